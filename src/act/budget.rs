@@ -89,7 +89,8 @@ impl<'a> Budget<'a> {
             budget.take_gangs(node);
         }
         let is_lost = |(node, drain): &(&NodeName, &OwnDrain)| {
-            live.and_then(|live| live.get(node)).is_some_and(|now| put_back::is_before(now, drain))
+            let now = live.and_then(|live| live.get(node));
+            now.is_some_and(|now| put_back::is_before(now, drain, ledger))
         };
         let lost = situation.ledger.drains.iter().filter(is_lost);
         budget.lost = lost.map(|(node, _)| node.clone()).collect();

@@ -21,6 +21,7 @@ use crate::model::journal::Entry;
 use crate::model::journal::Event;
 use crate::model::journal::HoldKind;
 use crate::model::journal::Stamp;
+use crate::model::kubernetes_node::CERTIFICATE;
 use crate::model::live::LiveNode;
 use crate::model::moment::rfc3339;
 
@@ -60,6 +61,8 @@ pub struct Ledger {
     pub marks: BTreeMap<NodeName, Mark>,
     /// What we had said on them before that.
     pub marks_before: BTreeMap<NodeName, Mark>,
+    /// Nodes of which the server did not take our last condition, with its intent.
+    pub untold: BTreeMap<NodeName, String>,
     /// Reservations and jobs that may still be there.
     pub holds: BTreeMap<String, Hold>,
     /// When the first line was written.
@@ -94,6 +97,10 @@ pub struct Under {
     pub controller: Option<String>,
     /// The field for programs as it was written beside it.
     pub extra: Option<String>,
+    /// A certificate was written beside it, on Kubernetes.
+    pub certificate: bool,
+    /// A condition was written beside it, and the server took it.
+    pub condition: bool,
 }
 
 /// How many actions of a node are remembered.
@@ -255,6 +262,7 @@ impl Ledger {
                 });
             }
             Event::Outcome { id, result, .. } => self.conclude(id, *result),
+            Event::Condition { id, node, shown } => self.condition(id, node, *shown),
             Event::Clean { node, run, measured, boot_id } => {
                 let Some(drain) = self.drains.get_mut(node) else { return };
                 if drain.clean.iter().all(|clean| clean.run != *run) {
@@ -343,6 +351,7 @@ impl Ledger {
         self.undone.remove(node);
         self.suspected.remove(node);
         self.marks.remove(node);
+        self.untold.remove(node);
         self.under.remove(node);
         self.absent.remove(node);
         for open in self.open.iter().filter(|open| open.action.node == *node) {
@@ -380,6 +389,18 @@ impl Ledger {
         let epoch = epoch.unwrap_or(entry.epoch);
         let drain = OwnDrain { id, epoch, stamp, run, action, before, clean: Vec::new() };
         self.drains.insert(node, drain);
+    }
+
+    fn condition(&mut self, id: &str, node: &NodeName, shown: bool) {
+        if shown {
+            self.untold.remove(node);
+        } else {
+            self.untold.insert(node.clone(), id.to_owned());
+        }
+        let is_of_drain = self.drains.get(node).is_some_and(|drain| drain.id == id);
+        if let Some(under) = self.under.get_mut(node).filter(|_| is_of_drain) {
+            under.condition = shown;
+        }
     }
 
     fn mean(&mut self, node: &NodeName, run: &str, reason: &str) {
@@ -441,6 +462,7 @@ impl Ledger {
     fn done(&mut self, open: Open) {
         let Open { id, stamp, epoch, run, action, before, change, .. } = open;
         let node = action.node.clone();
+        self.untold.remove(&node);
         if let Some(mark) = &action.mark {
             let before = self.marks.insert(node.clone(), mark.clone());
             if let Some(before) = before.filter(|before| before != mark) {
@@ -452,7 +474,14 @@ impl Ledger {
                 self.undone.remove(&node);
                 self.suspected.remove(&node);
                 self.absent.remove(&node);
-                let under = Under { controller: self.controller.clone(), extra: change.extra };
+                let marks = change.kubernetes.as_ref();
+                let certificate = marks.and_then(|it| it.annotations.get(CERTIFICATE));
+                let under = Under {
+                    controller: self.controller.clone(),
+                    extra: change.extra,
+                    certificate: certificate.is_some_and(Option::is_some),
+                    condition: marks.is_some_and(|it| it.condition.is_some()),
+                };
                 self.under.insert(node.clone(), under);
                 let drain = OwnDrain { id, epoch, stamp, run, action, before, clean: Vec::new() };
                 self.drains.insert(node, drain);

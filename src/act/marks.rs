@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::extra;
 use super::ledger::Ledger;
+use super::older;
 use super::policy::Policy;
 use super::put_back;
 use super::situation::Situation;
@@ -141,8 +142,8 @@ fn on_slurm(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
     let mut change = Change::default();
     let Some((brings, takes)) = names.of(mark.outcome) else { return change };
     if names.features && features_can_be_kept(node) {
-        let available = said(&node.available_features, brings, takes);
-        let active = said(&node.active_features, brings, takes);
+        let available = featured(&node.available_features, brings, takes);
+        let active = featured(&node.active_features, brings, takes);
         if available != node.available_features || active != node.active_features {
             // Both, in one call: Slurm refuses to take an active feature from
             // the available ones alone.
@@ -206,9 +207,13 @@ pub fn read(node: &LiveNode, names: &MarkNames) -> Option<Mark> {
     }
 }
 
-/// The same on Slurm, whatever the site calls its marks.
-pub(super) fn on_slurm_said(node: &LiveNode) -> Option<Mark> {
-    extra::read(&node.extra)
+/// The same whatever the site calls its marks; on Kubernetes only where our condition says
+/// it too.
+pub(super) fn said(node: &LiveNode) -> Option<Mark> {
+    match &node.kubernetes {
+        Some(it) => kubernetes::read(it).filter(|mark| kubernetes::has_condition_of(it, mark)),
+        None => extra::read(&node.extra),
+    }
 }
 
 /// Whether something is written on the node that only a gate writes.
@@ -226,8 +231,10 @@ pub(super) fn is_there(node: &LiveNode) -> bool {
 /// What says that a node passed is taken back where that counts no more: it has
 /// expired, or the node has booted since and the policy says that this voids it.
 ///
-/// Kubernetes forgets nothing. There it is what somebody edited, and what counts
-/// no more because it expired or the node has booted.
+/// Kubernetes forgets nothing. There it is what somebody edited, a condition that the
+/// server never took, and what counts no more because it expired or the node has booted.
+///
+/// Words of a later journal than this one are not written over.
 pub fn forgotten(
     live: &Live,
     ledger: &Ledger,
@@ -247,10 +254,16 @@ pub fn forgotten(
     };
     let lost = ledger.marks.iter().filter_map(|(name, mark)| {
         let node = live.nodes.get(name)?;
+        if older::newer_words(node, ledger).is_some() {
+            return None;
+        }
         if let Some(it) = &node.kubernetes {
             let is_ours = it.left_alone.is_empty() && !standing::is_passing(node);
-            let before = ledger.marks_before.get(name);
-            let change = marked(kubernetes::again(node, mark, before, policy, now));
+            let earlier = kubernetes::Earlier {
+                before: ledger.marks_before.get(name),
+                is_untold: ledger.untold.contains_key(name),
+            };
+            let change = marked(kubernetes::again(node, mark, &earlier, policy, now));
             let change = put_back::kept(change, node, ledger);
             return (is_ours && !change.is_nothing()).then(|| (name.clone(), change));
         }
@@ -292,7 +305,7 @@ fn lapse(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
 }
 
 /// A list of features with one brought and one taken away, others in order.
-fn said(features: &[String], brings: &str, takes: &str) -> Vec<String> {
+fn featured(features: &[String], brings: &str, takes: &str) -> Vec<String> {
     let mut features: Vec<String> =
         features.iter().filter(|feature| *feature != takes).cloned().collect();
     if !features.iter().any(|feature| feature == brings) {

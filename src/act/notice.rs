@@ -7,6 +7,8 @@
 use super::again;
 use super::grounds;
 use super::ledger::OwnDrain;
+use super::older;
+use super::plane::Plane;
 use super::policy::Policy;
 use super::put_back;
 use super::release;
@@ -27,8 +29,12 @@ pub fn events(situation: &Situation<'_>, policy: &Policy) -> Vec<Event> {
         .map(|live| vanished::vanished(live, situation.ledger, &policy.marks))
         .unwrap_or_default();
     for (node, drain) in &situation.ledger.drains {
-        // What the controller lost is made again, and nobody undid it.
-        if vanished.lost.contains_key(node) {
+        // What the scheduler lost is made again, and was undone by no person.
+        if vanished.lost.contains_key(node) && !is_restored_and_passes(situation, policy, node) {
+            continue;
+        }
+        if let Some(event) = given_back(situation, node, drain) {
+            events.push(event);
             continue;
         }
         match undone(situation, policy, node, drain) {
@@ -69,6 +75,20 @@ pub fn suspicions(situation: &Situation<'_>, plan: &ActionPlan) -> Vec<Event> {
     first.collect()
 }
 
+/// A drain that later turns gave back, of which this older journal does not know.
+fn given_back(situation: &Situation<'_>, node: &NodeName, drain: &OwnDrain) -> Option<Event> {
+    let live = vanished::gone(situation.live?, situation.ledger, node, drain)?;
+    let said = older::newer_words(live, situation.ledger)?;
+    let why = format!("the drain is not there, and the node has words of run {}", said.run);
+    Some(Event::Forgotten { node: node.clone(), by: "fabricgate".to_owned(), why })
+}
+
+/// Where a store was restored, a whole run that passes ends the drain that was not made again.
+fn is_restored_and_passes(situation: &Situation<'_>, policy: &Policy, node: &NodeName) -> bool {
+    let live = situation.live.and_then(|live| live.nodes.get(node));
+    live.is_some_and(|live| Plane::of(live) == Plane::Kubernetes) && passes(situation, policy, node)
+}
+
 /// A drain that somebody took away, or took over.
 fn undone(
     situation: &Situation<'_>,
@@ -78,7 +98,7 @@ fn undone(
 ) -> Option<Event> {
     let live = vanished::gone(situation.live?, situation.ledger, node, drain)?;
     // Until a run says again what it is, or that it is well.
-    if put_back::is_before(live, drain) && !passes(situation, policy, node) {
+    if put_back::is_before(live, drain, situation.ledger) && !passes(situation, policy, node) {
         return None;
     }
     let (node, id, detail) = (node.clone(), drain.id.clone(), detail(live));

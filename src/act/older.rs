@@ -6,10 +6,10 @@
 
 use super::ledger::Ledger;
 use super::marks;
-use super::plane::Plane;
 use super::standing;
 use crate::inventory::hostlist;
 use crate::measure::text::clean;
+use crate::model::action::Mark;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
 use crate::model::kubernetes_node::GATE;
@@ -25,9 +25,8 @@ const FARTHEST: u64 = 1_000_000;
 /// may know nothing yet.
 pub fn why(live: &Live, ledger: &Ledger, run: &str) -> Option<String> {
     let first = ledger.first.as_ref()?;
-    let ahead = |node: &&LiveNode| {
-        is_ahead(node, ledger, first) || has_newer_words(node, ledger, first, run)
-    };
+    let ahead =
+        |node: &&LiveNode| is_ahead(node, ledger, first) || has_newer_words(node, ledger, run);
     let nodes: Vec<&NodeName> = live.nodes.values().filter(ahead).map(|node| &node.name).collect();
     (!nodes.is_empty()).then(|| {
         format!(
@@ -69,21 +68,27 @@ fn is_ahead(node: &LiveNode, ledger: &Ledger, first: &Stamp) -> bool {
     }
 }
 
-/// Whether its entry in the field for programs is of a run that is newer than what the
-/// journal said there last, and that it never acted on.
-fn has_newer_words(node: &LiveNode, ledger: &Ledger, first: &Stamp, run: &str) -> bool {
-    if Plane::of(node) != Plane::Slurm {
-        return false;
-    }
-    let Some(said) = marks::on_slurm_said(node) else { return false };
-    // Seconds of RFC 3339 in UTC are ordered as texts are.
-    let second = |text: &str| text.get(..19).map(str::to_owned);
+/// Whether its words are newer ones, and neither of the run at hand nor accepted since.
+fn has_newer_words(node: &LiveNode, ledger: &Ledger, run: &str) -> bool {
+    let Some(said) = newer_words(node, ledger).filter(|said| said.run != run) else { return false };
+    let reset = ledger.reset.as_ref().and_then(|reset| second(&reset.at));
+    reset.is_none_or(|reset| second(&said.at).is_some_and(|at| reset < at))
+}
+
+/// What we said on this node last, where that is of a run that is newer than what the
+/// journal said there, and that it never acted on. On Kubernetes annotation and condition
+/// have to agree: one alone somebody may have edited.
+pub(super) fn newer_words(node: &LiveNode, ledger: &Ledger) -> Option<Mark> {
+    let first = ledger.first.as_ref()?;
+    let said = marks::said(node)?;
     let known = ledger.marks.get(&node.name).map_or(&first.at, |mark| &mark.at);
     let is_newer = second(known).zip(second(&said.at)).is_some_and(|(known, at)| known < at);
-    let reset = ledger.reset.as_ref().and_then(|reset| second(&reset.at));
-    let is_accepted = reset.is_some_and(|reset| second(&said.at).is_none_or(|at| at <= reset));
-    let is_at_hand = said.run == run;
-    is_newer && !is_accepted && !is_at_hand && !ledger.has_meant(&node.name, &said.run)
+    (is_newer && !ledger.has_meant(&node.name, &said.run)).then_some(said)
+}
+
+/// Seconds of RFC 3339 in UTC are ordered as texts are.
+fn second(text: &str) -> Option<String> {
+    text.get(..19).map(str::to_owned)
 }
 
 /// Whether a run was made before this journal was begun, by more than evidence counts:
@@ -108,7 +113,13 @@ mod tests {
     use crate::act::fixture::NOW;
     use crate::act::fixture::World;
     use crate::act::fixture::stamp;
+    use crate::act::fixture::written;
     use crate::act::ledger::Meant;
+    use crate::act::notice;
+    use crate::model::action::ActionKind;
+    use crate::model::journal::Event;
+    use crate::model::kubernetes_node::CERTIFICATE;
+    use crate::model::verdict::Outcome;
 
     /// A journal in its seventh turn, and a node drained in our form and not in it.
     fn world(reason: &str, ago: i64) -> World {
@@ -184,6 +195,104 @@ mod tests {
         world.ledger.meant.insert("d0n2".into(), [meant].into());
         assert_eq!(tripped(&world), None, "it acted on that run");
         assert_eq!(tripped(&said(&rfc3339(NOW - 200_000))), None, "of before the journal");
+    }
+
+    /// A node that this journal had drained, and that a later turn gave back: on both
+    /// planes, as the later journal's words show it.
+    fn given_back(is_kubernetes: bool) -> World {
+        let mut world = World::of(2, 9);
+        if is_kubernetes {
+            world = world.on_kubernetes();
+        }
+        let began = stamp(100_000);
+        world.ledger.first = Some(Stamp { at: rfc3339(began.unix), ..began });
+        let mut mark = world.drained("d0n2", "nvlink-low", 0.5, 7_000).action.mark.expect("one");
+        mark.at = rfc3339(NOW - 7_000);
+        world.ledger.marks.insert("d0n2".into(), mark.clone());
+        world.state("d0n2", &["IDLE"]).reason = None;
+        let later = Mark {
+            outcome: Outcome::Pass,
+            class: None,
+            run: RUN.to_owned(),
+            at: rfc3339(NOW - 600),
+            ..mark
+        };
+        let node = world.node("d0n2").clone();
+        let change = marks::of_action(ActionKind::Certify, &node, &later, &world.policy.marks);
+        *world.node("d0n2") = match is_kubernetes {
+            true => written(&node, &change),
+            false => LiveNode {
+                extra: change.extra.expect("words"),
+                available_features: change.available_features.expect("features"),
+                active_features: change.active_features.expect("features"),
+                ..node
+            },
+        };
+        world
+    }
+
+    fn said_again(world: &World) -> usize {
+        let live = world.live.as_ref().expect("asked");
+        marks::forgotten(live, &world.ledger, &world.policy, &world.now).len()
+    }
+
+    fn is_undone(world: &World) -> bool {
+        let events = notice::events(&world.situation(), &world.policy);
+        events.iter().any(|event| matches!(event, Event::Undone { .. }))
+    }
+
+    #[test]
+    fn defect_12_an_older_journal_from_before_a_release_trips_and_writes_nothing_over() {
+        for is_kubernetes in [false, true] {
+            let mut world = given_back(is_kubernetes);
+            assert!(tripped(&world).expect("trips").contains("d0n2"), "{is_kubernetes}");
+            assert_eq!(said_again(&world), 0, "{is_kubernetes}: the newer words stay");
+            assert!(!is_undone(&world), "{is_kubernetes}: the later turns gave it back");
+            let events = notice::events(&world.situation(), &world.policy);
+            let is_it = |it: &Event| matches!(it, Event::Forgotten { .. });
+            assert!(events.iter().any(is_it), "{is_kubernetes}: it is in no budget: {events:?}");
+            // A person has seen it and put the breaker back: the words stay all the same.
+            world.ledger.reset = Some(Stamp { at: rfc3339(NOW - 30), ..stamp(30) });
+            assert_eq!(tripped(&world), None, "{is_kubernetes}");
+            assert_eq!(said_again(&world), 0, "{is_kubernetes}");
+            assert!(!is_undone(&world), "{is_kubernetes}");
+            // Who takes a drain away leaves the words of the drain.
+            let old = world.ledger.marks[&"d0n2".into()].clone();
+            let node = world.node("d0n2").clone();
+            let change = marks::change(&node, &old, &world.policy.marks);
+            *world.node("d0n2") = match is_kubernetes {
+                true => written(&node, &change),
+                false => LiveNode { extra: change.extra.expect("words"), ..node },
+            };
+            assert!(is_undone(&world), "{is_kubernetes}");
+        }
+    }
+
+    #[test]
+    fn defect_12_an_edit_is_no_older_journal_and_is_written_over() {
+        type Edit = fn(&mut LiveNode);
+        let edits: [Edit; 3] = [
+            // A newer certificate alone, or with a label: our condition tells.
+            |it| it.kubernetes.as_mut().expect("one").condition = None,
+            |it| {
+                let condition = it.kubernetes.as_mut().expect("one").condition.as_mut();
+                condition.expect("one").message = "nvlink-low".to_owned();
+            },
+            |it| drop(it.kubernetes.as_mut().expect("one").annotations.remove(CERTIFICATE)),
+        ];
+        for edit in edits {
+            let mut world = given_back(true);
+            edit(world.node("d0n2"));
+            assert_eq!(tripped(&world), None);
+            assert_eq!(said_again(&world), 1);
+            assert!(is_undone(&world));
+        }
+        // What this journal acted on is no later one's.
+        let mut world = given_back(true);
+        let meant = Meant { run: RUN.to_owned(), reason: String::new() };
+        world.ledger.meant.insert("d0n2".into(), [meant].into());
+        assert_eq!(tripped(&world), None);
+        assert_eq!(said_again(&world), 1);
     }
 
     #[test]

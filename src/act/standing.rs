@@ -261,7 +261,7 @@ pub fn own_reason(node: &LiveNode) -> Option<OwnReason> {
 }
 
 /// Whether a node carries the reason of this drain, whatever was appended.
-fn carries(node: &LiveNode, drain: &OwnDrain) -> bool {
+pub(super) fn carries(node: &LiveNode, drain: &OwnDrain) -> bool {
     let written = reason::read(&drain.action.reason);
     own_reason(node).zip(written).is_some_and(|(now, then)| now.is_same(&then))
 }

@@ -1,5 +1,5 @@
 //! Drains of ours that nodes no longer show: taken away by a person, or lost by a
-//! controller that forgot its state.
+//! controller that forgot its state, or by a store of Kubernetes that was restored.
 //!
 //! Pure. A person who resumes a node leaves our entry in its field for programs. A
 //! controller that starts without its state, and a node that is removed and made again,
@@ -13,6 +13,7 @@ use super::ledger::Ledger;
 use super::ledger::OwnDrain;
 use super::marks::MarkNames;
 use super::plane::Plane;
+use super::put_back;
 use super::standing;
 use crate::inventory::hostlist;
 use crate::measure::text::clean;
@@ -72,17 +73,24 @@ pub(super) fn gone<'l>(
 
 /// Whether a drain is gone on any node of Slurm.
 pub fn is_any(live: &Live, ledger: &Ledger) -> bool {
-    let is_gone = |(node, drain)| is_free(gone(live, ledger, node, drain));
+    let is_gone = |(node, drain)| {
+        gone(live, ledger, node, drain).is_some_and(|it| is_free(it, drain, ledger))
+    };
     ledger.drains.iter().any(is_gone)
 }
 
-/// Whether nothing stands in the place of our drain. Kubernetes keeps what it acknowledged.
-fn is_free(node: Option<&LiveNode>) -> bool {
-    let is = |node: &LiveNode| {
-        let is_taken = standing::has_drain(node) || is_foreign(node);
-        Plane::of(node) == Plane::Slurm && !is_taken
-    };
-    node.is_some_and(is)
+/// Whether nothing stands in the place of our drain. Kubernetes keeps what it acknowledged,
+/// unless its store was restored; a node that others keep pods away from waits.
+fn is_free(node: &LiveNode, drain: &OwnDrain, ledger: &Ledger) -> bool {
+    let is_taken = standing::has_drain(node) || is_foreign(node);
+    !is_taken
+        && match Plane::of(node) {
+            Plane::Slurm => true,
+            Plane::Kubernetes => {
+                put_back::is_before(node, drain, ledger)
+                    && standing::may_not_drain(node, ledger).is_none()
+            }
+        }
 }
 
 /// Whether a person wrote its reason. What Slurm itself writes says nothing of one: a
@@ -103,9 +111,13 @@ pub fn vanished(live: &Live, ledger: &Ledger, names: &MarkNames) -> Vanished {
             continue;
         }
         shown += 1;
-        let Some(node) = gone(live, ledger, name, drain).filter(|node| is_free(Some(node))) else {
+        let node = gone(live, ledger, name, drain);
+        let Some(node) = node.filter(|node| is_free(node, drain, ledger)) else { continue };
+        if Plane::of(node) == Plane::Kubernetes {
+            let how = "the node is as it was before the drain: the cluster's store was restored";
+            vanished.lost.insert(name.clone(), how.to_owned());
             continue;
-        };
+        }
         match (entry(node, ledger, drain), has_started(ledger, name)) {
             (Entry::Gone, Some(true)) => {
                 let how = "the controller has started since, and our entry in Extra is gone too";

@@ -25,7 +25,8 @@ fn world() -> World {
         live.extra.clone_from(&extra);
         live.available_features = features.clone().expect("written");
         live.active_features = features.expect("written");
-        let under = Under { controller: Some("monday".to_owned()), extra: Some(extra) };
+        let under =
+            Under { controller: Some("monday".to_owned()), extra: Some(extra), ..Under::default() };
         world.ledger.under.insert(node.into(), under);
         world.ledger.marks.insert(node.into(), mark);
     }

@@ -44,6 +44,7 @@ use crate::model::journal::Event;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::said::ProblemKind;
+use confirm::Seen;
 use confirm::Until;
 use confirm::not_there;
 use still::sign;
@@ -476,10 +477,10 @@ impl<'p> Turn<'_, 'p> {
                 concluded.push((begun, result, detail));
             }
         }
-        if let Some(error) = seen.silent {
+        if let Some(error) = &seen.silent {
             self.silent = Some(format!("the scheduler stopped answering: {error}"));
         }
-        self.conclude(concluded)
+        self.conclude(concluded, &seen)
     }
 
     /// Writes down what is about to be done; each with the place of its group.
@@ -519,11 +520,21 @@ impl<'p> Turn<'_, 'p> {
     fn conclude(
         &mut self,
         concluded: Vec<(Begun<'p>, ActionResult, String)>,
+        seen: &Seen,
     ) -> Result<(), JournalError> {
         let outcome = |(begun, result, detail): &(Begun<'_>, ActionResult, String)| {
             Event::Outcome { id: begun.id.clone(), result: *result, detail: text::clean(detail) }
         };
-        self.carrier.journal.write_all(concluded.iter().map(outcome).collect())?;
+        let is_untold = |(begun, result, _): &&(Begun<'_>, ActionResult, String)| {
+            *result == ActionResult::Done && seen.is_untold(begun)
+        };
+        let untold = |(begun, ..): &(Begun<'_>, ActionResult, String)| Event::Condition {
+            id: begun.id.clone(),
+            node: begun.item.action.node.clone(),
+            shown: false,
+        };
+        let untold = concluded.iter().filter(is_untold).map(untold);
+        self.carrier.journal.write_all(concluded.iter().map(outcome).chain(untold).collect())?;
         for (begun, result, detail) in concluded {
             self.unwritten.remove(&begun.item.action.node);
             self.settle(begun.item, result, &detail);

@@ -59,6 +59,8 @@ pub(super) struct Fake {
     pub(super) others: RefCell<VecDeque<Vec<LiveNode>>>,
     /// When it started; a different one each time that it is asked, the last one again.
     pub(super) starts: RefCell<VecDeque<String>>,
+    /// Conditions of nodes of Kubernetes are taken.
+    pub(super) takes_conditions: Cell<bool>,
 }
 
 impl Fake {
@@ -119,6 +121,15 @@ impl Fake {
                 node.extra.clone_from(extra);
             }
             if let (Some(marks), Some(seen)) = (&change.kubernetes, &mut node.kubernetes) {
+                if self.takes_conditions.get() && marks.condition.is_some() {
+                    seen.condition.clone_from(&marks.condition);
+                }
+                for (key, value) in &marks.labels {
+                    match value {
+                        Some(value) => drop(seen.labels.insert(key.clone(), value.clone())),
+                        None => drop(seen.labels.remove(key)),
+                    }
+                }
                 for (key, value) in &marks.annotations {
                     match value {
                         Some(value) => drop(seen.annotations.insert(key.clone(), value.clone())),

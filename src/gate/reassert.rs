@@ -17,6 +17,7 @@ use crate::act::policy::Policy;
 use crate::model::action::ActionResult;
 use crate::model::change::Change;
 use crate::model::id::NodeName;
+use crate::model::journal::Event;
 use crate::model::live::Live;
 use crate::model::said::ProblemKind;
 
@@ -133,6 +134,20 @@ pub async fn write(
     }
     told.sort_by(|a, b| a.node.cmp(&b.node));
     told
+}
+
+/// What is to be noted of this: conditions that the server has taken by now.
+pub fn noted(told: &[Reasserted], ledger: &Ledger) -> Vec<Event> {
+    let shown = told.iter().filter(|it| {
+        let marks = it.change.kubernetes.as_ref();
+        let is_there = matches!(it.result, ActionResult::Done | ActionResult::Already);
+        is_there && marks.is_some_and(|marks| marks.condition.is_some())
+    });
+    let event = |it: &Reasserted| {
+        let id = ledger.untold.get(&it.node)?.clone();
+        Some(Event::Condition { id, node: it.node.clone(), shown: true })
+    };
+    shown.filter_map(event).collect()
 }
 
 impl Reasserted {

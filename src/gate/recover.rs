@@ -5,6 +5,7 @@
 //! again: that is for the turn at hand to propose.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -13,6 +14,7 @@ use super::carry::Carrier;
 use super::certificates;
 use super::journal::JournalError;
 use super::sight::Sight;
+use super::sight::is_untold;
 use super::sight::sight;
 use super::stamp;
 use super::stamp::age;
@@ -67,6 +69,7 @@ async fn recover_after(
     (carrier.say)(&format!("looking at {} actions that were begun and not concluded", open.len()));
     let now = stamp::stamp();
     let mut found: BTreeMap<String, (ActionResult, String)> = BTreeMap::new();
+    let mut untold: BTreeSet<String> = BTreeSet::new();
     for look in 0..2 {
         // Whoever was not done yet is looked at twice before that is said.
         let looked: Vec<&Open> = open
@@ -85,10 +88,11 @@ async fn recover_after(
         match carrier.scheduler.read(&nodes).await {
             Ok(live) => {
                 for open in looked {
-                    let sight = live
-                        .nodes
-                        .get(&open.action.node)
-                        .map(|node| sight(node, &open.before, &open.change));
+                    let node = live.nodes.get(&open.action.node);
+                    if node.is_some_and(|node| is_untold(node, &open.change)) {
+                        untold.insert(open.id.clone());
+                    }
+                    let sight = node.map(|node| sight(node, &open.before, &open.change));
                     let unread = live.troubles.first().map(String::as_str);
                     let times = if open.is_late { LATE } else { 0.0 };
                     let late_s = times * carrier.settle.as_secs_f64();
@@ -111,9 +115,13 @@ async fn recover_after(
         let Some((result, detail)) = found.remove(&open.id) else { continue };
         let detail = text::clean(&detail);
         let (kind, node, at) = (open.action.kind, open.action.node, now.at.clone());
+        let of_node = node.clone();
         records.push(ActionRecord { kind, node, result, detail: detail.clone(), at });
         if result != ActionResult::Unknown {
-            events.push(Event::Outcome { id: open.id, result, detail });
+            events.push(Event::Outcome { id: open.id.clone(), result, detail });
+        }
+        if result == ActionResult::Done && untold.contains(&open.id) {
+            events.push(Event::Condition { id: open.id, node: of_node, shown: false });
         }
     }
     carrier.journal.write_all(events)?;

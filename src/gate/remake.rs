@@ -1,5 +1,5 @@
-//! Drains again what a controller lost: one that started without its state, or on which a
-//! node was removed and made again.
+//! Drains again what a scheduler lost: a controller that started without its state, or on
+//! which a node was removed and made again, or a store of Kubernetes that was restored.
 //!
 //! What was lost, `act::vanished` says. The drain is the one that stood, with its own reason,
 //! run and findings; it was in the budgets all the time.
@@ -11,6 +11,7 @@ use super::carry;
 use super::carry::Carrier;
 use super::carry::note_start;
 use super::journal::JournalError;
+use super::scheduler::Scheduler;
 use crate::act::vanished;
 use crate::act::vanished::Vanished;
 use crate::inventory::hostlist;
@@ -51,11 +52,12 @@ pub async fn remake(
         (None, Some(over)) => Some(format!("budget: {over}")),
         (None, None) => None,
     };
+    let who = who(scheduler);
     if let Some(why) = halted {
-        say(&format!("the controller lost our drain of {list}, and it is not made again: {why}"));
+        say(&format!("{who} lost our drain of {list}, and it is not made again: {why}"));
         return Ok(Vec::new());
     }
-    say(&format!("the controller lost our drain of {list}; draining again"));
+    say(&format!("{who} lost our drain of {list}; draining again"));
     let mut by_run: BTreeMap<String, Vec<Action>> = BTreeMap::new();
     let mut events = Vec::new();
     for (node, how) in &vanished.lost {
@@ -80,6 +82,11 @@ pub async fn remake(
         records.extend(carry::carry_within(carrier, &run, &plan, kept).await?);
     }
     Ok(records)
+}
+
+/// Who loses drains.
+pub(super) fn who(scheduler: &dyn Scheduler) -> &'static str {
+    if scheduler.writes_as_seen() { "the cluster's store" } else { "the controller" }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use super::*;
 use crate::act::marks::MarkNames;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionResult;
+use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::live::LiveNode;
 
 const SETTLE: Duration = Duration::from_millis(100);
@@ -84,4 +85,34 @@ fn what_was_lost_stays_in_service_where_too_much_is_out_or_the_breaker_tripped()
     assert!(made_again(&fake, &mut journal, None).is_empty());
     assert!(fake.changed().is_empty());
     assert_eq!(journal.ledger().drains.len(), 2, "they are ours all the same");
+}
+
+#[test]
+fn defect_1_a_drain_that_a_restored_store_lost_is_made_again_at_once_as_it_was() {
+    let fake = Fake::of(2);
+    for name in ["n1", "n2"] {
+        fake.put(on_kubernetes(fake.node(name), "5"));
+    }
+    let (_folder, mut journal) = drained(&fake);
+    let reason = fake.node("n1").reason;
+    // A person took the other one away: the node was written since.
+    fake.put(on_kubernetes(LiveNode::new("n1", &["IDLE"]), "5"));
+    fake.put(on_kubernetes(LiveNode::new("n2", &["IDLE"]), "9"));
+    let records = made_again(&fake, &mut journal, None);
+    assert_eq!(records.len(), 1, "{records:?}");
+    assert_eq!((records[0].node.as_str(), records[0].result), ("n1", ActionResult::Done));
+    assert_eq!(fake.node("n1").reason, reason, "it is the same drain");
+    assert_eq!(fake.node("n2").state, ["IDLE"]);
+    let ledger = journal.ledger();
+    assert_eq!((ledger.drains.len(), ledger.open.len()), (2, 0));
+    fake.calls.borrow_mut().clear();
+    assert!(made_again(&fake, &mut journal, None).is_empty());
+    assert!(fake.changed().is_empty());
+}
+
+/// A node at this version of its object.
+fn on_kubernetes(node: LiveNode, version: &str) -> LiveNode {
+    let (uid, version) = (format!("uid-{}", node.name), version.to_owned());
+    let object = KubernetesNode { uid, version, ..KubernetesNode::default() };
+    LiveNode { kubernetes: Some(Box::new(object)), ..node }
 }

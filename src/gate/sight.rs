@@ -129,6 +129,11 @@ fn condition(node: &LiveNode) -> Option<&Condition> {
     node.kubernetes.as_ref()?.condition.as_ref()
 }
 
+/// The same, for whoever notes it.
+pub(super) fn is_untold(node: &LiveNode, change: &Change) -> bool {
+    untold(node, change).is_some()
+}
+
 /// Whether the node does not show the condition that a change writes.
 fn untold(node: &LiveNode, change: &Change) -> Option<&'static str> {
     let wanted = change.kubernetes.as_ref()?.condition.as_ref()?;

@@ -158,7 +158,8 @@ async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let lost = vanished::vanished(&live, &ledger, &turn.policy.marks).lost;
     if !lost.is_empty() {
         let nodes = hostlist::fold(lost.keys().map(NodeName::as_str));
-        (turn.say)(&format!("the controller lost our drain of {nodes}: it would be made again"));
+        let who = remake::who(turn.scheduler);
+        (turn.say)(&format!("{who} lost our drain of {nodes}: it would be made again"));
     }
     tell_unrecorded(&mut turn, &live, &ledger);
     let controls = controls(&mut turn, &live);
@@ -205,6 +206,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     tell_unrecorded(&mut turn, &live, journal.ledger());
     let again = reassert::reassert(turn.scheduler, &live, journal.ledger(), turn.policy).await;
     if !again.is_empty() {
+        journal.write_all(reassert::noted(&again, journal.ledger()))?;
         say_again(&mut turn, &again);
         live = read(&turn, journal.ledger()).await?;
     }
@@ -347,7 +349,11 @@ mod tests {
     use super::super::fixture;
     use super::super::fixture::Fake;
     use super::*;
+    use crate::model::action::ActionKind;
+    use crate::model::action::ActionResult;
     use crate::model::claims::ClaimedDomain;
+    use crate::model::kubernetes_node::KubernetesNode;
+    use crate::model::live::LiveNode;
     use crate::model::verdict::Outcome;
 
     /// A dry run over this fleet, and what it told.
@@ -382,6 +388,79 @@ mod tests {
         }))
         .expect("a turn");
         (turned, told)
+    }
+
+    #[test]
+    fn defect_7_a_first_condition_that_the_server_never_took_is_said_again_by_the_next_turn() {
+        let kinds = [ActionKind::Certify, ActionKind::Drain];
+        for kind in kinds {
+            let fake = Fake::of(1);
+            let uid = "uid".to_owned();
+            let object = Box::new(KubernetesNode { uid, ..KubernetesNode::default() });
+            fake.put(LiveNode { kubernetes: Some(object), ..fake.node("n1") });
+            let (folder, mut journal) = fixture::journal();
+            let (_stopper, stop) = watch::channel(false);
+            let names = Policy::default().marks;
+            let say = &mut |_: &str| {};
+            let settle = Duration::from_millis(10);
+            let carrier = Carrier {
+                scheduler: &fake,
+                journal: &mut journal,
+                names: &names,
+                settle,
+                say,
+                stop,
+            };
+            let plan = fixture::plan(vec![fixture::action(kind, "n1")]);
+            let records = fixture::now(carry::carry_within(carrier, "r1", &plan, Duration::ZERO));
+            assert_eq!(records.expect("written")[0].result, ActionResult::Done);
+            drop(journal);
+            let condition = || fake.node("n1").kubernetes.expect("one").condition;
+            assert_eq!(condition(), None, "it was not taken");
+            // It stays so as long as the server does not take it.
+            taken(&fake, folder.path());
+            assert_eq!(condition(), None);
+            fake.takes_conditions.set(true);
+            taken(&fake, folder.path());
+            assert!(condition().is_some(), "{kind:?}");
+            // Who takes it away now is respected.
+            let mut node = fake.node("n1");
+            node.kubernetes.as_mut().expect("one").condition = None;
+            fake.put(node);
+            taken(&fake, folder.path());
+            assert_eq!(condition(), None, "{kind:?}");
+        }
+    }
+
+    /// A turn over no fleet, with what is journaled in this folder.
+    fn taken(fake: &Fake, folder: &Path) {
+        let (verdicts, fleet) = (Verdicts::empty(Outcome::Pass), Claims::default());
+        let (_stopper, stop) = watch::channel(false);
+        fixture::now(turn(Turn {
+            folder,
+            scheduler: fake,
+            programs: None,
+            pods: None,
+            pace: Pace {
+                limit: Duration::from_secs(1),
+                settle: Duration::from_millis(50),
+                kept: Duration::ZERO,
+                in_flight: Duration::ZERO,
+            },
+            policy: &Policy::default(),
+            verdicts: &verdicts,
+            fleet: &fleet,
+            coverage: None,
+            run: &RunSeen::default(),
+            drivers: &BTreeMap::new(),
+            boots: &BTreeMap::new(),
+            gpus: &BTreeMap::new(),
+            trust: &Trust::default(),
+            apply: true,
+            stop,
+            say: &mut |_| {},
+        }))
+        .expect("a turn");
     }
 
     #[test]

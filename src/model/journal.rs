@@ -87,6 +87,16 @@ pub enum Event {
         /// What the scheduler showed or said.
         detail: String,
     },
+    /// Our condition beside an action that is done: noted where the server did not take
+    /// it, and where it did later.
+    Condition {
+        /// The intent.
+        id: String,
+        /// The node.
+        node: NodeName,
+        /// It shows.
+        shown: bool,
+    },
     /// A node that we drained passed a whole run.
     Clean {
         /// The node.
@@ -142,7 +152,7 @@ pub enum Event {
         /// How it looks now.
         detail: String,
     },
-    /// The controller forgot our drain, and no person took it away. It is made again.
+    /// The scheduler lost our drain, and no person took it away. It is made again.
     Lost {
         /// The node.
         node: NodeName,

@@ -103,6 +103,11 @@ fn told(event: &Event, intents: &BTreeMap<&str, (&str, &Action)>) -> Option<Told
             let (word, text) = outcome(action, *result, run);
             (word, one(&action.node), Some((*run).to_owned()), format!("{text}: {detail}"))
         }
+        Event::Condition { id, node, shown } => {
+            let run = intents.get(id.as_str()).map(|(run, _)| (*run).to_owned());
+            let text = if *shown { "its condition shows" } else { "its condition does not show" };
+            ("condition", one(node), run, text.to_owned())
+        }
         Event::Clean { node, run, .. } => {
             ("clean", one(node), Some(run.clone()), format!("passed run {run}"))
         }
@@ -125,7 +130,7 @@ fn told(event: &Event, intents: &BTreeMap<&str, (&str, &Action)>) -> Option<Told
         }
         Event::Lost { node, id, detail } => {
             let run = intents.get(id.as_str()).map(|(run, _)| (*run).to_owned());
-            ("lost", one(node), run, format!("the controller lost our drain: {detail}"))
+            ("lost", one(node), run, format!("our drain was lost: {detail}"))
         }
         Event::Absent { node } => {
             ("absent", one(node), None, "the scheduler knows it no more".to_owned())

@@ -20,6 +20,8 @@ pub(crate) type Fields = BTreeMap<String, String>;
 pub(crate) const DRAIN: &str = "drain";
 /// What fields begin with that are fabricgate's to write.
 pub(crate) const OWN: &str = "own/";
+/// What a person who takes a drain away leaves beside it.
+const WORDS: [&str; 2] = ["own/extra/fabricgate", "own/condition/GpuFabricVerified"];
 
 /// Who did something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,7 +190,7 @@ impl History {
                 let (kept, drained) = (was.get(DRAIN).cloned(), now.contains_key(DRAIN));
                 undone.remove(node.as_str());
                 if let (By::Hand, Some(reason), false) = (entry.by, kept, drained)
-                    && now.contains_key("own/extra/fabricgate")
+                    && WORDS.iter().any(|key| now.contains_key(*key))
                 {
                     undone.insert(node, reason);
                 }
@@ -297,7 +299,9 @@ impl History {
         for entry in &self.log {
             era += usize::from(matches!(entry.what, What::Restored));
             let What::Became { node, now } = &entry.what else { continue };
-            nodes.insert(node.clone(), now.clone());
+            let was = nodes.insert(node.clone(), now.clone()).unwrap_or_default();
+            // What came back with an older store, no later change of anything else brought.
+            let is_drain = was.get(DRAIN) != now.get(DRAIN) && now.contains_key(DRAIN);
             if let (By::Gate(_), Some(reason)) = (entry.by, now.get(DRAIN))
                 && self.is_ours(node, reason)
             {
@@ -306,7 +310,7 @@ impl History {
             let out = self.out(&nodes);
             let Limits { per_domain, outstanding, per_hour, .. } = self.limits;
             let mut told = |what: &str, is: usize, most: usize| {
-                if most < is && matches!(entry.by, By::Gate(_)) {
+                if most < is && is_drain && matches!(entry.by, By::Gate(_)) {
                     broken.push(format!("{node}: {is} {what}, and {most} are allowed"));
                 }
             };
@@ -428,7 +432,8 @@ impl History {
             });
             // Who is down, a person's word, is given back by nobody else.
             let is_down = node.contains_key("down");
-            if outcome == "pass" && as_written && !is_down && self.passes(name) {
+            let is_left = is_down || self.is_brought_back(name);
+            if outcome == "pass" && as_written && !is_left && self.passes(name) {
                 broken.push(format!("{name} passed again and again, and is out"));
             }
         }
@@ -446,6 +451,28 @@ impl History {
     fn is_undone(&self, node: &str) -> bool {
         let last = self.drains(node).last().map(|it| it.seq);
         self.journal.iter().any(|it| it.event == "undone" && it.node == node && last < Some(it.seq))
+    }
+
+    /// Whether an older store brought back a drain of ours that had ended: a person says
+    /// whose it is.
+    fn is_brought_back(&self, node: &str) -> bool {
+        let mut now = self.begin.get(node).cloned().unwrap_or_default();
+        let mut by = None;
+        for entry in &self.log {
+            let What::Became { node: of, now: is } = &entry.what else { continue };
+            if of == node {
+                by = if now.get(DRAIN) == is.get(DRAIN) { by } else { Some(entry.by) };
+                now.clone_from(is);
+            }
+        }
+        let Some(reason) = now.get(DRAIN).filter(|_| by == Some(By::Fate)) else { return false };
+        let meant = self.drains(node).filter(|line| is_written(&line.reason, reason));
+        let meant = meant.last().map(|line| line.seq);
+        let ends = |line: &&Line| {
+            line.node == node && line.event == "undone"
+                || line.is_intent_of(node) && line.kind == "release"
+        };
+        self.journal.iter().filter(ends).any(|line| meant < Some(line.seq))
     }
 
     /// Whether a first sight of it waits for a second one.

@@ -330,6 +330,18 @@ fn a_fault_that_stays_in_service_and_a_cure_that_stays_out_are_seen() {
     }
     let left = unsettled(&history, "r4");
     assert!(left.len() == 1 && left[0].contains("n1 passed again and again"), "{left:?}");
+    // A release that the gate did, and an older store took back.
+    let mut restored = history.clone();
+    let is = restored.now()["n1"].clone();
+    let last = restored.journal.len() as u64;
+    let release = intent(last + 1, "n1", "release");
+    restored.journal.extend([release.clone(), outcome(last + 2, &release)]);
+    restored.becomes(By::Gate(1), "n1", Fields::new());
+    let mut by_gate = restored.clone();
+    restored.becomes(By::Fate, "n1", is.clone());
+    assert_eq!(unsettled(&restored, "r4"), Vec::<String>::new(), "an older store's");
+    by_gate.becomes(By::Gate(1), "n1", is);
+    assert_eq!(unsettled(&by_gate, "r4").len(), 1, "drained again by the gate");
     let mut down = history.clone();
     let mut is = down.now()["n1"].clone();
     is.insert("down".to_owned(), "dimm 4".to_owned());
@@ -342,11 +354,12 @@ fn a_fault_that_stays_in_service_and_a_cure_that_stays_out_are_seen() {
 
 #[test]
 fn an_undo_that_is_overridden_by_the_same_drain_is_seen() {
-    let mut history = good();
-    let words = fields(&[("own/extra/fabricgate", "{}")]);
-    history.becomes(By::Hand, "n1", words.clone());
-    history.acts("n1", drain(OURS), 100, true);
-    says(&history, "an undo was overridden");
+    for left in ["own/extra/fabricgate", "own/condition/GpuFabricVerified"] {
+        let mut history = good();
+        history.becomes(By::Hand, "n1", fields(&[(left, "{}")]));
+        history.acts("n1", drain(OURS), 100, true);
+        says(&history, "an undo was overridden");
+    }
     // What a scheduler forgot is made again.
     let mut history = good();
     history.becomes(By::Fate, "n1", Fields::new());
@@ -367,4 +380,22 @@ fn what_an_older_journal_no_longer_knows_counts_where_it_stands() {
     says(&history, "2 nodes are out, and 1");
     history.limits = Limits { outstanding: 2, per_hour: 1, ..history.limits };
     says(&history, "2 drains were begun, and 1");
+}
+
+#[test]
+fn what_an_older_store_brings_back_is_in_the_budget_of_the_next_drain_alone() {
+    let mut history = good();
+    history.limits.outstanding = 1;
+    let second = intent(3, "n2", "drain");
+    history.journal.extend([second.clone(), outcome(4, &second)]);
+    history.becomes(By::Fate, "n2", fields(&[(DRAIN, OURS)]));
+    let words = fields(&[("own/labels/fabricgate.io/verdict", "degraded")]);
+    history.acts("n1", Order { set: words, ..Order::default() }, 400, true);
+    assert_eq!(history.broken(), Vec::<String>::new());
+    // Nothing forbids it but the one that came back.
+    let mut history = good();
+    history.limits.outstanding = 1;
+    history.journal.push(second);
+    history.acts("n2", drain(OURS), 300, true);
+    says(&history, "2 nodes are out");
 }

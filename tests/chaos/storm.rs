@@ -2,7 +2,7 @@
 //! seeds, what befalls them, and the model that judges them.
 //!
 //! `FABRICGATE_CHAOS_RUNS` sets how many episodes there are, `FABRICGATE_CHAOS_SEED`
-//! the first one's seed. What befalls an episode is decided by its seed; which line
+//! the first one's seed, `FABRICGATE_CHAOS_LATE_S` how late a change arrives at most. What befalls an episode is decided by its seed; which line
 //! of the program it meets is decided by the machine.
 
 #![allow(dead_code, reason = "not every scheduler needs all of it")]

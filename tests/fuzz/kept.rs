@@ -238,6 +238,7 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
             why: word("of the old gate"),
         },
         Event::Lost { node: node.clone(), id: word("i1"), detail: word("it started") },
+        Event::Condition { id: word("i1"), node: node.clone(), shown: false },
         Event::Absent { node: node.clone() },
         Event::Present { node: node.clone() },
         Event::Forgotten { node: node.clone(), by: word("ann"), why: word("sold") },

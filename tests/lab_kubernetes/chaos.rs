@@ -33,6 +33,7 @@ use super::storm::model::DRAIN;
 use super::storm::model::Entry;
 use super::storm::model::Fields;
 use super::storm::model::Order;
+use super::storm::model::What;
 use super::storm::world::Domains;
 use super::storm::world::Forecast;
 use super::storm::world::Weather;
@@ -169,12 +170,17 @@ struct State {
     log: Log,
     victims: BTreeMap<u32, Victim>,
     forecast: Forecast,
+    /// Copies of the store, oldest first.
+    copies: Vec<PathBuf>,
 }
 
 /// What the rule of the proxy and the world share.
 #[derive(Clone)]
 struct Shared {
     state: Arc<Mutex<State>>,
+    /// Held while nodes are read for the log, or changed by a person: the log is in the order
+    /// in which they were read.
+    order: Arc<Mutex<()>>,
     kubeconfig: PathBuf,
     site: PathBuf,
     names: Vec<String>,
@@ -192,7 +198,7 @@ struct Cluster {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        held(&self.state)
     }
 
     /// A node as it is; none where the server does not answer. Asked from a thread
@@ -204,6 +210,7 @@ impl Shared {
     }
 
     fn look(&self, by: Option<By>) {
+        let _order = held(&self.order);
         let seen = |name: &String| Some((name.clone(), fields(&self.node(name)?)));
         // Who does not answer once is not asked seven times more.
         let seen: BTreeMap<String, Fields> = self.names.iter().map_while(seen).collect();
@@ -211,18 +218,25 @@ impl Shared {
     }
 
     /// A person changes a node, or finds nobody who answers. From a thread of its own
-    /// as well.
+    /// as well. What somebody else wrote in between is not written over.
     fn by_hand(&self, name: &str, edit: &Edit) -> bool {
-        self.look(None);
-        let Some(node) = self.node(name) else { return false };
-        let (kubeconfig, patch) = (self.kubeconfig.clone(), patch(&node, edit));
-        let path = format!("{NODES}/{name}");
-        let writing =
-            std::thread::spawn(move || now(Admin::of(&kubeconfig).try_patch(&path, &patch)));
-        let is_done = writing.join().is_ok_and(|answer| answer.is_some());
-        // Whether it was done without an answer shows as well.
-        self.look(Some(By::Hand));
-        is_done
+        let _order = held(&self.order);
+        for _ in 0..5 {
+            let Some(node) = self.node(name) else { return false };
+            let before = BTreeMap::from([(name.to_owned(), fields(&node))]);
+            self.state().log.seen(None, &before);
+            let mut patch = patch(&node, edit);
+            patch["metadata"]["resourceVersion"] = node["metadata"]["resourceVersion"].clone();
+            let (kubeconfig, path) = (self.kubeconfig.clone(), format!("{NODES}/{name}"));
+            let writing =
+                std::thread::spawn(move || now(Admin::of(&kubeconfig).try_patch(&path, &patch)));
+            if let Some(node) = writing.join().ok().flatten() {
+                let now = BTreeMap::from([(name.to_owned(), fields(&node))]);
+                self.state().log.seen(Some(By::Hand), &now);
+                return true;
+            }
+        }
+        false
     }
 
     fn kill(&self) {
@@ -233,11 +247,9 @@ impl Shared {
 
     /// Notes a patch that is about to be forwarded; false where it cannot be.
     fn note(&self, call: &Call) -> bool {
-        let path = call.path.split('?').next().unwrap_or_default();
-        let Some(name) = path.strip_prefix(NODES).and_then(|it| it.split('/').nth(1)) else {
-            return true;
-        };
-        let Some(node) = self.node(name) else { return false };
+        let _order = held(&self.order);
+        let Some(name) = node_of(call) else { return true };
+        let Some(node) = self.node(&name) else { return false };
         let patch: Value = serde_json::from_str(&call.body).unwrap_or_default();
         let version = &patch["metadata"]["resourceVersion"];
         if !version.is_null() && *version != node["metadata"]["resourceVersion"] {
@@ -250,17 +262,30 @@ impl Shared {
         let verdicts = run.map(|run| self.site.join("runs").join(run).join("verdicts.json"));
         let evidence = verdicts.is_none_or(|file| file.is_file());
         let mut state = self.state();
-        state.log.read(1, BTreeMap::from([(name.to_owned(), fields(&node))]));
-        state.log.told(1, vec![name.to_owned()], order, journal, evidence);
+        state.log.read(1, BTreeMap::from([(name.clone(), fields(&node))]));
+        state.log.told(1, vec![name], order, journal, evidence);
         true
     }
 
     /// What becomes of a question.
     fn rule(&self, call: &Call) -> Sky {
         let weather = self.state().forecast.next();
+        let weather = match weather {
+            Some(late @ (Weather::Late(_) | Weather::HandAfter(..))) if call.method != "PATCH" => {
+                self.state().forecast.postpone(late);
+                None
+            }
+            weather => weather,
+        };
         let is_heard = !matches!(
             weather,
-            Some(Weather::KillBefore | Weather::Lost | Weather::Refused | Weather::Hand(..))
+            Some(
+                Weather::KillBefore
+                    | Weather::Late(_)
+                    | Weather::Lost
+                    | Weather::Refused
+                    | Weather::Hand(..)
+            )
         );
         if call.method == "PATCH" && is_heard && !self.note(call) {
             return Sky::Lost;
@@ -276,8 +301,18 @@ impl Shared {
                 self.kill();
                 Sky::Fine
             }
-            // Not played here.
-            Some(Weather::Late(_) | Weather::HandAfter(..)) => Sky::Fine,
+            Some(Weather::Late(time)) => {
+                self.kill();
+                let call = call.clone();
+                Sky::Late(time, Box::new(move || own.note(&call)))
+            }
+            Some(Weather::HandAfter(time, edit)) => match node_of(call) {
+                Some(name) => Sky::FineThen(Box::new(move || {
+                    std::thread::sleep(time);
+                    own.by_hand(&name, &edit);
+                })),
+                None => Sky::Fine,
+            },
             Some(Weather::KillAfter) => Sky::LostAnswerThen(Box::new(move || own.kill())),
             Some(Weather::Lost) => Sky::Lost,
             Some(Weather::LostAnswer | Weather::RefusedAfter | Weather::Torn) => Sky::LostAnswer,
@@ -302,6 +337,16 @@ impl Shared {
     }
 }
 
+/// The node that a question is about.
+fn node_of(call: &Call) -> Option<String> {
+    let path = call.path.split('?').next().unwrap_or_default();
+    path.strip_prefix(NODES).and_then(|it| it.split('/').nth(1)).map(str::to_owned)
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 impl Cluster {
     fn start(lab: &Path, folder: &Path, site: &Path, domains: &Domains) -> Self {
         let kubeconfig = lab.join("admin.kubeconfig");
@@ -320,16 +365,38 @@ impl Cluster {
             log: Log::of(begin.clone()),
             victims: BTreeMap::new(),
             forecast: Forecast::default(),
+            copies: Vec::new(),
         };
         let kept = Daemons::kept(lab);
         let daemons = kept.clone();
         let state = Arc::new(Mutex::new(state));
         let site = site.to_owned();
-        let shared = Shared { state, kubeconfig: kubeconfig.clone(), site, names, daemons };
+        let order = Arc::default();
+        let shared = Shared { state, order, kubeconfig: kubeconfig.clone(), site, names, daemons };
         let proxy = Proxy::to(&kubeconfig, folder);
         let own = shared.clone();
         proxy.weather(move |call| own.rule(call));
         Self { shared, begin, proxy, folder: folder.to_owned(), kept }
+    }
+}
+
+impl Cluster {
+    /// Waits until every node is told.
+    fn answers(&self) {
+        let begun = Instant::now();
+        // One after the other: who waits for a server that is not there waits once.
+        while !self.shared.names.iter().all(|name| self.shared.node(name).is_some()) {
+            assert!(begun.elapsed() < BACK, "no answer in {BACK:?}\n{}", self.kept.last_words());
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Keeps what the store has now, for a time at which it is lost.
+    fn copy(&self) {
+        let mut state = self.shared.state();
+        let to = self.folder.join(format!("store-{}", state.copies.len()));
+        self.kept.copy(&to);
+        state.copies.push(to);
     }
 }
 
@@ -341,8 +408,9 @@ impl World for Cluster {
     fn gate(&self, _site: &Path, _command: u32) -> String {
         let kubeconfig = self.folder.join("admin.proxy.kubeconfig");
         format!(
-            "[gate]\nthrough = \"kubernetes\"\nlimit_s = 5\n[gate.kubernetes]\nkubeconfig = \
-             {kubeconfig:?}\n"
+            "[gate]\nthrough = \"kubernetes\"\nlimit_s = 5\nsettle_s = 3\nkeep_s = 1\n\
+             in_flight_s = {}\n[gate.kubernetes]\nkubeconfig = {kubeconfig:?}\n",
+            self.in_flight().as_secs()
         )
     }
 
@@ -360,7 +428,48 @@ impl World for Cluster {
     }
 
     fn begins(&self, command: u32, victim: Victim) {
+        if self.shared.state().victims.is_empty() {
+            self.copy();
+        }
         self.shared.state().victims.insert(command, victim);
+    }
+
+    fn forgets(&self) -> bool {
+        // What is on its way then, was decided by what an older store does not show.
+        self.quiet();
+        self.mend();
+        let copies = self.shared.state().copies.clone();
+        // All that was done, or the last of it.
+        let copy = if copies.len().is_multiple_of(2) { copies.first() } else { copies.last() };
+        let Some(copy) = copy else { return false };
+        self.kept.put_back(copy);
+        self.answers();
+        self.shared.look(Some(By::Fate));
+        true
+    }
+
+    fn quiet(&self) {
+        while self.proxy.is_late() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn restored(&self) -> bool {
+        self.shared.state().log.entries.push(Entry { by: By::Hand, what: What::Restored });
+        true
+    }
+
+    fn is_late(&self) -> bool {
+        true
+    }
+
+    fn latest(&self) -> Duration {
+        Duration::from_secs(storm::number("FABRICGATE_CHAOS_LATE_S", 20))
+    }
+
+    // A change is late at a request; with the turns of the server's own it takes longer.
+    fn in_flight(&self) -> Duration {
+        self.latest() + Duration::from_secs(10)
     }
 
     fn over(&self, command: u32) {
@@ -379,12 +488,7 @@ impl World for Cluster {
 
     fn mend(&self) {
         self.kept.calm();
-        let begun = Instant::now();
-        // One after the other: who waits for a server that is not there waits once.
-        while !self.shared.names.iter().all(|name| self.shared.node(name).is_some()) {
-            assert!(begun.elapsed() < BACK, "no answer in {BACK:?}\n{}", self.kept.last_words());
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        self.answers();
         self.proxy.quiet();
         self.shared.look(None);
     }

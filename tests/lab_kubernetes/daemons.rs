@@ -68,6 +68,14 @@ fn runs(pid: u32, name: &str) -> bool {
     comm.trim() == name && !matches!(state, None | Some('Z' | 'X'))
 }
 
+/// A copy of a folder, without the room that is kept free in its files.
+#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+fn copied(from: &Path, to: &Path) {
+    let mut command = Command::new("cp");
+    let done = command.args(["-a", "--sparse=always"]).arg(from).arg(to).status();
+    assert!(done.expect("cp").success(), "{} was not copied", from.display());
+}
+
 impl Daemon {
     fn of(folder: &Path, name: &'static str) -> Self {
         let pids = fs::read_to_string(folder.join("pids")).expect("the lab's processes");
@@ -105,6 +113,12 @@ impl Daemon {
         fs::rename(new, pids).expect("renamed");
         // It ends with its lab, and is waited for so that its number is free then.
         std::thread::spawn(move || child.wait());
+    }
+
+    /// Where it keeps what it has.
+    fn data(&self) -> PathBuf {
+        let mut words = self.argv.iter().skip_while(|word| *word != "--data-dir");
+        PathBuf::from(words.nth(1).expect("a folder of data"))
     }
 
     fn kept(&mut self, folder: &Path) {
@@ -163,6 +177,34 @@ impl Daemons {
         let daemon = &mut self.state().daemons[which % NAMES.len()];
         daemon.process.signal(Signal::STOP);
         daemon.hung = Some(Instant::now() + time);
+    }
+
+    /// Copies the store as it is at one moment.
+    pub(super) fn copy(&self, to: &Path) {
+        let state = self.state();
+        let store = state.daemons.iter().find(|it| it.name == "etcd").expect("a store");
+        store.process.signal(Signal::STOP);
+        copied(&store.data(), to);
+        if store.hung.is_none() {
+            store.process.signal(Signal::CONT);
+        }
+    }
+
+    /// Starts the store with this copy, and the API server anew.
+    pub(super) fn put_back(&self, from: &Path) {
+        let mut state = self.state();
+        let begun = Instant::now();
+        for daemon in &mut state.daemons {
+            daemon.process.signal(Signal::KILL);
+            (daemon.away, daemon.hung) = (Some(begun), None);
+            while daemon.runs() {
+                assert!(begun.elapsed() < Duration::from_secs(30), "{} stays", daemon.name);
+                std::thread::sleep(LOOK);
+            }
+        }
+        let store = state.daemons.iter().find(|it| it.name == "etcd").expect("a store").data();
+        fs::remove_dir_all(&store).expect("removed");
+        copied(from, &store);
     }
 
     /// Whoever hangs or is away is to be back at once.

@@ -64,6 +64,10 @@ pub(super) enum Weather {
     LostAnswer,
     /// The same, after something else was done.
     LostAnswerThen(Box<dyn FnOnce() + Send>),
+    /// The connection is cut, and so much later it is heard, where this says so.
+    Late(Duration, Box<dyn FnOnce() -> bool + Send>),
+    /// It is answered, and then this is done.
+    FineThen(Box<dyn FnOnce() + Send>),
     /// Somebody else writes first: method, path and body, one after the other.
     Meanwhile(Vec<(&'static str, String, Value)>),
     /// This is answered instead.
@@ -81,6 +85,8 @@ struct Sky {
     heard: Mutex<Vec<Call>>,
     /// Heard and answered.
     over: Mutex<usize>,
+    /// On their way, with nobody left who waits for them.
+    late: Mutex<usize>,
 }
 
 /// The way.
@@ -113,6 +119,7 @@ impl Proxy {
             asked: Mutex::default(),
             heard: Mutex::default(),
             over: Mutex::default(),
+            late: Mutex::default(),
         });
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = format!("http://{}", listener.local_addr().expect("an address"));
@@ -162,7 +169,12 @@ impl Proxy {
         self.sky.heard.lock().expect("nobody panicked").clone()
     }
 
-    /// Waits until nothing is on its way.
+    /// Whether something is on its way for which nobody waits any more.
+    pub(super) fn is_late(&self) -> bool {
+        0 < *self.sky.late.lock().expect("nobody panicked")
+    }
+
+    /// Waits until nothing is on its way but what is late.
     pub(super) fn quiet(&self) {
         for _ in 0..600 {
             let heard = self.sky.heard.lock().expect("nobody panicked").len();
@@ -204,12 +216,30 @@ async fn answer(State(sky): State<Arc<Sky>>, request: Request) -> Response {
         (sky.rule.lock().expect("nobody panicked"))(&call)
     };
     let mut after: Option<Box<dyn FnOnce() + Send>> = None;
+    let mut is_cut = false;
+    let kind = header("content-type");
     match weather {
         Weather::Fine => {}
         Weather::Slow(time) => tokio::time::sleep(time).await,
         Weather::Lost => cut(),
-        Weather::LostAnswer => after = Some(Box::new(|| {})),
-        Weather::LostAnswerThen(then) => after = Some(then),
+        Weather::LostAnswer => is_cut = true,
+        Weather::LostAnswerThen(then) => (after, is_cut) = (Some(then), true),
+        Weather::FineThen(then) => {
+            let sky = sky.clone();
+            // Not before the answer has gone out.
+            after = Some(Box::new(move || sky.later(then)));
+        }
+        Weather::Late(time, is_heard) => {
+            *sky.late.lock().expect("nobody panicked") += 1;
+            tokio::spawn(async move {
+                tokio::time::sleep(time).await;
+                if tokio::task::spawn_blocking(is_heard).await.unwrap_or(false) {
+                    sky.ask(&call.method, &call.path, &kind, &call.token, body).await;
+                }
+                *sky.late.lock().expect("nobody panicked") -= 1;
+            });
+            cut()
+        }
         Weather::Meanwhile(others) => {
             for (method, path, body) in others {
                 let kind = if method == "PATCH" {
@@ -238,16 +268,14 @@ async fn answer(State(sky): State<Arc<Sky>>, request: Request) -> Response {
         }
     }
     sky.heard.lock().expect("nobody panicked").push(call.clone());
-    let kind = header("content-type");
     // Of its own: it goes on when whoever asked is killed.
     let asking = tokio::spawn(async move {
         let answer = sky.ask(&call.method, &call.path, &kind, &call.token, body).await;
         *sky.over.lock().expect("nobody panicked") += 1;
-        let killed = after.is_some();
         if let Some(after) = after {
             after();
         }
-        answer.filter(|_| !killed)
+        answer.filter(|_| !is_cut)
     });
     let Ok(Some((status, said))) = asking.await else { cut() };
     let response = Response::builder().status(status).header("content-type", "application/json");
@@ -255,6 +283,15 @@ async fn answer(State(sky): State<Arc<Sky>>, request: Request) -> Response {
 }
 
 impl Sky {
+    /// Does this in a thread of its own, and counts it as on its way.
+    fn later(self: Arc<Self>, work: Box<dyn FnOnce() + Send>) {
+        *self.late.lock().expect("nobody panicked") += 1;
+        std::thread::spawn(move || {
+            work();
+            *self.late.lock().expect("nobody panicked") -= 1;
+        });
+    }
+
     async fn ask(
         &self,
         method: &str,

@@ -287,7 +287,7 @@ fn a_certificate_counts_no_more_for_each_of_these_reasons() {
                 let mark = Mark {
                     outcome: Outcome::Pass,
                     class: None,
-                    run: "run1".to_owned(),
+                    run: it.certificate("d0n0").run.clone(),
                     at: String::new(),
                     expires: Some(rfc3339(NOW + HOUR)),
                     domain: None,

@@ -146,13 +146,13 @@ fn condition(mark: &Mark) -> Condition {
 /// The server keeps what it acknowledged, so what is gone was taken away by
 /// somebody: that is respected until the next run. What says other than we said
 /// was edited, and our record's word counts; it is written again unless the
-/// edit claims less than a pass. A condition in our own earlier words (`before`) is no
-/// edit: what replaces it did not arrive. Taints are never put back or taken away here:
+/// edit claims less than a pass. A condition in our own earlier words is no edit: what
+/// replaces it did not arrive, and neither did a first one that is untold. Taints are never put back or taken away here:
 /// only a run does.
 pub(super) fn again(
     live: &LiveNode,
     mark: &Mark,
-    before: Option<&Mark>,
+    earlier: &Earlier<'_>,
     policy: &Policy,
     now: &Stamp,
 ) -> KubernetesMarks {
@@ -176,10 +176,25 @@ pub(super) fn again(
     if !node.annotations.contains_key(CERTIFICATE) || (passed && !claims_pass()) {
         marks.annotations.clear();
     }
-    let is_earlier = |now: &Condition| before.is_some_and(|before| is_of(now, before));
+    let is_earlier = |now: &Condition| earlier.before.is_some_and(|before| is_of(now, before));
     let is_edited = |now: &Condition| !passed || is_early || now.status == TRUE || is_earlier(now);
-    marks.condition = marks.condition.filter(|_| node.condition.as_ref().is_some_and(is_edited));
+    let is_wrong = node.condition.as_ref().map_or(earlier.is_untold, is_edited);
+    marks.condition = marks.condition.filter(|_| is_wrong);
     marks
+}
+
+/// What the journal knows of a node's condition besides its mark.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Earlier<'m> {
+    /// What we had said there before.
+    pub(super) before: Option<&'m Mark>,
+    /// The server did not take what we said last.
+    pub(super) is_untold: bool,
+}
+
+/// Whether our condition says what this mark does.
+pub(super) fn has_condition_of(node: &KubernetesNode, mark: &Mark) -> bool {
+    node.condition.as_ref().is_some_and(|now| is_of(now, mark))
 }
 
 /// Whether a condition is what we said by this mark, or when its pass counted no more.

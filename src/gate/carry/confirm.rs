@@ -17,6 +17,7 @@ use super::state;
 use crate::act::standing;
 use crate::gate::journal::JournalError;
 use crate::gate::scheduler::SchedulerError;
+use crate::gate::sight;
 use crate::gate::sight::Sight;
 use crate::gate::sight::sight;
 use crate::inventory::hostlist;
@@ -146,7 +147,7 @@ impl<'p> Turn<'_, 'p> {
                 };
                 concluded.push((begun, result, detail));
             }
-            self.conclude(concluded)?;
+            self.conclude(concluded, &seen)?;
             self.respect(undone)?;
             for (change, lost) in lost {
                 let nodes: Vec<NodeName> =
@@ -237,6 +238,12 @@ impl Seen {
     fn live(&self, nodes: &[NodeName]) -> Live {
         let node = |name: &NodeName| Some((name.clone(), self.nodes.get(name)?.1.clone()));
         Live { nodes: nodes.iter().filter_map(node).collect(), troubles: Vec::new() }
+    }
+
+    /// Whether the server did not take the condition that goes with it.
+    pub(super) fn is_untold(&self, begun: &Begun<'_>) -> bool {
+        let seen = self.nodes.get(&begun.item.action.node);
+        seen.is_some_and(|(_, node)| sight::is_untold(node, &begun.change))
     }
 
     pub(super) fn of(&self, begun: &Begun<'_>) -> Option<Sight> {

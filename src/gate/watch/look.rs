@@ -183,7 +183,7 @@ impl Look {
         }
         self.marks_rest = None;
         // Another turn is at work: it puts them right itself, or the next look.
-        let Ok(journal) = Journal::open_now(&watch.folder) else { return };
+        let Ok(mut journal) = Journal::open_now(&watch.folder) else { return };
         let writer = term.and_then(|term| watch.writer.map(|writer| writer(term)));
         let scheduler = writer.as_deref().unwrap_or(watch.scheduler);
         // Others may have drained since it was looked.
@@ -194,6 +194,8 @@ impl Look {
             _ => Vec::new(),
         };
         let mut done = reassert::reassert(scheduler, &live, journal.ledger(), watch.policy).await;
+        // What could not be noted is said again, which changes nothing.
+        let _ = journal.write_all(reassert::noted(&done, journal.ledger()));
         let tainted = tainted(scheduler, taints, journal.ledger(), watch.policy).await;
         drop(journal);
         let whys: BTreeMap<NodeName, String> = said.into_iter().collect();
