@@ -139,7 +139,8 @@ fn the_run_of_certificates_is_named_as_every_run_is() {
             assert!(stdout.contains("n1") && stdout.contains(&id), "{args:?}: {stdout}");
         }
     }
-    let args = ["--config", "fabricgate.toml", "certificate", "show", "--run", "20200101-000000-ab"];
+    let args =
+        ["--config", "fabricgate.toml", "certificate", "show", "--run", "20200101-000000-ab"];
     let (code, _, stderr) = fabricgate(site(), &args);
     assert_eq!(code, Some(5), "{stderr}");
 }

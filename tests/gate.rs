@@ -300,11 +300,7 @@ fn swept(site: &Site) -> PathBuf {
     let swept = sweep.current_dir(site.path()).stdin(Stdio::null()).output().expect("the program");
     let mut folders = fs::read_dir(site.path().join("runs")).expect("runs");
     let folder = folders.next().expect("one run").expect("read").path();
-    assert!(
-        folder.join("verdicts.json").is_file(),
-        "{}",
-        String::from_utf8_lossy(&swept.stderr)
-    );
+    assert!(folder.join("verdicts.json").is_file(), "{}", String::from_utf8_lossy(&swept.stderr));
     folder
 }
 
