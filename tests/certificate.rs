@@ -126,6 +126,26 @@ fn what_a_burn_in_certified_is_shown_and_verified() {
 }
 
 #[test]
+fn the_run_of_certificates_is_named_as_every_run_is() {
+    let folder = issued().ancestors().nth(2).expect("a run").to_owned();
+    let id = folder.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
+    let reason = format!("fabricgate:nvlink-low:{id} e7");
+    let path = folder.display().to_string();
+    for run in [path.as_str(), &id, "latest", &reason] {
+        for command in ["show", "verify"] {
+            let args = ["--config", "fabricgate.toml", "certificate", command, "n1", "--run", run];
+            let (code, stdout, stderr) = fabricgate(site(), &args);
+            assert_eq!(code, Some(0), "{args:?}: {stderr}");
+            assert!(stdout.contains("n1") && stdout.contains(&id), "{args:?}: {stdout}");
+        }
+    }
+    let args =
+        ["--config", "fabricgate.toml", "certificate", "show", "--run", "20200101-000000-ab"];
+    let (code, _, stderr) = fabricgate(site(), &args);
+    assert_eq!(code, Some(5), "{stderr}");
+}
+
+#[test]
 fn real_openssl_verifies_what_the_payload_prints() {
     let folder = changed(|_| {});
     let (code, payload, _) =

@@ -3,6 +3,8 @@
 //!
 //! What a server makes of them is `tests/lab_kubernetes/deploy.rs`' part.
 
+#[path = "deploy/apart.rs"]
+mod apart;
 #[path = "deploy/manifests.rs"]
 mod manifests;
 
@@ -49,7 +51,7 @@ fn everything() -> BTreeMap<String, Value> {
             all.insert(called(&object), object);
         }
     }
-    for file in ["eviction/rights", "eviction/policy", "devices/rights"] {
+    for file in ["eviction/rights", "eviction/policy", "devices/rights", "devices/policy"] {
         for object in documents(&deploy().join(format!("components/{file}.yaml"))) {
             all.insert(called(&object), object);
         }
@@ -92,6 +94,16 @@ fn nothing_of_an_overlay_that_observes_may_change_a_node() {
     }
 }
 
+/// In two processes neither becomes the other.
+#[test]
+fn only_the_gate_that_measures_too_may_have_a_token_of_who_measures() {
+    for name in OVERLAYS {
+        let given = rights(&overlay(name));
+        let asks = given.iter().any(|right| right.resource == "serviceaccounts/token");
+        assert_eq!(asks, name == "standing", "{name}");
+    }
+}
+
 #[test]
 fn no_account_may_both_make_pods_and_change_nodes() {
     let all: Vec<Value> = everything().into_values().collect();
@@ -112,10 +124,15 @@ fn no_account_may_both_make_pods_and_change_nodes() {
             "{right:?}"
         );
         assert!(right.resource != "*" && right.group != "*", "{right:?}");
-        assert!(
-            right.resource != "secrets" && !right.resource.starts_with("serviceaccounts"),
-            "{right:?}"
-        );
+        assert!(right.resource != "secrets", "{right:?}");
+        // The gate that measures too asks for tokens of who measures, and nobody else for any.
+        let is_account = right.resource.starts_with("serviceaccounts");
+        let of_prober = right.who == "fabricgate-gate"
+            && right.resource == "serviceaccounts/token"
+            && right.verb == "create"
+            && right.name == "fabricgate-prober"
+            && right.within == "fabricgate";
+        assert!(!is_account || of_prober, "{right:?}");
         if right.resource == "nodes" {
             assert!(["get", "list", "watch", "patch"].contains(&right.verb.as_str()), "{right:?}");
         }
@@ -179,7 +196,8 @@ const TOKENS: [(&str, &[&str]); 5] = [
     ("burn-in", &["prober"]),
     ("measure", &["prober"]),
     ("tell", &["gate"]),
-    ("watch", &["gate", "prober"]),
+    // It asks for the prober's.
+    ("watch", &["gate"]),
 ];
 
 #[test]
@@ -270,13 +288,9 @@ fn container_holds(container: &Value, spec: &Value, place: &str) -> (String, BTr
         let at = mount["mountPath"].as_str().expect("a path");
         if at.starts_with("/var/run/secrets/") {
             assert_eq!(mount["readOnly"], true, "{place}");
-            // A Secret holds the prober's token, the pod's own account has its own.
-            let account = if volume.get("secret").is_some() {
-                assert_eq!(volume["secret"]["secretName"], "fabricgate-prober-token");
-                "fabricgate-prober"
-            } else {
-                spec["serviceAccountName"].as_str().expect("an account")
-            };
+            // No Secret: its token would not expire.
+            assert!(volume.get("projected").is_some(), "{place}: {volume}");
+            let account = spec["serviceAccountName"].as_str().expect("an account");
             let whose = account.strip_prefix("fabricgate-").expect("ours");
             tokens.insert(whose.to_owned(), format!("{at}/token"));
         }
@@ -298,12 +312,60 @@ fn container_holds(container: &Value, spec: &Value, place: &str) -> (String, BTr
 const GATING: &str = "gating.kubeconfig";
 const MEASURING: &str = "measuring.kubeconfig";
 
-/// Where a kubeconfig has whose token.
+/// Where a kubeconfig has whose token, or the program that asks for it.
 fn users(file: &str) -> BTreeMap<String, String> {
     let read = documents(&deploy().join("base").join(file)).remove(0);
     let text = |value: &Value| value.as_str().expect("a text").to_owned();
     let users = read["users"].as_array().expect("users").iter();
-    users.map(|user| (text(&user["name"]), text(&user["user"]["tokenFile"]))).collect()
+    let of = |user: &Value| match user.get("exec") {
+        Some(exec) => text(&exec["command"]),
+        None => text(&user["tokenFile"]),
+    };
+    users.map(|user| (text(&user["name"]), of(&user["user"]))).collect()
+}
+
+/// The program of the kubeconfig is this one: its arguments are taken, it asks by the pod's own
+/// account, and its file is where the container that uses it may write.
+#[test]
+fn the_kubeconfig_of_who_measures_and_gates_asks_for_the_other_token_by_the_own_one() {
+    let read = documents(&deploy().join("base").join(GATING)).remove(0);
+    let list = read["users"].as_array().expect("users");
+    let exec = list.iter().find_map(|it| it["user"].get("exec")).expect("a program");
+    assert_eq!(exec["command"], "/usr/local/bin/fabricgate");
+    let texts = |value: &Value| -> Vec<String> {
+        let list = value.as_array().expect("a list").iter();
+        list.map(|it| it.as_str().expect("a text").to_owned()).collect()
+    };
+    let words = texts(&exec["args"]);
+    let after = |word: &str| {
+        let at = words.iter().position(|it| it == word).expect(word);
+        words[at + 1].clone()
+    };
+    assert_eq!(after("--context"), "gate");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut given = words.clone();
+    for (from, to) in [("--kubeconfig", "kubeconfig"), ("--keep", "kept")] {
+        let at = words.iter().position(|it| it == from).expect(from);
+        given[at + 1] = folder.path().join(to).display().to_string();
+    }
+    let text = fs::read_to_string(deploy().join("base").join(GATING)).expect("a file");
+    fs::write(folder.path().join("kubeconfig"), text).expect("written");
+    let asked = Command::new(env!("CARGO_BIN_EXE_fabricgate")).args(&given).output();
+    let asked = asked.expect("the program");
+    let said = String::from_utf8_lossy(&asked.stderr);
+    // Words that it does not know would be 2. What is missing here is what a pod mounts.
+    assert_eq!(asked.status.code(), Some(5), "{said}");
+    assert!(asked.stdout.is_empty(), "{said}");
+    let watch = documents(&deploy().join("components/watch/deployment.yaml")).remove(0);
+    let container = &watch["spec"]["template"]["spec"]["containers"][0];
+    let mounts = container["volumeMounts"].as_array().expect("mounts");
+    let under = |word: &str| {
+        let at = after(word);
+        let is_there = |it: &&Value| at.starts_with(it["mountPath"].as_str().expect("a path"));
+        mounts.iter().find(is_there).unwrap_or_else(|| panic!("{at} is on no volume")).clone()
+    };
+    assert_ne!(under("--keep")["readOnly"], true);
+    assert_eq!(under("--kubeconfig")["name"], "configuration");
 }
 
 #[test]
@@ -344,7 +406,8 @@ fn the_configuration_is_one_that_the_program_takes_with_either_kubeconfig() {
             "{said}{}",
             String::from_utf8_lossy(&asked.stderr)
         );
-        assert!(said.contains("/var/run/secrets/"), "{said}");
+        let is_missing = |what: &str| said.contains(what);
+        assert!(is_missing("/var/run/secrets/") || is_missing("program for tokens"), "{said}");
     }
     // The pod's own policy: what liveness asks, the program listens on.
     let configuration = fs::read_to_string(deploy().join("base/fabricgate.toml")).expect("a file");
@@ -395,7 +458,7 @@ fn the_names_in_the_policy_are_the_programs() {
 }
 
 #[test]
-fn what_the_actuator_may_do_to_nodes_and_pods_everywhere_a_policy_bounds() {
+fn what_the_actuator_may_change_everywhere_a_policy_bounds() {
     let all = everything();
     let of = |kind: &str| all.values().filter(move |it| it["kind"] == kind).collect::<Vec<_>>();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -409,12 +472,8 @@ fn what_the_actuator_may_do_to_nodes_and_pods_everywhere_a_policy_bounds() {
         for rule in list(&role["rules"]) {
             let changes =
                 list(&rule["verbs"]).iter().any(|verb| !reads.iter().any(|it| verb == it));
-            let others = |it: &Value| {
-                let it = it.as_str().expect("a text");
-                it.starts_with("nodes") || it.starts_with("pods")
-            };
             let resources = list(&rule["resources"]);
-            for resource in resources.iter().filter(|it| changes && others(it)) {
+            for resource in resources.iter().filter(|_| changes) {
                 let bounds = |policy: &&&Value| {
                     let spec = &policy["spec"];
                     let rules = list(&spec["matchConstraints"]["resourceRules"]);
@@ -438,8 +497,8 @@ fn what_the_actuator_may_do_to_nodes_and_pods_everywhere_a_policy_bounds() {
             }
         }
     }
-    // Nodes, their status, and evictions.
-    assert_eq!(bounded, 3);
+    // Nodes, their status, evictions, and rules about devices.
+    assert_eq!(bounded, 4);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::path::PathBuf;
 use std::process::Command;
 use std::process::Stdio;
 use std::time::SystemTime;
@@ -149,6 +150,32 @@ fn status_shows_what_the_scheduler_shows_now() {
     assert_eq!(document["unasked"], Value::Null);
 }
 
+/// Who reads the document knows as much as who reads the text.
+#[test]
+fn a_drain_of_our_form_that_the_journal_does_not_know_is_in_the_text_and_in_the_document() {
+    let site = Site::new();
+    let unrecorded = |site: &Site| site.document(&["gate", "status"])["unrecorded"].clone();
+    assert_eq!(unrecorded(&site), json!([]));
+    let other = "fabricgate:nvlink-low:20261121-065544-000000 e9";
+    site.shows(&["IDLE", "DRAIN"], other);
+    for is_known in [true, false] {
+        // On a node that the journal knows with another drain, and on one that it does not know.
+        if !is_known {
+            fs::remove_file(site.path().join("gate/journal.jsonl")).expect("removed");
+        }
+        let found = unrecorded(&site);
+        assert_eq!(found.as_array().map(Vec::len), Some(1), "{found}");
+        assert_eq!(found[0]["node"], "node0001");
+        let reason = found[0]["reason"].as_str().expect("a text");
+        assert!(reason.contains(other) && site.status().contains(reason), "{reason}");
+    }
+    site.shows(&["IDLE", "DRAIN"], "maintenance");
+    assert_eq!(unrecorded(&site), json!([]));
+    // Not asked is not none.
+    fs::remove_file(site.path().join("nodes.json")).expect("removed");
+    assert_eq!(unrecorded(&site), Value::Null);
+}
+
 /// Defect 8 of the operator's review.
 #[test]
 fn status_without_an_answer_says_that_it_tells_of_the_past() {
@@ -261,11 +288,9 @@ fn slurmrestd_needs_no_authorities_but_for_https() {
     }
 }
 
-/// A drain names its run: what the run says is on disk before anything rests on it.
-#[test]
+/// A run of both nodes of this site, the second of which is at fault: its folder.
 #[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
-fn a_run_that_ended_before_its_verdicts_drains_nothing() {
-    let site = Site::new();
+fn swept(site: &Site) -> PathBuf {
     let scenario = "title = \"two\"\n[[domain]]\nname = \"rack\"\nnodes = \"node[0001-0002]\"\n\
                     platform = \"gb200-nvl72\"\n[[fault]]\nkind = \"lost-links\"\ngpu = \"node0002:1\"\n\
                     count = 9\n";
@@ -275,8 +300,41 @@ fn a_run_that_ended_before_its_verdicts_drains_nothing() {
     let swept = sweep.current_dir(site.path()).stdin(Stdio::null()).output().expect("the program");
     let mut folders = fs::read_dir(site.path().join("runs")).expect("runs");
     let folder = folders.next().expect("one run").expect("read").path();
+    assert!(folder.join("verdicts.json").is_file(), "{}", String::from_utf8_lossy(&swept.stderr));
+    folder
+}
+
+/// Who acts need not be able to write to what was measured (`ci/deploy`, `two-processes`).
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a test is no part of the program")]
+fn a_run_on_a_volume_that_is_read_only_is_applied_and_told_by_the_journal() {
+    let site = Site::new();
+    let folder = swept(&site);
+    let before = fs::read(folder.join("actions.json")).ok();
+    let script = "mount --bind runs runs && mount -o remount,bind,ro runs || exit 77\n\
+                  touch runs/x 2>/dev/null && exit 78\nexec \"$@\"";
+    let mut apply = Command::new("unshare");
+    apply.args(["--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"]);
+    apply.args([env!("CARGO_BIN_EXE_fabricgate"), "--config", "fabricgate.toml", "apply"]);
+    apply.arg(&folder).arg("--apply").current_dir(site.path()).stdin(Stdio::null());
+    let told = apply.output().expect("unshare");
+    let stderr = String::from_utf8_lossy(&told.stderr).into_owned();
+    let is_mounted = stderr.contains("fabricgate") || stderr.contains("journal");
+    if !is_mounted && !matches!(told.status.code(), Some(0 | 3 | 6 | 78)) {
+        println!("SKIPPED: nothing can be mounted here: {stderr}");
+        return;
+    }
+    assert!(matches!(told.status.code(), Some(0 | 6)), "{:?}: {stderr}", told.status);
+    assert!(stderr.contains("what was done is in the journal alone"), "{stderr}");
+    assert_eq!(fs::read(folder.join("actions.json")).ok(), before);
+}
+
+/// A drain names its run: what the run says is on disk before anything rests on it.
+#[test]
+fn a_run_that_ended_before_its_verdicts_drains_nothing() {
+    let site = Site::new();
+    let folder = swept(&site);
     let (record, verdicts) = (folder.join("run.json"), folder.join("verdicts.json"));
-    assert!(verdicts.is_file(), "{}", String::from_utf8_lossy(&swept.stderr));
     let journal = || fs::read(site.path().join("gate/journal.jsonl")).expect("a journal");
     let before = journal();
     let whole = fs::read_to_string(&record).expect("a record");

@@ -220,6 +220,32 @@ fn a_driver_that_hangs_is_given_up_with_a_clear_message() {
     assert!(complaint.contains("did not answer within 1 s"), "{complaint}");
 }
 
+/// Under DRA no IMEX daemon of the host is there, and its tool may wait for one for ever.
+#[test]
+fn a_tool_beside_the_driver_that_hangs_leaves_a_gap_with_its_name_and_the_rest_is_said() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    for (tool, gap) in [("nvidia-imex-ctl", "IMEX domain"), ("lldpctl", "LLDP neighbours")] {
+        let file = folder.path().join(tool);
+        fs::write(&file, "#!/bin/sh\necho '{'\nsleep 300\n").expect("written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("executable");
+        #[expect(clippy::disallowed_methods, reason = "a test starts the program under test")]
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("fabricgate"));
+        let path = std::env::var("PATH").expect("a path");
+        command.env("PATH", format!("{}:{path}", folder.path().display()));
+        let began = Instant::now();
+        let output = command.args(["node", "facts", "--json", "--nvml", NO_LIBRARY]).output();
+        assert!(began.elapsed() < HANGS, "it waited for {tool}");
+        let told = document(&output.expect("started"));
+        assert!(told.hostname.is_some(), "the rest is said all the same");
+        let missing = told.missing.iter().find(|it| it.what == gap).expect(gap);
+        assert!(missing.why.contains(tool), "{missing:?}");
+        let state = told.imex.as_ref().and_then(|it| it.domain_state.as_ref());
+        assert_eq!(state, None);
+        fs::remove_file(file).expect("removed");
+    }
+}
+
 #[test]
 fn a_simulated_node_does_not_pass_off_this_machine_as_its_own() {
     #[expect(clippy::disallowed_methods, reason = "a test starts the program under test")]

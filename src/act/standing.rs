@@ -177,7 +177,7 @@ fn reason_of(node: &LiveNode) -> Option<&str> {
 }
 
 /// Its reason as it is shown: cleaned, and with who wrote it.
-pub(super) fn shown_reason(node: &LiveNode) -> String {
+pub fn shown_reason(node: &LiveNode) -> String {
     /// Longer ones are stored by Slurm and read by nobody.
     const LONGEST: usize = 120;
     let Some(text) = reason_of(node) else { return "no reason".to_owned() };

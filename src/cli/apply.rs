@@ -1,6 +1,7 @@
 //! `fabricgate apply`: what a run asks the scheduler for, shown, and with
 //! `--apply` carried out.
 
+use std::io;
 use std::path::Path;
 use std::path::PathBuf;
 
@@ -22,6 +23,7 @@ use super::topology;
 use super::topology::Asked;
 use crate::gate::turn::Turned;
 use crate::model::action::ActionPlan;
+use crate::record::RecordError;
 use crate::record::State;
 use crate::record::file;
 use crate::record::folder::Folder;
@@ -86,8 +88,16 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     if !args.apply {
         return Ok(exit::PASS);
     }
-    // What was done is part of the run.
-    Folder::at(stored.path()).write_json(file::ACTIONS, &plan).map_err(Failure::environment)?;
+    // What was done is part of the run. Who acts may have no right to write to what was
+    // measured: the journal has it all the same.
+    match Folder::at(stored.path()).write_json(file::ACTIONS, &plan) {
+        Err(RecordError::Io { source, .. })
+            if source.kind() == io::ErrorKind::ReadOnlyFilesystem =>
+        {
+            note("the run folder cannot be written to; what was done is in the journal alone");
+        }
+        written => written.map_err(Failure::environment)?,
+    }
     Ok(acting::code(&plan).max(evicting::code(&evictions)))
 }
 

@@ -17,6 +17,7 @@ use super::config;
 use super::config::Config;
 use super::exit;
 use super::failure::Failure;
+use super::runs;
 use super::show;
 use super::stdout;
 use super::stdout::note;
@@ -97,7 +98,7 @@ pub(super) struct Place {
     /// The gate's state folder, instead of the configuration's [gate] state.
     #[arg(long, value_name = "DIR", conflicts_with = "run")]
     state: Option<PathBuf>,
-    /// A run folder, for the certificates that the run itself keeps.
+    /// A run (its folder, its id or `latest`), for the certificates that the run itself keeps.
     #[arg(long, value_name = "RUN")]
     run: Option<PathBuf>,
 }
@@ -166,8 +167,10 @@ impl Held {
 pub(super) fn find(
     which: &[String],
     place: &Place,
+    globals: &Globals,
     config: Option<&Config>,
 ) -> Result<Vec<Found>, Failure> {
+    let folders_of = || Folders::of(place, globals, config);
     let mut found = Vec::new();
     let mut folders = None;
     for name in which {
@@ -179,12 +182,12 @@ pub(super) fn find(
             .map_err(|error| Failure::Usage(format!("NODE {name:?}: {error}")))?;
         let folders = match &mut folders {
             Some(folders) => folders,
-            none => none.insert(Folders::of(place, config)?),
+            none => none.insert(folders_of()?),
         };
         found.extend(nodes.into_iter().map(|node| folders.of_node(NodeName::from(node))));
     }
     if which.is_empty() {
-        let mut folders = Folders::of(place, config)?;
+        let mut folders = folders_of()?;
         let nodes = folders.nodes();
         found.extend(nodes.into_iter().map(|node| folders.of_node(node)));
     }
@@ -244,8 +247,10 @@ impl Folders {
         }
     }
 
-    fn of(place: &Place, config: Option<&Config>) -> Result<Self, Failure> {
-        if let Some(folder) = place.state.as_ref().or(place.run.as_ref()) {
+    fn of(place: &Place, globals: &Globals, config: Option<&Config>) -> Result<Self, Failure> {
+        let named = |run: &PathBuf| runs::folder(run, globals.config.as_deref());
+        let run = place.run.as_ref().map(named).transpose()?;
+        if let Some(folder) = place.state.as_ref().or(run.as_ref()) {
             // A typo must not look like a fleet without certificates.
             std::fs::read_dir(folder)
                 .map_err(|error| Failure::Environment(format!("{}: {error}", folder.display())))?;
@@ -344,7 +349,7 @@ impl Folders {
 
 fn show(args: &ShowArgs, globals: &Globals) -> anyhow::Result<u8> {
     let config = configured(globals)?;
-    let found = find(&args.which, &args.place, config.as_ref())?;
+    let found = find(&args.which, &args.place, globals, config.as_ref())?;
     if args.payload {
         if globals.json {
             let text = "--json: --payload prints the signed bytes and nothing else, expected one";

@@ -118,7 +118,7 @@ pub(super) fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     }
     trust.required |= args.require_signature || !args.keys.is_empty();
     let machines = machines(args)?;
-    let found = certificate::find(&args.which, &args.place, config.as_ref())?;
+    let found = certificate::find(&args.which, &args.place, globals, config.as_ref())?;
     let now = stamp::stamp();
     let alone = found.len() == 1;
     let stand_ins = config.as_ref().is_some_and(|config| config.policy.simulated);

@@ -202,7 +202,7 @@ fn status(config: &Config, gate: &Gate, globals: &Globals) -> anyhow::Result<u8>
     };
     let now = stamp::stamp();
     let rows = overview::rows(&ledger, live.as_ref(), &config.policy, &now);
-    let shown = Shown { nodes: &rows, unasked: unasked.as_deref() };
+    let shown = Shown { nodes: &rows, unasked: unasked.as_deref(), live: live.as_ref() };
     if globals.json {
         let left = left(config, &ledger, live.as_ref(), &now);
         stdout::json(&report::gate::document(&ledger, &now, shown, left.as_deref()))?;

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use super::expectations::InForce;
 use super::failure::Failure;
+use super::runs;
 use super::stdout::note;
 use super::stored;
 use crate::judge::Case;
@@ -21,28 +22,35 @@ use crate::record::stored::runs_in;
 /// Earlier runs that parts are compared with.
 #[derive(Debug, clap::Args)]
 pub struct Earlier {
-    /// Earlier run folders, or folders of them: what a part showed there, under the
-    /// same platform and driver, is a reference beside the fleet and the expectation.
+    /// Earlier runs by folder, id or `latest`, or folders of runs: what a part showed there, under
+    /// the same platform and driver, is a reference beside the fleet and the expectation.
     #[arg(long, value_name = "RUN", num_args = 1..)]
     history: Vec<PathBuf>,
 }
 
 impl Earlier {
     /// Reads them all. The run that is judged, `own`, is no history of itself.
-    pub fn load(&self, in_force: &InForce, own: Option<&PathBuf>) -> Result<History, Failure> {
+    pub fn load(
+        &self,
+        in_force: &InForce,
+        own: Option<&PathBuf>,
+        config: Option<&Path>,
+    ) -> Result<History, Failure> {
         let own = own.and_then(|path| fs::canonicalize(path).ok());
-        let mut runs = Vec::new();
-        for path in self.history.iter().flat_map(|path| folders(path)) {
-            if own.is_some() && fs::canonicalize(&path).ok() == own {
-                continue;
+        let mut earlier = Vec::new();
+        for named in &self.history {
+            for path in folders(&runs::folder(named, config)?) {
+                if own.is_some() && fs::canonicalize(&path).ok() == own {
+                    continue;
+                }
+                let stored = stored::open_quietly(&path)?;
+                earlier.push((stored.record.info.created.clone(), of(&stored, in_force)?));
             }
-            let stored = stored::open_quietly(&path)?;
-            runs.push((stored.record.info.created.clone(), of(&stored, in_force)?));
         }
         if !self.history.is_empty() {
-            note(&format!("history: {} earlier runs", runs.len()));
+            note(&format!("history: {} earlier runs", earlier.len()));
         }
-        Ok(past::history(&runs))
+        Ok(past::history(&earlier))
     }
 }
 

@@ -115,7 +115,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         cells: !globals.json || args.files.any(),
         sampled: false,
     };
-    let history = args.earlier.load(&in_force, None)?;
+    let history = args.earlier.load(&in_force, None, globals.config.as_deref())?;
     let mut judgement = judge::judge_against(&case, &history);
     gaps::close(&mut judgement.verdicts, &inputs.claims, &inputs.gaps);
     let now = coordinator::now();

@@ -45,6 +45,7 @@ pub mod node_attach;
 pub mod node_facts;
 pub mod node_library;
 pub mod node_probe;
+pub mod node_token;
 pub mod notify;
 pub mod notifying;
 pub mod output;

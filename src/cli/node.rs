@@ -18,6 +18,7 @@ use super::node_probe;
 use super::node_probe::ProbeArgs;
 use super::node_probe::children;
 use super::node_probe::children::ChildArgs;
+use super::node_token;
 use super::sim;
 use super::stdout::note;
 use crate::exec::guard;
@@ -46,6 +47,8 @@ enum Command {
     Attach(AttachArgs),
     #[command(hide = true)]
     Wait(WaitArgs),
+    #[command(hide = true)]
+    Token(node_token::TokenArgs),
     #[command(hide = true)]
     CopyChild(ChildArgs),
     #[command(hide = true)]
@@ -96,6 +99,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Command::Guard(args) => Ok(watch_over(args)),
         Command::Attach(args) => node_attach::attach(args),
         Command::Wait(args) => node_attach::wait(args),
+        Command::Token(args) => node_token::run(args),
         Command::CopyChild(args) => children::copy(args),
         Command::FabricChild(args) => children::fabric(args),
         Command::CollectiveChild(args) => children::collective(args),

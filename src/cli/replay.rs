@@ -34,7 +34,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let run = runs::folder(&args.run, globals.config.as_deref())?;
     let stored = stored::open(&run)?;
     let in_force = expectations::load(&args.overrides.files)?;
-    let history = args.earlier.load(&in_force, Some(&run))?;
+    let history = args.earlier.load(&in_force, Some(&run), globals.config.as_deref())?;
     let results = stored.results().map_err(stored::failure)?;
     let recordings = stored::reread(&stored, &results)?;
     let run = stored::rejudged(&stored, &results, recordings, &in_force, &history);

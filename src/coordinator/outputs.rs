@@ -78,6 +78,11 @@ pub fn read(step: &Step, result: &RawResult, stdout: &[u8], stderr: &[u8]) -> Op
     if gap.is_some() && says_nothing && parsed.tool.is_none() {
         return None;
     }
+    if result.ending == Ending::TimedOut {
+        // It waited for a daemon that is not there, as under DRA: what it lists before is
+        // no state of the domain.
+        parsed.facts.imex = None;
+    }
     if let Some(why) = gap {
         parsed.complete = false;
         if !parsed.has(ProblemKind::Error) && !parsed.has(ProblemKind::Corrupt) {

@@ -31,6 +31,9 @@ use crate::sources::slurmrestd::Trouble;
 /// The first version of the interface that knows where a node is placed.
 const KNOWS_TOPOLOGY: u32 = 43;
 
+/// The first one that tells the configuration, and in it when the controller started.
+const TELLS_START: u32 = 45;
+
 /// Slurm's controller, reached through slurmrestd.
 #[derive(Clone, Debug)]
 pub struct Slurmrestd {
@@ -51,6 +54,10 @@ impl Scheduler for Slurmrestd {
 
     fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
         Box::pin(self.look(nodes))
+    }
+
+    fn started(&self) -> Answer<'_, Option<String>> {
+        Box::pin(self.boot_time())
     }
 
     fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
@@ -102,6 +109,19 @@ impl Slurmrestd {
         Ok(live)
     }
 
+    /// `BOOT_TIME` of the controller's configuration; `diag` tells only since when it counts.
+    async fn boot_time(&self) -> Result<Option<String>, SchedulerError> {
+        let (line, version) = self.reached().await?;
+        if number(&version).is_none_or(|number| number < TELLS_START) {
+            return Ok(None);
+        }
+        let answer = line.ask(format!("slurm/{version}/conf/")).await;
+        let document: Value = serde_json::from_str(&answer.text.map_err(plain)?)
+            .map_err(|error| SchedulerError::new(ProblemKind::Malformed, error.to_string()))?;
+        let at = document["slurm_conf"]["BOOT_TIME"].as_i64().filter(|at| 0 < *at);
+        Ok(at.map(|at| at.to_string()))
+    }
+
     async fn tell(&self, nodes: &[NodeName], change: &Change) -> Result<(), SchedulerError> {
         bounds::nodes(nodes)?;
         bounds::change(change)?;
@@ -110,8 +130,8 @@ impl Slurmrestd {
             return Ok(());
         }
         let (line, version) = self.reached().await?;
-        let number = version.rsplit('.').next().and_then(|it| it.parse::<u32>().ok());
-        if change.topology.is_some() && number.is_none_or(|number| number < KNOWS_TOPOLOGY) {
+        let is_older = number(&version).is_none_or(|number| number < KNOWS_TOPOLOGY);
+        if change.topology.is_some() && is_older {
             let message = format!(
                 "nothing was sent: slurmrestd speaks {version}, and a node's topology is known \
                  from v0.0.{KNOWS_TOPOLOGY} (Slurm 25.05) on"
@@ -124,6 +144,11 @@ impl Slurmrestd {
         }
         Ok(())
     }
+}
+
+/// The number of a version such as `v0.0.45`.
+fn number(version: &str) -> Option<u32> {
+    version.rsplit('.').next()?.parse().ok()
 }
 
 fn plain(trouble: Trouble) -> SchedulerError {
@@ -178,7 +203,47 @@ fn body(list: &str, change: &Change) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use wiremock::Mock;
+    use wiremock::MockServer;
+    use wiremock::ResponseTemplate;
+    use wiremock::matchers::path;
+
     use super::*;
+
+    #[tokio::test]
+    async fn when_the_controller_started_is_told_where_the_interface_knows_it() {
+        let told = json!({"slurm_conf": {"BOOT_TIME": 1_795_479_364, "ClusterName": "lab"}});
+        let with = |at: Value| json!({"slurm_conf": {"BOOT_TIME": at}});
+        for (version, conf, expected) in [
+            (45, told.clone(), Ok(Some("1795479364"))),
+            (45, json!({"slurm_conf": {}}), Ok(None)),
+            (45, with(json!(0)), Ok(None)),
+            (45, with(json!("yesterday")), Ok(None)),
+            (45, json!([]), Ok(None)),
+            // 25.11 and earlier have no such document.
+            (44, told, Ok(None)),
+            (45, Value::Null, Err(())),
+        ] {
+            let server = MockServer::start().await;
+            let at = |name: &str| path(format!("/slurm/v0.0.{version}/{name}/"));
+            let up = json!({"pings": [{"hostname": "c", "responding": true, "pinged": "UP"}]});
+            let up = ResponseTemplate::new(200).set_body_json(up);
+            Mock::given(at("ping")).respond_with(up).mount(&server).await;
+            let answer = match &conf {
+                Value::Null => ResponseTemplate::new(500),
+                conf => ResponseTemplate::new(200).set_body_json(conf),
+            };
+            Mock::given(at("conf")).respond_with(answer).mount(&server).await;
+            let rest = Slurmrestd {
+                address: server.uri().into(),
+                token_file: None,
+                user: None,
+                limit: Duration::from_secs(20),
+            };
+            let started = rest.started().await.map_err(|_| ());
+            assert_eq!(started, expected.map(|it| it.map(str::to_owned)), "{version}: {conf}");
+        }
+    }
 
     #[test]
     fn what_is_sent_is_what_is_wanted_and_nothing_else() {

@@ -21,12 +21,14 @@ use crate::act::overview::Row;
 use crate::act::overview::Standing;
 use crate::act::pause;
 use crate::act::pause::Pause;
+use crate::act::standing;
 use crate::model::action::ActionKind;
 use crate::model::action::Mark;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::journal::HoldKind;
 use crate::model::journal::Stamp;
+use crate::model::live::Live;
 use crate::model::moment::rfc3339;
 use crate::model::verdict::Outcome;
 
@@ -51,6 +53,10 @@ pub struct GateDocument<'a> {
     /// Nodes that we drained or that carry a mark of our form, as the scheduler shows them now;
     /// what differs from the journal first.
     nodes: &'a [Row],
+    /// Drains of our form that the journal does not know, which count in the budgets; absent where
+    /// the scheduler could not be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unrecorded: Option<Vec<Unrecorded<'a>>>,
     /// What we drained and is not released, as the journal has it.
     drained: Vec<Drained<'a>>,
     /// Drains of ours that a person took away.
@@ -99,6 +105,17 @@ pub struct Shown<'a> {
     pub nodes: &'a [Row],
     /// Why the scheduler could not be asked.
     pub unasked: Option<&'a str>,
+    /// What the scheduler shows, where it could be asked.
+    pub live: Option<&'a Live>,
+}
+
+/// A drain of our form that the journal does not know.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Unrecorded<'a> {
+    /// The node.
+    node: &'a NodeName,
+    /// Its reason as the scheduler shows it.
+    reason: String,
 }
 
 /// A node that we drained.
@@ -220,6 +237,11 @@ pub fn document<'a>(
         as_of: &now.at,
         unasked: shown.unasked,
         nodes: shown.nodes,
+        unrecorded: shown.live.map(|live| {
+            let all = standing::unrecorded(live, ledger).into_iter();
+            let reason = standing::shown_reason;
+            all.map(|it| Unrecorded { node: &it.name, reason: reason(it) }).collect()
+        }),
         drained: ledger.drains.iter().map(drained).collect(),
         undone: ledger.undone.iter().map(undone).collect(),
         suspected: ledger.suspected.iter().map(suspected).collect(),
@@ -429,7 +451,7 @@ mod tests {
             spent: vec![spent(1_000), spent(9_000)],
             ..Ledger::default()
         };
-        let asked = Shown { nodes: &[], unasked: None };
+        let asked = Shown { nodes: &[], unasked: None, live: None };
         let shown = text(&ledger, &now, asked);
         assert!(shown.contains("marked degraded: 1 node\n"), "{shown}");
         assert!(shown.contains("begun within the hour: 0 drains, 1 mark\n"), "{shown}");
@@ -466,7 +488,7 @@ mod tests {
         ];
         let now = Stamp { at: "2026-03-04T06:00:00Z".to_owned(), ..Stamp::default() };
         let ledger = Ledger::default();
-        let told = text(&ledger, &now, Shown { nodes: &rows, unasked: None });
+        let told = text(&ledger, &now, Shown { nodes: &rows, unasked: None, live: None });
         let shown = told.lines().take(6).collect::<Vec<_>>().join("\n");
         assert_eq!(
             shown,
@@ -483,7 +505,7 @@ mod tests {
     fn where_the_scheduler_could_not_be_asked_nothing_is_told_of_now() {
         let rows = [row("n1", Standing::Unknown, None)];
         let now = Stamp { at: "T".to_owned(), ..Stamp::default() };
-        let shown = Shown { nodes: &rows, unasked: Some("no answer") };
+        let shown = Shown { nodes: &rows, unasked: Some("no answer"), live: None };
         let told = text(&Ledger::default(), &now, shown);
         assert!(
             told.starts_with("as of T, the scheduler could not be asked: no answer\n"),

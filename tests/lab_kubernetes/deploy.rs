@@ -109,7 +109,7 @@ impl Asker {
                 made.entry(called(&object)).or_insert(object);
             }
         }
-        for file in ["eviction/rights", "eviction/policy", "devices/rights"] {
+        for file in ["eviction/rights", "eviction/policy", "devices/rights", "devices/policy"] {
             for object in documents(&deploy().join(format!("components/{file}.yaml"))) {
                 made.insert(called(&object), object);
             }
@@ -226,7 +226,7 @@ async fn a_real_server_takes_every_manifest_and_lets_its_pods_into_their_namespa
         assert!(matches!(&said, Err((403, words)) if words.contains("restricted")), "{said:?}");
         pods += 1;
     }
-    assert_eq!(pods, 4);
+    assert_eq!(pods, 5);
     // Of the neighbours only node-readiness-controller's rule is known here.
     let rule = documents(&deploy().join("neighbours/node-readiness-rule.yaml")).remove(0);
     let rules = collection(&rule);

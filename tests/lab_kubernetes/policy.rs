@@ -293,3 +293,79 @@ async fn settled(admin: &Asker, node: &str) -> Value {
     }
     read
 }
+
+const RULES: &str = "/apis/resource.k8s.io/v1beta2/devicetaintrules";
+
+/// A rule as the gate makes it.
+fn rule(name: &str) -> Value {
+    json!({"apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceTaintRule",
+        "metadata": {"name": name, "labels": {"fabricgate.io/run": "r"},
+            "annotations": {"fabricgate.io/reason": "fabricgate:nvlink-low:r e1"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]},
+        "spec": {"deviceSelector": {"driver": "gpu.nvidia.com", "pool": "n", "device": "gpu-0"},
+            "taint": {"key": "fabricgate.io/degraded", "value": "nvlink-low",
+                "effect": "NoSchedule"}}})
+}
+
+#[tokio::test]
+async fn the_policy_admits_rules_about_one_device_that_evict_nothing_and_no_others() {
+    let Some(admin) = Asker::admin().await else { return };
+    admin.install().await;
+    if admin.get(RULES).await.is_err() {
+        println!("SKIPPED: this server has no DeviceTaintRule");
+        return;
+    }
+    let gate = admin.account("fabricgate", "fabricgate-gate").await;
+    let dry = format!("{RULES}?dryRun=All");
+    let with = |at: &str, value: Value| {
+        let mut changed = rule("fabricgate-policy");
+        let (parent, key) = at.rsplit_once('/').expect("a path");
+        let parent = changed.pointer_mut(parent).expect("a parent").as_object_mut().expect("a map");
+        match value {
+            Value::Null => parent.remove(key),
+            value => parent.insert(key.to_owned(), value),
+        };
+        changed
+    };
+    let evicts = with("/spec/taint/effect", json!("NoExecute"));
+    let mut in_force = false;
+    for _ in 0..100 {
+        let tried = gate.post(&dry, &evicts).await;
+        in_force = matches!(&tried, Err((422, words)) if words.contains("evicts nothing"));
+        if in_force {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(in_force, "the policy never came into force");
+    for (object, words) in [
+        (with("/metadata/name", json!("theirs")), "its own rules only"),
+        (with("/metadata/labels", Value::Null), "its own rules only"),
+        (with("/metadata/annotations", Value::Null), "its own rules only"),
+        (
+            with("/metadata/annotations", json!({"fabricgate.io/reason": "maintenance"})),
+            "its own rules only",
+        ),
+        (with("/metadata/ownerReferences", Value::Null), "goes with its node"),
+        (with("/spec/taint/key", json!("example.com/theirs")), "its own taint"),
+        (with("/spec/taint/effect", json!("NoExecute")), "evicts nothing"),
+        (with("/spec/deviceSelector", Value::Null), "names one device"),
+        (with("/spec/deviceSelector", json!({"driver": "gpu.nvidia.com"})), "names one device"),
+        (with("/spec/deviceSelector/device", Value::Null), "names one device"),
+        (with("/spec/deviceSelector/pool", Value::Null), "names one device"),
+    ] {
+        let said = gate.post(&dry, &object).await;
+        assert!(matches!(&said, Err((422, it)) if it.contains(words)), "{object}: {said:?}");
+        // A person may, and the policy asks nobody else.
+        let said = admin.post(&dry, &object).await;
+        assert!(said.is_ok(), "{object}: {said:?}");
+    }
+    gate.post(RULES, &rule("fabricgate-policy")).await.expect("its own rule");
+    let mut theirs = rule("theirs");
+    theirs["metadata"]["labels"] = json!({});
+    admin.post(RULES, &theirs).await.expect("a rule of another");
+    let said = gate.delete(&format!("{RULES}/theirs")).await;
+    assert!(matches!(&said, Err((422, it)) if it.contains("its own rules only")), "{said:?}");
+    gate.delete(&format!("{RULES}/fabricgate-policy")).await.expect("a rule less");
+    admin.delete(&format!("{RULES}/theirs")).await.expect("a rule less");
+}

@@ -133,7 +133,7 @@ async fn each_account_may_what_the_guide_says_and_nothing_else_that_the_server_k
                     verb: verb.clone(),
                 };
                 // With the one name that a right may be for, and with another.
-                for name in ["fabricgate-watch", "another"] {
+                for name in ["fabricgate-watch", "fabricgate-prober", "another"] {
                     let may = given.iter().any(|right| {
                         let right = right.clone();
                         let here = right.within.is_empty() || right.within == within;
@@ -153,8 +153,8 @@ async fn each_account_may_what_the_guide_says_and_nothing_else_that_the_server_k
                     } else {
                         no += 1;
                     }
-                    // Only Leases are named; everything else need not be asked twice.
-                    if resource != "leases" {
+                    // Only these are named; everything else need not be asked twice.
+                    if !["leases", "serviceaccounts/token"].contains(&resource.as_str()) {
                         break;
                     }
                 }
@@ -293,7 +293,6 @@ async fn installed(admin: &Asker, lab: &Lab, simulated: &Simulated) -> TempDir {
     fs::write(at("fabricgate.toml"), &text).expect("written");
 
     let own = "/var/run/secrets/kubernetes.io/serviceaccount";
-    let beside = "/var/run/secrets/fabricgate/prober";
     let admins = documents(&lab.kubeconfig("admin")).remove(0);
     let cluster = &admins["clusters"][0]["cluster"];
     let mut text = fs::read_to_string(deploy().join("base/gating.kubeconfig")).expect("a file");
@@ -304,12 +303,15 @@ async fn installed(admin: &Asker, lab: &Lab, simulated: &Simulated) -> TempDir {
     let told = |key: &str| cluster[key].as_str().expect("a text").to_owned();
     replace("https://kubernetes.default.svc", &told("server"));
     replace(&format!("{own}/ca.crt"), &told("certificate-authority"));
-    for (mounted, account) in [(own, "fabricgate-gate"), (beside, "fabricgate-prober")] {
-        replace(mounted, &at(account));
-        fs::create_dir(at(account)).expect("a folder");
-        let token = admin.token("fabricgate", account).await;
-        fs::write(Path::new(&at(account)).join("token"), token).expect("written");
-    }
+    let account = "fabricgate-gate";
+    replace(own, &at(account));
+    fs::create_dir(at(account)).expect("a folder");
+    let token = admin.token("fabricgate", account).await;
+    fs::write(Path::new(&at(account)).join("token"), token).expect("written");
+    // The prober's is asked for, as in the pod.
+    replace("/usr/local/bin/fabricgate", &binary());
+    replace("/etc/fabricgate/kubeconfig", &at("kubeconfig"));
+    replace("/var/run/fabricgate/prober-token", &at("prober-token"));
     fs::write(at("kubeconfig"), text).expect("written");
     folder
 }

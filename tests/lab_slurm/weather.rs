@@ -46,6 +46,29 @@ fn an_acknowledged_drain_may_be_lost_with_its_controller() {
 }
 
 #[test]
+fn a_start_of_the_controller_is_told_by_both_ways_and_nothing_else_is_one() {
+    let Some(lab) = lab() else { return };
+    let ways = Ways::to(&lab);
+    // From 26.05 on slurmrestd tells it.
+    let tells = lab.run(&["scontrol", "--version"]).contains("slurm 2")
+        && now(ways.rest.started()).expect("an answer").is_some();
+    let newer = !lab.run(&["scontrol", "--version"]).contains("24.11");
+    assert_eq!(tells, newer);
+    for way in ways.both().into_iter().filter(|way| newer || way.name().contains("scontrol")) {
+        let started = || now(way.started()).expect("an answer").expect("when it started");
+        let before = started();
+        lab.run(&["scontrol", "reconfigure"]);
+        assert_eq!(started(), before, "{}", way.name());
+        lab.signal("KILL");
+        // It tells it in seconds.
+        std::thread::sleep(Duration::from_millis(1_100));
+        restarted(&lab, way, "node0020");
+        assert_ne!(started(), before, "{}", way.name());
+        lab.settle();
+    }
+}
+
+#[test]
 fn a_change_that_timed_out_may_be_made_later() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);

@@ -54,6 +54,12 @@ fn a_run_is_named_by_id_latest_reason_or_node() {
     ] {
         place.run(&words).expect(0);
     }
+    // An earlier run as a reference: one that is found, and not the run itself.
+    for (earlier, count) in [(bad.as_str(), 1), (&reason, 1), (&folder, 1), (latest, 0)] {
+        let told = place.run(&["replay", latest, "--history", earlier]).expect(0);
+        let says = format!("history: {count} earlier runs");
+        assert!(told.stderr.contains(&says), "{earlier}: {}", told.stderr);
+    }
     for command in ["apply", "report", "replay"] {
         let by_folder = place.run(&[command, &folder, "--json"]);
         for name in [&bad, &reason] {

@@ -179,3 +179,49 @@ fn an_error_on_standard_error_fails_its_node_live_and_replayed() {
     let said = said.get("verdicts").cloned().unwrap_or(said);
     fails(&said, "replay");
 }
+
+/// Under DRA no IMEX daemon of the host is there, and the tool may wait for one for ever
+/// (kubernetes-sigs/dra-driver-nvidia-gpu#1417), whatever it printed before.
+#[test]
+fn an_imex_tool_that_hangs_is_unknown_and_never_failed() {
+    const LISTED: &str = "1/15/2026 08:00:00.250\nNodes:\n\
+        Node #0   - n1              - UNAVAILABLE\n\
+        Node #1   - n2              - UNAVAILABLE\n\
+        Node #2   - n3              - UNAVAILABLE\n\n";
+    let down = format!("{LISTED}Domain State: DOWN\n");
+    let document = r#"{"nodes": {"0": {"status": "UNAVAILABLE", "host": "n1", "connections": {}},
+        "1": {"status": "UNAVAILABLE", "host": "n2", "connections": {}}},
+        "timestamp": "1/15/2026 08:00:00.250", "status": "DOWN"}"#;
+    let launch = format!("PATH=\"$SWEEP_PLACE/bin:$PATH\"; export PATH\n{LAUNCH}");
+    // The same printed by a tool that ends is evidence, or this test could not fail.
+    for (printed, hangs) in
+        [("", true), (LISTED, true), (&down, true), (document, true), (&down, false)]
+    {
+        let place = Place::fakes("n[1-3]", &launch, 60, &[("nvidia-imex", "")]);
+        place.put("printed", printed);
+        let wait = if hangs { "sleep 300" } else { "" };
+        fs::create_dir(place.path("bin")).expect("made");
+        place.script("bin/nvidia-imex-ctl", &format!("cat \"$SWEEP_PLACE/printed\"\n{wait}"));
+        place.put(
+            "probes/nvidia-imex.toml",
+            "name = \"nvidia-imex\"\ntitle = \"t\"\nparser = \"nvidia-imex-ctl\"\n\
+             argv = [\"nvidia-imex-ctl\", \"-N\"]\nscope = \"node\"\nstage = 0\ncost_s = 0.1\n\
+             timeout_s = 2\ndisturbs = \"nothing\"\n",
+        );
+        let output = place.configured(&["audit"]);
+        let said = verdicts(&place.folder());
+        let findings = said["findings"].as_array().expect("a list");
+        if !hangs {
+            assert!(!findings.is_empty(), "{said:#}");
+            continue;
+        }
+        assert_eq!(findings.len(), 0, "{printed:?}: {findings:#?}");
+        assert_eq!(output.status.code(), Some(4), "{printed:?}: {}", stderr(&output));
+        for (node, (outcome, reason)) in nodes(&said) {
+            assert_eq!(outcome, "unknown", "{printed:?}: {node}: {reason}");
+            let why = unknown(&said, &format!("nvidia-imex on {node}"));
+            assert_eq!(why, "ran past its time limit and was ended", "{printed:?}");
+        }
+        place.nothing_is_left_running();
+    }
+}

@@ -14,6 +14,7 @@ use wiremock::MockServer;
 use wiremock::Request;
 use wiremock::ResponseTemplate;
 use wiremock::matchers::any;
+use wiremock::matchers::header;
 use wiremock::matchers::method;
 use wiremock::matchers::path;
 use wiremock::matchers::query_param;
@@ -261,6 +262,32 @@ async fn pods_that_do_not_come_are_an_error_and_not_an_idle_node() {
     Mock::given(any()).respond_with(list(&[node("n1", 1)], "")).mount(&server).await;
     let error = gate.read(&[]).await.expect_err("no pods");
     assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+}
+
+/// The kubelet replaces a projected token before it expires.
+#[tokio::test]
+async fn a_token_that_was_rotated_is_read_anew_by_a_gate_that_goes_on() {
+    let server = MockServer::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("token");
+    let user = format!("{{tokenFile: {}}}", file.display());
+    std::fs::write(&file, "first").expect("written");
+    let gate = Kubernetes::new(kubeconfig(folder.path(), &server.uri(), &user));
+    for token in ["first", "second", "third"] {
+        // From now on only this one counts.
+        server.reset().await;
+        let bearer = header("authorization", format!("Bearer {token}"));
+        Mock::given(bearer).respond_with(list(&[node("n1", 1)], "")).mount(&server).await;
+        let unknown = ResponseTemplate::new(401);
+        Mock::given(any()).respond_with(unknown).with_priority(9).mount(&server).await;
+        if token != "first" {
+            let refused = gate.read(&[]).await.expect_err("the old one counts no more");
+            assert_eq!(refused.kind, ProblemKind::Denied, "{refused}");
+        }
+        std::fs::write(&file, token).expect("written");
+        let live = gate.read(&[]).await.unwrap_or_else(|error| panic!("{token}: {error}"));
+        assert_eq!(live.nodes.len(), 1);
+    }
 }
 
 #[tokio::test]

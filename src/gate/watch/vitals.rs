@@ -77,6 +77,7 @@ pub struct Vitals {
     due: Gauges,
     drains: Gauge,
     undone: Gauge,
+    unrecorded: Gauge,
     open: Gauge,
     breaker: Gauge,
     running: Gauge,
@@ -108,6 +109,10 @@ impl Default for Vitals {
         };
         let drains = gauge("drains_outstanding", "Drains of ours that stand");
         let undone = gauge("drains_undone", "Drains of ours that a person took away");
+        let unrecorded = gauge(
+            "drains_unrecorded",
+            "Drains of our form that the journal does not know, as the last look saw them",
+        );
         let open = gauge("actions_open", "Actions without an outcome");
         let breaker = gauge("breaker_tripped", "Nothing but releases until a person resets it");
         let running = gauge("jobs_running", "Jobs that run");
@@ -155,6 +160,7 @@ impl Default for Vitals {
             due,
             drains,
             undone,
+            unrecorded,
             open,
             breaker,
             running,
@@ -282,6 +288,7 @@ impl Vitals {
         set(&self.due, "cause", causes);
         self.drains.set(count(ledger.drains.len()));
         self.undone.set(count(ledger.undone.len()));
+        self.unrecorded.set(count(standing::unrecorded(live, ledger).len()));
         self.open.set(count(ledger.open.len()));
         self.breaker.set(i64::from(ledger.breaker.is_some()));
         self.last_look.set(now.unix);
@@ -361,6 +368,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::model::live::LiveNode;
     use crate::model::watch::Cause;
     use crate::model::watch::JobLine;
     use crate::model::watch::Outcome;
@@ -478,6 +486,24 @@ mod tests {
         assert_eq!(types.len(), different.len(), "{text}");
         assert!(text.contains("fabricgate_nodes_by_verdict{"), "{text}");
         assert_eq!(text.matches("# EOF").count(), 1);
+    }
+
+    #[test]
+    fn drains_of_our_form_are_counted_that_no_journal_knows() {
+        let vitals = Vitals::default();
+        let mut live = Live::default();
+        for (name, state, reason) in [
+            ("n1", &["IDLE", "DRAIN"][..], "fabricgate:nvlink-low:run9 e3"),
+            ("n2", &["IDLE", "DRAIN"], "maintenance"),
+            // The note of a drain that is over.
+            ("n3", &["IDLE"], "fabricgate:nvlink-low:run9 e3"),
+        ] {
+            let node = LiveNode { reason: Some(reason.to_owned()), ..LiveNode::new(name, state) };
+            live.nodes.insert(name.into(), node);
+        }
+        let (ledger, due) = (Ledger::default(), Due::default());
+        vitals.saw(&live, &BTreeMap::new(), &ledger, &due, 0, &Stamp::default());
+        assert!(vitals.metrics().contains("\nfabricgate_drains_unrecorded 1\n"));
     }
 
     #[test]
