@@ -196,6 +196,81 @@ fn blocks_and_nodes_that_are_out_come_from_sources() {
     assert!(said.contains("seen.csv: block b1: 6 nodes out at once, in a domain of 4"), "{said}");
 }
 
+/// The example's racks, with their nodes: three are out, in the first and the third.
+const RACKS: [&str; 4] =
+    ["--from", "examples/capacity/topology.yaml", "--from", "examples/capacity/nodes.json"];
+
+fn numbers(value: &Value, key: &str) -> Vec<u64> {
+    list(value, key).iter().map(|it| it.as_u64().expect("a number")).collect()
+}
+
+#[test]
+fn every_level_of_block_sizes_is_priced() {
+    let of = document(root(), &RACKS, 0);
+    assert_eq!(numbers(&of["levels"], "size"), [18, 36, 72]);
+    assert_eq!(numbers(&of["levels"], "jobs"), [2, 0, 0]);
+    assert_eq!(numbers(&of["levels"], "jobs_none_out"), [4, 2, 1]);
+    let pairs = &of["levels"][1]["aggregates"];
+    assert_eq!(pairs[0]["blocks"], serde_json::json!(["rack1", "rack2"]));
+    assert_eq!(numbers(pairs, "out"), [1, 2]);
+    assert_eq!(numbers(pairs, "spare"), [35, 34]);
+
+    // Sizes by option, those of the source give way; one size is no level to tell of.
+    let of = document(root(), &[&RACKS[..], &["--block-sizes", "16,32"]].concat(), 0);
+    assert_eq!(numbers(&of["levels"], "jobs"), [4, 2]);
+    assert_eq!(numbers(&of["levels"][1]["aggregates"], "spare"), [3, 2]);
+    assert_eq!(document(root(), &["--nodes", "18"], 0).get("levels"), None);
+}
+
+#[test]
+fn jobs_of_a_shape_are_counted_wherever_their_segments_may_go() {
+    let with = |words: &[&str]| document(root(), &[&RACKS[..], words].concat(), 0);
+    let of = with(&["--job", "36", "--segment", "18"]);
+    assert_eq!(list(&of["jobs"], "placing"), ["anywhere", "consolidated", "spread"]);
+    let fits = |of: &Value| numbers(&Value::Array(list(&of["jobs"], "jobs")), "at_least");
+    assert_eq!(fits(&of), [1, 0, 1]);
+    assert_eq!(of["jobs"][0]["costly"], serde_json::json!([1, 3]));
+    assert_eq!(of["jobs"][1]["jobs_none_out"]["at_least"], 2);
+
+    let one = ["--job", "32", "--segment", "8", "--consolidate-segments", "--spread-segments"];
+    let of = with(&one);
+    assert_eq!(list(&of["jobs"], "placing"), ["consolidated-and-spread"]);
+    assert_eq!(fits(&of), [2]);
+    // No segment, and one that is no smaller than the job.
+    let of = with(&["--job", "36,16", "--segment", "18", "--spread-segments"]);
+    assert_eq!(numbers(&of["jobs"], "nodes"), [36, 16]);
+    assert_eq!(of["jobs"][1].get("segment"), None);
+    assert_eq!(fits(&of), [1, 4]);
+}
+
+#[test]
+fn blocks_are_adjacent_in_the_order_of_the_topology_not_by_their_names() {
+    let place = tempfile::tempdir().expect("a folder");
+    let put = |name: &str, text: &str| fs::write(place.path().join(name), text).expect("written");
+    let names = ["z", "b10", "b2", "a"];
+    let block = |(at, name): (usize, &&str)| {
+        format!("      - block: {name}\n        nodes: n[{}-{}]\n", 2 * at + 1, 2 * at + 2)
+    };
+    let blocks: String = names.iter().enumerate().map(block).collect();
+    let text = format!(
+        "- topology: t\n  cluster_default: true\n  block:\n    block_sizes: [2, 4]\n    blocks:\n{blocks}"
+    );
+    put("topology.yaml", &text);
+    let printed = "BlockName=z BlockIndex=0 Nodes=n[1-2] BlockSize=2\n\
+                   BlockName=b10 BlockIndex=1 Nodes=n[3-4] BlockSize=2\n\
+                   BlockName=b2 BlockIndex=2 Nodes=n[5-6] BlockSize=2\n\
+                   BlockName=a BlockIndex=3 Nodes=n[7-8] BlockSize=2\n\
+                   AggregatedBlock=[b10,z] BlockIndex=4 Nodes=n[1-4] BlockSize=4\n\
+                   AggregatedBlock=[a,b2] BlockIndex=5 Nodes=n[5-8] BlockSize=4\n";
+    put("topology.txt", printed);
+    for file in ["topology.yaml", "topology.txt"] {
+        let of = document(place.path(), &["--from", file], 0);
+        assert_eq!(numbers(&of["levels"], "size"), [2, 4], "{file}");
+        let pairs = list(&of["levels"][1]["aggregates"], "blocks");
+        assert_eq!(pairs, [serde_json::json!(["z", "b10"]), serde_json::json!(["b2", "a"])]);
+    }
+}
+
 #[test]
 fn what_cannot_be_reckoned_is_refused_with_a_word_on_what_is_expected() {
     let place = tempfile::tempdir().expect("a folder");
@@ -238,6 +313,15 @@ fn what_cannot_be_reckoned_is_refused_with_a_word_on_what_is_expected() {
         (&["--from", "slurm", "--nodes", "18"], 2, "cannot be used with"),
         (&["--from", "slurm", "--out", "1"], 2, "cannot be used with"),
         (&["--from", "bad.csv"], 5, "no source tells of a block: expected --nodes N"),
+        (
+            &["--job", "70", "--segment", "18"],
+            2,
+            "--job 70: no multiple of --segment 18, and Slurm",
+        ),
+        (&["--job", "0"], 2, "1..=65533"),
+        (&["--block-sizes", "18,54"], 2, "--block-sizes: 54 is not 18 times a power of two"),
+        (&["--spread-segments"], 2, "--job"),
+        (&["--job", "36", "--consolidate-segments"], 2, "--segment"),
         (&["--plot", "nowhere/a.svg"], 5, "nowhere/a.svg"),
     ];
     for (words, code, said) in cases {

@@ -9,6 +9,8 @@
 //! compare so that a comparison that fails refuses.
 
 mod advice;
+mod levelled;
+mod levels;
 mod mix;
 mod outages;
 mod survey;
@@ -16,6 +18,14 @@ mod survey;
 pub use advice::Ranking;
 pub use advice::crossings;
 pub use advice::rank;
+pub use levelled::Aggregate;
+pub use levelled::JobsOfShape;
+pub use levelled::Level;
+pub use levels::Fit;
+pub use levels::Levels;
+pub use levels::LevelsError;
+pub use levels::Placing;
+pub use levels::Shape;
 pub use mix::Mix;
 pub use mix::MixError;
 pub use outages::ObservedError;

@@ -22,11 +22,15 @@ use super::stdout;
 use crate::act::capacity;
 use crate::act::capacity::Assumption;
 use crate::act::capacity::Block;
+use crate::act::capacity::Levels;
 use crate::act::capacity::Mix;
+use crate::act::capacity::Placing;
 use crate::act::capacity::Question;
+use crate::act::capacity::Shape;
 use crate::act::policy::Policy;
 use crate::inventory::outages_file;
 use crate::inventory::reconcile::is_out;
+use crate::inventory::slurm::BLOCK_SIZES;
 use crate::inventory::slurm::accounting;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
@@ -37,6 +41,9 @@ const NODES: u32 = 18;
 
 /// The most nodes of a block. The largest NVLink domains have some hundred.
 const MOST_NODES: u32 = 1_000;
+
+/// The most nodes of a job: more than any cluster of Slurm has.
+const MOST_JOB: u32 = 65_533;
 
 /// What a suspect has lost of its rate where nothing is said: one NVLink of the
 /// eighteen of a Blackwell GPU.
@@ -66,6 +73,19 @@ pub struct Args {
     /// none is given.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_NODES)))]
     segment: Vec<u32>,
+    /// Also tell how many jobs of so many nodes fit at once, in segments of each --segment that is
+    /// smaller; without --spread-segments and --consolidate-segments for both as well.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_JOB)))]
+    job: Vec<u32>,
+    /// Its segments are to be in base blocks of their own (Slurm 25.11 and later).
+    #[arg(long, requires = "job", requires = "segment")]
+    spread_segments: bool,
+    /// Its segments are to be in one aggregated block (Slurm 25.11 and later).
+    #[arg(long, requires = "job", requires = "segment")]
+    consolidate_segments: bool,
+    /// Block sizes, the base block size first; those of the source where absent.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    block_sizes: Vec<u32>,
     /// The smallest segment that large jobs can use, for the recommendation; half a block where absent.
     #[arg(long, value_name = "N")]
     at_least: Option<u32>,
@@ -124,6 +144,9 @@ fn part(text: &str) -> Result<f64, String> {
 struct Standing {
     blocks: Vec<Block>,
     notes: Vec<String>,
+    /// The block sizes that a source tells, and whether all its blocks are here.
+    block_sizes: Vec<u32>,
+    is_every_block: bool,
     /// Something that was asked for could not be read.
     is_partial: bool,
 }
@@ -141,6 +164,14 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     };
     let policy = config.as_ref().map(|config| config.policy.clone()).unwrap_or_default();
     let assumptions = assumptions(args, &policy)?;
+    let shapes = shapes(args)?;
+    let asked_sizes = match args.block_sizes.as_slice() {
+        [] => None,
+        sizes => {
+            let wrong = |error| Failure::Usage(format!("--block-sizes: {error}"));
+            Some(Levels::of(sizes).map_err(wrong)?)
+        }
+    };
     let mut standing = standing(args, config.as_ref())?;
     let largest = standing.blocks.iter().map(|block| block.nodes).max().unwrap_or(0);
     let mix = match (&accounting, &args.mix_from) {
@@ -161,6 +192,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             given
         }
     };
+    let levels = levels(asked_sizes, &mut standing, !shapes.is_empty());
     let question = Question {
         blocks: standing.blocks,
         segments,
@@ -177,6 +209,9 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Failure::Usage(format!("{file}{name}{error}"))
     })?;
     survey.notes = standing.notes;
+    if let Some(levels) = levels {
+        survey.add_levels(&levels, &shapes);
+    }
     if let Some((output, path)) = plot.zip(args.plot.as_ref()) {
         match report::capacity_plot::svg(&survey)? {
             Some(picture) => output.put(picture.as_bytes())?,
@@ -189,6 +224,58 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         stdout::text(&report::capacity::render(&survey, &show::style()))?;
     }
     Ok(if standing.is_partial { exit::INCONCLUSIVE } else { exit::PASS })
+}
+
+/// The shapes of jobs that are asked about.
+fn shapes(args: &Args) -> Result<Vec<Shape>, Failure> {
+    let placings: &[Placing] = match (args.consolidate_segments, args.spread_segments) {
+        (false, false) => &[Placing::Anywhere, Placing::Consolidated, Placing::Spread],
+        (true, false) => &[Placing::Consolidated],
+        (false, true) => &[Placing::Spread],
+        (true, true) => &[Placing::ConsolidatedAndSpread],
+    };
+    let mut shapes = Vec::new();
+    for &nodes in &args.job {
+        let smaller: Vec<u32> = args.segment.iter().copied().filter(|it| *it < nodes).collect();
+        if smaller.is_empty() {
+            // Slurm: without effect where all nodes fit in one segment.
+            shapes.push(Shape { nodes, segment: None, placing: Placing::Anywhere });
+        }
+        for segment in smaller {
+            if nodes % segment != 0 {
+                return Err(Failure::Usage(format!(
+                    "--job {nodes}: no multiple of --segment {segment}, and Slurm refuses such a job"
+                )));
+            }
+            let segment = Some(segment);
+            shapes.extend(placings.iter().map(|&placing| Shape { nodes, segment, placing }));
+        }
+    }
+    Ok(shapes)
+}
+
+/// The levels that are reckoned for: where there are several, or a job is asked about.
+fn levels(asked: Option<Levels>, standing: &mut Standing, has_jobs: bool) -> Option<Levels> {
+    let is_asked = asked.is_some() || has_jobs;
+    if !is_asked && standing.block_sizes.len() < 2 {
+        return None;
+    }
+    if !standing.is_every_block {
+        let text = "blocks were left out, so that it is not known which are adjacent: levels and \
+                    jobs are not reckoned";
+        standing.notes.push(text.to_owned());
+        return None;
+    }
+    let told = || Levels::of(&standing.block_sizes).ok();
+    if let Some(levels) = asked.or_else(told) {
+        return Some(levels);
+    }
+    let first = standing.blocks.first()?.nodes;
+    standing.notes.push(format!(
+        "no source tells block sizes: taken as Slurm does without any, {first} nodes as the first \
+         block has, and four levels above"
+    ));
+    Levels::of_first_block(first)
 }
 
 fn assumptions(args: &Args, policy: &Policy) -> Result<Vec<Assumption>, Failure> {
@@ -232,7 +319,13 @@ fn standing(args: &Args, config: Option<&Config>) -> Result<Standing, Failure> {
             return Err(Failure::Usage(text));
         }
         let blocks = vec![Block::of(nodes, args.out)];
-        return Ok(Standing { blocks, notes: Vec::new(), is_partial: false });
+        return Ok(Standing {
+            blocks,
+            notes: Vec::new(),
+            block_sizes: Vec::new(),
+            is_every_block: true,
+            is_partial: false,
+        });
     }
     if 0 < args.out {
         let text = "--out: the configuration's sources tell which nodes are out; expected --nodes \
@@ -260,6 +353,7 @@ fn standing(args: &Args, config: Option<&Config>) -> Result<Standing, Failure> {
 fn of_claims(claims: &Claims) -> Result<Standing, Failure> {
     let mut blocks = Vec::new();
     let mut notes = Vec::new();
+    let mut is_every_block = true;
     for domain in claims.domains.iter().filter(|domain| !domain.nodes.is_empty()) {
         let nodes = u32::try_from(domain.nodes.len()).unwrap_or(u32::MAX);
         if MOST_NODES < nodes {
@@ -267,6 +361,7 @@ fn of_claims(claims: &Claims) -> Result<Standing, Failure> {
                 "{} has {nodes} nodes, and no NVLink domain has more than {MOST_NODES}: left out",
                 domain.name
             ));
+            is_every_block = false;
             continue;
         }
         let words = |node: &NodeName| {
@@ -303,5 +398,12 @@ fn of_claims(claims: &Claims) -> Result<Standing, Failure> {
         notes.push(format!("{unread} sources could not be read in full"));
     }
     let is_partial = 0 < unread || (0 < unknown && unknown < nodes);
-    Ok(Standing { blocks, notes, is_partial })
+    Ok(Standing { blocks, notes, block_sizes: block_sizes(claims), is_every_block, is_partial })
+}
+
+/// The block sizes that a source tells, the base block size first.
+fn block_sizes(claims: &Claims) -> Vec<u32> {
+    let told = claims.sources.iter().filter_map(|it| it.settings.get(BLOCK_SIZES));
+    let read = |sizes: &String| sizes.split(',').map(|it| it.parse().ok()).collect::<Option<_>>();
+    told.filter_map(read).max_by_key(|sizes: &Vec<u32>| sizes.len()).unwrap_or_default()
 }

@@ -1,5 +1,5 @@
 //! What blocks leave schedulable, for a terminal: one line a block, then a table
-//! for each kind of block with what to make of it.
+//! for each kind of block with what to make of it; levels of blocks between them.
 //!
 //! Shows what `act::capacity` reckoned and reckons nothing itself.
 
@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use anstyle::Style;
 
 use super::TerminalStyle;
+use super::capacity_levels;
 use super::page::Page;
 use super::page::columns;
 use super::plain::clip;
@@ -34,6 +35,7 @@ pub fn render(survey: &Survey, style: &TerminalStyle) -> String {
     if 1 < survey.blocks.len() {
         overview(&mut page, survey);
     }
+    capacity_levels::render(&mut page, survey);
     for (kind, others) in kinds(survey) {
         for (assumption, outlook) in survey.assumptions.iter().zip(&kind.outlooks) {
             detail(&mut page, kind, &others, assumption, outlook);

@@ -11,6 +11,7 @@ pub mod acceptance;
 pub mod actions;
 pub mod bundle;
 pub mod capacity;
+mod capacity_levels;
 pub mod capacity_plot;
 pub mod certificate;
 pub mod claims;

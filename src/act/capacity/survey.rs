@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::JobsOfShape;
+use super::Level;
 use super::Mix;
 use super::ObservedError;
 use super::Outages;
@@ -116,6 +118,13 @@ pub struct Survey {
     pub exposed: f64,
     /// The blocks.
     pub blocks: Vec<Surveyed>,
+    /// The levels of block sizes, the base blocks first; where blocks have levels, or
+    /// a job's shape was asked about.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub levels: Vec<Level>,
+    /// Jobs of the shapes that were asked about.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<JobsOfShape>,
     /// Remarks on what went in.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -226,6 +235,8 @@ pub fn survey(question: &Question) -> Result<Survey, (Block, ObservedError)> {
         degraded: question.degraded,
         exposed: question.exposed,
         blocks,
+        levels: Vec::new(),
+        jobs: Vec::new(),
         notes: Vec::new(),
     })
 }

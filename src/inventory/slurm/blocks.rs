@@ -17,7 +17,7 @@ use crate::model::said::Said;
 /// More pairs of blocks that share nodes are not worth naming one by one.
 const MOST_PAIRS: usize = 100;
 
-/// The setting with the sizes of all levels, where the topology in force has several.
+/// The setting with the sizes of all levels of the topology in force, the base block size first.
 pub const BLOCK_SIZES: &str = "block_sizes";
 
 /// One block, as written.
@@ -57,7 +57,7 @@ impl Blocks<'_> {
     /// Puts the groups of these blocks, and remarks on them, into `said`.
     pub(super) fn say(&self, said: &mut Said, blocks: Vec<Block>) {
         let begin = self.begin();
-        if self.check_sizes(said) && self.in_force && 1 < self.sizes.len() {
+        if self.check_sizes(said) && self.in_force && !self.sizes.is_empty() {
             let sizes: Vec<String> = self.sizes.iter().map(u32::to_string).collect();
             said.settings.insert(BLOCK_SIZES.to_owned(), sizes.join(","));
         }
@@ -242,10 +242,11 @@ mod tests {
     }
 
     #[test]
-    fn the_sizes_of_all_levels_are_kept_where_there_are_several() {
+    fn the_sizes_of_all_levels_are_kept() {
         let of = |sizes: &[u32]| say(sizes, Vec::new()).settings.get(BLOCK_SIZES).cloned();
         assert_eq!(of(&[6, 12]).as_deref(), Some("6,12"));
-        assert_eq!(of(&[6]), None);
+        assert_eq!(of(&[6]).as_deref(), Some("6"));
+        assert_eq!(of(&[]), None);
         assert_eq!(of(&[6, 13]), None, "Slurm refuses that");
     }
 

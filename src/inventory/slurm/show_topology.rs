@@ -4,6 +4,9 @@
 //! It exits with 0 on every error and then prints nothing, so an empty answer
 //! is never an empty topology.
 
+use std::collections::BTreeSet;
+
+use super::blocks::BLOCK_SIZES;
 use super::blocks::Block;
 use super::blocks::Blocks;
 use super::entries::Entry;
@@ -42,6 +45,7 @@ pub fn read(place: &str, text: &str) -> Said {
     let mut blocks = Vec::new();
     let mut switches = Vec::new();
     let mut aggregates = Vec::new();
+    let mut sizes = BTreeSet::new();
     let mut others = Vec::new();
     for (index, line) in without_mark(text).lines().enumerate() {
         if line.trim().is_empty() {
@@ -61,6 +65,7 @@ pub fn read(place: &str, text: &str) -> Said {
         let at = spot(0).to_string();
         if first.is("AggregatedBlock") {
             aggregates.push(name);
+            sizes.extend(find("BlockSize").and_then(|entry| entry.value.parse::<u32>().ok()));
         } else if first.is("BlockName") {
             let nodes = nodes_of(find("Nodes"), |entry| {
                 listed.nodes(&mut said, spot(entry.offset), entry.value)
@@ -96,6 +101,13 @@ pub fn read(place: &str, text: &str) -> Said {
     }
     if !others.is_empty() {
         said.notes.push(format!("not read: {}", some(others.iter().map(String::as_str))));
+    }
+    // From 24.11 on: base blocks have one size, and levels show by their aggregates.
+    let bases: BTreeSet<Option<u32>> = blocks.iter().map(|block| block.size).collect();
+    if let Some(Some(base)) = bases.first().filter(|_| bases.len() == 1) {
+        let above = sizes.iter().filter(|size| *base < **size);
+        let sizes: Vec<String> = std::iter::once(base).chain(above).map(u32::to_string).collect();
+        said.settings.insert(BLOCK_SIZES.to_owned(), sizes.join(","));
     }
     if !blocks.is_empty() {
         Blocks { topology: None, in_force: true, sizes: Vec::new(), sizes_at: None }
@@ -166,9 +178,11 @@ mod tests {
             ]
         );
         assert!(said.problems.is_empty(), "{:?}", said.problems);
+        assert_eq!(said.settings.get(BLOCK_SIZES).map(String::as_str), Some("18,36"));
         assert_eq!(said.groups[2].at.as_deref(), Some("scontrol:3:1"));
         let old = read("scontrol", "BlockName=a BlockIndex=0 Nodes=n[1-2]");
         assert_eq!(told(&old), ["Domain a n[1-2] None"]);
+        assert_eq!(old.settings.get(BLOCK_SIZES), None);
     }
 
     #[test]
