@@ -84,6 +84,8 @@ pub(super) struct Island<'a> {
     pub(super) gpus: Vec<GpuId>,
     /// GPUs of each node beyond what one table of pairs holds: they are not judged.
     pub(super) left_out: BTreeMap<NodeName, usize>,
+    /// How many nodes its domain claims, those that take no part included.
+    pub(super) nodes_claimed: usize,
     pub(super) groups: Vec<GroupKey>,
     /// One direction at a time.
     pub(super) directed: Vec<PairReading>,
@@ -170,6 +172,7 @@ impl<'a> Island<'a> {
             node: own.first().filter(|_| nodes.len() == 1).map(|id| id.node.clone()),
             platform: self.platform,
             left_out: BTreeMap::new(),
+            nodes_claimed: self.nodes_claimed,
             groups: self.groups.clone(),
             directed,
             directed_runs,
@@ -449,6 +452,7 @@ fn island<'a>(domain: &Domain<'a>, only: Option<&NodeName>, at_once: bool) -> Is
         platform: domain.platform,
         gpus,
         left_out,
+        nodes_claimed: domain.nodes.len() + domain.left_out,
         groups,
         directed,
         directed_runs,

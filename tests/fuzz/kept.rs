@@ -63,7 +63,7 @@ pub(crate) fn journals(bytes: &[u8]) {
     };
     let (now, policy) = (stamp(NOW), Policy::default());
     let rows = overview::rows(&ledger, None, &policy, &now);
-    let shown = report::gate::Shown { nodes: &rows, unasked: None };
+    let shown = report::gate::Shown { nodes: &rows, unasked: None, live: None };
     is_quiet(&report::gate::text(&ledger, &now, shown));
     let entries = journal::entries(place.path()).expect("it was summed");
     is_quiet(&report::gate_log::text(&report::gate_log::happened(&entries, i64::MIN, None)));

@@ -147,6 +147,11 @@ impl Bench {
         self
     }
 
+    pub(super) fn of_nodes(mut self, nodes: u32) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
     pub(super) fn readings(mut self, readings: u32) -> Self {
         self.readings = readings;
         self

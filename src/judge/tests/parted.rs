@@ -45,6 +45,31 @@ fn every_part_of_a_split_domain_is_judged_by_its_own_level() {
 }
 
 #[test]
+fn a_small_majority_of_a_sample_passes_nothing_as_the_domain() {
+    // Every way in which a sample of a split domain falls out: nodes that were measured of
+    // one part, of the other, and nodes that took no part.
+    for (here, there, left_out) in (2..7).flat_map(|here| {
+        (2..=here).flat_map(move |there| (0..12).map(move |left_out| (here, there, left_out)))
+    }) {
+        let mut bench = Bench::rack()
+            .of_nodes(here + there)
+            .capacity(move |s, d| Some(if (s.0 < here) == (d.0 < here) { 1.0 } else { OTHER }));
+        let mut claims = bench.claims();
+        let others = (0..left_out).map(|at| Bench::node(50 + at)).collect();
+        claims.left_out.insert(claims.domains[0].name.clone(), others);
+        let recordings = bench.record();
+        let judged = bench.judge_claims(&claims, &recordings);
+        let passes = outcome_of(&judged, "node0001") == Outcome::Pass;
+        // All that took no part may be of the other part.
+        let may_be_less = here <= there + left_out;
+        let is_close = here < 3 * there;
+        assert_eq!(passes, !(may_be_less && is_close), "{here} {there} {left_out}");
+        let last = Bench::node(here + there - 1);
+        assert_ne!(outcome_of(&judged, last.as_str()), Outcome::Pass);
+    }
+}
+
+#[test]
 fn nodes_outside_of_the_domain_are_judged_among_themselves() {
     let judged = cut(|at| at < 12, &[(14, 2)], Some(OTHER));
     let mut expected: Vec<String> =
