@@ -18,7 +18,7 @@ fn capacity(lab: &Lab, arguments: &[&str]) -> (Value, i32) {
     let text = format!(
         "[sources.slurm]\nscontrol = [{run:?}, \"scontrol\"]\nsinfo = [{run:?}, \"sinfo\"]\n"
     );
-    std::fs::write(&config, text).expect("written");
+    fs::write(&config, text).expect("written");
     let config = config.display().to_string();
     let binary = std::env::var(BINARY).unwrap_or(env!("CARGO_BIN_EXE_fabricgate").to_owned());
     let words = [&binary, "capacity", "--json", "--from", "slurm", "--config", &config];
