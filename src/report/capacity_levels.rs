@@ -41,13 +41,8 @@ fn number(value: Option<f64>) -> String {
 
 fn levels(page: &mut Page, levels: &[Level]) {
     page.section(&format!("Levels ({})", levels.len()));
-    let mut table = columns(&words(&[
-        "level",
-        "jobs now",
-        "none out",
-        "a drain costs one in",
-        "dearest drain",
-    ]));
+    let mut table =
+        columns(words(&["level", "jobs now", "none out", "a drain costs one in", "dearest drain"]));
     for level in levels {
         let costly = level.aggregates.iter().filter(|it| it.is_costly()).count();
         let prices = level.aggregates.iter().filter_map(|it| it.next_drain);
@@ -74,7 +69,7 @@ fn aggregates(page: &mut Page, levels: &[Level]) {
     }
     page.section(&format!("Aggregated blocks ({})", rows.len()));
     let header = ["level", "blocks", "nodes", "out", "jobs", "spare", "usable", "next drain"];
-    let mut table = columns(&words(&header));
+    let mut table = columns(words(&header));
     for (size, it) in rows.iter().take(MOST) {
         let names = match it.blocks.as_slice() {
             [] => "-".to_owned(),
@@ -102,7 +97,7 @@ fn aggregates(page: &mut Page, levels: &[Level]) {
 fn jobs(page: &mut Page, survey: &Survey) {
     page.section("Jobs");
     let header = ["nodes", "segment", "placing", "jobs now", "none out", "a drain costs one in"];
-    let mut table = columns(&words(&header));
+    let mut table = columns(words(&header));
     for it in &survey.jobs {
         let segment = it.shape.segment.filter(|segment| *segment < it.shape.nodes);
         let placing = segment.map_or("-", |_| placing(it.shape.placing));

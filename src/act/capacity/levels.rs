@@ -195,7 +195,7 @@ impl Levels {
                 nodes => pieces(up, self.piece(nodes, up.len())),
             };
         };
-        if segment == 0 || shape.nodes % segment != 0 {
+        if segment == 0 || !shape.nodes.is_multiple_of(segment) {
             return Fit::default();
         }
         let count = shape.nodes / segment;
