@@ -17,12 +17,12 @@ use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
 use super::scontrol::Scontrol;
 use crate::inventory::slurm::live;
-use crate::measure::text::clean;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
 use crate::model::id::NodeName;
 use crate::model::live::Live;
 use crate::model::said::ProblemKind;
+use crate::model::text::clean;
 use crate::sources::http::Address;
 use crate::sources::slurmrestd as source;
 use crate::sources::slurmrestd::Line;
@@ -109,7 +109,7 @@ impl Slurmrestd {
         Ok(live)
     }
 
-    /// `BOOT_TIME` of the controller's configuration; `diag` tells only since when it counts.
+    /// `BOOT_TIME` beside the controller's configuration; `diag` tells only since when it counts.
     async fn boot_time(&self) -> Result<Option<String>, SchedulerError> {
         let (line, version) = self.reached().await?;
         if number(&version).is_none_or(|number| number < TELLS_START) {
@@ -118,7 +118,7 @@ impl Slurmrestd {
         let answer = line.ask(format!("slurm/{version}/conf/")).await;
         let document: Value = serde_json::from_str(&answer.text.map_err(plain)?)
             .map_err(|error| SchedulerError::new(ProblemKind::Malformed, error.to_string()))?;
-        let at = document["slurm_conf"]["BOOT_TIME"].as_i64().filter(|at| 0 < *at);
+        let at = document["slurm_conf_meta"]["BOOT_TIME"].as_i64().filter(|at| 0 < *at);
         Ok(at.map(|at| at.to_string()))
     }
 
@@ -212,11 +212,11 @@ mod tests {
 
     #[tokio::test]
     async fn when_the_controller_started_is_told_where_the_interface_knows_it() {
-        let told = json!({"slurm_conf": {"BOOT_TIME": 1_795_479_364, "ClusterName": "lab"}});
-        let with = |at: Value| json!({"slurm_conf": {"BOOT_TIME": at}});
+        let told = json!({"slurm_conf": {}, "slurm_conf_meta": {"BOOT_TIME": 1_795_479_364, "SLURM_VERSION": "26.05.5"}});
+        let with = |at: Value| json!({"slurm_conf_meta": {"BOOT_TIME": at}});
         for (version, conf, expected) in [
             (45, told.clone(), Ok(Some("1795479364"))),
-            (45, json!({"slurm_conf": {}}), Ok(None)),
+            (45, json!({"slurm_conf_meta": {}}), Ok(None)),
             (45, with(json!(0)), Ok(None)),
             (45, with(json!("yesterday")), Ok(None)),
             (45, json!([]), Ok(None)),

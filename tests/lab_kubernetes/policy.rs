@@ -360,12 +360,23 @@ async fn the_policy_admits_rules_about_one_device_that_evict_nothing_and_no_othe
         let said = admin.post(&dry, &object).await;
         assert!(said.is_ok(), "{object}: {said:?}");
     }
-    gate.post(RULES, &rule("fabricgate-policy")).await.expect("its own rule");
-    let mut theirs = rule("theirs");
+    // Rules that are made belong to a node that is there: others are collected as garbage.
+    let name = "policy-rules";
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+    let node = admin.post("/api/v1/nodes", &node).await.expect("a node");
+    let owned = |rule: Value| {
+        let mut rule = rule;
+        rule["metadata"]["ownerReferences"][0]["name"] = json!(name);
+        rule["metadata"]["ownerReferences"][0]["uid"] = node["metadata"]["uid"].clone();
+        rule
+    };
+    gate.post(RULES, &owned(rule("fabricgate-policy"))).await.expect("its own rule");
+    let mut theirs = owned(rule("theirs"));
     theirs["metadata"]["labels"] = json!({});
     admin.post(RULES, &theirs).await.expect("a rule of another");
     let said = gate.delete(&format!("{RULES}/theirs")).await;
     assert!(matches!(&said, Err((422, it)) if it.contains("its own rules only")), "{said:?}");
     gate.delete(&format!("{RULES}/fabricgate-policy")).await.expect("a rule less");
     admin.delete(&format!("{RULES}/theirs")).await.expect("a rule less");
+    admin.delete(&format!("/api/v1/nodes/{name}")).await.expect("a node less");
 }

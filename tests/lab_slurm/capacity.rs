@@ -132,7 +132,8 @@ impl Lab {
         std::thread::sleep(Duration::from_millis(1_500));
         let started = self.jobs("R");
         self.run(&["scancel", "--user=root"]);
-        self.wait_for("no job", || self.jobs("all") == 0);
+        // Ended ones are listed for as long as `MinJobAge`.
+        self.wait_for("no job", || self.jobs("PD,CF,R,S,CG") == 0);
         started
     }
 }

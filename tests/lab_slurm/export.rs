@@ -143,7 +143,7 @@ impl Drop for Put<'_> {
 }
 
 fn names(list: &str) -> BTreeSet<NodeName> {
-    let names = fabricgate::inventory::hostlist::expand(list).expect("a host list");
+    let names = fabricgate::model::hostlist::expand(list).expect("a host list");
     names.into_iter().map(NodeName::from).collect()
 }
 
