@@ -44,7 +44,7 @@ use std::time::Instant;
 
 use fabricgate::exec;
 use fabricgate::exec::Request;
-use fabricgate::inventory::hostlist;
+use fabricgate::model::hostlist;
 use fabricgate::model::id::NodeName;
 use fabricgate::model::raw::Ending;
 use fabricgate::model::said::GroupKind;

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::stops;
-use crate::inventory::hostlist;
 use crate::model::acceptance::Acceptance;
 use crate::model::acceptance::Accepted;
 use crate::model::acceptance::BurnInRound;
@@ -23,6 +22,7 @@ use crate::model::claims::Claims;
 use crate::model::comparison::Compared;
 use crate::model::comparison::Comparison;
 use crate::model::comparison::Difference;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::trend::PartKind;

@@ -11,11 +11,11 @@ use super::ledger::Suspicion;
 use super::policy::Policy;
 use super::release;
 use super::situation::Situation;
-use crate::measure::text::clean;
 use crate::model::action::Again;
 use crate::model::live::LiveNode;
 use crate::model::moment::rfc3339;
 use crate::model::profile::Profile;
+use crate::model::text::clean;
 use crate::model::verdict::Finding;
 
 const HOUR_S: f64 = 3_600.0;

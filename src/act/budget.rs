@@ -16,7 +16,6 @@ use super::put_back;
 use super::situation::Situation;
 use super::standing;
 use super::suspects;
-use crate::measure::text::clean;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::claims::Claims;
@@ -26,6 +25,7 @@ use crate::model::journal::Stamp;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::said::NicSaid;
+use crate::model::text::clean;
 
 /// The hour of the hourly budgets, in seconds.
 const HOUR_S: f64 = 3_600.0;

@@ -26,7 +26,6 @@ use super::suspects::Suspect;
 use super::words;
 use super::worth::Prices;
 use super::worth::Worth;
-use crate::measure::text::clean;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::Again;
@@ -35,6 +34,7 @@ use crate::model::change::Change;
 use crate::model::change::StateChange;
 use crate::model::kubernetes_node::DeviceMark;
 use crate::model::live::LiveNode;
+use crate::model::text::clean;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Outcome;
 

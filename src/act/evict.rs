@@ -9,11 +9,11 @@ use super::ledger::Ledger;
 use super::ledger::OwnDrain;
 use super::standing;
 use crate::inventory::kubernetes::pods;
-use crate::measure::text::clean;
 use crate::model::kubernetes_node::DEGRADED;
 use crate::model::kubernetes_node::NO_SCHEDULE;
 use crate::model::kubernetes_node::Taint;
 use crate::model::live::LiveNode;
+use crate::model::text::clean;
 
 /// Where what keeps a cluster running lives.
 const SYSTEM: &str = "kube-system";

@@ -14,9 +14,9 @@ use serde::de::MapAccess;
 use serde::de::Visitor;
 use serde_json::value::RawValue;
 
-use crate::measure::text::clean;
 use crate::model::action::Mark;
 use crate::model::id::DomainName;
+use crate::model::text::clean;
 use crate::model::verdict::Outcome;
 
 /// Our key.

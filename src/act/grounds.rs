@@ -10,10 +10,10 @@ use super::policy::SlinkyOwner;
 use super::reason;
 use super::situation::RunSeen;
 use super::situation::Situation;
-use crate::measure::text::clean;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
 use crate::model::live::LiveNode;
+use crate::model::text::clean;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Outcome;
 

@@ -15,11 +15,11 @@ use super::situation::Coverage;
 use super::situation::Situation;
 use super::standing;
 use super::suspects::Suspect;
-use crate::inventory::hostlist;
-use crate::measure::text::clean;
+use crate::model::hostlist;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::live::LiveNode;
+use crate::model::text::clean;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 

@@ -18,7 +18,6 @@ use super::policy::Policy;
 use super::put_back;
 use super::situation::Situation;
 use super::standing;
-use crate::measure::text::clean;
 use crate::model::action::ActionKind;
 use crate::model::action::Mark;
 use crate::model::change::Change;
@@ -30,6 +29,7 @@ use crate::model::kubernetes_node::KubernetesMarks;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::moment::rfc3339;
+use crate::model::text::clean;
 use crate::model::verdict::Outcome;
 
 /// The site's names for what we say.

@@ -14,11 +14,11 @@ use super::put_back;
 use super::release;
 use super::situation::Situation;
 use super::vanished;
-use crate::measure::text::clean;
 use crate::model::action::ActionPlan;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::live::LiveNode;
+use crate::model::text::clean;
 use crate::model::verdict::Outcome;
 
 /// What should be noted before anything is decided, each once.

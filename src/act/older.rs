@@ -7,9 +7,8 @@
 use super::ledger::Ledger;
 use super::marks;
 use super::standing;
-use crate::inventory::hostlist;
-use crate::measure::text::clean;
 use crate::model::action::Mark;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
 use crate::model::kubernetes_node::GATE;
@@ -17,6 +16,7 @@ use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::moment::DAY_S;
 use crate::model::moment::rfc3339;
+use crate::model::text::clean;
 
 /// A turn this far ahead was never taken: its number is a mistake or a forgery.
 const FARTHEST: u64 = 1_000_000;

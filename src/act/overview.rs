@@ -15,11 +15,11 @@ use super::policy::Policy;
 use super::reason;
 use super::standing;
 use super::standing::Owner;
-use crate::measure::text::clean;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
+use crate::model::text::clean;
 
 /// A node that we drained, or that carries a mark of our form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]

@@ -5,8 +5,8 @@
 
 use super::due::elapsed;
 use super::ledger::Ledger;
-use crate::measure::text::clean;
 use crate::model::journal::Stamp;
+use crate::model::text::clean;
 
 /// A pause.
 #[derive(Clone, Debug, PartialEq, Eq)]

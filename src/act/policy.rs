@@ -27,7 +27,6 @@ use super::situation::Coverage;
 use super::situation::RunSeen;
 use super::situation::Situation;
 use super::suspects;
-use crate::measure::text::clean;
 use crate::model::action::Action;
 use crate::model::action::ActionPlan;
 use crate::model::action::Withheld;
@@ -35,6 +34,7 @@ use crate::model::certificate::VoidOn;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
+use crate::model::text::clean;
 use crate::model::verdict::Verdicts;
 
 /// What may be done. The defaults are deliberately small (algorithms, sections 5

@@ -19,7 +19,6 @@ use super::situation::RunSeen;
 use super::situation::Situation;
 use super::standing;
 use super::words;
-use crate::measure::text::clean;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::Mark;
@@ -33,6 +32,7 @@ use crate::model::live::LiveNode;
 use crate::model::moment::DAY_S;
 use crate::model::moment::rfc3339;
 use crate::model::profile::Profile;
+use crate::model::text::clean;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 

@@ -6,11 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use crate::measure::text::clean;
 use crate::model::comparison::Compared;
 use crate::model::comparison::Comparison;
 use crate::model::comparison::Difference;
 use crate::model::id::NodeName;
+use crate::model::text::clean;
 use crate::model::trend::ChangeKind;
 use crate::model::trend::Changed;
 use crate::model::trend::Part;

@@ -12,7 +12,6 @@ use super::plane::Plane;
 use super::reason;
 use super::reason::OwnReason;
 pub use crate::inventory::kubernetes::live::PODS_UNREAD;
-use crate::measure::text::clean;
 use crate::model::id::NodeName;
 use crate::model::kubernetes_node::DEGRADED;
 use crate::model::kubernetes_node::GATE;
@@ -20,6 +19,7 @@ use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::kubernetes_node::REASON;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
+use crate::model::text::clean;
 
 /// Whose a drain is.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,7 +7,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use crate::measure::text::clean;
 use crate::model::acceptance::Acceptance;
 use crate::model::acceptance::Accepted;
 use crate::model::acceptance::BurnInRound;
@@ -21,6 +20,7 @@ use crate::model::raw::Ending;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
+use crate::model::text::clean;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;

@@ -27,16 +27,16 @@ pub use moving::AtOnce;
 pub use moving::asked;
 pub use moving::at_once;
 
-use crate::inventory::hostlist;
 use crate::inventory::slurm::block_places;
 use crate::inventory::slurm::block_places::BlockPlace;
 use crate::inventory::slurm::topology_conf;
 use crate::inventory::slurm::topology_yaml;
-use crate::measure::text::clean;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::said::Group;
 use crate::model::said::GroupKind;
 use crate::model::said::Said;
+use crate::model::text::clean;
 
 /// Blocks by name, with their nodes.
 pub type Blocks = BTreeMap<String, BTreeSet<NodeName>>;

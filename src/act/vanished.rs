@@ -15,11 +15,11 @@ use super::marks::MarkNames;
 use super::plane::Plane;
 use super::put_back;
 use super::standing;
-use crate::inventory::hostlist;
-use crate::measure::text::clean;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
+use crate::model::text::clean;
 
 /// Fewest drains that vanish at once before that says something.
 const FEWEST: usize = 2;

@@ -15,7 +15,7 @@ use super::stdout;
 use super::stdout::note;
 use super::stored;
 use crate::act::reason;
-use crate::inventory::hostlist;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
 use crate::model::verdict::Finding;

@@ -24,7 +24,7 @@ use super::exit;
 use super::stdout::note;
 use crate::launch::UNREACHED;
 use crate::launch::kubernetes::CONTAINER;
-use crate::measure::text::clean;
+use crate::model::text::clean;
 use crate::sources::kubernetes::Kubernetes as Server;
 use crate::sources::kubernetes::access;
 use crate::sources::kubernetes::access::Reading;

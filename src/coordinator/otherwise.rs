@@ -11,6 +11,7 @@ use super::worker::Outcome;
 use crate::measure::text;
 use crate::model::id::NodeName;
 use crate::model::raw::Ending;
+use crate::model::text::clean;
 use crate::plan::Step;
 
 /// What says that a program was not found on a node, in the words of who should
@@ -82,7 +83,7 @@ pub(super) fn lacking(step: &Step, outcome: &Outcome) -> Option<(Vec<NodeName>, 
             let says = |line: &&str| {
                 NOT_FOUND.iter().any(|words| words.iter().all(|word| line.contains(word)))
             };
-            let why = text::clean(decoded.lines().find(says)?);
+            let why = clean(decoded.lines().find(says)?);
             let nodes: Vec<NodeName> =
                 step.nodes.iter().filter(|node| is_named(&decoded, node)).cloned().collect();
             Some((if nodes.is_empty() { first() } else { nodes }, why))

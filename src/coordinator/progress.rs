@@ -14,7 +14,7 @@ use indicatif::ProgressBar;
 use indicatif::ProgressDrawTarget;
 use indicatif::ProgressStyle;
 
-use crate::inventory::hostlist;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::raw::Ending;
 use crate::model::raw::RawResult;

@@ -39,6 +39,7 @@ use crate::measure::text;
 use crate::model::exchange::Answer;
 use crate::model::id::NodeName;
 use crate::model::raw::Ending;
+use crate::model::text::clean;
 use crate::model::worker::Done;
 use crate::model::worker::Environment;
 use crate::model::worker::FromWorker;
@@ -478,7 +479,7 @@ async fn listen(mut output: Output, shared: Arc<Shared>) {
                 }
                 Err(error) => {
                     // Which may quote what was said.
-                    let why = text::clean(&error.to_string());
+                    let why = clean(&error.to_string());
                     break format!("the worker said something that is no answer: {why}");
                 }
             },
@@ -539,7 +540,7 @@ pub(super) fn last_words(stderr: &[u8]) -> Option<String> {
     const TAIL: usize = 4096;
     let tail = &stderr[stderr.len().saturating_sub(TAIL)..];
     let decoded = text::decode(tail);
-    decoded.lines().rev().map(text::clean).find(|line| !line.is_empty())
+    decoded.lines().rev().map(clean).find(|line| !line.is_empty())
 }
 
 fn line(what: &ToWorker) -> Vec<u8> {

@@ -23,8 +23,8 @@ use crate::exec::Setting;
 use crate::ffi::cuda::Cuda;
 use crate::ffi::cuda::CudaError;
 use crate::ffi::cuda::code::attribute;
-use crate::measure::text::clean;
 use crate::model::raw::Ending;
+use crate::model::text::clean;
 use crate::probe::collective;
 use crate::probe::collective::library::Places;
 

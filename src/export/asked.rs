@@ -11,9 +11,9 @@ use super::map::Domain;
 use super::map::Member;
 use super::map::Verified;
 use super::refused;
-use crate::inventory::hostlist;
-use crate::measure::text::clean;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
+use crate::model::text::clean;
 
 /// The members that are asked for, in order; where nothing is asked for, all.
 pub(super) fn members<'m>(

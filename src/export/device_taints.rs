@@ -22,8 +22,8 @@ use super::map::Verified;
 use super::refused;
 use super::yaml;
 use crate::act::label;
-use crate::measure::text::clean;
 use crate::model::kubernetes_node::DEGRADED;
+use crate::model::text::clean;
 
 /// The label with the run of a rule. The gate's own rules carry another one, so that
 /// neither takes the other's for its own.

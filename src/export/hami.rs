@@ -22,9 +22,9 @@ use super::labels::is_object_name;
 use super::map::Member;
 use super::map::Verified;
 use super::refused;
-use crate::measure::text::clean;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
+use crate::model::text::clean;
 use crate::model::words;
 use crate::place::matrix::Scale;
 

@@ -47,7 +47,7 @@ pub(super) fn counts(map: &Verified, said: &Said) -> String {
             said.nodes.get(**node).is_some_and(|it| it[VERIFIED_DOMAIN].is_some())
         };
         let verified = nodes.iter().filter(is_verified).count();
-        let name = crate::measure::text::clean(&domain.name);
+        let name = crate::model::text::clean(&domain.name);
         out.push_str(&format!("# domain {name}: {verified} of {} nodes verified\n", nodes.len()));
     }
     out

@@ -20,10 +20,10 @@ use super::map::Reach;
 use super::map::Verified;
 use super::refused;
 use crate::act::label;
-use crate::measure::text::clean;
 use crate::model::id::NodeName;
 use crate::model::kubernetes_node::VERDICT;
 use crate::model::kubernetes_node::VERIFIED_DOMAIN;
+use crate::model::text::clean;
 use crate::model::verdict::Outcome;
 use crate::model::words;
 

@@ -265,9 +265,9 @@ impl Verified {
         let mut lines = vec![format!(
             "made by fabricgate {} from run {} (created {}), thresholds {}",
             env!("CARGO_PKG_VERSION"),
-            crate::measure::text::clean(&run.id),
-            crate::measure::text::clean(&run.created),
-            crate::measure::text::clean(&run.thresholds_digest),
+            crate::model::text::clean(&run.id),
+            crate::model::text::clean(&run.created),
+            crate::model::text::clean(&run.thresholds_digest),
         )];
         lines.extend(simulated(run.is_simulated).map(str::to_owned));
         if !run.is_complete {

@@ -18,7 +18,7 @@ use super::allocation::Allocation;
 use super::map::Origin;
 use super::map::Verified;
 use super::refused;
-use crate::measure::text::clean;
+use crate::model::text::clean;
 use crate::model::verdict::Outcome;
 
 /// `--to nccl-env`.

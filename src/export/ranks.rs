@@ -17,8 +17,8 @@ use super::allocation::Allocation;
 use super::map::Origin;
 use super::map::Verified;
 use super::refused;
-use crate::measure::text::clean;
 use crate::model::id::NodeName;
+use crate::model::text::clean;
 
 /// `--to ranks`.
 pub(super) const TARGET: Target = Target {

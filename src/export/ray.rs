@@ -23,8 +23,8 @@ use super::map::Domain;
 use super::map::Verified;
 use super::refused;
 use crate::act::label;
-use crate::measure::text::clean;
 use crate::model::id::NodeName;
+use crate::model::text::clean;
 use crate::model::verdict::Outcome;
 use crate::model::words;
 

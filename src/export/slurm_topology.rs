@@ -25,9 +25,9 @@ use crate::act::topology::Form;
 use crate::act::topology::Ground;
 use crate::act::topology::SlurmVersion;
 use crate::act::topology::Wanted;
-use crate::inventory::hostlist;
-use crate::measure::text::clean;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
+use crate::model::text::clean;
 use crate::model::verdict::Outcome;
 
 /// `--to slurm-topology`.

@@ -16,8 +16,8 @@ use super::Refused;
 use super::Target;
 use super::map::Verified;
 use super::refused;
-use crate::measure::text::clean;
 use crate::model::id::NodeName;
+use crate::model::text::clean;
 
 /// `--to topograph`.
 pub(super) const TARGET: Target =

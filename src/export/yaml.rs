@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::measure::text::steers;
+use crate::model::text::steers;
 
 /// One document.
 pub(super) fn document(value: &Value) -> String {

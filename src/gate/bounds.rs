@@ -6,12 +6,12 @@
 //! looks, and a node called `ALL` is every node; so none of them is sent.
 
 use super::scheduler::SchedulerError;
-use crate::inventory::hostlist;
-use crate::measure::text::clean;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::said::ProblemKind;
+use crate::model::text::clean;
 
 /// Bytes of a node list in one call. Linux takes 128 KiB in one word of a
 /// command (`MAX_ARG_STRLEN`), and over ssh the whole command is one.

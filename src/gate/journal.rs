@@ -25,11 +25,11 @@ use serde::Deserialize;
 use super::stamp;
 use super::strict;
 use crate::act::ledger::Ledger;
-use crate::measure::text;
 use crate::model::journal::Entry;
 use crate::model::journal::Event;
 use crate::model::journal::JOURNAL_FORMAT;
 use crate::model::journal::Stamp;
+use crate::model::text;
 use crate::record::folder::parent;
 
 /// The file of lines.

@@ -19,11 +19,11 @@ use super::sight::sight;
 use super::stamp;
 use super::stamp::age;
 use crate::act::ledger::Open;
-use crate::measure::text;
 use crate::model::action::ActionRecord;
 use crate::model::action::ActionResult;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
+use crate::model::text;
 
 /// What was told to a scheduler right before a crash may still be on its way:
 /// a program that was started for it outlives ours.

@@ -14,14 +14,14 @@ use super::journal::JournalError;
 use super::scheduler::Scheduler;
 use crate::act::vanished;
 use crate::act::vanished::Vanished;
-use crate::inventory::hostlist;
-use crate::measure::text::clean;
 use crate::model::action::Action;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionRecord;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::live::Live;
+use crate::model::text::clean;
 
 /// What became of our drains that nodes do not show. The start of the controller is
 /// asked for where one is gone, and written down.

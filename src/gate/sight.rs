@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 
 use crate::act::plane::Plane;
 use crate::act::standing;
-use crate::measure::text;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
 use crate::model::kubernetes_node::Condition;
@@ -18,6 +17,7 @@ use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::kubernetes_node::Taint;
 use crate::model::kubernetes_node::TaintEdit;
 use crate::model::live::LiveNode;
+use crate::model::text;
 
 /// What a node shows.
 #[derive(Clone, Debug, PartialEq, Eq)]

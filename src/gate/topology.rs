@@ -23,10 +23,10 @@ use crate::act::topology::Blocks;
 use crate::act::topology::Form;
 use crate::act::topology::Proposal;
 use crate::act::topology::SlurmVersion;
-use crate::inventory::hostlist;
 use crate::inventory::slurm::pending::PendingJob;
-use crate::measure::text::clean;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
+use crate::model::text::clean;
 
 /// How long it is waited between two looks at what the controller shows.
 const BETWEEN: Duration = Duration::from_millis(200);

@@ -11,12 +11,12 @@ use serde::Deserialize;
 use serde::de;
 use toml::Spanned;
 
-use super::hostlist;
 use super::per_node;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::ClaimedLeaf;
 use crate::model::claims::ClaimedRail;
 use crate::model::claims::Claims;
+use crate::model::hostlist;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::limits;

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::hostlist;
 use super::reading::is_zero;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::FabricSaid;

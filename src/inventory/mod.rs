@@ -7,7 +7,6 @@ pub mod cabling;
 pub mod claims_file;
 pub mod cluster_uuids;
 pub mod detect;
-pub mod hostlist;
 pub mod job;
 pub mod kubernetes;
 pub mod measured;

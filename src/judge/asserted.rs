@@ -18,7 +18,6 @@ use super::island;
 use super::island::Island;
 use super::ledger::Ledger;
 use super::membership;
-use super::robust;
 use super::roster::Roster;
 use super::severed;
 use super::state::says_nothing;
@@ -26,6 +25,7 @@ use crate::model::facts::GpuFabric;
 use crate::model::gpu_facts::names_no_fabric;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::stats;
 use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -271,7 +271,7 @@ fn pair(
     let locus = Locus { peer: Some(b.name.to_string()), ..of_domain(LocusKind::Domain, &a.name) };
     let (a, b) = (&a.name, &b.name);
     let mut shares: Vec<f64> = read.iter().map(|r| r.0).collect();
-    let middle = robust::median(&mut shares)?;
+    let middle = stats::median(&mut shares)?;
     let typical =
         read.iter().min_by(|x, y| (x.0 - middle).abs().total_cmp(&(y.0 - middle).abs()))?;
     let numbers = format!("{} of {} GB/s", rate(typical.1), rate(typical.2));

@@ -20,13 +20,13 @@ use super::ledger::Ledger;
 use super::nodes;
 use super::peers::Peers;
 use super::peers::Slow;
-use super::robust;
 use super::severed;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
 use crate::model::measurement::Series;
 use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
+use crate::model::stats;
 use crate::model::unit::Unit;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
@@ -470,7 +470,7 @@ impl Ran<'_> {
             .cut
             .iter()
             .any(|(a, b)| (a == node && members.contains(b)) || (b == node && members.contains(a)));
-        match robust::median(&mut shares) {
+        match stats::median(&mut shares) {
             _ if refused => Some(0.0),
             None if !is_read => Some(told),
             share => share,

@@ -16,9 +16,9 @@ use super::ledger::Ledger;
 use super::level;
 use super::nodes;
 use super::peel;
-use super::robust;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::stats;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -61,7 +61,7 @@ pub(super) fn judge(
         #[expect(clippy::cast_precision_loss, reason = "counts of islands")]
         let most = NEARLY_ALL * islands.len() as f64 <= low.len() as f64;
         let mut ratios: Vec<f64> = low.iter().filter_map(|(_, f)| f.share()).collect();
-        let Some(middle) = robust::median(&mut ratios) else { continue };
+        let Some(middle) = stats::median(&mut ratios) else { continue };
         let alike = ratios.iter().all(|r| (r - middle).abs() < ALIKE);
         if low.len() < level::SMALLEST_FLEET || !most || !alike {
             continue;

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 
 use super::peel;
-use super::robust;
 use crate::model::cell::Cell;
 use crate::model::comparison::Compared;
 use crate::model::comparison::Comparison;
@@ -16,6 +15,7 @@ use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
+use crate::model::stats;
 use crate::model::trend::Part;
 use crate::model::trend::PartKind;
 use crate::model::unit::Unit;
@@ -158,11 +158,11 @@ fn usual_changes(then: &BTreeMap<Key, Shown>, now: &BTreeMap<Key, Shown>) -> BTr
     }
     let usual = changes.into_iter().filter_map(|(key, mut ratios)| {
         let all = ratios.clone();
-        let middle = robust::median(&mut ratios).filter(|m| 0.0 < *m)?;
-        // Not `robust::spread`: its lower half is that of the parts that may have
+        let middle = stats::median(&mut ratios).filter(|m| 0.0 < *m)?;
+        // Not `stats::spread`: its lower half is that of the parts that may have
         // moved, and a node of four would hide behind the spread it causes.
         let mut away: Vec<f64> = all.iter().map(|ratio| (ratio / middle - 1.0).abs()).collect();
-        let spread = robust::median(&mut away)? * robust::MAD_TO_SIGMA;
+        let spread = stats::median(&mut away)? * stats::MAD_TO_SIGMA;
         (FEWEST_ALIKE <= all.len()).then_some((key, peel::ERRORS * spread))
     });
     usual.collect()
@@ -195,11 +195,11 @@ fn shown(side: &Side<'_>, keep: &dyn Fn(&Part) -> bool) -> BTreeMap<Key, Shown> 
     for (key, (numbers, unit, mut expected)) in all {
         let readings = numbers.values().map(Vec::len).sum();
         let mut middles: Vec<f64> =
-            numbers.into_values().filter_map(|mut values| robust::median(&mut values)).collect();
+            numbers.into_values().filter_map(|mut values| stats::median(&mut values)).collect();
         let sigma = sigmas.get(&alike(&key)).copied().unwrap_or(peel::ASSUMED_SIGMA);
-        if let Some(value) = robust::median(&mut middles) {
-            let error = robust::median_error(sigma, readings);
-            let expected = robust::median(&mut expected);
+        if let Some(value) = stats::median(&mut middles) {
+            let error = stats::median_error(sigma, readings);
+            let expected = stats::median(&mut expected);
             shown.insert(key, Shown { value, error, unit, expected });
         }
     }
@@ -216,7 +216,7 @@ fn sigmas(all: &BTreeMap<Key, (Numbers, Unit, Vec<f64>)>) -> BTreeMap<Alike, f64
         groups.entry(alike(key)).or_default().push(numbers);
     }
     let of = |parts: &[&Numbers]| {
-        let repeated = robust::repeat_sigma(
+        let repeated = stats::repeat_sigma(
             parts.iter().flat_map(|numbers| numbers.values()).map(Vec::as_slice),
         );
         repeated.or_else(|| {
@@ -224,12 +224,12 @@ fn sigmas(all: &BTreeMap<Key, (Numbers, Unit, Vec<f64>)>) -> BTreeMap<Alike, f64
                 .iter()
                 .filter_map(|numbers| {
                     let values: Vec<f64> = numbers.values().flatten().copied().collect();
-                    let middle = robust::median(&mut values.clone()).filter(|m| 0.0 < *m)?;
+                    let middle = stats::median(&mut values.clone()).filter(|m| 0.0 < *m)?;
                     let relative: Vec<f64> = values.iter().map(|value| value / middle).collect();
-                    robust::spread(&relative, 1.0).filter(|_| 4 <= values.len())
+                    stats::spread(&relative, 1.0).filter(|_| 4 <= values.len())
                 })
                 .collect();
-            robust::median(&mut spreads)
+            stats::median(&mut spreads)
         })
     };
     groups.into_iter().filter_map(|(key, parts)| Some((key, of(&parts)?))).collect()

@@ -20,10 +20,10 @@ use super::ledger::Ledger;
 use super::level::SMALLEST_FLEET;
 use super::nodes;
 use super::peel;
-use super::robust;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::stats;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -154,7 +154,7 @@ fn units<'a>(
             None => {
                 let ways = [Direction::Tx, Direction::Rx];
                 let shown = gpus.iter().flat_map(|g| ways.map(|way| fabric.peeled.shown(*g, way)));
-                robust::median(&mut shown.flatten().map(|it| it.ratio).collect::<Vec<_>>())
+                stats::median(&mut shown.flatten().map(|it| it.ratio).collect::<Vec<_>>())
             }
         };
         let Some(ratio) = ratio else { continue };
@@ -221,7 +221,7 @@ fn explanation(covariate: Covariate, units: &[Unit<'_>], low: &[bool]) -> Option
             return None;
         }
         let mut ratios: Vec<f64> = members.iter().map(|at| units[*at].ratio).collect();
-        let middle = robust::median(&mut ratios)?;
+        let middle = stats::median(&mut ratios)?;
         // Members that differ by as much as a fault does are not explained together.
         let own = members.iter().filter(|at| low[**at]);
         if own.into_iter().any(|at| (units[*at].ratio - middle).abs() >= peel::LINE / 2.0) {
@@ -262,7 +262,7 @@ fn take_back(
         values.extend(unit.has.get(&covariate).map(String::as_str));
     }
     let mut ratios: Vec<f64> = lows.iter().map(|unit| unit.ratio).collect();
-    let middle = robust::median(&mut ratios).unwrap_or(1.0);
+    let middle = stats::median(&mut ratios).unwrap_or(1.0);
     let values = values.into_iter().collect::<Vec<_>>().join(" and ");
     let what = covariate.as_str();
     let said = format!(

@@ -19,8 +19,8 @@ use statrs::distribution::ContinuousCDF;
 use statrs::distribution::Normal;
 use statrs::distribution::StudentsT;
 
-use super::robust;
-use super::robust::Cusum;
+use crate::model::stats;
+use crate::model::stats::Cusum;
 use crate::model::trend::Alarm;
 use crate::model::trend::Baseline;
 use crate::model::trend::ChangeKind;
@@ -117,7 +117,7 @@ impl Reference {
     fn baseline(&self) -> Option<Baseline> {
         let mean = trimmed_mean(&self.values).filter(|_| self.is_enough())?;
         let shares: Vec<f64> = self.values.iter().map(|value| value / mean).collect();
-        let spread = robust::spread(&shares, 1.0).filter(|spread| spread.is_finite())?;
+        let spread = stats::spread(&shares, 1.0).filter(|spread| spread.is_finite())?;
         Some(Baseline { mean, spread, count: self.values.len(), since: self.since.clone() })
     }
 }

@@ -2,8 +2,8 @@
 //! becomes of a baseline.
 
 use super::*;
-use crate::judge::robust::chance::Normals;
 use crate::model::id::NodeName;
+use crate::model::stats::normals::Normals;
 use crate::model::trend::Part;
 use crate::model::trend::PartKind;
 use crate::model::unit::Unit;
@@ -197,7 +197,7 @@ fn the_loss_of_a_link_of_eighteen_rings_within_two_runs() {
         dated += usize::from(alarm.since == "r0030");
         assert_eq!(alarm.chart, "fast");
     }
-    let middle = robust::median(&mut shifts).expect("some");
+    let middle = stats::median(&mut shifts).expect("some");
     assert!((middle + 1.0 / 18.0).abs() < 0.005, "{middle}");
     assert!(tries * 7 < dated * 10, "dated back to the right run: {dated} of {tries}");
     let mean = late.iter().sum::<usize>() as f64 / late.len() as f64;
@@ -222,7 +222,7 @@ fn a_drift_rings_before_anything_would_act_on_it() {
         }
     }
     assert!(tries - 3 <= found, "{found}");
-    let middle = robust::median(&mut shares).expect("some");
+    let middle = stats::median(&mut shares).expect("some");
     assert!(middle < 0.02, "{middle}");
 }
 

@@ -21,13 +21,13 @@ use super::peel::LowPair;
 use super::peel::Peeled;
 use super::peel::Statistic;
 use super::peel::Word;
-use super::robust;
 use super::runs;
 use super::runs::RunLevel;
 use super::senders;
 use super::severed;
 use crate::model::id::NodeName;
 use crate::model::parsed::Tool;
+use crate::model::stats;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -368,7 +368,7 @@ fn gpu_finding(island: &Island<'_>, peeled: &Peeled, gpu: usize, both_ways: bool
         .saying(said);
     found.detectable = Some(super::finding::round(blame.detectable));
     for (at, key) in island.groups.iter().enumerate() {
-        let of = |direction| robust::median(&mut of_end(readings, gpu, direction, at, peeled));
+        let of = |direction| stats::median(&mut of_end(readings, gpu, direction, at, peeled));
         let (Some(sent), Some(received)) = (of(Direction::Tx), of(Direction::Rx)) else { continue };
         let file = island.file_of(at, gpu).unwrap_or("");
         let place = if key.between_nodes { "to other nodes" } else { "inside the node" };
@@ -408,7 +408,7 @@ fn of_end(
 fn shown(readings: &[PairReading], peeled: &Peeled, blame: &Blame) -> (usize, f64) {
     let median_of = |group: usize| {
         let mut values = of_end(readings, blame.gpu, blame.direction, group, peeled);
-        let median = robust::median(&mut values).filter(|_| peeled.levels[group].is_finite())?;
+        let median = stats::median(&mut values).filter(|_| peeled.levels[group].is_finite())?;
         let distance = (median / peeled.levels[group] - blame.ratio).abs();
         Some((group, values.len(), median, distance))
     };

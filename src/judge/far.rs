@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::ledger::Ledger;
 use super::rails::Rail;
 use super::rails::ordered;
-use super::robust;
+use crate::model::stats;
 
 /// Fewer round trips have no usual one.
 const FEWEST: usize = 6;
@@ -18,7 +18,7 @@ const FAR: (f64, f64) = (2.0, 20.0);
 /// Round trips that are far longer than the others of their rail.
 pub(super) fn judge(rail: &Rail<'_>, ledger: &mut Ledger) {
     let mut values: Vec<f64> = rail.latencies.iter().map(|(.., us)| *us).collect();
-    let Some(usual) = robust::median(&mut values).filter(|_| FEWEST <= values.len()) else {
+    let Some(usual) = stats::median(&mut values).filter(|_| FEWEST <= values.len()) else {
         return;
     };
     let mut far: BTreeMap<(usize, usize), f64> = BTreeMap::new();

@@ -16,12 +16,12 @@ use super::finding::of_node;
 use super::finding::percent;
 use super::island;
 use super::ledger::Ledger;
-use super::robust;
 use super::testcase;
 use super::testcase::Shape;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
+use crate::model::stats;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -112,8 +112,7 @@ fn acquittals(domains: &[Domain<'_>]) -> Sound {
             continue;
         };
         let mut all: Vec<f64> = values.iter().map(|(_, v)| *v).collect();
-        let Some(level) = robust::median(&mut all).filter(|_| SMALLEST_FLEET <= values.len())
-        else {
+        let Some(level) = stats::median(&mut all).filter(|_| SMALLEST_FLEET <= values.len()) else {
             continue;
         };
         let fine = values.into_iter().filter(|(_, value)| level * (1.0 - LINE) <= *value);
@@ -229,8 +228,8 @@ fn judge_test(
     let expected = expectation.and_then(|e| e.value);
     let mut values: Vec<f64> = copies.iter().map(|c| c.value).collect();
     let enough = SMALLEST_FLEET <= values.len();
-    let peers = robust::median(&mut values).filter(|m| enough && 0.0 < *m);
-    let spread = peers.map_or(0.0, |m| robust::spread(&values, m).unwrap_or(0.0) / m);
+    let peers = stats::median(&mut values).filter(|m| enough && 0.0 < *m);
+    let spread = peers.map_or(0.0, |m| stats::spread(&values, m).unwrap_or(0.0) / m);
     for copy in copies {
         ledger.measure(&copy.gpu.node);
         if expected.is_some() {

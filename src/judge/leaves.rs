@@ -12,9 +12,9 @@ use super::finding::percent;
 use super::rails;
 use super::rails::Rail;
 use super::rails::ordered;
-use super::robust;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
+use crate::model::stats;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -43,7 +43,7 @@ fn nearly_all_are_low<'v>(across: impl Iterator<Item = &'v Vec<f64>>) -> bool {
     const NEARLY_ALL: f64 = 0.75;
     // Half of the partners of a node can be slow themselves.
     const MOST: f64 = 0.75;
-    let upper = across.filter_map(|values| robust::quantile(&mut values.clone(), MOST));
+    let upper = across.filter_map(|values| stats::quantile(&mut values.clone(), MOST));
     let (mut all, mut low) = (0.0, 0.0);
     for share in upper {
         all += 1.0;
@@ -85,7 +85,7 @@ pub(super) fn judge(rail: &Rail<'_>, claims: &Claims, levels: &[f64]) -> Shared 
     let shares: BTreeMap<(usize, usize), f64> = across
         .iter_mut()
         .filter(|(_, values)| FEWEST_CELLS <= values.len())
-        .filter_map(|(pair, values)| Some((*pair, robust::median(values)?)))
+        .filter_map(|(pair, values)| Some((*pair, stats::median(values)?)))
         .collect();
     let is_low = |share: f64| share < 1.0 - LINE;
     let of = |leaf: usize| shares.iter().filter(move |((a, b), _)| *a == leaf || *b == leaf);
@@ -93,7 +93,7 @@ pub(super) fn judge(rail: &Rail<'_>, claims: &Claims, levels: &[f64]) -> Shared 
         .filter(|leaf| of(*leaf).next().is_some() && of(*leaf).all(|(_, share)| is_low(*share)))
         .filter(|leaf| {
             let fine = |values: &Vec<f64>| {
-                robust::median(&mut values.clone()).is_some_and(|share| !is_low(share))
+                stats::median(&mut values.clone()).is_some_and(|share| !is_low(share))
             };
             inside.get(leaf).is_some_and(fine)
         })
@@ -114,7 +114,7 @@ pub(super) fn judge(rail: &Rail<'_>, claims: &Claims, levels: &[f64]) -> Shared 
     for leaf in low.iter().take(if everywhere { 1 } else { low.len() }) {
         let claimed = &claims.leaves[*leaf];
         let mut values: Vec<f64> = of(*leaf).map(|(_, share)| *share).collect();
-        let share = percent(1.0 - robust::median(&mut values).unwrap_or(1.0));
+        let share = percent(1.0 - stats::median(&mut values).unwrap_or(1.0));
         // Between two leaves it can be the uplinks of either.
         let other = low.iter().find(|l| *l != leaf).filter(|_| low.len() == 2 && everywhere);
         let others: Vec<&str> = low.iter().map(|l| claims.leaves[*l].name.as_str()).collect();

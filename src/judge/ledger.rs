@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use super::again::Levels;
 use super::peel;
-use crate::inventory::hostlist;
+use crate::model::hostlist;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::unit::Unit;

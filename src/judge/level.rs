@@ -17,7 +17,7 @@ use super::island::GroupKey;
 use super::island::Island;
 use super::peel;
 use super::peel::Peeled;
-use super::robust;
+use crate::model::stats;
 use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
@@ -49,13 +49,13 @@ impl Fleet {
                 values[reading.group].push(reading.value);
             }
             for (key, mut values) in island.groups.iter().zip(values) {
-                if let Some(level) = robust::median(&mut values) {
+                if let Some(level) = stats::median(&mut values) {
                     all.entry((platform.clone(), key.clone())).or_default().push(level);
                 }
             }
         }
         let enough = all.into_iter().filter(|(_, levels)| SMALLEST_FLEET <= levels.len());
-        let levels = enough.filter_map(|(key, mut all)| Some((key, robust::median(&mut all)?)));
+        let levels = enough.filter_map(|(key, mut all)| Some((key, stats::median(&mut all)?)));
         Self { levels: levels.collect() }
     }
 
@@ -102,17 +102,17 @@ pub(super) fn judge(
         .collect();
 
     let mut ratios: Vec<f64> = expected.iter().map(|(_, level, value, _)| level / value).collect();
-    let absolute = robust::median(&mut ratios);
+    let absolute = stats::median(&mut ratios);
     let mut ratios: Vec<f64> =
         compared.iter().map(|(_, level, reference)| level / reference).collect();
-    let relative = robust::median(&mut ratios);
+    let relative = stats::median(&mut ratios);
 
     // Each test has its own tolerance; most of them must agree.
     let line = |g: usize, e: &Expectation| 1.0 - island.tolerance(g, e).max(peel::LINE);
     let mut shares: Vec<f64> =
         expected.iter().map(|(g, level, value, e)| level / value / line(*g, e)).collect();
     let below_fleet = relative.is_some_and(|r| r < 1.0 - peel::LINE);
-    let below_expected = robust::median(&mut shares).is_some_and(|share| share < 1.0);
+    let below_expected = stats::median(&mut shares).is_some_and(|share| share < 1.0);
     // Tests of both directions at once have a floor too, and no finer line:
     // what they reach together depends on the version of the tool.
     let at_once: Vec<(usize, f64, f64, &Expectation)> = both_ways
@@ -159,7 +159,7 @@ pub(super) fn judge(
     let together = seen.map(|least| least.max(peel::LINE)).reduce(f64::min);
     too_fast(island, &expected, findings, notes);
     let mut ratios: Vec<f64> = at_once.iter().map(|(_, level, value, _)| level / value).collect();
-    let absolute = absolute.or(robust::median(&mut ratios));
+    let absolute = absolute.or(stats::median(&mut ratios));
     let ratio = relative.or(absolute)?;
     Some(Level {
         ratio,
@@ -212,7 +212,7 @@ fn best_level(island: &Island<'_>, group: usize) -> f64 {
         best[reading.src] = best[reading.src].max(reading.value);
     }
     best.retain(|b| 0.0 < *b);
-    robust::median(&mut best).unwrap_or(0.0)
+    stats::median(&mut best).unwrap_or(0.0)
 }
 
 /// The group whose ratio is closest to the median one.

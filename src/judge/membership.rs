@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 
 use super::island::GroupKey;
 use super::island::Island;
-use super::robust;
 use crate::model::id::NodeName;
+use crate::model::stats;
 
 /// Below this share of the island's level a cell runs over another path. The
 /// slowest link fault that still is NVLink (9 of 18 links) reads 0.5, the
@@ -151,7 +151,7 @@ fn group_levels(island: &Island<'_>) -> Vec<f64> {
         values[reading.group].push(reading.value);
     }
     let own: Vec<f64> =
-        values.iter_mut().map(|v| robust::quantile(v, UPPER).unwrap_or(0.0)).collect();
+        values.iter_mut().map(|v| stats::quantile(v, UPPER).unwrap_or(0.0)).collect();
     island
         .groups
         .iter()

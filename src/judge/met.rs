@@ -5,7 +5,7 @@
 //! only pairs that were read take room and time. Nothing is judged here.
 
 use super::island::PairReading;
-use super::robust;
+use crate::model::stats;
 
 /// The readings of one ordered pair, relative to the level of their group.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +47,7 @@ impl Cells {
             let own = &ratios[first..first + same.len()];
             let ratio = match own {
                 [one] => *one,
-                many => robust::median(&mut many.to_vec()).unwrap_or(f64::NAN),
+                many => stats::median(&mut many.to_vec()).unwrap_or(f64::NAN),
             };
             let (src, dst) = (same[0].src, same[0].dst);
             let group = same[0].group;

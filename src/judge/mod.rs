@@ -43,7 +43,6 @@ mod peers;
 mod problems;
 mod rails;
 mod reach;
-pub mod robust;
 mod roster;
 mod runs;
 mod senders;
@@ -72,6 +71,7 @@ use crate::model::cell::Cell;
 use crate::model::claims::Claims;
 use crate::model::history::History;
 use crate::model::recording::Recording;
+use crate::model::stats;
 use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
 use crate::thresholds::Catalogue;
@@ -114,7 +114,7 @@ pub struct Judgement {
 /// with so many partners, so often with each, and readings scatter by `sigma`.
 pub fn would_be_seen(partners: usize, readings: u32, sigma: f64) -> f64 {
     let count = partners.saturating_mul(usize::try_from(readings).unwrap_or(usize::MAX));
-    peel::smallest(robust::median_error(sigma, count))
+    peel::smallest(stats::median_error(sigma, count))
 }
 
 /// Judges a case.

@@ -37,8 +37,8 @@ use super::rails::ByEnd;
 use super::rails::Group;
 use super::rails::Rail;
 use super::rails::ordered;
-use super::robust;
 use super::steady_paths;
+use crate::model::stats;
 use levels::Levels;
 use levels::Siblings;
 use noise::Noise;
@@ -46,8 +46,8 @@ use pairs::Cell;
 use pairs::Pairs;
 use pairs::good_partners;
 
-use crate::inventory::hostlist;
 use crate::model::claims::Claims;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::verdict::Direction;
@@ -238,7 +238,7 @@ fn judge_rail(
         let own = by_end[end].iter().filter(|r| r.src == end).count();
         let other = by_end[end].iter().filter(|r| r.dst == end).count();
         let fewest = [own, other].into_iter().filter(|n| 0 < *n).min().unwrap_or(1);
-        let alone = || peel::smallest(robust::median_error(sigma, fewest));
+        let alone = || peel::smallest(stats::median_error(sigma, fewest));
         let partners: BTreeSet<usize> = by_end[end].iter().flat_map(|r| [r.src, r.dst]).collect();
         // None where a leaf explains all that it showed.
         let partners = partners.len().saturating_sub(1);
@@ -247,7 +247,7 @@ fn judge_rail(
             several => noise.deepest_end(several, fewest / several),
         };
         let seen = peeled.detectable[end].unwrap_or_else(alone);
-        let detectable = seen.max(deepest + peel::POWER * robust::median_error(sigma, fewest));
+        let detectable = seen.max(deepest + peel::POWER * stats::median_error(sigma, fewest));
         ledger.could_have_seen_over(node, rail.name.as_deref(), detectable);
         if ONE_LANE < detectable {
             let seen = percent(detectable);
@@ -312,7 +312,7 @@ fn compared_with_nothing(rail: &Rail<'_>, siblings: &[Siblings], ledger: &mut Le
         let here = || rail.readings.iter().filter(move |r| r.group == at);
         let met: BTreeSet<_> = here().map(|r| ordered(r.src, r.dst)).collect();
         let mut values: Vec<f64> = here().map(|r| r.value).collect();
-        let Some((value, (a, b))) = robust::median(&mut values).zip(met.first().copied()) else {
+        let Some((value, (a, b))) = stats::median(&mut values).zip(met.first().copied()) else {
             continue;
         };
         // The same test between and inside leaves.
@@ -359,7 +359,7 @@ fn line_of(tolerance: f64) -> f64 {
 
 /// Relative standard deviation of one reading, where enough were repeated.
 pub(super) fn repeat_sigma(rail: &Rail<'_>) -> Option<f64> {
-    let sigma = robust::repeat_sigma(rail.cells().values().map(Vec::as_slice));
+    let sigma = stats::repeat_sigma(rail.cells().values().map(Vec::as_slice));
     sigma.map(|sigma| sigma.max(peel::LEAST_SIGMA))
 }
 
@@ -441,7 +441,7 @@ fn with_files(
                     && *rail.groups[r.group].testcase == *testcase
             };
             let mut values: Vec<f64> = by_end[a].iter().filter(between).map(|r| r.value).collect();
-            let middle = robust::median(&mut values).unwrap_or(0.0);
+            let middle = stats::median(&mut values).unwrap_or(0.0);
             let detail =
                 format!("{} and {}: {} GB/s (median)", rail.nodes[a], rail.nodes[b], rate(middle));
             found = found.because(file, Some(testcase), detail);

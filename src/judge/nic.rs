@@ -12,12 +12,12 @@ use super::finding::finding;
 use super::finding::of_node;
 use super::finding::percent;
 use super::ledger::Ledger;
-use super::robust;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
 use crate::model::measurement::Series;
 use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
+use crate::model::stats;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
@@ -154,7 +154,7 @@ fn at_largest(series: &Series) -> Option<(u64, f64)> {
 fn judge_ports(testcase: &str, ports: &[Port<'_>], ledger: &mut Ledger) {
     let mut values: Vec<f64> = ports.iter().map(|p| p.value).collect();
     let enough = SMALLEST_FLEET <= values.len();
-    let siblings = robust::median(&mut values).filter(|m| enough && 0.0 < *m);
+    let siblings = stats::median(&mut values).filter(|m| enough && 0.0 < *m);
     let expected = ports
         .first()
         .and_then(|p| p.domain.nic)

@@ -23,7 +23,6 @@ use super::past;
 use super::past::FEWEST_RUNS;
 use super::past::Run;
 use super::peel;
-use super::robust;
 use super::roster::Roster;
 use crate::model::claims::Claims;
 use crate::model::history::History;
@@ -34,6 +33,7 @@ use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
+use crate::model::stats;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -97,7 +97,7 @@ pub(super) fn judge(
         let mut ratios: Vec<f64> = all.iter().map(|l| l.ratio).collect();
         let parts: BTreeSet<(&NodeName, Option<u32>)> =
             all.iter().map(|l| (&l.part.node, l.part.gpu)).collect();
-        let middle = robust::median(&mut ratios).filter(|_| FEWEST_PARTS <= parts.len());
+        let middle = stats::median(&mut ratios).filter(|_| FEWEST_PARTS <= parts.len());
         let fell = all.iter().filter(|l| l.ratio < 1.0 - l.line).count();
         #[expect(clippy::cast_precision_loss, reason = "counts of parts")]
         let most = NEARLY_ALL * all.len() as f64 <= fell as f64;

@@ -16,7 +16,6 @@ use super::network;
 use super::nodes::About;
 use super::peel;
 use super::rails;
-use super::robust;
 use crate::model::claims::Claims;
 use crate::model::history::History;
 use crate::model::history::Showing;
@@ -25,6 +24,7 @@ use crate::model::history::Usual;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
+use crate::model::stats;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
@@ -84,16 +84,16 @@ pub fn history(runs: &[(String, Run)]) -> History {
     }
     let usual = all.into_iter().filter_map(|(part, runs)| {
         let mut values: Vec<f64> = runs.iter().map(|(_, shown)| shown.value).collect();
-        let median = robust::median(&mut values).filter(|m| 0.0 < *m)?;
+        let median = stats::median(&mut values).filter(|m| 0.0 < *m)?;
         let shares: Vec<f64> = values.iter().map(|value| value / median).collect();
-        let spread = robust::spread(&shares, 1.0).filter(|_| FEWEST_RUNS <= runs.len());
+        let spread = stats::spread(&shares, 1.0).filter(|_| FEWEST_RUNS <= runs.len());
         let mut errors: Vec<f64> = runs.iter().map(|(_, shown)| shown.error).collect();
         let mut times: Vec<&str> = runs.iter().map(|(when, _)| *when).collect();
         times.sort_unstable();
         let usual = Usual {
             median,
             spread,
-            error: robust::median(&mut errors)?,
+            error: stats::median(&mut errors)?,
             count: runs.len(),
             first: (*times.first()?).to_owned(),
             last: (*times.last()?).to_owned(),
@@ -195,12 +195,12 @@ fn over_partners(partners: BTreeMap<usize, Vec<f64>>, sigma: f64) -> Option<Show
     }
     let readings: usize = partners.values().map(Vec::len).sum();
     let mut cells: Vec<f64> =
-        partners.into_values().filter_map(|mut values| robust::median(&mut values)).collect();
+        partners.into_values().filter_map(|mut values| stats::median(&mut values)).collect();
     // Of two partners one good reading acquits, as in peeling.
     let value = match cells.len() {
         2 => cells.into_iter().reduce(f64::max),
-        _ => robust::median(&mut cells),
+        _ => stats::median(&mut cells),
     };
-    let error = robust::median_error(sigma, readings);
+    let error = stats::median_error(sigma, readings);
     value.filter(|value| 0.0 < *value).map(|value| Shown { value, error })
 }

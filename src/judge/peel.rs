@@ -21,7 +21,7 @@ pub(super) use pairs::word;
 
 use super::island::PairReading;
 use super::met::Cells;
-use super::robust;
+use crate::model::stats;
 use crate::model::verdict::Direction;
 
 /// Effects below this are inside the natural spread of healthy fabrics: half
@@ -227,13 +227,13 @@ fn levels(
     for pair in readings.chunk_by(|a, b| (a.src, a.dst) == (b.src, b.dst)) {
         if blamed.clears(pair[0].src, pair[0].dst) {
             for (group, mut own) in by_group(pair) {
-                values[group].extend(robust::median(&mut own));
+                values[group].extend(stats::median(&mut own));
             }
         }
     }
     let level = |v: &mut Vec<f64>| match upper {
-        Some(q) => robust::quantile(v, q),
-        None => robust::median(v),
+        Some(q) => stats::quantile(v, q),
+        None => stats::median(v),
     };
     let positive = |level: Option<f64>| level.filter(|l| 0.0 < *l).unwrap_or(f64::INFINITY);
     values.iter_mut().map(|v| positive(level(v))).collect()

@@ -13,8 +13,8 @@ use super::common::LOW_ALIKE;
 use super::finding::finding;
 use super::finding::percent;
 use super::ledger::Ledger;
-use super::robust;
 use crate::model::id::NodeName;
+use crate::model::stats;
 use crate::model::unit::Unit;
 use crate::model::verdict::Evidence;
 use crate::model::verdict::Locus;
@@ -69,7 +69,7 @@ impl<'a> Peers<'a> {
             }
         }
         let enough = all.into_iter().filter(|(_, values)| SMALLEST_FLEET <= values.len());
-        let medians = enough.filter_map(|(same, mut all)| Some((same, robust::median(&mut all)?)));
+        let medians = enough.filter_map(|(same, mut all)| Some((same, stats::median(&mut all)?)));
         Self { medians: medians.collect(), low: BTreeMap::new() }
     }
 

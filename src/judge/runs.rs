@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use super::island::Island;
 use super::island::PairReading;
-use super::robust;
+use crate::model::stats;
 
 /// A run shows a level of its own where it covers this share of the cells of its test.
 const WHOLE: f64 = 0.5;
@@ -69,17 +69,17 @@ fn levels_of(mut by_run: ByRun) -> BTreeMap<usize, f64> {
     let middles: BTreeMap<Cell, f64> = values
         .into_iter()
         .filter(|(_, values)| 1 < values.len())
-        .filter_map(|(cell, mut values)| Some((cell, robust::median(&mut values)?)))
+        .filter_map(|(cell, mut values)| Some((cell, stats::median(&mut values)?)))
         .filter(|(_, middle)| 0.0 < *middle)
         .collect();
     let share = |cells: &Vec<(Cell, f64)>| {
         let shares = cells.iter().filter_map(|(cell, v)| Some(v / middles.get(cell)?));
-        robust::median(&mut shares.collect::<Vec<_>>()).filter(|share| 0.0 < *share)
+        stats::median(&mut shares.collect::<Vec<_>>()).filter(|share| 0.0 < *share)
     };
     let mut levels: BTreeMap<usize, f64> =
         by_run.iter().filter_map(|(run, cells)| Some((*run, share(cells)?))).collect();
     let mut middle: Vec<f64> = levels.values().copied().collect();
-    let Some(middle) = robust::median(&mut middle) else { return levels };
+    let Some(middle) = stats::median(&mut middle) else { return levels };
     levels.values_mut().for_each(|share| *share /= middle);
     levels
 }

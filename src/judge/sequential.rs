@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::robust;
 use crate::model::measurement::Measurement;
 use crate::model::parsed::Parsed;
+use crate::model::stats;
 use crate::model::unit::Unit;
 
 /// The loss that must be told from none: a little less than one link of 18.
@@ -130,8 +130,8 @@ pub fn undecided(paths: &[PathReadings]) -> Vec<usize> {
     let mut steps = BTreeSet::new();
     for paths in groups.values() {
         let mut middles: Vec<f64> =
-            paths.iter().filter_map(|p| robust::median(&mut p.values.clone())).collect();
-        let reference = robust::median(&mut middles).filter(|m| 0.0 < *m);
+            paths.iter().filter_map(|p| stats::median(&mut p.values.clone())).collect();
+        let reference = stats::median(&mut middles).filter(|m| 0.0 < *m);
         // Two paths cannot say which of them is as it must be.
         let Some(reference) = reference.filter(|_| 2 < middles.len()) else {
             steps.extend(paths.iter().map(|p| p.step));
@@ -151,10 +151,10 @@ pub fn undecided(paths: &[PathReadings]) -> Vec<usize> {
 /// Relative standard deviation of one reading: from repeated ones where there
 /// are any, else from the spread of the paths.
 fn sigma(paths: &[&PathReadings], middles: &[f64], reference: f64) -> f64 {
-    let repeated = robust::repeat_sigma(paths.iter().map(|p| p.values.as_slice()));
+    let repeated = stats::repeat_sigma(paths.iter().map(|p| p.values.as_slice()));
     let spread = repeated.or_else(|| {
         let shares: Vec<f64> = middles.iter().map(|m| m / reference).collect();
-        if shares.len() < FEWEST { None } else { robust::spread(&shares, 1.0) }
+        if shares.len() < FEWEST { None } else { stats::spread(&shares, 1.0) }
     });
     spread.unwrap_or(ASSUMED_SIGMA).max(LEAST_SIGMA)
 }
@@ -164,7 +164,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::judge::robust::chance::Normals;
+    use crate::model::stats::normals::Normals;
 
     /// Mean number of readings until decided, and the share of wrong decisions.
     fn simulated(sigma: f64, share: f64) -> (f64, f64) {

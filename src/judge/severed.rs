@@ -17,9 +17,9 @@ use super::island::Island;
 use super::island::PairReading;
 use super::membership::Connected;
 use super::membership::Reach;
-use super::robust;
 use super::senders;
 use crate::model::id::NodeName;
+use crate::model::stats;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -354,7 +354,7 @@ fn typical_between(
     let expected =
         (0..island.groups.len()).find_map(|g| island.expected_level(g)).map(|(value, _)| value);
     let mut all: Vec<f64> = island.directed.iter().map(|r| r.value).collect();
-    let upper = robust::quantile(&mut all, 0.9).unwrap_or(0.0);
+    let upper = stats::quantile(&mut all, 0.9).unwrap_or(0.0);
     let level = Reference::Peers { level: upper, expected: None };
-    (robust::median(&mut values), expected.map_or(level, Reference::Expected))
+    (stats::median(&mut values), expected.map_or(level, Reference::Expected))
 }

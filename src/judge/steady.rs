@@ -16,8 +16,8 @@ use super::island::Island;
 use super::ledger::Ledger;
 use super::level::SMALLEST_FLEET;
 use super::peel;
-use super::robust;
 use crate::model::id::NodeName;
+use crate::model::stats;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -86,10 +86,10 @@ fn gpus(island: &Island<'_>, fabric: &Fabric, ledger: &mut Ledger) -> Option<f64
     let cells = cells(fabric);
     let shown: Vec<Shown> = (0..island.gpus.len()).filter_map(|gpu| shown(gpu, &cells)).collect();
     let mut spreads: Vec<f64> = shown.iter().map(|s| s.spread).collect();
-    let usual = robust::median(&mut spreads).map(|s| s.max(peel::LEAST_SIGMA))?;
+    let usual = stats::median(&mut spreads).map(|s| s.max(peel::LEAST_SIGMA))?;
     let falls: Vec<f64> = shown.iter().map(|s| fall(&s.trend)).collect();
     // What all of them do is the instrument's, or the room's.
-    let common = robust::median(&mut falls.clone()).unwrap_or(0.0);
+    let common = stats::median(&mut falls.clone()).unwrap_or(0.0);
     for (shown, fall) in shown.iter().zip(falls) {
         let own = fall - common;
         #[expect(clippy::cast_precision_loss, reason = "a count of partners")]
@@ -116,7 +116,7 @@ fn noisy(usual: &[(&Island<'_>, f64)], ledger: &mut Ledger) {
     }
     for (platform, islands) in platforms {
         let mut spreads: Vec<f64> = islands.iter().map(|(_, spread)| *spread).collect();
-        let fleet = robust::median(&mut spreads).filter(|_| SMALLEST_FLEET <= islands.len());
+        let fleet = stats::median(&mut spreads).filter(|_| SMALLEST_FLEET <= islands.len());
         let is_noisy = |spread: f64| {
             EVERYWHERE < spread || fleet.is_some_and(|f| NOTEWORTHY.max(TIMES * f) < spread)
         };
@@ -193,7 +193,7 @@ fn cells(fabric: &Fabric) -> Vec<Cell> {
     }
     let often = values.into_iter().filter(|(_, values)| FEWEST_READINGS <= values.len());
     let cell = |((group, src, dst), values): ((usize, usize, usize), Vec<f64>)| {
-        let middle = robust::median(&mut values.clone()).filter(|m| 0.0 < *m)?;
+        let middle = stats::median(&mut values.clone()).filter(|m| 0.0 < *m)?;
         let level = fabric.peeled.levels.get(group).filter(|l| l.is_finite() && 0.0 < **l)?;
         let best = values.iter().copied().fold(f64::NEG_INFINITY, f64::max) / level;
         let shares = values.into_iter().map(|v| v / middle).collect();
@@ -213,15 +213,15 @@ fn shown(gpu: usize, cells: &[Cell]) -> Option<Shown> {
     if partners.len() < FEWEST_PARTNERS {
         return None;
     }
-    let at = |k: usize| robust::median(&mut own.iter().map(|c| c.shares[k]).collect::<Vec<_>>());
+    let at = |k: usize| stats::median(&mut own.iter().map(|c| c.shares[k]).collect::<Vec<_>>());
     // A cell scatters as far as its outer readings are apart; the middle of
     // all cells is not moved by one bad partner.
     let range = |c: &&Cell| {
         let high = c.shares.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         high - c.shares.iter().copied().fold(f64::INFINITY, f64::min)
     };
-    let spread = robust::median(&mut own.iter().map(range).collect::<Vec<_>>())?;
-    let peak = robust::median(&mut own.iter().map(|c| c.best).collect::<Vec<_>>())?;
+    let spread = stats::median(&mut own.iter().map(range).collect::<Vec<_>>())?;
+    let peak = stats::median(&mut own.iter().map(|c| c.best).collect::<Vec<_>>())?;
     Some(Shown {
         gpu,
         spread,

@@ -16,9 +16,9 @@ use super::network;
 use super::peel;
 use super::rails::Rail;
 use super::rails::ordered;
-use super::robust;
 use super::steady;
 use crate::model::id::NodeName;
+use crate::model::stats;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -80,7 +80,7 @@ pub(super) fn judge(
     }
     let mut falls: Vec<f64> = paths.iter().map(|p| steady::fall(&p.trend)).collect();
     // What all of them do is the network's, or the room's.
-    let common = robust::median(&mut falls).filter(|_| 2 * FEWEST_PATHS <= paths.len());
+    let common = stats::median(&mut falls).filter(|_| 2 * FEWEST_PATHS <= paths.len());
     let common = common.unwrap_or(0.0);
     let says: Vec<Option<Unsteady>> = paths.iter().map(|p| unsteady(p, common, sigma)).collect();
     let mut told: BTreeSet<usize> = BTreeSet::new();
@@ -139,14 +139,14 @@ fn path(ends: (usize, usize), cells: &[Vec<f64>]) -> Option<Path> {
     }
     let middles: Option<Vec<f64>> = cells
         .iter()
-        .map(|values| robust::median(&mut values.clone()).filter(|m| 0.0 < *m))
+        .map(|values| stats::median(&mut values.clone()).filter(|m| 0.0 < *m))
         .collect();
     let middles = middles?;
     let mut spreads: Vec<f64> = cells
         .iter()
         .zip(&middles)
         .filter_map(|(values, middle)| {
-            let at = |q| robust::quantile(&mut values.clone(), q);
+            let at = |q| stats::quantile(&mut values.clone(), q);
             Some((at(0.75)? - at(0.25)?) / middle)
         })
         .collect();
@@ -159,8 +159,8 @@ fn path(ends: (usize, usize), cells: &[Vec<f64>]) -> Option<Path> {
         shares.fold(f64::NEG_INFINITY, f64::max)
     };
     let bests = cells.iter().map(|v| v.iter().copied().fold(f64::NEG_INFINITY, f64::max));
-    let peak = robust::median(&mut bests.collect::<Vec<_>>())?;
-    let middle = robust::median(&mut middles.clone())?;
+    let peak = stats::median(&mut bests.collect::<Vec<_>>())?;
+    let middle = stats::median(&mut middles.clone())?;
     Some(Path { ends, spread, trend: (0..readings).map(at).collect(), peak, middle })
 }
 
@@ -188,7 +188,7 @@ fn enter(rail: &Rail<'_>, paths: &[&Path], kind: Unsteady, locus: Locus, ledger:
     let (class, said, rule, ratio) = match kind {
         Unsteady::Falls => {
             let mut falls: Vec<f64> = paths.iter().map(|p| steady::fall(&p.trend)).collect();
-            let fall = robust::median(&mut falls).unwrap_or(0.0);
+            let fall = stats::median(&mut falls).unwrap_or(0.0);
             let readings = paths.iter().map(|p| p.trend.len()).min().unwrap_or(0);
             (
                 steady::DRIFTING,
@@ -204,7 +204,7 @@ fn enter(rail: &Rail<'_>, paths: &[&Path], kind: Unsteady, locus: Locus, ledger:
         }
         Unsteady::Scatters => {
             let mut spreads: Vec<f64> = paths.iter().map(|p| p.spread).collect();
-            let spread = robust::median(&mut spreads).unwrap_or(0.0);
+            let spread = stats::median(&mut spreads).unwrap_or(0.0);
             (
                 steady::UNSTABLE,
                 format!(

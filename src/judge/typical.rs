@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 
 use super::collective;
 use super::fabric;
-use super::robust;
 use crate::model::cell::Cell;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
+use crate::model::stats;
 use crate::thresholds::CollectiveExpectation;
 use crate::thresholds::Conditions;
 use crate::thresholds::Expectation;
@@ -180,7 +180,7 @@ fn level<'p>(
     if nodes < FEWEST_NODES || numbers.len() < FEWEST_NUMBERS {
         return Err(few);
     }
-    let Some(value) = robust::median(numbers) else { return Err(few) };
+    let Some(value) = stats::median(numbers) else { return Err(few) };
     if let Some(floor) =
         expected.floor.filter(|floor| expected.unit.is_bandwidth() && value < *floor)
     {
@@ -196,7 +196,7 @@ fn level<'p>(
 
 /// How far numbers scatter around their median, and the tolerance that this asks for.
 fn room(numbers: &[f64], value: f64, before: f64) -> (f64, f64) {
-    let scatter = robust::spread(numbers, value).unwrap_or(0.0) / value;
+    let scatter = stats::spread(numbers, value).unwrap_or(0.0) / value;
     // Rounded up to half a per cent: a number for people.
     let asked = (scatter * DEVIATIONS * 200.0).ceil() / 200.0;
     (scatter, asked.clamp(SMALLEST_TOLERANCE, before.max(SMALLEST_TOLERANCE)))
@@ -238,7 +238,7 @@ pub fn collectives<'p>(
         |(expected, mut numbers, nodes): (&'p CollectiveExpectation, Vec<f64>, BTreeSet<_>)| {
             let few = Refusal::TooFew { nodes: nodes.len(), numbers: numbers.len() };
             let enough = FEWEST_RUNS <= numbers.len() && FEWEST_NODES <= nodes.len();
-            let busbw = robust::median(&mut numbers).filter(|_| enough).ok_or((expected, few))?;
+            let busbw = stats::median(&mut numbers).filter(|_| enough).ok_or((expected, few))?;
             if let Some(floor) = expected.floor.filter(|floor| busbw < *floor) {
                 return Err((expected, Refusal::BelowFloor { value: busbw, floor }));
             }

@@ -5,7 +5,7 @@
 
 use super::LaunchError;
 use super::slurm::Slurm;
-use crate::inventory::hostlist;
+use crate::model::hostlist;
 
 /// Variables that tell a step how large it is. srun takes them for options of
 /// its own, and a worker's step has one node: "Only allocated 1 nodes asked for

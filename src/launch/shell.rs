@@ -87,7 +87,7 @@ pub fn argv(program: &[String], said: Option<bool>, words: &[&str]) -> Result<Ve
         return Err(format!(
             "not said: {:?} has what a shell would run, and nothing tells whether one reads the words behind {:?}; \
              [sources.slurm] remote_shell = true (as behind ssh) or false says it",
-            crate::measure::text::clean(word),
+            crate::model::text::clean(word),
             program.join(" ")
         ));
     }

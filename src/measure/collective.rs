@@ -16,7 +16,6 @@ use super::Input;
 use super::nccl;
 use super::probed::Page;
 use super::probed::Reader;
-use super::text;
 use crate::model::collective::COLLECTIVE_FORMAT;
 use crate::model::collective::CollectivePoint;
 use crate::model::measurement::Measurement;
@@ -26,6 +25,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text;
 use crate::model::unit::Unit;
 
 /// What all versions of the format begin with.

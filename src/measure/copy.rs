@@ -16,13 +16,13 @@ use super::Confidence;
 use super::Input;
 use super::probed::Page;
 use super::probed::Reader;
-use super::text;
 use crate::model::copy::COPY_FORMAT;
 use crate::model::measurement::Matrix;
 use crate::model::measurement::Measurement;
 use crate::model::parsed::Parsed;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text;
 use crate::model::unit::Unit;
 
 /// What all versions of the format begin with.

@@ -22,6 +22,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text::clean;
 
 /// The key of the diagnostic up to DCGM 3 and from DCGM 4 on (`NVVS_NAME`).
 const KEYS: &[&str] = &["DCGM GPU Diagnostic", "DCGM Diagnostic"];
@@ -217,7 +218,7 @@ fn read_result(result: &Map<String, Value>, test: &str, category: Option<&str>) 
     let status = result.get("status").and_then(Value::as_str).unwrap_or_default();
     // A byte was lost in it: what is left must not pass for a status.
     let status = if status.contains('\u{fffd}') { "damaged" } else { status };
-    let status = text::clean(status).to_ascii_lowercase();
+    let status = clean(status).to_ascii_lowercase();
     let mut messages = Vec::new();
     let (gpus, other) = parts(result);
     // What went wrong first, then remarks.
@@ -284,7 +285,7 @@ fn add_ids(value: &Value, ids: &mut Vec<u32>) {
 fn add_messages(value: Option<&Value>, messages: &mut Vec<String>) {
     match value {
         Some(Value::String(text)) if messages.len() < MOST_MESSAGES => {
-            let text = text::clean(text);
+            let text = clean(text);
             if !text.is_empty() {
                 messages.push(text);
             }
@@ -296,7 +297,7 @@ fn add_messages(value: Option<&Value>, messages: &mut Vec<String>) {
 }
 
 fn string(map: &Map<String, Value>, key: &str) -> Option<String> {
-    map.get(key).and_then(Value::as_str).map(text::clean).filter(|t| !t.is_empty())
+    map.get(key).and_then(Value::as_str).map(clean).filter(|t| !t.is_empty())
 }
 
 #[cfg(test)]

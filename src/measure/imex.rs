@@ -26,6 +26,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text::clean;
 
 /// What `-q` prints, from the list in NVIDIA's DCGM (`DcgmImexManager`).
 const DAEMON_STATES: &[&str] = &[
@@ -157,7 +158,7 @@ fn read_json(document: &Document, parsed: &mut Parsed) {
     let nodes = root.get("nodes").and_then(Value::as_object).unwrap_or(&empty);
     for (key, node) in nodes {
         let Some((index, node)) = index(key).zip(node.as_object()) else {
-            let detail = format!("node {} cannot be read", text::clean(key));
+            let detail = format!("node {} cannot be read", clean(key));
             parsed.problems.push(Problem::new(ProblemKind::Unrecognised, detail));
             continue;
         };
@@ -171,7 +172,7 @@ fn read_json(document: &Document, parsed: &mut Parsed) {
                     connections.insert(peer, status);
                 }
                 None => {
-                    let peer = text::clean(peer);
+                    let peer = clean(peer);
                     truncated(parsed, format!("node {index} to {peer}: no state"), None);
                 }
             }
@@ -198,7 +199,7 @@ fn read_json(document: &Document, parsed: &mut Parsed) {
 }
 
 fn string(map: &Map<String, Value>, key: &str) -> Option<String> {
-    map.get(key).and_then(Value::as_str).map(text::clean).filter(|t| !t.is_empty())
+    map.get(key).and_then(Value::as_str).map(clean).filter(|t| !t.is_empty())
 }
 
 /// The number of a node.
@@ -224,7 +225,7 @@ fn node_line(text: &str) -> Option<(u32, &str)> {
 fn read_node(index: u32, rest: &str) -> (ImexNode, bool) {
     let local = rest.trim_start().starts_with('*');
     let mut node = ImexNode { index, ..ImexNode::default() };
-    let said = |text: &str| Some(text::clean(text)).filter(|t| !t.is_empty());
+    let said = |text: &str| Some(clean(text)).filter(|t| !t.is_empty());
     let fields = rest.trim().trim_start_matches(['-', '*']);
     for field in fields.split(" - ") {
         let field = field.trim_matches(|c: char| c.is_whitespace() || c == '*');
@@ -288,18 +289,17 @@ impl Listing {
         } else if let Some(state) = text.strip_prefix(STATE) {
             self.in_table = false;
             // More may stand behind it where another output follows at once.
-            self.imex.status =
-                state.split_whitespace().next().map(text::clean).filter(|s| is_state(s));
+            self.imex.status = state.split_whitespace().next().map(clean).filter(|s| is_state(s));
         } else if line.is_elision() {
             truncated(parsed, "lines were left out here", Some(line.number));
         } else if self.in_legend && text.contains(" - ") {
             self.legend(text);
         } else if is_timestamp(text) {
-            self.imex.timestamp = Some(text::clean(text));
+            self.imex.timestamp = Some(clean(text));
         } else if self.in_table && !text.is_empty() {
             self.row(text, line, parsed);
         } else if self.imex.status.is_none() && is_failure(text) {
-            let problem = Problem::new(ProblemKind::Error, text::clean(text));
+            let problem = Problem::new(ProblemKind::Error, clean(text));
             parsed.problems.push(problem.at(line.number));
         }
     }
@@ -328,7 +328,7 @@ impl Listing {
         let name = name.split(" - ").next().unwrap_or_default();
         let words: Vec<String> = name.split_whitespace().map(str::to_ascii_uppercase).collect();
         if !letter.is_empty() && letter.chars().count() <= 3 && !words.is_empty() {
-            self.legend.insert(text::clean(letter), text::clean(&words.join("_")));
+            self.legend.insert(clean(letter), clean(&words.join("_")));
         }
     }
 
@@ -370,7 +370,7 @@ impl Listing {
                     connections.insert(*to, state);
                 }
                 None => {
-                    let letter = text::clean(letter);
+                    let letter = clean(letter);
                     let detail = format!("{from} to {to}: {letter} is in no legend");
                     let problem = Problem::new(ProblemKind::Unrecognised, detail);
                     parsed.problems.push(problem.at(line.number));

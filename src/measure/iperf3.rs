@@ -33,6 +33,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text::clean;
 use crate::model::unit::Unit;
 
 /// Bits per second in a GB/s.
@@ -146,14 +147,14 @@ fn conclude(parsed: &mut Parsed, line: u32) {
 }
 
 fn failed(said: &str, line: u32, parsed: &mut Parsed) {
-    let said = text::clean(said);
+    let said = clean(said);
     let said = if said.is_empty() { "the tool reports an error".to_owned() } else { said };
     parsed.problems.push(Problem::new(ProblemKind::Error, said).at(line));
 }
 
 fn start(start: &Value, parsed: &mut Parsed) {
     let version = start["version"].as_str().and_then(|v| v.strip_prefix("iperf "));
-    parsed.tool_version = version.map(text::clean);
+    parsed.tool_version = version.map(clean);
     let connected = &start["connected"][0];
     let test = &start["test_start"];
     let fields = [
@@ -168,7 +169,7 @@ fn start(start: &Value, parsed: &mut Parsed) {
     ];
     for (key, value) in fields {
         let said = match value {
-            Value::String(said) => text::clean(said),
+            Value::String(said) => clean(said),
             Value::Number(number) => number.to_string(),
             _ => continue,
         };
@@ -253,7 +254,7 @@ fn printed(input: &Input<'_>) -> Parsed {
         let text = line.trimmed();
         last = line.number;
         if let Some(version) = text.strip_prefix("iperf ").filter(|v| v.starts_with('3')) {
-            parsed.tool_version = Some(text::clean(version));
+            parsed.tool_version = Some(clean(version));
         } else if text.starts_with("Reverse mode") {
             reverse = true;
         } else if text == "iperf Done." {

@@ -35,6 +35,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text::clean;
 
 /// One output, decoded once and offered to every parser.
 #[derive(Debug)]
@@ -158,7 +159,7 @@ pub fn read_hosts(bytes: &[u8]) -> Vec<(String, Parsed)> {
     let read = hosts.into_iter().map(|(host, lines)| {
         let text: String = lines.iter().flat_map(|line| [line.text, "\n"]).collect();
         (
-            text::clean(host),
+            clean(host),
             finished(read_input(&Input { text: &text, lines, by_connection: false }, |_| true)),
         )
     });
@@ -197,13 +198,13 @@ fn read_input(input: &Input<'_>, is_wanted: impl Fn(Tool) -> bool) -> Parsed {
         input.lines.iter().filter_map(|line| Some((line.number, line.host?))).collect();
     for problem in parsed.problems.iter_mut().filter(|problem| problem.host.is_none()) {
         let host = problem.line.and_then(|line| hosts.get(&line));
-        problem.host = host.map(|host| text::clean(host)).filter(|host| !host.is_empty());
+        problem.host = host.map(|host| clean(host)).filter(|host| !host.is_empty());
     }
     let mut roster = roster::Roster::of_hosts(&parsed.facts);
     let mut last = None;
     for host in input.lines.iter().filter_map(|line| line.host) {
         if last != Some(host) {
-            roster.host(&mut parsed.facts, &text::clean(host));
+            roster.host(&mut parsed.facts, &clean(host));
         }
         last = Some(host);
     }

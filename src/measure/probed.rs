@@ -16,7 +16,6 @@ use serde_json::Value;
 use super::Input;
 use super::json;
 use super::json::Document;
-use super::text;
 use crate::model::facts::Device;
 use crate::model::facts::Rank;
 use crate::model::id::NodeName;
@@ -28,6 +27,7 @@ use crate::model::probed::GpuState;
 use crate::model::probed::ProbeProblem;
 use crate::model::probed::ProbedGpu;
 use crate::model::probed::ProbedRank;
+use crate::model::text;
 
 /// More documents than nodes take part in anything.
 const MOST_DOCUMENTS: usize = 10_000;

@@ -13,13 +13,13 @@ use super::CERTAIN;
 use super::Confidence;
 use super::Input;
 use super::json;
-use super::text;
 use crate::model::measurement::Matrix;
 use crate::model::measurement::Measurement;
 use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text;
 use crate::model::unit::Unit;
 
 /// The format that is read here.

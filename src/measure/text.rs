@@ -185,48 +185,6 @@ pub fn integer(word: &str) -> Option<u64> {
     digits.then(|| word.parse().ok()).flatten()
 }
 
-/// Control characters, line separators, and the invisible format characters
-/// that reorder or hide text (UAX #9 explicit formatting, zero width, tags).
-pub fn steers(c: char) -> bool {
-    c.is_control()
-        || matches!(
-            c,
-            '\u{ad}'
-                | '\u{61c}'
-                | '\u{180e}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}'
-                | '\u{fff9}'..='\u{fffb}'
-                | '\u{fffe}'
-                | '\u{ffff}'
-                | '\u{e0000}'..='\u{e007f}'
-        )
-}
-
-/// A name or a fact from a file, safe to show: nothing that [`steers`], blanks
-/// folded, at most 200 characters.
-pub fn clean(text: &str) -> String {
-    const LONGEST: usize = 200;
-    let mut out = String::with_capacity(text.len().min(LONGEST));
-    for word in text.split_whitespace() {
-        if !out.is_empty() {
-            out.push(' ');
-        }
-        // A log may be one word, or a million of them.
-        out.extend(word.chars().filter(|c| !steers(*c) && *c != '\u{fffd}').take(LONGEST + 1));
-        if 4 * LONGEST < out.len() {
-            break;
-        }
-    }
-    if let Some((at, _)) = out.char_indices().nth(LONGEST) {
-        out.truncate(at);
-        out.push('…');
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -280,12 +238,5 @@ mod tests {
         for word in ["inf", "nan", "N/A", "1e999", "+1", ".5", "1_0", "", "-", "0x1f", "1.2.3"] {
             assert_eq!(number(word), None, "{word}");
         }
-    }
-
-    #[test]
-    fn shown_text_has_no_control_characters_and_an_end() {
-        assert_eq!(clean("a\u{0}b\t c\n"), "ab c");
-        assert_eq!(clean("n\u{202e}1\u{200b}\u{9b}2"), "n12");
-        assert_eq!(clean(&"x".repeat(500)).chars().count(), 201);
     }
 }

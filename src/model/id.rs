@@ -1,6 +1,6 @@
 //! Names of things: nodes, domains, GPUs. Cheap to clone, ordered for output.
 //!
-//! No parsing of host lists here (that is `inventory::hostlist`).
+//! No parsing of host lists here (that is `model::hostlist`).
 
 use std::fmt;
 use std::sync::Arc;

@@ -18,7 +18,7 @@ use super::Kind;
 use super::Target;
 use super::secret::hidden;
 use super::secret::place;
-use crate::measure::text::clean;
+use crate::model::text::clean;
 use crate::sources::tls;
 
 /// The first wait between two attempts, and the longest.

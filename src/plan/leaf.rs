@@ -8,11 +8,11 @@
 
 use std::collections::BTreeMap;
 
-use super::chance::Chance;
-use super::tournament;
-use super::tournament::Pair;
+use crate::model::chance::Chance;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
+use crate::model::tournament;
+use crate::model::tournament::Pair;
 
 /// The leaves of the nodes 0..n.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 //! Pure: claims, probes and a profile in, one [`Plan`] out. A plan is never
 //! changed after it was made; whatever of it was not done shows as unknown.
 
-mod chance;
 mod command;
 mod confirm;
 pub mod cost;
@@ -18,7 +17,6 @@ mod soak;
 pub mod stalest;
 mod sweep;
 pub mod tenants;
-pub mod tournament;
 
 #[cfg(test)]
 mod confirm_tests;

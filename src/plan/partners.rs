@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::chance::Chance;
+use crate::model::chance::Chance;
 use crate::model::id::NodeName;
 
 /// Partners more than usual where one of them is not cleared: two that are bad must not be

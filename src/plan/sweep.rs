@@ -4,19 +4,19 @@ use super::Plan;
 use super::Request;
 use super::Round;
 use super::Skipped;
-use super::chance::Chance;
 use super::command::Ground;
 use super::command::Omitted;
 use super::command::Place;
 use super::coverage;
 use super::leaf::Leaves;
-use super::tournament;
+use crate::model::chance::Chance;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::ClaimedRail;
 use crate::model::id::NodeName;
 use crate::model::probe::Grain;
 use crate::model::probe::Probe;
 use crate::model::probe::ProbeScope;
+use crate::model::tournament;
 
 /// The stage of the fast sweep across nodes.
 pub(super) const FAST: u8 = 2;

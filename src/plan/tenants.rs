@@ -8,9 +8,9 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use crate::inventory::hostlist;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
+use crate::model::hostlist;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::said::GroupKind;

@@ -31,9 +31,9 @@ use serde_json::Value;
 use sha2::Digest;
 use sha2::Sha256;
 
-use crate::measure::text::clean;
 use crate::model::signature;
 use crate::model::signature::Signature;
+use crate::model::text::clean;
 
 /// The field that a signature is in.
 pub const FIELD: &str = "signature";

@@ -21,13 +21,13 @@ use super::plain::percent;
 use super::plain::plain;
 use super::plain::quantity;
 use super::xml::Xml;
-use crate::inventory::hostlist;
 use crate::model::acceptance::Acceptance;
 use crate::model::acceptance::Accepted;
 use crate::model::acceptance::BurnInRound;
 use crate::model::acceptance::BurnInState;
 use crate::model::acceptance::NodeAcceptance;
 use crate::model::comparison::Comparison;
+use crate::model::hostlist;
 use crate::model::run::simulated;
 use crate::model::verdict::Outcome;
 

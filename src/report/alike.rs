@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::plain::plain;
-use crate::inventory::hostlist;
+use crate::model::hostlist;
 
 /// What stands for the name of the one node that a text is about.
 const NODE: &str = "\u{1}";

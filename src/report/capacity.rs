@@ -20,7 +20,7 @@ use crate::act::capacity::Outlook;
 use crate::act::capacity::Survey;
 use crate::act::capacity::Surveyed;
 use crate::act::capacity::percent;
-use crate::inventory::hostlist;
+use crate::model::hostlist;
 
 /// Blocks that are shown before the rest is only counted.
 const MOST: usize = 40;

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use crate::measure::text::steers;
+use crate::model::text::steers;
 use crate::model::unit::Unit;
 use crate::model::verdict::Locus;
 

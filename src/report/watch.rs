@@ -1,6 +1,6 @@
 //! What the standing gate tells, in lines for people.
 
-use crate::inventory::hostlist;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::watch::JobLine;
 use crate::model::watch::WatchEvent;

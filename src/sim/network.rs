@@ -16,7 +16,7 @@ use super::fabric::Node;
 use super::fault::Way;
 use super::platform::Hardware;
 use super::scenario::Scenario;
-use crate::inventory::hostlist;
+use crate::model::hostlist;
 
 /// What TCP delivers of a line rate: frames of 1,500 bytes carry 1,448 bytes
 /// and take 1,538 on the wire (Ethernet, IPv4, TCP with timestamps). Simulated

@@ -24,7 +24,7 @@ use super::tooling::Format;
 use super::tooling::Nvbandwidth;
 use super::tooling::Tools;
 use super::unwell;
-use crate::inventory::hostlist;
+use crate::model::hostlist;
 
 /// One scenario file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

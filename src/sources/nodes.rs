@@ -18,7 +18,6 @@ use crate::exec::Setting;
 use crate::inventory::node_facts;
 use crate::launch::Launcher;
 use crate::launch::held::Held;
-use crate::measure::text::clean;
 use crate::model::id::NodeName;
 use crate::model::node_facts::NODE_FACTS_FORMAT;
 use crate::model::node_facts::NodeFacts;
@@ -26,6 +25,7 @@ use crate::model::raw::Ending;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 use crate::model::said::SourceKind;
+use crate::model::text::clean;
 
 /// What this source is called.
 const PLACE: &str = "fabricgate node facts";

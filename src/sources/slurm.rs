@@ -15,11 +15,11 @@ use crate::exec::Finished;
 use crate::exec::Request;
 use crate::inventory::slurm;
 use crate::launch::shell;
-use crate::measure::text::clean;
 use crate::model::raw::Ending;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 use crate::model::said::SourceKind;
+use crate::model::text::clean;
 use crate::model::words;
 
 /// How the controller is asked.

@@ -28,10 +28,10 @@ use super::http::Cut;
 use super::slurm::kind_of;
 use super::tls;
 use crate::inventory::slurm;
-use crate::measure::text::clean;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 use crate::model::said::SourceKind;
+use crate::model::text::clean;
 
 /// Versions of the interface that are known, newest first. Slurm 24.11 speaks
 /// v0.0.40 to 42, 25.05 to 43, 25.11 41 to 44, 26.05 42 to 45.

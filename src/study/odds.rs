@@ -10,9 +10,9 @@ use statrs::distribution::ContinuousCDF;
 use statrs::distribution::Normal;
 
 use super::world::DIPS;
-use crate::judge::robust;
 use crate::judge::sequential;
 use crate::judge::sequential::Decision;
+use crate::model::stats;
 
 /// Racks of 72 GPUs in 7,200, and days of a year.
 const SWEEPS: f64 = 100.0 * 365.0;
@@ -49,12 +49,12 @@ impl Odds {
     /// At this relative standard deviation of a reading.
     pub fn of(sigma: f64) -> Self {
         let looks = PARTNERS.map(|partners| {
-            let error = robust::median_error(sigma, partners as usize);
-            robust::median_chance(low(sigma, LINE.max(ERRORS * error)), partners)
+            let error = stats::median_error(sigma, partners as usize);
+            stats::median_chance(low(sigma, LINE.max(ERRORS * error)), partners)
         });
         let ends = 2.0 * GPUS as f64;
         let cells = GPUS * PARTNERS[0] as usize;
-        let line = LINE.max(robust::family_z(cells, FAMILY_ERROR) * sigma);
+        let line = LINE.max(stats::family_z(cells, FAMILY_ERROR) * sigma);
         let dip = low(sigma, line);
         // Low in all readings: the sequential test takes three of either
         // direction, and they agree; or more, as far apart as they are.
@@ -83,12 +83,12 @@ fn low(sigma: f64, line: f64) -> f64 {
 /// five must be low for the middle of them to be.
 fn end_again(sigma: f64) -> f64 {
     let partners = PARTNERS[1];
-    let line = LINE.max(ERRORS * robust::median_error(sigma, partners as usize));
+    let line = LINE.max(ERRORS * stats::median_error(sigma, partners as usize));
     let one = low(sigma, line);
     let is_read_again = sequential::decide(&[1.0 - line], sigma) == Decision::Undecided;
     let pairs = MOST_READINGS * (MOST_READINGS - 1.0) / 2.0;
     let cell = if is_read_again { (pairs * one.powi(2)).min(one) } else { one };
-    robust::median_chance(cell, partners)
+    stats::median_chance(cell, partners)
 }
 
 /// Chance that three dips are as deep as each other within their noise: the
@@ -152,9 +152,9 @@ mod tests {
         for sweep in 0..40_000 {
             let mut all: Vec<f64> =
                 (0..17).map(|at| noise.factor(key.with(sweep).with(at))).collect();
-            low_ones += u32::from(robust::median(&mut all).expect("values") < 0.985);
+            low_ones += u32::from(stats::median(&mut all).expect("values") < 0.985);
         }
-        let computed = robust::median_chance(low(0.03, 0.015), 17);
+        let computed = stats::median_chance(low(0.03, 0.015), 17);
         let counted = f64::from(low_ones) / 40_000.0;
         assert!((counted / computed - 1.0).abs() < 0.1, "{counted} {computed}");
     }

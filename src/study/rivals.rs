@@ -11,8 +11,8 @@ use super::instrument::Instrument;
 use super::instrument::Sample;
 use super::sweep::Swept;
 use super::world::World;
-use crate::judge::robust;
 use crate::model::id::NodeName;
+use crate::model::stats;
 use crate::plan::Step;
 
 /// What a fixed floor and a pair that is tested again must reach.
@@ -37,8 +37,8 @@ pub(super) fn accuse(
         units.iter().filter(|(_, value)| **value < line).map(|(unit, _)| *unit).collect()
     };
     let mut values: Vec<f64> = units.values().copied().collect();
-    let median = robust::median(&mut values).unwrap_or(0.0);
-    let quartiles = [0.25, 0.75].map(|q| robust::quantile(&mut values, q).unwrap_or(0.0));
+    let median = stats::median(&mut values).unwrap_or(0.0);
+    let quartiles = [0.25, 0.75].map(|q| stats::quantile(&mut values, q).unwrap_or(0.0));
     let fence = |times: f64| quartiles[0] - times * (quartiles[1] - quartiles[0]);
     let (retest, readings) = retest(world, expected * FLOOR, swept, instrument);
     let accused = [
@@ -60,7 +60,7 @@ fn medians(samples: &[Sample]) -> BTreeMap<usize, f64> {
         }
     }
     all.into_iter()
-        .filter_map(|(unit, mut values)| Some((unit, robust::median(&mut values)?)))
+        .filter_map(|(unit, mut values)| Some((unit, stats::median(&mut values)?)))
         .collect()
 }
 

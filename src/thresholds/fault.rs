@@ -8,6 +8,8 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+use crate::model::text::edits;
+
 /// The longest excerpt that is shown; a longer line is cut behind it.
 const LONGEST_EXCERPT: usize = 160;
 
@@ -102,26 +104,10 @@ pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) ->
     }
     candidates
         .into_iter()
-        .map(|candidate| (distance(word, candidate), candidate))
+        .map(|candidate| (edits(word, candidate), candidate))
         .filter(|(edits, _)| *edits <= (length / 3).max(1))
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, candidate)| candidate)
-}
-
-/// Levenshtein distance, row by row.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use std::time::Duration;
 use std::time::Instant;
 
 use fabricgate::act::reason;
-use fabricgate::inventory::hostlist;
+use fabricgate::model::hostlist;
 use rustix::process::Signal;
 use serde_json::Value;
 use serde_json::json;

@@ -8,12 +8,12 @@ use std::path::PathBuf;
 
 use fabricgate::cli::config;
 use fabricgate::inventory::claims_file;
-use fabricgate::inventory::hostlist;
 use fabricgate::inventory::kubernetes::compute_domains;
 use fabricgate::inventory::kubernetes::nodes;
 use fabricgate::inventory::kubernetes::topologies;
 use fabricgate::measure::json;
 use fabricgate::measure::text::decode;
+use fabricgate::model::hostlist;
 use fabricgate::model::probe::ProbeScope;
 use fabricgate::model::probe::placeholder;
 use fabricgate::model::said::Said;

@@ -5,10 +5,10 @@
 use crate::act::ledger::Ledger;
 use crate::act::standing;
 use crate::act::standing::Owner;
-use crate::measure::text::clean;
 use crate::model::kubernetes_node::Taint;
 use crate::model::kubernetes_node::UNVERIFIED;
 use crate::model::live::LiveNode;
+use crate::model::text::clean;
 
 /// Words of nodes that others keep, or that are going: whatever else is said of
 /// them, they are not measured.

@@ -15,13 +15,13 @@ use crate::act::ledger::Ledger;
 use crate::act::ledger::OwnDrain;
 use crate::act::standing;
 use crate::act::standing::Owner;
-use crate::measure::text::clean;
 use crate::model::certificate::Certificate;
 use crate::model::id::DomainName;
 use crate::model::journal::Stamp;
 use crate::model::live::LiveNode;
 use crate::model::moment::rfc3339;
 use crate::model::profile::Profile;
+use crate::model::text::clean;
 use crate::model::verdict::Outcome;
 
 /// What a node wants.

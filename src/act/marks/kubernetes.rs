@@ -8,7 +8,6 @@ use super::MarkNames;
 use crate::act::extra;
 use crate::act::label;
 use crate::act::policy::Policy;
-use crate::measure::text::clean;
 use crate::model::action::Mark;
 use crate::model::journal::Stamp;
 use crate::model::kubernetes_node::CERTIFICATE;
@@ -24,6 +23,7 @@ use crate::model::kubernetes_node::UNVERIFIED;
 use crate::model::kubernetes_node::VERDICT;
 use crate::model::kubernetes_node::VERIFIED_DOMAIN;
 use crate::model::live::LiveNode;
+use crate::model::text::clean;
 use crate::model::verdict::Outcome;
 
 /// The condition of a node that passed.

@@ -15,7 +15,7 @@ use super::Form;
 use super::Ground;
 use super::SlurmVersion;
 use super::groups;
-use crate::inventory::hostlist;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::said::Said;
 
@@ -141,5 +141,5 @@ pub(super) fn against(before: &[Fault], after: Vec<Fault>, ground: &Ground) -> V
 
 /// Names in a remark, cut where they are many.
 fn list_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    crate::measure::text::clean(&hostlist::fold(names))
+    crate::model::text::clean(&hostlist::fold(names))
 }

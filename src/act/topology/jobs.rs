@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use super::Blocks;
 use super::Proposal;
-use crate::inventory::hostlist;
 use crate::inventory::slurm::pending::PendingJob;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 
 /// The jobs that fit into the blocks of today and not into those proposed: by

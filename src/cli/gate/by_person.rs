@@ -14,7 +14,6 @@ use crate::cli::stdout::note;
 use crate::gate::journal::Journal;
 use crate::gate::reassert;
 use crate::gate::stamp;
-use crate::measure::text::clean;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionResult;
@@ -26,6 +25,7 @@ use crate::model::kubernetes_node::GATE;
 use crate::model::kubernetes_node::KubernetesMarks;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
+use crate::model::text::clean;
 
 /// Which node, and why.
 #[derive(Debug, clap::Args)]

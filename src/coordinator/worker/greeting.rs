@@ -6,7 +6,7 @@ use super::NOISE;
 use super::harmless;
 use super::last_words;
 use crate::exec::session::Output;
-use crate::measure::text::clean;
+use crate::model::text::clean;
 use crate::model::worker::FromWorker;
 use crate::model::worker::Hello;
 use crate::model::worker::PROTOCOL;

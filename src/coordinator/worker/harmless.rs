@@ -3,8 +3,8 @@
 //! Whatever a node says is text from somewhere: a process of any user gives its own
 //! name. Outputs of tools are kept as they are. Pure.
 
-use crate::measure::text::clean;
 use crate::model::raw::Ending;
+use crate::model::text::clean;
 use crate::model::worker::Done;
 use crate::model::worker::Environment;
 use crate::model::worker::FromWorker;

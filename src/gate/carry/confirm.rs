@@ -20,16 +20,16 @@ use crate::gate::scheduler::SchedulerError;
 use crate::gate::sight;
 use crate::gate::sight::Sight;
 use crate::gate::sight::sight;
-use crate::inventory::hostlist;
-use crate::measure::text;
 use crate::model::action::ActionResult;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::said::ProblemKind;
+use crate::model::text;
 
 /// How often a node is looked at, at first and at last.
 const GLANCES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 
 use super::Group;
 use crate::act::device;
-use crate::inventory::hostlist;
-use crate::measure::text;
 use crate::model::action::ActionKind;
 use crate::model::change::StateChange;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
+use crate::model::text;
 
 /// What is begun, in words: nodes of which the same is said stand together.
 pub(super) fn announced(groups: &[Group<'_>]) -> Vec<String> {

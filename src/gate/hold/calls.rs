@@ -11,18 +11,18 @@ use tokio::time::sleep;
 
 use crate::exec;
 use crate::exec::Request;
-use crate::inventory::hostlist;
 use crate::inventory::slurm::nodes;
 use crate::launch::shell;
 use crate::launch::slurm::IMMEDIATE_S;
 use crate::launch::slurm::Job;
 use crate::launch::slurm::Programs;
 use crate::launch::slurm::Slurm;
-use crate::measure::text::clean;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::raw::Ending;
+use crate::model::text::clean;
 
 /// How much longer than Slurm itself a program may take: a controller that
 /// hangs is noticed after MessageTimeout, 10 s.

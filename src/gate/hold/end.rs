@@ -24,13 +24,13 @@ use crate::gate::stamp;
 use crate::gate::stamp::age;
 use crate::launch::kubernetes::Kubernetes;
 use crate::launch::slurm::Programs;
-use crate::measure::text::clean as cleaned;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::journal::HoldKind;
 use crate::model::live::Live;
+use crate::model::text::clean as cleaned;
 
 /// How long a cancelled job may take to go: Slurm's KillWait is 30 s.
 const GOING: Duration = Duration::from_secs(60);

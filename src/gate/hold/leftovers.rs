@@ -16,9 +16,9 @@ use crate::gate::pods;
 use crate::gate::pods::Objects;
 use crate::gate::stamp;
 use crate::launch::kubernetes::Kubernetes;
-use crate::measure::text::clean as cleaned;
 use crate::model::journal::Event;
 use crate::model::journal::HoldKind;
+use crate::model::text::clean as cleaned;
 
 /// How much longer than it says something is left alone: clocks differ.
 const SLACK_S: i64 = 300;

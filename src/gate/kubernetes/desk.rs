@@ -24,8 +24,8 @@ use tokio::sync::Semaphore;
 use tokio::sync::SemaphorePermit;
 
 use crate::gate::scheduler::SchedulerError;
-use crate::measure::text::clean;
 use crate::model::said::ProblemKind;
+use crate::model::text::clean;
 use crate::sources::kubernetes::Kubernetes as Server;
 use crate::sources::kubernetes::access;
 use crate::sources::kubernetes::access::Reading;

@@ -15,7 +15,6 @@ use super::desk::Desk;
 use super::desk::Refused;
 use crate::act::label;
 use crate::act::reason;
-use crate::measure::text::clean;
 use crate::model::kubernetes_node::DEGRADED;
 use crate::model::kubernetes_node::DeviceMark;
 use crate::model::kubernetes_node::DeviceWay;
@@ -24,6 +23,7 @@ use crate::model::kubernetes_node::REASON;
 use crate::model::kubernetes_node::RUN;
 use crate::model::live::LiveNode;
 use crate::model::said::ProblemKind;
+use crate::model::text::clean;
 
 /// The group of the kinds of dynamic resource allocation.
 const GROUP: &str = "/apis/resource.k8s.io";

@@ -10,11 +10,11 @@ use kube::Client;
 use kube::api::PostParams;
 use kube::core::Request;
 
-use crate::measure::text::clean;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionRecord;
 use crate::model::action::ActionResult;
 use crate::model::live::Live;
+use crate::model::text::clean;
 use crate::sources::kubernetes::access::refusal;
 
 /// Where events about objects without a namespace live.

@@ -25,7 +25,6 @@ use crate::act::ledger::Ledger;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
 use crate::gate::scheduler::Scheduler;
-use crate::measure::text::clean;
 use crate::model::eviction::Eviction;
 use crate::model::eviction::EvictionResult;
 use crate::model::eviction::PodEviction;
@@ -36,6 +35,7 @@ use crate::model::kubernetes_node::NO_SCHEDULE;
 use crate::model::kubernetes_node::Taint;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
+use crate::model::text::clean;
 use crate::sources::kubernetes::access::refusal;
 
 /// Between two rounds of asking, where the server names no time.

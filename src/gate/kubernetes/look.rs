@@ -22,11 +22,11 @@ use crate::inventory::kubernetes::live;
 use crate::inventory::kubernetes::live::Pods;
 use crate::inventory::kubernetes::pods;
 use crate::inventory::kubernetes::pods::OnNode;
-use crate::measure::text::clean;
 use crate::model::id::NodeName;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::said::ProblemKind;
+use crate::model::text::clean;
 
 /// So many nodes are asked for one by one, each with its pods; for more, the
 /// whole lists are cheaper.

@@ -5,11 +5,11 @@
 //! they come and go all the time, and a change leaves them as they are.
 
 use crate::inventory::kubernetes::live;
-use crate::measure::text::clean;
 use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::kubernetes_node::PREFIX;
 use crate::model::kubernetes_node::Taint;
 use crate::model::live::LiveNode;
+use crate::model::text::clean;
 
 /// Why what was decided on `seen` must not be done on `now`.
 pub(super) fn moved(seen: &LiveNode, now: &LiveNode) -> Option<String> {

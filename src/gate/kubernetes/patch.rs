@@ -12,7 +12,6 @@ use serde_json::Value;
 use serde_json::json;
 
 use crate::act::words;
-use crate::measure::text::clean;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
 use crate::model::kubernetes_node::CONDITION;
@@ -30,6 +29,7 @@ use crate::model::kubernetes_node::REASON;
 use crate::model::kubernetes_node::TaintEdit;
 use crate::model::kubernetes_node::cordoned_devices;
 use crate::model::kubernetes_node::is_uuid;
+use crate::model::text::clean;
 
 /// Longest value of a label or a taint (Kubernetes' own bound).
 const LONGEST_VALUE: usize = 63;

@@ -31,13 +31,13 @@ use crate::act::reason;
 use crate::gate::scheduler::SchedulerError;
 use crate::gate::stamp;
 use crate::inventory::kubernetes::live::Pods;
-use crate::measure::text::clean;
 use crate::model::change::StateChange;
 use crate::model::id::NodeName;
 use crate::model::kubernetes_node::DeviceWay;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::said::ProblemKind;
+use crate::model::text::clean;
 
 /// How often one node is tried, whatever others write there meanwhile.
 const ATTEMPTS: u32 = 40;

@@ -20,7 +20,7 @@ use super::by_us;
 use super::lease;
 use super::micro;
 use crate::gate::stamp;
-use crate::measure::text::clean;
+use crate::model::text::clean;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::kubernetes::access;
 use crate::sources::kubernetes::access::Reading;

@@ -15,9 +15,9 @@ use super::objects::Refused;
 use crate::launch::kubernetes::manifest;
 use crate::launch::kubernetes::manifest::OWNER;
 use crate::launch::kubernetes::manifest::UNTIL;
-use crate::measure::text::clean;
 use crate::model::journal::Stamp;
 use crate::model::kubernetes_node::RUN;
+use crate::model::text::clean;
 
 /// How long deleted objects may take to go: a pod's grace, and a driver's
 /// controller that takes its finalizer away.

@@ -20,8 +20,8 @@ use tokio::time::sleep;
 use tokio::time::timeout;
 
 use crate::launch::kubernetes::Kubernetes;
-use crate::measure::text::clean;
 use crate::model::id::NodeName;
+use crate::model::text::clean;
 use crate::sources::kubernetes::Kubernetes as Server;
 use crate::sources::kubernetes::access;
 use crate::sources::kubernetes::access::Reading;

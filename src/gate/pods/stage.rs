@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use crate::launch::kubernetes::CONTAINER;
-use crate::measure::text::clean;
+use crate::model::text::clean;
 
 /// Longer reasons are read by nobody.
 const LONGEST: usize = 240;

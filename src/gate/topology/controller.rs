@@ -18,9 +18,9 @@ use crate::inventory::slurm::pending::PendingJob;
 use crate::inventory::slurm::show_topology;
 use crate::launch::shell;
 use crate::launch::slurm::Programs;
-use crate::measure::text::clean;
 use crate::model::raw::Ending;
 use crate::model::said::GroupKind;
+use crate::model::text::clean;
 use crate::model::words;
 
 /// Slurm's programs, each with words in front where it is reached through

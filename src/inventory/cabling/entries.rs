@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use crate::inventory::hostlist;
 use crate::inventory::reading::complain;
 use crate::inventory::reading::is_rdma_device;
 use crate::inventory::reading::plain;
 use crate::inventory::reading::quoted;
 use crate::model::claims::ClaimedRail;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Group;

@@ -8,10 +8,10 @@ use std::collections::BTreeSet;
 
 use super::settings::Found;
 use super::settings::Setting;
-use crate::inventory::hostlist;
 use crate::inventory::reading::complain;
 use crate::inventory::reading::node_name;
 use crate::inventory::reading::quoted;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::said::Belief;
 use crate::model::said::ProblemKind;

@@ -195,7 +195,7 @@ pub(super) fn remarks(nodes: &[(&NodeName, &Labelled)], said: &mut Said) {
         said.notes.push(format!(
             "{} of the nodes with GPUs have no label {CLIQUE}, {with} have one; without it: {}",
             without.len(),
-            crate::inventory::hostlist::fold(without.iter().copied())
+            crate::model::hostlist::fold(without.iter().copied())
         ));
     }
 }

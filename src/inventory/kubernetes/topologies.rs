@@ -241,7 +241,7 @@ fn hold(topology: &Topology, labels: &Labels, said: &mut Said) {
             "Topology {}: {} nodes carry only some of its labels and are outside it: {}",
             topology.name,
             partly.len(),
-            crate::inventory::hostlist::fold(partly.iter().copied())
+            crate::model::hostlist::fold(partly.iter().copied())
         ));
     }
     if 0 < outside {

@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use crate::inventory::hostlist;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
 use crate::model::disagreement::Side;
+use crate::model::hostlist;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 

@@ -195,7 +195,7 @@ impl Blocks<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::hostlist;
+    use crate::model::hostlist;
     use crate::model::said::SourceKind;
 
     fn block(name: &str, list: &str) -> Block {

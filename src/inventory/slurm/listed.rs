@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
-use super::super::hostlist;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;

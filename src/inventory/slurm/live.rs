@@ -10,9 +10,9 @@ use std::collections::btree_map::Entry;
 
 use serde_json::Value;
 
-use super::super::hostlist;
 use super::answer;
 use super::nodes::json;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;

@@ -212,7 +212,7 @@ fn take<'p>(partition: &mut Partition<'p>, entry: &Entry<'_>, spot: impl Fn() ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::hostlist;
+    use crate::model::hostlist;
     use crate::model::id::NodeName;
 
     fn told(said: &Said) -> Vec<String> {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
-use crate::inventory::hostlist;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::said::Group;
 use crate::model::said::GroupKind;

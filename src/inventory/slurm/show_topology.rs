@@ -147,7 +147,7 @@ fn complain(said: &mut Said, spot: Spot<'_>, line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::hostlist;
+    use crate::model::hostlist;
     use crate::model::id::NodeName;
     use crate::model::said::GroupKind;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::inventory::hostlist;
+use crate::model::hostlist;
 use crate::model::said::GroupKind;
 
 fn read_alone(text: &str) -> Said {

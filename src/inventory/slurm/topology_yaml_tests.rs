@@ -1,7 +1,7 @@
 //! Tests of `topology_yaml`.
 
 use super::*;
-use crate::inventory::hostlist;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::said::Group;
 

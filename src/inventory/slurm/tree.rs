@@ -303,7 +303,7 @@ impl Tree<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::hostlist;
+    use crate::model::hostlist;
     use crate::model::said::SourceKind;
 
     fn names(list: &str) -> Vec<String> {

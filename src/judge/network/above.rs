@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use super::super::peel;
 use super::super::rails::Rail;
 use super::super::rails::ordered;
-use super::super::robust;
+use crate::model::stats;
 
 /// As many pairs among the partners of an end contradict its rates: one of them may be a
 /// slow path.
@@ -95,7 +95,7 @@ fn of_kinds(rail: &Rail<'_>) -> Vec<(BTreeSet<usize>, Pairs)> {
     let few: Vec<bool> = (0..kinds.len()).map(|kind| ends(kind) <= FEW_ENDS).collect();
     let mut kinds: Vec<_> = kinds.into_iter().map(|groups| (groups, Pairs::new())).collect();
     for ((src, dst, group), mut values) in rail.cells_of(|group| few[kind_of[group]]) {
-        if let Some(value) = robust::median(&mut values) {
+        if let Some(value) = stats::median(&mut values) {
             let most = kinds[kind_of[group]].1.entry(ordered(src, dst)).or_insert(value);
             *most = value.max(*most);
         }
@@ -134,7 +134,7 @@ fn highest(
     contradict: impl Fn(&BTreeSet<usize>, &BTreeSet<usize>, &Pairs, f64) -> bool,
 ) -> Option<Vec<Above>> {
     let mut values: Vec<f64> = pairs.values().copied().collect();
-    let usual = robust::quantile(&mut values, quantile)?;
+    let usual = stats::quantile(&mut values, quantile)?;
     let line = usual * times;
     let mut partners: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
     for ((a, b), _) in pairs.iter().filter(|(_, value)| line < **value) {
@@ -163,7 +163,7 @@ fn highest(
     let above = |end: usize| {
         let partners = partners[&end].clone();
         let own = |other: &usize| pairs.get(&ordered(end, *other)).copied();
-        let rate = robust::median(&mut partners.iter().filter_map(own).collect::<Vec<_>>())?;
+        let rate = stats::median(&mut partners.iter().filter_map(own).collect::<Vec<_>>())?;
         Some(Above { end, partners, rate, usual })
     };
     Some(found.into_iter().filter_map(above).collect())
@@ -184,10 +184,10 @@ fn differ(ends: &BTreeSet<usize>, partners: &BTreeSet<usize>, pairs: &Pairs, lin
     if among.len() < FEWEST_PAIRS || 2 * low <= among.len() {
         return false;
     }
-    let Some(middle) = robust::median(&mut among) else { return false };
-    let sigma = robust::spread(&among, middle).map_or(LEAST, |sigma| sigma.max(LEAST * middle));
+    let Some(middle) = stats::median(&mut among) else { return false };
+    let sigma = stats::spread(&among, middle).map_or(LEAST, |sigma| sigma.max(LEAST * middle));
     ends.iter().all(|end| {
-        let own = robust::median(&mut with(partners, *end));
+        let own = stats::median(&mut with(partners, *end));
         own.is_some_and(|own| middle + ERRORS * sigma < own)
     })
 }
@@ -218,7 +218,7 @@ fn are_low_elsewhere(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::judge::robust::chance::Normals;
+    use crate::model::stats::normals::Normals;
 
     fn pairs(n: usize, mut value: impl FnMut(usize, usize) -> f64) -> Pairs {
         let all = (0..n).flat_map(|a| (a + 1..n).map(move |b| (a, b)));

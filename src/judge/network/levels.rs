@@ -11,10 +11,10 @@ use super::super::peel;
 use super::super::rails::Group;
 use super::super::rails::Rail;
 use super::super::rails::ordered;
-use super::super::robust;
 use super::expected;
 use super::line_of;
 use super::repeat_sigma;
+use crate::model::stats;
 
 /// Up to this many pairs, a bad node and a bad pair can be most of a matching:
 /// the level is looked for at the upper end, as with small islands.
@@ -106,7 +106,7 @@ impl Votes {
         for ((src, dst, group), mut values) in rail.cells() {
             counts.entry(group).or_default().push(values.len());
             pairs[group].insert(ordered(src, dst));
-            of_group[group].extend(robust::median(&mut values));
+            of_group[group].extend(stats::median(&mut values));
         }
         let middle = |group: usize| {
             let counts = counts.get_mut(&group)?;
@@ -123,7 +123,7 @@ impl Votes {
         let votes = &self.of_group[group];
         let from = |line: f64| {
             let mut good: Vec<f64> = votes.iter().copied().filter(|v| line <= *v).collect();
-            robust::median(&mut good)
+            stats::median(&mut good)
         };
         if let Some((value, tolerance)) = expected(&rail.groups[group]) {
             // Who reaches what the class must show says what is normal here.
@@ -137,10 +137,10 @@ impl Votes {
         }
         let own = if self.pairs[group] <= FEW_PAIRS {
             let sigma = self.repeated.unwrap_or(peel::ASSUMED_SIGMA);
-            let noise = 1.0 - peel::UPPER_Z * robust::median_error(sigma, self.readings[group]);
-            robust::quantile(&mut votes.clone(), peel::UPPER).map(|upper| upper * noise)
+            let noise = 1.0 - peel::UPPER_Z * stats::median_error(sigma, self.readings[group]);
+            stats::quantile(&mut votes.clone(), peel::UPPER).map(|upper| upper * noise)
         } else {
-            robust::median(&mut votes.clone())
+            stats::median(&mut votes.clone())
         };
         let own = own.filter(|l| 0.0 < *l).unwrap_or(f64::INFINITY);
         match others.reference() {

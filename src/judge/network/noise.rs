@@ -4,8 +4,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use super::super::robust;
 use super::FAMILY_ERROR;
+use crate::model::stats;
 
 /// Fewer repeated cells than this show no noise of their own.
 const FEWEST_STEPS: usize = 4;
@@ -47,7 +47,7 @@ impl Noise {
             return Self { scale: sigma, told: ASSUMED, many, ends: RefCell::default() };
         }
         // Dips are no noise: of exponential steps one in 256 goes beyond this.
-        let most = robust::median(&mut steps).map_or(f64::INFINITY, |middle| middle * 8.0);
+        let most = stats::median(&mut steps).map_or(f64::INFINITY, |middle| middle * 8.0);
         steps.retain(|step| *step <= most);
         let told = count(steps.len());
         let scale = (steps.iter().sum::<f64>() / told).max(sigma);
@@ -78,9 +78,9 @@ impl Noise {
     fn end(&self, partners: usize, readings: usize) -> f64 {
         let odd = |n: usize| u32::try_from((n.max(1) - 1) / 2 * 2 + 1).unwrap_or(u32::MAX);
         let chance = |x: f64| {
-            let cell = robust::median_chance((-x).exp() / 2.0, odd(readings));
+            let cell = stats::median_chance((-x).exp() / 2.0, odd(readings));
             // Of two partners the better one counts.
-            if partners == 2 { cell * cell } else { robust::median_chance(cell, odd(partners)) }
+            if partners == 2 { cell * cell } else { stats::median_chance(cell, odd(partners)) }
         };
         let (wanted, mut steps) = (FAMILY_ERROR / count(self.many), (0.0, 64.0));
         for _ in 0..40 {

@@ -8,11 +8,11 @@ use super::super::peel;
 use super::super::peel::Peeled;
 use super::super::rails::Rail;
 use super::super::rails::ordered;
-use super::super::robust;
 use super::FAMILY_ERROR;
 use super::FEW_CELLS;
 use super::FEWEST_CELLS;
 use super::noise::Noise;
+use crate::model::stats;
 use crate::model::verdict::Direction;
 
 /// One direction of one pair in one group.
@@ -68,7 +68,7 @@ impl Pairs {
         let cell = |((src, dst, group), values): (&(usize, usize, usize), &Vec<f64>)| {
             let level = self.levels[*group];
             let readings: Vec<f64> = values.iter().map(|v| v / level).collect();
-            let median = robust::median(&mut readings.clone()).unwrap_or(1.0);
+            let median = stats::median(&mut readings.clone()).unwrap_or(1.0);
             let best = readings.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             Cell { src: *src, dst: *dst, group: *group, median, best, readings, low: false }
         };
@@ -77,9 +77,9 @@ impl Pairs {
         let few = cells.len() < FEW_CELLS;
         let shown = cells.iter().map(|c| c.median).filter(|m| !few || 1.0 - peel::LINE <= *m);
         let shown: Vec<f64> = shown.collect();
-        let middle = robust::median(&mut shown.clone()).unwrap_or(1.0);
-        let spread = robust::spread(&shown, middle).filter(|_| FEWEST_CELLS <= shown.len());
-        let between = spread.unwrap_or(0.0) * robust::family_z(noise.many, FAMILY_ERROR);
+        let middle = stats::median(&mut shown.clone()).unwrap_or(1.0);
+        let spread = stats::spread(&shown, middle).filter(|_| FEWEST_CELLS <= shown.len());
+        let between = spread.unwrap_or(0.0) * stats::family_z(noise.many, FAMILY_ERROR);
         // What a path is, its median tells; that no noise made it so, its best reading.
         let line = 1.0 - peel::LINE.max(between);
         let beyond = |best: f64, readings: usize| {
@@ -113,7 +113,7 @@ impl Pairs {
         for (group, level) in self.levels.iter_mut().enumerate() {
             let good = self.cells.iter().filter(|c| c.group == group && !c.low);
             let mut values: Vec<f64> = good.map(|c| c.median * *level).collect();
-            if let Some(middle) = robust::median(&mut values).filter(|m| 0.0 < *m) {
+            if let Some(middle) = stats::median(&mut values).filter(|m| 0.0 < *m) {
                 *level = middle;
             }
         }

@@ -3,10 +3,10 @@
 
 use super::super::rails::Group;
 use super::super::rails::Rail;
-use super::super::robust::chance::Normals;
 use super::levels;
 use super::measured;
 use crate::judge::island::PairReading;
+use crate::model::stats::normals::Normals;
 
 const NODES: usize = 8;
 

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use super::super::met::Cells;
 use super::super::met::Met;
-use super::super::robust;
 use super::ASSUMED_SIGMA;
 use super::Blame;
 use super::ERRORS;
@@ -14,6 +13,7 @@ use super::LINE;
 use super::POWER;
 use super::Shown;
 use super::Statistic;
+use crate::model::stats;
 use crate::model::verdict::Direction;
 
 /// So many standard deviations of healthy ends lie between an end and its blame.
@@ -100,7 +100,7 @@ fn see(
     let ratio = match statistic {
         // Of two partners one good reading clears.
         Statistic::Median if partners == 2 => ratios.into_iter().reduce(f64::max),
-        Statistic::Median => robust::median(&mut ratios),
+        Statistic::Median => stats::median(&mut ratios),
         Statistic::Best => ratios.into_iter().reduce(f64::max),
     };
     Some(Seen { ratio: ratio?, partners, readings })
@@ -141,9 +141,9 @@ pub(super) fn spread(cells: &Cells, blamed: &Blamed) -> Spread {
     #[expect(clippy::cast_precision_loss, reason = "a count of readings")]
     let taken = (residuals.len() as f64 / free as f64).sqrt();
     let of = |spread: Option<f64>| (spread.unwrap_or(ASSUMED_SIGMA) * taken).max(LEAST_SIGMA);
-    let sigma = of(robust::spread(&residuals, 1.0));
+    let sigma = of(stats::spread(&residuals, 1.0));
     let mut above: Vec<f64> = residuals.iter().map(|r| r - 1.0).filter(|r| 0.0 < *r).collect();
-    let upper = robust::median(&mut above).map(|middle| middle * robust::MAD_TO_SIGMA);
+    let upper = stats::median(&mut above).map(|middle| middle * stats::MAD_TO_SIGMA);
     Spread { sigma, upper: of(upper).min(sigma) }
 }
 
@@ -165,7 +165,7 @@ impl Parts {
         let free = free as f64;
         let all = free + PUBLISHED_WEIGHT;
         let squares = free * sigma.powi(2) + PUBLISHED_WEIGHT * PUBLISHED_SPREAD.powi(2);
-        Self { sigma, hidden: robust::student_z(all, PARTS_ERROR) * (squares / all).sqrt() }
+        Self { sigma, hidden: stats::student_z(all, PARTS_ERROR) * (squares / all).sqrt() }
     }
 }
 
@@ -196,7 +196,7 @@ impl<'c> Rule<'c> {
     /// Standard error of an end's statistic.
     fn error(&self, readings: usize) -> f64 {
         match self.statistic {
-            Statistic::Median => robust::median_error(self.spread.sigma, readings),
+            Statistic::Median => stats::median_error(self.spread.sigma, readings),
             Statistic::Best => self.spread.sigma,
         }
     }
@@ -225,11 +225,10 @@ impl<'c> Rule<'c> {
             for (way, cleared) in cleared.iter_mut().enumerate() {
                 let own = || cells_of(self.cells, end, way).map(|(_, cell)| cell);
                 let count = own().count();
-                let z = *factors
-                    .entry(count)
-                    .or_insert_with(|| robust::family_z(count, CLEARING_ERROR));
+                let z =
+                    *factors.entry(count).or_insert_with(|| stats::family_z(count, CLEARING_ERROR));
                 *cleared = self.has_of_each_class(own(), |cell| {
-                    let noise = z * robust::median_error(self.spread.sigma, cell.readings);
+                    let noise = z * stats::median_error(self.spread.sigma, cell.readings);
                     1.0 - LINE + noise <= cell.ratio
                 });
             }
@@ -332,9 +331,9 @@ impl<'c> Rule<'c> {
         seen: &Seen,
         parts: f64,
     ) -> bool {
-        let z = robust::family_z(seen.partners, CLEARING_ERROR);
+        let z = stats::family_z(seen.partners, CLEARING_ERROR);
         self.has_of_each_class(usable(self.cells, blamed, end, way), |cell| {
-            let error = robust::median_error(self.spread.upper, cell.readings);
+            let error = stats::median_error(self.spread.upper, cell.readings);
             let parts = parts.min(MOST_OF_PARTS / PARTS);
             let noise = z * (error.powi(2) + parts.powi(2)).sqrt();
             1.0 - LINE <= cell.ratio && noise < cell.ratio - seen.ratio
@@ -373,7 +372,7 @@ impl<'c> Rule<'c> {
                 }
             }
         }
-        let Some(middle) = robust::median(&mut ratios).filter(|_| FEWEST_ENDS <= ratios.len())
+        let Some(middle) = stats::median(&mut ratios).filter(|_| FEWEST_ENDS <= ratios.len())
         else {
             return Parts::default();
         };

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 
 use super::super::met::Cells;
-use super::super::robust;
 use super::LINE;
 use super::LowPair;
 use super::Peeled;
 use super::Statistic;
 use super::blame::Blamed;
+use crate::model::stats;
 use crate::model::verdict::Direction;
 
 /// Chance that any healthy pair of an island looks low.
@@ -23,7 +23,7 @@ pub(super) fn low_pairs(cells: &Cells, blamed: &Blamed, statistic: Statistic, ou
     }
     let sigma = out.sigma;
     let measured = cells.all().len();
-    let line = LINE.max(robust::family_z(measured, FAMILY_ERROR) * sigma);
+    let line = LINE.max(stats::family_z(measured, FAMILY_ERROR) * sigma);
     // What the two ends show with others is what their pair must show.
     let fit = |src: usize, dst: usize| {
         let ratio = |end, direction| out.shown(end, direction).map_or(1.0, |shown| shown.ratio);
@@ -57,7 +57,7 @@ pub(super) fn low_pairs(cells: &Cells, blamed: &Blamed, statistic: Statistic, ou
         }
         let Some((src, dst)) = from.first().copied() else { continue };
         let (readings, span) = (found.len(), span(&mut found));
-        let ratio = robust::median(&mut found).unwrap_or(1.0);
+        let ratio = stats::median(&mut found).unwrap_or(1.0);
         let pair = LowPair { src, dst, both_ways: from.len() == 2, ratio, readings, span };
         found_pairs.push((word(readings, span, ratio / fit(src, dst), sigma), pair));
     }

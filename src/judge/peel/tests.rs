@@ -6,7 +6,7 @@ use crate::model::verdict::Direction;
 fn said(readings: &[f64]) -> Word {
     let mut readings = readings.to_vec();
     let span = span(&mut readings);
-    let ratio = robust::median(&mut readings).unwrap_or(1.0);
+    let ratio = stats::median(&mut readings).unwrap_or(1.0);
     word(readings.len(), span, ratio, 0.003)
 }
 
@@ -65,7 +65,7 @@ fn the_span_is_that_of_the_three_that_agree_best() {
 /// A field of 8 to 16 ends, of which up to half are slow, each met by all or by a few,
 /// read one to three times. Returns the readings and what each end can do.
 fn field(seed: u64, sigma: f64) -> (Vec<PairReading>, Vec<[f64; 2]>) {
-    let mut normals = robust::chance::Normals::new(seed);
+    let mut normals = stats::normals::Normals::new(seed);
     let mut uniform = |below: usize| {
         let bits = normals.next().to_bits() >> 4;
         usize::try_from(bits % below as u64).expect("less than a usize")
@@ -164,7 +164,7 @@ fn slow_ends_among_good_ones_are_found_and_no_other_is_blamed() {
 fn an_end_with_a_good_cell_is_not_blamed_where_many_readings_are_disturbed() {
     // One reading of each pair; three of ten are a fifth low, whichever the pair.
     for seed in 0..300 {
-        let mut normals = robust::chance::Normals::new(10_000 + seed);
+        let mut normals = stats::normals::Normals::new(10_000 + seed);
         let mut readings = Vec::new();
         for (src, dst) in (0..8).flat_map(|src| (0..8).map(move |dst| (src, dst))) {
             if src != dst {
@@ -207,7 +207,7 @@ fn a_loss_of_the_declared_size_is_found_where_parts_differ() {
 fn declared_and_found(is_least: bool) {
     let (mut found, mut all, mut declared) = (0, 0, 0.0);
     for seed in 0..800 {
-        let mut normals = robust::chance::Normals::new(1 + seed);
+        let mut normals = stats::normals::Normals::new(1 + seed);
         let offsets = normals.take(8);
         let places = normals.take(64);
         let mut noise = normals.take(8 * 8 * 3).into_iter();

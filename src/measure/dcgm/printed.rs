@@ -15,6 +15,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text::clean;
 
 /// What the tool prints where it reaches no host engine, in lower case.
 const UNREACHED: [&str; 3] = [
@@ -124,7 +125,7 @@ pub(super) fn parse(input: &Input<'_>) -> Option<Parsed> {
     for line in input.lines.iter().filter(|line| !line.trimmed().is_empty()) {
         last = line.number;
         if is_unreached(line.text) {
-            let said = text::clean(line.text);
+            let said = clean(line.text);
             parsed.problems.push(Problem::new(ProblemKind::Error, said).at(line.number));
         } else if is_heading(line.text) {
             if begun && !closed {
@@ -139,7 +140,7 @@ pub(super) fn parse(input: &Input<'_>) -> Option<Parsed> {
             // The rule below the heading is of equals signs.
             closed = name.is_empty() && !line.text.contains('=');
             if !name.is_empty() {
-                category = Some(text::clean(name));
+                category = Some(clean(name));
             }
         } else if let Some((name, value)) = columns(line.text) {
             row(name, value, category.as_deref(), &mut test, &mut parsed);
@@ -178,8 +179,8 @@ fn row(
 ) {
     if category.is_some_and(|category| category.eq_ignore_ascii_case("metadata")) {
         match name {
-            "DCGM Version" => parsed.tool_version = Some(text::clean(value)),
-            "Driver Version Detected" => parsed.facts.driver = Some(text::clean(value)),
+            "DCGM Version" => parsed.tool_version = Some(clean(value)),
+            "Driver Version Detected" => parsed.facts.driver = Some(clean(value)),
             _ => {}
         }
         return;
@@ -195,16 +196,16 @@ fn row(
         } else if name.is_empty()
             && let Some((_, message)) = test.messages.last_mut()
         {
-            *message = text::clean(&format!("{message} {value}"));
+            *message = clean(&format!("{message} {value}"));
         } else if test.messages.len() < MOST_MESSAGES {
-            test.messages.push((gpu(about).or_else(|| gpu(value)), text::clean(value)));
+            test.messages.push((gpu(about).or_else(|| gpu(value)), clean(value)));
         }
         return;
     }
     keep(test.take(), parsed);
-    let name = text::clean(name);
+    let name = clean(name);
     let Some((status, gpus)) = status(value) else {
-        let detail = format!("{name} has the unknown status {:?}", text::clean(value));
+        let detail = format!("{name} has the unknown status {:?}", clean(value));
         let problem = Problem::new(ProblemKind::Unrecognised, detail);
         parsed.problems.push(problem.in_test(Some(&name)));
         return;

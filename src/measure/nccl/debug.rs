@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use crate::measure::text;
 use crate::model::facts::Facts;
+use crate::model::text::clean;
 
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,10 +94,10 @@ pub(super) fn note(message: &str, facts: &mut Facts) {
     } else if message.starts_with("NET/OFI Selected") {
         facts.add_transport("NET/OFI");
     } else if let Some(network) = message.strip_prefix("Using network ") {
-        facts.parameters.entry("network".to_owned()).or_insert_with(|| text::clean(network));
+        facts.parameters.entry("network".to_owned()).or_insert_with(|| clean(network));
     } else if let Some((name, value)) = message.split_once(" set by environment to ") {
         if SETTINGS.contains(&name) {
-            let value = text::clean(value.trim_end_matches('.'));
+            let value = clean(value.trim_end_matches('.'));
             facts.parameters.entry(name.to_owned()).or_insert(value);
         }
     } else if let Some((_, rest)) = message.split_once(" Bytes -> Algo ") {
@@ -114,7 +115,7 @@ pub(super) fn note_version(version: &str, facts: &mut Facts) {
     let known = facts.nccl.as_deref().unwrap_or_default();
     // The library's own line says more (`+cuda12.8`) than a version code.
     if version.starts_with(|c: char| c.is_ascii_digit()) && version.starts_with(known) {
-        facts.nccl = Some(text::clean(version));
+        facts.nccl = Some(clean(version));
     }
 }
 
@@ -144,7 +145,7 @@ fn note_transport(via: &str, facts: &mut Facts) {
         (Some("SHM"), _) => facts.add_transport("SHM"),
         (Some("direct shared memory"), _) => facts.add_transport("SHM"),
         (Some(kind @ ("NET" | "COLLNET")), Some(name)) if !name.is_empty() => {
-            facts.add_transport(&text::clean(&format!("{kind}/{name}")));
+            facts.add_transport(&clean(&format!("{kind}/{name}")));
         }
         _ => {}
     }
@@ -155,7 +156,7 @@ fn note_algorithm(algorithm: &str, facts: &mut Facts) {
     let known = facts.parameters.entry("algorithms".to_owned()).or_default();
     let mut names: BTreeSet<&str> = known.split(',').filter(|name| !name.is_empty()).collect();
     if names.len() < MOST && names.insert(algorithm) {
-        *known = text::clean(&names.into_iter().collect::<Vec<_>>().join(","));
+        *known = clean(&names.into_iter().collect::<Vec<_>>().join(","));
     }
 }
 

@@ -4,8 +4,8 @@
 //! `text`: a chain of `Test failure` lines only repeats its first cause.
 
 use super::collective;
-use crate::measure::text;
 use crate::model::cuda_error::CudaError;
+use crate::model::text;
 
 /// One failure.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

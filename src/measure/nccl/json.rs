@@ -18,10 +18,10 @@ use super::run::Half;
 use super::run::Row;
 use super::run::Run;
 use crate::measure::json;
-use crate::measure::text;
 use crate::model::facts::Rank;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+use crate::model::text;
 
 /// Decimals of every number the file holds (`%lf`).
 const DECIMALS: i32 = 6;

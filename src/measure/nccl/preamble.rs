@@ -8,6 +8,7 @@ use super::run::Step;
 use super::run::Sweep;
 use crate::measure::text;
 use crate::model::facts::Rank;
+use crate::model::text::clean;
 
 /// The parameter line.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,7 +30,7 @@ pub(super) fn parameters(line: &str) -> Option<Parameters> {
     for word in line[start..].split_whitespace() {
         if word.starts_with(|c: char| c.is_ascii_digit()) {
             if !name.is_empty() {
-                named.insert(text::clean(&name), text::clean(word));
+                named.insert(clean(&name), clean(word));
             }
             name.clear();
         } else {
@@ -72,15 +73,15 @@ pub(super) fn rank(line: &str) -> Option<Rank> {
             _ => return None,
         }
     }
-    rank.host = text::clean(words.next()?);
+    rank.host = clean(words.next()?);
     if words.next()? != "device" {
         return None;
     }
     rank.device = number(words.next())?;
     let rest = line[at..].split_once('[').map(|(_, rest)| rest)?;
     let (bus, name) = rest.split_once(']')?;
-    rank.bus_id = Some(text::clean(bus)).filter(|bus| !bus.is_empty());
-    rank.name = Some(text::clean(name)).filter(|name| !name.is_empty());
+    rank.bus_id = Some(clean(bus)).filter(|bus| !bus.is_empty());
+    rank.name = Some(clean(name)).filter(|name| !name.is_empty());
     Some(rank)
 }
 

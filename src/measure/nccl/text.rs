@@ -33,6 +33,7 @@ use crate::measure::text;
 use crate::measure::text::Line;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+use crate::model::text::clean;
 
 /// How far a run has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,9 +145,9 @@ impl Reader {
         let (front, host) = self.unglue(piece, record.host);
         if record.warning {
             self.out.warnings.push(Warning {
-                host: host.map(text::clean).filter(|h| !h.is_empty()),
+                host: host.map(clean).filter(|h| !h.is_empty()),
                 device: record.device,
-                text: text::clean(record.text),
+                text: clean(record.text),
                 line: line.number,
                 run: self.out.runs.len(),
             });
@@ -276,7 +277,7 @@ impl Reader {
     fn preamble(&mut self, piece: &str, line: u32) -> bool {
         if let Some(version) = preamble::word_after(piece, "nccl-tests version ") {
             self.enter(Stage::Version, line);
-            let version = text::clean(version.trim_start_matches(['v', 'V']));
+            let version = clean(version.trim_start_matches(['v', 'V']));
             self.out.tool_version.get_or_insert(version);
             let code = preamble::word_after(piece, "nccl-library=").and_then(text::integer);
             if let Some(code) = code {
@@ -285,7 +286,7 @@ impl Reader {
         } else if let Some(name) = preamble::word_after(piece, "Collective test starting: ") {
             self.enter(Stage::Starting, line);
             if let Some(run) = &mut self.run {
-                run.name = Some(text::clean(name)).filter(|name| !name.is_empty());
+                run.name = Some(clean(name)).filter(|name| !name.is_empty());
             }
         } else if let Some(read) = preamble::parameters(piece) {
             self.enter(Stage::Parameters, line);
@@ -318,7 +319,7 @@ impl Reader {
     fn footer(&mut self, piece: &str, line: u32) -> bool {
         if let Some(name) = preamble::word_after(piece, "Collective test concluded: ") {
             // The end of this run, and no word of the next.
-            let name = Some(text::clean(name)).filter(|name| !name.is_empty());
+            let name = Some(clean(name)).filter(|name| !name.is_empty());
             self.with_run(|run| run.name = run.name.take().or(name));
             return true;
         }
@@ -352,7 +353,7 @@ impl Reader {
             let value = count.map(|count| Printed::with_decimals(count, 0));
             self.with_run(|run| run.bitwise = Some(Footer { value, ..footer }));
         } else if let Some((_, error)) = piece.split_once("# error: ") {
-            let problem = Problem::new(ProblemKind::Error, text::clean(error)).at(line);
+            let problem = Problem::new(ProblemKind::Error, clean(error)).at(line);
             self.with_run(|run| run.problems.push(problem));
         } else {
             return false;

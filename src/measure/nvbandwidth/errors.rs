@@ -3,10 +3,10 @@
 //! Source: `error_handling.h`, `memcpy.cpp` and `nvbandwidth.cpp`, v0.1 to
 //! v0.8. What a failure means for a node is not decided here.
 
-use crate::measure::text;
 use crate::measure::text::Line;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+use crate::model::text::clean;
 
 /// One failure.
 #[derive(Debug, PartialEq)]
@@ -45,7 +45,7 @@ pub(super) fn in_message(message: &str) -> Failure {
 }
 
 fn failure(kind: ProblemKind, text: &str, ends: Ends) -> Failure {
-    Failure { problem: Problem::new(kind, text::clean(text)), ends }
+    Failure { problem: Problem::new(kind, clean(text)), ends }
 }
 
 fn of_the_tool(text: &str) -> Option<Failure> {
@@ -80,7 +80,7 @@ fn of_the_tool(text: &str) -> Option<Failure> {
         let mut error = failure(ProblemKind::Error, text, Ends::Nothing);
         if let Some(rest) = message.strip_prefix("Testcase ") {
             let name = rest.strip_prefix("index ").unwrap_or(rest).split_whitespace().next();
-            error.problem.testcase = name.map(text::clean);
+            error.problem.testcase = name.map(clean);
         }
         return Some(error);
     }
@@ -154,7 +154,7 @@ pub(super) fn oversubscribed(text: &str) -> Option<Problem> {
     let host = rest.split(". ").next().unwrap_or(rest).trim_end_matches('.');
     let detail = format!(
         "more processes than GPUs on {}: ranks share a GPU, so their cells are no link",
-        text::clean(host)
+        clean(host)
     );
     let mut problem = Problem::new(ProblemKind::Inconsistent, detail);
     problem.host = is_host(host).then(|| host.to_owned());

@@ -5,12 +5,12 @@
 
 use super::errors::is_host;
 use crate::measure::roster::Roster;
-use crate::measure::text;
 use crate::model::facts::Device;
 use crate::model::facts::Facts;
 use crate::model::facts::Rank;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+use crate::model::text;
 
 /// What one line of the head of an output says.
 #[derive(Debug, PartialEq)]

@@ -28,6 +28,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text::clean;
 
 const ROOT: &str = "nvbandwidth";
 
@@ -164,7 +165,7 @@ impl Reader {
         let whole = tests.len() - usize::from(document.stopped.is_some() && !tests.is_empty());
         let mut states: BTreeMap<String, State> = BTreeMap::new();
         for (at, test) in tests.iter().enumerate() {
-            let name = test.get("name").and_then(Value::as_str).map(text::clean);
+            let name = test.get("name").and_then(Value::as_str).map(clean);
             let state = self.test(test, name.as_deref(), whole <= at);
             if let Some(name) = name {
                 states.insert(name, state);
@@ -200,7 +201,7 @@ impl Reader {
 
     fn head(&mut self, root: &Map<String, Value>) {
         let text = |key: &str| match root.get(key) {
-            Some(Value::String(text)) => Some(text::clean(text)),
+            Some(Value::String(text)) => Some(clean(text)),
             Some(Value::Number(number)) => Some(number.to_string()),
             _ => None,
         };
@@ -248,7 +249,7 @@ impl Reader {
             }
             return State::Other;
         };
-        let name = text::clean(name);
+        let name = clean(name);
         let status = test.get("status").and_then(Value::as_str).unwrap_or("");
         let matrix = test.get("bandwidth_matrix").and_then(Value::as_array);
         if let Some(message) = test.get("error").and_then(Value::as_str) {
@@ -275,7 +276,7 @@ impl Reader {
                 return State::Other;
             }
             _ => {
-                let detail = format!("unknown status {:?}", text::clean(status));
+                let detail = format!("unknown status {:?}", clean(status));
                 self.report(ProblemKind::Unrecognised, Some(&name), detail);
             }
         }

@@ -28,6 +28,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text::clean;
 
 /// Reads a text output.
 pub(super) fn parse(input: &Input<'_>) -> Parsed {
@@ -274,7 +275,7 @@ impl<'a> Reader<'a> {
                 || self.table.as_ref().is_some_and(|table| table.adds_up_to(*value))
         });
         if value.is_none() {
-            let detail = format!("not a number: {}", text::clean(text));
+            let detail = format!("not a number: {}", clean(text));
             let problem = Problem::new(ProblemKind::Unrecognised, detail);
             self.parsed.problems.push(problem.in_test(Some(key)).at(line.number));
             self.run.is_broken = true;
@@ -421,7 +422,7 @@ impl<'a> Reader<'a> {
                 if device.index == 0
                     && let Some(host) = lone_word
                 {
-                    self.run.host = Some(text::clean(host));
+                    self.run.host = Some(clean(host));
                 }
                 device.host.clone_from(&self.run.host);
                 self.roster.device(&mut self.parsed.facts, device);

@@ -14,6 +14,7 @@ use crate::model::measurement::Measurement;
 use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+use crate::model::text::clean;
 use crate::model::unit::Unit;
 
 /// Fields of a line of input, and of one with its result.
@@ -84,7 +85,7 @@ impl Rows {
         let comment = if fields[10].is_empty() { "" } else { "_" };
         self.entries.push(Entry {
             group,
-            name: text::clean(&format!("csv_pattern_{}{comment}{}", fields[0], fields[10])),
+            name: clean(&format!("csv_pattern_{}{comment}{}", fields[0], fields[10])),
             unit: if latency { Unit::Nanoseconds } else { Unit::GigabytesPerSecond },
             label: format!("{}->{}", fields[2], fields[3]),
             value,

@@ -3,6 +3,7 @@
 use super::text;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+use crate::model::text::clean;
 
 /// The failure that this line reports, if it does.
 pub(super) fn read(line: &str) -> Option<Problem> {
@@ -20,15 +21,15 @@ pub(super) fn read(line: &str) -> Option<Problem> {
     if !(failed_call || failed_assertion || different_domain || refused || usage) {
         return None;
     }
-    let mut problem = Problem::new(kind, text::clean(text));
+    let mut problem = Problem::new(kind, clean(text));
     if let Some((host, device)) = place {
-        problem.host = Some(text::clean(host));
+        problem.host = Some(clean(host));
         problem.gpu = Some(device);
     }
     if failed_call {
         // NVML's errors are sentences; only a name is a code.
         let name = |code: &&str| !code.contains(' ');
-        problem.code = code.map(|(code, _)| code).filter(name).map(text::clean);
+        problem.code = code.map(|(code, _)| code).filter(name).map(clean);
     }
     if different_domain {
         let rank = text.split_whitespace().nth(1).and_then(text::integer);

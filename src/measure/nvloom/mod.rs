@@ -61,6 +61,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text::clean;
 
 /// How the names of this tool's tests begin, besides those of memory types.
 const FAMILIES: [&str; 10] = [
@@ -180,7 +181,7 @@ impl Reader {
             self.finish(false);
             self.test = Some(Test::new(name, line.number, self.lost));
         } else if let Some(name) = text.strip_prefix("Done ") {
-            self.done(&text::clean(name), line.number);
+            self.done(&clean(name), line.number);
         } else if let Some(failure) = failure::read(text) {
             if let Some(test) = &mut self.test {
                 test.failed = true;
@@ -270,14 +271,14 @@ impl Reader {
         if let Some(version) = text.strip_prefix("nvloom_cli ")
             && is_version(version)
         {
-            self.parsed.tool_version = Some(text::clean(version));
+            self.parsed.tool_version = Some(clean(version));
             return true;
         }
         if text.starts_with("WARNING: MNNVL fabric not available")
             || text.starts_with("WARNING: there are more processes than GPUs")
         {
             let warnings = facts.parameters.entry("warning".to_owned()).or_default();
-            let text = text::clean(text.trim_start_matches("WARNING: "));
+            let text = clean(text.trim_start_matches("WARNING: "));
             // More are no facts about a run, and each is held against all before.
             if warnings.len() < MOST_WARNED && !warnings.contains(&text) {
                 let gap = if warnings.is_empty() { "" } else { " " };
@@ -286,7 +287,7 @@ impl Reader {
             return true;
         }
         let Some((key, value)) = text.split_once(": ") else { return false };
-        let value = text::clean(value);
+        let value = clean(value);
         match key {
             "CUDA version" => facts.cuda_driver = Some(value),
             "Driver version" => facts.driver = Some(value),
@@ -340,17 +341,17 @@ fn rank(text: &str) -> Option<(Rank, String)> {
     let (device, rest) = rest.split_once(": ")?;
     let (name, rack) = rest.rsplit_once("; rackGuid:")?;
     let (name, bus_id) = match name.rsplit_once(" (") {
-        Some((name, bus)) => (name, Some(text::clean(bus.trim_end_matches(')')))),
+        Some((name, bus)) => (name, Some(clean(bus.trim_end_matches(')')))),
         None => (name, None),
     };
     let small = |word: &str| text::integer(word.trim()).and_then(|n| u32::try_from(n).ok());
     let rank = Rank {
         rank: small(rank)?,
-        host: text::clean(host),
+        host: clean(host),
         device: small(device)?,
-        name: Some(text::clean(name)),
+        name: Some(clean(name)),
         bus_id,
         group: None,
     };
-    Some((rank, text::clean(rack)))
+    Some((rank, clean(rack)))
 }

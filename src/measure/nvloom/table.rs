@@ -5,6 +5,7 @@ use super::text::Line;
 use crate::model::measurement::Matrix;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+use crate::model::text::clean;
 use crate::model::unit::Unit;
 
 /// Cells are rounded to two decimals, the total is not their sum but that of
@@ -126,7 +127,7 @@ impl Table {
             if words.first().is_some_and(|word| word.is_empty()) {
                 words.remove(0);
             }
-            self.columns = Some(words.into_iter().map(text::clean).collect());
+            self.columns = Some(words.into_iter().map(clean).collect());
             return;
         }
         let numbers = words.iter().skip(1).filter(|word| cell(word).is_ok()).count();
@@ -156,7 +157,7 @@ impl Table {
         let mut problem = |kind, detail: String| {
             problems.push(Problem::new(kind, detail).at(number).in_test(Some(&self.testcase)));
         };
-        let label = text::clean(words[0]);
+        let label = clean(words[0]);
         let mut cells = &words[1..];
         // A tab follows every cell, so the last of a cut line may be half.
         if cut {
@@ -181,7 +182,7 @@ impl Table {
             match cell(word) {
                 Ok(value) => *place = value,
                 Err(()) => {
-                    let detail = format!("row {label}: {:?} is no number", text::clean(word));
+                    let detail = format!("row {label}: {:?} is no number", clean(word));
                     problem(ProblemKind::Unrecognised, detail);
                 }
             }

@@ -54,6 +54,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text::clean;
 
 const BANNER: &str = "P2P (Peer-to-Peer) GPU Bandwidth Latency Test";
 const CLOSING_NOTE: &str = "NOTE: The CUDA Samples are not meant for performance";
@@ -231,7 +232,7 @@ impl<'p> Reader<'p> {
         self.close_table();
         // The test whose title is printed and whose table is not is the one that failed.
         let testcase = waiting.or(testcase);
-        let mut problem = Problem::new(ProblemKind::Error, text::clean(text)).at(number);
+        let mut problem = Problem::new(ProblemKind::Error, clean(text)).at(number);
         let error = text.split_once('\'').and_then(|(_, said)| CudaError::told(said));
         problem.code = error.map(|error| error.runtime().to_owned());
         self.parsed.problems.push(problem.in_test(testcase.as_deref()));
@@ -312,7 +313,7 @@ fn device(text: &str) -> Option<Device> {
         }
         _ => None,
     };
-    Some(Device { index, name: Some(text::clean(name)), bus_id, ..Device::default() })
+    Some(Device { index, name: Some(clean(name)), bus_id, ..Device::default() })
 }
 
 /// `Device=0 CAN Access Peer Device=1`.

@@ -9,6 +9,7 @@ use super::text::Line;
 use crate::model::measurement::Matrix;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+use crate::model::text::clean;
 use crate::model::unit::Unit;
 
 /// How far the end of a cell is from the end of its label: rows stand one blank
@@ -165,10 +166,8 @@ impl Table {
                 Cell::Nothing => {}
                 Cell::Damaged => {
                     let column = &self.labels[place];
-                    let detail = format!(
-                        "row {label}, column {column}: {:?} is no number",
-                        text::clean(word)
-                    );
+                    let detail =
+                        format!("row {label}, column {column}: {:?} is no number", clean(word));
                     problem(ProblemKind::Unrecognised, detail);
                 }
             }

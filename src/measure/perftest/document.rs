@@ -20,6 +20,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text::clean;
 use crate::model::unit::Unit;
 
 /// How far into the file its first fields are looked for.
@@ -50,7 +51,7 @@ pub(super) fn parse(text: &str) -> Parsed {
     });
     for (key, value) in &fields {
         if let Some(key) = banner::option(key) {
-            parsed.facts.parameters.insert(key.to_owned(), text::clean(value));
+            parsed.facts.parameters.insert(key.to_owned(), clean(value));
         }
     }
     let value = |key: &str| fields.get(key).and_then(|word| text::number(word));

@@ -53,6 +53,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text::clean;
 
 /// Bytes kept of one option's different values.
 const MOST_KEPT: usize = 2_000;
@@ -143,7 +144,7 @@ impl Reader<'_> {
                 session.failed |= failure.kind == ProblemKind::Error;
                 session.testcase()
             });
-            let mut problem = Problem::new(failure.kind, text::clean(text)).at(line.number);
+            let mut problem = Problem::new(failure.kind, clean(text)).at(line.number);
             problem.code = failure.code.map(str::to_owned);
             self.parsed.problems.push(problem.in_test(testcase.as_deref()));
         } else if 20 <= text.len() && text.bytes().all(|b| b == b'-') {
@@ -213,7 +214,7 @@ impl Reader<'_> {
 
 /// Keeps one option; different values of several blocks are all kept.
 fn remember(facts: &mut Facts, key: &str, value: &str) {
-    let value = text::clean(value);
+    let value = clean(value);
     if value.is_empty() {
         return;
     }

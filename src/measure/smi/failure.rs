@@ -3,10 +3,10 @@
 //! The same sentences come from every subcommand, so they are known in one
 //! place. What they mean for a node is not decided here.
 
-use crate::measure::text;
 use crate::measure::text::Line;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+use crate::model::text::clean;
 
 /// How such a line begins, in lower case. The sentences are `nvidia-smi`'s own;
 /// the part behind a colon is NVML's name for the error.
@@ -28,7 +28,7 @@ const LOST_VALUES: &[&str] = &["unknown error", "gpu is lost", "gpu requires res
 pub(super) fn of_line(line: &Line<'_>) -> Option<Problem> {
     let text = line.trimmed();
     opens(text).then(|| {
-        let mut problem = Problem::new(ProblemKind::Error, text::clean(text)).at(line.number);
+        let mut problem = Problem::new(ProblemKind::Error, clean(text)).at(line.number);
         problem.gpu = gpu_index(text);
         problem
     })

@@ -22,6 +22,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text::clean;
 
 /// More parameters than this are no `nvidia-smi` output: 72 GPUs of 18 links
 /// with two error rates each are 2,592.
@@ -293,7 +294,7 @@ impl Reading {
         first: usize,
         line: u32,
     ) -> usize {
-        let uuid = uuid.map(text::clean);
+        let uuid = uuid.map(clean);
         let same = self.blocks.iter().enumerate().skip(first).find(|(_, b)| {
             b.gpu.gpu == index && (b.gpu.uuid == uuid || b.gpu.uuid.is_none() || uuid.is_none())
         });
@@ -304,7 +305,7 @@ impl Reading {
             let detail = format!("GPU {index} is listed again with another UUID: several machines");
             self.parsed.problems.push(Problem::new(ProblemKind::Inconsistent, detail).at(line));
         }
-        let name = Some(text::clean(name)).filter(|n| !n.is_empty());
+        let name = Some(clean(name)).filter(|n| !n.is_empty());
         self.blocks.push(Block {
             gpu: GpuLinks { gpu: index, uuid, name, all_inactive: false, links: Vec::new() },
             line,
@@ -363,13 +364,13 @@ impl Reading {
                 (link.active, link.rate) = (active, rate);
             }
             Answer::Counter { name, value } => {
-                entry(links, number).errors.insert(text::clean(name), value);
+                entry(links, number).errors.insert(clean(name), value);
             }
             Answer::Ratio { name, value } => {
                 entry(links, number);
                 let parameters = &mut self.parsed.facts.parameters;
                 if parameters.len() < MOST_PARAMETERS {
-                    let name = text::clean(name).to_ascii_lowercase().replace(' ', "_");
+                    let name = clean(name).to_ascii_lowercase().replace(' ', "_");
                     parameters.insert(format!("gpu{gpu}.link{number}.{name}"), value.to_owned());
                 }
             }

@@ -21,6 +21,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text::clean;
 
 /// Sections whose values are kept as parameters, and the name each gets. A
 /// section is the path of its headings, or a single key.
@@ -135,7 +136,7 @@ fn slug(key: &str) -> String {
 
 /// A value that says something.
 fn said(value: &str) -> Option<String> {
-    Some(text::clean(value)).filter(|v| !matches!(v.as_str(), "" | "N/A" | "Not Found"))
+    Some(clean(value)).filter(|v| !matches!(v.as_str(), "" | "N/A" | "Not Found"))
 }
 
 /// One GPU as far as it was read.
@@ -163,7 +164,7 @@ impl Block {
         };
         self.paths.insert(self.last_path.clone());
         if failure::is_lost_value(value) {
-            self.lost.insert(text::clean(value));
+            self.lost.insert(clean(value));
         }
         if path.first() == Some(&"Fabric") {
             self.fabric_leaf(&path[1..], key, value);
@@ -182,14 +183,14 @@ impl Block {
     /// Keeps one line of the Fabric block as printed: `N/A` there says something.
     fn fabric_leaf(&mut self, path: &[&str], key: &str, value: &str) {
         let fabric = self.fabric.get_or_insert_default();
-        let value = text::clean(value);
+        let value = clean(value);
         match (path, key) {
             ([], "State") => fabric.state = Some(value),
             ([], "Status") => fabric.status = Some(value),
             ([], "CliqueId" | "Clique Id" | "Clique ID") => fabric.clique_id = Some(value),
             ([], "ClusterUUID" | "Cluster UUID") => fabric.cluster_uuid = Some(value),
             (["Health", ..], _) | ([], "Health") => {
-                fabric.health.insert(text::clean(key), value);
+                fabric.health.insert(clean(key), value);
             }
             _ => {
                 let full = ["Fabric"].iter().chain(path).chain([&key]).copied();
@@ -258,7 +259,7 @@ impl Reading {
                 self.truncated("more GPUs than are read", Some(line.number));
                 return;
             }
-            let device = Device { bus_id: Some(text::clean(id)), ..Device::default() };
+            let device = Device { bus_id: Some(clean(id)), ..Device::default() };
             self.log.blocks.push(Block { line: line.number, device, ..Block::default() });
         } else if line.is_elision() || text == "--" {
             // `--` is what grep -A puts between pieces.
@@ -292,7 +293,7 @@ impl Reading {
             "Timestamp" => {}
             // A byte was lost in it: what is left must not pass for the value.
             _ if value.contains('\u{fffd}') => {
-                let detail = format!("the value of {} is damaged", text::clean(key));
+                let detail = format!("the value of {} is damaged", clean(key));
                 let problem = Problem::new(ProblemKind::Unrecognised, detail);
                 self.parsed.problems.push(problem.at(line.number));
             }
@@ -450,7 +451,7 @@ fn missing(blocks: &[Block]) -> Vec<(String, u32)> {
                 out.push((detail, block.line));
             }
             if index + 1 == blocks.len() && !block.paths.contains(&equal.last_path) {
-                let path = text::clean(&equal.last_path);
+                let path = clean(&equal.last_path);
                 out.push((format!("GPU {index} ends before {path}"), block.line));
             }
         } else if index + 1 == blocks.len()

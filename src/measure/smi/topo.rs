@@ -18,6 +18,7 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::text::clean;
 
 /// Connections of `-m`, as its legend lists them; SOC is SYS of old drivers.
 const PATHS: &[&str] = &["X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "PSB", "N/A"];
@@ -118,7 +119,7 @@ fn read_task(
                 matrix.elided = true;
             }
         } else if let Some((nic, name)) = nic_name(text) {
-            let (nic, name) = (text::clean(nic), text::clean(name));
+            let (nic, name) = (clean(nic), clean(name));
             matrix.topology.nics.insert(nic, name);
         } else if in_rows && text.split_whitespace().next().is_some_and(is_device) {
             let problem = if line.number == last_line {
@@ -198,7 +199,7 @@ impl Heading {
         let mut words = text.split_whitespace().peekable();
         let mut columns = Vec::new();
         while let Some(word) = words.next_if(|w| is_device(w)) {
-            columns.push(text::clean(word));
+            columns.push(clean(word));
         }
         columns.first()?.strip_prefix("GPU").and_then(text::integer)?;
         if MOST_DEVICES < columns.len() {
@@ -260,10 +261,10 @@ impl Matrix {
             self.uneven.push((label.to_owned(), line.number));
         }
         let (cpu, numa) = self.affinities(line.text, rest);
-        let mut connections: Vec<String> = cells.iter().map(|c| text::clean(c)).collect();
+        let mut connections: Vec<String> = cells.iter().map(|c| clean(c)).collect();
         connections.resize(columns, String::new());
         self.topology.rows.push(TopologyRow {
-            device: text::clean(label),
+            device: clean(label),
             connections,
             cpu_affinity: cpu,
             numa_affinity: numa,
@@ -281,10 +282,10 @@ impl Matrix {
             } else {
                 rest.iter().find(|(at, _)| self.nearest(*at) == Some(place.offset)).map(|(_, w)| *w)
             };
-            found.map(text::clean).filter(|t| !t.is_empty())
+            found.map(clean).filter(|t| !t.is_empty())
         };
         if !text.contains('\t') && rest.len() == self.heading.offsets.len() {
-            let mut words = rest.iter().map(|(_, w)| text::clean(w));
+            let mut words = rest.iter().map(|(_, w)| clean(w));
             let cpu = self.heading.cpu.and_then(|_| words.next());
             return (cpu, self.heading.numa.and_then(|_| words.next()));
         }

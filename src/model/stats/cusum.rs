@@ -45,7 +45,7 @@ impl Cusum {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::chance::Normals;
+    use super::super::normals::Normals;
     use super::*;
 
     /// Mean number of readings until an alarm.

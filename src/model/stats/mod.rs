@@ -4,10 +4,10 @@
 //! disturbed downwards), so spreads are taken from medians and the worse of
 //! the two halves counts. Pure functions over slices.
 
-#[cfg(test)]
-pub(super) mod chance;
 mod cusum;
 mod multiple;
+#[cfg(test)]
+pub mod normals;
 mod scale;
 mod tolerance;
 
@@ -27,7 +27,7 @@ pub use tolerance::tolerance_factor_closed;
 
 /// Scales a median absolute deviation to the standard deviation of a normal
 /// distribution: 1 / Phi^-1(3/4) (Rousseeuw and Croux 1993).
-pub(super) const MAD_TO_SIGMA: f64 = 1.482_602_218_505_602;
+pub const MAD_TO_SIGMA: f64 = 1.482_602_218_505_602;
 
 /// Efficiency loss of a median against a mean: sqrt(pi / 2).
 const MEDIAN_PENALTY: f64 = 1.253_314_137_315_500_3;

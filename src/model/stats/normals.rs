@@ -1,10 +1,12 @@
 //! Normal numbers for the tests of statistics: seeded, and with true tails.
 
 /// Numbers by Box and Muller (1958) from `SplitMix64` (Steele, Lea, Flood 2014).
-pub(in crate::judge) struct Normals(u64);
+#[derive(Debug)]
+pub struct Normals(u64);
 
 impl Normals {
-    pub(in crate::judge) fn new(seed: u64) -> Self {
+    /// Numbers of this seed.
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -16,12 +18,14 @@ impl Normals {
         (((z ^ (z >> 31)) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
 
-    pub(in crate::judge) fn next(&mut self) -> f64 {
+    /// The next number, of mean 0 and standard deviation 1.
+    pub fn next(&mut self) -> f64 {
         let radius = (-2.0 * self.uniform().ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    pub(in crate::judge) fn take(&mut self, count: usize) -> Vec<f64> {
+    /// The next `count` numbers.
+    pub fn take(&mut self, count: usize) -> Vec<f64> {
         (0..count).map(|_| self.next()).collect()
     }
 }

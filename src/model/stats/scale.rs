@@ -59,7 +59,7 @@ fn deviation(distances: impl Iterator<Item = f64>) -> Option<f64> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::chance::Normals;
+    use super::super::normals::Normals;
     use super::*;
 
     /// Every pair, sorted, by the words of the paper.

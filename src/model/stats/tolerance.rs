@@ -79,7 +79,7 @@ pub fn tolerance_factor_closed(readings: u32, coverage: f64, confidence: f64) ->
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::chance::Normals;
+    use super::super::normals::Normals;
     use super::*;
 
     #[test]

@@ -5,7 +5,7 @@
 //! only disturbs is twice as large. Names of our own begin with nvbandwidth's
 //! and say what differs. Pure; GPUs are places in a list.
 
-use crate::plan::tournament;
+use crate::model::tournament;
 use crate::probe::said::Shape;
 
 /// Where a buffer is.

@@ -14,8 +14,8 @@ use super::HistoryError;
 use super::Selection;
 use super::open::meaning;
 use crate::judge::drift;
-use crate::judge::robust;
 use crate::model::moment::DAY_S;
+use crate::model::stats;
 use crate::model::trend::Alarm;
 use crate::model::trend::PartKind;
 
@@ -236,7 +236,7 @@ fn put(transaction: &Transaction<'_>, points: &[OldPoint], days: i64) -> rusqlit
     )?;
     let count = buckets.len();
     for ((series, from), mut bucket) in buckets {
-        let median = robust::median(&mut bucket.values);
+        let median = stats::median(&mut bucket.values);
         put.execute(params![
             series,
             from,

@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::judge::collective;
-use crate::judge::robust;
 use crate::model::cell::Cell;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
+use crate::model::stats;
 use crate::model::trend::Part;
 use crate::model::trend::PartKind;
 use crate::model::unit::Unit;
@@ -80,10 +80,10 @@ impl Read {
     /// The median over partners of the medians of what was read with each, and
     /// its relative standard error.
     fn middle(&self, sigma: Option<f64>) -> Option<(f64, Option<f64>)> {
-        let medians = self.partners.values().filter_map(|v| robust::median(&mut v.clone()));
-        let value = robust::median(&mut medians.collect::<Vec<f64>>())?;
+        let medians = self.partners.values().filter_map(|v| stats::median(&mut v.clone()));
+        let value = stats::median(&mut medians.collect::<Vec<f64>>())?;
         let readings = self.partners.values().map(Vec::len).sum();
-        Some((value, sigma.map(|sigma| robust::median_error(sigma, readings))))
+        Some((value, sigma.map(|sigma| stats::median_error(sigma, readings))))
     }
 }
 
@@ -166,14 +166,14 @@ fn of_test((testcase, unit, rail): &Test, cells: &[&Cell], rolled: &mut Rolled) 
             _ => {}
         }
     }
-    let sigma = robust::repeat_sigma(paths.values().map(Vec::as_slice)).or_else(|| {
-        robust::repeat_sigma(ends.values().flat_map(|r| r.partners.values()).map(Vec::as_slice))
+    let sigma = stats::repeat_sigma(paths.values().map(Vec::as_slice)).or_else(|| {
+        stats::repeat_sigma(ends.values().flat_map(|r| r.partners.values()).map(Vec::as_slice))
     });
     if !paths.is_empty() {
         let (ends, readings) = paths
             .into_iter()
             .filter_map(|((src, dst), mut values)| {
-                Some(((shown(&src), shown(&dst)), robust::median(&mut values)?))
+                Some(((shown(&src), shown(&dst)), stats::median(&mut values)?))
             })
             .unzip();
         let (testcase, rail) = (testcase.clone(), rail.clone());
@@ -227,7 +227,7 @@ fn middle(values: &[Value]) -> Vec<Value> {
         }
     }
     let level = |(domain, values): (&DomainName, Vec<&Value>)| {
-        let level = robust::median(&mut values.iter().map(|v| v.value).collect::<Vec<f64>>())?;
+        let level = stats::median(&mut values.iter().map(|v| v.value).collect::<Vec<f64>>())?;
         let part = part(PartKind::Domain, Some(domain.clone()));
         Some(Value { part, value: level, error: None, ..(*values.first()?).clone() })
     };

@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use super::Case;
 use super::csv_files;
-use crate::measure::text::clean;
 use crate::model::gpu_facts::GpuFacts;
 use crate::model::node_facts::NodeFacts;
+use crate::model::text::clean;
 
 /// What nobody said.
 pub(super) const NOT_KNOWN: &str = "not known";

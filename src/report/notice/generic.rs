@@ -12,7 +12,7 @@ use super::Event;
 use super::Item;
 use super::news::News;
 use super::share;
-use crate::inventory::hostlist;
+use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::run::simulated;
 use crate::report::plain::clip;

@@ -17,9 +17,9 @@ use kube::config::KubeconfigError;
 use serde_json::Value;
 
 use super::Kubernetes;
-use crate::measure::text::clean;
 use crate::model::said::ProblemKind;
 use crate::model::said::SourceProblem;
+use crate::model::text::clean;
 use crate::sources::tls;
 
 /// How answers are read.

@@ -22,9 +22,9 @@ use super::access::PAGE;
 use super::access::Reading;
 use super::access::refusal;
 use super::access::words;
-use crate::measure::text::clean;
 use crate::model::said::ProblemKind;
 use crate::model::said::SourceProblem;
+use crate::model::text::clean;
 
 /// More pages than any cluster has: 500,000 nodes.
 const MOST_PAGES: usize = 1_000;

@@ -4,8 +4,8 @@
 
 use serde::Deserialize;
 
-use crate::measure::text::clean;
 use crate::model::said::ProblemKind;
+use crate::model::text::clean;
 
 /// What surrounds every answer.
 #[derive(Default, Deserialize)]

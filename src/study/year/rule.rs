@@ -13,7 +13,7 @@ use super::meter::End;
 use super::meter::Seen;
 use super::weather::Path;
 use crate::act::policy::Policy;
-use crate::judge::robust;
+use crate::model::stats;
 use crate::study::sweep::CONFIRM_AFTER_S;
 
 /// A rule.
@@ -90,7 +90,7 @@ impl Rule {
         }
         let parts: BTreeMap<(End, Path), f64> = all
             .into_iter()
-            .filter_map(|(part, mut ratios)| Some((part, robust::median(&mut ratios)?)))
+            .filter_map(|(part, mut ratios)| Some((part, stats::median(&mut ratios)?)))
             .collect();
         let lines: BTreeMap<Path, f64> = [Path::Link, Path::Host, Path::Together]
             .into_iter()
@@ -108,7 +108,7 @@ impl Rule {
             Self::Below(by) => {
                 let of_path = parts.iter().filter(|((_, own), _)| *own == path);
                 let mut ratios: Vec<f64> = of_path.map(|(_, ratio)| *ratio).collect();
-                robust::median(&mut ratios).unwrap_or(1.0) * (1.0 - by)
+                stats::median(&mut ratios).unwrap_or(1.0) * (1.0 - by)
             }
         }
     }

@@ -6,8 +6,8 @@ use super::super::listed::Listed;
 use super::super::listed::Spot;
 use super::super::states;
 use super::Row;
-use crate::inventory::hostlist;
 use crate::inventory::reading::plain;
+use crate::model::hostlist;
 use crate::model::said::ProblemKind;
 use crate::model::said::Said;
 

@@ -9,6 +9,7 @@ use super::Stage;
 use crate::measure::text;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
+use crate::model::text::clean;
 
 impl Reader {
     /// Joins the next piece to a row, where it is not more than the row lacks.
@@ -42,7 +43,7 @@ impl Reader {
         let words = &pending.words[..pending.placed.min(pending.words.len())];
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let size = words.first().copied().unwrap_or_default();
-        let detail = format!("the row of {} bytes stops early", text::clean(size));
+        let detail = format!("the row of {} bytes stops early", clean(size));
         let problem = Problem::new(ProblemKind::Truncated, detail).at(pending.line);
         let reading = self.layout.as_ref().map(|layout| layout.read(&words, pending.line, false));
         self.with_run(|run| run.problems.push(problem));

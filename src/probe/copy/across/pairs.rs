@@ -5,7 +5,7 @@
 //! bisection it does both, because that is what the test measures.
 
 use crate::model::probed::ProbedRank;
-use crate::plan::tournament;
+use crate::model::tournament;
 
 use super::super::task::Across;
 
