@@ -26,15 +26,15 @@ use crate::export::Export;
 use crate::export::Options;
 use crate::export::TARGETS;
 use crate::export::Target;
-use crate::export::map::Origin;
-use crate::export::map::Source;
-use crate::export::map::Verified;
 use crate::export::target;
 use crate::inventory::slurm::partitions::partition_of_topology;
 use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::limits;
 use crate::model::said::SourceKind;
+use crate::place::map::Origin;
+use crate::place::map::Source;
+use crate::place::map::Verified;
 use crate::record::State;
 use crate::sources::slurm;
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::abreast::abreast;
 use super::expectations;
@@ -12,16 +13,20 @@ use crate::coordinator;
 use crate::coordinator::judged::Judged;
 use crate::coordinator::outputs;
 use crate::judge::Judgement;
+use crate::launch::Launcher;
+use crate::launch::Program;
 use crate::model::history::History;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
 use crate::model::run::Run;
+use crate::model::tool_call::AnswerTools;
 use crate::plan::Plan;
 use crate::plan::Step;
 use crate::record::RecordError;
 use crate::record::State;
 use crate::record::stored;
 use crate::record::stored::Stored;
+use crate::sim::scenario_tools::ScenarioTools;
 
 /// Opens a run folder; tells people when the run did not come to its end.
 pub fn open(path: &Path) -> Result<Stored, Failure> {
@@ -49,6 +54,19 @@ pub fn failure(error: RecordError) -> Failure {
         RecordError::Io { .. } => Failure::environment(error),
         _ => Failure::usage(error),
     }
+}
+
+/// The tools of a scenario that answers in this process.
+pub(super) fn simulated_tools(
+    launcher: &Launcher,
+    program: &Program,
+) -> Result<Option<Arc<dyn AnswerTools>>, Failure> {
+    let Launcher::Sim { scenario: path, workers: false } = launcher else { return Ok(None) };
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| failure(RecordError::Io { path: path.clone(), source }))?;
+    let tools = ScenarioTools::from_text(&text, program.age.as_deref())
+        .map_err(|why| failure(RecordError::Malformed { path: path.clone(), line: 1, why }))?;
+    Ok(Some(Arc::new(tools)))
 }
 
 /// The run as it was judged then. One that never got so far, or was gone on

@@ -345,6 +345,7 @@ fn one(one: &One<'_>) -> anyhow::Result<coordinator::Done> {
         request: &basis.request(),
         launcher: &config.launcher,
         program: &program,
+        tools: stored::simulated_tools(&config.launcher, &program)?,
         connect: config.connect,
         confirm: &config.confirm,
         catalogue: &in_force.catalogue,

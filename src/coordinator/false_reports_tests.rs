@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use super::answered;
 use super::confirm;
 use super::coverage;
 use super::false_outputs_tests::IMEX;
@@ -20,7 +21,6 @@ use super::judged;
 use super::judged::Judged;
 use super::measured::Measured;
 use super::outputs;
-use super::played::Played;
 use super::step::Reading;
 use super::worker::Outcome as Ran;
 use crate::act::policy;
@@ -47,6 +47,7 @@ use crate::plan::Step;
 use crate::probe::catalog::Catalog;
 use crate::sim::noise::Key;
 use crate::sim::scenario::Scenario;
+use crate::sim::scenario_tools::ScenarioTools;
 use crate::thresholds::builtin;
 
 /// A fleet, and what is claimed of it.
@@ -134,7 +135,7 @@ impl Fleet {
     fn sweep(&self, seed: u64, mut report: impl FnMut(&Step, u32, &mut Ran)) -> Swept {
         let mut scenario = Scenario::read(&self.scenario).unwrap_or_else(|e| panic!("{e}"));
         scenario.seed = seed;
-        let played = Played::of(scenario).unwrap_or_else(|e| panic!("{e}"));
+        let played = ScenarioTools::new(scenario).unwrap_or_else(|e| panic!("{e}"));
         let catalog = Catalog::built_in();
         let names = plan::default_probes(self.profile, &self.claims, &self.across);
         let probes: Vec<&Probe> = names.iter().filter_map(|name| catalog.get(name)).collect();
@@ -189,7 +190,7 @@ impl Fleet {
     fn run(
         &self,
         plan: &Plan,
-        played: &Played,
+        played: &ScenarioTools,
         measured: &mut Measured,
         report: &mut impl FnMut(&Step, u32, &mut Ran),
     ) {
@@ -199,7 +200,7 @@ impl Fleet {
                 rail.and_then(|name| self.claims.rails.iter().find(|rail| rail.name == *name));
             for reading in 0..step.readings {
                 let what = Reading { step, reading, rail, port: 20_000, capture: 1 << 20 };
-                let (mut result, mut outcome) = played.answer(&what);
+                let (mut result, mut outcome) = answered::take(&what, played);
                 report(step, reading, &mut outcome);
                 result.ending = outcome.ending.clone();
                 outputs::name(step, &mut result, &outcome);

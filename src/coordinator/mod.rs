@@ -10,6 +10,7 @@ pub mod judged;
 pub mod outputs;
 pub mod progress;
 
+mod answered;
 mod confirm;
 #[cfg(test)]
 mod false_outputs_tests;
@@ -23,7 +24,6 @@ mod keep;
 mod measured;
 mod ordered;
 mod otherwise;
-mod played;
 mod replay;
 mod room;
 mod rounds;
@@ -53,6 +53,7 @@ use crate::launch::Program;
 use crate::model::claims::Claims;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
+use crate::model::tool_call::AnswerTools;
 use crate::plan;
 use crate::plan::Plan;
 use crate::plan::Request;
@@ -72,7 +73,6 @@ use fleet::Unreached;
 use judged::Judged;
 use keep::Keeper;
 use measured::Measured;
-use played::Played;
 use room::Room;
 use rounds::Ran;
 use rounds::Runner;
@@ -129,6 +129,8 @@ pub struct Sweep<'a> {
     pub launcher: &'a Launcher,
     /// What workers are started with.
     pub program: &'a Program,
+    /// Tools of this process that answer in the place of nodes.
+    pub tools: Option<Arc<dyn AnswerTools>>,
     /// How long a worker may take to answer.
     pub connect: Duration,
     /// How suspicions are confirmed.
@@ -228,10 +230,7 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
     // Before anything is written: without answers there is no run.
     let answers = match sweep.launcher {
         Launcher::Replay { run } => Some(replay::Stored::open(run).map(Source::stored)),
-        Launcher::Sim { scenario, workers: false } => {
-            Some(Played::open(scenario, sweep.program.age.as_deref()).map(Source::played))
-        }
-        _ => None,
+        _ => sweep.tools.clone().map(|tools| Ok(Source::Tools(tools))),
     };
     let answers = answers.transpose().map_err(SweepError::Answers)?;
     let Begun { folder, mut measured, confirm: confirming, _lock } = begin(sweep)?;

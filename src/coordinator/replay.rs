@@ -12,7 +12,7 @@ use crate::exec::Stream;
 use crate::model::id::NodeName;
 use crate::model::raw::Ending;
 use crate::model::raw::RawResult;
-use crate::plan::CONFIRM_STAGE;
+use crate::model::recording::CONFIRM_STAGE;
 use crate::plan::Step;
 use crate::record::RecordError;
 use crate::record::stored;

@@ -17,13 +17,13 @@ use tokio::sync::Semaphore;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::answered;
 use super::fleet::Fleet;
 use super::keep::Ended;
 use super::keep::Keeper;
 use super::measured::Measured;
 use super::otherwise::Lacking;
 use super::outputs;
-use super::played::Played;
 use super::progress::Progress;
 use super::replay::Stored;
 use super::room::Room;
@@ -37,6 +37,7 @@ use crate::model::claims::Claims;
 use crate::model::parsed::Parsed;
 use crate::model::raw::Ending;
 use crate::model::raw::RawResult;
+use crate::model::tool_call::AnswerTools;
 use crate::plan::Plan;
 use crate::plan::Round;
 use crate::plan::Step;
@@ -62,19 +63,14 @@ pub(super) enum Source {
     Live(Arc<Fleet>),
     /// A stored run.
     Stored(Arc<Stored>),
-    /// A simulated fabric in this process.
-    Played(Arc<Played>),
+    /// Tools in this process.
+    Tools(Arc<dyn AnswerTools>),
 }
 
 impl Source {
     /// A stored run answers.
     pub(super) fn stored(run: Stored) -> Self {
         Self::Stored(Arc::new(run))
-    }
-
-    /// A simulated fabric answers.
-    pub(super) fn played(fabric: Played) -> Self {
-        Self::Played(Arc::new(fabric))
     }
 }
 
@@ -189,8 +185,8 @@ impl Runner<'_> {
                             let (result, outcome) = stored.answer(&step, reading);
                             (result, outcome, None)
                         }
-                        Source::Played(fabric) => {
-                            let (result, outcome) = fabric.answer(&what);
+                        Source::Tools(tools) => {
+                            let (result, outcome) = answered::take(&what, tools.as_ref());
                             (result, outcome, None)
                         }
                     };

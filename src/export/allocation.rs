@@ -10,9 +10,6 @@ use std::collections::BTreeSet;
 use super::Options;
 use super::Refused;
 use super::asked;
-use super::map::Domain;
-use super::map::Member;
-use super::map::Verified;
 use super::refused;
 use crate::model::hostlist;
 use crate::model::id::GpuId;
@@ -21,6 +18,9 @@ use crate::model::text::clean;
 use crate::model::verdict::Outcome;
 use crate::place::choose;
 use crate::place::choose::Strengths;
+use crate::place::map::Domain;
+use crate::place::map::Member;
+use crate::place::map::Verified;
 
 /// The nodes of a job.
 #[derive(Debug)]

@@ -7,13 +7,13 @@ use std::collections::BTreeSet;
 
 use super::Options;
 use super::Refused;
-use super::map::Domain;
-use super::map::Member;
-use super::map::Verified;
 use super::refused;
 use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::text::clean;
+use crate::place::map::Domain;
+use crate::place::map::Member;
+use crate::place::map::Verified;
 
 /// The members that are asked for, in order; where nothing is asked for, all.
 pub(super) fn members<'m>(

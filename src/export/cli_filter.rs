@@ -13,9 +13,9 @@ use super::Exported;
 use super::Options;
 use super::Refused;
 use super::Target;
-use super::map::Verified;
 use super::refused;
 use crate::model::verdict::Outcome;
+use crate::place::map::Verified;
 
 /// `--to slurm-cli-filter`.
 pub(super) const TARGET: Target = Target {

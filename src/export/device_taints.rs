@@ -18,12 +18,12 @@ use super::Options;
 use super::Refused;
 use super::Target;
 use super::asked;
-use super::map::Verified;
 use super::refused;
 use super::yaml;
 use crate::act::label;
 use crate::model::kubernetes_node::DEGRADED;
 use crate::model::text::clean;
+use crate::place::map::Verified;
 
 /// The label with the run of a rule. The gate's own rules carry another one, so that
 /// neither takes the other's for its own.

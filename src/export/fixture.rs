@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::map::Source;
-use super::map::Verified;
 use crate::inventory::claims_file;
 use crate::model::cell::Cell;
 use crate::model::id::NodeName;
@@ -19,6 +17,8 @@ use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Verdicts;
+use crate::place::map::Source;
+use crate::place::map::Verified;
 use crate::thresholds::builtin;
 
 const GPUS: u32 = 4;

@@ -19,13 +19,13 @@ use super::Refused;
 use super::Target;
 use super::asked;
 use super::labels::is_object_name;
-use super::map::Member;
-use super::map::Verified;
 use super::refused;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::text::clean;
 use crate::model::words;
+use crate::place::map::Member;
+use crate::place::map::Verified;
 use crate::place::matrix::Scale;
 
 /// Our key, in HAMi's schema.

@@ -12,9 +12,9 @@ use super::Refused;
 use super::Target;
 use super::kueue;
 use super::labels;
-use super::map::Verified;
 use super::yaml;
 use crate::model::kubernetes_node::VERIFIED_DOMAIN;
+use crate::place::map::Verified;
 
 /// `--to kai`.
 pub(super) const TARGET: Target = Target {

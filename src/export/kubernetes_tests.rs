@@ -5,18 +5,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Options;
-use super::map::Basis;
-use super::map::Domain;
-use super::map::Gpu;
-use super::map::Member;
-use super::map::Origin;
-use super::map::Reach;
-use super::map::Verified;
 use super::target;
 use crate::model::cell::Cell;
 use crate::model::id::NodeName;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
+use crate::place::map::Basis;
+use crate::place::map::Domain;
+use crate::place::map::Gpu;
+use crate::place::map::Member;
+use crate::place::map::Origin;
+use crate::place::map::Reach;
+use crate::place::map::Verified;
 use crate::place::matrix::Matrix;
 
 fn uuid(node: u32, gpu: u32) -> String {

@@ -14,10 +14,10 @@ use super::Refused;
 use super::Target;
 use super::labels;
 use super::labels::Said;
-use super::map::Verified;
 use super::yaml;
 use crate::model::kubernetes_node::VERDICT;
 use crate::model::kubernetes_node::VERIFIED_DOMAIN;
+use crate::place::map::Verified;
 
 /// The topology's name, for KAI too.
 pub(super) const TOPOLOGY: &str = "fabricgate-nvlink";

@@ -15,9 +15,6 @@ use super::Options;
 use super::Refused;
 use super::Target;
 use super::asked;
-use super::map::Member;
-use super::map::Reach;
-use super::map::Verified;
 use super::refused;
 use crate::act::label;
 use crate::model::id::NodeName;
@@ -26,6 +23,9 @@ use crate::model::kubernetes_node::VERIFIED_DOMAIN;
 use crate::model::text::clean;
 use crate::model::verdict::Outcome;
 use crate::model::words;
+use crate::place::map::Member;
+use crate::place::map::Reach;
+use crate::place::map::Verified;
 
 /// The NVLink domain a node was measured to be in, whatever its verdict.
 pub const MEASURED_DOMAIN: &str = "fabricgate.io/measured-domain";

@@ -13,7 +13,6 @@ mod hami;
 mod kai;
 mod kueue;
 pub mod labels;
-pub mod map;
 mod nccl;
 mod ranks;
 mod ray;
@@ -44,7 +43,7 @@ mod tests;
 use std::collections::BTreeSet;
 
 use crate::model::id::NodeName;
-use map::Verified;
+use crate::place::map::Verified;
 
 /// A system that a map can be written for.
 #[derive(Clone, Copy, Debug)]

@@ -15,11 +15,11 @@ use super::Options;
 use super::Refused;
 use super::Target;
 use super::allocation::Allocation;
-use super::map::Origin;
-use super::map::Verified;
 use super::refused;
 use crate::model::text::clean;
 use crate::model::verdict::Outcome;
+use crate::place::map::Origin;
+use crate::place::map::Verified;
 
 /// `--to nccl-env`.
 pub(super) const TARGET: Target = Target {

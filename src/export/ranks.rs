@@ -14,11 +14,11 @@ use super::Refused;
 use super::Target;
 use super::allocation;
 use super::allocation::Allocation;
-use super::map::Origin;
-use super::map::Verified;
 use super::refused;
 use crate::model::id::NodeName;
 use crate::model::text::clean;
+use crate::place::map::Origin;
+use crate::place::map::Verified;
 
 /// `--to ranks`.
 pub(super) const TARGET: Target = Target {

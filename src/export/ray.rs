@@ -19,14 +19,14 @@ use super::Options;
 use super::Refused;
 use super::Target;
 use super::asked;
-use super::map::Domain;
-use super::map::Verified;
 use super::refused;
 use crate::act::label;
 use crate::model::id::NodeName;
 use crate::model::text::clean;
 use crate::model::verdict::Outcome;
 use crate::model::words;
+use crate::place::map::Domain;
+use crate::place::map::Verified;
 
 /// What frameworks look for.
 const DOMAIN: &str = "nvlink_domain_";

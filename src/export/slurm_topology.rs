@@ -16,9 +16,6 @@ use super::Exported;
 use super::Options;
 use super::Refused;
 use super::Target;
-use super::map::Basis;
-use super::map::Reach;
-use super::map::Verified;
 use super::refused;
 use crate::act::topology;
 use crate::act::topology::Form;
@@ -29,6 +26,9 @@ use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::text::clean;
 use crate::model::verdict::Outcome;
+use crate::place::map::Basis;
+use crate::place::map::Reach;
+use crate::place::map::Verified;
 
 /// `--to slurm-topology`.
 pub(super) const TARGET: Target = Target {

@@ -6,13 +6,13 @@ use super::Export;
 use super::Options;
 use super::TARGETS;
 use super::fixture;
-use super::map::Basis;
-use super::map::Reach;
-use super::map::Verified;
 use super::target;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
 use crate::model::verdict::Outcome;
+use crate::place::map::Basis;
+use crate::place::map::Reach;
+use crate::place::map::Verified;
 
 fn export(run: &Run, to: &str, options: &Options) -> Export {
     let target = target(to).expect("a target");
@@ -82,7 +82,7 @@ fn every_target_says_what_was_measured() {
 /// The cluster's devices, all of them by their UUIDs, as `kubectl get resourceslices -o
 /// json` writes them.
 fn slices(map: &Verified) -> String {
-    let slice = |(node, member): (&NodeName, &super::map::Member)| {
+    let slice = |(node, member): (&NodeName, &crate::place::map::Member)| {
         let devices = member.gpus.iter().filter_map(|(index, gpu)| {
             let uuid = gpu.uuid.as_ref()?;
             let attributes = serde_json::json!({"uuid": {"string": uuid}});

@@ -14,10 +14,10 @@ use super::Exported;
 use super::Options;
 use super::Refused;
 use super::Target;
-use super::map::Verified;
 use super::refused;
 use crate::model::id::NodeName;
 use crate::model::text::clean;
+use crate::place::map::Verified;
 
 /// `--to topograph`.
 pub(super) const TARGET: Target =

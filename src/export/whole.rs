@@ -8,7 +8,7 @@ use super::Exported;
 use super::Options;
 use super::Refused;
 use super::Target;
-use super::map::Verified;
+use crate::place::map::Verified;
 
 /// The format of the document.
 pub(crate) const MAP_FORMAT: &str = "fabricgate.map/1";

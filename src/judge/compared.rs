@@ -13,6 +13,7 @@ use crate::model::comparison::Comparison;
 use crate::model::comparison::Difference;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
+use crate::model::recording::CONFIRM_STAGE;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::model::stats;
@@ -20,7 +21,6 @@ use crate::model::trend::Part;
 use crate::model::trend::PartKind;
 use crate::model::unit::Unit;
 use crate::model::verdict::Direction;
-use crate::plan::CONFIRM_STAGE;
 
 /// Changes below this are noise however often a part was read: what two runs of
 /// one tool on one sound machine differ by in the middle of many readings, which

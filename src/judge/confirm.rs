@@ -15,7 +15,6 @@ use super::again::Again;
 use super::again::Lowest;
 use super::again::Reread;
 use super::finding::finding;
-use super::finding::percent;
 use super::finding::rate;
 use super::looks::Looks;
 use super::looks::has_numbers;
@@ -28,7 +27,9 @@ use super::reach;
 use super::roster::Roster;
 use super::severed::NO_MULTI_NODE as ALL_OUT;
 use crate::model::id::NodeName;
+use crate::model::recording::CONFIRM_STAGE;
 use crate::model::recording::Recording;
+use crate::model::text::percent;
 use crate::model::verdict::Evidence;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -37,7 +38,6 @@ use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Unknown;
 use crate::model::verdict::Verdicts;
-use crate::plan::CONFIRM_STAGE;
 
 /// Classes that a measurement with other partners can show again, by what
 /// they are measured over. Others are states, counts, or of something larger.

@@ -168,8 +168,3 @@ pub(super) fn of_node(domain: &DomainName, node: &NodeName) -> Locus {
 pub(super) fn of_gpu(domain: &DomainName, gpu: &GpuId) -> Locus {
     Locus { kind: LocusKind::Gpu, gpu: Some(gpu.gpu), ..of_node(domain, &gpu.node) }
 }
-
-/// A share as a percentage with one decimal.
-pub(super) fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
-}

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::finding::finding;
-use super::finding::percent;
 use super::rails;
 use super::rails::Rail;
 use super::rails::ordered;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
 use crate::model::stats;
+use crate::model::text::percent;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;

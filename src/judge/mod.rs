@@ -72,6 +72,7 @@ use crate::model::claims::Claims;
 use crate::model::history::History;
 use crate::model::recording::Recording;
 use crate::model::stats;
+use crate::model::text::percent;
 use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
 use crate::thresholds::Catalogue;
@@ -308,8 +309,8 @@ fn too_noisy(island: &Island<'_>, gpu: usize, detectable: f64, ledger: &mut Ledg
             format!(
                 "too noisy: a loss of less than {} could not have been seen, one link is {}: more readings of every \
                  pair would tell",
-                finding::percent(detectable),
-                finding::percent(one_link)
+                percent(detectable),
+                percent(one_link)
             ),
         );
     }

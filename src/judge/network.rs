@@ -20,7 +20,6 @@ use std::collections::BTreeSet;
 
 use super::arrange::Domain;
 use super::finding::finding;
-use super::finding::percent;
 use super::finding::rate;
 use super::finding::round;
 use super::island::PairReading;
@@ -39,6 +38,7 @@ use super::rails::Rail;
 use super::rails::ordered;
 use super::steady_paths;
 use crate::model::stats;
+use crate::model::text::percent;
 use levels::Levels;
 use levels::Siblings;
 use noise::Noise;

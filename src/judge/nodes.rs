@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 
 use super::arrange::Domain;
 use super::asserted;
-use super::finding::percent;
 use super::ledger::Crossed;
 use super::ledger::Ledger;
 use super::ledger::Named;
 use super::steady;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::text::percent;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;

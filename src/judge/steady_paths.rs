@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::finding::finding;
-use super::finding::percent;
 use super::finding::round;
 use super::ledger::Ledger;
 use super::network;
@@ -19,6 +18,7 @@ use super::rails::ordered;
 use super::steady;
 use crate::model::id::NodeName;
 use crate::model::stats;
+use crate::model::text::percent;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;

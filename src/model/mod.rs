@@ -44,6 +44,7 @@ pub mod span;
 pub mod stats;
 pub mod tcp;
 pub mod text;
+pub mod tool_call;
 pub mod tournament;
 pub mod trend;
 pub mod unit;

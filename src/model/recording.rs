@@ -9,6 +9,9 @@ use super::id::DomainName;
 use super::id::NodeName;
 use super::parsed::Parsed;
 
+/// The stage in which suspects are measured again, after those of the catalogue of probes.
+pub const CONFIRM_STAGE: u8 = 3;
+
 /// Where a tool ran.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]

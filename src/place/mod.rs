@@ -4,6 +4,7 @@
 //! nobody; nothing here reserves or starts anything.
 
 pub mod choose;
+pub mod map;
 pub mod matrix;
 mod placement;
 

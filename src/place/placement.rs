@@ -12,14 +12,14 @@ use super::choose;
 use super::choose::Chosen;
 use super::choose::Strengths;
 use super::matrix::Scale;
-use crate::export::map::Domain;
-use crate::export::map::Member;
-use crate::export::map::Origin;
-use crate::export::map::Reach;
-use crate::export::map::Verified;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::verdict::Outcome;
+use crate::place::map::Domain;
+use crate::place::map::Member;
+use crate::place::map::Origin;
+use crate::place::map::Reach;
+use crate::place::map::Verified;
 
 /// The format of the answer as JSON.
 pub const PLACEMENT_FORMAT: &str = "fabricgate.placement/1";

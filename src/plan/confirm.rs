@@ -28,9 +28,7 @@ use crate::model::id::NodeName;
 use crate::model::probe::Grain;
 use crate::model::probe::Probe;
 use crate::model::probe::ProbeScope;
-
-/// The stage.
-pub const CONFIRM_STAGE: u8 = 3;
+use crate::model::recording::CONFIRM_STAGE;
 
 /// What its plan has for a profile.
 pub const CONFIRM_PROFILE: &str = "confirm";

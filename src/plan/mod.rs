@@ -47,7 +47,6 @@ use crate::model::profile::Profile;
 use crate::model::raw;
 
 pub use confirm::CONFIRM_PROFILE;
-pub use confirm::CONFIRM_STAGE;
 pub use confirm::Suspect;
 pub use confirm::confirm;
 pub use defaults::AUDIT_PROBES;

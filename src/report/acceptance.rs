@@ -17,7 +17,6 @@ use super::page::TerminalStyle;
 use super::page::colour_of;
 use super::plain::clip;
 use super::plain::counted;
-use super::plain::percent;
 use super::plain::plain;
 use super::plain::quantity;
 use super::xml::Xml;
@@ -29,6 +28,7 @@ use crate::model::acceptance::NodeAcceptance;
 use crate::model::comparison::Comparison;
 use crate::model::hostlist;
 use crate::model::run::simulated;
+use crate::model::text::percent;
 use crate::model::verdict::Outcome;
 
 const TEMPLATE: &str = include_str!("../../reports/acceptance.html");

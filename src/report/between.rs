@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 
 use super::explain;
 use super::explain::MOST;
-use super::grid::median;
 use super::plain::plain;
 use super::plain::quantity;
 use crate::model::cell::Cell;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
+use crate::model::stats::median;
 use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 

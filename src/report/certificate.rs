@@ -13,7 +13,6 @@ use super::TerminalStyle;
 use super::page::Page;
 use super::plain::clip;
 use super::plain::counted;
-use super::plain::percent;
 use super::plain::plain;
 use super::plain::quantity;
 use crate::model::certificate::Certificate;
@@ -28,6 +27,7 @@ use crate::model::certificate::VerifiedKind;
 use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::run::SIMULATED;
+use crate::model::text::percent;
 use crate::model::verdict::MeasuredScope;
 
 /// Characters of a name in the table.

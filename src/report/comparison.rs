@@ -7,7 +7,6 @@ use super::page::Page;
 use super::page::TerminalStyle;
 use super::plain::clip;
 use super::plain::counted;
-use super::plain::percent;
 use super::plain::plain;
 use super::plain::quantity;
 use super::plain::rail_name;
@@ -17,6 +16,7 @@ use crate::model::comparison::Comparison;
 use crate::model::comparison::Difference;
 use crate::model::comparison::Repair;
 use crate::model::comparison::Repairs;
+use crate::model::text::percent;
 use crate::model::trend::Part;
 use crate::model::trend::PartKind;
 

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::plain::number;
-use super::plain::percent;
 use super::plain::plain;
 use super::probed;
 use super::probed::NOTHING;
@@ -16,6 +15,7 @@ use super::probed::table;
 use crate::model::copy::CopyDocument;
 use crate::model::copy::CopyTest;
 use crate::model::probed::ProbedGpu;
+use crate::model::text::percent;
 
 /// More columns than this are summed up: no terminal shows them.
 const MOST_COLUMNS: usize = 18;

@@ -12,16 +12,17 @@ use super::actions::prompt;
 use super::between;
 use super::class;
 use super::compared;
-use super::grid::median;
 use super::plain::clip;
 use super::plain::counted;
-use super::plain::percent;
 use super::plain::plain;
 use super::plain::quantity;
 use super::plain::wrap;
 use crate::model::cell::Cell;
 use crate::model::id::NodeName;
+use crate::model::recording::CONFIRM_STAGE;
 use crate::model::run::Run;
+use crate::model::stats::median;
+use crate::model::text::percent;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
@@ -34,8 +35,6 @@ const LONGEST: usize = 2_000;
 pub(super) const MOST: usize = 20;
 /// Half the loss of one link of 18: the judge calls no smaller effect low.
 const LEAST: f64 = 0.028;
-/// The stage of a sweep that looks at suspects again.
-const CONFIRM: u8 = 3;
 
 /// What `query` may name: a finding by id, or a part of the fabric.
 #[derive(Debug)]
@@ -117,7 +116,7 @@ fn told(run: &Run, query: &str) -> Option<String> {
 pub fn dated(mut run: Run, taken: &BTreeMap<String, (String, u8)>) -> Run {
     for evidence in run.verdicts.findings.iter_mut().flat_map(|f| &mut f.evidence) {
         if let Some((started, stage)) = taken.get(&evidence.file) {
-            let look = if *stage == CONFIRM { ", the second look" } else { "" };
+            let look = if *stage == CONFIRM_STAGE { ", the second look" } else { "" };
             evidence.detail = format!("{} (taken {started}, stage {stage}{look})", evidence.detail);
         }
     }
@@ -397,7 +396,7 @@ fn seen(out: &mut String, run: &Run, part: &Part<'_>) {
 }
 
 fn is_second(cell: &Cell) -> bool {
-    cell.stage == Some(CONFIRM)
+    cell.stage == Some(CONFIRM_STAGE)
 }
 
 /// Whom a node met in the second look.
@@ -566,7 +565,7 @@ mod tests {
     fn evidence_says_when_it_was_taken_and_which_look_it_was() {
         let run = fixture::rack();
         let file = run.verdicts.findings[0].evidence[0].file.clone();
-        let taken = BTreeMap::from([(file, ("2026-01-15T08:00:00Z".to_owned(), CONFIRM))]);
+        let taken = BTreeMap::from([(file, ("2026-01-15T08:00:00Z".to_owned(), CONFIRM_STAGE))]);
         let id = run.verdicts.findings[0].id.clone();
         let text = explain(&dated(run, &taken), &id).expect("known");
         assert!(text.contains("2026-01-15T08:00:00Z, stage 3, the second look"), "{text}");

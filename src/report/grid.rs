@@ -15,6 +15,7 @@ use crate::model::claims::ClaimedDomain;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
+use crate::model::stats::median;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
 
@@ -472,17 +473,6 @@ pub(super) fn ordered(
         went[*old] = new;
     }
     (list.into_iter().map(|(end, _)| end).collect(), went)
-}
-
-/// The median; `None` of nothing.
-pub(super) fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let half = values.len() / 2;
-    match values.len() {
-        0 => None,
-        n if n % 2 == 1 => values.get(half).copied(),
-        _ => Some(f64::midpoint(*values.get(half - 1)?, *values.get(half)?)),
-    }
 }
 
 #[cfg(test)]

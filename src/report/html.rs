@@ -27,13 +27,13 @@ use super::overview::fleet;
 use super::plain::below;
 use super::plain::clip;
 use super::plain::counted;
-use super::plain::percent;
 use super::plain::plain;
 use super::terminal::by_reason;
 use crate::model::comparison::Comparison;
 use crate::model::comparison::Repairs;
 use crate::model::id::DomainName;
 use crate::model::run::Run;
+use crate::model::text::percent;
 use crate::model::trend::Trend;
 use crate::model::verdict::Outcome;
 

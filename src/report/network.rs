@@ -13,11 +13,11 @@ use super::grid::Grid;
 use super::grid::Reference;
 use super::grid::Shape;
 use super::grid::Spot;
-use super::grid::median;
 use super::grid::worse;
 use crate::model::cell::Cell;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
+use crate::model::stats::median;
 use crate::model::verdict::Outcome;
 
 /// What a spot says of a node's port, which has several partners.

@@ -12,12 +12,12 @@ use super::grid::Grid;
 use super::grid::Reference;
 use super::grid::Shape;
 use super::grid::Spot;
-use super::grid::median;
 use super::grid::ordered;
 use super::grid::worse;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
+use crate::model::stats::median;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
 

@@ -9,7 +9,6 @@ use anstyle::Style;
 
 use super::TerminalStyle;
 use super::facts;
-use super::grid::median;
 use super::page::Page;
 use super::page::colour_of;
 use super::plain::clip;
@@ -24,6 +23,7 @@ use crate::model::measurement::Scalar;
 use crate::model::measurement::Series;
 use crate::model::parsed::ParseDocument;
 use crate::model::parsed::ProblemKind;
+use crate::model::stats::median;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
 

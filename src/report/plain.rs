@@ -150,15 +150,6 @@ pub(super) fn quantity(value: f64, unit: Option<Unit>) -> String {
     }
 }
 
-/// A fraction as a percentage.
-pub(super) fn percent(fraction: f64) -> String {
-    if fraction.is_finite() {
-        format!("{:.1} %", fraction * 100.0)
-    } else {
-        "not a number".to_owned()
-    }
-}
-
 /// `text` with paths below the run's source relative to it: the reader has been
 /// told the source, and the line has no room to say it again.
 pub(super) fn below<'t>(text: &'t str, source: &str) -> Cow<'t, str> {

@@ -26,6 +26,7 @@ pub mod platform;
 pub mod record;
 pub mod render;
 pub mod scenario;
+pub mod scenario_tools;
 pub mod tcp;
 pub mod tool;
 pub mod tooling;

@@ -7,8 +7,6 @@ use std::path::PathBuf;
 
 use fabricgate::export::Degraded;
 use fabricgate::export::Options;
-use fabricgate::export::map::Source;
-use fabricgate::export::map::Verified;
 use fabricgate::export::target;
 use fabricgate::inventory::claims_file;
 use fabricgate::inventory::slurm::partitions::partition_of_topology;
@@ -21,6 +19,8 @@ use fabricgate::model::unit::Unit;
 use fabricgate::model::verdict::NodeVerdict;
 use fabricgate::model::verdict::Outcome;
 use fabricgate::model::verdict::Verdicts;
+use fabricgate::place::map::Source;
+use fabricgate::place::map::Verified;
 use fabricgate::thresholds::builtin;
 
 use super::Lab;

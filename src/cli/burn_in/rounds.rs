@@ -379,6 +379,7 @@ impl<'a> Burn<'a> {
             request,
             launcher: &config.launcher,
             program,
+            tools: stored::simulated_tools(&config.launcher, program)?,
             connect: config.connect,
             confirm: if lasting.is_some() { &none } else { &config.confirm },
             catalogue: &in_force.catalogue,

@@ -7,6 +7,7 @@ use comfy_table::ContentArrangement;
 use comfy_table::Table;
 use comfy_table::presets;
 
+use crate::model::text::percent;
 use crate::thresholds::CollectiveExpectation;
 use crate::thresholds::Expectation;
 use crate::thresholds::Platform;
@@ -183,10 +184,6 @@ pub(super) fn count(value: Option<u32>) -> String {
 
 fn number(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
-}
-
-fn percent(fraction: f64) -> String {
-    format!("{:.1} %", fraction * 100.0)
 }
 
 /// Bytes in the largest binary unit that divides them.

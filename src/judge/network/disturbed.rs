@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::super::finding::finding;
-use super::super::finding::percent;
 use super::super::ledger::Ledger;
 use super::super::peel;
 use super::super::rails::Rail;
@@ -16,6 +15,7 @@ use super::super::steady;
 use super::FAMILY_ERROR;
 use super::levels::Levels;
 use crate::model::id::NodeName;
+use crate::model::text::percent;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;

@@ -2,7 +2,6 @@
 //! the other rails of their kind. That is no node's fault, and no node passes.
 
 use super::super::finding::finding;
-use super::super::finding::percent;
 use super::super::finding::rate;
 use super::super::ledger::Ledger;
 use super::super::nodes;
@@ -16,6 +15,7 @@ use super::levels::Siblings;
 use super::line_of;
 use super::with_files;
 use crate::model::id::NodeName;
+use crate::model::text::percent;
 use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;

@@ -16,13 +16,13 @@ use crate::judge::confirm;
 use crate::judge::confirm::Suspect;
 use crate::judge::finding::finding;
 use crate::model::id::NodeName;
+use crate::model::recording::CONFIRM_STAGE as STAGE;
 use crate::model::recording::Recording;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Verdicts;
-use crate::plan::CONFIRM_STAGE as STAGE;
 
 /// Three cleared partners for every suspect node, as pairs of numbers.
 fn partners(suspects: &[Suspect], cleared: &BTreeSet<NodeName>) -> Vec<(u32, u32)> {

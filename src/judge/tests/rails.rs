@@ -22,10 +22,10 @@ use crate::model::parsed::Parsed;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
+use crate::model::recording::CONFIRM_STAGE;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::model::verdict::Outcome;
-use crate::plan::CONFIRM_STAGE;
 use crate::thresholds::Catalogue;
 use crate::thresholds::overlay;
 

@@ -13,6 +13,7 @@ use crate::judge::collective;
 use crate::model::cell::Cell;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::recording::CONFIRM_STAGE;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::model::stats;
@@ -24,7 +25,6 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Verdicts;
-use crate::plan::CONFIRM_STAGE;
 
 /// What one part showed in one test.
 #[derive(Clone, Debug, PartialEq)]

@@ -551,7 +551,7 @@ fn collectives_are_series_of_what_they_ran_on_by_ranks_and_size() {
             recording(domain(), 16, 850.0, 4),
             recording(domain(), 16, 870.0, 4),
             recording(domain(), 8, 500.0, 4),
-            recording(domain(), 16, 990.0, crate::plan::CONFIRM_STAGE),
+            recording(domain(), 16, 990.0, crate::model::recording::CONFIRM_STAGE),
             recording(domain(), 1, 990.0, 4),
         ],
         &serde_json::from_value(serde_json::json!({

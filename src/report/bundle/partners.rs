@@ -12,6 +12,7 @@ use super::sides::End;
 use super::sides::Sides;
 use super::sides::ends;
 use crate::model::cell::Cell;
+use crate::model::stats::median;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Outcome;
 
@@ -42,7 +43,7 @@ impl Tally {
 
     fn close(&mut self) {
         self.median_ratio = median(&mut self.ratios);
-        self.lowest_ratio = self.ratios.first().copied();
+        self.lowest_ratio = self.ratios.iter().copied().min_by(f64::total_cmp);
         self.ratios = Vec::new();
     }
 }
@@ -204,15 +205,4 @@ pub(super) fn partners(case: &Case, sides: &Sides) -> Partners {
 /// Whether both ends are parts: the memory of a host is nobody's partner.
 fn is_part(a: &End, b: &End) -> bool {
     a.1.is_some() == b.1.is_some()
-}
-
-/// The middle value; the list is in order afterwards.
-fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(values[middle]),
-        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
-    }
 }

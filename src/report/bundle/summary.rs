@@ -23,6 +23,7 @@ use super::serials::Serials;
 use super::sides::Sides;
 use super::since;
 use crate::model::run::RunInfo;
+use crate::model::text::percent;
 use crate::model::trend::Trend;
 use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
@@ -34,7 +35,6 @@ use crate::report::class;
 use crate::report::plain::clip;
 use crate::report::plain::counted;
 use crate::report::plain::listed;
-use crate::report::plain::percent;
 use crate::report::plain::place_of;
 use crate::report::plain::quantity;
 

@@ -15,11 +15,11 @@ use crate::model::comparison::Difference;
 use crate::model::comparison::Repair;
 use crate::model::comparison::Repairs;
 use crate::model::run::Run;
+use crate::model::text::percent;
 use crate::report::comparison::sentences;
 use crate::report::plain::amount;
 use crate::report::plain::clip;
 use crate::report::plain::counted;
-use crate::report::plain::percent;
 use crate::report::plain::unit_name;
 
 /// Parts that are listed; the rest are counted.

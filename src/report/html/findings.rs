@@ -15,13 +15,13 @@ use super::history::Sparkline;
 use super::history::sparkline_of;
 use super::shown;
 use crate::model::run::Run;
+use crate::model::text::percent;
 use crate::model::trend::Trend;
 use crate::model::verdict::Finding;
 use crate::report::class;
 use crate::report::compared;
 use crate::report::plain::below;
 use crate::report::plain::clip;
-use crate::report::plain::percent;
 use crate::report::plain::place_of;
 use crate::report::plain::quantity;
 

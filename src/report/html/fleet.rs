@@ -12,12 +12,12 @@ use super::history::Sparkline;
 use super::history::sparkline_of_node;
 use super::shown;
 use crate::model::run::Run;
+use crate::model::text::percent;
 use crate::model::trend::Trend;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 use crate::report::plain::below;
 use crate::report::plain::clip;
-use crate::report::plain::percent;
 
 /// Nodes that have a tile and a line; the rest are counted. A tile and a line
 /// together take some 200 bytes of the page.

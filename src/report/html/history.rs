@@ -7,6 +7,7 @@ use minijinja::Value;
 use serde::Serialize;
 
 use super::shown;
+use crate::model::text::percent;
 use crate::model::trend::ChangeKind;
 use crate::model::trend::Part;
 use crate::model::trend::PartKind;
@@ -17,7 +18,6 @@ use crate::model::verdict::LocusKind;
 use crate::report::plain::clip;
 use crate::report::plain::counted;
 use crate::report::plain::number;
-use crate::report::plain::percent;
 use crate::report::plain::quantity;
 
 /// Lines of parts to which something happened; the rest are counted.

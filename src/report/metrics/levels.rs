@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use crate::model::cell::Cell;
 use crate::model::id::NodeName;
+use crate::model::stats::median;
 
 /// The format of a run's levels.
 pub const LEVELS_FORMAT: &str = "fabricgate.levels/1";
@@ -124,16 +125,6 @@ pub fn levels(cells: &[Cell]) -> Levels {
         of_node.entry(end.class).and_modify(|worst| *worst = worst.min(level)).or_insert(level);
     }
     Levels { format: LEVELS_FORMAT.to_owned(), nodes }
-}
-
-fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_unstable_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        odd if odd % 2 == 1 => Some(values[middle]),
-        _ => Some(f64::midpoint(values[middle - 1], values[middle])),
-    }
 }
 
 #[cfg(test)]
