@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::arrange::Domain;
-use super::asserted;
+use super::class::traits;
 use super::fabric::Fabric;
 use super::finding::finding;
 use super::finding::of_domain;
@@ -20,6 +20,7 @@ use super::state::says_nothing;
 use crate::model::claims::Claims;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
+use crate::model::finding_class::FindingClass;
 use crate::model::gpu_facts::names_no_fabric;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
@@ -32,11 +33,6 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::thresholds::Platform;
-
-/// Class of a label that what was measured contradicts.
-const LABEL: &str = "claim-label-contradicted";
-/// Class of a belief in more GPUs than were measured to reach each other.
-const BELIEF: &str = "claim-belief-beyond-measured";
 
 /// Classes of disagreements about who shares a fabric: who was measured to
 /// reach whom settles them.
@@ -189,10 +185,15 @@ fn labels(domain: &Domain<'_>, measured: &Measured, claims: &Claims, ledger: &mu
     let home = most(labelled[&main].iter().filter_map(|node| measured.part(node)));
     let found = |said: String, detail: String| {
         let parts = format!("{} reach each other", parts_of(measured));
-        finding(Outcome::Degraded, LABEL, of_domain(LocusKind::Domain, &domain.name), RULE)
-            .saying(said)
-            .because(&at, None, detail)
-            .because(&measured.file, None, parts)
+        finding(
+            Outcome::Degraded,
+            FindingClass::ClaimLabelContradicted,
+            of_domain(LocusKind::Domain, &domain.name),
+            RULE,
+        )
+        .saying(said)
+        .because(&at, None, detail)
+        .because(&measured.file, None, parts)
     };
     // Labelled apart, and together.
     for (clique, nodes) in labelled.iter().filter(|(clique, _)| **clique != main) {
@@ -214,7 +215,7 @@ fn labels(domain: &Domain<'_>, measured: &Measured, claims: &Claims, ledger: &mu
         let mut is_known = false;
         ledger.change_of_domain(&domain.name, |f| {
             let is_here = here.iter().any(|n| f.locus.node.as_ref() == Some(*n));
-            if !is_known && f.class == asserted::STALE && is_here {
+            if !is_known && f.class == FindingClass::StaleClique && is_here {
                 is_known = true;
                 add(f, &at, detail.clone());
             }
@@ -274,7 +275,7 @@ fn add(known: &mut Finding, file: &str, detail: String) {
 
 /// A finding about who of a domain reaches whom.
 fn is_membership(found: &Finding) -> bool {
-    ["wrong-domain", "split-domain", super::severed::NO_MULTI_NODE].contains(&found.class.as_str())
+    traits(&found.class).of_membership
 }
 
 /// Sizes of the parts, as people say them: `16 and 2 nodes`.
@@ -335,7 +336,7 @@ fn believed(
     );
     let locus = of_domain(LocusKind::Domain, &domain.name);
     let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
-    let found = finding(outcome, BELIEF, locus, RULE)
+    let found = finding(outcome, FindingClass::ClaimBeliefBeyondMeasured, locus, RULE)
         .numbers(f64::from(gpus), f64::from(ranks), Unit::Count)
         .saying(said)
         .because(belief.at.as_deref().unwrap_or(&belief.who), None, belief.says.clone())
@@ -378,11 +379,10 @@ fn settled(
 ) -> Option<String> {
     let class = told.class.as_str();
     if class == MERGED {
-        let names = [asserted::APART, asserted::MERGED];
+        let names = [FindingClass::ClaimedApart, FindingClass::MergedCliques];
         let here = |f: &&Finding| {
             let peer = f.locus.peer.as_deref() == Some(domain.name.as_str());
-            names.contains(&f.class.as_str())
-                && (peer || f.locus.domain.as_ref() == Some(&domain.name))
+            names.contains(&f.class) && (peer || f.locus.domain.as_ref() == Some(&domain.name))
         };
         // Of two domains one is the finding's own, and the other its peer.
         let peer = NodeName::from(domain.name.as_str());
@@ -391,7 +391,9 @@ fn settled(
     }
     if class == BELIEVED {
         let mut here = ledger.of_domain(&domain.name);
-        return here.find(|f| f.class == BELIEF).map(|f| f.summary.clone());
+        return here
+            .find(|f| f.class == FindingClass::ClaimBeliefBeyondMeasured)
+            .map(|f| f.summary.clone());
     }
     if !OF_MEMBERSHIP.contains(&class) {
         return None;
@@ -412,9 +414,9 @@ fn settled(
 /// A contradiction that no measurement of this run settles.
 fn open(told: &Disagreement, domain: &Domain<'_>, ledger: &mut Ledger) {
     const RULE: &str = "claims: where sources contradict each other and nothing measured tells who is right, it is not known";
-    let class = format!("claim-{}", told.class);
+    let class = FindingClass::from_name(&format!("claim-{}", told.class));
     if told.domain.is_none() {
-        ledger.unknown(class, told.summary.clone());
+        ledger.unknown(class.to_string(), told.summary.clone());
         return;
     }
     let locus = of_domain(LocusKind::Domain, &domain.name);
@@ -422,7 +424,7 @@ fn open(told: &Disagreement, domain: &Domain<'_>, ledger: &mut Ledger) {
         Some(consequence) => format!("{}; {consequence}", told.summary),
         None => told.summary.clone(),
     };
-    let found = finding(Outcome::Unknown, &class, locus, RULE).saying(summary);
+    let found = finding(Outcome::Unknown, class, locus, RULE).saying(summary);
     ledger.find(told.sides.iter().fold(found, |found, side| {
         let at = side.at.as_deref().map(|at| format!(", {at}")).unwrap_or_default();
         let copied = match &side.basis {
