@@ -89,6 +89,7 @@ fn meaning(class: &FindingClass) -> (Says, ConfirmedBy) {
         | FindingClass::CollectiveFallback
         | FindingClass::ClaimLabelContradicted
         | FindingClass::ClaimBeliefBeyondMeasured
+        | FindingClass::Claim(_)
         | FindingClass::Other(_) => (Says::Fault, ConfirmedBy::Outputs),
     }
 }

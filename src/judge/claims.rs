@@ -20,6 +20,7 @@ use super::state::says_nothing;
 use crate::model::claims::Claims;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::finding_class::FindingClass;
 use crate::model::gpu_facts::names_no_fabric;
 use crate::model::id::DomainName;
@@ -34,25 +35,71 @@ use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::thresholds::Platform;
 
-/// Classes of disagreements about who shares a fabric: who was measured to
-/// reach whom settles them.
-const OF_MEMBERSHIP: &[&str] = &[
-    "block-against-clique",
-    "domains-disagree",
-    "fabric-not-attached",
-    "file-not-in-force",
-    "gpus-in-two-cliques",
-    "label-without-all-gpus",
-    "node-in-two-domains",
-    "sentinel-clique",
-    "split-clique",
-    "stale-label",
-];
+/// What of a measurement tells who is right in a disagreement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SettledBy {
+    /// Who was measured to reach whom in the domain.
+    Membership,
+    /// The same of two claimed domains: a finding tells it.
+    DomainsMeasured,
+    /// A finding about what a framework takes for true.
+    BeliefMeasured,
+    Nothing,
+}
 
-/// The same of two claimed domains.
-const MERGED: &str = "merged-cliques";
-/// Held against the measurement under another name.
-const BELIEVED: &str = "belief-beyond-domain";
+fn settled_by(class: &DisagreementClass) -> SettledBy {
+    match class {
+        DisagreementClass::BlockAgainstClique
+        | DisagreementClass::DomainsDisagree
+        | DisagreementClass::FabricNotAttached
+        | DisagreementClass::FileNotInForce
+        | DisagreementClass::GpusInTwoCliques
+        | DisagreementClass::LabelWithoutAllGpus
+        | DisagreementClass::NodeInTwoDomains
+        | DisagreementClass::SentinelClique
+        | DisagreementClass::SplitClique
+        | DisagreementClass::StaleLabel => SettledBy::Membership,
+        DisagreementClass::MergedCliques => SettledBy::DomainsMeasured,
+        DisagreementClass::BeliefBeyondDomain => SettledBy::BeliefMeasured,
+        DisagreementClass::DomainsNested
+        | DisagreementClass::LabelMissing
+        | DisagreementClass::TopologyOverride
+        | DisagreementClass::ImexPluginUnset
+        | DisagreementClass::ImexBeyondDomain
+        | DisagreementClass::ImexAgainstClique
+        | DisagreementClass::ReadyWithoutClique
+        | DisagreementClass::ImexSize
+        | DisagreementClass::DomainSize
+        | DisagreementClass::NodeMissing
+        | DisagreementClass::NodeExtra
+        | DisagreementClass::UnknownToScheduler
+        | DisagreementClass::InNoDomain
+        | DisagreementClass::NoDomainClaimed
+        | DisagreementClass::GpuCount
+        | DisagreementClass::NicCount
+        | DisagreementClass::ProductMixed
+        | DisagreementClass::ProductAgainstClaim
+        | DisagreementClass::DriverMixed
+        | DisagreementClass::TopoRankDuplicate
+        | DisagreementClass::TopoRankUnusable
+        | DisagreementClass::TopoRankMissing
+        | DisagreementClass::TopoRankOrder
+        | DisagreementClass::BeliefMultiNodeNvlink
+        | DisagreementClass::HostsSwapped
+        | DisagreementClass::RailsSwapped
+        | DisagreementClass::LeafMislabelled
+        | DisagreementClass::LeafAgainstNeighbour
+        | DisagreementClass::LeavesDisagree
+        | DisagreementClass::SlotTaken
+        | DisagreementClass::SlotDisagrees
+        | DisagreementClass::RackDisagrees
+        | DisagreementClass::RackAgainstDomain
+        | DisagreementClass::AmbiguousName
+        | DisagreementClass::OptedOut
+        | DisagreementClass::OutOfService
+        | DisagreementClass::Other(_) => SettledBy::Nothing,
+    }
+}
 
 /// The nodes of a domain by who was measured to reach whom, the largest part
 /// first, and a file that shows it.
@@ -377,8 +424,8 @@ fn settled(
     (measured, is_member): (Option<&Measured>, impl Fn(&NodeName) -> bool),
     ledger: &Ledger,
 ) -> Option<String> {
-    let class = told.class.as_str();
-    if class == MERGED {
+    let by = settled_by(&told.class);
+    if by == SettledBy::DomainsMeasured {
         let names = [FindingClass::ClaimedApart, FindingClass::MergedCliques];
         let here = |f: &&Finding| {
             let peer = f.locus.peer.as_deref() == Some(domain.name.as_str());
@@ -389,13 +436,13 @@ fn settled(
         let mut named = ledger.of_domain(&domain.name).chain(ledger.of_node(&peer));
         return named.find(here).map(|f| f.summary.clone());
     }
-    if class == BELIEVED {
+    if by == SettledBy::BeliefMeasured {
         let mut here = ledger.of_domain(&domain.name);
         return here
             .find(|f| f.class == FindingClass::ClaimBeliefBeyondMeasured)
             .map(|f| f.summary.clone());
     }
-    if !OF_MEMBERSHIP.contains(&class) {
+    if by != SettledBy::Membership {
         return None;
     }
     let measured = measured?;
@@ -414,7 +461,7 @@ fn settled(
 /// A contradiction that no measurement of this run settles.
 fn open(told: &Disagreement, domain: &Domain<'_>, ledger: &mut Ledger) {
     const RULE: &str = "claims: where sources contradict each other and nothing measured tells who is right, it is not known";
-    let class = FindingClass::from_name(&format!("claim-{}", told.class));
+    let class = FindingClass::Claim(told.class.clone());
     if told.domain.is_none() {
         ledger.unknown(class.to_string(), told.summary.clone());
         return;
@@ -437,16 +484,18 @@ fn open(told: &Disagreement, domain: &Domain<'_>, ledger: &mut Ledger) {
 }
 
 /// What follows for whoever relies on it, where the summary does not say so.
-fn consequence(class: &str) -> Option<&'static str> {
+fn consequence(class: &DisagreementClass) -> Option<&'static str> {
     Some(match class {
-        "topo-rank-duplicate" => {
+        DisagreementClass::TopoRankDuplicate => {
             "a framework that sorts by it puts ranks side by side that are not, or starts two on one GPU"
         }
-        "topo-rank-unusable" => {
+        DisagreementClass::TopoRankUnusable => {
             "a framework that sorts by it leaves these nodes out or puts them anywhere"
         }
-        "imex-beyond-domain" => "imports between its parts fail",
-        "ready-without-clique" => "jobs there run without NVLink between nodes, and are not told",
+        DisagreementClass::ImexBeyondDomain => "imports between its parts fail",
+        DisagreementClass::ReadyWithoutClique => {
+            "jobs there run without NVLink between nodes, and are not told"
+        }
         _ => return None,
     })
 }

@@ -103,6 +103,7 @@ pub(super) fn traits(class: &FindingClass) -> Traits {
         | FindingClass::AboveNominal
         | FindingClass::ClaimLabelContradicted
         | FindingClass::ClaimBeliefBeyondMeasured
+        | FindingClass::Claim(_)
         | FindingClass::Other(_) => PLAIN,
     }
 }

@@ -5,17 +5,7 @@
 //! of that stage without a wildcard, so that the compiler finds every place
 //! when a class is added.
 
-use std::borrow::Cow;
-use std::cmp::Ordering;
-use std::fmt;
-
-use schemars::JsonSchema;
-use schemars::Schema;
-use schemars::SchemaGenerator;
-use serde::Deserialize;
-use serde::Deserializer;
-use serde::Serialize;
-use serde::Serializer;
+use super::disagreement_class::DisagreementClass;
 
 macro_rules! classes {
     ($($variant:ident = $name:literal,)*) => {
@@ -23,6 +13,8 @@ macro_rules! classes {
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum FindingClass {
             $(#[doc = $name] $variant,)*
+            /// A disagreement between sources that nothing measured settles.
+            Claim(DisagreementClass),
             /// A class of another version. Verdicts, journals and certificates outlive the
             /// version that wrote them: a class that is not listed here is kept as it was
             /// read, and decides nothing.
@@ -30,13 +22,15 @@ macro_rules! classes {
         }
 
         impl FindingClass {
-            /// Every class of this version, in the order of `docs/findings.md`.
+            /// Every class of this version, in the order of `docs/findings.md`; without those of
+            /// disagreements.
             pub const LISTED: &[Self] = &[$(Self::$variant,)*];
 
             /// The name in documents.
             pub fn as_str(&self) -> &str {
                 match self {
                     $(Self::$variant => $name,)*
+                    Self::Claim(class) => class.in_findings(),
                     Self::Other(Unlisted(name)) => name,
                 }
             }
@@ -45,7 +39,10 @@ macro_rules! classes {
             pub fn from_name(name: &str) -> Self {
                 match name {
                     $($name => Self::$variant,)*
-                    _ => Self::Other(Unlisted(name.into())),
+                    _ => match DisagreementClass::from_finding(name) {
+                        Some(class) => Self::Claim(class),
+                        None => Self::Other(Unlisted(name.into())),
+                    },
                 }
             }
         }
@@ -112,66 +109,76 @@ pub fn joined<'c>(classes: impl IntoIterator<Item = &'c FindingClass>) -> String
     classes.into_iter().map(FindingClass::as_str).collect::<Vec<_>>().join(", ")
 }
 
-impl fmt::Display for FindingClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
+/// What a class of findings and one of disagreements share: it is its name, in text and in
+/// documents.
+macro_rules! named_class {
+    ($class:ident) => {
+        impl std::fmt::Display for $class {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        /// By name: findings and lists of classes are ordered so in documents.
+        impl Ord for $class {
+            fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+                self.as_str().cmp(other.as_str())
+            }
+        }
+
+        impl PartialOrd for $class {
+            fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+                Some(self.cmp(other))
+            }
+        }
+
+        impl serde::Serialize for $class {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $class {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                Ok(Self::from_name(&<String as serde::Deserialize>::deserialize(deserializer)?))
+            }
+        }
+
+        /// Any string: the published schemas hold for documents of later versions too.
+        impl schemars::JsonSchema for $class {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                <String as schemars::JsonSchema>::schema_name()
+            }
+
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                <String as schemars::JsonSchema>::json_schema(generator)
+            }
+        }
+
+        /// Tests hold findings against the names that documents carry.
+        #[cfg(test)]
+        impl PartialEq<str> for $class {
+            fn eq(&self, name: &str) -> bool {
+                self.as_str() == name
+            }
+        }
+
+        #[cfg(test)]
+        impl PartialEq<&str> for $class {
+            fn eq(&self, name: &&str) -> bool {
+                self.as_str() == *name
+            }
+        }
+    };
 }
 
-/// By name: findings and lists of classes are ordered so in documents.
-impl Ord for FindingClass {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.as_str().cmp(other.as_str())
-    }
-}
+pub(super) use named_class;
 
-impl PartialOrd for FindingClass {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Serialize for FindingClass {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for FindingClass {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Ok(Self::from_name(&String::deserialize(deserializer)?))
-    }
-}
-
-/// Any string: the published schemas hold for documents of later versions too.
-impl JsonSchema for FindingClass {
-    fn inline_schema() -> bool {
-        true
-    }
-
-    fn schema_name() -> Cow<'static, str> {
-        String::schema_name()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        String::json_schema(generator)
-    }
-}
-
-/// Tests hold findings against the names that documents carry.
-#[cfg(test)]
-impl PartialEq<str> for FindingClass {
-    fn eq(&self, name: &str) -> bool {
-        self.as_str() == name
-    }
-}
-
-#[cfg(test)]
-impl PartialEq<&str> for FindingClass {
-    fn eq(&self, name: &&str) -> bool {
-        self.as_str() == *name
-    }
-}
+named_class!(FindingClass);
 
 #[cfg(test)]
 mod tests {
@@ -187,7 +194,7 @@ mod tests {
         for class in FindingClass::LISTED {
             let name = class.as_str();
             assert!(names.insert(name), "{name} twice");
-            assert!(!matches!(class, FindingClass::Other(_)));
+            assert!(!matches!(class, FindingClass::Other(_) | FindingClass::Claim(_)));
             let is_kebab = |part: &str| {
                 !part.is_empty()
                     && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
@@ -203,7 +210,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_name_is_read_and_written_as_it_was(name in any::<String>()) {
+        fn any_name_is_read_and_written_as_it_was(name in "(claim-)?\\PC{0,20}|\\PC*") {
             let written = serde_json::to_string(&name).expect("a string");
             let class: FindingClass = serde_json::from_str(&written).expect("no error");
             prop_assert_eq!(class.as_str(), name.as_str());

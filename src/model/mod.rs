@@ -15,6 +15,7 @@ pub mod comparison;
 pub mod copy;
 pub mod cuda_error;
 pub mod disagreement;
+pub mod disagreement_class;
 pub mod eviction;
 pub mod exchange;
 pub mod fabric_probe;

@@ -357,6 +357,7 @@ fn of(class: &FindingClass) -> Option<Words> {
         // Disagreements between sources are told in docs/claims.md.
         FindingClass::ClaimLabelContradicted
         | FindingClass::ClaimBeliefBeyondMeasured
+        | FindingClass::Claim(_)
         | FindingClass::Other(_) => return None,
     })
 }
