@@ -17,7 +17,7 @@ macro_rules! classes {
             Claim(DisagreementClass),
             /// A class of another version. Verdicts, journals and certificates outlive the
             /// version that wrote them: a class that is not listed here is kept as it was
-            /// read, and decides nothing.
+            /// read, and counts by the outcome of its finding alone.
             Other(Unlisted),
         }
 
