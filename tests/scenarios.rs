@@ -208,7 +208,7 @@ fn not_unknown(fault: &Wrong, verdicts: &Verdicts) -> Option<String> {
         let domain = fault.domain.as_deref().unwrap_or("?");
         let is_it = |found: &Finding| {
             let there = found.locus.domain.as_ref().map(|d| d.as_str()) == fault.domain.as_deref();
-            there && found.class == fault.class && found.outcome == Outcome::Unknown
+            there && found.class.as_str() == fault.class && found.outcome == Outcome::Unknown
         };
         let is_told = verdicts.findings.iter().any(is_it) || !verdicts.unknown.is_empty();
         return (!is_told).then(|| format!("nothing is unknown in {domain}: {fault:?}"));

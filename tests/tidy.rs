@@ -8,6 +8,9 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
+use fabricgate::model::disagreement_class::DisagreementClass;
+use fabricgate::model::finding_class::FindingClass;
+
 /// The stages in the order data moves through them.
 const STAGES: &[&str] = &["inventory", "plan", "probe", "measure", "judge", "act", "report"];
 
@@ -462,21 +465,54 @@ fn every_format_that_is_written_has_a_schema_and_every_schema_a_format() {
 #[test]
 fn every_class_of_disagreement_is_documented() {
     let document = fs::read_to_string(root().join("docs/claims.md")).expect("docs/claims.md");
-    // However a class comes to `disagreement`, it is two words in quotes or more. These are none:
-    // a word in a sentence, and what `diff` tells.
-    let others = ["sub-domain", "kebab-case", "opt-out"];
-    let is_class = |word: &&str| {
-        let is_word = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_lowercase());
-        word.contains('-') && word.split('-').all(is_word) && !others.contains(word)
-    };
-    let sources: Vec<String> =
+    let sources: String =
         files("src/inventory/reconcile", "rs").iter().map(|path| code(path)).collect();
-    let quoted = sources.iter().flat_map(|source| source.split('"').skip(1).step_by(2));
-    let made: BTreeSet<&str> = quoted.filter(is_class).collect();
-    assert!(40 < made.len(), "the classes are found: {made:?}");
+    let words: BTreeSet<&str> =
+        sources.split(|c: char| !c.is_ascii_alphanumeric() && c != ':').collect();
+    for class in DisagreementClass::LISTED {
+        let is_made = words.contains(format!("DisagreementClass::{class:?}").as_str());
+        assert!(is_made, "nothing in src/inventory/reconcile makes {class}");
+    }
+    let made: BTreeSet<&str> =
+        DisagreementClass::LISTED.iter().map(DisagreementClass::as_str).collect();
     let told = told_in(&document, "\n| class | severity | what |");
     let told: BTreeSet<&str> = told.iter().map(String::as_str).collect();
-    assert_eq!(told, made, "docs/claims.md and src/inventory/reconcile differ");
+    assert_eq!(told, made, "docs/claims.md and DisagreementClass differ");
+}
+
+/// Code decides by the enum, which the compiler follows; the names are for documents.
+#[test]
+fn no_class_is_compared_as_a_string() {
+    let of_findings = FindingClass::LISTED.iter().map(FindingClass::as_str);
+    let of_claims = DisagreementClass::LISTED.iter().map(DisagreementClass::as_str);
+    let names: BTreeSet<&str> =
+        of_findings.chain(of_claims).filter(|it| it.contains('-')).collect();
+    for path in files("src", "rs") {
+        let name = name(&path);
+        // They define the names. A simulated fleet may be called as what it shows, and what a
+        // probe says of a problem has classes of its own.
+        let exempt = [
+            "src/model/finding_class.rs",
+            "src/model/disagreement_class.rs",
+            "src/cli/config/simulated.rs",
+        ];
+        if exempt.contains(&name.as_str()) || name.starts_with("src/probe/") {
+            continue;
+        }
+        let code = code(&path);
+        for quoted in code.split('"').skip(1).step_by(2) {
+            assert!(!names.contains(quoted), "{name}: \"{quoted}\" is a variant of an enum");
+        }
+        for rest in code.split("class").skip(1) {
+            let rest = [".as_str()", ".as_deref()"]
+                .iter()
+                .find_map(|it| rest.strip_prefix(it))
+                .unwrap_or(rest);
+            let compares = [" == \"", " != \"", " == Some(\"", ".starts_with(\""];
+            let is_compared = compares.iter().any(|it| rest.starts_with(it));
+            assert!(!is_compared, "{name}: class{}", rest.lines().next().unwrap_or_default());
+        }
+    }
 }
 
 /// The names of the fields of a struct, in order.

@@ -18,6 +18,7 @@ use fabricgate::gate::stamp;
 use fabricgate::model::action::ActionResult;
 use fabricgate::model::claims::ClaimedDomain;
 use fabricgate::model::claims::Claims;
+use fabricgate::model::finding_class::FindingClass;
 use fabricgate::model::id::NodeName;
 use fabricgate::model::verdict::Finding;
 use fabricgate::model::verdict::Locus;
@@ -54,7 +55,7 @@ pub(crate) fn timed(
     let finding = |node: &NodeName| Finding {
         id: format!("fg-{node}"),
         outcome: Outcome::Failed,
-        class: "nvlink-absent".to_owned(),
+        class: FindingClass::NvlinkAbsent,
         locus: Locus { node: Some(node.clone()), gpu: Some(0), ..Locus::of(LocusKind::Gpu) },
         measured: None,
         expected: None,

@@ -12,6 +12,7 @@ use super::policy::Policy;
 use super::release;
 use super::situation::Situation;
 use crate::model::action::Again;
+use crate::model::finding_class::FindingClass;
 use crate::model::live::LiveNode;
 use crate::model::moment::rfc3339;
 use crate::model::profile::Profile;
@@ -37,7 +38,7 @@ pub(super) fn awaited(
     if policy.again_hours <= 0.0 || is_burn_in || !classes::may_pass(findings, all) {
         return None;
     }
-    let mut classes: Vec<String> = findings.iter().map(|found| found.class.clone()).collect();
+    let mut classes: Vec<FindingClass> = findings.iter().map(|found| found.class.clone()).collect();
     classes.sort();
     classes.dedup();
     let own = Suspicion {

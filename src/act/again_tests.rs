@@ -7,6 +7,8 @@ use crate::act::ledger::Ledger;
 use crate::act::notice;
 use crate::act::policy;
 use crate::model::action::ActionKind;
+use crate::model::finding_class::FindingClass;
+use crate::model::finding_class::joined;
 use crate::model::journal::Entry;
 use crate::model::journal::Event;
 use crate::model::journal::JOURNAL_FORMAT;
@@ -63,7 +65,7 @@ fn what_waits_is_told_so_that_programs_can_read_it_and_no_budget_stops_it() {
     let plan = world().plan();
     let waits = plan.withheld.iter().find(|it| it.what == "d0n0").expect("d0n0");
     let again = waits.again.as_ref().expect("what is awaited");
-    assert_eq!((again.first.as_str(), again.classes.join(",")), ("run2", "nvlink-low".to_owned()));
+    assert_eq!((again.first.as_str(), joined(&again.classes)), ("run2", "nvlink-low".to_owned()));
     assert_eq!(again.from, rfc3339(NOW - 600 + 4 * HOUR));
     assert!(!waits.budget);
 }
@@ -75,7 +77,7 @@ type Case = (&'static str, fn(&mut World), bool);
 fn only_the_same_of_the_same_boot_and_not_too_long_ago_is_said_again() {
     let cases: [Case; 6] = [
         ("the same", |_| {}, true),
-        ("another class", |w| w.verdicts.findings[0].class = "host-link-low".to_owned(), false),
+        ("another class", |w| w.verdicts.findings[0].class = FindingClass::HostLinkLow, false),
         ("booted since", |w| w.node("d0n0").booted = Some(NOW), false),
         ("eight days later", |w| later(w, 8 * 24), false),
         ("no second look", |w| w.verdicts.findings[0].confirmed = false, false),
@@ -123,7 +125,7 @@ fn what_no_passing_cause_explains_is_drained_at_once() {
                 file: "raw/nodes/d0n0/nvidia-smi-nvlink.7-0.txt".to_owned(),
                 testcase: None,
                 detail: "GPU d0n0:2: 17 of 18 NVLinks are active; inactive: 5".to_owned(),
-                class: Some("nvlink-inactive".to_owned()),
+                class: Some(FindingClass::NvlinkInactive),
             });
         }),
         ("a deep loss", |w| w.verdicts.findings[0].ratio = Some(0.5)),

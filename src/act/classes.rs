@@ -1,8 +1,8 @@
 //! What a class of findings asks for: a drain whatever it costs, a drain where it
 //! pays, or a mark; and how sure a finding is.
 //!
-//! Pure. The judge decides which class a finding has; a class that is not named
-//! here counts by its outcome alone.
+//! Pure. The judge decides which class a finding has; a class of another version
+//! counts by its outcome alone.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -10,51 +10,89 @@ use std::collections::BTreeSet;
 use crate::model::claims::Assertion;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::GroupKind;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Outcome;
 
-/// Class of a node that is not in the domain it is claimed to be in.
-const WRONG_DOMAIN: &str = "wrong-domain";
+/// What a class says of a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    /// How much it delivers, and nothing else: what passes by itself (heat, power, another
+    /// process) looks the same as long as it lasts.
+    Level,
+    /// What a driver says of itself: a vote, and never all of them (algorithms, section 6.2).
+    /// Without a measurement that agrees it does not act.
+    DriverState,
+    /// That something is broken or not as claimed.
+    Fault,
+}
 
-/// What a node that is elsewhere shows besides: imports from where it is not.
-const OF_WRONG_DOMAIN: &[&str] = &[WRONG_DOMAIN, "tool-error"];
+/// What confirms a finding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConfirmedBy {
+    /// The confirm stage, which measures it a second time with other partners
+    /// (`judge::confirm`), and nothing else.
+    Partners,
+    /// Two outputs that say it, too.
+    Outputs,
+}
 
-/// Classes that the confirm stage measures a second time with other partners
-/// (`judge::confirm`). Those are confirmed by that, and by nothing else.
-const SEEN_AGAIN: &[&str] = &[
-    "nvlink-low",
-    "p2p-low",
-    "pcie-p2p-low",
-    "nvlink-absent",
-    WRONG_DOMAIN,
-    "tool-error",
-    "nic-low",
-    "nic-unreachable",
-    "data-corruption",
-];
-
-/// Classes of what a driver says of itself: a vote, and never all of them
-/// (algorithms, section 6.2). Without a measurement that agrees they do not act.
-const PASSIVE: &[&str] = &["nvlink-inactive", "nvlink-rate", "fabric-health"];
-
-/// Classes that say how much a part delivers, and nothing else: what passes by
-/// itself (heat, power, a stray process) looks the same as long as it lasts.
-const LEVELS: &[&str] = &[
-    "nvlink-low",
-    "p2p-low",
-    "pcie-p2p-low",
-    "host-link-low",
-    "local-copy-low",
-    "nic-low",
-    "path-low",
-    "collective-low",
-    "unstable",
-    "drifting",
-    "below-own-history",
-];
+fn meaning(class: &FindingClass) -> (Says, ConfirmedBy) {
+    match class {
+        FindingClass::NvlinkLow
+        | FindingClass::P2pLow
+        | FindingClass::PcieP2pLow
+        | FindingClass::NicLow => (Says::Level, ConfirmedBy::Partners),
+        FindingClass::HostLinkLow
+        | FindingClass::LocalCopyLow
+        | FindingClass::PathLow
+        | FindingClass::CollectiveLow
+        | FindingClass::Unstable
+        | FindingClass::Drifting
+        | FindingClass::BelowOwnHistory => (Says::Level, ConfirmedBy::Outputs),
+        FindingClass::NvlinkAbsent
+        | FindingClass::WrongDomain
+        | FindingClass::ToolError
+        | FindingClass::NicUnreachable
+        | FindingClass::DataCorruption => (Says::Fault, ConfirmedBy::Partners),
+        FindingClass::NvlinkInactive | FindingClass::NvlinkRate | FindingClass::FabricHealth => {
+            (Says::DriverState, ConfirmedBy::Outputs)
+        }
+        FindingClass::GpuMissing
+        | FindingClass::DiagnosticFailed
+        | FindingClass::LeafLow
+        | FindingClass::NetworkLow
+        | FindingClass::FabricState
+        | FindingClass::AllLowAlike
+        | FindingClass::MnnvlOff
+        | FindingClass::NvlsOff
+        | FindingClass::MatrixContradicted
+        | FindingClass::StaleClique
+        | FindingClass::MergedCliques
+        | FindingClass::ClaimedApart
+        | FindingClass::CliqueShared
+        | FindingClass::NoisyEverywhere
+        | FindingClass::FabricConfiguration
+        | FindingClass::FabricNotConfigured
+        | FindingClass::SplitNode
+        | FindingClass::SplitDomain
+        | FindingClass::MultiNodeNvlinkOff
+        | FindingClass::CliqueMixed
+        | FindingClass::ImexPeerMissing
+        | FindingClass::ImexDomain
+        | FindingClass::PlaneLow
+        | FindingClass::DomainLow
+        | FindingClass::AboveNominal
+        | FindingClass::CollectiveFallback
+        | FindingClass::ClaimLabelContradicted
+        | FindingClass::ClaimBeliefBeyondMeasured
+        | FindingClass::Claim(_)
+        | FindingClass::Other(_) => (Says::Fault, ConfirmedBy::Outputs),
+    }
+}
 
 /// Readings of healthy parts dip by up to 40 % (`judge::host`). What delivers less
 /// than the rest is broken.
@@ -68,7 +106,7 @@ pub(super) fn may_pass(findings: &[&Finding], all: &[&Finding]) -> bool {
     if all.iter().any(|f| is_passive(f) || tells_a_state(f)) {
         return false;
     }
-    let is_level = |f: &&Finding| LEVELS.contains(&f.class.as_str());
+    let is_level = |f: &&Finding| meaning(&f.class).0 == Says::Level;
     let is_deep = |f: &&Finding| f.share().is_some_and(|ratio| ratio < DEEPEST);
     findings.iter().all(|f| is_level(f) && !is_deep(f))
 }
@@ -95,10 +133,11 @@ impl<'a> Accusation<'a> {
 
 /// The worst that these findings say; they come worst first.
 pub(super) fn accusation<'a>(findings: &[&'a Finding]) -> Option<Accusation<'a>> {
-    let elsewhere = findings.iter().find(|f| f.class == WRONG_DOMAIN);
+    let elsewhere = findings.iter().find(|f| f.class == FindingClass::WrongDomain);
     let is_hard = |f: &&&Finding| {
-        let symptom = elsewhere.is_some() && OF_WRONG_DOMAIN.contains(&f.class.as_str());
-        f.outcome == Outcome::Failed && f.class != WRONG_DOMAIN && !symptom
+        // A node that is elsewhere fails to import from where it is not.
+        let symptom = elsewhere.is_some() && f.class == FindingClass::ToolError;
+        f.outcome == Outcome::Failed && f.class != FindingClass::WrongDomain && !symptom
     };
     if let Some(hard) = findings.iter().find(is_hard) {
         return Some(Accusation::Hard(hard));
@@ -120,12 +159,12 @@ pub(super) fn sure<'a>(findings: &[&'a Finding]) -> Vec<&'a Finding> {
 /// Whether a driver's word about links is among the evidence: the judge joins it
 /// with what was measured low on the same GPU (`judge::causes`).
 fn tells_a_state(finding: &Finding) -> bool {
-    let mut classes = finding.evidence.iter().filter_map(|it| it.class.as_deref());
-    classes.any(|class| PASSIVE.contains(&class))
+    let mut classes = finding.evidence.iter().filter_map(|it| it.class.as_ref());
+    classes.any(|class| meaning(class).0 == Says::DriverState)
 }
 
 fn is_passive(finding: &Finding) -> bool {
-    PASSIVE.contains(&finding.class.as_str())
+    meaning(&finding.class).0 == Says::DriverState
 }
 
 /// Whether a second look agreed. What no second look shows (a GPU that is not
@@ -135,7 +174,7 @@ fn is_sure(finding: &Finding) -> bool {
         return true;
     }
     let outputs: BTreeSet<&str> = finding.evidence.iter().map(|e| e.file.as_str()).collect();
-    !SEEN_AGAIN.contains(&finding.class.as_str()) && 1 < outputs.len()
+    meaning(&finding.class).1 == ConfirmedBy::Outputs && 1 < outputs.len()
 }
 
 /// Who was measured together, and which domains claim whom.
@@ -236,7 +275,7 @@ mod tests {
         Finding {
             id: class.to_owned(),
             outcome,
-            class: class.to_owned(),
+            class: FindingClass::from_name(class),
             locus: Locus::of(LocusKind::Node),
             measured: None,
             expected: None,

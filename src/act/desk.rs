@@ -357,7 +357,7 @@ impl<'a> Desk<'a> {
         let mut reason = String::new();
         let plane = live.map_or(Plane::Slurm, Plane::of);
         if *kind == ActionKind::Drain {
-            reason = reason::write(&run.id, &found.class, self.situation.ledger.epoch);
+            reason = reason::write(&run.id, found.class.as_str(), self.situation.ledger.epoch);
             let state = Some(StateChange::Drain { reason: reason.clone() });
             // Slurm's words for what is said beside a drain are as long as whatever
             // others keep in the same field.

@@ -19,6 +19,7 @@ use crate::act::release;
 use crate::act::standing;
 use crate::model::action::ActionKind;
 use crate::model::claims::Assertion;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Group;
@@ -76,7 +77,7 @@ fn every_line_that_is_not_taken_has_its_reason() {
         }),
         ("not confirmed by a second", |w| w.verdicts.findings[0].confirmed = false),
         ("only shows findings of this class", |w| {
-            w.policy.shadow.insert("gpu-missing".to_owned());
+            w.policy.shadow.insert(FindingClass::GpuMissing);
         }),
         ("no domain claims", |w| w.fleet.domains.clear()),
         ("the breaker tripped at 60 s ago (storm; run run1)", |w| {

@@ -12,6 +12,7 @@ use super::classes;
 use super::ledger::OwnDrain;
 use super::policy::Devices;
 use super::suspects;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::kubernetes_node::DeviceMark;
 use crate::model::kubernetes_node::DeviceWay;
@@ -21,9 +22,6 @@ use crate::model::text::clean;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
-
-/// A GPU that is not there has no UUID, and shifts the indices of the others.
-const MISSING: &str = "gpu-missing";
 
 /// What is known of a node whose GPUs are accused.
 #[derive(Clone, Copy, Debug)]
@@ -106,12 +104,12 @@ fn alone(
 pub(super) fn accused(findings: &[&Finding]) -> Result<u32, String> {
     let mut one = None;
     for finding in findings {
-        if finding.class == MISSING {
+        if finding.class == FindingClass::GpuMissing {
             return Err("a GPU that is not there cannot be taken out".to_owned());
         }
         let is_own = matches!(finding.locus.kind, LocusKind::Gpu | LocusKind::Direction);
         match finding.locus.gpu.filter(|_| is_own && finding.locus.peer.is_none()) {
-            None => return Err(format!("{} is not one GPU's", clean(&finding.class))),
+            None => return Err(format!("{} is not one GPU's", clean(finding.class.as_str()))),
             Some(gpu) if one.is_some_and(|known| known != gpu) => {
                 return Err("more than one of its GPUs is accused".to_owned());
             }

@@ -15,6 +15,7 @@ use serde::de::Visitor;
 use serde_json::value::RawValue;
 
 use crate::model::action::Mark;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::text::clean;
 use crate::model::verdict::Outcome;
@@ -36,7 +37,7 @@ struct Said {
     v: u32,
     outcome: Outcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    class: Option<String>,
+    class: Option<FindingClass>,
     run: String,
     at: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -65,7 +66,7 @@ impl Said {
     fn mark(&self) -> Option<Mark> {
         (self.v == VERSION).then(|| Mark {
             outcome: self.outcome,
-            class: self.class.as_deref().map(clean),
+            class: self.class.as_ref().map(|it| FindingClass::from_name(&clean(it.as_str()))),
             run: clean(&self.run),
             at: clean(&self.at),
             expires: self.expires.as_deref().map(clean),

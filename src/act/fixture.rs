@@ -21,6 +21,7 @@ use crate::model::change::Change;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::ClaimedLeaf;
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
 use crate::model::kubernetes_node::KubernetesNode;
@@ -280,7 +281,7 @@ pub(super) fn finding(node: &str, class: &str, outcome: Outcome, ratio: f64) -> 
         confirmed: true,
         rule: "r".to_owned(),
         summary: "too slow".to_owned(),
-        ..Finding::new(format!("{class}-{node}"), outcome, class, locus)
+        ..Finding::new(format!("{class}-{node}"), outcome, FindingClass::from_name(class), locus)
     }
 }
 
@@ -298,7 +299,7 @@ pub(super) fn drain(fleet: &Claims, node: &str, class: &str, ratio: f64, stamp: 
             reason: reason::write("run1", class, 3),
             mark: Some(Mark {
                 outcome,
-                class: Some(class.to_owned()),
+                class: Some(FindingClass::from_name(class)),
                 run: "run1".to_owned(),
                 at: String::new(),
                 expires: None,

@@ -217,8 +217,9 @@ fn has_lapsed(situation: &Situation<'_>, policy: &Policy, undone: &UndoneDrain) 
 fn is_new(undone: &UndoneDrain, findings: &[&Finding]) -> bool {
     let then = &undone.drain.action;
     let written = reason::read(&then.reason);
-    let is_same_class =
-        |found: &Finding| written.as_ref().is_some_and(|own| reason::is_class(own, &found.class));
+    let is_same_class = |found: &Finding| {
+        written.as_ref().is_some_and(|own| reason::is_class(own, found.class.as_str()))
+    };
     // What was not said then is taken for the worst.
     let outcome = then.mark.as_ref().map_or(Outcome::Failed, |mark| mark.outcome);
     let is_unheard = |found: &Finding| !is_same_class(found) && !then.findings.contains(&found.id);
@@ -245,7 +246,7 @@ pub(super) fn unfinished(situation: &Situation<'_>, is_hard: bool) -> Option<Str
 pub(super) fn is_marked(situation: &Situation<'_>, node: &NodeName, found: &Finding) -> bool {
     let said = situation.ledger.marks.get(node);
     said.is_some_and(|mark| {
-        mark.outcome == found.outcome && mark.class.as_deref() == Some(found.class.as_str())
+        mark.outcome == found.outcome && mark.class.as_ref() == Some(&found.class)
     })
 }
 

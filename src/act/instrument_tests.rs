@@ -4,6 +4,7 @@ use crate::act::budget;
 use crate::act::fixture::World;
 use crate::act::ledger::Meant;
 use crate::model::claims::ClaimedLeaf;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::kubernetes_node::CERTIFICATE;
 use crate::model::kubernetes_node::Condition;
@@ -193,7 +194,7 @@ fn a_class_that_is_only_shown_freezes_nothing_and_trips_nothing() {
         world.accuse(node, "brand-new", Outcome::Degraded, 0.9);
     }
     assert!(frozen(&world).contains("4 of 18"), "{}", frozen(&world));
-    world.policy.shadow.insert("brand-new".to_owned());
+    world.policy.shadow.insert(FindingClass::from_name("brand-new"));
     assert_eq!(frozen(&world), "");
     assert_eq!(budget::trip(&world.situation(), &world.policy), None);
     world.accuse("d0n5", "gpu-missing", Outcome::Failed, 0.5);

@@ -16,6 +16,7 @@ use crate::model::action::ActionKind;
 use crate::model::action::ActionResult;
 use crate::model::action::Mark;
 use crate::model::change::Change;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::journal::Entry;
 use crate::model::journal::Event;
@@ -162,7 +163,7 @@ pub struct Suspicion {
     /// The boot in which it was measured, where the run told it.
     pub boot_id: Option<String>,
     /// Classes of what was found.
-    pub classes: Vec<String>,
+    pub classes: Vec<FindingClass>,
 }
 
 /// What one drain or relabel took from the budgets.

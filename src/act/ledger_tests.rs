@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::model::finding_class::FindingClass;
 use crate::model::journal::JOURNAL_FORMAT;
 use crate::model::verdict::Outcome;
 
@@ -10,7 +11,7 @@ fn action(kind: ActionKind, node: &str) -> Action {
     Action {
         mark: Some(Mark {
             outcome: Outcome::Failed,
-            class: Some("nvlink-low".to_owned()),
+            class: Some(FindingClass::NvlinkLow),
             run: "r1".to_owned(),
             at: String::new(),
             expires: None,

@@ -5,6 +5,7 @@ use serde_json::Value;
 use serde_json::json;
 
 use super::*;
+use crate::model::finding_class::FindingClass;
 
 fn node() -> LiveNode {
     let mut node = LiveNode::new("n1", &["IDLE"]);
@@ -16,7 +17,7 @@ fn node() -> LiveNode {
 fn mark(outcome: Outcome) -> Mark {
     Mark {
         outcome,
-        class: (outcome != Outcome::Pass).then(|| "nvlink-low".to_owned()),
+        class: (outcome != Outcome::Pass).then_some(FindingClass::NvlinkLow),
         run: "20261121T1200-ab12".to_owned(),
         at: "2026-11-21T12:00:00Z".to_owned(),
         expires: Some("2026-11-28T12:00:00Z".to_owned()),

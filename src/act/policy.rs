@@ -32,6 +32,7 @@ use crate::model::action::ActionPlan;
 use crate::model::action::Withheld;
 use crate::model::certificate::VoidOn;
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
 use crate::model::text::clean;
@@ -93,7 +94,7 @@ pub struct Policy {
     pub soft: SoftFaults,
     /// Classes of findings that are shown and never act: how a new rule is tried. Default: none.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
-    pub shadow: BTreeSet<String>,
+    pub shadow: BTreeSet<FindingClass>,
     /// Share of a job's step that waits for the fabric, as 0 to 1.
     pub exposed: f64,
     /// Nodes of the largest job that may be put on a node. Without it the nodes

@@ -1,6 +1,7 @@
 //! What is told of repairs.
 
 use super::*;
+use crate::model::finding_class::FindingClass;
 use crate::model::trend::PartKind;
 use crate::model::unit::Unit;
 use crate::model::verdict::Locus;
@@ -39,7 +40,8 @@ fn read(gpu: u32, difference: Difference) -> Compared {
 
 fn told(before: Outcome, after: Outcome, parts: Vec<Compared>, changes: &[Changed]) -> String {
     let locus = Locus { node: Some("n1".into()), gpu: Some(2), ..Locus::of(LocusKind::Gpu) };
-    let found = [Finding { confirmed: true, ..Finding::new("x", before, "nvlink-low", locus) }];
+    let found =
+        [Finding { confirmed: true, ..Finding::new("x", before, FindingClass::NvlinkLow, locus) }];
     let verdicts = Verdicts { nodes: vec![node(after)], ..Verdicts::empty(after) };
     let comparison = Comparison {
         before: "a".to_owned(),

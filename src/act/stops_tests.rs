@@ -6,6 +6,7 @@ use crate::model::acceptance::Asked;
 use crate::model::acceptance::BurnInState;
 use crate::model::acceptance::NodeAcceptance;
 use crate::model::acceptance::NodeRound;
+use crate::model::finding_class::FindingClass;
 use crate::model::verdict::Locus;
 use crate::model::verdict::NodeVerdict;
 
@@ -262,7 +263,7 @@ fn many_bad_nodes_of_a_domain_and_a_doubted_instrument_freeze_that_domain_only()
         ..Finding::new(
             "",
             Outcome::Unknown,
-            "noisy-everywhere",
+            FindingClass::NoisyEverywhere,
             Locus { domain: Some("e".into()), ..Locus::of(LocusKind::Instrument) },
         )
     };

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::model::action::Withheld;
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::verdict::Finding;
@@ -73,7 +74,7 @@ fn worse(a: &Finding, b: &Finding) -> Ordering {
 
 /// The node a finding accuses, or why it accuses none.
 pub(super) fn accused(finding: &Finding) -> Result<&NodeName, &'static str> {
-    if finding.class == "stale-clique" {
+    if finding.class == FindingClass::StaleClique {
         return Err(
             "the node sits where it is claimed and its clique is stale; a drain corrects no label",
         );

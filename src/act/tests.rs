@@ -3,6 +3,7 @@
 use super::*;
 use crate::act::reason;
 use crate::model::claims::ClaimedDomain;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -28,7 +29,7 @@ fn finding(kind: LocusKind, node: &str, outcome: Outcome, ratio: f64) -> Finding
         ratio: Some(ratio),
         rule: "r".to_owned(),
         summary: "too slow".to_owned(),
-        ..Finding::new(format!("id-{node}"), outcome, "nvlink-low", locus)
+        ..Finding::new(format!("id-{node}"), outcome, FindingClass::NvlinkLow, locus)
     }
 }
 
@@ -192,7 +193,7 @@ fn a_policy_may_want_confirmation_first() {
 fn a_reason_is_short_and_harmless_whatever_the_judge_calls_things() {
     let mut odd = finding(LocusKind::Node, "d0n1", Outcome::Failed, 0.0);
     odd.id = "a\"b\n$(c)".to_owned();
-    odd.class = "ü".repeat(200);
+    odd.class = FindingClass::from_name(&"ü".repeat(200));
     let plan = plan(&claims(1, 4), vec![odd]);
     let reason = plan.actions[0].command[4].strip_prefix("Reason=").expect("a reason");
     assert!(reason.len() <= reason::LONGEST && reason.starts_with("fabricgate:---"));

@@ -3,6 +3,7 @@
 use super::*;
 use crate::act::fixture::World;
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::verdict::Outcome;
 
 /// Blocks of 18, segments of 16, and a node that lost this share.
@@ -100,7 +101,10 @@ fn the_largest_gang_is_that_of_the_largest_partition() {
 fn a_mark_that_is_there_is_not_made_again() {
     let mut world = world(0.056, 10);
     let mark = world.plan().actions[0].mark.clone().expect("a mark");
-    assert_eq!((mark.outcome, mark.class.as_deref()), (Outcome::Degraded, Some("nvlink-low")));
+    assert_eq!(
+        (mark.outcome, mark.class.as_ref()),
+        (Outcome::Degraded, Some(&FindingClass::NvlinkLow))
+    );
     world.ledger.marks.insert(NodeName::from("d0n0"), mark);
     assert!(world.why("d0n0").contains("marked degraded (nvlink-low) already"));
     world.ledger.marks.values_mut().for_each(|mark| mark.outcome = Outcome::Pass);

@@ -100,7 +100,12 @@ fn asked(config: &Config, turned: &Turned, apply: bool) -> Result<Vec<Eviction>,
 fn proposed(turned: &Turned) -> BTreeMap<NodeName, String> {
     let drains = turned.plan.actions.iter().filter(|action| action.kind == ActionKind::Drain);
     let class = |action: &Action| {
-        action.mark.as_ref().and_then(|mark| mark.class.clone()).unwrap_or_default()
+        action
+            .mark
+            .as_ref()
+            .and_then(|it| it.class.as_ref())
+            .map(ToString::to_string)
+            .unwrap_or_default()
     };
     drains.map(|action| (action.node.clone(), class(action))).collect()
 }

@@ -122,7 +122,7 @@ fn meant(args: &Args, config: Option<&Path>) -> Result<(PathBuf, Asked), Failure
 
 /// The node about which a run has findings of this class.
 fn of_class(run: &Run, class: &str) -> Result<String, Failure> {
-    let is_named = |f: &&Finding| reason::is_same_class(class, &f.class);
+    let is_named = |f: &&Finding| reason::is_same_class(class, f.class.as_str());
     let nodes: BTreeSet<&str> = blamed(run, is_named);
     match nodes.iter().collect::<Vec<_>>().as_slice() {
         [one] => Ok((**one).to_owned()),

@@ -202,6 +202,7 @@ mod tests {
     use super::*;
     use crate::coordinator::fixture;
     use crate::coordinator::fixture::WELL;
+    use crate::model::finding_class::FindingClass;
     use crate::model::raw::Ending;
     use crate::model::verdict::Locus;
 
@@ -237,7 +238,7 @@ mod tests {
         };
         let found = |node: &str, outcome, kind| {
             let locus = Locus { node: Some(node.into()), ..Locus::of(kind) };
-            let findings = vec![Finding::new("f", outcome, "x", locus)];
+            let findings = vec![Finding::new("f", outcome, FindingClass::NvlinkLow, locus)];
             Verdicts { findings, ..verdicts(Outcome::Pass) }
         };
         let bad = found("n1", Outcome::Failed, LocusKind::Rail);

@@ -21,6 +21,7 @@ use super::asked;
 use super::refused;
 use super::yaml;
 use crate::act::label;
+use crate::model::finding_class::FindingClass;
 use crate::model::kubernetes_node::DEGRADED;
 use crate::model::text::clean;
 use crate::place::map::Verified;
@@ -95,13 +96,13 @@ fn device<'a>(
 
 fn rule(
     map: &Verified,
-    classes: Option<&BTreeSet<String>>,
+    classes: Option<&BTreeSet<FindingClass>>,
     uuid: &str,
     device: &Device,
     effect: &str,
 ) -> Value {
     let [driver, pool, name] = device;
-    let classes: Vec<String> = classes.into_iter().flatten().map(|it| clean(it)).collect();
+    let classes: Vec<String> = classes.into_iter().flatten().map(|it| clean(it.as_str())).collect();
     let class = classes.first().map_or("", String::as_str);
     json!({
         "apiVersion": "resource.k8s.io/v1beta2",

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::inventory::claims_file;
 use crate::model::cell::Cell;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
@@ -119,7 +120,7 @@ pub(super) fn find(
         confirmed: true,
         rule: "made up".to_owned(),
         summary: "made up".to_owned(),
-        ..Finding::new(format!("fg-{class}-{node}"), outcome, class, locus)
+        ..Finding::new(format!("fg-{class}-{node}"), outcome, FindingClass::from_name(class), locus)
     });
     judge(run, node.as_str(), outcome, &format!("{class}: made up"));
 }

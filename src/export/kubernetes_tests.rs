@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Options;
 use super::target;
 use crate::model::cell::Cell;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
@@ -51,7 +52,7 @@ fn map() -> Verified {
             && let Some(gpu) = gpus.get_mut(&1)
         {
             gpu.outcome = Some(outcome);
-            gpu.classes = BTreeSet::from(["nvlink-low".to_owned()]);
+            gpu.classes = BTreeSet::from([FindingClass::NvlinkLow]);
             gpu.is_confirmed = true;
         }
         let clique = worst.map(|_| "c0ffee.7".to_owned());

@@ -22,6 +22,7 @@ use crate::act::topology::Form;
 use crate::act::topology::Ground;
 use crate::act::topology::SlurmVersion;
 use crate::act::topology::Wanted;
+use crate::model::finding_class::joined;
 use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::text::clean;
@@ -190,8 +191,7 @@ fn blocks(
                 block.nodes.insert(node.clone());
                 continue;
             }
-            let classes: Vec<&str> = member.classes.iter().map(String::as_str).collect();
-            let what = format!("{node}: {} ({})", member.outcome, clean(&classes.join(", ")));
+            let what = format!("{node}: {} ({})", member.outcome, clean(&joined(&member.classes)));
             match degraded {
                 Degraded::Keep => {
                     block.comments.push(format!("{what}, kept: gate it by a drain"));

@@ -10,6 +10,7 @@ use super::super::journal::look;
 use super::*;
 use crate::act::standing;
 use crate::act::standing::Owner;
+use crate::model::finding_class::FindingClass;
 use crate::model::kubernetes_node::GATE;
 
 const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
@@ -95,7 +96,7 @@ fn releases_and_certificates_come_before_drains_and_the_worst_drain_first() {
     let drain = |node: &str, ratio: f64, class: &str| {
         let mut drain = action(ActionKind::Drain, node);
         drain.ratio = Some(ratio);
-        drain.mark.as_mut().expect("a mark").class = Some(class.to_owned());
+        drain.mark.as_mut().expect("a mark").class = Some(FindingClass::from_name(class));
         drain
     };
     let all = vec![
@@ -135,7 +136,7 @@ fn a_node_that_a_person_drains_between_two_groups_is_left_to_them() {
     let fake = Fake::of(2);
     let (_folder, mut journal) = journal();
     let mut second = action(ActionKind::Drain, "n2");
-    second.mark.as_mut().expect("a mark").class = Some("other".to_owned());
+    second.mark.as_mut().expect("a mark").class = Some(FindingClass::from_name("other"));
     // Read for the plan, looked at after the first change, read for the second.
     let nobody = Vec::new;
     let hand = vec![Fake::drained("n2", "mine")];

@@ -19,6 +19,7 @@ use crate::model::certificate::Certificate;
 use crate::model::certificate::Identity;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
@@ -208,8 +209,8 @@ impl Scheduler for Fake {
 /// An action of run `r1`.
 pub(super) fn action(kind: ActionKind, node: &str) -> Action {
     let (outcome, class) = match kind {
-        ActionKind::Drain => (Outcome::Failed, Some("nvlink-low".to_owned())),
-        ActionKind::Relabel => (Outcome::Degraded, Some("nvlink-low".to_owned())),
+        ActionKind::Drain => (Outcome::Failed, Some(FindingClass::NvlinkLow)),
+        ActionKind::Relabel => (Outcome::Degraded, Some(FindingClass::NvlinkLow)),
         ActionKind::Release | ActionKind::Certify => (Outcome::Pass, None),
     };
     Action {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::arrange::Domain;
+use super::class::traits;
 use super::fabric::Fabric;
 use super::finding::finding;
 use super::finding::of_domain;
@@ -19,9 +20,9 @@ use super::island::Island;
 use super::ledger::Ledger;
 use super::membership;
 use super::roster::Roster;
-use super::severed;
 use super::state::says_nothing;
 use crate::model::facts::GpuFabric;
+use crate::model::finding_class::FindingClass;
 use crate::model::gpu_facts::names_no_fabric;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
@@ -33,16 +34,6 @@ use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::thresholds::Conditions;
 use crate::thresholds::Platform;
-
-/// Class of a node (or domain) whose clique contradicts what was measured.
-pub(super) const STALE: &str = "stale-clique";
-/// Class of domains that share a clique and not a fabric.
-pub(super) const MERGED: &str = "merged-cliques";
-/// Class of domains that are claimed apart and are one.
-pub(super) const APART: &str = "claimed-apart";
-
-/// Class of domains that show one clique and were not measured together.
-pub(super) const SHARED: &str = "clique-shared";
 
 /// The rule behind all that is said of one clique.
 const RULE: &str = "clique: all nodes of a domain share one ClusterUUID and CliqueId";
@@ -88,8 +79,12 @@ fn shown<'d>(domain: &'d Domain<'_>, ledger: &mut Ledger) -> Shown<'d> {
                         several.join(", ")
                     );
                     let rule = "clique: all GPUs of a node share one ClusterUUID and CliqueId";
-                    let found =
-                        finding(Outcome::Failed, "clique-mixed", of_node(&domain.name, node), rule);
+                    let found = finding(
+                        Outcome::Failed,
+                        FindingClass::CliqueMixed,
+                        of_node(&domain.name, node),
+                        rule,
+                    );
                     ledger.find(found.saying(said.clone()).because(&recording.file, None, said));
                 }
             }
@@ -132,10 +127,10 @@ fn within(
         let (class, said) = if is_one {
             let what = "cliques and none holds most of its nodes, while its nodes reach each other at NVLink speed: \
                         the cliques are stale";
-            (STALE, format!("{} spans {} {what}", domain.name, shown.len()))
+            (FindingClass::StaleClique, format!("{} spans {} {what}", domain.name, shown.len()))
         } else {
             let what = "cliques and none holds most of its nodes";
-            ("split-domain", format!("{} spans {} {what}", domain.name, shown.len()))
+            (FindingClass::SplitDomain, format!("{} spans {} {what}", domain.name, shown.len()))
         };
         let locus = of_domain(LocusKind::Domain, &domain.name);
         let found = finding(Outcome::Failed, class, locus, RULE).saying(said);
@@ -156,14 +151,14 @@ fn within(
         let home = main_part.filter(|part| part.contains(node));
         let said = format!("{node} is in clique {other}, the domain is {main}");
         let found = match home {
-            Some(largest) => finding(Outcome::Failed, STALE, of_node(&domain.name, node), RULE)
+            Some(largest) => finding(Outcome::Failed, FindingClass::StaleClique, of_node(&domain.name, node), RULE)
                 .saying(format!(
                     "{said}; measured, it reaches the other {} nodes of {} at NVLink speed: the clique is stale, \
                      and what keys on it leaves the node out",
                     largest.len() - 1,
                     domain.name
                 )),
-            None => finding(Outcome::Failed, "wrong-domain", of_node(&domain.name, node), RULE)
+            None => finding(Outcome::Failed, FindingClass::WrongDomain, of_node(&domain.name, node), RULE)
                 .saying(said.clone()),
         };
         ledger.find(found.because(file, None, said));
@@ -178,12 +173,11 @@ fn one_clique_apart(
     members: &[(&NodeName, &str)],
     ledger: &mut Ledger,
 ) {
-    const OF_MEMBERSHIP: &[&str] = &["wrong-domain", "split-domain", severed::NO_MULTI_NODE];
     ledger.change_of_domain(&domain.name, |found| {
         let own = members.iter().find(|(node, _)| found.locus.node.as_ref() == Some(*node));
         let (node, file) = own.unwrap_or(&members[0]);
         let is_anothers = found.locus.node.is_some() && own.is_none();
-        if is_anothers || !OF_MEMBERSHIP.contains(&found.class.as_str()) {
+        if is_anothers || !traits(&found.class).of_membership {
             return;
         }
         let detail = format!("{node} shows clique {clique}, as {} nodes of it do", members.len());
@@ -213,7 +207,7 @@ fn between(domains: &[Domain<'_>], shown: &[Shown<'_>], ledger: &mut Ledger) {
             let detail = format!("{node} shows clique {}", clique.unwrap_or(""));
             found = found.because(file, None, detail);
         }
-        if found.class == MERGED {
+        if found.class == FindingClass::MergedCliques {
             let why = super::nodes::but(&found.summary);
             b.nodes.iter().for_each(|node| ledger.doubt(node, why.clone()));
         }
@@ -257,7 +251,7 @@ fn unmeasured(a: &Domain<'_>, b: &Domain<'_>, clique: &str) -> Finding {
          domain in two claims, or a clique that two fabrics share; a copy between one node of each would tell"
     );
     let rule = "clique: one ClusterUUID and CliqueId are one domain, which only a copy between its nodes shows";
-    finding(Outcome::Unknown, SHARED, locus, rule).saying(said)
+    finding(Outcome::Unknown, FindingClass::CliqueShared, locus, rule).saying(said)
 }
 
 /// What is to be said of two claimed domains: which clique they share, and
@@ -289,7 +283,7 @@ fn pair(
             // to is not known.
             (
                 Outcome::Unknown,
-                APART,
+                FindingClass::ClaimedApart,
                 "membership: copies between domains that are claimed apart read below 30 % of NVLink speed",
                 said,
             )
@@ -301,7 +295,7 @@ fn pair(
             );
             (
                 Outcome::Failed,
-                MERGED,
+                FindingClass::MergedCliques,
                 "clique: nodes of one ClusterUUID and CliqueId reach each other at NVLink speed",
                 said,
             )

@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::arrange::Domain;
-use super::fabric;
 use super::finding::finding;
 use super::finding::of_domain;
 use super::finding::of_node;
 use super::ledger::Ledger;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::verdict::Evidence;
@@ -20,25 +20,27 @@ use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 
-/// States of single GPUs that a switch, a partition or a host can cause in all
-/// of them at once.
-const SHARED: &[&str] =
-    &["nvlink-inactive", "nvlink-rate", "nvlink-absent", "fabric-state", "fabric-health"];
+/// States of single GPUs that a switch, a partition or a host can cause in all of
+/// them at once, in the order in which they are merged.
+const SHARED: &[FindingClass] = &[
+    FindingClass::NvlinkInactive,
+    FindingClass::NvlinkRate,
+    FindingClass::NvlinkAbsent,
+    FindingClass::FabricState,
+    FindingClass::FabricHealth,
+];
 
 /// Reported states that explain a bandwidth measured low on the same GPU, and
 /// the class that says it in bandwidth.
-const EXPLAINS: &[(&str, &str)] = &[
-    ("nvlink-inactive", fabric::LOW),
-    ("nvlink-inactive", "plane-low"),
-    ("nvlink-rate", fabric::LOW),
-    ("fabric-health", fabric::LOW),
-    ("fabric-state", "nvlink-absent"),
-    ("fabric-state", "fabric-not-configured"),
-    ("nvlink-absent", "fabric-not-configured"),
+const EXPLAINS: &[(FindingClass, FindingClass)] = &[
+    (FindingClass::NvlinkInactive, FindingClass::NvlinkLow),
+    (FindingClass::NvlinkInactive, FindingClass::PlaneLow),
+    (FindingClass::NvlinkRate, FindingClass::NvlinkLow),
+    (FindingClass::FabricHealth, FindingClass::NvlinkLow),
+    (FindingClass::FabricState, FindingClass::NvlinkAbsent),
+    (FindingClass::FabricState, FindingClass::FabricNotConfigured),
+    (FindingClass::NvlinkAbsent, FindingClass::FabricNotConfigured),
 ];
-
-/// A node that the others' IMEX does not reach.
-const IMEX_GONE: &str = "imex-peer-missing";
 
 /// This share of all GPUs alike is no coincidence of single faults.
 const NEARLY_ALL: f64 = 0.75;
@@ -49,24 +51,23 @@ const SMALLEST_DOMAIN: usize = 4;
 /// Merges what has one cause.
 pub(super) fn merge(domains: &[Domain<'_>], ledger: &mut Ledger) {
     // Most nodes show nothing of the kind, and those of a large fleet are many.
-    let shown: BTreeSet<(DomainName, NodeName, &str)> = ledger
+    let shown: BTreeSet<(DomainName, NodeName, &FindingClass)> = ledger
         .findings()
         .filter(|f| f.locus.kind == LocusKind::Gpu)
         .filter_map(|f| {
             let class = SHARED.iter().find(|class| **class == f.class)?;
-            Some((f.locus.domain.clone()?, f.locus.node.clone()?, *class))
+            Some((f.locus.domain.clone()?, f.locus.node.clone()?, class))
         })
         .collect();
-    let domains_shown: BTreeSet<(&DomainName, &str)> =
+    let domains_shown: BTreeSet<(&DomainName, &FindingClass)> =
         shown.iter().map(|(domain, _, class)| (domain, *class)).collect();
     for domain in domains {
-        for class in SHARED.iter().filter(|class| domains_shown.contains(&(&domain.name, **class)))
-        {
+        for class in SHARED.iter().filter(|class| domains_shown.contains(&(&domain.name, *class))) {
             if domain.spans_nodes() {
                 lift_to_domain(domain, class, ledger);
             }
             for node in &domain.nodes {
-                if shown.contains(&(domain.name.clone(), node.clone(), *class)) {
+                if shown.contains(&(domain.name.clone(), node.clone(), class)) {
                     lift_to_node(domain, node, class, ledger);
                 }
             }
@@ -80,19 +81,20 @@ pub(super) fn merge(domains: &[Domain<'_>], ledger: &mut Ledger) {
 pub(super) fn explain_imports(ledger: &mut Ledger) {
     let gone: BTreeSet<NodeName> = ledger
         .findings()
-        .filter(|f| f.class == IMEX_GONE)
+        .filter(|f| f.class == FindingClass::ImexPeerMissing)
         .filter_map(|f| f.locus.node.clone())
         .collect();
     let ends = |f: &Finding| -> Vec<NodeName> {
         let peer = f.locus.peer.as_deref().map(NodeName::from);
         f.locus.node.iter().cloned().chain(peer).filter(|node| gone.contains(node)).collect()
     };
-    let is_effect =
-        |f: &Finding| f.class == "wrong-domain" && f.measured == Some(0.0) && !ends(f).is_empty();
+    let is_effect = |f: &Finding| {
+        f.class == FindingClass::WrongDomain && f.measured == Some(0.0) && !ends(f).is_empty()
+    };
     for effect in ledger.take(is_effect) {
         for node in ends(&effect) {
             ledger.change_of_node(&node, |f| {
-                if f.class == IMEX_GONE {
+                if f.class == FindingClass::ImexPeerMissing {
                     f.evidence.extend(effect.evidence.iter().cloned());
                 }
             });
@@ -100,15 +102,15 @@ pub(super) fn explain_imports(ledger: &mut Ledger) {
     }
 }
 
-fn is_gpu_finding(finding: &Finding, domain: &Domain<'_>, class: &str) -> bool {
-    finding.class == class
+fn is_gpu_finding(finding: &Finding, domain: &Domain<'_>, class: &FindingClass) -> bool {
+    finding.class == *class
         && finding.locus.kind == LocusKind::Gpu
         && finding.locus.domain.as_ref() == Some(&domain.name)
 }
 
 /// The findings of this class against nearly all GPUs of a domain become one
 /// about the domain (a plane, where it is links that are missing).
-fn lift_to_domain(domain: &Domain<'_>, class: &str, ledger: &mut Ledger) {
+fn lift_to_domain(domain: &Domain<'_>, class: &FindingClass, ledger: &mut Ledger) {
     let all = domain.nodes.len() * domain.gpus_per_node.unwrap_or(0) as usize;
     let here = |f: &Finding| is_gpu_finding(f, domain, class);
     let alike: Vec<&Finding> = ledger.of_domain(&domain.name).filter(|f| here(f)).collect();
@@ -117,7 +119,8 @@ fn lift_to_domain(domain: &Domain<'_>, class: &str, ledger: &mut Ledger) {
         return;
     }
     let Some(typical) = most_common(&alike) else { return };
-    let kind = if class == "nvlink-inactive" { LocusKind::Plane } else { LocusKind::Domain };
+    let kind =
+        if *class == FindingClass::NvlinkInactive { LocusKind::Plane } else { LocusKind::Domain };
     let said = format!(
         "{} of {all} GPUs of {} show the same: {}; one cause above them, such as a switch",
         alike.len(),
@@ -136,7 +139,7 @@ fn lift_to_domain(domain: &Domain<'_>, class: &str, ledger: &mut Ledger) {
 }
 
 /// The same for all GPUs of one node.
-fn lift_to_node(domain: &Domain<'_>, node: &NodeName, class: &str, ledger: &mut Ledger) {
+fn lift_to_node(domain: &Domain<'_>, node: &NodeName, class: &FindingClass, ledger: &mut Ledger) {
     let here =
         |f: &Finding| is_gpu_finding(f, domain, class) && f.locus.node.as_ref() == Some(node);
     let alike: Vec<&Finding> = ledger.of_node(node).filter(|f| here(f)).collect();
@@ -167,7 +170,7 @@ fn most_common<'f>(findings: &[&'f Finding]) -> Option<&'f Finding> {
 }
 
 fn lift(typical: &Finding, locus: Locus, summary: String) -> Finding {
-    let id = finding(typical.outcome, &typical.class, locus.clone(), "").id;
+    let id = finding(typical.outcome, typical.class.clone(), locus.clone(), "").id;
     Finding { id, locus, summary, ..typical.clone() }
 }
 

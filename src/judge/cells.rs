@@ -14,6 +14,7 @@ use super::peel::LowPair;
 use super::testcase;
 use super::testcase::Shape;
 use crate::model::cell::Cell;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::measurement::Matrix;
@@ -196,7 +197,7 @@ impl Scale<'_> {
     fn host_guilty(&self, node: &NodeName, gpu: u32, shape: Shape) -> bool {
         shape.is_host()
             && self.ledger.of_node(node).any(|f| {
-                f.class == "host-link-low"
+                f.class == FindingClass::HostLinkLow
                     && f.locus.node.as_ref() == Some(node)
                     && f.locus.gpu.is_none_or(|g| g == gpu)
             })

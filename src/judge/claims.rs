@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::arrange::Domain;
-use super::asserted;
+use super::class::traits;
 use super::fabric::Fabric;
 use super::finding::finding;
 use super::finding::of_domain;
@@ -20,6 +20,8 @@ use super::state::says_nothing;
 use crate::model::claims::Claims;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
+use crate::model::disagreement_class::DisagreementClass;
+use crate::model::finding_class::FindingClass;
 use crate::model::gpu_facts::names_no_fabric;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
@@ -33,30 +35,71 @@ use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::thresholds::Platform;
 
-/// Class of a label that what was measured contradicts.
-const LABEL: &str = "claim-label-contradicted";
-/// Class of a belief in more GPUs than were measured to reach each other.
-const BELIEF: &str = "claim-belief-beyond-measured";
+/// What of a measurement tells who is right in a disagreement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SettledBy {
+    /// Who was measured to reach whom in the domain.
+    Membership,
+    /// The same of two claimed domains: a finding tells it.
+    DomainsMeasured,
+    /// A finding about what a framework takes for true.
+    BeliefMeasured,
+    Nothing,
+}
 
-/// Classes of disagreements about who shares a fabric: who was measured to
-/// reach whom settles them.
-const OF_MEMBERSHIP: &[&str] = &[
-    "block-against-clique",
-    "domains-disagree",
-    "fabric-not-attached",
-    "file-not-in-force",
-    "gpus-in-two-cliques",
-    "label-without-all-gpus",
-    "node-in-two-domains",
-    "sentinel-clique",
-    "split-clique",
-    "stale-label",
-];
-
-/// The same of two claimed domains.
-const MERGED: &str = "merged-cliques";
-/// Held against the measurement under another name.
-const BELIEVED: &str = "belief-beyond-domain";
+fn settled_by(class: &DisagreementClass) -> SettledBy {
+    match class {
+        DisagreementClass::BlockAgainstClique
+        | DisagreementClass::DomainsDisagree
+        | DisagreementClass::FabricNotAttached
+        | DisagreementClass::FileNotInForce
+        | DisagreementClass::GpusInTwoCliques
+        | DisagreementClass::LabelWithoutAllGpus
+        | DisagreementClass::NodeInTwoDomains
+        | DisagreementClass::SentinelClique
+        | DisagreementClass::SplitClique
+        | DisagreementClass::StaleLabel => SettledBy::Membership,
+        DisagreementClass::MergedCliques => SettledBy::DomainsMeasured,
+        DisagreementClass::BeliefBeyondDomain => SettledBy::BeliefMeasured,
+        DisagreementClass::DomainsNested
+        | DisagreementClass::LabelMissing
+        | DisagreementClass::TopologyOverride
+        | DisagreementClass::ImexPluginUnset
+        | DisagreementClass::ImexBeyondDomain
+        | DisagreementClass::ImexAgainstClique
+        | DisagreementClass::ReadyWithoutClique
+        | DisagreementClass::ImexSize
+        | DisagreementClass::DomainSize
+        | DisagreementClass::NodeMissing
+        | DisagreementClass::NodeExtra
+        | DisagreementClass::UnknownToScheduler
+        | DisagreementClass::InNoDomain
+        | DisagreementClass::NoDomainClaimed
+        | DisagreementClass::GpuCount
+        | DisagreementClass::NicCount
+        | DisagreementClass::ProductMixed
+        | DisagreementClass::ProductAgainstClaim
+        | DisagreementClass::DriverMixed
+        | DisagreementClass::TopoRankDuplicate
+        | DisagreementClass::TopoRankUnusable
+        | DisagreementClass::TopoRankMissing
+        | DisagreementClass::TopoRankOrder
+        | DisagreementClass::BeliefMultiNodeNvlink
+        | DisagreementClass::HostsSwapped
+        | DisagreementClass::RailsSwapped
+        | DisagreementClass::LeafMislabelled
+        | DisagreementClass::LeafAgainstNeighbour
+        | DisagreementClass::LeavesDisagree
+        | DisagreementClass::SlotTaken
+        | DisagreementClass::SlotDisagrees
+        | DisagreementClass::RackDisagrees
+        | DisagreementClass::RackAgainstDomain
+        | DisagreementClass::AmbiguousName
+        | DisagreementClass::OptedOut
+        | DisagreementClass::OutOfService
+        | DisagreementClass::Other(_) => SettledBy::Nothing,
+    }
+}
 
 /// The nodes of a domain by who was measured to reach whom, the largest part
 /// first, and a file that shows it.
@@ -189,10 +232,15 @@ fn labels(domain: &Domain<'_>, measured: &Measured, claims: &Claims, ledger: &mu
     let home = most(labelled[&main].iter().filter_map(|node| measured.part(node)));
     let found = |said: String, detail: String| {
         let parts = format!("{} reach each other", parts_of(measured));
-        finding(Outcome::Degraded, LABEL, of_domain(LocusKind::Domain, &domain.name), RULE)
-            .saying(said)
-            .because(&at, None, detail)
-            .because(&measured.file, None, parts)
+        finding(
+            Outcome::Degraded,
+            FindingClass::ClaimLabelContradicted,
+            of_domain(LocusKind::Domain, &domain.name),
+            RULE,
+        )
+        .saying(said)
+        .because(&at, None, detail)
+        .because(&measured.file, None, parts)
     };
     // Labelled apart, and together.
     for (clique, nodes) in labelled.iter().filter(|(clique, _)| **clique != main) {
@@ -214,7 +262,7 @@ fn labels(domain: &Domain<'_>, measured: &Measured, claims: &Claims, ledger: &mu
         let mut is_known = false;
         ledger.change_of_domain(&domain.name, |f| {
             let is_here = here.iter().any(|n| f.locus.node.as_ref() == Some(*n));
-            if !is_known && f.class == asserted::STALE && is_here {
+            if !is_known && f.class == FindingClass::StaleClique && is_here {
                 is_known = true;
                 add(f, &at, detail.clone());
             }
@@ -274,7 +322,7 @@ fn add(known: &mut Finding, file: &str, detail: String) {
 
 /// A finding about who of a domain reaches whom.
 fn is_membership(found: &Finding) -> bool {
-    ["wrong-domain", "split-domain", super::severed::NO_MULTI_NODE].contains(&found.class.as_str())
+    traits(&found.class).of_membership
 }
 
 /// Sizes of the parts, as people say them: `16 and 2 nodes`.
@@ -335,7 +383,7 @@ fn believed(
     );
     let locus = of_domain(LocusKind::Domain, &domain.name);
     let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
-    let found = finding(outcome, BELIEF, locus, RULE)
+    let found = finding(outcome, FindingClass::ClaimBeliefBeyondMeasured, locus, RULE)
         .numbers(f64::from(gpus), f64::from(ranks), Unit::Count)
         .saying(said)
         .because(belief.at.as_deref().unwrap_or(&belief.who), None, belief.says.clone())
@@ -376,24 +424,25 @@ fn settled(
     (measured, is_member): (Option<&Measured>, impl Fn(&NodeName) -> bool),
     ledger: &Ledger,
 ) -> Option<String> {
-    let class = told.class.as_str();
-    if class == MERGED {
-        let names = [asserted::APART, asserted::MERGED];
+    let by = settled_by(&told.class);
+    if by == SettledBy::DomainsMeasured {
+        let names = [FindingClass::ClaimedApart, FindingClass::MergedCliques];
         let here = |f: &&Finding| {
             let peer = f.locus.peer.as_deref() == Some(domain.name.as_str());
-            names.contains(&f.class.as_str())
-                && (peer || f.locus.domain.as_ref() == Some(&domain.name))
+            names.contains(&f.class) && (peer || f.locus.domain.as_ref() == Some(&domain.name))
         };
         // Of two domains one is the finding's own, and the other its peer.
         let peer = NodeName::from(domain.name.as_str());
         let mut named = ledger.of_domain(&domain.name).chain(ledger.of_node(&peer));
         return named.find(here).map(|f| f.summary.clone());
     }
-    if class == BELIEVED {
+    if by == SettledBy::BeliefMeasured {
         let mut here = ledger.of_domain(&domain.name);
-        return here.find(|f| f.class == BELIEF).map(|f| f.summary.clone());
+        return here
+            .find(|f| f.class == FindingClass::ClaimBeliefBeyondMeasured)
+            .map(|f| f.summary.clone());
     }
-    if !OF_MEMBERSHIP.contains(&class) {
+    if by != SettledBy::Membership {
         return None;
     }
     let measured = measured?;
@@ -412,9 +461,9 @@ fn settled(
 /// A contradiction that no measurement of this run settles.
 fn open(told: &Disagreement, domain: &Domain<'_>, ledger: &mut Ledger) {
     const RULE: &str = "claims: where sources contradict each other and nothing measured tells who is right, it is not known";
-    let class = format!("claim-{}", told.class);
+    let class = FindingClass::Claim(told.class.clone());
     if told.domain.is_none() {
-        ledger.unknown(class, told.summary.clone());
+        ledger.unknown(class.to_string(), told.summary.clone());
         return;
     }
     let locus = of_domain(LocusKind::Domain, &domain.name);
@@ -422,7 +471,7 @@ fn open(told: &Disagreement, domain: &Domain<'_>, ledger: &mut Ledger) {
         Some(consequence) => format!("{}; {consequence}", told.summary),
         None => told.summary.clone(),
     };
-    let found = finding(Outcome::Unknown, &class, locus, RULE).saying(summary);
+    let found = finding(Outcome::Unknown, class, locus, RULE).saying(summary);
     ledger.find(told.sides.iter().fold(found, |found, side| {
         let at = side.at.as_deref().map(|at| format!(", {at}")).unwrap_or_default();
         let copied = match &side.basis {
@@ -435,16 +484,18 @@ fn open(told: &Disagreement, domain: &Domain<'_>, ledger: &mut Ledger) {
 }
 
 /// What follows for whoever relies on it, where the summary does not say so.
-fn consequence(class: &str) -> Option<&'static str> {
+fn consequence(class: &DisagreementClass) -> Option<&'static str> {
     Some(match class {
-        "topo-rank-duplicate" => {
+        DisagreementClass::TopoRankDuplicate => {
             "a framework that sorts by it puts ranks side by side that are not, or starts two on one GPU"
         }
-        "topo-rank-unusable" => {
+        DisagreementClass::TopoRankUnusable => {
             "a framework that sorts by it leaves these nodes out or puts them anywhere"
         }
-        "imex-beyond-domain" => "imports between its parts fail",
-        "ready-without-clique" => "jobs there run without NVLink between nodes, and are not told",
+        DisagreementClass::ImexBeyondDomain => "imports between its parts fail",
+        DisagreementClass::ReadyWithoutClique => {
+            "jobs there run without NVLink between nodes, and are not told"
+        }
         _ => return None,
     })
 }

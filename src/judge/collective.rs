@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::arrange::Domain;
+use super::class::traits;
 use super::fabric::Fabric;
 use super::finding::finding;
 use super::finding::of_domain;
@@ -19,7 +20,7 @@ use super::ledger::Ledger;
 use super::nodes;
 use super::peers::Peers;
 use super::peers::Slow;
-use super::severed;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
 use crate::model::measurement::Series;
@@ -233,7 +234,7 @@ fn judge_runs<'a>(
     };
     if over_nics && !expectations.iter().any(|e| busbw < e.busbw * FALLBACK) {
         let how = format!("multi-node NVLink was off and NICs carried it{}", mnnvl_told(readings));
-        ledger.find(run.took_another_way(MNNVL_OFF, &how));
+        ledger.find(run.took_another_way(FindingClass::MnnvlOff, &how));
     }
     let slowest = expectations.iter().min_by(|a, b| a.busbw.total_cmp(&b.busbw));
     let Some(expected) = slowest.copied() else {
@@ -255,14 +256,14 @@ fn judge_runs<'a>(
     let under_floor = expected.floor.is_some_and(|f| busbw < f);
     if 1.0 - allowed <= ratio && !under_floor {
         match is_nvls_off {
-            true => ledger.find(run.took_another_way(NVLS_OFF, &nvls_told(readings))),
+            true => ledger.find(run.took_another_way(FindingClass::NvlsOff, &nvls_told(readings))),
             false => run.is_as_fast(expected, &expectations, ledger),
         }
         return;
     }
     if is_nvls_off && FALLBACK <= ratio {
         // A ring reads about 0.8 of what the switches do: that is the cause.
-        let found = run.took_another_way(NVLS_OFF, &nvls_told(readings));
+        let found = run.took_another_way(FindingClass::NvlsOff, &nvls_told(readings));
         let low = format!(
             "{}, {} below the {:.1} GB/s of {}",
             found.summary,
@@ -281,13 +282,6 @@ fn judge_runs<'a>(
     let matrix_is_low = ledger.of_domain(&domain.name).any(is_of_matrix);
     ledger.find(run.is_low(expected, over_nics, matrix_is_low));
 }
-
-/// Class of a collective that NICs carried where NVLink must.
-const MNNVL_OFF: &str = "mnnvl-off";
-/// Class of a collective that the switches did not reduce.
-const NVLS_OFF: &str = "nvls-off";
-/// Class of a matrix and a collective that cannot both be right.
-pub(super) const CONTRADICTION: &str = "matrix-contradicted";
 
 /// One run of a collective: the best of its readings, and all of them.
 struct Ran<'a> {
@@ -309,7 +303,7 @@ impl Ran<'_> {
     }
 
     /// A finding: NCCL says that it did not run as it must.
-    fn took_another_way(&self, class: &str, how: &str) -> Finding {
+    fn took_another_way(&self, class: FindingClass, how: &str) -> Finding {
         let algorithms = said(self.readings, "algorithms");
         let transports = self.recording.parsed.facts.transports.iter().map(String::as_str);
         // What can be used and is not is no path.
@@ -411,7 +405,7 @@ impl Ran<'_> {
         let node = worst.locus.node.clone().filter(|_| key.members.len() < domain.nodes.len());
         let locus = Locus { node: node.clone(), ..of_domain(LocusKind::Instrument, &domain.name) };
         let detail = format!("{what}: {}", percent(ratio));
-        let mut found = finding(Outcome::Unknown, CONTRADICTION, locus, &rule)
+        let mut found = finding(Outcome::Unknown, FindingClass::MatrixContradicted, locus, &rule)
             .saying(said.clone())
             .because(&recording.file, Some(key.testcase), detail);
         found.evidence.extend(worst.evidence.first().cloned());
@@ -425,7 +419,7 @@ impl Ran<'_> {
     /// share of their level; nothing where it took none of them.
     fn used(&self, finding: &Finding) -> Option<f64> {
         let (members, all) = (&self.key.members, self.domain.nodes.len());
-        if members.len() == 1 && 1 < all && BETWEEN_NODES.contains(&finding.class.as_str()) {
+        if members.len() == 1 && 1 < all && traits(&finding.class).of_membership {
             return None;
         }
         let told = finding.share().unwrap_or(0.0);
@@ -486,7 +480,11 @@ impl Ran<'_> {
     ) -> Finding {
         let Self { what, busbw, .. } = *self;
         let (ratio, allowed) = (busbw / expected.busbw, line(expected));
-        let class = if ratio < FALLBACK { "collective-fallback" } else { "collective-low" };
+        let class = if ratio < FALLBACK {
+            FindingClass::CollectiveFallback
+        } else {
+            FindingClass::CollectiveLow
+        };
         let transports = self.recording.parsed.facts.transports.join(", ");
         let path = match transports.is_empty() {
             true => String::new(),
@@ -571,21 +569,8 @@ fn nvls_told(readings: &[(f64, &Recording)]) -> String {
 
 /// Whether a finding rests on what GPUs read from each other.
 fn is_of_matrix(finding: &Finding) -> bool {
-    const OF_MATRIX: &[&str] = &[
-        "nvlink-low",
-        "nvlink-absent",
-        "plane-low",
-        "domain-low",
-        "wrong-domain",
-        "split-domain",
-        "multi-node-nvlink-off",
-        "fabric-not-configured",
-    ];
-    OF_MATRIX.contains(&finding.class.as_str()) && Outcome::Unknown < finding.outcome
+    traits(&finding.class).of_matrix && Outcome::Unknown < finding.outcome
 }
-
-/// Classes of paths between nodes, which a run inside one node never takes.
-const BETWEEN_NODES: &[&str] = &["wrong-domain", "split-domain", severed::NO_MULTI_NODE];
 
 /// How far below an expectation is no fault.
 fn line(expected: &CollectiveExpectation) -> f64 {

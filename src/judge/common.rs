@@ -15,6 +15,7 @@ use super::ledger::Ledger;
 use super::level;
 use super::nodes;
 use super::peel;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::stats;
@@ -23,9 +24,6 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
-
-/// Class of islands that are all low alike.
-pub(super) const LOW_ALIKE: &str = "all-low-alike";
 
 /// This share of all islands of a platform, low alike, is no coincidence.
 const NEARLY_ALL: f64 = 0.75;
@@ -85,7 +83,7 @@ pub(super) fn judge(
             percent(ALIKE)
         );
         let locus = Locus { peer: Some(platform.to_owned()), ..Locus::of(LocusKind::Instrument) };
-        let found = finding(Outcome::Unknown, LOW_ALIKE, locus, &rule).saying(said);
+        let found = finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule).saying(said);
         let mut found = found.numbers_of(typical);
         match found.ratio_to_peers {
             Some(_) => found.ratio_to_peers = Some(middle),

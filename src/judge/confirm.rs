@@ -14,18 +14,18 @@ use super::Judgement;
 use super::again::Again;
 use super::again::Lowest;
 use super::again::Reread;
+use super::class::Path;
+use super::class::traits;
 use super::finding::finding;
 use super::finding::rate;
 use super::looks::Looks;
 use super::looks::has_numbers;
 use super::looks::nodes_of;
-use super::network;
 use super::nodes;
 use super::nodes::About;
 use super::rails;
-use super::reach;
 use super::roster::Roster;
-use super::severed::NO_MULTI_NODE as ALL_OUT;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::recording::CONFIRM_STAGE;
 use crate::model::recording::Recording;
@@ -38,18 +38,6 @@ use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Unknown;
 use crate::model::verdict::Verdicts;
-
-/// Classes that a measurement with other partners can show again, by what
-/// they are measured over. Others are states, counts, or of something larger.
-const FAMILIES: &[&[&str]] = &[
-    &["nvlink-low", "p2p-low", "pcie-p2p-low", "nvlink-absent"],
-    &["wrong-domain", "tool-error", "multi-node-nvlink-off"],
-    &["nic-low", "path-low", "nic-unreachable"],
-    &["data-corruption"],
-];
-
-/// Those of them that are seen without a rate.
-const OF_NO_RATE: &[&str] = &["tool-error", "nic-unreachable", "data-corruption"];
 
 #[cfg(test)]
 thread_local! {
@@ -240,7 +228,8 @@ pub fn confirm(judged: &Judgement, second: &Verdicts, again: &Case<'_>) -> Verdi
     let known = About::of(&out.findings);
     for found in second.findings.iter().filter(|found| Outcome::Unknown < found.outcome) {
         // That nobody of a domain reaches another is known by what was said of any node there.
-        let all = found.locus.domain.as_ref().filter(|_| found.class == ALL_OUT);
+        let all =
+            found.locus.domain.as_ref().filter(|_| found.class == FindingClass::MultiNodeNvlinkOff);
         let there = all.into_iter().flat_map(|domain| known.of_domain(domain));
         let is_known = places.contains_key(&found.id)
             || alike(&known, found).into_iter().chain(there).any(|f| is_same(f, found));
@@ -415,15 +404,15 @@ fn is_suspicion(finding: &Finding) -> bool {
 
 /// Whether it is a pair without a connection, of which either end may be the cause.
 fn is_unreached(finding: &Finding) -> bool {
-    finding.class == reach::UNREACHABLE && finding.locus.kind == LocusKind::Pair
+    finding.class == FindingClass::NicUnreachable && finding.locus.kind == LocusKind::Pair
 }
 
 /// What became of the paths of a finding: the same GPUs, rail and direction. Of what has
 /// no rate, and of whole levels, a measurement of the same nodes is all there is.
 fn reread(finding: &Finding, again: &Again<'_>, looks: &Looks) -> Reread {
-    let class = finding.class.as_str();
-    let is_level = finding.locus.kind == LocusKind::Node && class != "wrong-domain";
-    let has_rate = !OF_NO_RATE.contains(&class) && finding.share().is_some() && !is_level;
+    let is_level =
+        finding.locus.kind == LocusKind::Node && finding.class != FindingClass::WrongDomain;
+    let has_rate = traits(&finding.class).has_rate && finding.share().is_some() && !is_level;
     match has_rate {
         true => again.read(finding, is_of_network(finding)),
         false if looks.was_read_again(finding) => Reread::Fine,
@@ -461,7 +450,7 @@ fn low_ends(
     again: &Again<'_>,
     nodes: &BTreeMap<&NodeName, &NodeVerdict>,
 ) -> Vec<Finding> {
-    if pair.class != network::PATH_LOW {
+    if pair.class != FindingClass::PathLow {
         return Vec::new();
     }
     let ends = pair.locus.node.iter().cloned().chain(peer_node(pair));
@@ -472,7 +461,7 @@ fn low_ends(
             Locus { domain, node: Some(node.clone()), rail, ..Locus::of(LocusKind::Rail) };
         let rule = "endpoint: the median over partners that are not suspected lies as far below the level of the \
                     first measurement as the path did that raised the suspicion";
-        let end = finding(pair.outcome, network::NIC_LOW, locus, rule);
+        let end = finding(pair.outcome, FindingClass::NicLow, locus, rule);
         let end = Finding { ratio_to_peers: pair.share(), ..end };
         let Reread::Low(read) = again.read(&end, true) else { return None };
         let over = end.locus.rail.as_ref().map_or(String::new(), |rail| format!(" over {rail}"));
@@ -493,15 +482,14 @@ fn low_ends(
     low.collect()
 }
 
-fn family(class: &str) -> Option<&'static [&'static str]> {
-    FAMILIES.iter().copied().find(|family| family.contains(&class))
-}
-
 pub(super) fn is_of_network(finding: &Finding) -> bool {
-    let class = finding.class.as_str();
     // Wrong data was seen where its evidence was.
     let tcp = || finding.evidence.iter().any(|e| e.testcase.as_deref() == Some("tcp_throughput"));
-    FAMILIES[2].contains(&class) || (class == "data-corruption" && tcp())
+    match traits(&finding.class).again {
+        Some(Path::Network) => true,
+        Some(Path::Data) => tcp(),
+        Some(Path::Fabric | Path::Domain) | None => false,
+    }
 }
 
 /// Whether another measurement with partners can show this again.
@@ -516,7 +504,7 @@ fn can_be_seen_again(finding: &Finding) -> bool {
             | LocusKind::Tray
             | LocusKind::Rail
     );
-    part && family(&finding.class).is_some()
+    part && traits(&finding.class).again.is_some()
 }
 
 /// The node at the far end of a pair.
@@ -535,7 +523,8 @@ fn peer_end(finding: &Finding) -> Option<(NodeName, Option<u32>)> {
 fn is_same(first: &Finding, second: &Finding) -> bool {
     #[cfg(test)]
     LOOKED.set(LOOKED.get() + 1);
-    if family(&first.class) != family(&second.class) && first.class != second.class {
+    let again = |found: &Finding| traits(&found.class).again;
+    if again(first) != again(second) && first.class != second.class {
         return false;
     }
     let (a, b) = (&first.locus, &second.locus);
@@ -543,7 +532,7 @@ fn is_same(first: &Finding, second: &Finding) -> bool {
         return false;
     }
     // Where nobody else was measured together, the node's pairs are all there are.
-    let all_out = second.class == ALL_OUT && a.domain == b.domain;
+    let all_out = second.class == FindingClass::MultiNodeNvlinkOff && a.domain == b.domain;
     if all_out && a.kind == LocusKind::Node {
         return true;
     }

@@ -9,8 +9,6 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::arrange::Domain;
-use super::common::LOW_ALIKE;
-use super::fabric;
 use super::fabric::Fabric;
 use super::finding::finding;
 use super::island::Island;
@@ -20,6 +18,7 @@ use super::level::SMALLEST_FLEET;
 use super::nodes;
 use super::peel;
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::stats;
@@ -130,7 +129,7 @@ pub(super) fn judge(
 
 /// Whether a finding says that a node as a whole is low.
 fn is_low(found: &Finding, unit: &Unit<'_>) -> bool {
-    found.class == fabric::LOW
+    found.class == FindingClass::NvlinkLow
         && found.outcome == Outcome::Degraded
         && matches!(found.locus.kind, LocusKind::Node | LocusKind::Tray)
         && found.locus.node.as_ref() == Some(unit.node)
@@ -284,7 +283,7 @@ fn take_back(
     );
     let peer = Some(format!("{what} {values}"));
     let locus = Locus { peer, ..Locus::of(LocusKind::Instrument) };
-    let mut found = finding(Outcome::Unknown, LOW_ALIKE, locus, &rule)
+    let mut found = finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule)
         .saying(format!("{said}; the same test on one of them with another {what} would tell"));
     if let Some(typical) = taken.first() {
         found = found.numbers_of(typical);

@@ -17,6 +17,7 @@ use super::island::Island;
 use super::island::pair_matrices;
 use super::ledger::Ledger;
 use super::testcase;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::limits;
 use crate::model::measurement::Measurement;
@@ -188,9 +189,14 @@ fn count_gpus(domain: &Domain<'_>, node: &NodeName, must: u32, ledger: &mut Ledg
         if has < must {
             let said = format!("{node} shows {has} GPUs of {must}");
             let rule = "inventory: a complete output lists fewer GPUs than the node must have";
-            let found = finding(Outcome::Failed, "gpu-missing", of_node(&domain.name, node), rule)
-                .numbers(f64::from(has), f64::from(must), Unit::Count)
-                .saying(said.clone());
+            let found = finding(
+                Outcome::Failed,
+                FindingClass::GpuMissing,
+                of_node(&domain.name, node),
+                rule,
+            )
+            .numbers(f64::from(has), f64::from(must), Unit::Count)
+            .saying(said.clone());
             ledger.find(found.because(&recording.file, None, said));
         } else if must < has {
             ledger.doubt(node, format!("it shows {has} GPUs, the claim says {must}"));

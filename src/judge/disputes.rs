@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::collective::CONTRADICTION;
 use super::fabric;
 use super::finding::finding;
 use super::finding::of_gpu;
@@ -17,6 +16,7 @@ use super::peel::Field;
 use super::peel::Peeled;
 use super::peel::Shown;
 use super::peel::Statistic;
+use crate::model::finding_class::FindingClass;
 use crate::model::parsed::Tool;
 use crate::model::text::percent;
 use crate::model::verdict::Direction;
@@ -102,7 +102,12 @@ pub(super) fn finding_of(island: &Island<'_>, gpu: usize, dispute: &Dispute) -> 
     );
     let rule =
         "second tool: a GPU is low only where no other tool reads the same direction as expected";
-    let found =
-        finding(Outcome::Unknown, CONTRADICTION, of_gpu(&island.domain, id), rule).saying(said);
+    let found = finding(
+        Outcome::Unknown,
+        FindingClass::MatrixContradicted,
+        of_gpu(&island.domain, id),
+        rule,
+    )
+    .saying(said);
     fabric::evidence(island, found)
 }

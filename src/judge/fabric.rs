@@ -24,6 +24,7 @@ use super::runs;
 use super::runs::RunLevel;
 use super::senders;
 use super::severed;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::parsed::Tool;
 use crate::model::stats;
@@ -34,13 +35,6 @@ use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
 use crate::thresholds::Platform;
-
-/// Class of a GPU, direction, tray or node whose fabric bandwidth is low.
-pub(super) const LOW: &str = "nvlink-low";
-/// The same where nobody says what runs between the GPUs.
-const P2P_LOW: &str = "p2p-low";
-/// The same where the fabric is PCIe.
-const PCIE_LOW: &str = "pcie-p2p-low";
 
 /// More unexplained low cells than this share, and two, are no dips of healthy
 /// noise, which touch about one reading in 200.
@@ -89,7 +83,7 @@ pub(super) fn judge(island: &Island<'_>, fleet: &level::Fleet) -> Fabric {
         return out;
     }
     severed::judge(island, &mut out);
-    if out.findings.iter().any(|f| f.class == severed::NO_MULTI_NODE) {
+    if out.findings.iter().any(|f| f.class == FindingClass::MultiNodeNvlinkOff) {
         // Cells between nodes are not the fabric's, and nothing else is new.
         out.peeled.detectable = vec![None; island.gpus.len()];
         out.both_ways.detectable = vec![None; island.gpus.len()];
@@ -173,7 +167,7 @@ fn blamed(island: &Island<'_>, out: &mut Fabric) {
                 let found = tray(island, peeled, &here, both_ways);
                 let locus = Locus { kind: LocusKind::Tray, ..of_node(&island.domain, node) };
                 let found = Finding {
-                    id: finding(found.outcome, &found.class, locus.clone(), "").id,
+                    id: finding(found.outcome, found.class.clone(), locus.clone(), "").id,
                     locus,
                     ..found
                 };
@@ -306,11 +300,11 @@ fn worst(peeled: &Peeled, gpu: usize) -> Blame {
     *blames.min_by(|a, b| a.ratio.total_cmp(&b.ratio)).expect("the GPU is blamed")
 }
 
-fn class(island: &Island<'_>) -> &'static str {
+fn class(island: &Island<'_>) -> FindingClass {
     match island.platform {
-        None => P2P_LOW,
-        Some(platform) if platform.nvlink.is_none() => PCIE_LOW,
-        Some(_) => LOW,
+        None => FindingClass::P2pLow,
+        Some(platform) if platform.nvlink.is_none() => FindingClass::PcieP2pLow,
+        Some(_) => FindingClass::NvlinkLow,
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use sha2::Digest;
 use sha2::Sha256;
 
+use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
@@ -17,12 +18,12 @@ use crate::model::verdict::Outcome;
 
 /// A finding with nothing measured yet. Offline there is no second look, so
 /// it is not confirmed.
-pub(super) fn finding(outcome: Outcome, class: &str, locus: Locus, rule: &str) -> Finding {
-    Finding { rule: rule.to_owned(), ..Finding::new(id(class, &locus), outcome, class, locus) }
+pub(super) fn finding(outcome: Outcome, class: FindingClass, locus: Locus, rule: &str) -> Finding {
+    Finding { rule: rule.to_owned(), ..Finding::new(id(&class, &locus), outcome, class, locus) }
 }
 
 /// The same for the same class and locus, so that runs can be compared.
-fn id(class: &str, locus: &Locus) -> String {
+fn id(class: &FindingClass, locus: &Locus) -> String {
     let domain = locus.domain.as_ref().map_or("", DomainName::as_str);
     let digest = Sha256::digest(format!("{class}\n{domain}\n{locus}"));
     let mut id = String::from("fg-");

@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 
 use super::arrange::Domain;
-use super::fabric;
 use super::finding::finding;
 use super::finding::of_gpu;
 use super::island;
 use super::ledger::Ledger;
 use super::testcase;
 use super::testcase::Shape;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::GpuId;
 use crate::model::measurement::Measurement;
 use crate::model::unit::Unit;
@@ -103,9 +103,9 @@ fn below(
         _ => None,
     };
     let class = match expectation.path {
-        Path::Host => "host-link-low",
-        Path::Local => "local-copy-low",
-        _ => fabric::LOW,
+        Path::Host => FindingClass::HostLinkLow,
+        Path::Local => FindingClass::LocalCopyLow,
+        _ => FindingClass::NvlinkLow,
     };
     let locus = Locus { direction, ..of_gpu(&domain.name, gpu) };
     let rule = format!("floor: below {floor:.1} GB/s ({})", expectation.source);

@@ -17,6 +17,7 @@ use super::island;
 use super::ledger::Ledger;
 use super::testcase;
 use super::testcase::Shape;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
@@ -265,7 +266,7 @@ fn judge_test(
         let readings = found.iter().map(|l| l.readings).sum();
         let worst = found.into_iter().map(|l| l.finding);
         let mut worst = worst.min_by(|a, b| ratio(a).total_cmp(&ratio(b))).expect("all are low");
-        let id = finding(worst.outcome, &worst.class, locus.clone(), "").id;
+        let id = finding(worst.outcome, worst.class.clone(), locus.clone(), "").id;
         worst.summary = format!(
             "all {all} GPUs of {}: {testcase} is low, at worst {:.1} of {:.1} GB/s: look at the host, not at a GPU",
             one.gpu.node,
@@ -321,7 +322,7 @@ fn low(
     .find(|(quantum, _)| (share / quantum - 1.0).abs() < 0.08)
     .map_or(String::new(), |(_, text)| format!(": as with {text}"));
     let said = format!("GPU {gpu}: {testcase} at {:.1} of {reference:.1} GB/s{hint}", copy.value);
-    let found = finding(Outcome::Degraded, "host-link-low", locus, &rule)
+    let found = finding(Outcome::Degraded, FindingClass::HostLinkLow, locus, &rule)
         .below(copy.value, held)
         .saying(said);
     // No second look measures host copies: what makes it sure is that several
@@ -359,7 +360,7 @@ fn merge_directions(low: Vec<Low>) -> Vec<Low> {
         let worst =
             [&low.finding, &twin.finding].into_iter().min_by(|a, b| ratio(a).total_cmp(&ratio(b)));
         let worst = worst.expect("one of two").clone();
-        let id = finding(worst.outcome, &worst.class, both.clone(), "").id;
+        let id = finding(worst.outcome, worst.class.clone(), both.clone(), "").id;
         let summary = format!("{} (both directions are low)", worst.summary);
         twin.finding = Finding { id, locus: both, evidence, summary, ..worst };
         twin.readings += low.readings;

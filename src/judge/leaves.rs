@@ -12,6 +12,7 @@ use super::rails;
 use super::rails::Rail;
 use super::rails::ordered;
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::stats;
 use crate::model::text::percent;
@@ -151,7 +152,8 @@ pub(super) fn judge(rail: &Rail<'_>, claims: &Claims, levels: &[f64]) -> Shared 
             "leaf: the median between every two leaves lies more than {} below the level inside leaves",
             percent(LINE)
         );
-        let mut found = finding(Outcome::Degraded, "leaf-low", locus, &rule).saying(said.clone());
+        let mut found =
+            finding(Outcome::Degraded, FindingClass::LeafLow, locus, &rule).saying(said.clone());
         let crossing = rail.files.iter().filter(|((a, b), _)| {
             leaf_of[*a] != leaf_of[*b]
                 && (spine || [leaf_of[*a], leaf_of[*b]].contains(&Some(*leaf)))

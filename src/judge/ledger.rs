@@ -301,12 +301,13 @@ mod tests {
     use super::super::finding::of_domain;
     use super::super::finding::of_node;
     use super::*;
+    use crate::model::finding_class::FindingClass;
     use crate::model::verdict::LocusKind;
 
     fn pair(a: &str, peer: &str) -> Finding {
         let locus = of_node(&"d".into(), &a.into());
         let locus = Locus { kind: LocusKind::Pair, peer: Some(peer.to_owned()), ..locus };
-        finding(Outcome::Degraded, "low", locus, "")
+        finding(Outcome::Degraded, FindingClass::NvlinkLow, locus, "")
     }
 
     fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<String> {
@@ -316,7 +317,12 @@ mod tests {
     #[test]
     fn a_finding_is_known_by_its_ends_and_its_domain_until_it_is_taken_out() {
         let mut ledger = Ledger::default();
-        let domain = finding(Outcome::Failed, "x", of_domain(LocusKind::Domain, &"d".into()), "");
+        let domain = finding(
+            Outcome::Failed,
+            FindingClass::SplitDomain,
+            of_domain(LocusKind::Domain, &"d".into()),
+            "",
+        );
         for one in [pair("a", "b"), domain, pair("a", "c:3"), pair("b", "c")] {
             ledger.find(one.clone());
             ledger.find(one);
@@ -334,7 +340,7 @@ mod tests {
         assert_eq!(ids(ledger.findings()).last().map(String::as_str), Some("pair a - c:3"));
         ledger.change_of_domain(&"d".into(), |f| f.summary.push('!'));
         assert!(ledger.findings().all(|f| f.summary == "!"));
-        assert_eq!(ledger.take(|f| f.class == "x").len(), 1);
+        assert_eq!(ledger.take(|f| f.class == FindingClass::SplitDomain).len(), 1);
         assert_eq!(ledger.findings().count(), 3);
     }
 

@@ -16,6 +16,7 @@ use super::island::GroupKey;
 use super::island::Island;
 use super::peel;
 use super::peel::Peeled;
+use crate::model::finding_class::FindingClass;
 use crate::model::stats;
 use crate::model::text::percent;
 use crate::model::unit::Unit;
@@ -238,9 +239,9 @@ fn low(island: &Island<'_>, group: usize, level: f64, held: Reference, against: 
         ),
     };
     let class = match (&island.node, &links) {
-        (Some(_), _) => fabric::LOW,
-        (None, Some(_)) => "plane-low",
-        (None, None) => "domain-low",
+        (Some(_), _) => FindingClass::NvlinkLow,
+        (None, Some(_)) => FindingClass::PlaneLow,
+        (None, None) => FindingClass::DomainLow,
     };
     let hint = match links {
         Some(links) => format!(
@@ -297,7 +298,7 @@ fn too_fast(
             island.domain
         );
         let rule = "ceiling: no copy is faster than links x rate";
-        let found = finding(Outcome::Unknown, "above-nominal", locus, rule)
+        let found = finding(Outcome::Unknown, FindingClass::AboveNominal, locus, rule)
             .numbers(*level, nominal, Unit::GigabytesPerSecond)
             .saying(said);
         findings.push(of_group(island, *group, *level, found));

@@ -10,6 +10,7 @@ mod asserted;
 mod causes;
 mod cells;
 mod claims;
+mod class;
 pub mod collective;
 mod common;
 pub mod compared;

@@ -47,6 +47,7 @@ use pairs::Pairs;
 use pairs::good_partners;
 
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
@@ -55,13 +56,6 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
-
-/// Class of a slow end of a rail.
-pub(super) const NIC_LOW: &str = "nic-low";
-/// Class of two nodes that are slow with each other.
-pub(super) const PATH_LOW: &str = "path-low";
-/// Class of a network that is slow everywhere.
-pub(super) const NETWORK_LOW: &str = "network-low";
 
 /// Healthy pairs differ by routes and buffers, not only by noise: the chance
 /// that any of them looks low for that.
@@ -176,7 +170,7 @@ fn not_measured(homes: &Homes<'_>, claims: &Claims, ledger: &mut Ledger) {
         // Of an end without a connection that is said already.
         let is_said = |rail: &str| {
             let open = |f: &Finding| {
-                f.class == super::reach::UNREACHABLE && f.locus.rail.as_deref() == Some(rail)
+                f.class == FindingClass::NicUnreachable && f.locus.rail.as_deref() == Some(rail)
             };
             ledger.doubts.contains_key(*node) && ledger.of_node(node).any(open)
         };
@@ -413,7 +407,7 @@ fn blamed(
             percent(peel::LINE)
         );
         let locus = Locus { direction: one_way, ..homes.at(LocusKind::Rail, node, rail) };
-        let mut found = finding(Outcome::Degraded, NIC_LOW, locus, &rule)
+        let mut found = finding(Outcome::Degraded, FindingClass::NicLow, locus, &rule)
             .below_peers(measured, level, expected(&rail.groups[*group]).map(|(value, _)| value))
             .saying(said);
         found.detectable = Some(round(blame.detectable));
@@ -545,7 +539,7 @@ fn low_pairs(
             direction: one_way,
             ..homes.at(LocusKind::Pair, from, rail)
         };
-        let found = finding(outcome, PATH_LOW, locus, &rule)
+        let found = finding(outcome, FindingClass::PathLow, locus, &rule)
             .below_peers(level * lowest.median, level, expected(group).map(|(value, _)| value))
             .saying(said);
         ledger.find(with_files(found, (rail, by_end), (a, b), &group.testcase));

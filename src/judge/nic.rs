@@ -11,6 +11,7 @@ use super::finding::Reference;
 use super::finding::finding;
 use super::finding::of_node;
 use super::ledger::Ledger;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
 use crate::model::measurement::Series;
@@ -197,7 +198,7 @@ fn judge_ports(testcase: &str, ports: &[Port<'_>], ledger: &mut Ledger) {
             ..of_node(&port.domain.name, port.node)
         };
         let rule = format!("nic: more than {} below {against}", percent(LINE));
-        let mut found = finding(Outcome::Degraded, "nic-low", locus, &rule)
+        let mut found = finding(Outcome::Degraded, FindingClass::NicLow, locus, &rule)
             .below(port.value, held)
             .saying(said)
             .because(port.file, Some(testcase), format!("{:.2} GB/s", port.value));

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::arrange::Domain;
-use super::asserted;
+use super::class::traits;
 use super::ledger::Crossed;
 use super::ledger::Ledger;
 use super::ledger::Named;
-use super::steady;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::text::percent;
@@ -59,7 +59,9 @@ fn is_against(finding: &Finding, domain: &Domain<'_>, node: &NodeName) -> bool {
 }
 
 /// Worst first; the locus and the class break ties.
-pub(super) fn by_severity(finding: &Finding) -> (std::cmp::Reverse<Outcome>, &Locus, &str) {
+pub(super) fn by_severity(
+    finding: &Finding,
+) -> (std::cmp::Reverse<Outcome>, &Locus, &FindingClass) {
     (std::cmp::Reverse(finding.outcome), &finding.locus, &finding.class)
 }
 
@@ -198,7 +200,7 @@ fn verdict(
 /// A collective is as fast as its slowest member: where a part of the domain is
 /// found guilty, a low collective says nothing of the others.
 fn is_collective(finding: &Finding) -> bool {
-    finding.class.starts_with("collective-")
+    traits(&finding.class).of_collective
 }
 
 /// A finding about a part of a node, or a node, that is guilty of something.
@@ -214,7 +216,7 @@ fn is_part(finding: &Finding) -> bool {
 pub(super) fn touches(finding: &Finding, domain: Option<&DomainName>, node: &NodeName) -> bool {
     // Who has, or may have, more neighbours than claimed works as claimed; how
     // far readings scatter is in what a node could have hidden.
-    if [asserted::APART, asserted::SHARED, steady::NOISY].contains(&finding.class.as_str()) {
+    if traits(&finding.class).lets_pass {
         return false;
     }
     match finding.locus.kind {

@@ -24,6 +24,7 @@ use super::past::Run;
 use super::peel;
 use super::roster::Roster;
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::history::History;
 use crate::model::history::Showing;
 use crate::model::history::Shown;
@@ -38,9 +39,6 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
-
-/// Class of a part that shows less than it did.
-pub(super) const BELOW: &str = "below-own-history";
 
 /// Fewer parts of an island have nothing in common yet.
 const FEWEST_PARTS: usize = 4;
@@ -228,7 +226,7 @@ fn detail(lower: &Lower<'_>) -> String {
 /// Another reference decided; its own history agrees.
 fn agree(found: &mut Finding, lower: &Lower<'_>) {
     const AGREES: &str = "; its own history agrees";
-    if found.class == BELOW || found.rule.ends_with(AGREES) {
+    if found.class == FindingClass::BelowOwnHistory || found.rule.ends_with(AGREES) {
         return;
     }
     found.rule.push_str(AGREES);
@@ -245,7 +243,7 @@ fn part(domain: Option<&DomainName>, lower: &Lower<'_>, taken: &Taken<'_>, ledge
             && f.locus.rail == *rail
             && f.locus.kind != LocusKind::Pair
             && f.share().is_some()
-            && f.class != BELOW
+            && f.class != FindingClass::BelowOwnHistory
     };
     let detail = detail(lower);
     let mut is_known = false;
@@ -281,7 +279,7 @@ fn part(domain: Option<&DomainName>, lower: &Lower<'_>, taken: &Taken<'_>, ledge
         since(lower.usual),
         open(lower.usual)
     );
-    let found = finding(outcome(lower.usual), BELOW, locus, &rule(lower))
+    let found = finding(outcome(lower.usual), FindingClass::BelowOwnHistory, locus, &rule(lower))
         .below_own(lower.now, lower.usual.median)
         .saying(said.clone());
     let found = Finding { detectable: Some(round(lower.line)), ..found };
@@ -356,7 +354,7 @@ fn whole(
             since(lower.usual)
         );
         let locus = Locus { peer: group.platform.clone(), ..Locus::of(LocusKind::Instrument) };
-        let found = finding(Outcome::Unknown, BELOW, locus, &rule(lower))
+        let found = finding(Outcome::Unknown, FindingClass::BelowOwnHistory, locus, &rule(lower))
             .below_own(lower.now, lower.usual.median)
             .saying(said);
         ledger.find(with_files(found, &lower.part, taken, "a typical part"));
@@ -405,7 +403,7 @@ fn whole(
         let is_part = group.node.is_some();
         let outcome =
             if is_part || group.domain.is_some() { outcome(lower.usual) } else { Outcome::Unknown };
-        let found = finding(outcome, BELOW, locus, &rule(lower))
+        let found = finding(outcome, FindingClass::BelowOwnHistory, locus, &rule(lower))
             .below_own(lower.now, lower.usual.median)
             .saying(said.clone());
         if let Some(node) = group.node.as_ref().filter(|_| found.outcome == Outcome::Unknown) {

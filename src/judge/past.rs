@@ -17,6 +17,7 @@ use super::nodes::About;
 use super::peel;
 use super::rails;
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::history::History;
 use crate::model::history::Showing;
 use crate::model::history::Shown;
@@ -70,7 +71,7 @@ fn accuses(found: &Finding, part: &Showing, home: Option<&DomainName>) -> bool {
         // One path is not the part.
         (_, LocusKind::Pair) => false,
         (Some(node), _) => *node == part.node && (locus.gpu.is_none() || locus.gpu == part.gpu),
-        (None, _) => found.class != super::asserted::APART && locus.domain.as_ref() == home,
+        (None, _) => found.class != FindingClass::ClaimedApart && locus.domain.as_ref() == home,
     }
 }
 

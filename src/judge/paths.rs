@@ -8,12 +8,12 @@ use std::sync::Arc;
 use super::arrange::Domain;
 use super::cells::compare;
 use super::ledger::Ledger;
-use super::network;
 use super::nic;
 use super::rails;
 use super::roster::Roster;
 use crate::model::cell::Cell;
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::verdict::Direction;
@@ -92,7 +92,7 @@ impl<'f> Suspects<'f> {
                     suspects.at.entry((rail, node)).or_default().push(finding);
                 }
                 (LocusKind::Rail | LocusKind::Pair, None) => {}
-                _ if finding.class == network::NETWORK_LOW => _ = suspects.low.insert(rail),
+                _ if finding.class == FindingClass::NetworkLow => _ = suspects.low.insert(rail),
                 _ => {}
             }
         }

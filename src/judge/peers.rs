@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use super::arrange::Domain;
 use super::collective::Key;
 use super::collective::Runs;
-use super::common::LOW_ALIKE;
 use super::finding::finding;
 use super::ledger::Ledger;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::stats;
 use crate::model::text::percent;
@@ -136,7 +136,8 @@ impl<'a> Peers<'a> {
                 peer: Some(format!("{platform}, {what}")),
                 ..Locus::of(LocusKind::Instrument)
             };
-            let found = finding(Outcome::Unknown, LOW_ALIKE, locus, rule).saying(said);
+            let found =
+                finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, rule).saying(said);
             let mut found = found.numbers(median, expected, Unit::GigabytesPerSecond);
             found.evidence = evidence;
             ledger.find(found);

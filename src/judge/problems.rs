@@ -16,6 +16,7 @@ use super::partners;
 use super::partners::Pairs;
 use super::testcase;
 use crate::model::cuda_error::CudaError;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
@@ -432,10 +433,13 @@ fn doubt(node: &NodeName, problem: &Problem, recording: &Recording, ledger: &mut
 fn failed(problem: &Problem, locus: Locus, recording: &Recording, said: &str) -> Finding {
     let (class, rule) = match problem.kind {
         ProblemKind::Corrupt => (
-            "data-corruption",
+            FindingClass::DataCorruption,
             "data: the tool found wrong data; a fast wrong copy is a hard fault",
         ),
-        _ => ("tool-error", "error: the GPU's own libraries report that it cannot be used"),
+        _ => (
+            FindingClass::ToolError,
+            "error: the GPU's own libraries report that it cannot be used",
+        ),
     };
     let at = problem.line.map_or(String::new(), |line| format!("line {line}: "));
     finding(Outcome::Failed, class, locus, rule).saying(said).because(

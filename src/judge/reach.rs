@@ -14,15 +14,13 @@ use super::partners::Pairs;
 use super::rails::Failure;
 use super::rails::Rail;
 use super::rails::ordered;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::parsed::ProblemKind;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
-
-/// Class of ends without a connection.
-pub(super) const UNREACHABLE: &str = "nic-unreachable";
 
 /// Judges the failures of a rail. `through` are the nodes that got through to another
 /// over any rail; `at` makes a locus at a node of it.
@@ -69,9 +67,13 @@ pub(super) fn judge(
             mine[0].what
         );
         let rule = "reach: nearly all pairs with this node have no connection, and its partners have others";
-        let mut found =
-            finding(Outcome::Failed, UNREACHABLE, at(LocusKind::Rail, node, rail), rule)
-                .saying(said);
+        let mut found = finding(
+            Outcome::Failed,
+            FindingClass::NicUnreachable,
+            at(LocusKind::Rail, node, rail),
+            rule,
+        )
+        .saying(said);
         for failure in mine.iter().take(6) {
             found = found.because(failure.file, failure.testcase, failure.what.clone());
         }
@@ -86,7 +88,8 @@ pub(super) fn judge(
             let locus = Locus { peer: Some(to.to_string()), ..at(LocusKind::Pair, from, rail) };
             let said = format!("{from} and {to}{}: {}", rail.over(), failure.what);
             let rule = "data: what arrived is not what was sent";
-            let found = finding(Outcome::Failed, "data-corruption", locus, rule).saying(said);
+            let found =
+                finding(Outcome::Failed, FindingClass::DataCorruption, locus, rule).saying(said);
             ledger.find(found.because(failure.file, failure.testcase, failure.what.clone()));
             continue;
         }
@@ -133,7 +136,7 @@ fn open(
         rail.over(),
         failure.what
     );
-    let found = finding(Outcome::Unknown, UNREACHABLE, locus, rule).saying(said);
+    let found = finding(Outcome::Unknown, FindingClass::NicUnreachable, locus, rule).saying(said);
     found.because(failure.file, failure.testcase, failure.what.clone())
 }
 

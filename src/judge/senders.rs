@@ -130,7 +130,7 @@ pub(super) fn shared(found: Finding, others: &BTreeSet<NodeName>) -> Finding {
     let Locus { domain, node, rail, .. } = found.locus.clone();
     let peer = Some(first.to_owned());
     let locus = Locus { domain, node, rail, peer, ..Locus::of(LocusKind::Pair) };
-    let id = finding(found.outcome, &found.class, locus.clone(), "").id;
+    let id = finding(found.outcome, found.class.clone(), locus.clone(), "").id;
     Finding { id, locus, summary, ..found }
 }
 

@@ -18,15 +18,13 @@ use super::island::PairReading;
 use super::membership::Connected;
 use super::membership::Reach;
 use super::senders;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::stats;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
-
-/// Class of a domain whose nodes do not reach each other at all.
-pub(super) const NO_MULTI_NODE: &str = "multi-node-nvlink-off";
 
 /// Nodes and GPUs that do not reach the others at fabric speed.
 pub(super) fn judge(island: &Island<'_>, out: &mut Fabric) {
@@ -85,7 +83,7 @@ fn isolated_gpus(
             );
             let found = finding(
                 Outcome::Failed,
-                "fabric-not-configured",
+                FindingClass::FabricNotConfigured,
                 of_node(&island.domain, node),
                 rule,
             );
@@ -100,8 +98,12 @@ fn isolated_gpus(
                 let said = format!(
                     "GPU {id} reaches no other GPU at NVLink speed ({value:.1} of {level:.1} GB/s); the others do"
                 );
-                let found =
-                    finding(Outcome::Failed, "nvlink-absent", of_gpu(&island.domain, id), rule);
+                let found = finding(
+                    Outcome::Failed,
+                    FindingClass::NvlinkAbsent,
+                    of_gpu(&island.domain, id),
+                    rule,
+                );
                 let found = evidence(island, found.below(value, held).saying(said));
                 enter(island, &id.node, found, (&[*gpu], level), out);
             }
@@ -128,7 +130,8 @@ fn split_node(island: &Island<'_>, reach: &Reach, gpus: &[Vec<usize>], out: &mut
     let said = format!("the GPUs of {node} reach each other only inside the groups {groups}");
     let rule = "no-path: pairs between the groups read below 30 % of the fabric's level";
     let found =
-        finding(Outcome::Failed, "split-node", of_node(&island.domain, node), rule).saying(said);
+        finding(Outcome::Failed, FindingClass::SplitNode, of_node(&island.domain, node), rule)
+            .saying(said);
     out.findings.push(evidence(island, found));
     for set in sets.iter().skip(1) {
         leave(set.iter().map(|at| gpus[*at][0]).collect(), out);
@@ -157,7 +160,8 @@ fn split_domain(island: &Island<'_>, reach: &Reach, members: &[Vec<usize>], out:
             island.domain
         );
         let locus = of_domain(LocusKind::Domain, &island.domain);
-        let found = finding(Outcome::Failed, NO_MULTI_NODE, locus, RULE).saying(said);
+        let found =
+            finding(Outcome::Failed, FindingClass::MultiNodeNvlinkOff, locus, RULE).saying(said);
         out.findings.push(evidence(island, found));
         out.unknown.extend(members.iter().map(|gpus| {
             (
@@ -232,7 +236,7 @@ fn parted<'i>(
         island.domain
     );
     let locus = of_domain(LocusKind::Domain, &island.domain);
-    let found = finding(Outcome::Failed, "split-domain", locus, RULE).saying(said);
+    let found = finding(Outcome::Failed, FindingClass::SplitDomain, locus, RULE).saying(said);
     out.findings.push(evidence(island, found));
     for at in sets.iter().flatten() {
         let why = format!(
@@ -271,7 +275,7 @@ fn not_a_member(
              its peers (nvidia-imex-ctl -N) would tell which"
         ),
     };
-    let found = finding(Outcome::Failed, "wrong-domain", of_node(domain, node), RULE);
+    let found = finding(Outcome::Failed, FindingClass::WrongDomain, of_node(domain, node), RULE);
     let found = found.below(value.unwrap_or(0.0), held).saying(said);
     let found = evidence(island, found);
     // Runs of two that could not import each other's memory have two nodes each.
@@ -326,7 +330,7 @@ fn apart(
     );
     let locus =
         Locus { kind: LocusKind::Pair, peer: Some(b.to_string()), ..of_node(&island.domain, a) };
-    let found = finding(Outcome::Failed, "wrong-domain", locus, RULE);
+    let found = finding(Outcome::Failed, FindingClass::WrongDomain, locus, RULE);
     let found = found.below(value.unwrap_or(0.0), held).saying(said);
     out.findings.push(evidence(island, found));
     // Their cells are another path's; inside each node nothing is wrong.

@@ -18,6 +18,7 @@ use crate::model::facts::GpuFabric;
 use crate::model::facts::GpuLinks;
 use crate::model::facts::Imex;
 use crate::model::facts::ImexNode;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
@@ -80,7 +81,8 @@ fn nvlinks(
     if links.all_inactive || most == 0 {
         let said = format!("GPU {gpu}: all NVLinks are inactive");
         let rule = "links: a GPU without any active NVLink is not attached to the fabric";
-        let found = finding(Outcome::Failed, "nvlink-absent", of_gpu(&domain.name, &gpu), rule);
+        let found =
+            finding(Outcome::Failed, FindingClass::NvlinkAbsent, of_gpu(&domain.name, &gpu), rule);
         let found = found.numbers(0.0, must, Unit::Count).saying(said);
         ledger.find(found.because(&recording.file, None, "no active NVLink"));
     } else if has < must {
@@ -99,7 +101,12 @@ fn nvlinks(
         let said =
             format!("GPU {gpu}: {at_most}{most} of {} NVLinks are active{which}", expected.links);
         let rule = "links: fewer active NVLinks than the platform has";
-        let found = finding(Outcome::Degraded, "nvlink-inactive", of_gpu(&domain.name, &gpu), rule);
+        let found = finding(
+            Outcome::Degraded,
+            FindingClass::NvlinkInactive,
+            of_gpu(&domain.name, &gpu),
+            rule,
+        );
         let found = found.numbers(has, must, Unit::Count).saying(said.clone());
         ledger.find(found.because(&recording.file, None, said));
     }
@@ -108,7 +115,8 @@ fn nvlinks(
         let Some(rate) = link.rate.filter(|r| *r < line_rate * SAME_RATE) else { continue };
         let said = format!("GPU {gpu}: NVLink {} runs at {rate} of {line_rate} GB/s", link.link);
         let rule = "links: a link that trained below the platform's line rate";
-        let found = finding(Outcome::Degraded, "nvlink-rate", of_gpu(&domain.name, &gpu), rule);
+        let found =
+            finding(Outcome::Degraded, FindingClass::NvlinkRate, of_gpu(&domain.name, &gpu), rule);
         let found = found.numbers(rate, line_rate, Unit::GigabytesPerSecond).saying(said.clone());
         ledger.find(found.because(&recording.file, None, said));
     }
@@ -148,19 +156,22 @@ fn registration(
     } else if !state.eq_ignore_ascii_case("completed") || status_bad {
         let status = status.unwrap_or("no status");
         let said = format!("GPU {gpu}: fabric state {state}, status {status}");
-        let found = finding(Outcome::Failed, "fabric-state", of_gpu(&domain.name, &gpu), rule)
-            .saying(said.clone());
+        let found =
+            finding(Outcome::Failed, FindingClass::FabricState, of_gpu(&domain.name, &gpu), rule)
+                .saying(said.clone());
         ledger.find(found.because(&recording.file, None, said));
     }
     for (key, value) in &fabric.health {
         let (class, outcome) =
             match (key.to_ascii_lowercase().as_str(), value.to_ascii_lowercase().as_str()) {
-                ("bandwidth", "degraded") => ("fabric-health", Outcome::Degraded),
-                ("route unhealthy", "true" | "yes") => ("fabric-health", Outcome::Failed),
+                ("bandwidth", "degraded") => (FindingClass::FabricHealth, Outcome::Degraded),
+                ("route unhealthy", "true" | "yes") => {
+                    (FindingClass::FabricHealth, Outcome::Failed)
+                }
                 ("incorrect configuration", v)
                     if !matches!(v, "none" | "n/a" | "no" | "false" | "not supported") =>
                 {
-                    ("fabric-configuration", Outcome::Failed)
+                    (FindingClass::FabricConfiguration, Outcome::Failed)
                 }
                 ("route recovery in progress" | "access timeout recovery", "true" | "yes") => {
                     ledger.doubt(node, format!("GPU {gpu}: {key}: {value}; look again"));
@@ -291,8 +302,12 @@ fn told_by(
         let status = member.status.as_deref().unwrap_or("?");
         if let Some(node) = member_node(domain, member).filter(|node| missing.contains(node)) {
             let said = format!("IMEX: {name} is {status}");
-            let found =
-                finding(Outcome::Failed, "imex-peer-missing", of_node(&domain.name, &node), rule);
+            let found = finding(
+                Outcome::Failed,
+                FindingClass::ImexPeerMissing,
+                of_node(&domain.name, &node),
+                rule,
+            );
             ledger.find(found.saying(said.clone()).because(&recording.file, None, said));
         } else {
             others.push(format!("{name} ({status})"));
@@ -306,7 +321,7 @@ fn told_by(
         let outcome =
             if status.eq_ignore_ascii_case("down") { Outcome::Failed } else { Outcome::Degraded };
         let locus = of_domain(LocusKind::Domain, &domain.name);
-        let found = finding(outcome, "imex-domain", locus, rule);
+        let found = finding(outcome, FindingClass::ImexDomain, locus, rule);
         return Some(found.saying(said.clone()).because(&recording.file, None, said));
     }
     None
@@ -342,6 +357,7 @@ fn diagnosed(
         None => of_node(&domain.name, node),
     };
     let rule = "diagnostic: dcgmi reports a failed hardware test";
-    let found = finding(Outcome::Failed, "diagnostic-failed", locus, rule).saying(said.clone());
+    let found =
+        finding(Outcome::Failed, FindingClass::DiagnosticFailed, locus, rule).saying(said.clone());
     ledger.find(found.because(&recording.file, Some(&diagnostic.test), said));
 }

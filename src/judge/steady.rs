@@ -15,6 +15,7 @@ use super::island::Island;
 use super::ledger::Ledger;
 use super::level::SMALLEST_FLEET;
 use super::peel;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::stats;
 use crate::model::text::percent;
@@ -22,14 +23,6 @@ use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
-
-/// Class of a GPU whose readings scatter.
-pub(super) const UNSTABLE: &str = "unstable";
-/// Class of a GPU whose readings fall within the run.
-pub(super) const DRIFTING: &str = "drifting";
-
-/// Class of an instrument, or a whole island, whose readings scatter.
-pub(super) const NOISY: &str = "noisy-everywhere";
 
 /// Pieces of evidence that a finding of this kind keeps.
 pub(super) const EVIDENCE: usize = 6;
@@ -137,7 +130,8 @@ fn noisy(usual: &[(&Island<'_>, f64)], ledger: &mut Ledger) {
             );
             let locus =
                 Locus { peer: Some(platform.to_owned()), ..Locus::of(LocusKind::Instrument) };
-            let found = finding(Outcome::Unknown, NOISY, locus, &rule).saying(said);
+            let found =
+                finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule).saying(said);
             ledger.find(fabric::evidence(first, found));
             continue;
         }
@@ -151,7 +145,8 @@ fn noisy(usual: &[(&Island<'_>, f64)], ledger: &mut Ledger) {
                 node: island.node.clone(),
                 ..super::finding::of_domain(LocusKind::Instrument, &island.domain)
             };
-            let found = finding(Outcome::Unknown, NOISY, locus, &rule).saying(said);
+            let found =
+                finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule).saying(said);
             ledger.find(fabric::evidence(island, found));
         }
     }
@@ -163,7 +158,7 @@ fn from_the_first_on(island: &Island<'_>, shown: &Shown, ledger: &mut Ledger) {
     let is_level = |f: &Finding| {
         let single = matches!(f.locus.kind, LocusKind::Gpu | LocusKind::Direction);
         let own = f.locus.node.as_ref() == Some(&id.node) && f.locus.gpu == Some(id.gpu);
-        f.class == fabric::LOW && single && own && f.measured.is_some()
+        f.class == FindingClass::NvlinkLow && single && own && f.measured.is_some()
     };
     ledger.change_of_node(&id.node, |found| {
         if is_level(found) && !found.summary.contains(FROM_THE_FIRST) {
@@ -246,7 +241,9 @@ fn drifting(island: &Island<'_>, shown: &Shown, own: f64, line: f64, ledger: &mu
          all others do, and never rises between",
         percent(line)
     );
-    let found = finding(Outcome::Unknown, DRIFTING, of_gpu(&island.domain, id), &rule).saying(said);
+    let found =
+        finding(Outcome::Unknown, FindingClass::Drifting, of_gpu(&island.domain, id), &rule)
+            .saying(said);
     let found = Finding { ratio_to_own: Some(round(1.0 - own)), ..found };
     enter(
         island,
@@ -270,7 +267,9 @@ fn unstable(island: &Island<'_>, shown: &Shown, usual: f64, ledger: &mut Ledger)
         "spread: the median range of its pairs is more than {TIMES} times that of the other GPUs, and {}",
         percent(NOTEWORTHY)
     );
-    let found = finding(Outcome::Unknown, UNSTABLE, of_gpu(&island.domain, id), &rule).saying(said);
+    let found =
+        finding(Outcome::Unknown, FindingClass::Unstable, of_gpu(&island.domain, id), &rule)
+            .saying(said);
     let detail = format!("median range over {} partners", shown.partners);
     enter(island, shown, found, detail, ledger);
 }
@@ -310,7 +309,7 @@ fn enter(
         let peer = f.locus.peer.as_deref() == Some(id.to_string().as_str());
         let single = matches!(f.locus.kind, LocusKind::Gpu | LocusKind::Direction);
         let pair = f.locus.kind == LocusKind::Pair;
-        f.class == fabric::LOW && ((own && (single || pair)) || (peer && pair))
+        f.class == FindingClass::NvlinkLow && ((own && (single || pair)) || (peer && pair))
     };
     if 1.0 - peel::LINE <= shown.peak {
         explain(&mut found, &id.node, explained, ledger);

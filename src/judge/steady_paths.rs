@@ -11,11 +11,11 @@ use std::collections::BTreeSet;
 use super::finding::finding;
 use super::finding::round;
 use super::ledger::Ledger;
-use super::network;
 use super::peel;
 use super::rails::Rail;
 use super::rails::ordered;
 use super::steady;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::stats;
 use crate::model::text::percent;
@@ -191,7 +191,7 @@ fn enter(rail: &Rail<'_>, paths: &[&Path], kind: Unsteady, locus: Locus, ledger:
             let fall = stats::median(&mut falls).unwrap_or(0.0);
             let readings = paths.iter().map(|p| p.trend.len()).min().unwrap_or(0);
             (
-                steady::DRIFTING,
+                FindingClass::Drifting,
                 format!(
                     "{what} fell by {} from the first to the last of {readings} readings: drift, as with heat or \
                      congestion that builds up; its level says nothing yet, more readings after a rest would tell",
@@ -206,7 +206,7 @@ fn enter(rail: &Rail<'_>, paths: &[&Path], kind: Unsteady, locus: Locus, ledger:
             let mut spreads: Vec<f64> = paths.iter().map(|p| p.spread).collect();
             let spread = stats::median(&mut spreads).unwrap_or(0.0);
             (
-                steady::UNSTABLE,
+                FindingClass::Unstable,
                 format!(
                     "{what}: the middle half of the readings lies {} apart: unstable, as with errors on a link or \
                      other traffic; that is spread, not level, and the ports' error counters would tell",
@@ -229,7 +229,7 @@ fn enter(rail: &Rail<'_>, paths: &[&Path], kind: Unsteady, locus: Locus, ledger:
     }
     let locus = found.locus.clone();
     let explained = |f: &Finding| {
-        let level = f.class == network::NIC_LOW || f.class == network::PATH_LOW;
+        let level = f.class == FindingClass::NicLow || f.class == FindingClass::PathLow;
         let same =
             (&f.locus.node, &f.locus.peer, f.locus.kind) == (&locus.node, &locus.peer, locus.kind);
         // Its pairs were low for the same reason.
@@ -256,9 +256,11 @@ fn from_the_first_on(rail: &Rail<'_>, path: &Path, ledger: &mut Ledger) {
         let here =
             f.locus.rail == rail.name && f.locus.node.as_ref().is_some_and(|n| ends.contains(&n));
         let pair = f.locus.peer.as_deref();
-        here && match f.class.as_str() {
-            network::NIC_LOW => true,
-            network::PATH_LOW => pair.is_some_and(|peer| ends.iter().any(|e| e.as_str() == peer)),
+        here && match f.class {
+            FindingClass::NicLow => true,
+            FindingClass::PathLow => {
+                pair.is_some_and(|peer| ends.iter().any(|e| e.as_str() == peer))
+            }
             _ => false,
         }
     };
@@ -284,7 +286,8 @@ fn noisy(rail: &Rail<'_>, sigma: f64, ledger: &mut Ledger) {
         percent(NOISY)
     );
     let locus = Locus { rail: rail.name.clone(), ..Locus::of(LocusKind::Instrument) };
-    let mut found = finding(Outcome::Unknown, steady::NOISY, locus, &rule).saying(said);
+    let mut found =
+        finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule).saying(said);
     for file in rail.files.values().flatten().take(4) {
         found = found.because(file, None, "a path of it");
     }

@@ -10,20 +10,15 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::arrange::Domain;
-use super::fabric;
+use super::class::traits;
 use super::ledger::Ledger;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::probed::GpuAround;
 use crate::model::recording::Recording;
 use crate::model::verdict::Evidence;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Outcome;
-
-/// Class of a low copy between host memory and a GPU.
-const HOST_LOW: &str = "host-link-low";
-
-/// Findings in bandwidth that something around them can explain.
-const LOW: &[&str] = &[HOST_LOW, fabric::LOW, "p2p-low", "pcie-p2p-low", "local-copy-low"];
 
 /// Words of reasons to run slower that are no setting and no want of work
 /// (`nvmlClocksEventReason*`, as node facts name them).
@@ -48,7 +43,7 @@ pub(super) fn judge(domains: &[Domain<'_>], ledger: &mut Ledger) {
     }
     let low: BTreeSet<NodeName> = ledger
         .findings()
-        .filter(|f| LOW.contains(&f.class.as_str()))
+        .filter(|f| traits(&f.class).has_surroundings)
         .filter_map(|f| f.locus.node.clone())
         .collect();
     for domain in domains {
@@ -101,7 +96,7 @@ fn one(
             && f.locus.domain.as_ref() == Some(&domain.name)
             && f.locus.node.as_ref() == Some(node)
             && f.locus.gpu.is_none_or(|gpu| gpu == index)
-            && LOW.contains(&f.class.as_str())
+            && traits(&f.class).has_surroundings
             && f.evidence.iter().any(|e| e.file == said.file)
     };
     let (counted, busy) = (errors(said.gpu), others(said.gpu));
@@ -113,7 +108,7 @@ fn one(
         }
         found = true;
         let mut causes = Vec::new();
-        if finding.class == HOST_LOW {
+        if finding.class == FindingClass::HostLinkLow {
             causes.extend(trained(said.gpu, best));
         }
         causes.extend(held_back(said.gpu));

@@ -9,6 +9,7 @@ use super::finding::finding;
 use super::finding::of_gpu;
 use super::ledger::Ledger;
 use crate::model::facts::Topology;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
@@ -95,7 +96,7 @@ pub(super) fn judge(
     } else if !without.is_empty() && expected.switched && are_shown(&with, 1) {
         for at in without {
             let said = "it has no NVLink to any other GPU, and the others have";
-            let class = ("nvlink-absent", Outcome::Failed);
+            let class = (FindingClass::NvlinkAbsent, Outcome::Failed);
             tell(domain, node, recording, expected, (linked.gpus[at], 0), class, said, ledger);
         }
     } else if !without.is_empty() {
@@ -110,7 +111,7 @@ pub(super) fn judge(
             let has = linked.most(at);
             let said = "at most so many NVLinks to any other GPU are active, and the others \
                         have all among each other";
-            let class = ("nvlink-inactive", Outcome::Degraded);
+            let class = (FindingClass::NvlinkInactive, Outcome::Degraded);
             tell(domain, node, recording, expected, (linked.gpus[at], has), class, said, ledger);
         }
     } else {
@@ -131,7 +132,7 @@ fn tell(
     recording: &Recording,
     expected: &NvLinks,
     (gpu, has): (u32, u32),
-    (class, outcome): (&str, Outcome),
+    (class, outcome): (FindingClass, Outcome),
     said: &str,
     ledger: &mut Ledger,
 ) {

@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::finding_class::FindingClass;
 use super::id::DomainName;
 use super::id::NodeName;
 use super::kubernetes_node::DeviceMark;
@@ -37,7 +38,7 @@ pub struct Mark {
     pub outcome: Outcome,
     /// The class of the worst finding, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<String>,
+    pub class: Option<FindingClass>,
     /// The run that says so.
     pub run: String,
     /// When that run was made, RFC 3339.
@@ -141,7 +142,7 @@ pub struct Again {
     /// The run that said so first. It may be the one at hand.
     pub first: String,
     /// Classes of findings, one of which has to be found again.
-    pub classes: Vec<String>,
+    pub classes: Vec<FindingClass>,
     /// A run that was made from then on counts, RFC 3339.
     pub from: String,
 }

@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::disagreement_class::DisagreementClass;
 use super::id::DomainName;
 use super::id::NodeName;
 use super::said::Basis;
@@ -18,7 +19,7 @@ use super::said::Source;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Disagreement {
     /// What kind, such as `block-against-clique`.
-    pub class: String,
+    pub class: DisagreementClass,
     /// How bad.
     pub severity: Severity,
     /// The domain it is about, where it is one.

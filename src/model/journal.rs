@@ -12,6 +12,7 @@ use super::action::Action;
 use super::action::ActionResult;
 use super::change::Change;
 use super::eviction::Eviction;
+use super::finding_class::FindingClass;
 use super::id::NodeName;
 use super::live::LiveNode;
 
@@ -132,7 +133,7 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         boot_id: Option<String>,
         /// Classes of what was found.
-        classes: Vec<String>,
+        classes: Vec<FindingClass>,
     },
     /// A later run found that node well: what was suspected counts no more.
     Cleared {

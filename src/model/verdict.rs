@@ -11,6 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::finding_class::FindingClass;
 use super::id::DomainName;
 use super::id::NodeName;
 use super::unit::Unit;
@@ -208,7 +209,7 @@ pub struct Evidence {
     /// The class of the finding that it was evidence of, where that explains this one
     /// and is part of it, such as `nvlink-inactive` of an `nvlink-low`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<String>,
+    pub class: Option<FindingClass>,
 }
 
 /// One thing that is not as it must be.
@@ -219,7 +220,7 @@ pub struct Finding {
     /// How bad.
     pub outcome: Outcome,
     /// What it is, such as `nvlink-low`.
-    pub class: String,
+    pub class: FindingClass,
     /// Whose it is.
     pub locus: Locus,
     /// What was measured.
@@ -261,16 +262,11 @@ pub struct Finding {
 
 impl Finding {
     /// A finding with nothing measured, said or cited yet, and not confirmed.
-    pub fn new(
-        id: impl Into<String>,
-        outcome: Outcome,
-        class: impl Into<String>,
-        locus: Locus,
-    ) -> Self {
+    pub fn new(id: impl Into<String>, outcome: Outcome, class: FindingClass, locus: Locus) -> Self {
         Self {
             id: id.into(),
             outcome,
-            class: class.into(),
+            class,
             locus,
             measured: None,
             expected: None,

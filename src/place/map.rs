@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
@@ -164,7 +165,7 @@ pub struct Member {
     /// Ids of the findings about it or a part of it.
     pub findings: Vec<String>,
     /// Classes of these findings, each once, in order.
-    pub classes: BTreeSet<String>,
+    pub classes: BTreeSet<FindingClass>,
     /// The worst share of what its links must deliver, of the best reading of each
     /// cell within its domain.
     pub worst: Option<f64>,
@@ -211,7 +212,7 @@ pub struct Gpu {
     /// pair blames neither of its ends and is among `classes` only.
     pub outcome: Option<Outcome>,
     /// The classes of those findings.
-    pub classes: BTreeSet<String>,
+    pub classes: BTreeSet<FindingClass>,
     /// The worst share of what its links must deliver, of the best reading of each
     /// cell within its domain.
     pub worst: Option<f64>,
@@ -228,7 +229,7 @@ pub struct Rail {
     /// The network device of every node on it, where one is claimed.
     pub device: Option<String>,
     /// Classes of findings about it as a whole or about single ends.
-    pub classes: BTreeSet<String>,
+    pub classes: BTreeSet<FindingClass>,
 }
 
 /// A node's end of a rail.

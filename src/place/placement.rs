@@ -12,6 +12,7 @@ use super::choose;
 use super::choose::Chosen;
 use super::choose::Strengths;
 use super::matrix::Scale;
+use crate::model::finding_class::joined;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::verdict::Outcome;
@@ -320,12 +321,11 @@ fn gpus(
     excluded: &mut Vec<Excluded>,
 ) {
     for (index, gpu) in &member.gpus {
-        let classes = || gpu.classes.iter().cloned().collect::<Vec<_>>().join(", ");
         match gpu.outcome {
             Some(Outcome::Degraded) if asked.allow_degraded => {}
             None | Some(Outcome::Pass) => {}
             Some(outcome) => {
-                let why = format!("{outcome}: {}", classes());
+                let why = format!("{outcome}: {}", joined(&gpu.classes));
                 excluded.push(Excluded { part: format!("{node}:{index}"), why });
                 continue;
             }

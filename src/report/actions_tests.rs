@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::model::action::Withheld;
+use crate::model::finding_class::FindingClass;
 use crate::report::fixture;
 
 fn action(kind: ActionKind, node: &str, words: &[&str], why: &str) -> Action {
@@ -14,7 +15,7 @@ fn action(kind: ActionKind, node: &str, words: &[&str], why: &str) -> Action {
 fn mark(outcome: Outcome, class: Option<&str>) -> Option<Mark> {
     Some(Mark {
         outcome,
-        class: class.map(str::to_owned),
+        class: class.map(FindingClass::from_name),
         run: "r2".to_owned(),
         at: "2026-03-04T05:06:07.890Z".to_owned(),
         expires: None,

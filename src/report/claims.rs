@@ -200,8 +200,12 @@ fn disagreement(page: &mut Page, disagreement: &Disagreement) {
     page.out.push_str("  ");
     page.styled(colour, disagreement.severity.as_str());
     let domain = disagreement.domain.as_ref().map(|domain| format!(", domain {domain}"));
-    let _ =
-        write!(page.out, "  {}{}", plain(&disagreement.class), plain(&domain.unwrap_or_default()));
+    let _ = write!(
+        page.out,
+        "  {}{}",
+        plain(disagreement.class.as_str()),
+        plain(&domain.unwrap_or_default())
+    );
     page.end();
     page.paragraph("", &plain(&disagreement.summary), 6);
     for side in &disagreement.sides {

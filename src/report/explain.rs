@@ -273,7 +273,7 @@ fn chain(out: &mut String, run: &Run, finding: &Finding) {
     let against = run.verdicts.platform.as_deref().unwrap_or("no single platform");
     let digest = clip(&run.verdicts.thresholds_digest, 80);
     let _ = writeln!(out, "against     {}, thresholds {digest}", plain(against));
-    let _ = writeln!(out, "class       {}", plain(&finding.class));
+    let _ = writeln!(out, "class       {}", plain(finding.class.as_str()));
     let _ = writeln!(out, "rule        {}", plain(&finding.rule));
     let seen_again = if finding.confirmed {
         "yes, a second, independent measurement agreed"

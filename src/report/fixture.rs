@@ -13,6 +13,7 @@ use crate::model::cell::Cell;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::ClaimedLeaf;
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
@@ -133,7 +134,7 @@ pub(super) fn rack() -> Run {
     verdicts.findings.push(Finding {
         id: "nvlink-low-block01-node0007-2".to_owned(),
         outcome: Outcome::Degraded,
-        class: "nvlink-low".to_owned(),
+        class: FindingClass::NvlinkLow,
         locus: Locus {
             domain: Some(DomainName::from("block01")),
             node: Some(nodes[6].clone()),
@@ -166,7 +167,7 @@ pub(super) fn rack() -> Run {
                 class: None,
             },
         ],
-        ..Finding::new("", Outcome::Degraded, "", Locus::of(LocusKind::Gpu))
+        ..Finding::new("", Outcome::Degraded, FindingClass::NvlinkLow, Locus::of(LocusKind::Gpu))
     });
     verdicts.nodes = nodes
         .iter()
@@ -426,7 +427,7 @@ pub(super) fn hostile() -> Run {
         ..Finding::new(
             "no-path-<x>\x1b[2J",
             Outcome::Failed,
-            "no-path",
+            FindingClass::from_name("no-path"),
             Locus {
                 domain: Some(DomainName::from(block)),
                 node: Some(nodes[2].clone()),

@@ -24,6 +24,8 @@ use crate::act::pause::Pause;
 use crate::act::standing;
 use crate::model::action::ActionKind;
 use crate::model::action::Mark;
+use crate::model::finding_class::FindingClass;
+use crate::model::finding_class::joined;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::journal::HoldKind;
@@ -160,7 +162,7 @@ struct Suspected<'a> {
     /// When that was made, RFC 3339.
     since: String,
     /// Classes of what it found.
-    classes: &'a [String],
+    classes: &'a [FindingClass],
 }
 
 /// An action that nobody concluded.
@@ -292,7 +294,7 @@ fn said<'a>((node, it): (&'a NodeName, &'a Mark)) -> Said<'a> {
     Said {
         node,
         outcome: it.outcome,
-        class: it.class.as_deref(),
+        class: it.class.as_ref().map(FindingClass::as_str),
         run: &it.run,
         since: &it.at,
         expires: it.expires.as_deref(),
@@ -326,7 +328,7 @@ pub fn text(ledger: &Ledger, now: &Stamp, shown: Shown<'_>) -> String {
     }
     nodes(&mut text, ledger, shown);
     for (node, it) in &ledger.suspected {
-        let (at, classes) = (rfc3339(it.measured), it.classes.join(", "));
+        let (at, classes) = (rfc3339(it.measured), joined(&it.classes));
         let [node, run, classes] = [node.as_str(), &it.run, &classes].map(plain);
         let _ = writeln!(
             text,
@@ -432,7 +434,7 @@ mod tests {
     fn what_was_said_and_what_was_spent_are_told() {
         let mark = Mark {
             outcome: Outcome::Degraded,
-            class: Some("nvlink-low".to_owned()),
+            class: Some(FindingClass::NvlinkLow),
             run: "r1".to_owned(),
             at: "2026-03-04T05:06:07Z".to_owned(),
             expires: None,

@@ -13,6 +13,7 @@ use crate::act::reason;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::action::ActionResult;
+use crate::model::finding_class::joined;
 use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::journal::Entry;
@@ -116,7 +117,7 @@ fn told(event: &Event, intents: &BTreeMap<&str, (&str, &Action)>) -> Option<Told
             ("relapsed", one(node), Some(run.clone()), text)
         }
         Event::Suspected { node, run, classes, .. } => {
-            let text = format!("found slow by run {run} ({})", classes.join(", "));
+            let text = format!("found slow by run {run} ({})", joined(classes));
             ("suspected", one(node), Some(run.clone()), text)
         }
         Event::Cleared { node, run, .. } => {

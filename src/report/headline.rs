@@ -10,6 +10,7 @@ use super::plain::below;
 use super::plain::clip;
 use super::plain::counted;
 use super::plain::listed;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::run::Run;
 use crate::model::text::percent;
@@ -178,10 +179,10 @@ fn unknown(run: &Run) -> String {
 
 fn found(run: &Run, guilty: &[&Finding], domains: &BTreeSet<&DomainName>) -> String {
     let outcome = run.verdicts.outcome;
-    let mut groups: BTreeMap<(LocusKind, &str), BTreeSet<String>> = BTreeMap::new();
+    let mut groups: BTreeMap<(LocusKind, &FindingClass), BTreeSet<String>> = BTreeMap::new();
     let mut order: Vec<&Finding> = Vec::new();
     for finding in guilty {
-        let key = (finding.locus.kind, finding.class.as_str());
+        let key = (finding.locus.kind, &finding.class);
         if !groups.contains_key(&key) {
             order.push(finding);
         }
@@ -203,7 +204,7 @@ fn found(run: &Run, guilty: &[&Finding], domains: &BTreeSet<&DomainName>) -> Str
         .take(2)
         .map(|first| {
             let kind = first.locus.kind;
-            let count = groups.get(&(kind, first.class.as_str())).map_or(0, BTreeSet::len);
+            let count = groups.get(&(kind, &first.class)).map_or(0, BTreeSet::len);
             let whole = whole(run, kind, domains);
             let who = match (count, whole) {
                 (1, 2..) => format!("{} (1 of {whole})", the_one(first, domains)),
@@ -380,7 +381,7 @@ mod tests {
         let mut other = run.verdicts.findings[0].clone();
         other.locus.gpu = Some(3);
         run.verdicts.findings.push(other.clone());
-        other.class = "no-path".to_owned();
+        other.class = FindingClass::from_name("no-path");
         other.locus.kind = LocusKind::Node;
         other.locus.gpu = None;
         run.verdicts.findings.push(other);
@@ -397,7 +398,7 @@ mod tests {
         run.verdicts.outcome = Outcome::Failed;
         let finding = &mut run.verdicts.findings[0];
         finding.outcome = Outcome::Failed;
-        finding.class = "split-domain".to_owned();
+        finding.class = FindingClass::SplitDomain;
         (finding.locus.kind, finding.locus.node, finding.locus.gpu) =
             (LocusKind::Domain, None, None);
         assert_eq!(
@@ -406,7 +407,7 @@ mod tests {
              NVLink only in groups"
         );
         let finding = &mut run.verdicts.findings[0];
-        finding.class = "above-nominal".to_owned();
+        finding.class = FindingClass::AboveNominal;
         finding.locus.kind = LocusKind::Instrument;
         finding.outcome = Outcome::Unknown;
         run.verdicts.outcome = Outcome::Unknown;

@@ -70,7 +70,7 @@ pub fn render(run: &Run) -> String {
             class,
             name: clip(&format!("{} {}", finding.locus, finding.class), LONGEST),
             outcome: finding.outcome,
-            kind: clip(&finding.class, LONGEST),
+            kind: clip(finding.class.as_str(), LONGEST),
             message: clip(&finding.summary, LONGEST),
             text: in_words(finding),
         });
@@ -119,7 +119,7 @@ fn whole(run: &Run) -> Case {
 fn of_node(class: String, node: &NodeVerdict, findings: &[&Finding]) -> Case {
     let kind = match (node.outcome, findings.first()) {
         (Outcome::Unknown, _) => "unknown".to_owned(),
-        (_, Some(finding)) => clip(&finding.class, LONGEST),
+        (_, Some(finding)) => clip(finding.class.as_str(), LONGEST),
         (outcome, None) => outcome.to_string(),
     };
     Case {

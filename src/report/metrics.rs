@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use crate::act::budget::Share;
 use crate::model::certificate::Certificate;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::trend::Standing;
@@ -100,7 +101,7 @@ pub struct ProfileState {
     /// Its nodes, by verdict.
     pub nodes: BTreeMap<Outcome, usize>,
     /// Its findings, by class and verdict.
-    pub findings: BTreeMap<(String, Outcome), usize>,
+    pub findings: BTreeMap<(FindingClass, Outcome), usize>,
     /// What it could not tell.
     pub unknowns: usize,
     /// The worst of what it could have seen on its nodes.
@@ -315,7 +316,7 @@ fn profiles(state: &State) -> [Family; 11] {
             nodes.add([profile, outcome.as_str()], number(count));
         }
         for ((class, outcome), count) in &it.findings {
-            findings.add([profile, class, outcome.as_str()], number(*count));
+            findings.add([profile, class.as_str(), outcome.as_str()], number(*count));
         }
         unknowns.add([profile], number(it.unknowns));
         if let Some(share) = it.detectable {

@@ -24,6 +24,7 @@ use crate::model::action::ActionKind;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionResult;
 use crate::model::cell::Cell;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::moment::rfc3339;
@@ -119,7 +120,7 @@ pub struct Item {
     pub domain: Option<DomainName>,
     /// The class of the worst finding, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<String>,
+    pub class: Option<FindingClass>,
     /// What the worst finding measured, as a share of what it was found by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,

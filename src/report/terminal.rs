@@ -124,7 +124,7 @@ fn findings(page: &mut Page, run: &Run) {
             [
                 f.outcome.to_string(),
                 clip(&place_of(&f.locus), place),
-                if narrow { String::new() } else { clip(&f.class, 18) },
+                if narrow { String::new() } else { clip(f.class.as_str(), 18) },
                 cell(f.measured),
                 cell(f.expected),
                 unit_name(f.unit).to_owned(),

@@ -13,6 +13,7 @@ use super::render;
 use super::scenario::Scenario;
 use super::tool;
 use super::tooling::Nvbandwidth;
+use super::truth::WrongClass;
 
 fn scenario(more: &str) -> Scenario {
     let text = format!(
@@ -528,6 +529,6 @@ fn the_truth_names_claimed_domains_and_single_nodes() {
     let truth = super::truth::of(&scenario, &Fabric::build(&scenario).expect("a fabric"), 1).wrongs;
     assert_eq!(truth[0].domain.as_deref(), Some("x"));
     assert_eq!([&truth[1], &truth[2]].map(|w| w.node.as_deref()), [Some("m1"), Some("m2")]);
-    assert_eq!((truth[3].class.as_str(), truth[3].peer.as_deref()), ("merged-cliques", Some("y")));
+    assert_eq!((truth[3].class, truth[3].peer.as_deref()), (WrongClass::MergedCliques, Some("y")));
     assert_eq!(truth[4].share, Some(1.0 - 2.0 / 18.0));
 }

@@ -25,11 +25,57 @@ pub struct Truth {
     pub wrongs: Vec<Wrong>,
 }
 
+/// What is wrong: the kinds of faults, and what follows from claims that are not true. Where
+/// one is named as a class of findings, the judge has to come to that by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[expect(missing_docs, reason = "named as the faults are")]
+pub enum WrongClass {
+    Busy,
+    ClaimedApart,
+    CollectiveFallback,
+    Corrupt,
+    Dips,
+    DisturbedCopies,
+    Drift,
+    FabricDown,
+    ForeignNode,
+    GpuMissing,
+    GpuParked,
+    GpuSwapped,
+    HostLink,
+    ImexPeerMissing,
+    LeafUplink,
+    LostLinks,
+    MergedCliques,
+    MissingCells,
+    MnnvlOff,
+    NvlsOff,
+    PairLoss,
+    PlaneOut,
+    PlaneOutForNode,
+    PowerCap,
+    RailDown,
+    RailRate,
+    ShownInactive,
+    SlowPair,
+    SplitDomain,
+    StaleClique,
+    ToolError,
+    ToolFloods,
+    ToolGarbage,
+    ToolHangs,
+    ToolMissing,
+    Truncated,
+    Unreachable,
+    Waived,
+}
+
 /// One thing that is wrong.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Wrong {
-    /// The kind of fault, or `foreign-node`.
-    pub class: String,
+    /// What.
+    pub class: WrongClass,
     /// Kind of the guilty part: a locus kind of `verdicts.json`.
     pub locus: String,
     /// Its claimed domain.
@@ -60,6 +106,24 @@ pub struct Wrong {
     /// the fault changes nothing a measurement shows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
+}
+
+impl Wrong {
+    fn new(class: WrongClass) -> Self {
+        Self {
+            class,
+            locus: String::new(),
+            domain: None,
+            node: None,
+            gpu: None,
+            peer: None,
+            direction: None,
+            rail: None,
+            leaf: None,
+            share: None,
+            outcome: None,
+        }
+    }
 }
 
 /// The truth about a scenario.
@@ -126,21 +190,19 @@ fn strangers(fabric: &Fabric) -> Vec<Wrong> {
         let halves = 1 < parts.values().filter(|part| part.len() == largest).count();
         if halves {
             wrongs.push(Wrong {
-                class: "split-domain".to_owned(),
                 locus: "domain".to_owned(),
                 domain: Some(claim.name.clone()),
                 outcome: Some("failed".to_owned()),
-                ..Wrong::default()
+                ..Wrong::new(WrongClass::SplitDomain)
             });
             continue;
         }
         for name in parts.values().filter(|part| part.len() < largest).flatten() {
             wrongs.push(Wrong {
-                class: "foreign-node".to_owned(),
                 locus: "node".to_owned(),
                 node: Some((*name).clone()),
                 outcome: Some("failed".to_owned()),
-                ..Wrong::default()
+                ..Wrong::new(WrongClass::ForeignNode)
             });
         }
     }
@@ -152,7 +214,7 @@ fn strangers(fabric: &Fabric) -> Vec<Wrong> {
 fn all_alike(fabric: &Fabric, wrongs: &mut [Wrong]) {
     let first = fabric.nodes[0].power;
     if first < 1.0 && 2 < fabric.nodes.len() && fabric.nodes.iter().all(|n| n.power == first) {
-        for wrong in wrongs.iter_mut().filter(|wrong| wrong.class == "power-cap") {
+        for wrong in wrongs.iter_mut().filter(|wrong| wrong.class == WrongClass::PowerCap) {
             wrong.outcome = Some("unknown".to_owned());
         }
     }
@@ -169,12 +231,11 @@ fn torn(fabric: &Fabric) -> Vec<Wrong> {
         for b in &fabric.claims[at + 1..] {
             if home(a).is_some() && home(a) == home(b) {
                 wrongs.push(Wrong {
-                    class: "claimed-apart".to_owned(),
                     locus: "domain".to_owned(),
                     domain: Some(a.name.clone()),
                     peer: Some(b.name.clone()),
                     outcome: Some("unknown".to_owned()),
-                    ..Wrong::default()
+                    ..Wrong::new(WrongClass::ClaimedApart)
                 });
             }
         }
@@ -184,11 +245,10 @@ fn torn(fabric: &Fabric) -> Vec<Wrong> {
 
 #[expect(clippy::too_many_lines, reason = "an arm for each kind of fault")]
 fn from_fault(fault: &Fault, fabric: &Fabric) -> Wrong {
-    let wrong = |class: &str, locus: &str, outcome: &str| Wrong {
-        class: class.to_owned(),
+    let wrong = |class: WrongClass, locus: &str, outcome: &str| Wrong {
         locus: locus.to_owned(),
         outcome: (!outcome.is_empty()).then(|| outcome.to_owned()),
-        ..Wrong::default()
+        ..Wrong::new(class)
     };
     let at_gpu = |wrong: Wrong, gpu: &str| {
         let (node, slot) = gpu.rsplit_once(':').unwrap_or((gpu, ""));
@@ -210,23 +270,24 @@ fn from_fault(fault: &Fault, fabric: &Fabric) -> Wrong {
                 Way::Tx => ("direction", Some("tx".to_owned())),
                 Way::Rx => ("direction", Some("rx".to_owned())),
             };
-            let lost = wrong("lost-links", locus, "degraded");
+            let lost = wrong(WrongClass::LostLinks, locus, "degraded");
             at_gpu(Wrong { share: Some(share), direction: way, ..lost }, gpu)
         }
-        Fault::GpuParked { gpu } => at_gpu(wrong("gpu-parked", "gpu", "failed"), gpu),
-        Fault::GpuSwapped { gpu } => at_gpu(wrong("gpu-swapped", "gpu", ""), gpu),
-        Fault::GpuMissing { gpu } => at_gpu(wrong("gpu-missing", "gpu", "failed"), gpu),
-        Fault::PlaneOut { domain, .. } => {
-            Wrong { domain: Some(domain.clone()), ..wrong("plane-out", "plane", "degraded") }
-        }
+        Fault::GpuParked { gpu } => at_gpu(wrong(WrongClass::GpuParked, "gpu", "failed"), gpu),
+        Fault::GpuSwapped { gpu } => at_gpu(wrong(WrongClass::GpuSwapped, "gpu", ""), gpu),
+        Fault::GpuMissing { gpu } => at_gpu(wrong(WrongClass::GpuMissing, "gpu", "failed"), gpu),
+        Fault::PlaneOut { domain, .. } => Wrong {
+            domain: Some(domain.clone()),
+            ..wrong(WrongClass::PlaneOut, "plane", "degraded")
+        },
         Fault::PlaneOutForNode { node, .. } => {
-            at_node(wrong("plane-out-for-node", "tray", "degraded"), node)
+            at_node(wrong(WrongClass::PlaneOutForNode, "tray", "degraded"), node)
         }
         Fault::SlowPair { a, b, share, .. } => {
             let pair = Wrong {
                 peer: Some(b.clone()),
                 share: Some(*share),
-                ..wrong("slow-pair", "pair", "degraded")
+                ..wrong(WrongClass::SlowPair, "pair", "degraded")
             };
             at_gpu(pair, a)
         }
@@ -236,18 +297,27 @@ fn from_fault(fault: &Fault, fabric: &Fabric) -> Wrong {
                 HostWay::H2d => ("direction", Some("h2d".to_owned())),
                 HostWay::D2h => ("direction", Some("d2h".to_owned())),
             };
-            let slow = wrong("host-link", locus, "degraded");
+            let slow = wrong(WrongClass::HostLink, locus, "degraded");
             at_gpu(Wrong { share: Some(*share), direction: way, ..slow }, gpu)
         }
-        Fault::FabricDown { node } => at_node(wrong("fabric-down", "node", "failed"), node),
-        Fault::PowerCap { node, share } => {
-            at_node(Wrong { share: Some(*share), ..wrong("power-cap", "node", "degraded") }, node)
+        Fault::FabricDown { node } => {
+            at_node(wrong(WrongClass::FabricDown, "node", "failed"), node)
         }
-        Fault::Corrupt { gpu } => at_gpu(wrong("corrupt", "gpu", "failed"), gpu),
-        Fault::ToolError { node, .. } => at_node(wrong("tool-error", "node", "failed"), node),
-        Fault::Truncated { scope, .. } => at_scope(wrong("truncated", "domain", "unknown"), scope),
-        Fault::Waived { node, .. } => at_node(wrong("waived", "node", "unknown"), node),
-        Fault::ShownInactive { gpu, .. } => at_gpu(wrong("shown-inactive", "gpu", ""), gpu),
+        Fault::PowerCap { node, share } => at_node(
+            Wrong { share: Some(*share), ..wrong(WrongClass::PowerCap, "node", "degraded") },
+            node,
+        ),
+        Fault::Corrupt { gpu } => at_gpu(wrong(WrongClass::Corrupt, "gpu", "failed"), gpu),
+        Fault::ToolError { node, .. } => {
+            at_node(wrong(WrongClass::ToolError, "node", "failed"), node)
+        }
+        Fault::Truncated { scope, .. } => {
+            at_scope(wrong(WrongClass::Truncated, "domain", "unknown"), scope)
+        }
+        Fault::Waived { node, .. } => at_node(wrong(WrongClass::Waived, "node", "unknown"), node),
+        Fault::ShownInactive { gpu, .. } => {
+            at_gpu(wrong(WrongClass::ShownInactive, "gpu", ""), gpu)
+        }
         Fault::CliqueShown { nodes, like } => {
             let all = hostlist::expand(nodes).unwrap_or_default();
             let named = fabric.claims.iter().find(|claim| claim.nodes == all);
@@ -256,65 +326,75 @@ fn from_fault(fault: &Fault, fabric: &Fabric) -> Wrong {
                 Some(claim) => Wrong {
                     domain: Some(like.clone()),
                     peer: Some(claim.name.clone()),
-                    ..wrong("merged-cliques", "domain", "failed")
+                    ..wrong(WrongClass::MergedCliques, "domain", "failed")
                 },
-                None => at_node(wrong("stale-clique", "node", "failed"), nodes),
+                None => at_node(wrong(WrongClass::StaleClique, "node", "failed"), nodes),
             }
         }
         Fault::ImexPeerMissing { node } => {
-            at_node(wrong("imex-peer-missing", "node", "failed"), node)
+            at_node(wrong(WrongClass::ImexPeerMissing, "node", "failed"), node)
         }
         Fault::CollectiveFallback { scope } => {
-            at_scope(wrong("collective-fallback", "domain", "degraded"), scope)
+            at_scope(wrong(WrongClass::CollectiveFallback, "domain", "degraded"), scope)
         }
         Fault::NcclSetting { scope, name, .. } => {
             let class = match name.as_str() {
-                "NCCL_MNNVL_ENABLE" => "mnnvl-off",
-                _ => "nvls-off",
+                "NCCL_MNNVL_ENABLE" => WrongClass::MnnvlOff,
+                _ => WrongClass::NvlsOff,
             };
             at_scope(wrong(class, "domain", "degraded"), scope)
         }
         Fault::DisturbedCopies { node, share } => {
-            let low = wrong("disturbed-copies", "node", "degraded");
+            let low = wrong(WrongClass::DisturbedCopies, "node", "degraded");
             at_node(Wrong { share: Some(*share), ..low }, node)
         }
         Fault::MissingCells { scope, .. } => {
-            at_scope(wrong("missing-cells", "domain", "unknown"), scope)
+            at_scope(wrong(WrongClass::MissingCells, "domain", "unknown"), scope)
         }
         Fault::Dips { gpu, rate, .. } => {
             // Few dips are healthy; many are no level that could be known.
-            at_gpu(wrong("dips", "gpu", if *rate < 0.3 { "" } else { "unknown" }), gpu)
+            at_gpu(wrong(WrongClass::Dips, "gpu", if *rate < 0.3 { "" } else { "unknown" }), gpu)
         }
-        Fault::Drift { gpu, .. } => at_gpu(wrong("drift", "gpu", "unknown"), gpu),
+        Fault::Drift { gpu, .. } => at_gpu(wrong(WrongClass::Drift, "gpu", "unknown"), gpu),
         Fault::RailRate { node, rail, share, direction } => {
             let way = match direction {
                 Way::Both => None,
                 Way::Tx => Some("tx".to_owned()),
                 Way::Rx => Some("rx".to_owned()),
             };
-            let slow = wrong("rail-rate", "rail", "degraded");
+            let slow = wrong(WrongClass::RailRate, "rail", "degraded");
             let rail = Some(network::rail_name(*rail));
             at_node(Wrong { rail, share: Some(*share), direction: way, ..slow }, node)
         }
         Fault::RailDown { node, rail } => {
             let rail = Some(network::rail_name(*rail));
-            at_node(Wrong { rail, ..wrong("rail-down", "rail", "failed") }, node)
+            at_node(Wrong { rail, ..wrong(WrongClass::RailDown, "rail", "failed") }, node)
         }
         Fault::PairLoss { a, b, share } => {
-            let lossy = wrong("pair-loss", "pair", "degraded");
+            let lossy = wrong(WrongClass::PairLoss, "pair", "degraded");
             at_node(Wrong { peer: Some(b.clone()), share: Some(*share), ..lossy }, a)
         }
         Fault::LeafUplink { leaf, share } => Wrong {
             leaf: Some(leaf.clone()),
             share: Some(*share),
-            ..wrong("leaf-uplink", "leaf", "degraded")
+            ..wrong(WrongClass::LeafUplink, "leaf", "degraded")
         },
         // Nothing is known of what was not asked or did not answer.
-        Fault::Busy { node, .. } => at_node(wrong("busy", "node", "unknown"), node),
-        Fault::Unreachable { node } => at_node(wrong("unreachable", "node", "unknown"), node),
-        Fault::ToolHangs { node, .. } => at_node(wrong("tool-hangs", "node", "unknown"), node),
-        Fault::ToolMissing { node, .. } => at_node(wrong("tool-missing", "node", "unknown"), node),
-        Fault::ToolFloods { node, .. } => at_node(wrong("tool-floods", "node", "unknown"), node),
-        Fault::ToolGarbage { node, .. } => at_node(wrong("tool-garbage", "node", "unknown"), node),
+        Fault::Busy { node, .. } => at_node(wrong(WrongClass::Busy, "node", "unknown"), node),
+        Fault::Unreachable { node } => {
+            at_node(wrong(WrongClass::Unreachable, "node", "unknown"), node)
+        }
+        Fault::ToolHangs { node, .. } => {
+            at_node(wrong(WrongClass::ToolHangs, "node", "unknown"), node)
+        }
+        Fault::ToolMissing { node, .. } => {
+            at_node(wrong(WrongClass::ToolMissing, "node", "unknown"), node)
+        }
+        Fault::ToolFloods { node, .. } => {
+            at_node(wrong(WrongClass::ToolFloods, "node", "unknown"), node)
+        }
+        Fault::ToolGarbage { node, .. } => {
+            at_node(wrong(WrongClass::ToolGarbage, "node", "unknown"), node)
+        }
     }
 }

@@ -21,6 +21,7 @@ use fabricgate::model::certificate::CERTIFICATES_FORMAT;
 use fabricgate::model::certificate::CertificatesDocument;
 use fabricgate::model::certificate::Shown;
 use fabricgate::model::change::Change;
+use fabricgate::model::finding_class::FindingClass;
 use fabricgate::model::id::NodeName;
 use fabricgate::model::journal::Entry;
 use fabricgate::model::journal::Event;
@@ -171,7 +172,7 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
     let intent = |id: &str, kind: ActionKind, outcome: Outcome| {
         let mark = Mark {
             outcome,
-            class: Some(word("lost-links")),
+            class: Some(FindingClass::from_name("lost-links")),
             run: word("r1"),
             at: word("2026-11-21T04:00:00Z"),
             expires: None,
@@ -197,7 +198,7 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
         run: word("r0"),
         measured,
         boot_id: None,
-        classes: vec![word("lost-links")],
+        classes: vec![FindingClass::from_name("lost-links")],
     };
     let held = Event::Holding {
         name: word("fabricgate-1"),

@@ -5,6 +5,7 @@ use fabricgate::model::action::Action;
 use fabricgate::model::action::ActionKind;
 use fabricgate::model::action::ActionPlan;
 use fabricgate::model::action::Mark;
+use fabricgate::model::finding_class::FindingClass;
 use fabricgate::model::verdict::Outcome;
 
 /// One of run `r1`, on a node with a finding of this class.
@@ -16,7 +17,7 @@ pub(crate) fn action(kind: ActionKind, node: &str, class: &str) -> Action {
     };
     let mark = Mark {
         outcome,
-        class: (outcome != Outcome::Pass).then(|| class.to_owned()),
+        class: (outcome != Outcome::Pass).then(|| FindingClass::from_name(class)),
         run: "r1".to_owned(),
         at: "2026-01-01T00:00:00Z".to_owned(),
         expires: None,

@@ -28,6 +28,7 @@ use fabricgate::model::action::ActionResult;
 use fabricgate::model::action::Mark;
 use fabricgate::model::change::Change;
 use fabricgate::model::change::StateChange;
+use fabricgate::model::finding_class::FindingClass;
 use fabricgate::model::id::NodeName;
 use fabricgate::model::live::LiveNode;
 use fabricgate::model::verdict::Outcome;
@@ -62,7 +63,7 @@ fn change(lab: &Lab, nodes: &[NodeName], change: &Change) {
 fn mark(outcome: Outcome) -> Mark {
     Mark {
         outcome,
-        class: (outcome != Outcome::Pass).then(|| "nvlink-low".to_owned()),
+        class: (outcome != Outcome::Pass).then_some(FindingClass::NvlinkLow),
         run: "20261121T1200-ab12".to_owned(),
         at: "2026-11-21T12:00:00Z".to_owned(),
         expires: None,

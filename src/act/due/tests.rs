@@ -9,6 +9,7 @@ use super::*;
 use crate::model::action::Mark;
 use crate::model::certificate::Identity;
 use crate::model::certificate::Voided;
+use crate::model::finding_class::FindingClass;
 use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::live::LiveNode;
 use crate::model::moment::rfc3339;
@@ -121,7 +122,7 @@ impl Fleet {
             run: "run1".to_owned(),
             measured: self.scene.now.unix - 5 * HOUR,
             boot_id: None,
-            classes: vec!["nvlink-low".to_owned()],
+            classes: vec![FindingClass::NvlinkLow],
         };
         self.scene.ledger.suspected.insert(node.into(), suspicion);
     }

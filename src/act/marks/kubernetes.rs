@@ -9,6 +9,7 @@ use crate::act::extra;
 use crate::act::label;
 use crate::act::policy::Policy;
 use crate::model::action::Mark;
+use crate::model::finding_class::FindingClass;
 use crate::model::journal::Stamp;
 use crate::model::kubernetes_node::CERTIFICATE;
 use crate::model::kubernetes_node::Condition;
@@ -108,7 +109,7 @@ fn taints(node: &KubernetesNode, mark: &Mark, is_drain: bool) -> Vec<TaintEdit> 
         Outcome::Pass => node.taints.iter().filter(is_start).chain(soft).map(away).collect(),
         Outcome::Degraded | Outcome::Failed if is_drain => soft.map(away).into_iter().collect(),
         Outcome::Degraded | Outcome::Failed => {
-            let class = mark.class.as_deref().unwrap_or(mark.outcome.as_str());
+            let class = mark.class.as_ref().map_or(mark.outcome.as_str(), FindingClass::as_str);
             let wanted = TaintEdit {
                 key: DEGRADED.to_owned(),
                 effect: PREFER_NO_SCHEDULE.to_owned(),
@@ -132,7 +133,7 @@ fn condition(mark: &Mark) -> Condition {
             message: format!("passed run {run} of {at}{place}{}", until.unwrap_or_default()),
         };
     }
-    let class = mark.class.as_deref().unwrap_or(mark.outcome.as_str());
+    let class = mark.class.as_ref().map_or(mark.outcome.as_str(), FindingClass::as_str);
     Condition {
         status: FALSE.to_owned(),
         reason: label::reason(class),

@@ -9,6 +9,7 @@ use crate::act::marks;
 use crate::act::policy::Policy;
 use crate::model::action::ActionKind;
 use crate::model::change::Change;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::kubernetes_node::NO_SCHEDULE;
 use crate::model::kubernetes_node::REASON;
@@ -39,7 +40,7 @@ fn joined() -> LiveNode {
 fn mark(outcome: Outcome) -> Mark {
     Mark {
         outcome,
-        class: (outcome != Outcome::Pass).then(|| "nvlink-low".to_owned()),
+        class: (outcome != Outcome::Pass).then_some(FindingClass::NvlinkLow),
         run: "r1".to_owned(),
         at: "2026-11-20T12:00:00Z".to_owned(),
         expires: (outcome == Outcome::Pass).then(|| "2026-11-27T12:00:00Z".to_owned()),
@@ -374,7 +375,7 @@ fn any_mark() -> impl Strategy<Value = Mark> {
     (outcome, text(), any::<String>(), text(), text(), text()).prop_map(
         |(outcome, class, run, expires, domain, boot_id)| Mark {
             outcome,
-            class,
+            class: class.as_deref().map(FindingClass::from_name),
             run,
             at: NOW.to_owned(),
             expires,

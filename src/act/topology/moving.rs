@@ -14,6 +14,7 @@ use crate::act::classes::Met;
 use crate::model::action::Withheld;
 use crate::model::change::Change;
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::hostlist;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
@@ -23,9 +24,6 @@ use crate::model::verdict::Verdicts;
 /// What Slurm calls the one topology of a `topology.conf`.
 pub(super) const OF_CONF: &str = "default";
 
-/// The class of a node that is not in the domain it is claimed for.
-const WRONG_DOMAIN: &str = "wrong-domain";
-
 /// Which nodes verdicts move to which domain: only where a confirmed finding says
 /// that the node is not where it is claimed, and a run measured it together with
 /// nodes of one other domain and none of its own. That it is not in the one does
@@ -34,7 +32,9 @@ pub fn asked(verdicts: &Verdicts, fleet: &Claims) -> (BTreeMap<NodeName, String>
     let mut moves: BTreeMap<NodeName, String> = BTreeMap::new();
     let mut withheld = Vec::new();
     let met = Met::of(fleet);
-    for finding in verdicts.findings.iter().filter(|finding| finding.class == WRONG_DOMAIN) {
+    for finding in
+        verdicts.findings.iter().filter(|finding| finding.class == FindingClass::WrongDomain)
+    {
         let locus = &finding.locus;
         let node = locus.node.as_ref().filter(|_| locus.kind == LocusKind::Node);
         match place(node, finding.confirmed, &met) {

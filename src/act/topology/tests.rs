@@ -7,6 +7,7 @@ use crate::inventory::slurm::pending::PendingJob;
 use crate::model::claims::Assertion;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::said::Basis;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -277,7 +278,7 @@ fn wrong_domain(node: &str, confirmed: bool) -> Finding {
         ..Finding::new(
             node,
             Outcome::Failed,
-            "wrong-domain",
+            FindingClass::WrongDomain,
             Locus { node: Some(node.into()), ..Locus::of(LocusKind::Node) },
         )
     }
@@ -311,7 +312,7 @@ fn a_verdict_moves_a_node_only_where_it_was_measured_to_belong() {
     let mut findings: Vec<Finding> =
         ["a1", "a2", "a3", "a4", "a5"].iter().map(|node| wrong_domain(node, true)).collect();
     findings.extend([pair, wrong_domain("a6", false)]);
-    findings.push(Finding { class: "nvlink-low".to_owned(), ..wrong_domain("a7", true) });
+    findings.push(Finding { class: FindingClass::NvlinkLow, ..wrong_domain("a7", true) });
     let verdicts = Verdicts { findings, ..Verdicts::empty(Outcome::Failed) };
     let fleet = fleet(&[
         &["a1", "b1", "b2", "b3"],

@@ -145,7 +145,8 @@ fn is_foreign(reason: &str) -> bool {
 
 /// The class that a drain's reason names.
 fn class(action: &Action) -> String {
-    let of_mark = action.mark.as_ref().and_then(|mark| mark.class.clone());
+    let of_mark =
+        action.mark.as_ref().and_then(|mark| mark.class.as_ref()).map(ToString::to_string);
     let of_reason = || reason::read(&action.reason).map(|own| own.class);
     of_mark.or_else(of_reason).unwrap_or_else(|| "fault".to_owned())
 }

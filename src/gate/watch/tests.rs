@@ -13,6 +13,7 @@ use super::*;
 use crate::act::due;
 use crate::model::certificate::Certificate;
 use crate::model::claims::ClaimedDomain;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::journal::Event;
 use crate::model::live::LiveNode;
@@ -119,7 +120,7 @@ impl Stand {
             run: "run1".to_owned(),
             measured: stamp::stamp().unix - hours * 3_600,
             boot_id: None,
-            classes: vec!["nvlink-low".to_owned()],
+            classes: vec![FindingClass::NvlinkLow],
         })
     }
 

@@ -8,6 +8,7 @@ use super::words::disagreement;
 use super::words::some;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Belief;
@@ -87,7 +88,7 @@ pub(super) fn ranks(view: &View<'_>, found: &mut Vec<Disagreement>) {
             if small.len() == 1 { "has" } else { "have" },
             count(*gpus, "GPU")
         );
-        let mut told = disagreement("belief-beyond-domain", severity, summary)
+        let mut told = disagreement(DisagreementClass::BeliefBeyondDomain, severity, summary)
             .in_domain(view.domain(*worst))
             .about(&belief.nodes)
             .side(view.source(source, belief.at.as_deref(), Basis::Asserted, belief.says.clone()))
@@ -120,16 +121,14 @@ pub(super) fn multi_node(view: &View<'_>, found: &mut Vec<Disagreement>) {
             _ => continue,
         };
         let Some(first) = here.keys().next() else { continue };
-        let told =
-            disagreement("belief-multi-node-nvlink", severity, format!("{} {said}", belief.who))
-                .about(&belief.nodes)
-                .side(view.source(
-                    source,
-                    belief.at.as_deref(),
-                    Basis::Asserted,
-                    belief.says.clone(),
-                ))
-                .remedy("set it as the platform of these nodes is");
+        let told = disagreement(
+            DisagreementClass::BeliefMultiNodeNvlink,
+            severity,
+            format!("{} {said}", belief.who),
+        )
+        .about(&belief.nodes)
+        .side(view.source(source, belief.at.as_deref(), Basis::Asserted, belief.says.clone()))
+        .remedy("set it as the platform of these nodes is");
         let claim = view.claim(*first, format!("{} as claimed", view.domain(*first)));
         found.push(claim.into_iter().fold(told, Disagreement::side));
     }

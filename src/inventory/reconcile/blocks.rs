@@ -22,6 +22,7 @@ use super::words::listed;
 use super::words::some;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::id::NodeName;
 use crate::model::said::Family;
 use crate::model::said::GroupKind;
@@ -104,7 +105,9 @@ fn clique_strays(
         None if !foreign.is_empty() => (BTreeMap::new(), strays.elsewhere.iter().collect()),
         _ => (split, foreign),
     };
-    for (class, parts) in [("split-clique", split), ("block-against-clique", foreign)] {
+    for (class, parts) in
+        [(DisagreementClass::SplitClique, split), (DisagreementClass::BlockAgainstClique, foreign)]
+    {
         if parts.is_empty() {
             continue;
         }
@@ -125,7 +128,7 @@ fn clique_strays(
                 some(names)
             ),
         };
-        let remedy = if class == "split-clique" {
+        let remedy = if class == DisagreementClass::SplitClique {
             "one ClusterUUID with several CliqueIds is a partitioned fabric: what keys on the UUID alone sees \
              one domain; make the claim follow the partitions, or undo them"
         } else {
@@ -184,7 +187,11 @@ fn group_strays(
         let uuid = identity::uuid_in(grouping.sets[*set].name).map(str::to_owned);
         uuid.is_some() && nodes.iter().all(|node| view.cluster_uuids(node).any(|own| own == uuid))
     });
-    let class = if repeats { "block-against-clique" } else { "domains-disagree" };
+    let class = if repeats {
+        DisagreementClass::BlockAgainstClique
+    } else {
+        DisagreementClass::DomainsDisagree
+    };
     let told = disagreement(class, severity, summary).in_domain(domain).about(nodes).remedy(
         "ask the nodes themselves (fabricgate node facts), then correct the side that is wrong",
     );
@@ -245,7 +252,7 @@ fn merged(view: &View<'_>, grouping: &Grouping<'_>, set: usize, domains: &[usize
         .flat_map(|at| &view.placed.domains[*at].nodes)
         .filter(|node| grouping.of.get(node) == Some(&set))
         .collect();
-    let told = disagreement("merged-cliques", severity, summary).about(nodes).remedy(
+    let told = disagreement(DisagreementClass::MergedCliques, severity, summary).about(nodes).remedy(
         "copy between one node of each (fabricgate audit): either they are one domain, or what keys on the \
          clique merges what cannot reach each other",
     );
@@ -269,7 +276,7 @@ fn nested(view: &View<'_>, grouping: &Grouping<'_>, set: usize, domains: &[usize
         grouping.sets[set].name,
         grouping.source.words()
     );
-    let told = disagreement("domains-nested", severity, summary)
+    let told = disagreement(DisagreementClass::DomainsNested, severity, summary)
         .in_domain(view.domain(domains[0]))
         .remedy("no fault where the group is larger than an NVLink domain on purpose");
     joined_sides(view, grouping, set, domains, told)
@@ -320,7 +327,7 @@ pub(super) fn split_fabrics(view: &View<'_>, found: &mut Vec<Disagreement>) {
             );
             let says = format!("cliques {names}");
             found.push(
-                disagreement("split-clique", Severity::Note, summary)
+                disagreement(DisagreementClass::SplitClique, Severity::Note, summary)
                     .side(grouping.side(view.said, sets[0], says))
                     .remedy("key on ClusterUUID and CliqueId together"),
             );
@@ -344,11 +351,12 @@ pub(super) fn twice(view: &View<'_>, found: &mut Vec<Disagreement>) {
                 is(nodes.len()),
                 grouping.source.words()
             );
-            let told = disagreement("node-in-two-domains", Severity::Contradiction, summary)
-                .about(nodes.iter().copied())
-                .side(grouping.side(view.said, first, format!("{names} in {noun} {a}")))
-                .side(grouping.side(view.said, second, format!("{names} in {noun} {b}")))
-                .remedy("a node has one place: correct the source");
+            let told =
+                disagreement(DisagreementClass::NodeInTwoDomains, Severity::Contradiction, summary)
+                    .about(nodes.iter().copied())
+                    .side(grouping.side(view.said, first, format!("{names} in {noun} {a}")))
+                    .side(grouping.side(view.said, second, format!("{names} in {noun} {b}")))
+                    .remedy("a node has one place: correct the source");
             let domain = nodes.first().and_then(|node| view.domain_of(node));
             found.push(domain.into_iter().fold(told, Disagreement::in_domain));
         }

@@ -16,6 +16,7 @@ use super::words::listed;
 use super::words::some;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::GroupKind;
@@ -138,12 +139,12 @@ pub(super) fn against_neighbours(view: &View<'_>, found: &mut Vec<Disagreement>)
         let ends = count(cables.len() / 2, "cable pair");
         let (class, summary) = if a == b {
             (
-                "rails-swapped",
+                DisagreementClass::RailsSwapped,
                 format!("{a}: {ends} between its own rails, each where the other should be"),
             )
         } else {
             (
-                "hosts-swapped",
+                DisagreementClass::HostsSwapped,
                 format!("{a} and {b}: {ends} swapped, each host is at the other's ports"),
             )
         };
@@ -174,16 +175,16 @@ pub(super) fn against_neighbours(view: &View<'_>, found: &mut Vec<Disagreement>)
         let (class, summary) = if from == to {
             let summary =
                 format!("{names}: at other ports of leaf {from} than the cabling file says");
-            ("leaf-against-neighbour", summary)
+            (DisagreementClass::LeafAgainstNeighbour, summary)
         } else if whole {
             let summary = format!(
                 "all {} that are seen of leaf {from} are at {to}: the two names are mixed up",
                 count(cables.len(), "cable")
             );
-            ("leaf-mislabelled", summary)
+            (DisagreementClass::LeafMislabelled, summary)
         } else {
             let summary = format!("{names}: cabled to leaf {from} by the file, seen at {to}");
-            ("leaf-against-neighbour", summary)
+            (DisagreementClass::LeafAgainstNeighbour, summary)
         };
         let one = disagreement(class, Severity::Contradiction, summary)
             .about(nodes)
@@ -202,10 +203,14 @@ pub(super) fn leaves(view: &View<'_>, found: &mut Vec<Disagreement>) {
     };
     let slurm = |g: &Grouping<'_>| super::blocks::is_slurm_topology(g.source);
     // A cable that is elsewhere than written is one cause.
-    let of_cables = ["hosts-swapped", "rails-swapped", "leaf-against-neighbour"];
+    let of_cables = [
+        DisagreementClass::HostsSwapped,
+        DisagreementClass::RailsSwapped,
+        DisagreementClass::LeafAgainstNeighbour,
+    ];
     let told: BTreeSet<NodeName> = found
         .iter()
-        .filter(|one| of_cables.contains(&one.class.as_str()))
+        .filter(|one| of_cables.contains(&one.class))
         .flat_map(|one| one.nodes.clone())
         .collect();
     let own = units(first);
@@ -238,7 +243,7 @@ pub(super) fn leaves(view: &View<'_>, found: &mut Vec<Disagreement>) {
                 other.source.words()
             );
             let set = |grouping: &Grouping<'_>, node: &NodeName| grouping.of[node];
-            let one = disagreement("leaves-disagree", Severity::Doubt, summary)
+            let one = disagreement(DisagreementClass::LeavesDisagree, Severity::Doubt, summary)
                 .side(first.side(view.said, set(first, nodes[0]), format!("leaf {name}")))
                 .side(other.side(view.said, set(other, nodes[0]), format!("leaf {elsewhere}")))
                 .remedy("ask the nodes for their neighbours (LLDP, ibnetdiscover)");

@@ -19,6 +19,7 @@ use super::words::some;
 use crate::inventory::reading::is_zero;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::id::NodeName;
 use crate::model::said::SourceKind;
 
@@ -44,7 +45,7 @@ fn enter<'s>(
 
 fn tell(
     view: &View<'_>,
-    class: &str,
+    class: DisagreementClass,
     severity: Severity,
     domain: Option<usize>,
     cause: &Cause<'_>,
@@ -127,7 +128,14 @@ pub(super) fn labels_against_drivers(view: &View<'_>, found: &mut Vec<Disagreeme
             is(number)
         );
         let words = (format!("clique {labelled}"), format!("clique {other}"), summary);
-        let told = tell(view, "stale-label", Severity::Contradiction, *domain, cause, words);
+        let told = tell(
+            view,
+            DisagreementClass::StaleLabel,
+            Severity::Contradiction,
+            *domain,
+            cause,
+            words,
+        );
         found.push(told.remedy(
             "let GPU feature discovery or the DRA driver write the label anew, and look for a partition \
              that changed or a tray that moved",
@@ -138,7 +146,7 @@ pub(super) fn labels_against_drivers(view: &View<'_>, found: &mut Vec<Disagreeme
         let summary =
             format!("{names} carries the label of clique {labelled}, and its driver says {detail}");
         let words = (format!("clique {labelled} for the whole node"), detail.clone(), summary);
-        let class = "label-without-all-gpus";
+        let class = DisagreementClass::LabelWithoutAllGpus;
         let told = tell(view, class, Severity::Contradiction, *domain, cause, words);
         found.push(told.remedy(
             "look at the fabric state of every GPU there, and at the fabric manager; jobs must not use the \
@@ -157,7 +165,8 @@ pub(super) fn mixed_gpus(view: &View<'_>, found: &mut Vec<Disagreement>) {
         let summary =
             format!("the GPUs of {node} are in {} cliques: {}", cliques.len(), some(&cliques));
         let mut told =
-            disagreement("gpus-in-two-cliques", Severity::Contradiction, summary).about([*node]);
+            disagreement(DisagreementClass::GpusInTwoCliques, Severity::Contradiction, summary)
+                .about([*node]);
         for clique in &cliques {
             let gpus: Vec<String> = words
                 .iter()
@@ -210,7 +219,14 @@ pub(super) fn sentinels(view: &View<'_>, found: &mut Vec<Disagreement>) {
             is(cause.nodes.len())
         );
         let words = ("a ClusterUUID of zeros".to_owned(), String::new(), summary);
-        let told = tell(view, "sentinel-clique", Severity::Contradiction, *domain, cause, words);
+        let told = tell(
+            view,
+            DisagreementClass::SentinelClique,
+            Severity::Contradiction,
+            *domain,
+            cause,
+            words,
+        );
         found.push(
             told.remedy("do not group by this value; look at the fabric manager of these nodes"),
         );
@@ -227,7 +243,7 @@ pub(super) fn sentinels(view: &View<'_>, found: &mut Vec<Disagreement>) {
         if nodes.len() == 1 { "has" } else { "have" },
         identity::DEFAULT_CLIQUE
     );
-    let told = disagreement("sentinel-clique", Severity::Note, summary)
+    let told = disagreement(DisagreementClass::SentinelClique, Severity::Note, summary)
         .about(nodes)
         .remedy("key on ClusterUUID and CliqueId together");
     let sides = default.values().map(|(nodes, word)| {
@@ -266,7 +282,7 @@ pub(super) fn missing_labels(view: &View<'_>, found: &mut Vec<Disagreement>) {
             let label = Some("label nvidia.com/gpu.clique");
             let says = format!("no clique for {}", listed(without.iter().copied()));
             let basis = crate::model::said::Basis::Asserted;
-            let told = disagreement("label-missing", Severity::Doubt, summary)
+            let told = disagreement(DisagreementClass::LabelMissing, Severity::Doubt, summary)
                 .in_domain(&domain.name)
                 .about(without)
                 .side(view.source(source, label, basis, says))
@@ -306,8 +322,14 @@ pub(super) fn not_attached(view: &View<'_>, found: &mut Vec<Disagreement>) {
             view.domain(at)
         );
         let words = (String::new(), detail.clone(), summary);
-        let told =
-            tell(view, "fabric-not-attached", Severity::Contradiction, *domain, cause, words);
+        let told = tell(
+            view,
+            DisagreementClass::FabricNotAttached,
+            Severity::Contradiction,
+            *domain,
+            cause,
+            words,
+        );
         let claim = view.claim(at, format!("they are part of {}", view.domain(at)));
         let told = told.remedy("look at the fabric manager and the fabric state of these GPUs");
         found.push(claim.into_iter().fold(told, Disagreement::side));

@@ -13,6 +13,7 @@ use crate::inventory::reading::is_rdma_device;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
 use crate::model::disagreement::Side;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Family;
@@ -67,7 +68,7 @@ fn numbers<'s>(
 
 /// What a check of numbers is called and about.
 struct Counted {
-    class: &'static str,
+    class: DisagreementClass,
     what: &'static str,
     /// A kind of source that may count more than is asked for.
     counts_more: Option<SourceKind>,
@@ -110,7 +111,7 @@ fn against_first(
             Who::Source(at) => format!("by {}", view.said[at].source.kind.words()),
         };
         let summary = format!("{names}: {right} {what} {by}, {number} by {}", kind.words());
-        let mut told = disagreement(counted.class, Severity::Contradiction, summary)
+        let mut told = disagreement(counted.class.clone(), Severity::Contradiction, summary)
             .about(nodes)
             .remedy(counted.remedy);
         let side: Option<Side> = match who {
@@ -139,7 +140,7 @@ fn claimed_gpus(view: &View<'_>, domain: usize) -> Option<u32> {
 /// `gpu-count`: GPUs per node, expected or said.
 pub(super) fn gpus(view: &View<'_>, found: &mut Vec<Disagreement>) {
     let counted = Counted {
-        class: "gpu-count",
+        class: DisagreementClass::GpuCount,
         what: "GPUs",
         counts_more: None,
         remedy: "look for a GPU that fell off the bus, or correct the number that is configured",
@@ -166,7 +167,7 @@ pub(super) fn gpus(view: &View<'_>, found: &mut Vec<Disagreement>) {
         let mut nodes = rare.iter().flat_map(|(_, nodes)| nodes);
         if nodes.all(|(node, _)| !told.contains(*node)) {
             let words = ("GPU count", counted.remedy);
-            found.extend(tell_mixed(view, counted.class, Severity::Doubt, &one, words));
+            found.extend(tell_mixed(view, counted.class.clone(), Severity::Doubt, &one, words));
         }
     }
 }
@@ -174,7 +175,7 @@ pub(super) fn gpus(view: &View<'_>, found: &mut Vec<Disagreement>) {
 /// `nic-count`: NICs of the compute network per node.
 pub(super) fn nics(view: &View<'_>, found: &mut Vec<Disagreement>) {
     let counted = Counted {
-        class: "nic-count",
+        class: DisagreementClass::NicCount,
         what: "NICs",
         counts_more: Some(SourceKind::NodeFacts),
         remedy: "look for a NIC that is down or was left out, or correct the number that is expected",
@@ -239,7 +240,7 @@ fn mixed<'s>(
 
 fn tell_mixed(
     view: &View<'_>,
-    class: &str,
+    class: DisagreementClass,
     severity: Severity,
     (domain, values): &(usize, Shares<'_>),
     (what, remedy): (&str, &str),
@@ -271,12 +272,18 @@ pub(super) fn alike(view: &View<'_>, found: &mut Vec<Disagreement>) {
         let rack = view.spans_nodes(one.0) == Some(true);
         let severity = if rack { Severity::Contradiction } else { Severity::Doubt };
         let words = ("product", "GPUs of two kinds share no NVLink domain: correct the claim");
-        found.extend(tell_mixed(view, "product-mixed", severity, &one, words));
+        found.extend(tell_mixed(view, DisagreementClass::ProductMixed, severity, &one, words));
     }
     for one in mixed(view, |_, said| said.driver.clone()) {
         let words =
             ("driver", "bring the nodes of a domain to one driver before they are compared");
-        found.extend(tell_mixed(view, "driver-mixed", Severity::Doubt, &one, words));
+        found.extend(tell_mixed(
+            view,
+            DisagreementClass::DriverMixed,
+            Severity::Doubt,
+            &one,
+            words,
+        ));
     }
 }
 
@@ -318,9 +325,10 @@ pub(super) fn products(view: &View<'_>, found: &mut Vec<Disagreement>) {
             None => "its claim".to_owned(),
         };
         let summary = format!("{names}: {right} by {by}, GPUs of {platform} by {}", kind.words());
-        let mut told = disagreement("product-against-claim", Severity::Contradiction, summary)
-            .about(nodes)
-            .remedy("correct the claim: every expectation follows from the platform");
+        let mut told =
+            disagreement(DisagreementClass::ProductAgainstClaim, Severity::Contradiction, summary)
+                .about(nodes)
+                .remedy("correct the claim: every expectation follows from the platform");
         let side = match other {
             Some(other) => Some(view.source(other, None, basis(view, other), right.clone())),
             None => domain.and_then(|at| view.claim(at, format!("platform {right}"))),

@@ -16,6 +16,7 @@ use crate::model::claims::ClaimedDomain;
 use crate::model::claims::ClaimedRail;
 use crate::model::claims::Claims;
 use crate::model::disagreement::Disagreement;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::said::NodeSaid;
@@ -293,7 +294,7 @@ fn sources(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
 }
 
 fn disagreements(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
-    type Key<'c> = (&'c str, Option<&'c DomainName>, &'c [NodeName]);
+    type Key<'c> = (&'c DisagreementClass, Option<&'c DomainName>, &'c [NodeName]);
     fn key(told: &Disagreement) -> Key<'_> {
         (&told.class, told.domain.as_ref(), &told.nodes)
     }

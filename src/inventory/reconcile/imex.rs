@@ -10,6 +10,7 @@ use super::words::listed;
 use super::words::some;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::GroupKind;
@@ -42,10 +43,11 @@ pub(super) fn larger_than_domain(view: &View<'_>, found: &mut Vec<Disagreement>)
                 domains.len()
             );
             let says = format!("{} in one {}", count(set.nodes.len(), "node"), grouping.noun());
-            let mut told = disagreement("imex-beyond-domain", Severity::Contradiction, summary)
-                .about(nodes)
-                .side(grouping.side(view.said, at, says))
-                .remedy("place such a job inside one domain, by the clique label or the block");
+            let mut told =
+                disagreement(DisagreementClass::ImexBeyondDomain, Severity::Contradiction, summary)
+                    .about(nodes)
+                    .side(grouping.side(view.said, at, says))
+                    .remedy("place such a job inside one domain, by the clique label or the block");
             for (domain, nodes) in domains.iter().take(4) {
                 let says = format!("{} in {}", listed(nodes.iter().copied()), view.domain(*domain));
                 told = view.claim(*domain, says).into_iter().fold(told, Disagreement::side);
@@ -72,7 +74,7 @@ pub(super) fn sizes(view: &View<'_>, found: &mut Vec<Disagreement>) {
             let noun = grouping.noun();
             let summary = format!("{noun} {} asks for {size} nodes and lists {counted}", set.name);
             let says = format!("{size} nodes asked for, {counted} listed");
-            let told = disagreement("imex-size", Severity::Doubt, summary)
+            let told = disagreement(DisagreementClass::ImexSize, Severity::Doubt, summary)
                 .about(named)
                 .side(grouping.side(view.said, at, says))
                 .remedy("look for nodes whose IMEX daemon did not join; the field is deprecated and may be old");
@@ -114,10 +116,16 @@ pub(super) fn ready_without_clique(view: &View<'_>, found: &mut Vec<Disagreement
             );
             let at = group.at.as_deref();
             let says = format!("{names} ready, cliqueID empty");
-            let mut told = disagreement("ready-without-clique", Severity::Contradiction, summary)
-                .about(nodes.iter().copied())
-                .side(view.source(source, at, group.basis.clone(), says))
-                .remedy("look at the fabric state of these nodes; ready means only that the daemon runs");
+            let mut told = disagreement(
+                DisagreementClass::ReadyWithoutClique,
+                Severity::Contradiction,
+                summary,
+            )
+            .about(nodes.iter().copied())
+            .side(view.source(source, at, group.basis.clone(), says))
+            .remedy(
+                "look at the fabric state of these nodes; ready means only that the daemon runs",
+            );
             let label = view.labels.get(first).or_else(|| view.drivers.get(first));
             if let Some(word) = label.and_then(|words| words.first()) {
                 let clique = word.1.clique().unwrap_or_else(|| "no fabric".to_owned());
@@ -155,7 +163,7 @@ pub(super) fn status_against_label(view: &View<'_>, found: &mut Vec<Disagreement
         let summary = format!(
             "{names}: the ComputeDomain's status says clique {own}, the node's label {other}"
         );
-        let mut told = disagreement("imex-against-clique", Severity::Contradiction, summary)
+        let mut told = disagreement(DisagreementClass::ImexAgainstClique, Severity::Contradiction, summary)
             .about(nodes.iter().copied())
             .side(view.source(source, None, Basis::Asserted, format!("{names} in {own}")))
             .remedy("both are read once and kept: restart the plugin and the daemon after a change of partitions");

@@ -12,6 +12,7 @@ use super::words::listed;
 use super::words::some;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::GroupKind;
@@ -79,11 +80,12 @@ pub(super) fn file_against_controller(view: &View<'_>, found: &mut Vec<Disagreem
             file.source.words(),
             listed(differ.iter().copied())
         );
-        let told = disagreement("file-not-in-force", Severity::Contradiction, summary)
-            .about(differ.iter().copied())
-            .side(file.side(view.said, set(file), said(file)))
-            .side(live.side(view.said, set(live), said(live)))
-            .remedy("scontrol reconfigure, or bring the file up to date");
+        let told =
+            disagreement(DisagreementClass::FileNotInForce, Severity::Contradiction, summary)
+                .about(differ.iter().copied())
+                .side(file.side(view.said, set(file), said(file)))
+                .side(live.side(view.said, set(live), said(live)))
+                .remedy("scontrol reconfigure, or bring the file up to date");
         let domain = view.domain_of(first);
         found.push(domain.into_iter().fold(told, Disagreement::in_domain));
     }
@@ -115,7 +117,7 @@ pub(super) fn overrides_against_file(view: &View<'_>, found: &mut Vec<Disagreeme
             file.source.words()
         );
         let file_set = file.of.get(nodes[0]).copied().unwrap_or(0);
-        let told = disagreement("topology-override", Severity::Doubt, summary)
+        let told = disagreement(DisagreementClass::TopologyOverride, Severity::Doubt, summary)
             .about(nodes.iter().copied())
             .side(own.side(view.said, set, format!("{names} in {noun} {is}")))
             .side(file.side(view.said, file_set, format!("{names} in {was}")))
@@ -150,7 +152,7 @@ pub(super) fn imex_plugin(view: &View<'_>, found: &mut Vec<Disagreement>) {
          Slurm",
         count(racks.len(), "block")
     );
-    let told = disagreement("imex-plugin-unset", Severity::Note, summary)
+    let told = disagreement(DisagreementClass::ImexPluginUnset, Severity::Note, summary)
         .side(view.source(source, Some(KEY), Basis::Asserted, format!("{KEY} = {value}")))
         .remedy("SwitchType=switch/nvidia_imex, unless channels are made otherwise (one for all users, by a prolog)");
     let claim = view.claim(*first, format!("{} is one domain", view.domain(*first)));

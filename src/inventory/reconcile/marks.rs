@@ -10,6 +10,7 @@ use super::words::is;
 use super::words::listed;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 
@@ -49,7 +50,7 @@ pub(super) fn opted_out(view: &View<'_>, found: &mut Vec<Disagreement>) {
         let names = listed(nodes.iter().copied());
         let summary = format!("{names} {} to be left alone: {mark}", is(nodes.len()));
         found.push(
-            disagreement("opted-out", Severity::Note, summary)
+            disagreement(DisagreementClass::OptedOut, Severity::Note, summary)
                 .about(nodes)
                 .side(view.source(source, None, Basis::Asserted, mark))
                 .remedy(
@@ -76,7 +77,7 @@ pub(super) fn out_of_service(view: &View<'_>, found: &mut Vec<Disagreement>) {
         let kind = view.said[source].source.kind.words();
         let summary = format!("{names} {} out of service by {kind}: {words}", is(nodes.len()));
         found.push(
-            disagreement("out-of-service", Severity::Note, summary)
+            disagreement(DisagreementClass::OutOfService, Severity::Note, summary)
                 .about(nodes)
                 .side(view.source(source, None, Basis::Asserted, words))
                 .remedy("whoever took it out decides when it comes back"),

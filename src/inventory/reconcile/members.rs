@@ -15,6 +15,7 @@ use super::words::is;
 use super::words::listed;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Family;
@@ -87,7 +88,7 @@ pub(super) fn unknown_to_scheduler(view: &View<'_>, found: &mut Vec<Disagreement
         );
         let says = format!("{names} in {} {}", grouping.noun(), grouping.sets[*first].name);
         let lacks = format!("{}, {names} not among them", count(known.len(), "node"));
-        let told = disagreement("unknown-to-scheduler", Severity::Doubt, summary)
+        let told = disagreement(DisagreementClass::UnknownToScheduler, Severity::Doubt, summary)
             .about(nodes.iter().copied())
             .side(grouping.side(view.said, *first, says))
             .side(view.source(witness, None, Basis::Asserted, lacks))
@@ -171,7 +172,7 @@ fn unplaced(view: &View<'_>, source: usize, nodes: &[&NodeName], is_server: bool
             "add them to their block or domain, or leave them out on purpose with a claims file",
         )
     };
-    let told = disagreement("in-no-domain", severity, format!("{listing}: {why}"))
+    let told = disagreement(DisagreementClass::InNoDomain, severity, format!("{listing}: {why}"))
         .about(nodes.iter().copied())
         .side(view.source(source, None, Basis::Asserted, format!("lists {names}")))
         .remedy(remedy);
@@ -192,7 +193,7 @@ fn no_domain_claimed(view: &View<'_>) -> Disagreement {
         "no source claims a domain: each of {} is measured for itself{more}",
         count(domains.len(), "node")
     );
-    let told = disagreement("no-domain-claimed", severity, summary)
+    let told = disagreement(DisagreementClass::NoDomainClaimed, severity, summary)
         .remedy("claim domains in a topology file, by the clique label or in claims.toml");
     let mut told =
         if racks == 0 { told } else { told.about(domains.iter().flat_map(|d| &d.nodes)) };
@@ -246,7 +247,7 @@ pub(super) fn missing(view: &View<'_>, found: &mut Vec<Disagreement>) {
             );
             let set = grouping.of[there[0]];
             let says = format!("{} in {noun} {}", listed(there), grouping.sets[set].name);
-            let told = disagreement("node-missing", Severity::Doubt, summary)
+            let told = disagreement(DisagreementClass::NodeMissing, Severity::Doubt, summary)
                 .in_domain(&claimed.name)
                 .about(missing)
                 .side(grouping.side(view.said, set, says))
@@ -272,7 +273,7 @@ pub(super) fn extra(view: &View<'_>, found: &mut Vec<Disagreement>) {
             if claimed.nodes.len() == 1 { "it" } else { "them" }
         );
         let says = format!("{names} in {} {}", grouping.noun(), grouping.sets[set].name);
-        let told = disagreement("node-extra", Severity::Doubt, summary)
+        let told = disagreement(DisagreementClass::NodeExtra, Severity::Doubt, summary)
             .in_domain(view.domain(home))
             .about(&claimed.nodes)
             .side(grouping.side(view.said, set, says))
@@ -318,7 +319,7 @@ pub(super) fn sizes(view: &View<'_>, found: &mut Vec<Disagreement>) {
                 few.join(", ")
             );
             let says = format!("size {size}, {} named", grouping.sets[sets[0]].named().len());
-            let told = disagreement("domain-size", Severity::Doubt, summary)
+            let told = disagreement(DisagreementClass::DomainSize, Severity::Doubt, summary)
                 .side(grouping.side(view.said, sets[0], says))
                 .remedy(if fewer {
                     "look for nodes that were left out"

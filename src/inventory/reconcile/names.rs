@@ -15,6 +15,7 @@ use super::words::some;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
 use crate::model::disagreement::Side;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Said;
@@ -193,7 +194,7 @@ fn ambiguous(said: &Said, names: &BTreeMap<NodeName, Vec<NodeName>>) -> Disagree
         said.source.kind.words(),
         listed(names.keys()),
     );
-    disagreement("ambiguous-name", Severity::Doubt, summary)
+    disagreement(DisagreementClass::AmbiguousName, Severity::Doubt, summary)
         .about(names.keys())
         .side(Side {
             source: said.source.clone(),

@@ -15,6 +15,7 @@ use super::words::some;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
 use crate::model::disagreement::Side;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::GroupKind;
@@ -101,7 +102,7 @@ pub(super) fn shared(view: &View<'_>, found: &mut Vec<Disagreement>) {
                 one.kind.words(),
                 one.names[main]
             );
-            let told = disagreement("rack-against-domain", Severity::Doubt, summary)
+            let told = disagreement(DisagreementClass::RackAgainstDomain, Severity::Doubt, summary)
                 .in_domain(domain)
                 .side(one.side(view, nodes[0], format!("{names} in rack {there}")))
                 .about(nodes)
@@ -138,7 +139,7 @@ fn between(
             other.kind.words()
         );
         found.push(
-            disagreement("rack-disagrees", Severity::Doubt, summary)
+            disagreement(DisagreementClass::RackDisagrees, Severity::Doubt, summary)
                 .side(one.side(view, nodes[0], format!("rack {}", one.names[strays.set])))
                 .side(other.side(view, nodes[0], format!("rack {there}")))
                 .about(nodes)
@@ -203,7 +204,7 @@ pub(super) fn slots(view: &View<'_>, found: &mut Vec<Disagreement>) {
                 one.kind.words()
             );
             found.push(
-                disagreement("slot-taken", Severity::Contradiction, summary)
+                disagreement(DisagreementClass::SlotTaken, Severity::Contradiction, summary)
                     .side(one.side(view, nodes[0], format!("{names} in slot {slot} of {rack}")))
                     .about(nodes)
                     .remedy("one of the entries is wrong"),
@@ -230,7 +231,7 @@ pub(super) fn slots(view: &View<'_>, found: &mut Vec<Disagreement>) {
                 other.kind.words()
             );
             found.push(
-                disagreement("slot-disagrees", Severity::Doubt, summary)
+                disagreement(DisagreementClass::SlotDisagrees, Severity::Doubt, summary)
                     .side(one.side(view, first, format!("{first} in slot {}", one.slots[first])))
                     .side(other.side(
                         view,

@@ -14,6 +14,7 @@ use super::words::listed;
 use super::words::some;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::id::NodeName;
 use crate::model::said::Basis;
 use crate::model::said::Said;
@@ -34,7 +35,7 @@ fn ranked<'s>(view: &View<'s>) -> impl Iterator<Item = (usize, &'s Said)> {
 fn tell(
     view: &View<'_>,
     source: usize,
-    class: &str,
+    class: DisagreementClass,
     severity: Severity,
     nodes: &[&NodeName],
     (summary, says): (String, String),
@@ -74,7 +75,14 @@ pub(super) fn duplicates(view: &View<'_>, found: &mut Vec<Disagreement>) {
             said.source.kind.words()
         );
         let severity = Severity::Contradiction;
-        found.push(tell(view, source, "topo-rank-duplicate", severity, &nodes, (summary, pairs)));
+        found.push(tell(
+            view,
+            source,
+            DisagreementClass::TopoRankDuplicate,
+            severity,
+            &nodes,
+            (summary, pairs),
+        ));
     }
 }
 
@@ -103,7 +111,14 @@ pub(super) fn unusable(view: &View<'_>, found: &mut Vec<Disagreement>) {
                 is(nodes.len())
             );
             let severity = Severity::Contradiction;
-            found.push(tell(view, source, "topo-rank-unusable", severity, &nodes, (summary, says)));
+            found.push(tell(
+                view,
+                source,
+                DisagreementClass::TopoRankUnusable,
+                severity,
+                &nodes,
+                (summary, says),
+            ));
         }
         if !missing.is_empty() {
             let names = listed(missing.iter().copied());
@@ -112,7 +127,14 @@ pub(super) fn unusable(view: &View<'_>, found: &mut Vec<Disagreement>) {
                 if missing.len() == 1 { "has" } else { "have" }
             );
             let words = (summary, format!("no topo_rank for {names}"));
-            found.push(tell(view, source, "topo-rank-missing", Severity::Doubt, &missing, words));
+            found.push(tell(
+                view,
+                source,
+                DisagreementClass::TopoRankMissing,
+                Severity::Doubt,
+                &missing,
+                words,
+            ));
         }
     }
 }
@@ -184,8 +206,14 @@ pub(super) fn order(view: &View<'_>, found: &mut Vec<Disagreement>) {
                 listed(nodes.iter().copied())
             );
             let says = format!("{} apart from their domain", listed(nodes.iter().copied()));
-            let told =
-                tell(view, source, "topo-rank-order", Severity::Doubt, &nodes, (summary, says));
+            let told = tell(
+                view,
+                source,
+                DisagreementClass::TopoRankOrder,
+                Severity::Doubt,
+                &nodes,
+                (summary, says),
+            );
             let says = format!("{} is one domain", view.domain(torn_first));
             let claim = view.claim(torn_first, says);
             found.push(claim.into_iter().fold(told, Disagreement::side));
@@ -214,7 +242,7 @@ pub(super) fn order(view: &View<'_>, found: &mut Vec<Disagreement>) {
             found.push(tell(
                 view,
                 source,
-                "topo-rank-order",
+                DisagreementClass::TopoRankOrder,
                 Severity::Note,
                 &nodes,
                 (summary, says),

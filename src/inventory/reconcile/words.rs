@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
 use crate::model::disagreement::Side;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::hostlist;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
@@ -17,12 +18,12 @@ const LONGEST_LIST: usize = 72;
 
 /// A disagreement with nothing but its sentence.
 pub(super) fn disagreement(
-    class: &str,
+    class: DisagreementClass,
     severity: Severity,
     summary: impl Into<String>,
 ) -> Disagreement {
     Disagreement {
-        class: class.to_owned(),
+        class,
         severity,
         domain: None,
         nodes: Vec::new(),
@@ -97,7 +98,7 @@ pub(super) fn some(names: impl IntoIterator<Item = impl AsRef<str>>) -> String {
 /// Worst first. What is the same but for who says it becomes one, with all
 /// sides: two sources that repeat one cause are not two causes.
 pub(super) fn ordered(found: Vec<Disagreement>) -> Vec<Disagreement> {
-    type Key = (String, Option<DomainName>, Vec<NodeName>, Option<String>);
+    type Key = (DisagreementClass, Option<DomainName>, Vec<NodeName>, Option<String>);
     let mut kept: Vec<Disagreement> = Vec::new();
     let mut known: BTreeMap<Key, usize> = BTreeMap::new();
     for one in found {
@@ -135,9 +136,11 @@ mod tests {
     #[test]
     fn the_worst_comes_first_and_one_cause_is_told_once_with_all_its_sides() {
         let node = NodeName::from("n1");
-        let note = disagreement("b", Severity::Note, "x");
-        let bad = disagreement("a", Severity::Contradiction, "y").about([&node]);
-        let doubt = disagreement("a", Severity::Doubt, "z").about([&node]);
+        let note = disagreement(DisagreementClass::from_name("b"), Severity::Note, "x");
+        let bad = disagreement(DisagreementClass::from_name("a"), Severity::Contradiction, "y")
+            .about([&node]);
+        let doubt =
+            disagreement(DisagreementClass::from_name("a"), Severity::Doubt, "z").about([&node]);
         let told = ordered(vec![note, doubt, bad]);
         let seen: Vec<(&str, Severity)> =
             told.iter().map(|d| (d.class.as_str(), d.severity)).collect();

@@ -14,6 +14,7 @@ use super::super::rails::ordered;
 use super::super::steady;
 use super::FAMILY_ERROR;
 use super::levels::Levels;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::text::percent;
 use crate::model::verdict::Locus;
@@ -170,7 +171,8 @@ fn tell(
     let rule = "spread: so many readings of an end, or both ways at one moment, are far below the best of their path \
                 that dips do not explain them in one of 1,000 sweeps";
     let peer = locus.peer.as_deref().map(NodeName::from);
-    let mut found = finding(Outcome::Unknown, steady::UNSTABLE, locus, rule).saying(said.clone());
+    let mut found =
+        finding(Outcome::Unknown, FindingClass::Unstable, locus, rule).saying(said.clone());
     for (a, b) in bad {
         for file in rail.files_of(*a, *b).iter().take(2) {
             found = found.because(file, None, "readings far apart");

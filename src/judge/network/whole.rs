@@ -8,12 +8,12 @@ use super::super::nodes;
 use super::super::rails::ByEnd;
 use super::super::rails::Rail;
 use super::Homes;
-use super::NETWORK_LOW;
 use super::expected;
 use super::levels;
 use super::levels::Siblings;
 use super::line_of;
 use super::with_files;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::text::percent;
 use crate::model::unit::Unit;
@@ -65,7 +65,7 @@ pub(super) fn judge(
         source.map_or("", |e| e.source.as_str())
     );
     let locus = homes.around(LocusKind::Domain, &nodes, rail);
-    let found = finding(Outcome::Degraded, NETWORK_LOW, locus, &rule)
+    let found = finding(Outcome::Degraded, FindingClass::NetworkLow, locus, &rule)
         .numbers(levels[at], value, Unit::GigabytesPerSecond)
         .saying(said);
     Some(enter((rail, by_end), found, &group.testcase, ledger))
@@ -106,7 +106,7 @@ fn below_others(
     let nodes: Vec<&NodeName> = rail.nodes.iter().collect();
     let outcome = if group.nic.is_some() { Outcome::Degraded } else { Outcome::Unknown };
     let locus = homes.around(LocusKind::Domain, &nodes, rail);
-    let found = finding(outcome, NETWORK_LOW, locus, &rule)
+    let found = finding(outcome, FindingClass::NetworkLow, locus, &rule)
         .below_peers(levels[at], reference, expected(group).map(|(value, _)| value))
         .saying(said);
     Some(enter((rail, by_end), found, &group.testcase, ledger))

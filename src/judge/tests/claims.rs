@@ -4,6 +4,7 @@ use super::*;
 use crate::model::disagreement::Disagreement;
 use crate::model::disagreement::Severity;
 use crate::model::disagreement::Side;
+use crate::model::disagreement_class::DisagreementClass;
 use crate::model::said::Basis;
 use crate::model::said::Belief;
 use crate::model::said::FabricSaid;
@@ -32,7 +33,7 @@ fn labelled(mut bench: Bench, clique: impl Fn(u32) -> u32) -> (Bench, Vec<Record
 fn disagreement(class: &str, severity: Severity, domain: Option<&str>, at: &[u32]) -> Disagreement {
     let source = Source { kind: SourceKind::Ray, place: "ray.json".to_owned(), read_at: None };
     Disagreement {
-        class: class.to_owned(),
+        class: DisagreementClass::from_name(class),
         severity,
         domain: domain.map(DomainName::from),
         nodes: at.iter().map(|at| Bench::node(*at)).collect(),

@@ -15,6 +15,7 @@ use crate::judge::Judgement;
 use crate::judge::confirm;
 use crate::judge::confirm::Suspect;
 use crate::judge::finding::finding;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::recording::CONFIRM_STAGE as STAGE;
 use crate::model::recording::Recording;
@@ -297,7 +298,10 @@ fn a_day_on_which_all_are_suspected_costs_each_of_them_as_much_as_a_small_one() 
         let mut first = lab.judge(&lab.claims(), &before);
         let low = |at: u32| {
             let locus = Locus { node: Some(host(at)), ..Locus::of(LocusKind::Rail) };
-            Finding { ratio: Some(0.5), ..finding(Outcome::Degraded, "nic-low", locus, "") }
+            Finding {
+                ratio: Some(0.5),
+                ..finding(Outcome::Degraded, FindingClass::NicLow, locus, "")
+            }
         };
         first.verdicts.findings = (0..hosts).map(low).collect();
         // A tenth of them is seen again.

@@ -426,7 +426,7 @@ fn put_findings(connection: &Connection, n: i64, verdicts: &Verdicts) -> rusqlit
                 n,
                 found.id,
                 found.outcome.as_str(),
-                found.class,
+                found.class.as_str(),
                 locus.kind.as_str(),
                 locus.domain.as_ref().map(|d| d.as_str()),
                 locus.node.as_ref().map(|node| node.as_str()),

@@ -8,6 +8,7 @@ use rusqlite::params;
 use super::History;
 use super::HistoryError;
 use super::rolled;
+use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::trend::Alarm;
@@ -392,6 +393,7 @@ impl History {
                 locus.direction = row.get::<_, Option<String>>(10)?.and_then(|text| named(&text));
                 let [id, outcome, class] = [row.get(1)?, row.get(2)?, row.get::<_, String>(3)?];
                 let outcome = named(&outcome).unwrap_or(Outcome::Unknown);
+                let class = FindingClass::from_name(&class);
                 let found = Finding::new(id, outcome, class, locus);
                 Ok((row.get::<_, String>(0)?, found))
             },

@@ -347,6 +347,7 @@ pub(super) fn accuses(found: &Finding, part: &Part) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::finding_class::FindingClass;
     use crate::model::verdict::Locus;
 
     fn found(node: Option<&str>, domain: &str, outcome: Outcome) -> Finding {
@@ -356,7 +357,7 @@ mod tests {
             domain: Some(domain.into()),
             ..Locus::of(kind)
         };
-        Finding::new(format!("{node:?}"), outcome, "x".to_owned(), locus)
+        Finding::new(format!("{node:?}"), outcome, FindingClass::NvlinkLow, locus)
     }
 
     #[test]

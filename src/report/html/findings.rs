@@ -144,7 +144,7 @@ fn finding(finding: &Finding, anchor: String, source: &str) -> FindingText {
         open: false,
         id: shown(&finding.id),
         outcome: finding.outcome.as_str(),
-        class: shown(&finding.class),
+        class: shown(finding.class.as_str()),
         title: class::title(&finding.class),
         locus: shown(&place_of(&finding.locus)),
         measured: value(finding.measured),

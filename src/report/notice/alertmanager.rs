@@ -13,6 +13,7 @@ use super::Item;
 use super::generic::About;
 use super::news::News;
 use super::share;
+use crate::model::finding_class::FindingClass;
 use crate::model::moment::rfc3339;
 use crate::model::run::simulated;
 
@@ -74,7 +75,7 @@ fn alert(item: &Item, about: &About<'_>, ends: &str) -> Value {
     let simulated = simulated(about.is_simulated).map(|it| format!(" ({it})")).unwrap_or_default();
     annotation("summary", Some(&format!("{place}{}{simulated}", item.what)));
     annotation("description", Some(&format!("{}{share}", item.how)));
-    annotation("class", item.class.as_deref());
+    annotation("class", item.class.as_ref().map(FindingClass::as_str));
     annotation("done", item.done.as_deref());
     annotation("next", item.next.as_deref());
     annotation("run", about.run);

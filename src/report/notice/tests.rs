@@ -9,6 +9,7 @@ use super::generic::notice;
 use super::news::Memory;
 use super::news::News;
 use super::*;
+use crate::model::finding_class::FindingClass;
 use crate::model::trend::Alarm;
 use crate::model::trend::Part;
 use crate::model::trend::PartKind;
@@ -24,7 +25,7 @@ fn all() -> BTreeSet<Event> {
 fn degraded(node: &str, ratio: f64) -> Item {
     let mut it = item(format!("node/{node}"), Event::Degraded, "NVLink slow");
     (it.node, it.domain) = (Some(node.into()), Some("block01".into()));
-    (it.class, it.ratio) = (Some("nvlink-low".to_owned()), Some(ratio));
+    (it.class, it.ratio) = (Some(FindingClass::NvlinkLow), Some(ratio));
     "it measured less".clone_into(&mut it.how);
     it
 }

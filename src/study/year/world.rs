@@ -359,7 +359,7 @@ impl World<'_> {
                 ActionKind::Drain => {
                     let mut findings = verdicts.findings.iter();
                     let found = findings.find(|it| action.findings.contains(&it.id));
-                    self.take_out(spot, found.map_or("", |it| &it.class), [from_s, to_s]);
+                    self.take_out(spot, found.map_or("", |it| it.class.as_str()), [from_s, to_s]);
                 }
                 ActionKind::Release => self.give_back(spot, to_s),
                 ActionKind::Relabel | ActionKind::Certify => {}

@@ -12,6 +12,7 @@ use crate::judge;
 use crate::judge::Case;
 use crate::judge::typical;
 use crate::model::claims::Claims;
+use crate::model::finding_class::FindingClass;
 use crate::model::profile::Profile;
 use crate::model::recording::Recording;
 use crate::model::verdict::LocusKind;
@@ -27,7 +28,6 @@ use crate::thresholds::stated::StatedCollective;
 
 /// The platform of the fleet, and the class of what is told.
 const PLATFORM: &str = "gb200-nvl72";
-const ALIKE: &str = "all-low-alike";
 /// Where stated levels come from.
 const SOURCE: &str = "the last audit";
 
@@ -46,7 +46,9 @@ impl World<'_> {
     /// People hear what an audit says of the measurement itself.
     pub(super) fn hear(&mut self, claims: &Claims, swept: &Swept, at_s: f64) {
         let mut told = swept.last.findings.iter();
-        if !told.any(|it| it.class == ALIKE && it.locus.kind == LocusKind::Instrument) {
+        if !told.any(|it| {
+            it.class == FindingClass::AllLowAlike && it.locus.kind == LocusKind::Instrument
+        }) {
             self.alike = None;
             return;
         }

@@ -1,0 +1,228 @@
+//! The classes of findings: every name that the judge gives, in one table.
+//!
+//! The names are fixed: documents, reasons in Slurm, labels of nodes and
+//! `docs/findings.md` carry them. What a stage decides by a class is a `match`
+//! of that stage without a wildcard, so that the compiler finds every place
+//! when a class is added.
+
+use super::disagreement_class::DisagreementClass;
+
+macro_rules! classes {
+    ($($variant:ident = $name:literal,)*) => {
+        /// What kind of fault a finding is.
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+        pub enum FindingClass {
+            $(#[doc = $name] $variant,)*
+            /// A disagreement between sources that nothing measured settles.
+            Claim(DisagreementClass),
+            /// A class of another version. Verdicts, journals and certificates outlive the
+            /// version that wrote them: a class that is not listed here is kept as it was
+            /// read, and counts by the outcome of its finding alone.
+            Other(Unlisted),
+        }
+
+        impl FindingClass {
+            /// Every class of this version, in the order of `docs/findings.md`; without those of
+            /// disagreements.
+            pub const LISTED: &[Self] = &[$(Self::$variant,)*];
+
+            /// The name in documents.
+            pub fn as_str(&self) -> &str {
+                match self {
+                    $(Self::$variant => $name,)*
+                    Self::Claim(class) => class.in_findings(),
+                    Self::Other(Unlisted(name)) => name,
+                }
+            }
+
+            /// The class of a name in a document.
+            pub fn from_name(name: &str) -> Self {
+                match name {
+                    $($name => Self::$variant,)*
+                    _ => match DisagreementClass::from_finding(name) {
+                        Some(class) => Self::Claim(class),
+                        None => Self::Other(Unlisted(name.into())),
+                    },
+                }
+            }
+        }
+    };
+}
+
+classes! {
+    DataCorruption = "data-corruption",
+    ToolError = "tool-error",
+    GpuMissing = "gpu-missing",
+    DiagnosticFailed = "diagnostic-failed",
+    NvlinkAbsent = "nvlink-absent",
+    NvlinkInactive = "nvlink-inactive",
+    NvlinkRate = "nvlink-rate",
+    NvlinkLow = "nvlink-low",
+    PcieP2pLow = "pcie-p2p-low",
+    HostLinkLow = "host-link-low",
+    LocalCopyLow = "local-copy-low",
+    P2pLow = "p2p-low",
+    NicLow = "nic-low",
+    NicUnreachable = "nic-unreachable",
+    PathLow = "path-low",
+    LeafLow = "leaf-low",
+    NetworkLow = "network-low",
+    FabricState = "fabric-state",
+    AllLowAlike = "all-low-alike",
+    Drifting = "drifting",
+    Unstable = "unstable",
+    MnnvlOff = "mnnvl-off",
+    NvlsOff = "nvls-off",
+    MatrixContradicted = "matrix-contradicted",
+    StaleClique = "stale-clique",
+    MergedCliques = "merged-cliques",
+    ClaimedApart = "claimed-apart",
+    CliqueShared = "clique-shared",
+    NoisyEverywhere = "noisy-everywhere",
+    BelowOwnHistory = "below-own-history",
+    FabricHealth = "fabric-health",
+    FabricConfiguration = "fabric-configuration",
+    FabricNotConfigured = "fabric-not-configured",
+    SplitNode = "split-node",
+    SplitDomain = "split-domain",
+    MultiNodeNvlinkOff = "multi-node-nvlink-off",
+    WrongDomain = "wrong-domain",
+    CliqueMixed = "clique-mixed",
+    ImexPeerMissing = "imex-peer-missing",
+    ImexDomain = "imex-domain",
+    PlaneLow = "plane-low",
+    DomainLow = "domain-low",
+    AboveNominal = "above-nominal",
+    CollectiveLow = "collective-low",
+    CollectiveFallback = "collective-fallback",
+    ClaimLabelContradicted = "claim-label-contradicted",
+    ClaimBeliefBeyondMeasured = "claim-belief-beyond-measured",
+}
+
+/// The name of a class that is not listed. Only [`FindingClass::from_name`] makes one,
+/// so that it is never the name of a listed class.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Unlisted(Box<str>);
+
+/// The names of these, as text.
+pub fn joined<'c>(classes: impl IntoIterator<Item = &'c FindingClass>) -> String {
+    classes.into_iter().map(FindingClass::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// What a class of findings and one of disagreements share: it is its name, in text and in
+/// documents.
+macro_rules! named_class {
+    ($class:ident) => {
+        impl std::fmt::Display for $class {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.as_str())
+            }
+        }
+
+        /// By name: findings and lists of classes are ordered so in documents.
+        impl Ord for $class {
+            fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+                self.as_str().cmp(other.as_str())
+            }
+        }
+
+        impl PartialOrd for $class {
+            fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+                Some(self.cmp(other))
+            }
+        }
+
+        impl serde::Serialize for $class {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $class {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                Ok(Self::from_name(&<String as serde::Deserialize>::deserialize(deserializer)?))
+            }
+        }
+
+        /// Any string: the published schemas hold for documents of later versions too.
+        impl schemars::JsonSchema for $class {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                <String as schemars::JsonSchema>::schema_name()
+            }
+
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                <String as schemars::JsonSchema>::json_schema(generator)
+            }
+        }
+
+        /// Tests hold findings against the names that documents carry.
+        #[cfg(test)]
+        impl PartialEq<str> for $class {
+            fn eq(&self, name: &str) -> bool {
+                self.as_str() == name
+            }
+        }
+
+        #[cfg(test)]
+        impl PartialEq<&str> for $class {
+            fn eq(&self, name: &&str) -> bool {
+                self.as_str() == *name
+            }
+        }
+    };
+}
+
+pub(super) use named_class;
+
+named_class!(FindingClass);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_class_has_a_kebab_case_name_of_its_own_that_reads_back() {
+        let mut names = BTreeSet::new();
+        for class in FindingClass::LISTED {
+            let name = class.as_str();
+            assert!(names.insert(name), "{name} twice");
+            assert!(!matches!(class, FindingClass::Other(_) | FindingClass::Claim(_)));
+            let is_kebab = |part: &str| {
+                !part.is_empty()
+                    && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
+            };
+            assert!(name.split('-').all(is_kebab), "{name}");
+            // The variant says the same as the name.
+            let joined = name.replace('-', "");
+            assert_eq!(format!("{class:?}").to_ascii_lowercase(), joined);
+            assert_eq!(FindingClass::from_name(name), *class);
+            assert_eq!(serde_json::to_value(class).expect("a string"), name);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_is_read_and_written_as_it_was(name in "(claim-)?\\PC{0,20}|\\PC*") {
+            let written = serde_json::to_string(&name).expect("a string");
+            let class: FindingClass = serde_json::from_str(&written).expect("no error");
+            prop_assert_eq!(class.as_str(), name.as_str());
+            prop_assert_eq!(serde_json::to_string(&class).expect("a string"), written);
+            prop_assert_eq!(class.to_string(), name);
+        }
+    }
+
+    #[test]
+    fn an_unlisted_class_is_no_listed_one() {
+        let class = FindingClass::from_name("gremlin-seen");
+        assert!(matches!(class, FindingClass::Other(_)));
+        assert!(!FindingClass::LISTED.contains(&class));
+    }
+}
