@@ -19,6 +19,7 @@ use fabricgate::model::action::ActionResult;
 use fabricgate::model::claims::ClaimedDomain;
 use fabricgate::model::claims::Claims;
 use fabricgate::model::id::NodeName;
+use fabricgate::model::rule::FindingRule;
 use fabricgate::model::verdict::Finding;
 use fabricgate::model::verdict::Locus;
 use fabricgate::model::verdict::LocusKind;
@@ -66,7 +67,8 @@ pub(crate) fn timed(
         ratio_to_own: None,
         confirmed: true,
         detectable: None,
-        rule: "bench".to_owned(),
+        from_first_reading: false,
+        rule: FindingRule::read("bench"),
         summary: "made up".to_owned(),
         evidence: Vec::new(),
     };

@@ -24,6 +24,7 @@ use super::robust;
 use crate::model::claims::Claims;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::rule::RuleKind;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -277,11 +278,11 @@ fn take_back(
         ledger.notes.push(format!("{said}; they reach what {platform} must deliver"));
         return;
     }
-    let rule = format!(
-        "common cause: one property of nodes explains at least {} of the variance, and its groups are low as a whole \
+    let rule = RuleKind::CommonCause.with(format!(
+        "one property of nodes explains at least {} of the variance, and its groups are low as a whole \
          or not at all",
         percent(EXPLAINED)
-    );
+    ));
     let peer = Some(format!("{what} {values}"));
     let locus = Locus { peer, ..Locus::of(LocusKind::Instrument) };
     let mut found = finding(Outcome::Unknown, LOW_ALIKE, locus, &rule)

@@ -19,6 +19,7 @@ use super::peel::Peeled;
 use super::peel::Shown;
 use super::peel::Statistic;
 use crate::model::parsed::Tool;
+use crate::model::rule::RuleKind;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Outcome;
@@ -100,8 +101,8 @@ pub(super) fn finding_of(island: &Island<'_>, gpu: usize, dispute: &Dispute) -> 
         dispute.fine.0.as_str(),
         percent(dispute.fine.1),
     );
-    let rule =
-        "second tool: a GPU is low only where no other tool reads the same direction as expected";
+    let rule = RuleKind::SecondTool
+        .with("a GPU is low only where no other tool reads the same direction as expected");
     let found =
         finding(Outcome::Unknown, CONTRADICTION, of_gpu(&island.domain, id), rule).saying(said);
     fabric::evidence(island, found)

@@ -15,6 +15,7 @@ use super::rails::ordered;
 use super::robust;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
+use crate::model::rule::RuleKind;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -147,10 +148,10 @@ pub(super) fn judge(rail: &Rail<'_>, claims: &Claims, levels: &[f64]) -> Shared 
         let name = if spine { others.join(",") } else { claimed.name.clone() };
         let locus =
             Locus { leaf: Some(name), peer, rail: rail.name.clone(), ..Locus::of(LocusKind::Leaf) };
-        let rule = format!(
-            "leaf: the median between every two leaves lies more than {} below the level inside leaves",
+        let rule = RuleKind::Leaf.with(format!(
+            "the median between every two leaves lies more than {} below the level inside leaves",
             percent(LINE)
-        );
+        ));
         let mut found = finding(Outcome::Degraded, "leaf-low", locus, &rule).saying(said.clone());
         let crossing = rail.files.iter().filter(|((a, b), _)| {
             leaf_of[*a] != leaf_of[*b]

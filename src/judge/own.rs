@@ -34,6 +34,8 @@ use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
+use crate::model::rule::FindingRule;
+use crate::model::rule::RuleKind;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -189,18 +191,18 @@ fn since(usual: &Usual) -> String {
     }
 }
 
-fn rule(lower: &Lower<'_>) -> String {
+fn rule(lower: &Lower<'_>) -> FindingRule {
     let driver = lower
         .part
         .driver
         .as_deref()
         .map_or(", driver not named".to_owned(), |driver| format!(" and driver {driver}"));
-    format!(
-        "own history: more than max({}, 5 standard errors) = {} below the median of earlier runs of the same platform{driver}; \
+    RuleKind::OwnHistory.with(format!(
+        "more than max({}, 5 standard errors) = {} below the median of earlier runs of the same platform{driver}; \
          the fleet and the expectation did not decide",
         percent(peel::LINE),
         percent(lower.line)
-    )
+    ))
 }
 
 /// Too few runs show whether the part or the run was odd.
@@ -227,11 +229,10 @@ fn detail(lower: &Lower<'_>) -> String {
 
 /// Another reference decided; its own history agrees.
 fn agree(found: &mut Finding, lower: &Lower<'_>) {
-    const AGREES: &str = "; its own history agrees";
-    if found.class == BELOW || found.rule.ends_with(AGREES) {
+    if found.class == BELOW || found.rule.history_agrees {
         return;
     }
-    found.rule.push_str(AGREES);
+    found.rule.history_agrees = true;
     let file = found.evidence.first().map_or(String::new(), |e| e.file.clone());
     *found = found.clone().because(&file, Some(&lower.part.testcase), detail(lower));
 }
