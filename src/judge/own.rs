@@ -282,7 +282,7 @@ fn part(domain: Option<&DomainName>, lower: &Lower<'_>, taken: &Taken<'_>, ledge
         since(lower.usual),
         open(lower.usual)
     );
-    let found = finding(outcome(lower.usual), BELOW, locus, &rule(lower))
+    let found = finding(outcome(lower.usual), BELOW, locus, rule(lower))
         .below_own(lower.now, lower.usual.median)
         .saying(said.clone());
     let found = Finding { detectable: Some(round(lower.line)), ..found };
@@ -357,7 +357,7 @@ fn whole(
             since(lower.usual)
         );
         let locus = Locus { peer: group.platform.clone(), ..Locus::of(LocusKind::Instrument) };
-        let found = finding(Outcome::Unknown, BELOW, locus, &rule(lower))
+        let found = finding(Outcome::Unknown, BELOW, locus, rule(lower))
             .below_own(lower.now, lower.usual.median)
             .saying(said);
         ledger.find(with_files(found, &lower.part, taken, "a typical part"));
@@ -406,7 +406,7 @@ fn whole(
         let is_part = group.node.is_some();
         let outcome =
             if is_part || group.domain.is_some() { outcome(lower.usual) } else { Outcome::Unknown };
-        let found = finding(outcome, BELOW, locus, &rule(lower))
+        let found = finding(outcome, BELOW, locus, rule(lower))
             .below_own(lower.now, lower.usual.median)
             .saying(said.clone());
         if let Some(node) = group.node.as_ref().filter(|_| found.outcome == Outcome::Unknown) {
