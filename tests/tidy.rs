@@ -249,6 +249,68 @@ fn no_stage_compares_with_an_expectation_outside_of_its_domain() {
     assert!(TABLES.iter().all(|table| lookup.contains(table)), "the tables are called otherwise");
 }
 
+/// Folders and files that read the text of other programs and of people: tools, drivers,
+/// schedulers, API servers, a Reason that Slurm or a person wrote.
+const READERS: &[&str] = &[
+    "src/facts/",
+    "src/inventory/",
+    "src/measure/",
+    "src/probe/",
+    "src/sources/",
+    // It answers as the tool does whose error it prints.
+    "src/sim/render/",
+    // Reasons in Slurm's own field: ours are taken apart there, Slurm's are told from them.
+    "src/act/reason.rs",
+    "src/act/vanished.rs",
+    // `scontrol`, `salloc`, `squeue` and the API server.
+    "src/doctor/scheduler.rs",
+    "src/gate/hold.rs",
+    "src/gate/hold/calls.rs",
+    "src/gate/kubernetes/evict.rs",
+    "src/gate/scontrol.rs",
+];
+
+/// What sentences of this program are kept under.
+const SENTENCES: &[&str] =
+    &["detail", "message", "reason", "rule", "said", "summary", "what", "why"];
+
+/// How a text is taken apart.
+const TAKES_APART: &[&str] =
+    &["contains", "ends_with", "find", "split_once", "starts_with", "strip_prefix", "strip_suffix"];
+
+/// Decisions are made by values: a sentence that this program wrote is never read again.
+#[test]
+fn no_decision_reads_a_sentence_that_the_program_wrote() {
+    let mut broken = Vec::new();
+    for path in files("src", "rs") {
+        let name = name(&path);
+        if READERS.iter().any(|reader| name.starts_with(reader)) {
+            continue;
+        }
+        // A call may stand on a line of its own.
+        let code: String = code(&path).lines().map(str::trim).collect::<Vec<_>>().join("\n");
+        let code = code.replace("\n.", ".");
+        for line in code.lines() {
+            let calls = TAKES_APART.iter().flat_map(|call| {
+                let call = format!(".{call}(");
+                line.match_indices(&call).map(|(at, _)| at).collect::<Vec<_>>()
+            });
+            let of = |at: usize| {
+                let receiver = line[..at]
+                    .trim_end_matches(".to_string()")
+                    .trim_end_matches(".as_str()")
+                    .trim_end_matches(".trim()");
+                let start = receiver.rfind(|c: char| !c.is_alphanumeric() && c != '_');
+                receiver[start.map_or(0, |at| at + 1)..].to_owned()
+            };
+            if calls.map(of).any(|word| SENTENCES.contains(&word.as_str())) {
+                broken.push(format!("{name}: {line}"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "give the producer a typed value:\n{}", broken.join("\n"));
+}
+
 #[test]
 fn the_simulator_answers_and_never_judges() {
     let mut wrong = Vec::new();

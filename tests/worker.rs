@@ -512,7 +512,7 @@ fn a_server_is_ready_when_its_port_is_served() {
     }
     // Another server at this port would not be the one that listens.
     let came = worker.run(&Order { ready: waiting, ..order(2, &["sleep", "300"]) });
-    let Ending::NotStarted { why } = came.done.ending else { panic!("{:?}", came.done) };
+    let Ending::NotStarted { why, .. } = came.done.ending else { panic!("{:?}", came.done) };
     assert!(why.contains("served by somebody else"), "{why}");
 }
 

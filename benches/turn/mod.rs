@@ -20,6 +20,7 @@ use fabricgate::model::claims::ClaimedDomain;
 use fabricgate::model::claims::Claims;
 use fabricgate::model::finding_class::FindingClass;
 use fabricgate::model::id::NodeName;
+use fabricgate::model::rule::FindingRule;
 use fabricgate::model::verdict::Finding;
 use fabricgate::model::verdict::Locus;
 use fabricgate::model::verdict::LocusKind;
@@ -67,7 +68,8 @@ pub(crate) fn timed(
         ratio_to_own: None,
         confirmed: true,
         detectable: None,
-        rule: "bench".to_owned(),
+        from_first_reading: false,
+        rule: FindingRule::read("bench"),
         summary: "made up".to_owned(),
         evidence: Vec::new(),
     };

@@ -42,6 +42,7 @@ fn verdicts(nodes: &[(&str, Outcome)]) -> Verdicts {
         domain: Some("block01".into()),
         outcome: *outcome,
         reason: String::new(),
+        kept_by: None,
         detectable: Some(0.012),
         detectable_together: None,
         fabric_detectable: None,

@@ -260,6 +260,7 @@ pub(super) fn reached(node: &NodeName, fleet: &Claims, met: &Met<'_>) -> Option<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::rule::FindingRule;
     use crate::model::said::Group;
     use crate::model::verdict::Evidence;
     use crate::model::verdict::Locus;
@@ -287,7 +288,8 @@ mod tests {
             ratio: None,
             confirmed,
             detectable: None,
-            rule: String::new(),
+            from_first_reading: false,
+            rule: FindingRule::default(),
             summary: String::new(),
             evidence: files.iter().map(evidence).collect(),
         }

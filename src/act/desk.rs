@@ -47,18 +47,27 @@ pub(super) struct Refusal {
     pub budget: bool,
     /// It would be done, where another run said the same.
     pub again: Option<Again>,
+    /// No second measurement has confirmed it.
+    pub unconfirmed: bool,
 }
 
 impl Refusal {
     /// For a freeze or a budget.
     fn of_budget(why: String) -> Self {
-        Self { why, budget: true, again: None }
+        Self { budget: true, ..Self::from(why) }
+    }
+}
+
+impl Refusal {
+    /// No second measurement has confirmed it.
+    fn unconfirmed(why: String) -> Self {
+        Self { unconfirmed: true, ..Self::from(why) }
     }
 }
 
 impl From<String> for Refusal {
     fn from(why: String) -> Self {
-        Self { why, budget: false, again: None }
+        Self { why, budget: false, again: None, unconfirmed: false }
     }
 }
 
@@ -165,7 +174,7 @@ impl<'a> Desk<'a> {
             && let Some((why, again)) =
                 again::awaited(self.situation, self.policy, live, &findings, &suspect.findings)
         {
-            return Err(Refusal { why, budget: false, again: Some(again) });
+            return Err(Refusal { again: Some(again), ..Refusal::from(why) });
         }
         let (device, why) = self.device(suspect, kind, &findings, live)?;
         let because = because.into_iter().chain(why).reduce(|all, why| format!("{all}; {why}"));
@@ -254,26 +263,27 @@ impl<'a> Desk<'a> {
     }
 
     /// The findings about a suspect that may act.
-    fn acting<'f>(&self, suspect: &Suspect<'f>) -> Result<Vec<&'f Finding>, String> {
+    fn acting<'f>(&self, suspect: &Suspect<'f>) -> Result<Vec<&'f Finding>, Refusal> {
         let is_shown = |f: &&Finding| !self.policy.shadow.contains(&f.class);
         let open: Vec<&Finding> = suspect.findings.iter().copied().filter(is_shown).collect();
         let Some(worst) = open.first() else {
             let class = &suspect.findings[0].class;
-            return Err(format!("the policy only shows findings of this class ({class})"));
+            return Err(format!("the policy only shows findings of this class ({class})").into());
         };
         if self.situation.live.is_some() && self.policy.confirmed {
             let sure = classes::sure(&open);
             if sure.is_empty() {
-                return Err(format!(
+                return Err(Refusal::unconfirmed(format!(
                     "suspect, not confirmed by a second, independent measurement: {}",
                     worst.class
-                ));
+                )));
             }
             return Ok(sure);
         }
         let is_confirmed = open.iter().any(|f| f.confirmed);
         if self.situation.live.is_none() && !is_confirmed && !self.policy.propose_unconfirmed {
-            return Err("not confirmed by a second, independent measurement".to_owned());
+            let why = "not confirmed by a second, independent measurement";
+            return Err(Refusal::unconfirmed(why.to_owned()));
         }
         Ok(open)
     }

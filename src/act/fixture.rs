@@ -28,6 +28,7 @@ use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::kubernetes_node::Taint;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
+use crate::model::rule::FindingRule;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -83,6 +84,7 @@ impl World {
             domain: fleet.domain_of(node).map(|d| d.name.clone()),
             outcome: Outcome::Pass,
             reason: String::new(),
+            kept_by: None,
             detectable: None,
             detectable_together: None,
             fabric_detectable: None,
@@ -279,7 +281,8 @@ pub(super) fn finding(node: &str, class: &str, outcome: Outcome, ratio: f64) -> 
     Finding {
         ratio: Some(ratio),
         confirmed: true,
-        rule: "r".to_owned(),
+        from_first_reading: false,
+        rule: FindingRule::read("r"),
         summary: "too slow".to_owned(),
         ..Finding::new(format!("{class}-{node}"), outcome, FindingClass::from_name(class), locus)
     }

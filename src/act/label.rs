@@ -70,7 +70,7 @@ pub fn reason(class: &str) -> String {
         reason.push_str(rest);
     }
     reason.truncate(LONGEST_REASON);
-    if reason.starts_with(|c: char| c.is_ascii_alphabetic()) {
+    if reason.bytes().next().is_some_and(|first| first.is_ascii_alphabetic()) {
         reason
     } else {
         format!("Class{reason}")

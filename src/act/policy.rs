@@ -332,8 +332,9 @@ pub fn propose(situation: &Situation<'_>, policy: &Policy) -> ActionPlan {
     for suspect in &suspects {
         match desk.decide(suspect) {
             Ok(action) => actions.push(action),
-            Err(Refusal { why, budget, again }) => {
-                withheld.push(Withheld { what: suspect.node.to_string(), why, budget, again });
+            Err(Refusal { why, budget, again, unconfirmed }) => {
+                let what = suspect.node.to_string();
+                withheld.push(Withheld { what, why, budget, again, unconfirmed });
             }
         }
     }

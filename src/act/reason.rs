@@ -58,6 +58,11 @@ pub fn write(run: &str, class: &str, epoch: u64) -> String {
     format!("{PREFIX}{class}:{run} e{epoch}")
 }
 
+/// Whether a text begins as our reasons do.
+pub fn is_ours(text: &str) -> bool {
+    text.starts_with(PREFIX)
+}
+
 /// Takes a reason apart; `None` where it is not ours.
 pub fn read(reason: &str) -> Option<OwnReason> {
     let rest = reason.strip_prefix(PREFIX)?;

@@ -148,6 +148,7 @@ fn verdict(node: &str, outcome: Outcome) -> NodeVerdict {
         domain: None,
         outcome,
         reason: "as measured".to_owned(),
+        kept_by: None,
         detectable: None,
         detectable_together: None,
         fabric_detectable: None,

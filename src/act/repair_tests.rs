@@ -13,6 +13,7 @@ fn node(outcome: Outcome) -> NodeVerdict {
         domain: None,
         outcome,
         reason: "its reason".to_owned(),
+        kept_by: None,
         detectable: None,
         detectable_together: None,
         fabric_detectable: None,

@@ -21,6 +21,7 @@ use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::model::text::clean;
+use crate::model::throttle::ThrottleReason;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
@@ -29,7 +30,7 @@ use crate::model::verdict::Verdicts;
 /// What the driver calls it when a GPU slows itself down because it is too hot
 /// (`nvmlClocksEventReasonHwThermalSlowdown`). The software's own thermal
 /// slowdown holds a target and is no emergency.
-const TOO_HOT: &str = "hardware thermal slowdown";
+const TOO_HOT: ThrottleReason = ThrottleReason::HardwareThermalSlowdown;
 
 /// Rounds that are held again because nodes were bad or lost in them, at most: beyond
 /// that something takes nodes away one by one, which more rounds do not mend.
@@ -140,7 +141,7 @@ fn hot(recordings: &[Recording]) -> BTreeMap<NodeName, BTreeSet<u32>> {
             };
             let throttled = around.gpus.iter().filter(|gpu| {
                 let state = gpu.under_load.as_ref();
-                state.is_some_and(|state| state.throttled.iter().any(|why| why == TOO_HOT))
+                state.is_some_and(|state| state.throttled.contains(&TOO_HOT))
             });
             if let Some(node) = node {
                 for gpu in throttled {
@@ -224,21 +225,21 @@ impl<'r> Part<'r> {
         while self.of.pop_if(|at| !is_left[*at]).is_some() {}
         self.rank = None;
         let Some(result) = self.of.last().map(|at| &results[*at]) else { return };
-        let Some(why) = not_started(result) else { return };
+        let Some((why, absent)) = not_started(result) else { return };
         let alone = result.nodes.len() == 1;
-        // Of the two ends of a pair the reason begins with the one that is
-        // not there, where that is the other one.
+        // Of the two ends of a pair the absent one is named, where that is the other one.
         let first = result.nodes.first() == Some(node);
-        let named = why.starts_with(&format!("{node} "));
-        let other = result.nodes.iter().any(|it| why.starts_with(&format!("{it} ")));
+        let named = absent == Some(node);
+        let other = absent.is_some_and(|absent| result.nodes.contains(absent));
         self.rank = Some((self.not_started, alone, named, first && !other));
         self.why = why;
     }
 }
 
-fn not_started(result: &RawResult) -> Option<&str> {
+/// Why it was not started, and the node that could not be reached.
+fn not_started(result: &RawResult) -> Option<(&str, Option<&NodeName>)> {
     match &result.ending {
-        Ending::NotStarted { why } => Some(why),
+        Ending::NotStarted { why, node } => Some((why, node.as_ref())),
         _ => None,
     }
 }

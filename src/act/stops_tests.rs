@@ -137,7 +137,10 @@ fn result(step: usize, nodes: &[&str], why: Option<&str>) -> RawResult {
         reading: 0,
         argv: Vec::new(),
         ending: match why {
-            Some(why) => Ending::NotStarted { why: why.to_owned() },
+            Some(why) => {
+                let node = nodes.iter().find(|node| why.starts_with(&format!("{node} ")));
+                Ending::NotStarted { why: why.to_owned(), node: node.map(|node| (*node).into()) }
+            }
             None => Ending::Exited { code: 0 },
         },
         started: String::new(),
@@ -187,8 +190,8 @@ fn lost_one_by_one(results: &[RawResult]) -> BTreeSet<NodeName> {
             }
         }
         let ranks = last.iter().filter_map(|(node, (result, count))| {
-            let why = not_started(result)?;
-            let named = |it: &NodeName| why.starts_with(&format!("{it} "));
+            let (_, absent) = not_started(result)?;
+            let named = |it: &NodeName| absent == Some(it);
             let first = result.nodes.first() == Some(*node) && !result.nodes.iter().any(named);
             Some(((*count, result.nodes.len() == 1, named(node), first), Reverse(*node)))
         });
@@ -224,6 +227,7 @@ fn verdicts(nodes: &[(&str, Outcome)], findings: Vec<Finding>) -> Verdicts {
         domain: Some("d".into()),
         outcome: *outcome,
         reason: "why".to_owned(),
+        kept_by: None,
         detectable: None,
         detectable_together: None,
         fabric_detectable: None,
@@ -276,8 +280,9 @@ fn a_gpu_that_slows_itself_down_by_heat_ends_its_node() {
     use crate::model::probed::Around;
     use crate::model::probed::GpuAround;
     use crate::model::probed::GpuState;
+    use crate::model::throttle::ThrottleReason;
     let around = |why: &str| {
-        let throttled = vec![why.to_owned()];
+        let throttled = vec![ThrottleReason::read(why)];
         let state = GpuState { throttled, ..GpuState::default() };
         let gpu = GpuAround { index: 2, under_load: Some(state), ..GpuAround::default() };
         let mut parsed = crate::measure::read(b"");

@@ -5,6 +5,7 @@ use crate::act::reason;
 use crate::model::claims::ClaimedDomain;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
+use crate::model::rule::FindingRule;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -27,7 +28,8 @@ fn finding(kind: LocusKind, node: &str, outcome: Outcome, ratio: f64) -> Finding
     locus.node = Some(NodeName::from(node));
     Finding {
         ratio: Some(ratio),
-        rule: "r".to_owned(),
+        from_first_reading: false,
+        rule: FindingRule::read("r"),
         summary: "too slow".to_owned(),
         ..Finding::new(format!("id-{node}"), outcome, FindingClass::NvlinkLow, locus)
     }

@@ -24,6 +24,7 @@ pub use jobs::held;
 pub use jobs::needing;
 pub use jobs::release;
 pub use moving::AtOnce;
+pub use moving::NotMoved;
 pub use moving::asked;
 pub use moving::at_once;
 

@@ -206,10 +206,9 @@ fn told(choice: &Choice) -> Vec<String> {
         ),
     }];
     let mut by_why: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (node, why) in &choice.left {
+    for (node, left) in &choice.left {
         // When each was measured is in the record; here the reason is what matters.
-        let why = why.split_once("; ").map_or(why.as_str(), |(_, why)| why);
-        by_why.entry(why).or_default().push(node.as_str());
+        by_why.entry(&left.why).or_default().push(node.as_str());
     }
     for (why, nodes) in by_why {
         lines.push(format!("not {}: {why}", hostlist::fold(nodes)));

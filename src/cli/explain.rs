@@ -107,7 +107,7 @@ fn meant(args: &Args, config: Option<&Path>) -> Result<(PathBuf, Asked), Failure
         return Ok((folder, Asked::Locus(locus.clone())));
     }
     let text = args.run.to_string_lossy();
-    if text.starts_with(reason::PREFIX) && !args.run.exists() {
+    if reason::is_ours(&text) && !args.run.exists() {
         return Ok((folder, Asked::Class(runs::drain(&text)?.class)));
     }
     if folder.exists() {

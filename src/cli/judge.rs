@@ -32,6 +32,7 @@ use crate::model::recording::Recording;
 use crate::model::recording::Scope;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
+use crate::model::subject::UnknownSubject;
 use crate::model::verdict::Outcome;
 use crate::record::acceptance;
 use crate::record::file;
@@ -163,19 +164,26 @@ fn folder(root: &Path, inputs: &mut Inputs) -> Result<(), Failure> {
         let why = format!("cannot be listed: {error}");
         note(&format!("{}: {why}", path.display()));
         inputs.unread = true;
-        inputs.gaps.push(Gap { nodes: Vec::new(), what: path.display().to_string(), why });
+        inputs.gaps.push(Gap {
+            nodes: Vec::new(),
+            what: UnknownSubject::Other(path.display().to_string()),
+            why,
+        });
     }
     for scope in &outputs.empty {
         let (nodes, what) = match scope {
-            Scope::Node(node) => (vec![node.clone()], format!("node {node}")),
-            Scope::Domain(domain) => (Vec::new(), format!("domain {domain}")),
-            Scope::Pair(a, b) => (vec![a.clone(), b.clone()], format!("pair {a} - {b}")),
+            Scope::Node(node) => (vec![node.clone()], UnknownSubject::node(node)),
+            Scope::Domain(domain) => (Vec::new(), UnknownSubject::domain(domain)),
+            Scope::Pair(a, b) => {
+                (vec![a.clone(), b.clone()], UnknownSubject::Other(format!("pair {a} - {b}")))
+            }
         };
         inputs.gaps.push(Gap { nodes, what, why: "its folder holds no output".to_owned() });
     }
     if outputs.files.is_empty() && outputs.unlisted.is_empty() {
         let what = root.display().to_string();
         note(&format!("{what}: holds no outputs, expected {LAYOUT}"));
+        let what = UnknownSubject::Other(what);
         inputs.gaps.push(Gap { nodes: Vec::new(), what, why: "holds no outputs".to_owned() });
     }
     let found = outputs.files.into_iter();
@@ -240,7 +248,7 @@ fn read_all(inputs: &mut Inputs) -> Vec<Recording> {
                 };
                 inputs.gaps.push(Gap {
                     nodes,
-                    what: file,
+                    what: UnknownSubject::Other(file),
                     why: format!("cannot be read: {error}"),
                 });
             }

@@ -40,7 +40,7 @@ pub fn folder(named: &Path, config: Option<&Path>) -> Result<PathBuf, Failure> {
     if text == LATEST {
         return latest(&runs(config)?);
     }
-    if text.starts_with(reason::PREFIX) {
+    if reason::is_ours(text) {
         return of_reason(&drain(text)?, config);
     }
     let is_name = named.components().count() == 1;

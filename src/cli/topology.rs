@@ -210,8 +210,8 @@ fn wanted(asked: &Asked<'_>) -> Result<(Wanted, Vec<Withheld>), Failure> {
             return Err(Failure::Usage(format!("{}: expected NODE=BLOCK", plain(word))));
         };
         let node = NodeName::from(node);
-        withheld.retain(|it| it.what != format!("node {node}"));
+        withheld.retain(|it: &topology::NotMoved| it.node.as_ref() != Some(&node));
         wanted.moves.insert(node, block.to_owned());
     }
-    Ok((wanted, withheld))
+    Ok((wanted, withheld.into_iter().map(|it| it.withheld).collect()))
 }

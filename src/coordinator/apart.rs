@@ -18,6 +18,7 @@ use crate::model::probe::ProbeScope;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
+use crate::model::subject::UnknownSubject;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::Outcome;
@@ -181,8 +182,9 @@ pub(super) fn settle(
             *verdict = (*other).clone();
         }
     }
-    let is_passed = |what: &str| {
-        what.strip_prefix("node ").is_some_and(|node| passes.contains_key(&NodeName::from(node)))
+    let is_passed = |what: &UnknownSubject| match what {
+        UnknownSubject::Node(node) => passes.contains_key(node),
+        _ => false,
     };
     verdicts.unknown.retain(|unknown| !is_passed(&unknown.what));
 }

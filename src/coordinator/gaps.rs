@@ -14,6 +14,7 @@ use crate::model::parsed::Tool;
 use crate::model::raw;
 use crate::model::raw::RawResult;
 use crate::model::recording::Recording;
+use crate::model::subject::UnknownSubject;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
@@ -29,7 +30,7 @@ pub struct Gap {
     /// The nodes that are not wholly measured because of it.
     pub nodes: Vec<NodeName>,
     /// What is not known.
-    pub what: String,
+    pub what: UnknownSubject,
     /// Why not.
     pub why: String,
 }
@@ -50,7 +51,11 @@ pub fn of_run(
     for skipped in plan.skipped.iter().filter(|s| !s.not_applicable) {
         gaps.push(Gap {
             nodes: skipped.nodes.clone(),
-            what: format!("{} on {}", skipped.probe, raw::place(&skipped.nodes)),
+            what: UnknownSubject::Other(format!(
+                "{} on {}",
+                skipped.probe,
+                raw::place(&skipped.nodes)
+            )),
             why: skipped.why.clone(),
         });
     }
@@ -84,6 +89,7 @@ pub fn of_run(
             if 0 < reading {
                 what.push_str(&format!(", reading {}", reading + 1));
             }
+            let what = UnknownSubject::Other(what);
             gaps.push(Gap { nodes: partners.concerned(step), what, why });
         }
     }
@@ -142,7 +148,7 @@ pub fn close(verdicts: &mut Verdicts, claims: &Claims, gaps: &[Gap]) {
     for domain in &claims.domains {
         domain.nodes.iter().for_each(|node| _ = homes.entry(node).or_insert(&domain.name));
     }
-    let mut told: BTreeMap<String, usize> = BTreeMap::new();
+    let mut told: BTreeMap<UnknownSubject, usize> = BTreeMap::new();
     for (at, unknown) in verdicts.unknown.iter().enumerate() {
         told.entry(unknown.what.clone()).or_insert(at);
     }
@@ -182,6 +188,7 @@ fn unmeasured(node: &NodeName, domain: Option<DomainName>) -> NodeVerdict {
         domain,
         outcome,
         reason,
+        kept_by: None,
         detectable: None,
         detectable_together: None,
         fabric_detectable: None,
@@ -213,6 +220,7 @@ mod tests {
                 domain: None,
                 outcome,
                 reason: "as judged".to_owned(),
+                kept_by: None,
                 detectable: None,
                 detectable_together: None,
                 fabric_detectable: None,
@@ -223,7 +231,11 @@ mod tests {
     }
 
     fn gap(node: &str) -> Gap {
-        Gap { nodes: vec![node.into()], what: "x".to_owned(), why: "y".to_owned() }
+        Gap {
+            nodes: vec![node.into()],
+            what: UnknownSubject::Other("x".to_owned()),
+            why: "y".to_owned(),
+        }
     }
 
     #[test]
@@ -298,7 +310,10 @@ mod tests {
         results.push(fixture::result(1, 2, Ending::TimedOut));
         let [gap] =
             of_run(&plan, &results, &[], &verdicts(Outcome::Pass)).try_into().expect("one gap");
-        assert_eq!((gap.what.as_str(), gap.nodes), ("p on n1, reading 3", vec!["n1".into()]));
+        assert_eq!(
+            (gap.what.to_string().as_str(), gap.nodes),
+            ("p on n1, reading 3", vec!["n1".into()])
+        );
         results.pop();
         results.pop();
         let why: Vec<String> = of_run(&plan, &results, &[], &verdicts(Outcome::Pass))

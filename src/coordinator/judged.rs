@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn readings_beyond_the_plan_make_up_for_none_that_is_missing() {
-        let unreached = || Ending::NotStarted { why: "not reached".to_owned() };
+        let unreached = || Ending::not_started("not reached");
         let results = [
             fixture::result(0, 0, WELL),
             fixture::result(0, 1, WELL),

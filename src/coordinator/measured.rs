@@ -157,7 +157,7 @@ mod tests {
     }
 
     fn unreached() -> Ending {
-        Ending::NotStarted { why: "not reached".to_owned() }
+        Ending::not_started("not reached")
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl Stored {
     /// The answer to a reading of a step.
     pub(super) fn answer(&self, step: &Step, reading: u32) -> (RawResult, Outcome) {
         let not_started = |why: String| {
-            let ending = Ending::NotStarted { why: why.clone() };
+            let ending = Ending::not_started(why.clone());
             let result = RawResult { ending, ..blank(step, reading, step.argv.to_vec()) };
             (result, Outcome::not_started(why))
         };
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn a_reading_that_is_not_asked_for_again_answers_no_other_step() {
         let dir = tempfile::tempdir().expect("a folder");
-        let not_tried = || Ending::NotStarted { why: "not tried: reading 1 hung".to_owned() };
+        let not_tried = || Ending::not_started("not tried: reading 1 hung");
         let results = [(0, 0, Ending::TimedOut), (0, 1, not_tried()), (1, 0, WELL), (1, 1, WELL)]
             .map(|(step, reading, ending)| RawResult {
                 stdout: None,
@@ -139,7 +139,7 @@ mod tests {
         let answer = |step, reading| stored.answer(&fixture::step(step), reading).0.ending;
         assert_eq!(answer(0, 0), Ending::TimedOut);
         assert_eq!((answer(1, 0), answer(1, 1)), (WELL, WELL));
-        let Ending::NotStarted { why } = answer(1, 2) else { panic!("there is none") };
+        let Ending::NotStarted { why, .. } = answer(1, 2) else { panic!("there is none") };
         assert_eq!(why, "the stored run has no such reading");
     }
 }

@@ -155,7 +155,7 @@ impl Runner<'_> {
                     if reading < step.readings {
                         let why = format!("not tried: reading {} hung", first + 1);
                         let result = RawResult {
-                            ending: Ending::NotStarted { why: why.clone() },
+                            ending: Ending::not_started(why.clone()),
                             ..step::blank(step, reading, step.argv.to_vec())
                         };
                         went = Went::Through;

@@ -175,8 +175,9 @@ async fn measure(
     let mut peer = None;
     for other in &step.nodes[1..] {
         let worker = reach(fleet, other, stop).await.map_err(|mut outcome| {
-            if let Ending::NotStarted { why } = &mut outcome.ending {
+            if let Ending::NotStarted { why, node } = &mut outcome.ending {
                 *why = format!("{other} {why}");
+                *node = Some(other.clone());
             }
             outcome
         })?;
@@ -211,7 +212,7 @@ async fn measure(
                     {
                         Ending::Partly { why }
                     }
-                    _ => Ending::NotStarted { why },
+                    _ => Ending::not_started(why),
                 };
                 return Err(outcome);
             }

@@ -53,6 +53,8 @@ struct Parts<'w> {
     start: Instant,
     /// What went wrong, in the order in which it did.
     wrong: Vec<(usize, String)>,
+    /// Nodes whose worker took no order.
+    absent: Vec<usize>,
     /// Fewest parts that measure anything.
     least: usize,
     /// Everything is being ended: by a person, or since too few are left.
@@ -109,6 +111,7 @@ pub(super) async fn run(
         board: Board::new(nodes.iter().map(ToString::to_string).collect()),
         start: Instant::now(),
         wrong: Vec::new(),
+        absent: Vec::new(),
         least,
         ending: false,
     };
@@ -124,6 +127,7 @@ pub(super) async fn run(
     }
     for (at, why) in absent {
         parts.wrong.push((at, format!("{} {why}", nodes[at])));
+        parts.absent.push(at);
         let answers = parts.board.leave(at, &why);
         parts.deliver(answers).await;
     }
@@ -310,7 +314,7 @@ impl Parts<'_> {
             .collect();
         let (ending, complaint) = match interrupted {
             true => (Ending::Interrupted, None),
-            false => ending(&outcomes, &self.wrong, self.nodes, self.least),
+            false => ending(&outcomes, (&self.wrong, &self.absent), self.nodes, self.least),
         };
         let mut stdout = Stream::default();
         let mut stderr = Stream::default();
@@ -340,7 +344,7 @@ impl Parts<'_> {
 /// were, and else by the first that went wrong.
 fn ending(
     outcomes: &[Outcome],
-    wrong: &[(usize, String)],
+    (wrong, absent): (&[(usize, String)], &[usize]),
     nodes: &[NodeName],
     least: usize,
 ) -> (Ending, Option<String>) {
@@ -356,7 +360,10 @@ fn ending(
             Ending::Missing { program } => {
                 (Ending::Missing { program: program.clone() }, Some(why.clone()))
             }
-            _ => (Ending::NotStarted { why: why.clone() }, None),
+            _ => {
+                let node = absent.contains(first).then(|| nodes[*first].clone());
+                (Ending::NotStarted { why: why.clone(), node }, None)
+            }
         };
     }
     match &outcomes[*first].ending {
@@ -441,7 +448,7 @@ mod tests {
         let outcomes = [well(), second, well()]
             .map(|ending| Outcome { ending, ..Outcome::not_started(String::new()) });
         let nodes: Vec<NodeName> = ["n1", "n2", "n3"].map(NodeName::from).into();
-        ending(&outcomes, &[(LOST, why)], &nodes, least)
+        ending(&outcomes, (&[(LOST, why)], &[]), &nodes, least)
     }
 
     #[test]
@@ -466,8 +473,8 @@ mod tests {
         let why = || "n2: gone".to_owned();
         let busy = Ending::Busy { why: "gone".to_owned() };
         assert_eq!(ended(busy, 3).0, Ending::Busy { why: why() });
-        let lost = Ending::NotStarted { why: "gone".to_owned() };
-        assert_eq!(ended(lost, 3).0, Ending::NotStarted { why: why() });
+        let lost = Ending::not_started("gone");
+        assert_eq!(ended(lost, 3).0, Ending::not_started(why()));
         let missing = Ending::Missing { program: "x".to_owned() };
         assert_eq!(ended(missing.clone(), 3).0, missing, "so that it is measured otherwise");
         assert_eq!(ended(Ending::Exited { code: 127 }, 2).0, Ending::Exited { code: 127 });

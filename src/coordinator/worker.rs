@@ -169,7 +169,7 @@ impl Outcome {
     /// Nothing ran.
     pub(super) fn not_started(why: String) -> Self {
         Self {
-            ending: Ending::NotStarted { why },
+            ending: Ending::not_started(why),
             duration: 0.0,
             stdout: Stream::default(),
             stderr: Stream::default(),
@@ -320,7 +320,7 @@ impl Running<'_> {
                 Err(_) => {
                     let mut outcome = self.stop().await;
                     let why = format!("did not listen within {} s", limit.as_secs_f64());
-                    outcome.ending = Ending::NotStarted { why };
+                    outcome.ending = Ending::not_started(why);
                     return Err(outcome);
                 }
             }

@@ -314,9 +314,9 @@ fn ended(status: std::io::Result<ExitStatus>) -> Ending {
         Ok(status) => match (status.code(), status.signal()) {
             (Some(code), _) => Ending::Exited { code },
             (None, Some(signal)) => Ending::Signalled { signal },
-            (None, None) => Ending::NotStarted { why: format!("ended strangely: {status}") },
+            (None, None) => Ending::not_started(format!("ended strangely: {status}")),
         },
-        Err(error) => Ending::NotStarted { why: format!("cannot be waited for: {error}") },
+        Err(error) => Ending::not_started(format!("cannot be waited for: {error}")),
     }
 }
 

@@ -6,6 +6,7 @@ use crate::inventory::claims_file;
 use crate::model::cell::Cell;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
+use crate::model::rule::FindingRule;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
 use crate::model::said::Basis;
@@ -53,6 +54,7 @@ pub(super) fn racks() -> Run {
         domain: claims.domain_of(node).map(|it| it.name.clone()),
         outcome: Outcome::Pass,
         reason: "everything measured is as expected".to_owned(),
+        kept_by: None,
         detectable: Some(0.02),
         detectable_together: None,
         fabric_detectable: None,
@@ -118,7 +120,8 @@ pub(super) fn find(
     let locus = Locus { node: Some(node.clone()), gpu, rail, ..Locus::of(kind) };
     run.verdicts.findings.push(Finding {
         confirmed: true,
-        rule: "made up".to_owned(),
+        from_first_reading: false,
+        rule: FindingRule::read("made up"),
         summary: "made up".to_owned(),
         ..Finding::new(format!("fg-{class}-{node}"), outcome, FindingClass::from_name(class), locus)
     });

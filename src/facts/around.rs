@@ -20,7 +20,6 @@ use serde::Serialize;
 
 use super::asking::Asking;
 use super::asking::printable;
-use super::codes;
 use super::library::GpuLibrary;
 use super::library::Number;
 use super::library::Question;
@@ -29,6 +28,7 @@ use super::library::Text;
 use super::link;
 use crate::model::node_facts::Missing;
 use crate::model::probed::GpuState;
+use crate::model::throttle::ThrottleReason;
 
 mod account;
 
@@ -244,7 +244,10 @@ fn state(asking: &mut Asking<'_>) -> GpuState {
         temperature_c: asking.small(Number::Temperature),
         pcie_generation: asking.small(Number::PcieGeneration),
         pcie_width: asking.small(Number::PcieWidth),
-        throttled: asking.number(Number::Throttling).map(codes::throttling).unwrap_or_default(),
+        throttled: asking
+            .number(Number::Throttling)
+            .map(ThrottleReason::of_bits)
+            .unwrap_or_default(),
     }
 }
 

@@ -97,41 +97,9 @@ pub(super) fn recovery_action(number: u64) -> String {
     words.to_owned()
 }
 
-/// That clocks are low because there is nothing to do.
-pub(super) const IDLE: &str = "idle";
-
-/// What holds clocks down (`nvmlClocksEventReason*`, bits).
-pub(super) fn throttling(bits: u64) -> Vec<String> {
-    const REASONS: [(u64, &str); 9] = [
-        (0x1, IDLE),
-        (0x2, "application clocks"),
-        (0x4, "software power cap"),
-        (0x8, "hardware slowdown"),
-        (0x10, "sync boost"),
-        (0x20, "software thermal slowdown"),
-        (0x40, "hardware thermal slowdown"),
-        (0x80, "hardware power brake"),
-        (0x100, "display clocks"),
-    ];
-    let known: u64 = REASONS.iter().map(|(bit, _)| bit).sum();
-    let named = REASONS.iter().filter(|(bit, _)| bits & bit != 0);
-    let mut words: Vec<String> = named.map(|(_, words)| (*words).to_owned()).collect();
-    if bits & !known != 0 {
-        words.push(format!("bits {:#x}", bits & !known));
-    }
-    words
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bits_without_a_name_are_kept() {
-        assert_eq!(throttling(0x24), ["software power cap", "software thermal slowdown"]);
-        assert_eq!(throttling(0x201), ["idle", "bits 0x200"]);
-        assert!(throttling(0).is_empty());
-    }
 
     #[test]
     fn numbers_without_a_name_stay_numbers() {

@@ -29,6 +29,7 @@ use crate::model::gpu_facts::RemappedRows;
 use crate::model::gpu_facts::RetiredPages;
 use crate::model::node_facts::DriverFacts;
 use crate::model::node_facts::Missing;
+use crate::model::throttle::ThrottleReason;
 
 /// More GPUs than a machine has. A place is kept for each that is counted and
 /// silent, so a number that cannot be true is none.
@@ -209,7 +210,7 @@ fn running(asking: &mut Asking<'_>, facts: &mut GpuFacts) {
         limit_default_mw: asking.number(Number::PowerLimitDefault),
     };
     facts.temperature_celsius = asking.number(Number::Temperature);
-    facts.throttled_by = asking.number(Number::Throttling).map(codes::throttling);
+    facts.throttled_by = asking.number(Number::Throttling).map(ThrottleReason::of_bits);
     facts.mig = asking.flag(Number::Mig);
     facts.mig_pending = asking.flag(Number::MigPending);
     facts.persistence = asking.flag(Number::Persistence);
@@ -273,7 +274,7 @@ mod tests {
         assert_eq!(found.uuid.as_deref(), Some("GPU-1"));
         assert_eq!(found.pci_address.as_deref(), Some("0008:06:00.0"));
         assert_eq!(found.architecture.as_deref(), Some("blackwell"));
-        assert_eq!(found.throttled_by, Some(vec!["software power cap".to_owned()]));
+        assert_eq!(found.throttled_by, Some(vec![ThrottleReason::SoftwarePowerCap]));
     }
 
     #[test]

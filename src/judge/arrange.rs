@@ -20,6 +20,7 @@ use crate::model::limits;
 use crate::model::parsed::Parsed;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
+use crate::model::subject::UnknownSubject;
 use crate::model::verdict::Unknown;
 use crate::thresholds::Nics;
 use crate::thresholds::Platform;
@@ -229,7 +230,7 @@ fn domain<'a>(
     let mut doubts = Vec::new();
     if claimed.nodes.is_empty() && across.iter().any(|r| !pair_matrices(r).is_empty()) {
         let why = "its hosts are claimed by several domains, so its pairs measure none of them";
-        doubts.push(Unknown { what: format!("domain {}", claimed.name), why: why.to_owned() });
+        doubts.push(Unknown { what: UnknownSubject::domain(&claimed.name), why: why.to_owned() });
     }
     let set = Set { claimed, own: &mut own, across: &mut across };
     let (platform, foreign) = platform(case, set, &mut doubts);
@@ -318,7 +319,7 @@ fn platform<'a>(
     doubts: &mut Vec<Unknown>,
 ) -> (Option<&'a Platform>, BTreeMap<NodeName, String>) {
     let claimed = set.claimed;
-    let what = format!("domain {}", claimed.name);
+    let what = UnknownSubject::domain(&claimed.name);
     let Some(name) = case.platform.or(claimed.platform.as_deref()) else {
         return (recorded_platform(case, claimed, set.all(), doubts), BTreeMap::new());
     };
@@ -346,7 +347,7 @@ fn recorded_platform<'a>(
     doubts: &mut Vec<Unknown>,
 ) -> Option<&'a Platform> {
     let products = products(recordings);
-    let what = format!("domain {}", claimed.name);
+    let what = UnknownSubject::domain(&claimed.name);
     // No GPU is claimed: there is nothing a platform could be of.
     if claimed.gpus_per_node == Some(0) && products.is_empty() {
         return None;

@@ -26,7 +26,10 @@ use crate::model::finding_class::FindingClass;
 use crate::model::gpu_facts::names_no_fabric;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::rule::FindingRule;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
+use crate::model::subject::UnknownSubject;
 use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -36,7 +39,10 @@ use crate::thresholds::Conditions;
 use crate::thresholds::Platform;
 
 /// The rule behind all that is said of one clique.
-const RULE: &str = "clique: all nodes of a domain share one ClusterUUID and CliqueId";
+const RULE: FindingRule = FindingRule::fixed(
+    RuleKind::Clique,
+    "all nodes of a domain share one ClusterUUID and CliqueId",
+);
 
 /// The cliques that nodes of one domain show, with node and file.
 type Shown<'d> = BTreeMap<String, Vec<(&'d NodeName, &'d str)>>;
@@ -78,7 +84,8 @@ fn shown<'d>(domain: &'d Domain<'_>, ledger: &mut Ledger) -> Shown<'d> {
                         "the GPUs of {node} are in several cliques: {}",
                         several.join(", ")
                     );
-                    let rule = "clique: all GPUs of a node share one ClusterUUID and CliqueId";
+                    let rule = RuleKind::Clique
+                        .with("all GPUs of a node share one ClusterUUID and CliqueId");
                     let found = finding(
                         Outcome::Failed,
                         FindingClass::CliqueMixed,
@@ -250,7 +257,9 @@ fn unmeasured(a: &Domain<'_>, b: &Domain<'_>, clique: &str) -> Finding {
         "{a} and {b} are claimed apart and both show clique {clique}, and nothing was measured between them: one \
          domain in two claims, or a clique that two fabrics share; a copy between one node of each would tell"
     );
-    let rule = "clique: one ClusterUUID and CliqueId are one domain, which only a copy between its nodes shows";
+    let rule = RuleKind::Clique.with(
+        "one ClusterUUID and CliqueId are one domain, which only a copy between its nodes shows",
+    );
     finding(Outcome::Unknown, FindingClass::CliqueShared, locus, rule).saying(said)
 }
 
@@ -284,7 +293,9 @@ fn pair(
             (
                 Outcome::Unknown,
                 FindingClass::ClaimedApart,
-                "membership: copies between domains that are claimed apart read below 30 % of NVLink speed",
+                RuleKind::Membership.with(
+                    "copies between domains that are claimed apart read below 30 % of NVLink speed",
+                ),
                 said,
             )
         }
@@ -296,7 +307,8 @@ fn pair(
             (
                 Outcome::Failed,
                 FindingClass::MergedCliques,
-                "clique: nodes of one ClusterUUID and CliqueId reach each other at NVLink speed",
+                RuleKind::Clique
+                    .with("nodes of one ClusterUUID and CliqueId reach each other at NVLink speed"),
                 said,
             )
         }
@@ -358,8 +370,7 @@ fn across<'d>(domains: &'d [Domain<'_>], ledger: &mut Ledger) -> Across<'d> {
             told &= 0 < read;
         }
         if told && holder.nodes.is_empty() {
-            let what = format!("domain {}", holder.name);
-            ledger.is_known(&what);
+            ledger.is_known(&UnknownSubject::domain(&holder.name));
         }
     }
     rates

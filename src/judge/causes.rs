@@ -14,6 +14,7 @@ use super::ledger::Ledger;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::rule::FindingRule;
 use crate::model::verdict::Evidence;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -125,7 +126,7 @@ fn lift_to_domain(domain: &Domain<'_>, class: &FindingClass, ledger: &mut Ledger
         "{} of {all} GPUs of {} show the same: {}; one cause above them, such as a switch",
         alike.len(),
         domain.name,
-        without_gpu(&typical.summary)
+        ledger.shown(typical)
     );
     let lifted = lift(typical, of_domain(kind, &domain.name), said);
     // Whoever shows more than the common cause keeps a finding of its own.
@@ -148,7 +149,7 @@ fn lift_to_node(domain: &Domain<'_>, node: &NodeName, class: &FindingClass, ledg
         return;
     }
     let Some(typical) = most_common(&alike) else { return };
-    let said = format!("all {all} GPUs of {node}: {}", without_gpu(&typical.summary));
+    let said = format!("all {all} GPUs of {node}: {}", ledger.shown(typical));
     let lifted = lift(typical, of_node(&domain.name, node), said);
     ledger.take_of_node(node, here);
     ledger.find(lifted);
@@ -170,13 +171,9 @@ fn most_common<'f>(findings: &[&'f Finding]) -> Option<&'f Finding> {
 }
 
 fn lift(typical: &Finding, locus: Locus, summary: String) -> Finding {
-    let id = finding(typical.outcome, typical.class.clone(), locus.clone(), "").id;
+    let id =
+        finding(typical.outcome, typical.class.clone(), locus.clone(), FindingRule::default()).id;
     Finding { id, locus, summary, ..typical.clone() }
-}
-
-/// A summary of a GPU's state without the name of the GPU.
-fn without_gpu(summary: &str) -> &str {
-    summary.strip_prefix("GPU ").and_then(|s| s.split_once(": ")).map_or(summary, |(_, rest)| rest)
 }
 
 /// A reported state and the bandwidth it explains are one finding: the one in

@@ -25,9 +25,12 @@ use crate::model::finding_class::FindingClass;
 use crate::model::gpu_facts::names_no_fabric;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::rule::FindingRule;
+use crate::model::rule::RuleKind;
 use crate::model::said::Basis;
 use crate::model::said::Belief;
 use crate::model::said::FabricSaid;
+use crate::model::subject::UnknownSubject;
 use crate::model::unit::Unit;
 use crate::model::verdict::Evidence;
 use crate::model::verdict::Finding;
@@ -124,7 +127,8 @@ pub(super) fn judge(
 ) {
     for read in &claims.sources {
         if let Some(problem) = read.unread() {
-            ledger.unknown(format!("what is claimed by {}", read.source), problem.to_string());
+            let what = UnknownSubject::Claims(read.source.to_string());
+            ledger.unknown(what, problem.to_string());
         }
     }
     if claims.disagreements.is_empty() && claims.beliefs.is_empty() && claims.nodes.is_empty() {
@@ -215,7 +219,10 @@ fn some(nodes: &[&NodeName]) -> String {
 /// The labels of a domain against its measured parts.
 fn labels(domain: &Domain<'_>, measured: &Measured, claims: &Claims, ledger: &mut Ledger) {
     /// The rule behind both.
-    const RULE: &str = "clique: the label of a node names the nodes that it reaches at NVLink speed, and no others";
+    const RULE: FindingRule = FindingRule::fixed(
+        RuleKind::Clique,
+        "the label of a node names the nodes that it reaches at NVLink speed, and no others",
+    );
     let mut labelled: BTreeMap<String, Vec<&NodeName>> = BTreeMap::new();
     let mut first: Option<&FabricSaid> = None;
     for node in &domain.nodes {
@@ -343,7 +350,10 @@ fn believed(
     islands: &[(Island<'_>, Fabric)],
     ledger: &mut Ledger,
 ) {
-    const RULE: &str = "belief: as many GPUs reach each other at NVLink speed as a framework takes to be in one domain";
+    const RULE: FindingRule = FindingRule::fixed(
+        RuleKind::Belief,
+        "as many GPUs reach each other at NVLink speed as a framework takes to be in one domain",
+    );
     let Some(ranks) = belief.ranks_per_domain.filter(|ranks| 1 < *ranks) else { return };
     let is_of_job = |node: &&NodeName| of_job.is_empty() || of_job.contains(node);
     let nodes: BTreeSet<&NodeName> = domain.nodes.iter().filter(is_of_job).collect();
@@ -460,10 +470,13 @@ fn settled(
 
 /// A contradiction that no measurement of this run settles.
 fn open(told: &Disagreement, domain: &Domain<'_>, ledger: &mut Ledger) {
-    const RULE: &str = "claims: where sources contradict each other and nothing measured tells who is right, it is not known";
+    const RULE: FindingRule = FindingRule::fixed(
+        RuleKind::Claims,
+        "where sources contradict each other and nothing measured tells who is right, it is not known",
+    );
     let class = FindingClass::Claim(told.class.clone());
     if told.domain.is_none() {
-        ledger.unknown(class.to_string(), told.summary.clone());
+        ledger.unknown(UnknownSubject::Other(class.to_string()), told.summary.clone());
         return;
     }
     let locus = of_domain(LocusKind::Domain, &domain.name);

@@ -26,7 +26,9 @@ use crate::model::measurement::Measurement;
 use crate::model::measurement::Series;
 use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
+use crate::model::subject::UnknownSubject;
 use crate::model::text::percent;
 use crate::model::unit::Unit;
 use crate::model::verdict::Direction;
@@ -317,8 +319,10 @@ impl Ran<'_> {
             "{}: busbw {:.1} GB/s, but NCCL names only {names}: {how}",
             self.what, self.busbw
         );
-        let rule = "path: a collective must run over what the platform has (NCCL INFO: MNNVL across nodes, NVLS \
-                    where the switches reduce)";
+        let rule = RuleKind::Path.with(
+            "a collective must run over what the platform has (NCCL INFO: MNNVL across nodes, NVLS \
+                    where the switches reduce)",
+        );
         let mut found = finding(Outcome::Degraded, class, self.locus(), rule).saying(said);
         (found.measured, found.unit) = (Some(self.busbw), Some(Unit::GigabytesPerSecond));
         let detail = format!("NCCL names {names}");
@@ -372,7 +376,7 @@ impl Ran<'_> {
         );
         match key.node {
             Some(node) => ledger.doubt(node, why),
-            None => ledger.unknown(recording.file.clone(), why),
+            None => ledger.unknown(UnknownSubject::Other(recording.file.clone()), why),
         }
     }
 
@@ -397,10 +401,10 @@ impl Ran<'_> {
                 .share()
                 .map_or("no number".to_owned(), |r| format!("{} of its level", percent(r)))
         );
-        let rule = format!(
-            "second instrument: a collective cannot be faster than its slowest member by more than {}",
+        let rule = RuleKind::SecondInstrument.with(format!(
+            "a collective cannot be faster than its slowest member by more than {}",
             percent(allowed + LINE)
-        );
+        ));
         // A locus names one node or all: other members than that node are in doubt.
         let node = worst.locus.node.clone().filter(|_| key.members.len() < domain.nodes.len());
         let locus = Locus { node: node.clone(), ..of_domain(LocusKind::Instrument, &domain.name) };
@@ -514,8 +518,8 @@ impl Ran<'_> {
             expected.busbw,
             percent(1.0 - ratio)
         );
-        let rule = format!(
-            "collective: more than {} below {:.1} GB/s ({}, {}, {} to {} ranks, at least {} MiB; {})",
+        let rule = RuleKind::Collective.with(format!(
+            "more than {} below {:.1} GB/s ({}, {}, {} to {} ranks, at least {} MiB; {})",
             percent(allowed),
             expected.busbw,
             expected.algorithm,
@@ -524,7 +528,7 @@ impl Ran<'_> {
             expected.max_ranks,
             expected.min_bytes >> 20,
             expected.source
-        );
+        ));
         let found = finding(Outcome::Degraded, class, self.locus(), &rule)
             .numbers(busbw, expected.busbw, Unit::GigabytesPerSecond)
             .saying(said);

@@ -18,6 +18,7 @@ use super::peel;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
 use crate::model::text::percent;
 use crate::model::verdict::Finding;
@@ -46,7 +47,7 @@ pub(super) fn judge(
     for (platform, islands) in platforms {
         let mut levels: BTreeMap<(Option<&DomainName>, Option<&NodeName>), &Finding> =
             BTreeMap::new();
-        for f in ledger.findings().filter(|f| f.rule.starts_with(level::RULE)) {
+        for f in ledger.findings().filter(|f| f.rule.kind == RuleKind::Level) {
             if matches!(f.locus.kind, LocusKind::Node | LocusKind::Plane | LocusKind::Domain) {
                 levels.entry((f.locus.domain.as_ref(), f.locus.node.as_ref())).or_insert(f);
             }
@@ -77,11 +78,11 @@ pub(super) fn judge(
             islands.len(),
             percent(1.0 - middle)
         );
-        let rule = format!(
-            "common cause: at least {} of all {what} of a platform below the expectation by the same share (within {})",
+        let rule = RuleKind::CommonCause.with(format!(
+            "at least {} of all {what} of a platform below the expectation by the same share (within {})",
             percent(NEARLY_ALL),
             percent(ALIKE)
-        );
+        ));
         let locus = Locus { peer: Some(platform.to_owned()), ..Locus::of(LocusKind::Instrument) };
         let found = finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule).saying(said);
         let mut found = found.numbers_of(typical);

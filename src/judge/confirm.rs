@@ -29,6 +29,8 @@ use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::recording::CONFIRM_STAGE;
 use crate::model::recording::Recording;
+use crate::model::rule::FindingRule;
+use crate::model::rule::RuleKind;
 use crate::model::text::percent;
 use crate::model::verdict::Evidence;
 use crate::model::verdict::Finding;
@@ -302,11 +304,11 @@ fn by_end<T: Clone>(told: Vec<T>, finding: impl Fn(&T) -> &Finding) -> BTreeMap<
 }
 
 /// What becomes of a finding that was looked at again and not seen.
-fn not_confirmed(partners: usize) -> String {
+fn not_confirmed(partners: usize) -> FindingRule {
     match partners {
         // Inside a node the second look has no other node in it.
-        0 => "not confirmed by a second measurement".to_owned(),
-        partners => format!("not confirmed by {partners} partners"),
+        0 => RuleKind::NotConfirmed.with("a second measurement"),
+        partners => RuleKind::NotConfirmed.with(format!("{partners} partners")),
     }
 }
 
@@ -337,20 +339,23 @@ fn verdict(
     let worst = against.filter(|f| Outcome::Unknown < f.outcome);
     let worst = worst.reduce(|worst, next| if worst.outcome < next.outcome { next } else { worst });
     // A doubt of another kind stands, whatever became of the pair.
-    let rested = |f: &&Finding| before.reason == nodes::but(&f.summary);
+    let rested = |f: &&Finding| before.kept_by.as_ref() == Some(&f.id);
     if let Some(worst) = worst {
         verdict.outcome = worst.outcome;
         if before.outcome != worst.outcome || fell.is_some() {
             verdict.reason = format!("{}: {}", worst.class, worst.summary);
+            verdict.kept_by = None;
         }
     } else if let Some((finding, partners)) =
         fell.filter(|(f, _)| Outcome::Unknown < before.outcome || rested(f))
     {
         verdict.outcome = Outcome::Unknown;
         verdict.reason = format!("{}: {}", not_confirmed(*partners), finding.summary);
+        verdict.kept_by = None;
     } else if resolved.iter().any(rested) {
         let touching =
             about.iter().find(|f| nodes::touches(f, before.domain.as_ref(), &before.node));
+        verdict.kept_by = touching.map(|finding| finding.id.clone());
         (verdict.outcome, verdict.reason) = match touching {
             Some(finding) => (Outcome::Unknown, nodes::but(&finding.summary)),
             None => (Outcome::Pass, nodes::AS_EXPECTED.to_owned()),
@@ -368,7 +373,7 @@ fn of_unreached(
     looks: &Looks,
 ) -> Option<NodeVerdict> {
     let finding =
-        resolved.iter().find(|f| is_unreached(f) && before.reason == nodes::but(&f.summary))?;
+        resolved.iter().find(|f| is_unreached(f) && before.kept_by.as_ref() == Some(&f.id))?;
     if about.iter().any(|f| nodes::accuses(f, &before.node)) {
         return None;
     }
@@ -380,8 +385,8 @@ fn of_unreached(
 fn cut_again(kept: &mut Finding, partners: usize) {
     kept.outcome = Outcome::Failed;
     kept.confirmed = true;
-    "path: no connection in two measurements, and each end had others in the second"
-        .clone_into(&mut kept.rule);
+    kept.rule = RuleKind::Path
+        .with("no connection in two measurements, and each end had others in the second");
     kept.summary = format!(
         "{}; later they had none again, and both reached {partners} other partners",
         kept.summary
@@ -459,8 +464,8 @@ fn low_ends(
         let rail = pair.locus.rail.clone();
         let locus =
             Locus { domain, node: Some(node.clone()), rail, ..Locus::of(LocusKind::Rail) };
-        let rule = "endpoint: the median over partners that are not suspected lies as far below the level of the \
-                    first measurement as the path did that raised the suspicion";
+        let rule = RuleKind::Endpoint.with("the median over partners that are not suspected lies as far below the level of the \
+                    first measurement as the path did that raised the suspicion");
         let end = finding(pair.outcome, FindingClass::NicLow, locus, rule);
         let end = Finding { ratio_to_peers: pair.share(), ..end };
         let Reread::Low(read) = again.read(&end, true) else { return None };

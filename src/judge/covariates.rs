@@ -21,6 +21,7 @@ use crate::model::claims::Claims;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
 use crate::model::text::percent;
 use crate::model::verdict::Direction;
@@ -276,11 +277,11 @@ fn take_back(
         ledger.notes.push(format!("{said}; they reach what {platform} must deliver"));
         return;
     }
-    let rule = format!(
-        "common cause: one property of nodes explains at least {} of the variance, and its groups are low as a whole \
+    let rule = RuleKind::CommonCause.with(format!(
+        "one property of nodes explains at least {} of the variance, and its groups are low as a whole \
          or not at all",
         percent(EXPLAINED)
-    );
+    ));
     let peer = Some(format!("{what} {values}"));
     let locus = Locus { peer, ..Locus::of(LocusKind::Instrument) };
     let mut found = finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule)

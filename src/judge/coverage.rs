@@ -24,6 +24,8 @@ use crate::model::measurement::Measurement;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
+use crate::model::rule::RuleKind;
+use crate::model::subject::UnknownSubject;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
 use crate::thresholds::Platform;
@@ -32,7 +34,7 @@ use crate::thresholds::Platform;
 pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
     let by_network = domain.nodes.iter().any(|node| ledger.compared.contains_key(node));
     if domain.own.is_empty() && domain.across.is_empty() && !by_network {
-        ledger.unknown(format!("domain {}", domain.name), "nothing was measured");
+        ledger.unknown(UnknownSubject::domain(&domain.name), "nothing was measured");
     }
     crossed(domain, ledger);
     for node in &domain.nodes {
@@ -75,7 +77,7 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
     // Where no node is left to it, each is claimed by another domain.
     for node in strangers(domain).into_iter().filter(|_| !domain.nodes.is_empty()) {
         ledger.unknown(
-            format!("node {node}"),
+            UnknownSubject::Node(node),
             format!("it took part in a run across {}, which does not claim it", domain.name),
         );
     }
@@ -188,7 +190,8 @@ fn count_gpus(domain: &Domain<'_>, node: &NodeName, must: u32, ledger: &mut Ledg
         let Some(has) = gpus_shown(recording) else { continue };
         if has < must {
             let said = format!("{node} shows {has} GPUs of {must}");
-            let rule = "inventory: a complete output lists fewer GPUs than the node must have";
+            let rule = RuleKind::Inventory
+                .with("a complete output lists fewer GPUs than the node must have");
             let found = finding(
                 Outcome::Failed,
                 FindingClass::GpuMissing,
@@ -291,7 +294,7 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger:
         let blank = pairs.filter(|(s, d)| !read[s * n + d]).count();
         if 0 < blank {
             let why = format!("{blank} of its {all} ordered pairs of GPUs were not measured");
-            ledger.unknown(format!("domain {}", island.domain), why);
+            ledger.unknown(UnknownSubject::domain(&island.domain), why);
         }
     }
     let members = left.iter().filter(|l| **l).count();
@@ -390,5 +393,5 @@ fn never_met(
         nodes_of(set).into_iter().for_each(|node| ledger.doubt(node, why.clone()));
         set.iter().for_each(|gpu| left[*gpu] = false);
     }
-    ledger.unknown(format!("domain {}", island.domain), why);
+    ledger.unknown(UnknownSubject::domain(&island.domain), why);
 }

@@ -18,6 +18,7 @@ use super::peel::Shown;
 use super::peel::Statistic;
 use crate::model::finding_class::FindingClass;
 use crate::model::parsed::Tool;
+use crate::model::rule::RuleKind;
 use crate::model::text::percent;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
@@ -100,8 +101,8 @@ pub(super) fn finding_of(island: &Island<'_>, gpu: usize, dispute: &Dispute) -> 
         dispute.fine.0.as_str(),
         percent(dispute.fine.1),
     );
-    let rule =
-        "second tool: a GPU is low only where no other tool reads the same direction as expected";
+    let rule = RuleKind::SecondTool
+        .with("a GPU is low only where no other tool reads the same direction as expected");
     let found = finding(
         Outcome::Unknown,
         FindingClass::MatrixContradicted,

@@ -27,7 +27,10 @@ use super::severed;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::parsed::Tool;
+use crate::model::rule::FindingRule;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
+use crate::model::subject::UnknownSubject;
 use crate::model::text::percent;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
@@ -44,7 +47,7 @@ const MOST_DIPS: f64 = 0.01;
 #[derive(Debug)]
 pub(super) struct Fabric {
     pub(super) findings: Vec<Finding>,
-    pub(super) unknown: Vec<(String, String)>,
+    pub(super) unknown: Vec<(UnknownSubject, String)>,
     pub(super) notes: Vec<String>,
     /// Directed readings, the level of each run taken out.
     pub(super) directed: Vec<PairReading>,
@@ -119,7 +122,7 @@ pub(super) fn judge(island: &Island<'_>, fleet: &level::Fleet) -> Fabric {
     let told = (&mut out.notes, &mut doubts);
     out.level = level::judge(island, &out.peeled, &out.both_ways, fleet, &mut out.findings, told);
     for node in island.nodes().keys() {
-        out.unknown.extend(doubts.iter().map(|why| (format!("node {node}"), why.clone())));
+        out.unknown.extend(doubts.iter().map(|why| (UnknownSubject::node(node), why.clone())));
     }
     low_pairs(island, &mut out);
     out
@@ -167,7 +170,13 @@ fn blamed(island: &Island<'_>, out: &mut Fabric) {
                 let found = tray(island, peeled, &here, both_ways);
                 let locus = Locus { kind: LocusKind::Tray, ..of_node(&island.domain, node) };
                 let found = Finding {
-                    id: finding(found.outcome, found.class.clone(), locus.clone(), "").id,
+                    id: finding(
+                        found.outcome,
+                        found.class.clone(),
+                        locus.clone(),
+                        FindingRule::default(),
+                    )
+                    .id,
                     locus,
                     ..found
                 };
@@ -180,7 +189,7 @@ fn blamed(island: &Island<'_>, out: &mut Fabric) {
                         let why = "; this tool does not warm up: rows measured first can be that much lower, a \
                                    second run or another tool would tell";
                         let why = format!("{}{why}", found.summary);
-                        out.unknown.push((format!("node {}", island.gpus[*gpu].node), why));
+                        out.unknown.push((UnknownSubject::node(&island.gpus[*gpu].node), why));
                     } else {
                         let own = (peeled, out.directed.as_slice());
                         let others = alone(island, own, &[*gpu], both_ways);
@@ -234,11 +243,11 @@ fn told(
     node: &NodeName,
     found: Finding,
     others: &BTreeSet<NodeName>,
-    (findings, unknown): (&mut Vec<Finding>, &mut Vec<(String, String)>),
+    (findings, unknown): (&mut Vec<Finding>, &mut Vec<(UnknownSubject, String)>),
 ) {
     let found = if others.is_empty() { found } else { senders::shared(found, others) };
     if found.outcome == Outcome::Unknown {
-        unknown.push((format!("node {node}"), found.summary.clone()));
+        unknown.push((UnknownSubject::node(node), found.summary.clone()));
     }
     findings.push(found);
 }
@@ -267,7 +276,7 @@ fn disturbed_runs(island: &Island<'_>, runs: &[RunLevel], out: &mut Fabric) {
 fn disputed(island: &Island<'_>, disputes: &BTreeMap<usize, Dispute>, out: &mut Fabric) {
     for (gpu, dispute) in disputes {
         let found = disputes::finding_of(island, *gpu, dispute);
-        let node = format!("node {}", island.gpus[*gpu].node);
+        let node = UnknownSubject::node(&island.gpus[*gpu].node);
         out.unknown.push((node, found.summary.clone()));
         out.findings.push(found);
     }
@@ -284,7 +293,7 @@ fn unclear(island: &Island<'_>, out: &mut Fabric) {
             "GPU {id} is low with each of its partners, and fewer than two of them are as expected: either side \
              may be slow; the same test with other partners would tell"
         );
-        out.unknown.push((format!("node {}", id.node), why));
+        out.unknown.push((UnknownSubject::node(&id.node), why));
     }
 }
 
@@ -344,13 +353,13 @@ fn gpu_finding(island: &Island<'_>, peeled: &Peeled, gpu: usize, both_ways: bool
         Some(_) => "what it receives",
         None => "its row and column",
     };
-    let rule = format!(
-        "endpoint: the median over {} partners that are not blamed lies more than max({}, 5 robust standard errors) \
+    let rule = RuleKind::Endpoint.with(format!(
+        "the median over {} partners that are not blamed lies more than max({}, 5 robust standard errors) \
          below the level of its own {}",
         blame.partners,
         percent(peel::LINE),
         if island.node.is_some() { "node" } else { "domain" },
-    );
+    ));
     let quantised = quantised(island, blame.ratio)
         .map_or(String::new(), |links| format!(", as with {links} lost"));
     let said = format!(
@@ -478,7 +487,7 @@ fn low_pairs(island: &Island<'_>, out: &mut Fabric) {
             "{said}; that is more than healthy noise shows and no single part explains it: three readings \
                      of every pair would tell"
         );
-        out.unknown.push((format!("domain {}", island.domain), why));
+        out.unknown.push((UnknownSubject::domain(&island.domain), why));
     } else {
         out.notes.push(format!(
             "{said}; readings dip by chance about once in 200, a second sweep would tell"
@@ -496,7 +505,7 @@ fn doubted(island: &Island<'_>, peeled: &Peeled, pair: &LowPair) -> Finding {
          a slow pair or dips, {count} readings do not tell; reading this pair again would",
         percent(1.0 - pair.ratio)
     );
-    Finding { outcome: Outcome::Unknown, rule: peel::DOUBT.to_owned(), summary: said, ..found }
+    Finding { outcome: Outcome::Unknown, rule: peel::DOUBT, summary: said, ..found }
 }
 
 fn pair_finding(island: &Island<'_>, peeled: &Peeled, pair: &LowPair) -> Finding {
@@ -505,11 +514,11 @@ fn pair_finding(island: &Island<'_>, peeled: &Peeled, pair: &LowPair) -> Finding
     locus.kind = LocusKind::Pair;
     locus.peer = Some(dst.to_string());
     locus.direction = (!pair.both_ways).then_some(Direction::Tx);
-    let rule = format!(
-        "pair: all {} readings lie below the level by more than the noise of all cells allows, and agree or are too \
+    let rule = RuleKind::Pair.with(format!(
+        "all {} readings lie below the level by more than the noise of all cells allows, and agree or are too \
          many or too deep for dips, while both ends are fine with everybody else",
         pair.readings
-    );
+    ));
     let between = |r: &&PairReading| (r.src, r.dst) == (pair.src, pair.dst);
     let group =
         island.directed.iter().chain(&island.both_ways).find(between).map_or(0, |r| r.group);

@@ -9,6 +9,7 @@ use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
+use crate::model::rule::FindingRule;
 use crate::model::unit::Unit;
 use crate::model::verdict::Evidence;
 use crate::model::verdict::Finding;
@@ -18,8 +19,13 @@ use crate::model::verdict::Outcome;
 
 /// A finding with nothing measured yet. Offline there is no second look, so
 /// it is not confirmed.
-pub(super) fn finding(outcome: Outcome, class: FindingClass, locus: Locus, rule: &str) -> Finding {
-    Finding { rule: rule.to_owned(), ..Finding::new(id(&class, &locus), outcome, class, locus) }
+pub(super) fn finding(
+    outcome: Outcome,
+    class: FindingClass,
+    locus: Locus,
+    rule: impl Into<FindingRule>,
+) -> Finding {
+    Finding { rule: rule.into(), ..Finding::new(id(&class, &locus), outcome, class, locus) }
 }
 
 /// The same for the same class and locus, so that runs can be compared.

@@ -16,6 +16,7 @@ use super::testcase::Shape;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::GpuId;
 use crate::model::measurement::Measurement;
+use crate::model::rule::RuleKind;
 use crate::model::unit::Unit;
 use crate::model::verdict::Locus;
 use crate::model::verdict::Outcome;
@@ -108,7 +109,7 @@ fn below(
         _ => FindingClass::NvlinkLow,
     };
     let locus = Locus { direction, ..of_gpu(&domain.name, gpu) };
-    let rule = format!("floor: below {floor:.1} GB/s ({})", expectation.source);
+    let rule = RuleKind::Floor.with(format!("below {floor:.1} GB/s ({})", expectation.source));
     let found = finding(Outcome::Degraded, class, locus, &rule)
         .numbers(best.value, level, Unit::GigabytesPerSecond)
         .saying(said)

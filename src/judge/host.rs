@@ -21,6 +21,8 @@ use crate::model::finding_class::FindingClass;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::measurement::Measurement;
+use crate::model::rule::FindingRule;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
 use crate::model::text::percent;
 use crate::model::verdict::Direction;
@@ -266,7 +268,8 @@ fn judge_test(
         let readings = found.iter().map(|l| l.readings).sum();
         let worst = found.into_iter().map(|l| l.finding);
         let mut worst = worst.min_by(|a, b| ratio(a).total_cmp(&ratio(b))).expect("all are low");
-        let id = finding(worst.outcome, worst.class.clone(), locus.clone(), "").id;
+        let id =
+            finding(worst.outcome, worst.class.clone(), locus.clone(), FindingRule::default()).id;
         worst.summary = format!(
             "all {all} GPUs of {}: {testcase} is low, at worst {:.1} of {:.1} GB/s: look at the host, not at a GPU",
             one.gpu.node,
@@ -298,13 +301,15 @@ fn low(
     let below_floor = expectation.and_then(|e| e.floor).filter(|f| copy.value < *f);
     let value = expected.map(|(value, _)| value);
     let (held, rule) = if let Some(level) = below_peers {
-        let rule = format!("host copy: more than {} below the median of its peers", percent(line));
+        let rule = RuleKind::HostCopy
+            .with(format!("more than {} below the median of its peers", percent(line)));
         (Reference::Peers { level, expected: value }, rule)
     } else if let Some(value) = below_expected {
-        let rule = format!("host copy: more than {} below the expectation", percent(allowed));
+        let rule = RuleKind::HostCopy
+            .with(format!("more than {} below the expectation", percent(allowed)));
         (Reference::Expected(value), rule)
     } else if let Some(floor) = below_floor {
-        let rule = format!("host copy: below the floor of {floor:.1} GB/s");
+        let rule = RuleKind::HostCopy.with(format!("below the floor of {floor:.1} GB/s"));
         (Reference::Expected(value.unwrap_or(floor)), rule)
     } else {
         return None;
@@ -360,7 +365,8 @@ fn merge_directions(low: Vec<Low>) -> Vec<Low> {
         let worst =
             [&low.finding, &twin.finding].into_iter().min_by(|a, b| ratio(a).total_cmp(&ratio(b)));
         let worst = worst.expect("one of two").clone();
-        let id = finding(worst.outcome, worst.class.clone(), both.clone(), "").id;
+        let id =
+            finding(worst.outcome, worst.class.clone(), both.clone(), FindingRule::default()).id;
         let summary = format!("{} (both directions are low)", worst.summary);
         twin.finding = Finding { id, locus: both, evidence, summary, ..worst };
         twin.readings += low.readings;

@@ -14,6 +14,7 @@ use super::rails::ordered;
 use crate::model::claims::Claims;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
 use crate::model::text::percent;
 use crate::model::verdict::Finding;
@@ -148,10 +149,10 @@ pub(super) fn judge(rail: &Rail<'_>, claims: &Claims, levels: &[f64]) -> Shared 
         let name = if spine { others.join(",") } else { claimed.name.clone() };
         let locus =
             Locus { leaf: Some(name), peer, rail: rail.name.clone(), ..Locus::of(LocusKind::Leaf) };
-        let rule = format!(
-            "leaf: the median between every two leaves lies more than {} below the level inside leaves",
+        let rule = RuleKind::Leaf.with(format!(
+            "the median between every two leaves lies more than {} below the level inside leaves",
             percent(LINE)
-        );
+        ));
         let mut found =
             finding(Outcome::Degraded, FindingClass::LeafLow, locus, &rule).saying(said.clone());
         let crossing = rail.files.iter().filter(|((a, b), _)| {

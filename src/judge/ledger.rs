@@ -11,7 +11,9 @@ use super::again::Levels;
 use super::peel;
 use crate::model::hostlist;
 use crate::model::id::DomainName;
+use crate::model::id::GpuId;
 use crate::model::id::NodeName;
+use crate::model::subject::UnknownSubject;
 use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -26,6 +28,8 @@ pub(super) struct Ledger {
     found: Vec<Option<Finding>>,
     /// Where each is, by id.
     places: BTreeMap<String, usize>,
+    /// What the GPU of a finding shows, without the name of the GPU, by id.
+    shown: BTreeMap<String, String>,
     named: Named,
     /// In the order they were told.
     pub(super) unknown: Vec<Unknown>,
@@ -83,10 +87,27 @@ impl Ledger {
     ///
     /// A finding that blames a part with a number that is as expected is never emitted:
     /// it becomes unknown here, whichever rule made it.
-    pub(super) fn find(&mut self, mut finding: Finding) {
+    pub(super) fn find(&mut self, finding: Finding) {
+        self.enter(finding, None);
+    }
+
+    /// Adds a finding about one GPU; `shown` is its summary without the name of the GPU.
+    pub(super) fn find_of_gpu(&mut self, gpu: &GpuId, finding: Finding, shown: &str) {
+        let finding = finding.saying(format!("GPU {gpu}: {shown}"));
+        self.enter(finding, Some(shown.to_owned()));
+    }
+
+    /// What the GPU of a finding shows, without the name of the GPU.
+    pub(super) fn shown<'l>(&'l self, finding: &'l Finding) -> &'l str {
+        self.shown.get(&finding.id).unwrap_or(&finding.summary)
+    }
+
+    fn enter(&mut self, mut finding: Finding, mut shown: Option<String>) {
         if contradicts_itself(&finding) {
+            const BLAMES_NOTHING: &str = "; that ratio is as expected, so nothing is blamed";
             finding.outcome = Outcome::Unknown;
-            finding.summary.push_str("; that ratio is as expected, so nothing is blamed");
+            finding.summary.push_str(BLAMES_NOTHING);
+            shown.iter_mut().for_each(|shown| shown.push_str(BLAMES_NOTHING));
             if let Some(node) = finding.locus.node.clone() {
                 self.doubt(&node, finding.summary.clone());
             }
@@ -98,6 +119,7 @@ impl Ledger {
             let mut second = finding;
             if known.measured.is_none() && second.measured.is_some() {
                 std::mem::swap(known, &mut second);
+                note(&mut self.shown, &known.id, shown);
             }
             known.outcome = outcome;
             for evidence in second.evidence {
@@ -107,6 +129,7 @@ impl Ledger {
             }
             return;
         }
+        note(&mut self.shown, &finding.id, shown);
         self.places.insert(finding.id.clone(), self.found.len());
         self.named.add(self.found.len(), &finding.locus);
         self.found.push(Some(finding));
@@ -169,17 +192,17 @@ impl Ledger {
     }
 
     /// Something is not known.
-    pub(super) fn unknown(&mut self, what: impl Into<String>, why: impl Into<String>) {
-        let unknown = Unknown { what: what.into(), why: why.into() };
+    pub(super) fn unknown(&mut self, what: UnknownSubject, why: impl Into<String>) {
+        let unknown = Unknown { what, why: why.into() };
         if self.told.insert(unknown.clone()) {
             self.unknown.push(unknown);
         }
     }
 
     /// It is known after all.
-    pub(super) fn is_known(&mut self, what: &str) {
-        self.unknown.retain(|unknown| unknown.what != what);
-        self.told.retain(|unknown| unknown.what != what);
+    pub(super) fn is_known(&mut self, what: &UnknownSubject) {
+        self.unknown.retain(|unknown| unknown.what != *what);
+        self.told.retain(|unknown| unknown.what != *what);
     }
 
     /// A node cannot pass, for this reason.
@@ -224,6 +247,14 @@ impl Ledger {
     pub(super) fn could_have_seen_together(&mut self, node: &NodeName, detectable: f64) {
         let worst = self.together.entry(node.clone()).or_insert(detectable);
         *worst = worst.max(detectable);
+    }
+}
+
+/// Notes what the GPU of a finding shows, or that it is not told without its name.
+fn note(all: &mut BTreeMap<String, String>, id: &str, shown: Option<String>) {
+    match shown {
+        Some(shown) => _ = all.insert(id.to_owned(), shown),
+        None => _ = all.remove(id),
     }
 }
 
@@ -302,12 +333,13 @@ mod tests {
     use super::super::finding::of_node;
     use super::*;
     use crate::model::finding_class::FindingClass;
+    use crate::model::rule::FindingRule;
     use crate::model::verdict::LocusKind;
 
     fn pair(a: &str, peer: &str) -> Finding {
         let locus = of_node(&"d".into(), &a.into());
         let locus = Locus { kind: LocusKind::Pair, peer: Some(peer.to_owned()), ..locus };
-        finding(Outcome::Degraded, FindingClass::NvlinkLow, locus, "")
+        finding(Outcome::Degraded, FindingClass::NvlinkLow, locus, FindingRule::default())
     }
 
     fn ids<'f>(findings: impl Iterator<Item = &'f Finding>) -> Vec<String> {
@@ -321,7 +353,7 @@ mod tests {
             Outcome::Failed,
             FindingClass::SplitDomain,
             of_domain(LocusKind::Domain, &"d".into()),
-            "",
+            FindingRule::default(),
         );
         for one in [pair("a", "b"), domain, pair("a", "c:3"), pair("b", "c")] {
             ledger.find(one.clone());
@@ -365,7 +397,10 @@ mod tests {
     fn what_is_not_known_is_told_once() {
         let mut ledger = Ledger::default();
         for at in 0..3 {
-            ledger.unknown(format!("domain {}", at % 2), "nothing was measured");
+            ledger.unknown(
+                UnknownSubject::Domain((at % 2).to_string().as_str().into()),
+                "nothing was measured",
+            );
         }
         assert_eq!(ledger.unknown.len(), 2);
     }

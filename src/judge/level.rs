@@ -17,6 +17,7 @@ use super::island::Island;
 use super::peel;
 use super::peel::Peeled;
 use crate::model::finding_class::FindingClass;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
 use crate::model::text::percent;
 use crate::model::unit::Unit;
@@ -27,9 +28,6 @@ use crate::thresholds::Expectation;
 
 /// Fewer islands than this are no fleet.
 pub(super) const SMALLEST_FLEET: usize = 3;
-
-/// How every rule about a whole level begins.
-pub(super) const RULE: &str = "level: the median of all pairs against ";
 
 /// The level of comparable islands: platform and group to the median over them, where
 /// there are enough.
@@ -254,8 +252,8 @@ fn low(island: &Island<'_>, group: usize, level: f64, held: Reference, against: 
     };
     let said =
         format!("{what} are {} low: {level:.1} of {reference:.1} GB/s{hint}", percent(1.0 - ratio));
-    let rule = format!("{RULE}{against}");
-    let found = finding(Outcome::Degraded, class, locus, &rule).below(level, held).saying(said);
+    let rule = RuleKind::Level.with(against.to_owned());
+    let found = finding(Outcome::Degraded, class, locus, rule).below(level, held).saying(said);
     of_group(island, group, level, found)
 }
 
@@ -297,7 +295,7 @@ fn too_fast(
              another platform, or wrong numbers: the products that nvidia-smi -q names would tell",
             island.domain
         );
-        let rule = "ceiling: no copy is faster than links x rate";
+        let rule = RuleKind::Ceiling.with("no copy is faster than links x rate");
         let found = finding(Outcome::Unknown, FindingClass::AboveNominal, locus, rule)
             .numbers(*level, nominal, Unit::GigabytesPerSecond)
             .saying(said);

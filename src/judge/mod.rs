@@ -72,7 +72,9 @@ use crate::model::cell::Cell;
 use crate::model::claims::Claims;
 use crate::model::history::History;
 use crate::model::recording::Recording;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
+use crate::model::subject::UnknownSubject;
 use crate::model::text::percent;
 use crate::model::verdict::VERDICTS_FORMAT;
 use crate::model::verdict::Verdicts;
@@ -161,7 +163,7 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
     senders::judge(case.recordings, &mut ledger);
     surroundings::judge(&domains, &mut ledger);
     if domains.is_empty() {
-        ledger.unknown("everything", "nothing was measured and nothing is claimed");
+        ledger.unknown(UnknownSubject::Run, "nothing was measured and nothing is claimed");
     }
     let nodes = nodes::verdicts(&domains, &ledger);
     claims::judge(&domains, &judged, &claims, &mut ledger);
@@ -253,7 +255,7 @@ fn at_once(domains: &[Domain<'_>], ledger: &mut Ledger) {
         let mut fabric = fabric::judge(island, &fleet);
         for mut found in std::mem::take(&mut fabric.findings) {
             found.summary = format!("{}; while all pairs of a round copied at once", found.summary);
-            if found.rule.starts_with(level::RULE) {
+            if found.rule.kind == RuleKind::Level {
                 ledger.notes.push(found.summary);
             } else {
                 ledger.find(found);
@@ -271,10 +273,9 @@ fn enter(island: &Island<'_>, fabric: &mut Fabric, ledger: &mut Ledger) {
     std::mem::take(&mut fabric.findings).into_iter().for_each(|f| ledger.find(f));
     ledger.notes.append(&mut fabric.notes);
     for (what, why) in std::mem::take(&mut fabric.unknown) {
-        if let Some(node) = what.strip_prefix("node ") {
-            ledger.doubt(&node.into(), why);
-        } else {
-            ledger.unknown(what, why);
+        match what {
+            UnknownSubject::Node(node) => ledger.doubt(&node, why),
+            what => ledger.unknown(what, why),
         }
     }
     ledger.levels.of_island(island, fabric);

@@ -51,6 +51,7 @@ use crate::model::finding_class::FindingClass;
 use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
+use crate::model::rule::RuleKind;
 use crate::model::verdict::Direction;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -400,12 +401,12 @@ fn blamed(
             percent(1.0 - blame.ratio),
             blame.partners
         );
-        let rule = format!(
-            "endpoint: the median over {} partners that are not blamed lies more than max({}, 5 robust standard errors) \
+        let rule = RuleKind::Endpoint.with(format!(
+            "the median over {} partners that are not blamed lies more than max({}, 5 robust standard errors) \
              below the level of its rail",
             blame.partners,
             percent(peel::LINE)
-        );
+        ));
         let locus = Locus { direction: one_way, ..homes.at(LocusKind::Rail, node, rail) };
         let mut found = finding(Outcome::Degraded, FindingClass::NicLow, locus, &rule)
             .below_peers(measured, level, expected(&rail.groups[*group]).map(|(value, _)| value))
@@ -506,7 +507,7 @@ fn low_pairs(
                     "{from} and {to} read {share} low with each other{over} in all {count} readings and are fine with \
                      others: a slow path or dips, {count} readings do not tell; reading this pair again would"
                 ),
-                peel::DOUBT.to_owned(),
+                peel::DOUBT,
             )
         } else if acquitted {
             (
@@ -518,20 +519,20 @@ fn low_pairs(
                         "{from} and {to} are {share} low with each other{over} and fine with others"
                     ),
                 },
-                format!(
-                    "path: all {} readings lie below the level by more than max({}, what noise makes of any path \
-                     in one of 1,000 sweeps), while both ends are fine with others",
+                RuleKind::Path.with(format!(
+                    "all {} readings lie below the level by more than max({}, what noise makes of any path in one \
+                     of 1,000 sweeps), while both ends are fine with others",
                     readings.len(),
                     percent(peel::LINE)
-                ),
+                )),
             )
         } else {
             (
                 format!(
                     "{from} and {to} are {share} low with each other{over}; which of them, or the path, is not known: each with another partner would tell"
                 ),
-                "suspicion: a low pair accuses neither end, and not both ends were fine with other partners"
-                    .to_owned(),
+                RuleKind::Suspicion
+                    .with("a low pair accuses neither end, and not both ends were fine with other partners"),
             )
         };
         let locus = Locus {

@@ -17,6 +17,7 @@ use crate::model::measurement::Measurement;
 use crate::model::measurement::Series;
 use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
 use crate::model::text::percent;
 use crate::model::verdict::Locus;
@@ -197,7 +198,7 @@ fn judge_ports(testcase: &str, ports: &[Port<'_>], ledger: &mut Ledger) {
             rail: port.device.map(str::to_owned),
             ..of_node(&port.domain.name, port.node)
         };
-        let rule = format!("nic: more than {} below {against}", percent(LINE));
+        let rule = RuleKind::Nic.with(format!("more than {} below {against}", percent(LINE)));
         let mut found = finding(Outcome::Degraded, FindingClass::NicLow, locus, &rule)
             .below(port.value, held)
             .saying(said)

@@ -15,6 +15,7 @@ use super::ledger::Named;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::subject::UnknownSubject;
 use crate::model::text::percent;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
@@ -41,7 +42,9 @@ pub(super) fn verdicts(domains: &[Domain<'_>], ledger: &Ledger) -> Vec<NodeVerdi
 /// The nodes of which nothing is known, as things that are not known.
 pub(super) fn unknown(nodes: &[NodeVerdict]) -> Vec<Unknown> {
     let unknown = nodes.iter().filter(|n| n.outcome == Outcome::Unknown);
-    unknown.map(|n| Unknown { what: format!("node {}", n.node), why: n.reason.clone() }).collect()
+    unknown
+        .map(|n| Unknown { what: UnknownSubject::node(&n.node), why: n.reason.clone() })
+        .collect()
 }
 
 /// Whether a finding is about this node or a part of it alone.
@@ -158,6 +161,7 @@ fn verdict(
         domain: Some(domain.name.clone()),
         outcome,
         reason,
+        kept_by: None,
         detectable,
         detectable_together: ledger.together.get(node).copied().map(super::finding::round),
         fabric_detectable: inside.filter(|_| inside != detectable),
@@ -185,13 +189,15 @@ fn verdict(
     }
     let touched =
         |f: &&&Finding| touches(f, Some(&domain.name), node) && !(explained && is_collective(f));
+    let kept = |by: &Finding| NodeVerdict {
+        kept_by: Some(by.id.clone()),
+        ..say(Outcome::Unknown, but(&by.summary))
+    };
     match (ledger.compared.get(node), findings.iter().find(touched)) {
-        (Some(true), Some(finding)) => say(Outcome::Unknown, but(&finding.summary)),
+        (Some(true), Some(finding)) => kept(finding),
         (Some(true), None) => say(Outcome::Pass, as_expected(inside, over)),
         // A pair without a connection is why.
-        (None, Some(finding)) if finding.locus.kind == LocusKind::Pair => {
-            say(Outcome::Unknown, but(&finding.summary))
-        }
+        (None, Some(finding)) if finding.locus.kind == LocusKind::Pair => kept(finding),
         (Some(false), _) => say(Outcome::Unknown, "its level was compared with nothing".to_owned()),
         (None, _) => say(Outcome::Unknown, "nothing was measured".to_owned()),
     }

@@ -33,6 +33,8 @@ use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
+use crate::model::rule::FindingRule;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
 use crate::model::text::percent;
 use crate::model::verdict::Finding;
@@ -187,18 +189,18 @@ fn since(usual: &Usual) -> String {
     }
 }
 
-fn rule(lower: &Lower<'_>) -> String {
+fn rule(lower: &Lower<'_>) -> FindingRule {
     let driver = lower
         .part
         .driver
         .as_deref()
         .map_or(", driver not named".to_owned(), |driver| format!(" and driver {driver}"));
-    format!(
-        "own history: more than max({}, 5 standard errors) = {} below the median of earlier runs of the same platform{driver}; \
+    RuleKind::OwnHistory.with(format!(
+        "more than max({}, 5 standard errors) = {} below the median of earlier runs of the same platform{driver}; \
          the fleet and the expectation did not decide",
         percent(peel::LINE),
         percent(lower.line)
-    )
+    ))
 }
 
 /// Too few runs show whether the part or the run was odd.
@@ -225,11 +227,10 @@ fn detail(lower: &Lower<'_>) -> String {
 
 /// Another reference decided; its own history agrees.
 fn agree(found: &mut Finding, lower: &Lower<'_>) {
-    const AGREES: &str = "; its own history agrees";
-    if found.class == FindingClass::BelowOwnHistory || found.rule.ends_with(AGREES) {
+    if found.class == FindingClass::BelowOwnHistory || found.rule.history_agrees {
         return;
     }
-    found.rule.push_str(AGREES);
+    found.rule.history_agrees = true;
     let file = found.evidence.first().map_or(String::new(), |e| e.file.clone());
     *found = found.clone().because(&file, Some(&lower.part.testcase), detail(lower));
 }
@@ -279,7 +280,7 @@ fn part(domain: Option<&DomainName>, lower: &Lower<'_>, taken: &Taken<'_>, ledge
         since(lower.usual),
         open(lower.usual)
     );
-    let found = finding(outcome(lower.usual), FindingClass::BelowOwnHistory, locus, &rule(lower))
+    let found = finding(outcome(lower.usual), FindingClass::BelowOwnHistory, locus, rule(lower))
         .below_own(lower.now, lower.usual.median)
         .saying(said.clone());
     let found = Finding { detectable: Some(round(lower.line)), ..found };
@@ -354,7 +355,7 @@ fn whole(
             since(lower.usual)
         );
         let locus = Locus { peer: group.platform.clone(), ..Locus::of(LocusKind::Instrument) };
-        let found = finding(Outcome::Unknown, FindingClass::BelowOwnHistory, locus, &rule(lower))
+        let found = finding(Outcome::Unknown, FindingClass::BelowOwnHistory, locus, rule(lower))
             .below_own(lower.now, lower.usual.median)
             .saying(said);
         ledger.find(with_files(found, &lower.part, taken, "a typical part"));
@@ -403,7 +404,7 @@ fn whole(
         let is_part = group.node.is_some();
         let outcome =
             if is_part || group.domain.is_some() { outcome(lower.usual) } else { Outcome::Unknown };
-        let found = finding(outcome, FindingClass::BelowOwnHistory, locus, &rule(lower))
+        let found = finding(outcome, FindingClass::BelowOwnHistory, locus, rule(lower))
             .below_own(lower.now, lower.usual.median)
             .saying(said.clone());
         if let Some(node) = group.node.as_ref().filter(|_| found.outcome == Outcome::Unknown) {

@@ -21,6 +21,8 @@ pub(super) use pairs::word;
 
 use super::island::PairReading;
 use super::met::Cells;
+use crate::model::rule::FindingRule;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
 use crate::model::verdict::Direction;
 
@@ -57,8 +59,11 @@ pub(super) const UPPER_Z: f64 = 1.04;
 const TURNS: usize = 16;
 
 /// The rule behind a pair that may be slow.
-pub(super) const DOUBT: &str = "pair: fewer than three readings that agree tell no slow pair from dips, unless they \
-                                are deeper than dips go";
+pub(super) const DOUBT: FindingRule = FindingRule::fixed(
+    RuleKind::Pair,
+    "fewer than three readings that agree tell no slow pair from dips, unless they \
+                                are deeper than dips go",
+);
 
 /// How an end's partners are summed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

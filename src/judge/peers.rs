@@ -13,6 +13,7 @@ use super::finding::finding;
 use super::ledger::Ledger;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
 use crate::model::text::percent;
 use crate::model::unit::Unit;
@@ -131,7 +132,9 @@ impl<'a> Peers<'a> {
                  one cause above them, not as many faults. A version of NCCL or of the driver, a setting, clocks, or a \
                  wrong expectation: the same test with another version would tell"
             );
-            let rule = "common cause: the middle of all nodes is below the expectation, and these are no slower than it";
+            let rule = RuleKind::CommonCause.with(
+                "the middle of all nodes is below the expectation, and these are no slower than it",
+            );
             let locus = Locus {
                 peer: Some(format!("{platform}, {what}")),
                 ..Locus::of(LocusKind::Instrument)

@@ -22,6 +22,8 @@ use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
+use crate::model::rule::RuleKind;
+use crate::model::subject::UnknownSubject;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -214,7 +216,10 @@ fn of_two(
         } else if guilty.is_empty() {
             let test = problem.testcase.as_deref().unwrap_or("a test");
             let what = format!("{test} of {a} and {b} in {}", recording.file);
-            ledger.unknown(what, format!("{}: {}", problem.kind.as_str(), problem.detail));
+            ledger.unknown(
+                UnknownSubject::Other(what),
+                format!("{}: {}", problem.kind.as_str(), problem.detail),
+            );
             [a, b].into_iter().for_each(|node| doubt(node, problem, recording, ledger));
         } else {
             for node in &guilty {
@@ -260,7 +265,7 @@ fn on_node(
     let parsed = &recording.parsed;
     if parsed.tool.is_none() {
         let why = parsed.problems.first().map_or("not recognised", |p| p.detail.as_str());
-        ledger.unknown(recording.file.clone(), why);
+        ledger.unknown(UnknownSubject::Other(recording.file.clone()), why);
         ledger.doubt(node, format!("{} could not be read: {why}", recording.file));
         return;
     }
@@ -307,7 +312,7 @@ fn across(domain: &Domain<'_>, recording: &Recording, ledger: &mut Ledger) {
     let parsed = &recording.parsed;
     if parsed.tool.is_none() {
         let why = parsed.problems.first().map_or("not recognised", |p| p.detail.as_str());
-        ledger.unknown(recording.file.clone(), why);
+        ledger.unknown(UnknownSubject::Other(recording.file.clone()), why);
     }
     let bad: Vec<&Problem> =
         parsed.problems.iter().filter(|p| outcome(p, recording) == Outcome::Failed).collect();
@@ -341,11 +346,11 @@ fn across(domain: &Domain<'_>, recording: &Recording, ledger: &mut Ledger) {
             (_, _) => {
                 let node = node_of(domain, recording, problem);
                 ledger.unknown(
-                    format!(
+                    UnknownSubject::Other(format!(
                         "{} in {}",
                         problem.testcase.as_deref().unwrap_or("a test"),
                         recording.file
-                    ),
+                    )),
                     format!("{}: {}", problem.kind.as_str(), problem.detail),
                 );
                 let all = || members(domain, recording);
@@ -356,7 +361,7 @@ fn across(domain: &Domain<'_>, recording: &Recording, ledger: &mut Ledger) {
         }
     }
     if !parsed.complete && parsed.problems.is_empty() {
-        ledger.unknown(recording.file.clone(), "the output is not complete");
+        ledger.unknown(UnknownSubject::Other(recording.file.clone()), "the output is not complete");
         for node in members(domain, recording) {
             ledger.doubt(&node, format!("{} is not complete", recording.file));
         }
@@ -434,11 +439,11 @@ fn failed(problem: &Problem, locus: Locus, recording: &Recording, said: &str) ->
     let (class, rule) = match problem.kind {
         ProblemKind::Corrupt => (
             FindingClass::DataCorruption,
-            "data: the tool found wrong data; a fast wrong copy is a hard fault",
+            RuleKind::Data.with("the tool found wrong data; a fast wrong copy is a hard fault"),
         ),
         _ => (
             FindingClass::ToolError,
-            "error: the GPU's own libraries report that it cannot be used",
+            RuleKind::Error.with("the GPU's own libraries report that it cannot be used"),
         ),
     };
     let at = problem.line.map_or(String::new(), |line| format!("line {line}: "));

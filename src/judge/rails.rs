@@ -15,6 +15,7 @@ use super::arrange::Domain;
 use super::island::PairReading;
 use super::nic;
 use super::roster::Roster;
+use crate::measure::unreached;
 use crate::model::claims::ClaimedRail;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
@@ -31,24 +32,6 @@ use crate::thresholds::Platform;
 
 /// Our own probe's test of latency.
 const LATENCY: &str = "tcp_latency";
-
-/// Words of tools for a peer that was not reached, or a port without link.
-const UNREACHED: &[&str] = &[
-    "refused",
-    "unreachable",
-    "no route",
-    "timed out",
-    "timeout",
-    "couldn't connect",
-    "unable to connect",
-    "unable to init the socket connection",
-    "connection reset",
-    "host is down",
-    "couldn't set the link layer",
-];
-
-/// What a NIC reports of a message whose peer never answered.
-const NO_ANSWER: &[&str] = &["IBV_WC_RETRY_EXC_ERR"];
 
 /// Readings that may be compared with each other.
 #[derive(Clone, Debug)]
@@ -474,21 +457,13 @@ fn failures<'a>(
         fail(problem.kind, problem.testcase.as_deref(), said(problem), false);
     }
     // However many lines it says it in, a run fails once.
-    let rank = |p: &&&Problem| (!is_unreached(p), p.kind != ProblemKind::Error);
+    let rank = |p: &&&Problem| (!unreached::is_unreached(p), p.kind != ProblemKind::Error);
     if let Some(problem) = others.iter().min_by_key(rank) {
         let testcase = others.iter().find_map(|p| p.testcase.as_deref());
-        fail(problem.kind, testcase, said(problem), is_unreached(problem));
+        fail(problem.kind, testcase, said(problem), unreached::is_unreached(problem));
     }
     if parsed.problems.is_empty() && (!parsed.complete || no_rate.is_some()) {
         let what = no_rate.unwrap_or_else(|| "it is not complete".to_owned());
         fail(ProblemKind::Truncated, None, what, false);
     }
-}
-
-fn is_unreached(problem: &Problem) -> bool {
-    let said = problem.detail.to_ascii_lowercase();
-    let code = problem.code.as_deref();
-    problem.kind == ProblemKind::Error
-        && (UNREACHED.iter().any(|words| said.contains(words))
-            || code.is_some_and(|code| NO_ANSWER.contains(&code)))
 }

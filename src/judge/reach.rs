@@ -17,6 +17,7 @@ use super::rails::ordered;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::parsed::ProblemKind;
+use crate::model::rule::RuleKind;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -66,7 +67,9 @@ pub(super) fn judge(
             partners.len(),
             mine[0].what
         );
-        let rule = "reach: nearly all pairs with this node have no connection, and its partners have others";
+        let rule = RuleKind::Reach.with(
+            "nearly all pairs with this node have no connection, and its partners have others",
+        );
         let mut found = finding(
             Outcome::Failed,
             FindingClass::NicUnreachable,
@@ -87,7 +90,7 @@ pub(super) fn judge(
             let (from, to) = (&rail.nodes[a], &rail.nodes[b]);
             let locus = Locus { peer: Some(to.to_string()), ..at(LocusKind::Pair, from, rail) };
             let said = format!("{from} and {to}{}: {}", rail.over(), failure.what);
-            let rule = "data: what arrived is not what was sent";
+            let rule = RuleKind::Data.with("what arrived is not what was sent");
             let found =
                 finding(Outcome::Failed, FindingClass::DataCorruption, locus, rule).saying(said);
             ledger.find(found.because(failure.file, failure.testcase, failure.what.clone()));
@@ -129,7 +132,9 @@ fn open(
 ) -> Finding {
     let (a, b) = if b < a { (b, a) } else { (a, b) };
     let locus = Locus { peer: Some(b.to_string()), ..at(LocusKind::Pair, a, rail) };
-    let rule = "suspicion: a pair without a connection accuses neither end; each with another partner would tell";
+    let rule = RuleKind::Suspicion.with(
+        "a pair without a connection accuses neither end; each with another partner would tell",
+    );
     let said = format!(
         "{a} and {b} have no connection{}: {}; which of them, or the path, is not known: each with another partner \
          would tell",

@@ -16,6 +16,7 @@ use crate::model::id::NodeName;
 use crate::model::parsed::Tool;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
+use crate::model::rule::FindingRule;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -130,7 +131,7 @@ pub(super) fn shared(found: Finding, others: &BTreeSet<NodeName>) -> Finding {
     let Locus { domain, node, rail, .. } = found.locus.clone();
     let peer = Some(first.to_owned());
     let locus = Locus { domain, node, rail, peer, ..Locus::of(LocusKind::Pair) };
-    let id = finding(found.outcome, found.class.clone(), locus.clone(), "").id;
+    let id = finding(found.outcome, found.class.clone(), locus.clone(), FindingRule::default()).id;
     Finding { id, locus, summary, ..found }
 }
 

@@ -20,7 +20,10 @@ use super::membership::Reach;
 use super::senders;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
+use crate::model::rule::FindingRule;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
+use crate::model::subject::UnknownSubject;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -76,7 +79,8 @@ fn isolated_gpus(
             let node = &island.gpus[gpus[0]].node;
             let (value, held) = typical(island, &here);
             let level = held.value();
-            let rule = "no-path: every pair of the node reads below 30 % of the fabric's level";
+            let rule = RuleKind::NoPath
+                .with("every pair of the node reads below 30 % of the fabric's level");
             let said = format!(
                 "no two GPUs of {node} reach each other at NVLink speed ({value:.1} of {level:.1} GB/s): \
                  the fabric is not configured, or traffic runs over PCIe: its State (nvidia-smi -q, Fabric) would tell"
@@ -94,7 +98,8 @@ fn isolated_gpus(
                 let id = &island.gpus[*gpu];
                 let (value, held) = typical(island, &[*gpu]);
                 let level = held.value();
-                let rule = "no-path: every pair of this GPU reads below 30 % of the fabric's level";
+                let rule = RuleKind::NoPath
+                    .with("every pair of this GPU reads below 30 % of the fabric's level");
                 let said = format!(
                     "GPU {id} reaches no other GPU at NVLink speed ({value:.1} of {level:.1} GB/s); the others do"
                 );
@@ -128,7 +133,8 @@ fn split_node(island: &Island<'_>, reach: &Reach, gpus: &[Vec<usize>], out: &mut
     });
     let groups = groups.collect::<Vec<_>>().join(" | ");
     let said = format!("the GPUs of {node} reach each other only inside the groups {groups}");
-    let rule = "no-path: pairs between the groups read below 30 % of the fabric's level";
+    let rule =
+        RuleKind::NoPath.with("pairs between the groups read below 30 % of the fabric's level");
     let found =
         finding(Outcome::Failed, FindingClass::SplitNode, of_node(&island.domain, node), rule)
             .saying(said);
@@ -165,7 +171,7 @@ fn split_domain(island: &Island<'_>, reach: &Reach, members: &[Vec<usize>], out:
         out.findings.push(evidence(island, found));
         out.unknown.extend(members.iter().map(|gpus| {
             (
-                format!("node {}", island.gpus[gpus[0]].node),
+                UnknownSubject::node(&island.gpus[gpus[0]].node),
                 "no node of its domain reaches another".to_owned(),
             )
         }));
@@ -216,8 +222,11 @@ fn is_the_domain(nodes: usize, measured: usize, claimed: usize) -> bool {
 }
 
 /// The rule behind all of membership.
-const RULE: &str = "membership: pairs across nodes read below 30 % of the fabric's level, or cannot \
-                    import each other's memory";
+const RULE: FindingRule = FindingRule::fixed(
+    RuleKind::Membership,
+    "pairs across nodes read below 30 % of the fabric's level, or cannot \
+                    import each other's memory",
+);
 
 /// No part of the domain is shown to hold most of its nodes.
 fn parted<'i>(
@@ -243,7 +252,7 @@ fn parted<'i>(
             "{} is split and it is not known which part is the domain: their cliques would tell",
             island.domain
         );
-        out.unknown.push((format!("node {}", node(*at)), why));
+        out.unknown.push((UnknownSubject::node(node(*at)), why));
     }
 }
 
@@ -305,7 +314,7 @@ fn enter(
     };
     let found = if others.is_empty() { found } else { senders::shared(found, &others) };
     if found.outcome == Outcome::Unknown {
-        out.unknown.push((format!("node {node}"), found.summary.clone()));
+        out.unknown.push((UnknownSubject::node(node), found.summary.clone()));
     }
     out.findings.push(found);
 }

@@ -22,6 +22,7 @@ use crate::model::finding_class::FindingClass;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
+use crate::model::rule::RuleKind;
 use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
@@ -79,12 +80,13 @@ fn nvlinks(
     let (has, must) =
         (f64::from(u32::try_from(most).unwrap_or(u32::MAX)), f64::from(expected.links));
     if links.all_inactive || most == 0 {
-        let said = format!("GPU {gpu}: all NVLinks are inactive");
-        let rule = "links: a GPU without any active NVLink is not attached to the fabric";
+        let rule =
+            RuleKind::Links.with("a GPU without any active NVLink is not attached to the fabric");
         let found =
             finding(Outcome::Failed, FindingClass::NvlinkAbsent, of_gpu(&domain.name, &gpu), rule);
-        let found = found.numbers(0.0, must, Unit::Count).saying(said);
-        ledger.find(found.because(&recording.file, None, "no active NVLink"));
+        let found = found.numbers(0.0, must, Unit::Count);
+        let found = found.because(&recording.file, None, "no active NVLink");
+        ledger.find_of_gpu(&gpu, found, "all NVLinks are inactive");
     } else if has < must {
         let down: Vec<String> = links
             .links
@@ -98,27 +100,28 @@ fn nvlinks(
             format!("; inactive: {}", down.join(", "))
         };
         let at_most = if unsaid == 0 { "" } else { "at most " };
-        let said =
-            format!("GPU {gpu}: {at_most}{most} of {} NVLinks are active{which}", expected.links);
-        let rule = "links: fewer active NVLinks than the platform has";
+        let said = format!("{at_most}{most} of {} NVLinks are active{which}", expected.links);
+        let rule = RuleKind::Links.with("fewer active NVLinks than the platform has");
         let found = finding(
             Outcome::Degraded,
             FindingClass::NvlinkInactive,
             of_gpu(&domain.name, &gpu),
             rule,
         );
-        let found = found.numbers(has, must, Unit::Count).saying(said.clone());
-        ledger.find(found.because(&recording.file, None, said));
+        let found = found.numbers(has, must, Unit::Count);
+        let found = found.because(&recording.file, None, format!("GPU {gpu}: {said}"));
+        ledger.find_of_gpu(&gpu, found, &said);
     }
     let Some(line_rate) = expected.line_rate else { return };
     for link in &links.links {
         let Some(rate) = link.rate.filter(|r| *r < line_rate * SAME_RATE) else { continue };
-        let said = format!("GPU {gpu}: NVLink {} runs at {rate} of {line_rate} GB/s", link.link);
-        let rule = "links: a link that trained below the platform's line rate";
+        let said = format!("NVLink {} runs at {rate} of {line_rate} GB/s", link.link);
+        let rule = RuleKind::Links.with("a link that trained below the platform's line rate");
         let found =
             finding(Outcome::Degraded, FindingClass::NvlinkRate, of_gpu(&domain.name, &gpu), rule);
-        let found = found.numbers(rate, line_rate, Unit::GigabytesPerSecond).saying(said.clone());
-        ledger.find(found.because(&recording.file, None, said));
+        let found = found.numbers(rate, line_rate, Unit::GigabytesPerSecond);
+        let found = found.because(&recording.file, None, format!("GPU {gpu}: {said}"));
+        ledger.find_of_gpu(&gpu, found, &said);
     }
 }
 
@@ -150,16 +153,17 @@ fn registration(
     let state = state.unwrap_or("").trim();
     let status_bad =
         !says_nothing(status) && !status.unwrap_or("").trim().eq_ignore_ascii_case("success");
-    let rule = "fabric: a GPU takes part once its registration is Completed with Success";
+    let rule = RuleKind::FabricState
+        .with("a GPU takes part once its registration is Completed with Success");
     if state.eq_ignore_ascii_case("in progress") {
         ledger.doubt(node, format!("GPU {gpu}: fabric registration is in progress; look again"));
     } else if !state.eq_ignore_ascii_case("completed") || status_bad {
         let status = status.unwrap_or("no status");
-        let said = format!("GPU {gpu}: fabric state {state}, status {status}");
+        let said = format!("fabric state {state}, status {status}");
         let found =
-            finding(Outcome::Failed, FindingClass::FabricState, of_gpu(&domain.name, &gpu), rule)
-                .saying(said.clone());
-        ledger.find(found.because(&recording.file, None, said));
+            finding(Outcome::Failed, FindingClass::FabricState, of_gpu(&domain.name, &gpu), rule);
+        let found = found.because(&recording.file, None, format!("GPU {gpu}: {said}"));
+        ledger.find_of_gpu(&gpu, found, &said);
     }
     for (key, value) in &fabric.health {
         let (class, outcome) =
@@ -179,14 +183,15 @@ fn registration(
                 }
                 _ => continue,
             };
-        let said = format!("GPU {gpu}: the driver reports {key}: {value}");
+        let said = format!("the driver reports {key}: {value}");
         let found = finding(
             outcome,
             class,
             of_gpu(&domain.name, &gpu),
-            "fabric: the driver's own health mask",
+            RuleKind::FabricState.with("the driver's own health mask"),
         );
-        ledger.find(found.saying(said.clone()).because(&recording.file, None, said));
+        let found = found.because(&recording.file, None, format!("GPU {gpu}: {said}"));
+        ledger.find_of_gpu(&gpu, found, &said);
     }
 }
 
@@ -294,7 +299,8 @@ fn told_by(
     ledger: &mut Ledger,
 ) -> Option<Finding> {
     let Table { recording, state, .. } = table;
-    let rule = "imex: handles can be exported only between nodes that are READY and CONNECTED";
+    let rule = RuleKind::Imex
+        .with("handles can be exported only between nodes that are READY and CONNECTED");
     let up = state.status.as_deref().is_some_and(|s| s.eq_ignore_ascii_case("up"));
     let mut others = Vec::new();
     for member in state.nodes.iter().filter(|member| is_gone(member)) {
@@ -306,7 +312,7 @@ fn told_by(
                 Outcome::Failed,
                 FindingClass::ImexPeerMissing,
                 of_node(&domain.name, &node),
-                rule,
+                &rule,
             );
             ledger.find(found.saying(said.clone()).because(&recording.file, None, said));
         } else {
@@ -356,7 +362,7 @@ fn diagnosed(
         Some(gpu) => of_gpu(&domain.name, &GpuId::new(node.clone(), gpu)),
         None => of_node(&domain.name, node),
     };
-    let rule = "diagnostic: dcgmi reports a failed hardware test";
+    let rule = RuleKind::Diagnostic.with("dcgmi reports a failed hardware test");
     let found =
         finding(Outcome::Failed, FindingClass::DiagnosticFailed, locus, rule).saying(said.clone());
     ledger.find(found.because(&recording.file, Some(&diagnostic.test), said));

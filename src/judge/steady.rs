@@ -17,6 +17,7 @@ use super::level::SMALLEST_FLEET;
 use super::peel;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
 use crate::model::text::percent;
 use crate::model::verdict::Finding;
@@ -44,7 +45,7 @@ pub(super) const NOTEWORTHY: f64 = 0.02;
 const EVERYWHERE: f64 = 0.08;
 
 /// How a level is said that was there before anything got warm.
-pub(super) const FROM_THE_FIRST: &str = "so from the first reading on";
+const FROM_THE_FIRST: &str = "so from the first reading on";
 
 /// All readings of one pair in one test, in order, relative to their middle.
 struct Cell {
@@ -115,10 +116,10 @@ fn noisy(usual: &[(&Island<'_>, f64)], ledger: &mut Ledger) {
         };
         let noisy: Vec<_> = islands.iter().filter(|(_, spread)| is_noisy(*spread)).collect();
         let Some((first, spread)) = noisy.first() else { continue };
-        let rule = format!(
-            "spread: the median range of all pairs is more than {TIMES} times that of other islands of the platform, or {}",
+        let rule = RuleKind::Spread.with(format!(
+            "the median range of all pairs is more than {TIMES} times that of other islands of the platform, or {}",
             percent(EVERYWHERE)
-        );
+        ));
         let tells = "nobody's fault by itself: other work on the GPUs, clocks that change, or the tool; the same \
                      test on idle nodes, or by another tool, would tell";
         if SMALLEST_FLEET <= noisy.len() && noisy.len() * 4 >= islands.len() * 3 {
@@ -161,10 +162,19 @@ fn from_the_first_on(island: &Island<'_>, shown: &Shown, ledger: &mut Ledger) {
         f.class == FindingClass::NvlinkLow && single && own && f.measured.is_some()
     };
     ledger.change_of_node(&id.node, |found| {
-        if is_level(found) && !found.summary.contains(FROM_THE_FIRST) {
-            found.summary.push_str(&format!("; {FROM_THE_FIRST}"));
+        if is_level(found) {
+            add_from_first_reading(found);
         }
     });
+}
+
+/// The finding holds from the first reading on.
+pub(super) fn add_from_first_reading(found: &mut Finding) {
+    if !found.from_first_reading {
+        found.from_first_reading = true;
+        found.summary.push_str("; ");
+        found.summary.push_str(FROM_THE_FIRST);
+    }
 }
 
 /// How much lower the last reading is than the first.
@@ -236,11 +246,11 @@ fn drifting(island: &Island<'_>, shown: &Shown, own: f64, line: f64, ledger: &mu
         shown.trend.len(),
         shown.partners
     );
-    let rule = format!(
-        "trend: the median over partners falls from the first reading to the last by more than {} beyond what \
+    let rule = RuleKind::Trend.with(format!(
+        "the median over partners falls from the first reading to the last by more than {} beyond what \
          all others do, and never rises between",
         percent(line)
-    );
+    ));
     let found =
         finding(Outcome::Unknown, FindingClass::Drifting, of_gpu(&island.domain, id), &rule)
             .saying(said);
@@ -263,10 +273,10 @@ fn unstable(island: &Island<'_>, shown: &Shown, usual: f64, ledger: &mut Ledger)
         shown.partners,
         percent(usual)
     );
-    let rule = format!(
-        "spread: the median range of its pairs is more than {TIMES} times that of the other GPUs, and {}",
+    let rule = RuleKind::Spread.with(format!(
+        "the median range of its pairs is more than {TIMES} times that of the other GPUs, and {}",
         percent(NOTEWORTHY)
-    );
+    ));
     let found =
         finding(Outcome::Unknown, FindingClass::Unstable, of_gpu(&island.domain, id), &rule)
             .saying(said);

@@ -17,6 +17,7 @@ use super::rails::ordered;
 use super::steady;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
+use crate::model::rule::RuleKind;
 use crate::model::stats;
 use crate::model::text::percent;
 use crate::model::verdict::Finding;
@@ -197,8 +198,10 @@ fn enter(rail: &Rail<'_>, paths: &[&Path], kind: Unsteady, locus: Locus, ledger:
                      congestion that builds up; its level says nothing yet, more readings after a rest would tell",
                     percent(fall)
                 ),
-                "trend: all directions of a path fall from the first reading to the last by more than 5 standard \
-                 errors beyond what other paths do, and never rise between",
+                RuleKind::Trend.with(
+                    "all directions of a path fall from the first reading to the last by more than 5 standard errors \
+                     beyond what other paths do, and never rise between",
+                ),
                 Some(round(1.0 - fall)),
             )
         }
@@ -212,8 +215,10 @@ fn enter(rail: &Rail<'_>, paths: &[&Path], kind: Unsteady, locus: Locus, ledger:
                      other traffic; that is spread, not level, and the ports' error counters would tell",
                     percent(spread)
                 ),
-                "spread: the middle half of the readings of a path is more than 4 times as wide as the noise of the \
-                 rail makes it, in both directions",
+                RuleKind::Spread.with(
+                    "the middle half of the readings of a path is more than 4 times as wide as the noise of the rail \
+                     makes it, in both directions",
+                ),
                 None,
             )
         }
@@ -266,8 +271,8 @@ fn from_the_first_on(rail: &Rail<'_>, path: &Path, ledger: &mut Ledger) {
     };
     for end in ends {
         ledger.change_of_node(end, |found| {
-            if is_level(found) && !found.summary.contains(steady::FROM_THE_FIRST) {
-                found.summary.push_str(&format!("; {}", steady::FROM_THE_FIRST));
+            if is_level(found) {
+                steady::add_from_first_reading(found);
             }
         });
     }
@@ -281,10 +286,10 @@ fn noisy(rail: &Rail<'_>, sigma: f64, ledger: &mut Ledger) {
         rail.over(),
         percent(sigma)
     );
-    let rule = format!(
-        "spread: the standard deviation of one reading is above {} for the rail as a whole",
+    let rule = RuleKind::Spread.with(format!(
+        "the standard deviation of one reading is above {} for the rail as a whole",
         percent(NOISY)
-    );
+    ));
     let locus = Locus { rail: rail.name.clone(), ..Locus::of(LocusKind::Instrument) };
     let mut found =
         finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule).saying(said);

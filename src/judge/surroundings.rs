@@ -20,10 +20,6 @@ use crate::model::verdict::Evidence;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Outcome;
 
-/// Words of reasons to run slower that are no setting and no want of work
-/// (`nvmlClocksEventReason*`, as node facts name them).
-const HELD_BACK: &[&str] = &["hardware", "thermal", "power brake"];
-
 /// What was said of one GPU around one run.
 struct Said<'a> {
     file: &'a str,
@@ -145,8 +141,8 @@ fn trained(gpu: &GpuAround, best: (u32, u32)) -> Option<String> {
 
 fn held_back(gpu: &GpuAround) -> Option<String> {
     let reasons = gpu.under_load.as_ref().map_or(&[][..], |state| state.throttled.as_slice());
-    let is_fault = |reason: &&String| HELD_BACK.iter().any(|word| reason.contains(word));
-    let named: Vec<&str> = reasons.iter().filter(is_fault).map(String::as_str).collect();
+    let faults = reasons.iter().filter(|reason| reason.is_fault());
+    let named: Vec<String> = faults.map(ToString::to_string).collect();
     let heat = gpu.under_load.as_ref().and_then(|state| state.temperature_c);
     let heat = heat.map_or(String::new(), |heat| format!(" at {heat} degrees"));
     (!named.is_empty()).then(|| format!("it was held back ({}){heat}", named.join(", ")))

@@ -13,6 +13,7 @@ use crate::model::finding_class::FindingClass;
 use crate::model::id::GpuId;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
+use crate::model::rule::RuleKind;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
 use crate::thresholds::NvLinks;
@@ -137,10 +138,11 @@ fn tell(
     ledger: &mut Ledger,
 ) {
     let gpu = GpuId::new(node.clone(), gpu);
-    let said = format!("GPU {gpu}: {has} of {} NVLinks: {said}", expected.links);
-    let rule = "links: the matrix of the driver shows fewer NVLinks than the platform has";
+    let said = format!("{has} of {} NVLinks: {said}", expected.links);
+    let rule =
+        RuleKind::Links.with("the matrix of the driver shows fewer NVLinks than the platform has");
     let found = finding(outcome, class, of_gpu(&domain.name, &gpu), rule)
         .numbers(f64::from(has), f64::from(expected.links), Unit::Count)
-        .saying(said.clone());
-    ledger.find(found.because(&recording.file, None, said));
+        .because(&recording.file, None, format!("GPU {gpu}: {said}"));
+    ledger.find_of_gpu(&gpu, found, &said);
 }

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::measure;
 use crate::measure::fixture::matrices;
+use crate::model::throttle::ThrottleReason;
 
 const WRITE: &str = "device_to_device_memcpy_write_ce";
 const ACROSS: &str = "multinode_device_to_device_memcpy_write_ce";
@@ -277,7 +278,7 @@ fn what_the_driver_said_is_kept_by_node() {
     let around = &parsed.facts.around["n1"];
     assert_eq!((around.samples, &around.gpus[0].others[..]), (12, &[4711][..]));
     let load = around.gpus[0].under_load.as_ref().expect("under load");
-    assert_eq!(load.throttled, ["hw-slowdown"]);
+    assert_eq!(load.throttled, [ThrottleReason::read("hw-slowdown")]);
     assert_eq!(parsed.facts.around.len(), 1);
     first["around"] = json!("everything was fine");
     assert!(!read(&lines(&[first, second])).complete);

@@ -28,6 +28,7 @@ mod several;
 pub mod smi;
 pub mod tcp;
 pub mod text;
+pub mod unreached;
 
 use std::collections::BTreeMap;
 

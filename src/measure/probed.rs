@@ -28,6 +28,7 @@ use crate::model::probed::ProbeProblem;
 use crate::model::probed::ProbedGpu;
 use crate::model::probed::ProbedRank;
 use crate::model::text;
+use crate::model::throttle::ThrottleReason;
 
 /// More documents than nodes take part in anything.
 const MOST_DOCUMENTS: usize = 10_000;
@@ -397,7 +398,9 @@ fn clean(around: &mut Around) {
         for GpuState { throttled, .. } in
             [&mut gpu.before, &mut gpu.under_load, &mut gpu.after].into_iter().flatten()
         {
-            throttled.iter_mut().for_each(tidy);
+            for reason in throttled {
+                *reason = ThrottleReason::read(&text::clean(&reason.to_string()));
+            }
         }
         for counters in gpu.link_errors.values_mut() {
             let own = std::mem::take(counters);

@@ -127,12 +127,15 @@ pub struct Withheld {
     /// It would be drained, and another run has to say the same first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again: Option<Again>,
+    /// No second, independent measurement has confirmed it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unconfirmed: bool,
 }
 
 impl Withheld {
     /// Something that is not proposed, for a reason that is not a budget.
     pub fn new(what: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { what: what.into(), why: why.into(), budget: false, again: None }
+        Self { what: what.into(), why: why.into(), budget: false, again: None, unconfirmed: false }
     }
 }
 

@@ -10,6 +10,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
+use super::throttle::ThrottleReason;
+
 /// One GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -98,7 +100,8 @@ pub struct GpuFacts {
     pub temperature_celsius: Option<u64>,
     /// What holds the clocks down now; empty is nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub throttled_by: Option<Vec<String>>,
+    #[schemars(with = "Option<Vec<String>>")]
+    pub throttled_by: Option<Vec<ThrottleReason>>,
     /// Whether it is divided into instances.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig: Option<bool>,

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::node_facts::Missing;
 use super::parsed::ProblemKind;
+use super::throttle::ThrottleReason;
 
 /// A GPU as the probe saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -159,5 +160,6 @@ pub struct GpuState {
     /// Why it ran slower than it could, in the words of node facts: `software
     /// power cap`, ... That it had nothing to do is left out under load.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub throttled: Vec<String>,
+    #[schemars(with = "Vec<String>")]
+    pub throttled: Vec<ThrottleReason>,
 }

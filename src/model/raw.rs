@@ -50,10 +50,18 @@ pub enum Ending {
     NotStarted {
         /// Why.
         why: String,
+        /// Of several nodes, the one that could not be reached.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        node: Option<NodeName>,
     },
 }
 
 impl Ending {
+    /// It could not be started.
+    pub fn not_started(why: impl Into<String>) -> Self {
+        Self::NotStarted { why: why.into(), node: None }
+    }
+
     /// Whether the tool ended by itself and says that all went well.
     pub fn is_success(&self) -> bool {
         *self == Self::Exited { code: 0 }
@@ -82,7 +90,7 @@ impl fmt::Display for Ending {
             Self::TimedOut => f.write_str("ran past its time limit and was ended"),
             Self::Interrupted => f.write_str("the run was interrupted"),
             Self::Missing { program } => write!(f, "{program}: not found"),
-            Self::Busy { why } | Self::Partly { why } | Self::NotStarted { why } => {
+            Self::Busy { why } | Self::Partly { why } | Self::NotStarted { why, .. } => {
                 f.write_str(why)
             }
         }

@@ -14,6 +14,8 @@ use serde::Serialize;
 use super::finding_class::FindingClass;
 use super::id::DomainName;
 use super::id::NodeName;
+use super::rule::FindingRule;
+use super::subject::UnknownSubject;
 use super::unit::Unit;
 
 /// How a part came out. The order is the order of severity.
@@ -252,8 +254,12 @@ pub struct Finding {
     /// The smallest relative degradation this sweep could have seen here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detectable: Option<f64>,
+    /// It is low and steady, and was so in the first reading already.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub from_first_reading: bool,
     /// The rule that decided.
-    pub rule: String,
+    #[schemars(with = "String")]
+    pub rule: FindingRule,
     /// One sentence for a person.
     pub summary: String,
     /// What it rests on.
@@ -278,7 +284,8 @@ impl Finding {
             ratio_to_own: None,
             confirmed: false,
             detectable: None,
-            rule: String::new(),
+            from_first_reading: false,
+            rule: FindingRule::default(),
             summary: String::new(),
             evidence: Vec::new(),
         }
@@ -360,6 +367,10 @@ pub struct NodeVerdict {
     pub outcome: Outcome,
     /// Why, in one sentence.
     pub reason: String,
+    /// The id of the finding that keeps it from passing, where that is about something
+    /// larger than the node, or a pair, and nothing is held against the node itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_by: Option<String>,
     /// The smallest relative degradation this sweep could have seen here, in every part
     /// that was measured, rails of the scale-out network included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -380,7 +391,8 @@ pub struct NodeVerdict {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Unknown {
     /// What is not known.
-    pub what: String,
+    #[schemars(with = "String")]
+    pub what: UnknownSubject,
     /// Why not.
     pub why: String,
 }

@@ -8,6 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::fmt;
 
 use crate::model::chance::Chance;
 use crate::model::claims::ClaimedDomain;
@@ -111,8 +112,8 @@ pub struct Question<'a> {
     pub cost: &'a dyn Fn(&Claims) -> f64,
 }
 
-impl std::fmt::Debug for Question<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Question<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Question").field("budget", &self.budget).finish_non_exhaustive()
     }
 }
@@ -123,9 +124,27 @@ pub struct Choice {
     /// The nodes, most urgent first.
     pub nodes: Vec<NodeName>,
     /// The others, and why.
-    pub left: BTreeMap<NodeName, String>,
+    pub left: BTreeMap<NodeName, LeftOut>,
     /// Estimated time from start to end, in seconds.
     pub estimate_s: f64,
+}
+
+/// A node that is not measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// When it was measured last, Unix seconds.
+    pub measured: Option<i64>,
+    /// Why it is not measured now.
+    pub why: String,
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.measured {
+            Some(at) => write!(f, "measured {}; {}", rfc3339(at), self.why),
+            None => write!(f, "never measured; {}", self.why),
+        }
+    }
 }
 
 impl Choice {
@@ -273,17 +292,11 @@ impl<'a> Choosing<'a> {
     }
 
     fn choice(self) -> Choice {
-        let last = |node: &NodeName| match self
-            .question
-            .known
-            .get(node)
-            .and_then(|known| known.measured)
-        {
-            Some(at) => format!("measured {}", rfc3339(at)),
-            None => "never measured".to_owned(),
-        };
-        let left =
-            self.left.iter().map(|(node, why)| ((*node).clone(), format!("{}; {why}", last(node))));
+        let known = self.question.known;
+        let left = self.left.into_iter().map(|(node, why)| {
+            let measured = known.get(node).and_then(|known| known.measured);
+            (node.clone(), LeftOut { measured, why })
+        });
         Choice {
             left: left.collect(),
             nodes: self.groups.into_iter().flatten().cloned().collect(),

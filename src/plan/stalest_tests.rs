@@ -118,8 +118,8 @@ fn a_node_is_measured_alone_only_where_its_domain_has_no_other() {
     let known = BTreeMap::from([("d1n0".into(), busy)]);
     let choice = chosen(&claims, &known, Budget::default());
     assert_eq!(names(&choice), set(&["d0n0"]));
-    assert_eq!(choice.left[&"d1n0".into()], "never measured; busy: ALLOCATED");
-    assert!(choice.left[&"d1n1".into()].contains("nobody else of d1"), "{:?}", choice.left);
+    assert_eq!(choice.left[&"d1n0".into()].to_string(), "never measured; busy: ALLOCATED");
+    assert!(choice.left[&"d1n1".into()].why.contains("nobody else of d1"), "{:?}", choice.left);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn the_time_limits_the_choice_and_two_are_better_than_nobody() {
         assert!(choice.estimate_s <= minutes * 60.0);
         assert_eq!(choice.left.len(), 16 - nodes);
     }
-    let why = &of(1.0).left[&"d0n0".into()];
+    let why = of(1.0).left[&"d0n0".into()].to_string();
     assert_eq!(why, "never measured; it takes longer than 1 min are spent");
 }
 

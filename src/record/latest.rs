@@ -176,6 +176,7 @@ mod tests {
             domain: None,
             outcome: Outcome::Degraded,
             reason: "r".to_owned(),
+            kept_by: None,
             detectable: None,
             detectable_together: None,
             fabric_detectable: None,

@@ -20,6 +20,7 @@ use super::plain::wrap;
 use crate::model::cell::Cell;
 use crate::model::id::NodeName;
 use crate::model::recording::CONFIRM_STAGE;
+use crate::model::rule::RuleKind;
 use crate::model::run::Run;
 use crate::model::stats::median;
 use crate::model::text::percent;
@@ -274,7 +275,7 @@ fn chain(out: &mut String, run: &Run, finding: &Finding) {
     let digest = clip(&run.verdicts.thresholds_digest, 80);
     let _ = writeln!(out, "against     {}, thresholds {digest}", plain(against));
     let _ = writeln!(out, "class       {}", plain(finding.class.as_str()));
-    let _ = writeln!(out, "rule        {}", plain(&finding.rule));
+    let _ = writeln!(out, "rule        {}", plain(&finding.rule.to_string()));
     let seen_again = if finding.confirmed {
         "yes, a second, independent measurement agreed"
     } else {
@@ -414,13 +415,19 @@ fn met(run: &Run, part: &Part<'_>) -> String {
 /// What is not known about a part or where it sits.
 fn missing(out: &mut String, run: &Run, part: &Part<'_>) {
     let Some(name) = part.node.map(|n| n.as_str()).or(part.domain) else { return };
-    let about: Vec<_> = run.verdicts.unknown.iter().filter(|u| mentions(&u.what, name)).collect();
+    let about: Vec<_> =
+        run.verdicts.unknown.iter().filter(|u| mentions(&u.what.to_string(), name)).collect();
     if about.is_empty() {
         return;
     }
     out.push_str("\nNot known\n");
     for unknown in about.iter().take(MOST) {
-        let _ = writeln!(out, "  - {}: {}", plain(&unknown.what), clip(&unknown.why, LONGEST));
+        let _ = writeln!(
+            out,
+            "  - {}: {}",
+            plain(&unknown.what.to_string()),
+            clip(&unknown.why, LONGEST)
+        );
     }
     if MOST < about.len() {
         let _ = writeln!(out, "  and {} more", about.len() - MOST);
@@ -444,7 +451,8 @@ fn changes(out: &mut String, finding: &Finding) {
     }
     if let Some(held) = finding.peers.or(finding.own).or(finding.expected) {
         // No endpoint or pair is called low for less than this.
-        let relative = ["endpoint:", "path:", "pair:"].iter().any(|r| finding.rule.starts_with(r));
+        let relative =
+            matches!(finding.rule.kind, RuleKind::Endpoint | RuleKind::Path | RuleKind::Pair);
         let _ = match finding.unit {
             Some(_) if relative => writeln!(
                 out,

@@ -16,8 +16,10 @@ use crate::model::claims::Claims;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
+use crate::model::rule::FindingRule;
 use crate::model::run::Run;
 use crate::model::run::RunInfo;
+use crate::model::subject::UnknownSubject;
 use crate::model::unit::Unit;
 use crate::model::verdict::Evidence;
 use crate::model::verdict::Finding;
@@ -147,7 +149,8 @@ pub(super) fn rack() -> Run {
         ratio: Some(717.8 / 761.0),
         confirmed: true,
         detectable: Some(0.028),
-        rule: "gpu-below-expectation".to_owned(),
+        from_first_reading: false,
+        rule: FindingRule::read("gpu-below-expectation"),
         summary: "node0007:2 copies at 717.8 GB/s to and from every partner where 761.0 GB/s \
                   are expected: what 17 of its 18 links would carry"
             .to_owned(),
@@ -183,6 +186,7 @@ pub(super) fn rack() -> Run {
                 domain: Some(DomainName::from("block01")),
                 outcome,
                 reason: reason.to_owned(),
+                kept_by: None,
                 detectable: Some(if i == 11 { 0.031 } else { 0.028 }),
                 detectable_together: None,
                 fabric_detectable: None,
@@ -191,7 +195,7 @@ pub(super) fn rack() -> Run {
         })
         .collect();
     verdicts.unknown.push(Unknown {
-        what: "host_to_device_memcpy_ce on node0012".to_owned(),
+        what: UnknownSubject::Other("host_to_device_memcpy_ce on node0012".to_owned()),
         why: "nodes/node0012/host.txt ends before the test's results".to_owned(),
     });
     verdicts.notes.push(
@@ -262,6 +266,7 @@ pub(super) fn hgx() -> Run {
             } else {
                 "its own measurements are as expected".to_owned()
             },
+            kept_by: None,
             detectable: Some(0.03),
             detectable_together: None,
             fabric_detectable: None,
@@ -270,7 +275,7 @@ pub(super) fn hgx() -> Run {
         .collect();
     verdicts.unknown = ["host_to_device_memcpy_ce", "device_to_host_memcpy_ce"]
         .map(|test| Unknown {
-            what: format!("{test} on hgx0102"),
+            what: UnknownSubject::Other(format!("{test} on hgx0102")),
             why: "the tool waived it".to_owned(),
         })
         .to_vec();
@@ -416,7 +421,8 @@ pub(super) fn hostile() -> Run {
     }
     let mut verdicts = verdicts(Some("gb<200>\x1b[7m"), Outcome::Failed);
     verdicts.findings.push(Finding {
-        rule: "no-path".to_owned(),
+        from_first_reading: false,
+        rule: FindingRule::read("no-path"),
         summary: "no copy to or from \x1b[5mit\x1b[0m works <b>at all</b>".to_owned(),
         evidence: vec![Evidence {
             file: "domains/x\x1b[8m/<y>.txt".to_owned(),
@@ -443,6 +449,7 @@ pub(super) fn hostile() -> Run {
             domain: Some(DomainName::from(block)),
             outcome: if i == 2 { Outcome::Failed } else { Outcome::Pass },
             reason: "because \x1b[32mI say so\x1b[0m".to_owned(),
+            kept_by: None,
             detectable: None,
             detectable_together: None,
             fabric_detectable: None,
@@ -450,7 +457,7 @@ pub(super) fn hostile() -> Run {
         })
         .collect();
     verdicts.unknown.push(Unknown {
-        what: "</script><script>alert(3)</script>\r".to_owned(),
+        what: UnknownSubject::Other("</script><script>alert(3)</script>\r".to_owned()),
         why: "\u{1b}[?1049h".to_owned(),
     });
     verdicts.notes.push("a\u{2028}b\x08\x08\x08c".to_owned());

@@ -89,7 +89,8 @@ fn whole(run: &Run) -> Case {
     let headline = headline(run);
     let mut text = String::new();
     for unknown in &run.verdicts.unknown {
-        let line = format!("not known: {}: {}\n", plain(&unknown.what), plain(&unknown.why));
+        let line =
+            format!("not known: {}: {}\n", plain(&unknown.what.to_string()), plain(&unknown.why));
         text.push_str(&line);
     }
     for note in &run.verdicts.notes {
@@ -143,7 +144,7 @@ fn in_words(finding: &Finding) -> String {
         text.push_str(&format!("{line}\n"));
     }
     let seen = if finding.confirmed { "confirmed" } else { "seen once" };
-    text.push_str(&format!("rule {}, {seen}\n", plain(&finding.rule)));
+    text.push_str(&format!("rule {}, {seen}\n", plain(&finding.rule.to_string())));
     for evidence in &finding.evidence {
         let (file, detail) = (plain(&evidence.file), clip(&evidence.detail, LONGEST));
         text.push_str(&format!("{file}: {detail}\n"));

@@ -21,6 +21,7 @@ use crate::model::node_facts::Missing;
 use crate::model::node_facts::NicFacts;
 use crate::model::node_facts::NodeFacts;
 use crate::model::node_facts::Relation;
+use crate::model::throttle::ThrottleReason;
 
 /// What stands where nothing is known.
 const UNKNOWN: &str = "?";
@@ -218,8 +219,10 @@ fn remarks(gpu: &GpuFacts) -> Vec<String> {
     if gpu.persistence == Some(false) {
         remark("persistence mode is off".to_owned());
     }
-    let is_normal = |why: &&String| !matches!(why.as_str(), "idle" | "application clocks");
-    for why in gpu.throttled_by.iter().flatten().filter(is_normal) {
+    let is_normal = |why: &ThrottleReason| {
+        matches!(why, ThrottleReason::Idle | ThrottleReason::ApplicationClocks)
+    };
+    for why in gpu.throttled_by.iter().flatten().filter(|why| !is_normal(why)) {
         remark(format!("clocks held down by: {why}"));
     }
     all

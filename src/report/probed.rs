@@ -100,7 +100,10 @@ pub(super) fn gpus(gpus: &[ProbedGpu], around: Option<&Around>) -> String {
             load.and_then(|it| it.power_w)
                 .map_or(UNKNOWN.to_owned(), |watts| format!("{watts:.0}")),
             number(load.and_then(|it| it.temperature_c)),
-            load.map_or(UNKNOWN.to_owned(), |it| listed(&it.throttled)),
+            load.map_or(UNKNOWN.to_owned(), |it| {
+                let reasons: Vec<String> = it.throttled.iter().map(ToString::to_string).collect();
+                listed(&reasons)
+            }),
             seen.map_or(UNKNOWN.to_owned(), errors),
         ]
     });
@@ -199,6 +202,7 @@ pub(super) mod fixture {
 
     use super::*;
     use crate::model::node_facts::Missing;
+    use crate::model::throttle::ThrottleReason;
 
     /// Two GPUs, as a probe saw them.
     pub(in crate::report) fn two() -> Vec<ProbedGpu> {
@@ -222,7 +226,7 @@ pub(super) mod fixture {
             temperature_c: Some(45),
             pcie_generation: Some(5),
             pcie_width: Some(16),
-            throttled: vec!["software power cap".to_owned()],
+            throttled: vec![ThrottleReason::SoftwarePowerCap],
         };
         let counters = BTreeMap::from([("crc".to_owned(), 12)]);
         let missing = Missing {

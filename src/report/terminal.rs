@@ -292,7 +292,9 @@ fn unknown(page: &mut Page, run: &Run) {
 /// What is not known under each reason, in the order they first appear.
 pub(super) fn by_reason(run: &Run) -> Vec<Alike> {
     let unknown = run.verdicts.unknown.iter();
-    alike::folded(unknown.map(|one| (one.what.as_str(), one.why.as_str())), &names_of(run))
+    let texts: Vec<(String, &str)> =
+        unknown.map(|one| (one.what.to_string(), one.why.as_str())).collect();
+    alike::folded(texts.iter().map(|(what, why)| (what.as_str(), *why)), &names_of(run))
 }
 
 fn names_of(run: &Run) -> BTreeSet<&str> {
@@ -342,6 +344,7 @@ fn detectable(page: &mut Page, run: &Run) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::subject::UnknownSubject;
     use crate::report::fixture;
 
     fn at(run: &Run, width: usize) -> String {
@@ -410,6 +413,7 @@ mod tests {
             let (what, why) = (format!("tcp on {}, rail r{at}", node.node), "not run: it ended");
             node.outcome = Outcome::Unknown;
             node.reason = format!("{what}: {why}");
+            let what = UnknownSubject::Other(what);
             run.verdicts.unknown.push(Unknown { what, why: why.to_owned() });
         }
         let text = at(&run, 120);
@@ -421,7 +425,10 @@ mod tests {
     fn many_unknowns_of_one_reason_are_one_line() {
         let mut run = fixture::hgx();
         run.verdicts.unknown = (0..500)
-            .map(|i| Unknown { what: format!("test {i}"), why: "waived".to_owned() })
+            .map(|i| Unknown {
+                what: UnknownSubject::Other(format!("test {i}")),
+                why: "waived".to_owned(),
+            })
             .collect();
         let text = at(&run, 80);
         assert!(text.contains("test 0, test 1, test 2, test 3 and 496 more: waived"), "{text}");

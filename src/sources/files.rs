@@ -48,7 +48,7 @@ fn file(path: &Path) -> Vec<Said> {
             let message = format!("{what}, expected {}", detect::KNOWN);
             (ProblemKind::Unsupported, message)
         }
-        Err(trouble) => trouble,
+        Err(unread) => (unread.kind(), unread.message),
     };
     let mut said = Said::nothing(SourceKind::Unrecognised, path.display().to_string());
     said.trouble(kind, None, message);
@@ -89,12 +89,8 @@ fn folder(path: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<Said> {
             Ok(text) => recognised(&file, &text),
             // Pictures and archives lie beside what is meant. A file that may not be
             // opened could be what is meant, and leaving it out is no agreement.
-            Err((kind @ (ProblemKind::Denied | ProblemKind::Unreachable), message)) => {
-                rest.trouble(kind, None, message);
-                continue;
-            }
-            Err((ProblemKind::Malformed, message)) if message.contains(UTF_16) => {
-                rest.trouble(ProblemKind::Malformed, None, message);
+            Err(unread) if unread.is_told() => {
+                rest.trouble(unread.kind(), None, unread.message);
                 continue;
             }
             Err(_) => Vec::new(),
@@ -121,7 +117,7 @@ fn recognised(path: &Path, text: &str) -> Vec<Said> {
     let base = path.parent().unwrap_or(Path::new("")).to_owned();
     let mut include = |name: &str| {
         let file = base.join(name);
-        self::text(&file).map_err(|(_, message)| message)
+        self::text(&file).map_err(|unread| unread.message)
     };
     let mut all = detect::read(&path.display().to_string(), text, &mut include);
     for said in all.iter_mut().filter(|said| is_kept(said.source.kind)) {
@@ -151,29 +147,62 @@ fn changed(path: &Path) -> Option<String> {
     Some(jiff::Timestamp::from_second(changed.as_second()).ok()?.to_string())
 }
 
+/// Why a file has no text.
+struct Unread {
+    cause: UnreadCause,
+    message: String,
+}
+
+enum UnreadCause {
+    Io(std::io::ErrorKind),
+    /// It is too large, or no regular file.
+    Input,
+    Utf16,
+    Encoding,
+}
+
+impl Unread {
+    fn kind(&self) -> ProblemKind {
+        match self.cause {
+            UnreadCause::Io(std::io::ErrorKind::NotFound) => ProblemKind::Missing,
+            UnreadCause::Io(std::io::ErrorKind::PermissionDenied) => ProblemKind::Denied,
+            UnreadCause::Io(_) => ProblemKind::Unreachable,
+            UnreadCause::Input => ProblemKind::Unsupported,
+            UnreadCause::Utf16 | UnreadCause::Encoding => ProblemKind::Malformed,
+        }
+    }
+
+    /// Whether the file may be a source, so that leaving it out is told.
+    fn is_told(&self) -> bool {
+        match self.cause {
+            UnreadCause::Io(kind) => kind != std::io::ErrorKind::NotFound,
+            UnreadCause::Utf16 => true,
+            UnreadCause::Input | UnreadCause::Encoding => false,
+        }
+    }
+}
+
 /// The text of a file, or why there is none.
-fn text(path: &Path) -> Result<String, (ProblemKind, String)> {
+fn text(path: &Path) -> Result<String, Unread> {
     let bytes = input::read(path).map_err(|error| {
-        let kind = match &error {
-            InputError::Io { source, .. } => match source.kind() {
-                std::io::ErrorKind::NotFound => ProblemKind::Missing,
-                std::io::ErrorKind::PermissionDenied => ProblemKind::Denied,
-                _ => ProblemKind::Unreachable,
-            },
-            _ => ProblemKind::Unsupported,
+        let cause = match &error {
+            InputError::Io { source, .. } => UnreadCause::Io(source.kind()),
+            _ => UnreadCause::Input,
         };
-        (kind, error.to_string())
+        Unread { cause, message: error.to_string() }
     })?;
     // Byte order marks are what some editors leave; they are no part of a name.
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_owned()),
         Err(_) if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") => {
-            Err((ProblemKind::Malformed, format!("{}: {UTF_16}", path.display())))
+            let message = format!("{}: {UTF_16}", path.display());
+            Err(Unread { cause: UnreadCause::Utf16, message })
         }
         Err(error) => {
             let line = bytes[..error.valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
-            Err((ProblemKind::Malformed, format!("{}:{line}: not UTF-8 text", path.display())))
+            let message = format!("{}:{line}: not UTF-8 text", path.display());
+            Err(Unread { cause: UnreadCause::Encoding, message })
         }
     }
 }

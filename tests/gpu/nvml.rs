@@ -17,6 +17,7 @@ use fabricgate::model::probed::Around;
 
 use crate::stub::Library;
 use crate::stub::Machine;
+use fabricgate::model::throttle::ThrottleReason;
 
 /// The program under test on this machine.
 fn fabricgate(machine: &Machine, folder: &tempfile::TempDir, arguments: &[&str]) -> Command {
@@ -150,7 +151,7 @@ fn around_a_probe_the_load_the_growth_of_errors_and_others_are_told() {
     };
     assert_eq!((generation(&second.before), generation(&second.under_load)), (Some(1), Some(3)));
     let throttled = &first.under_load.as_ref().expect("sampled").throttled;
-    assert_eq!(throttled.as_slice(), ["software power cap"]);
+    assert_eq!(throttled.as_slice(), [ThrottleReason::SoftwarePowerCap]);
     assert_eq!(first.link_errors[&5]["dl_replay"], 3);
     assert_eq!((first.link_errors.len(), second.link_errors.len()), (1, 0));
     assert_eq!(second.pcie_replays, Some(1));

@@ -60,6 +60,7 @@ fn map() -> Verified {
         domain: None,
         outcome: if node.as_str() == "node0005" { Outcome::Degraded } else { Outcome::Pass },
         reason: "made up".to_owned(),
+        kept_by: None,
         detectable: None,
         detectable_together: None,
         fabric_detectable: None,

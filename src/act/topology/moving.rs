@@ -28,7 +28,7 @@ pub(super) const OF_CONF: &str = "default";
 /// that the node is not where it is claimed, and a run measured it together with
 /// nodes of one other domain and none of its own. That it is not in the one does
 /// not say that it is in the other.
-pub fn asked(verdicts: &Verdicts, fleet: &Claims) -> (BTreeMap<NodeName, String>, Vec<Withheld>) {
+pub fn asked(verdicts: &Verdicts, fleet: &Claims) -> (BTreeMap<NodeName, String>, Vec<NotMoved>) {
     let mut moves: BTreeMap<NodeName, String> = BTreeMap::new();
     let mut withheld = Vec::new();
     let met = Met::of(fleet);
@@ -41,10 +41,22 @@ pub fn asked(verdicts: &Verdicts, fleet: &Claims) -> (BTreeMap<NodeName, String>
             Ok((node, domain)) => {
                 moves.insert(node.clone(), domain.to_string());
             }
-            Err(why) => withheld.push(Withheld::new(locus.to_string(), why)),
+            Err(why) => withheld.push(NotMoved {
+                node: node.cloned(),
+                withheld: Withheld::new(locus.to_string(), why),
+            }),
         }
     }
     (moves, withheld)
+}
+
+/// A finding that could have moved a node and does not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotMoved {
+    /// The node that is in the wrong domain, where that is known.
+    pub node: Option<NodeName>,
+    /// What it is about, and why it moves nothing.
+    pub withheld: Withheld,
 }
 
 /// Where a node that is not at home is.

@@ -326,7 +326,7 @@ fn a_verdict_moves_a_node_only_where_it_was_measured_to_belong() {
     ]);
     let (moves, withheld) = asked(&verdicts, &fleet);
     assert_eq!(moves, wanted(&[("a1", "r2")]).moves);
-    let why: Vec<&str> = withheld.iter().map(|it| &it.why[..12]).collect();
+    let why: Vec<&str> = withheld.iter().map(|it| &it.withheld.why[..12]).collect();
     assert_eq!(
         why,
         [

@@ -35,6 +35,9 @@ pub struct Key {
     /// What holds where it is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
+    /// That is a sentence, and no value.
+    #[serde(skip)]
+    is_sentence: bool,
     /// It must be there, where its section is.
     pub required: bool,
     /// The words that may stand there, with what they mean.
@@ -103,6 +106,7 @@ fn key(key: String, schema: &Value, is_required: bool) -> Key {
     let text = schema["description"].as_str().unwrap_or_default();
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (mut meaning, mut default, mut required) = (text.clone(), None, is_required);
+    let mut is_sentence = false;
     if let Some((before, after)) = text.split_once("Default: ") {
         meaning = before.trim_end().to_owned();
         default = Some(after.trim_end_matches('.').to_owned());
@@ -112,13 +116,14 @@ fn key(key: String, schema: &Value, is_required: bool) -> Key {
     } else if let Some((before, after)) = text.split_once("Without it, ") {
         meaning = before.trim_end().to_owned();
         default = Some(format!("without it, {}", after.trim_end_matches('.')));
+        is_sentence = true;
     }
     let section = has_keys(schema);
     if let (None, Some(value), false) = (&default, schema.get("default"), section) {
         default = Some(format!("`{}`", in_toml(value)));
     }
     let choices = choices(schema);
-    Key { key, kind: kind(schema), meaning, default, required, choices, section }
+    Key { key, kind: kind(schema), meaning, default, is_sentence, required, choices, section }
 }
 
 /// A default as one writes it.
@@ -208,7 +213,7 @@ pub fn listed(keys: &[Key]) -> String {
         let absent = match (it.required, absent.as_str()) {
             (_, "") => String::new(),
             (true, _) => ", required".to_owned(),
-            (false, said) if said.starts_with("without it") => format!("; {said}"),
+            (false, said) if it.is_sentence => format!("; {said}"),
             (false, said) => format!(", default {said}"),
         };
         let _ = writeln!(text, "{}  ({}{absent})\n    {}", it.key, it.kind, it.meaning);

@@ -201,7 +201,7 @@ impl<'a> Now<'a> {
         let both = was.zip(is).map(|(was, is)| identity::differences(was, is)).unwrap_or_default();
         let mut all: Vec<Changed> = both
             .into_iter()
-            .map(|(what, was, is)| changed(identity::kind(&what), what, was, is))
+            .map(|(what, was, is)| changed(identity::IdentityName::read(&what).kind, what, was, is))
             .collect();
         // A run covers a part of the fleet: that others are in another part is no
         // change of this node.

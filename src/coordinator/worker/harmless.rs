@@ -47,7 +47,7 @@ fn ending(ending: Ending) -> Ending {
         Ending::Missing { program } => Ending::Missing { program: clean(&program) },
         Ending::Busy { why } => Ending::Busy { why: clean(&why) },
         Ending::Partly { why } => Ending::Partly { why: clean(&why) },
-        Ending::NotStarted { why } => Ending::NotStarted { why: clean(&why) },
+        Ending::NotStarted { why, .. } => Ending::not_started(clean(&why)),
         Ending::Exited { .. }
         | Ending::Signalled { .. }
         | Ending::TimedOut

@@ -55,7 +55,7 @@ async fn a_worker_that_says_more_than_anybody_takes_in_is_left_and_not_kept() {
     assert!(said.load(Ordering::Relaxed) <= 2 * MOST_WAITING, "it went on being kept");
     while running.answers.recv().await.is_some() {}
     let why = "the worker says more than anybody takes in".to_owned();
-    assert_eq!(running.lost().ending, Ending::NotStarted { why });
+    assert_eq!(running.lost().ending, Ending::not_started(why));
 }
 
 #[tokio::test]

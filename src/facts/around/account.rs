@@ -7,11 +7,11 @@ use super::Line;
 use super::Load;
 use super::Reading;
 use crate::facts::asking::together;
-use crate::facts::codes;
 use crate::model::node_facts::Missing;
 use crate::model::probed::Around;
 use crate::model::probed::GpuAround;
 use crate::model::probed::GpuState;
+use crate::model::throttle::ThrottleReason;
 
 /// Takes from `more` what is higher, and what was never seen.
 ///
@@ -28,7 +28,7 @@ pub(super) fn raise(most: &mut GpuState, more: &GpuState) {
     most.pcie_generation = most.pcie_generation.max(more.pcie_generation);
     most.pcie_width = most.pcie_width.max(more.pcie_width);
     for why in &more.throttled {
-        if why != codes::IDLE && !most.throttled.contains(why) {
+        if *why != ThrottleReason::Idle && !most.throttled.contains(why) {
             most.throttled.push(why.clone());
         }
     }

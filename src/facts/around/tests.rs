@@ -11,6 +11,7 @@ use crate::facts::library::ProcessValue;
 use crate::facts::library::Value;
 use crate::facts::recorded::Recorded;
 use crate::model::probed::Around;
+use crate::model::throttle::ThrottleReason;
 
 /// `NVML_FI_DEV_NVLINK_LINK_COUNT`.
 const LINK_COUNT: u32 = 91;
@@ -106,11 +107,14 @@ fn the_most_that_is_seen_under_load_is_kept_and_what_held_it_down() {
         (Some(1_980), Some(5), Some(75.5))
     );
     // The rest between two tests is idle, which holds nothing down.
-    assert_eq!(load.throttled, ["software power cap", "hardware slowdown"]);
+    assert_eq!(
+        load.throttled,
+        [ThrottleReason::SoftwarePowerCap, ThrottleReason::HardwareSlowdown]
+    );
     let before = gpu.before.as_ref().expect("read");
     assert_eq!(
         (before.pcie_generation, before.throttled.as_slice()),
-        (Some(1), &["idle".to_owned()][..])
+        (Some(1), &[ThrottleReason::Idle][..])
     );
     assert_eq!(gpu.uuid.as_deref(), Some("GPU-0"));
     assert!(gpu.link_errors.is_empty() && gpu.others.is_empty());

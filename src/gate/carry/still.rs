@@ -140,7 +140,7 @@ pub(super) fn device(
 }
 
 fn is_foreign(reason: &str) -> bool {
-    !reason.trim().is_empty() && !reason.starts_with(reason::PREFIX)
+    !reason.trim().is_empty() && !reason::is_ours(reason)
 }
 
 /// The class that a drain's reason names.

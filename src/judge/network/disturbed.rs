@@ -16,6 +16,7 @@ use super::FAMILY_ERROR;
 use super::levels::Levels;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
+use crate::model::rule::RuleKind;
 use crate::model::text::percent;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -168,8 +169,8 @@ fn tell(
          or errors on a link, or other traffic; that is spread, not level, and the ports' counters would tell",
         percent(1.0 - lowest)
     );
-    let rule = "spread: so many readings of an end, or both ways at one moment, are far below the best of their path \
-                that dips do not explain them in one of 1,000 sweeps";
+    let rule = RuleKind::Spread.with("so many readings of an end, or both ways at one moment, are far below the best of their path \
+                that dips do not explain them in one of 1,000 sweeps");
     let peer = locus.peer.as_deref().map(NodeName::from);
     let mut found =
         finding(Outcome::Unknown, FindingClass::Unstable, locus, rule).saying(said.clone());

@@ -15,6 +15,7 @@ use super::line_of;
 use super::with_files;
 use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
+use crate::model::rule::RuleKind;
 use crate::model::text::percent;
 use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
@@ -59,11 +60,11 @@ pub(super) fn judge(
         group.testcase
     );
     let source = group.nic.and_then(|nic| nic.expectation(&group.conditions()).ok());
-    let rule = format!(
-        "level: the median of all pairs that are not blamed against the expectation (tolerance {}; {})",
+    let rule = RuleKind::NetworkLevel.with(format!(
+        "the median of all pairs that are not blamed against the expectation (tolerance {}; {})",
         percent(tolerance),
         source.map_or("", |e| e.source.as_str())
-    );
+    ));
     let locus = homes.around(LocusKind::Domain, &nodes, rail);
     let found = finding(Outcome::Degraded, FindingClass::NetworkLow, locus, &rule)
         .numbers(levels[at], value, Unit::GigabytesPerSecond)
@@ -99,10 +100,10 @@ fn below_others(
         rate(reference),
         group.testcase
     );
-    let rule = format!(
-        "rails: the level of the rail lies more than {} below most others of its kind",
+    let rule = RuleKind::Rails.with(format!(
+        "the level of the rail lies more than {} below most others of its kind",
         percent(levels::APART)
-    );
+    ));
     let nodes: Vec<&NodeName> = rail.nodes.iter().collect();
     let outcome = if group.nic.is_some() { Outcome::Degraded } else { Outcome::Unknown };
     let locus = homes.around(LocusKind::Domain, &nodes, rail);

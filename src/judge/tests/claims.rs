@@ -191,7 +191,7 @@ fn what_the_measurement_settles_is_a_remark_and_what_it_cannot_is_unknown() {
     let servers = Bench::hgx(1);
     let cables = disagreement("hosts-swapped", bad, None, &[0]);
     let judged_cables = judged(servers, cables);
-    assert_eq!(judged_cables.verdicts.unknown[0].what, "claim-hosts-swapped");
+    assert_eq!(judged_cables.verdicts.unknown[0].what.to_string(), "claim-hosts-swapped");
     assert!(judged_cables.verdicts.findings.is_empty());
 }
 

@@ -19,6 +19,9 @@ use crate::model::finding_class::FindingClass;
 use crate::model::id::NodeName;
 use crate::model::recording::CONFIRM_STAGE as STAGE;
 use crate::model::recording::Recording;
+use crate::model::rule::FindingRule;
+use crate::model::rule::RuleKind;
+use crate::model::subject::UnknownSubject;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
 use crate::model::verdict::LocusKind;
@@ -117,11 +120,11 @@ fn what_is_not_seen_again_is_unknown_and_says_by_how_many() {
     let mut later = Lab::new(|a, b| if a == 5 || b == 5 { 17.0 / 18.0 } else { 1.0 });
     let verdicts = look_again(&mut later, &first, &before);
     assert_eq!(words(&verdicts), ["degraded nic-low rail host5", "unknown nic-low rail host2 ?"]);
-    assert_eq!(verdicts.findings[1].rule, "not confirmed by 3 partners");
+    assert_eq!(verdicts.findings[1].rule.to_string(), "not confirmed by 3 partners");
     assert_eq!(outcome(&verdicts, "host2"), Outcome::Unknown);
     let reason = &verdicts.nodes.iter().find(|n| n.node == host(2)).expect("judged").reason;
     assert!(reason.starts_with("not confirmed by 3 partners"), "{reason}");
-    assert!(verdicts.unknown.iter().any(|u| u.what == "node host2"));
+    assert!(verdicts.unknown.iter().any(|u| u.what == UnknownSubject::Node("host2".into())));
     assert_eq!(outcome(&verdicts, "host0"), Outcome::Pass);
 }
 
@@ -236,7 +239,7 @@ fn a_lost_link_is_confirmed_by_three_partners_and_a_passing_one_is_not() {
 
     let (_, verdicts) = rack(lost, |_, _| 1.0);
     assert_eq!(words(&verdicts), ["unknown nvlink-low gpu node0007:1 ?"]);
-    assert_eq!(verdicts.findings[0].rule, "not confirmed by 3 partners");
+    assert_eq!(verdicts.findings[0].rule.to_string(), "not confirmed by 3 partners");
     assert_eq!(outcome(&verdicts, "node0007"), Outcome::Unknown);
     assert_eq!(verdicts.outcome, Outcome::Unknown);
 }
@@ -300,7 +303,7 @@ fn a_day_on_which_all_are_suspected_costs_each_of_them_as_much_as_a_small_one() 
             let locus = Locus { node: Some(host(at)), ..Locus::of(LocusKind::Rail) };
             Finding {
                 ratio: Some(0.5),
-                ..finding(Outcome::Degraded, FindingClass::NicLow, locus, "")
+                ..finding(Outcome::Degraded, FindingClass::NicLow, locus, FindingRule::default())
             }
         };
         first.verdicts.findings = (0..hosts).map(low).collect();
@@ -363,7 +366,7 @@ fn only_the_same_gpus_confirm_a_pair_or_clear_it() {
     assert!(found.evidence.iter().any(|e| e.file.contains("all-02-11")));
     let found = slow_pair(|_, _| 1.0, &all);
     assert_eq!(of(&found), (Outcome::Unknown, false));
-    assert!(found.rule.starts_with("not confirmed"), "{}", found.rule);
+    assert!(found.rule.kind == RuleKind::NotConfirmed, "{}", found.rule);
     // Less low than before: neither.
     let found = slow_pair(move |s, d| if was(s, d) < 1.0 { 0.9 } else { 1.0 }, &all);
     assert_eq!(of(&found), (Outcome::Degraded, false));

@@ -508,7 +508,7 @@ fn the_rule_of_a_host_copy_names_the_room_it_really_left() {
     let judged = bench.judge();
     assert_eq!(loci(&judged), ["degraded host-link-low node node0001"]);
     let rule = &judged.verdicts.findings[0].rule;
-    assert!(rule.contains("more than 25"), "{rule}");
+    assert!(rule.to_string().contains("more than 25"), "{rule}");
 }
 
 /// What `nvidia-smi nvlink -s` shows on every node, some links inactive.

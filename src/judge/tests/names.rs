@@ -11,6 +11,7 @@ use crate::model::facts::ImexNode;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
+use crate::model::subject::UnknownSubject;
 use crate::model::verdict::Outcome;
 
 fn rename_hosts(recordings: &mut [Recording], name: impl Fn(&str) -> String) {
@@ -91,7 +92,9 @@ fn a_run_across_two_claimed_domains_lists_no_node_twice() {
     // Between them it runs at full speed; inside them nothing is judged by it.
     assert_eq!(loci(&judged), ["unknown claimed-apart domain block01 - block02"]);
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
-    assert!(judged.verdicts.unknown.iter().any(|u| u.what == "domain both"));
+    assert!(
+        judged.verdicts.unknown.iter().any(|u| u.what == UnknownSubject::Domain("both".into()))
+    );
 }
 
 #[test]

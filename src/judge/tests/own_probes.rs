@@ -21,6 +21,7 @@ use crate::model::probed::GpuAround;
 use crate::model::probed::GpuState;
 use crate::model::recording::Recording;
 use crate::model::recording::Scope;
+use crate::model::throttle::ThrottleReason;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
 
@@ -189,7 +190,8 @@ fn what_held_a_gpu_back_and_errors_of_links_are_named() {
         || Bench::hgx(1).capacity(|s, d| Some(if s.1 == 2 || d.1 == 2 { share(1) } else { 1.0 }));
     let judged = around(low(), |gpu| {
         let load = gpu.under_load.as_mut().expect("a state");
-        load.throttled = vec!["software power cap".into(), "hardware thermal slowdown".into()];
+        load.throttled =
+            ["software power cap", "hardware thermal slowdown"].map(ThrottleReason::read).into();
         gpu.link_errors.entry(7).or_default().insert("crc".to_owned(), 12);
     });
     assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0001:2"]);

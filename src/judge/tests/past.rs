@@ -84,7 +84,7 @@ fn a_gpu_that_the_others_excuse_is_found_by_its_own_history() {
     let judged = judged(now(), "570.1", &history);
     assert_eq!(loci(&judged), ["degraded below-own-history gpu node0007:1"]);
     let found = &judged.verdicts.findings[0];
-    assert!(found.rule.starts_with("own history:"), "{}", found.rule);
+    assert!(found.rule.to_string().starts_with("own history:"), "{}", found.rule);
     assert!(
         found.summary.contains("its own 4 runs of 2026-11-01 to 2026-11-04"),
         "{}",
@@ -127,7 +127,7 @@ fn another_reference_decides_where_it_does() {
     assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0007:1"]);
     let found = &judged.verdicts.findings[0];
     assert!(
-        found.rule.contains("level of its own domain; its own history agrees"),
+        found.rule.to_string().contains("level of its own domain; its own history agrees"),
         "{}",
         found.rule
     );
@@ -153,7 +153,7 @@ fn what_is_lower_as_a_whole_accuses_no_gpu() {
     );
     assert_eq!(loci(&fleet), ["degraded nvlink-low node node0004"]);
     let rule = &fleet.verdicts.findings[0].rule;
-    assert!(rule.ends_with("its own history agrees"), "{rule}");
+    assert!(rule.to_string().ends_with("its own history agrees"), "{rule}");
     let fleets = history_of(|seed| Bench::hgx(4).noise(0.002, 0.0, seed));
     let fleet = judged(slower(Bench::hgx(4)), "570.1", &fleets);
     assert_eq!(loci(&fleet), ["unknown below-own-history instrument - hgx"]);

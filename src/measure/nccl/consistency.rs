@@ -17,7 +17,7 @@ use crate::model::parsed::Problem;
 use crate::model::parsed::ProblemKind;
 
 /// Detail of the problem with the average.
-pub(super) const AVERAGE: &str =
+const AVERAGE: &str =
     "the average bus bandwidth is not the mean of the rows, and no row is missing";
 
 /// How far algbw may lie from size over time: some builds average or trim
@@ -98,8 +98,8 @@ pub(super) fn infer(run: &Run) -> Option<&'static str> {
     }
 }
 
-/// The contradictions in a run. `whole`: no row is missing or damaged.
-pub(super) fn check(run: &Run, name: Option<&str>, whole: bool) -> Vec<Problem> {
+/// The contradictions in a run, without that of its average.
+pub(super) fn check(run: &Run, name: Option<&str>) -> Vec<Problem> {
     // A program that is not one of the known tests has a formula of its own.
     let known = name.map(collective::by_name);
     if known == Some(None) || run.rows.is_empty() {
@@ -110,9 +110,6 @@ pub(super) fn check(run: &Run, name: Option<&str>, whole: bool) -> Vec<Problem> 
     problems.extend(check_factor(run, known));
     problems.extend(check_time(run, known));
     problems.extend(check_sizes(run, known));
-    if whole {
-        problems.extend(check_average(run));
-    }
     problems
 }
 
@@ -204,7 +201,11 @@ fn check_sizes(run: &Run, known: Option<&Collective>) -> Option<Problem> {
     ))
 }
 
-fn check_average(run: &Run) -> Option<Problem> {
+/// The average of a run that no row is missing of is not the mean of its rows.
+pub(super) fn check_average(run: &Run, name: Option<&str>) -> Option<Problem> {
+    if name.is_some_and(|name| collective::by_name(name).is_none()) || run.rows.is_empty() {
+        return None;
+    }
     let average = run.average?;
     let printed = average.value?.range();
     (!mean(run)?.meets(printed)).then(|| inconsistent(AVERAGE.to_owned(), average.line))

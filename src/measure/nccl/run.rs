@@ -239,15 +239,17 @@ impl Run {
             .any(|p| matches!(p.kind, ProblemKind::Truncated | ProblemKind::Unrecognised));
         problems.extend(self.damage());
         problems.extend(self.unverified(name.as_deref()));
-        problems.extend(consistency::check(&self, name.as_deref(), whole));
+        problems.extend(consistency::check(&self, name.as_deref()));
         let complete = whole && !self.rows.is_empty();
-        let average_lost = self.average_is_cut(&problems);
+        let no_mean = whole.then(|| consistency::check_average(&self, name.as_deref())).flatten();
+        let average_lost = no_mean.is_some() && self.average_is_cut();
         if average_lost {
-            problems.retain(|p| p.detail != consistency::AVERAGE);
             problems.push(
                 Problem::new(ProblemKind::Truncated, "the text stops inside the average")
                     .at(self.average.map_or(self.line, |a| a.line)),
             );
+        } else {
+            problems.extend(no_mean);
         }
         let series = (!self.rows.is_empty()).then(|| Series {
             run: number,
@@ -271,10 +273,8 @@ impl Run {
     }
 
     /// The text ends on the average and the rows say that it lost digits.
-    fn average_is_cut(&self, problems: &[Problem]) -> bool {
-        self.average.is_some_and(|average| average.at_end)
-            && problems.iter().any(|p| p.detail == consistency::AVERAGE)
-            && consistency::begins_the_mean(self)
+    fn average_is_cut(&self) -> bool {
+        self.average.is_some_and(|average| average.at_end) && consistency::begins_the_mean(self)
     }
 
     /// What is missing.

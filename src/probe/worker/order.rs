@@ -155,7 +155,7 @@ async fn run(
     };
     if let Some(port) = at_port.filter(|port| port::listens(&setup.proc, *port)) {
         let why = format!("port {port} is served by somebody else already");
-        return Err(Ending::NotStarted { why });
+        return Err(Ending::not_started(why));
     }
     let by_line = matches!(order.ready, Some(Waiting { how: Ready::Line, .. }));
     let mut first = by_line.then(FirstLine::default);
@@ -197,9 +197,9 @@ async fn run(
     }
     ran.map_err(|error| match error {
         ExecError::Missing { program } => Ending::Missing { program },
-        ExecError::Empty => Ending::NotStarted { why: error.to_string() },
+        ExecError::Empty => Ending::not_started(error.to_string()),
         ExecError::Refused { program, source } => {
-            Ending::NotStarted { why: format!("{program} cannot be started: {source}") }
+            Ending::not_started(format!("{program} cannot be started: {source}"))
         }
     })
 }

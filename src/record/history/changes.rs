@@ -9,6 +9,7 @@ use super::History;
 use super::HistoryError;
 use super::identity;
 use super::identity::Identity;
+use super::identity::IdentityName;
 use super::read::Listed;
 use super::read::end;
 use crate::model::id::DomainName;
@@ -67,7 +68,7 @@ impl History {
                     run,
                     at,
                     node,
-                    kind: identity::kind(&what),
+                    kind: IdentityName::read(&what).kind,
                     what,
                     before,
                     after,
@@ -154,13 +155,9 @@ fn of_everybody(before: &Listed, after: &Listed) -> Vec<Changed> {
 
 /// Whether a change can be behind what a part shows: another GPU's is not.
 fn concerns(changed: &Changed, part: &Part) -> bool {
-    let Some(index) = changed.what.strip_prefix("GPU ").and_then(|rest| rest.split(' ').next())
-    else {
-        return true;
-    };
+    let Some(index) = IdentityName::read(&changed.what).gpu else { return true };
     let is = |node: Option<&str>, gpu: Option<u32>| {
-        changed.node.as_ref().map(|n| n.as_str()) == node
-            && gpu.is_none_or(|gpu| index.parse() == Ok(gpu))
+        changed.node.as_ref().map(|n| n.as_str()) == node && gpu.is_none_or(|gpu| index == gpu)
     };
     let peer = part.peer.as_deref().map(end);
     part.kind == PartKind::Domain

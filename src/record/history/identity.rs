@@ -124,18 +124,31 @@ pub(super) fn tools(recordings: &[Recording], own: &str) -> BTreeMap<String, Str
     tools
 }
 
-/// What kind of thing a name stands for.
-pub fn kind(name: &str) -> ChangeKind {
-    match name {
-        "driver" => ChangeKind::Driver,
-        // Another kernel takes another boot, and counts as one.
-        "boot" | "kernel" => ChangeKind::Boot,
-        "rack" | "slot" => ChangeKind::Slot,
-        _ if name.ends_with(" PCI address") => ChangeKind::Slot,
-        "clique" | "domain" => ChangeKind::Claim,
-        _ if name.ends_with(" VBIOS") || name.ends_with(" firmware") => ChangeKind::Firmware,
-        _ if name.starts_with("neighbour of ") => ChangeKind::Neighbour,
-        _ => ChangeKind::Hardware,
+/// What a name of an identity stands for: names are stored, and read back here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdentityName {
+    /// What kind of thing.
+    pub kind: ChangeKind,
+    /// The GPU that it is of.
+    pub gpu: Option<u32>,
+}
+
+impl IdentityName {
+    /// Takes a name apart.
+    pub fn read(name: &str) -> Self {
+        let kind = match name {
+            "driver" => ChangeKind::Driver,
+            // Another kernel takes another boot, and counts as one.
+            "boot" | "kernel" => ChangeKind::Boot,
+            "rack" | "slot" => ChangeKind::Slot,
+            _ if name.ends_with(" PCI address") => ChangeKind::Slot,
+            "clique" | "domain" => ChangeKind::Claim,
+            _ if name.ends_with(" VBIOS") || name.ends_with(" firmware") => ChangeKind::Firmware,
+            _ if name.starts_with("neighbour of ") => ChangeKind::Neighbour,
+            _ => ChangeKind::Hardware,
+        };
+        let gpu = name.strip_prefix("GPU ").and_then(|rest| rest.split(' ').next()?.parse().ok());
+        Self { kind, gpu }
     }
 }
 

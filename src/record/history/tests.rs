@@ -109,6 +109,7 @@ fn write(runs: &Path, run: &Made) -> PathBuf {
                 domain: Some(DomainName::from("d1")),
                 outcome: run.outcome,
                 reason: "r".to_owned(),
+                kept_by: None,
                 detectable: None,
                 detectable_together: None,
                 fabric_detectable: None,

@@ -65,13 +65,13 @@ impl Serials {
 
     /// What all GPUs say alike, or all different answers.
     pub(super) fn common(&self, each: impl Fn(&Gpu) -> Option<&String>) -> Option<String> {
-        let mut said: Vec<&str> = Vec::new();
+        let mut answers: Vec<&str> = Vec::new();
         for answer in self.gpus.iter().filter_map(each) {
-            if !said.contains(&answer.as_str()) {
-                said.push(answer);
+            if !answers.contains(&answer.as_str()) {
+                answers.push(answer);
             }
         }
-        (!said.is_empty()).then(|| said.join(", "))
+        (!answers.is_empty()).then(|| answers.join(", "))
     }
 }
 

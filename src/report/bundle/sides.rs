@@ -52,7 +52,12 @@ impl Sides {
             verdict,
             against: against.into_iter().cloned().collect(),
             larger: others.iter().filter(is_larger).map(|it| (*it).clone()).collect(),
-            unknown: verdicts.unknown.iter().filter(|it| named(&it.what)).cloned().collect(),
+            unknown: verdicts
+                .unknown
+                .iter()
+                .filter(|it| named(&it.what.to_string()))
+                .cloned()
+                .collect(),
             convict: Vec::new(),
             fine: Vec::new(),
         };

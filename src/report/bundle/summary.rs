@@ -28,6 +28,7 @@ use crate::model::trend::Trend;
 use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 use crate::model::verdict::Locus;
+use crate::model::verdict::LocusKind;
 use crate::model::verdict::NodeVerdict;
 use crate::model::verdict::Outcome;
 use crate::model::verdict::Unknown;
@@ -208,7 +209,10 @@ pub(super) fn page(
 /// A part, as sentences begin: `GPU node0007:2`.
 fn part(locus: &Locus) -> String {
     let place = place_of(locus);
-    place.strip_prefix("gpu ").map_or_else(|| place.clone(), |rest| format!("GPU {rest}"))
+    match locus.kind {
+        LocusKind::Gpu => place.replacen("gpu", "GPU", 1),
+        _ => place,
+    }
 }
 
 fn readings(count: usize) -> String {

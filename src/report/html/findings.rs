@@ -151,7 +151,7 @@ fn finding(finding: &Finding, anchor: String, source: &str) -> FindingText {
         held: held(finding),
         confirmed: finding.confirmed,
         detectable: finding.detectable.map_or_else(|| "not known".to_owned(), percent),
-        rule: shown(&finding.rule),
+        rule: shown(&finding.rule.to_string()),
         summary: clip(&below(&finding.summary, source), LONGEST),
         evidence,
         evidence_more: finding.evidence.len().saturating_sub(ROWS),

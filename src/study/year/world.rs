@@ -349,7 +349,7 @@ impl World<'_> {
         self.score.tripped += u64::from(turned.tripped);
         turned.plan.frozen.iter().for_each(|why| self.score.freeze(why));
         self.score.stopped += turned.plan.withheld.iter().filter(|it| it.budget).count() as u64;
-        let unconfirmed = turned.plan.withheld.iter().filter(|it| it.why.contains("not confirmed"));
+        let unconfirmed = turned.plan.withheld.iter().filter(|it| it.unconfirmed);
         self.score.unconfirmed += unconfirmed.count() as u64;
         let waiting = turned.plan.withheld.iter().filter(|it| it.again.is_some());
         self.score.waited += waiting.count() as u64;
