@@ -77,7 +77,7 @@ fn series(values: impl IntoIterator<Item = f64>) -> Trend {
 
 /// Readings at this level with this noise.
 fn noisy(normals: &mut Normals, level: f64, sigma: f64, count: usize) -> Vec<f64> {
-    (0..count).map(|_| level * (1.0 + sigma * normals.next())).collect()
+    (0..count).map(|_| level * (1.0 + sigma * normals.next_normal())).collect()
 }
 
 fn assessed(mut trend: Trend) -> Trend {
@@ -122,7 +122,7 @@ fn readings_against_a_learnt_baseline_are_standard_normal_and_independent() {
         let mut reference = Reference::default();
         let mut before = None;
         for _ in 0..40 {
-            let value = 100.0 + normals.next();
+            let value = 100.0 + normals.next_normal();
             if reference.is_enough() {
                 let out = reference.standardised(value).expect("enough");
                 products += before.replace(out).map_or(0.0, |before| before * out);
@@ -153,7 +153,7 @@ fn a_learnt_baseline_rings_as_seldom_as_a_known_one() {
         let mut reference = Reference::default();
         let mut chart = Cusum::new(1.0, 2.0);
         loop {
-            let value = 100.0 + normals.next();
+            let value = 100.0 + normals.next_normal();
             if let Some(out) = reference.standardised(value).filter(|_| reference.is_enough()) {
                 readings += 1;
                 if chart.add(out) {

@@ -174,7 +174,7 @@ mod tests {
         for _ in 0..PATHS {
             let mut readings = Vec::new();
             let decision = loop {
-                readings.push(share * (1.0 + sigma * dice.next()));
+                readings.push(share * (1.0 + sigma * dice.next_normal()));
                 match decide(&readings, sigma) {
                     Decision::Undecided => {}
                     decided => break decided,

@@ -21,7 +21,7 @@ impl Chance {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -32,7 +32,7 @@ impl Chance {
     /// Puts items into an order of chance (Fisher-Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
-            let pick = self.next() % (last as u64 + 1);
+            let pick = self.next_u64() % (last as u64 + 1);
             items.swap(last, usize::try_from(pick).unwrap_or(0));
         }
     }

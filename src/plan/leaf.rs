@@ -122,7 +122,7 @@ impl Leaves {
     ) -> LeafRounds {
         let mut swept = LeafRounds::default();
         for (name, nodes) in &self.groups {
-            let seed = Chance::new(seed, name).next();
+            let seed = Chance::new(seed, name).next_u64();
             let rounds = if nodes.len() <= complete {
                 tournament::rounds(nodes.len(), seed)
             } else {
@@ -148,7 +148,7 @@ impl Leaves {
             );
             swept.notes.push(((0..self.of.len()).collect(), why));
         }
-        let met = tournament::matchings(leaves, most, Chance::new(seed, "leaves").next());
+        let met = tournament::matchings(leaves, most, Chance::new(seed, "leaves").next_u64());
         for (at, round) in met.into_iter().enumerate() {
             let mut pairs = Vec::new();
             for (a, b) in round {

@@ -58,7 +58,7 @@ fn spread<'n>(nodes: &[&'n NodeName], wanted: usize, chance: &mut Chance) -> Vec
     (0..count)
         .map(|at| {
             let own = &nodes[part(at)..part(at + 1)];
-            let pick = chance.next() % own.len() as u64;
+            let pick = chance.next_u64() % own.len() as u64;
             own[usize::try_from(pick).unwrap_or(0)]
         })
         .collect()

@@ -212,7 +212,7 @@ fn busy_by_chance(share: f64, salt: u64) -> impl Fn(i64, &NodeName) -> bool {
     move |day, node| {
         let name = format!("{node} on {day}");
         #[expect(clippy::cast_precision_loss, reason = "chance needs no last digit")]
-        let chance = (Chance::new(salt, &name).next() >> 11) as f64 / (1u64 << 53) as f64;
+        let chance = (Chance::new(salt, &name).next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         chance < share
     }
 }

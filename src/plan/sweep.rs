@@ -146,7 +146,7 @@ impl<'a> Making<'a> {
     ) -> Vec<Vec<tournament::Pair>> {
         let request = self.ground.request;
         let (limits, n) = (request.limits, domain.nodes.len());
-        let seed = Chance::new(request.seed, domain.name.as_str()).next();
+        let seed = Chance::new(request.seed, domain.name.as_str()).next_u64();
         let sampled = limits.sampled_matchings.max(1);
         let fast = match limits.matchings {
             Some(matchings) => matchings.max(1),
@@ -190,7 +190,7 @@ impl<'a> Making<'a> {
             return;
         }
         let leaves = Leaves::claimed(claims, &nodes);
-        let seed = Chance::new(self.ground.request.seed, "rails").next();
+        let seed = Chance::new(self.ground.request.seed, "rails").next_u64();
         let swept = if stage == COMPLETE {
             let (complete, matchings) = (limits.complete_nodes, limits.sampled_matchings.max(1));
             leaves.complete(seed, limits.cross_leaf, complete, matchings)

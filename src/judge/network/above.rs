@@ -254,7 +254,7 @@ mod tests {
             for seed in 0..500 {
                 let mut dice = Normals::new(seed);
                 for n in [4, 6, 8, 12] {
-                    found += ends(&pairs(n, |_, _| 1.0 + noise * dice.next())).len();
+                    found += ends(&pairs(n, |_, _| 1.0 + noise * dice.next_normal())).len();
                 }
             }
             assert!(found <= most, "{found} at {noise}");

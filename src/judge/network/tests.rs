@@ -19,9 +19,9 @@ enum Tail {
 
 fn noise(dice: &mut Normals, tail: Tail) -> f64 {
     match tail {
-        Tail::Normal => dice.next(),
+        Tail::Normal => dice.next_normal(),
         // Half the sum of two squares is exponential.
-        Tail::Exponential => 1.0 - (dice.next().powi(2) + dice.next().powi(2)) / 2.0,
+        Tail::Exponential => 1.0 - (dice.next_normal().powi(2) + dice.next_normal().powi(2)) / 2.0,
     }
 }
 

@@ -67,7 +67,7 @@ fn the_span_is_that_of_the_three_that_agree_best() {
 fn field(seed: u64, sigma: f64) -> (Vec<PairReading>, Vec<[f64; 2]>) {
     let mut normals = stats::normals::Normals::new(seed);
     let mut uniform = |below: usize| {
-        let bits = normals.next().to_bits() >> 4;
+        let bits = normals.next_normal().to_bits() >> 4;
         usize::try_from(bits % below as u64).expect("less than a usize")
     };
     let n = 8 + 2 * uniform(5);
@@ -91,7 +91,7 @@ fn field(seed: u64, sigma: f64) -> (Vec<PairReading>, Vec<[f64; 2]>) {
             let (a, b) = (order[src], order[(src + step) % n]);
             for (src, dst) in [(a, b), (b, a)] {
                 for _ in 0..count {
-                    let noise = 1.0 + sigma * normals.next();
+                    let noise = 1.0 + sigma * normals.next_normal();
                     let value = rates[src][0].min(rates[dst][1]) * noise;
                     readings.push(PairReading { src, dst, group: 0, value });
                 }
@@ -168,9 +168,9 @@ fn an_end_with_a_good_cell_is_not_blamed_where_many_readings_are_disturbed() {
         let mut readings = Vec::new();
         for (src, dst) in (0..8).flat_map(|src| (0..8).map(move |dst| (src, dst))) {
             if src != dst {
-                let disturbed = (normals.next().abs() * 1e6) % 10.0 < 3.0;
+                let disturbed = (normals.next_normal().abs() * 1e6) % 10.0 < 3.0;
                 let share = if disturbed { 0.8 } else { 1.0 };
-                let value = share * (1.0 + 0.005 * normals.next());
+                let value = share * (1.0 + 0.005 * normals.next_normal());
                 readings.push(PairReading { src, dst, group: 0, value });
             }
         }
@@ -226,7 +226,7 @@ fn declared_and_found(is_least: bool) {
                         true => own(src).min(own(dst)),
                         false => own(src) * own(dst),
                     };
-                    let noise = 0.003 * noise.next().unwrap_or(0.0);
+                    let noise = 0.003 * noise.next_normal().unwrap_or(0.0);
                     let value = level * (1.0 + 0.003 * places[src * 8 + dst] + noise);
                     readings.push(PairReading { src, dst, group: 0, value });
                 }

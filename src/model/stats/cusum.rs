@@ -56,7 +56,7 @@ mod tests {
             let mut cusum = start;
             loop {
                 readings += 1;
-                if cusum.add(normals.next() - shift) {
+                if cusum.add(normals.next_normal() - shift) {
                     break;
                 }
             }

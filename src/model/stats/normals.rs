@@ -19,13 +19,13 @@ impl Normals {
     }
 
     /// The next number, of mean 0 and standard deviation 1.
-    pub fn next(&mut self) -> f64 {
+    pub fn next_normal(&mut self) -> f64 {
         let radius = (-2.0 * self.uniform().ln()).sqrt();
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
     /// The next `count` numbers.
     pub fn take(&mut self, count: usize) -> Vec<f64> {
-        (0..count).map(|_| self.next()).collect()
+        (0..count).map(|_| self.next_normal()).collect()
     }
 }
