@@ -226,7 +226,7 @@ fn declared_and_found(is_least: bool) {
                         true => own(src).min(own(dst)),
                         false => own(src) * own(dst),
                     };
-                    let noise = 0.003 * noise.next_normal().unwrap_or(0.0);
+                    let noise = 0.003 * noise.next().unwrap_or(0.0);
                     let value = level * (1.0 + 0.003 * places[src * 8 + dst] + noise);
                     readings.push(PairReading { src, dst, group: 0, value });
                 }
