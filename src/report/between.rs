@@ -11,7 +11,7 @@ use super::plain::quantity;
 use crate::model::cell::Cell;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
-use crate::model::stats::median;
+use crate::model::stats::sort_median;
 use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 
@@ -95,7 +95,7 @@ fn told(run: &Run, what: &str, cells: &[&Cell], about: &[&Finding]) -> Option<St
         let stage = stage.map_or(String::new(), |stage| format!("stage {stage}, "));
         let all: Vec<String> =
             values.iter().take(MOST).map(|value| quantity(*value, Some(unit))).collect();
-        let middle = median(&mut values.clone()).unwrap_or(0.0);
+        let middle = sort_median(&mut values.clone()).unwrap_or(0.0);
         let _ = writeln!(
             out,
             "  {stage}{}, {}: {} (median {})",

@@ -22,7 +22,7 @@ use crate::model::id::NodeName;
 use crate::model::recording::CONFIRM_STAGE;
 use crate::model::rule::RuleKind;
 use crate::model::run::Run;
-use crate::model::stats::median;
+use crate::model::stats::sort_median;
 use crate::model::text::percent;
 use crate::model::verdict::Finding;
 use crate::model::verdict::LocusKind;
@@ -368,7 +368,7 @@ fn seen(out: &mut String, run: &Run, part: &Part<'_>) {
             test = format!("{test}, second look{}", met(run, part));
         }
         let all = mine.len() + blank;
-        match median(&mut mine) {
+        match sort_median(&mut mine) {
             Some(middle) => {
                 let _ = match mine.as_slice() {
                     [one] => write!(out, "  {test}: 1 cell, {}", quantity(*one, unit)),
@@ -389,7 +389,7 @@ fn seen(out: &mut String, run: &Run, part: &Part<'_>) {
                 let _ = write!(out, "  {test}: {}, no number", counted(all, "cell", "cells"));
             }
         }
-        if let Some(rest) = median(&mut others) {
+        if let Some(rest) = sort_median(&mut others) {
             let _ = write!(out, "; all others: median {}", quantity(rest, unit));
         }
         out.push('\n');

@@ -15,7 +15,7 @@ use crate::model::claims::ClaimedDomain;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
-use crate::model::stats::median;
+use crate::model::stats::sort_median;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
 
@@ -406,8 +406,8 @@ fn table(cells: &[&Cell], claimed: Option<&ClaimedDomain>, shape: Shape) -> Grid
         .enumerate()
         .map(|(at, slot)| match slot {
             Some(mut slot) => Some(Spot {
-                value: median(&mut slot.values),
-                ratio: median(&mut slot.ratios),
+                value: sort_median(&mut slot.values),
+                ratio: sort_median(&mut slot.ratios),
                 outcome: slot.outcome,
             }),
             None => absent.contains(&rows[at / cols.len()]).then_some(Spot::MISSING),
@@ -440,7 +440,7 @@ fn reference(cells: &[&Cell], values: &mut [f64]) -> Reference {
     let expected = || cells.iter().filter_map(|c| c.expected).filter(|e| e.is_finite());
     match (expected().reduce(f64::min), expected().reduce(f64::max)) {
         (Some(low), Some(high)) => Reference::Expectation(low, high),
-        _ => median(values).map_or(Reference::Nothing, Reference::Median),
+        _ => sort_median(values).map_or(Reference::Nothing, Reference::Median),
     }
 }
 

@@ -17,7 +17,7 @@ use super::grid::worse;
 use crate::model::cell::Cell;
 use crate::model::id::NodeName;
 use crate::model::run::Run;
-use crate::model::stats::median;
+use crate::model::stats::sort_median;
 use crate::model::verdict::Outcome;
 
 /// What a spot says of a node's port, which has several partners.
@@ -46,8 +46,8 @@ impl Sum {
         // healthy all the same.
         let outcome = self.outcomes.get(self.outcomes.len() / 2).copied();
         Spot {
-            value: median(&mut self.values),
-            ratio: median(&mut self.ratios),
+            value: sort_median(&mut self.values),
+            ratio: sort_median(&mut self.ratios),
             outcome: outcome.unwrap_or(Outcome::Unknown),
         }
     }

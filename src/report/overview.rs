@@ -17,7 +17,7 @@ use super::grid::worse;
 use crate::model::claims::ClaimedDomain;
 use crate::model::claims::Claims;
 use crate::model::id::NodeName;
-use crate::model::stats::median;
+use crate::model::stats::sort_median;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
 
@@ -76,7 +76,7 @@ fn middle(line: &[&Spot]) -> Option<Spot> {
     outcomes.sort_unstable();
     let outcome = *outcomes.get(outcomes.len() / 2)?;
     let of = |number: fn(&Spot) -> Option<f64>| {
-        median(&mut line.iter().filter_map(|s| number(s)).collect::<Vec<_>>())
+        sort_median(&mut line.iter().filter_map(|s| number(s)).collect::<Vec<_>>())
     };
     Some(Spot { value: of(|s| s.value), ratio: of(|s| s.ratio), outcome })
 }

@@ -23,7 +23,7 @@ use crate::model::measurement::Scalar;
 use crate::model::measurement::Series;
 use crate::model::parsed::ParseDocument;
 use crate::model::parsed::ProblemKind;
-use crate::model::stats::median;
+use crate::model::stats::sort_median;
 use crate::model::unit::Unit;
 use crate::model::verdict::Outcome;
 
@@ -127,7 +127,7 @@ fn unit(unit: Option<Unit>) -> &'static str {
 
 /// `lowest 1, median 2, highest 3` of some numbers.
 fn spread(values: &mut [f64]) -> Option<String> {
-    let middle = median(values)?;
+    let middle = sort_median(values)?;
     let (low, high) = (values.first()?, values.last()?);
     Some(if low == high {
         format!("all {}", number(*low))
@@ -210,7 +210,7 @@ fn folded(page: &mut Page, matrix: &Matrix, ranks: &BTreeMap<String, String>) {
     let mut rows: Vec<(usize, [f64; 3], usize)> = Vec::new();
     for (at, row) in matrix.cells.iter().enumerate() {
         let mut values: Vec<f64> = row.iter().flatten().copied().collect();
-        let Some(middle) = median(&mut values) else { continue };
+        let Some(middle) = sort_median(&mut values) else { continue };
         rows.push((at, [values[0], middle, values[values.len() - 1]], values.len()));
     }
     let all = rows.len();

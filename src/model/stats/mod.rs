@@ -47,6 +47,16 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
+/// The median; `None` of nothing. Sorts the slice, so that its first value is the lowest.
+pub fn sort_median(values: &mut [f64]) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() % 2 {
+        0 => Some(f64::midpoint(*values.get(middle.checked_sub(1)?)?, *values.get(middle)?)),
+        _ => values.get(middle).copied(),
+    }
+}
+
 /// The value below which a share `q` of the values lies (nearest rank).
 /// Reorders the slice.
 pub fn quantile(values: &mut [f64], q: f64) -> Option<f64> {

@@ -8,7 +8,7 @@ use plotters::style::text_anchor::VPos;
 use super::Case;
 use super::sides::Sides;
 use crate::model::id::NodeName;
-use crate::model::stats::median;
+use crate::model::stats::sort_median;
 use crate::model::verdict::Outcome;
 use crate::report::ReportError;
 use crate::report::blame::Blame;
@@ -202,7 +202,7 @@ fn bars(grid: &Grid, sides: &Sides, node: &NodeName, most: usize) -> Vec<Bar> {
         bars.truncate(most);
     }
     let mut bars: Vec<Bar> = bars.into_iter().map(|(_, bar)| bar).collect();
-    if let (false, Some(value)) = (bars.is_empty(), median(&mut others)) {
+    if let (false, Some(value)) = (bars.is_empty(), sort_median(&mut others)) {
         let name = format!("median of {} others", others.len());
         bars.push(Bar { name, value, outcome: Outcome::Pass });
     }

@@ -18,7 +18,7 @@ use super::figures::test_name;
 use super::findings::FindingText;
 use crate::model::id::DomainName;
 use crate::model::run::Run;
-use crate::model::stats::median;
+use crate::model::stats::sort_median;
 use crate::model::verdict::Outcome;
 use crate::report::ReportError;
 use crate::report::blame::Blame;
@@ -279,7 +279,7 @@ fn test_row(grid: &Grid) -> TestRow {
     let parts: Vec<&Grid> =
         if grid.inside.is_empty() { vec![grid] } else { grid.inside.iter().collect() };
     let mut values: Vec<f64> = parts.iter().flat_map(|g| g.values()).collect();
-    let middle = median(&mut values);
+    let middle = sort_median(&mut values);
     let lowest = parts.iter().filter_map(|g| g.lowest()).reduce(f64::min);
     let value = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), number);
     TestRow {

@@ -13,7 +13,7 @@ use super::shown;
 use crate::model::cell::Cell;
 use crate::model::id::DomainName;
 use crate::model::run::Run;
-use crate::model::stats::median;
+use crate::model::stats::sort_median;
 use crate::model::unit::Unit;
 use crate::model::verdict::Finding;
 use crate::report::ReportError;
@@ -331,7 +331,7 @@ fn caption(grid: &Grid) -> String {
 /// The figure for those who cannot see it.
 fn about(grid: &Grid, marked: &Blame) -> String {
     let mut values = grid.values();
-    let middle = median(&mut values).map(|m| quantity(m, Some(grid.unit)));
+    let middle = sort_median(&mut values).map(|m| quantity(m, Some(grid.unit)));
     format!(
         "{} cells of {}; median {}; lowest ratio {}; {} blamed.",
         values.len(),
