@@ -15,15 +15,15 @@ use std::time::Instant;
 use criterion::Criterion;
 use criterion::criterion_group;
 use criterion::criterion_main;
-use fabricgate::exec;
-use fabricgate::exec::Request;
-use fabricgate::gate::scheduler::Scheduler;
-use fabricgate::gate::scontrol::Scontrol;
-use fabricgate::gate::slurmrestd::Slurmrestd;
-use fabricgate::inventory::slurm::live;
-use fabricgate::model::change::Change;
-use fabricgate::model::change::StateChange;
-use fabricgate::model::id::NodeName;
+use node::exec;
+use node::exec::Request;
+use control::gate::scheduler::Scheduler;
+use control::gate::scontrol::Scontrol;
+use control::gate::slurmrestd::Slurmrestd;
+use readers::claims::slurm::live;
+use model::change::Change;
+use model::change::StateChange;
+use model::id::NodeName;
 
 /// How many are drained.
 const DRAINED: usize = 1_000;

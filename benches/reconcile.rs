@@ -12,16 +12,16 @@ use criterion::BatchSize;
 use criterion::Criterion;
 use criterion::criterion_group;
 use criterion::criterion_main;
-use fabricgate::inventory::reconcile::Rules;
-use fabricgate::inventory::reconcile::diff::diff;
-use fabricgate::inventory::reconcile::reconcile;
-use fabricgate::model::id::NodeName;
-use fabricgate::model::said::FabricSaid;
-use fabricgate::model::said::Group;
-use fabricgate::model::said::GroupKind;
-use fabricgate::model::said::NicSaid;
-use fabricgate::model::said::Said;
-use fabricgate::model::said::SourceKind;
+use readers::claims::reconcile::Rules;
+use readers::claims::reconcile::diff::diff;
+use readers::claims::reconcile::reconcile;
+use model::id::NodeName;
+use model::said::FabricSaid;
+use model::said::Group;
+use model::said::GroupKind;
+use model::said::NicSaid;
+use model::said::Said;
+use model::said::SourceKind;
 
 /// Racks, and nodes in each: 10,008 nodes.
 const RACKS: u32 = 556;

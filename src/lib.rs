@@ -6,27 +6,4 @@
 //! `ARCHITECTURE.md` holds the map and the invariants, and `tests/tidy.rs`
 //! enforces them. Nothing in this file does work.
 
-pub mod act;
 pub mod cli;
-pub mod coordinator;
-pub mod doctor;
-pub mod exec;
-pub mod export;
-pub mod facts;
-pub mod ffi;
-pub mod gate;
-pub mod inventory;
-pub mod judge;
-pub mod launch;
-pub mod measure;
-pub mod model;
-pub mod notify;
-pub mod place;
-pub mod plan;
-pub mod probe;
-pub mod record;
-pub mod report;
-pub mod sim;
-pub mod sources;
-pub mod study;
-pub mod thresholds;

@@ -14,8 +14,8 @@ use std::process::Stdio;
 use std::time::Duration;
 use std::time::Instant;
 
-use fabricgate::sim::record;
-use fabricgate::sim::scenario::Scenario;
+use sim::record;
+use sim::scenario::Scenario;
 use serde_json::Value;
 
 /// Longest time for one command: a hang is a failure.

@@ -11,8 +11,8 @@ mod model_tests;
 mod storm;
 
 use controller::Controller;
-use fabricgate::sim::fabric::Fabric;
-use fabricgate::sim::scenario::Scenario;
+use sim::fabric::Fabric;
+use sim::scenario::Scenario;
 use storm::episode::Episode;
 use storm::model::Fields;
 use storm::world::Domains;

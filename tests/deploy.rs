@@ -423,7 +423,7 @@ fn the_configuration_is_one_that_the_program_takes_with_either_kubeconfig() {
 
 #[test]
 fn the_names_in_the_policy_are_the_programs() {
-    use fabricgate::model::kubernetes_node;
+    use model::kubernetes_node;
     let policy =
         fs::read_to_string(deploy().join("components/admission/policy.yaml")).expect("a policy");
     assert!(policy.contains(&format!("\"'{}'\"", kubernetes_node::PREFIX)));

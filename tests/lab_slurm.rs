@@ -42,19 +42,19 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 use std::time::Instant;
 
-use fabricgate::exec;
-use fabricgate::exec::Request;
-use fabricgate::model::hostlist;
-use fabricgate::model::id::NodeName;
-use fabricgate::model::raw::Ending;
-use fabricgate::model::said::GroupKind;
-use fabricgate::model::said::ProblemKind;
-use fabricgate::model::said::Said;
-use fabricgate::model::said::SourceKind;
-use fabricgate::sources::slurm;
-use fabricgate::sources::slurm::Slurm;
-use fabricgate::sources::slurmrestd;
-use fabricgate::sources::slurmrestd::Slurmrestd;
+use node::exec;
+use node::exec::Request;
+use model::hostlist;
+use model::id::NodeName;
+use model::raw::Ending;
+use model::said::GroupKind;
+use model::said::ProblemKind;
+use model::said::Said;
+use model::said::SourceKind;
+use control::sources::slurm;
+use control::sources::slurm::Slurm;
+use control::sources::slurmrestd;
+use control::sources::slurmrestd::Slurmrestd;
 
 /// A program that runs a command inside the lab.
 const RUN: &str = "FABRICGATE_LAB_SLURM";

@@ -9,14 +9,14 @@ use std::process::Output;
 use std::time::Duration;
 use std::time::Instant;
 
-use fabricgate::launch::Launcher;
-use fabricgate::model::gpu_facts::GpuFacts;
-use fabricgate::model::gpu_facts::LinkState;
-use fabricgate::model::id::NodeName;
-use fabricgate::model::node_facts::NODE_FACTS_FORMAT;
-use fabricgate::model::node_facts::NodeFacts;
-use fabricgate::sources::nodes;
-use fabricgate::sources::nodes::Nodes;
+use control::launch::Launcher;
+use model::gpu_facts::GpuFacts;
+use model::gpu_facts::LinkState;
+use model::id::NodeName;
+use model::node_facts::NODE_FACTS_FORMAT;
+use model::node_facts::NodeFacts;
+use control::sources::nodes;
+use control::sources::nodes::Nodes;
 
 /// How long a test waits for what must end, before it says that it hangs.
 const HANGS: Duration = Duration::from_secs(90);

@@ -7,11 +7,11 @@
 #[path = "page/browser.rs"]
 mod browser;
 #[allow(dead_code, reason = "made-up runs of the unit tests, not all of which are opened here")]
-#[path = "../src/report/fixture.rs"]
+#[path = "../src/engine/report/fixture.rs"]
 mod fixture;
 
 // The fixture names the vocabulary as the library does.
-use fabricgate::model;
+use model;
 
 use std::fs;
 use std::io::ErrorKind;
@@ -20,8 +20,8 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use browser::Browser;
-use fabricgate::report::html::Beside;
-use fabricgate::report::html::render;
+use engine::report::html::Beside;
+use engine::report::html::render;
 use model::id::NodeName;
 use model::run::Run;
 

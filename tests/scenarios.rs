@@ -9,35 +9,35 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-use fabricgate::inventory::claims_file;
-use fabricgate::inventory::recorded;
-use fabricgate::inventory::recorded::Place;
-use fabricgate::judge::Case;
-use fabricgate::judge::judge;
-use fabricgate::measure;
-use fabricgate::model::claims::Claims;
-use fabricgate::model::measurement::Matrix;
-use fabricgate::model::measurement::Measurement;
-use fabricgate::model::measurement::Placement;
-use fabricgate::model::measurement::Series;
-use fabricgate::model::parsed::Parsed;
-use fabricgate::model::recording::Recording;
-use fabricgate::model::verdict::Finding;
-use fabricgate::model::verdict::LocusKind;
-use fabricgate::model::verdict::Outcome;
-use fabricgate::model::verdict::Verdicts;
-use fabricgate::sim::bench;
-use fabricgate::sim::bench::Bench;
-use fabricgate::sim::bench::Table;
-use fabricgate::sim::fabric::Fabric;
-use fabricgate::sim::network::rail_of;
-use fabricgate::sim::record;
-use fabricgate::sim::render;
-use fabricgate::sim::scenario::Scenario;
-use fabricgate::sim::tooling::NcclTests;
-use fabricgate::sim::tooling::Nvbandwidth;
-use fabricgate::sim::tooling::Recorded;
-use fabricgate::thresholds::builtin;
+use readers::claims::claims_file;
+use readers::claims::recorded;
+use readers::claims::recorded::Place;
+use engine::judge::Case;
+use engine::judge::judge;
+use readers::outputs;
+use model::claims::Claims;
+use model::measurement::Matrix;
+use model::measurement::Measurement;
+use model::measurement::Placement;
+use model::measurement::Series;
+use model::parsed::Parsed;
+use model::recording::Recording;
+use model::verdict::Finding;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+use model::verdict::Verdicts;
+use sim::bench;
+use sim::bench::Bench;
+use sim::bench::Table;
+use sim::fabric::Fabric;
+use sim::network::rail_of;
+use sim::record;
+use sim::render;
+use sim::scenario::Scenario;
+use sim::tooling::NcclTests;
+use sim::tooling::Nvbandwidth;
+use sim::tooling::Recorded;
+use engine::thresholds::builtin;
 use serde::Deserialize;
 
 /// What is really wrong, as the simulator writes it beside a recording.
@@ -534,7 +534,7 @@ fn every_row_that_nccl_tests_print_is_read_as_printed() {
 /// That a series holds the rows of a run, each as exact as it is printed.
 fn same_rows(
     series: &Series,
-    run: &fabricgate::sim::collective::CollectiveRun,
+    run: &sim::collective::CollectiveRun,
     digits: i32,
     place: &str,
 ) {

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use assert_cmd::Command;
-use fabricgate::sim::record;
-use fabricgate::sim::scenario::Scenario;
-use fabricgate::sim::tool;
+use sim::record;
+use sim::scenario::Scenario;
+use sim::tool;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -235,8 +235,8 @@ fn a_node_that_is_not_reached_answers_as_ssh_does() {
     assert_eq!(told, "ssh: connect to host hgx02 port 22: No route to host\n");
     let text = fs::read_to_string(root().join("examples/unwell-nodes.toml")).expect("text");
     let scenario = Scenario::read(&text).expect("good");
-    assert!(fabricgate::sim::is_unreachable(&scenario, "hgx02"));
-    assert_eq!(fabricgate::sim::refuse_worker(&scenario, "hgx01"), None);
+    assert!(sim::is_unreachable(&scenario, "hgx02"));
+    assert_eq!(sim::refuse_worker(&scenario, "hgx01"), None);
     let apps = ["--query-compute-apps=pid,process_name", "--format=csv,noheader"];
     let busy = stdout(links.tool("nvidia-smi", "unwell-nodes.toml", "hgx04").args(apps), 0);
     assert!(busy.starts_with("31000, python3 train.py\n"), "{busy}");

@@ -11,8 +11,8 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
-use fabricgate::model::disagreement_class::DisagreementClass;
-use fabricgate::model::finding_class::FindingClass;
+use model::disagreement_class::DisagreementClass;
+use model::finding_class::FindingClass;
 
 /// The stages in the order data moves through them.
 const STAGES: &[&str] = &["inventory", "plan", "probe", "measure", "judge", "act", "report"];
@@ -26,17 +26,17 @@ const SHARED: &[(&str, &[&str])] =
 /// Folders (or files) that are pure: values in, values out.
 const PURE: &[&str] = &[
     "src/model",
-    "src/plan",
-    "src/measure",
-    "src/thresholds",
-    "src/judge",
-    "src/act",
-    "src/report",
-    "src/launch",
-    "src/export",
-    "src/place",
-    "src/probe/catalog.rs",
-    "src/probe/catalog",
+    "src/engine/plan",
+    "src/readers/outputs",
+    "src/engine/thresholds",
+    "src/engine/judge",
+    "src/engine/policy",
+    "src/engine/report",
+    "src/control/launch",
+    "src/engine/export",
+    "src/engine/place",
+    "src/readers/probe_catalog.rs",
+    "src/readers/probe_catalog",
 ];
 
 /// What the simulator may know besides itself: the vocabulary, and claims. It
@@ -145,7 +145,7 @@ fn data_flows_one_way_through_the_stages() {
 #[test]
 fn the_vocabulary_knows_no_stage() {
     let mut wrong = Vec::new();
-    for folder in ["src/model", "src/thresholds"] {
+    for folder in ["src/model", "src/engine/thresholds"] {
         for path in files(folder, "rs") {
             let own = if folder == "src/model" { "model" } else { "thresholds" };
             let source = code(&path);
@@ -177,7 +177,7 @@ fn no_stage_compares_with_an_expectation_outside_of_its_domain() {
     // `thresholds::lookup` takes the conditions of a measurement; the tables behind it
     // answer without them.
     let mut wrong = Vec::new();
-    for folder in ["src/judge", "src/place", "src/export", "src/act", "src/plan", "src/coordinator"]
+    for folder in ["src/engine/judge", "src/engine/place", "src/engine/export", "src/engine/policy", "src/engine/plan", "src/control/sweep"]
     {
         for path in files(folder, "rs") {
             let source = code(&path);
@@ -186,29 +186,29 @@ fn no_stage_compares_with_an_expectation_outside_of_its_domain() {
         }
     }
     assert!(wrong.is_empty(), "an expectation holds where it was stated:\n{}", wrong.join("\n"));
-    let lookup = code(&root().join("src/thresholds/lookup.rs"));
+    let lookup = code(&root().join("src/engine/thresholds/lookup.rs"));
     assert!(TABLES.iter().all(|table| lookup.contains(table)), "the tables are called otherwise");
 }
 
 /// Folders and files that read the text of other programs and of people: tools, drivers,
 /// schedulers, API servers, a Reason that Slurm or a person wrote.
 const READERS: &[&str] = &[
-    "src/facts/",
-    "src/inventory/",
-    "src/measure/",
-    "src/probe/",
-    "src/sources/",
+    "src/node/facts/",
+    "src/readers/claims/",
+    "src/readers/outputs/",
+    "src/node/probes/",
+    "src/control/sources/",
     // It answers as the tool does whose error it prints.
     "src/sim/render/",
     // Reasons in Slurm's own field: ours are taken apart there, Slurm's are told from them.
-    "src/act/reason.rs",
-    "src/act/vanished.rs",
+    "src/engine/policy/reason.rs",
+    "src/engine/policy/vanished.rs",
     // `scontrol`, `salloc`, `squeue` and the API server.
-    "src/doctor/scheduler.rs",
-    "src/gate/hold.rs",
-    "src/gate/hold/calls.rs",
-    "src/gate/kubernetes/evict.rs",
-    "src/gate/scontrol.rs",
+    "src/node/doctor/scheduler.rs",
+    "src/control/gate/hold.rs",
+    "src/control/gate/hold/calls.rs",
+    "src/control/gate/kubernetes/evict.rs",
+    "src/control/gate/scontrol.rs",
 ];
 
 /// What sentences of this program are kept under.
@@ -292,14 +292,14 @@ fn only_exec_spawns_and_only_ffi_is_unsafe() {
     for path in files("src", "rs") {
         let (file, source) = (name(&path), code(&path));
         // What is done between fork and exec is done to a command of `exec`.
-        let is_limits = file == "src/ffi/limits.rs";
+        let is_limits = file == "src/node/ffi/limits.rs";
         let spawns =
             (source.contains("process::Command") && !is_limits) || source.contains("Command::new(");
-        if spawns && !file.starts_with("src/exec") {
+        if spawns && !file.starts_with("src/node/exec") {
             wrong.push(format!("{file} spawns a process"));
         }
         let is_unsafe = source.contains("unsafe ") || source.contains("unsafe{");
-        if is_unsafe && !file.starts_with("src/ffi") {
+        if is_unsafe && !file.starts_with("src/node/ffi") {
             wrong.push(format!("{file} is unsafe"));
         }
     }
@@ -311,11 +311,11 @@ fn only_the_gate_changes_a_cluster_and_only_the_shell_uses_it() {
     let mut wrong = Vec::new();
     for path in files("src", "rs") {
         let (file, source) = (name(&path), code(&path));
-        let is_gate = file.starts_with("src/gate");
+        let is_gate = file.starts_with("src/control/gate");
         if source.contains("scheduler.change(") && !is_gate {
             wrong.push(format!("{file} changes what a scheduler says"));
         }
-        let is_shell = ["src/cli", "src/coordinator"].iter().any(|it| file.starts_with(it));
+        let is_shell = ["src/cli", "src/control/sweep"].iter().any(|it| file.starts_with(it));
         if uses(&source).contains(&"gate") && !is_gate && !is_shell {
             wrong.push(format!("{file} uses crate::gate"));
         }
@@ -469,12 +469,12 @@ fn every_format_that_is_written_has_a_schema_and_every_schema_a_format() {
 fn every_class_of_disagreement_is_documented() {
     let document = fs::read_to_string(root().join("docs/claims.md")).expect("docs/claims.md");
     let sources: String =
-        files("src/inventory/reconcile", "rs").iter().map(|path| code(path)).collect();
+        files("src/readers/claims/reconcile", "rs").iter().map(|path| code(path)).collect();
     let words: BTreeSet<&str> =
         sources.split(|c: char| !c.is_ascii_alphanumeric() && c != ':').collect();
     for class in DisagreementClass::LISTED {
         let is_made = words.contains(format!("DisagreementClass::{class:?}").as_str());
-        assert!(is_made, "nothing in src/inventory/reconcile makes {class}");
+        assert!(is_made, "nothing in src/readers/claims/reconcile makes {class}");
     }
     let made: BTreeSet<&str> =
         DisagreementClass::LISTED.iter().map(DisagreementClass::as_str).collect();
@@ -499,7 +499,7 @@ fn no_class_is_compared_as_a_string() {
             "src/model/disagreement_class.rs",
             "src/cli/config/simulated.rs",
         ];
-        if exempt.contains(&name.as_str()) || name.starts_with("src/probe/") {
+        if exempt.contains(&name.as_str()) || name.starts_with("src/node/probes/") {
             continue;
         }
         let code = code(&path);
@@ -538,8 +538,8 @@ fn every_setting_of_the_gate_is_documented_and_no_other() {
         let rows = document.split(head).nth(1).unwrap_or_else(|| panic!("{head}"));
         rows.split("\n\n").next().unwrap_or(rows).to_owned()
     };
-    let policy = fields("src/act/policy.rs", "Policy");
-    let marks = fields("src/act/marks.rs", "MarkNames");
+    let policy = fields("src/engine/policy/policy.rs", "Policy");
+    let marks = fields("src/engine/policy/marks.rs", "MarkNames");
     assert!(20 < policy.len() && 3 < marks.len(), "the fields are found: {policy:?} {marks:?}");
     for (head, fields) in [("\n| `[policy]` |", policy), ("\n| `[policy.marks]` |", marks)] {
         let rows = section(head);

@@ -22,20 +22,20 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fabricgate::model::exchange::Answer;
-use fabricgate::model::exchange::Ask;
-use fabricgate::model::exchange::Share;
-use fabricgate::model::probe::Ready;
-use fabricgate::model::raw::Ending;
-use fabricgate::model::worker::Done;
-use fabricgate::model::worker::FromWorker;
-use fabricgate::model::worker::LONGEST_LINE;
-use fabricgate::model::worker::Order;
-use fabricgate::model::worker::PROTOCOL;
-use fabricgate::model::worker::STEP_VARIABLE;
-use fabricgate::model::worker::Stream;
-use fabricgate::model::worker::ToWorker;
-use fabricgate::model::worker::Waiting;
+use model::exchange::Answer;
+use model::exchange::Ask;
+use model::exchange::Share;
+use model::probe::Ready;
+use model::raw::Ending;
+use model::worker::Done;
+use model::worker::FromWorker;
+use model::worker::LONGEST_LINE;
+use model::worker::Order;
+use model::worker::PROTOCOL;
+use model::worker::STEP_VARIABLE;
+use model::worker::Stream;
+use model::worker::ToWorker;
+use model::worker::Waiting;
 
 /// How long a test waits for what must come, before it says that it hangs.
 const HANGS: Duration = Duration::from_secs(60);

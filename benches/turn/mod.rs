@@ -6,27 +6,27 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use std::time::Instant;
 
-use fabricgate::act::policy;
-use fabricgate::act::policy::Policy;
-use fabricgate::act::situation::RunSeen;
-use fabricgate::act::situation::Situation;
-use fabricgate::gate::carry;
-use fabricgate::gate::carry::Carrier;
-use fabricgate::gate::journal::Journal;
-use fabricgate::gate::scheduler::Scheduler;
-use fabricgate::gate::stamp;
-use fabricgate::model::action::ActionResult;
-use fabricgate::model::claims::ClaimedDomain;
-use fabricgate::model::claims::Claims;
-use fabricgate::model::finding_class::FindingClass;
-use fabricgate::model::id::NodeName;
-use fabricgate::model::rule::FindingRule;
-use fabricgate::model::verdict::Finding;
-use fabricgate::model::verdict::Locus;
-use fabricgate::model::verdict::LocusKind;
-use fabricgate::model::verdict::Outcome;
-use fabricgate::model::verdict::VERDICTS_FORMAT;
-use fabricgate::model::verdict::Verdicts;
+use engine::policy::policy;
+use engine::policy::policy::Policy;
+use engine::policy::situation::RunSeen;
+use engine::policy::situation::Situation;
+use control::gate::carry;
+use control::gate::carry::Carrier;
+use control::gate::journal::Journal;
+use control::gate::scheduler::Scheduler;
+use control::gate::stamp;
+use model::action::ActionResult;
+use model::claims::ClaimedDomain;
+use model::claims::Claims;
+use model::finding_class::FindingClass;
+use model::id::NodeName;
+use model::rule::FindingRule;
+use model::verdict::Finding;
+use model::verdict::Locus;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+use model::verdict::VERDICTS_FORMAT;
+use model::verdict::Verdicts;
 
 /// How long each part took, and of how many nodes.
 pub(crate) struct Timed {

@@ -13,18 +13,18 @@ use super::history;
 use super::metrics;
 use super::notify;
 use super::stdout::note;
-use crate::coordinator::Done;
-use crate::gate::certificates::FOLDER;
-use crate::model::action::ActionPlan;
-use crate::model::hostlist;
-use crate::model::id::NodeName;
-use crate::model::run::Run;
-use crate::record::RecordError;
-use crate::record::history::Alarms;
-use crate::record::history::History;
-use crate::record::stored;
-use crate::record::stored::Stored;
-use crate::report::metrics::State;
+use control::sweep::Done;
+use control::gate::certificates::FOLDER;
+use model::action::ActionPlan;
+use model::hostlist;
+use model::id::NodeName;
+use model::run::Run;
+use control::store::RecordError;
+use control::store::history::Alarms;
+use control::store::history::History;
+use control::store::stored;
+use control::store::stored::Stored;
+use engine::report::metrics::State;
 
 /// A run that ended. What several of those who follow need is read by the first
 /// of them, and by nobody where nobody does.

@@ -21,13 +21,13 @@ use super::stdout::note;
 use super::stored;
 use super::topology;
 use super::topology::Asked;
-use crate::gate::turn::Turned;
-use crate::model::action::ActionPlan;
-use crate::record::RecordError;
-use crate::record::State;
-use crate::record::file;
-use crate::record::folder::Folder;
-use crate::record::stored::Stored;
+use control::gate::turn::Turned;
+use model::action::ActionPlan;
+use control::store::RecordError;
+use control::store::State;
+use control::store::file;
+use control::store::folder::Folder;
+use control::store::stored::Stored;
 
 /// Show what a run's verdicts ask the scheduler for; with --apply, carry it out.
 #[derive(Debug, clap::Args)]

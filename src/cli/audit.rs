@@ -9,10 +9,10 @@ use super::failure::Failure;
 use super::holding;
 use super::plan::Profile;
 use super::sweep;
-use crate::launch::Launcher;
-use crate::launch::slurm::WhenBusy;
-use crate::model::claims::Claims;
-use crate::thresholds::Catalogue;
+use control::launch::Launcher;
+use control::launch::slurm::WhenBusy;
+use model::claims::Claims;
+use engine::thresholds::Catalogue;
 
 /// Measure idle nodes in a short time: state, inside, across.
 ///

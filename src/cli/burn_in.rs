@@ -24,22 +24,22 @@ use super::stdout::note;
 use super::stored;
 use super::sweep;
 use super::tenancy::Tenanted;
-use crate::act::acceptance as accept;
-use crate::coordinator;
-use crate::launch::Launcher;
-use crate::model::acceptance::ACCEPTANCE_FORMAT;
-use crate::model::acceptance::Acceptance;
-use crate::model::acceptance::Accepted;
-use crate::model::acceptance::Asked;
-use crate::model::acceptance::BurnInState;
-use crate::model::acceptance::StopRule;
-use crate::model::claims::Claims;
-use crate::model::hostlist;
-use crate::record::acceptance;
-use crate::record::file;
-use crate::record::folder::Folder;
-use crate::record::id::run_id;
-use crate::report;
+use engine::policy::acceptance as accept;
+use control::sweep;
+use control::launch::Launcher;
+use model::acceptance::ACCEPTANCE_FORMAT;
+use model::acceptance::Acceptance;
+use model::acceptance::Accepted;
+use model::acceptance::Asked;
+use model::acceptance::BurnInState;
+use model::acceptance::StopRule;
+use model::claims::Claims;
+use model::hostlist;
+use control::store::acceptance;
+use control::store::file;
+use control::store::folder::Folder;
+use control::store::id::run_id;
+use engine::report;
 
 use rounds::Burn;
 
@@ -322,7 +322,7 @@ fn unwritten(error: &dyn std::fmt::Display) -> Failure {
 
 /// Puts the document into its folder, for programs and for people.
 fn keep(folder: &Folder, acceptance: &Acceptance) -> anyhow::Result<()> {
-    let wrong = |error: crate::record::RecordError| unwritten(&error);
+    let wrong = |error: control::store::RecordError| unwritten(&error);
     folder.write_json(acceptance::DOCUMENT, acceptance).map_err(wrong)?;
     let text = report::acceptance::markdown(acceptance);
     folder.write(acceptance::TEXT, text.as_bytes()).map_err(wrong)?;

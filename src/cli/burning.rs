@@ -8,10 +8,10 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::config::Mistake;
-use crate::model::probe::Probe;
-use crate::model::probe::ProbeScope;
-use crate::plan;
-use crate::probe::catalog::Catalog;
+use model::probe::Probe;
+use model::probe::ProbeScope;
+use engine::plan;
+use readers::probe_catalog::Catalog;
 
 /// Minutes of load between two rounds where nothing is said: GPUs reach the
 /// temperature they keep within some minutes of load.

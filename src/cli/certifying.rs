@@ -12,10 +12,10 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::config::Mistake;
-use crate::gate::certificates::Seal;
-use crate::record::signing::PublicKey;
-use crate::record::signing::SigningKey;
-use crate::record::signing::Trust;
+use control::gate::certificates::Seal;
+use control::store::signing::PublicKey;
+use control::store::signing::SigningKey;
+use control::store::signing::Trust;
 
 /// `[certificates]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

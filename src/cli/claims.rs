@@ -14,14 +14,14 @@ use super::failure::Failure;
 use super::show;
 use super::sources::Wanted;
 use super::stdout;
-use crate::inventory::reconcile;
-use crate::model::claims::Claims;
-use crate::model::disagreement::Severity;
-use crate::model::limits;
-use crate::record::CLAIMS_FORMAT;
-use crate::record::ClaimsRecord;
-use crate::record::file;
-use crate::report;
+use readers::claims::reconcile;
+use model::claims::Claims;
+use model::disagreement::Severity;
+use model::limits;
+use control::store::CLAIMS_FORMAT;
+use control::store::ClaimsRecord;
+use control::store::file;
+use engine::report;
 
 /// Show what every source claims about the fabric, and where they disagree.
 ///

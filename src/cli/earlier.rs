@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use super::config::Config;
 use super::stdout::note;
 use super::sweep;
-use crate::model::id::NodeName;
-use crate::model::verdict::Outcome;
-use crate::model::verdict::VERDICTS_FORMAT;
-use crate::model::verdict::Verdicts;
-use crate::record::RUN_FORMAT;
-use crate::record::RunRecord;
-use crate::record::file;
+use model::id::NodeName;
+use model::verdict::Outcome;
+use model::verdict::VERDICTS_FORMAT;
+use model::verdict::Verdicts;
+use control::store::RUN_FORMAT;
+use control::store::RunRecord;
+use control::store::file;
 
 /// Run folders that are looked through, the newest first: a year of four a day.
 const MOST: usize = 1_500;
@@ -34,7 +34,7 @@ impl Past {
     pub(super) fn of(config: &Config, run_dir: Option<&Path>) -> Self {
         let mut past = Self::default();
         let runs = run_dir.unwrap_or(&config.run_dir);
-        let folders = crate::record::stored::runs_in(runs).unwrap_or_else(|error| {
+        let folders = control::store::stored::runs_in(runs).unwrap_or_else(|error| {
             note(&format!("no earlier run is known: {error}"));
             Vec::new()
         });
@@ -46,11 +46,11 @@ impl Past {
         past
     }
 
-    fn add(&mut self, folder: &Path, config: &Config) -> Result<(), crate::record::RecordError> {
+    fn add(&mut self, folder: &Path, config: &Config) -> Result<(), control::store::RecordError> {
         let read = |name| folder.join(name);
-        let record: Option<RunRecord> = crate::record::stored::json(&read(file::RUN), RUN_FORMAT)?;
+        let record: Option<RunRecord> = control::store::stored::json(&read(file::RUN), RUN_FORMAT)?;
         let verdicts: Option<Verdicts> =
-            crate::record::stored::json(&read(file::VERDICTS), VERDICTS_FORMAT)?;
+            control::store::stored::json(&read(file::VERDICTS), VERDICTS_FORMAT)?;
         let (Some(record), Some(verdicts)) = (record, verdicts) else { return Ok(()) };
         // A simulated run says nothing of real nodes, and the other way round.
         if sweep::is_sim(&record.launcher) != sweep::is_sim(&config.launcher) {

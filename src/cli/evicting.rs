@@ -15,21 +15,21 @@ use super::exit;
 use super::failure::Failure;
 use super::gating::Told;
 use super::stdout::note;
-use crate::coordinator::signals::Signals;
-use crate::gate::journal::Journal;
-use crate::gate::kubernetes::Fence;
-use crate::gate::kubernetes::Kubernetes as Cluster;
-use crate::gate::kubernetes::evict;
-use crate::gate::kubernetes::evict::Asking;
-use crate::gate::kubernetes::evict::Emptying;
-use crate::gate::turn::Turned;
-use crate::model::action::Action;
-use crate::model::action::ActionKind;
-use crate::model::eviction::Eviction;
-use crate::model::eviction::EvictionResult;
-use crate::model::id::NodeName;
-use crate::sources::kubernetes::access;
-use crate::sources::kubernetes::access::Reading;
+use control::sweep::signals::Signals;
+use control::gate::journal::Journal;
+use control::gate::kubernetes::Fence;
+use control::gate::kubernetes::Kubernetes as Cluster;
+use control::gate::kubernetes::evict;
+use control::gate::kubernetes::evict::Asking;
+use control::gate::kubernetes::evict::Emptying;
+use control::gate::turn::Turned;
+use model::action::Action;
+use model::action::ActionKind;
+use model::eviction::Eviction;
+use model::eviction::EvictionResult;
+use model::id::NodeName;
+use control::sources::kubernetes::access;
+use control::sources::kubernetes::access::Reading;
 
 /// Asks pods to leave the nodes that we drained, or without `apply` tells which
 /// would be asked. A failure is told of every node: the turn before it stands.

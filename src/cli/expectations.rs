@@ -7,8 +7,8 @@ use super::failure::Failure;
 use super::stdout::note;
 use super::thresholds::Overrides;
 use super::thresholds::unknown_platform;
-use crate::thresholds::Catalogue;
-use crate::thresholds::builtin;
+use engine::thresholds::Catalogue;
+use engine::thresholds::builtin;
 
 /// Expectations with their digest.
 #[derive(Debug)]

@@ -14,14 +14,14 @@ use super::runs;
 use super::stdout;
 use super::stdout::note;
 use super::stored;
-use crate::act::reason;
-use crate::model::hostlist;
-use crate::model::id::NodeName;
-use crate::model::run::Run;
-use crate::model::verdict::Finding;
-use crate::model::verdict::Outcome;
-use crate::report::explain::dated;
-use crate::report::explain::explain;
+use engine::policy::reason;
+use model::hostlist;
+use model::id::NodeName;
+use model::run::Run;
+use model::verdict::Finding;
+use model::verdict::Outcome;
+use engine::report::explain::dated;
+use engine::report::explain::explain;
 
 /// Show the chain from a verdict to its evidence.
 #[derive(Debug, clap::Args)]

@@ -21,22 +21,22 @@ use super::runs;
 use super::show;
 use super::stdout;
 use super::stored;
-use crate::export::Degraded;
-use crate::export::Export;
-use crate::export::Options;
-use crate::export::TARGETS;
-use crate::export::Target;
-use crate::export::target;
-use crate::inventory::slurm::partitions::partition_of_topology;
-use crate::model::hostlist;
-use crate::model::id::NodeName;
-use crate::model::limits;
-use crate::model::said::SourceKind;
-use crate::place::map::Origin;
-use crate::place::map::Source;
-use crate::place::map::Verified;
-use crate::record::State;
-use crate::sources::slurm;
+use engine::export::Degraded;
+use engine::export::Export;
+use engine::export::Options;
+use engine::export::TARGETS;
+use engine::export::Target;
+use engine::export::target;
+use readers::claims::slurm::partitions::partition_of_topology;
+use model::hostlist;
+use model::id::NodeName;
+use model::limits;
+use model::said::SourceKind;
+use engine::place::map::Origin;
+use engine::place::map::Source;
+use engine::place::map::Verified;
+use control::store::State;
+use control::sources::slurm;
 
 /// Write the verified map of a run for a scheduler, a framework, or another program.
 #[derive(Debug, clap::Args)]
@@ -181,7 +181,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         let known: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
         return Err(Failure::Usage(format!(
             "--to {}: no such target, expected one of {}",
-            crate::report::plain::plain(&args.to),
+            engine::report::plain::plain(&args.to),
             known.join(", ")
         ))
         .into());
@@ -194,7 +194,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let export = (target.write)(&map, &options)
         .map_err(|refused| Failure::Usage(format!("export to {}: {refused}", target.name)))?;
     for remark in &export.remarks {
-        stdout::note(&crate::report::plain::plain(remark));
+        stdout::note(&engine::report::plain::plain(remark));
     }
     // Standard output is where it goes without the option.
     let output = args.output.as_deref().filter(|path| path.as_os_str() != "-");
@@ -317,7 +317,7 @@ fn options(args: &Args, target: &Target) -> Result<Options, Failure> {
 /// The nodes of a host list.
 fn nodes(list: &str) -> Result<BTreeSet<NodeName>, Failure> {
     let names = hostlist::expand(list).map_err(|error| {
-        Failure::Usage(format!("--nodes {}: {error}", crate::report::plain::plain(list)))
+        Failure::Usage(format!("--nodes {}: {error}", engine::report::plain::plain(list)))
     })?;
     Ok(names.into_iter().map(NodeName::from).collect())
 }

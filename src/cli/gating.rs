@@ -15,11 +15,11 @@ use super::config::Mistake;
 use super::config::duration;
 use super::sources::Rest;
 use super::sources::Wanted;
-use crate::gate::carry::KEPT;
-use crate::gate::pace::Pace;
-use crate::gate::recover::IN_FLIGHT;
-use crate::gate::scontrol::Scontrol;
-use crate::sources::kubernetes::Kubernetes;
+use control::gate::carry::KEPT;
+use control::gate::pace::Pace;
+use control::gate::recover::IN_FLIGHT;
+use control::gate::scontrol::Scontrol;
+use control::sources::kubernetes::Kubernetes;
 
 /// How long one call may take where nothing is said; Slurm's own MessageTimeout
 /// is 10 s.

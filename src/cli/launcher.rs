@@ -15,11 +15,11 @@ use toml::Spanned;
 
 use super::config::Mistake;
 use super::config::duration;
-use crate::launch::Launcher;
-use crate::launch::slurm::Programs;
-use crate::launch::slurm::Slurm;
-use crate::launch::slurm::WhenBusy;
-use crate::launch::slurm::WhenDrained;
+use control::launch::Launcher;
+use control::launch::slurm::Programs;
+use control::launch::slurm::Slurm;
+use control::launch::slurm::WhenBusy;
+use control::launch::slurm::WhenDrained;
 
 /// Steps that run at the same time where nothing is said. The tools run on the
 /// nodes; here each costs a process and its output.

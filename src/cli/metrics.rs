@@ -19,18 +19,18 @@ use super::failure::Failure;
 use super::metering;
 use super::stdout;
 use super::stdout::note;
-use crate::gate::shown;
-use crate::gate::shown::Sources;
-use crate::gate::stamp;
-use crate::record::file;
-use crate::record::folder::Folder;
-use crate::record::folder::parent;
-use crate::record::history::Alarms;
-use crate::record::latest::Latest;
-use crate::report::metrics;
-use crate::report::metrics::State;
-use crate::report::metrics::levels::levels;
-use crate::report::metrics::text;
+use control::gate::shown;
+use control::gate::shown::Sources;
+use control::gate::stamp;
+use control::store::file;
+use control::store::folder::Folder;
+use control::store::folder::parent;
+use control::store::history::Alarms;
+use control::store::latest::Latest;
+use engine::report::metrics;
+use engine::report::metrics::State;
+use engine::report::metrics::levels::levels;
+use engine::report::metrics::text;
 
 /// Show the state of nodes, runs and the gate as Prometheus takes it: the newest verdict of each
 /// node, its worst ratios, its certificate, the last run of each profile, budgets, the breaker.

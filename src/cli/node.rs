@@ -21,11 +21,11 @@ use super::node_probe::children::ChildArgs;
 use super::node_token;
 use super::sim;
 use super::stdout::note;
-use crate::exec::guard;
-use crate::exec::own;
-use crate::probe::worker;
-use crate::probe::worker::Ended;
-use crate::probe::worker::Setup;
+use node::exec::guard;
+use node::exec::own;
+use node::worker;
+use node::worker::Ended;
+use node::worker::Setup;
 
 /// What runs on the nodes: their account of themselves, workers, native probes.
 #[derive(Debug, clap::Args)]

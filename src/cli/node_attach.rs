@@ -22,12 +22,12 @@ use tokio::time::timeout;
 
 use super::exit;
 use super::stdout::note;
-use crate::launch::UNREACHED;
-use crate::launch::kubernetes::CONTAINER;
-use crate::model::text::clean;
-use crate::sources::kubernetes::Kubernetes as Server;
-use crate::sources::kubernetes::access;
-use crate::sources::kubernetes::access::Reading;
+use control::launch::UNREACHED;
+use control::launch::kubernetes::CONTAINER;
+use model::text::clean;
+use control::sources::kubernetes::Kubernetes as Server;
+use control::sources::kubernetes::access;
+use control::sources::kubernetes::access::Reading;
 
 /// Bytes that are on their way at most, in either direction.
 const BUFFER: usize = 256 * 1024;
@@ -232,7 +232,7 @@ pub fn wait(args: &WaitArgs) -> anyhow::Result<u8> {
     const LONGEST: u64 = 366 * 86_400;
     let runtime = super::runtime()?;
     runtime.block_on(async {
-        let mut signals = crate::coordinator::signals::Signals::listen();
+        let mut signals = control::sweep::signals::Signals::listen();
         let end = tokio::time::Instant::now() + Duration::from_secs(args.seconds.min(LONGEST));
         let mut alone = tokio::time::Instant::now();
         loop {

@@ -9,15 +9,15 @@ use super::exit;
 use super::failure::Failure;
 use super::show;
 use super::stdout;
-use crate::exec::own;
-use crate::facts;
-use crate::facts::Gathering;
-use crate::facts::driver;
-use crate::facts::library::GpuLibrary;
-use crate::facts::nvml::NvmlLibrary;
-use crate::facts::recorded::Recording;
-use crate::launch::SIM_VARIABLE;
-use crate::report::node_facts;
+use node::exec::own;
+use node::facts;
+use node::facts::Gathering;
+use node::facts::driver;
+use node::facts::library::GpuLibrary;
+use node::facts::nvml::NvmlLibrary;
+use node::facts::recorded::Recording;
+use control::launch::SIM_VARIABLE;
+use engine::report::node_facts;
 
 /// Say what this machine is: GPUs, fabric, links, NICs, IMEX.
 ///

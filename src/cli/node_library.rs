@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use super::exit;
-use crate::doctor::library;
-use crate::doctor::library::Library;
+use node::doctor::library;
+use node::doctor::library::Library;
 
 /// Say what a library of the driver is, all that is known so far in each line.
 #[derive(Debug, clap::Args)]

@@ -21,11 +21,11 @@ use super::exit;
 use super::failure::Failure;
 use super::stdout;
 use super::stdout::note;
-use crate::coordinator;
-use crate::record::folder::parent;
-use crate::sources::kubernetes::Kubernetes as Server;
-use crate::sources::kubernetes::access;
-use crate::sources::kubernetes::access::Reading;
+use control::sweep;
+use control::store::folder::parent;
+use control::sources::kubernetes::Kubernetes as Server;
+use control::sources::kubernetes::access;
+use control::sources::kubernetes::access::Reading;
 
 /// How long the server may take.
 const LIMIT: Duration = Duration::from_secs(20);

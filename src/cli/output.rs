@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::failure::Failure;
 use super::stdout;
-use crate::record::folder::Beside;
+use control::store::folder::Beside;
 
 /// The name of standard output.
 const STDOUT: &str = "-";

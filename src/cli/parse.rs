@@ -6,13 +6,13 @@ use super::exit;
 use super::show;
 use super::stdout;
 use super::stdout::note;
-use crate::measure;
-use crate::model::parsed::ParseDocument;
-use crate::model::parsed::Parsed;
-use crate::model::parsed::Problem;
-use crate::model::parsed::ProblemKind;
-use crate::report::parsed::render;
-use crate::sources::input;
+use readers::outputs;
+use model::parsed::ParseDocument;
+use model::parsed::Parsed;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+use engine::report::parsed::render;
+use control::sources::input;
 
 /// Read tool outputs and print what they say; judge nothing.
 #[derive(Debug, clap::Args)]

@@ -14,22 +14,22 @@ use super::plan;
 use super::plan::Chosen;
 use super::plan::Selection;
 use super::stdout::note;
-use crate::act::certificate;
-use crate::coordinator;
-use crate::gate::certificates;
-use crate::judge;
-use crate::model::claims::ClaimedDomain;
-use crate::model::claims::Claims;
-use crate::model::hostlist;
-use crate::model::id::DomainName;
-use crate::model::id::NodeName;
-use crate::model::verdict::Outcome;
-use crate::model::verdict::Verdicts;
-use crate::plan::partners as choosing;
-use crate::plan::partners::Pool;
-use crate::plan::partners::Wanted;
-use crate::record::signing::Trust;
-use crate::thresholds::Catalogue;
+use engine::policy::certificate;
+use control::sweep;
+use control::gate::certificates;
+use engine::judge;
+use model::claims::ClaimedDomain;
+use model::claims::Claims;
+use model::hostlist;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::verdict::Outcome;
+use model::verdict::Verdicts;
+use engine::plan::partners as choosing;
+use engine::plan::partners::Pool;
+use engine::plan::partners::Wanted;
+use control::store::signing::Trust;
+use engine::thresholds::Catalogue;
 
 /// How far repeated readings of a copy between nodes scatter, as a share of the rate, where
 /// nothing disturbs them.
@@ -252,9 +252,9 @@ mod tests {
 
     use super::*;
     use crate::cli::config;
-    use crate::gate::certificates::Seal;
-    use crate::model::certificate::Certificate;
-    use crate::record::signing::SigningKey;
+    use control::gate::certificates::Seal;
+    use model::certificate::Certificate;
+    use control::store::signing::SigningKey;
 
     /// Whom `n1` is measured against where `n2` has a certificate that nobody signed,
     /// under a configuration that says this of signatures.

@@ -4,11 +4,11 @@
 use super::acting;
 use super::config::Config;
 use super::failure::Failure;
-use crate::act::pause;
-use crate::gate::journal;
-use crate::gate::stamp;
-use crate::model::journal::Event;
-use crate::model::moment::rfc3339;
+use engine::policy::pause;
+use control::gate::journal;
+use control::gate::stamp;
+use model::journal::Event;
+use model::moment::rfc3339;
 
 /// Longest pause: a gate that is forgotten is none.
 const LONGEST_S: u64 = 30 * 24 * 3_600;

@@ -12,17 +12,17 @@ use super::export::Trust;
 use super::failure::Failure;
 use super::runs;
 use super::stdout;
-use crate::model::id::NodeName;
-use crate::place;
-use crate::place::Asked;
-use crate::place::Choice;
-use crate::place::Level;
-use crate::place::Part;
-use crate::place::Placement;
-use crate::place::Unplaced;
-use crate::place::Way;
-use crate::place::matrix::Scale;
-use crate::report::plain::plain;
+use model::id::NodeName;
+use engine::place;
+use engine::place::Asked;
+use engine::place::Choice;
+use engine::place::Level;
+use engine::place::Part;
+use engine::place::Placement;
+use engine::place::Unplaced;
+use engine::place::Way;
+use engine::place::matrix::Scale;
+use engine::report::plain::plain;
 
 /// The best-connected set of GPUs or nodes, by what a run measured; nothing is reserved.
 #[derive(Debug, clap::Args)]

@@ -13,23 +13,23 @@ use super::expectations;
 use super::failure::Failure;
 use super::partners;
 use super::stdout;
-use crate::model::claims::ClaimedDomain;
-use crate::model::claims::Claims;
-use crate::model::hostlist;
-use crate::model::id::DomainName;
-use crate::model::id::NodeName;
-use crate::model::probe::Probe;
-use crate::model::probe::ProbeScope;
-pub use crate::model::profile::Profile;
-use crate::model::words;
-use crate::plan;
-use crate::plan::Plan;
-use crate::plan::Round;
-use crate::plan::Step;
-use crate::plan::cost;
-use crate::probe::catalog::Catalog;
-use crate::thresholds::Catalogue;
-use crate::thresholds::Platform;
+use model::claims::ClaimedDomain;
+use model::claims::Claims;
+use model::hostlist;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::probe::Probe;
+use model::probe::ProbeScope;
+pub use model::profile::Profile;
+use model::words;
+use engine::plan;
+use engine::plan::Plan;
+use engine::plan::Round;
+use engine::plan::Step;
+use engine::plan::cost;
+use readers::probe_catalog::Catalog;
+use engine::thresholds::Catalogue;
+use engine::thresholds::Platform;
 
 /// Show what would be measured, where, and what it costs; run nothing.
 #[derive(Debug, clap::Args)]
@@ -346,9 +346,9 @@ fn pairs(text: &mut String, plan: &Plan, round: &Round) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inventory::claims_file;
-    use crate::plan::Limits;
-    use crate::thresholds::builtin;
+    use readers::claims::claims_file;
+    use engine::plan::Limits;
+    use engine::thresholds::builtin;
 
     const FLEET: &str = "[[domain]]\nname = \"block1\"\nnodes = \"a[1-4]\"\n\
         platform = \"gb200-nvl72\"\ngpus_per_node = 4\n\

@@ -12,15 +12,15 @@ use super::exit;
 use super::failure::Failure;
 use super::stdout;
 use super::stdout::note;
-use crate::model::probe::Grain;
-use crate::model::probe::PROBES_FORMAT;
-use crate::model::probe::Probe;
-use crate::model::probe::ProbeScope;
-use crate::model::probe::ProbesDocument;
-use crate::model::probe::Ready;
-use crate::model::words;
-use crate::probe::catalog;
-use crate::probe::catalog::Catalog;
+use model::probe::Grain;
+use model::probe::PROBES_FORMAT;
+use model::probe::Probe;
+use model::probe::ProbeScope;
+use model::probe::ProbesDocument;
+use model::probe::Ready;
+use model::words;
+use readers::probe_catalog;
+use readers::probe_catalog::Catalog;
 
 /// List, show and check the probes in force.
 #[derive(Debug, clap::Args)]

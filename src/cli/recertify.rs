@@ -20,9 +20,9 @@ use super::show::Repaired;
 use super::stdout::note;
 use super::sweep;
 use super::sweep::Swept;
-use crate::model::claims::Claims;
-use crate::model::id::NodeName;
-use crate::thresholds::Catalogue;
+use model::claims::Claims;
+use model::id::NodeName;
+use engine::thresholds::Catalogue;
 use before::Before;
 
 /// Measure nodes after a repair: everything, every pair, against cleared partners.

@@ -12,7 +12,7 @@ use super::show;
 use super::stdout::note;
 use super::stored;
 use super::thresholds::Overrides;
-use crate::record::State;
+use control::store::State;
 
 /// Read and judge a stored run again with today's expectations.
 #[derive(Debug, clap::Args)]

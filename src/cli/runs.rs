@@ -9,17 +9,17 @@ use std::path::PathBuf;
 use super::config;
 use super::failure::Failure;
 use super::stdout::note;
-use crate::act::reason;
-use crate::act::reason::OwnReason;
-use crate::model::id::NodeName;
-use crate::model::verdict::VERDICTS_FORMAT;
-use crate::model::verdict::Verdicts;
-use crate::record::RUN_FORMAT;
-use crate::record::RunRecord;
-use crate::record::State;
-use crate::record::file;
-use crate::record::stored::json;
-use crate::record::stored::runs_in;
+use engine::policy::reason;
+use engine::policy::reason::OwnReason;
+use model::id::NodeName;
+use model::verdict::VERDICTS_FORMAT;
+use model::verdict::Verdicts;
+use control::store::RUN_FORMAT;
+use control::store::RunRecord;
+use control::store::State;
+use control::store::file;
+use control::store::stored::json;
+use control::store::stored::runs_in;
 
 /// The newest run.
 const LATEST: &str = "latest";

@@ -11,20 +11,20 @@ use serde::Serialize;
 use super::failure::Failure;
 use super::output::Output;
 use super::stdout;
-use crate::model::action::ActionPlan;
-use crate::model::comparison::Repairs;
-use crate::model::run::Run;
-use crate::model::run::RunInfo;
-use crate::model::verdict::Verdicts;
-use crate::record::file;
-use crate::report::TerminalStyle;
-use crate::report::actions;
-use crate::report::comparison;
-use crate::report::csv;
-use crate::report::html;
-use crate::report::json;
-use crate::report::junit;
-use crate::report::terminal;
+use model::action::ActionPlan;
+use model::comparison::Repairs;
+use model::run::Run;
+use model::run::RunInfo;
+use model::verdict::Verdicts;
+use control::store::file;
+use engine::report::TerminalStyle;
+use engine::report::actions;
+use engine::report::comparison;
+use engine::report::csv;
+use engine::report::html;
+use engine::report::json;
+use engine::report::junit;
+use engine::report::terminal;
 
 /// A form of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

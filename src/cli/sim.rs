@@ -1,7 +1,7 @@
 //! `fabricgate sim`: the embedded simulated fabric.
 //!
 //! Reads scenarios, writes recordings, answers as a tool. What it answers is
-//! made in `crate::sim`.
+//! made in `sim`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,26 +18,26 @@ use super::stdout;
 use super::stdout::note;
 use super::study;
 use super::year;
-use crate::launch::SIM_AGE_VARIABLE;
-use crate::model::collective::CollectiveDocument;
-use crate::model::copy::CopyDocument;
-use crate::model::hostlist;
-use crate::model::worker::STEP_VARIABLE;
-use crate::probe::copy;
-use crate::sim::bench::Bench;
-use crate::sim::fabric::Fabric;
-use crate::sim::fault::Age;
-use crate::sim::noise::Key;
-use crate::sim::own;
-use crate::sim::own::Place;
-use crate::sim::record;
-use crate::sim::render::Answer;
-use crate::sim::scenario::Scenario;
-use crate::sim::tcp;
-use crate::sim::tool;
-use crate::sim::tool::Reply;
-use crate::sim::unwell;
-use crate::sources::input;
+use control::launch::SIM_AGE_VARIABLE;
+use model::collective::CollectiveDocument;
+use model::copy::CopyDocument;
+use model::hostlist;
+use model::worker::STEP_VARIABLE;
+use node::probes::copy;
+use sim::bench::Bench;
+use sim::fabric::Fabric;
+use sim::fault::Age;
+use sim::noise::Key;
+use sim::own;
+use sim::own::Place;
+use sim::record;
+use sim::render::Answer;
+use sim::scenario::Scenario;
+use sim::tcp;
+use sim::tool;
+use sim::tool::Reply;
+use sim::unwell;
+use control::sources::input;
 
 /// The scenario that this process plays a part of.
 pub const SCENARIO: &str = "FABRICGATE_SIM";

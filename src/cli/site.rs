@@ -13,7 +13,7 @@ use super::failure::Failure;
 use super::pausing;
 use super::sweep::Args;
 use super::sweep::scenario_of;
-use crate::record::stored::Stored;
+use control::store::stored::Stored;
 
 /// What a command measures with: the configuration and the expectations.
 #[derive(Debug)]

@@ -13,12 +13,12 @@ use toml::Spanned;
 
 use super::config::Mistake;
 use super::failure::Failure;
-use crate::exec::lookup;
-use crate::model::limits;
-use crate::model::said::Family;
-use crate::sources::http::Address;
-use crate::sources::kubernetes::Kubernetes;
-use crate::sources::slurm::Slurm;
+use node::exec::lookup;
+use model::limits;
+use model::said::Family;
+use control::sources::http::Address;
+use control::sources::kubernetes::Kubernetes;
+use control::sources::slurm::Slurm;
 
 /// How long one question may take where nothing is said: Slurm's own
 /// MessageTimeout is 10 s, and an answer on its way must not be cut off.

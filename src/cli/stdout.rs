@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering;
 use serde::Serialize;
 
 use super::failure::Failure;
-use crate::record::layout;
-use crate::report::plain;
+use control::store::layout;
+use engine::report::plain;
 
 /// Writes bytes to standard output. That nobody reads on (`| head`) is fine:
 /// the exit code still tells the outcome. That they do not fit (a full disk) is

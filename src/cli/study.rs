@@ -9,9 +9,9 @@ use super::Globals;
 use super::exit;
 use super::output::Output;
 use super::stdout;
-use crate::study;
-use crate::study::Setting;
-use crate::study::World;
+use study;
+use study::Setting;
+use study::World;
 
 /// Sweep simulated fabrics by the thousand and count what is found and who is
 /// blamed, beside simpler rules on the same readings.

@@ -11,18 +11,18 @@ use super::config::Source;
 use super::failure::Failure;
 use super::gating;
 use super::stdout::note;
-use crate::launch::Launcher;
-use crate::model::claims::Claims;
-use crate::model::hostlist;
-use crate::model::id::NodeName;
-use crate::model::said::Said;
-use crate::plan::Plan;
-use crate::plan::Skipped;
-use crate::plan::tenants;
-use crate::sources::kubernetes;
-use crate::sources::kubernetes::Kubernetes;
-use crate::sources::slurm;
-use crate::thresholds::Catalogue;
+use control::launch::Launcher;
+use model::claims::Claims;
+use model::hostlist;
+use model::id::NodeName;
+use model::said::Said;
+use engine::plan::Plan;
+use engine::plan::Skipped;
+use engine::plan::tenants;
+use control::sources::kubernetes;
+use control::sources::kubernetes::Kubernetes;
+use control::sources::slurm;
+use engine::thresholds::Catalogue;
 
 /// Nodes that are left out because a tenant uses their domain, each with why.
 #[derive(Clone, Debug, Default)]

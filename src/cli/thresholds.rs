@@ -13,15 +13,15 @@ use super::Globals;
 use super::exit;
 use super::stdout;
 use super::stdout::note;
-use crate::sources::input;
-use crate::thresholds::Catalogue;
-use crate::thresholds::Platform;
-use crate::thresholds::builtin;
-use crate::thresholds::fault::Fault;
-use crate::thresholds::fault::nearest;
-use crate::thresholds::file;
-use crate::thresholds::lint;
-use crate::thresholds::overlay;
+use control::sources::input;
+use engine::thresholds::Catalogue;
+use engine::thresholds::Platform;
+use engine::thresholds::builtin;
+use engine::thresholds::fault::Fault;
+use engine::thresholds::fault::nearest;
+use engine::thresholds::file;
+use engine::thresholds::lint;
+use engine::thresholds::overlay;
 
 /// List, show and check the expectations in force.
 #[derive(Debug, clap::Args)]

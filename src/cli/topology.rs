@@ -13,23 +13,23 @@ use serde::Serialize;
 use super::exit;
 use super::failure::Failure;
 use super::stdout::note;
-use crate::act::topology;
-use crate::act::topology::AtOnce;
-use crate::act::topology::Ground;
-use crate::act::topology::Proposal;
-use crate::act::topology::Wanted;
-use crate::coordinator;
-use crate::gate::scheduler::Scheduler;
-use crate::gate::topology::Controller;
-use crate::gate::topology::Ending;
-use crate::gate::topology::Writing;
-use crate::gate::topology::Written;
-use crate::model::action::Withheld;
-use crate::model::claims::Claims;
-use crate::model::id::NodeName;
-use crate::model::verdict::Verdicts;
-use crate::model::words;
-use crate::report::plain::plain;
+use engine::policy::topology;
+use engine::policy::topology::AtOnce;
+use engine::policy::topology::Ground;
+use engine::policy::topology::Proposal;
+use engine::policy::topology::Wanted;
+use control::sweep;
+use control::gate::scheduler::Scheduler;
+use control::gate::topology::Controller;
+use control::gate::topology::Ending;
+use control::gate::topology::Writing;
+use control::gate::topology::Written;
+use model::action::Withheld;
+use model::claims::Claims;
+use model::id::NodeName;
+use model::verdict::Verdicts;
+use model::words;
+use engine::report::plain::plain;
 
 /// How long a controller may take to show a file that it read. It takes 0.6 s
 /// for 5,000 nodes, and a round of its scheduler to see which jobs it holds.
@@ -98,7 +98,7 @@ pub fn write(asked: &Asked<'_>) -> Result<Answer, Failure> {
             settle: SETTLE,
         };
         answer.written = Some(
-            crate::gate::topology::write(writing, &mut |what| note(&format!("topology: {what}")))
+            control::gate::topology::write(writing, &mut |what| note(&format!("topology: {what}")))
                 .await,
         );
         Ok(answer)

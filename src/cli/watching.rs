@@ -14,13 +14,13 @@ use super::config::Mistake;
 use super::config::duration;
 use super::gating::Gate;
 use super::gating::Told;
-use crate::act::again;
-use crate::act::certificate;
-use crate::act::clean;
-use crate::act::due::Settings;
-use crate::act::policy::Policy;
-use crate::gate::watch::Pace;
-use crate::model::profile::Profile;
+use engine::policy::again;
+use engine::policy::certificate;
+use engine::policy::clean;
+use engine::policy::due::Settings;
+use engine::policy::policy::Policy;
+use control::gate::watch::Pace;
+use model::profile::Profile;
 
 /// How often it looks where nothing asks for it.
 const INTERVAL: Duration = Duration::from_secs(60);

@@ -9,11 +9,11 @@ use super::exit;
 use super::output::Output;
 use super::show;
 use super::stdout;
-use crate::study::year;
-use crate::study::year::Climate;
-use crate::study::year::Ours;
-use crate::study::year::Rule;
-use crate::study::year::Setting;
+use study::year;
+use study::year::Climate;
+use study::year::Ours;
+use study::year::Rule;
+use study::year::Setting;
 
 /// Simulate a year of daily audits of a fleet of racks, and count who is drained,
 /// rightly or not, beside simpler rules in the same year.

@@ -118,7 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::model::finding_class::FindingClass;
+    use crate::finding_class::FindingClass;
 
     #[test]
     fn every_class_has_a_name_of_its_own_that_reads_back_here_and_in_findings() {

@@ -13,7 +13,7 @@ use super::network::Network;
 use super::platform::Hardware;
 use super::scenario::Group;
 use super::scenario::Scenario;
-use crate::model::hostlist;
+use model::hostlist;
 
 /// Index of a GPU in [`Fabric::gpus`].
 pub type GpuIndex = usize;

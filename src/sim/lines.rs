@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use toml::de::DeTable;
 use toml::de::DeValue;
 
-use crate::model::span::LineEnds;
+use model::span::LineEnds;
 
 /// Lines by path: `readings`, `noise/sigma`, `fault/0`, `fault/0/share`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -239,7 +239,7 @@ pub fn epilogue(answer: Answer) -> Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::scenario::Scenario;
+    use crate::scenario::Scenario;
 
     fn launch(line: &str) -> Result<Launch, Answer> {
         let text = "title=\"t\"\n[[domain]]\nname=\"r\"\nnodes=\"n[1-3]\"\nplatform=\"gb200-nvl72\"\n\

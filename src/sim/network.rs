@@ -16,7 +16,7 @@ use super::fabric::Node;
 use super::fault::Way;
 use super::platform::Hardware;
 use super::scenario::Scenario;
-use crate::model::hostlist;
+use model::hostlist;
 
 /// What TCP delivers of a line rate: frames of 1,500 bytes carry 1,448 bytes
 /// and take 1,538 on the wire (Ethernet, IPv4, TCP with timestamps). Simulated
@@ -320,8 +320,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::sim::fabric::Engine;
-    use crate::sim::fabric::Fabric;
+    use crate::fabric::Engine;
+    use crate::fabric::Fabric;
 
     /// Four HGX nodes behind two leaves.
     fn fabric(more: &str) -> Fabric {

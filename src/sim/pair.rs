@@ -234,11 +234,11 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::measure;
-    use crate::model::measurement::Measurement;
-    use crate::sim::fabric::Fabric;
-    use crate::sim::scenario::Scenario;
-    use crate::sim::tool;
+    use readers::outputs;
+    use model::measurement::Measurement;
+    use crate::fabric::Fabric;
+    use crate::scenario::Scenario;
+    use crate::tool;
 
     const NODES: &str = "title=\"t\"\n[noise]\nsigma=0.0\n\
         [[domain]]\nnodes=\"n[1-3]\"\nplatform=\"hgx-h100\"\nper_node=true\n\

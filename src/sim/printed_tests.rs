@@ -10,8 +10,8 @@ use super::render::Answer;
 use super::scenario::Scenario;
 use super::tool;
 use super::tooling::Nvbandwidth;
-use crate::measure;
-use crate::model::parsed::Parsed;
+use readers::outputs;
+use model::parsed::Parsed;
 
 /// Three trays of four GPUs, without noise.
 struct Rack {

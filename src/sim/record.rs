@@ -22,7 +22,7 @@ use super::truth;
 use super::unwell;
 use super::unwell::Ailment;
 use super::unwell::GARBAGE;
-use crate::model::hostlist;
+use model::hostlist;
 
 /// A recording.
 #[derive(Clone, Debug, PartialEq)]

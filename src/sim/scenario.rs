@@ -24,7 +24,7 @@ use super::tooling::Format;
 use super::tooling::Nvbandwidth;
 use super::tooling::Tools;
 use super::unwell;
-use crate::model::hostlist;
+use model::hostlist;
 
 /// One scenario file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -385,7 +385,7 @@ fn once() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sim::fabric::Fabric;
+    use crate::fabric::Fabric;
 
     const RACK: &str =
         "title = \"t\"\n[[domain]]\nname = \"r\"\nnodes = \"n[1-2]\"\nplatform = \"gb200-nvl72\"\n";

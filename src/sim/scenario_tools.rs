@@ -12,10 +12,10 @@ use super::scenario::Scenario;
 use super::tool;
 use super::tool::Reply;
 use super::unwell;
-use crate::model::raw::Ending;
-use crate::model::tool_call::AnswerTools;
-use crate::model::tool_call::ToolAnswer;
-use crate::model::tool_call::ToolCall;
+use model::raw::Ending;
+use model::tool_call::AnswerTools;
+use model::tool_call::ToolAnswer;
+use model::tool_call::ToolCall;
 
 /// A scenario and its fabric, built once for all readings.
 #[derive(Debug)]

@@ -286,11 +286,11 @@ fn a_missing_imex_peer_ends_runs_across_the_domain_and_shows_in_its_table() {
 }
 
 /// What mpirun on `node` answers, and what our parsers make of it.
-fn launched(scenario: &Scenario, line: &str) -> (render::Answer, crate::model::parsed::Parsed) {
+fn launched(scenario: &Scenario, line: &str) -> (render::Answer, model::parsed::Parsed) {
     let fabric = Fabric::build(scenario).expect("a fabric");
     let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
     let answer = tool::run(&bench(scenario, &fabric, "n1"), "mpirun", &args).expect("known");
-    let parsed = crate::measure::read(answer.both().as_bytes());
+    let parsed = readers::outputs::read(answer.both().as_bytes());
     (answer, parsed)
 }
 
@@ -311,7 +311,7 @@ fn mpirun_runs_the_pair_tests_on_exactly_its_hosts() {
         assert_eq!(parsed.measurements.len(), tests.len(), "{hosts}");
         assert_eq!(parsed.facts.hosts.len(), 2, "{:?}", parsed.facts.hosts);
         for measurement in &parsed.measurements {
-            let crate::model::measurement::Measurement::Matrix(matrix) = measurement else {
+            let model::measurement::Measurement::Matrix(matrix) = measurement else {
                 panic!("{measurement:?}")
             };
             let slowest = matrix.cells.iter().flatten().flatten().copied().fold(1e9, f64::min);
@@ -332,7 +332,7 @@ fn collectives_say_which_way_they_went() {
         );
         let (answer, parsed) = launched(&scenario, &line);
         assert!(answer.code == 0 && parsed.complete, "{:?}", parsed.problems);
-        let crate::model::measurement::Measurement::Series(series) = &parsed.measurements[0] else {
+        let model::measurement::Measurement::Series(series) = &parsed.measurements[0] else {
             panic!("{:?}", parsed.measurements)
         };
         let algorithms = parsed.facts.parameters.get("algorithms").map(String::as_str);
@@ -397,7 +397,7 @@ fn tools_that_do_not_behave_do_so_under_mpirun_too() {
     assert_eq!(call("mpirun", "-H n1:4,n2:4 nvbandwidth"), Some(tool::Reply::Hangs));
     assert!(matches!(call("mpirun", "-H n1:4,n3:4 nvbandwidth"), Some(tool::Reply::Says(_))));
     let Some(tool::Reply::Says(garbage)) = call("all_reduce_perf", "-g 4") else { panic!("says") };
-    let parsed = crate::measure::read(garbage.stdout.as_bytes());
+    let parsed = readers::outputs::read(garbage.stdout.as_bytes());
     assert!(parsed.tool.is_none() && parsed.measurements.is_empty(), "{parsed:?}");
 }
 
@@ -406,9 +406,9 @@ fn nvloom_shows_a_slow_gpu_in_its_own_row() {
     let slow = scenario("[[fault]]\nkind = \"lost-links\"\ngpu = \"n2:1\"\ncount = 9\n");
     let line = "--host n1:4,n2:4,n3:4 nvloom_cli -s gpu-to-rack rack-to-rack fabric-stress";
     let (answer, parsed) = launched(&slow, line);
-    assert_eq!((answer.code, parsed.tool), (0, Some(crate::model::parsed::Tool::Nvloom)));
+    assert_eq!((answer.code, parsed.tool), (0, Some(model::parsed::Tool::Nvloom)));
     assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
-    let crate::model::measurement::Measurement::Matrix(matrix) = &parsed.measurements[0] else {
+    let model::measurement::Measurement::Matrix(matrix) = &parsed.measurements[0] else {
         panic!("{:?}", parsed.measurements)
     };
     let rates: Vec<f64> = matrix.cells.iter().flatten().flatten().copied().collect();
@@ -477,7 +477,7 @@ fn the_log_of_a_node_with_one_gpu_is_whole() {
         let scenario = Scenario::read(&text).expect("good");
         let fabric = Fabric::build(&scenario).expect("a fabric");
         let answer = tool::run(&bench(&scenario, &fabric, "g1"), "nvidia-smi", &["-q".to_owned()]);
-        let parsed = crate::measure::read(answer.expect("known").stdout.as_bytes());
+        let parsed = readers::outputs::read(answer.expect("known").stdout.as_bytes());
         assert!(parsed.complete, "{:?}", parsed.problems);
     }
 }

@@ -11,7 +11,7 @@ use super::fault::Way;
 use super::network;
 use super::scenario::Group;
 use super::scenario::Scenario;
-use crate::model::hostlist;
+use model::hostlist;
 
 /// Everything that is wrong.
 #[derive(Clone, Debug, PartialEq, Serialize)]

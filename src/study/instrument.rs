@@ -9,22 +9,22 @@
 use std::collections::BTreeMap;
 
 use super::sweep::Reader;
-use crate::coordinator::outputs;
-use crate::measure;
-use crate::model::measurement::Measurement;
-use crate::model::parsed::Parsed;
-use crate::model::recording::Recording;
-use crate::plan::Step;
-use crate::sim::bench::Bench;
-use crate::sim::bench::Outcome;
-use crate::sim::fabric::Fabric;
-use crate::sim::mpi::Host;
-use crate::sim::mpi::Job;
-use crate::sim::noise::Key;
-use crate::sim::render::perftest;
-use crate::sim::scenario::Scenario;
-use crate::sim::tool;
-use crate::sim::tooling::Nvbandwidth;
+use control::sweep::outputs;
+use readers::outputs;
+use model::measurement::Measurement;
+use model::parsed::Parsed;
+use model::recording::Recording;
+use engine::plan::Step;
+use sim::bench::Bench;
+use sim::bench::Outcome;
+use sim::fabric::Fabric;
+use sim::mpi::Host;
+use sim::mpi::Job;
+use sim::noise::Key;
+use sim::render::perftest;
+use sim::scenario::Scenario;
+use sim::tool;
+use sim::tooling::Nvbandwidth;
 
 /// For so long the probes of the rails run, in seconds (`-D`).
 const SECONDS: u32 = 2;

@@ -10,9 +10,9 @@ use statrs::distribution::ContinuousCDF;
 use statrs::distribution::Normal;
 
 use super::world::DIPS;
-use crate::judge::sequential;
-use crate::judge::sequential::Decision;
-use crate::model::stats;
+use engine::judge::sequential;
+use engine::judge::sequential::Decision;
+use model::stats;
 
 /// Racks of 72 GPUs in 7,200, and days of a year.
 const SWEEPS: f64 = 100.0 * 365.0;
@@ -147,8 +147,8 @@ mod tests {
         // At a noise where it can be counted: the median of 17 healthy readings
         // is under a line of one standard deviation.
         let mut low_ones = 0;
-        let noise = crate::sim::noise::Noise { sigma: 0.03, dip_rate: DIPS.0, dip_depth: DIPS.1 };
-        let key = crate::sim::noise::Key::of(5);
+        let noise = sim::noise::Noise { sigma: 0.03, dip_rate: DIPS.0, dip_depth: DIPS.1 };
+        let key = sim::noise::Key::of(5);
         for sweep in 0..40_000 {
             let mut all: Vec<f64> =
                 (0..17).map(|at| noise.factor(key.with(sweep).with(at))).collect();

@@ -7,12 +7,12 @@ use super::world::World;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::model::id::NodeName;
-use crate::model::verdict::Finding;
-use crate::model::verdict::LocusKind;
-use crate::model::verdict::Outcome;
-use crate::model::verdict::Verdicts;
-use crate::sim::fabric::Fabric;
+use model::id::NodeName;
+use model::verdict::Finding;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+use model::verdict::Verdicts;
+use sim::fabric::Fabric;
 
 /// What many sweeps came to, in whole numbers: their order makes no difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]

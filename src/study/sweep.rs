@@ -8,22 +8,22 @@
 use std::collections::BTreeSet;
 
 use super::instrument::Sample;
-use crate::judge;
-use crate::judge::Case;
-use crate::judge::Judgement;
-use crate::judge::sequential;
-use crate::model::claims::Claims;
-use crate::model::history::History;
-use crate::model::parsed::Parsed;
-use crate::model::recording::Recording;
-use crate::model::verdict::Verdicts;
-use crate::plan;
-use crate::plan::Plan;
-use crate::plan::Request;
-use crate::plan::Step;
-use crate::plan::Suspect;
-use crate::thresholds::Catalogue;
-use crate::thresholds::builtin;
+use engine::judge;
+use engine::judge::Case;
+use engine::judge::Judgement;
+use engine::judge::sequential;
+use model::claims::Claims;
+use model::history::History;
+use model::parsed::Parsed;
+use model::recording::Recording;
+use model::verdict::Verdicts;
+use engine::plan;
+use engine::plan::Plan;
+use engine::plan::Request;
+use engine::plan::Step;
+use engine::plan::Suspect;
+use engine::thresholds::Catalogue;
+use engine::thresholds::builtin;
 
 /// Takes readings.
 pub(super) trait Reader {

@@ -1,7 +1,7 @@
 //! Small studies that always give the same.
 
 use super::*;
-use crate::sim::scenario::Scenario;
+use sim::scenario::Scenario;
 
 fn setting(world: World, sigma: f64, loss: f64, faults: usize) -> Setting {
     Setting { world, sigma, loss, faults }

@@ -4,16 +4,16 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use crate::inventory::claims_file;
-use crate::model::claims::Claims;
-use crate::model::id::DomainName;
-use crate::sim::fabric::Engine;
-use crate::sim::fabric::Fabric;
-use crate::sim::fault::Fault;
-use crate::sim::fault::Way;
-use crate::sim::noise::Key;
-use crate::sim::noise::Noise;
-use crate::sim::scenario::Scenario;
+use readers::claims::claims_file;
+use model::claims::Claims;
+use model::id::DomainName;
+use sim::fabric::Engine;
+use sim::fabric::Fabric;
+use sim::fault::Fault;
+use sim::fault::Way;
+use sim::noise::Key;
+use sim::noise::Noise;
+use sim::scenario::Scenario;
 
 /// Share of readings that dip, and how deep: the left tail.
 pub(super) const DIPS: (f64, [f64; 2]) = (0.005, [0.05, 0.40]);

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering;
 
-use fabricgate::record::file;
-use fabricgate::record::history::History;
+use control::store::file;
+use control::store::history::History;
 
 use super::place::Place;
 use super::place::change;

@@ -19,8 +19,8 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 use std::time::Instant;
 
-use fabricgate::act::reason;
-use fabricgate::model::hostlist;
+use engine::policy::reason;
+use model::hostlist;
 use rustix::process::Signal;
 use serde_json::Value;
 use serde_json::json;

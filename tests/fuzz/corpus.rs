@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use fabricgate::sim::bench::Bench;
-use fabricgate::sim::fabric::Fabric;
-use fabricgate::sim::own;
-use fabricgate::sim::own::Place;
-use fabricgate::sim::render;
-use fabricgate::sim::render::perftest::Run;
-use fabricgate::sim::scenario::Scenario;
-use fabricgate::sim::tooling::Nvbandwidth;
+use sim::bench::Bench;
+use sim::fabric::Fabric;
+use sim::own;
+use sim::own::Place;
+use sim::render;
+use sim::render::perftest::Run;
+use sim::scenario::Scenario;
+use sim::tooling::Nvbandwidth;
 
 /// Outputs of every tool, by the name of its parser.
 #[derive(Debug, Default)]

@@ -2,9 +2,9 @@
 //! (`ci/fuzz`), which finds inputs of its own and needs only where to begin and
 //! what must hold.
 
-use fabricgate::inventory::detect;
-use fabricgate::measure;
-use fabricgate::model::parsed::Tool;
+use readers::claims::detect;
+use readers::outputs;
+use model::parsed::Tool;
 
 use super::corpus::corpus;
 use super::documents;

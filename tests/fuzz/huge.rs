@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 
-use fabricgate::inventory::claims_file;
-use fabricgate::judge;
-use fabricgate::measure;
-use fabricgate::model::recording::Recording;
-use fabricgate::model::recording::Scope;
-use fabricgate::thresholds::builtin;
+use readers::claims::claims_file;
+use engine::judge;
+use readers::outputs;
+use model::recording::Recording;
+use model::recording::Scope;
+use engine::thresholds::builtin;
 
 use super::corpus::corpus;
 

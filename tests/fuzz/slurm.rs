@@ -5,15 +5,15 @@
 
 use std::collections::BTreeSet;
 
-use fabricgate::inventory::slurm::config;
-use fabricgate::inventory::slurm::nodes;
-use fabricgate::inventory::slurm::partitions;
-use fabricgate::inventory::slurm::show_topology;
-use fabricgate::inventory::slurm::sinfo;
-use fabricgate::inventory::slurm::topology_conf;
-use fabricgate::inventory::slurm::topology_yaml;
-use fabricgate::model::said::GroupKind;
-use fabricgate::model::said::Said;
+use readers::claims::slurm::config;
+use readers::claims::slurm::nodes;
+use readers::claims::slurm::partitions;
+use readers::claims::slurm::show_topology;
+use readers::claims::slurm::sinfo;
+use readers::claims::slurm::topology_conf;
+use readers::claims::slurm::topology_yaml;
+use model::said::GroupKind;
+use model::said::Said;
 
 use super::dice::Dice;
 use super::fuzz;

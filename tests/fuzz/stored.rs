@@ -12,17 +12,17 @@ use std::sync::OnceLock;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use fabricgate::model::run::Run;
-use fabricgate::model::trend::PartKind;
-use fabricgate::model::worker::FromWorker;
-use fabricgate::model::worker::ToWorker;
-use fabricgate::record::file;
-use fabricgate::record::history::History;
-use fabricgate::record::history::Selection;
-use fabricgate::record::salvage;
-use fabricgate::record::stored;
-use fabricgate::report;
-use fabricgate::report::TerminalStyle;
+use model::run::Run;
+use model::trend::PartKind;
+use model::worker::FromWorker;
+use model::worker::ToWorker;
+use control::store::file;
+use control::store::history::History;
+use control::store::history::Selection;
+use control::store::salvage;
+use control::store::stored;
+use engine::report;
+use engine::report::TerminalStyle;
 
 use super::dice::Dice;
 use super::fuzz;

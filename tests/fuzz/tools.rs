@@ -1,12 +1,12 @@
 //! Fuzz targets for the outputs of tools: no parser ends, hangs or invents a number,
 //! whatever it is given.
 
-use fabricgate::measure;
-use fabricgate::measure::Confidence;
-use fabricgate::measure::Input;
-use fabricgate::measure::text::decode;
-use fabricgate::model::parsed::Parsed;
-use fabricgate::model::parsed::Tool;
+use readers::outputs;
+use readers::outputs::Confidence;
+use readers::outputs::Input;
+use readers::outputs::text::decode;
+use model::parsed::Parsed;
+use model::parsed::Tool;
 
 use super::corpus::corpus;
 use super::dice::Dice;

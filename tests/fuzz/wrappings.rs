@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
-use fabricgate::measure;
-use fabricgate::model::parsed::Parsed;
-use fabricgate::model::parsed::Problem;
-use fabricgate::model::parsed::ProblemKind;
+use readers::outputs;
+use model::parsed::Parsed;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
 
 use super::corpus::corpus;
 

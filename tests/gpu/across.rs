@@ -2,10 +2,10 @@
 //! memory: what is measured, and what is said when something is wrong. Rates
 //! are the simulated machines'.
 
-use fabricgate::model::parsed::ProblemKind;
-use fabricgate::probe::copy::task::Across;
-use fabricgate::probe::copy::task::Task;
-use fabricgate::probe::said::Line;
+use model::parsed::ProblemKind;
+use node::probes::copy::task::Across;
+use node::probes::copy::task::Task;
+use node::probes::said::Line;
 
 use crate::stub::Library;
 use crate::stub::Machine;

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use fabricgate::ffi::cuda::code;
-use fabricgate::model::copy::CopyDocument;
-use fabricgate::model::parsed::ProblemKind;
+use node::ffi::cuda::code;
+use model::copy::CopyDocument;
+use model::parsed::ProblemKind;
 
 use crate::copy::machine;
 use crate::copy::only;

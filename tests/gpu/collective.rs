@@ -16,17 +16,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use std::time::Instant;
 
-use fabricgate::model::collective::CollectivePoint;
-use fabricgate::model::exchange::Answer;
-use fabricgate::model::exchange::Ask;
-use fabricgate::model::exchange::PREFIX;
-use fabricgate::model::parsed::ProblemKind;
-use fabricgate::model::probed::ProbeProblem;
-use fabricgate::probe::board::Board;
-use fabricgate::probe::collective::formula::Collective;
-use fabricgate::probe::collective::path;
-use fabricgate::probe::collective::task::Task;
-use fabricgate::probe::said::Line;
+use model::collective::CollectivePoint;
+use model::exchange::Answer;
+use model::exchange::Ask;
+use model::exchange::PREFIX;
+use model::parsed::ProblemKind;
+use model::probed::ProbeProblem;
+use node::probes::board::Board;
+use node::probes::collective::formula::Collective;
+use node::probes::collective::path;
+use node::probes::collective::task::Task;
+use node::probes::said::Line;
 
 use crate::stub::Library;
 use crate::stub::Machine;

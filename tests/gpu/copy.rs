@@ -3,10 +3,10 @@
 
 use std::path::Path;
 
-use fabricgate::model::copy::CopyDocument;
-use fabricgate::model::copy::CopyTest;
-use fabricgate::model::parsed::ProblemKind;
-use fabricgate::model::probed::ProbeProblem;
+use model::copy::CopyDocument;
+use model::copy::CopyTest;
+use model::parsed::ProblemKind;
+use model::probed::ProbeProblem;
 
 use crate::program::Place;
 use crate::program::Ran;

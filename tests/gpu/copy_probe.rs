@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use fabricgate::model::parsed::ProblemKind;
-use fabricgate::model::probed::ProbeProblem;
-use fabricgate::probe::copy;
-use fabricgate::probe::copy::task::Task;
-use fabricgate::probe::said::Line;
-use fabricgate::probe::said::Mouth;
+use model::parsed::ProblemKind;
+use model::probed::ProbeProblem;
+use node::probes::copy;
+use node::probes::copy::task::Task;
+use node::probes::said::Line;
+use node::probes::said::Mouth;
 
 use crate::stub::Library;
 use crate::stub::Machine;

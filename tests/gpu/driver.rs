@@ -6,14 +6,14 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fabricgate::ffi::cuda::Address;
-use fabricgate::ffi::cuda::Context;
-use fabricgate::ffi::cuda::Cuda;
-use fabricgate::ffi::cuda::CudaError;
-use fabricgate::ffi::cuda::Device;
-use fabricgate::ffi::cuda::Stream;
-use fabricgate::ffi::cuda::code;
-use fabricgate::ffi::cuda::code::attribute;
+use node::ffi::cuda::Address;
+use node::ffi::cuda::Context;
+use node::ffi::cuda::Cuda;
+use node::ffi::cuda::CudaError;
+use node::ffi::cuda::Device;
+use node::ffi::cuda::Stream;
+use node::ffi::cuda::code;
+use node::ffi::cuda::code::attribute;
 
 use crate::stub::Library;
 use crate::stub::Machine;

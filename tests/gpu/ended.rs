@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 use std::time::Instant;
 
-use fabricgate::model::copy::CopyDocument;
-use fabricgate::model::parsed::ProblemKind;
+use model::copy::CopyDocument;
+use model::parsed::ProblemKind;
 use rustix::process::Pid;
 use rustix::process::Signal;
 use rustix::process::kill_process;

@@ -1,7 +1,7 @@
 //! What a broken machine's driver answers. Calls that hang or end the process are
 //! tried in `copy`, where they hang a child of the program.
 
-use fabricgate::ffi::cuda::code;
+use node::ffi::cuda::code;
 
 use crate::driver::BYTES;
 use crate::driver::begun;

@@ -9,15 +9,15 @@ use std::process::Command;
 use std::process::Output;
 use std::process::Stdio;
 
-use fabricgate::facts::around;
-use fabricgate::model::gpu_facts::FabricState;
-use fabricgate::model::gpu_facts::LinkState;
-use fabricgate::model::node_facts::NodeFacts;
-use fabricgate::model::probed::Around;
+use node::facts::around;
+use model::gpu_facts::FabricState;
+use model::gpu_facts::LinkState;
+use model::node_facts::NodeFacts;
+use model::probed::Around;
 
 use crate::stub::Library;
 use crate::stub::Machine;
-use fabricgate::model::throttle::ThrottleReason;
+use model::throttle::ThrottleReason;
 
 /// The program under test on this machine.
 fn fabricgate(machine: &Machine, folder: &tempfile::TempDir, arguments: &[&str]) -> Command {
@@ -141,12 +141,12 @@ fn around_a_probe_the_load_the_growth_of_errors_and_others_are_told() {
     let around = watched(&machine, &BOTH, &[4712]);
     assert!(0 < around.samples);
     let [first, second] = around.gpus.as_slice() else { panic!("two GPUs: {around:?}") };
-    let clock = |gpu: &fabricgate::model::probed::GpuAround| {
-        let at = |it: &Option<fabricgate::model::probed::GpuState>| it.as_ref()?.sm_mhz;
+    let clock = |gpu: &model::probed::GpuAround| {
+        let at = |it: &Option<model::probed::GpuState>| it.as_ref()?.sm_mhz;
         (at(&gpu.before), at(&gpu.under_load))
     };
     assert_eq!((clock(first), clock(second)), ((Some(345), Some(1_980)), (Some(345), Some(1_980))));
-    let generation = |at: &Option<fabricgate::model::probed::GpuState>| {
+    let generation = |at: &Option<model::probed::GpuState>| {
         at.as_ref().and_then(|it| it.pcie_generation)
     };
     assert_eq!((generation(&second.before), generation(&second.under_load)), (Some(1), Some(3)));

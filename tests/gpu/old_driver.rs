@@ -1,9 +1,9 @@
 //! A driver that lacks calls: each says so by its name, and nothing else fails.
 
-use fabricgate::ffi::cuda::Address;
-use fabricgate::ffi::cuda::Cuda;
-use fabricgate::ffi::cuda::CudaError;
-use fabricgate::ffi::cuda::Device;
+use node::ffi::cuda::Address;
+use node::ffi::cuda::Cuda;
+use node::ffi::cuda::CudaError;
+use node::ffi::cuda::Device;
 
 use crate::driver::begun;
 use crate::driver::driver;
@@ -26,7 +26,7 @@ fn each_call_that_a_driver_lacks_says_so() {
     let (gpu, event) = (gpus[0], whole.event().expect("an event"));
     let created = whole.create(gpu.device, 2 << 20).expect("created");
     let kept = ["cuInit", "cuMemHostAlloc"];
-    let all = looked_up("src/ffi/cuda.rs");
+    let all = looked_up("src/node/ffi/cuda.rs");
     let missing: Vec<&str> =
         all.iter().map(String::as_str).filter(|symbol| !kept.contains(symbol)).collect();
     let (_folder, old) = driver(&Machine::of(1).without(Library::Cuda, &missing));

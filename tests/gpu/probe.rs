@@ -3,11 +3,11 @@
 //! measures is tried in `copy` and `broken`; that nothing is left running is
 //! looked for by `Place::ended` in every test.
 
-use fabricgate::model::collective::CollectiveDocument;
-use fabricgate::model::copy::CopyDocument;
-use fabricgate::model::fabric_probe::FabricProbeDocument;
-use fabricgate::model::parsed::ProblemKind;
-use fabricgate::model::probed::ProbeProblem;
+use model::collective::CollectiveDocument;
+use model::copy::CopyDocument;
+use model::fabric_probe::FabricProbeDocument;
+use model::parsed::ProblemKind;
+use model::probed::ProbeProblem;
 use rustix::process::Pid;
 use rustix::process::Signal;
 use rustix::process::kill_process;

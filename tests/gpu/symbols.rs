@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use fabricgate::ffi::cuda::Cuda;
-use fabricgate::ffi::nccl::Nccl;
+use node::ffi::cuda::Cuda;
+use node::ffi::nccl::Nccl;
 
 use crate::stub::Library;
 use crate::stub::Machine;
@@ -42,7 +42,7 @@ fn exported(folder: &str, prefix: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_stub_of_the_driver_has_the_calls_that_are_looked_up_and_no_others() {
-    let looked_up = looked_up("src/ffi/cuda.rs");
+    let looked_up = looked_up("src/node/ffi/cuda.rs");
     assert!(40 < looked_up.len(), "the list is found: {looked_up:?}");
     assert_eq!(exported("tests/gpu/libcuda", "cu"), looked_up);
     let cuda = Cuda::load(Some(&build(Library::Cuda, &[]))).expect("loads");
@@ -51,7 +51,7 @@ fn the_stub_of_the_driver_has_the_calls_that_are_looked_up_and_no_others() {
 
 #[test]
 fn the_stub_of_nccl_has_the_calls_that_are_looked_up_and_no_others() {
-    let mut looked_up = looked_up("src/ffi/nccl.rs");
+    let mut looked_up = looked_up("src/node/ffi/nccl.rs");
     // Their answers are texts, which is why they stand outside the list.
     looked_up.extend(["ncclGetErrorString", "ncclGetLastError"].map(str::to_owned));
     assert!(18 < looked_up.len(), "the list is found: {looked_up:?}");

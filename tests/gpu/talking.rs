@@ -13,13 +13,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::time::Instant;
 
-use fabricgate::model::exchange::Answer;
-use fabricgate::model::exchange::Ask;
-use fabricgate::model::exchange::PREFIX;
-use fabricgate::model::probed::ProbeProblem;
-use fabricgate::probe::board::Board;
-use fabricgate::probe::said::Cell;
-use fabricgate::probe::said::Line;
+use model::exchange::Answer;
+use model::exchange::Ask;
+use model::exchange::PREFIX;
+use model::probed::ProbeProblem;
+use node::probes::board::Board;
+use node::probes::said::Cell;
+use node::probes::said::Line;
 
 use crate::stub::Machine;
 

@@ -1,10 +1,10 @@
 //! The simulated machine's time: copies that run at the same time share what they
 //! go through, and events tell it. What a probe's numbers mean rests on this.
 
-use fabricgate::ffi::cuda::Address;
-use fabricgate::ffi::cuda::Cuda;
-use fabricgate::ffi::cuda::Event;
-use fabricgate::ffi::cuda::Stream;
+use node::ffi::cuda::Address;
+use node::ffi::cuda::Cuda;
+use node::ffi::cuda::Event;
+use node::ffi::cuda::Stream;
 
 use crate::driver::BYTES;
 use crate::driver::Used;

@@ -1,12 +1,12 @@
 //! What laboratories have carried out: proposals as the gate makes them, on nodes of
 //! theirs.
 
-use fabricgate::model::action::Action;
-use fabricgate::model::action::ActionKind;
-use fabricgate::model::action::ActionPlan;
-use fabricgate::model::action::Mark;
-use fabricgate::model::finding_class::FindingClass;
-use fabricgate::model::verdict::Outcome;
+use model::action::Action;
+use model::action::ActionKind;
+use model::action::ActionPlan;
+use model::action::Mark;
+use model::finding_class::FindingClass;
+use model::verdict::Outcome;
 
 /// One of run `r1`, on a node with a finding of this class.
 pub(crate) fn action(kind: ActionKind, node: &str, class: &str) -> Action {

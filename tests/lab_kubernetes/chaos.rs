@@ -12,7 +12,7 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 use std::time::Instant;
 
-use fabricgate::act::reason;
+use engine::policy::reason;
 use rustix::process::Signal;
 use serde_json::Value;
 use serde_json::json;

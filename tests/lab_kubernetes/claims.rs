@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use fabricgate::model::id::NodeName;
-use fabricgate::model::said::Basis;
-use fabricgate::model::said::Group;
-use fabricgate::model::said::ProblemKind;
-use fabricgate::model::said::Said;
-use fabricgate::model::said::SourceKind;
-use fabricgate::sources::kubernetes::ask;
+use model::id::NodeName;
+use model::said::Basis;
+use model::said::Group;
+use model::said::ProblemKind;
+use model::said::Said;
+use model::said::SourceKind;
+use control::sources::kubernetes::ask;
 use serde_json::Value;
 use serde_json::json;
 

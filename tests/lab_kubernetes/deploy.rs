@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use assert_cmd::Command;
 use axum::http;
-use fabricgate::sources::tls;
+use control::sources::tls;
 use kube::Client;
 use kube::Config;
 use kube::config::AuthInfo;

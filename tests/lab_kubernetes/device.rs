@@ -4,15 +4,15 @@
 use std::fs;
 use std::path::Path;
 
-use fabricgate::gate::kubernetes::Kubernetes;
-use fabricgate::gate::scheduler::Scheduler;
-use fabricgate::model::action::ActionKind;
-use fabricgate::model::action::ActionResult;
-use fabricgate::model::kubernetes_node::DEVICE;
-use fabricgate::model::kubernetes_node::DEVICE_CORDON;
-use fabricgate::model::kubernetes_node::DeviceMark;
-use fabricgate::model::kubernetes_node::DeviceWay;
-use fabricgate::model::kubernetes_node::REASON;
+use control::gate::kubernetes::Kubernetes;
+use control::gate::scheduler::Scheduler;
+use model::action::ActionKind;
+use model::action::ActionResult;
+use model::kubernetes_node::DEVICE;
+use model::kubernetes_node::DEVICE_CORDON;
+use model::kubernetes_node::DeviceMark;
+use model::kubernetes_node::DeviceWay;
+use model::kubernetes_node::REASON;
 use serde_json::Value;
 use serde_json::json;
 

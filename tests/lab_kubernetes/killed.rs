@@ -10,13 +10,13 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fabricgate::act::ledger::Ledger;
-use fabricgate::exec;
-use fabricgate::exec::Request;
-use fabricgate::gate::journal;
-use fabricgate::gate::kubernetes::Kubernetes as Gate;
-use fabricgate::model::action::ActionKind;
-use fabricgate::model::action::ActionPlan;
+use engine::policy::ledger::Ledger;
+use node::exec;
+use node::exec::Request;
+use control::gate::journal;
+use control::gate::kubernetes::Kubernetes as Gate;
+use model::action::ActionKind;
+use model::action::ActionPlan;
 use serde_json::Value;
 
 use super::proxy::Call;

@@ -27,9 +27,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::time::Instant;
 
-use fabricgate::sim;
-use fabricgate::sources::kubernetes::Kubernetes;
-use fabricgate::sources::tls;
+use sim;
+use control::sources::kubernetes::Kubernetes;
+use control::sources::tls;
 use kube::Client;
 use kube::Config;
 use kube::api::ListParams;

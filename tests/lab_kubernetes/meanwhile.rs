@@ -22,22 +22,22 @@ use super::lab::Lab;
 use super::lab::Server;
 use super::lab::lab;
 use super::proxy::Proxy;
-use fabricgate::gate::kubernetes::Fence;
-use fabricgate::gate::kubernetes::Kubernetes;
-use fabricgate::gate::scheduler::Answer;
-use fabricgate::gate::scheduler::Scheduler;
-use fabricgate::gate::scheduler::SchedulerError;
-use fabricgate::model::change::Change;
-use fabricgate::model::change::StateChange;
-use fabricgate::model::id::NodeName;
-use fabricgate::model::kubernetes_node::DEGRADED;
-use fabricgate::model::kubernetes_node::GATE;
-use fabricgate::model::kubernetes_node::KubernetesMarks;
-use fabricgate::model::kubernetes_node::PREFIX;
-use fabricgate::model::kubernetes_node::REASON;
-use fabricgate::model::kubernetes_node::VERDICT;
-use fabricgate::model::said::ProblemKind;
-use fabricgate::sources::kubernetes::Kubernetes as Asked;
+use control::gate::kubernetes::Fence;
+use control::gate::kubernetes::Kubernetes;
+use control::gate::scheduler::Answer;
+use control::gate::scheduler::Scheduler;
+use control::gate::scheduler::SchedulerError;
+use model::change::Change;
+use model::change::StateChange;
+use model::id::NodeName;
+use model::kubernetes_node::DEGRADED;
+use model::kubernetes_node::GATE;
+use model::kubernetes_node::KubernetesMarks;
+use model::kubernetes_node::PREFIX;
+use model::kubernetes_node::REASON;
+use model::kubernetes_node::VERDICT;
+use model::said::ProblemKind;
+use control::sources::kubernetes::Kubernetes as Asked;
 use kube::Client;
 use kube::core::Request;
 use serde_json::Value;
@@ -188,7 +188,7 @@ enum Deed {
 /// A fence that does these things, one each time it is asked.
 #[derive(Debug)]
 struct Meanwhile {
-    lab: fabricgate::sources::kubernetes::Kubernetes,
+    lab: control::sources::kubernetes::Kubernetes,
     name: String,
     deeds: Mutex<VecDeque<Deed>>,
     asked: Mutex<usize>,

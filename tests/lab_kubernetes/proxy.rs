@@ -19,7 +19,7 @@ use axum::body::to_bytes;
 use axum::extract::Request;
 use axum::extract::State;
 use axum::response::Response;
-use fabricgate::sources::tls;
+use control::sources::tls;
 use serde_json::Value;
 use serde_json::json;
 

@@ -10,9 +10,9 @@ use std::process::Stdio;
 use std::time::Duration;
 use std::time::Instant;
 
-use fabricgate::gate::kubernetes::Kubernetes as Gate;
-use fabricgate::sources::kubernetes::access::Reading;
-use fabricgate::sources::kubernetes::access::connect;
+use control::gate::kubernetes::Kubernetes as Gate;
+use control::sources::kubernetes::access::Reading;
+use control::sources::kubernetes::access::connect;
 use serde_json::Value;
 use serde_json::json;
 

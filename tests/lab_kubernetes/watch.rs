@@ -9,20 +9,20 @@ use std::process::Command;
 use std::process::Stdio;
 use std::time::Duration;
 
-use fabricgate::gate::kubernetes::Fence;
-use fabricgate::gate::kubernetes::Kubernetes;
-use fabricgate::gate::lease::Term;
-use fabricgate::gate::lease::TermFence;
-use fabricgate::gate::lease::keeper::Keeper;
-use fabricgate::gate::lease::keeper::Standing;
-use fabricgate::gate::lease::keeper::Wanted;
-use fabricgate::gate::scheduler::Scheduler;
-use fabricgate::gate::scheduler::SchedulerError;
-use fabricgate::model::change::Change;
-use fabricgate::model::kubernetes_node::KubernetesMarks;
-use fabricgate::model::kubernetes_node::VERDICT;
-use fabricgate::model::said::ProblemKind;
-use fabricgate::sources::kubernetes::Kubernetes as Asked;
+use control::gate::kubernetes::Fence;
+use control::gate::kubernetes::Kubernetes;
+use control::gate::lease::Term;
+use control::gate::lease::TermFence;
+use control::gate::lease::keeper::Keeper;
+use control::gate::lease::keeper::Standing;
+use control::gate::lease::keeper::Wanted;
+use control::gate::scheduler::Scheduler;
+use control::gate::scheduler::SchedulerError;
+use model::change::Change;
+use model::kubernetes_node::KubernetesMarks;
+use model::kubernetes_node::VERDICT;
+use model::said::ProblemKind;
+use control::sources::kubernetes::Kubernetes as Asked;
 use serde_json::Value;
 use serde_json::json;
 
@@ -195,7 +195,7 @@ impl Instance {
 
     /// The process of a job that it started.
     fn job(&self, name: &str) -> rustix::process::Pid {
-        let found = fabricgate::exec::attended::marked("FABRICGATE_WATCH_JOB", name);
+        let found = node::exec::attended::marked("FABRICGATE_WATCH_JOB", name);
         *found.expect("/proc").first().unwrap_or_else(|| panic!("{name}: {}", self.text()))
     }
 }
@@ -427,7 +427,7 @@ async fn a_paused_leader_s_child_writes_nothing_after_another_took_over() {
     })
     .await;
     wait_for("the child has ended", async || {
-        let found = fabricgate::exec::attended::marked("FABRICGATE_WATCH_JOB", &job);
+        let found = node::exec::attended::marked("FABRICGATE_WATCH_JOB", &job);
         // Its parent sleeps and does not reap it: a dead one has no environment.
         if found.expect("/proc").is_empty() { Ok(()) } else { Err(String::new()) }
     })
@@ -467,7 +467,7 @@ async fn a_watch_that_is_killed_leaves_nothing_that_its_successor_does_not_end()
     let what = trouble["what"].as_str().expect("words");
     assert!(what.contains(&job) && what.contains("were ended"), "{what}");
     assert!(
-        fabricgate::exec::attended::marked("FABRICGATE_WATCH_JOB", &job).expect("/proc").is_empty()
+        node::exec::attended::marked("FABRICGATE_WATCH_JOB", &job).expect("/proc").is_empty()
     );
     site.until_certified(&second).await;
     assert_eq!(second.end(), Some(0));

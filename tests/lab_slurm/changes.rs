@@ -2,14 +2,14 @@
 //! lists that are applied in part, drains that are not what they seem. What
 //! happens when the controller fails is in `weather`.
 
-use fabricgate::gate::scheduler::Scheduler;
-use fabricgate::gate::scheduler::SchedulerError;
-use fabricgate::gate::scontrol::Scontrol;
-use fabricgate::gate::slurmrestd::Slurmrestd;
-use fabricgate::model::change::Change;
-use fabricgate::model::change::StateChange;
-use fabricgate::model::live::Live;
-use fabricgate::model::live::LiveNode;
+use control::gate::scheduler::Scheduler;
+use control::gate::scheduler::SchedulerError;
+use control::gate::scontrol::Scontrol;
+use control::gate::slurmrestd::Slurmrestd;
+use model::change::Change;
+use model::change::StateChange;
+use model::live::Live;
+use model::live::LiveNode;
 
 use super::*;
 

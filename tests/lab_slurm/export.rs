@@ -5,23 +5,23 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use fabricgate::export::Degraded;
-use fabricgate::export::Options;
-use fabricgate::export::target;
-use fabricgate::inventory::claims_file;
-use fabricgate::inventory::slurm::partitions::partition_of_topology;
-use fabricgate::model::cell::Cell;
-use fabricgate::model::id::NodeName;
-use fabricgate::model::run::Run;
-use fabricgate::model::run::RunInfo;
-use fabricgate::model::said::SourceKind;
-use fabricgate::model::unit::Unit;
-use fabricgate::model::verdict::NodeVerdict;
-use fabricgate::model::verdict::Outcome;
-use fabricgate::model::verdict::Verdicts;
-use fabricgate::place::map::Source;
-use fabricgate::place::map::Verified;
-use fabricgate::thresholds::builtin;
+use engine::export::Degraded;
+use engine::export::Options;
+use engine::export::target;
+use readers::claims::claims_file;
+use readers::claims::slurm::partitions::partition_of_topology;
+use model::cell::Cell;
+use model::id::NodeName;
+use model::run::Run;
+use model::run::RunInfo;
+use model::said::SourceKind;
+use model::unit::Unit;
+use model::verdict::NodeVerdict;
+use model::verdict::Outcome;
+use model::verdict::Verdicts;
+use engine::place::map::Source;
+use engine::place::map::Verified;
+use engine::thresholds::builtin;
 
 use super::Lab;
 use super::blocks;
@@ -144,7 +144,7 @@ impl Drop for Put<'_> {
 }
 
 fn names(list: &str) -> BTreeSet<NodeName> {
-    let names = fabricgate::model::hostlist::expand(list).expect("a host list");
+    let names = model::hostlist::expand(list).expect("a host list");
     names.into_iter().map(NodeName::from).collect()
 }
 

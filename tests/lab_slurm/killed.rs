@@ -4,18 +4,18 @@
 use std::fs;
 use std::path::Path;
 
-use fabricgate::act::ledger::Ledger;
-use fabricgate::gate::journal;
-use fabricgate::gate::journal::Journal;
-use fabricgate::gate::scontrol::Scontrol;
-use fabricgate::model::action::Action;
-use fabricgate::model::action::ActionKind;
-use fabricgate::model::action::ActionPlan;
-use fabricgate::model::action::ActionResult;
-use fabricgate::model::change::Change;
-use fabricgate::model::change::StateChange;
-use fabricgate::model::journal::Event;
-use fabricgate::model::live::LiveNode;
+use engine::policy::ledger::Ledger;
+use control::gate::journal;
+use control::gate::journal::Journal;
+use control::gate::scontrol::Scontrol;
+use model::action::Action;
+use model::action::ActionKind;
+use model::action::ActionPlan;
+use model::action::ActionResult;
+use model::change::Change;
+use model::change::StateChange;
+use model::journal::Event;
+use model::live::LiveNode;
 
 use super::carry::PATIENCE;
 use super::carry::action;

@@ -1,6 +1,6 @@
 //! `fabricgate claims` against a real Slurm, as a person would run it.
 
-use fabricgate::model::said::SourceKind;
+use model::said::SourceKind;
 use serde_json::Value;
 
 use super::*;

@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::Path;
 
-use fabricgate::gate::hold;
-use fabricgate::gate::journal;
-use fabricgate::launch::slurm::Programs;
+use control::gate::hold;
+use control::gate::journal;
+use control::launch::slurm::Programs;
 
 use crate::carry::tidy;
 use crate::gate::expect;

@@ -6,32 +6,32 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use fabricgate::act::ledger::Ledger;
-use fabricgate::act::marks;
-use fabricgate::act::marks::MarkNames;
-use fabricgate::act::policy::Policy;
-use fabricgate::act::topology;
-use fabricgate::act::topology::FaultKind;
-use fabricgate::act::topology::Ground;
-use fabricgate::act::topology::Proposal;
-use fabricgate::act::topology::Wanted;
+use engine::policy::ledger::Ledger;
+use engine::policy::marks;
+use engine::policy::marks::MarkNames;
+use engine::policy::policy::Policy;
+use engine::policy::topology;
+use engine::policy::topology::FaultKind;
+use engine::policy::topology::Ground;
+use engine::policy::topology::Proposal;
+use engine::policy::topology::Wanted;
 use fabricgate::cli::topology as cli;
 use fabricgate::cli::topology::Asked;
-use fabricgate::gate::reassert;
-use fabricgate::gate::scheduler::Scheduler;
-use fabricgate::gate::scontrol::Scontrol;
-use fabricgate::gate::topology::Controller;
-use fabricgate::gate::topology::Ending;
-use fabricgate::gate::topology::Writing;
-use fabricgate::gate::topology::Written;
-use fabricgate::model::action::ActionResult;
-use fabricgate::model::action::Mark;
-use fabricgate::model::change::Change;
-use fabricgate::model::change::StateChange;
-use fabricgate::model::finding_class::FindingClass;
-use fabricgate::model::id::NodeName;
-use fabricgate::model::live::LiveNode;
-use fabricgate::model::verdict::Outcome;
+use control::gate::reassert;
+use control::gate::scheduler::Scheduler;
+use control::gate::scontrol::Scontrol;
+use control::gate::topology::Controller;
+use control::gate::topology::Ending;
+use control::gate::topology::Writing;
+use control::gate::topology::Written;
+use model::action::ActionResult;
+use model::action::Mark;
+use model::change::Change;
+use model::change::StateChange;
+use model::finding_class::FindingClass;
+use model::id::NodeName;
+use model::live::LiveNode;
+use model::verdict::Outcome;
 
 use super::Lab;
 use super::lab;
@@ -246,7 +246,7 @@ fn write(lab: &Lab, proposal: &Proposal, time: &str) -> Written {
         settle: Duration::from_secs(8),
     };
     let mut said = Vec::new();
-    let written = now(fabricgate::gate::topology::write(writing, &mut |what| {
+    let written = now(control::gate::topology::write(writing, &mut |what| {
         said.push(what.to_owned());
     }));
     assert_eq!(said, written.told);

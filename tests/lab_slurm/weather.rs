@@ -1,10 +1,10 @@
 //! Changes in bad weather, by both ways to a real Slurm: a controller that is
 //! gone, that hangs, that forgets, that lets nobody in.
 
-use fabricgate::gate::scheduler::Scheduler;
-use fabricgate::gate::scontrol::Scontrol;
-use fabricgate::gate::slurmrestd::Slurmrestd;
-use fabricgate::model::live::LiveNode;
+use control::gate::scheduler::Scheduler;
+use control::gate::scontrol::Scontrol;
+use control::gate::slurmrestd::Slurmrestd;
+use model::live::LiveNode;
 
 use super::changes::Ways;
 use super::changes::comment;

@@ -15,12 +15,12 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use fabricgate::model::probe::Ready;
-use fabricgate::model::tcp::TcpDocument;
-use fabricgate::model::worker::FromWorker;
-use fabricgate::model::worker::Order;
-use fabricgate::model::worker::ToWorker;
-use fabricgate::model::worker::Waiting;
+use model::probe::Ready;
+use model::tcp::TcpDocument;
+use model::worker::FromWorker;
+use model::worker::Order;
+use model::worker::ToWorker;
+use model::worker::Waiting;
 
 use super::Worker;
 use super::order;

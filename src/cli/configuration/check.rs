@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::act::policy::Policy;
-use crate::act::policy::SoftFaults;
+use engine::policy::policy::Policy;
+use engine::policy::policy::SoftFaults;
 use crate::cli::config;
 use crate::cli::config::Config;
 use crate::cli::config::Source;
@@ -22,10 +22,10 @@ use crate::cli::gating::Told;
 use crate::cli::sources::Wanted;
 use crate::cli::stdout;
 use crate::cli::watching;
-use crate::launch::Launcher;
-use crate::launch::shell;
-use crate::model::words;
-use crate::notify::secret::Where;
+use control::launch::Launcher;
+use control::launch::shell;
+use model::words;
+use control::notify::secret::Where;
 
 /// The format of `config check --json`.
 pub const CHECK_FORMAT: &str = "fabricgate.config-check/1";

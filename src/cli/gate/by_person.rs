@@ -1,31 +1,31 @@
 //! What only a person can tell the gate: that a node is gone for good, that a drain in
 //! our form is ours, that the processes of a machine are no more.
 
-use crate::act::ledger::Ledger;
-use crate::act::marks;
-use crate::act::standing;
-use crate::act::standing::Owner;
+use engine::policy::ledger::Ledger;
+use engine::policy::marks;
+use engine::policy::standing;
+use engine::policy::standing::Owner;
 use crate::cli::acting;
 use crate::cli::config::Config;
 use crate::cli::exit;
 use crate::cli::failure::Failure;
 use crate::cli::gating::Gate;
 use crate::cli::stdout::note;
-use crate::gate::journal::Journal;
-use crate::gate::reassert;
-use crate::gate::stamp;
-use crate::model::action::Action;
-use crate::model::action::ActionKind;
-use crate::model::action::ActionResult;
-use crate::model::change::Change;
-use crate::model::claims::Claims;
-use crate::model::id::NodeName;
-use crate::model::journal::Event;
-use crate::model::kubernetes_node::GATE;
-use crate::model::kubernetes_node::KubernetesMarks;
-use crate::model::live::Live;
-use crate::model::live::LiveNode;
-use crate::model::text::clean;
+use control::gate::journal::Journal;
+use control::gate::reassert;
+use control::gate::stamp;
+use model::action::Action;
+use model::action::ActionKind;
+use model::action::ActionResult;
+use model::change::Change;
+use model::claims::Claims;
+use model::id::NodeName;
+use model::journal::Event;
+use model::kubernetes_node::GATE;
+use model::kubernetes_node::KubernetesMarks;
+use model::live::Live;
+use model::live::LiveNode;
+use model::text::clean;
 
 /// Which node, and why.
 #[derive(Debug, clap::Args)]

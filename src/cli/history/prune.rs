@@ -20,15 +20,15 @@ use crate::cli::exit;
 use crate::cli::failure::Failure;
 use crate::cli::stdout;
 use crate::cli::stdout::note;
-use crate::coordinator;
-use crate::gate::certificates;
-use crate::gate::journal;
-use crate::model::moment::DAY_S;
-use crate::record::State;
-use crate::record::file;
-use crate::record::folder::Folder;
-use crate::record::history::History;
-use crate::record::stored;
+use control::sweep;
+use control::gate::certificates;
+use control::gate::journal;
+use model::moment::DAY_S;
+use control::store::State;
+use control::store::file;
+use control::store::folder::Folder;
+use control::store::history::History;
+use control::store::stored;
 
 /// The format of `--json`.
 pub(in crate::cli) const PRUNE_FORMAT: &str = "fabricgate.history-prune/1";

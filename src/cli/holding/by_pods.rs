@@ -9,19 +9,19 @@ use crate::cli::config::Config;
 use crate::cli::failure::Failure;
 use crate::cli::gating::LIMIT;
 use crate::cli::stdout::note;
-use crate::gate::hold::HoldError;
-use crate::gate::kubernetes::Kubernetes as Cluster;
-use crate::gate::pods;
-use crate::gate::pods::Holder;
-use crate::gate::pods::Holding;
-use crate::gate::pods::Objects;
-use crate::gate::pods::Wanted;
-use crate::gate::pods::Wish;
-use crate::gate::scheduler::Scheduler;
-use crate::launch::held::Held;
-use crate::launch::kubernetes::Kubernetes;
-use crate::launch::kubernetes::Ranks;
-use crate::sources::kubernetes::Kubernetes as Server;
+use control::gate::hold::HoldError;
+use control::gate::kubernetes::Kubernetes as Cluster;
+use control::gate::pods;
+use control::gate::pods::Holder;
+use control::gate::pods::Holding;
+use control::gate::pods::Objects;
+use control::gate::pods::Wanted;
+use control::gate::pods::Wish;
+use control::gate::scheduler::Scheduler;
+use control::launch::held::Held;
+use control::launch::kubernetes::Kubernetes;
+use control::launch::kubernetes::Ranks;
+use control::sources::kubernetes::Kubernetes as Server;
 
 /// How pods hold nodes, and which.
 pub(super) struct ByPods {

@@ -12,20 +12,20 @@ use crate::cli::gating::LIMIT;
 use crate::cli::gating::SETTLE;
 use crate::cli::gating::Told;
 use crate::cli::stdout::note;
-use crate::gate::carry::KEPT;
-use crate::gate::hold;
-use crate::gate::hold::HoldError;
-use crate::gate::hold::Holder;
-use crate::gate::hold::Holding;
-use crate::gate::hold::Leftovers;
-use crate::gate::hold::Wish;
-use crate::gate::pace::Pace;
-use crate::gate::recover::IN_FLIGHT;
-use crate::gate::scheduler::Scheduler;
-use crate::gate::scontrol::Scontrol;
-use crate::launch::held::Held;
-use crate::launch::slurm::Slurm;
-use crate::model::id::NodeName;
+use control::gate::carry::KEPT;
+use control::gate::hold;
+use control::gate::hold::HoldError;
+use control::gate::hold::Holder;
+use control::gate::hold::Holding;
+use control::gate::hold::Leftovers;
+use control::gate::hold::Wish;
+use control::gate::pace::Pace;
+use control::gate::recover::IN_FLIGHT;
+use control::gate::scheduler::Scheduler;
+use control::gate::scontrol::Scontrol;
+use control::launch::held::Held;
+use control::launch::slurm::Slurm;
+use model::id::NodeName;
 
 /// How Slurm holds nodes, and which.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl BySlurm {
     }
 
     pub(super) async fn hold(&mut self, purpose: &Purpose<'_>) -> Result<(), HoldError> {
-        let of = |domain: &crate::model::claims::ClaimedDomain| -> Vec<NodeName> {
+        let of = |domain: &model::claims::ClaimedDomain| -> Vec<NodeName> {
             domain.nodes.iter().filter(|node| purpose.nodes.contains(*node)).cloned().collect()
         };
         let domains = purpose.claims.domains.iter().map(|domain| (domain.name.clone(), of(domain)));

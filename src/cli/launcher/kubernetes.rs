@@ -14,13 +14,13 @@ use toml::Spanned;
 use super::name;
 use crate::cli::config::Mistake;
 use crate::cli::config::duration;
-use crate::launch::kubernetes::ComputeDomains;
-use crate::launch::kubernetes::Gpus;
-use crate::launch::kubernetes::Kubernetes;
-use crate::launch::kubernetes::PullPolicy;
-use crate::launch::kubernetes::Ranks;
-use crate::launch::kubernetes::Toleration;
-use crate::launch::slurm::WhenBusy;
+use control::launch::kubernetes::ComputeDomains;
+use control::launch::kubernetes::Gpus;
+use control::launch::kubernetes::Kubernetes;
+use control::launch::kubernetes::PullPolicy;
+use control::launch::kubernetes::Ranks;
+use control::launch::kubernetes::Toleration;
+use control::launch::slurm::WhenBusy;
 
 /// More of one resource than any node has.
 const MOST: u32 = 1_024;

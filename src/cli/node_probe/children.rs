@@ -12,13 +12,13 @@ use serde::de::DeserializeOwned;
 
 use crate::cli::exit;
 use crate::cli::failure::Failure;
-use crate::facts::around;
-use crate::facts::nvml::NvmlLibrary;
-use crate::probe::collective;
-use crate::probe::copy;
-use crate::probe::copy::listing;
-use crate::probe::fabric;
-use crate::probe::said::Mouth;
+use node::facts::around;
+use node::facts::nvml::NvmlLibrary;
+use node::probes::collective;
+use node::probes::copy;
+use node::probes::copy::listing;
+use node::probes::fabric;
+use node::probes::said::Mouth;
 
 /// Do a part of a probe, and say what comes of it one document a line.
 #[derive(Debug, clap::Args)]

@@ -13,19 +13,19 @@ use crate::cli::failure::Failure;
 use crate::cli::sim;
 use crate::cli::sim::Played;
 use crate::cli::stdout;
-use crate::model::collective::CollectiveDocument;
-use crate::model::probed::ProbeProblem;
-use crate::probe::attend::Part;
-use crate::probe::attend::collectives;
-use crate::probe::attend::collectives::Asked;
-use crate::probe::attend::heard::clean;
-use crate::probe::collective::formula::Collective;
-use crate::probe::collective::path;
-use crate::probe::collective::path::Path;
-use crate::probe::collective::path::Wanted;
-use crate::probe::collective::task::Task;
-use crate::report;
-use crate::sim::own::collective::Asked as AskedOfSimulation;
+use model::collective::CollectiveDocument;
+use model::probed::ProbeProblem;
+use node::probes::attend::Part;
+use node::probes::attend::collectives;
+use node::probes::attend::collectives::Asked;
+use node::probes::attend::heard::clean;
+use node::probes::collective::formula::Collective;
+use node::probes::collective::path;
+use node::probes::collective::path::Path;
+use node::probes::collective::path::Wanted;
+use node::probes::collective::task::Task;
+use engine::report;
+use sim::own::collective::Asked as AskedOfSimulation;
 
 /// Measure collectives of NCCL over the GPUs of this node, one process per GPU,
 /// without MPI.

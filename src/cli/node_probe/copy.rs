@@ -10,14 +10,14 @@ use crate::cli::exit;
 use crate::cli::sim;
 use crate::cli::sim::Played;
 use crate::cli::stdout;
-use crate::model::copy::CopyDocument;
-use crate::probe::attend::Part;
-use crate::probe::attend::copies;
-use crate::probe::attend::heard::clean;
-use crate::probe::copy::cases;
-use crate::probe::copy::task::Across;
-use crate::probe::copy::task::Task;
-use crate::report;
+use model::copy::CopyDocument;
+use node::probes::attend::Part;
+use node::probes::attend::copies;
+use node::probes::attend::heard::clean;
+use node::probes::copy::cases;
+use node::probes::copy::task::Across;
+use node::probes::copy::task::Task;
+use engine::report;
 
 /// The tests of a quick look.
 const QUICK: [&str; 5] = [

@@ -10,7 +10,7 @@ use crate::cli::exit;
 use crate::cli::failure::Failure;
 use crate::cli::sim;
 use crate::cli::stdout;
-use crate::probe::tcp;
+use node::probes::tcp;
 
 /// Measure throughput both ways and latency between two nodes over TCP.
 ///

@@ -7,10 +7,10 @@ use comfy_table::ContentArrangement;
 use comfy_table::Table;
 use comfy_table::presets;
 
-use crate::model::text::percent;
-use crate::thresholds::CollectiveExpectation;
-use crate::thresholds::Expectation;
-use crate::thresholds::Platform;
+use model::text::percent;
+use engine::thresholds::CollectiveExpectation;
+use engine::thresholds::Expectation;
+use engine::thresholds::Platform;
 
 /// Where the one column of prose in a table is folded. Names and numbers are
 /// what people copy and are never folded.
@@ -199,8 +199,8 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::thresholds::Catalogue;
-    use crate::thresholds::overlay;
+    use engine::thresholds::Catalogue;
+    use engine::thresholds::overlay;
 
     const LAB: &str = r#"
 format = "fabricgate.thresholds/1"

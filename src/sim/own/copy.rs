@@ -5,20 +5,20 @@
 //! rest stands.
 
 use super::Place;
-use crate::model::copy::COPY_FORMAT;
-use crate::model::copy::CopyDocument;
-use crate::model::copy::CopyTest;
-use crate::model::parsed::ProblemKind;
-use crate::model::probed::ProbeProblem;
-use crate::sim::bench;
-use crate::sim::bench::Table;
-use crate::sim::cases;
-use crate::sim::cases::Case;
-use crate::sim::cases::Kind;
-use crate::sim::fabric::GpuIndex;
-use crate::sim::fabric::Route;
-use crate::sim::fault::Fault;
-use crate::sim::tooling::Nvbandwidth;
+use model::copy::COPY_FORMAT;
+use model::copy::CopyDocument;
+use model::copy::CopyTest;
+use model::parsed::ProblemKind;
+use model::probed::ProbeProblem;
+use crate::bench;
+use crate::bench::Table;
+use crate::cases;
+use crate::cases::Case;
+use crate::cases::Kind;
+use crate::fabric::GpuIndex;
+use crate::fabric::Route;
+use crate::fault::Fault;
+use crate::tooling::Nvbandwidth;
 
 /// What the probe is asked.
 #[derive(Clone, Debug)]

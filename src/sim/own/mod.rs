@@ -18,11 +18,11 @@ use super::mpi::Host;
 use super::mpi::Job;
 use super::render;
 use super::scenario::Scenario;
-use crate::model::probed::Around;
-use crate::model::probed::GpuAround;
-use crate::model::probed::GpuState;
-use crate::model::probed::ProbedGpu;
-use crate::model::probed::ProbedRank;
+use model::probed::Around;
+use model::probed::GpuAround;
+use model::probed::GpuState;
+use model::probed::ProbedGpu;
+use model::probed::ProbedRank;
 
 #[cfg(test)]
 mod tests;

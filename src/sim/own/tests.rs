@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use super::Place;
 use super::collective;
 use super::copy;
-use crate::measure;
-use crate::model::copy::CopyDocument;
-use crate::model::measurement::Matrix;
-use crate::model::measurement::Measurement;
-use crate::model::parsed::Parsed;
-use crate::model::parsed::ProblemKind;
-use crate::sim::fabric::Fabric;
-use crate::sim::scenario::Scenario;
+use readers::outputs;
+use model::copy::CopyDocument;
+use model::measurement::Matrix;
+use model::measurement::Measurement;
+use model::parsed::Parsed;
+use model::parsed::ProblemKind;
+use crate::fabric::Fabric;
+use crate::scenario::Scenario;
 
 const WRITE: &str = "device_to_device_memcpy_write_ce";
 

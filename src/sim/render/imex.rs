@@ -3,8 +3,8 @@
 
 use super::Answer;
 use super::address;
-use crate::sim::bench::Bench;
-use crate::sim::fabric::Node;
+use crate::bench::Bench;
+use crate::fabric::Node;
 
 const VERSION: &str = "570.133.20";
 const STAMP: &str = "1/15/2026 08:00:00.250";

@@ -3,10 +3,10 @@
 use super::Answer;
 use super::general;
 use super::nccl_debug;
-use crate::sim::bench::Bench;
-use crate::sim::collective::CollectiveRun;
-use crate::sim::collective::Half;
-use crate::sim::tooling::NcclTests;
+use crate::bench::Bench;
+use crate::collective::CollectiveRun;
+use crate::collective::Half;
+use crate::tooling::NcclTests;
 
 /// The whole output.
 pub fn text(bench: &Bench<'_>, run: &CollectiveRun) -> Answer {

@@ -1,11 +1,11 @@
 //! What NCCL says about its paths where `NCCL_DEBUG=INFO` is set.
 
 use super::cluster;
-use crate::sim::bench::Bench;
-use crate::sim::collective::Collective;
-use crate::sim::collective::CollectiveRun;
-use crate::sim::collective::Wires;
-use crate::sim::fabric::GpuIndex;
+use crate::bench::Bench;
+use crate::collective::Collective;
+use crate::collective::CollectiveRun;
+use crate::collective::Wires;
+use crate::fabric::GpuIndex;
 
 /// The variables NCCL says it was told, in the order it asks for them.
 const ASKED: [&str; 6] = [

@@ -3,9 +3,9 @@
 //! One line without an end; booleans are strings, doubles have six decimals.
 //! The environment is left empty: a real one may hold secrets.
 
-use crate::sim::bench::Bench;
-use crate::sim::collective::CollectiveRun;
-use crate::sim::collective::Half;
+use crate::bench::Bench;
+use crate::collective::CollectiveRun;
+use crate::collective::Half;
 
 /// The whole document. A failed run is cut where the results would start.
 pub fn json(bench: &Bench<'_>, run: &CollectiveRun) -> String {

@@ -3,13 +3,13 @@
 use std::fmt::Write;
 
 use super::Answer;
-use crate::sim::bench::Bench;
-use crate::sim::bench::Failure;
-use crate::sim::bench::Outcome;
-use crate::sim::bench::Run;
-use crate::sim::bench::Table;
-use crate::sim::cases::Case;
-use crate::sim::tooling::Nvbandwidth;
+use crate::bench::Bench;
+use crate::bench::Failure;
+use crate::bench::Outcome;
+use crate::bench::Run;
+use crate::bench::Table;
+use crate::cases::Case;
+use crate::tooling::Nvbandwidth;
 
 /// How a version names itself.
 pub fn version_name(version: Nvbandwidth) -> &'static str {

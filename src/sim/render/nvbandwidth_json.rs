@@ -9,10 +9,10 @@ use super::general;
 use super::nvbandwidth::crowded;
 use super::nvbandwidth::failure_line;
 use super::nvbandwidth::version_name;
-use crate::sim::bench::Bench;
-use crate::sim::bench::Outcome;
-use crate::sim::bench::Run;
-use crate::sim::tooling::Nvbandwidth;
+use crate::bench::Bench;
+use crate::bench::Outcome;
+use crate::bench::Run;
+use crate::tooling::Nvbandwidth;
 
 /// The whole output.
 pub fn json(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> Answer {

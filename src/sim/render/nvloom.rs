@@ -1,10 +1,10 @@
 //! nvloom_cli's tables, layout of 1.3.0.
 
 use super::Answer;
-use crate::sim::bench::Bench;
-use crate::sim::bench::Table;
-use crate::sim::loom;
-use crate::sim::loom::LoomRun;
+use crate::bench::Bench;
+use crate::bench::Table;
+use crate::loom;
+use crate::loom::LoomRun;
 
 /// The whole output.
 pub fn text(bench: &Bench<'_>, run: &LoomRun) -> Answer {

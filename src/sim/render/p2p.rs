@@ -1,10 +1,10 @@
 //! p2pBandwidthLatencyTest's output.
 
 use super::Answer;
-use crate::sim::bench::Bench;
-use crate::sim::bench::meaning;
-use crate::sim::fabric::Engine;
-use crate::sim::fabric::GpuIndex;
+use crate::bench::Bench;
+use crate::bench::meaning;
+use crate::fabric::Engine;
+use crate::fabric::GpuIndex;
 
 /// The whole output; with `reads` the matrices of --p2p_read as well.
 pub fn text(bench: &Bench<'_>, reads: bool) -> Answer {

@@ -1,9 +1,9 @@
 //! `ib_write_bw` and `ib_read_bw` of one NIC: a table of message sizes.
 
 use super::Answer;
-use crate::sim::bench::Bench;
-use crate::sim::network;
-use crate::sim::noise::Key;
+use crate::bench::Bench;
+use crate::network;
+use crate::noise::Key;
 
 /// Messages of each size, as the tools have it unasked.
 pub const ITERATIONS: u64 = 5000;

@@ -4,8 +4,8 @@ use super::Answer;
 use super::cluster;
 use super::hyphenated;
 use super::uuid;
-use crate::sim::bench::Bench;
-use crate::sim::fabric::GpuIndex;
+use crate::bench::Bench;
+use crate::fabric::GpuIndex;
 
 /// What every query ends with where the driver finds no GPU: NVML's "not found".
 pub(super) fn no_devices() -> Answer {

@@ -3,8 +3,8 @@
 use super::Answer;
 use super::smi::no_devices;
 use super::uuid;
-use crate::sim::bench::Bench;
-use crate::sim::fabric::GpuIndex;
+use crate::bench::Bench;
+use crate::fabric::GpuIndex;
 
 /// The VBIOS of every simulated GPU.
 const VBIOS: &str = "96.00.74.00.01";

@@ -7,18 +7,18 @@ use std::collections::BTreeMap;
 
 use super::fleet::Spot;
 use super::gate::BEGIN;
-use crate::judge::drift;
-use crate::judge::past;
-use crate::model::history::Showing;
-use crate::model::id::NodeName;
-use crate::model::moment::rfc3339;
-use crate::model::trend::ChangeKind;
-use crate::model::trend::Changed;
-use crate::model::trend::Part;
-use crate::model::trend::PartKind;
-use crate::model::trend::Point;
-use crate::model::trend::Trend;
-use crate::model::unit::Unit;
+use engine::judge::drift;
+use engine::judge::past;
+use model::history::Showing;
+use model::id::NodeName;
+use model::moment::rfc3339;
+use model::trend::ChangeKind;
+use model::trend::Changed;
+use model::trend::Part;
+use model::trend::PartKind;
+use model::trend::Point;
+use model::trend::Trend;
+use model::unit::Unit;
 
 /// Series of all parts.
 #[derive(Debug, Default)]

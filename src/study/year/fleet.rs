@@ -10,20 +10,20 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use crate::inventory::claims_file;
-use crate::measure;
-use crate::model::claims::Claims;
-use crate::model::id::DomainName;
-use crate::model::id::NodeName;
-use crate::model::parsed::Parsed;
-use crate::plan::Step;
-use crate::sim::bench::Bench;
-use crate::sim::fabric::Fabric;
-use crate::sim::fault::Fault;
-use crate::sim::noise::Noise;
-use crate::sim::render::address;
-use crate::sim::scenario::Scenario;
-use crate::sim::tool;
+use readers::claims::claims_file;
+use readers::outputs;
+use model::claims::Claims;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::parsed::Parsed;
+use engine::plan::Step;
+use sim::bench::Bench;
+use sim::fabric::Fabric;
+use sim::fault::Fault;
+use sim::noise::Noise;
+use sim::render::address;
+use sim::scenario::Scenario;
+use sim::tool;
 
 /// Nodes of a rack.
 pub(super) const NODES: usize = 18;

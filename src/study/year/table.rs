@@ -14,8 +14,8 @@ use super::score::Score;
 use super::score::limits;
 use super::score::middle_and_late;
 use super::trouble::Class;
-use crate::study::table::aligned;
-use crate::study::table::plain;
+use crate::table::aligned;
+use crate::table::plain;
 
 /// Both tables and what was simulated.
 pub fn text(setting: &Setting, years: &[(Rule, Score)]) -> String {

@@ -1,7 +1,7 @@
 //! Small years that always give the same.
 
 use super::*;
-use crate::act::policy::Policy;
+use engine::policy::policy::Policy;
 
 fn ours() -> Rule {
     Rule::Ours(Box::default())

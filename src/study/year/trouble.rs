@@ -8,10 +8,10 @@ use super::fleet::GPUS;
 use super::fleet::Spot;
 use super::weather::DAY_S;
 use super::weather::below;
-use crate::sim::fault::Fault;
-use crate::sim::fault::HostWay;
-use crate::sim::fault::Way;
-use crate::sim::noise::Key;
+use sim::fault::Fault;
+use sim::fault::HostWay;
+use sim::fault::Way;
+use sim::noise::Key;
 
 /// The GPU-days that rates are for.
 const GPU_DAYS: f64 = 7_200.0 * 365.0;

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use super::fleet::GPUS;
 use super::fleet::NODES;
 use super::fleet::Spot;
-use crate::sim::noise::Key;
-use crate::sim::noise::Noise;
+use sim::noise::Key;
+use sim::noise::Noise;
 
 /// Seconds of a day.
 pub(super) const DAY_S: f64 = 86_400.0;

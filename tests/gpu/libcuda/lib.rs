@@ -1,4 +1,4 @@
-//! A `libcuda.so.1` of our own for tests: the calls that `src/ffi/cuda.rs` makes,
+//! A `libcuda.so.1` of our own for tests: the calls that `src/node/ffi/cuda.rs` makes,
 //! answered by a machine that a small text file describes.
 //!
 //! Memory is real: what is copied arrives, also in another process. Time is

@@ -1,4 +1,4 @@
-//! A `libnccl.so.2` of our own for tests: the calls that `src/ffi/nccl.rs` makes.
+//! A `libnccl.so.2` of our own for tests: the calls that `src/node/ffi/nccl.rs` makes.
 //! Ranks are processes that find each other through a folder named in the unique
 //! id, and what they compute is computed: in the memory, and in the order of the
 //! streams, of the driver's stub.

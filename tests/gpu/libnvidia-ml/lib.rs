@@ -1,4 +1,4 @@
-//! A `libnvidia-ml.so.1` of our own for tests: the calls that `src/facts/nvml.rs`
+//! A `libnvidia-ml.so.1` of our own for tests: the calls that `src/node/facts/nvml.rs`
 //! makes, answered by the machine that the description of all stubs describes.
 //!
 //! GPUs are those of the CUDA stub: same names, addresses, UUIDs. No code of

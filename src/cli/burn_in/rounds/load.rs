@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Burn;
-use crate::act::acceptance as accept;
-use crate::act::stops;
-use crate::act::stops::Seen;
+use engine::policy::acceptance as accept;
+use engine::policy::stops;
+use engine::policy::stops::Seen;
 use crate::cli::stdout::note;
 use crate::cli::stored;
 use crate::cli::sweep;
-use crate::coordinator;
-use crate::coordinator::Place;
-use crate::launch::Program;
-use crate::model::acceptance::SoakDone;
-use crate::model::acceptance::StopRule;
-use crate::model::claims::Claims;
-use crate::model::id::NodeName;
-use crate::model::probe::Probe;
-use crate::model::raw::RawResult;
-use crate::plan;
+use control::sweep;
+use control::sweep::Place;
+use control::launch::Program;
+use model::acceptance::SoakDone;
+use model::acceptance::StopRule;
+use model::claims::Claims;
+use model::id::NodeName;
+use model::probe::Probe;
+use model::raw::RawResult;
+use engine::plan;
 
 impl Burn<'_> {
     /// Loads all nodes at once; false where somebody ended it.

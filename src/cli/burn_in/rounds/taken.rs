@@ -5,26 +5,26 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::Burn;
-use crate::act::acceptance as accept;
-use crate::act::certificate;
-use crate::act::identity;
-use crate::act::stops;
-use crate::act::stops::Seen;
+use engine::policy::acceptance as accept;
+use engine::policy::certificate;
+use engine::policy::identity;
+use engine::policy::stops;
+use engine::policy::stops::Seen;
 use crate::cli::stdout::note;
 use crate::cli::stored;
-use crate::judge::compared;
-use crate::judge::compared::Side;
-use crate::model::acceptance::NodeRound;
-use crate::model::acceptance::Stop;
-use crate::model::acceptance::StopRule;
-use crate::model::cell::Cell;
-use crate::model::id::NodeName;
-use crate::model::recording::Recording;
-use crate::model::run::Run;
-use crate::model::run::RunInfo;
-use crate::model::trend::Part;
-use crate::model::verdict::Outcome;
-use crate::record::stored::Stored;
+use engine::judge::compared;
+use engine::judge::compared::Side;
+use model::acceptance::NodeRound;
+use model::acceptance::Stop;
+use model::acceptance::StopRule;
+use model::cell::Cell;
+use model::id::NodeName;
+use model::recording::Recording;
+use model::run::Run;
+use model::run::RunInfo;
+use model::trend::Part;
+use model::verdict::Outcome;
+use control::store::stored::Stored;
 
 impl Burn<'_> {
     /// Takes in a round that came to its end.

@@ -8,23 +8,23 @@
 
 use super::LOOK;
 use super::World;
-use crate::judge;
-use crate::judge::Case;
-use crate::judge::typical;
-use crate::model::claims::Claims;
-use crate::model::finding_class::FindingClass;
-use crate::model::profile::Profile;
-use crate::model::recording::Recording;
-use crate::model::verdict::LocusKind;
-use crate::study::sweep;
-use crate::study::sweep::Swept;
-use crate::study::year::rule::Rule;
-use crate::study::year::weather::DAY_S;
-use crate::study::year::weather::one_of;
-use crate::thresholds::overlay;
-use crate::thresholds::stated;
-use crate::thresholds::stated::Stated;
-use crate::thresholds::stated::StatedCollective;
+use engine::judge;
+use engine::judge::Case;
+use engine::judge::typical;
+use model::claims::Claims;
+use model::finding_class::FindingClass;
+use model::profile::Profile;
+use model::recording::Recording;
+use model::verdict::LocusKind;
+use crate::sweep;
+use crate::sweep::Swept;
+use crate::year::rule::Rule;
+use crate::year::weather::DAY_S;
+use crate::year::weather::one_of;
+use engine::thresholds::overlay;
+use engine::thresholds::stated;
+use engine::thresholds::stated::Stated;
+use engine::thresholds::stated::StatedCollective;
 
 /// The platform of the fleet, and the class of what is told.
 const PLATFORM: &str = "gb200-nvl72";

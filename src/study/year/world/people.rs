@@ -4,10 +4,10 @@
 use super::BETWEEN_S;
 use super::REPAIR;
 use super::World;
-use crate::study::year::fleet::Spot;
-use crate::study::year::rule::Rule;
-use crate::study::year::weather::DAY_S;
-use crate::study::year::weather::one_of;
+use crate::year::fleet::Spot;
+use crate::year::rule::Rule;
+use crate::year::weather::DAY_S;
+use crate::year::weather::one_of;
 
 /// Share of repairs that repair nothing, and of those that put another GPU in.
 const IN_VAIN: f64 = 0.15;

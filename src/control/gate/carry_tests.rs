@@ -1,0 +1,548 @@
+//! Plans against a scheduler in memory that misbehaves as Slurm does.
+
+use super::super::fixture::Fake;
+use super::super::fixture::Mishap;
+use super::super::fixture::action;
+use super::super::fixture::journal;
+use super::super::fixture::now;
+use super::super::fixture::plan;
+use super::super::journal::look;
+use super::*;
+use engine::policy::standing;
+use engine::policy::standing::Owner;
+use model::finding_class::FindingClass;
+use model::kubernetes_node::GATE;
+
+const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
+
+fn names() -> MarkNames {
+    MarkNames { features: false, extra: true, ..MarkNames::default() }
+}
+
+/// Carries a plan out with times that tests can wait for.
+fn carried(fake: &Fake, journal: &mut Journal, plan: &ActionPlan) -> Vec<ActionRecord> {
+    try_carry(fake, journal, plan, false).expect("the journal can be written")
+}
+
+fn try_carry(
+    fake: &Fake,
+    journal: &mut Journal,
+    plan: &ActionPlan,
+    stop: bool,
+) -> Result<Vec<ActionRecord>, JournalError> {
+    let (_sender, stop) = watch::channel(stop);
+    let carrier = Carrier {
+        scheduler: fake,
+        journal,
+        names: &names(),
+        settle: Duration::from_millis(120),
+        say: &mut |_| {},
+        stop,
+    };
+    now(carry_within(carrier, "r1", plan, Duration::from_millis(5)))
+}
+
+fn results(records: &[ActionRecord]) -> Vec<(&str, ActionResult)> {
+    records.iter().map(|it| (it.node.as_str(), it.result)).collect()
+}
+
+/// A journal in which `n1` is drained by us.
+fn after_a_drain(fake: &Fake) -> (tempfile::TempDir, Journal) {
+    let (folder, mut journal) = journal();
+    let records = carried(fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+    assert_eq!(results(&records), [("n1", ActionResult::Done)]);
+    fake.calls.borrow_mut().clear();
+    (folder, journal)
+}
+
+#[test]
+fn equal_changes_share_one_call_and_all_is_written_down() {
+    let fake = Fake::of(4);
+    let (folder, mut journal) = journal();
+    let drains = ["n1", "n2", "n4"].map(|node| action(ActionKind::Drain, node)).to_vec();
+    let records = carried(&fake, &mut journal, &plan(drains));
+    assert_eq!(fake.changed(), [["n1", "n2", "n4"]]);
+    assert!(records.iter().all(|it| it.result == ActionResult::Done), "{records:?}");
+    assert_eq!(fake.node("n4").reason.as_deref(), Some(DRAIN));
+    assert_eq!(fake.node("n3"), LiveNode::new("n3", &["IDLE"]), "it is not in the plan");
+    let ledger = look(folder.path()).expect("read");
+    assert_eq!((ledger.drains.len(), ledger.open.len(), ledger.spent.len()), (3, 0, 3));
+    let own = &ledger.drains[&NodeName::from("n1")];
+    assert_eq!((own.action.reason.as_str(), own.epoch), (DRAIN, 1));
+    assert_eq!(own.action.command, ["change n1"]);
+    assert_eq!(own.before.state, ["IDLE"]);
+}
+
+#[test]
+fn a_second_time_nothing_is_changed() {
+    let fake = Fake::of(2);
+    let (_folder, mut journal) = after_a_drain(&fake);
+    let lines = journal.ledger().lines;
+    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+    assert_eq!(results(&records), [("n1", ActionResult::Already)]);
+    assert!(fake.changed().is_empty());
+    assert_eq!(journal.ledger().lines, lines);
+    // Also where what was said beside it is gone: its record knows the reason.
+    fake.put(LiveNode { extra: String::new(), ..fake.node("n1") });
+    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+    assert_eq!(results(&records), [("n1", ActionResult::Already)]);
+    assert_eq!(journal.ledger().drains[&NodeName::from("n1")].epoch, 1);
+}
+
+#[test]
+fn releases_and_certificates_come_before_drains_and_the_worst_drain_first() {
+    let fake = Fake::of(5);
+    let (_folder, mut journal) = after_a_drain(&fake);
+    let drain = |node: &str, ratio: f64, class: &str| {
+        let mut drain = action(ActionKind::Drain, node);
+        drain.ratio = Some(ratio);
+        drain.mark.as_mut().expect("a mark").class = Some(FindingClass::from_name(class));
+        drain
+    };
+    let all = vec![
+        drain("n2", 0.9, "a"),
+        drain("n3", 0.2, "b"),
+        action(ActionKind::Certify, "n4"),
+        action(ActionKind::Release, "n1"),
+    ];
+    let records = carried(&fake, &mut journal, &plan(all));
+    assert_eq!(fake.changed(), [["n1"], ["n4"], ["n3"], ["n2"]]);
+    let order: Vec<&str> = records.iter().map(|it| it.node.as_str()).collect();
+    assert_eq!(order, ["n2", "n3", "n4", "n1"], "records are in the order of the plan");
+    assert!(journal.ledger().drains.contains_key(&NodeName::from("n3")));
+    assert!(!journal.ledger().drains.contains_key(&NodeName::from("n1")));
+}
+
+#[test]
+fn what_somebody_else_drained_stays_theirs() {
+    let fake = Fake::of(2);
+    fake.put(Fake::drained("n1", "psu is smoking"));
+    let (_folder, mut journal) = journal();
+    let both = ["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec();
+    let records = carried(&fake, &mut journal, &plan(both));
+    assert_eq!(results(&records), [("n1", ActionResult::Superseded), ("n2", ActionResult::Done)]);
+    assert!(records[0].detail.contains("psu is smoking"), "{records:?}");
+    assert_eq!(fake.node("n1").reason.as_deref(), Some("psu is smoking"));
+    assert_eq!(fake.changed(), [["n2"]]);
+    // Neither is it given back.
+    fake.put(Fake::drained("n2", "mine now"));
+    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Release, "n2")]));
+    assert_eq!(results(&records), [("n2", ActionResult::Superseded)]);
+    assert_eq!(fake.node("n2").reason.as_deref(), Some("mine now"));
+}
+
+#[test]
+fn a_node_that_a_person_drains_between_two_groups_is_left_to_them() {
+    let fake = Fake::of(2);
+    let (_folder, mut journal) = journal();
+    let mut second = action(ActionKind::Drain, "n2");
+    second.mark.as_mut().expect("a mark").class = Some(FindingClass::from_name("other"));
+    // Read for the plan, looked at after the first change, read for the second.
+    let nobody = Vec::new;
+    let hand = vec![Fake::drained("n2", "mine")];
+    fake.others.borrow_mut().extend([nobody(), nobody(), hand]);
+    let both = vec![action(ActionKind::Drain, "n1"), second];
+    let records = carried(&fake, &mut journal, &plan(both));
+    assert_eq!(results(&records), [("n1", ActionResult::Done), ("n2", ActionResult::Superseded)]);
+    assert_eq!(fake.changed(), [["n1"]]);
+}
+
+#[test]
+fn a_hand_right_after_ours_is_seen_and_nothing_is_written_over_it() {
+    let fake = Fake::of(1);
+    let (_folder, mut journal) = journal();
+    fake.others.borrow_mut().extend([Vec::new(), vec![Fake::drained("n1", "mine")]]);
+    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+    assert_eq!(results(&records), [("n1", ActionResult::Superseded)]);
+    assert_eq!(fake.node("n1").reason.as_deref(), Some("mine"));
+    assert_eq!(journal.ledger().spent.len(), 1, "it was there for a moment");
+}
+
+#[test]
+fn an_error_is_never_taken_for_not_done() {
+    for (mishap, expected) in [
+        (Mishap::LateAndDone, ActionResult::Done),
+        (Mishap::LateAndLost, ActionResult::Unknown),
+        (Mishap::Denied, ActionResult::Failed),
+        (Mishap::InPart, ActionResult::Done),
+        (Mishap::ThenSilent, ActionResult::Unknown),
+    ] {
+        let fake = Fake::of(1);
+        let (_folder, mut journal) = journal();
+        fake.mishaps.borrow_mut().push_back(mishap);
+        let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+        assert_eq!(results(&records), [("n1", expected)], "{mishap:?}: {records:?}");
+        let ledger = journal.ledger();
+        let is_unknown = expected == ActionResult::Unknown;
+        assert_eq!(ledger.open.len(), usize::from(is_unknown), "{mishap:?}");
+        assert_eq!(ledger.spent.len(), usize::from(expected != ActionResult::Failed));
+    }
+}
+
+#[test]
+fn of_a_list_that_is_applied_in_part_every_node_has_its_own_end() {
+    let records = in_part(&Fake::of(2));
+    let done = ActionResult::Done;
+    assert_eq!(results(&records), [("n1", done), ("n2", done), ("n3", ActionResult::Failed)]);
+    assert!(records[2].detail.contains("Invalid node name"), "{records:?}");
+}
+
+#[test]
+fn a_node_that_is_missing_in_an_answer_that_was_not_read_whole_is_not_said_to_be_as_it_was() {
+    let fake = Fake::of(2);
+    fake.troubles.borrow_mut().push("nodes[2]: no name".to_owned());
+    let records = in_part(&fake);
+    assert_eq!(results(&records)[2], ("n3", ActionResult::Unknown), "{records:?}");
+    assert!(records[2].detail.contains("nodes[2]: no name"), "{records:?}");
+}
+
+/// Three drains in one call, of which one node vanishes meanwhile.
+fn in_part(fake: &Fake) -> Vec<ActionRecord> {
+    let (_folder, mut journal) = journal();
+    // It is there when it is read and gone when it is changed.
+    fake.mishaps.borrow_mut().push_back(Mishap::InPart);
+    fake.put(LiveNode::new("n3", &["IDLE"]));
+    let (_sender, stop) = watch::channel(false);
+    let all = plan(["n1", "n2", "n3"].map(|node| action(ActionKind::Drain, node)).to_vec());
+    let gone = Cell(fake);
+    let carrier = Carrier {
+        scheduler: &gone,
+        journal: &mut journal,
+        names: &names(),
+        settle: Duration::from_millis(60),
+        say: &mut |_| {},
+        stop,
+    };
+    now(carry_within(carrier, "r1", &all, Duration::from_millis(5))).expect("written")
+}
+
+/// Removes `n3` when something is changed.
+#[derive(Debug)]
+struct Cell<'a>(&'a Fake);
+
+impl Scheduler for Cell<'_> {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+        self.0.read(nodes)
+    }
+
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+        self.0.nodes.borrow_mut().remove(&NodeName::from("n3"));
+        self.0.change(nodes, change)
+    }
+
+    fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
+        self.0.words(nodes, change)
+    }
+}
+
+#[test]
+fn a_drain_that_was_acknowledged_and_lost_is_made_again_once() {
+    let fake = Fake::of(1);
+    let (_folder, mut first) = journal();
+    fake.mishaps.borrow_mut().push_back(Mishap::AckedAndLost);
+    let one = plan(vec![action(ActionKind::Drain, "n1")]);
+    let records = carried(&fake, &mut first, &one);
+    assert_eq!(results(&records), [("n1", ActionResult::Done)]);
+    assert!(records[0].detail.contains("lost once"), "{records:?}");
+    assert_eq!(fake.changed().len(), 2);
+    let ledger = first.ledger();
+    assert_eq!((ledger.drains.len(), ledger.spent.len()), (1, 1), "it counts once");
+
+    let fake = Fake::of(1);
+    let (_folder, mut second) = journal();
+    fake.mishaps.borrow_mut().extend([Mishap::AckedAndLost, Mishap::AckedAndLost]);
+    let records = carried(&fake, &mut second, &one);
+    assert_eq!(results(&records), [("n1", ActionResult::Failed)]);
+    assert_eq!(fake.changed().len(), 2, "not a third time");
+    assert!(second.ledger().spent.is_empty());
+}
+
+#[test]
+fn a_drain_that_shows_and_vanishes_before_it_is_kept_is_made_again() {
+    let fake = Fake::of(1);
+    let (_folder, mut journal) = journal();
+    let lost = vec![LiveNode::new("n1", &["IDLE"])];
+    fake.others.borrow_mut().extend([Vec::new(), Vec::new(), lost]);
+    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+    assert_eq!(results(&records), [("n1", ActionResult::Done)]);
+    assert_eq!(fake.changed().len(), 2);
+    assert_eq!(fake.node("n1").reason.as_deref(), Some(DRAIN));
+}
+
+#[test]
+fn a_silent_scheduler_stops_everything_and_every_action_has_a_record() {
+    let fake = Fake::of(3);
+    let (_folder, mut journal) = journal();
+    fake.silent.set(true);
+    let all = plan(["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec());
+    let records = carried(&fake, &mut journal, &all);
+    assert!(records.iter().all(|it| it.result == ActionResult::Refused), "{records:?}");
+    assert!(records[0].detail.contains("not tried"), "{records:?}");
+    assert!(fake.changed().is_empty());
+    // It falls silent after the first group: the second is not tried.
+    fake.silent.set(false);
+    fake.mishaps.borrow_mut().push_back(Mishap::ThenSilent);
+    let both = vec![action(ActionKind::Certify, "n3"), action(ActionKind::Drain, "n1")];
+    let records = carried(&fake, &mut journal, &plan(both));
+    let expected = [("n3", ActionResult::Unknown), ("n1", ActionResult::Refused)];
+    assert_eq!(results(&records), expected, "{records:?}");
+    assert_eq!(fake.changed(), [["n3"]]);
+}
+
+#[test]
+fn whoever_is_asked_to_stop_begins_nothing_more() {
+    let fake = Fake::of(1);
+    let (_folder, mut journal) = journal();
+    let one = plan(vec![action(ActionKind::Drain, "n1")]);
+    let records = try_carry(&fake, &mut journal, &one, true).expect("written");
+    assert_eq!(results(&records), [("n1", ActionResult::Refused)]);
+    assert!(records[0].detail.contains("asked to stop"));
+    assert!(fake.changed().is_empty() && journal.ledger().open.is_empty());
+}
+
+#[test]
+fn a_plan_that_contradicts_itself_or_is_frozen_is_not_carried_out() {
+    let fake = Fake::of(3);
+    let (_folder, mut journal) = after_a_drain(&fake);
+    let all = vec![
+        action(ActionKind::Drain, "n2"),
+        action(ActionKind::Drain, "n2"),
+        action(ActionKind::Drain, "n1"),
+        action(ActionKind::Release, "n1"),
+    ];
+    let (done, refused) = (ActionResult::Done, ActionResult::Refused);
+    let records = carried(&fake, &mut journal, &plan(all));
+    let expected = [("n2", done), ("n2", refused), ("n1", refused), ("n1", refused)];
+    assert_eq!(results(&records), expected);
+    let drain = action(ActionKind::Drain, "n3");
+    let frozen = ActionPlan {
+        frozen: Some("many".to_owned()),
+        ..plan(vec![drain, action(ActionKind::Release, "n1")])
+    };
+    let records = carried(&fake, &mut journal, &frozen);
+    assert_eq!(results(&records), [("n3", refused), ("n1", done)]);
+}
+
+#[test]
+fn what_the_scheduler_does_not_know_is_not_tried() {
+    let fake = Fake::of(1);
+    let (_folder, mut journal) = journal();
+    let both = ["n1", "nosuch"].map(|node| action(ActionKind::Drain, node)).to_vec();
+    let records = carried(&fake, &mut journal, &plan(both));
+    assert_eq!(results(&records), [("n1", ActionResult::Done), ("nosuch", ActionResult::Refused)]);
+    assert_eq!(fake.changed(), [["n1"]]);
+}
+
+#[test]
+fn nothing_is_changed_that_cannot_be_written_down() {
+    let fake = Fake::of(1);
+    let (folder, mut journal) = journal();
+    std::fs::rename(folder.path().join("journal.jsonl"), folder.path().join("gone"))
+        .expect("moved");
+    let one = plan(vec![action(ActionKind::Drain, "n1")]);
+    let failed = try_carry(&fake, &mut journal, &one, false).expect_err("no journal");
+    assert!(matches!(failed, JournalError::Disturbed { .. }), "{failed}");
+    assert!(fake.changed().is_empty());
+    assert_eq!(fake.node("n1").state, ["IDLE"]);
+}
+
+#[test]
+fn a_drain_without_a_record_is_not_ended() {
+    let fake = Fake::of(1);
+    fake.put(Fake::drained("n1", "fabricgate:nvlink-low:r0 e9"));
+    let (_folder, mut journal) = journal();
+    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Release, "n1")]));
+    assert_eq!(results(&records), [("n1", ActionResult::Refused)]);
+    assert!(fake.changed().is_empty());
+}
+
+/// A node of Kubernetes that is idle, in this boot.
+fn of_kubernetes(name: &str, boot: &str) -> LiveNode {
+    let kubernetes = Some(Box::default());
+    LiveNode { boot_id: Some(boot.to_owned()), kubernetes, ..LiveNode::new(name, &["IDLE"]) }
+}
+
+#[test]
+fn a_node_that_left_service_after_the_decision_is_not_certified() {
+    let fake = Fake::of(2);
+    fake.put(Fake::drained("n1", "psu"));
+    fake.put(LiveNode::new("n2", &["DOWN"]));
+    let (_folder, mut journal) = journal();
+    let both = ["n1", "n2"].map(|node| action(ActionKind::Certify, node)).to_vec();
+    let records = carried(&fake, &mut journal, &plan(both));
+    let refused = [("n1", ActionResult::Superseded), ("n2", ActionResult::Refused)];
+    assert_eq!(results(&records), refused, "{records:?}");
+    assert!(fake.changed().is_empty());
+}
+
+#[test]
+fn what_was_measured_before_a_boot_is_written_by_no_action() {
+    for kind in [ActionKind::Drain, ActionKind::Relabel, ActionKind::Certify] {
+        for (measured, result) in [("b1", ActionResult::Refused), ("b2", ActionResult::Done)] {
+            let fake = Fake::of(0);
+            fake.put(of_kubernetes("n1", "b2"));
+            let (_folder, mut journal) = journal();
+            let mut action = action(kind, "n1");
+            action.mark.as_mut().expect("a mark").boot_id = Some(measured.to_owned());
+            let records = carried(&fake, &mut journal, &plan(vec![action]));
+            let is_written = !fake.changed().is_empty();
+            assert_eq!(is_written, result == ActionResult::Done, "{kind:?} {records:?}");
+        }
+    }
+}
+
+#[test]
+fn two_gates_that_write_the_same_reason_are_told_apart() {
+    let fake = Fake::of(0);
+    fake.put(of_kubernetes("n1", "b1"));
+    fake.put(of_kubernetes("n2", "b1"));
+    let (_folder, mut journal) = journal();
+    // Another gate was quicker on the first: the same run, class and turn.
+    let mut theirs = of_kubernetes("n1", "b1");
+    theirs.state.push("DRAIN".to_owned());
+    theirs.reason = Some(DRAIN.to_owned());
+    let seen = theirs.kubernetes.as_mut().expect("told");
+    seen.annotations.insert(GATE.to_owned(), "another".to_owned());
+    fake.others.borrow_mut().extend([vec![], vec![theirs.clone()]]);
+    let drains = ["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec();
+    let records = carried(&fake, &mut journal, &plan(drains.clone()));
+    let ends = [("n1", ActionResult::Superseded), ("n2", ActionResult::Done)];
+    assert_eq!(results(&records), ends, "{records:?}");
+    // Of the one that is ours we know it, and of the other we never do.
+    fake.put(theirs);
+    let ledger = journal.ledger();
+    assert!(matches!(standing::owner(&fake.node("n2"), ledger), Owner::Us(_)));
+    let own = ledger.drains.keys().map(NodeName::as_str).collect::<Vec<_>>();
+    assert_eq!(own, ["n2"]);
+    let mut as_another = fake.node("n2");
+    let seen = as_another.kubernetes.as_mut().expect("told");
+    seen.annotations.insert(GATE.to_owned(), "another".to_owned());
+    assert_eq!(standing::owner(&as_another, ledger), Owner::Unrecorded);
+    // A release takes back what the drain brought.
+    let release = action(ActionKind::Release, "n2");
+    let records = carried(&fake, &mut journal, &plan(vec![release]));
+    assert_eq!(results(&records), [("n2", ActionResult::Done)], "{records:?}");
+    let left = fake.node("n2").kubernetes.expect("told").annotations;
+    assert!(!left.contains_key(GATE), "{left:?}");
+}
+
+#[test]
+fn a_drain_that_is_made_again_and_not_answered_stays_open() {
+    let fake = Fake::of(1);
+    let (_folder, mut journal) = journal();
+    fake.mishaps.borrow_mut().extend([Mishap::AckedAndLost, Mishap::LateAndLost]);
+    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+    assert_eq!(results(&records), [("n1", ActionResult::Unknown)], "{records:?}");
+    let ledger = journal.ledger();
+    assert_eq!((ledger.open.len(), ledger.spent.len()), (1, 1));
+}
+
+#[test]
+fn defect_5_a_drain_that_a_person_undoes_within_moments_is_respected_and_known_as_undone() {
+    for starts in [vec![], vec!["monday"], vec!["monday", "tuesday"]] {
+        let fake = Fake::of(1);
+        let (_folder, mut journal) = journal();
+        fake.starts.borrow_mut().extend(starts.iter().map(|it| (*it).to_owned()));
+        // Read, shown; then a person resumes it, which leaves what we say in Extra.
+        let drain = action(ActionKind::Drain, "n1");
+        let mark = drain.mark.clone().expect("a mark");
+        let extra = marks::change(&LiveNode::new("n1", &["IDLE"]), &mark, &names()).extra;
+        let undone = LiveNode { extra: extra.expect("written"), ..LiveNode::new("n1", &["IDLE"]) };
+        fake.others.borrow_mut().extend([Vec::new(), Vec::new(), vec![undone]]);
+        let records = carried(&fake, &mut journal, &plan(vec![drain]));
+        assert_eq!(results(&records), [("n1", ActionResult::Superseded)], "{starts:?} {records:?}");
+        assert_eq!(fake.changed().len(), 1, "not made again");
+        let ledger = journal.ledger();
+        let noted = (ledger.drains.len(), ledger.undone.len(), ledger.open.len());
+        assert_eq!(noted, (0, 1, 0), "{starts:?}");
+    }
+}
+
+#[test]
+fn defect_5_without_a_start_of_the_controller_nothing_was_lost() {
+    let lost = |starts: &[&str]| {
+        let fake = Fake::of(1);
+        let (_folder, mut journal) = journal();
+        fake.starts.borrow_mut().extend(starts.iter().map(|it| (*it).to_owned()));
+        // Without a trace of us.
+        let lost = vec![LiveNode::new("n1", &["IDLE"])];
+        fake.others.borrow_mut().extend([Vec::new(), Vec::new(), lost]);
+        carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+        fake.changed().len()
+    };
+    assert_eq!(lost(&["monday", "tuesday"]), 2, "made again");
+    assert_eq!(lost(&["monday"]), 1, "respected");
+    assert_eq!(lost(&[]), 2, "our words went with it");
+}
+
+#[test]
+fn defect_6_what_was_read_long_ago_is_read_again_right_before_it_is_changed() {
+    let ends = |slow: Duration| {
+        let fake = Fake::of(1);
+        let (_folder, mut journal) = journal();
+        let (_sender, stop) = watch::channel(false);
+        let carrier = Carrier {
+            scheduler: &fake,
+            journal: &mut journal,
+            names: &names(),
+            settle: Duration::from_millis(60),
+            say: &mut |_| {},
+            stop,
+        };
+        // A person drains it while the first answer is on its way.
+        fake.others.borrow_mut().extend([Vec::new(), vec![Fake::drained("n1", "mine")]]);
+        let one = plan(vec![action(ActionKind::Drain, "n1")]);
+        now(carry_timed(carrier, "r1", &one, Duration::ZERO, slow)).expect("written");
+        fake.changed().len()
+    };
+    // Any answer is older than no time at all.
+    assert_eq!((ends(Duration::ZERO), ends(Duration::MAX)), (0, 1));
+}
+
+#[test]
+fn defect_18_what_was_drained_and_cannot_be_written_down_is_told() {
+    let fake = Fake::of(2);
+    let (folder, mut journal) = journal();
+    let full = Full(&fake, folder.path().join("journal.jsonl"));
+    let (_sender, stop) = watch::channel(false);
+    let mut told = Vec::new();
+    let both = plan(["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec());
+    let carrier = Carrier {
+        scheduler: &full,
+        journal: &mut journal,
+        names: &names(),
+        settle: Duration::from_millis(60),
+        say: &mut |text| told.push(text.to_owned()),
+        stop,
+    };
+    now(carry_within(carrier, "r1", &both, Duration::ZERO)).expect_err("no journal");
+    let last = told.last().expect("something");
+    assert!(last.starts_with("n[1-2]: told to drain"), "{told:?}");
+}
+
+/// The journal cannot be written any more once nodes were changed.
+#[derive(Debug)]
+struct Full<'a>(&'a Fake, std::path::PathBuf);
+
+impl Scheduler for Full<'_> {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+        self.0.read(nodes)
+    }
+
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+        std::fs::rename(&self.1, self.1.with_extension("gone")).expect("moved");
+        self.0.change(nodes, change)
+    }
+
+    fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
+        self.0.words(nodes, change)
+    }
+}

@@ -1,0 +1,589 @@
+//! Holding nodes for measuring: jobs and reservations that the scheduler knows
+//! about, made before a sweep and gone after it, also after a crash.
+//!
+//! What will exist is written to the journal before it does. A process that
+//! dies leaves its jobs and reservations to the next turn ([`clean`]): its
+//! nodes are drained again first, then the reservation goes.
+
+mod calls;
+mod end;
+mod leftovers;
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio::time::sleep;
+
+use super::journal::Journal;
+use super::journal::JournalError;
+use super::scheduler::Scheduler;
+use super::scheduler::SchedulerError;
+use super::sight;
+use super::stamp;
+use engine::policy::ledger::Ledger;
+use engine::policy::standing;
+use engine::policy::standing::Owner;
+use crate::gate::pace::Pace;
+use crate::launch::LaunchError;
+use crate::launch::check_name;
+use crate::launch::held::Held;
+use crate::launch::held::Seat;
+use crate::launch::slurm::IMMEDIATE_S;
+use crate::launch::slurm::Job;
+use crate::launch::slurm::Programs;
+use crate::launch::slurm::Slurm;
+use crate::launch::slurm::WhenBusy;
+use crate::launch::slurm::WhenDrained;
+use model::change::Change;
+use model::change::StateChange;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::journal::Event;
+use model::journal::HoldKind;
+use model::live::Live;
+use model::live::LiveNode;
+use calls::Calls;
+use calls::Complaint;
+use calls::folded;
+use calls::outside;
+
+pub use end::Cleaning;
+pub use end::Leftovers;
+pub use end::clean;
+pub use end::free;
+pub use end::tidied;
+pub(super) use end::write_after;
+
+/// How often a job is asked for: each time without the nodes that somebody took
+/// in the meantime.
+const TRIES: u32 = 3;
+
+/// How often nodes are looked at that are waited for.
+const GLANCE: Duration = Duration::from_secs(2);
+
+/// How often waiting is told.
+const TELL: Duration = Duration::from_secs(30);
+
+/// How much longer than its job a reservation is made, in minutes: nodes are
+/// drained again inside it.
+const AFTERWARDS: u64 = 15;
+
+/// How long a reservation in which drains are lifted lasts at least, in minutes, and from
+/// each time that it is [renewed](renew): when its end comes, its nodes are users' again,
+/// so there is time for a turn of any gate, or for a person.
+const LASTS: u64 = 24 * 60;
+
+/// How often such a reservation is renewed while its process lives.
+pub const RENEWED: Duration = Duration::from_secs(3_600);
+
+/// Who holds nodes, and how.
+#[expect(missing_debug_implementations, reason = "it lends whom to tell")]
+pub struct Holder<'a> {
+    /// How Slurm is used.
+    pub slurm: &'a Slurm,
+    /// Who is asked about nodes, and told to resume and drain them.
+    pub scheduler: &'a dyn Scheduler,
+    /// The gate's state folder.
+    pub folder: &'a Path,
+    /// How patiently.
+    pub pace: Pace,
+    /// Whom to tell how far it is.
+    pub say: &'a mut dyn FnMut(&str),
+}
+
+/// What is to be held.
+#[derive(Clone, Debug)]
+pub struct Wish<'a> {
+    /// The run it is for.
+    pub run: &'a str,
+    /// The nodes, domain by domain: each gets a job of its own.
+    pub domains: Vec<(DomainName, Vec<NodeName>)>,
+    /// Nodes that we drained are to be measured too.
+    pub drained: bool,
+    /// How long the sweep may take, in minutes.
+    pub minutes: u64,
+}
+
+/// What is held. It is filled in step by step, so that whoever ends early knows
+/// what there is to free.
+#[derive(Debug, Default)]
+pub struct Holding {
+    /// The name of its jobs, once one may exist.
+    pub jobs: Option<String>,
+    /// The reservation, once it may exist.
+    pub reservation: Option<String>,
+    /// Nodes to be drained again, with their reasons.
+    pub drained: Vec<(NodeName, String)>,
+    /// The nodes, and why others are left out.
+    pub held: Held,
+}
+
+/// Why nothing can be held.
+#[derive(Debug, thiserror::Error)]
+pub enum HoldError {
+    /// A name that a program could misread.
+    #[error(transparent)]
+    Name(#[from] LaunchError),
+    /// The record cannot be kept, so nothing may be made.
+    #[error("the gate's journal: {0}")]
+    Journal(#[from] JournalError),
+    /// The scheduler does not tell how its nodes are.
+    #[error("{name}: {error}")]
+    Scheduler {
+        /// Who.
+        name: String,
+        /// What it said.
+        error: SchedulerError,
+    },
+    /// A job or reservation was refused.
+    #[error("{what}: {said}")]
+    Refused {
+        /// What was asked for.
+        what: String,
+        /// What was said.
+        said: String,
+    },
+}
+
+/// How the nodes that are wanted stand.
+#[derive(Debug, Default)]
+struct Sorted {
+    idle: BTreeSet<NodeName>,
+    /// Somebody uses them, which passes.
+    busy: BTreeMap<NodeName, String>,
+    /// We drained them, with the reason that is written again.
+    ours: BTreeMap<NodeName, String>,
+    /// Everything else.
+    unfit: BTreeMap<NodeName, String>,
+}
+
+/// Holds nodes: finds out who can be measured, and makes what holds them. What
+/// is there already when it fails, [`free`] ends.
+pub async fn hold(
+    holder: &mut Holder<'_>,
+    wish: &Wish<'_>,
+    holding: &mut Holding,
+) -> Result<(), HoldError> {
+    let all: Vec<NodeName> = wish.domains.iter().flat_map(|(_, nodes)| nodes.clone()).collect();
+    all.iter().try_for_each(check_name)?;
+    let ledger = tidied(Leftovers {
+        folder: holder.folder,
+        scheduler: holder.scheduler,
+        programs: Some(&holder.slurm.programs),
+        pods: None,
+        pace: holder.pace,
+        say: &mut *holder.say,
+    })
+    .await?;
+    let live = holder.read(&all).await?;
+    let sorted = holder.sorted(&all, &live, &ledger, wish.drained);
+    let wanted = holder.chosen(sorted, wish, holding);
+    holder.reserve(&wanted, wish, holding).await?;
+    holder.allocate(&wanted, wish, holding).await
+}
+
+/// Which nodes are to be held, and how they come to be free.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// Nodes for jobs.
+    nodes: BTreeSet<NodeName>,
+    /// Those of them that somebody still uses.
+    busy: BTreeSet<NodeName>,
+    /// Those that a reservation must keep for us.
+    reserved: Vec<NodeName>,
+}
+
+/// Whether a node still shows this drain of ours, with nothing written behind it.
+fn is_still_ours(live: &Live, node: &NodeName, reason: &str) -> bool {
+    live.nodes.get(node).is_some_and(|node| {
+        standing::has_drain(node)
+            && sight::carries(node, reason)
+            && standing::was_added_to(node).is_none()
+    })
+}
+
+impl Holder<'_> {
+    fn calls(&self) -> Calls<'_> {
+        Calls { programs: &self.slurm.programs, limit: self.pace.limit }
+    }
+
+    async fn read(&self, nodes: &[NodeName]) -> Result<Live, HoldError> {
+        let name = || self.scheduler.name();
+        let read = self.scheduler.read(nodes).await;
+        read.map_err(|error| HoldError::Scheduler { name: name(), error })
+    }
+
+    /// Who is idle, busy, drained by us, or unfit.
+    fn sorted(&self, all: &[NodeName], live: &Live, ledger: &Ledger, drained: bool) -> Sorted {
+        let mut sorted = Sorted {
+            unfit: outside(self.slurm.partition.as_deref(), all, live),
+            ..Sorted::default()
+        };
+        for name in all {
+            let Some(node) = live.nodes.get(name) else {
+                sorted.unfit.insert(name.clone(), "the scheduler does not know it".to_owned());
+                continue;
+            };
+            if sorted.unfit.contains_key(name) {
+                continue;
+            }
+            let node = &self.without_reservation(node, None);
+            let Some(why) = standing::may_not_measure(node) else {
+                sorted.idle.insert(name.clone());
+                continue;
+            };
+            match standing::owner(node, ledger) {
+                Owner::Us(drain) if drained => match self.may_lift(node) {
+                    None => {
+                        sorted.ours.insert(name.clone(), drain.action.reason.clone());
+                    }
+                    Some(why) => {
+                        sorted.unfit.insert(name.clone(), why);
+                    }
+                },
+                Owner::Unrecorded => {
+                    sorted.unfit.insert(name.clone(), standing::unrecorded_in_words(node));
+                }
+                Owner::Nobody if is_in_use(node) => {
+                    sorted.busy.insert(name.clone(), why);
+                }
+                _ => {
+                    sorted.unfit.insert(name.clone(), why);
+                }
+            }
+        }
+        sorted
+    }
+
+    /// Why a node that we drained cannot be measured all the same.
+    fn may_lift(&self, node: &LiveNode) -> Option<String> {
+        if self.slurm.drained == WhenDrained::Refuse {
+            let how = "drained = \"reservation\" of [launcher] measures it inside a reservation, \
+                       \"no-allocate\" beside the scheduler";
+            return Some(format!("it is drained by us, and drained = \"refuse\" is set; {how}"));
+        }
+        if !standing::is_drained(node) {
+            return Some("it is drained by us, and its jobs have not ended yet".to_owned());
+        }
+        if let Some(why) = standing::was_added_to(node) {
+            return Some(why);
+        }
+        let mut lifted = node.clone();
+        lifted.state.retain(|word| word != "DRAIN");
+        lifted.reason = None;
+        standing::may_not_measure(&lifted)
+    }
+
+    /// The node as it is for those who may use its reservation: ours, or the
+    /// one that the site gave us.
+    fn without_reservation(&self, node: &LiveNode, ours: Option<&str>) -> LiveNode {
+        let mut node = node.clone();
+        let site = self.slurm.reservation.as_deref();
+        let is_for_us =
+            |name: &str| name.split(',').all(|name| Some(name) == ours || Some(name) == site);
+        // The flags show up some seconds before or after the name.
+        if ours.is_some() || node.reservation.as_deref().is_some_and(is_for_us) {
+            node.state.retain(|word| word != "RESERVED" && word != "MAINTENANCE");
+        }
+        node
+    }
+
+    /// Decides who is held and tells who is not.
+    fn chosen(&mut self, sorted: Sorted, wish: &Wish<'_>, holding: &mut Holding) -> Wanted {
+        let mut wanted = Wanted { nodes: sorted.idle, ..Wanted::default() };
+        holding.held.skipped.extend(sorted.unfit);
+        match self.slurm.busy {
+            WhenBusy::Skip => holding.held.skipped.extend(sorted.busy),
+            WhenBusy::Wait | WhenBusy::Reserve => {
+                wanted.nodes.extend(sorted.busy.keys().cloned());
+                wanted.busy.extend(sorted.busy.into_keys());
+            }
+        }
+        let lifted = self.slurm.drained == WhenDrained::Reservation;
+        for (node, reason) in sorted.ours {
+            if lifted {
+                wanted.nodes.insert(node.clone());
+                holding.drained.push((node, reason));
+            } else {
+                holding.held.seats.insert(node, Seat::Unallocated);
+            }
+        }
+        let reserve_busy = self.slurm.busy == WhenBusy::Reserve;
+        for (_, nodes) in &wish.domains {
+            let needs = |node: &NodeName| {
+                holding.drained.iter().any(|(drained, _)| drained == node)
+                    || (reserve_busy && wanted.busy.contains(node))
+            };
+            // A job has one reservation: all of its nodes are in it.
+            if nodes.iter().any(needs) {
+                wanted.reserved.extend(nodes.iter().filter(|n| wanted.nodes.contains(*n)).cloned());
+            }
+        }
+        wanted
+    }
+
+    /// Makes the reservation where one is needed, and gets its nodes ready.
+    async fn reserve(
+        &mut self,
+        wanted: &Wanted,
+        wish: &Wish<'_>,
+        holding: &mut Holding,
+    ) -> Result<(), HoldError> {
+        if wanted.reserved.is_empty() {
+            return Ok(());
+        }
+        // Nothing is lifted yet, so nothing is drained again where this ends early.
+        let mut lifting = std::mem::take(&mut holding.drained);
+        let name = format!("{}-maint", job_name(wish.run));
+        self.announce(&name, HoldKind::Reservation, &wanted.reserved, &[])?;
+        holding.reservation = Some(name.clone());
+        let waiting = if wanted.busy.is_empty() { 0 } else { self.slurm.wait_s.div_ceil(60) };
+        let lifts = !lifting.is_empty();
+        let minutes = wish.minutes + waiting + AFTERWARDS;
+        let minutes = if lifts { minutes.max(LASTS) } else { minutes };
+        (self.say)(&format!("reserving {} as {name}", folded(&wanted.reserved)));
+        let user = &self.slurm.user;
+        let made = self.calls().reserve(&name, &wanted.reserved, minutes, user).await;
+        if let Err(complaint) = made {
+            // It may have been made all the same.
+            if !self.calls().is_reserved(&name).await.unwrap_or(false) {
+                return Err(refused(format!("reservation {name}"), &complaint));
+            }
+        }
+        if lifts {
+            // A controller that is killed now may keep the resumption and lose
+            // the reservation, unless that is on its disk before.
+            sleep(self.pace.kept).await;
+            if !self.calls().is_reserved(&name).await.is_ok_and(|there| there) {
+                let said = "it is not shown any more, so no drain is lifted".to_owned();
+                return Err(HoldError::Refused { what: format!("reservation {name}"), said });
+            }
+            // Somebody may have given one back, or taken it over, meanwhile: it is theirs.
+            let named: Vec<NodeName> = lifting.iter().map(|(node, _)| node.clone()).collect();
+            let live = self.read(&named).await?;
+            lifting.retain(|(node, reason)| is_still_ours(&live, node, reason));
+        }
+        let drained: Vec<NodeName> = lifting.iter().map(|(node, _)| node.clone()).collect();
+        if !drained.is_empty() {
+            // From here on they are to be drained again, however this ends.
+            self.announce(&name, HoldKind::Reservation, &wanted.reserved, &lifting)?;
+            holding.drained = lifting;
+            let resume = Change { state: Some(StateChange::Resume), ..Change::default() };
+            let told = self.scheduler.change(&drained, &resume).await;
+            if let Err(error) = told {
+                // Some may be back; those that are not are left out below.
+                (self.say)(&format!("resuming {}: {error}", folded(&drained)));
+            }
+        }
+        self.settled(&drained, &name, self.pace.settle.max(Duration::from_secs(15))).await?;
+        let busy: Vec<NodeName> =
+            wanted.reserved.iter().filter(|node| wanted.busy.contains(*node)).cloned().collect();
+        self.settled(&busy, &name, Duration::from_secs(self.slurm.wait_s)).await
+    }
+
+    /// Waits until all of these nodes of our reservation are idle, or until it
+    /// took too long: then jobs start without them.
+    async fn settled(
+        &mut self,
+        nodes: &[NodeName],
+        ours: &str,
+        limit: Duration,
+    ) -> Result<(), HoldError> {
+        let start = Instant::now();
+        let mut told = start;
+        while !nodes.is_empty() {
+            let live = self.read(nodes).await?;
+            let left: Vec<NodeName> = nodes
+                .iter()
+                .filter(|n| self.unfit(&live, n, Some(ours)).is_some())
+                .cloned()
+                .collect();
+            if left.is_empty() || limit <= start.elapsed() {
+                break;
+            }
+            if TELL <= told.elapsed() {
+                told = Instant::now();
+                let waited = start.elapsed().as_secs();
+                (self.say)(&format!("waiting for {} since {waited} s", folded(&left)));
+            }
+            sleep(GLANCE.min(limit / 10)).await;
+        }
+        Ok(())
+    }
+
+    /// Why a node cannot be measured now.
+    fn unfit(&self, live: &Live, node: &NodeName, ours: Option<&str>) -> Option<String> {
+        match live.nodes.get(node) {
+            None => Some("the scheduler does not know it".to_owned()),
+            Some(node) => standing::may_not_measure(&self.without_reservation(node, ours)),
+        }
+    }
+
+    /// Makes the jobs.
+    async fn allocate(
+        &mut self,
+        wanted: &Wanted,
+        wish: &Wish<'_>,
+        holding: &mut Holding,
+    ) -> Result<(), HoldError> {
+        let nodes: Vec<NodeName> = wanted.nodes.iter().cloned().collect();
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let name = job_name(wish.run);
+        let gpus = match &self.slurm.gres {
+            Some(_) => BTreeMap::new(),
+            None => self.calls().gpus(&nodes).await,
+        };
+        self.announce(&name, HoldKind::Job, &nodes, &[])?;
+        holding.jobs = Some(name.clone());
+        for (domain, members) in &wish.domains {
+            let members: Vec<NodeName> =
+                members.iter().filter(|node| wanted.nodes.contains(*node)).cloned().collect();
+            self.job(&name, domain, members, wanted, &gpus, wish.minutes, holding).await?;
+        }
+        Ok(())
+    }
+
+    /// The job of one domain, without those of its nodes that somebody takes
+    /// meanwhile.
+    #[expect(clippy::too_many_arguments, reason = "one call, and all of it is what a job is")]
+    async fn job(
+        &mut self,
+        name: &str,
+        domain: &DomainName,
+        mut members: Vec<NodeName>,
+        wanted: &Wanted,
+        gpus: &BTreeMap<NodeName, u32>,
+        minutes: u64,
+        holding: &mut Holding,
+    ) -> Result<(), HoldError> {
+        let reserved = members.iter().any(|node| wanted.reserved.contains(node));
+        let reservation = holding.reservation.clone().filter(|_| reserved);
+        let ours = reservation.as_deref();
+        let queues = ours.is_none() && members.iter().any(|node| wanted.busy.contains(node));
+        for attempt in 0..TRIES {
+            if attempt != 0 || ours.is_some() {
+                let live = self.read(&members).await?;
+                members.retain(|node| match self.unfit(&unplanned(&live), node, ours) {
+                    None => true,
+                    Some(_) if queues && attempt == 0 => true,
+                    Some(why) => {
+                        holding.held.skipped.insert(node.clone(), why);
+                        false
+                    }
+                });
+            }
+            if members.is_empty() {
+                return Ok(());
+            }
+            let waits = queues && attempt == 0;
+            if waits {
+                let wait = self.slurm.wait_s;
+                (self.say)(&format!("{domain}: queueing for {}, up to {wait} s", folded(&members)));
+            }
+            // The least that all have: a step is given what its job asked for.
+            let least = members.iter().map(|n| gpus.get(n).copied().unwrap_or(0)).min();
+            let counted = least.filter(|n| 0 < *n).map(|n| format!("gpu:{n}"));
+            let list = folded(&members);
+            let comment = format!("fabricgate measures {domain}");
+            let job = Job {
+                name,
+                comment: &comment,
+                nodes: &list,
+                count: members.len(),
+                gres: self.slurm.gres.as_deref().or(counted.as_deref()),
+                reservation: ours,
+                minutes,
+                immediate: (!waits).then_some(IMMEDIATE_S),
+            };
+            match self.calls().allocate(self.slurm, &job).await {
+                Ok(number) => {
+                    (self.say)(&format!("{domain}: job {number} holds {list}"));
+                    for node in members {
+                        holding.held.seats.insert(node, Seat::Job(number.clone()));
+                    }
+                    return Ok(());
+                }
+                Err(complaint) if complaint.is_busy || waits => {
+                    (self.say)(&format!("{domain}: {}", complaint.message));
+                    if attempt + 1 == TRIES {
+                        for node in std::mem::take(&mut members) {
+                            let why = format!("its job did not start: {}", complaint.message);
+                            holding.held.skipped.insert(node, why);
+                        }
+                    }
+                }
+                Err(complaint) => {
+                    return Err(refused(format!("a job on {list} of {domain}"), &complaint));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes down what will exist from here on.
+    fn announce(
+        &self,
+        name: &str,
+        kind: HoldKind,
+        nodes: &[NodeName],
+        drained: &[(NodeName, String)],
+    ) -> Result<(), HoldError> {
+        let mut journal = Journal::open(self.folder)?;
+        journal.write(Event::Holding {
+            name: name.to_owned(),
+            kind,
+            nodes: nodes.to_vec(),
+            drained: drained.to_vec(),
+            host: stamp::host(),
+            pid: std::process::id(),
+        })?;
+        Ok(())
+    }
+}
+
+/// Gives a reservation in which drains are lifted its full time again, from now.
+pub async fn renew(programs: &Programs, limit: Duration, name: &str) -> Result<(), String> {
+    let renewed = Calls { programs, limit }.renew(name, LASTS).await;
+    renewed.map_err(|complaint| complaint.message)
+}
+
+/// The name of a run's jobs.
+pub fn job_name(run: &str) -> String {
+    format!("fabricgate-{run}")
+}
+
+/// Whether jobs use it, and nothing else is wrong with it.
+fn is_in_use(node: &LiveNode) -> bool {
+    const PASSING: &[&str] = &["ALLOCATED", "MIXED", "COMPLETING", "PLANNED", "IDLE"];
+    node.state.iter().all(|word| PASSING.contains(&word.as_str()))
+}
+
+/// The same without plans: the job that these nodes are planned for may be the
+/// one of ours that was just given up.
+fn unplanned(live: &Live) -> Live {
+    let mut live = live.clone();
+    for node in live.nodes.values_mut() {
+        node.state.retain(|word| word != "PLANNED");
+    }
+    live
+}
+
+fn refused(what: String, complaint: &Complaint) -> HoldError {
+    let hint = match complaint.message.contains("configuration is not available") {
+        true => {
+            "; in a partition with block topology no job may name nodes of two blocks: use a \
+             partition with a flat topology, or options = [\"--segment=1\"] from Slurm 25.11 on"
+        }
+        false => "",
+    };
+    HoldError::Refused { what, said: format!("{}{hint}", complaint.message) }
+}
+
+#[cfg(test)]
+#[path = "hold_tests.rs"]
+mod tests;

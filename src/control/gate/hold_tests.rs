@@ -1,0 +1,223 @@
+//! Drains that are lifted for a while, and people who change their minds meanwhile.
+//! Slurm's programs are shell scripts here; what is told to nodes goes to a scheduler
+//! in memory.
+
+use super::super::fixture;
+use super::super::fixture::Fake;
+use super::*;
+use model::action::Action;
+use model::action::ActionKind;
+use model::action::ActionResult;
+
+const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
+
+/// A Slurm that knows one reservation, in a file, and grants every job.
+fn programs(folder: &Path) -> Programs {
+    let file = folder.join("reservation").display().to_string();
+    let script = format!(
+        "case \"$*\" in *'create reservation'*) for w; do case $w in ReservationName=*) \
+         echo \"$w x\" >{file};; esac; done;; *'delete '*) rm -f {file};; \
+         *'show reservation'*) cat {file} 2>/dev/null; echo;; esac"
+    );
+    let sh = |script: &str, name: &str| ["sh", "-c", script, name].map(str::to_owned).to_vec();
+    Programs {
+        srun: sh("exit 1", "srun"),
+        scancel: sh(":", "scancel"),
+        squeue: sh(":", "squeue"),
+        salloc: sh("echo 'salloc: Granted job allocation 7' >&2", "salloc"),
+        scontrol: sh(&script, "scontrol"),
+        remote_shell: None,
+    }
+}
+
+/// Holds n1, which we drained, while others do this each time that nodes are read; what was
+/// told to the scheduler.
+fn held(others: Vec<Vec<LiveNode>>) -> (Fake, Vec<(Vec<NodeName>, Change)>) {
+    let fake = Fake::of(0);
+    fake.put(Fake::drained("n1", DRAIN));
+    let (folder, mut journal) = fixture::journal();
+    let id = "r1/n1/drain/e1".to_owned();
+    let action = Action { reason: DRAIN.to_owned(), ..fixture::action(ActionKind::Drain, "n1") };
+    let state = Some(StateChange::Drain { reason: DRAIN.to_owned() });
+    let intent = Event::Intent {
+        id: id.clone(),
+        run: "r1".to_owned(),
+        action: Box::new(action),
+        change: Box::new(Change { state, ..Change::default() }),
+        before: Box::new(LiveNode::new("n1", &["IDLE"])),
+    };
+    let done = Event::Outcome { id, result: ActionResult::Done, detail: String::new() };
+    journal.write_all(vec![intent, done]).expect("written");
+    drop(journal);
+    fake.others.borrow_mut().extend(others);
+    let slurm = Slurm { programs: programs(folder.path()), ..Slurm::default() };
+    let pace = Pace {
+        limit: Duration::from_secs(10),
+        settle: Duration::ZERO,
+        kept: Duration::ZERO,
+        in_flight: Duration::ZERO,
+    };
+    let mut say = |_: &str| {};
+    let mut holder =
+        Holder { slurm: &slurm, scheduler: &fake, folder: folder.path(), pace, say: &mut say };
+    let domains = vec![("d1".into(), vec!["n1".into()])];
+    let wish = Wish { run: "r2", domains, drained: true, minutes: 5 };
+    let mut holding = Holding::default();
+    fixture::now(async {
+        hold(&mut holder, &wish, &mut holding).await.expect("held");
+        assert_eq!(free(&mut holder, &mut holding).await, Vec::<String>::new());
+    });
+    let told = fake.calls.borrow().clone();
+    (fake, told)
+}
+
+#[test]
+fn a_drain_of_ours_is_lifted_and_made_again() {
+    let (fake, told) = held(Vec::new());
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(fake.node("n1").reason.as_deref(), Some(DRAIN));
+}
+
+#[test]
+fn a_drain_that_a_person_takes_away_before_it_is_lifted_stays_away() {
+    // Read to be sorted; then a person gives it back.
+    let (fake, told) = held(vec![Vec::new(), vec![LiveNode::new("n1", &["IDLE"])]]);
+    assert_eq!(fake.node("n1").state, ["IDLE"]);
+    assert!(told.is_empty(), "neither lifted nor drained again: {told:?}");
+}
+
+/// Defect 14 of the operator's review.
+#[test]
+fn a_node_that_the_launcher_s_partition_lacks_is_named_and_keeps_no_other_out() {
+    let nodes: Vec<NodeName> = ["n1", "n2", "n3"].map(NodeName::from).to_vec();
+    let shown = |partitions: [&[&str]; 2]| Live {
+        nodes: ["n1", "n2"]
+            .into_iter()
+            .zip(partitions)
+            .map(|(name, partitions)| {
+                let partitions = partitions.iter().map(|it| (*it).to_owned()).collect();
+                (name.into(), LiveNode { partitions, ..LiveNode::new(name, &["IDLE"]) })
+            })
+            .collect(),
+        troubles: Vec::new(),
+    };
+    let of = |partition: Option<&str>, live: &Live| -> Vec<String> {
+        outside(partition, &nodes, live).into_keys().map(String::from).collect()
+    };
+    let live = shown([&["main", "probe"], &["main"]]);
+    assert_eq!(of(Some("probe"), &live), ["n2"]);
+    assert_eq!(
+        outside(Some("probe"), &nodes, &live)[&NodeName::from("n2")],
+        "it is not in partition probe, which [launcher] names"
+    );
+    assert_eq!(of(Some("main"), &live), [""; 0]);
+    assert_eq!(of(Some("probe,main"), &live), [""; 0]);
+    assert_eq!(of(None, &live), [""; 0]);
+    // A hidden partition is shown of no node.
+    assert_eq!(of(Some("hidden"), &live), [""; 0]);
+}
+
+/// What a process of this host left: a reservation in which the drain of n1 was lifted,
+/// and a job. What was told, whether nothing of it is left, and the node.
+struct Left {
+    fake: Fake,
+    folder: tempfile::TempDir,
+    journal: Journal,
+}
+
+const HELD: &str = "fabricgate-r2-maint";
+
+impl Left {
+    fn by(host: &str) -> Self {
+        let fake = Fake::of(1);
+        let (folder, mut journal) = fixture::journal();
+        let holding = |name: &str, kind: HoldKind, drained| Event::Holding {
+            name: name.to_owned(),
+            kind,
+            nodes: vec!["n1".into()],
+            drained,
+            host: host.to_owned(),
+            pid: u32::MAX,
+        };
+        let drained = vec![("n1".into(), DRAIN.to_owned())];
+        let both = vec![
+            holding(HELD, HoldKind::Reservation, drained),
+            holding("fabricgate-r2", HoldKind::Job, Vec::new()),
+        ];
+        journal.write_all(both).expect("written");
+        let reservation = format!("ReservationName={HELD} x");
+        std::fs::write(folder.path().join("reservation"), reservation).expect("written");
+        Self { fake, folder, journal }
+    }
+
+    /// An operator removes the reservation.
+    fn unreserved(self) -> Self {
+        std::fs::remove_file(self.folder.path().join("reservation")).expect("removed");
+        self
+    }
+
+    fn cleaned(&mut self, gone: Option<&str>, in_flight_s: u64) -> (bool, String) {
+        let programs = programs(self.folder.path());
+        let pace = Pace {
+            limit: Duration::from_secs(10),
+            settle: Duration::ZERO,
+            kept: Duration::ZERO,
+            in_flight: Duration::from_secs(in_flight_s),
+        };
+        let mut told = String::new();
+        let mut say = |text: &str| told.push_str(text);
+        let cleaning = Cleaning {
+            journal: &mut self.journal,
+            scheduler: &self.fake,
+            programs: Some(&programs),
+            pods: None,
+            pace,
+            gone,
+            say: &mut say,
+        };
+        let are_gone = fixture::now(clean(cleaning)).expect("written");
+        (are_gone, told)
+    }
+
+    fn is_reserved(&self) -> bool {
+        self.folder.path().join("reservation").exists()
+    }
+}
+
+#[test]
+fn defect_1_a_hold_of_which_slurm_shows_nothing_is_over_whoever_made_it() {
+    let mut left = Left::by("elsewhere").unreserved();
+    let (are_gone, told) = left.cleaned(None, 0);
+    assert!(are_gone && left.journal.ledger().holds.is_empty(), "{told}");
+    assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{told}");
+    // What was announced a moment ago may be about to be made.
+    let mut left = Left::by("elsewhere").unreserved();
+    let (are_gone, told) = left.cleaned(None, 3_600);
+    assert!(!are_gone && left.journal.ledger().holds.len() == 2, "{told}");
+    assert!(left.fake.changed().is_empty());
+}
+
+#[test]
+fn defect_1_what_may_be_there_is_told_with_what_a_person_can_do() {
+    let mut left = Left::by("elsewhere");
+    let (are_gone, told) = left.cleaned(None, 0);
+    assert!(!are_gone && left.is_reserved(), "{told}");
+    assert!(told.contains("gate recover --gone elsewhere --why"), "{told}");
+    assert!(told.contains(&format!("scontrol show reservation {HELD}")), "{told}");
+    assert!(left.fake.changed().is_empty(), "its process may live");
+    let (are_gone, told) = left.cleaned(Some("another"), 0);
+    assert!(!are_gone, "{told}");
+    let (are_gone, told) = left.cleaned(Some("elsewhere"), 0);
+    assert!(are_gone && !left.is_reserved(), "{told}");
+    assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{told}");
+}
+
+#[test]
+fn defect_1_a_reservation_stays_while_what_its_dead_process_sent_may_land() {
+    let mut left = Left::by(&stamp::host());
+    let (are_gone, told) = left.cleaned(None, 3_600);
+    assert!(!are_gone && left.is_reserved(), "{told}");
+    assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{told}");
+    let (are_gone, told) = left.cleaned(None, 0);
+    assert!(are_gone && !left.is_reserved(), "{told}");
+}

@@ -1,0 +1,108 @@
+//! Events on nodes, for people who look there first: what the gate did, and why.
+//!
+//! A courtesy and no record: that is the journal. Nothing depends on an event
+//! being written, and whoever may not write any is not told twice.
+
+use serde_json::Value;
+use serde_json::json;
+
+use kube::Client;
+use kube::api::PostParams;
+use kube::core::Request;
+
+use model::action::ActionKind;
+use model::action::ActionRecord;
+use model::action::ActionResult;
+use model::live::Live;
+use model::text::clean;
+use crate::sources::kubernetes::access::refusal;
+
+/// Where events about objects without a namespace live.
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+
+/// The longest note that the API takes, in bytes (`pkg/apis/core/validation`,
+/// `NoteLengthLimit`).
+const LONGEST: usize = 1_024;
+
+/// Writes an event on every node that was changed; an error says why one was not
+/// written, and then no more are tried.
+pub async fn tell(client: &Client, records: &[ActionRecord], seen: &Live) -> Result<(), String> {
+    for event in records.iter().filter_map(|record| event(record, seen)) {
+        let body = serde_json::to_vec(&event).map_err(|error| error.to_string())?;
+        let request = Request::new(EVENTS).create(&PostParams::default(), body);
+        let request = request.map_err(|error| clean(&error.to_string()))?;
+        let told: Result<Value, kube::Error> = client.request(request).await;
+        told.map_err(|error| refusal(&error).1)?;
+    }
+    Ok(())
+}
+
+/// What is said of one action that was carried out; nothing of others.
+fn event(record: &ActionRecord, seen: &Live) -> Option<Value> {
+    if record.result != ActionResult::Done {
+        return None;
+    }
+    let (kind, action, reason) = match record.kind {
+        ActionKind::Drain => ("Warning", "Drain", "FabricDrained"),
+        ActionKind::Relabel => ("Warning", "Mark", "FabricDegraded"),
+        ActionKind::Release => ("Normal", "Release", "FabricReleased"),
+        // Said by the condition and the certificate, whose time is theirs.
+        ActionKind::Certify => return None,
+    };
+    let node = seen.nodes.get(&record.node)?;
+    let uid = &node.kubernetes.as_ref()?.uid;
+    let mut note = clean(&record.detail);
+    let end = (0..=LONGEST.min(note.len())).rev().find(|at| note.is_char_boundary(*at));
+    note.truncate(end.unwrap_or(0));
+    Some(json!({
+        "apiVersion": "events.k8s.io/v1", "kind": "Event",
+        "metadata": {"generateName": "fabricgate-", "namespace": "default"},
+        "eventTime": micro(&record.at), "type": kind, "action": action, "reason": reason,
+        "note": note, "reportingController": "fabricgate.io/gate", "reportingInstance": "gate",
+        "regarding": {"apiVersion": "v1", "kind": "Node", "name": record.node.as_str(), "uid": uid},
+    }))
+}
+
+/// A moment as the API writes it: with six digits behind the second.
+fn micro(at: &str) -> String {
+    let bare = at.trim_end_matches('Z');
+    let (whole, part) = bare.split_once('.').unwrap_or((bare, ""));
+    let part: String = part.chars().chain("000000".chars()).take(6).collect();
+    format!("{whole}.{part}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::kubernetes_node::KubernetesNode;
+    use model::live::LiveNode;
+
+    fn record(kind: ActionKind, result: ActionResult, detail: &str) -> ActionRecord {
+        let at = "2026-11-21T19:52:38Z".to_owned();
+        ActionRecord { kind, node: "n1".into(), result, detail: detail.to_owned(), at }
+    }
+
+    fn seen() -> Live {
+        let node = KubernetesNode { uid: "u1".to_owned(), ..KubernetesNode::default() };
+        let mut live = LiveNode::new("n1", &["IDLE"]);
+        live.kubernetes = Some(Box::new(node));
+        Live { nodes: [(live.name.clone(), live)].into(), troubles: Vec::new() }
+    }
+
+    #[test]
+    fn what_was_done_is_said_of_the_node_and_nothing_else_is() {
+        let done = |kind| event(&record(kind, ActionResult::Done, "it shows"), &seen());
+        let drained = done(ActionKind::Drain).expect("an event");
+        assert_eq!(drained["regarding"]["uid"], "u1");
+        assert_eq!(drained["reason"], "FabricDrained");
+        assert_eq!(drained["eventTime"], "2026-11-21T19:52:38.000000Z");
+        assert_eq!(done(ActionKind::Release).expect("an event")["type"], "Normal");
+        assert_eq!(done(ActionKind::Certify), None);
+        for result in [ActionResult::Unknown, ActionResult::Failed, ActionResult::Already] {
+            assert_eq!(event(&record(ActionKind::Drain, result, ""), &seen()), None);
+        }
+        let long = record(ActionKind::Drain, ActionResult::Done, &"ä".repeat(LONGEST));
+        let note = event(&long, &seen()).expect("an event")["note"].as_str().map(str::len);
+        assert!(note.is_some_and(|length| length <= LONGEST));
+    }
+}

@@ -1,0 +1,435 @@
+//! What is sent for one node: one merge patch of its metadata and its taints, and
+//! one of our condition.
+//!
+//! Pure. The list of taints is atomic, so it is sent whole: others' entries as
+//! they were, in order, with fields that are not known here. Before anything is
+//! sent it is held once more against what may be written at all.
+
+use std::collections::BTreeMap;
+
+use serde_json::Map;
+use serde_json::Value;
+use serde_json::json;
+
+use engine::policy::words;
+use model::change::Change;
+use model::change::StateChange;
+use model::kubernetes_node::CONDITION;
+use model::kubernetes_node::Condition;
+use model::kubernetes_node::DEGRADED;
+use model::kubernetes_node::DEVICE;
+use model::kubernetes_node::DEVICE_CORDON;
+use model::kubernetes_node::DeviceMark;
+use model::kubernetes_node::DeviceWay;
+use model::kubernetes_node::GATE;
+use model::kubernetes_node::NO_SCHEDULE;
+use model::kubernetes_node::PREFER_NO_SCHEDULE;
+use model::kubernetes_node::PREFIX;
+use model::kubernetes_node::REASON;
+use model::kubernetes_node::TaintEdit;
+use model::kubernetes_node::cordoned_devices;
+use model::kubernetes_node::is_uuid;
+use model::text::clean;
+
+/// Longest value of a label or a taint (Kubernetes' own bound).
+const LONGEST_VALUE: usize = 63;
+
+/// Longest that all annotations of an object may be, keys included (Kubernetes'
+/// own bound); one of ours is far below it.
+const LONGEST_ANNOTATION: usize = 16 * 1024;
+
+/// What one change means on nodes, whatever they look like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Edits {
+    pub(super) taints: Vec<TaintEdit>,
+    pub(super) labels: BTreeMap<String, Option<String>>,
+    pub(super) annotations: BTreeMap<String, Option<String>>,
+    pub(super) condition: Option<Condition>,
+    /// The one GPU that is taken out (true) or given back.
+    pub(super) device: Option<(DeviceMark, bool)>,
+}
+
+impl Edits {
+    /// What is to be written; an error where that must not or cannot be.
+    pub(super) fn of(change: &Change) -> Result<Self, String> {
+        let of_slurm = [
+            change.available_features.is_some() || change.active_features.is_some(),
+            change.extra.is_some() || change.comment.is_some(),
+            change.topology.is_some(),
+        ];
+        if of_slurm.contains(&true) {
+            return Err("a Kubernetes node has no features, free fields or Slurm topology".into());
+        }
+        let marks = change.kubernetes.clone().unwrap_or_default();
+        let mut edits = Self {
+            taints: marks.taints,
+            labels: marks.labels,
+            annotations: marks.annotations,
+            condition: marks.condition,
+            device: None,
+        };
+        let is_drain = |it: &TaintEdit| it.key == DEGRADED && it.effect == NO_SCHEDULE;
+        if edits.taints.iter().any(is_drain) || edits.is_of_state() {
+            return Err("a drain and its reason are written by a change of state alone".into());
+        }
+        match &change.state {
+            Some(StateChange::Drain { reason }) => match marks.device {
+                Some(mark) => edits.set_device(mark, Some(reason.clone())),
+                None => edits.set_drain(Some(words::taint_of(reason).value), Some(reason.clone())),
+            },
+            Some(StateChange::Resume) => {
+                edits.set_drain(None, None);
+                if let Some(mark) = marks.device {
+                    edits.set_device(mark, None);
+                }
+            }
+            None if marks.device.is_some() => {
+                return Err("one GPU goes and comes by a change of state alone".into());
+            }
+            None => {}
+        }
+        edits.check()?;
+        Ok(edits)
+    }
+
+    fn set_drain(&mut self, value: Option<String>, reason: Option<String>) {
+        let (key, effect) = (DEGRADED.to_owned(), NO_SCHEDULE.to_owned());
+        self.taints.push(TaintEdit { key, effect, value });
+        self.annotations.insert(REASON.to_owned(), reason);
+    }
+
+    fn is_of_state(&self) -> bool {
+        [REASON, DEVICE].iter().any(|key| self.annotations.contains_key(*key))
+    }
+
+    fn set_device(&mut self, mark: DeviceMark, reason: Option<String>) {
+        let is_out = reason.is_some();
+        self.annotations.insert(DEVICE.to_owned(), is_out.then(|| mark.text()));
+        self.annotations.insert(REASON.to_owned(), reason);
+        self.device = Some((mark, is_out));
+    }
+
+    /// The same for a node that keeps its GPU: words on it, which tell why.
+    pub(super) fn without_device(&self, why: &str) -> Self {
+        let mut edits = Self { device: None, ..self.clone() };
+        edits.annotations.retain(|key, _| ![REASON, DEVICE, GATE].contains(&key.as_str()));
+        if let Some(condition) = &mut edits.condition {
+            condition.message.push_str(&format!("; its GPU is not taken out: {}", clean(why)));
+        }
+        edits
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if let Some((mark, _)) = &self.device
+            && !is_uuid(&mark.uuid)
+        {
+            return Err(format!("{:?} is no UUID of a GPU", clean(&mark.uuid)));
+        }
+        let keys = self.taints.iter().map(|it| &it.key);
+        for key in keys.chain(self.labels.keys()).chain(self.annotations.keys()) {
+            if !is_ours(key) {
+                return Err(format!("{:?} is not a key of ours ({PREFIX}...)", clean(key)));
+            }
+        }
+        for edit in self.taints.iter().filter(|it| it.value.is_some()) {
+            if ![NO_SCHEDULE, PREFER_NO_SCHEDULE].contains(&edit.effect.as_str()) {
+                return Err(format!(
+                    "a taint with the effect {:?} is none that we write",
+                    clean(&edit.effect)
+                ));
+            }
+        }
+        let of_taints = self.taints.iter().filter_map(|it| it.value.as_ref());
+        for value in of_taints.chain(self.labels.values().flatten()) {
+            if !is_value(value) {
+                return Err(format!("{:?} cannot be the value of a label", clean(value)));
+            }
+        }
+        for value in self.annotations.values().flatten() {
+            if value.contains(char::is_control) || LONGEST_ANNOTATION < value.len() {
+                return Err(
+                    "an annotation must be one plain line, and no longer than 16 KiB".into()
+                );
+            }
+        }
+        let known = ["True", "False", "Unknown"];
+        match &self.condition {
+            Some(it) if !known.contains(&it.status.as_str()) => {
+                Err(format!("{:?} is no status of a condition", clean(&it.status)))
+            }
+            // CamelCase, as the API asks of reasons.
+            Some(it) if it.reason.is_empty() || !it.reason.chars().all(char::is_alphanumeric) => {
+                Err(format!("{:?} is no reason of a condition", clean(&it.reason)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The merge patch of metadata and taints that makes a node show this; `None`
+    /// where it does already.
+    pub(super) fn patch(&self, node: &Value) -> Result<Option<Value>, String> {
+        let meta = &node["metadata"];
+        let labels = differing(&meta["labels"], &self.labels);
+        let mut annotations = differing(&meta["annotations"], &self.annotations);
+        let cordoned = meta["annotations"][DEVICE_CORDON].as_str();
+        annotations.extend(self.cordoned(cordoned));
+        let before = list(&node["spec"]["taints"])?;
+        let after = edited(before, &self.taints);
+        if labels.is_empty() && annotations.is_empty() && after == before {
+            return Ok(None);
+        }
+        let mut patch = json!({
+            "metadata": { "uid": meta["uid"], "resourceVersion": meta["resourceVersion"] },
+        });
+        if !labels.is_empty() {
+            patch["metadata"]["labels"] = Value::Object(labels);
+        }
+        if !annotations.is_empty() {
+            patch["metadata"]["annotations"] = Value::Object(annotations);
+        }
+        if after != before {
+            patch["spec"] = json!({ "taints": after });
+        }
+        let uuid = self.device.as_ref().filter(|(mark, _)| mark.way == DeviceWay::Hami);
+        let uuid = uuid.map(|(mark, _)| mark.uuid.as_str());
+        guard(&patch, before, uuid.map(|uuid| (uuid, cordoned)))?;
+        Ok(Some(patch))
+    }
+
+    /// HAMi's list with our GPU in it or without it, where that is another. What
+    /// others wrote stays letter by letter where something is added.
+    fn cordoned(&self, list: Option<&str>) -> Option<(String, Value)> {
+        let (mark, is_out) = self.device.as_ref().filter(|(it, _)| it.way == DeviceWay::Hami)?;
+        let is = cordoned_devices(list.unwrap_or_default()).any(|uuid| uuid == mark.uuid);
+        let value = match (is, is_out) {
+            (true, true) | (false, false) => return None,
+            (false, true) => match list.filter(|list| !list.trim().is_empty()) {
+                Some(list) => json!(format!("{list},{}", mark.uuid)),
+                None => json!(mark.uuid),
+            },
+            (true, false) => {
+                let others: Vec<&str> = cordoned_devices(list.unwrap_or_default())
+                    .filter(|uuid| *uuid != mark.uuid)
+                    .collect();
+                if others.is_empty() { Value::Null } else { json!(others.join(",")) }
+            }
+        };
+        Some((DEVICE_CORDON.to_owned(), value))
+    }
+
+    /// What of a drain the server stored otherwise than it was sent: an admission policy
+    /// or webhook may change what it lets in.
+    pub(super) fn altered(&self, stored: &Value) -> Option<&'static str> {
+        let is_drain = |it: &&TaintEdit| it.key == DEGRADED && it.effect == NO_SCHEDULE;
+        let value = self.taints.iter().find(is_drain)?.value.as_ref()?;
+        let taints = list(&stored["spec"]["taints"]).unwrap_or_default();
+        let is_it = |it: &Value| {
+            it["key"] == DEGRADED && it["effect"] == NO_SCHEDULE && it["value"] == value.as_str()
+        };
+        if !taints.iter().any(is_it) {
+            return Some("taint");
+        }
+        let words = &stored["metadata"]["annotations"];
+        let is_other = |key: &str| match self.annotations.get(key) {
+            Some(Some(wanted)) => words[key] != wanted.as_str(),
+            _ => false,
+        };
+        [REASON, GATE].into_iter().find(|key| is_other(key))
+    }
+
+    /// The patch of `stored` that takes back what a patch of `before` changed, whatever
+    /// of it was stored.
+    pub(super) fn back(before: &Value, patch: &Value, stored: &Value) -> Result<Value, String> {
+        let meta = &stored["metadata"];
+        let mut back = json!({
+            "metadata": { "uid": meta["uid"], "resourceVersion": meta["resourceVersion"] },
+        });
+        for part in ["labels", "annotations"] {
+            let keys = patch["metadata"][part].as_object().into_iter().flatten();
+            let was = |key: &String| (key.clone(), before["metadata"][part][key].clone());
+            let words: Map<String, Value> =
+                keys.filter(|(key, _)| is_ours(key)).map(|(key, _)| was(key)).collect();
+            if !words.is_empty() {
+                back["metadata"][part] = Value::Object(words);
+            }
+        }
+        let is_own = |it: &&Value| it["key"].as_str().is_some_and(is_ours);
+        let stored = list(&stored["spec"]["taints"])?;
+        let mut taints: Vec<Value> = stored.iter().filter(|it| !is_own(it)).cloned().collect();
+        taints.extend(list(&before["spec"]["taints"])?.iter().filter(is_own).cloned());
+        if taints != stored {
+            back["spec"] = json!({ "taints": taints });
+        }
+        guard(&back, stored, None)?;
+        Ok(back)
+    }
+
+    /// The patch of the status that makes a node show our condition; `None` where
+    /// there is none to write, or it shows already.
+    pub(super) fn status_patch(&self, node: &Value, now: &str) -> Option<Value> {
+        let wanted = self.condition.as_ref()?;
+        let conditions = node["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+        let is = conditions.iter().find(|it| it["type"] == CONDITION);
+        let text = |key: &str| is.and_then(|it| it[key].as_str()).unwrap_or_default();
+        let same =
+            [("status", &wanted.status), ("reason", &wanted.reason), ("message", &wanted.message)];
+        if is.is_some() && same.iter().all(|(key, value)| text(key) == value.as_str()) {
+            return None;
+        }
+        let since = text("lastTransitionTime");
+        let since = if text("status") == wanted.status && !since.is_empty() { since } else { now };
+        Some(json!({
+            // Another node of the same name is not written, and neither is one that was
+            // written since: what arrives late would take back what was said later.
+            "metadata": {
+                "uid": node["metadata"]["uid"],
+                "resourceVersion": node["metadata"]["resourceVersion"],
+            },
+            "status": { "conditions": [{
+                "type": CONDITION,
+                "status": wanted.status,
+                "reason": wanted.reason,
+                "message": wanted.message,
+                "lastHeartbeatTime": now,
+                "lastTransitionTime": since,
+            }] },
+        }))
+    }
+}
+
+/// Whether a key is under our prefix, and a key at all.
+fn is_ours(key: &str) -> bool {
+    let name = key.strip_prefix(PREFIX).unwrap_or_default();
+    !name.is_empty() && is_value(name)
+}
+
+/// Whether a list is another one by this one GPU alone.
+fn is_one_entry(uuid: &str, before: Option<&str>, after: &Value) -> bool {
+    let others = |list: &str| -> Vec<String> {
+        let others = cordoned_devices(list).filter(|it| *it != uuid);
+        others.map(str::to_owned).collect()
+    };
+    let is_text = after.is_null() || after.is_string();
+    is_text && others(before.unwrap_or_default()) == others(after.as_str().unwrap_or_default())
+}
+
+/// Whether Kubernetes takes this as the value of a label or a taint.
+fn is_value(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let ends = |c: char| c.is_ascii_alphanumeric();
+    text.is_empty()
+        || (text.len() <= LONGEST_VALUE
+            && text.chars().all(fits)
+            && text.starts_with(ends)
+            && text.ends_with(ends))
+}
+
+/// What of these words a node does not have; `null` takes a key away.
+fn differing(is: &Value, wanted: &BTreeMap<String, Option<String>>) -> Map<String, Value> {
+    let differs = |(key, value): &(&String, &Option<String>)| {
+        is.get(key.as_str()).and_then(Value::as_str) != value.as_deref()
+    };
+    wanted.iter().filter(differs).map(|(key, value)| (key.clone(), json!(value))).collect()
+}
+
+fn list(taints: &Value) -> Result<&[Value], String> {
+    match taints {
+        Value::Null => Ok(&[]),
+        Value::Array(taints) => Ok(taints),
+        _ => Err("its taints are no list".to_owned()),
+    }
+}
+
+/// A list of taints with some of ours set or taken away, others in order.
+fn edited(before: &[Value], edits: &[TaintEdit]) -> Vec<Value> {
+    let mut after = before.to_vec();
+    for edit in edits {
+        let is_it =
+            |it: &Value| it["key"] == edit.key.as_str() && it["effect"] == edit.effect.as_str();
+        let place = after.iter().position(is_it);
+        match (place, &edit.value) {
+            (Some(place), None) => drop(after.remove(place)),
+            (None, None) => {}
+            (place, Some(value)) => {
+                let mut taint = json!({ "key": edit.key, "effect": edit.effect });
+                if !value.is_empty() {
+                    taint["value"] = json!(value);
+                }
+                match place {
+                    Some(place) if after[place]["value"].as_str().unwrap_or_default() == value => {}
+                    Some(place) => after[place] = taint,
+                    None => after.push(taint),
+                }
+            }
+        }
+    }
+    after
+}
+
+/// Refuses what is never written, whoever asked for it: the last look before
+/// anything is sent.
+///
+/// The one key of somebody else is HAMi's list of cordoned GPUs, and only where
+/// `device` names the one GPU that is the whole difference to the list as it was.
+pub(super) fn guard(
+    patch: &Value,
+    before: &[Value],
+    device: Option<(&str, Option<&str>)>,
+) -> Result<(), String> {
+    let nothing = Map::new();
+    let object = |value: &'_ Value| value.as_object().cloned();
+    let refuse = |what: &str| Err(format!("{} is not ours to write", clean(what)));
+    let whole = object(patch).unwrap_or_default();
+    if let Some(key) = whole.keys().find(|key| !["metadata", "spec"].contains(&key.as_str())) {
+        return refuse(key);
+    }
+    let meta = patch["metadata"].as_object().unwrap_or(&nothing);
+    for (key, value) in meta {
+        match key.as_str() {
+            "uid" | "resourceVersion" => {}
+            "labels" | "annotations" => {
+                let Some(words) = value.as_object() else { return refuse(key) };
+                let is_allowed = |(name, value): &(&String, &Value)| {
+                    let is_entry = || {
+                        key == "annotations"
+                            && name.as_str() == DEVICE_CORDON
+                            && device.is_some_and(|(uuid, list)| is_one_entry(uuid, list, value))
+                    };
+                    is_ours(name) || is_entry()
+                };
+                if let Some((key, _)) = words.iter().find(|word| !is_allowed(word)) {
+                    return refuse(key);
+                }
+            }
+            _ => return refuse(key),
+        }
+    }
+    let is_text =
+        |key: &str| meta.get(key).and_then(Value::as_str).is_some_and(|it| !it.is_empty());
+    if !is_text("uid") || !is_text("resourceVersion") {
+        return Err("a patch without uid and version could meet another node".to_owned());
+    }
+    let spec = patch["spec"].as_object().unwrap_or(&nothing);
+    if let Some(key) = spec.keys().find(|key| *key != "taints") {
+        return refuse(key);
+    }
+    if let Some(taints) = spec.get("taints") {
+        let after = list(taints)?;
+        let is_foreign = |it: &&Value| !it["key"].as_str().is_some_and(is_ours);
+        let foreign = |taints: &[Value]| -> Vec<Value> {
+            taints.iter().filter(is_foreign).cloned().collect()
+        };
+        if foreign(after) != foreign(before) {
+            return refuse("a taint of somebody else");
+        }
+        let is_new = |it: &&Value| !before.contains(it);
+        if after.iter().filter(is_new).any(|it| it["effect"] == "NoExecute") {
+            return refuse("a taint with NoExecute");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "patch_tests.rs"]
+mod tests;

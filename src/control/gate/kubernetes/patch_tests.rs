@@ -1,0 +1,267 @@
+//! Tests of what is sent for one node.
+
+use super::*;
+use model::kubernetes_node::KubernetesMarks;
+use model::kubernetes_node::UNVERIFIED;
+
+const OURS: &str = "fabricgate:nvlink-low:r1 e7";
+
+fn drain(reason: &str) -> Change {
+    Change::drain(reason)
+}
+
+fn marks(marks: KubernetesMarks) -> Change {
+    Change { kubernetes: Some(marks), ..Change::default() }
+}
+
+/// A node with others' taints, one of them with a field that is not known here.
+fn node() -> Value {
+    json!({
+        "metadata": {"name": "n1", "uid": "u1", "resourceVersion": "7",
+            "labels": {"a": "b"}, "annotations": {"c": "d"}},
+        "spec": {"unschedulable": true, "taints": [
+            {"key": "nvidia.com/gpu", "effect": "NoSchedule", "newField": 1},
+            {"key": "x", "value": "y", "effect": "NoExecute",
+                "timeAdded": "2026-01-01T00:00:00Z"},
+        ]},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    })
+}
+
+fn sent(change: &Change, node: &Value) -> Option<Value> {
+    Edits::of(change).expect("good").patch(node).expect("good")
+}
+
+#[test]
+fn a_drain_is_a_taint_and_its_reason_and_leaves_others_taints_in_order() {
+    let patch = sent(&drain(OURS), &node()).expect("a patch");
+    let mut taints = node()["spec"]["taints"].as_array().expect("a list").clone();
+    taints.push(json!({"key": DEGRADED, "effect": "NoSchedule", "value": "nvlink-low"}));
+    let expected = json!({
+        "metadata": {"uid": "u1", "resourceVersion": "7", "annotations": {REASON: OURS}},
+        "spec": {"taints": taints},
+    });
+    assert_eq!(patch, expected);
+}
+
+#[test]
+fn what_a_node_shows_already_is_not_sent_and_a_release_takes_both_away() {
+    let mut drained = node();
+    let patch = sent(&drain(OURS), &drained).expect("a patch");
+    drained["spec"]["taints"] = patch["spec"]["taints"].clone();
+    drained["metadata"]["annotations"][REASON] = json!(OURS);
+    assert_eq!(sent(&drain(OURS), &drained), None);
+    let resume = Change { state: Some(StateChange::Resume), ..Change::default() };
+    let patch = sent(&resume, &drained).expect("a patch");
+    assert_eq!(patch["spec"]["taints"], node()["spec"]["taints"]);
+    assert_eq!(patch["metadata"]["annotations"], json!({REASON: null}));
+    assert_eq!(sent(&resume, &node()), None);
+    let bare = json!({"metadata": {"name": "n1", "uid": "u1", "resourceVersion": "7"}});
+    assert_eq!(sent(&resume, &bare), None);
+}
+
+#[test]
+fn marks_replace_ours_in_place_and_keep_effects_apart() {
+    let mut tainted = node();
+    tainted["spec"]["taints"] = json!([
+        {"key": UNVERIFIED, "effect": "NoSchedule"},
+        {"key": DEGRADED, "effect": "PreferNoSchedule", "value": "old"},
+        {"key": "x", "effect": "NoSchedule"},
+    ]);
+    let edit = |key: &str, effect: &str, value: Option<&str>| TaintEdit {
+        key: key.to_owned(),
+        effect: effect.to_owned(),
+        value: value.map(str::to_owned),
+    };
+    let change = marks(KubernetesMarks {
+        taints: vec![
+            edit(UNVERIFIED, "NoSchedule", None),
+            edit(DEGRADED, "PreferNoSchedule", Some("new")),
+        ],
+        labels: [("fabricgate.io/verdict".to_owned(), Some("degraded".to_owned()))].into(),
+        ..KubernetesMarks::default()
+    });
+    let patch = sent(&change, &tainted).expect("a patch");
+    let expected = json!([
+        {"key": DEGRADED, "effect": "PreferNoSchedule", "value": "new"},
+        {"key": "x", "effect": "NoSchedule"},
+    ]);
+    assert_eq!(patch["spec"]["taints"], expected);
+    assert_eq!(patch["metadata"]["labels"], json!({"fabricgate.io/verdict": "degraded"}));
+    assert!(patch["metadata"].get("annotations").is_none());
+}
+
+#[test]
+fn nothing_of_others_and_no_eviction_is_ever_asked_for() {
+    let label = |key: &str, value: &str| KubernetesMarks {
+        labels: [(key.to_owned(), Some(value.to_owned()))].into(),
+        ..KubernetesMarks::default()
+    };
+    let annotation = |key: &str| KubernetesMarks {
+        annotations: [(key.to_owned(), None)].into(),
+        ..KubernetesMarks::default()
+    };
+    let taint = |key: &str, effect: &str, value: &str| KubernetesMarks {
+        taints: vec![TaintEdit {
+            key: key.to_owned(),
+            effect: effect.to_owned(),
+            value: Some(value.to_owned()),
+        }],
+        ..KubernetesMarks::default()
+    };
+    assert!(Edits::of(&marks(label("fabricgate.io/verdict", "pass"))).is_ok());
+    for bad in [
+        label("nvidia.com/gpu.clique", "x"),
+        label("fabricgate.io/", "x"),
+        label("fabricgate.io.evil/x", "x"),
+        label("xfabricgate.io/x", "x"),
+        label("fabricgate.io/a/b", "x"),
+        label("fabricgate.io/verdict", "not valid!"),
+        annotation("dgxc.nvidia.com/x"),
+        annotation(REASON),
+        taint("nvidia.com/gpu", "NoSchedule", ""),
+        taint("fabricgate.io/degraded", "NoSchedule", "x"),
+        taint("fabricgate.io/degraded", "NoExecute", "x"),
+        taint("fabricgate.io/degraded", "PreferNoSchedule", "a b"),
+    ] {
+        assert!(Edits::of(&marks(bad.clone())).is_err(), "{bad:?}");
+    }
+    let of_slurm = Change { extra: Some("{}".to_owned()), ..Change::default() };
+    assert!(Edits::of(&of_slurm).is_err());
+}
+
+#[test]
+fn the_last_look_refuses_a_patch_that_touches_what_is_not_ours() {
+    let before = node()["spec"]["taints"].as_array().expect("a list").clone();
+    let patch = |change: &dyn Fn(&mut Value)| {
+        let mut patch = sent(&drain(OURS), &node()).expect("a patch");
+        change(&mut patch);
+        guard(&patch, &before, None)
+    };
+    assert_eq!(patch(&|_| {}), Ok(()));
+    let all: [&dyn Fn(&mut Value); 11] = [
+        &|it| it["spec"]["unschedulable"] = json!(true),
+        &|it| it["status"] = json!({}),
+        &|it| it["metadata"]["finalizers"] = json!([]),
+        &|it| it["metadata"]["labels"] = json!({"nvidia.com/gpu.present": "true"}),
+        &|it| it["metadata"]["annotations"]["c"] = Value::Null,
+        &|it| it["metadata"]["uid"] = Value::Null,
+        &|it| drop(it["metadata"].as_object_mut().expect("a map").remove("resourceVersion")),
+        &|it| drop(it["spec"]["taints"].as_array_mut().expect("a list").remove(0)),
+        &|it| it["spec"]["taints"].as_array_mut().expect("a list").swap(0, 1),
+        &|it| drop(it["spec"]["taints"][0].as_object_mut().expect("a map").remove("newField")),
+        &|it| it["spec"]["taints"][2]["effect"] = json!("NoExecute"),
+    ];
+    for (at, change) in all.iter().enumerate() {
+        assert!(patch(change).is_err(), "{at}");
+    }
+}
+
+#[test]
+fn a_condition_keeps_its_moment_until_its_status_changes() {
+    let told = |status: &str, message: &str| {
+        let condition = Condition {
+            status: status.to_owned(),
+            reason: "Measured".to_owned(),
+            message: message.to_owned(),
+        };
+        let told = KubernetesMarks { condition: Some(condition), ..KubernetesMarks::default() };
+        Edits::of(&marks(told)).expect("good")
+    };
+    let (then, now) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
+    let mut object = node();
+    let first = told("True", "a").status_patch(&object, then).expect("a patch");
+    let written = &first["status"]["conditions"][0];
+    assert_eq!(written["lastTransitionTime"], then);
+    assert_eq!(first["metadata"]["uid"], "u1");
+    object["status"]["conditions"].as_array_mut().expect("a list").push(written.clone());
+    assert_eq!(told("True", "a").status_patch(&object, now), None);
+    let moment = |patch: Option<Value>| {
+        let written = &patch.expect("a patch")["status"]["conditions"][0];
+        (written["lastTransitionTime"].clone(), written["lastHeartbeatTime"].clone())
+    };
+    assert_eq!(moment(told("True", "b").status_patch(&object, now)), (json!(then), json!(now)));
+    assert_eq!(moment(told("False", "b").status_patch(&object, now)), (json!(now), json!(now)));
+}
+
+#[test]
+fn a_condition_is_said_of_the_very_version_that_was_read_so_that_a_late_one_is_refused() {
+    let condition = Condition {
+        status: "False".to_owned(),
+        reason: "NvlinkLow".to_owned(),
+        message: "degraded".to_owned(),
+    };
+    let change = marks(KubernetesMarks { condition: Some(condition), ..Default::default() });
+    let edits = Edits::of(&change).expect("good");
+    let patch = edits.status_patch(&node(), "2026-11-23T20:18:20Z").expect("a patch");
+    assert_eq!(patch["metadata"], json!({"uid": "u1", "resourceVersion": "7"}));
+}
+
+#[test]
+fn any_class_becomes_the_value_of_a_taint() {
+    let long = "x".repeat(80);
+    for reason in [OURS, "fabricgate:-:r1 e1", "psu", &format!("fabricgate:{long}:r1 e1")] {
+        let patch = sent(&drain(reason), &node()).expect("a patch");
+        let value = patch["spec"]["taints"][2]["value"].as_str().expect("a value");
+        assert!(!value.is_empty() && is_value(value), "{reason}: {value}");
+    }
+}
+
+fn of_device(way: DeviceWay, state: StateChange) -> Change {
+    let mark = DeviceMark { way, index: 1, uuid: "GPU-1a".to_owned() };
+    let kubernetes = Some(KubernetesMarks { device: Some(mark), ..KubernetesMarks::default() });
+    Change { state: Some(state), kubernetes, ..Change::default() }
+}
+
+#[test]
+fn one_gpu_is_words_on_its_node_and_no_taint_that_keeps_pods_away() {
+    let out = of_device(DeviceWay::TaintRule, StateChange::Drain { reason: OURS.to_owned() });
+    let patch = sent(&out, &node()).expect("a patch");
+    let words = json!({REASON: OURS, DEVICE: "taint-rule:1:GPU-1a"});
+    assert_eq!((&patch["metadata"]["annotations"], &patch["spec"]), (&words, &Value::Null));
+    // Where it cannot go, the node says nothing of a drain.
+    let edits = Edits::of(&out).expect("good").without_device("no such rules");
+    assert_eq!(edits.patch(&node()), Ok(None));
+}
+
+#[test]
+fn of_hami_s_list_one_entry_is_written_and_others_stay() {
+    let out = of_device(DeviceWay::Hami, StateChange::Drain { reason: OURS.to_owned() });
+    let back = of_device(DeviceWay::Hami, StateChange::Resume);
+    let with = |list: &str| {
+        let mut node = node();
+        node["metadata"]["annotations"][DEVICE_CORDON] = json!(list);
+        node
+    };
+    let list = |change: &Change, node: &Value| {
+        sent(change, node).expect("a patch")["metadata"]["annotations"].get(DEVICE_CORDON).cloned()
+    };
+    assert_eq!(list(&out, &node()), Some(json!("GPU-1a")));
+    assert_eq!(list(&out, &with("GPU-x, GPU-y")), Some(json!("GPU-x, GPU-y,GPU-1a")));
+    assert_eq!(list(&out, &with("GPU-1a")), None, "somebody put it there already");
+    let drained = |text: &str| {
+        let mut node = with(text);
+        node["metadata"]["annotations"][REASON] = json!(OURS);
+        node
+    };
+    assert_eq!(list(&back, &drained("GPU-x, GPU-1a,GPU-y")), Some(json!("GPU-x,GPU-y")));
+    assert_eq!(list(&back, &drained("GPU-1a")), Some(Value::Null));
+    assert_eq!(list(&back, &drained("GPU-x")), None);
+}
+
+#[test]
+fn the_one_key_of_somebody_else_is_guarded_by_the_gpu_that_is_meant() {
+    let patch = |key: &str, value: Value| json!({"metadata": {"uid": "u", "resourceVersion": "1", "annotations": {key: value}}});
+    let written = patch(DEVICE_CORDON, json!("GPU-x,GPU-1a"));
+    let device = Some(("GPU-1a", Some("GPU-x")));
+    assert_eq!(guard(&written, &[], device), Ok(()));
+    assert!(guard(&written, &[], None).is_err(), "only where a GPU is meant");
+    assert!(guard(&written, &[], Some(("GPU-1a", Some("GPU-y")))).is_err(), "another's is lost");
+    assert!(guard(&written, &[], Some(("GPU-2a", None))).is_err(), "another GPU");
+    assert!(guard(&patch(DEVICE_CORDON, Value::Null), &[], device).is_err(), "all is lost");
+    assert!(guard(&patch(DEVICE_CORDON, json!(["GPU-x"])), &[], device).is_err(), "no text");
+    assert!(guard(&patch("hami.io/other", json!("GPU-x")), &[], device).is_err(), "another key");
+    let label = json!({"metadata": {"uid": "u", "resourceVersion": "1",
+        "labels": {DEVICE_CORDON: "GPU-x,GPU-1a"}}});
+    assert!(guard(&label, &[], device).is_err(), "a label is none");
+}

@@ -1,0 +1,369 @@
+//! Weather that a real server cannot be brought to show, and what is said before
+//! anything is sent. What a real one does is tested in the laboratory.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::Value;
+use serde_json::json;
+use wiremock::Mock;
+use wiremock::MockServer;
+use wiremock::Request;
+use wiremock::ResponseTemplate;
+use wiremock::matchers::any;
+use wiremock::matchers::header;
+use wiremock::matchers::method;
+use wiremock::matchers::path;
+use wiremock::matchers::query_param;
+use wiremock::matchers::query_param_is_missing;
+
+use super::*;
+use model::change::StateChange;
+use model::kubernetes_node::KubernetesMarks;
+
+fn drain() -> Change {
+    let reason = "fabricgate:nvlink-low:r1 e1".to_owned();
+    Change { state: Some(StateChange::Drain { reason }), ..Change::default() }
+}
+
+fn node(name: &str, version: usize) -> Value {
+    json!({
+        "metadata": {"name": name, "uid": format!("u-{name}"),
+            "resourceVersion": version.to_string()},
+        "spec": {},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    })
+}
+
+/// The node after a patch, as a server that changes nothing of it stores it.
+fn stored(request: &Request, version: usize) -> Value {
+    let patch: Value = serde_json::from_slice(&request.body).expect("JSON");
+    let mut node = node("n1", version);
+    for part in ["labels", "annotations"] {
+        node["metadata"][part] = patch["metadata"][part].clone();
+    }
+    node["spec"]["taints"] = patch["spec"]["taints"].clone();
+    node
+}
+
+fn list(items: &[Value], next: &str) -> ResponseTemplate {
+    ResponseTemplate::new(200)
+        .set_body_json(json!({"metadata": {"continue": next}, "items": items}))
+}
+
+/// A kubeconfig for this server, with these lines as the user's.
+fn kubeconfig(folder: &Path, address: &str, user: &str) -> Server {
+    let file = folder.join("kubeconfig");
+    let text = format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+         clusters:\n- name: c\n  cluster: {{server: \"{address}\"}}\n\
+         contexts:\n- name: c\n  context: {{cluster: c, user: u}}\n\
+         users:\n- name: u\n  user: {user}\n"
+    );
+    std::fs::write(&file, text).expect("written");
+    Server { kubeconfig: Some(file), context: None, limit: Duration::from_secs(20) }
+}
+
+/// A server, and a gate that asks it and waits so long.
+async fn gate(limit: Duration) -> (MockServer, Kubernetes, tempfile::TempDir) {
+    let server = MockServer::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let way = kubeconfig(folder.path(), &server.uri(), "{token: t}");
+    (server, Kubernetes::new(Server { limit, ..way }), folder)
+}
+
+async fn asked(server: &MockServer, verb: &str) -> usize {
+    let requests = server.received_requests().await.expect("recorded");
+    requests.iter().filter(|it| it.method.as_str() == verb).count()
+}
+
+const PATIENT: Duration = Duration::from_secs(20);
+const IMPATIENT: Duration = Duration::from_millis(500);
+
+#[tokio::test]
+async fn a_server_that_is_too_busy_is_asked_again_when_it_says() {
+    let (server, gate, _folder) = gate(PATIENT).await;
+    Mock::given(method("GET"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(node("n1", 7)))
+        .mount(&server)
+        .await;
+    let times = Arc::new(AtomicUsize::new(0));
+    let seen = times.clone();
+    Mock::given(method("PATCH"))
+        .respond_with(move |request: &Request| match seen.fetch_add(1, Ordering::Relaxed) {
+            0 => ResponseTemplate::new(429).insert_header("Retry-After", "1"),
+            1 => ResponseTemplate::new(409),
+            2 => ResponseTemplate::new(503),
+            _ => ResponseTemplate::new(200).set_body_json(stored(request, 8)),
+        })
+        .mount(&server)
+        .await;
+    gate.change(&["n1".into()], &drain()).await.expect("written");
+    assert_eq!(times.load(Ordering::Relaxed), 4);
+    assert_eq!(asked(&server, "GET").await, 4, "read anew before each attempt");
+}
+
+#[tokio::test]
+async fn conflicts_that_never_end_are_given_up_within_the_limit() {
+    let (server, gate, _folder) = gate(IMPATIENT).await;
+    Mock::given(method("GET"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(node("n1", 7)))
+        .mount(&server)
+        .await;
+    Mock::given(method("PATCH")).respond_with(ResponseTemplate::new(409)).mount(&server).await;
+    let error = gate.change(&["n1".into()], &drain()).await.expect_err("given up");
+    assert_eq!(error.kind, ProblemKind::Contradictory, "{error}");
+    assert!(error.message.contains("attempt"), "{error}");
+    assert!(1 < asked(&server, "PATCH").await);
+}
+
+#[tokio::test]
+async fn a_write_that_is_not_answered_is_unknown_and_the_rest_is_not_tried() {
+    let (server, gate, _folder) = gate(IMPATIENT).await;
+    for at in 0..40 {
+        let name = format!("n{at}");
+        Mock::given(method("GET"))
+            .and(path(format!("/api/v1/nodes/{name}")))
+            .respond_with(ResponseTemplate::new(200).set_body_json(node(&name, 7)))
+            .mount(&server)
+            .await;
+    }
+    let late = ResponseTemplate::new(200).set_delay(Duration::from_secs(60));
+    Mock::given(method("PATCH")).respond_with(late).mount(&server).await;
+    let names: Vec<NodeName> = (0..40).map(|at| NodeName::from(format!("n{at}"))).collect();
+    let error = gate.change(&names, &drain()).await.expect_err("no answer");
+    assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+    assert!(error.message.contains("40 of 40 nodes"), "{error}");
+    assert!(asked(&server, "PATCH").await <= 16, "those that had begun");
+}
+
+#[tokio::test]
+async fn a_condition_that_meets_a_newer_version_is_said_again_of_the_node_as_it_is() {
+    let (server, gate, _folder) = gate(PATIENT).await;
+    // Somebody writes the node between its marks and its condition.
+    let patched = Arc::new(AtomicUsize::new(0));
+    let seen = patched.clone();
+    Mock::given(method("GET"))
+        .respond_with(move |_: &Request| {
+            let version = if seen.load(Ordering::Relaxed) == 0 { 7 } else { 9 };
+            ResponseTemplate::new(200).set_body_json(node("n1", version))
+        })
+        .mount(&server)
+        .await;
+    Mock::given(method("PATCH"))
+        .and(path("/api/v1/nodes/n1/status"))
+        .respond_with(|request: &Request| {
+            let patch: Value = serde_json::from_slice(&request.body).expect("JSON");
+            match patch["metadata"]["resourceVersion"].as_str() {
+                Some("9") => ResponseTemplate::new(200).set_body_json(node("n1", 10)),
+                Some(_) => ResponseTemplate::new(409),
+                // Written whatever was said since: that is how a late one harms.
+                None => ResponseTemplate::new(200).set_body_json(node("n1", 10)),
+            }
+        })
+        .mount(&server)
+        .await;
+    Mock::given(method("PATCH"))
+        .respond_with(move |request: &Request| {
+            patched.fetch_add(1, Ordering::Relaxed);
+            ResponseTemplate::new(200).set_body_json(stored(request, 8))
+        })
+        .mount(&server)
+        .await;
+    let condition = model::kubernetes_node::Condition {
+        status: "False".to_owned(),
+        reason: "NvlinkLow".to_owned(),
+        message: "degraded".to_owned(),
+    };
+    let marks = KubernetesMarks { condition: Some(condition), ..KubernetesMarks::default() };
+    let change = Change { kubernetes: Some(marks), ..drain() };
+    gate.change(&["n1".into()], &change).await.expect("written");
+    let requests = server.received_requests().await.expect("recorded");
+    let status = requests.iter().filter(|it| it.url.path().ends_with("/status"));
+    assert_eq!(status.count(), 2, "refused once, then of the version that is there");
+}
+
+#[tokio::test]
+async fn a_drain_that_the_cluster_stores_otherwise_is_taken_back_at_once() {
+    type Altered = fn(&mut Value);
+    let ways: [(&str, Altered); 4] = [
+        ("fabricgate.io/reason", |it| {
+            it["metadata"]["annotations"]["fabricgate.io/reason"] = json!("site: ask us");
+        }),
+        ("fabricgate.io/reason", |it| {
+            let words = it["metadata"]["annotations"].as_object_mut().expect("a map");
+            words.remove("fabricgate.io/reason");
+        }),
+        ("taint", |it| it["spec"]["taints"] = json!([])),
+        ("taint", |it| it["spec"]["taints"][0]["effect"] = json!("NoExecute")),
+    ];
+    for (what, alter) in ways {
+        let (server, gate, _folder) = gate(PATIENT).await;
+        Mock::given(method("GET"))
+            .respond_with(ResponseTemplate::new(200).set_body_json(node("n1", 7)))
+            .mount(&server)
+            .await;
+        Mock::given(method("PATCH"))
+            .respond_with(move |request: &Request| {
+                let mut node = stored(request, 8);
+                alter(&mut node);
+                ResponseTemplate::new(200).set_body_json(node)
+            })
+            .mount(&server)
+            .await;
+        let error = gate.change(&["n1".into()], &drain()).await.expect_err("not as sent");
+        assert_eq!(error.kind, ProblemKind::Contradictory, "{error}");
+        assert!(error.message.contains(what) && error.message.contains("taken back"), "{error}");
+        let requests = server.received_requests().await.expect("recorded");
+        let patches: Vec<Value> = requests
+            .iter()
+            .filter(|it| it.method.as_str() == "PATCH")
+            .map(|it| serde_json::from_slice(&it.body).expect("JSON"))
+            .collect();
+        let [_, back] = patches.as_slice() else { panic!("{patches:?}") };
+        let meta = &back["metadata"];
+        assert_eq!(meta["resourceVersion"], "8", "of what was stored, and nothing newer");
+        assert_eq!(meta["annotations"], json!({"fabricgate.io/reason": null}));
+        let taints = &back["spec"]["taints"];
+        assert!(taints.is_null() || *taints == json!([]), "{what}: {taints}");
+    }
+}
+
+#[tokio::test]
+async fn lists_are_read_page_by_page_and_pods_that_are_forbidden_are_told() {
+    let (server, gate, _folder) = gate(PATIENT).await;
+    let nodes = || Mock::given(method("GET")).and(path("/api/v1/nodes"));
+    nodes()
+        .and(query_param_is_missing("continue"))
+        .and(query_param("limit", "500"))
+        .respond_with(list(&[node("n1", 1), json!({"metadata": 7})], "next"))
+        .mount(&server)
+        .await;
+    nodes()
+        .and(query_param("continue", "next"))
+        .respond_with(list(&[node("n2", 2)], ""))
+        .mount(&server)
+        .await;
+    Mock::given(path("/api/v1/pods")).respond_with(ResponseTemplate::new(403)).mount(&server).await;
+    let live = gate.read(&[]).await.expect("nodes");
+    assert_eq!(live.nodes.len(), 2);
+    assert!(live.nodes.values().all(|node| node.state == ["PODS_UNREAD"]), "{live:?}");
+    assert_eq!(live.troubles.len(), 2, "{:?}", live.troubles);
+    assert!(live.troubles[0].contains("pods were not read"), "{:?}", live.troubles);
+}
+
+#[tokio::test]
+async fn pods_that_do_not_come_are_an_error_and_not_an_idle_node() {
+    let (server, gate, _folder) = gate(IMPATIENT).await;
+    Mock::given(path("/api/v1/pods")).respond_with(ResponseTemplate::new(500)).mount(&server).await;
+    Mock::given(any()).respond_with(list(&[node("n1", 1)], "")).mount(&server).await;
+    let error = gate.read(&[]).await.expect_err("no pods");
+    assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+}
+
+/// The kubelet replaces a projected token before it expires.
+#[tokio::test]
+async fn a_token_that_was_rotated_is_read_anew_by_a_gate_that_goes_on() {
+    let server = MockServer::start().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("token");
+    let user = format!("{{tokenFile: {}}}", file.display());
+    std::fs::write(&file, "first").expect("written");
+    let gate = Kubernetes::new(kubeconfig(folder.path(), &server.uri(), &user));
+    for token in ["first", "second", "third"] {
+        // From now on only this one counts.
+        server.reset().await;
+        let bearer = header("authorization", format!("Bearer {token}"));
+        Mock::given(bearer).respond_with(list(&[node("n1", 1)], "")).mount(&server).await;
+        let unknown = ResponseTemplate::new(401);
+        Mock::given(any()).respond_with(unknown).with_priority(9).mount(&server).await;
+        if token != "first" {
+            let refused = gate.read(&[]).await.expect_err("the old one counts no more");
+            assert_eq!(refused.kind, ProblemKind::Denied, "{refused}");
+        }
+        std::fs::write(&file, token).expect("written");
+        let live = gate.read(&[]).await.unwrap_or_else(|error| panic!("{token}: {error}"));
+        assert_eq!(live.nodes.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_program_for_tokens_that_hangs_holds_nobody_up() {
+    let (server, _, folder) = gate(PATIENT).await;
+    let plugin = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: sleep, \
+                  args: [\"20\"], interactiveMode: Never}}";
+    let way = kubeconfig(folder.path(), &server.uri(), plugin);
+    let gate = Kubernetes::new(Server { limit: IMPATIENT, ..way });
+    let begun = tokio::time::Instant::now();
+    for _ in 0..2 {
+        let error = gate.read(&["n1".into()]).await.expect_err("nothing came");
+        assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+        assert!(error.message.contains("program it names for tokens"), "{error}");
+    }
+    let error = gate.change(&["n1".into()], &drain()).await.expect_err("nothing came");
+    assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(20), "nobody waited for the program to end");
+    assert_eq!(asked(&server, "GET").await, 0);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_where_a_change_cannot_be_meant() {
+    let (server, gate, _folder) = gate(PATIENT).await;
+    let two_lines = Change {
+        state: Some(StateChange::Drain { reason: "a\nb".to_owned() }),
+        ..Change::default()
+    };
+    let foreign = KubernetesMarks {
+        labels: [("nvidia.com/gpu.clique".to_owned(), None)].into(),
+        ..KubernetesMarks::default()
+    };
+    let foreign = Change { kubernetes: Some(foreign), ..Change::default() };
+    let of_slurm = Change { extra: Some("{}".to_owned()), ..Change::default() };
+    for change in [two_lines, foreign, of_slurm] {
+        let error = gate.change(&["n1".into()], &change).await.expect_err("refused");
+        assert!(error.message.starts_with("nothing was sent"), "{error}");
+    }
+    for name in ["../pods", "N1", "a/b", "", "n1?x"] {
+        let error = gate.change(&[name.into()], &drain()).await.expect_err("refused");
+        assert!(error.message.starts_with("nothing was sent"), "{name}: {error}");
+    }
+    gate.change(&["n1".into()], &Change::default()).await.expect("nothing to do");
+    gate.change(&[], &drain()).await.expect("nobody");
+    assert_eq!(server.received_requests().await.expect("recorded").len(), 0);
+}
+
+#[test]
+fn a_change_is_told_in_words_that_a_person_can_type() {
+    let server = Server {
+        kubeconfig: None,
+        context: Some("gate".to_owned()),
+        limit: Duration::from_secs(1),
+    };
+    let gate = Kubernetes::new(server);
+    let line = |change: &Change| -> Vec<String> {
+        let words = gate.words(&["n1".into(), "n2".into()], change);
+        words.iter().map(|words| words.join(" ")).collect()
+    };
+    assert_eq!(
+        line(&drain()),
+        [
+            "kubectl --context gate annotate --overwrite node n1 n2 \
+             fabricgate.io/reason=fabricgate:nvlink-low:r1 e1",
+            "kubectl --context gate taint --overwrite node n1 n2 \
+             fabricgate.io/degraded=nvlink-low:NoSchedule",
+        ]
+    );
+    // A taint without our annotation would not be ours: it goes first.
+    let resume = Change { state: Some(StateChange::Resume), ..Change::default() };
+    assert_eq!(
+        line(&resume),
+        [
+            "kubectl --context gate taint --overwrite node n1 n2 fabricgate.io/degraded:NoSchedule-",
+            "kubectl --context gate annotate --overwrite node n1 n2 fabricgate.io/reason-",
+        ]
+    );
+    assert!(gate.words(&[], &resume).is_empty());
+}

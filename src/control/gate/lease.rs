@@ -1,0 +1,292 @@
+//! One instance at work, by a Lease of the cluster: taken, kept, given back, and
+//! its term as the fence of whatever is written under it.
+//!
+//! Clocks of other machines are never compared with ours: a Lease has expired
+//! when its `renewTime` did not change for its duration by our own clock. A
+//! holder that was paused does not know that it lost it, so what it starts asks
+//! again before it writes.
+
+pub mod keeper;
+
+use std::fmt;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::Api;
+use kube::api::ObjectMeta;
+use kube::api::PostParams;
+use tokio::time::timeout;
+
+use super::kubernetes::Fence;
+use super::scheduler::Answer;
+use super::scheduler::SchedulerError;
+use super::stamp;
+use model::said::ProblemKind;
+use model::text::clean;
+use crate::sources::kubernetes::Kubernetes as Server;
+use crate::sources::kubernetes::access;
+use crate::sources::kubernetes::access::Reading;
+
+/// The variable that tells a child under which term it was started.
+pub const TERM: &str = "FABRICGATE_TERM";
+
+/// How long a Lease counts that does not say: the usual duration of controllers.
+const USUAL_S: f64 = 15.0;
+
+/// One term of one holder: nobody else ever has the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// The namespace of the Lease.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Who holds it.
+    pub holder: String,
+    /// How often it was taken: the fencing number.
+    pub transitions: i32,
+}
+
+impl Term {
+    /// `namespace/name/holder/transitions`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let parts: Vec<&str> = text.split('/').collect();
+        let wrong =
+            || format!("{:?} is no term, expected namespace/name/holder/transitions", clean(text));
+        let [namespace, name, holder, transitions] = parts[..] else { return Err(wrong()) };
+        if [namespace, name, holder].iter().any(|part| part.is_empty()) {
+            return Err(wrong());
+        }
+        let transitions = transitions.parse().map_err(|_| wrong())?;
+        let owned = |part: &str| part.to_owned();
+        Ok(Self {
+            namespace: owned(namespace),
+            name: owned(name),
+            holder: owned(holder),
+            transitions,
+        })
+    }
+
+    /// The term of whoever started us; `None` where nobody says. One that cannot
+    /// be read is an error: writing without a fence was not meant.
+    pub fn of_env() -> Result<Option<Self>, String> {
+        match std::env::var(TERM) {
+            Ok(text) if text.is_empty() => Ok(None),
+            Ok(text) => Self::parse(&text).map(Some).map_err(|why| format!("{TERM}: {why}")),
+            Err(std::env::VarError::NotPresent) => Ok(None),
+            Err(std::env::VarError::NotUnicode(_)) => Err(format!("{TERM}: not UTF-8 text")),
+        }
+    }
+}
+
+impl fmt::Display for Term {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { namespace, name, holder, transitions } = self;
+        write!(f, "{namespace}/{name}/{holder}/{transitions}")
+    }
+}
+
+/// What was seen of a Lease that somebody holds, and when by our own clock.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Seen {
+    renewed: Option<MicroTime>,
+    holder: String,
+    transitions: i32,
+    since_s: f64,
+}
+
+impl Seen {
+    /// Takes a look at a Lease: the moment counts on where nothing changed.
+    pub(super) fn look(before: Option<Self>, spec: &LeaseSpec, now_s: f64) -> Self {
+        let renewed = spec.renew_time.clone();
+        let holder = spec.holder_identity.clone().unwrap_or_default();
+        let transitions = spec.lease_transitions.unwrap_or(0);
+        match before {
+            Some(seen)
+                if (&seen.renewed, &seen.holder, seen.transitions)
+                    == (&renewed, &holder, transitions) =>
+            {
+                seen
+            }
+            _ => Self { renewed, holder, transitions, since_s: now_s },
+        }
+    }
+
+    /// Whether its duration has passed without a sign of its holder. A Lease
+    /// that says nothing of its duration gets ours.
+    pub(super) fn has_expired(&self, spec: &LeaseSpec, usual_s: f64, now_s: f64) -> bool {
+        let duration = spec.lease_duration_seconds.map_or(usual_s, f64::from);
+        self.holder.is_empty() || duration <= now_s - self.since_s
+    }
+}
+
+/// Whether a term still is the one in force, for whoever writes under it.
+pub struct TermFence {
+    server: Server,
+    term: Result<Term, String>,
+    /// Made where it is first asked: a client belongs to a runtime. Made anew where the
+    /// server refuses it: the token that it read may have run out.
+    api: Mutex<Option<Api<Lease>>>,
+    seen: Mutex<Option<Seen>>,
+}
+
+impl fmt::Debug for TermFence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TermFence").field("term", &self.term).finish_non_exhaustive()
+    }
+}
+
+impl TermFence {
+    /// The fence of this term, asked for at this server. One that cannot be read
+    /// lets nobody pass.
+    pub fn new(server: Server, term: Result<Term, String>) -> Self {
+        Self { server, term, api: Mutex::new(None), seen: Mutex::new(None) }
+    }
+
+    /// Reads the Lease; an error where nothing may be written any more, or where
+    /// nobody can tell whether it may.
+    async fn look(&self) -> Result<(), SchedulerError> {
+        let Term { namespace, name, holder, transitions } = self
+            .term
+            .as_ref()
+            .map_err(|why| SchedulerError::new(ProblemKind::Malformed, why.clone()))?;
+        let of = format!("the Lease {namespace}/{name}");
+        let unknown = |kind: ProblemKind, why: String| {
+            SchedulerError::new(kind, format!("{of} cannot be read: {why}"))
+        };
+        let lost = |why: String| {
+            let message = format!("{of} {why}; another instance is at work");
+            SchedulerError::new(ProblemKind::Contradictory, message)
+        };
+        let lease = match self.read(namespace, name, &unknown).await {
+            Err(SchedulerError { kind: ProblemKind::Denied, .. }) if self.forget() => {
+                self.read(namespace, name, &unknown).await?
+            }
+            read => read?,
+        };
+        let spec = lease.spec.unwrap_or_default();
+        let now = stamp::stamp().uptime_s;
+        let seen = {
+            let mut slot = held(&self.seen);
+            let seen = Seen::look(slot.take(), &spec, now);
+            *slot = Some(seen.clone());
+            seen
+        };
+        if seen.holder != *holder {
+            let by = if seen.holder.is_empty() { "nobody".to_owned() } else { clean(&seen.holder) };
+            return Err(lost(format!("is held by {by}, and no more by {holder}")));
+        }
+        if seen.transitions != *transitions {
+            let is = seen.transitions;
+            return Err(lost(format!("is in term {is}, this was started in term {transitions}")));
+        }
+        if seen.has_expired(&spec, USUAL_S, now) {
+            return Err(lost(format!("was not renewed by {holder} for its whole duration")));
+        }
+        Ok(())
+    }
+
+    /// Takes the client away that was made before; whether there was one.
+    fn forget(&self) -> bool {
+        held(&self.api).take().is_some()
+    }
+
+    async fn read(
+        &self,
+        namespace: &str,
+        name: &str,
+        unknown: &impl Fn(ProblemKind, String) -> SchedulerError,
+    ) -> Result<Lease, SchedulerError> {
+        let kept = held(&self.api).clone();
+        let api = match kept {
+            Some(api) => api,
+            None => {
+                let access = access::connect(&self.server, Reading::Bounded).await;
+                let access = access.map_err(|it| unknown(it.kind, it.message))?;
+                Api::namespaced(access.client, namespace)
+            }
+        };
+        let lease = match timeout(self.server.limit, api.get(name)).await {
+            Ok(Ok(lease)) => lease,
+            Ok(Err(error)) => {
+                let (kind, message) = access::refusal(&error);
+                return Err(unknown(kind, message));
+            }
+            Err(_) => {
+                let why = format!("no answer within {:?}", self.server.limit);
+                return Err(unknown(ProblemKind::Unreachable, why));
+            }
+        };
+        *held(&self.api) = Some(api);
+        Ok(lease)
+    }
+}
+
+fn held<T>(slot: &Mutex<T>) -> MutexGuard<'_, T> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Fence for TermFence {
+    fn holds<'a>(&'a self) -> Answer<'a, ()> {
+        Box::pin(self.look())
+    }
+}
+
+/// A Lease as this holder would write it.
+fn lease(name: &str, spec: LeaseSpec) -> Lease {
+    let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+    Lease { metadata, spec: Some(spec) }
+}
+
+/// The present moment as Leases have it.
+fn micro() -> Option<MicroTime> {
+    // A clock that cannot be written is left out: nobody compares it.
+    stamp::stamp().at.parse::<jiff::Timestamp>().ok().map(MicroTime)
+}
+
+/// What writes are sent with.
+fn by_us() -> PostParams {
+    PostParams { field_manager: Some("fabricgate".to_owned()), ..PostParams::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(holder: &str, renewed: i64, transitions: i32) -> LeaseSpec {
+        let at = jiff::Timestamp::from_second(renewed).expect("a moment");
+        LeaseSpec {
+            holder_identity: Some(holder.to_owned()),
+            lease_duration_seconds: Some(15),
+            lease_transitions: Some(transitions),
+            renew_time: Some(MicroTime(at)),
+            ..LeaseSpec::default()
+        }
+    }
+
+    #[test]
+    fn a_term_reads_back_and_what_is_none_is_refused() {
+        let text = "fabricgate/watch/pod-7/12";
+        let term = Term::parse(text).expect("a term");
+        assert_eq!((term.transitions, term.to_string()), (12, text.to_owned()));
+        for wrong in ["", "a/b/c", "a/b/c/d", "a/b//1", "a/b/c/1/2"] {
+            assert!(Term::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn expiry_is_told_by_our_clock_since_the_last_change_whatever_the_lease_says() {
+        // Their clock is years ahead, then behind: neither matters.
+        let first = Seen::look(None, &spec("a", 4_000_000_000, 1), 100.0);
+        let same = Seen::look(Some(first.clone()), &spec("a", 4_000_000_000, 1), 114.0);
+        assert!(!same.has_expired(&spec("a", 4_000_000_000, 1), 15.0, 114.0));
+        assert!(same.has_expired(&spec("a", 4_000_000_000, 1), 15.0, 115.0));
+        let renewed = Seen::look(Some(same), &spec("a", 5, 1), 115.0);
+        assert!(!renewed.has_expired(&spec("a", 5, 1), 15.0, 129.0));
+        let released = Seen::look(Some(renewed), &spec("", 5, 1), 116.0);
+        assert!(released.has_expired(&spec("", 5, 1), 15.0, 116.0));
+    }
+}

@@ -1,0 +1,331 @@
+//! Holding nodes with pods: one on each node to be measured, made before a sweep
+//! and gone after it, also after a crash.
+//!
+//! What will exist is written to the journal before it does, and every object
+//! says on itself which process needs it. No node is changed here, and no pod of
+//! others: the scheduler places ours, and where it cannot, the node is left out.
+
+mod end;
+mod objects;
+mod placing;
+mod stage;
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio::time::sleep;
+
+use super::hold::HoldError;
+use super::hold::Leftovers;
+use super::hold::tidied;
+use super::hold::write_after;
+use super::journal::Journal;
+use super::scheduler::Scheduler;
+use super::stamp;
+use engine::policy::ledger::Ledger;
+use engine::policy::standing;
+use engine::policy::standing::Owner;
+use crate::gate::pace::Pace;
+use crate::launch::check_name;
+use crate::launch::held::Held;
+use crate::launch::kubernetes::Kubernetes;
+use crate::launch::kubernetes::UNSCHEDULABLE;
+use crate::launch::kubernetes::manifest::Origin;
+use crate::launch::slurm::WhenBusy;
+use model::hostlist;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::journal::Event;
+use model::journal::HoldKind;
+use model::live::Live;
+use model::live::LiveNode;
+use model::text::clean as cleaned;
+use placing::Placing;
+
+pub(super) use end::left;
+pub(super) use end::remove;
+pub use objects::Objects;
+
+/// How often nodes are looked at that are waited for.
+const GLANCE: Duration = Duration::from_secs(5);
+
+/// How often waiting is told.
+const TELL: Duration = Duration::from_secs(30);
+
+/// Taints that only repeat what a node's state says.
+const BESIDE_WORDS: &[&str] =
+    &[UNSCHEDULABLE, "node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+
+/// How much longer than they may take to start pods stay without a worker: all
+/// of a run wait for the slowest.
+const IDLE_S: u64 = 300;
+
+/// Who holds nodes, and how.
+#[expect(missing_debug_implementations, reason = "it lends whom to tell")]
+pub struct Holder<'a> {
+    /// How pods are wanted.
+    pub kubernetes: &'a Kubernetes,
+    /// fabricgate, as the image calls it.
+    pub worker: &'a str,
+    /// Where they are made.
+    pub objects: &'a Objects,
+    /// Who is asked about nodes.
+    pub scheduler: &'a dyn Scheduler,
+    /// The gate's state folder.
+    pub folder: &'a Path,
+    /// How long one call may take.
+    pub limit: Duration,
+    /// Whom to tell how far it is.
+    pub say: &'a mut dyn FnMut(&str),
+}
+
+/// What is to be held.
+#[derive(Clone, Debug)]
+pub struct Wish<'a> {
+    /// The run it is for.
+    pub run: &'a str,
+    /// The nodes, domain by domain.
+    pub domains: Vec<Wanted>,
+    /// Nodes that we drained are to be measured too.
+    pub drained: bool,
+    /// How long the sweep may take, in minutes.
+    pub minutes: u64,
+}
+
+/// The nodes of one domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Its name.
+    pub name: DomainName,
+    /// Its nodes.
+    pub nodes: Vec<NodeName>,
+    /// The GPUs that each is said to have.
+    pub gpus_per_node: Option<u32>,
+}
+
+/// What is held. It is filled in step by step, so that whoever ends early knows
+/// what there is to free.
+#[derive(Debug, Default)]
+pub struct Holding {
+    /// The run, once something of it may exist.
+    pub run: Option<String>,
+    /// The nodes, and why others are left out.
+    pub held: Held,
+}
+
+/// Holds nodes: finds out who can be measured, makes their pods, and waits until
+/// they run. What is there already when it fails, [`free`] ends.
+pub async fn hold(
+    holder: &mut Holder<'_>,
+    wish: &Wish<'_>,
+    holding: &mut Holding,
+) -> Result<(), HoldError> {
+    let all: Vec<NodeName> = wish.domains.iter().flat_map(|it| it.nodes.clone()).collect();
+    all.iter().try_for_each(check_name)?;
+    let ledger = tidied(Leftovers {
+        folder: holder.folder,
+        scheduler: holder.scheduler,
+        programs: None,
+        pods: Some(holder.kubernetes),
+        // Pods show what was done to them at once.
+        pace: Pace {
+            limit: holder.limit,
+            settle: Duration::ZERO,
+            kept: Duration::ZERO,
+            in_flight: Duration::ZERO,
+        },
+        say: &mut *holder.say,
+    })
+    .await?;
+    let free = holder.idle(&all, &ledger, wish.drained, holding).await?;
+    let mut domains = wish.domains.clone();
+    for domain in &mut domains {
+        domain.nodes.retain(|node| free.contains(node));
+    }
+    domains.retain(|domain| !domain.nodes.is_empty());
+    if domains.is_empty() {
+        return Ok(());
+    }
+    let deadline_s = holder.kubernetes.deadline_s.unwrap_or(wish.minutes.saturating_mul(60));
+    let (start_s, now) = (holder.kubernetes.start_s, stamp::stamp());
+    let until = i64::try_from(start_s.saturating_add(deadline_s)).unwrap_or(i64::MAX);
+    let host = stamp::host();
+    let origin = Origin {
+        run: wish.run,
+        host: &host,
+        pid: std::process::id(),
+        stamp: &now,
+        until: now.unix.saturating_add(until),
+    };
+    let mut placing = Placing {
+        kubernetes: holder.kubernetes,
+        worker: holder.worker,
+        objects: holder.objects,
+        origin,
+        deadline_s,
+        idle_s: start_s.saturating_add(IDLE_S),
+        say: &mut *holder.say,
+    };
+    placing.check().await?;
+    {
+        let mut journal = Journal::open(holder.folder)?;
+        journal.write(Event::Holding {
+            name: wish.run.to_owned(),
+            kind: HoldKind::Pods,
+            nodes: domains.iter().flat_map(|it| it.nodes.clone()).collect(),
+            drained: Vec::new(),
+            host: host.clone(),
+            pid: std::process::id(),
+        })?;
+    }
+    holding.run = Some(wish.run.to_owned());
+    placing.place(&domains, &mut holding.held).await
+}
+
+/// Frees what is held. What could not be freed is told, and stays in the journal
+/// for the next turn.
+pub async fn free(holder: &mut Holder<'_>, holding: &mut Holding) -> Vec<String> {
+    let Some(name) = holding.run.take() else { return Vec::new() };
+    match remove(holder.objects, &name, stamp::stamp().unix).await {
+        Ok(detail) => match write_after(holder.folder, vec![Event::Freed { name, detail }]).await {
+            Ok(()) => Vec::new(),
+            Err(error) => vec![format!("the gate's journal: {error}")],
+        },
+        Err(why) => vec![format!("pods of run {name} may still be there: {why}")],
+    }
+}
+
+/// How the nodes that are wanted stand.
+#[derive(Debug, Default)]
+struct Sorted {
+    idle: BTreeSet<NodeName>,
+    /// Pods of others use them, which passes.
+    busy: BTreeMap<NodeName, String>,
+    /// Everything else.
+    unfit: BTreeMap<NodeName, String>,
+}
+
+impl Holder<'_> {
+    /// Who is idle, now or within the time that busy nodes are waited for; why
+    /// others are not is filled in.
+    async fn idle(
+        &mut self,
+        all: &[NodeName],
+        ledger: &Ledger,
+        drained: bool,
+        holding: &mut Holding,
+    ) -> Result<BTreeSet<NodeName>, HoldError> {
+        let start = Instant::now();
+        let mut told: Option<Instant> = None;
+        let waits = match self.kubernetes.busy {
+            WhenBusy::Skip => Duration::ZERO,
+            _ => Duration::from_secs(self.kubernetes.wait_s),
+        };
+        loop {
+            let live = self
+                .scheduler
+                .read(all)
+                .await
+                .map_err(|error| HoldError::Scheduler { name: self.scheduler.name(), error })?;
+            let mut sorted = self.sorted(all, &live, ledger, drained);
+            if sorted.busy.is_empty() || waits <= start.elapsed() {
+                holding.held.skipped.append(&mut sorted.unfit);
+                holding.held.skipped.append(&mut sorted.busy);
+                return Ok(sorted.idle);
+            }
+            if told.is_none_or(|told| TELL <= told.elapsed()) {
+                told = Some(Instant::now());
+                let waited = start.elapsed().as_secs();
+                for (why, nodes) in by_reason(&sorted.busy) {
+                    let limit = waits.as_secs();
+                    (self.say)(&format!("waiting for {nodes} since {waited} of {limit} s: {why}"));
+                }
+            }
+            sleep(GLANCE.min(waits / 10)).await;
+        }
+    }
+
+    /// Who is idle, busy, or unfit.
+    fn sorted(&self, all: &[NodeName], live: &Live, ledger: &Ledger, drained: bool) -> Sorted {
+        let mut sorted = Sorted::default();
+        for name in all {
+            let Some(node) = live.nodes.get(name) else {
+                sorted.unfit.insert(name.clone(), "the cluster does not know it".to_owned());
+                continue;
+            };
+            if let Some(why) = self.repelled(node) {
+                sorted.unfit.insert(name.clone(), why);
+                continue;
+            }
+            let node = &self.as_for_pods(node, ledger, drained);
+            match standing::may_not_measure(node) {
+                None => {
+                    sorted.idle.insert(name.clone());
+                }
+                Some(why) if is_in_use(node) => {
+                    sorted.busy.insert(name.clone(), why);
+                }
+                Some(why) => {
+                    sorted.unfit.insert(name.clone(), why);
+                }
+            }
+        }
+        sorted
+    }
+
+    /// The taint that would keep our pod away, where there is one that its state
+    /// does not tell.
+    fn repelled(&self, node: &LiveNode) -> Option<String> {
+        // Those are told by words of their own: cordoned, not ready.
+        let told_otherwise = |key: &str| BESIDE_WORDS.contains(&key);
+        let taints = &node.kubernetes.as_ref()?.taints;
+        let others: Vec<_> =
+            taints.iter().filter(|taint| !told_otherwise(&taint.key)).cloned().collect();
+        let taint = self.kubernetes.repelled_by(&others)?;
+        Some(format!(
+            "taint {}={}:{} keeps pods away; tolerations of [launcher.kubernetes] may let ours in",
+            cleaned(&taint.key),
+            cleaned(&taint.value),
+            cleaned(&taint.effect)
+        ))
+    }
+
+    /// The node as it is for pods that tolerate what ours do: our own taints are
+    /// no obstacle, and are not lifted for that.
+    fn as_for_pods(&self, node: &LiveNode, ledger: &Ledger, drained: bool) -> LiveNode {
+        let ours = drained && matches!(standing::owner(node, ledger), Owner::Us(_));
+        let mut node = node.clone();
+        if ours && standing::was_added_to(&node).is_none() {
+            node.state.retain(|word| word != "DRAIN");
+            node.reason = None;
+        }
+        // A node that is known to have no taint that repels us is not tainted for us.
+        if node.kubernetes.is_some() {
+            node.state.retain(|word| word != "TAINTED");
+        }
+        node.state.retain(|word| word != "UNVERIFIED");
+        let cordon = self.kubernetes.tolerated();
+        if cordon.iter().any(|it| it.key.as_deref() == Some(UNSCHEDULABLE)) {
+            node.state.retain(|word| word != "CORDONED");
+        }
+        node
+    }
+}
+
+/// Whether pods use it, and nothing else is wrong with it.
+fn is_in_use(node: &LiveNode) -> bool {
+    const PASSING: &[&str] = &["ALLOCATED", "MIXED", "COMPLETING", "IDLE"];
+    node.state.iter().all(|word| PASSING.contains(&word.as_str()))
+}
+
+/// Nodes with the same reason together.
+fn by_reason(reasons: &BTreeMap<NodeName, String>) -> BTreeMap<&str, String> {
+    let mut nodes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (node, why) in reasons {
+        nodes.entry(why).or_default().push(node.as_str());
+    }
+    nodes.into_iter().map(|(why, nodes)| (why, hostlist::fold(nodes))).collect()
+}

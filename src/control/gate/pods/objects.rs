@@ -1,0 +1,279 @@
+//! The calls that make, list and delete objects of ours. Each is bounded in time.
+//!
+//! One that fails may have done its work all the same; whoever needs to know
+//! looks for what it should have made. Nothing is deleted but the very object
+//! that was listed (its uid is a precondition).
+
+use std::time::Duration;
+
+use axum::http;
+use kube::Client;
+use kube::api::DeleteParams;
+use kube::api::GetParams;
+use kube::api::ListParams;
+use kube::api::PostParams;
+use kube::api::Preconditions;
+use kube::core::Request;
+use kube::core::request::Error as RequestError;
+use serde_json::Value;
+use tokio::time::sleep;
+use tokio::time::timeout;
+
+use crate::launch::kubernetes::Kubernetes;
+use model::id::NodeName;
+use model::text::clean;
+use crate::sources::kubernetes::Kubernetes as Server;
+use crate::sources::kubernetes::access;
+use crate::sources::kubernetes::access::Reading;
+use crate::sources::kubernetes::access::Trouble;
+
+/// How often is asked what the server is too busy for.
+const ATTEMPTS: u32 = 4;
+
+/// How long is waited before asking again, times the attempts so far.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// Versions of dynamic resource allocation that are known here, newest first.
+const CLAIM_VERSIONS: &[&str] = &["v1", "v1beta2", "v1beta1"];
+
+/// Versions of ComputeDomains that are known here.
+const DOMAIN_VERSIONS: &[&str] = &["v1beta1"];
+
+/// What is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    Pod,
+    Claim,
+    ClaimTemplate,
+    ComputeDomain,
+}
+
+impl Kind {
+    /// In the order in which they go: what uses something before what it uses.
+    pub(super) const ALL: [Self; 4] =
+        [Self::Pod, Self::Claim, Self::ClaimTemplate, Self::ComputeDomain];
+
+    /// Its name in paths.
+    pub(super) const fn plural(self) -> &'static str {
+        match self {
+            Self::Pod => "pods",
+            Self::Claim => "resourceclaims",
+            Self::ClaimTemplate => "resourceclaimtemplates",
+            Self::ComputeDomain => "computedomains",
+        }
+    }
+}
+
+/// Why a call did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    /// The status of the server's answer, where there was one.
+    pub(super) status: Option<u16>,
+    /// What was said, as it can be shown.
+    pub(super) message: String,
+}
+
+impl From<Trouble> for Refused {
+    fn from((_, message): Trouble) -> Self {
+        Self { status: None, message }
+    }
+}
+
+impl Refused {
+    fn of(error: &kube::Error) -> Self {
+        let status = match error {
+            kube::Error::Api(status) => Some(status.code),
+            _ => None,
+        };
+        Self { status, message: access::refusal(error).1 }
+    }
+
+    /// Whether the same may be answered otherwise in a moment.
+    fn is_passing(&self) -> bool {
+        self.status.is_none_or(|status| status == 429 || 500 <= status)
+    }
+
+    /// Whether there is no such object, or no such kind of object.
+    pub(super) fn is_missing(&self) -> bool {
+        self.status == Some(404)
+    }
+
+    /// Whether who asks has no right to it.
+    pub(super) fn is_denied(&self) -> bool {
+        self.status == Some(403)
+    }
+}
+
+/// One namespace of an API server, with what is made there.
+#[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "the client has none")]
+pub struct Objects {
+    client: Client,
+    namespace: String,
+    limit: Duration,
+    /// The version of claims that the server has.
+    claims: Option<String>,
+    /// The version of ComputeDomains that it has.
+    domains: Option<String>,
+}
+
+impl Objects {
+    /// The way there, and which kinds of object the server has.
+    pub async fn of(kubernetes: &Kubernetes, limit: Duration) -> Result<Self, String> {
+        let server = Server {
+            kubeconfig: kubernetes.kubeconfig.clone(),
+            context: kubernetes.context.clone(),
+            limit,
+        };
+        let access = access::connect(&server, Reading::Bounded).await;
+        let access = access.map_err(|problem| match problem.at {
+            Some(at) => format!("{at}: {}", problem.message),
+            None => problem.message,
+        })?;
+        let mut objects = Self {
+            client: access.client,
+            namespace: kubernetes.namespace.clone(),
+            limit,
+            claims: None,
+            domains: None,
+        };
+        let told = |refused: Refused| format!("{}: {}", access.address, refused.message);
+        objects.claims = objects.version("resource.k8s.io", CLAIM_VERSIONS).await.map_err(told)?;
+        objects.domains =
+            objects.version("resource.nvidia.com", DOMAIN_VERSIONS).await.map_err(told)?;
+        Ok(objects)
+    }
+
+    /// The version in which the server has this kind, where it does.
+    pub(super) fn served(&self, kind: Kind) -> Option<&str> {
+        match kind {
+            Kind::Pod => Some("v1"),
+            Kind::Claim | Kind::ClaimTemplate => self.claims.as_deref(),
+            Kind::ComputeDomain => self.domains.as_deref(),
+        }
+    }
+
+    /// The first of the known versions of a group that the server has.
+    async fn version(&self, group: &str, known: &[&str]) -> Result<Option<String>, Refused> {
+        let asked = self.again(|| Request::new("/apis").get(group, &GetParams::default())).await;
+        let said: Value = match asked {
+            Ok(said) => said,
+            Err(refused) if refused.is_missing() => return Ok(None),
+            Err(refused) => return Err(refused),
+        };
+        let versions = said["versions"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_served = |version: &&&str| versions.iter().any(|it| it["version"] == **version);
+        Ok(known.iter().find(is_served).map(|version| (*version).to_owned()))
+    }
+
+    fn path(&self, kind: Kind) -> Result<String, Refused> {
+        let (group, version) = match (kind, self.served(kind)) {
+            (_, None) => {
+                return Err(Refused {
+                    status: Some(404),
+                    message: format!("the cluster has no {}", kind.plural()),
+                });
+            }
+            (Kind::Pod, Some(version)) => ("/api", version.to_owned()),
+            (Kind::Claim | Kind::ClaimTemplate, Some(version)) => {
+                ("/apis/resource.k8s.io", version.to_owned())
+            }
+            (Kind::ComputeDomain, Some(version)) => {
+                ("/apis/resource.nvidia.com", version.to_owned())
+            }
+        };
+        Ok(format!("{group}/{version}/namespaces/{}/{}", self.namespace, kind.plural()))
+    }
+
+    /// Makes an object. One of this name that is there already is an error (409),
+    /// also where an earlier attempt of ours made it.
+    pub(super) async fn create(&self, kind: Kind, object: &Value) -> Result<Value, Refused> {
+        let path = self.path(kind)?;
+        let body = serde_json::to_vec(object).expect("objects are plain data");
+        self.again(|| Request::new(&path).create(&PostParams::default(), body.clone())).await
+    }
+
+    /// One object.
+    pub(super) async fn get(&self, kind: Kind, name: &str) -> Result<Value, Refused> {
+        let path = self.path(kind)?;
+        self.get_at(&path, name).await
+    }
+
+    /// A node, as the cluster has it.
+    pub(super) async fn node(&self, node: &NodeName) -> Result<Value, Refused> {
+        self.get_at("/api/v1/nodes", node.as_str()).await
+    }
+
+    async fn get_at(&self, path: &str, name: &str) -> Result<Value, Refused> {
+        self.again(|| Request::new(path).get(name, &GetParams::default())).await
+    }
+
+    /// All objects with these labels.
+    pub(super) async fn list(&self, kind: Kind, labels: &str) -> Result<Vec<Value>, Refused> {
+        let wanted = ListParams::default().labels(labels);
+        self.list_at(&self.path(kind)?, wanted).await
+    }
+
+    /// What was told of a pod, such as why its containers do not start.
+    pub(super) async fn warnings(&self, pod: &Value) -> Result<Vec<Value>, Refused> {
+        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+        let of = format!("involvedObject.uid={uid},type=Warning");
+        let path = format!("/api/v1/namespaces/{}/events", self.namespace);
+        self.list_at(&path, ListParams::default().fields(&of)).await
+    }
+
+    async fn list_at(&self, path: &str, wanted: ListParams) -> Result<Vec<Value>, Refused> {
+        let mut items = Vec::new();
+        let ask = async |wanted: &ListParams| self.again(|| Request::new(path).list(wanted)).await;
+        access::pages(path, &wanted, ask, |mut page| items.append(&mut page)).await?;
+        Ok(items)
+    }
+
+    /// Deletes this very object; one that is gone, or another of its name, is left
+    /// as it is.
+    pub(super) async fn delete(&self, kind: Kind, object: &Value) -> Result<(), Refused> {
+        let path = self.path(kind)?;
+        let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
+        let (name, uid) = (text("name"), text("uid"));
+        if name.is_empty() || uid.is_empty() {
+            return Ok(());
+        }
+        let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
+        let how = DeleteParams { preconditions, ..DeleteParams::background() };
+        let deleted = self.again(|| Request::new(&path).delete(&name, &how)).await;
+        match deleted {
+            Ok(_) => Ok(()),
+            Err(refused) if matches!(refused.status, Some(404 | 409)) => Ok(()),
+            Err(refused) => Err(refused),
+        }
+    }
+
+    async fn once(&self, request: http::Request<Vec<u8>>) -> Result<Value, Refused> {
+        match timeout(self.limit, self.client.request(request)).await {
+            Ok(answer) => answer.map_err(|error| Refused::of(&error)),
+            Err(_) => Err(Refused {
+                status: None,
+                message: format!("the server did not answer within {:?}", self.limit),
+            }),
+        }
+    }
+
+    /// Asks, and asks again where the server is away or too busy, a few times.
+    async fn again(
+        &self,
+        request: impl Fn() -> Result<http::Request<Vec<u8>>, RequestError>,
+    ) -> Result<Value, Refused> {
+        let mut attempt = 1;
+        loop {
+            let request = request()
+                .map_err(|error| Refused { status: None, message: clean(&error.to_string()) })?;
+            match self.once(request).await {
+                Err(refused) if refused.is_passing() && attempt < ATTEMPTS => {
+                    sleep(PAUSE * attempt).await;
+                    attempt += 1;
+                }
+                answer => return answer,
+            }
+        }
+    }
+}

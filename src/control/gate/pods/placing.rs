@@ -1,0 +1,450 @@
+//! Making the pods of a run, and waiting until they run or never will.
+//!
+//! What goes wrong on one node costs that node and no other.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio::time::sleep;
+
+use super::Wanted;
+use super::by_reason;
+use super::objects::Kind;
+use super::objects::Objects;
+use super::objects::Refused;
+use super::stage::Stage;
+use super::stage::last_warning;
+use super::stage::stage;
+use crate::gate::hold::HoldError;
+use crate::launch::held::Held;
+use crate::launch::held::Seat;
+use crate::launch::kubernetes::ComputeDomains;
+use crate::launch::kubernetes::Gpus;
+use crate::launch::kubernetes::Kubernetes;
+use crate::launch::kubernetes::manifest;
+use crate::launch::kubernetes::manifest::ON;
+use crate::launch::kubernetes::manifest::OWNER;
+use crate::launch::kubernetes::manifest::Origin;
+use crate::launch::kubernetes::manifest::PodWish;
+use model::id::NodeName;
+
+/// How long the scheduler, or a kubelet, may complain about a pod until it is
+/// given up: a claim that is being made, or an image that is pulled again, is
+/// told as a complaint too (the kubelet's first back-offs are 10 s and 20 s).
+const STUCK: Duration = Duration::from_secs(30);
+
+/// How long the controller of ComputeDomains may take for a template.
+const TEMPLATE: Duration = Duration::from_secs(30);
+
+/// How often pods are looked at, and how much longer for each.
+const GLANCE: Duration = Duration::from_secs(1);
+const GLANCE_EACH: Duration = Duration::from_millis(5);
+
+/// How often waiting is told.
+const TELL: Duration = Duration::from_secs(15);
+
+/// Calls at the same time.
+const PARALLEL: usize = 16;
+
+/// The label of a node that is in an NVLink clique.
+const CLIQUE: &str = "nvidia.com/gpu.clique";
+
+/// Everything that pods of a run are made with.
+pub(super) struct Placing<'a> {
+    pub(super) kubernetes: &'a Kubernetes,
+    pub(super) worker: &'a str,
+    pub(super) objects: &'a Objects,
+    pub(super) origin: Origin<'a>,
+    pub(super) deadline_s: u64,
+    pub(super) idle_s: u64,
+    pub(super) say: &'a mut dyn FnMut(&str),
+}
+
+/// What the cluster says of a node that a pod depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Offer {
+    gpus: Option<u32>,
+    in_clique: bool,
+}
+
+/// A pod that is waited for.
+#[derive(Debug)]
+struct Waiting {
+    why: String,
+    /// Since when it is stuck.
+    stuck: Option<Instant>,
+}
+
+impl Placing<'_> {
+    /// Whether what will be made can also be found again: before anything is.
+    pub(super) async fn check(&self) -> Result<(), HoldError> {
+        let mut kinds = vec![Kind::Pod];
+        if self.kubernetes.gpus == Gpus::Claim {
+            kinds.extend([Kind::Claim, Kind::ClaimTemplate]);
+        }
+        if self.makes_compute_domains() {
+            kinds.extend([Kind::ClaimTemplate, Kind::ComputeDomain]);
+        }
+        let labels = manifest::selector(self.origin.run);
+        for kind in kinds {
+            let listed = self.objects.list(kind, &labels).await;
+            listed.map_err(|refused| failed(kind.plural(), &refused))?;
+        }
+        Ok(())
+    }
+
+    fn makes_compute_domains(&self) -> bool {
+        match self.kubernetes.compute_domain {
+            ComputeDomains::Never => false,
+            ComputeDomains::Auto => self.objects.served(Kind::ComputeDomain).is_some(),
+            ComputeDomains::Always => true,
+        }
+    }
+
+    /// Makes pods on these nodes and waits for them.
+    pub(super) async fn place(
+        &mut self,
+        domains: &[Wanted],
+        held: &mut Held,
+    ) -> Result<(), HoldError> {
+        let gpu_claim = self.gpu_claim().await?;
+        let mut pods: BTreeMap<NodeName, Value> = BTreeMap::new();
+        for domain in domains {
+            let offers = self.offers(domain, held).await;
+            let channel = match self.channel(domain, &offers).await {
+                Ok(channel) => channel,
+                Err(why) => {
+                    let left_out = offers.into_keys().map(|node| (node, why.clone()));
+                    held.skipped.extend(left_out);
+                    continue;
+                }
+            };
+            for (node, offer) in &offers {
+                let Some(gpus) = self.gpus(domain, node, offer, held) else { continue };
+                let wish = PodWish {
+                    node,
+                    worker: self.worker,
+                    gpus,
+                    gpu_claim: gpu_claim.as_deref(),
+                    channel: channel.as_deref(),
+                    deadline_s: self.deadline_s,
+                    idle_s: self.idle_s,
+                };
+                pods.insert(node.clone(), self.origin.pod(self.kubernetes, &wish));
+            }
+        }
+        let made = self.make(pods, held).await;
+        self.wait(made, held).await
+    }
+
+    /// The template with which pods claim GPUs, where they do.
+    async fn gpu_claim(&self) -> Result<Option<String>, HoldError> {
+        if self.kubernetes.gpus != Gpus::Claim {
+            return Ok(None);
+        }
+        let version = self.objects.served(Kind::ClaimTemplate).unwrap_or("v1");
+        let object = self.origin.gpu_claim(self.kubernetes, version);
+        self.make_one(Kind::ClaimTemplate, &object)
+            .await
+            .map_err(|refused| failed("a claim of GPUs", &refused))?;
+        Ok(Some(manifest::gpu_claim_name(self.origin.run)))
+    }
+
+    /// What the nodes of a domain offer; those that cannot be read are left out.
+    async fn offers(&self, domain: &Wanted, held: &mut Held) -> BTreeMap<NodeName, Offer> {
+        let resource = self.kubernetes.resource.clone();
+        let objects = self.objects.clone();
+        let read = each(domain.nodes.clone(), move |node: NodeName| {
+            let (objects, resource) = (objects.clone(), resource.clone());
+            async move {
+                let read = objects.node(&node).await.map(|it| offer(&it, &resource));
+                (node, read)
+            }
+        });
+        let mut offers = BTreeMap::new();
+        for (node, offer) in read.await {
+            match offer {
+                Ok(offer) => {
+                    offers.insert(node, offer);
+                }
+                Err(refused) => {
+                    held.skipped.insert(node, format!("it cannot be read: {}", refused.message));
+                }
+            }
+        }
+        offers
+    }
+
+    /// How many GPUs a node's pod asks for: all that are claimed of it, or all
+    /// that it offers where those are fewer: a GPU that is missing is to be found
+    /// by measuring. `None` where none can be asked for.
+    fn gpus(
+        &mut self,
+        domain: &Wanted,
+        node: &NodeName,
+        offer: &Offer,
+        held: &mut Held,
+    ) -> Option<u32> {
+        if self.kubernetes.gpus == Gpus::Claim {
+            return Some(0);
+        }
+        let said = domain.gpus_per_node.or(self.kubernetes.gpus_per_node);
+        // A site without GPUs says so: gpus_per_node = 0.
+        if said == Some(0) {
+            return Some(0);
+        }
+        let offered = offer.gpus.unwrap_or(0);
+        if offered == 0 {
+            let why =
+                format!("it offers no {} (is its device plugin up?)", self.kubernetes.resource);
+            held.skipped.insert(node.clone(), why);
+            return None;
+        }
+        match said {
+            Some(said) if offered < said => {
+                let resource = &self.kubernetes.resource;
+                (self.say)(&format!("{node} offers {offered} {resource}, and {said} are claimed"));
+                Some(offered)
+            }
+            said => Some(said.unwrap_or(offered)),
+        }
+    }
+
+    /// The template with which pods of a domain claim a channel, once it is there.
+    async fn channel(
+        &mut self,
+        domain: &Wanted,
+        offers: &BTreeMap<NodeName, Offer>,
+    ) -> Result<Option<String>, String> {
+        let several = 1 < offers.len();
+        let is_wanted = match self.kubernetes.compute_domain {
+            ComputeDomains::Auto => several && offers.values().any(|it| it.in_clique),
+            ComputeDomains::Always => !offers.is_empty(),
+            ComputeDomains::Never => false,
+        };
+        if !is_wanted || !self.makes_compute_domains() {
+            return Ok(None);
+        }
+        let version = self.objects.served(Kind::ComputeDomain).unwrap_or("v1beta1");
+        let object =
+            self.origin.compute_domain(self.kubernetes, version, &domain.name, offers.len());
+        let made = self.make_one(Kind::ComputeDomain, &object).await;
+        made.map_err(|refused| format!("its ComputeDomain cannot be made: {}", refused.message))?;
+        let name = manifest::compute_domain_name(self.origin.run, &domain.name);
+        let template = manifest::channel_name(&name);
+        let start = Instant::now();
+        loop {
+            match self.objects.get(Kind::ClaimTemplate, &template).await {
+                Ok(_) => return Ok(Some(template)),
+                Err(refused) if !refused.is_missing() => {
+                    let why = refused.message;
+                    return Err(format!("the template of its ComputeDomain cannot be read: {why}"));
+                }
+                Err(_) if TEMPLATE <= start.elapsed() => {
+                    return Err(format!(
+                        "its ComputeDomain has no template of claims after {} s (is the controller \
+                         of the driver up?)",
+                        TEMPLATE.as_secs()
+                    ));
+                }
+                Err(_) => sleep(GLANCE).await,
+            }
+        }
+    }
+
+    /// Makes one object, or finds that an earlier attempt of ours made it.
+    async fn make_one(&self, kind: Kind, object: &Value) -> Result<(), Refused> {
+        make(self.objects, kind, object).await
+    }
+
+    /// Makes pods: those that are there now.
+    async fn make(&mut self, pods: BTreeMap<NodeName, Value>, held: &mut Held) -> Vec<NodeName> {
+        let objects = self.objects.clone();
+        let made = each(pods.into_iter().collect(), move |(node, pod): (NodeName, Value)| {
+            let objects = objects.clone();
+            async move {
+                let made = make(&objects, Kind::Pod, &pod).await;
+                (node, made)
+            }
+        });
+        let mut there = Vec::new();
+        for (node, made) in made.await {
+            match made {
+                Ok(()) => there.push(node),
+                Err(refused) => {
+                    let why = format!("its pod cannot be made: {}", refused.message);
+                    held.skipped.insert(node, why);
+                }
+            }
+        }
+        there
+    }
+
+    /// Waits until every pod runs or is given up.
+    async fn wait(&mut self, nodes: Vec<NodeName>, held: &mut Held) -> Result<(), HoldError> {
+        let start = Instant::now();
+        let limit = Duration::from_secs(self.kubernetes.start_s);
+        let mut told = start;
+        let mut waiting: BTreeMap<NodeName, Waiting> = nodes
+            .into_iter()
+            .map(|node| (node, Waiting { why: "it is new".to_owned(), stuck: None }))
+            .collect();
+        let labels = manifest::selector(self.origin.run);
+        while !waiting.is_empty() {
+            let listed = self.objects.list(Kind::Pod, &labels).await;
+            let pods = listed.map_err(|refused| failed("pods", &refused))?;
+            let by_node: BTreeMap<&str, &Value> = pods
+                .iter()
+                .filter_map(|pod| Some((pod["metadata"]["annotations"][ON].as_str()?, pod)))
+                .collect();
+            let is_late = limit <= start.elapsed();
+            for node in waiting.keys().cloned().collect::<Vec<_>>() {
+                let Some(entry) = waiting.get_mut(&node) else { continue };
+                let Some(pod) = by_node.get(node.as_str()) else {
+                    held.skipped.insert(node.clone(), "somebody deleted its pod".to_owned());
+                    waiting.remove(&node);
+                    continue;
+                };
+                let why = match stage(pod) {
+                    Stage::Runs { address } => {
+                        let name = manifest::pod_name(self.origin.run, &node);
+                        held.seats.insert(node.clone(), Seat::Pod { name, address });
+                        waiting.remove(&node);
+                        continue;
+                    }
+                    Stage::Over { why } => why,
+                    Stage::Waits { why, is_stuck } => {
+                        entry.why.clone_from(&why);
+                        let since = entry.stuck.get_or_insert_with(Instant::now).elapsed();
+                        if !is_stuck {
+                            entry.stuck = None;
+                        }
+                        if !(is_late || is_stuck && STUCK <= since) {
+                            continue;
+                        }
+                        self.given_up(pod, &why, start.elapsed()).await
+                    }
+                };
+                // It must not start later, when nobody waits for it any more.
+                if let Err(refused) = self.objects.delete(Kind::Pod, pod).await {
+                    (self.say)(&format!("the pod on {node}: {}", refused.message));
+                }
+                held.skipped.insert(node.clone(), why);
+                waiting.remove(&node);
+            }
+            if TELL <= told.elapsed() && !waiting.is_empty() {
+                told = Instant::now();
+                self.tell(&waiting, start.elapsed());
+            }
+            if !waiting.is_empty() {
+                let many = u32::try_from(waiting.len()).unwrap_or(u32::MAX);
+                sleep((GLANCE + GLANCE_EACH * many.min(1_000)) + jitter()).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Why a pod is given up, with what was told of it where it says nothing itself.
+    async fn given_up(&self, pod: &Value, why: &str, waited: Duration) -> String {
+        let said = match stage(pod) {
+            Stage::Waits { is_stuck: false, .. } => {
+                let events = self.objects.warnings(pod).await.unwrap_or_default();
+                last_warning(&events).map(|said| format!("; {said}")).unwrap_or_default()
+            }
+            _ => String::new(),
+        };
+        format!("its pod does not run after {} s: {why}{said}", waited.as_secs())
+    }
+
+    fn tell(&mut self, waiting: &BTreeMap<NodeName, Waiting>, waited: Duration) {
+        let reasons = waiting.iter().map(|(node, it)| (node.clone(), it.why.clone())).collect();
+        for (why, nodes) in by_reason(&reasons) {
+            (self.say)(&format!("pods on {nodes} do not run after {} s: {why}", waited.as_secs()));
+        }
+    }
+}
+
+/// Makes an object. Where one of its name is there, it is ours only if it says
+/// that this very process asked for it.
+async fn make(objects: &Objects, kind: Kind, object: &Value) -> Result<(), Refused> {
+    let refused = match objects.create(kind, object).await {
+        Ok(_) => return Ok(()),
+        Err(refused) => refused,
+    };
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    // An error is never taken for "not made".
+    match objects.get(kind, name).await {
+        Ok(there) if owner(&there) == owner(object) => Ok(()),
+        Ok(_) if refused.status == Some(409) => Err(Refused {
+            message: format!("{name} is there already, and another process needs it"),
+            ..refused
+        }),
+        _ => Err(refused),
+    }
+}
+
+fn owner(object: &Value) -> &Value {
+    &object["metadata"]["annotations"][OWNER]
+}
+
+/// What a node offers.
+fn offer(node: &Value, resource: &str) -> Offer {
+    let count = node["status"]["allocatable"][resource].as_str();
+    Offer {
+        gpus: count.and_then(|count| count.parse().ok()),
+        in_clique: node["metadata"]["labels"][CLIQUE].is_string(),
+    }
+}
+
+/// Does something for each of many, some at a time.
+async fn each<T, R, F>(items: Vec<T>, work: impl Fn(T) -> F) -> Vec<R>
+where
+    R: Send + 'static,
+    F: Future<Output = R> + Send + 'static,
+{
+    let mut items = items.into_iter();
+    let mut running = JoinSet::new();
+    let mut done = Vec::new();
+    loop {
+        while running.len() < PARALLEL
+            && let Some(item) = items.next()
+        {
+            running.spawn(work(item));
+        }
+        match running.join_next().await {
+            Some(Ok(result)) => done.push(result),
+            // A task that was lost is a node of which nothing is known.
+            Some(Err(_)) => {}
+            None => return done,
+        }
+    }
+}
+
+/// Several sweeps beside each other do not ask at the same moments.
+fn jitter() -> Duration {
+    Duration::from_millis(u64::from(std::process::id() % 250))
+}
+
+fn failed(what: &str, refused: &Refused) -> HoldError {
+    HoldError::Refused { what: what.to_owned(), said: refused.message.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_a_node_offers_is_what_can_be_allocated_and_not_what_is_built_in() {
+        let node = json!({
+            "metadata": {"labels": {CLIQUE: "c.1"}},
+            "status": {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "3"}},
+        });
+        assert_eq!(offer(&node, "nvidia.com/gpu"), Offer { gpus: Some(3), in_clique: true });
+        assert_eq!(offer(&json!({}), "nvidia.com/gpu"), Offer::default());
+    }
+}

@@ -1,0 +1,76 @@
+//! A scheduler as the gate sees it: it can be asked what it says of nodes, and
+//! be told to say something else.
+//!
+//! A change that came back with an error may have been made, in whole or in
+//! part: Slurm sorts a list and goes through it up to the first node that it does
+//! not know, and a controller that hangs carries out later what it was told. So an error here
+//! is never taken for "not done"; whoever changes something looks again.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+
+use model::change::Change;
+use model::id::NodeName;
+use model::live::Live;
+use model::said::ProblemKind;
+
+/// What a scheduler promises to answer.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SchedulerError>> + 'a>>;
+
+/// A scheduler.
+pub trait Scheduler: fmt::Debug {
+    /// What it is and how it is reached, for people.
+    fn name(&self) -> String;
+
+    /// What it says of these nodes, or of all where none is named. Nodes that it
+    /// does not know are absent.
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live>;
+
+    /// When the controller that answers started, in its own words; `None` where it does
+    /// not say. Only whether it is another than before means something.
+    fn started(&self) -> Answer<'_, Option<String>> {
+        Box::pin(async { Ok(None) })
+    }
+
+    /// Makes one change on all of these nodes, in as few calls as it takes.
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()>;
+
+    /// The same, for nodes as whoever decided had read them. Who can compare and
+    /// set refuses where a node has become another since; the others write.
+    fn change_as_seen<'a>(
+        &'a self,
+        nodes: &'a [NodeName],
+        change: &'a Change,
+        _seen: &'a Live,
+    ) -> Answer<'a, ()> {
+        self.change(nodes, change)
+    }
+
+    /// Whether each node is written by itself, and only as it was seen. Then
+    /// nothing is gained by putting nodes into one call, and nothing lost by
+    /// making many changes at once.
+    fn writes_as_seen(&self) -> bool {
+        false
+    }
+
+    /// What `change` would do, as commands that a person could type.
+    fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>>;
+}
+
+/// Why a scheduler did not answer as asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct SchedulerError {
+    /// What kind of trouble it is.
+    pub kind: ProblemKind,
+    /// What it said, and what to do about it.
+    pub message: String,
+}
+
+impl SchedulerError {
+    /// Trouble of this kind.
+    pub fn new(kind: ProblemKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into() }
+    }
+}

@@ -1,0 +1,291 @@
+//! Slurm through its own program, `scontrol`.
+//!
+//! Every call begins with `scontrol ping`: a controller that is down says so
+//! there within milliseconds, and to everything else after ten seconds. What an
+//! answer means, `inventory::slurm::live` says.
+
+use std::time::Duration;
+
+use super::bounds;
+use super::scheduler::Answer;
+use super::scheduler::Scheduler;
+use super::scheduler::SchedulerError;
+use readers::claims::slurm::live;
+use crate::launch::shell;
+use model::change::Change;
+use model::change::StateChange;
+use model::id::NodeName;
+use model::live::Live;
+use model::said::ProblemKind;
+use model::text::clean;
+use crate::sources::slurm::Desk;
+use crate::sources::slurm::Lack;
+use crate::sources::slurm::Program;
+use crate::sources::slurm::Slurm;
+
+/// Bytes of an answer that are kept: 10,000 nodes of Slurm 26.05 are 26 MB.
+const MOST: usize = 256 * 1024 * 1024;
+
+/// Slurm's controller, reached by a program.
+#[derive(Clone, Debug)]
+pub struct Scontrol {
+    /// The program, with words in front where it is reached through something.
+    pub argv: Vec<String>,
+    /// How long one call may take. Slurm's own MessageTimeout is 10 s.
+    pub limit: Duration,
+    /// Whether a shell elsewhere reads the words behind it; found out where absent.
+    pub remote_shell: Option<bool>,
+}
+
+impl Default for Scontrol {
+    fn default() -> Self {
+        let Slurm { scontrol: argv, limit, remote_shell, .. } = Slurm::default();
+        Self { argv, limit, remote_shell }
+    }
+}
+
+impl Scheduler for Scontrol {
+    fn name(&self) -> String {
+        self.argv.join(" ")
+    }
+
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+        Box::pin(self.look(nodes))
+    }
+
+    fn started(&self) -> Answer<'_, Option<String>> {
+        Box::pin(self.boot_time())
+    }
+
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+        Box::pin(self.tell(nodes, change))
+    }
+
+    fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
+        let argv = |order: &Vec<String>| {
+            let told = shell::argv(&self.argv, self.remote_shell, &borrowed(order));
+            // What is not said is shown all the same.
+            told.unwrap_or_else(|_| [self.argv.as_slice(), order].concat())
+        };
+        orders(nodes, change).iter().map(argv).collect()
+    }
+}
+
+impl Scontrol {
+    fn asked(&self) -> Slurm {
+        Slurm {
+            scontrol: self.argv.clone(),
+            sinfo: Vec::new(),
+            limit: self.limit,
+            remote_shell: self.remote_shell,
+        }
+    }
+
+    async fn look(&self, nodes: &[NodeName]) -> Result<Live, SchedulerError> {
+        bounds::nodes(nodes)?;
+        let slurm = self.asked();
+        let desk = reached(&slurm).await?;
+        if nodes.is_empty() {
+            return listed(&desk, &["show", "node", "--json"]).await;
+        }
+        let mut live = Live::default();
+        for list in &bounds::lists(nodes) {
+            let part = listed(&desk, &["show", "node", list, "--json"]).await?;
+            live.nodes.extend(part.nodes);
+            live.troubles.extend(part.troubles);
+        }
+        Ok(live)
+    }
+
+    async fn boot_time(&self) -> Result<Option<String>, SchedulerError> {
+        let slurm = self.asked();
+        let answer =
+            Desk { slurm: &slurm, capture: MOST }.put(Program::Scontrol, &["show", "config"]).await;
+        let text = answer.text.map_err(|lack| SchedulerError::new(lack.kind, lack.message))?;
+        Ok(boot_time(&text))
+    }
+
+    /// Nothing is asked in between: whoever tells something has read right before, and
+    /// in that time somebody else may write.
+    async fn tell(&self, nodes: &[NodeName], change: &Change) -> Result<(), SchedulerError> {
+        bounds::nodes(nodes)?;
+        bounds::change(change)?;
+        let orders = orders(nodes, change);
+        if orders.is_empty() {
+            return Ok(());
+        }
+        let slurm = self.asked();
+        let desk = Desk { slurm: &slurm, capture: MOST };
+        for order in &orders {
+            desk.tell(&borrowed(order)).await.map_err(|lack| refusal(&lack))?;
+        }
+        Ok(())
+    }
+}
+
+/// `BOOT_TIME` of `scontrol show config`: when slurmctld started.
+fn boot_time(text: &str) -> Option<String> {
+    let of = |line: &str| {
+        let (key, value) = line.split_once('=')?;
+        (key.trim() == "BOOT_TIME").then(|| clean(value.trim()))
+    };
+    text.lines().find_map(of).filter(|it| !it.is_empty())
+}
+
+fn borrowed(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
+}
+
+/// A controller that answers.
+async fn reached(slurm: &Slurm) -> Result<Desk<'_>, SchedulerError> {
+    let desk = Desk { slurm, capture: MOST };
+    match desk.ping().await {
+        None => Ok(desk),
+        Some((_, lack)) => Err(SchedulerError::new(lack.kind, lack.message)),
+    }
+}
+
+/// Nodes as they are listed. Those that Slurm does not know are left out by it,
+/// and an answer without any is one. Not knowing why there is none is none.
+async fn listed(desk: &Desk<'_>, question: &[&str]) -> Result<Live, SchedulerError> {
+    let answer = desk.put(Program::Scontrol, question).await;
+    let text = answer.text.map_err(|lack| {
+        let remedy = match lack.kind {
+            ProblemKind::Unsupported => {
+                "; Slurm's JSON serializer is needed here, or slurmrestd elsewhere"
+            }
+            _ => "",
+        };
+        SchedulerError::new(lack.kind, format!("{}{remedy}", lack.message))
+    })?;
+    let live = live::read(&answer.place, &text);
+    if live.nodes.is_empty() && !live.troubles.is_empty() {
+        return Err(SchedulerError::new(ProblemKind::Incomplete, clean(&live.troubles.join("; "))));
+    }
+    Ok(live)
+}
+
+/// Why a change came back with an error. Whatever it says, nodes may have been
+/// changed.
+fn refusal(lack: &Lack) -> SchedulerError {
+    let remedy = match lack.kind {
+        ProblemKind::Denied => {
+            "; nodes are changed by root, SlurmUser and users with AdminLevel=Administrator"
+        }
+        ProblemKind::Unsupported => "; this Slurm does not know what was asked for",
+        _ => "",
+    };
+    let message = format!("{}{remedy}; what of it was done is seen by reading again", lack.message);
+    SchedulerError::new(lack.kind, message)
+}
+
+/// The words behind `scontrol`, one line of them for each call.
+///
+/// Both lists of features go into the same call: with one of them, Slurm
+/// refuses to drop a feature that is active.
+fn orders(nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
+    let mut fields = Vec::new();
+    match &change.state {
+        Some(StateChange::Drain { reason }) => {
+            fields.extend(["State=DRAIN".to_owned(), format!("Reason={}", quoted(reason))]);
+        }
+        Some(StateChange::Resume) => fields.push("State=RESUME".to_owned()),
+        None => {}
+    }
+    let features = |list: &Option<Vec<String>>| list.as_ref().map(|list| list.join(","));
+    for (key, value) in [
+        ("AvailableFeatures", features(&change.available_features)),
+        ("ActiveFeatures", features(&change.active_features)),
+        ("Extra", change.extra.clone()),
+        ("Comment", change.comment.clone()),
+        ("Topology", change.topology.clone()),
+    ] {
+        fields.extend(value.map(|value| format!("{key}={value}")));
+    }
+    if fields.is_empty() {
+        return Vec::new();
+    }
+    let order = |list| {
+        let head = ["update".to_owned(), format!("NodeName={list}")];
+        head.into_iter().chain(fields.iter().cloned()).collect()
+    };
+    bounds::lists(nodes).into_iter().map(order).collect()
+}
+
+/// A reason so that `scontrol` writes it as it is: of this field it drops a
+/// quotation mark in front and one at the end, each by itself.
+fn quoted(reason: &str) -> String {
+    if reason.starts_with('"') || reason.ends_with('"') {
+        return format!("\"{reason}\"");
+    }
+    reason.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(range: std::ops::RangeInclusive<u32>) -> Vec<NodeName> {
+        range.map(|i| NodeName::from(format!("n{i:02}"))).collect()
+    }
+
+    #[test]
+    fn nodes_that_get_the_same_share_one_call() {
+        let change = Change {
+            available_features: Some(vec!["gb200".to_owned(), "fabric_degraded".to_owned()]),
+            active_features: Some(vec!["gb200".to_owned()]),
+            extra: Some("{\"a\":1}".to_owned()),
+            comment: Some(String::new()),
+            topology: Some("topo:b1".to_owned()),
+            ..Change::drain("fabricgate:nvlink-low:r1 e7")
+        };
+        let expected = [
+            "scontrol",
+            "update",
+            "NodeName=n[01-18]",
+            "State=DRAIN",
+            "Reason=fabricgate:nvlink-low:r1 e7",
+            "AvailableFeatures=gb200,fabric_degraded",
+            "ActiveFeatures=gb200",
+            "Extra={\"a\":1}",
+            "Comment=",
+            "Topology=topo:b1",
+        ];
+        assert_eq!(Scontrol::default().words(&names(1..=18), &change), [expected]);
+    }
+
+    #[test]
+    fn the_start_of_the_controller_is_read() {
+        let text = "Configuration data as of x\nAccountingStorageHost = a\n\
+                    BOOT_TIME               = 2026-11-23T11:00:00\nX = y\n";
+        assert_eq!(boot_time(text).as_deref(), Some("2026-11-23T11:00:00"));
+        assert_eq!(boot_time("BOOT_TIMES = 3\n"), None);
+    }
+
+    #[test]
+    fn nothing_to_do_is_no_call() {
+        let slurm = Scontrol::default();
+        assert!(slurm.words(&names(1..=18), &Change::default()).is_empty());
+        assert!(slurm.words(&[], &Change::drain("x")).is_empty());
+    }
+
+    #[test]
+    fn a_reason_in_quotation_marks_keeps_them() {
+        for (reason, written) in
+            [("a", "a"), ("\"a\"", "\"\"a\"\""), ("say \"a\"", "\"say \"a\"\""), ("a\"b", "a\"b")]
+        {
+            assert_eq!(quoted(reason), written);
+        }
+    }
+
+    #[test]
+    fn words_over_ssh_survive_the_shell_there() {
+        let argv = vec!["/usr/bin/ssh".to_owned(), "head".to_owned(), "scontrol".to_owned()];
+        let slurm = Scontrol { argv, ..Scontrol::default() };
+        let words = slurm.words(&names(1..=2), &Change::drain("a b; $(x) e1"));
+        assert_eq!(
+            words[0][4..],
+            ["NodeName=\"n[01-02]\"", "State=DRAIN", "Reason='a b; $(x) e1'"]
+        );
+    }
+}

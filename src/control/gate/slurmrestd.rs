@@ -1,0 +1,264 @@
+//! Slurm through slurmrestd.
+//!
+//! The token is read from its file for every call, because tokens run out, and
+//! is in no message. What an answer means, `inventory::slurm::live` says: the
+//! nodes of both ways are written alike.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::Value;
+use serde_json::json;
+
+use super::bounds;
+use super::scheduler::Answer;
+use super::scheduler::Scheduler;
+use super::scheduler::SchedulerError;
+use super::scontrol::Scontrol;
+use readers::claims::slurm::live;
+use model::change::Change;
+use model::change::StateChange;
+use model::id::NodeName;
+use model::live::Live;
+use model::said::ProblemKind;
+use model::text::clean;
+use crate::sources::http::Address;
+use crate::sources::slurmrestd as source;
+use crate::sources::slurmrestd::Line;
+use crate::sources::slurmrestd::Trouble;
+
+/// The first version of the interface that knows where a node is placed.
+const KNOWS_TOPOLOGY: u32 = 43;
+
+/// The first one that tells the configuration, and in it when the controller started.
+const TELLS_START: u32 = 45;
+
+/// Slurm's controller, reached through slurmrestd.
+#[derive(Clone, Debug)]
+pub struct Slurmrestd {
+    /// `http://host:6820`, `https://host:6820`, or `unix:/run/slurmrestd.sock`.
+    pub address: Address,
+    /// The file with the JSON web token, as `scontrol token` prints it.
+    pub token_file: Option<PathBuf>,
+    /// The user it is for, where the token does not say.
+    pub user: Option<String>,
+    /// How long one call may take. Slurm's own MessageTimeout is 10 s.
+    pub limit: Duration,
+}
+
+impl Scheduler for Slurmrestd {
+    fn name(&self) -> String {
+        format!("slurmrestd at {}", self.address)
+    }
+
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+        Box::pin(self.look(nodes))
+    }
+
+    fn started(&self) -> Answer<'_, Option<String>> {
+        Box::pin(self.boot_time())
+    }
+
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+        Box::pin(self.tell(nodes, change))
+    }
+
+    /// The same by `scontrol`: a person has no use for a token in a command.
+    fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
+        Scontrol::default().words(nodes, change)
+    }
+}
+
+impl Slurmrestd {
+    /// A line to it, and the version that is spoken there. The controller
+    /// behind it has answered.
+    async fn reached(&self) -> Result<(Line, String), SchedulerError> {
+        let token = match &self.token_file {
+            None => None,
+            Some(file) => Some(std::fs::read_to_string(file).map_err(|error| {
+                let message = format!("the token cannot be read: {}: {error}", file.display());
+                SchedulerError::new(ProblemKind::Missing, message)
+            })?),
+        };
+        let Self { address, user, limit, .. } = self.clone();
+        let rest = source::Slurmrestd { address, token, user, limit };
+        let line = Line::open(&rest, source::MOST).map_err(plain)?;
+        let version = line.version().await.map_err(plain)?;
+        Ok((line, version))
+    }
+
+    async fn look(&self, nodes: &[NodeName]) -> Result<Live, SchedulerError> {
+        bounds::nodes(nodes)?;
+        let (line, version) = self.reached().await?;
+        // Never one by one: what 26.05 answers of a single node is as old as the
+        // last question for all, and has no CPU of a job that began since.
+        let answer = line.ask(format!("slurm/{version}/nodes/")).await;
+        let text = answer.text.map_err(plain)?;
+        let mut live = live::read(&answer.place, &text);
+        if live.nodes.is_empty() && !live.troubles.is_empty() {
+            return Err(SchedulerError::new(
+                ProblemKind::Incomplete,
+                clean(&live.troubles.join("; ")),
+            ));
+        }
+        if !nodes.is_empty() {
+            let named: BTreeSet<&NodeName> = nodes.iter().collect();
+            live.nodes.retain(|name, _| named.contains(name));
+        }
+        Ok(live)
+    }
+
+    /// `BOOT_TIME` beside the controller's configuration; `diag` tells only since when it counts.
+    async fn boot_time(&self) -> Result<Option<String>, SchedulerError> {
+        let (line, version) = self.reached().await?;
+        if number(&version).is_none_or(|number| number < TELLS_START) {
+            return Ok(None);
+        }
+        let answer = line.ask(format!("slurm/{version}/conf/")).await;
+        let document: Value = serde_json::from_str(&answer.text.map_err(plain)?)
+            .map_err(|error| SchedulerError::new(ProblemKind::Malformed, error.to_string()))?;
+        let at = document["slurm_conf_meta"]["BOOT_TIME"].as_i64().filter(|at| 0 < *at);
+        Ok(at.map(|at| at.to_string()))
+    }
+
+    async fn tell(&self, nodes: &[NodeName], change: &Change) -> Result<(), SchedulerError> {
+        bounds::nodes(nodes)?;
+        bounds::change(change)?;
+        let lists = bounds::lists(nodes);
+        if lists.is_empty() || change.is_nothing() {
+            return Ok(());
+        }
+        let (line, version) = self.reached().await?;
+        let is_older = number(&version).is_none_or(|number| number < KNOWS_TOPOLOGY);
+        if change.topology.is_some() && is_older {
+            let message = format!(
+                "nothing was sent: slurmrestd speaks {version}, and a node's topology is known \
+                 from v0.0.{KNOWS_TOPOLOGY} (Slurm 25.05) on"
+            );
+            return Err(SchedulerError::new(ProblemKind::Unsupported, message));
+        }
+        for list in lists {
+            let told = line.tell(&format!("slurm/{version}/nodes/"), &body(&list, change)).await;
+            told.map_err(refusal)?;
+        }
+        Ok(())
+    }
+}
+
+/// The number of a version such as `v0.0.45`.
+fn number(version: &str) -> Option<u32> {
+    version.rsplit('.').next()?.parse().ok()
+}
+
+fn plain(trouble: Trouble) -> SchedulerError {
+    SchedulerError::new(trouble.kind, trouble.message)
+}
+
+/// Why a change came back with an error. Whatever it says, nodes may have been
+/// changed.
+fn refusal(trouble: Trouble) -> SchedulerError {
+    let Trouble { kind, message } = trouble;
+    let remedy = match kind {
+        ProblemKind::Denied => {
+            "; nodes are changed with tokens of root, SlurmUser and users with \
+             AdminLevel=Administrator"
+        }
+        _ => "",
+    };
+    let message = format!("{message}{remedy}; what of it was done is seen by reading again");
+    SchedulerError::new(kind, message)
+}
+
+/// What is sent for one list of nodes.
+fn body(list: &str, change: &Change) -> Value {
+    let mut body = json!({ "name": [list] });
+    match &change.state {
+        Some(StateChange::Drain { reason }) => {
+            body["state"] = json!(["DRAIN"]);
+            body["reason"] = json!(reason);
+        }
+        Some(StateChange::Resume) => body["state"] = json!(["RESUME"]),
+        None => {}
+    }
+    for (key, list) in
+        [("features", &change.available_features), ("features_act", &change.active_features)]
+    {
+        match list.as_deref() {
+            None => {}
+            // An empty list is taken for none given; one empty name clears.
+            Some([]) => body[key] = json!([""]),
+            Some(list) => body[key] = json!(list),
+        }
+    }
+    for (key, text) in
+        [("extra", &change.extra), ("comment", &change.comment), ("topology_str", &change.topology)]
+    {
+        if let Some(text) = text {
+            body[key] = json!(text);
+        }
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use wiremock::Mock;
+    use wiremock::MockServer;
+    use wiremock::ResponseTemplate;
+    use wiremock::matchers::path;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn when_the_controller_started_is_told_where_the_interface_knows_it() {
+        let told = json!({"slurm_conf": {}, "slurm_conf_meta": {"BOOT_TIME": 1_795_479_364, "SLURM_VERSION": "26.05.5"}});
+        let with = |at: Value| json!({"slurm_conf_meta": {"BOOT_TIME": at}});
+        for (version, conf, expected) in [
+            (45, told.clone(), Ok(Some("1795479364"))),
+            (45, json!({"slurm_conf_meta": {}}), Ok(None)),
+            (45, with(json!(0)), Ok(None)),
+            (45, with(json!("yesterday")), Ok(None)),
+            (45, json!([]), Ok(None)),
+            // 25.11 and earlier have no such document.
+            (44, told, Ok(None)),
+            (45, Value::Null, Err(())),
+        ] {
+            let server = MockServer::start().await;
+            let at = |name: &str| path(format!("/slurm/v0.0.{version}/{name}/"));
+            let up = json!({"pings": [{"hostname": "c", "responding": true, "pinged": "UP"}]});
+            let up = ResponseTemplate::new(200).set_body_json(up);
+            Mock::given(at("ping")).respond_with(up).mount(&server).await;
+            let answer = match &conf {
+                Value::Null => ResponseTemplate::new(500),
+                conf => ResponseTemplate::new(200).set_body_json(conf),
+            };
+            Mock::given(at("conf")).respond_with(answer).mount(&server).await;
+            let rest = Slurmrestd {
+                address: server.uri().into(),
+                token_file: None,
+                user: None,
+                limit: Duration::from_secs(20),
+            };
+            let started = rest.started().await.map_err(|_| ());
+            assert_eq!(started, expected.map(|it| it.map(str::to_owned)), "{version}: {conf}");
+        }
+    }
+
+    #[test]
+    fn what_is_sent_is_what_is_wanted_and_nothing_else() {
+        let change = Change {
+            state: Some(StateChange::Drain { reason: "say \"é\"".to_owned() }),
+            active_features: Some(Vec::new()),
+            comment: Some(String::new()),
+            ..Change::default()
+        };
+        let expected = json!({
+            "name": ["n[1-2]"], "state": ["DRAIN"], "reason": "say \"é\"",
+            "features_act": [""], "comment": "",
+        });
+        assert_eq!(body("n[1-2]", &change), expected);
+        let resume = Change { state: Some(StateChange::Resume), ..Change::default() };
+        assert_eq!(body("n1", &resume), json!({ "name": ["n1"], "state": ["RESUME"] }));
+    }
+}

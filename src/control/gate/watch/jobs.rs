@@ -1,0 +1,296 @@
+//! Jobs that run: each a child in a group of its own, with a log of its own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::fs::File;
+use std::io::Read;
+use std::io::Seek;
+use std::io::SeekFrom;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::sync::watch;
+
+use super::super::lease;
+use super::super::lease::Term;
+use super::super::stamp;
+use super::state::MARK;
+use super::state::Started;
+use super::state::State;
+use engine::policy::due::Job;
+use engine::policy::due::attempts::elapsed;
+use node::exec::attended::Attended;
+use model::raw::Ending;
+use model::text::clean;
+use model::watch::JobLine;
+use model::watch::Outcome;
+use model::watch::WatchEvent;
+
+/// The folder of logs in the state folder.
+pub const LOGS: &str = "watch";
+
+/// Most of a log that is told at a time; what is beyond comes a tick later.
+const MOUTHFUL: u64 = 64 * 1024;
+
+/// How many of these are told of a job that has ended; the rest is in its log.
+const LAST: usize = 256;
+
+/// Longest line of a log that is told.
+const LONGEST: usize = 2_000;
+
+/// A job that has ended, and how.
+#[derive(Debug)]
+pub struct Ended {
+    job: String,
+    ending: Ending,
+}
+
+#[derive(Debug)]
+struct One {
+    started: Started,
+    /// How far its log was told.
+    told: u64,
+    /// The beginning of a line that has no end yet.
+    rest: Vec<u8>,
+}
+
+/// Everything that runs.
+#[derive(Debug)]
+pub struct Jobs {
+    folder: PathBuf,
+    logs: usize,
+    running: BTreeMap<String, One>,
+    count: u64,
+    end: watch::Sender<bool>,
+    grace: watch::Sender<Duration>,
+    done: mpsc::UnboundedReceiver<Ended>,
+    says_done: mpsc::UnboundedSender<Ended>,
+}
+
+impl Jobs {
+    /// Nothing runs yet.
+    pub fn new(folder: &Path, logs: usize) -> Self {
+        let (says_done, done) = mpsc::unbounded_channel();
+        Self {
+            folder: folder.join(LOGS),
+            logs,
+            running: BTreeMap::new(),
+            count: 0,
+            end: watch::Sender::new(false),
+            grace: watch::Sender::new(Duration::ZERO),
+            done,
+            says_done,
+        }
+    }
+
+    /// Whether nothing runs.
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Starts a job. It is in the state before it runs; what is to be told comes
+    /// back. Must be called inside a tokio runtime.
+    pub fn start(
+        &mut self,
+        job: Job,
+        command: Vec<String>,
+        term: Option<&Term>,
+        state: &mut State,
+    ) -> WatchEvent {
+        let now = stamp::stamp();
+        self.count += 1;
+        let name = format!("{}-{}-{}-{}", job.profile, now.unix, std::process::id(), self.count);
+        let log = self.folder.join(format!("{name}.log"));
+        let shown = log.display().to_string();
+        let line = line(&job, &name, &command, &shown);
+        let started = Started {
+            job: name.clone(),
+            domain: job.domain,
+            profile: job.profile.as_str().to_owned(),
+            cause: job.cause,
+            why: job.why,
+            nodes: job.nodes,
+            partners: job.partners,
+            command,
+            log: shown,
+            at: now,
+        };
+        let folder = self.folder.parent().unwrap_or(&self.folder).to_owned();
+        state.jobs.push(started.clone());
+        let begun = state
+            .write(&folder)
+            .map_err(|error| error.to_string())
+            .and_then(|()| self.log(&log).map_err(|error| format!("{}: {error}", log.display())))
+            .and_then(|file| {
+                let mut env = BTreeMap::from([(MARK.to_owned(), name.clone())]);
+                env.extend(term.map(|term| (lease::TERM.to_owned(), term.to_string())));
+                Attended::start(&started.command, &env, &file).map_err(|error| error.to_string())
+            });
+        let attended = match begun {
+            Ok(attended) => attended,
+            Err(why) => {
+                state.jobs.retain(|it| it.job != name);
+                let (now, nodes) = (stamp::stamp(), &started.nodes);
+                state.attempts.ended(&started.domain, started.cause, nodes, None, &now);
+                return WatchEvent::Trouble {
+                    what: format!("job {name} cannot be started: {why}"),
+                };
+            }
+        };
+        let (end, grace, done) =
+            (self.end.subscribe(), self.grace.subscribe(), self.says_done.clone());
+        tokio::spawn(attend(attended, end, grace, name.clone(), done));
+        self.running.insert(name, One { started, told: 0, rest: Vec::new() });
+        WatchEvent::Started(line)
+    }
+
+    /// A new log, and the oldest ones go.
+    fn log(&self, path: &Path) -> std::io::Result<File> {
+        fs::create_dir_all(&self.folder)?;
+        let mut logs = Vec::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let is_log = entry.path().extension().is_some_and(|it| it == "log");
+            let is_running = |one: &One| Path::new(&one.started.log) == entry.path();
+            // One that somebody else has just removed is in nobody's way.
+            let Ok(about) = entry.metadata() else { continue };
+            if is_log && !self.running.values().any(is_running) {
+                logs.push((about.modified()?, entry.path()));
+            }
+        }
+        logs.sort();
+        let too_many = (logs.len() + 1).saturating_sub(self.logs.max(1));
+        for (_, old) in logs.into_iter().take(too_many) {
+            match fs::remove_file(old) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        File::create(path)
+    }
+
+    /// The next one that ends; never, where nothing runs.
+    pub async fn next(&mut self) -> Ended {
+        match self.done.recv().await {
+            Some(ended) => ended,
+            // We hold one end ourselves.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes a job off, and notes that it was tried where that `counts`.
+    pub fn conclude(
+        &mut self,
+        ended: Ended,
+        state: &mut State,
+        counts: bool,
+    ) -> (WatchEvent, Outcome, Option<u8>) {
+        let Ended { job, ending } = ended;
+        let code = match ending {
+            Ending::Exited { code } => u8::try_from(code).ok(),
+            _ => None,
+        };
+        let outcome = Outcome::of(code);
+        state.jobs.retain(|it| it.job != job);
+        let Some(One { started, .. }) = self.running.remove(&job) else {
+            let what = format!("job {job} has ended, and nobody knew of it");
+            return (WatchEvent::Trouble { what }, outcome, code);
+        };
+        let now = stamp::stamp();
+        if counts {
+            state.attempts.ended(&started.domain, started.cause, &started.nodes, code, &now);
+        }
+        let Started { domain, profile, cause, why, nodes, partners, command, log, at, .. } =
+            started;
+        let nodes = nodes.into_keys().collect();
+        let job = JobLine { job, profile, domain, nodes, partners, cause, why, command, log };
+        #[expect(clippy::cast_precision_loss, reason = "a job takes far fewer than 2^52 seconds")]
+        let seconds = elapsed(&at, &now) as f64;
+        (WatchEvent::Ended { job, code, outcome, seconds }, outcome, code)
+    }
+
+    /// Tells everything that runs to end within this time.
+    pub fn end(&mut self, grace: Duration) {
+        self.grace.send_replace(grace);
+        self.end.send_replace(true);
+    }
+
+    /// Tells what a job that has ended has printed since, also a last line without
+    /// an end: nobody comes back to it.
+    pub fn tell_last(&mut self, ended: &Ended, tell: &mut dyn FnMut(WatchEvent)) {
+        let Some(one) = self.running.get_mut(&ended.job) else { return };
+        for _ in 0..LAST {
+            match one.tell(&ended.job, tell) {
+                Ok(MOUTHFUL..) => {}
+                // A log that cannot be read is there for people all the same.
+                Ok(_) | Err(_) => break,
+            }
+        }
+        said(&ended.job, &one.rest, tell);
+    }
+
+    /// Tells what jobs have printed since.
+    pub fn tell_lines(&mut self, tell: &mut dyn FnMut(WatchEvent)) {
+        for (name, one) in &mut self.running {
+            // A log that cannot be read is there for people all the same.
+            let _ = one.tell(name, tell);
+        }
+    }
+}
+
+impl One {
+    /// Tells a mouthful of it; how many bytes that was.
+    fn tell(&mut self, name: &str, tell: &mut dyn FnMut(WatchEvent)) -> std::io::Result<u64> {
+        let mut file = File::open(&self.started.log)?;
+        file.seek(SeekFrom::Start(self.told))?;
+        let count = file.take(MOUTHFUL).read_to_end(&mut self.rest)?;
+        self.told += count as u64;
+        while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.rest.drain(..=end).collect();
+            said(name, &line, tell);
+        }
+        // A line without an end is not waited for beyond reason.
+        if MOUTHFUL <= self.rest.len() as u64 {
+            self.rest.clear();
+        }
+        Ok(count as u64)
+    }
+}
+
+/// Tells a line of a log, where it says anything.
+fn said(job: &str, line: &[u8], tell: &mut dyn FnMut(WatchEvent)) {
+    let line = clean(&String::from_utf8_lossy(line));
+    let line: String = line.chars().take(LONGEST).collect();
+    if !line.trim().is_empty() {
+        tell(WatchEvent::Said { job: job.to_owned(), line });
+    }
+}
+
+async fn attend(
+    attended: Attended,
+    end: watch::Receiver<bool>,
+    grace: watch::Receiver<Duration>,
+    job: String,
+    done: mpsc::UnboundedSender<Ended>,
+) {
+    let ending = attended.ended(end, &grace).await;
+    // Nobody to hear it is nobody who waits.
+    let _ = done.send(Ended { job, ending });
+}
+
+/// A job as it is told.
+pub fn line(job: &Job, name: &str, command: &[String], log: &str) -> JobLine {
+    JobLine {
+        job: name.to_owned(),
+        profile: job.profile.as_str().to_owned(),
+        domain: job.domain.clone(),
+        nodes: job.nodes.keys().cloned().collect(),
+        partners: job.partners.clone(),
+        cause: job.cause,
+        why: job.why.clone(),
+        command: command.to_vec(),
+        log: log.to_owned(),
+    }
+}

@@ -1,0 +1,114 @@
+//! Puts together what monitoring is shown of nodes and runs, and hands over what
+//! people are to be told, in a thread of its own: thousands of files must not keep
+//! the loop from turning.
+//!
+//! Reads and shows; it decides nothing, and nobody waits for it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::vitals::Vitals;
+use engine::policy::policy::Policy;
+use crate::gate::shown;
+use crate::gate::shown::Sources;
+use crate::gate::stamp;
+use crate::notify::aside::Aside;
+use crate::store::history::Alarms;
+use crate::store::latest::Latest;
+use crate::store::signing::Trust;
+use engine::report::metrics;
+use engine::report::notice::of_state;
+
+/// How soon it looks again while nobody has said yet what is claimed.
+const SOON: Duration = Duration::from_secs(2);
+
+/// What is shown, and from where.
+#[derive(Debug)]
+pub struct Monitor {
+    /// The folder of run folders.
+    pub runs: PathBuf,
+    /// Most runs that are looked through.
+    pub most: usize,
+    /// Most nodes with series of their own.
+    pub nodes: usize,
+    /// Runs of a simulated fabric count, and others do not.
+    pub is_simulated: bool,
+    /// The gate's state folder.
+    pub gate: PathBuf,
+    /// The rules of the gate.
+    pub policy: Policy,
+    /// Whose certificates count.
+    pub trust: Trust,
+    /// Keys that could not be read when the watch began.
+    pub unread: Vec<String>,
+    /// The history, where runs are kept in one.
+    pub history: Option<PathBuf>,
+    /// How often.
+    pub interval: Duration,
+    /// Who tells people.
+    pub aside: Option<Aside>,
+}
+
+/// Starts the thread; it ends with the program. `say` is given what could not be
+/// read, once.
+pub fn start(
+    monitor: Monitor,
+    vitals: Arc<Vitals>,
+    say: impl Fn(&str) + Send + 'static,
+) -> io::Result<()> {
+    std::thread::Builder::new().name("monitor".to_owned()).spawn(move || {
+        let (mut latest, mut alarms) = (Latest::default(), Alarms::default());
+        let mut told = BTreeSet::new();
+        loop {
+            let claims = vitals.claims();
+            monitor.turn(&mut latest, &mut alarms, &vitals, &mut told, &say);
+            std::thread::sleep(if claims.is_some() { monitor.interval } else { SOON });
+        }
+    })?;
+    Ok(())
+}
+
+impl Monitor {
+    fn turn(
+        &self,
+        latest: &mut Latest,
+        alarms: &mut Alarms,
+        vitals: &Vitals,
+        told: &mut BTreeSet<String>,
+        say: &impl Fn(&str),
+    ) {
+        let claims = vitals.claims();
+        if let Some(history) = &self.history {
+            alarms.refresh(history);
+        }
+        let shown = shown::state(
+            latest,
+            &Sources {
+                runs: &self.runs,
+                most: self.most,
+                is_simulated: self.is_simulated,
+                gate: Some(&self.gate),
+                fleet: claims.as_deref(),
+                policy: &self.policy,
+                trust: &self.trust,
+                unread: &self.unread,
+                alarms,
+                now: &stamp::stamp(),
+            },
+        );
+        let troubles: BTreeSet<String> = shown.troubles.iter().cloned().collect();
+        for trouble in troubles.difference(told) {
+            say(trouble);
+        }
+        *told = troubles;
+        vitals.show(metrics::families(&shown.state, self.nodes));
+        // Only the one that is at work tells: of two, each would.
+        if let (Some(aside), true) = (&self.aside, vitals.is_leading()) {
+            // Where there is no room, the next turn says what stands then.
+            let _ = aside.tell(of_state(&shown.state));
+        }
+    }
+}

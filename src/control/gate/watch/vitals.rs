@@ -1,0 +1,521 @@
+//! What the watch shows of itself: whether it turns, whom it waits for, and
+//! numbers for Prometheus.
+//!
+//! What is counted here has no names in it; series of single nodes come from
+//! `report::metrics`, which bounds how many there are.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicI64;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use prometheus_client::registry::Unit;
+
+use super::now_s;
+use super::state::State;
+use engine::policy::certificate;
+use engine::policy::certificate::outlived;
+use engine::policy::due::Due;
+use engine::policy::ledger::Ledger;
+use engine::policy::standing;
+use model::certificate::Certificate;
+use model::claims::Claims;
+use model::id::NodeName;
+use model::journal::Stamp;
+use model::live::Live;
+use model::watch::WatchEvent;
+use engine::report::metrics::meanings;
+use engine::report::metrics::text;
+use engine::report::metrics::text::Family as Shown;
+use engine::report::metrics::text::Meaning;
+
+type Labels = Vec<(&'static str, String)>;
+type Gauges = Family<Labels, Gauge<i64, AtomicI64>>;
+type Counters = Family<Labels, Counter<u64, AtomicU64>>;
+
+/// Moments by the uptime of this machine; negative is never.
+#[derive(Clone, Copy, Debug)]
+struct Moments {
+    turned_s: f64,
+    looked_s: f64,
+    is_leading: bool,
+    waits_knowingly: bool,
+}
+
+/// Families that are put together elsewhere, as they were the last time.
+#[derive(Clone, Debug, Default)]
+struct Shelf(Arc<Mutex<Vec<Shown>>>);
+
+impl Collector for Shelf {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        text::collect(&self.0.lock().unwrap_or_else(PoisonError::into_inner), encoder)
+    }
+}
+
+/// What is counted here as it happens, and so is not shown twice.
+static COUNTED_HERE: [&Meaning; 3] = [&meanings::BREAKER, &meanings::DRAINS, &meanings::OPEN];
+
+/// What is shown.
+#[derive(Debug)]
+pub struct Vitals {
+    shelf: Shelf,
+    claims: Mutex<Option<Arc<Claims>>>,
+    moments: Mutex<Moments>,
+    registry: Registry,
+    nodes: Gauges,
+    certificates: Gauges,
+    due: Gauges,
+    drains: Gauge,
+    undone: Gauge,
+    unrecorded: Gauge,
+    open: Gauge,
+    breaker: Gauge,
+    running: Gauge,
+    leading: Gauge,
+    looks: Counters,
+    last_look: Gauge,
+    started: Counters,
+    ended: Counters,
+    success: Gauges,
+    lapsed: Counter,
+    watched: Counters,
+}
+
+impl Default for Vitals {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("fabricgate");
+        let mut gauges = |name: &str, help: &str| {
+            let family = Gauges::default();
+            registry.register(name, help, family.clone());
+            family
+        };
+        let nodes = gauges("nodes", "Nodes that the scheduler tells of, by state");
+        let certificates = gauges("certificates", "Certificates on disk, by state");
+        let due = gauges("nodes_due", "Nodes that are due, by cause");
+        let mut gauge = |name: &str, help: &str| {
+            let gauge = Gauge::default();
+            registry.register(name, help, gauge.clone());
+            gauge
+        };
+        let drains = gauge("drains_outstanding", "Drains of ours that stand");
+        let undone = gauge("drains_undone", "Drains of ours that a person took away");
+        let unrecorded = gauge(
+            "drains_unrecorded",
+            "Drains of our form that the journal does not know, as the last look saw them",
+        );
+        let open = gauge("actions_open", "Actions without an outcome");
+        let breaker = gauge("breaker_tripped", "Nothing but releases until a person resets it");
+        let running = gauge("jobs_running", "Jobs that run");
+        let leading = gauge("leading", "This instance is the one at work");
+        let last_look = Gauge::default();
+        let help = "When the scheduler was last read and a decision made";
+        registry.register_with_unit("last_look_timestamp", help, Unit::Seconds, last_look.clone());
+        let success = Gauges::default();
+        let help = "When a job of this profile last passed";
+        registry.register_with_unit(
+            "job_last_success_timestamp",
+            help,
+            Unit::Seconds,
+            success.clone(),
+        );
+        let mut counters = |name: &str, help: &str| {
+            let family = Counters::default();
+            registry.register(name, help, family.clone());
+            family
+        };
+        let looks = counters("looks", "Times that the scheduler was read, by result");
+        let started = counters("jobs_started", "Jobs that were started, by profile");
+        let ended = counters("jobs_ended", "Jobs that ended, by profile and outcome");
+        let watched = counters("watch_events", "Events of the watch on nodes, by result");
+        let lapsed = Counter::default();
+        registry.register("marks_lapsed", "Marks that were taken off", lapsed.clone());
+        let build: Gauges = Family::default();
+        registry.register("build_info", "The version that runs", build.clone());
+        build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").to_owned())]).set(1);
+        let shelf = Shelf::default();
+        registry.register_collector(Box::new(shelf.clone()));
+        let never = Moments {
+            turned_s: now_s(),
+            looked_s: -1.0,
+            is_leading: false,
+            waits_knowingly: false,
+        };
+        Self {
+            shelf,
+            claims: Mutex::new(None),
+            moments: Mutex::new(never),
+            registry,
+            nodes,
+            certificates,
+            due,
+            drains,
+            undone,
+            unrecorded,
+            open,
+            breaker,
+            running,
+            leading,
+            looks,
+            last_look,
+            started,
+            ended,
+            success,
+            lapsed,
+            watched,
+        }
+    }
+}
+
+impl Vitals {
+    fn moments(&self, change: impl FnOnce(&mut Moments)) -> Moments {
+        let mut moments = self.moments.lock().expect("nobody panics while changing a moment");
+        change(&mut moments);
+        *moments
+    }
+
+    /// The loop has turned.
+    pub fn turned(&self) {
+        self.moments(|it| it.turned_s = now_s());
+    }
+
+    /// This instance is at work, or no more.
+    pub fn leads(&self, leads: bool) {
+        self.moments(|it| it.is_leading = leads);
+        self.leading.set(i64::from(leads));
+    }
+
+    /// This instance waits for another; whether it knows for whom.
+    pub fn waits(&self, knowingly: bool) {
+        self.moments(|it| it.waits_knowingly = knowingly);
+    }
+
+    /// Whether this instance is the one at work.
+    pub fn is_leading(&self) -> bool {
+        self.moments(|_| ()).is_leading
+    }
+
+    /// What sources claim now.
+    pub fn claimed(&self, claims: &Claims) {
+        let mut known = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Some(Arc::new(claims.clone()));
+    }
+
+    /// What sources claimed the last time that they were asked.
+    pub fn claims(&self) -> Option<Arc<Claims>> {
+        self.claims.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The state of nodes and runs, as it was put together.
+    pub fn show(&self, mut families: Vec<Shown>) {
+        families.retain(|it| !COUNTED_HERE.contains(&it.meaning));
+        *self.shelf.0.lock().unwrap_or_else(PoisonError::into_inner) = families;
+    }
+
+    /// A look has ended.
+    pub fn looked(&self, well: bool) {
+        if well {
+            self.moments(|it| it.looked_s = now_s());
+        }
+        let result = if well { "ok" } else { "error" };
+        self.looks.get_or_create(&vec![("result", result.to_owned())]).inc();
+    }
+
+    /// The watch on nodes brought something, or an error.
+    pub fn watched(&self, well: bool) {
+        let result = if well { "ok" } else { "error" };
+        self.watched.get_or_create(&vec![("result", result.to_owned())]).inc();
+    }
+
+    /// What a look saw.
+    pub fn saw(
+        &self,
+        live: &Live,
+        certificates: &BTreeMap<NodeName, Certificate>,
+        ledger: &Ledger,
+        due: &Due,
+        ahead_s: i64,
+        now: &Stamp,
+    ) {
+        let mut states: BTreeMap<&str, i64> =
+            ["in_service", "drained_by_us", "drained", "out"].map(|state| (state, 0)).into();
+        for (name, node) in &live.nodes {
+            let state = if ledger.drains.contains_key(name) {
+                "drained_by_us"
+            } else if standing::has_drain(node) {
+                "drained"
+            } else if standing::is_out(node) {
+                "out"
+            } else {
+                "in_service"
+            };
+            *states.entry(state).or_default() += 1;
+        }
+        set(&self.nodes, "state", states);
+        let mut kinds: BTreeMap<&str, i64> =
+            ["valid", "expiring", "expired", "void"].map(|kind| (kind, 0)).into();
+        for it in certificates.values() {
+            let kind = if it.voided.is_some() {
+                "void"
+            } else if certificate::spent(it, now.unix).is_some() {
+                "expired"
+            } else if live.nodes.get(&it.node).is_some_and(|at| outlived(it, at).is_some()) {
+                "void"
+            } else if it.expires_unix.saturating_sub(now.unix) <= ahead_s {
+                "expiring"
+            } else {
+                "valid"
+            };
+            *kinds.entry(kind).or_default() += 1;
+        }
+        set(&self.certificates, "state", kinds);
+        let mut causes: BTreeMap<&str, i64> =
+            ["unverified", "repaired", "expired", "missing", "expiring", "audit"]
+                .map(|cause| (cause, 0))
+                .into();
+        for job in &due.jobs {
+            *causes.entry(job.cause.as_str()).or_default() += count(job.nodes.len());
+        }
+        set(&self.due, "cause", causes);
+        self.drains.set(count(ledger.drains.len()));
+        self.undone.set(count(ledger.undone.len()));
+        self.unrecorded.set(count(standing::unrecorded(live, ledger).len()));
+        self.open.set(count(ledger.open.len()));
+        self.breaker.set(i64::from(ledger.breaker.is_some()));
+        self.last_look.set(now.unix);
+    }
+
+    /// A job was, or was to be, started.
+    pub fn began(&self, event: &WatchEvent, state: &State) {
+        self.running.set(count(state.jobs.len()));
+        if let WatchEvent::Started(job) = event {
+            self.started.get_or_create(&vec![("profile", job.profile.clone())]).inc();
+        }
+    }
+
+    /// A job has ended.
+    pub fn ended(&self, event: &WatchEvent, state: &State, now: i64) {
+        self.running.set(count(state.jobs.len()));
+        if let WatchEvent::Ended { job, outcome, code, .. } = event {
+            let profile = ("profile", job.profile.clone());
+            let labels = vec![profile.clone(), ("outcome", outcome.as_str().to_owned())];
+            self.ended.get_or_create(&labels).inc();
+            if *code == Some(0) {
+                self.success.get_or_create(&vec![profile]).set(now);
+            }
+        }
+    }
+
+    /// So many marks were taken off.
+    pub fn lapsed(&self, nodes: usize) {
+        self.lapsed.inc_by(nodes as u64);
+    }
+
+    /// Whether the loop has turned within this many seconds, in words.
+    pub fn health(&self, within_s: f64) -> Result<String, String> {
+        let since = now_s() - self.moments(|_| ()).turned_s;
+        if since <= within_s {
+            return Ok(format!("the loop turned {since:.0} s ago\n"));
+        }
+        Err(format!("the loop has not turned for {since:.0} s, expected {within_s:.0} s\n"))
+    }
+
+    /// Whether it does its work, or waits knowingly, in words.
+    pub fn readiness(&self, within_s: f64) -> Result<String, String> {
+        let it = self.moments(|_| ());
+        if !it.is_leading && !it.waits_knowingly {
+            return Err("it does not know whether another instance is at work\n".to_owned());
+        }
+        if !it.is_leading && it.looked_s < 0.0 {
+            return Ok("another instance is at work\n".to_owned());
+        }
+        let since = now_s() - it.looked_s;
+        if it.looked_s < 0.0 || within_s < since {
+            return Err("the scheduler has not answered lately\n".to_owned());
+        }
+        Ok(format!("it decided {since:.0} s ago\n"))
+    }
+
+    /// All numbers, as Prometheus takes them.
+    pub fn metrics(&self) -> String {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("a text takes everything");
+        text
+    }
+}
+
+fn set(family: &Gauges, label: &'static str, values: BTreeMap<&str, i64>) {
+    for (value, count) in values {
+        family.get_or_create(&vec![(label, value.to_owned())]).set(count);
+    }
+}
+
+fn count(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use model::live::LiveNode;
+    use model::watch::Cause;
+    use model::watch::JobLine;
+    use model::watch::Outcome;
+    use engine::report::metrics;
+
+    #[test]
+    fn names_have_the_prefix_and_units_and_no_node_is_named() {
+        let vitals = Vitals::default();
+        vitals.looked(true);
+        vitals.leads(true);
+        let text = vitals.metrics();
+        for expected in [
+            "fabricgate_looks_total{result=\"ok\"} 1",
+            "fabricgate_leading 1",
+            "fabricgate_last_look_timestamp_seconds 0",
+            "fabricgate_build_info{version=",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    /// Names of ours in a text; what counts by its `_total` is shown with it.
+    fn named(text: &str) -> BTreeSet<String> {
+        let is_word = |c: char| c.is_ascii_lowercase() || c == '_';
+        let words = text.split(|c: char| !is_word(c) && !c.is_ascii_digit());
+        let words = words.filter(|it| it.starts_with("fabricgate_"));
+        words.filter(|it| !it.ends_with('_')).map(str::to_owned).collect()
+    }
+
+    /// Every name that a scrape of the watch or a textfile can show.
+    fn shown() -> BTreeSet<String> {
+        let vitals = Vitals::default();
+        vitals.looked(true);
+        vitals.watched(true);
+        let job = JobLine {
+            job: "j".to_owned(),
+            profile: "audit".to_owned(),
+            domain: "d".into(),
+            nodes: Vec::new(),
+            partners: Vec::new(),
+            cause: Cause::Audit,
+            why: String::new(),
+            command: Vec::new(),
+            log: String::new(),
+        };
+        let state = State::default();
+        vitals.began(&WatchEvent::Started(job.clone()), &state);
+        let outcome = Outcome::Passed;
+        let ended = WatchEvent::Ended { job, code: Some(0), outcome, seconds: 1.0 };
+        vitals.ended(&ended, &state, 1);
+        let (live, ledger, due) = (Live::default(), Ledger::default(), Due::default());
+        vitals.saw(&live, &BTreeMap::new(), &ledger, &due, 0, &Stamp::default());
+        let samples = |text: &str| -> String {
+            text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
+        };
+        let mut names = named(&samples(&vitals.metrics()));
+        names.extend(meanings::ALL.iter().map(|it| it.full()));
+        names
+    }
+
+    fn read(path: &str) -> String {
+        let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join(path);
+        std::fs::read_to_string(&path).expect("a file of the repository")
+    }
+
+    #[test]
+    fn rules_dashboard_and_documentation_name_what_is_shown_and_nothing_else() {
+        let shown = shown();
+        for file in [
+            "ci/monitoring/alerts.yml",
+            "ci/monitoring/alerts_test.yml",
+            "ci/monitoring/dashboard.json",
+            "docs/monitoring.md",
+            "docs/watch.md",
+        ] {
+            let strange: Vec<String> = named(&read(file)).difference(&shown).cloned().collect();
+            assert!(strange.is_empty(), "{file} names what nobody shows: {strange:?}");
+        }
+        for file in ["ci/monitoring/dashboard.json", "docs/monitoring.md"] {
+            let text = read(file);
+            let left: Vec<&String> =
+                shown.iter().filter(|it| !text.contains(it.as_str())).collect();
+            assert!(left.is_empty(), "{file} leaves out {left:?}");
+        }
+    }
+
+    #[test]
+    fn the_documentation_says_of_every_gauge_what_the_code_says() {
+        let text = read("docs/monitoring.md");
+        for it in meanings::ALL {
+            let labels: Vec<String> = it.labels.iter().map(|it| format!("`{it}`")).collect();
+            let row = format!("| `{}` | {} | {} |", it.full(), labels.join(", "), it.help);
+            assert!(text.contains(&row), "docs/monitoring.md needs this row:\n{row}");
+        }
+        let alerts = read("ci/monitoring/alerts.yml");
+        for line in alerts.lines().filter_map(|it| it.trim().strip_prefix("- alert: ")) {
+            assert!(text.contains(&format!("### {line}\n")), "docs/monitoring.md: {line}");
+            let anchor = format!("runbook: docs/monitoring.md#{}", line.to_lowercase());
+            assert!(alerts.contains(&anchor), "{anchor}");
+        }
+    }
+
+    #[test]
+    fn what_is_counted_as_it_happens_is_not_shown_twice() {
+        let vitals = Vitals::default();
+        let state = metrics::State {
+            gate: Some(metrics::GateState::default()),
+            ..metrics::State::default()
+        };
+        vitals.show(metrics::families(&state, 10));
+        let text = vitals.metrics();
+        let types: Vec<&str> = text.lines().filter(|it| it.starts_with("# TYPE ")).collect();
+        let different: BTreeSet<&str> = types.iter().copied().collect();
+        assert_eq!(types.len(), different.len(), "{text}");
+        assert!(text.contains("fabricgate_nodes_by_verdict{"), "{text}");
+        assert_eq!(text.matches("# EOF").count(), 1);
+    }
+
+    #[test]
+    fn drains_of_our_form_are_counted_that_no_journal_knows() {
+        let vitals = Vitals::default();
+        let mut live = Live::default();
+        for (name, state, reason) in [
+            ("n1", &["IDLE", "DRAIN"][..], "fabricgate:nvlink-low:run9 e3"),
+            ("n2", &["IDLE", "DRAIN"], "maintenance"),
+            // The note of a drain that is over.
+            ("n3", &["IDLE"], "fabricgate:nvlink-low:run9 e3"),
+        ] {
+            let node = LiveNode { reason: Some(reason.to_owned()), ..LiveNode::new(name, state) };
+            live.nodes.insert(name.into(), node);
+        }
+        let (ledger, due) = (Ledger::default(), Due::default());
+        vitals.saw(&live, &BTreeMap::new(), &ledger, &due, 0, &Stamp::default());
+        assert!(vitals.metrics().contains("\nfabricgate_drains_unrecorded 1\n"));
+    }
+
+    #[test]
+    fn who_waits_knowingly_is_ready_and_who_knows_nothing_is_not() {
+        let vitals = Vitals::default();
+        assert!(vitals.readiness(60.0).is_err());
+        vitals.waits(true);
+        assert!(vitals.readiness(60.0).is_ok());
+        vitals.leads(true);
+        assert!(vitals.readiness(60.0).is_err(), "nothing was read yet");
+        vitals.looked(true);
+        assert!(vitals.readiness(60.0).is_ok());
+        assert!(vitals.health(60.0).is_ok() && vitals.health(-1.0).is_err());
+    }
+}

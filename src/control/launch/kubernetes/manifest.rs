@@ -1,0 +1,394 @@
+//! What is sent to the API server so that nodes can be measured: pods, claims of
+//! their GPUs, ComputeDomains. All of it is labelled as ours and with its run.
+//!
+//! Pure: values in, objects out.
+
+use serde_json::Map;
+use serde_json::Value;
+use serde_json::json;
+use sha2::Digest;
+use sha2::Sha256;
+
+use super::CONTAINER;
+use super::Gpus;
+use super::Kubernetes;
+use crate::launch::NODE;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::journal::Stamp;
+use model::kubernetes_node::DEGRADED;
+use model::kubernetes_node::RUN;
+
+/// The label of everything that fabricgate makes, with its value.
+pub const OURS: (&str, &str) = ("app.kubernetes.io/name", "fabricgate");
+/// The annotation with the process that needs an object.
+pub const OWNER: &str = "fabricgate.io/held-by";
+/// The annotation with the moment after which nobody needs it, in seconds since
+/// 1970.
+pub const UNTIL: &str = "fabricgate.io/until";
+/// The annotation with the node that a pod measures: a name of one may be too
+/// long for a label.
+pub const ON: &str = "fabricgate.io/node";
+
+/// Seconds that a pod is given to end by itself. Its worker has ended by then:
+/// what is left is a process that waits.
+pub const GRACE_S: u32 = 5;
+
+/// Annotations that ask those who move pods not to move this one: a measurement
+/// that is moved is none.
+const UNMOVED: [(&str, &str); 2] = [
+    ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
+    ("karpenter.sh/do-not-disrupt", "true"),
+];
+
+/// What every object of one run shares.
+#[derive(Clone, Debug)]
+pub struct Origin<'a> {
+    /// The run.
+    pub run: &'a str,
+    /// The machine that needs it.
+    pub host: &'a str,
+    /// The process there.
+    pub pid: u32,
+    /// When it was asked for.
+    pub stamp: &'a Stamp,
+    /// When nobody needs it any more, in seconds since 1970.
+    pub until: i64,
+}
+
+/// What one pod is made with.
+#[derive(Clone, Debug)]
+pub struct PodWish<'a> {
+    /// The node.
+    pub node: &'a NodeName,
+    /// fabricgate, as the image calls it.
+    pub worker: &'a str,
+    /// How many GPUs it asks for, where they are counted.
+    pub gpus: u32,
+    /// The template of its claim of GPUs, where they are claimed.
+    pub gpu_claim: Option<&'a str>,
+    /// The template of its claim of a channel, where it is in a ComputeDomain.
+    pub channel: Option<&'a str>,
+    /// How many seconds it may live.
+    pub deadline_s: u64,
+    /// After how many seconds without a worker it ends by itself.
+    pub idle_s: u64,
+}
+
+/// The label selector of a run's objects.
+pub fn selector(run: &str) -> String {
+    format!("{},{RUN}={run}", all())
+}
+
+/// The label selector of everything that is ours.
+pub fn all() -> String {
+    format!("{}={}", OURS.0, OURS.1)
+}
+
+/// The name of a run's object for a node or a domain: legal whatever that is
+/// called, and the same each time it is asked for.
+pub fn name(run: &str, of: &str) -> String {
+    let digest = Sha256::digest(of.as_bytes());
+    let short: String = digest.iter().take(5).map(|byte| format!("{byte:02x}")).collect();
+    format!("fabricgate-{run}-{short}")
+}
+
+/// The name of the pod on a node.
+pub fn pod_name(run: &str, node: &NodeName) -> String {
+    name(run, &format!("node {node}"))
+}
+
+/// The name of a domain's ComputeDomain.
+pub fn compute_domain_name(run: &str, domain: &DomainName) -> String {
+    name(run, &format!("domain {domain}"))
+}
+
+/// The template with which pods claim a channel of a ComputeDomain of this name.
+pub fn channel_name(compute_domain: &str) -> String {
+    format!("{compute_domain}-channel")
+}
+
+/// The template with which a run's pods claim their GPUs.
+pub fn gpu_claim_name(run: &str) -> String {
+    name(run, "gpus")
+}
+
+impl Origin<'_> {
+    fn labels(&self) -> Value {
+        json!({OURS.0: OURS.1, RUN: self.run})
+    }
+
+    /// The process that needs it, as it is written on an object.
+    pub fn owner(&self) -> String {
+        json!({"host": self.host, "pid": self.pid, "stamp": self.stamp}).to_string()
+    }
+
+    fn metadata(&self, name: &str, namespace: &str) -> Value {
+        json!({
+            "name": name,
+            "namespace": namespace,
+            "labels": self.labels(),
+            "annotations": {OWNER: self.owner(), UNTIL: self.until.to_string()},
+        })
+    }
+
+    /// The ComputeDomain that joins this many pods.
+    pub fn compute_domain(
+        &self,
+        kubernetes: &Kubernetes,
+        version: &str,
+        domain: &DomainName,
+        pods: usize,
+    ) -> Value {
+        let name = compute_domain_name(self.run, domain);
+        json!({
+            "apiVersion": format!("resource.nvidia.com/{version}"),
+            "kind": "ComputeDomain",
+            "metadata": self.metadata(&name, &kubernetes.namespace),
+            "spec": {
+                "numNodes": pods,
+                "channel": {"resourceClaimTemplate": {"name": channel_name(&name)}},
+            },
+        })
+    }
+
+    /// The template of a claim for all GPUs of a node. `v1beta1` has the request's
+    /// fields one level higher than the versions after it.
+    pub fn gpu_claim(&self, kubernetes: &Kubernetes, version: &str) -> Value {
+        let exactly = json!({
+            "deviceClassName": kubernetes.device_class,
+            "allocationMode": "All",
+            // A GPU that the gate took out is measured like any other, or it would
+            // never come back.
+            "tolerations": [{"key": DEGRADED, "operator": "Exists"}],
+        });
+        let request = if version == "v1beta1" {
+            let mut request = exactly;
+            request["name"] = "gpus".into();
+            request
+        } else {
+            json!({"name": "gpus", "exactly": exactly})
+        };
+        let name = gpu_claim_name(self.run);
+        json!({
+            "apiVersion": format!("resource.k8s.io/{version}"),
+            "kind": "ResourceClaimTemplate",
+            "metadata": self.metadata(&name, &kubernetes.namespace),
+            "spec": {
+                "metadata": {"labels": self.labels()},
+                "spec": {"devices": {"requests": [request]}},
+            },
+        })
+    }
+
+    /// The pod on a node.
+    pub fn pod(&self, kubernetes: &Kubernetes, wish: &PodWish<'_>) -> Value {
+        let name = pod_name(self.run, wish.node);
+        let mut metadata = self.metadata(&name, &kubernetes.namespace);
+        metadata["annotations"][ON] = wish.node.as_str().into();
+        for (key, value) in UNMOVED {
+            metadata["annotations"][key] = value.into();
+        }
+        // Of the node's own name and not of its host name label, which others may
+        // change; and not `nodeName`, which would go past the scheduler and with it
+        // past who has which device.
+        let pinned = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchFields": [
+                {"key": "metadata.name", "operator": "In", "values": [wish.node.as_str()]},
+            ]}],
+        }}});
+        let mut spec = json!({
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": false,
+            "enableServiceLinks": false,
+            "activeDeadlineSeconds": wish.deadline_s,
+            "terminationGracePeriodSeconds": GRACE_S,
+            "affinity": pinned,
+            "tolerations": tolerations(kubernetes),
+            "containers": [container(kubernetes, wish)],
+            "volumes": [{"name": "shm",
+                "emptyDir": {"medium": "Memory", "sizeLimit": kubernetes.shm}}],
+        });
+        let claims: Vec<Value> = claims(wish)
+            .map(|(name, template)| json!({"name": name, "resourceClaimTemplateName": template}))
+            .collect();
+        if !claims.is_empty() {
+            spec["resourceClaims"] = claims.into();
+        }
+        if kubernetes.host_network {
+            spec["hostNetwork"] = true.into();
+            spec["dnsPolicy"] = "ClusterFirstWithHostNet".into();
+        }
+        if let Some(secret) = &kubernetes.pull_secret {
+            spec["imagePullSecrets"] = json!([{"name": secret}]);
+        }
+        if let Some(account) = &kubernetes.service_account {
+            spec["serviceAccountName"] = account.as_str().into();
+        }
+        if let Some(class) = &kubernetes.priority_class {
+            spec["priorityClassName"] = class.as_str().into();
+        }
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    }
+}
+
+/// The claims of a pod: what the pod calls each, and its template.
+fn claims<'w>(wish: &PodWish<'w>) -> impl Iterator<Item = (&'static str, &'w str)> {
+    let gpus = wish.gpu_claim.map(|template| ("gpus", template));
+    let channel = wish.channel.map(|template| ("compute-domain", template));
+    gpus.into_iter().chain(channel)
+}
+
+fn container(kubernetes: &Kubernetes, wish: &PodWish<'_>) -> Value {
+    // A second before the kubelet would end it: then the pod succeeded.
+    let waits = wish.deadline_s.saturating_sub(1).max(1).to_string();
+    let idle = wish.idle_s.to_string();
+    let command =
+        [wish.worker, "node", "wait", "--seconds", waits.as_str(), "--idle", idle.as_str()];
+    let env: Vec<Value> = kubernetes
+        .env
+        .iter()
+        .map(
+            |(name, value)| json!({"name": name, "value": value.replace(NODE, wish.node.as_str())}),
+        )
+        .collect();
+    let mut counted: Map<String, Value> =
+        kubernetes.rdma.iter().map(|(name, n)| (name.clone(), n.to_string().into())).collect();
+    if kubernetes.gpus == Gpus::DevicePlugin && 0 < wish.gpus {
+        counted.insert(kubernetes.resource.clone(), wish.gpus.to_string().into());
+    }
+    let mut resources = json!({"limits": counted});
+    let claims: Vec<Value> = claims(wish).map(|(name, _)| json!({"name": name})).collect();
+    if !claims.is_empty() {
+        resources["claims"] = claims.into();
+    }
+    let mut container = json!({
+        "name": CONTAINER,
+        "image": kubernetes.image,
+        "command": command,
+        "env": env,
+        "resources": resources,
+        "securityContext": {
+            "privileged": kubernetes.privileged,
+            "capabilities": {"add": kubernetes.capabilities},
+        },
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+    });
+    if let Some(policy) = kubernetes.pull_policy {
+        container["imagePullPolicy"] = json!(policy);
+    }
+    container
+}
+
+fn tolerations(kubernetes: &Kubernetes) -> Value {
+    let one = |it: &super::Toleration| {
+        let operator = if it.value.is_some() { "Equal" } else { "Exists" };
+        let mut toleration = json!({"operator": operator});
+        for (key, value) in [("key", &it.key), ("value", &it.value), ("effect", &it.effect)] {
+            if let Some(value) = value {
+                toleration[key] = value.as_str().into();
+            }
+        }
+        toleration
+    };
+    kubernetes.tolerated().iter().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamp() -> Stamp {
+        Stamp { boot: "b".to_owned(), uptime_s: 7.5, ..Stamp::default() }
+    }
+
+    fn origin(stamp: &Stamp) -> Origin<'_> {
+        Origin { run: "20261121-065544-3f9a1c", host: "head", pid: 4, stamp, until: 99 }
+    }
+
+    fn wish(node: &NodeName) -> PodWish<'_> {
+        PodWish {
+            node,
+            worker: "/opt/fabricgate",
+            gpus: 4,
+            gpu_claim: None,
+            channel: None,
+            deadline_s: 600,
+            idle_s: 60,
+        }
+    }
+
+    #[test]
+    fn names_are_legal_whatever_a_node_is_called() {
+        for node in ["n1", "Rack_7.node-0001.very-long.example.com", &"x".repeat(253)] {
+            let name = pod_name("20261121-065544-3f9a1c", &node.into());
+            let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            assert!(name.len() <= 63 && name.chars().all(legal), "{name}");
+            assert_eq!(name, pod_name("20261121-065544-3f9a1c", &node.into()));
+        }
+        assert_ne!(pod_name("r", &"n1".into()), pod_name("r", &"n2".into()));
+        assert_ne!(name("r", "node n1"), compute_domain_name("r", &"n1".into()));
+    }
+
+    #[test]
+    fn a_pod_is_pinned_marked_and_given_no_token() {
+        let (node, stamp) = (NodeName::from("n1"), stamp());
+        let env = [("FABRICGATE_SIM_NODE".to_owned(), "{node}".to_owned())];
+        let kubernetes = Kubernetes {
+            image: "r/fabricgate:1".to_owned(),
+            rdma: [("rdma/hca".to_owned(), 1)].into(),
+            env: env.into(),
+            ..Kubernetes::default()
+        };
+        let pod = origin(&stamp).pod(&kubernetes, &wish(&node));
+        let spec = &pod["spec"];
+        assert_eq!(spec["automountServiceAccountToken"], false);
+        assert_eq!(spec["nodeName"], Value::Null);
+        let term = &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            ["nodeSelectorTerms"][0];
+        assert_eq!(term["matchFields"][0]["values"], json!(["n1"]));
+        assert_eq!(term["matchFields"][0]["key"], "metadata.name");
+        let tolerated = spec["tolerations"].as_array().expect("a list");
+        assert_eq!(tolerated.len(), 2, "{tolerated:?}");
+        let container = &spec["containers"][0];
+        let limits = json!({"nvidia.com/gpu": "4", "rdma/hca": "1"});
+        assert_eq!(container["resources"], json!({"limits": limits}));
+        assert_eq!(container["env"][0]["value"], "n1");
+        assert_eq!(container["command"][4], "599");
+        assert_eq!(pod["metadata"]["labels"][RUN], "20261121-065544-3f9a1c");
+        let owner = pod["metadata"]["annotations"][OWNER].as_str().expect("text");
+        assert_eq!(owner, origin(&stamp).owner());
+        assert_eq!(spec.get("hostNetwork"), None);
+    }
+
+    #[test]
+    fn claims_take_the_place_of_counted_gpus() {
+        let (node, stamp) = (NodeName::from("n1"), stamp());
+        let kubernetes = Kubernetes { gpus: Gpus::Claim, ..Kubernetes::default() };
+        let wish = PodWish { gpu_claim: Some("g"), channel: Some("c"), ..wish(&node) };
+        let pod = origin(&stamp).pod(&kubernetes, &wish);
+        let resources = &pod["spec"]["containers"][0]["resources"];
+        let names = json!([{"name": "gpus"}, {"name": "compute-domain"}]);
+        assert_eq!(resources, &json!({"limits": {}, "claims": names}));
+        assert_eq!(pod["spec"]["resourceClaims"][1]["resourceClaimTemplateName"], "c");
+
+        let newer = origin(&stamp).gpu_claim(&kubernetes, "v1");
+        let request = &newer["spec"]["spec"]["devices"]["requests"][0];
+        assert_eq!(request["exactly"]["allocationMode"], "All");
+        let older = origin(&stamp).gpu_claim(&kubernetes, "v1beta1");
+        let request = &older["spec"]["spec"]["devices"]["requests"][0];
+        assert_eq!(request["allocationMode"], "All");
+        assert_eq!(newer["spec"]["metadata"]["labels"], newer["metadata"]["labels"]);
+    }
+
+    #[test]
+    fn a_compute_domain_names_the_template_that_pods_wait_for() {
+        let stamp = stamp();
+        let domain = DomainName::from("rack 1");
+        let made = origin(&stamp).compute_domain(&Kubernetes::default(), "v1beta1", &domain, 18);
+        let name = made["metadata"]["name"].as_str().expect("text");
+        let template = &made["spec"]["channel"]["resourceClaimTemplate"]["name"];
+        assert_eq!(template, &json!(channel_name(name)));
+        assert_eq!(made["spec"]["numNodes"], 18);
+    }
+}

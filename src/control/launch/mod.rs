@@ -1,0 +1,505 @@
+//! How nodes are reached: the command that starts something on node X.
+//!
+//! Pure: words in, words out. `exec` starts what comes out. Slurm and Kubernetes
+//! are kinds of their own, because their nodes must be held before anything is
+//! started there.
+
+pub mod held;
+pub mod kubernetes;
+pub mod ranks;
+pub mod shell;
+pub mod slurm;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::Serialize;
+
+use model::id::NodeName;
+use model::words;
+use model::worker::Confidence;
+use held::Held;
+use held::Seat;
+use kubernetes::Kubernetes;
+use slurm::Slurm;
+
+/// The placeholder for the node's name.
+pub const NODE: &str = "{node}";
+/// The placeholder for the whole command as one word, quoted for a shell.
+pub const COMMAND: &str = "{command}";
+
+/// Environment variable that names the scenario a simulated node is part of.
+pub const SIM_VARIABLE: &str = "FABRICGATE_SIM";
+/// Environment variable that names the simulated node.
+pub const SIM_NODE_VARIABLE: &str = "FABRICGATE_SIM_NODE";
+/// Environment variable that says how far a burn-in of simulated nodes has come.
+pub const SIM_AGE_VARIABLE: &str = "FABRICGATE_SIM_AGE";
+
+/// How ssh, and what stands in its place, end where a node was not reached.
+pub const UNREACHED: i32 = 255;
+
+/// How nodes are reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Launcher {
+    /// This machine.
+    Local,
+    /// A command in front of the tool's own, such as `ssh {node}`.
+    Command {
+        /// Its words; the tool's words follow, or stand where `{command}` is.
+        template: Vec<String>,
+    },
+    /// Nodes of the embedded simulated fabric: processes on this machine that
+    /// find simulated tools on their PATH.
+    Sim {
+        /// The scenario.
+        scenario: PathBuf,
+        /// Each node has a worker of its own. Without them this process
+        /// answers for all nodes.
+        #[serde(default = "with_workers", skip_serializing_if = "is_with_workers")]
+        workers: bool,
+    },
+    /// Slurm: nodes are held by jobs, what is started are steps of those.
+    Slurm(Box<Slurm>),
+    /// Kubernetes: nodes are held by pods, what is started runs in those.
+    Kubernetes(Box<Kubernetes>),
+    /// Nothing is started: a stored run answers.
+    Replay {
+        /// Its folder.
+        run: PathBuf,
+    },
+}
+
+fn with_workers() -> bool {
+    true
+}
+
+fn is_with_workers(workers: &bool) -> bool {
+    *workers
+}
+
+/// What workers are started with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Program {
+    /// fabricgate itself, as this machine calls it.
+    pub here: String,
+    /// fabricgate as the nodes call it.
+    pub there: String,
+    /// Folder of the simulated tools' names, for simulated nodes.
+    pub links: Option<PathBuf>,
+    /// The PATH that is in force, which simulated tools stand in front of.
+    pub path: String,
+    /// Measure nodes that somebody uses.
+    pub even_if_busy: bool,
+    /// The nodes that a scheduler holds for us, by jobs or pods.
+    pub held: Held,
+    /// How far a burn-in has come, for simulated nodes.
+    pub age: Option<String>,
+}
+
+/// A process to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Launch {
+    /// Its words.
+    pub argv: Vec<String>,
+    /// Its additional environment.
+    pub env: BTreeMap<String, String>,
+    /// How much of our own environment it is given.
+    pub confidence: Confidence,
+}
+
+/// Why a command cannot be made for a node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LaunchError {
+    /// The name would be read as an option by the launcher's program.
+    #[error("node name {node:?} looks like an option")]
+    LooksLikeOption {
+        /// The node.
+        node: String,
+    },
+    /// The name is none.
+    #[error("node name {node:?} has characters that no node name has")]
+    NotAName {
+        /// The node.
+        node: String,
+    },
+    /// The template is empty.
+    #[error("the launcher's template is empty, expected words such as [\"ssh\", \"{NODE}\"]")]
+    Empty,
+    /// The template does not mention the node.
+    #[error(
+        "the launcher's template never says {NODE}: every node would be measured on the same machine"
+    )]
+    NoNode,
+    /// One machine cannot stand for many.
+    #[error(
+        "launcher \"local\" measures this machine only, and {nodes} nodes are to be measured; \
+         use kind = \"command\" with a template such as [\"ssh\", \"{NODE}\"]"
+    )]
+    NotLocal {
+        /// How many nodes are to be measured.
+        nodes: usize,
+    },
+    /// No job or pod of ours holds it.
+    #[error("{why}")]
+    NotHeld {
+        /// Why not.
+        why: String,
+    },
+    /// It cannot be said with srun.
+    #[error(
+        "this call of mpirun cannot be made with srun: {why}; write a probe of your own that \
+         calls srun, as nccl-all-reduce-domain-srun does"
+    )]
+    Mpirun {
+        /// What of it.
+        why: String,
+    },
+}
+
+impl Launcher {
+    /// Whether something stands in for nodes: a simulated fabric, or a stored run.
+    /// What it shows is no state of any machine.
+    pub fn is_stand_in(&self) -> bool {
+        matches!(self, Self::Sim { .. } | Self::Replay { .. })
+    }
+
+    /// Whether this launcher can serve that many nodes at all.
+    pub fn check(&self, nodes: usize) -> Result<(), LaunchError> {
+        match self {
+            Self::Local if 1 < nodes => Err(LaunchError::NotLocal { nodes }),
+            Self::Local
+            | Self::Sim { .. }
+            | Self::Slurm(_)
+            | Self::Kubernetes(_)
+            | Self::Replay { .. } => Ok(()),
+            Self::Command { template } if template.first().is_none_or(String::is_empty) => {
+                Err(LaunchError::Empty)
+            }
+            Self::Command { template } if !template.iter().any(|word| word.contains(NODE)) => {
+                Err(LaunchError::NoNode)
+            }
+            Self::Command { .. } => Ok(()),
+        }
+    }
+
+    /// What to start so that `argv` runs on `node`.
+    pub fn argv(&self, node: &NodeName, argv: &[String]) -> Result<Vec<String>, LaunchError> {
+        check_name(node)?;
+        let name = node.as_str();
+        match self {
+            Self::Slurm(slurm) => Ok(slurm.alone(node, argv)),
+            Self::Kubernetes(_) => {
+                Err(LaunchError::NotHeld { why: "no pod of ours runs on it".to_owned() })
+            }
+            Self::Local | Self::Sim { .. } | Self::Replay { .. } => Ok(argv.to_vec()),
+            Self::Command { template } => {
+                let whole = template.iter().any(|word| word.contains(COMMAND));
+                let line = if whole { words::line(argv) } else { String::new() };
+                let fill = |word: &String| word.replace(NODE, name).replace(COMMAND, &line);
+                let mut words: Vec<String> = template.iter().map(fill).collect();
+                if !whole {
+                    words.extend_from_slice(argv);
+                }
+                Ok(words)
+            }
+        }
+    }
+
+    /// What to start so that `argv` runs on a node that is held; the others are
+    /// reached as [`Launcher::argv`] says. `here` is fabricgate on this machine.
+    pub fn on_held(
+        &self,
+        node: &NodeName,
+        argv: &[String],
+        here: &str,
+        held: &Held,
+    ) -> Result<Vec<String>, LaunchError> {
+        check_name(node)?;
+        let (seat, why) = (held.seats.get(node), held.skipped.get(node));
+        match (self, seat) {
+            (Self::Slurm(slurm), Some(seat @ (Seat::Job(_) | Seat::Unallocated))) => {
+                Ok(slurm.step(node, seat, argv))
+            }
+            (Self::Kubernetes(kubernetes), Some(Seat::Pod { name, .. })) => {
+                Ok(kubernetes.attach(here, name, argv))
+            }
+            (Self::Slurm(_) | Self::Kubernetes(_), _) => {
+                let none = match self {
+                    Self::Slurm(_) => "no job of ours holds it",
+                    _ => "no pod of ours runs on it",
+                };
+                Err(LaunchError::NotHeld { why: why.map_or(none, String::as_str).to_owned() })
+            }
+            _ => self.argv(node, argv),
+        }
+    }
+
+    /// What to start so that a worker runs on `node`.
+    pub fn worker(&self, node: &NodeName, program: &Program) -> Result<Launch, LaunchError> {
+        let call = match self {
+            Self::Command { .. } | Self::Slurm(_) | Self::Kubernetes(_) => &program.there,
+            _ => &program.here,
+        };
+        let mut argv = vec![call.clone(), "node".to_owned(), "worker".to_owned()];
+        if program.even_if_busy {
+            argv.push("--even-if-busy".to_owned());
+        }
+        let mut env = BTreeMap::new();
+        if let Self::Sim { scenario, .. } = self {
+            env.insert(SIM_VARIABLE.to_owned(), scenario.display().to_string());
+            env.insert(SIM_NODE_VARIABLE.to_owned(), node.to_string());
+            if let Some(age) = &program.age {
+                env.insert(SIM_AGE_VARIABLE.to_owned(), age.clone());
+            }
+            if let Some(links) = &program.links {
+                env.insert("PATH".to_owned(), format!("{}:{}", links.display(), program.path));
+            }
+        }
+        let argv = self.on_held(node, &argv, &program.here, &program.held)?;
+        Ok(Launch { argv, env, confidence: self.confidence() })
+    }
+
+    /// How much of our own environment is given to what reaches a node.
+    pub fn confidence(&self) -> Confidence {
+        match self {
+            // srun may need the token of Slurm; `node attach` runs here, and a kubeconfig
+            // may name a program that asks a cloud for its key.
+            Self::Slurm(_) => Confidence::Scheduler,
+            Self::Kubernetes(_) => Confidence::Own,
+            Self::Command { .. } => Confidence::Launcher,
+            _ => Confidence::None,
+        }
+    }
+
+    /// Names the variables that are carried to nodes.
+    pub fn carry(&mut self, names: Vec<String>) {
+        if let Self::Slurm(slurm) = self {
+            slurm.carried = names;
+        }
+    }
+
+    /// The command of a step that runs on these nodes, the way this launcher has
+    /// it: where Slurm reaches the nodes it also starts the ranks.
+    pub fn command(
+        &self,
+        argv: &[String],
+        nodes: &[NodeName],
+        held: &Held,
+    ) -> Result<Vec<String>, LaunchError> {
+        let slurm = match self {
+            Self::Slurm(slurm) => slurm,
+            Self::Kubernetes(kubernetes) => {
+                return kubernetes::ranks::in_pods(argv, nodes, held, kubernetes);
+            }
+            _ => return Ok(argv.to_vec()),
+        };
+        let seats: Vec<Option<&Seat>> = nodes.iter().map(|node| held.seats.get(node)).collect();
+        let job = match seats.first() {
+            Some(Some(Seat::Job(job))) if seats.iter().all(|seat| *seat == seats[0]) => Some(job),
+            _ => None,
+        };
+        let none = String::new();
+        match (ranks::by_srun(argv, slurm, job.unwrap_or(&none))?, job) {
+            (None, _) => Ok(argv.to_vec()),
+            (Some(words), Some(_)) => Ok(words),
+            (Some(_), None) => {
+                let why = "its ranks need one job that holds all of its nodes".to_owned();
+                Err(LaunchError::NotHeld { why })
+            }
+        }
+    }
+
+    /// Whether addresses are names: simulated nodes have no network of their own.
+    pub fn names_are_addresses(&self) -> bool {
+        matches!(self, Self::Sim { .. })
+    }
+
+    /// Whether this exit code of the launcher's own program says that the node
+    /// was not reached. ssh(1): "exits with the exit status of the remote
+    /// command or with 255 if an error occurred". `fabricgate node attach` does the
+    /// same.
+    pub fn is_connect_failure(&self, code: i32) -> bool {
+        let template = match self {
+            Self::Command { template } => template,
+            Self::Kubernetes(_) => return code == UNREACHED,
+            _ => return false,
+        };
+        let program = template.first().map_or("", |p| p.rsplit('/').next().unwrap_or(p));
+        program == "ssh" && code == UNREACHED
+    }
+
+    /// The name used in documents.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Command { .. } => "command",
+            Self::Sim { .. } => "sim",
+            Self::Slurm(_) => "slurm",
+            Self::Kubernetes(_) => "kubernetes",
+            Self::Replay { .. } => "replay",
+        }
+    }
+}
+
+/// Refuses names that a program could take for something else.
+pub fn check_name(node: &NodeName) -> Result<(), LaunchError> {
+    let name = node.as_str();
+    if name.starts_with('-') {
+        return Err(LaunchError::LooksLikeOption { node: name.to_owned() });
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    if name.is_empty() || !name.chars().all(plain) {
+        return Err(LaunchError::NotAName { node: name.to_owned() });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(template: &[&str]) -> Launcher {
+        Launcher::Command { template: template.iter().map(|w| (*w).to_owned()).collect() }
+    }
+
+    fn argv(launcher: &Launcher, node: &str) -> Result<Vec<String>, LaunchError> {
+        launcher.argv(&NodeName::from(node), &["tool".to_owned(), "a b".to_owned()])
+    }
+
+    #[test]
+    fn the_template_comes_first_and_the_words_stay_words() {
+        assert_eq!(argv(&Launcher::Local, "n1").expect("good"), ["tool", "a b"]);
+        let env = command(&["env", "NODE={node}"]);
+        assert_eq!(argv(&env, "n1").expect("good"), ["env", "NODE=n1", "tool", "a b"]);
+        let shell = command(&["ssh", "{node}", "{command}"]);
+        assert_eq!(argv(&shell, "n1").expect("good"), ["ssh", "n1", "tool \"a b\""]);
+    }
+
+    #[test]
+    fn names_that_a_program_could_misread_are_refused() {
+        let ssh = command(&["ssh", "{node}"]);
+        assert!(matches!(argv(&ssh, "-oX"), Err(LaunchError::LooksLikeOption { .. })));
+        for name in ["", "a b", "a;b", "a$(b)", "a/b"] {
+            assert!(matches!(argv(&ssh, name), Err(LaunchError::NotAName { .. })), "{name}");
+        }
+    }
+
+    #[test]
+    fn one_machine_never_stands_for_many() {
+        assert_eq!(Launcher::Local.check(1), Ok(()));
+        assert_eq!(Launcher::Local.check(2), Err(LaunchError::NotLocal { nodes: 2 }));
+        assert_eq!(command(&["env"]).check(2), Err(LaunchError::NoNode));
+        assert_eq!(command(&[]).check(1), Err(LaunchError::Empty));
+        assert_eq!(command(&["ssh", "{node}"]).check(18), Ok(()));
+    }
+
+    #[test]
+    fn a_worker_is_called_as_its_node_calls_it() {
+        let program = Program {
+            here: "/here/fabricgate".to_owned(),
+            there: "/opt/fabricgate".to_owned(),
+            links: Some("/tmp/links".into()),
+            path: "/bin".to_owned(),
+            even_if_busy: false,
+            held: Held::default(),
+            age: None,
+        };
+        let node = NodeName::from("n1");
+        let ssh = command(&["ssh", "{node}"]).worker(&node, &program).expect("good");
+        assert_eq!(ssh.argv, ["ssh", "n1", "/opt/fabricgate", "node", "worker"]);
+        assert!(ssh.env.is_empty());
+        let sim = Launcher::Sim { scenario: "/s.toml".into(), workers: true };
+        let sim = sim.worker(&node, &program).expect("good");
+        assert_eq!(sim.argv, ["/here/fabricgate", "node", "worker"]);
+        assert_eq!(sim.env["PATH"], "/tmp/links:/bin");
+        assert_eq!(
+            (sim.env[SIM_VARIABLE].as_str(), sim.env[SIM_NODE_VARIABLE].as_str()),
+            ("/s.toml", "n1")
+        );
+    }
+
+    #[test]
+    fn through_slurm_nothing_runs_on_a_node_that_no_job_holds() {
+        let slurm = Launcher::Slurm(Box::default());
+        let (node, other) = (NodeName::from("n1"), NodeName::from("n2"));
+        let job = |id: &str| Seat::Job(id.to_owned());
+        let mut held = Held {
+            seats: BTreeMap::from([(node.clone(), job("7"))]),
+            skipped: BTreeMap::from([(other.clone(), "drained".to_owned())]),
+        };
+        let program = Program { there: "f".to_owned(), held: held.clone(), ..Program::default() };
+        let words = slurm.worker(&node, &program).expect("held").argv.join(" ");
+        assert!(words.contains("--jobid=7") && words.ends_with(" f node worker"), "{words}");
+        let why = "drained".to_owned();
+        assert_eq!(slurm.worker(&other, &program), Err(LaunchError::NotHeld { why }));
+        let hostile = NodeName::from("--uid=0");
+        assert!(matches!(
+            slurm.worker(&hostile, &program),
+            Err(LaunchError::LooksLikeOption { .. })
+        ));
+
+        let mpirun = ["mpirun", "-np", "2", "tool"].map(str::to_owned);
+        let both = [node.clone(), other.clone()];
+        assert!(slurm.command(&mpirun, &both, &held).is_err());
+        held.seats.insert(other.clone(), job("8"));
+        assert!(slurm.command(&mpirun, &both, &held).is_err(), "two jobs");
+        held.seats.insert(other.clone(), job("7"));
+        let words = slurm.command(&mpirun, &both, &held).expect("one job").join(" ");
+        assert!(words.contains("srun --jobid=7 "), "{words}");
+        let plain = ["nvidia-smi".to_owned()];
+        assert_eq!(slurm.command(&plain, &both[..1], &held), Ok(plain.to_vec()));
+    }
+
+    #[test]
+    fn what_every_node_runs_is_nobody_elses_to_start() {
+        // Neither one job for all nodes nor a way between pods is asked for.
+        let own = ["{self}", "--json", "node", "probe", "copy", "--together"].map(str::to_owned);
+        let nodes: [NodeName; 2] = ["n1".into(), "n2".into()];
+        let seats = |make: fn(&str) -> Seat| {
+            let seats = nodes.iter().map(|node| (node.clone(), make(node.as_str()))).collect();
+            Held { seats, ..Held::default() }
+        };
+        let jobs = seats(|node| Seat::Job(format!("of-{node}")));
+        let pods = seats(|node| Seat::Pod { name: node.to_owned(), address: None });
+        for (launcher, held) in
+            [(Launcher::Slurm(Box::default()), jobs), (Launcher::Kubernetes(Box::default()), pods)]
+        {
+            for node in &nodes {
+                let words = launcher.command(&own, std::slice::from_ref(node), &held);
+                assert_eq!(words, Ok(own.to_vec()));
+            }
+            let mpirun = ["mpirun", "--host", "n1:4,n2:4", "tool"].map(str::to_owned);
+            assert!(launcher.command(&mpirun, &nodes, &held).is_err(), "so that it is run instead");
+        }
+    }
+
+    #[test]
+    fn through_kubernetes_nothing_runs_where_no_pod_of_ours_does() {
+        let launcher = Launcher::Kubernetes(Box::default());
+        let node = NodeName::from("n1");
+        let seat = Seat::Pod { name: "pod-1".to_owned(), address: None };
+        let held = Held {
+            seats: [(node.clone(), seat)].into(),
+            skipped: [("n2".into(), "GPU pods run on it".to_owned())].into(),
+        };
+        let (here, there) = ("/bin/fg".to_owned(), "fabricgate".to_owned());
+        let program = Program { here, there, held, ..Program::default() };
+        let words = launcher.worker(&node, &program).expect("held").argv.join(" ");
+        assert!(words.starts_with("/bin/fg node attach ") && words.contains(" --pod pod-1 "));
+        assert!(words.ends_with(" -- fabricgate node worker"), "{words}");
+        let why = "GPU pods run on it".to_owned();
+        assert_eq!(launcher.worker(&"n2".into(), &program), Err(LaunchError::NotHeld { why }));
+        assert!(launcher.argv(&node, &[]).is_err() && launcher.is_connect_failure(255));
+    }
+
+    #[test]
+    fn only_ssh_says_with_255_that_the_node_was_not_reached() {
+        assert!(command(&["/usr/bin/ssh", "{node}"]).is_connect_failure(255));
+        assert!(!command(&["ssh", "{node}"]).is_connect_failure(1));
+        assert!(!command(&["srun", "-w", "{node}"]).is_connect_failure(255));
+        assert!(!Launcher::Local.is_connect_failure(255));
+    }
+}

@@ -1,0 +1,292 @@
+//! Files that hold claims: opened here, read by `inventory::detect`.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::path::PathBuf;
+
+use super::input;
+use super::input::InputError;
+use readers::claims::detect;
+use readers::claims::recorded;
+use model::said::ProblemKind;
+use model::said::Said;
+use model::said::SourceKind;
+
+/// What editors of other systems call "Unicode".
+const UTF_16: &str = "is UTF-16 text, expected UTF-8 (iconv -f UTF-16 -t UTF-8)";
+
+/// What the files of these paths say; of a folder, every file in it that is
+/// recognised. A path that cannot be opened, or is nothing that is known, is a
+/// source with a problem.
+pub fn read(paths: &[PathBuf]) -> Vec<Said> {
+    let mut all = Vec::new();
+    let mut known = BTreeSet::new();
+    for path in paths {
+        if path.is_dir() {
+            all.extend(folder(path, &mut known));
+        } else if is_new(path, &mut known) {
+            all.extend(file(path));
+        }
+    }
+    all
+}
+
+/// Whether this file was not read before under another of its names: a source
+/// that is given twice is one voice.
+fn is_new(path: &Path, known: &mut BTreeSet<PathBuf>) -> bool {
+    path.canonicalize().map_or(true, |path| known.insert(path))
+}
+
+fn file(path: &Path) -> Vec<Said> {
+    let (kind, message) = match text(path) {
+        Ok(text) => {
+            let said = recognised(path, &text);
+            if !said.is_empty() {
+                return said;
+            }
+            let what = if text.trim().is_empty() { "is empty" } else { "is nothing that is known" };
+            let message = format!("{what}, expected {}", detect::KNOWN);
+            (ProblemKind::Unsupported, message)
+        }
+        Err(unread) => (unread.kind(), unread.message),
+    };
+    let mut said = Said::nothing(SourceKind::Unrecognised, path.display().to_string());
+    said.trouble(kind, None, message);
+    vec![said]
+}
+
+/// Everything in a folder that is recognised; the rest is named once.
+fn folder(path: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<Said> {
+    let place = path.display().to_string();
+    let entries = match std::fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) => {
+            let mut said = Said::nothing(SourceKind::Unrecognised, place);
+            let kind = match error.kind() {
+                std::io::ErrorKind::PermissionDenied => ProblemKind::Denied,
+                _ => ProblemKind::Missing,
+            };
+            said.trouble(kind, None, format!("cannot be listed: {error}"));
+            return vec![said];
+        }
+    };
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|file| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        file.is_file() && !recorded::is_clutter(&name)
+    });
+    files.sort();
+    let found = files.len();
+    files.retain(|file| is_new(file, known));
+    if files.is_empty() && 0 < found {
+        return Vec::new();
+    }
+    let mut all = Vec::new();
+    let mut others = Vec::new();
+    let mut rest = Said::nothing(SourceKind::Unrecognised, place);
+    for file in files {
+        let read = match text(&file) {
+            Ok(text) => recognised(&file, &text),
+            // Pictures and archives lie beside what is meant. A file that may not be
+            // opened could be what is meant, and leaving it out is no agreement.
+            Err(unread) if unread.is_told() => {
+                rest.trouble(unread.kind(), None, unread.message);
+                continue;
+            }
+            Err(_) => Vec::new(),
+        };
+        if read.is_empty() {
+            others.push(file.file_name().unwrap_or_default().to_string_lossy().into_owned());
+        }
+        all.extend(read);
+    }
+    if all.is_empty() {
+        let message = format!("holds nothing that is known, expected {}", detect::KNOWN);
+        rest.trouble(ProblemKind::Missing, None, message);
+    } else if others.is_empty() && rest.problems.is_empty() {
+        return all;
+    }
+    if !others.is_empty() {
+        rest.notes.push(format!("not read: {}", others.join(", ")));
+    }
+    all.push(rest);
+    all
+}
+
+fn recognised(path: &Path, text: &str) -> Vec<Said> {
+    let base = path.parent().unwrap_or(Path::new("")).to_owned();
+    let mut include = |name: &str| {
+        let file = base.join(name);
+        self::text(&file).map_err(|unread| unread.message)
+    };
+    let mut all = detect::read(&path.display().to_string(), text, &mut include);
+    for said in all.iter_mut().filter(|said| is_kept(said.source.kind)) {
+        let since = changed(path);
+        for group in said.groups.iter_mut().filter(|group| group.since.is_none()) {
+            group.since.clone_from(&since);
+        }
+    }
+    all
+}
+
+/// Whether a file of this kind is what is in force, and no record of an answer:
+/// then it has said so since it was last changed.
+fn is_kept(kind: SourceKind) -> bool {
+    matches!(
+        kind,
+        SourceKind::ClaimsFile
+            | SourceKind::SlurmTopologyYaml
+            | SourceKind::SlurmTopologyConf
+            | SourceKind::Cabling
+    )
+}
+
+/// When a file was last changed, RFC 3339 in whole seconds.
+fn changed(path: &Path) -> Option<String> {
+    let changed = jiff::Timestamp::try_from(path.metadata().ok()?.modified().ok()?).ok()?;
+    Some(jiff::Timestamp::from_second(changed.as_second()).ok()?.to_string())
+}
+
+/// Why a file has no text.
+struct Unread {
+    cause: UnreadCause,
+    message: String,
+}
+
+enum UnreadCause {
+    Io(std::io::ErrorKind),
+    /// It is too large, or no regular file.
+    Input,
+    Utf16,
+    Encoding,
+}
+
+impl Unread {
+    fn kind(&self) -> ProblemKind {
+        match self.cause {
+            UnreadCause::Io(std::io::ErrorKind::NotFound) => ProblemKind::Missing,
+            UnreadCause::Io(std::io::ErrorKind::PermissionDenied) => ProblemKind::Denied,
+            UnreadCause::Io(_) => ProblemKind::Unreachable,
+            UnreadCause::Input => ProblemKind::Unsupported,
+            UnreadCause::Utf16 | UnreadCause::Encoding => ProblemKind::Malformed,
+        }
+    }
+
+    /// Whether the file may be a source, so that leaving it out is told.
+    fn is_told(&self) -> bool {
+        match self.cause {
+            UnreadCause::Io(kind) => kind != std::io::ErrorKind::NotFound,
+            UnreadCause::Utf16 => true,
+            UnreadCause::Input | UnreadCause::Encoding => false,
+        }
+    }
+}
+
+/// The text of a file, or why there is none.
+fn text(path: &Path) -> Result<String, Unread> {
+    let bytes = input::read(path).map_err(|error| {
+        let cause = match &error {
+            InputError::Io { source, .. } => UnreadCause::Io(source.kind()),
+            _ => UnreadCause::Input,
+        };
+        Unread { cause, message: error.to_string() }
+    })?;
+    // Byte order marks are what some editors leave; they are no part of a name.
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(text.to_owned()),
+        Err(_) if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") => {
+            let message = format!("{}: {UTF_16}", path.display());
+            Err(Unread { cause: UnreadCause::Utf16, message })
+        }
+        Err(error) => {
+            let line = bytes[..error.valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
+            let message = format!("{}:{line}: not UTF-8 text", path.display());
+            Err(Unread { cause: UnreadCause::Encoding, message })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLAIMS: &str = "[[domain]]\nname = \"a\"\nnodes = \"n[1-2]\"\n";
+
+    #[test]
+    fn a_file_is_read_as_what_it_is_whatever_its_name() {
+        let place = tempfile::tempdir().expect("a folder");
+        let file = place.path().join("x.bin");
+        std::fs::write(&file, CLAIMS).expect("written");
+        let [said] = &read(&[file])[..] else { panic!("one source") };
+        assert_eq!(said.source.kind, SourceKind::ClaimsFile);
+        assert_eq!(said.groups[0].nodes.len(), 2);
+        let since = said.groups[0].since.as_deref().expect("the file has a time");
+        assert!(since.ends_with('Z') && since.len() == 20, "{since}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_a_source_with_a_problem() {
+        let place = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, bytes: &[u8]| {
+            let file = place.path().join(name);
+            std::fs::write(&file, bytes).expect("written");
+            file
+        };
+        let kinds = [
+            (place.path().join("none"), ProblemKind::Missing),
+            (write("strange", b"dear diary\n"), ProblemKind::Unsupported),
+            (write("bytes", b"ok\n\xff\xfe\n"), ProblemKind::Malformed),
+            (write("bad.toml", b"[[domain]]\nname = 3\n"), ProblemKind::Malformed),
+        ];
+        for (file, kind) in kinds {
+            let [said] = &read(std::slice::from_ref(&file))[..] else { panic!("one source") };
+            let [problem] = &said.problems[..] else { panic!("{said:?}") };
+            assert_eq!(problem.kind, kind, "{problem}");
+            let told = format!("{} {problem}", said.source);
+            assert!(told.contains(&file.display().to_string()), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_given_twice_is_one_source() {
+        let place = tempfile::tempdir().expect("a folder");
+        let file = place.path().join("claims.toml");
+        std::fs::write(&file, CLAIMS).expect("written");
+        let again = place.path().join(".").join("claims.toml");
+        let folder = place.path().to_owned();
+        assert_eq!(read(&[file.clone(), again, folder.clone()]).len(), 1);
+        assert_eq!(read(&[folder.clone(), folder, file]).len(), 1);
+    }
+
+    #[test]
+    fn a_file_of_a_folder_that_may_be_what_is_meant_is_no_remark() {
+        let place = tempfile::tempdir().expect("a folder");
+        let utf16: Vec<u8> =
+            "\u{feff}BlockName=b1".encode_utf16().flat_map(u16::to_le_bytes).collect();
+        std::fs::write(place.path().join("claims.toml"), CLAIMS).expect("written");
+        std::fs::write(place.path().join("topology.conf"), utf16).expect("written");
+        std::fs::write(place.path().join("rack.png"), b"\x89PNG\xff\xff").expect("written");
+        let said = read(&[place.path().to_owned()]);
+        let [_, rest] = &said[..] else { panic!("{said:?}") };
+        assert_eq!(rest.notes, ["not read: rack.png"]);
+        let [problem] = &rest.problems[..] else { panic!("{rest:?}") };
+        assert_eq!(problem.kind, ProblemKind::Malformed);
+        assert!(problem.message.contains("topology.conf: is UTF-16"), "{problem}");
+    }
+
+    #[test]
+    fn of_a_folder_what_is_recognised_is_read_and_the_rest_is_named() {
+        let place = tempfile::tempdir().expect("a folder");
+        std::fs::write(place.path().join("claims.toml"), CLAIMS).expect("written");
+        std::fs::write(place.path().join("notes.txt"), "dear diary\n").expect("written");
+        std::fs::write(place.path().join(".hidden"), CLAIMS).expect("written");
+        let said = read(&[place.path().to_owned()]);
+        let [claims, rest] = &said[..] else { panic!("{said:?}") };
+        assert_eq!(claims.groups.len(), 1);
+        assert_eq!(rest.notes, ["not read: notes.txt"]);
+        assert!(rest.problems.is_empty());
+        let empty = tempfile::tempdir().expect("a folder");
+        assert_eq!(read(&[empty.path().to_owned()])[0].problems[0].kind, ProblemKind::Missing);
+    }
+}

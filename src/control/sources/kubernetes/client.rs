@@ -1,0 +1,230 @@
+//! Questions to one API server. Every question has a limit, and none writes.
+//!
+//! Knows paths and pages, no kind of object.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use http_body_util::LengthLimitError;
+use http_body_util::Limited;
+use kube::Client;
+use kube::api::GetParams;
+use kube::api::ListParams;
+use kube::client::Body;
+use kube::core::Request;
+use serde_json::Value;
+
+use super::Kubernetes;
+use super::access;
+use super::access::Access;
+use super::access::PAGE;
+use super::access::Reading;
+use super::access::refusal;
+use super::access::words;
+use model::said::ProblemKind;
+use model::said::SourceProblem;
+use model::text::clean;
+
+/// More pages than any cluster has: 500,000 nodes.
+const MOST_PAGES: usize = 1_000;
+
+/// Bytes of an answer that are taken: 256 KiB for each object of a page. etcd takes
+/// none over 1.5 MiB (`--max-request-bytes`), and they are not all that large.
+pub(super) const LONGEST: usize = 128 << 20;
+
+/// How often a question is asked that the server says it is too busy for.
+const ATTEMPTS: u32 = 3;
+
+/// How long to wait before asking again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// One API server.
+pub(super) struct Server {
+    client: Client,
+    /// Its address without credentials.
+    address: String,
+    limit: Duration,
+    has_answered: Cell<bool>,
+    /// What people should know of the way there.
+    pub(super) notes: Vec<String>,
+}
+
+impl Server {
+    /// The server that a kubeconfig names, or the one of the pod this runs in.
+    pub(super) async fn of(kubernetes: &Kubernetes) -> Result<Self, SourceProblem> {
+        let Access { client, address, notes } =
+            access::connect(kubernetes, Reading::Bounded).await?;
+        let has_answered = Cell::new(false);
+        Ok(Self { client, address, limit: kubernetes.limit, has_answered, notes })
+    }
+
+    /// Whether there is a server that answers at all, if only to refuse.
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered.get()
+    }
+
+    /// The name of a path on it.
+    pub(super) fn place(&self, path: &str) -> String {
+        format!("{}{path}", self.address)
+    }
+
+    /// Reads a list page by page. `take` reads one and gives the token of the next.
+    pub(super) async fn pages(
+        &self,
+        path: &str,
+        mut take: impl FnMut(&str) -> Option<String>,
+    ) -> Result<(), SourceProblem> {
+        let mut token: Option<String> = None;
+        for _ in 0..MOST_PAGES {
+            let mut wanted = ListParams::default().limit(PAGE);
+            wanted.continue_token.clone_from(&token);
+            let page = self.ask(&Question::List(path, wanted)).await?;
+            if !page.contains("\"items\"") {
+                return Err(self.problem(
+                    path,
+                    ProblemKind::Malformed,
+                    format!("answered with something that is no list: {}", clean(&page)),
+                ));
+            }
+            let next = take(&page);
+            if next.is_none() {
+                return Ok(());
+            }
+            if next == token {
+                break;
+            }
+            token = next;
+        }
+        let message = "the server says again and again that there is more".to_owned();
+        Err(self.problem(path, ProblemKind::Incomplete, message))
+    }
+
+    /// The version of an API group to read: the first that is known, else what the
+    /// server prefers.
+    pub(super) async fn version(
+        &self,
+        group: &str,
+        known: &[&str],
+        what: &str,
+    ) -> Result<String, SourceProblem> {
+        let asked = self.ask(&Question::Group(group)).await;
+        let text = asked.map_err(|mut problem| {
+            if problem.kind == ProblemKind::Missing {
+                problem.message = format!("the cluster has no {group}: {what} is not installed");
+            }
+            problem
+        })?;
+        let read: Value = serde_json::from_str(&text).unwrap_or_default();
+        let versions = read["versions"].as_array().map_or(&[][..], Vec::as_slice);
+        let served: Vec<&str> = versions.iter().filter_map(|v| v["version"].as_str()).collect();
+        let preferred = read["preferredVersion"]["version"].as_str();
+        let version = known.iter().find(|version| served.contains(version)).copied();
+        version.or(preferred).or(served.first().copied()).map(clean).ok_or_else(|| {
+            let message = format!("answered without any version: {}", clean(&text));
+            self.problem(&Question::Group(group).path(), ProblemKind::Malformed, message)
+        })
+    }
+
+    fn problem(&self, path: &str, kind: ProblemKind, message: String) -> SourceProblem {
+        SourceProblem { kind, at: Some(self.place(path)), message }
+    }
+
+    /// Asks one question, again where the server is too busy, within the limit.
+    async fn ask(&self, question: &Question<'_>) -> Result<String, SourceProblem> {
+        let asked = async {
+            let mut attempt = 1;
+            loop {
+                match self.ask_once(question).await {
+                    Err(refused) if refused.is_busy && attempt < ATTEMPTS => {
+                        tokio::time::sleep(PAUSE * attempt).await;
+                        attempt += 1;
+                    }
+                    other => return other,
+                }
+            }
+        };
+        match tokio::time::timeout(self.limit, asked).await {
+            Ok(Ok(text)) => Ok(text),
+            Ok(Err(refused)) => Err(self.problem(&question.path(), refused.kind, refused.message)),
+            Err(_) => {
+                let message = format!("did not answer within {:?}", self.limit);
+                Err(self.problem(&question.path(), ProblemKind::Unreachable, message))
+            }
+        }
+    }
+
+    async fn ask_once(&self, question: &Question<'_>) -> Result<String, Refused> {
+        let request = match question {
+            Question::List(path, params) => Request::new(*path).list(params),
+            Question::Group(group) => Request::new(GROUPS).get(group, &GetParams::default()),
+        };
+        let request = request.map_err(|error| Refused {
+            kind: ProblemKind::Malformed,
+            message: clean(&error.to_string()),
+            is_busy: false,
+        })?;
+        let lost = |error: kube::Error| {
+            let (kind, message) = refusal(&error);
+            Refused { kind, message, is_busy: false }
+        };
+        let answer = self.client.send(request.map(Body::from)).await.map_err(lost)?;
+        self.has_answered.set(true);
+        let status = answer.status().as_u16();
+        let body = Limited::new(answer.into_body(), LONGEST).collect().await;
+        let body = body.map_err(|error| match error.downcast::<kube::Error>() {
+            Ok(error) => lost(*error),
+            Err(error) if error.is::<LengthLimitError>() => Refused {
+                kind: ProblemKind::Unsupported,
+                message: format!("more than {LONGEST} bytes, expected fewer"),
+                is_busy: false,
+            },
+            Err(error) => Refused {
+                kind: ProblemKind::Unreachable,
+                message: clean(&error.to_string()),
+                is_busy: false,
+            },
+        })?;
+        let text = String::from_utf8_lossy(&body.to_bytes()).into_owned();
+        if status == 200 {
+            return Ok(text);
+        }
+        let read: Value = serde_json::from_str(&text).unwrap_or_default();
+        let said = clean(read["message"].as_str().unwrap_or(&text));
+        let (kind, words) = words(status);
+        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+        Err(Refused {
+            kind,
+            message: format!("{words} ({status}){said}"),
+            is_busy: matches!(status, 429 | 503),
+        })
+    }
+}
+
+/// Where API groups are described.
+const GROUPS: &str = "/apis";
+
+/// One question.
+enum Question<'q> {
+    /// A page of the list at a path.
+    List(&'q str, ListParams),
+    /// The versions of an API group.
+    Group(&'q str),
+}
+
+impl Question<'_> {
+    fn path(&self) -> String {
+        match self {
+            Self::List(path, _) => (*path).to_owned(),
+            Self::Group(group) => format!("{GROUPS}/{group}"),
+        }
+    }
+}
+
+/// Why there is no answer.
+struct Refused {
+    kind: ProblemKind,
+    message: String,
+    /// The server asks to come again.
+    is_busy: bool,
+}

@@ -1,0 +1,314 @@
+//! Asks the nodes themselves: `fabricgate node facts` through a launcher.
+//!
+//! So many at a time, each for so long and no longer. A node that does not
+//! answer is a problem that names it; the others stay.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use node::exec;
+use node::exec::Finished;
+use node::exec::Request;
+use node::exec::Seen;
+use node::exec::Setting;
+use readers::claims::node_facts;
+use crate::launch::Launcher;
+use crate::launch::held::Held;
+use model::id::NodeName;
+use model::node_facts::NODE_FACTS_FORMAT;
+use model::node_facts::NodeFacts;
+use model::raw::Ending;
+use model::said::ProblemKind;
+use model::said::Said;
+use model::said::SourceKind;
+use model::text::clean;
+
+/// What this source is called.
+const PLACE: &str = "fabricgate node facts";
+
+/// Bytes of one answer that are kept. Eight GPUs with 18 links each and as many
+/// NICs say about 200 kB.
+const ANSWER: usize = 4 * 1024 * 1024;
+
+/// What a node gets less than we wait for it: its way to us, and the time to end
+/// a driver that hangs.
+const MARGIN: Duration = Duration::from_secs(12);
+
+/// How long ending a process may take that does not want to.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// How nodes are reached.
+#[derive(Debug)]
+pub struct Nodes<'n> {
+    /// Through what.
+    pub launcher: &'n Launcher,
+    /// What nodes call fabricgate.
+    pub worker: &'n str,
+    /// How many are asked at the same time.
+    pub parallel: usize,
+    /// How long one may take.
+    pub limit: Duration,
+    /// The nodes that are held for this, where they must be, and fabricgate as
+    /// this machine calls it.
+    pub held: Option<(&'n Held, &'n str)>,
+}
+
+/// Asks all of them; one answer holds what every node says.
+pub async fn ask(nodes: &Nodes<'_>, names: &[NodeName]) -> Said {
+    let mut said = Said::nothing(SourceKind::NodeFacts, PLACE);
+    if nodes.launcher.is_stand_in() {
+        let why = format!(
+            "nodes reached by launcher {:?} have no hardware of their own to ask",
+            nodes.launcher.as_str()
+        );
+        said.trouble(ProblemKind::Unsupported, None, why);
+        return said;
+    }
+    if let Err(error) = nodes.launcher.check(names.len()) {
+        said.trouble(ProblemKind::Unsupported, None, error.to_string());
+        return said;
+    }
+    let inner = nodes.limit.saturating_sub(MARGIN).max(nodes.limit / 2).as_secs().max(1);
+    let words = ["node", "facts", "--json", "--limit", &inner.to_string()];
+    for (name, answer) in names.iter().zip(each(nodes, names, &words, account).await) {
+        match answer {
+            Ok(facts) => node_facts::add(&mut said, name.as_str(), name, &facts),
+            Err((kind, why)) => said.trouble(kind, name.to_string(), why),
+        }
+    }
+    node_facts::group(&mut said);
+    said
+}
+
+/// Why a node has no answer.
+pub type Trouble = (ProblemKind, String);
+
+/// Has every node run fabricgate with these words, and reads what it prints, in
+/// the order asked: the same answers give the same document.
+pub async fn each<T: Send + 'static>(
+    nodes: &Nodes<'_>,
+    names: &[NodeName],
+    words: &[&str],
+    read: fn(&[u8]) -> Result<T, Trouble>,
+) -> Vec<Result<T, Trouble>> {
+    let mut waiting: VecDeque<(usize, &NodeName)> = names.iter().enumerate().collect();
+    let mut answers: Vec<Option<Result<T, Trouble>>> = names.iter().map(|_| None).collect();
+    let mut asking = JoinSet::new();
+    let words: Vec<String> =
+        std::iter::once(&nodes.worker).chain(words).map(|word| (*word).to_owned()).collect();
+    loop {
+        while asking.len() < nodes.parallel.max(1)
+            && let Some((at, name)) = waiting.pop_front()
+        {
+            let argv = match nodes.held {
+                Some((held, here)) => nodes.launcher.on_held(name, &words, here, held),
+                None => nodes.launcher.argv(name, &words),
+            };
+            let argv = argv.map_err(|error| error.to_string());
+            let (limit, setting) = (nodes.limit, setting(nodes.launcher));
+            asking.spawn(async move { (at, one(argv, limit, &setting, read).await) });
+        }
+        match asking.join_next().await {
+            None => break,
+            Some(Ok((at, answer))) => answers[at] = Some(answer),
+            // A task that was lost is a node without an answer, below.
+            Some(Err(_)) => {}
+        }
+    }
+    let unasked = || Err((ProblemKind::Unreachable, "was not asked".to_owned()));
+    answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect()
+}
+
+/// What surrounds a question: trusted with as much as a worker that is reached this way.
+fn setting(launcher: &Launcher) -> Setting {
+    Setting { confidence: launcher.confidence(), ..Setting::default() }
+}
+
+async fn one<T>(
+    argv: Result<Vec<String>, String>,
+    limit: Duration,
+    setting: &Setting,
+    read: fn(&[u8]) -> Result<T, Trouble>,
+) -> Result<T, Trouble> {
+    let argv = argv.map_err(|why| (ProblemKind::Unreachable, why))?;
+    let request = Request { argv, limit, capture: ANSWER };
+    let (_keep, stop) = watch::channel(false);
+    let mut nobody = |_: Seen<'_>| {};
+    match timeout(limit + ENDING, exec::watched(&request, setting, stop, &mut nobody)).await {
+        Ok(Ok(finished)) => answered(&finished, limit, read),
+        Ok(Err(error)) => Err((ProblemKind::Unreachable, error.to_string())),
+        Err(_) => Err((ProblemKind::Unreachable, silent(limit))),
+    }
+}
+
+fn silent(limit: Duration) -> String {
+    format!("did not answer within {} s", limit.as_secs())
+}
+
+/// What it printed, whatever the exit code: a node without a driver says what it
+/// can and ends with 5.
+fn answered<T>(
+    finished: &Finished,
+    limit: Duration,
+    read: fn(&[u8]) -> Result<T, Trouble>,
+) -> Result<T, Trouble> {
+    if finished.stdout.dropped != 0 {
+        let why = format!("said more than {ANSWER} bytes");
+        return Err((ProblemKind::Malformed, why));
+    }
+    match (read(&finished.stdout.bytes), &finished.ending) {
+        (Ok(answer), _) => Ok(answer),
+        (Err(_), Ending::TimedOut) => Err((ProblemKind::Unreachable, silent(limit))),
+        (Err(_), ending) if finished.stdout.bytes.is_empty() => {
+            Err((ProblemKind::Unreachable, complaint("said nothing", ending, finished)))
+        }
+        (Err((ProblemKind::Malformed, what)), ending) => {
+            Err((ProblemKind::Malformed, complaint(&what, ending, finished)))
+        }
+        (Err(trouble), _) => Err(trouble),
+    }
+}
+
+/// A node's account of itself.
+fn account(bytes: &[u8]) -> Result<Box<NodeFacts>, Trouble> {
+    match serde_json::from_slice::<NodeFacts>(bytes) {
+        Ok(facts) if facts.format == NODE_FACTS_FORMAT => Ok(Box::new(facts)),
+        Ok(facts) if !facts.format.is_empty() => {
+            let format = clean(&facts.format);
+            let why = format!("answers in format {format}, and only {NODE_FACTS_FORMAT} is known");
+            Err((ProblemKind::Unsupported, why))
+        }
+        Ok(_) => Err((ProblemKind::Malformed, "is no account".to_owned())),
+        Err(error) => Err((ProblemKind::Malformed, format!("answer cannot be read ({error})"))),
+    }
+}
+
+/// What went wrong, how it ended, and the last that it complained of.
+fn complaint(what: &str, ending: &Ending, finished: &Finished) -> String {
+    let stderr = String::from_utf8_lossy(&finished.stderr.bytes);
+    let last = stderr.lines().rev().map(clean).find(|line| !line.is_empty());
+    let last = last.map_or_else(String::new, |line| format!(": {line}"));
+    format!("{what}: {ending}{last}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::worker::Confidence;
+
+    #[test]
+    fn what_asks_a_node_is_trusted_with_as_much_as_what_starts_its_worker() {
+        for (launcher, trusted) in [
+            (Launcher::Local, Confidence::None),
+            (Launcher::Command { template: vec!["ssh".to_owned()] }, Confidence::Launcher),
+            (Launcher::Slurm(Box::default()), Confidence::Scheduler),
+            // A program of the kubeconfig may ask a cloud for its key.
+            (Launcher::Kubernetes(Box::default()), Confidence::Own),
+        ] {
+            assert_eq!(setting(&launcher).confidence, trusted, "{launcher:?}");
+        }
+    }
+
+    fn run(script: &str, names: &[&str], limit: Duration) -> Said {
+        // The words of the question follow the script and are its arguments.
+        let template = ["sh", "-c", script, "{node}"];
+        let template = template.iter().map(|word| (*word).to_owned()).collect();
+        let launcher = Launcher::Command { template };
+        let nodes =
+            Nodes { launcher: &launcher, worker: "fabricgate", parallel: 2, limit, held: None };
+        asked(&nodes, names)
+    }
+
+    fn asked(nodes: &Nodes<'_>, names: &[&str]) -> Said {
+        let names: Vec<NodeName> = names.iter().map(|name| NodeName::from(*name)).collect();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(ask(nodes, &names))
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    const FABRIC: &str = r#"{"index":0,"fabric":{"state":"completed","status":"success",
+        "cluster_uuid":"5000a718-30a5-4f6d-8d9e-1d2c3b4a5968","clique_id":7}}"#;
+
+    fn says(gpus: &str) -> String {
+        let gpus = gpus.replace('\n', "");
+        format!(
+            "printf '{{\"format\":\"{NODE_FACTS_FORMAT}\",\"hostname\":\"%s\",\"gpus\":[%s]}}' $0 '{gpus}'"
+        )
+    }
+
+    #[test]
+    fn every_node_that_answers_is_read_and_grouped() {
+        let said = run(&says(FABRIC), &["n3", "n1", "n2"], LONG);
+        assert_eq!(said.problems, []);
+        assert_eq!(said.nodes.len(), 3);
+        assert_eq!(said.groups.len(), 1);
+        assert_eq!(said.groups[0].nodes.len(), 3);
+    }
+
+    #[test]
+    fn a_node_that_says_nothing_is_named_with_its_last_words_and_the_others_stay() {
+        let script = format!(
+            "if [ $0 = n2 ]; then echo 'ssh: no route to host' >&2; exit 255; fi; {}",
+            says(FABRIC)
+        );
+        let said = run(&script, &["n1", "n2"], LONG);
+        assert_eq!(said.nodes.len(), 1);
+        let problem = &said.problems[0];
+        assert_eq!((problem.kind, problem.at.as_deref()), (ProblemKind::Unreachable, Some("n2")));
+        assert!(problem.message.contains("no route to host"), "{problem}");
+    }
+
+    #[test]
+    fn a_node_that_hangs_is_given_up_and_keeps_nobody() {
+        let script = format!("if [ $0 = n1 ]; then sleep 600; fi; {}", says(FABRIC));
+        let said = run(&script, &["n1", "n2", "n3"], Duration::from_secs(5));
+        assert_eq!(said.nodes.len(), 2);
+        assert!(said.problems[0].message.contains("within 5 s"), "{:?}", said.problems);
+    }
+
+    #[test]
+    fn an_account_counts_whatever_the_exit_code() {
+        let said = run(&format!("{}; exit 5", says("")), &["n1"], LONG);
+        assert_eq!(said.nodes[&NodeName::from("n1")].gpus, Some(0));
+    }
+
+    #[test]
+    fn noise_another_format_and_a_flood_are_malformed_and_never_read() {
+        let kind = |script: &str| run(script, &["n1"], LONG).problems[0].kind;
+        assert_eq!(kind("echo hello"), ProblemKind::Malformed);
+        assert_eq!(kind("echo '{}'"), ProblemKind::Malformed);
+        assert_eq!(
+            kind("echo '{\"format\":\"fabricgate.node-facts/9\"}'"),
+            ProblemKind::Unsupported
+        );
+        assert_eq!(kind("head -c 5000000 /dev/zero"), ProblemKind::Malformed);
+    }
+
+    #[test]
+    fn the_question_is_the_command_that_answers_it() {
+        let said = run("echo \"$@\" >&2; exit 3", &["n1"], LONG);
+        let message = &said.problems[0].message;
+        assert!(message.ends_with("fabricgate node facts --json --limit 48"), "{message}");
+    }
+
+    #[test]
+    fn nodes_without_hardware_are_not_asked() {
+        for launcher in [
+            Launcher::Sim { scenario: "/s.toml".into(), workers: true },
+            Launcher::Replay { run: "/run".into() },
+        ] {
+            let nodes =
+                Nodes { launcher: &launcher, worker: "x", parallel: 1, limit: LONG, held: None };
+            assert_eq!(asked(&nodes, &["n1"]).problems[0].kind, ProblemKind::Unsupported);
+        }
+        let nodes =
+            Nodes { launcher: &Launcher::Local, worker: "x", parallel: 1, limit: LONG, held: None };
+        assert_eq!(asked(&nodes, &["n1", "n2"]).problems[0].kind, ProblemKind::Unsupported);
+    }
+}

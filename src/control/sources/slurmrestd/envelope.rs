@@ -1,0 +1,79 @@
+//! What every answer of slurmrestd has in common, whatever was asked: errors,
+//! the reply to a ping, and the list of what can be asked. No node and no
+//! partition is read here.
+
+use serde::Deserialize;
+
+use model::said::ProblemKind;
+use model::text::clean;
+
+/// What surrounds every answer.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Envelope {
+    pub(super) errors: Vec<Fault>,
+    /// Among them what of a change was not understood, and so not done.
+    pub(super) warnings: Vec<Fault>,
+    pub(super) pings: Option<Vec<Ping>>,
+}
+
+/// One error of an answer.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Fault {
+    pub(super) description: Option<String>,
+    pub(super) error_number: i64,
+    pub(super) error: Option<String>,
+}
+
+impl Fault {
+    pub(super) fn words(&self) -> String {
+        let texts = [self.description.as_deref(), self.error.as_deref()];
+        let said: Vec<String> =
+            texts.into_iter().flatten().map(clean).filter(|text| !text.is_empty()).collect();
+        match (said.is_empty(), self.error_number) {
+            (true, number) => format!("error {number}"),
+            (false, 0) => said.join(": "),
+            (false, number) => format!("{} (error {number})", said.join(": ")),
+        }
+    }
+
+    /// By the numbers of `slurm_errno.h`.
+    pub(super) fn kind(&self) -> Option<ProblemKind> {
+        match self.error_number {
+            // Protocol authentication error, access denied, invalid user id.
+            1007 | 2002 | 2010 => Some(ProblemKind::Denied),
+            // Communication with the controller.
+            1000..=1006 | 1008..=1999 => Some(ProblemKind::Unreachable),
+            _ => None,
+        }
+    }
+}
+
+/// One controller's reply to a ping.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Ping {
+    pub(super) hostname: Option<String>,
+    pub(super) responding: Option<bool>,
+    pub(super) pinged: Option<String>,
+    pub(super) status: Option<String>,
+}
+
+impl Ping {
+    /// v0.0.40 has `pinged` only, v0.0.45 `responding` only, with
+    /// a `status` in words, those between both.
+    pub(super) fn is_up(&self) -> bool {
+        self.responding.unwrap_or_else(|| self.pinged.as_deref() != Some("DOWN"))
+    }
+}
+
+/// The newest version for which the document names a list of nodes.
+pub(super) fn newest(document: &str) -> Option<String> {
+    let document: serde_json::Value = serde_json::from_str(document).ok()?;
+    let numbers = document.get("paths")?.as_object()?.keys().filter_map(|path| {
+        let version = path.strip_prefix("/slurm/v0.0.")?.strip_suffix("/nodes/")?;
+        version.parse::<u32>().ok()
+    });
+    numbers.max().map(|number| format!("v0.0.{number}"))
+}

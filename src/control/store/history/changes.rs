@@ -1,0 +1,166 @@
+//! What changed between runs, and which of it may be behind what a part shows.
+//!
+//! What happened together is said; why is nobody's word here.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::History;
+use super::HistoryError;
+use super::identity;
+use super::identity::Identity;
+use super::identity::IdentityName;
+use super::read::Listed;
+use super::read::end;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::trend::ChangeKind;
+use model::trend::Changed;
+use model::trend::Part;
+use model::trend::PartKind;
+use model::trend::Trend;
+
+impl History {
+    /// What changed between runs, in order of time: of these nodes, or of all
+    /// where none is named, and what concerns everybody.
+    pub fn changes(&self, nodes: &BTreeSet<NodeName>) -> Result<Vec<Changed>, HistoryError> {
+        let mut changes = Vec::new();
+        let mut before: Option<Listed> = None;
+        for run in self.runs()? {
+            if let Some(before) = &before {
+                changes.extend(of_everybody(before, &run));
+            }
+            before = Some(run);
+        }
+        let rows = self.query(
+            "SELECT nodes.node, run, at, at_unix, domain, facts
+             FROM nodes JOIN counted USING (n) LEFT JOIN identities ON identities.id = identity
+             ORDER BY nodes.node, at_unix, run",
+            [],
+            |row| {
+                let domain: Option<String> = row.get(4)?;
+                let facts: Option<String> = row.get(5)?;
+                let mut is: Identity =
+                    facts.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+                is.extend(domain.map(|domain| ("domain".to_owned(), domain)));
+                let node = NodeName::from(row.get::<_, String>(0)?);
+                Ok((
+                    node,
+                    row.get::<_, String>(1)?,
+                    row.get::<_, String>(2)?,
+                    row.get::<_, i64>(3)?,
+                    is,
+                ))
+            },
+        )?;
+        let mut known: Option<(NodeName, Identity)> = None;
+        for (node, run, at, _, is) in rows {
+            if !nodes.is_empty() && !nodes.contains(&node) {
+                continue;
+            }
+            let mut was = match known.take() {
+                Some((of, was)) if of == node => was,
+                _ => Identity::new(),
+            };
+            for (what, before, after) in identity::differences(&was, &is) {
+                let (run, at, node) = (run.clone(), at.clone(), Some(node.clone()));
+                changes.push(Changed {
+                    run,
+                    at,
+                    node,
+                    kind: IdentityName::read(&what).kind,
+                    what,
+                    before,
+                    after,
+                });
+            }
+            // What a run did not say is as it was said last.
+            was.extend(is);
+            known = Some((node, was));
+        }
+        changes.sort_by(|a, b| {
+            (&a.at, &a.run, &a.node, &a.what).cmp(&(&b.at, &b.run, &b.node, &b.what))
+        });
+        Ok(changes)
+    }
+
+    /// What changed, and whose it may be.
+    pub(super) fn meanwhile(&self) -> Result<Meanwhile, HistoryError> {
+        let mut meanwhile = Meanwhile::default();
+        for changed in self.changes(&BTreeSet::new())? {
+            meanwhile.changes.entry(changed.node.clone()).or_default().push(changed);
+        }
+        for (node, domain) in self.homes()? {
+            meanwhile.members.entry(domain).or_default().insert(node);
+        }
+        Ok(meanwhile)
+    }
+}
+
+/// What changed over all runs.
+#[derive(Default)]
+pub(super) struct Meanwhile {
+    /// By node; of nobody what is everybody's.
+    changes: BTreeMap<Option<NodeName>, Vec<Changed>>,
+    /// The nodes of each domain.
+    members: BTreeMap<DomainName, BTreeSet<NodeName>>,
+}
+
+impl Meanwhile {
+    /// Puts beside a series what changed of its part while it ran.
+    pub(super) fn say(&self, trend: &mut Trend) {
+        let mut nodes: BTreeSet<Option<NodeName>> = BTreeSet::from([None]);
+        let part = &trend.part;
+        match part.kind {
+            PartKind::Domain => {
+                let members = part.domain.as_ref().and_then(|domain| self.members.get(domain));
+                nodes.extend(members.into_iter().flatten().cloned().map(Some));
+            }
+            _ => {
+                nodes.insert(part.node.clone());
+                let peer = part.peer.as_deref().and_then(|peer| peer.split(':').next());
+                nodes.extend(peer.map(|peer| Some(NodeName::from(peer))));
+            }
+        }
+        let (Some(first), Some(last)) = (trend.points.first(), trend.points.last()) else {
+            return;
+        };
+        let during = |c: &&Changed| first.at < c.at && c.at <= last.at;
+        let all = nodes.iter().filter_map(|node| self.changes.get(node)).flatten();
+        trend.changes = all.filter(during).filter(|c| concerns(c, part)).cloned().collect();
+        trend.changes.sort_by(|a, b| (&a.at, &a.node, &a.what).cmp(&(&b.at, &b.node, &b.what)));
+    }
+}
+
+/// What concerns everybody and is not as in the run before.
+fn of_everybody(before: &Listed, after: &Listed) -> Vec<Changed> {
+    let changed = |kind, what: &str, was: &str, is: &str| Changed {
+        run: after.run.clone(),
+        at: after.at.clone(),
+        node: None,
+        kind,
+        what: what.to_owned(),
+        before: was.to_owned(),
+        after: is.to_owned(),
+    };
+    let tools = identity::differences(&before.tools, &after.tools);
+    let mut all: Vec<Changed> =
+        tools.iter().map(|(what, was, is)| changed(ChangeKind::Tool, what, was, is)).collect();
+    if before.thresholds != after.thresholds {
+        let (was, is) = (&before.thresholds, &after.thresholds);
+        all.push(changed(ChangeKind::Thresholds, "expectations", was, is));
+    }
+    all
+}
+
+/// Whether a change can be behind what a part shows: another GPU's is not.
+fn concerns(changed: &Changed, part: &Part) -> bool {
+    let Some(index) = IdentityName::read(&changed.what).gpu else { return true };
+    let is = |node: Option<&str>, gpu: Option<u32>| {
+        changed.node.as_ref().map(|n| n.as_str()) == node && gpu.is_none_or(|gpu| index == gpu)
+    };
+    let peer = part.peer.as_deref().map(end);
+    part.kind == PartKind::Domain
+        || is(part.node.as_ref().map(|n| n.as_str()), part.gpu)
+        || peer.is_some_and(|(node, gpu)| is(Some(node.as_str()), gpu))
+}

@@ -1,0 +1,210 @@
+//! What the newest runs of a folder said, for monitoring: read once, and again
+//! only where a run is new.
+//!
+//! Opens run folders and writes none. What cannot be read is a trouble, and the
+//! rest counts.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::RUN_FORMAT;
+use super::RecordError;
+use super::RunRecord;
+use super::State as RunState;
+use super::file;
+use super::stored;
+use model::action::ACTIONS_FORMAT;
+use model::action::ActionPlan;
+use model::cell::Cell;
+use model::id::NodeName;
+use model::verdict::VERDICTS_FORMAT;
+use model::verdict::Verdicts;
+use engine::report::metrics::ProfileState;
+use engine::report::metrics::gathered::Ran;
+use engine::report::metrics::gathered::newest;
+use engine::report::metrics::levels::LEVELS_FORMAT;
+use engine::report::metrics::levels::Levels;
+use engine::report::metrics::levels::PathClass;
+use engine::report::metrics::levels::levels;
+
+/// What the nodes of one run showed.
+type OfRun = BTreeMap<NodeName, BTreeMap<PathClass, f64>>;
+
+/// The newest runs, as far as they were read.
+#[derive(Debug, Default)]
+pub struct Latest {
+    runs: BTreeMap<String, Ran>,
+    levels: BTreeMap<String, OfRun>,
+    /// What could not be read the last time.
+    pub troubles: Vec<String>,
+}
+
+impl Latest {
+    /// Reads what is new among the `most` newest runs of a folder.
+    pub fn refresh(&mut self, folder: &Path, most: usize) {
+        self.troubles.clear();
+        let runs = match stored::runs_in(folder) {
+            Ok(runs) => runs,
+            Err(error) => {
+                self.troubles.push(error.to_string());
+                return;
+            }
+        };
+        let mut names: Vec<String> = runs
+            .iter()
+            .filter_map(|run| run.file_name())
+            .map(|name| name.to_string_lossy().into_owned())
+            .collect();
+        let newest = names.split_off(names.len().saturating_sub(most));
+        self.runs.retain(|name, _| newest.contains(name));
+        self.levels.retain(|name, _| newest.contains(name));
+        for name in newest {
+            if self.runs.get(&name).is_some_and(|run| run.is_complete) {
+                continue;
+            }
+            match read(&folder.join(&name)) {
+                Ok(Some(run)) => {
+                    // A run that was gone on with has measured more.
+                    if self.runs.get(&name) != Some(&run) {
+                        self.levels.remove(&name);
+                    }
+                    self.runs.insert(name, run);
+                }
+                Ok(None) => {}
+                Err(error) => self.troubles.push(error.to_string()),
+            }
+        }
+    }
+
+    /// The runs, newest first: of real nodes, or of a simulated fabric.
+    pub fn runs(&self, simulated: bool) -> Vec<&Ran> {
+        self.named(simulated).into_iter().map(|(_, run)| run).collect()
+    }
+
+    fn named(&self, simulated: bool) -> Vec<(&String, &Ran)> {
+        let mut runs: Vec<(&String, &Ran)> =
+            self.runs.iter().rev().filter(|(_, run)| run.is_simulated == simulated).collect();
+        // A run that was taken up again is as old as it was.
+        runs.sort_by_key(|(_, run)| std::cmp::Reverse(run.at));
+        runs
+    }
+
+    /// The levels of those of these runs that are the newest of some node, by
+    /// their place.
+    pub fn levels(&mut self, folder: &Path, simulated: bool) -> BTreeMap<usize, OfRun> {
+        let places = newest(&self.runs(simulated));
+        let names: BTreeMap<usize, String> = {
+            let named = self.named(simulated);
+            places.values().map(|at| (*at, named[*at].0.clone())).collect()
+        };
+        let mut levels = BTreeMap::new();
+        for (at, name) in names {
+            if !self.levels.contains_key(&name) {
+                match levels_of(&folder.join(&name)) {
+                    Ok(read) => drop(self.levels.insert(name.clone(), read)),
+                    Err(error) => self.troubles.push(error.to_string()),
+                }
+            }
+            if let Some(found) = self.levels.get(&name) {
+                levels.insert(at, found.clone());
+            }
+        }
+        levels
+    }
+}
+
+/// One run; `None` where it is under way, or was ended without notice: what it
+/// measured until then was judged by nobody.
+fn read(path: &Path) -> Result<Option<Ran>, RecordError> {
+    let Some(record) = stored::json::<RunRecord>(&path.join(file::RUN), RUN_FORMAT)? else {
+        return Ok(None);
+    };
+    if record.state == RunState::Running {
+        return Ok(None);
+    }
+    let verdicts: Option<Verdicts> = stored::json(&path.join(file::VERDICTS), VERDICTS_FORMAT)?;
+    let actions: Option<ActionPlan> = stored::json(&path.join(file::ACTIONS), ACTIONS_FORMAT)?;
+    let moment = |text: &str| text.parse::<jiff::Timestamp>().ok();
+    let began = moment(&record.info.created);
+    let ended = record.ended.as_deref().and_then(moment).filter(|_| record.resumed.is_empty());
+    let seconds = began.zip(ended).map(|(began, ended)| ended.duration_since(began).as_secs_f64());
+    let mut ran = Ran {
+        profile: record.info.profile,
+        at: began.map_or(0, jiff::Timestamp::as_second),
+        seconds: seconds.filter(|it| 0.0 <= *it),
+        is_complete: record.state == RunState::Complete,
+        is_simulated: record.launcher.is_stand_in(),
+        fleet: record.fleet,
+        is_frozen: actions.is_some_and(|plan| plan.frozen.is_some()),
+        counts: ProfileState::default(),
+        nodes: BTreeMap::new(),
+    };
+    if let Some(verdicts) = &verdicts {
+        ran.judged(verdicts);
+    }
+    Ok(Some(ran))
+}
+
+/// What the nodes of a run showed: as it was worked out when the run ended, or
+/// from its cells.
+fn levels_of(path: &Path) -> Result<OfRun, RecordError> {
+    if let Some(kept) = stored::json::<Levels>(&path.join(file::LEVELS), LEVELS_FORMAT)? {
+        return Ok(kept.nodes);
+    }
+    let cells: Vec<Cell> = stored::lines(&path.join(file::CELLS), None)?;
+    Ok(levels(&cells).nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::verdict::NodeVerdict;
+    use model::verdict::Outcome;
+    use crate::store::folder::Folder;
+
+    /// A run of one degraded node that showed this share.
+    fn written(folder: &Folder, state: &str, share: f64) {
+        let run = serde_json::json!({
+            "format": RUN_FORMAT, "state": state, "seed": 0, "fleet": 1, "policy": {},
+            "launcher": {"kind": "local"}, "claims_digest": "c", "thresholds_digest": "t",
+            "info": {"id": "r", "created": "2026-03-04T05:06:07Z", "profile": "audit",
+                "source": "s", "version": "0.1.0"},
+        });
+        folder.write_json(file::RUN, &run).expect("written");
+        let node = NodeVerdict {
+            node: "n1".into(),
+            domain: None,
+            outcome: Outcome::Degraded,
+            reason: "r".to_owned(),
+            kept_by: None,
+            detectable: None,
+            detectable_together: None,
+            fabric_detectable: None,
+            scope: None,
+        };
+        let verdicts = Verdicts { nodes: vec![node], ..Verdicts::empty(Outcome::Degraded) };
+        folder.write_json(file::VERDICTS, &verdicts).expect("written");
+        let levels = Levels {
+            format: LEVELS_FORMAT.to_owned(),
+            nodes: [("n1".into(), [(PathClass::Inside, share)].into())].into(),
+        };
+        folder.write_json(file::LEVELS, &levels).expect("written");
+    }
+
+    #[test]
+    fn a_run_that_was_gone_on_with_shows_what_it_measured_since() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = Folder::create(dir.path(), "r").expect("a folder");
+        let mut latest = Latest::default();
+        let mut shown = || {
+            latest.refresh(dir.path(), 10);
+            let levels = latest.levels(dir.path(), false);
+            assert_eq!(latest.troubles, Vec::<String>::new());
+            levels[&0][&NodeName::from("n1")][&PathClass::Inside]
+        };
+        written(&folder, "partial", 0.9);
+        assert_eq!(shown(), 0.9);
+        written(&folder, "complete", 0.5);
+        assert_eq!(shown(), 0.5);
+    }
+}

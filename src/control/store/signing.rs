@@ -1,0 +1,313 @@
+//! Signatures inside documents: Ed25519 over the document without its signature.
+//!
+//! Any document with a field `signature` at its top can be signed and verified.
+//! What is verified is the JSON as it was read, so that a field of a newer
+//! program is inside it. A private key is never shown, logged or copied, and one
+//! that others may read is refused. Whether a missing signature matters, the
+//! caller's [`Trust`] says.
+
+use std::fmt;
+use std::fs;
+use std::fs::File;
+use std::io;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::path::PathBuf;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use ring::rand::SecureRandom;
+use ring::rand::SystemRandom;
+use ring::signature::ED25519;
+use ring::signature::Ed25519KeyPair;
+use ring::signature::KeyPair;
+use ring::signature::UnparsedPublicKey;
+use rustls_pki_types::PrivatePkcs8KeyDer;
+use rustls_pki_types::SubjectPublicKeyInfoDer;
+use rustls_pki_types::pem::PemObject;
+use serde::Serialize;
+use serde_json::Value;
+use sha2::Digest;
+use sha2::Sha256;
+
+use model::signature;
+use model::signature::Signature;
+use model::text::clean;
+
+/// The field that a signature is in.
+pub const FIELD: &str = "signature";
+
+/// Longest key file that is read, in bytes. One in PEM has 119.
+const LONGEST: u64 = 64 << 10;
+
+/// What precedes the 32 bytes of a public key in DER: SEQUENCE of the algorithm
+/// 1.3.101.112 and a BIT STRING (RFC 8410, section 4).
+const PUBLIC_DER: [u8; 12] =
+    [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+
+/// What precedes the 32 bytes of a private key in DER: version 1, the algorithm,
+/// and an OCTET STRING in an OCTET STRING (RFC 8410, section 7).
+const PRIVATE_DER: [u8; 16] = [
+    0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
+];
+
+/// Why a key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SigningError {
+    /// The system says no.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        source: io::Error,
+    },
+    /// Others than its owner may read it.
+    #[error(
+        "{}: mode {mode:03o}: others may read this private key, expected 600 or 400",
+        path.display()
+    )]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// It is no key of the kind that is needed.
+    #[error("{}: {why}", path.display())]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+        /// What was expected.
+        why: &'static str,
+    },
+    /// The system gives no random bytes.
+    #[error("no key is made: the system gives no random bytes")]
+    NoChance,
+}
+
+impl SigningError {
+    /// Whether it is a person's mistake, and not the system's.
+    pub fn is_mistake(&self) -> bool {
+        matches!(self, Self::Open { .. } | Self::NoKey { .. })
+    }
+}
+
+/// A public key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicKey {
+    raw: [u8; 32],
+    id: String,
+}
+
+impl PublicKey {
+    /// Reads one in PEM, as `openssl pkey -pubout` writes it.
+    pub fn read(path: &Path) -> Result<Self, SigningError> {
+        let no_key = |why| SigningError::NoKey { path: path.to_owned(), why };
+        let text = contents(path, &regular(path)?)?;
+        let der = SubjectPublicKeyInfoDer::from_pem_slice(&text)
+            .map_err(|_| no_key("no public key in PEM, expected -----BEGIN PUBLIC KEY-----"))?;
+        let raw = der.as_ref().strip_prefix(&PUBLIC_DER).and_then(|raw| raw.try_into().ok());
+        raw.map(Self::of)
+            .ok_or_else(|| no_key("no Ed25519 key: other algorithms are not supported"))
+    }
+
+    fn of(raw: [u8; 32]) -> Self {
+        let digest = Sha256::digest(raw);
+        let id = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Self { raw, id }
+    }
+
+    /// Which key it is: the first 16 hexadecimal digits of the SHA-256 of its
+    /// 32 bytes.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// It in PEM.
+    pub fn pem(&self) -> String {
+        pem("PUBLIC KEY", &[PUBLIC_DER.as_slice(), &self.raw].concat())
+    }
+}
+
+/// A private key with its public part.
+pub struct SigningKey {
+    pair: Ed25519KeyPair,
+    public: PublicKey,
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SigningKey").field(&self.public.id).finish()
+    }
+}
+
+impl SigningKey {
+    /// Reads one in PKCS#8 PEM, as `openssl genpkey -algorithm ed25519` writes it.
+    pub fn read(path: &Path) -> Result<Self, SigningError> {
+        let no_key = |why| SigningError::NoKey { path: path.to_owned(), why };
+        let file = regular(path)?;
+        // Asked of the open file: the name may lead to another one meanwhile.
+        let mode = file.metadata().map_err(|source| io_error(path, source))?.permissions().mode();
+        if mode & 0o077 != 0 {
+            return Err(SigningError::Open { path: path.to_owned(), mode: mode & 0o777 });
+        }
+        let text = contents(path, &file)?;
+        let der = PrivatePkcs8KeyDer::from_pem_slice(&text).map_err(|_| {
+            no_key("no private key in PKCS#8 PEM, expected -----BEGIN PRIVATE KEY-----")
+        })?;
+        Self::of(der.secret_pkcs8_der())
+            .ok_or_else(|| no_key("no Ed25519 key: other algorithms are not supported"))
+    }
+
+    /// Makes one: itself, and what is to be kept of it in a file that nobody else
+    /// may read.
+    pub fn generate() -> Result<(Self, String), SigningError> {
+        let mut seed = [0; 32];
+        SystemRandom::new().fill(&mut seed).map_err(|_| SigningError::NoChance)?;
+        // Version 1: openssl refuses version 2 with the public key inside.
+        let der = [PRIVATE_DER.as_slice(), &seed].concat();
+        let key = Self::of(&der).ok_or(SigningError::NoChance)?;
+        Ok((key, pem("PRIVATE KEY", &der)))
+    }
+
+    fn of(der: &[u8]) -> Option<Self> {
+        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).ok()?;
+        let raw = pair.public_key().as_ref().try_into().ok()?;
+        Some(Self { pair, public: PublicKey::of(raw) })
+    }
+
+    /// Its public part.
+    pub fn public(&self) -> &PublicKey {
+        &self.public
+    }
+
+    /// The signature of a document; one that is in it already is left out.
+    pub fn sign<T: Serialize>(&self, document: &T) -> Result<Signature, serde_json::Error> {
+        // By way of the text: what is signed is what a reader will get of it.
+        let text = serde_json::to_string(document)?;
+        let value: Value = serde_json::from_str(&text)?;
+        let signature = self.pair.sign(&payload(&value));
+        Ok(Signature {
+            algorithm: signature::ED25519.to_owned(),
+            key: self.public.id.clone(),
+            value: BASE64_STANDARD.encode(signature.as_ref()),
+        })
+    }
+}
+
+/// What is signed of a document: its compact JSON without the field `signature`,
+/// other fields in the order in which they were read.
+pub fn payload(document: &Value) -> Vec<u8> {
+    let mut document = document.clone();
+    if let Some(fields) = document.as_object_mut() {
+        fields.retain(|name, _| name != FIELD);
+    }
+    serde_json::to_vec(&document).expect("what is JSON can be written as JSON")
+}
+
+/// What became of looking at a document's signature.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Checked {
+    /// It has none.
+    Unsigned,
+    /// It was signed with this key, and is as it was then.
+    Good(String),
+    /// It was signed with this key, and is not as it was then.
+    Wrong(String),
+    /// Its key is none of those given.
+    Stranger(String),
+    /// The signature cannot be read, and why.
+    Unreadable(String),
+}
+
+/// Holds a document, as it was read, against the keys that are trusted.
+pub fn check(document: &Value, keys: &[PublicKey]) -> Checked {
+    let Some(field) = document.get(FIELD).filter(|field| !field.is_null()) else {
+        return Checked::Unsigned;
+    };
+    let found: Signature = match serde_json::from_value(field.clone()) {
+        Ok(found) => found,
+        Err(error) => return Checked::Unreadable(clean(&error.to_string())),
+    };
+    if found.algorithm != signature::ED25519 {
+        let (is, known) = (clean(&found.algorithm), signature::ED25519);
+        return Checked::Unreadable(format!("algorithm {is:?}, expected {known:?}"));
+    }
+    let Ok(bytes) = BASE64_STANDARD.decode(&found.value) else {
+        return Checked::Unreadable("its value is not base64".to_owned());
+    };
+    let Some(key) = keys.iter().find(|key| key.id == found.key) else {
+        return Checked::Stranger(clean(&found.key));
+    };
+    match UnparsedPublicKey::new(&ED25519, key.raw).verify(&payload(document), &bytes) {
+        Ok(()) => Checked::Good(key.id.clone()),
+        Err(_) => Checked::Wrong(key.id.clone()),
+    }
+}
+
+/// Whose signatures count, and whether there must be one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trust {
+    /// The keys that count.
+    pub keys: Vec<PublicKey>,
+    /// What none of them signed counts for nothing.
+    pub required: bool,
+}
+
+impl Trust {
+    /// Why a document counts for nothing. One that a trusted key signed and that
+    /// was changed since never counts, whether a signature is required or not.
+    pub fn refusal(&self, document: &Value) -> Option<String> {
+        match check(document, &self.keys) {
+            Checked::Good(_) => None,
+            Checked::Wrong(key) => {
+                Some(format!("its signature of key {key} does not fit what it says"))
+            }
+            _ if !self.required => None,
+            Checked::Unsigned => Some("it is not signed, and must be".to_owned()),
+            Checked::Stranger(key) => {
+                Some(format!("it was signed with key {key}, which is not trusted"))
+            }
+            Checked::Unreadable(why) => Some(format!("its signature cannot be read: {why}")),
+        }
+    }
+}
+
+fn io_error(path: &Path, source: io::Error) -> SigningError {
+    SigningError::Io { path: path.to_owned(), source }
+}
+
+/// Opens a file that is one: what is written to a pipe might never come.
+fn regular(path: &Path) -> Result<File, SigningError> {
+    let open = || {
+        if !fs::metadata(path)?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        File::open(path)
+    };
+    open().map_err(|source| io_error(path, source))
+}
+
+fn contents(path: &Path, file: &File) -> Result<Vec<u8>, SigningError> {
+    let mut bytes = Vec::new();
+    file.take(LONGEST).read_to_end(&mut bytes).map_err(|source| io_error(path, source))?;
+    Ok(bytes)
+}
+
+/// Bytes in PEM (RFC 7468): lines of 64 characters.
+fn pem(label: &str, der: &[u8]) -> String {
+    let body = BASE64_STANDARD.encode(der);
+    let mut text = format!("-----BEGIN {label}-----\n");
+    for line in body.as_bytes().chunks(64) {
+        text.extend(line.iter().map(|byte| char::from(*byte)));
+        text.push('\n');
+    }
+    text + &format!("-----END {label}-----\n")
+}
+
+#[cfg(test)]
+#[path = "signing_tests.rs"]
+mod tests;

@@ -1,0 +1,108 @@
+//! The confirm stage: whoever is suspected is measured again, later, against
+//! partners that are cleared.
+//!
+//! Whom to suspect is the judge's word, whom to pair with whom is the plan's.
+//! Here is only when.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Sweep;
+use super::apart;
+use super::judged;
+use super::judged::Judged;
+use super::measured::Measured;
+use super::rounds::Runner;
+use super::worker::stopped;
+use engine::judge;
+use engine::plan;
+use engine::plan::Plan;
+use engine::plan::Request;
+use engine::plan::Suspect;
+use engine::plan::lint;
+
+/// How suspicions are confirmed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Confirm {
+    /// Whether they are.
+    pub enabled: bool,
+    /// How long to wait until a passing cause would be gone.
+    pub wait: Duration,
+}
+
+/// What to measure again; `None` where nobody is suspected, or nobody is left
+/// to measure a suspect against.
+pub(super) fn plan(sweep: &Sweep<'_>, measured: &Measured) -> Option<Plan> {
+    if !sweep.confirm.enabled {
+        return None;
+    }
+    let run = Judged {
+        claims: sweep.claims,
+        plan: sweep.plan,
+        confirm: None,
+        results: measured.results(),
+        recordings: Vec::new(),
+        catalogue: sweep.catalogue,
+        thresholds_digest: sweep.thresholds_digest,
+        platform: sweep.platform,
+    };
+    let plan = wanted(&run, sweep.request, measured).filter(|plan| !plan.rounds.is_empty())?;
+    match lint::lint(&plan, sweep.claims).first() {
+        None => Some(plan),
+        // Suspicions that are not confirmed stay what they are.
+        Some(wrong) => {
+            sweep.progress.say(&format!("not confirming: the plan breaks its own rules: {wrong}"));
+            None
+        }
+    }
+}
+
+/// The plan that measures suspects again; `run` is what it was raised from, without
+/// recordings.
+pub(super) fn wanted(run: &Judged<'_>, request: &Request<'_>, measured: &Measured) -> Option<Plan> {
+    let judgement = judged::judge_these(run, measured.recordings(), false);
+    let suspects = judge::confirm::suspects(&judgement);
+    let probes: BTreeMap<&str, &str> = measured
+        .results()
+        .iter()
+        .filter_map(|r| Some((r.stdout.as_deref()?, r.probe.as_str())))
+        .collect();
+    let mut suspects: Vec<Suspect> = suspects
+        .into_iter()
+        .map(|suspect| {
+            let named = suspect.files.iter().filter_map(|file| probes.get(file.as_str()));
+            Suspect {
+                node: suspect.node,
+                peer: suspect.peer,
+                rail: suspect.rail,
+                gpus: suspect.gpus,
+                probes: named.map(|name| (*name).to_owned()).collect(),
+            }
+        })
+        .collect();
+    let results = measured.results();
+    suspects.extend(apart::suspects(run.claims, run.plan, results, &judgement.unusable));
+    if suspects.is_empty() {
+        return None;
+    }
+    let cleared = judge::confirm::cleared(&judgement, measured.recordings());
+    // Other partners than before where there are any.
+    let seed = run.plan.seed.wrapping_add(1);
+    Some(plan::confirm(run.plan, request, &suspects, &cleared, seed))
+}
+
+/// Waits, unless somebody ends the run.
+pub(super) async fn wait(sweep: &Sweep<'_>, plan: &Plan, runner: &Runner<'_>) {
+    let nodes = plan.nodes().len();
+    let wait = sweep.confirm.wait;
+    sweep.progress.say(&format!(
+        "confirming: {} steps on {nodes} nodes, in {:.0} s, when a passing cause is gone",
+        plan.steps().count(),
+        wait.as_secs_f64()
+    ));
+    let mut stop = runner.stop.clone();
+    tokio::select! {
+        () = tokio::time::sleep(wait) => {}
+        () = stopped(&mut stop) => {}
+    }
+}

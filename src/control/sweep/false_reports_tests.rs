@@ -1,0 +1,565 @@
+//! Nodes that report falsely: in every probe, stream and role, with wrong numbers, wrong
+//! names and wrong tables, held against what is really wrong in the scenario.
+//!
+//! One such node changes what is said of itself. No node of another domain may get a
+//! worse verdict for it, and none of its own may be degraded or failed. Fixed seeds run
+//! with all tests; `FABRICGATE_FALSE_REPORTS` says how many of each fleet to run.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::answered;
+use super::confirm;
+use super::coverage;
+use super::false_outputs_tests::IMEX;
+use super::false_outputs_tests::NCCL;
+use super::false_outputs_tests::TEST;
+use super::false_outputs_tests::ranks;
+use super::false_outputs_tests::scaled;
+use super::false_outputs_tests::table;
+use super::judged;
+use super::judged::Judged;
+use super::measured::Measured;
+use super::outputs;
+use super::step::Reading;
+use super::worker::Outcome as Ran;
+use engine::policy::policy;
+use engine::policy::policy::Policy;
+use engine::policy::situation::RunSeen;
+use readers::claims::claims_file;
+use crate::launch::Launcher;
+use model::action::ActionPlan;
+use model::claims::Claims;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::probe::Probe;
+use model::profile::Profile;
+use model::raw::Ending;
+use model::raw::RawResult;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+use model::verdict::Verdicts;
+use engine::plan;
+use engine::plan::Limits;
+use engine::plan::Plan;
+use engine::plan::Request;
+use engine::plan::Step;
+use readers::probe_catalog::Catalog;
+use sim::noise::Key;
+use sim::scenario::Scenario;
+use sim::scenario_tools::ScenarioTools;
+use engine::thresholds::builtin;
+
+/// A fleet, and what is claimed of it.
+struct Fleet {
+    scenario: String,
+    claims: Claims,
+    across: BTreeSet<DomainName>,
+    profile: Profile,
+}
+
+/// What a sweep of it came to.
+struct Swept {
+    verdicts: Verdicts,
+    actions: ActionPlan,
+}
+
+impl Fleet {
+    /// Two racks of six nodes that share leaves, with this fault.
+    fn racks(fault: &str) -> Self {
+        let shape = |name: &str, nodes: &str| {
+            format!("[[domain]]\nname = {name:?}\nnodes = {nodes:?}\nplatform = \"gb200-nvl72\"\n")
+        };
+        let racks = [("rack1", "a[1-6]"), ("rack2", "b[1-6]")];
+        let domains: String = racks.iter().map(|(name, nodes)| shape(name, nodes)).collect();
+        let claimed = racks.map(|(name, nodes)| shape(name, nodes) + "gpus_per_node = 4\n");
+        let leaves = "[[leaf]]\nname = \"leaf1\"\nnodes = \"a[1-4]\"\n[[leaf]]\nname = \"leaf2\"\n\
+            nodes = \"a[5-6],b[1-2]\"\n[[leaf]]\nname = \"leaf3\"\nnodes = \"b[3-6]\"\n";
+        let rails = "[[rail]]\nname = \"rail0\"\nrdma = \"mlx5_0\"\n";
+        let network =
+            "title = \"racks\"\n[noise]\nsigma = 0.002\n[network]\nrails = 1\nleaf_nodes = 4\n";
+        Self::of(
+            format!("{network}{domains}{fault}"),
+            &format!("{}{leaves}{rails}", claimed.concat()),
+            Profile::BurnIn,
+        )
+    }
+
+    /// Eight boxes that share two rails, each a domain of its own.
+    fn boxes(fault: &str) -> Self {
+        let network =
+            "title = \"boxes\"\n[noise]\nsigma = 0.002\n[network]\nrails = 2\nleaf_nodes = 4\n";
+        let fleet = "[[domain]]\nnodes = \"h[1-8]\"\nplatform = \"hgx-h100\"\nper_node = true\n";
+        let boxes: String = (1..=8)
+            .map(|n| {
+                format!(
+                    "[[domain]]\nname = \"h{n}\"\nnodes = \"h{n}\"\nplatform = \"hgx-h100\"\n\
+                     gpus_per_node = 8\n"
+                )
+            })
+            .collect();
+        let rails = "[[rail]]\nname = \"rail0\"\nrdma = \"mlx5_0\"\n[[rail]]\nname = \"rail1\"\n\
+            rdma = \"mlx5_1\"\n";
+        let leaves = "[[leaf]]\nname = \"leaf1\"\nnodes = \"h[1-4]\"\n[[leaf]]\nname = \"leaf2\"\n\
+            nodes = \"h[5-8]\"\n";
+        Self::of(
+            format!("{network}{fleet}{fault}"),
+            &format!("{boxes}{leaves}{rails}"),
+            Profile::BurnIn,
+        )
+    }
+
+    fn of(scenario: String, claims: &str, profile: Profile) -> Self {
+        let mut claims = claims_file::parse("claims", claims).unwrap_or_else(|e| panic!("{e}"));
+        // IMEX names nodes by their addresses.
+        let nodes: Vec<NodeName> = claims.domains.iter().flat_map(|d| d.nodes.clone()).collect();
+        for (at, node) in nodes.into_iter().enumerate() {
+            let address = sim::render::address(at);
+            claims.nodes.entry(node).or_default().aliases.push(address);
+        }
+        let several = claims.domains.iter().filter(|d| 1 < d.nodes.len());
+        let across = several.map(|d| d.name.clone()).collect();
+        Self { scenario, claims, across, profile }
+    }
+
+    fn home(&self, node: &NodeName) -> &DomainName {
+        let mut domains = self.claims.domains.iter();
+        &domains.find(|d| d.nodes.contains(node)).expect("claimed").name
+    }
+
+    fn nodes(&self) -> Vec<NodeName> {
+        self.claims.domains.iter().flat_map(|d| d.nodes.clone()).collect()
+    }
+
+    /// One sweep with its second look; `report` changes what a reading printed.
+    fn sweep(&self, seed: u64, mut report: impl FnMut(&Step, u32, &mut Ran)) -> Swept {
+        let mut scenario = Scenario::read(&self.scenario).unwrap_or_else(|e| panic!("{e}"));
+        scenario.seed = seed;
+        let played = ScenarioTools::new(scenario).unwrap_or_else(|e| panic!("{e}"));
+        let catalog = Catalog::built_in();
+        let names = plan::default_probes(self.profile, &self.claims, &self.across);
+        let probes: Vec<&Probe> = names.iter().filter_map(|name| catalog.get(name)).collect();
+        let request = Request {
+            claims: &self.claims,
+            profile: self.profile,
+            probes: &probes,
+            readings: 2,
+            most_readings: 2,
+            parallel: 64,
+            seed,
+            nvlink_across: &self.across,
+            limits: Limits::default(),
+        };
+        let main = plan::sweep(&request);
+        let mut measured = Measured::default();
+        self.run(&main, &played, &mut measured, &mut report);
+        let again =
+            confirm::wanted(&self.judging(&main, None, measured.results()), &request, &measured);
+        let again = again.filter(|plan| !plan.rounds.is_empty());
+        if let Some(again) = &again {
+            self.run(again, &played, &mut measured, &mut report);
+        }
+        let (results, recordings) = measured.into_parts();
+        let run = Judged { recordings, ..self.judging(&main, again.as_ref(), &results) };
+        let verdicts = judged(run).verdicts;
+        let coverage = coverage(&main, &Launcher::Local, &results);
+        let seen = RunSeen { id: "r".to_owned(), complete: true, real: true, ..RunSeen::default() };
+        let policy = Policy::default();
+        let actions = policy::of_verdicts(&verdicts, &self.claims, &policy, Some(coverage), &seen);
+        Swept { verdicts, actions }
+    }
+
+    fn judging<'a>(
+        &'a self,
+        plan: &'a Plan,
+        confirm: Option<&'a Plan>,
+        results: &'a [RawResult],
+    ) -> Judged<'a> {
+        Judged {
+            claims: &self.claims,
+            plan,
+            confirm,
+            results,
+            recordings: Vec::new(),
+            catalogue: builtin::catalogue(),
+            thresholds_digest: "",
+            platform: None,
+        }
+    }
+
+    fn run(
+        &self,
+        plan: &Plan,
+        played: &ScenarioTools,
+        measured: &mut Measured,
+        report: &mut impl FnMut(&Step, u32, &mut Ran),
+    ) {
+        for step in plan.steps() {
+            let rail = step.rail.as_ref();
+            let rail =
+                rail.and_then(|name| self.claims.rails.iter().find(|rail| rail.name == *name));
+            for reading in 0..step.readings {
+                let what = Reading { step, reading, rail, port: 20_000, capture: 1 << 20 };
+                let (mut result, mut outcome) = answered::take(&what, played);
+                report(step, reading, &mut outcome);
+                result.ending = outcome.ending.clone();
+                outputs::name(step, &mut result, &outcome);
+                let read =
+                    outputs::read(step, &result, &outcome.stdout.bytes, &outcome.stderr.bytes);
+                measured.put(result, read);
+            }
+        }
+    }
+}
+
+/// What a node reports in place of what it measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Report {
+    /// All rates times a factor.
+    Rates,
+    /// The rates of the other end's rows, or of one rank, times a factor.
+    Rows,
+    /// A line with an error that names a node.
+    Error,
+    /// Wrong data at a node.
+    Corrupt,
+    /// Ranks of another node, and a table of them.
+    Ranks,
+    /// A table of a test that was not ordered.
+    OtherTest,
+    /// The output of another tool.
+    OtherTool,
+    /// Names of two nodes exchanged.
+    Names,
+    /// Half of it.
+    Cut,
+    /// Nothing, or what no parser knows.
+    Garbage,
+    /// An exit code, and complaints on standard error.
+    Fails,
+    /// It never ends.
+    Hangs,
+    /// States of peers: of IMEX, cliques, links.
+    States,
+    /// Words around the numbers: settings, devices, versions.
+    Settings,
+}
+
+const REPORTS: &[Report] = &[
+    Report::Rates,
+    Report::Rows,
+    Report::Error,
+    Report::Corrupt,
+    Report::Ranks,
+    Report::OtherTest,
+    Report::OtherTool,
+    Report::Names,
+    Report::Cut,
+    Report::Garbage,
+    Report::Fails,
+    Report::Hangs,
+    Report::States,
+    Report::Settings,
+];
+
+/// In which of its steps a node reports falsely.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Always,
+    /// Where it runs the command, or is another of those that take part.
+    First(bool),
+    /// Where this node takes part too.
+    With,
+    Once,
+    /// In one stage only.
+    Stage(u8),
+    /// In one kind of step.
+    Nodes(usize),
+}
+
+/// One node that reports falsely.
+#[derive(Debug)]
+struct Faulty {
+    node: NodeName,
+    report: Report,
+    when: When,
+    /// The node it speaks about.
+    about: NodeName,
+    key: Key,
+    done: bool,
+}
+
+fn pick<T: Copy>(key: Key, from: &[T]) -> T {
+    from[usize::try_from(key.value() % from.len() as u64).expect("small")]
+}
+
+impl Faulty {
+    fn new(fleet: &Fleet, node: &NodeName, key: Key) -> Self {
+        let nodes = fleet.nodes();
+        let others: Vec<&NodeName> = nodes.iter().filter(|other| *other != node).collect();
+        Self::about(node, pick(key.named("about"), &others), key)
+    }
+
+    fn about(node: &NodeName, about: &NodeName, key: Key) -> Self {
+        let whens = [
+            When::Always,
+            When::Always,
+            When::First(true),
+            When::First(false),
+            When::With,
+            When::Once,
+            When::Stage(2),
+            When::Stage(3),
+            When::Stage(5),
+            When::Nodes(1),
+            When::Nodes(2),
+            When::Nodes(6),
+        ];
+        Self {
+            node: node.clone(),
+            report: pick(key.named("report"), REPORTS),
+            when: pick(key.named("when"), &whens),
+            about: about.clone(),
+            key,
+            done: false,
+        }
+    }
+
+    /// Changes what a step printed, where this node took part in it.
+    fn speak(&mut self, step: &Step, reading: u32, ran: &mut Ran) {
+        let is_here = step.nodes.contains(&self.node);
+        let wanted = match self.when {
+            When::Always => true,
+            When::First(first) => (step.nodes[0] == self.node) == first,
+            When::With => step.nodes.contains(&self.about),
+            When::Once => !self.done,
+            When::Stage(stage) => step.stage == stage,
+            When::Nodes(nodes) => step.nodes.len() == nodes,
+        };
+        if !is_here || !wanted || !matches!(ran.ending, Ending::Exited { .. }) {
+            return;
+        }
+        self.done = true;
+        let key = self.key.with(step.step as u64).with(u64::from(reading));
+        let text = String::from_utf8_lossy(&ran.stdout.bytes).into_owned();
+        let factor = pick(self.key.named("factor"), &[0.1, 0.5, 0.8, 0.93, 1.2, 8.0]);
+        let other = step.nodes.iter().find(|node| **node != self.node);
+        let peer = other.map_or(self.about.as_str(), NodeName::as_str);
+        let who = pick(key.named("who"), &[self.about.as_str(), peer, peer, self.node.as_str()]);
+        let said = match self.report {
+            Report::Rates => scaled(&text, factor, |_| true),
+            Report::Rows => {
+                let lowest = if step.nodes[0] == self.node { 4 } else { 0 };
+                scaled(&text, factor, |rank| (lowest..lowest + 4).contains(&rank))
+            }
+            Report::Error => {
+                let lines = [
+                    format!(
+                        "[CUDA_ERROR_ECC_UNCORRECTABLE] uncorrectable ECC error encountered in expression cuStreamSynchronize(stream) on {who}, rank = 1 in virtual double MemcpyOperation::doMemcpy() : memcpy.cpp:341"
+                    ),
+                    format!(
+                        "{who}:71:90 [0] NCCL WARN Cuda failure 'uncorrectable NVLink error detected during the execution'"
+                    ),
+                    format!(
+                        "{who}: Test NCCL failure common.cu:961 'unhandled cuda error (run with NCCL_DEBUG=INFO for details)'"
+                    ),
+                    format!(
+                        "mpirun noticed that process rank 3 with PID 0 on node {who} exited on signal 9 (Killed)."
+                    ),
+                    format!(
+                        "Couldn't connect to {who}:20000\n Unable to init the socket connection"
+                    ),
+                    format!("srun: error: {who}: task 3: Exited with exit code 1"),
+                ];
+                let at = usize::try_from(key.named("line").value() % 6).expect("small");
+                format!("{text}\n{}\n", lines[at])
+            }
+            Report::Corrupt => format!(
+                "{text}\nInvalid value when checking the pattern at 0x7f0000000000 on {who}, rank = 3 in \
+                 memcpy_kernel.cu\n"
+            ),
+            Report::Ranks => format!("{}{text}", ranks(who)),
+            Report::OtherTest => {
+                format!("{text}\nRunning {0}.\n{1}\nSUM {0} 100.00\n", TEST, table(who))
+            }
+            Report::OtherTool => pick(key.named("tool"), &[NCCL, IMEX]).replace("WHO", who),
+            Report::Names => {
+                let mark = "\u{1}";
+                text.replace(peer, mark)
+                    .replace(self.node.as_str(), self.about.as_str())
+                    .replace(mark, self.node.as_str())
+            }
+            Report::Cut => text[..text.len() / 2].to_owned(),
+            Report::Garbage => pick(key.named("none"), &["", "hello\n", "{\"a\": 1}\n"]).to_owned(),
+            Report::Fails => {
+                ran.ending = Ending::Exited { code: 1 };
+                let words = format!(
+                    "[CUDA_ERROR_ECC_UNCORRECTABLE] uncorrectable ECC error in expression cuMemcpy() on {who}, \
+                     rank = 2 in memcpy.cpp:341\n"
+                );
+                ran.stderr.bytes = words.into_bytes();
+                pick(key.named("out"), &["", text.as_str()]).to_owned()
+            }
+            Report::Hangs => {
+                ran.ending = Ending::TimedOut;
+                text[..text.len() / 3].to_owned()
+            }
+            Report::States => text
+                .replace("READY", "UNAVAILABLE")
+                .replace("Domain State: UP", "Domain State: DOWN")
+                .replace("Completed", "Not Started")
+                .replace("GB/s", "GB/s inactive")
+                .replace(
+                    "CliqueId                          : ",
+                    "CliqueId                          : 9",
+                ),
+            Report::Settings => text
+                .replace("Number of qps   : 16", "Number of qps   : 2")
+                .replace("mlx5_0", "mlx5_9")
+                .replace("v0.8", "v0.4")
+                .replace("rank", "Rank")
+                .replace("65536", "64"),
+        };
+        ran.stdout.bytes = said.into_bytes();
+    }
+}
+
+/// What false reports must not change. Two nodes together may blame one of their domain.
+fn worse(
+    fleet: &Fleet,
+    faulty: &[&NodeName],
+    guilty: Option<&NodeName>,
+    (control, swept): (&Swept, &Swept),
+) -> Vec<String> {
+    let homes: BTreeSet<&DomainName> = faulty.iter().map(|node| fleet.home(node)).collect();
+    let before: BTreeMap<&NodeName, Outcome> =
+        control.verdicts.nodes.iter().map(|it| (&it.node, it.outcome)).collect();
+    let mut wrong = Vec::new();
+    let is_free = |node: &NodeName| !faulty.contains(&node) && guilty != Some(node);
+    for verdict in swept.verdicts.nodes.iter().filter(|it| is_free(&it.node)) {
+        let inside = homes.contains(fleet.home(&verdict.node));
+        if inside && 1 < faulty.len() {
+            continue;
+        }
+        let most = if inside { Outcome::Unknown } else { before[&verdict.node] };
+        if most < verdict.outcome {
+            wrong.push(format!("{} is {:?}: {}", verdict.node, verdict.outcome, verdict.reason));
+        }
+    }
+    for found in swept.verdicts.findings.iter().filter(|it| Outcome::Unknown < it.outcome) {
+        let part = matches!(
+            found.locus.kind,
+            LocusKind::Gpu
+                | LocusKind::Node
+                | LocusKind::Direction
+                | LocusKind::Tray
+                | LocusKind::Rail
+        );
+        let is_open = |node: &NodeName| faulty.len() == 1 || !homes.contains(fleet.home(node));
+        if let Some(node) = found.locus.node.as_ref().filter(|n| part && is_free(n) && is_open(n)) {
+            wrong.push(format!("found {} at {node}: {}", found.class, found.summary));
+        }
+    }
+    if let Some(guilty) = guilty.filter(|node| !homes.contains(fleet.home(node))) {
+        let of = |swept: &Swept| {
+            swept.verdicts.nodes.iter().find(|it| it.node == *guilty).map(|it| it.outcome)
+        };
+        if of(swept) != of(control) {
+            wrong.push(format!("{guilty} is {:?} and was {:?}", of(swept), of(control)));
+        }
+        let acts = |swept: &Swept| swept.actions.actions.iter().any(|it| it.node == *guilty);
+        // A node that reports falsely of itself may take a place in a budget.
+        let waits = swept.actions.withheld.iter().any(|it| it.budget && it.what == guilty.as_str());
+        if acts(control) && !acts(swept) && !waits {
+            let withheld =
+                swept.actions.withheld.iter().map(|it| format!("{}: {}", it.what, it.why));
+            let why = swept.actions.frozen.clone().into_iter().chain(withheld).collect::<Vec<_>>();
+            let why = why.join("; ");
+            wrong.push(format!("nothing is proposed for {guilty} any more: {why}"));
+        }
+    }
+    wrong
+}
+
+/// Runs so many sweeps of a fleet in which some nodes report falsely.
+fn against(fleet: &Fleet, guilty: Option<&str>, count: u64, seed: u64) {
+    let guilty = guilty.map(NodeName::from);
+    let control = fleet.sweep(seed, |_, _, _| {});
+    let known: Vec<String> = control
+        .verdicts
+        .nodes
+        .iter()
+        .filter(|it| it.outcome != Outcome::Pass && guilty.as_ref() != Some(&it.node))
+        .map(|it| format!("{}: {}", it.node, it.reason))
+        .collect();
+    assert!(known.is_empty(), "the fleet itself: {known:?}");
+    let nodes: Vec<NodeName> =
+        fleet.nodes().into_iter().filter(|node| guilty.as_ref() != Some(node)).collect();
+    let refs: Vec<&NodeName> = nodes.iter().collect();
+    let mut wrong = Vec::new();
+    for trial in 0..count {
+        let key = Key::of(seed).named("trial").with(trial);
+        let node = pick(key.named("node"), &refs);
+        let mut faulty = Faulty::new(fleet, node, key);
+        let told =
+            format!("{} {:?} {:?} about {}", faulty.node, faulty.report, faulty.when, faulty.about);
+        let swept = fleet.sweep(seed, |step, reading, ran| faulty.speak(step, reading, ran));
+        for what in worse(fleet, &[node], guilty.as_ref(), (&control, &swept)) {
+            wrong.push(format!("{trial}: {told}: {what}"));
+        }
+    }
+    let count = wrong.len();
+    wrong.truncate(40);
+    assert!(wrong.is_empty(), "{count}:\n{}", wrong.join("\n"));
+}
+
+/// The same with two nodes of a domain that say the same of a third one.
+fn against_two(fleet: &Fleet, count: u64, seed: u64) {
+    let control = fleet.sweep(seed, |_, _, _| {});
+    let mut wrong = Vec::new();
+    for trial in 0..count {
+        let key = Key::of(seed).named("two").with(trial);
+        let nodes = pick(key.named("domain"), &[0, 1]);
+        let nodes = &fleet.claims.domains[nodes].nodes;
+        let at = usize::try_from(key.named("first").value() % nodes.len() as u64).expect("small");
+        let of = |more: usize| &nodes[(at + more) % nodes.len()];
+        let [first, second, about] = [of(0), of(1), of(2)];
+        let mut both = [first, second].map(|node| Faulty::about(node, about, key));
+        let told =
+            format!("{first} and {second} {:?} {:?} about {about}", both[0].report, both[0].when);
+        let swept = fleet.sweep(seed, |step, reading, ran| {
+            both.iter_mut().for_each(|faulty| faulty.speak(step, reading, ran));
+        });
+        for what in worse(fleet, &[first, second], None, (&control, &swept)) {
+            wrong.push(format!("{trial}: {told}: {what}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// How many sweeps of each fleet.
+fn trials(few: u64) -> u64 {
+    let said = std::env::var("FABRICGATE_FALSE_REPORTS").ok();
+    said.and_then(|said| said.parse().ok()).unwrap_or(few)
+}
+
+#[test]
+fn one_node_that_reports_falsely_makes_no_other_domain_worse() {
+    against(&Fleet::racks(""), None, trials(12), 1);
+}
+
+#[test]
+fn one_box_that_reports_falsely_makes_no_other_box_worse() {
+    against(&Fleet::boxes(""), None, trials(12), 2);
+}
+
+#[test]
+fn two_nodes_that_report_falsely_make_no_other_domain_worse() {
+    against_two(&Fleet::racks(""), trials(8), 4);
+}
+
+#[test]
+fn what_is_really_wrong_is_found_beside_a_false_report() {
+    let lost = "[[fault]]\nkind = \"lost-links\"\ngpu = \"b3:1\"\ncount = 2\n";
+    against(&Fleet::racks(lost), Some("b3"), trials(12), 3);
+}

@@ -1,0 +1,218 @@
+//! All workers of a sweep: started side by side, replaced once when they end
+//! early, and let go at the end.
+//!
+//! A node that cannot be reached keeps nobody else waiting; what was planned
+//! there is not started, with the reason.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::worker::Worker;
+use crate::launch::Launcher;
+use crate::launch::Program;
+use model::id::NodeName;
+use model::worker::MACHINE_FORMAT;
+use model::worker::Machine;
+use engine::report::alike;
+
+/// Workers that are started at the same time: each is a process here and a
+/// login there.
+const STARTING: usize = 64;
+
+/// How often a worker is started in one sweep. One that ends twice has a
+/// reason that a third does not cure.
+const STARTS: u32 = 2;
+
+/// The workers of a sweep.
+#[derive(Debug)]
+pub(super) struct Fleet {
+    launcher: Launcher,
+    program: Program,
+    limit: Duration,
+    places: BTreeMap<NodeName, Mutex<Place>>,
+}
+
+/// No node of a sweep can be reached.
+#[derive(Debug)]
+pub(super) struct Unreached {
+    nodes: usize,
+    launcher: &'static str,
+    why: String,
+    more: usize,
+}
+
+impl fmt::Display for Unreached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { nodes, launcher, why, more } = self;
+        write!(f, "0 of {nodes} nodes can be reached ({why}")?;
+        if 0 < *more {
+            write!(f, ", and {more} more {}", if *more == 1 { "reason" } else { "reasons" })?;
+        }
+        write!(f, "): nothing was measured; check [launcher] (kind = \"{launcher}\")")
+    }
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    worker: Option<Arc<Worker>>,
+    starts: u32,
+    /// Why there is no worker.
+    why: Option<String>,
+}
+
+impl Fleet {
+    /// Starts a worker on every node.
+    pub(super) async fn start(
+        launcher: &Launcher,
+        program: &Program,
+        limit: Duration,
+        nodes: impl IntoIterator<Item = NodeName>,
+    ) -> Arc<Self> {
+        let places = nodes.into_iter().map(|node| (node, Mutex::default())).collect();
+        let (launcher, program) = (launcher.clone(), program.clone());
+        let fleet = Arc::new(Self { launcher, program, limit, places });
+        let starting = Arc::new(Semaphore::new(STARTING));
+        let mut tasks = JoinSet::new();
+        let nodes: Vec<NodeName> = fleet.places.keys().cloned().collect();
+        for node in nodes {
+            let (fleet, starting) = (Arc::clone(&fleet), Arc::clone(&starting));
+            tasks.spawn(async move {
+                // Never closed: without a permit nothing is started.
+                let Ok(_permit) = starting.acquire().await else { return };
+                let _ = fleet.worker(&node).await;
+            });
+        }
+        while tasks.join_next().await.is_some() {}
+        fleet
+    }
+
+    /// The worker of a node, started again when it ended early.
+    pub(super) async fn worker(&self, node: &NodeName) -> Result<Arc<Worker>, String> {
+        let Some(place) = self.places.get(node) else {
+            return Err(format!("{node} is no node of this sweep"));
+        };
+        let mut place = place.lock().await;
+        if let Some(worker) = place.worker.as_ref().filter(|worker| worker.is_alive()) {
+            return Ok(Arc::clone(worker));
+        }
+        if place.starts == STARTS || place.why.is_some() {
+            let why = place.why.as_deref().unwrap_or("its worker ended twice");
+            return Err(format!("not reached: {why}"));
+        }
+        place.starts += 1;
+        let started = match self.launcher.worker(node, &self.program) {
+            Ok(launch) => Worker::connect(node, &launch, self.limit).await,
+            Err(error) => Err(error.to_string()),
+        };
+        match started {
+            Ok(worker) => {
+                let worker = Arc::new(worker);
+                place.worker = Some(Arc::clone(&worker));
+                Ok(worker)
+            }
+            Err(why) => {
+                place.why = Some(why.clone());
+                Err(format!("not reached: {why}"))
+            }
+        }
+    }
+
+    /// A step's command as this launcher has it.
+    pub(super) fn command(
+        &self,
+        argv: &[String],
+        nodes: &[NodeName],
+    ) -> Result<Vec<String>, String> {
+        let command = self.launcher.command(argv, nodes, &self.program.held);
+        command.map_err(|error| error.to_string())
+    }
+
+    /// Whether nodes are called by their names on the network.
+    pub(super) fn names_are_addresses(&self) -> bool {
+        self.launcher.names_are_addresses()
+    }
+
+    /// What the start brought: nodes without a worker and why, and versions
+    /// other than this one. What is alike is one remark.
+    pub(super) async fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        for (node, place) in &self.places {
+            let place = place.lock().await;
+            if let Some(why) = &place.why {
+                remarks.push((node.to_string(), why.clone()));
+            } else if let Some(worker) = &place.worker
+                && worker.version != env!("CARGO_PKG_VERSION")
+            {
+                let runs = format!("runs fabricgate {}", worker.version);
+                remarks.push((node.to_string(), runs));
+            }
+        }
+        self.folded(&remarks)
+    }
+
+    fn folded(&self, remarks: &[(String, String)]) -> Vec<String> {
+        let names = self.places.keys().map(NodeName::as_str).collect();
+        let pairs = remarks.iter().map(|(node, why)| (node.as_str(), why.as_str()));
+        let folded = alike::folded(pairs, &names).into_iter();
+        folded.map(|alike| format!("{}: {}", alike.whats.join(", "), alike.why)).collect()
+    }
+
+    /// Why no node at all has a worker, the reasons folded; `None` where one has.
+    pub(super) async fn unreached(&self) -> Option<Unreached> {
+        let mut whys = Vec::new();
+        for (node, place) in &self.places {
+            let place = place.lock().await;
+            let why = place.why.as_ref().filter(|_| place.worker.is_none())?;
+            whys.push((node.to_string(), why.clone()));
+        }
+        let mut folded = self.folded(&whys);
+        let why = (!folded.is_empty()).then(|| folded.remove(0))?;
+        let nodes = self.places.len();
+        let launcher = self.launcher.as_str();
+        Some(Unreached { nodes, launcher, why, more: folded.len() })
+    }
+
+    /// The nodes that have no worker.
+    pub(super) async fn without_worker(&self) -> BTreeSet<NodeName> {
+        let mut without = BTreeSet::new();
+        for (node, place) in &self.places {
+            if place.lock().await.why.is_some() {
+                without.insert(node.clone());
+            }
+        }
+        without
+    }
+
+    /// What the workers say of their machines.
+    pub(super) async fn machines(&self) -> Vec<Machine> {
+        let mut machines = Vec::new();
+        for (node, place) in &self.places {
+            if let Some(worker) = &place.lock().await.worker {
+                machines.push(Machine {
+                    format: MACHINE_FORMAT.to_owned(),
+                    node: node.clone(),
+                    environment: worker.environment.clone(),
+                });
+            }
+        }
+        machines
+    }
+
+    /// Lets all workers go.
+    pub(super) async fn bye(&self) {
+        let mut tasks = JoinSet::new();
+        for place in self.places.values() {
+            if let Some(worker) = place.lock().await.worker.take() {
+                tasks.spawn(async move { worker.bye().await });
+            }
+        }
+        while tasks.join_next().await.is_some() {}
+    }
+}

@@ -1,0 +1,332 @@
+//! What was planned and did not come back is unknown, whatever the judge says
+//! of the rest.
+//!
+//! Pure. The judge sees outputs only; that one is missing, and why, is known
+//! here. A gap never makes anything better, and never accuses anybody.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use model::claims::Claims;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::parsed::Tool;
+use model::raw;
+use model::raw::RawResult;
+use model::recording::Recording;
+use model::subject::UnknownSubject;
+use model::verdict::Finding;
+use model::verdict::LocusKind;
+use model::verdict::NodeVerdict;
+use model::verdict::Outcome;
+use model::verdict::Unknown;
+use model::verdict::Verdicts;
+use engine::plan::Plan;
+use engine::plan::Step;
+
+/// Something that should be known and is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// The nodes that are not wholly measured because of it.
+    pub nodes: Vec<NodeName>,
+    /// What is not known.
+    pub what: UnknownSubject,
+    /// Why not.
+    pub why: String,
+}
+
+/// The gaps of a run: steps without a usable result.
+pub fn of_run(
+    plan: &Plan,
+    results: &[RawResult],
+    recordings: &[Recording],
+    verdicts: &Verdicts,
+) -> Vec<Gap> {
+    let partners = Partners::of(results, verdicts);
+    let results: BTreeMap<(usize, u32), &RawResult> =
+        results.iter().map(|r| ((r.step, r.reading), r)).collect();
+    let read: BTreeMap<&str, &Recording> =
+        recordings.iter().map(|r| (r.file.as_str(), r)).collect();
+    let mut gaps = Vec::new();
+    for skipped in plan.skipped.iter().filter(|s| !s.not_applicable) {
+        gaps.push(Gap {
+            nodes: skipped.nodes.clone(),
+            what: UnknownSubject::Other(format!(
+                "{} on {}",
+                skipped.probe,
+                raw::place(&skipped.nodes)
+            )),
+            why: skipped.why.clone(),
+        });
+    }
+    // A reading beyond the planned ones was asked for because those did not
+    // decide: where it failed, what it should have said is not known either.
+    let further = |step: &Step| {
+        let taken = results.range((step.step, step.readings)..=(step.step, u32::MAX));
+        taken.map(|((_, reading), _)| *reading).collect::<Vec<u32>>()
+    };
+    let wanted = plan
+        .steps()
+        .flat_map(|step| (0..step.readings).chain(further(step)).map(move |r| (step, r)));
+    for (step, reading) in wanted {
+        let why = match results.get(&(step.step, reading)) {
+            None => Some("not run: the run ended before".to_owned()),
+            Some(result) => result.gap().or_else(|| {
+                let recording = read.get(result.stdout.as_deref()?)?;
+                let tool = recording.parsed.tool;
+                // What nobody recognises is the judge's to say.
+                let instead = step.otherwise.as_ref().map(|otherwise| otherwise.parser);
+                let expected = |tool: &Tool| *tool == step.parser || Some(*tool) == instead;
+                let other = tool.filter(|tool| !expected(tool))?;
+                Some(format!("printed an output of {other}, expected one of {}", step.parser))
+            }),
+        };
+        if let Some(why) = why {
+            let mut what = format!("{} on {}", step.probe, step.place());
+            if let Some(rail) = &step.rail {
+                what.push_str(&format!(", rail {rail}"));
+            }
+            if 0 < reading {
+                what.push_str(&format!(", reading {}", reading + 1));
+            }
+            let what = UnknownSubject::Other(what);
+            gaps.push(Gap { nodes: partners.concerned(step), what, why });
+        }
+    }
+    gaps.sort_by(|a, b| (&a.nodes, &a.what).cmp(&(&b.nodes, &b.what)));
+    gaps
+}
+
+/// Who has done nothing about a step of two nodes that failed: where one of them is found
+/// failed, the other, if the same probe came back from it with a third node.
+#[derive(Debug)]
+struct Partners<'r> {
+    failed: BTreeSet<&'r NodeName>,
+    /// From which nodes runs with others came back, by probe and rail.
+    back: BTreeSet<(&'r str, Option<&'r str>, &'r NodeName)>,
+}
+
+impl<'r> Partners<'r> {
+    fn of(results: &'r [RawResult], verdicts: &'r Verdicts) -> Self {
+        let is_part =
+            |f: &&Finding| f.outcome == Outcome::Failed && f.locus.kind != LocusKind::Pair;
+        let failed = verdicts.findings.iter().filter(is_part);
+        let came = results.iter().filter(|r| 1 < r.nodes.len() && r.gap().is_none());
+        let of = |r: &'r RawResult| {
+            r.nodes.iter().map(|node| (r.probe.as_str(), r.rail.as_deref(), node))
+        };
+        Self {
+            failed: failed.filter_map(|f| f.locus.node.as_ref()).collect(),
+            back: came.flat_map(of).collect(),
+        }
+    }
+
+    /// The nodes that are not wholly measured because a step failed.
+    fn concerned(&self, step: &Step) -> Vec<NodeName> {
+        let came = |node: &NodeName| {
+            self.back.contains(&(step.probe.as_str(), step.rail.as_deref(), node))
+        };
+        match step.nodes.as_slice() {
+            [bad, other] | [other, bad]
+                if self.failed.contains(bad) && !self.failed.contains(other) && came(other) =>
+            {
+                vec![bad.clone()]
+            }
+            nodes => nodes.to_vec(),
+        }
+    }
+}
+
+/// Puts gaps into verdicts: each is listed, and a node with one cannot pass.
+pub fn close(verdicts: &mut Verdicts, claims: &Claims, gaps: &[Gap]) {
+    if gaps.is_empty() {
+        return verdicts.nodes.sort_by(|a, b| a.node.cmp(&b.node));
+    }
+    // On a bad day there is a gap for everything that was planned: nothing is
+    // looked for in a list here.
+    let mut homes: BTreeMap<&NodeName, &DomainName> = BTreeMap::new();
+    for domain in &claims.domains {
+        domain.nodes.iter().for_each(|node| _ = homes.entry(node).or_insert(&domain.name));
+    }
+    let mut told: BTreeMap<UnknownSubject, usize> = BTreeMap::new();
+    for (at, unknown) in verdicts.unknown.iter().enumerate() {
+        told.entry(unknown.what.clone()).or_insert(at);
+    }
+    let mut known: BTreeMap<NodeName, usize> = BTreeMap::new();
+    for (at, verdict) in verdicts.nodes.iter().enumerate() {
+        known.entry(verdict.node.clone()).or_insert(at);
+    }
+    for gap in gaps {
+        verdicts.outcome = verdicts.outcome.max(Outcome::Unknown);
+        let unknown = Unknown { what: gap.what.clone(), why: gap.why.clone() };
+        // The cause says more than what the judge made of its effect.
+        match told.get(&unknown.what) {
+            Some(at) => verdicts.unknown[*at] = unknown,
+            None => {
+                told.insert(unknown.what.clone(), verdicts.unknown.len());
+                verdicts.unknown.push(unknown);
+            }
+        }
+        let reason = format!("{}: {}", gap.what, gap.why);
+        for node in &gap.nodes {
+            let at = *known.entry(node.clone()).or_insert_with(|| {
+                let domain = homes.get(node).map(|domain| (*domain).clone());
+                verdicts.nodes.push(unmeasured(node, domain));
+                verdicts.nodes.len() - 1
+            });
+            doubt(&mut verdicts.nodes[at], &reason);
+        }
+    }
+    verdicts.nodes.sort_by(|a, b| a.node.cmp(&b.node));
+}
+
+/// A node of which the judge has not heard, before its first gap is told.
+fn unmeasured(node: &NodeName, domain: Option<DomainName>) -> NodeVerdict {
+    let (outcome, reason) = (Outcome::Pass, String::new());
+    NodeVerdict {
+        node: node.clone(),
+        domain,
+        outcome,
+        reason,
+        kept_by: None,
+        detectable: None,
+        detectable_together: None,
+        fabric_detectable: None,
+        scope: None,
+    }
+}
+
+/// A node with a gap cannot pass.
+fn doubt(verdict: &mut NodeVerdict, reason: &str) {
+    if verdict.outcome == Outcome::Pass {
+        verdict.outcome = Outcome::Unknown;
+        reason.clone_into(&mut verdict.reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::fixture;
+    use crate::sweep::fixture::WELL;
+    use model::finding_class::FindingClass;
+    use model::raw::Ending;
+    use model::verdict::Locus;
+
+    fn verdicts(outcome: Outcome) -> Verdicts {
+        Verdicts {
+            nodes: vec![NodeVerdict {
+                node: "n2".into(),
+                domain: None,
+                outcome,
+                reason: "as judged".to_owned(),
+                kept_by: None,
+                detectable: None,
+                detectable_together: None,
+                fabric_detectable: None,
+                scope: None,
+            }],
+            ..Verdicts::empty(outcome)
+        }
+    }
+
+    fn gap(node: &str) -> Gap {
+        Gap {
+            nodes: vec![node.into()],
+            what: UnknownSubject::Other("x".to_owned()),
+            why: "y".to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_partner_of_a_failed_node_has_no_gap_once_the_probe_came_back_from_it() {
+        let nodes: Vec<NodeName> = ["n1", "n2"].map(NodeName::from).into();
+        let mut plan = fixture::plan(&[0]);
+        plan.rounds[0].steps[0].nodes = nodes.clone();
+        let ran = |nodes: &[&str], rail: Option<&str>, ending| {
+            let nodes = nodes.iter().map(|node| NodeName::from(*node)).collect();
+            let rail = rail.map(str::to_owned);
+            RawResult { nodes, rail, ..fixture::result(1, 0, ending) }
+        };
+        let found = |node: &str, outcome, kind| {
+            let locus = Locus { node: Some(node.into()), ..Locus::of(kind) };
+            let findings = vec![Finding::new("f", outcome, FindingClass::NvlinkLow, locus)];
+            Verdicts { findings, ..verdicts(Outcome::Pass) }
+        };
+        let bad = found("n1", Outcome::Failed, LocusKind::Rail);
+        let broken = Ending::Exited { code: 1 };
+        for (results, said, left) in [
+            (vec![ran(&["n2", "n3"], None, WELL)], &bad, 1),
+            (vec![ran(&["n2", "n3"], Some("rail1"), WELL)], &bad, 2),
+            (vec![ran(&["n2", "n3"], None, broken)], &bad, 2),
+            (vec![ran(&["n2"], None, WELL)], &bad, 2),
+            (vec![ran(&["n2", "n3"], None, WELL)], &verdicts(Outcome::Pass), 2),
+            (
+                vec![ran(&["n2", "n3"], None, WELL)],
+                &found("n1", Outcome::Degraded, LocusKind::Rail),
+                2,
+            ),
+            (
+                vec![ran(&["n2", "n3"], None, WELL)],
+                &found("n1", Outcome::Failed, LocusKind::Pair),
+                2,
+            ),
+        ] {
+            let gaps = of_run(&plan, &results, &[], said);
+            assert!(gaps.iter().all(|gap| gap.nodes == nodes[..left]), "{gaps:?} {results:?}");
+            assert_eq!(gaps.len(), 2);
+        }
+    }
+
+    #[test]
+    fn a_gap_makes_a_pass_unknown_and_a_failure_stays() {
+        let mut passed = verdicts(Outcome::Pass);
+        close(&mut passed, &Claims::default(), &[gap("n2")]);
+        assert_eq!((passed.outcome, passed.nodes[0].outcome), (Outcome::Unknown, Outcome::Unknown));
+        let mut failed = verdicts(Outcome::Failed);
+        close(&mut failed, &Claims::default(), &[gap("n2")]);
+        assert_eq!((failed.outcome, failed.nodes[0].outcome), (Outcome::Failed, Outcome::Failed));
+        assert_eq!(failed.nodes[0].reason, "as judged");
+        assert_eq!(failed.unknown.len(), 1);
+    }
+
+    #[test]
+    fn a_node_nobody_judged_is_there_as_unknown_and_in_order() {
+        let mut verdicts = verdicts(Outcome::Pass);
+        close(&mut verdicts, &Claims::default(), &[gap("n1"), gap("n1")]);
+        let nodes: Vec<(&str, Outcome)> =
+            verdicts.nodes.iter().map(|v| (v.node.as_str(), v.outcome)).collect();
+        assert_eq!(nodes, [("n1", Outcome::Unknown), ("n2", Outcome::Pass)]);
+        assert_eq!(verdicts.unknown.len(), 1);
+    }
+
+    #[test]
+    fn a_further_reading_that_hangs_is_a_gap_and_one_that_was_not_needed_is_none() {
+        let plan = fixture::plan(&[0, 1]);
+        let mut results: Vec<RawResult> = [(0, 0), (0, 1), (1, 0), (1, 1)]
+            .map(|(step, reading)| fixture::result(step, reading, WELL))
+            .into();
+        assert_eq!(of_run(&plan, &results, &[], &verdicts(Outcome::Pass)), []);
+        results.push(fixture::result(1, 2, Ending::TimedOut));
+        let [gap] =
+            of_run(&plan, &results, &[], &verdicts(Outcome::Pass)).try_into().expect("one gap");
+        assert_eq!(
+            (gap.what.to_string().as_str(), gap.nodes),
+            ("p on n1, reading 3", vec!["n1".into()])
+        );
+        results.pop();
+        results.pop();
+        let why: Vec<String> = of_run(&plan, &results, &[], &verdicts(Outcome::Pass))
+            .into_iter()
+            .map(|gap| gap.why)
+            .collect();
+        assert_eq!(why, ["not run: the run ended before"]);
+    }
+
+    #[test]
+    fn without_gaps_nothing_changes() {
+        let mut passed = verdicts(Outcome::Pass);
+        close(&mut passed, &Claims::default(), &[]);
+        assert_eq!(passed, verdicts(Outcome::Pass));
+    }
+}

@@ -1,0 +1,165 @@
+//! A live or a stored run, judged: the judge's word, what the confirm stage
+//! made of it, and an unknown for everything that did not come back.
+//!
+//! Pure. The same run under the same expectations gives the same verdicts,
+//! whenever and wherever it is judged.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::apart;
+use super::gaps;
+use engine::policy::situation::Coverage;
+use engine::judge;
+use engine::judge::Case;
+use engine::judge::Judgement;
+use crate::launch::Launcher;
+use model::claims::Claims;
+use model::history::History;
+use model::id::NodeName;
+use model::raw::Ending;
+use model::raw::RawResult;
+use model::recording::CONFIRM_STAGE;
+use model::recording::Recording;
+use engine::plan::Plan;
+use engine::plan::Step;
+use engine::thresholds::Catalogue;
+
+/// What a stored or a live run is judged from.
+#[derive(Debug)]
+pub struct Judged<'a> {
+    /// What was claimed of the nodes it covers.
+    pub claims: &'a Claims,
+    /// What was planned.
+    pub plan: &'a Plan,
+    /// What was planned to confirm suspicions, where there were any.
+    pub confirm: Option<&'a Plan>,
+    /// What was run.
+    pub results: &'a [RawResult],
+    /// What was read.
+    pub recordings: Vec<Recording>,
+    /// The expectations.
+    pub catalogue: &'a Catalogue,
+    /// Their digest.
+    pub thresholds_digest: &'a str,
+    /// The platform a person named.
+    pub platform: Option<&'a str>,
+}
+
+/// The judge's word. The order in which steps ended makes no difference.
+pub fn judged(run: Judged<'_>) -> Judgement {
+    judged_against(run, &History::default())
+}
+
+/// The same with what parts showed in earlier runs among the references.
+pub fn judged_against(mut run: Judged<'_>, history: &History) -> Judgement {
+    // The first look, then the second.
+    let mut all = std::mem::take(&mut run.recordings);
+    let is_again = |recording: &Recording| recording.stage == Some(CONFIRM_STAGE);
+    all.sort_by(|a, b| (is_again(a), &a.scope, &a.file).cmp(&(is_again(b), &b.scope, &b.file)));
+    let (first, again) = all.split_at(all.partition_point(|recording| !is_again(recording)));
+    let mut judgement = judge::judge_against(&case(&run, first, true), history);
+    if run.confirm.is_some() {
+        let suspects = judge::confirm::suspects(&judgement);
+        let second = judge_these(&run, &judge::confirm::second_case(&all, &suspects), true);
+        let again = case(&run, again, false);
+        judgement.verdicts = judge::confirm::confirm(&judgement, &second.verdicts, &again);
+        judgement.cells.extend(second.cells.into_iter().filter(|c| c.stage == Some(CONFIRM_STAGE)));
+    }
+    let gaps = gaps::of_run(run.plan, run.results, &all, &judgement.verdicts);
+    gaps::close(&mut judgement.verdicts, run.claims, &gaps);
+    apart::settle(&run, &all, &judgement.unusable, &mut judgement.verdicts);
+    judgement
+}
+
+/// The judge's word on some of the recordings of a run.
+pub(super) fn judge_these(run: &Judged<'_>, recordings: &[Recording], cells: bool) -> Judgement {
+    judge::judge(&case(run, recordings, cells))
+}
+
+fn case<'a>(run: &Judged<'a>, recordings: &'a [Recording], cells: bool) -> Case<'a> {
+    Case {
+        claims: run.claims,
+        recordings,
+        catalogue: run.catalogue,
+        thresholds_digest: run.thresholds_digest,
+        platform: run.platform,
+        cells,
+        sampled: run.plan.sampled,
+    }
+}
+
+/// Whether a reading says more of the environment than of the node's fabric.
+pub(super) fn is_out_of_reach(result: &RawResult, launcher: &Launcher) -> bool {
+    let unconnected = match result.ending {
+        Ending::Exited { code } => launcher.is_connect_failure(code),
+        _ => false,
+    };
+    unconnected || result.ending.is_out_of_reach()
+}
+
+/// How much of the plan came back: tools that ran to their end, well or not.
+/// Readings beyond the planned ones make up for none of those. The node of which most is
+/// missing is left out where others remain: one node alone puts no sweep in doubt.
+pub fn coverage(plan: &Plan, launcher: &Launcher, results: &[RawResult]) -> Coverage {
+    let came = |result: &&RawResult| {
+        let ended = matches!(result.ending, Ending::Exited { .. } | Ending::Signalled { .. });
+        ended && !is_out_of_reach(result, launcher)
+    };
+    let came: BTreeSet<(usize, u32)> =
+        results.iter().filter(came).map(|r| (r.step, r.reading)).collect();
+    let returned = |step: &Step| came.range((step.step, 0)..(step.step, step.readings)).count();
+    let mut missing: BTreeMap<&NodeName, usize> = BTreeMap::new();
+    for step in plan.steps() {
+        let lost = step.readings as usize - returned(step);
+        for node in step.nodes.iter().filter(|_| 0 < lost) {
+            *missing.entry(node).or_default() += lost;
+        }
+    }
+    let worst = missing.into_iter().max_by_key(|(_, lost)| *lost).map(|(node, _)| node);
+    let of = |all: &dyn Fn(&&Step) -> bool| {
+        let steps = || plan.steps().filter(|step| all(step));
+        let planned = steps().map(|step| step.readings as usize).sum();
+        Coverage { planned, returned: steps().map(returned).sum() }
+    };
+    let without = of(&|step| worst.is_none_or(|node| !step.nodes.contains(node)));
+    if without.planned == 0 { of(&|_| true) } else { without }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::fixture;
+    use crate::sweep::fixture::WELL;
+
+    #[test]
+    fn readings_beyond_the_plan_make_up_for_none_that_is_missing() {
+        let unreached = || Ending::not_started("not reached");
+        let results = [
+            fixture::result(0, 0, WELL),
+            fixture::result(0, 1, WELL),
+            fixture::result(0, 2, WELL),
+            fixture::result(1, 0, WELL),
+            fixture::result(1, 1, unreached()),
+        ];
+        let covered = coverage(&fixture::plan(&[0, 1]), &Launcher::Local, &results);
+        assert_eq!(covered, Coverage { planned: 4, returned: 3 });
+    }
+
+    #[test]
+    fn one_node_from_which_nothing_comes_puts_no_sweep_in_doubt() {
+        let mut plan = fixture::plan(&[0, 1, 2]);
+        for (step, node) in plan.rounds.iter_mut().flat_map(|r| &mut r.steps).zip(["a", "b", "c"]) {
+            step.nodes = vec![node.into()];
+        }
+        let hung = || Ending::TimedOut;
+        let results = |second: Ending| {
+            [(0, WELL), (1, second), (2, hung())]
+                .map(|(step, ending)| fixture::result(step, 0, ending))
+        };
+        let of = |second| coverage(&plan, &Launcher::Local, &results(second));
+        // Two readings of each step are planned.
+        assert_eq!(of(WELL), Coverage { planned: 4, returned: 2 });
+        assert_eq!(of(hung()), Coverage { planned: 4, returned: 1 });
+    }
+}

@@ -1,0 +1,225 @@
+//! What was measured so far: the readings of a run, found by their step.
+//!
+//! Pure. Numbers only: the outputs themselves are on disk, not here.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use model::raw::Ending;
+use model::raw::RawResult;
+use model::recording::Recording;
+use engine::plan::Plan;
+use engine::plan::Step;
+
+/// What was measured so far, also before an interruption.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    results: Vec<RawResult>,
+    recordings: Vec<Recording>,
+    /// By step and reading.
+    places: BTreeMap<(usize, u32), Place>,
+}
+
+/// Where a reading is in the two lists.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    result: usize,
+    recording: Option<usize>,
+}
+
+impl Measured {
+    /// What an earlier attempt left.
+    pub(super) fn before(results: Vec<RawResult>, recordings: Vec<Recording>) -> Self {
+        let mut measured = Self::default();
+        let mut read: BTreeMap<String, Recording> =
+            recordings.into_iter().map(|recording| (recording.file.clone(), recording)).collect();
+        for result in results {
+            let recording = result.stdout.as_ref().and_then(|file| read.remove(file));
+            measured.put(result, recording);
+        }
+        measured
+    }
+
+    /// Takes in a reading; one that is taken again replaces the one before.
+    pub(super) fn put(&mut self, result: RawResult, recording: Option<Recording>) {
+        let key = (result.step, result.reading);
+        let known = self.places.get(&key).copied();
+        let at = match (recording, known.and_then(|place| place.recording)) {
+            (Some(recording), Some(at)) => {
+                self.recordings[at] = recording;
+                Some(at)
+            }
+            (Some(recording), None) => {
+                self.recordings.push(recording);
+                Some(self.recordings.len() - 1)
+            }
+            (None, Some(at)) => {
+                self.forget(at);
+                None
+            }
+            (None, None) => None,
+        };
+        let place = match known {
+            Some(place) => {
+                self.results[place.result] = result;
+                Place { recording: at, ..place }
+            }
+            None => {
+                self.results.push(result);
+                Place { result: self.results.len() - 1, recording: at }
+            }
+        };
+        self.places.insert(key, place);
+    }
+
+    /// Takes a recording out of the list; those behind it move up.
+    fn forget(&mut self, at: usize) {
+        self.recordings.remove(at);
+        for place in self.places.values_mut() {
+            place.recording = match place.recording {
+                Some(other) if other == at => None,
+                Some(other) if at < other => Some(other - 1),
+                other => other,
+            };
+        }
+    }
+
+    /// The readings that need not be taken any more. What was interrupted, or
+    /// never started because the node or its tool was out of reach or in use,
+    /// is worth another attempt, but not behind a tool that hung.
+    pub(super) fn taken(&self) -> BTreeSet<(usize, u32)> {
+        let hung = self.hung();
+        let is_over = |result: &RawResult| match &result.ending {
+            Ending::Interrupted | Ending::Busy { .. } => false,
+            ending => !ending.is_out_of_reach() || hung.contains_key(&result.step),
+        };
+        self.results.iter().filter(|r| is_over(r)).map(|r| (r.step, r.reading)).collect()
+    }
+
+    /// The steps whose tool hung, and in which reading first.
+    pub(super) fn hung(&self) -> BTreeMap<usize, u32> {
+        let mut hung = BTreeMap::new();
+        for result in self.results.iter().filter(|r| r.ending == Ending::TimedOut) {
+            let first = hung.entry(result.step).or_insert(result.reading);
+            *first = result.reading.min(*first);
+        }
+        hung
+    }
+
+    /// What was read of a step before this reading, in the order of readings.
+    pub(super) fn read_before(&self, step: &Step, reading: u32) -> Vec<&Recording> {
+        let places = self.places.range((step.step, 0)..(step.step, reading));
+        places.filter_map(|(_, place)| self.recordings.get(place.recording?)).collect()
+    }
+
+    /// Whether any reading of a plan ran to its end well.
+    pub(super) fn any_went_well(&self, plan: &Plan) -> bool {
+        plan.steps().any(|step| {
+            let mut places = self.places.range((step.step, 0)..=(step.step, u32::MAX));
+            places.any(|(_, place)| {
+                matches!(self.results[place.result].ending, Ending::Exited { code: 0 })
+            })
+        })
+    }
+
+    /// Whether nothing was taken of any of these steps.
+    pub(super) fn has_none_of<'a>(&self, mut steps: impl Iterator<Item = &'a Step>) -> bool {
+        steps.all(|s| self.places.range((s.step, 0)..=(s.step, u32::MAX)).next().is_none())
+    }
+
+    /// The readings, in the order they were first taken.
+    pub(super) fn results(&self) -> &[RawResult] {
+        &self.results
+    }
+
+    /// What was read.
+    pub(super) fn recordings(&self) -> &[Recording] {
+        &self.recordings
+    }
+
+    /// Both lists.
+    pub(super) fn into_parts(self) -> (Vec<RawResult>, Vec<Recording>) {
+        (self.results, self.recordings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::fixture::WELL;
+    use crate::sweep::fixture::result;
+    use crate::sweep::fixture::step;
+    use model::recording::Scope;
+
+    fn recording(number: usize, reading: u32) -> Recording {
+        let file = format!("raw/{number}-{reading}");
+        Recording::new(Scope::Node("n1".into()), &file, readers::outputs::read(b""))
+    }
+
+    fn unreached() -> Ending {
+        Ending::not_started("not reached")
+    }
+
+    #[test]
+    fn what_never_ran_is_tried_again_and_what_failed_is_not() {
+        let mut measured = Measured::default();
+        let endings = [
+            WELL,
+            Ending::Exited { code: 1 },
+            Ending::Signalled { signal: 9 },
+            Ending::TimedOut,
+            Ending::Interrupted,
+            unreached(),
+            Ending::Busy { why: "a job".to_owned() },
+            Ending::Missing { program: "x".to_owned() },
+            Ending::Exited { code: 127 },
+        ];
+        for (number, ending) in endings.into_iter().enumerate() {
+            measured.put(result(number, 0, ending), None);
+        }
+        let taken: Vec<usize> = measured.taken().into_iter().map(|(step, _)| step).collect();
+        assert_eq!(taken, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn behind_a_tool_that_hung_nothing_is_tried_again() {
+        let mut measured = Measured::default();
+        measured.put(result(4, 1, Ending::TimedOut), None);
+        measured.put(result(4, 2, unreached()), None);
+        assert_eq!(measured.taken(), BTreeSet::from([(4, 1), (4, 2)]));
+        assert_eq!(measured.hung(), BTreeMap::from([(4, 1)]));
+    }
+
+    #[test]
+    fn a_reading_that_is_taken_again_replaces_the_one_before() {
+        let mut measured = Measured::before(
+            vec![result(1, 0, WELL), result(2, 0, Ending::Interrupted), result(3, 0, WELL)],
+            vec![recording(3, 0), recording(2, 0), recording(1, 0)],
+        );
+        let files = |measured: &Measured, number| -> Vec<String> {
+            measured.read_before(&step(number), 9).iter().map(|r| r.file.clone()).collect()
+        };
+        assert_eq!(files(&measured, 3), ["raw/3-0"]);
+        measured.put(result(2, 0, WELL), None);
+        assert!(files(&measured, 2).is_empty(), "the old output says nothing of the new reading");
+        assert_eq!((files(&measured, 1).len(), files(&measured, 3).len()), (1, 1));
+        assert_eq!((measured.results().len(), measured.recordings().len()), (3, 2));
+        measured.put(result(2, 0, WELL), Some(recording(2, 0)));
+        assert_eq!(files(&measured, 2), ["raw/2-0"]);
+    }
+
+    #[test]
+    fn only_earlier_readings_decide_about_a_reading() {
+        let mut measured = Measured::default();
+        for reading in [2, 0, 1] {
+            measured.put(result(5, reading, WELL), Some(recording(5, reading)));
+        }
+        let before = |reading| measured.read_before(&step(5), reading).len();
+        assert_eq!([before(0), before(1), before(2), before(3)], [0, 1, 2, 3]);
+        let files: Vec<&str> =
+            measured.read_before(&step(5), 3).into_iter().map(|r| r.file.as_str()).collect();
+        assert_eq!(files, ["raw/5-0", "raw/5-1", "raw/5-2"]);
+        assert!(measured.has_none_of([step(4), step(6)].iter()));
+        assert!(!measured.has_none_of([step(4), step(5)].iter()));
+    }
+}

@@ -1,0 +1,301 @@
+//! Telling people on standard error how far a sweep is: a bar on a terminal,
+//! plain lines in a log.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+use std::io::IsTerminal;
+use std::io::Write;
+use std::sync::Mutex;
+use std::time::Duration;
+use std::time::Instant;
+
+use indicatif::ProgressBar;
+use indicatif::ProgressDrawTarget;
+use indicatif::ProgressStyle;
+
+use model::hostlist;
+use model::id::NodeName;
+use model::raw::Ending;
+use model::raw::RawResult;
+use model::recording::Recording;
+use engine::plan::Plan;
+use engine::plan::Round;
+use engine::plan::Step;
+use engine::plan::cost;
+use engine::report::alike;
+use engine::report::plain;
+
+/// Whom to tell how far a sweep is.
+#[derive(Debug)]
+pub struct Progress {
+    silent: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    bar: Option<ProgressBar>,
+    /// Estimated seconds of the plan, and of the rounds that are done.
+    planned: f64,
+    done: f64,
+    rounds: usize,
+    ended: usize,
+    /// When the plan was begun, and how much of it was done before.
+    start: Option<Instant>,
+    before: f64,
+    failed: usize,
+    /// Nodes without a worker.
+    unreached: BTreeSet<NodeName>,
+    /// By probe and what was told of it in this round: the nodes it is true of besides.
+    alike: BTreeMap<(String, String), BTreeSet<NodeName>>,
+}
+
+impl Progress {
+    /// Tells nobody.
+    pub fn silent() -> Self {
+        Self { silent: true, state: Mutex::default() }
+    }
+
+    /// Tells whoever reads standard error.
+    pub fn lines() -> Self {
+        Self { silent: false, state: Mutex::default() }
+    }
+
+    /// Something people should know while they wait.
+    pub fn say(&self, text: &str) {
+        if self.silent {
+            return;
+        }
+        let say = || {
+            // Nobody listening is no reason to stop measuring.
+            let _ = writeln!(anstream::stderr().lock(), "{}", plain::lines(text));
+        };
+        match &self.state().bar {
+            Some(bar) => bar.suspend(say),
+            None => say(),
+        }
+    }
+
+    /// A plan begins.
+    pub(super) fn plan(&self, plan: &Plan) {
+        let mut state = self.state();
+        if let Some(bar) = state.bar.take() {
+            bar.finish_and_clear();
+        }
+        let unreached = std::mem::take(&mut state.unreached);
+        *state = State {
+            unreached,
+            planned: plan.rounds.iter().map(|r| cost::of_round(r, plan.parallel)).sum(),
+            rounds: plan.rounds.len(),
+            start: Some(Instant::now()),
+            ..State::default()
+        };
+        if !self.silent && std::io::stderr().is_terminal() {
+            let bar = ProgressBar::with_draw_target(
+                Some(plan.rounds.len() as u64),
+                ProgressDrawTarget::stderr_with_hz(5),
+            );
+            let style = ProgressStyle::with_template("{wide_bar} round {pos}/{len}  {msg}");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            state.bar = Some(bar);
+        }
+    }
+
+    /// A round that an earlier attempt finished.
+    pub(super) fn round_was_done(&self, round: &Round, parallel: usize) {
+        let mut state = self.state();
+        state.before += cost::of_round(round, parallel);
+        state.ended += 1;
+    }
+
+    /// A reading ended. What went well is not worth a line, and neither is each
+    /// of the many that an interruption ends.
+    pub(super) fn reading(&self, result: &RawResult, recording: Option<&Recording>) {
+        if result.ending == Ending::Interrupted {
+            return;
+        }
+        let Some(text) = complaint(result, recording) else { return };
+        self.state().failed += 1;
+        if self.is_news(result, &text) {
+            let (place, probe, seconds) = (result.place(), &result.probe, result.duration_s);
+            self.say(&format!("{place} {probe}: {seconds:.1} s, {text}"));
+        }
+    }
+
+    /// These nodes have no worker: it was told why, and no reading of theirs is news.
+    pub(super) fn unreached(&self, nodes: BTreeSet<NodeName>) {
+        self.state().unreached = nodes;
+    }
+
+    /// Whether nobody was told yet in this round; the nodes of what is alike are told
+    /// together when it ends.
+    fn is_news(&self, result: &RawResult, text: &str) -> bool {
+        let mut state = self.state();
+        let is_unreached = |node: &NodeName| state.unreached.contains(node);
+        if matches!(result.ending, Ending::NotStarted { .. })
+            && result.nodes.iter().any(is_unreached)
+        {
+            return false;
+        }
+        let names = result.nodes.iter().map(NodeName::as_str).collect();
+        let key = (result.probe.clone(), alike::template(text, &names));
+        match state.alike.entry(key) {
+            Entry::Vacant(first) => {
+                first.insert(BTreeSet::new());
+                true
+            }
+            Entry::Occupied(mut known) => {
+                known.get_mut().extend(result.nodes.iter().cloned());
+                false
+            }
+        }
+    }
+
+    /// The tool of a probe is missing somewhere, and its other command was run.
+    pub(super) fn instead(&self, step: &Step, why: &str) {
+        let (probe, place) = (&step.probe, step.place());
+        let itself = "measured by fabricgate itself, here and wherever that is so";
+        self.say(&format!("{probe} on {place}: {why}; {itself}"));
+    }
+
+    /// A round ended.
+    pub(super) fn round(&self, round: &Round, parallel: usize, took: Duration) {
+        self.tell_alike();
+        let line = {
+            let mut state = self.state();
+            state.done += cost::of_round(round, parallel);
+            state.ended += 1;
+            let left = state.left();
+            if let Some(bar) = &state.bar {
+                bar.set_position(state.ended as u64);
+                bar.set_message(format!("{}, {left}", round.what));
+                return;
+            }
+            let width = state.rounds.to_string().len();
+            format!(
+                "[{:>width$}/{}] stage {} {}: {} in {:.2} s, {left}",
+                state.ended,
+                state.rounds,
+                round.stage,
+                round.what,
+                steps(round.steps.len()),
+                took.as_secs_f64(),
+            )
+        };
+        self.say(&line);
+    }
+
+    /// Tells where else a round went as it was told once.
+    fn tell_alike(&self) {
+        let alike = std::mem::take(&mut self.state().alike);
+        for ((probe, _), nodes) in alike.iter().filter(|(_, nodes)| !nodes.is_empty()) {
+            let list = hostlist::fold(nodes.iter().map(NodeName::as_str));
+            self.say(&format!("{list} {probe}: the same"));
+        }
+    }
+
+    /// The plan is done, or ended.
+    pub(super) fn end(&self) {
+        if let Some(bar) = self.state().bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// How long it still takes, from the pace so far.
+    fn left(&self) -> String {
+        let ahead = self.planned - self.done - self.before;
+        let spent = self.start.map_or(0.0, |start| start.elapsed().as_secs_f64());
+        // The pace of the first rounds says little; the plan's own estimate
+        // stands until a tenth of it is behind.
+        let pace = if self.planned * 0.1 < self.done { spent / self.done } else { 1.0 };
+        match ahead * pace {
+            left if left < 0.5 => "done".to_owned(),
+            left if left < 90.0 => format!("about {left:.0} s left"),
+            left => format!("about {:.0} min left", left / 60.0),
+        }
+    }
+}
+
+fn steps(count: usize) -> String {
+    match count {
+        1 => "1 step".to_owned(),
+        count => format!("{count} steps"),
+    }
+}
+
+/// A line for a reading that did not go well.
+fn complaint(result: &RawResult, recording: Option<&Recording>) -> Option<String> {
+    let how = match (result.gap(), recording) {
+        (Some(why), _) => why,
+        (None, Some(recording)) if recording.parsed.complete => return None,
+        (None, Some(recording)) => match recording.parsed.problems.first() {
+            Some(problem) => format!("incomplete, {}: {}", problem.kind.as_str(), problem.detail),
+            None => "incomplete".to_owned(),
+        },
+        (None, None) => "nothing to read".to_owned(),
+    };
+    Some(how)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::raw::RESULT_FORMAT;
+
+    #[test]
+    fn a_line_says_where_what_how_long_and_how_it_ended() {
+        let mut result = RawResult {
+            format: RESULT_FORMAT.to_owned(),
+            step: 2,
+            stage: 1,
+            domain: None,
+            nodes: vec!["node0003".into()],
+            rail: None,
+            probe: "nvbandwidth".to_owned(),
+            reading: 0,
+            argv: Vec::new(),
+            ending: Ending::Exited { code: 1 },
+            started: String::new(),
+            duration_s: 12.06,
+            stdout: None,
+            stderr: None,
+            sent: Vec::new(),
+            stdout_dropped: 0,
+            stderr_dropped: 0,
+            not_kept: None,
+            complaint: Some("no device".to_owned()),
+            load: None,
+            gpus: Vec::new(),
+        };
+        assert_eq!(
+            complaint(&result, None).expect("a failure"),
+            "exit code 1; its last words: no device"
+        );
+        result.ending = Ending::Exited { code: 0 };
+        let mut recording = Recording::new(
+            model::recording::Scope::Node("node0003".into()),
+            "f",
+            readers::outputs::read(b""),
+        );
+        recording.parsed.complete = true;
+        assert_eq!(complaint(&result, Some(&recording)), None);
+    }
+
+    #[test]
+    fn what_is_left_follows_the_pace_once_there_is_one() {
+        let mut state = State { planned: 600.0, done: 30.0, ..State::default() };
+        state.start = Instant::now().checked_sub(Duration::from_secs(60));
+        assert_eq!(state.left(), "about 10 min left");
+        state.done = 300.0;
+        assert_eq!(state.left(), "about 60 s left");
+        state.done = 600.0;
+        assert_eq!(state.left(), "done");
+    }
+}

@@ -1,0 +1,145 @@
+//! A stored run in the place of nodes: every step is answered with what was
+//! printed then, so that the whole pipeline can be run again on a desk.
+
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::collections::btree_map::Entry;
+use std::sync::Mutex;
+
+use super::step::blank;
+use super::worker::Outcome;
+use node::exec::Stream;
+use model::id::NodeName;
+use model::raw::Ending;
+use model::raw::RawResult;
+use model::recording::CONFIRM_STAGE;
+use engine::plan::Step;
+use crate::store::RecordError;
+use crate::store::stored;
+
+/// What tells readings apart: probe, nodes, rail, and whether it confirms.
+type Key = (String, Vec<NodeName>, Option<String>, bool);
+
+/// The readings of one stored step, by their number.
+type Readings = BTreeMap<u32, RawResult>;
+
+/// The readings of a stored run. Each answers once.
+#[derive(Debug)]
+pub(super) struct Stored {
+    run: stored::Stored,
+    steps: Mutex<Steps>,
+}
+
+/// Stored steps and whom they answer.
+#[derive(Debug, Default)]
+struct Steps {
+    /// Those that answer nobody yet, in their order.
+    left: BTreeMap<Key, VecDeque<Readings>>,
+    /// What is left of those that answer a step, by its number.
+    taken: BTreeMap<usize, Readings>,
+}
+
+impl Stored {
+    /// Opens a run. Its outputs stay on disk until they are asked for.
+    pub(super) fn open(run: &std::path::Path) -> Result<Self, RecordError> {
+        let run = stored::open(run)?;
+        // One that was taken again after an interruption stands at the end.
+        let mut steps: BTreeMap<usize, (Key, Readings)> = BTreeMap::new();
+        for result in run.results()? {
+            let key = || {
+                let (nodes, rail) = (result.nodes.clone(), result.rail.clone());
+                (result.probe.clone(), nodes, rail, result.stage == CONFIRM_STAGE)
+            };
+            let (_, readings) =
+                steps.entry(result.step).or_insert_with(|| (key(), Readings::new()));
+            readings.insert(result.reading, result);
+        }
+        let mut left: BTreeMap<Key, VecDeque<Readings>> = BTreeMap::new();
+        for (key, readings) in steps.into_values() {
+            left.entry(key).or_default().push_back(readings);
+        }
+        Ok(Self { run, steps: Mutex::new(Steps { left, ..Steps::default() }) })
+    }
+
+    /// The answer to a reading of a step.
+    pub(super) fn answer(&self, step: &Step, reading: u32) -> (RawResult, Outcome) {
+        let not_started = |why: String| {
+            let ending = Ending::not_started(why.clone());
+            let result = RawResult { ending, ..blank(step, reading, step.argv.to_vec()) };
+            (result, Outcome::not_started(why))
+        };
+        let Some(then) = self.next(step, reading) else {
+            return not_started("the stored run has no such reading".to_owned());
+        };
+        let bytes = |name: &Option<String>| match name {
+            Some(name) => self.run.raw(name),
+            None => Ok(Vec::new()),
+        };
+        let (stdout, stderr) = match (bytes(&then.stdout), bytes(&then.stderr)) {
+            (Ok(stdout), Ok(stderr)) => (stdout, stderr),
+            (Err(error), _) | (_, Err(error)) => return not_started(error.to_string()),
+        };
+        let outcome = Outcome {
+            ending: then.ending.clone(),
+            duration: then.duration_s,
+            stdout: Stream { bytes: stdout, dropped: then.stdout_dropped },
+            stderr: Stream { bytes: stderr, dropped: then.stderr_dropped },
+            load: then.load,
+            gpus: then.gpus.clone(),
+            complaint: then.complaint.clone(),
+            sent: then.sent.clone(),
+        };
+        let result = RawResult {
+            step: step.step,
+            stage: step.stage,
+            reading,
+            stdout: None,
+            stderr: None,
+            ..then
+        };
+        (result, outcome)
+    }
+
+    /// The same reading of the stored step that answers this one: readings that nobody
+    /// asks for again, behind one that hung, are no answers to the next.
+    fn next(&self, step: &Step, reading: u32) -> Option<RawResult> {
+        let mut steps = self.steps.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Steps { left, taken } = &mut *steps;
+        let readings = match taken.entry(step.step) {
+            Entry::Occupied(taken) => taken.into_mut(),
+            Entry::Vacant(free) => {
+                let (nodes, rail) = (step.nodes.clone(), step.rail.clone());
+                let key = (step.probe.clone(), nodes, rail, step.stage == CONFIRM_STAGE);
+                free.insert(left.get_mut(&key)?.pop_front()?)
+            }
+        };
+        readings.remove(&reading)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sweep::fixture;
+    use crate::sweep::fixture::WELL;
+
+    #[test]
+    fn a_reading_that_is_not_asked_for_again_answers_no_other_step() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let not_tried = || Ending::not_started("not tried: reading 1 hung");
+        let results = [(0, 0, Ending::TimedOut), (0, 1, not_tried()), (1, 0, WELL), (1, 1, WELL)]
+            .map(|(step, reading, ending)| RawResult {
+                stdout: None,
+                ..fixture::result(step, reading, ending)
+            });
+        let folder = fixture::run(dir.path(), &fixture::plan(&[0, 1]), &results);
+        let stored = Stored::open(folder.path()).expect("a run");
+        // Both steps are the same probe on the same node. Behind the first reading,
+        // which hung, the second is not asked for.
+        let answer = |step, reading| stored.answer(&fixture::step(step), reading).0.ending;
+        assert_eq!(answer(0, 0), Ending::TimedOut);
+        assert_eq!((answer(1, 0), answer(1, 1)), (WELL, WELL));
+        let Ending::NotStarted { why, .. } = answer(1, 2) else { panic!("there is none") };
+        assert_eq!(why, "the stored run has no such reading");
+    }
+}

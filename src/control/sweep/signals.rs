@@ -1,0 +1,73 @@
+//! The signals that end a run early.
+
+use tokio::signal::unix::Signal;
+use tokio::signal::unix::SignalKind;
+use tokio::signal::unix::signal;
+
+/// The signals that are listened to.
+#[derive(Debug)]
+pub struct Signals(Vec<(&'static str, Signal)>);
+
+impl Signals {
+    /// Starts to listen.
+    pub fn listen() -> Self {
+        let kinds = [
+            ("interrupted", SignalKind::interrupt()),
+            ("terminated", SignalKind::terminate()),
+            ("terminal closed", SignalKind::hangup()),
+        ];
+        // Who was started by nohup stays when its terminal is closed.
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let hangup = SignalKind::hangup();
+        let stays = is_ignored(&status, hangup);
+        let heard = kinds.into_iter().filter(|(_, kind)| !(stays && *kind == hangup));
+        let heard = heard.filter_map(|(name, kind)| Some((name, signal(kind).ok()?)));
+        Self(heard.collect())
+    }
+
+    /// The next one; never, where none can be listened to.
+    pub async fn next(&mut self) -> &'static str {
+        std::future::poll_fn(|context| {
+            for (name, signal) in &mut self.0 {
+                if signal.poll_recv(context).is_ready() {
+                    return std::task::Poll::Ready(*name);
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Whether a process that says this of itself (`proc(5)`, status) ignores a signal.
+fn is_ignored(status: &str, kind: SignalKind) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    let bit = u32::try_from(kind.as_raw_value() - 1).ok().and_then(|at| 1_u64.checked_shl(at));
+    bit.is_some_and(|bit| mask & bit != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::watch;
+
+    use super::*;
+    use node::exec;
+
+    #[tokio::test]
+    async fn what_was_told_to_ignore_its_terminals_end_is_known_to() {
+        let script = "trap '' HUP; exec cat /proc/self/status";
+        let argv = ["sh", "-c", script].map(str::to_owned).into();
+        let limit = Duration::from_secs(60);
+        let request = exec::Request { argv, limit, capture: 1 << 16 };
+        let (_nobody, stop) = watch::channel(false);
+        let told = exec::run(&request, stop).await.expect("started").stdout.bytes;
+        let status = String::from_utf8(told).expect("text");
+        assert!(is_ignored(&status, SignalKind::hangup()), "{status}");
+        assert!(!is_ignored(&status, SignalKind::terminate()), "{status}");
+        assert!(!is_ignored("SigIgn:\t0000000000001000\n", SignalKind::hangup()));
+        assert!(!is_ignored("", SignalKind::hangup()));
+    }
+}

@@ -1,0 +1,279 @@
+//! One reading of one step: orders to the nodes that take part, one result.
+//! Where the tool is missing, the command that the probe has in its place.
+//!
+//! The result says how it ended; what was printed is read elsewhere.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::fill;
+use super::fill::End;
+use super::fill::Filling;
+use super::fleet::Fleet;
+use super::now;
+use super::otherwise;
+use super::otherwise::Lacking;
+use super::shown;
+use super::together;
+use super::worker::Outcome;
+use super::worker::Running;
+use super::worker::Worker;
+use super::worker::stopped;
+use node::exec::secrets;
+use model::claims::ClaimedRail;
+use model::id::NodeName;
+use model::probe::Ready;
+use model::raw::Ending;
+use model::raw::RESULT_FORMAT;
+use model::raw::RawResult;
+use model::worker::Order;
+use model::worker::STEP_VARIABLE;
+use model::worker::Waiting;
+use engine::plan::Step;
+
+/// How long a serving process may take until it listens. Loading CUDA on a
+/// node of eight GPUs takes up to about ten seconds.
+const LISTENING: Duration = Duration::from_secs(30);
+
+/// How long a serving process may stay after its client has ended.
+const AFTERWARDS: f64 = 30.0;
+
+/// One reading to take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reading<'a> {
+    pub(super) step: &'a Step,
+    pub(super) reading: u32,
+    /// The rail, as claimed.
+    pub(super) rail: Option<&'a ClaimedRail>,
+    /// A port that no other step of the round has.
+    pub(super) port: u16,
+    /// Bytes of each output stream that are kept.
+    pub(super) capture: usize,
+}
+
+/// Takes it. The result does not name its files yet. The last part is why
+/// another command than the probe's own was run.
+pub(super) async fn take(
+    reading: &Reading<'_>,
+    fleet: &Fleet,
+    lacking: &Lacking,
+    stop: &mut watch::Receiver<bool>,
+) -> (RawResult, Outcome, Option<String>) {
+    let started = shown(now());
+    let step = reading.step;
+    let mut argv = step.argv.to_vec();
+    let mut instead = None;
+    let Some(other) = &step.otherwise else {
+        let ran = run(reading, (&step.argv, step.together), fleet, stop, &mut argv).await;
+        return result(reading, started, argv, ran, None);
+    };
+    if lacking.knows(step) {
+        instead = Some("its tool is missing".to_owned());
+    } else if !step.together
+        && let Err(why) = fleet.command(&step.argv, &step.nodes)
+    {
+        // No worker could start it that way.
+        instead = Some(why);
+    }
+    if instead.is_none() {
+        let ran = run(reading, (&step.argv, step.together), fleet, stop, &mut argv).await;
+        match otherwise::lacking(step, &ran) {
+            Some((nodes, why)) => {
+                lacking.add(step, &nodes);
+                instead = Some(why);
+            }
+            None => return result(reading, started, argv, ran, None),
+        }
+    }
+    argv = other.argv.to_vec();
+    let ran = run(reading, (&other.argv, other.together), fleet, stop, &mut argv).await;
+    result(reading, started, argv, ran, instead)
+}
+
+/// Runs one of a step's two commands, on its first node or on all of them.
+async fn run(
+    reading: &Reading<'_>,
+    (words, together): (&[String], bool),
+    fleet: &Fleet,
+    stop: &mut watch::Receiver<bool>,
+    argv: &mut Vec<String>,
+) -> Outcome {
+    let ran = match together {
+        true => together::run(reading, words, fleet, stop, argv).await,
+        false => measure(reading, words, fleet, stop, argv).await,
+    };
+    match ran {
+        Ok(outcome) | Err(outcome) => outcome,
+    }
+}
+
+fn result(
+    reading: &Reading<'_>,
+    started: String,
+    argv: Vec<String>,
+    outcome: Outcome,
+    instead: Option<String>,
+) -> (RawResult, Outcome, Option<String>) {
+    let result = RawResult {
+        ending: outcome.ending.clone(),
+        started,
+        duration_s: outcome.duration,
+        sent: outcome.sent.clone(),
+        stdout_dropped: outcome.stdout.dropped,
+        stderr_dropped: outcome.stderr.dropped,
+        complaint: outcome.complaint.clone(),
+        load: outcome.load,
+        gpus: outcome.gpus.clone(),
+        ..blank(reading.step, reading.reading, argv)
+    };
+    (result, outcome, instead)
+}
+
+/// A result of which nothing is known but where it belongs.
+pub(super) fn blank(step: &Step, reading: u32, argv: Vec<String>) -> RawResult {
+    RawResult {
+        format: RESULT_FORMAT.to_owned(),
+        step: step.step,
+        stage: step.stage,
+        domain: step.domain.clone(),
+        nodes: step.nodes.clone(),
+        rail: step.rail.clone(),
+        probe: step.probe.clone(),
+        reading,
+        argv,
+        ending: Ending::Interrupted,
+        started: shown(now()),
+        duration_s: 0.0,
+        stdout: None,
+        stderr: None,
+        sent: Vec::new(),
+        stdout_dropped: 0,
+        stderr_dropped: 0,
+        not_kept: None,
+        complaint: None,
+        load: None,
+        gpus: Vec::new(),
+    }
+}
+
+async fn measure(
+    reading: &Reading<'_>,
+    words: &[String],
+    fleet: &Fleet,
+    stop: &mut watch::Receiver<bool>,
+    argv: &mut Vec<String>,
+) -> Result<Outcome, Outcome> {
+    let step = reading.step;
+    let Some(first) = step.nodes.first() else {
+        return Err(Outcome::not_started("the step names no node".to_owned()));
+    };
+    let own = reach(fleet, first, stop).await?;
+    // A node that takes part and cannot be reached makes the step pointless.
+    let mut peer = None;
+    for other in &step.nodes[1..] {
+        let worker = reach(fleet, other, stop).await.map_err(|mut outcome| {
+            if let Ending::NotStarted { why, node } = &mut outcome.ending {
+                *why = format!("{other} {why}");
+                *node = Some(other.clone());
+            }
+            outcome
+        })?;
+        peer.get_or_insert((other, worker));
+    }
+    let named = fleet.names_are_addresses();
+    let own_end = End { node: first, environment: (!named).then_some(&own.environment) };
+    let peer_end = peer
+        .as_ref()
+        .map(|(node, worker)| End { node, environment: (!named).then_some(&worker.environment) });
+    let mut port = reading.port;
+    let mut serving: Option<Running<'_>> = None;
+    if let (Some(serve), Some((_, worker)), Some(end)) = (&step.serve, &peer, peer_end) {
+        let with = Filling { own: end, peer: Some(own_end), rail: reading.rail, port };
+        let command = fill::command(&serve.argv, &with).map_err(Outcome::not_started)?;
+        let waiting = Waiting { how: serve.ready, port };
+        let limit_s = step.timeout_s + AFTERWARDS;
+        let order = Order { ready: Some(waiting), limit_s, ..order(reading, command) };
+        let mut running = worker.order(order).await.map_err(Outcome::not_started)?;
+        match running.ready(LISTENING, stop).await {
+            Ok(listening) if serve.ready == Ready::Line => port = listening,
+            Ok(_) => {}
+            Err(mut outcome) => {
+                // What the client would have measured is not known.
+                let node = end.node;
+                let why = format!("the serving side on {node}: {}", outcome.ending);
+                outcome.ending = match outcome.ending {
+                    Ending::Interrupted => Ending::Interrupted,
+                    // It ran, and what it printed says why the two have no connection.
+                    Ending::Exited { .. } | Ending::Signalled { .. }
+                        if !outcome.ending.is_out_of_reach() =>
+                    {
+                        Ending::Partly { why }
+                    }
+                    _ => Ending::not_started(why),
+                };
+                return Err(outcome);
+            }
+        }
+        serving = Some(running);
+    }
+    let with = Filling { own: own_end, peer: peer_end, rail: reading.rail, port };
+    let outcome = ask(reading, words, (fleet, &own), &with, stop, argv).await;
+    // Whatever became of the client: nobody else needs the server.
+    if let Some(mut serving) = serving {
+        serving.stop().await;
+    }
+    outcome
+}
+
+/// The worker of a node, unless somebody ends the run while it is started.
+async fn reach(
+    fleet: &Fleet,
+    node: &NodeName,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<Arc<Worker>, Outcome> {
+    tokio::select! {
+        worker = fleet.worker(node) => worker.map_err(Outcome::not_started),
+        () = stopped(stop) => {
+            let ending = Ending::Interrupted;
+            Err(Outcome { ending, ..Outcome::not_started(String::new()) })
+        }
+    }
+}
+
+/// Runs the step's own command to its end.
+async fn ask(
+    reading: &Reading<'_>,
+    words: &[String],
+    (fleet, worker): (&Fleet, &Worker),
+    with: &Filling<'_>,
+    stop: &mut watch::Receiver<bool>,
+    argv: &mut Vec<String>,
+) -> Result<Outcome, Outcome> {
+    let filled = fill::command(words, with).map_err(Outcome::not_started)?;
+    *argv = fleet.command(&filled, &reading.step.nodes).map_err(Outcome::not_started)?;
+    let order = order(reading, argv.clone());
+    let running = worker.order(order).await.map_err(Outcome::not_started)?;
+    Ok(running.finish(stop).await)
+}
+
+/// An order of this reading, of which only the command is known.
+pub(super) fn order(reading: &Reading<'_>, argv: Vec<String>) -> Order {
+    let step = reading.step;
+    let name = format!("{}.{}", step.step, reading.reading);
+    let mut env = BTreeMap::from([(STEP_VARIABLE.to_owned(), name)]);
+    // A node's own variables that tools there are to get.
+    env.extend(secrets::passed().map(|names| (secrets::PASSED.to_owned(), names)));
+    Order {
+        id: 0,
+        argv,
+        env,
+        limit_s: step.timeout_s,
+        capture: reading.capture,
+        ready: None,
+        idle_gpus: step.idle_gpus,
+        together: false,
+    }
+}

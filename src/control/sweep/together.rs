@@ -1,0 +1,490 @@
+//! One reading of a probe that every node of a step takes part in: the same
+//! command on all of them, their exchanges, and one outcome made of all.
+//!
+//! Who cannot be reached, ends, or keeps the others waiting is gone on the board
+//! with the reason, and the others go on as long as enough are left to measure
+//! anything. What exchanges carry is passed on and kept nowhere.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio::time::sleep_until;
+
+use super::fill;
+use super::fill::End;
+use super::fill::Filling;
+use super::fleet::Fleet;
+use super::step;
+use super::step::Reading;
+use super::worker::Outcome;
+use super::worker::Running;
+use super::worker::Worker;
+use super::worker::last_words;
+use super::worker::stopped;
+use node::exec::Stream;
+use readers::outputs::text;
+use model::exchange::Answer;
+use model::id::NodeName;
+use model::probe::ProbeScope;
+use model::raw::Ending;
+use model::worker::FromWorker;
+use model::worker::Order;
+use node::probes::board::Board;
+
+/// Bytes of each output that every node may keep in any case: a document of
+/// ours has some 100 KB in a rack of 72.
+const LEAST_CAPTURE: usize = 1 << 20;
+
+/// A node's part.
+enum Part<'w> {
+    Runs(Running<'w>),
+    Ended(Outcome),
+}
+
+/// All parts of a reading, while they run.
+struct Parts<'w> {
+    nodes: &'w [NodeName],
+    parts: Vec<Part<'w>>,
+    board: Board,
+    start: Instant,
+    /// What went wrong, in the order in which it did.
+    wrong: Vec<(usize, String)>,
+    /// Nodes whose worker took no order.
+    absent: Vec<usize>,
+    /// Fewest parts that measure anything.
+    least: usize,
+    /// Everything is being ended: by a person, or since too few are left.
+    ending: bool,
+}
+
+/// Runs a command on all nodes of a step. `shown` becomes what the first of them
+/// really ran.
+pub(super) async fn run(
+    reading: &Reading<'_>,
+    argv: &[String],
+    fleet: &Fleet,
+    stop: &mut watch::Receiver<bool>,
+    shown: &mut Vec<String>,
+) -> Result<Outcome, Outcome> {
+    let nodes = reading.step.nodes.as_slice();
+    let least = match reading.step.scope {
+        ProbeScope::Domain => 2,
+        _ => nodes.len(),
+    };
+    let reached = tokio::select! {
+        reached = all(nodes.iter().map(|node| fleet.worker(node)).collect()) => reached,
+        () = stopped(stop) => return Err(interrupted()),
+    };
+    let workers: Vec<Result<Arc<Worker>, String>> = reached;
+    if workers.iter().flatten().count() < least {
+        let why = nodes
+            .iter()
+            .zip(&workers)
+            .find_map(|(node, worker)| worker.as_ref().err().map(|why| format!("{node} {why}")));
+        return Err(Outcome::not_started(why.unwrap_or_else(|| "too few nodes".to_owned())));
+    }
+    // Said before anybody starts: a word that cannot be filled is everybody's.
+    let mut orders = Vec::new();
+    for (at, worker) in workers.iter().enumerate() {
+        orders.push(match worker {
+            Ok(_) => Some(order(reading, argv, fleet, &workers, at).map_err(Outcome::not_started)?),
+            Err(_) => None,
+        });
+    }
+    if let Some(first) = orders.iter().flatten().next() {
+        first.argv.clone_into(shown);
+    }
+    let given = workers.iter().zip(orders).map(|(worker, order)| async move {
+        let (worker, Some(order)) = (worker.as_ref().map_err(Clone::clone)?, order) else {
+            return Err("has nothing to do".to_owned());
+        };
+        worker.order(order).await
+    });
+    let given = all(given.collect()).await;
+    let mut parts = Parts {
+        nodes,
+        parts: Vec::new(),
+        board: Board::new(nodes.iter().map(ToString::to_string).collect()),
+        start: Instant::now(),
+        wrong: Vec::new(),
+        absent: Vec::new(),
+        least,
+        ending: false,
+    };
+    let mut absent = Vec::new();
+    for (at, running) in given.into_iter().enumerate() {
+        parts.parts.push(match running {
+            Ok(running) => Part::Runs(running),
+            Err(why) => {
+                absent.push((at, why.clone()));
+                Part::Ended(Outcome::not_started(why))
+            }
+        });
+    }
+    for (at, why) in absent {
+        parts.wrong.push((at, format!("{} {why}", nodes[at])));
+        parts.absent.push(at);
+        let answers = parts.board.leave(at, &why);
+        parts.deliver(answers).await;
+    }
+    let interrupted = parts.finish(stop).await;
+    Ok(parts.outcome(interrupted))
+}
+
+/// What one node is told.
+fn order(
+    reading: &Reading<'_>,
+    argv: &[String],
+    fleet: &Fleet,
+    workers: &[Result<Arc<Worker>, String>],
+    at: usize,
+) -> Result<Order, String> {
+    let nodes = reading.step.nodes.as_slice();
+    let named = fleet.names_are_addresses();
+    let end = |at: usize| {
+        let worker = workers[at].as_ref().ok()?;
+        let environment = (!named).then_some(&worker.environment);
+        Some(End { node: &nodes[at], environment })
+    };
+    // Where two take part, each is the other's peer.
+    let peer = if nodes.len() == 2 { end(1 - at) } else { None };
+    let own = end(at).ok_or_else(|| format!("{} is out of reach", nodes[at]))?;
+    let with = Filling { own, peer, rail: reading.rail, port: reading.port };
+    let filled = fill::command(argv, &with)?;
+    let argv = fleet.command(&filled, &nodes[at..=at])?;
+    let capture = (reading.capture / nodes.len().max(1)).max(LEAST_CAPTURE).min(reading.capture);
+    Ok(Order { together: true, capture, ..step::order(reading, argv) })
+}
+
+impl Parts<'_> {
+    /// Waits until all have ended; true where somebody ended the run.
+    async fn finish(&mut self, stop: &mut watch::Receiver<bool>) -> bool {
+        let mut told = false;
+        self.enough().await;
+        while self.parts.iter().any(|part| matches!(part, Part::Runs(_))) {
+            let next = self.next_moment();
+            tokio::select! {
+                // What was said in time counts, also where it is read late.
+                biased;
+                (who, said) = heard(&mut self.parts) => self.take(who, said).await,
+                () = stopped(stop), if !told => {
+                    told = true;
+                    self.end_all().await;
+                }
+                () = sleep_until(next) => self.time_passed().await,
+            }
+        }
+        told
+    }
+
+    /// When somebody has waited long enough for somebody.
+    fn next_moment(&self) -> Instant {
+        let due = self.board.due().map(|due| self.start + due);
+        let running = self.parts.iter().filter_map(|part| match part {
+            Part::Runs(running) => Some(running.until()),
+            Part::Ended(_) => None,
+        });
+        running.chain(due).min().unwrap_or_else(Instant::now)
+    }
+
+    /// Takes in what a node's worker says; nothing where it is gone.
+    async fn take(&mut self, who: usize, said: Option<FromWorker>) {
+        let Some(Part::Runs(running)) = self.parts.get_mut(who) else { return };
+        let outcome = match said {
+            Some(FromWorker::Asks { ask, .. }) => {
+                let answers = self.board.ask(who, ask, self.start.elapsed());
+                self.blame(who).await;
+                return self.deliver(answers).await;
+            }
+            Some(said) => running.take(said),
+            None => Some(running.lost()),
+        };
+        if let Some(outcome) = outcome {
+            self.ended(who, outcome).await;
+        }
+    }
+
+    /// A part ended: the others are not to wait for it.
+    async fn ended(&mut self, who: usize, outcome: Outcome) {
+        let node = &self.nodes[who];
+        let why = match (&outcome.ending, last_words(&outcome.stderr.bytes)) {
+            (Ending::Exited { code: 0 }, _) => None,
+            (Ending::Exited { .. } | Ending::Signalled { .. }, Some(words)) => {
+                Some(format!("{}; its last words: {words}", outcome.ending))
+            }
+            _ => Some(outcome.ending.to_string()),
+        };
+        // Whoever was ended by us ended for another reason.
+        let known = self.ending || self.wrong.iter().any(|(at, _)| *at == who);
+        if let Some(why) = why.as_ref().filter(|_| !known) {
+            self.wrong.push((who, format!("{node}: {why}")));
+        }
+        self.parts[who] = Part::Ended(outcome);
+        let answers = self.board.leave(who, why.as_deref().unwrap_or("ended"));
+        self.deliver(answers).await;
+        self.enough().await;
+    }
+
+    /// Ends what is left where too few ever ran for a result: a node that is busy
+    /// or has no tool leaves a pair without a second end.
+    async fn enough(&mut self) {
+        let ran = |part: &&Part<'_>| match part {
+            Part::Runs(_) => true,
+            Part::Ended(outcome) => was_started(&outcome.ending),
+        };
+        if !self.ending && self.parts.iter().filter(ran).count() < self.least {
+            self.end_all().await;
+        }
+    }
+
+    /// Ends whoever the board has thrown out, for that reason.
+    async fn blame(&mut self, who: usize) {
+        if self.wrong.iter().any(|(at, _)| *at == who) {
+            return;
+        }
+        let (Some(why), Part::Runs(running)) = (self.board.gone(who), &mut self.parts[who]) else {
+            return;
+        };
+        self.wrong.push((who, format!("{}: {why}", self.nodes[who])));
+        hush(running).await;
+    }
+
+    /// Passes answers on, to all at the same time.
+    async fn deliver(&mut self, answers: Vec<(usize, Answer)>) {
+        let mut told = Vec::new();
+        for (who, answer) in answers {
+            if let Part::Runs(running) = &self.parts[who] {
+                let running: &Running<'_> = running;
+                told.push(async move {
+                    if running.answer(answer).await.is_err() {
+                        // That it is gone is heard.
+                        running.kill();
+                    }
+                });
+            }
+        }
+        all(told).await;
+    }
+
+    /// Ends all that still run.
+    async fn end_all(&mut self) {
+        self.ending = true;
+        let running = self.parts.iter_mut().filter_map(|part| match part {
+            Part::Runs(running) => Some(running),
+            Part::Ended(_) => None,
+        });
+        all(running.map(hush).collect()).await;
+    }
+
+    /// Looks for those whose time is over.
+    async fn time_passed(&mut self) {
+        let late = self.board.late(self.start.elapsed());
+        for who in late.gone {
+            self.blame(who).await;
+        }
+        self.deliver(late.answers).await;
+        let now = Instant::now();
+        for who in 0..self.parts.len() {
+            let Part::Runs(running) = &mut self.parts[who] else { continue };
+            if running.until() <= now {
+                // Its worker should have ended it long ago.
+                running.kill();
+                let mut outcome = running.lost();
+                if !self.ending && !self.wrong.iter().any(|(at, _)| *at == who) {
+                    outcome.ending = Ending::TimedOut;
+                }
+                self.ended(who, outcome).await;
+            }
+        }
+    }
+
+    /// One outcome of all.
+    fn outcome(self, interrupted: bool) -> Outcome {
+        let outcomes: Vec<Outcome> = self
+            .parts
+            .into_iter()
+            .map(|part| match part {
+                Part::Ended(outcome) => outcome,
+                Part::Runs(_) => Outcome::not_started("did not end".to_owned()),
+            })
+            .collect();
+        let (ending, complaint) = match interrupted {
+            true => (Ending::Interrupted, None),
+            false => ending(&outcomes, (&self.wrong, &self.absent), self.nodes, self.least),
+        };
+        let mut stdout = Stream::default();
+        let mut stderr = Stream::default();
+        let (mut load, mut gpus) = (None, Vec::new());
+        let mut sent = Vec::new();
+        let mut duration = 0.0_f64;
+        for (at, outcome) in outcomes.into_iter().enumerate() {
+            stdout.dropped += outcome.stdout.dropped;
+            stderr.dropped += outcome.stderr.dropped;
+            duration = duration.max(outcome.duration);
+            let before = stdout.bytes.len();
+            stdout.bytes.extend_from_slice(&outcome.stdout.bytes);
+            if stdout.bytes.last().is_some_and(|last| *last != b'\n') {
+                stdout.bytes.push(b'\n');
+            }
+            sent.push((stdout.bytes.len() - before) as u64);
+            if at == 0 {
+                (load, gpus) = (outcome.load, outcome.gpus);
+            }
+            with_margin(&mut stderr.bytes, &self.nodes[at], &outcome.stderr.bytes);
+        }
+        Outcome { ending, duration, stdout, stderr, load, gpus, complaint, sent }
+    }
+}
+
+/// How all of it ended: as a hang where one hung, as never started where too few
+/// were, and else by the first that went wrong.
+fn ending(
+    outcomes: &[Outcome],
+    (wrong, absent): (&[(usize, String)], &[usize]),
+    nodes: &[NodeName],
+    least: usize,
+) -> (Ending, Option<String>) {
+    let Some((first, why)) = wrong.first() else { return (Ending::Exited { code: 0 }, None) };
+    if let Some(at) = outcomes.iter().position(|it| it.ending == Ending::TimedOut) {
+        return (Ending::TimedOut, Some(format!("{} ran past its time limit", nodes[at])));
+    }
+    let started = outcomes.iter().filter(|it| was_started(&it.ending)).count();
+    if started < least {
+        return match &outcomes[*first].ending {
+            Ending::Busy { .. } => (Ending::Busy { why: why.clone() }, None),
+            // The tool is looked for in its place, see `otherwise`.
+            Ending::Missing { program } => {
+                (Ending::Missing { program: program.clone() }, Some(why.clone()))
+            }
+            _ => {
+                let node = absent.contains(first).then(|| nodes[*first].clone());
+                (Ending::NotStarted { why: why.clone(), node }, None)
+            }
+        };
+    }
+    match &outcomes[*first].ending {
+        Ending::Exited { code: 127 } => (Ending::Exited { code: 127 }, Some(why.clone())),
+        _ => {
+            let more = match wrong.len() - 1 {
+                0 => String::new(),
+                more => format!(" (and {more} more)"),
+            };
+            (Ending::Partly { why: format!("{why}{more}") }, None)
+        }
+    }
+}
+
+fn was_started(ending: &Ending) -> bool {
+    !matches!(ending, Ending::Missing { .. } | Ending::NotStarted { .. } | Ending::Busy { .. })
+}
+
+/// Tells a process to end.
+async fn hush(running: &mut Running<'_>) {
+    running.hurry();
+    if running.tell_stop().await.is_err() {
+        running.kill();
+    }
+}
+
+fn interrupted() -> Outcome {
+    Outcome { ending: Ending::Interrupted, ..Outcome::not_started(String::new()) }
+}
+
+/// Adds lines with their node in front, as log collectors put it.
+fn with_margin(into: &mut Vec<u8>, node: &NodeName, bytes: &[u8]) {
+    let decoded = text::decode(bytes);
+    for line in decoded.lines() {
+        into.extend_from_slice(format!("{node}: {line}\n").as_bytes());
+    }
+}
+
+/// What the next worker says of its part.
+async fn heard(parts: &mut [Part<'_>]) -> (usize, Option<FromWorker>) {
+    poll_fn(|context| {
+        for (at, part) in parts.iter_mut().enumerate() {
+            if let Part::Runs(running) = part
+                && let Poll::Ready(said) = running.poll(context)
+            {
+                return Poll::Ready((at, said));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Waits for all of these at the same time; what they came to, in their order.
+async fn all<T>(waiting: Vec<impl Future<Output = T>>) -> Vec<T> {
+    let mut waiting: Vec<Pin<Box<_>>> = waiting.into_iter().map(Box::pin).collect();
+    let mut came: Vec<Option<T>> = waiting.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (future, came) in waiting.iter_mut().zip(&mut came) {
+            if came.is_none()
+                && let Poll::Ready(value) = future.as_mut().poll(context)
+            {
+                *came = Some(value);
+            }
+        }
+        if came.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    came.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOST: usize = 1;
+
+    /// How three nodes that ended so end together, where the second went wrong.
+    fn ended(second: Ending, least: usize) -> (Ending, Option<String>) {
+        let well = || Ending::Exited { code: 0 };
+        let why = format!("n2: {second}");
+        let outcomes = [well(), second, well()]
+            .map(|ending| Outcome { ending, ..Outcome::not_started(String::new()) });
+        let nodes: Vec<NodeName> = ["n1", "n2", "n3"].map(NodeName::from).into();
+        ending(&outcomes, (&[(LOST, why)], &[]), &nodes, least)
+    }
+
+    #[test]
+    fn one_that_went_wrong_is_named_and_what_the_others_printed_counts() {
+        let partly = |second| match ended(second, 2) {
+            (Ending::Partly { why }, None) => why,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(partly(Ending::Signalled { signal: 9 }), "n2: killed by signal 9");
+        let busy = Ending::Busy { why: "a job".to_owned() };
+        assert_eq!(partly(busy), "n2: a job");
+        assert_eq!(partly(Ending::Missing { program: "x".to_owned() }), "n2: x: not found");
+    }
+
+    #[test]
+    fn a_hang_is_a_hang_and_too_few_are_none() {
+        let (ending, complaint) = ended(Ending::TimedOut, 2);
+        assert_eq!(
+            (ending, complaint),
+            (Ending::TimedOut, Some("n2 ran past its time limit".into()))
+        );
+        let why = || "n2: gone".to_owned();
+        let busy = Ending::Busy { why: "gone".to_owned() };
+        assert_eq!(ended(busy, 3).0, Ending::Busy { why: why() });
+        let lost = Ending::not_started("gone");
+        assert_eq!(ended(lost, 3).0, Ending::not_started(why()));
+        let missing = Ending::Missing { program: "x".to_owned() };
+        assert_eq!(ended(missing.clone(), 3).0, missing, "so that it is measured otherwise");
+        assert_eq!(ended(Ending::Exited { code: 127 }, 2).0, Ending::Exited { code: 127 });
+    }
+
+    #[test]
+    fn lines_have_their_node_in_front() {
+        let mut text = Vec::new();
+        with_margin(&mut text, &"n1".into(), b"a\n\nb");
+        with_margin(&mut text, &"n2".into(), b"");
+        assert_eq!(String::from_utf8(text).expect("text"), "n1: a\nn1: \nn1: b\n");
+    }
+}

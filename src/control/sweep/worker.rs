@@ -1,0 +1,556 @@
+//! One worker as the coordinator sees it: started through the launcher,
+//! greeted, given orders, and ended.
+//!
+//! What travels is in `model::worker`. Nothing here knows what is measured.
+
+mod greeting;
+mod harmless;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+use std::task::Context;
+use std::task::Poll;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use tokio::sync::mpsc;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio::time::timeout;
+use tokio::time::timeout_at;
+
+use greeting::NoGreeting;
+use greeting::greeting;
+use greeting::with_last_words;
+
+use node::exec::CAPTURE;
+use node::exec::Stream;
+use node::exec::session::Input;
+use node::exec::session::Output;
+use node::exec::session::Process;
+use node::exec::session::Session;
+use crate::launch::Launch;
+use readers::outputs::text;
+use model::exchange::Answer;
+use model::id::NodeName;
+use model::raw::Ending;
+use model::text::clean;
+use model::worker::Done;
+use model::worker::Environment;
+use model::worker::FromWorker;
+use model::worker::LONGEST_LINE;
+use model::worker::Order;
+use model::worker::PROTOCOL;
+use model::worker::Stream as Which;
+use model::worker::ToWorker;
+
+/// Lines that a login may print before the worker speaks.
+const NOISE: usize = 200;
+
+/// How much longer than its own limit an order may take until the worker
+/// itself is taken for lost: it needs time to end what it started, and a
+/// large output needs time to travel.
+const SLACK: Duration = Duration::from_secs(30);
+
+/// How long a worker may take to end what it was told to stop.
+const STOPPING: Duration = Duration::from_secs(8);
+
+/// How long a worker may take to hear something. One that does not listen for so
+/// long is lost: half a line may be on its way.
+const HEARING: Duration = Duration::from_secs(5);
+
+/// How long a worker may take to go when it is told to.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// Bytes that a worker may have said to us and that nobody has taken in yet: some of its
+/// longest lines. A worker that says more waits until they are; memory must not grow with
+/// what a node says.
+const MOST_WAITING: usize = 4 * LONGEST_LINE;
+
+/// How long it waits. What one order says is taken in at once, but for a server of a pair,
+/// which says a line or two: a worker that waits for so long floods us.
+const TAKING_IN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
+
+/// A worker that answered.
+#[derive(Debug)]
+pub(super) struct Worker {
+    node: NodeName,
+    /// The machine it runs on.
+    pub(super) environment: Environment,
+    /// Its version of fabricgate.
+    pub(super) version: String,
+    input: tokio::sync::Mutex<Input>,
+    shared: Arc<Shared>,
+    next: AtomicU64,
+}
+
+/// What the task that listens to a worker shares with those who wait.
+#[derive(Debug)]
+struct Shared {
+    orders: Mutex<Orders>,
+    /// Dropping it kills the worker and its group.
+    process: Mutex<Option<Process>>,
+}
+
+/// Who waits for an answer.
+#[derive(Debug, Default)]
+struct Orders {
+    waiting: BTreeMap<u64, mpsc::UnboundedSender<(usize, FromWorker)>>,
+    /// Bytes that were said and not yet taken in.
+    said: Arc<AtomicUsize>,
+    /// Why nobody will answer any more.
+    ended: Option<String>,
+}
+
+/// An order that was given.
+#[derive(Debug)]
+pub(super) struct Running<'w> {
+    worker: &'w Worker,
+    id: u64,
+    answers: Answers,
+    until: Instant,
+    /// Bytes of each stream that are kept.
+    capture: usize,
+    stdout: Stream,
+    stderr: Stream,
+}
+
+/// What a worker said of one order, until somebody takes it in.
+#[derive(Debug)]
+struct Answers {
+    line: mpsc::UnboundedReceiver<(usize, FromWorker)>,
+    said: Arc<AtomicUsize>,
+}
+
+impl Answers {
+    async fn recv(&mut self) -> Option<FromWorker> {
+        std::future::poll_fn(|context| self.poll_recv(context)).await
+    }
+
+    fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<FromWorker>> {
+        self.line.poll_recv(context).map(|next| {
+            let (size, answer) = next?;
+            self.said.fetch_sub(size, Ordering::Relaxed);
+            Some(answer)
+        })
+    }
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        self.line.close();
+        while let Ok((size, _)) = self.line.try_recv() {
+            self.said.fetch_sub(size, Ordering::Relaxed);
+        }
+    }
+}
+
+/// An order that came to its end, one way or another.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) ending: Ending,
+    pub(super) duration: f64,
+    pub(super) stdout: Stream,
+    pub(super) stderr: Stream,
+    pub(super) load: Option<f64>,
+    pub(super) gpus: Vec<String>,
+    /// Bytes of standard output of each node, where every node of a step ran it.
+    pub(super) sent: Vec<u64>,
+    /// What it said of itself last.
+    pub(super) complaint: Option<String>,
+}
+
+impl Outcome {
+    /// Nothing ran.
+    pub(super) fn not_started(why: String) -> Self {
+        Self {
+            ending: Ending::not_started(why),
+            duration: 0.0,
+            stdout: Stream::default(),
+            stderr: Stream::default(),
+            load: None,
+            gpus: Vec::new(),
+            sent: Vec::new(),
+            complaint: None,
+        }
+    }
+}
+
+impl Worker {
+    /// Starts a worker and waits for its greeting.
+    pub(super) async fn connect(
+        node: &NodeName,
+        launch: &Launch,
+        limit: Duration,
+    ) -> Result<Self, String> {
+        let session = Session::trusted(&launch.argv, &launch.env, launch.confidence, None)
+            .map_err(|error| match std::error::Error::source(&error) {
+                Some(source) => format!("{error}: {source}"),
+                None => error.to_string(),
+            })?;
+        let Session { mut input, mut output, mut process } = session;
+        let hello = ToWorker::Hello {
+            protocol: PROTOCOL,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: node.to_string(),
+        };
+        // A worker that is gone already is found out while reading.
+        let _ = input.send(&line(&hello)).await;
+        let hello = match timeout(limit, greeting(&mut output)).await {
+            Ok(Ok(hello)) => hello,
+            Ok(Err(NoGreeting::Ended)) => {
+                input.close();
+                let ending = process.end(LEAVING).await;
+                let why = match ending {
+                    Ending::Exited { code: 0 } => "it ended before it answered".to_owned(),
+                    ending => ending.to_string(),
+                };
+                return Err(with_last_words(format!("no worker: {why}"), &process.stderr_tail()));
+            }
+            // How it ends from here on says nothing: it is killed.
+            Ok(Err(NoGreeting::Said(why))) => return Err(format!("no worker: {why}")),
+            Err(_) => {
+                let why = format!("no worker answered within {} s", limit.as_secs_f64());
+                return Err(with_last_words(why, &process.stderr_tail()));
+            }
+        };
+        let shared = Arc::new(Shared {
+            orders: Mutex::new(Orders::default()),
+            process: Mutex::new(Some(process)),
+        });
+        tokio::spawn(listen(output, Arc::clone(&shared)));
+        Ok(Self {
+            node: node.clone(),
+            environment: hello.environment,
+            version: hello.version,
+            input: tokio::sync::Mutex::new(input),
+            shared,
+            next: AtomicU64::new(0),
+        })
+    }
+
+    /// Whether it still listens.
+    pub(super) fn is_alive(&self) -> bool {
+        lock(&self.shared.orders).ended.is_none()
+    }
+
+    /// Gives an order; its number is filled in.
+    pub(super) async fn order(&self, order: Order) -> Result<Running<'_>, String> {
+        // From a plan, which may have been read from a file.
+        let limit = Duration::try_from_secs_f64(order.limit_s).ok();
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit + SLACK));
+        let until = until.ok_or_else(|| format!("{} s is no time limit", order.limit_s))?;
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, line) = mpsc::unbounded_channel();
+        let answers = {
+            let mut orders = lock(&self.shared.orders);
+            if let Some(why) = &orders.ended {
+                return Err(why.clone());
+            }
+            orders.waiting.insert(id, sender);
+            Answers { line, said: Arc::clone(&orders.said) }
+        };
+        let (stdout, stderr) = (Stream::default(), Stream::default());
+        let capture = order.capture.min(CAPTURE);
+        let running = Running { worker: self, id, answers, until, capture, stdout, stderr };
+        self.tell(&ToWorker::Run(Order { id, ..order })).await?;
+        Ok(running)
+    }
+
+    /// Lets the worker go; it ends whatever it still runs.
+    pub(super) async fn bye(&self) {
+        let _ = self.tell(&ToWorker::Bye).await;
+        self.input.lock().await.close();
+        let process = lock(&self.shared.process).take();
+        if let Some(mut process) = process {
+            process.end(LEAVING).await;
+        }
+    }
+
+    /// Ends it without ceremony.
+    pub(super) fn kill(&self) {
+        lock(&self.shared.process).take();
+    }
+
+    async fn tell(&self, what: &ToWorker) -> Result<(), String> {
+        let sending = async { self.input.lock().await.send(&line(what)).await };
+        match timeout(HEARING, sending).await {
+            Ok(sent) => {
+                sent.map_err(|error| format!("the worker on {} is gone: {error}", self.node))
+            }
+            Err(_) => {
+                self.kill();
+                Err(format!("the worker on {} does not listen", self.node))
+            }
+        }
+    }
+}
+
+impl Running<'_> {
+    /// Waits until a serving process listens; its port. `stop` turning true
+    /// ends it.
+    pub(super) async fn ready(
+        &mut self,
+        limit: Duration,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<u16, Outcome> {
+        let until = Instant::now() + limit;
+        loop {
+            let answer = tokio::select! {
+                answer = timeout_at(until, self.answers.recv()) => answer,
+                () = stopped(stop) => {
+                    let mut outcome = self.stop().await;
+                    outcome.ending = Ending::Interrupted;
+                    return Err(outcome);
+                }
+            };
+            match answer {
+                Ok(Some(FromWorker::Ready { port, .. })) => return Ok(port),
+                Ok(Some(answer)) => {
+                    if let Some(outcome) = self.take(answer) {
+                        return Err(outcome);
+                    }
+                }
+                Ok(None) => return Err(self.lost()),
+                Err(_) => {
+                    let mut outcome = self.stop().await;
+                    let why = format!("did not listen within {} s", limit.as_secs_f64());
+                    outcome.ending = Ending::not_started(why);
+                    return Err(outcome);
+                }
+            }
+        }
+    }
+
+    /// Waits for the end; `stop` turning true brings it about.
+    pub(super) async fn finish(mut self, stop: &mut watch::Receiver<bool>) -> Outcome {
+        loop {
+            tokio::select! {
+                answer = timeout_at(self.until, self.answers.recv()) => match answer {
+                    Ok(Some(answer)) => if let Some(outcome) = self.take(answer) { return outcome },
+                    Ok(None) => return self.lost(),
+                    Err(_) => {
+                        // It should have ended the process long ago.
+                        self.worker.kill();
+                        let mut outcome = self.lost();
+                        outcome.ending = Ending::TimedOut;
+                        return outcome;
+                    }
+                },
+                () = stopped(stop) => {
+                    let mut outcome = self.stop().await;
+                    outcome.ending = Ending::Interrupted;
+                    return outcome;
+                }
+            }
+        }
+    }
+
+    /// Ends it and waits for the end.
+    pub(super) async fn stop(&mut self) -> Outcome {
+        let _ = self.tell_stop().await;
+        let until = Instant::now() + STOPPING;
+        loop {
+            match timeout_at(until, self.answers.recv()).await {
+                Ok(Some(answer)) => {
+                    if let Some(outcome) = self.take(answer) {
+                        return outcome;
+                    }
+                }
+                Ok(None) | Err(_) => return self.lost(),
+            }
+        }
+    }
+
+    /// Tells it to end.
+    pub(super) async fn tell_stop(&self) -> Result<(), String> {
+        self.worker.tell(&ToWorker::Stop { id: self.id }).await
+    }
+
+    /// Answers an exchange.
+    pub(super) async fn answer(&self, answer: Answer) -> Result<(), String> {
+        self.worker.tell(&ToWorker::Answer { id: self.id, answer }).await
+    }
+
+    /// When it counts as lost.
+    pub(super) fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// It was told to end, and counts as lost soon.
+    pub(super) fn hurry(&mut self) {
+        self.until = self.until.min(Instant::now() + STOPPING);
+    }
+
+    /// Ends its worker without ceremony.
+    pub(super) fn kill(&self) {
+        self.worker.kill();
+    }
+
+    /// What its worker says of it next; nothing when that is gone.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<FromWorker>> {
+        self.answers.poll_recv(context)
+    }
+
+    /// Takes in an answer; the outcome when it was the last.
+    pub(super) fn take(&mut self, answer: FromWorker) -> Option<Outcome> {
+        match answer {
+            FromWorker::Output { stream, data, .. } => {
+                let into = match stream {
+                    Which::Stdout => &mut self.stdout,
+                    Which::Stderr => &mut self.stderr,
+                };
+                add(into, &data, self.capture);
+                None
+            }
+            FromWorker::Done(done) => Some(self.outcome(*done)),
+            FromWorker::Refused { why, .. } => {
+                let ending = Ending::Busy { why };
+                Some(Outcome { ending, ..Outcome::not_started(String::new()) })
+            }
+            FromWorker::Hello(_)
+            | FromWorker::Ready { .. }
+            | FromWorker::Asks { .. }
+            | FromWorker::Fault { .. } => None,
+        }
+    }
+
+    fn outcome(&mut self, done: Done) -> Outcome {
+        let mut stdout = std::mem::take(&mut self.stdout);
+        let mut stderr = std::mem::take(&mut self.stderr);
+        // A number of somebody else's.
+        stdout.dropped = stdout.dropped.saturating_add(done.stdout_dropped);
+        stderr.dropped = stderr.dropped.saturating_add(done.stderr_dropped);
+        Outcome {
+            ending: done.ending,
+            duration: done.duration_s,
+            complaint: last_words(&stderr.bytes),
+            stdout,
+            stderr,
+            load: done.load,
+            gpus: done.gpus,
+            sent: Vec::new(),
+        }
+    }
+
+    /// The worker is gone. What it sent until then is no whole output.
+    pub(super) fn lost(&mut self) -> Outcome {
+        let ended = lock(&self.worker.shared.orders).ended.clone();
+        Outcome::not_started(ended.unwrap_or_else(|| "the worker does not answer".to_owned()))
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        lock(&self.worker.shared.orders).waiting.remove(&self.id);
+    }
+}
+
+/// Waits until somebody ends the run.
+pub(super) async fn stopped(stop: &mut watch::Receiver<bool>) {
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        // Nobody is left who could.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Hands every answer to whoever waits for it, until the worker ends.
+async fn listen(mut output: Output, shared: Arc<Shared>) {
+    let why = loop {
+        match output.next_line().await {
+            Ok(Some(line)) => match serde_json::from_slice(&line).map(harmless::answer) {
+                Ok(FromWorker::Fault { why }) => break format!("the worker gave up: {why}"),
+                Ok(answer) => {
+                    if !taken_in(&shared, line.len()).await {
+                        break "the worker says more than anybody takes in".to_owned();
+                    }
+                    let orders = lock(&shared.orders);
+                    let waiting = order_of(&answer).and_then(|id| orders.waiting.get(&id));
+                    let Some(waiting) = waiting else { continue };
+                    orders.said.fetch_add(line.len(), Ordering::Relaxed);
+                    if waiting.send((line.len(), answer)).is_err() {
+                        orders.said.fetch_sub(line.len(), Ordering::Relaxed);
+                    }
+                }
+                Err(error) => {
+                    // Which may quote what was said.
+                    let why = clean(&error.to_string());
+                    break format!("the worker said something that is no answer: {why}");
+                }
+            },
+            Ok(None) => {
+                let process = lock(&shared.process);
+                let tail = process.as_ref().map_or(String::new(), Process::stderr_tail);
+                break with_last_words("the worker ended".to_owned(), &tail);
+            }
+            Err(error) => break format!("the worker cannot be heard: {error}"),
+        }
+    };
+    let mut orders = lock(&shared.orders);
+    orders.ended = Some(why);
+    // Everybody who waits learns of it by the end of its channel.
+    orders.waiting.clear();
+}
+
+/// Waits until there is room for so many bytes more of what a worker says; false where
+/// that takes too long.
+async fn taken_in(shared: &Shared, more: usize) -> bool {
+    const STEP: Duration = Duration::from_millis(5);
+    let said = Arc::clone(&lock(&shared.orders).said);
+    let until = Instant::now() + TAKING_IN;
+    while MOST_WAITING < said.load(Ordering::Relaxed).saturating_add(more) {
+        if until < Instant::now() {
+            return false;
+        }
+        tokio::time::sleep(STEP).await;
+    }
+    true
+}
+
+/// Adds a piece of output. What is beyond what anybody keeps, or cannot be
+/// read, counts as dropped, so that the output is not taken for whole.
+fn add(into: &mut Stream, data: &str, most: usize) {
+    let Ok(bytes) = BASE64_STANDARD.decode(data) else {
+        into.dropped += data.len() as u64;
+        return;
+    };
+    let kept = bytes.len().min(most.saturating_sub(into.bytes.len()));
+    into.bytes.extend_from_slice(&bytes[..kept]);
+    into.dropped += (bytes.len() - kept) as u64;
+}
+
+fn order_of(answer: &FromWorker) -> Option<u64> {
+    match answer {
+        FromWorker::Ready { id, .. }
+        | FromWorker::Output { id, .. }
+        | FromWorker::Asks { id, .. }
+        | FromWorker::Refused { id, .. } => Some(*id),
+        FromWorker::Done(done) => Some(done.id),
+        FromWorker::Hello(_) | FromWorker::Fault { .. } => None,
+    }
+}
+
+/// The last line of standard error that says anything.
+pub(super) fn last_words(stderr: &[u8]) -> Option<String> {
+    const TAIL: usize = 4096;
+    let tail = &stderr[stderr.len().saturating_sub(TAIL)..];
+    let decoded = text::decode(tail);
+    decoded.lines().rev().map(clean).find(|line| !line.is_empty())
+}
+
+fn line(what: &ToWorker) -> Vec<u8> {
+    serde_json::to_vec(what).expect("orders are plain data")
+}
+
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Nobody panics while holding it.
+    shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! What a worker says, without what would steer the terminal of whoever reads it.
+//!
+//! Whatever a node says is text from somewhere: a process of any user gives its own
+//! name. Outputs of tools are kept as they are. Pure.
+
+use model::raw::Ending;
+use model::text::clean;
+use model::worker::Done;
+use model::worker::Environment;
+use model::worker::FromWorker;
+use model::worker::Hello;
+
+/// An answer with its words cleaned.
+pub(super) fn answer(answer: FromWorker) -> FromWorker {
+    match answer {
+        FromWorker::Hello(it) => FromWorker::Hello(Box::new(hello(*it))),
+        FromWorker::Done(done) => {
+            let gpus = done.gpus.iter().map(|line| clean(line)).collect();
+            FromWorker::Done(Box::new(Done { ending: ending(done.ending), gpus, ..*done }))
+        }
+        FromWorker::Refused { id, why } => FromWorker::Refused { id, why: clean(&why) },
+        FromWorker::Fault { why } => FromWorker::Fault { why: clean(&why) },
+        FromWorker::Ready { .. } | FromWorker::Output { .. } | FromWorker::Asks { .. } => answer,
+    }
+}
+
+fn hello(hello: Hello) -> Hello {
+    let one = |text: Option<String>| text.as_deref().map(clean);
+    let all = |texts: &[String]| texts.iter().map(|text| clean(text)).collect::<Vec<_>>();
+    let said = hello.environment;
+    let interfaces = said.interfaces.iter().map(|(device, at)| (clean(device), all(at)));
+    let environment = Environment {
+        hostname: clean(&said.hostname),
+        kernel: one(said.kernel),
+        boot_id: one(said.boot_id),
+        driver: one(said.driver),
+        interfaces: interfaces.collect(),
+        gpus: all(&said.gpus),
+        load: said.load,
+        cpus: said.cpus,
+    };
+    Hello { version: clean(&hello.version), environment, protocol: hello.protocol }
+}
+
+fn ending(ending: Ending) -> Ending {
+    match ending {
+        Ending::Missing { program } => Ending::Missing { program: clean(&program) },
+        Ending::Busy { why } => Ending::Busy { why: clean(&why) },
+        Ending::Partly { why } => Ending::Partly { why: clean(&why) },
+        Ending::NotStarted { why, .. } => Ending::not_started(clean(&why)),
+        Ending::Exited { .. }
+        | Ending::Signalled { .. }
+        | Ending::TimedOut
+        | Ending::Interrupted => ending,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Clears the screen, and turns the line round.
+    const TAIL: &str = "\\u001b[2J\\u202e";
+
+    #[test]
+    fn no_word_of_a_worker_steers_a_terminal() {
+        let said = [
+            r#"{"type":"hello","protocol":2,"version":"1~","environment":{"hostname":"h~",
+                "kernel":"k~","boot_id":"b~","driver":"d~","interfaces":{"e~":["a~"]},
+                "gpus":["0, g~"]}}"#,
+            r#"{"type":"refused","id":1,"why":"busy: pid 7 (x~) uses a GPU"}"#,
+            r#"{"type":"fault","why":"w~"}"#,
+            r#"{"type":"done","id":1,"duration_s":1,"gpus":["0, g~"],
+                "ending":{"how":"missing","program":"p~"}}"#,
+            r#"{"type":"done","id":1,"duration_s":1,"ending":{"how":"busy","why":"w~"}}"#,
+            r#"{"type":"done","id":1,"duration_s":1,"ending":{"how":"partly","why":"w~"}}"#,
+            r#"{"type":"done","id":1,"duration_s":1,"ending":{"how":"not_started","why":"w~"}}"#,
+        ];
+        for text in said {
+            let plain: FromWorker = serde_json::from_str(&text.replace('~', "")).expect("a word");
+            let hostile = serde_json::from_str(&text.replace('~', TAIL)).expect("a word");
+            let shown = serde_json::to_string(&answer(hostile)).expect("plain data");
+            // What is left of an escape sequence without its first character is text.
+            let rest = shown.replace("[2J", "");
+            assert_eq!(rest, serde_json::to_string(&plain).expect("plain data"), "{shown}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The nodes of a job over a map: in pieces that were measured to reach each other at
+//! NVLink speed.
+//!
+//! A node that was measured against nobody is a piece of its own: that it reaches its
+//! claimed neighbours is not known.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::Options;
+use super::Refused;
+use super::asked;
+use super::refused;
+use model::hostlist;
+use model::id::GpuId;
+use model::id::NodeName;
+use model::text::clean;
+use model::verdict::Outcome;
+use crate::place::choose;
+use crate::place::choose::Strengths;
+use crate::place::map::Domain;
+use crate::place::map::Member;
+use crate::place::map::Verified;
+
+/// The nodes of a job.
+#[derive(Debug)]
+pub(super) struct Allocation<'m> {
+    /// Its pieces, in order of their domains' names.
+    pub(super) pieces: Vec<Piece<'m>>,
+    /// GPUs that it uses on every node.
+    pub(super) gpus_per_node: u32,
+    /// What must be known of it.
+    pub(super) remarks: Vec<String>,
+}
+
+/// Nodes of a job that reach each other at NVLink speed.
+#[derive(Debug)]
+pub(super) struct Piece<'m> {
+    /// The name of the domain.
+    pub(super) domain: String,
+    /// Whether that was measured.
+    pub(super) is_measured: bool,
+    /// The nodes: by leaf, those in order first, then by name.
+    pub(super) nodes: Vec<(&'m NodeName, &'m Member)>,
+}
+
+impl<'m> Allocation<'m> {
+    /// What the options ask for: these nodes, or all verified ones of a domain.
+    pub(super) fn of(map: &'m Verified, options: &Options) -> Result<Self, Refused> {
+        let mut remarks = Vec::new();
+        let nodes = match (&options.nodes, &options.domain) {
+            (Some(_), Some(_)) => return refused("--nodes and --domain: expected one of the two"),
+            (Some(nodes), None) => named(map, nodes, &mut remarks)?,
+            (None, domain) => of_domain(map, domain.as_deref(), &mut remarks)?,
+        };
+        let mut pieces: BTreeMap<(String, bool), Vec<(&NodeName, &Member)>> = BTreeMap::new();
+        for node in nodes {
+            let Some(member) = map.members.get(node) else { continue };
+            let domain = map.domain_of(node).filter(|domain| domain.measured.contains(node));
+            let key = match domain {
+                Some(domain) => (domain.name.clone(), true),
+                None => (node.to_string(), false),
+            };
+            pieces.entry(key).or_default().push((node, member));
+        }
+        let gpus_per_node = gpus_per_node(map, &pieces, options)?;
+        let pieces = pieces.into_iter().map(|((domain, is_measured), mut nodes)| {
+            nodes.sort_by_key(|(node, member)| (&member.leaf, !member.is_verified(), *node));
+            Piece { domain, is_measured, nodes }
+        });
+        Ok(Self { pieces: pieces.collect(), gpus_per_node, remarks })
+    }
+
+    /// Every node with the domain of its piece, in order.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = (&Piece<'m>, &'m NodeName, &'m Member)> {
+        self.pieces
+            .iter()
+            .flat_map(|piece| piece.nodes.iter().map(move |(node, member)| (piece, *node, *member)))
+    }
+}
+
+/// The nodes that a person named.
+fn named<'m>(
+    map: &'m Verified,
+    nodes: &BTreeSet<NodeName>,
+    remarks: &mut Vec<String>,
+) -> Result<Vec<&'m NodeName>, Refused> {
+    asked::are_known(map, nodes)?;
+    let known = map.members.iter().filter(|(node, _)| nodes.contains(*node));
+    // Nodes of one reason are one remark.
+    let mut unverified: BTreeMap<(Outcome, String), Vec<&str>> = BTreeMap::new();
+    for (node, member) in known.clone().filter(|(_, member)| !member.is_verified()) {
+        let key = (member.outcome, clean(&member.reason));
+        unverified.entry(key).or_default().push(node.as_str());
+    }
+    for ((outcome, reason), nodes) in unverified {
+        remarks.push(format!("{}: {outcome}: {reason}", clean(&hostlist::fold(nodes))));
+    }
+    Ok(known.map(|(node, _)| node).collect())
+}
+
+/// The verified nodes of a domain.
+fn of_domain<'m>(
+    map: &'m Verified,
+    name: Option<&str>,
+    remarks: &mut Vec<String>,
+) -> Result<Vec<&'m NodeName>, Refused> {
+    let domain: &Domain = match (name, map.domains.as_slice()) {
+        (Some(name), _) => asked::domain(map, name)?,
+        (None, [one]) => one,
+        (None, _) => {
+            let known = asked::domains(map);
+            return refused(format!("expected --nodes, or --domain, one of {known}"));
+        }
+    };
+    let is_fit = |node: &&NodeName| {
+        domain.measured.contains(*node) && map.members.get(*node).is_some_and(Member::is_verified)
+    };
+    let (fit, unfit): (Vec<&NodeName>, Vec<&NodeName>) =
+        domain.nodes().into_iter().partition(|node| is_fit(node));
+    if !unfit.is_empty() {
+        let list = hostlist::fold(unfit.iter().map(|node| node.as_str()));
+        remarks.push(format!("left out, since not verified: {}", clean(&list)));
+    }
+    let own = |node: &&NodeName| map.members.get_key_value(*node).map(|(node, _)| node);
+    let fit: Vec<&NodeName> = fit.iter().filter_map(own).collect();
+    if fit.is_empty() {
+        return refused(format!("no node of {} is verified", clean(&domain.name)));
+    }
+    Ok(fit)
+}
+
+/// How many GPUs of each node are used: what is asked for, or all that each has.
+fn gpus_per_node(
+    map: &Verified,
+    pieces: &BTreeMap<(String, bool), Vec<(&NodeName, &Member)>>,
+    options: &Options,
+) -> Result<u32, Refused> {
+    let has = |node: &NodeName, member: &Member| {
+        let claimed = map.domain_of(node).and_then(|domain| domain.gpus_per_node);
+        claimed.or_else(|| u32::try_from(member.gpus.len()).ok().filter(|count| 0 < *count))
+    };
+    let counts: BTreeSet<Option<u32>> =
+        pieces.values().flatten().map(|(node, member)| has(node, member)).collect();
+    if let Some(wanted) = options.gpus_per_node {
+        let most = counts.iter().copied().flatten().min();
+        return match most {
+            Some(most) if most < wanted => {
+                refused(format!("--gpus-per-node {wanted}: a node has {most}"))
+            }
+            _ if wanted == 0 => refused("--gpus-per-node 0: expected 1 or more"),
+            _ => Ok(wanted),
+        };
+    }
+    match Vec::from_iter(counts).as_slice() {
+        [Some(one)] => Ok(*one),
+        [] => refused("no node is asked for"),
+        _ => {
+            refused("how many GPUs each node has is not known or differs; expected --gpus-per-node")
+        }
+    }
+}
+
+/// The GPUs of a node that a job takes: all, or the best-connected of those that no
+/// finding blames. Where these are too few, or were not all measured with each other,
+/// they come first, and what must be known of that stands beside.
+pub(super) fn gpus(
+    map: &Verified,
+    node: &NodeName,
+    member: &Member,
+    wanted: u32,
+) -> (Vec<u32>, Option<String>) {
+    let count = usize::try_from(wanted).unwrap_or(usize::MAX);
+    if member.gpus.len() <= count {
+        return ((0..wanted).collect(), None);
+    }
+    let is_sound = |index: &u32| {
+        let outcome = member.gpus.get(index).and_then(|gpu| gpu.outcome);
+        outcome.is_none_or(|it| it == Outcome::Pass)
+    };
+    let (sound, blamed): (Vec<u32>, Vec<u32>) = member.gpus.keys().copied().partition(is_sound);
+    let ids: Vec<GpuId> = sound.iter().map(|index| GpuId::new(node.clone(), *index)).collect();
+    // Alike within noise is alike: then the first in order.
+    const NOISE: f64 = 0.02;
+    let level = |a: usize, b: usize| {
+        map.matrix.between(&ids[a], &ids[b]).map(|it| (it / NOISE).round() * NOISE)
+    };
+    let strengths = Strengths::of(ids.len(), level);
+    if let Some(chosen) = choose::best(&strengths, count) {
+        return (chosen.set.into_iter().map(|at| ids[at].gpu).collect(), None);
+    }
+    let mut taken: Vec<u32> = sound.iter().chain(&blamed).copied().take(count).collect();
+    taken.sort_unstable();
+    let why = if sound.len() < count {
+        format!("no finding blames {} of its GPUs, and {wanted} are asked for", sound.len())
+    } else {
+        "its GPUs were not all measured with each other, the first are taken".to_owned()
+    };
+    (taken, Some(format!("{}: {why}", clean(node.as_str()))))
+}

@@ -1,0 +1,164 @@
+//! DeviceTaintRules for GPUs that are to blame (`resource.k8s.io/v1beta2`): by default
+//! with the effect `None`, which changes nothing and shows what would be. Which GPU of a
+//! node is to blame instead of it, `act::device` says, for the gate and for this.
+//!
+//! A rule names a device as its driver offers it, which only the cluster knows: its
+//! ResourceSlices are asked for, and a GPU is found in them by its UUID. One that is in
+//! none of them, or in several, gets no rule.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use serde_json::json;
+
+use super::Export;
+use super::Exported;
+use super::Options;
+use super::Refused;
+use super::Target;
+use super::asked;
+use super::refused;
+use super::yaml;
+use crate::policy::label;
+use model::finding_class::FindingClass;
+use model::kubernetes_node::DEGRADED;
+use model::text::clean;
+use crate::place::map::Verified;
+
+/// The label with the run of a rule. The gate's own rules carry another one, so that
+/// neither takes the other's for its own.
+const EXPORTED: &str = "fabricgate.io/exported-run";
+
+/// `--to device-taint-rules`.
+pub(super) const TARGET: Target = Target {
+    name: "device-taint-rules",
+    about: "DeviceTaintRules for GPUs to blame, found in the cluster's ResourceSlices",
+    takes: &["nodes", "domain", "slices", "effect"],
+    write,
+};
+
+/// A device as its driver offers it.
+type Device = [String; 3];
+
+fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
+    let Some(slices) = &options.slices else {
+        return refused(
+            "--slices is missing, expected the file that `kubectl get resourceslices -o json` \
+             writes: a rule names a device as its driver offers it",
+        );
+    };
+    let devices = devices(slices)?;
+    let effect = options.effect.as_deref().unwrap_or("None");
+    let mut rules = Vec::new();
+    let mut remarks = Vec::new();
+    for (node, member) in asked::members(map, options)? {
+        let of = clean(node.as_str());
+        let (index, uuid) = match &member.device {
+            Ok(None) => continue,
+            Ok(Some(device)) => device,
+            Err(why) => {
+                remarks.push(format!("no rule for {of}: {why}"));
+                continue;
+            }
+        };
+        match device(uuid, &devices) {
+            Ok(found) => {
+                let classes = member.gpus.get(index).map(|gpu| &gpu.classes);
+                rules.push(rule(map, classes, uuid, found, effect));
+            }
+            Err(why) => remarks.push(format!("no rule for GPU {index} of {of}: {why}")),
+        }
+    }
+    let count = rules.len();
+    let mut comment = format!("{}# {count} rules, effect {effect}\n", map.comment("#"));
+    for remark in &remarks {
+        comment.push_str(&format!("# {remark}\n"));
+    }
+    if effect == "None" && 0 < count {
+        remarks.push("effect None changes nothing; --effect NoSchedule keeps pods away".to_owned());
+    }
+    let file = Exported::text("device-taint-rules.yaml", yaml::documents(&comment, &rules));
+    Ok(Export { files: vec![file], remarks })
+}
+
+/// The device of this UUID, or why there is no rule for it.
+fn device<'a>(
+    uuid: &str,
+    devices: &'a BTreeMap<String, BTreeSet<Device>>,
+) -> Result<&'a Device, String> {
+    let found = devices.get(uuid).ok_or_else(|| format!("no slice has a device {uuid}"))?;
+    match Vec::from_iter(found).as_slice() {
+        [one] => Ok(one),
+        many => Err(format!("{} devices have the UUID {uuid}", many.len())),
+    }
+}
+
+fn rule(
+    map: &Verified,
+    classes: Option<&BTreeSet<FindingClass>>,
+    uuid: &str,
+    device: &Device,
+    effect: &str,
+) -> Value {
+    let [driver, pool, name] = device;
+    let classes: Vec<String> = classes.into_iter().flatten().map(|it| clean(it.as_str())).collect();
+    let class = classes.first().map_or("", String::as_str);
+    json!({
+        "apiVersion": "resource.k8s.io/v1beta2",
+        "kind": "DeviceTaintRule",
+        "metadata": {
+            "name": format!("fabricgate-export-{}", uuid.to_ascii_lowercase()),
+            "labels": { EXPORTED: label::value(&map.run.id) },
+            "annotations": {
+                "fabricgate.io/exported": map.header().join("; "),
+                "fabricgate.io/classes": classes.join(","),
+            },
+        },
+        "spec": {
+            "deviceSelector": { "driver": driver, "pool": pool, "device": name },
+            "taint": { "key": DEGRADED, "value": label::value(class), "effect": effect },
+        },
+    })
+}
+
+/// Whole devices by UUID, from a list of ResourceSlices or a single one; a GPU that is
+/// offered in parts (MIG) is none.
+fn devices(text: &str) -> Result<BTreeMap<String, BTreeSet<Device>>, Refused> {
+    let wrong =
+        |why: String| Refused(format!("--slices: {why}, expected a list of ResourceSlices"));
+    let read: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    let slices = match read["items"].as_array() {
+        Some(items) => items.as_slice(),
+        None if read["kind"] == "ResourceSlice" => std::slice::from_ref(&read),
+        None => return Err(wrong("there are no items".to_owned())),
+    };
+    let mut devices: BTreeMap<String, BTreeSet<Device>> = BTreeMap::new();
+    let mut parted = BTreeSet::new();
+    for slice in slices {
+        if slice["kind"].as_str().is_some_and(|kind| kind != "ResourceSlice") {
+            return Err(wrong(format!("a {}", slice["kind"])));
+        }
+        let spec = &slice["spec"];
+        for device in spec["devices"].as_array().into_iter().flatten() {
+            parted.extend(attribute(device, "parentUUID").map(str::to_owned));
+            let names = [&spec["driver"], &spec["pool"]["name"], &device["name"]];
+            let names = names.map(|it| it.as_str().unwrap_or_default().to_owned());
+            let uuid = attribute(device, "uuid");
+            if let Some(uuid) = uuid.filter(|_| names.iter().all(|it| !it.is_empty())) {
+                devices.entry(uuid.to_owned()).or_default().insert(names);
+            }
+        }
+    }
+    devices.retain(|uuid, _| !parted.contains(uuid));
+    Ok(devices)
+}
+
+/// An attribute of a device, with or without its driver's domain; `v1beta1` has them
+/// one level lower.
+fn attribute<'a>(device: &'a Value, name: &str) -> Option<&'a str> {
+    let all =
+        device["attributes"].as_object().or_else(|| device["basic"]["attributes"].as_object())?;
+    let is_it = |key: &str| key.rsplit('/').next() == Some(name);
+    all.iter().find(|(key, _)| is_it(key)).and_then(|(_, value)| value["string"].as_str())
+}

@@ -1,0 +1,291 @@
+//! Scores of pairs of GPUs as HAMi writes them, from measurements instead of link
+//! counts, under our own key; and where HAMi's own annotation is given, which pairs it
+//! believes in that were measured lower.
+//!
+//! HAMi's score of a pair is 100 for each NVLink between them and a term of at most 60
+//! for their way over PCI Express. Here it is 100 times the links that the measured
+//! rate comes to; the second term is not measured and is absent.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use serde_json::json;
+
+use super::Export;
+use super::Exported;
+use super::Options;
+use super::Refused;
+use super::Target;
+use super::asked;
+use super::labels::is_object_name;
+use super::refused;
+use model::id::GpuId;
+use model::id::NodeName;
+use model::text::clean;
+use model::words;
+use crate::place::map::Member;
+use crate::place::map::Verified;
+use crate::place::matrix::Scale;
+
+/// Our key, in HAMi's schema.
+const SCORES: &str = "fabricgate.io/node-nvidia-score";
+/// The run that they are from.
+const RUN: &str = "fabricgate.io/node-nvidia-score-run";
+/// HAMi's key.
+const HAMI: &str = "hami.io/node-nvidia-score";
+/// HAMi's points for one NVLink.
+const LINK: f64 = 100.0;
+/// A pair is lower than believed from half a link on: what is less may be noise of a
+/// reading, what is more is a link.
+const HALF: f64 = 0.5;
+
+/// `--to hami-scores`.
+pub(super) const TARGET: Target = Target {
+    name: "hami-scores",
+    about: "measured scores of GPU pairs in HAMi's schema, and where HAMi's are higher",
+    takes: &["nodes", "domain", "hami"],
+    write,
+};
+
+/// Scores of one node: by UUID, of every other GPU.
+type Scores = BTreeMap<String, BTreeMap<String, u32>>;
+
+fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
+    if map.matrix.scale != Scale::Share {
+        return refused(
+            "it is not known what the links of this platform must deliver, so a rate is no number \
+             of links; expected a run of a platform with NVLinks in thresholds",
+        );
+    }
+    let believed = options.hami.as_deref().map(believed).transpose()?;
+    let mut remarks = Vec::new();
+    let mut all: BTreeMap<&NodeName, Scores> = BTreeMap::new();
+    for (node, member) in asked::members(map, options)? {
+        match scores(map, node, member) {
+            Ok((scores, remark)) => {
+                remarks.extend(remark);
+                all.insert(node, scores);
+            }
+            Err(why) => remarks.push(format!("no scores of {}: {why}", clean(node.as_str()))),
+        }
+    }
+    if all.is_empty() {
+        return refused(format!(
+            "no pair of GPUs inside a node was measured. {}",
+            remarks.join("; ")
+        ));
+    }
+    let mut script = format!("#!/bin/sh\n{}", map.comment("#"));
+    script.push_str(&format!(
+        "# 100 points for each NVLink that the measured rate comes to; pairs that were not measured are absent.\n\
+         # {HAMI} is HAMi's own and is not touched.\nset -eu\n"
+    ));
+    let mut whole = serde_json::Map::new();
+    for (node, scores) in &all {
+        let list: Vec<Value> =
+            scores.iter().map(|(uuid, score)| json!({ "uuid": uuid, "score": score })).collect();
+        let list = Value::from(list);
+        if is_object_name(node.as_str()) {
+            let name = node.to_string();
+            let annotations = [format!("{SCORES}={list}"), format!("{RUN}={}", clean(&map.run.id))];
+            let command = ["kubectl", "annotate", "--overwrite", "node", &name].map(str::to_owned);
+            let words: Vec<String> = command.into_iter().chain(annotations).collect();
+            script.push_str(&words::line(&words));
+            script.push('\n');
+        } else {
+            remarks
+                .push(format!("no command for {}: no name of a node there", clean(node.as_str())));
+        }
+        whole.insert(node.to_string(), list);
+    }
+    let document = json!({ "note": map.header(), "run": map.run.id, "nodes": whole });
+    let mut files = vec![
+        Exported::text("hami-scores.sh", script),
+        Exported::text("hami-scores.json", format!("{document:#}\n")),
+    ];
+    if let Some(believed) = &believed {
+        let (file, found) = compared(map, &all, believed);
+        files.insert(0, file);
+        remarks.extend(found);
+    }
+    Ok(Export { files, remarks })
+}
+
+/// The scores of one node, and what was left out of them.
+fn scores(
+    map: &Verified,
+    node: &NodeName,
+    member: &Member,
+) -> Result<(Scores, Option<String>), String> {
+    let domain = map.domain_of(node).ok_or("it is in no domain")?;
+    let links = domain.nvlinks.ok_or("the NVLinks of its platform are not known")?;
+    let gpus: Vec<(GpuId, &String)> = member
+        .gpus
+        .iter()
+        .filter_map(|(index, gpu)| Some((GpuId::new(node.clone(), *index), gpu.uuid.as_ref()?)))
+        .collect();
+    if gpus.len() < member.gpus.len() {
+        return Err("UUIDs of its GPUs are not known".to_owned());
+    }
+    let mut scores = Scores::new();
+    let (mut pairs, mut measured) = (0, 0);
+    for (a, uuid) in &gpus {
+        for (b, other) in gpus.iter().filter(|(b, _)| b != a) {
+            pairs += 1;
+            // Both ways: HAMi gives a pair that differs by direction nothing at all.
+            let Some(share) = map.matrix.between(a, b) else { continue };
+            measured += 1;
+            let score = points(share, links);
+            scores.entry((*uuid).clone()).or_default().insert((*other).clone(), score);
+        }
+    }
+    match measured {
+        0 => Err("no pair of its GPUs was measured both ways".to_owned()),
+        some if some < pairs => {
+            let gone = (pairs - some) / 2;
+            let name = clean(node.as_str());
+            Ok((scores, Some(format!("{gone} pairs of {name} were not measured both ways"))))
+        }
+        _ => Ok((scores, None)),
+    }
+}
+
+/// A share of what all links deliver, in HAMi's points; no more than all links have.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "0 to 100 times 18 links"
+)]
+fn points(share: f64, links: u32) -> u32 {
+    (LINK * f64::from(links) * share.clamp(0.0, 1.0)).round() as u32
+}
+
+/// HAMi's annotation by node, from node objects (`kubectl get nodes -o json`), or from an
+/// object of annotations by node.
+fn believed(text: &str) -> Result<BTreeMap<String, Scores>, Refused> {
+    let wrong = |why: String| {
+        Refused(format!(
+            "--hami: {why}, expected what `kubectl get nodes -o json` writes, or the annotation \
+             {HAMI} by name of node"
+        ))
+    };
+    let read: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+    let mut found = BTreeMap::new();
+    let mut take = |name: &str, annotation: &Value| -> Result<(), Refused> {
+        let list = match annotation {
+            Value::String(text) => serde_json::from_str(text)
+                .map_err(|error| wrong(format!("{}: {error}", clean(name))))?,
+            other => other.clone(),
+        };
+        let items = list.as_array().ok_or_else(|| wrong(format!("{}: no list", clean(name))))?;
+        let mut scores = Scores::new();
+        for item in items {
+            let uuid = item["uuid"].as_str().unwrap_or_default().to_owned();
+            let peers = item["score"].as_object().into_iter().flatten();
+            let peers = peers.filter_map(|(peer, score)| {
+                Some((peer.clone(), u32::try_from(score.as_u64()?).ok()?))
+            });
+            scores.entry(uuid).or_default().extend(peers);
+        }
+        found.insert(name.to_owned(), scores);
+        Ok(())
+    };
+    let nodes = match (read["items"].as_array(), read["kind"].as_str()) {
+        (Some(items), _) => Some(items.as_slice()),
+        (None, Some("Node")) => Some(std::slice::from_ref(&read)),
+        _ => None,
+    };
+    match (nodes, read.as_object()) {
+        (Some(nodes), _) => {
+            for node in nodes {
+                let meta = &node["metadata"];
+                let annotation = &meta["annotations"][HAMI];
+                if !annotation.is_null() {
+                    take(meta["name"].as_str().unwrap_or_default(), annotation)?;
+                }
+            }
+        }
+        (None, Some(fields)) => {
+            for (name, annotation) in fields {
+                take(name, annotation)?;
+            }
+        }
+        _ => return Err(wrong("no object".to_owned())),
+    }
+    if found.is_empty() {
+        return Err(wrong("no node has the annotation".to_owned()));
+    }
+    Ok(found)
+}
+
+/// HAMi's belief beside what was measured, as a table, and a sentence for people.
+fn compared(
+    map: &Verified,
+    measured: &BTreeMap<&NodeName, Scores>,
+    believed: &BTreeMap<String, Scores>,
+) -> (Exported, Vec<String>) {
+    let mut out = map.comment("#");
+    out.push_str("node,gpu,peer,hami_score,hami_links,measured_score,measured_links,says\n");
+    let mut remarks = Vec::new();
+    let (mut lower, mut unmeasured, mut equal) = (0, 0, 0);
+    for (node, scores) in measured {
+        let Some(beliefs) = believed.get(node.as_str()) else {
+            remarks.push(format!("HAMi says nothing of {}", clean(node.as_str())));
+            continue;
+        };
+        for (uuid, peer) in pairs(beliefs) {
+            let way = |from: &str, to: &str| beliefs.get(from).and_then(|it| it.get(to)).copied();
+            let (there, back) = (way(uuid, peer), way(peer, uuid));
+            let Some(score) = there.or(back) else { continue };
+            let ours = scores.get(uuid).and_then(|it| it.get(peer));
+            // What PCI Express adds is less than one link.
+            let links = score / 100;
+            let says = match ours {
+                // A direction that is left out is none of the same score.
+                _ if there != back => "hami-asymmetric",
+                None => "not-measured",
+                Some(ours) if f64::from(*ours) / LINK <= f64::from(links) - HALF => "lower",
+                Some(ours) if f64::from(links) + HALF <= f64::from(*ours) / LINK => "higher",
+                Some(_) => "as-believed",
+            };
+            lower += u32::from(says == "lower");
+            unmeasured += u32::from(says == "not-measured");
+            equal += u32::from(says == "as-believed");
+            let shown = |value: Option<String>| value.unwrap_or_default();
+            out.push_str(&format!(
+                "{},{},{},{score},{links},{},{},{says}\n",
+                field(node.as_str()),
+                field(uuid),
+                field(peer),
+                shown(ours.map(ToString::to_string)),
+                shown(ours.map(|it| format!("{:.2}", f64::from(*it) / LINK))),
+            ));
+        }
+    }
+    remarks.push(format!(
+        "of HAMi's pairs {lower} were measured lower than it believes, {equal} as it believes, \
+         {unmeasured} not at all"
+    ));
+    (Exported::text("hami-comparison.csv", out), remarks)
+}
+
+/// The pairs that HAMi gives a score in one direction or both, each once.
+fn pairs(beliefs: &Scores) -> BTreeSet<(&str, &str)> {
+    let each = beliefs.iter().flat_map(|(uuid, peers)| {
+        peers
+            .keys()
+            .map(move |peer| (uuid.as_str().min(peer.as_str()), uuid.as_str().max(peer.as_str())))
+    });
+    each.filter(|(uuid, peer)| uuid != peer).collect()
+}
+
+/// A field of a table: names come from outside.
+fn field(text: &str) -> String {
+    let text = clean(text);
+    let is_bare = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'));
+    if is_bare && !text.starts_with('-') {
+        return text;
+    }
+    format!("\"'{}\"", text.replace('"', "\"\""))
+}

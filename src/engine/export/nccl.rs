@@ -1,0 +1,263 @@
+//! The environment of NCCL and HybridEP for a measured allocation.
+//!
+//! A variable is set only where what it says was measured; the others are named with
+//! the reason why they are not, so that their defaults are a known choice.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::Export;
+use super::Exported;
+use super::Options;
+use super::Refused;
+use super::Target;
+use super::allocation::Allocation;
+use super::refused;
+use model::text::clean;
+use model::verdict::Outcome;
+use crate::place::map::Origin;
+use crate::place::map::Verified;
+
+/// `--to nccl-env`.
+pub(super) const TARGET: Target = Target {
+    name: "nccl-env",
+    about: "variables of NCCL and HybridEP for an allocation, as shell or JSON",
+    takes: &["form", "nodes", "domain", "gpus-per-node"],
+    write,
+};
+
+/// The format of the JSON form.
+pub(crate) const ENVIRONMENT_FORMAT: &str = "fabricgate.environment/1";
+
+/// Where NCCL's variables are described.
+const NCCL: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
+/// Where HybridEP's are: section 9.2 of its description, branch hybrid-ep of DeepEP.
+const HYBRID_EP: &str =
+    "https://github.com/deepseek-ai/DeepEP/blob/hybrid-ep/docs/Hybrid-EP_Implementation.md";
+
+/// A variable that is set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+struct Set {
+    /// Its name.
+    name: &'static str,
+    /// Its value.
+    value: String,
+    /// What it does, and what was measured.
+    why: String,
+    /// Where it is described.
+    source: &'static str,
+}
+
+/// A variable that is left to its default.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+struct Unset {
+    /// Its name.
+    name: &'static str,
+    /// Why it is not set.
+    why: String,
+    /// Where it is described.
+    source: &'static str,
+}
+
+/// Variables for an allocation (`fabricgate.environment/1`).
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct EnvironmentDocument<'a> {
+    /// `fabricgate.environment/1`.
+    format: &'static str,
+    /// Who made it from which run, and what must be known before it is used.
+    note: Vec<String>,
+    /// The run it came from.
+    run: &'a Origin,
+    /// The nodes it is for, in order.
+    nodes: Vec<&'a str>,
+    /// What is set.
+    variables: &'a [Set],
+    /// What is left to its default.
+    not_set: &'a [Unset],
+}
+
+fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
+    let allocation = Allocation::of(map, options)?;
+    let (mut set, mut unset) = (Vec::new(), Vec::new());
+    for told in [multi_node(map, &allocation), hcas(map, &allocation)] {
+        told.map_or_else(|it| unset.push(it), |it| set.push(it));
+    }
+    for told in hybrid_ep(&allocation) {
+        told.map_or_else(|it| unset.push(it), |it| set.push(it));
+    }
+    let file = match options.form.as_deref() {
+        None | Some("shell") => Exported::text("nccl.env.sh", shell(map, &set, &unset)),
+        Some("json") => {
+            let document = EnvironmentDocument {
+                format: ENVIRONMENT_FORMAT,
+                note: map.header(),
+                run: &map.run,
+                nodes: allocation.nodes().map(|(_, node, _)| node.as_str()).collect(),
+                variables: &set,
+                not_set: &unset,
+            };
+            let mut bytes =
+                serde_json::to_vec_pretty(&document).expect("values of the map are plain data");
+            bytes.push(b'\n');
+            Exported { name: "nccl.env.json".to_owned(), bytes }
+        }
+        Some(other) => {
+            return refused(format!("--form {}: expected shell or json", clean(other)));
+        }
+    };
+    Ok(Export { files: vec![file], remarks: allocation.remarks })
+}
+
+/// Whether NCCL must use NVLink between nodes.
+fn multi_node(map: &Verified, allocation: &Allocation<'_>) -> Result<Set, Unset> {
+    const NAME: &str = "NCCL_MNNVL_ENABLE";
+    let not = |why: &str| Err(Unset { name: NAME, why: why.to_owned(), source: NCCL });
+    let nodes = allocation.nodes().count();
+    let is_sound = allocation.nodes().all(|(_, node, member)| {
+        map.domain_of(node).is_some_and(|it| it.measured.contains(node)) && member.is_verified()
+    });
+    if nodes < 2 {
+        return not("one node needs no NVLink between nodes");
+    }
+    match allocation.pieces.as_slice() {
+        [one] if one.is_measured && is_sound => Ok(Set {
+            name: NAME,
+            value: "1".to_owned(),
+            why: format!(
+                "1: multi-node NVLink or an error at start, instead of NICs in silence; all {nodes} nodes were \
+                 measured to reach each other at NVLink speed"
+            ),
+            source: NCCL,
+        }),
+        [_] => not("not every node was verified: NCCL's default (2) decides by what drivers say"),
+        _ => not(
+            "the nodes are in several NVLink domains: NCCL's default (2) uses NVLink inside each where drivers \
+             say so",
+        ),
+    }
+}
+
+/// The NICs that passed on every node.
+fn hcas(map: &Verified, allocation: &Allocation<'_>) -> Result<Set, Unset> {
+    const NAME: &str = "NCCL_IB_HCA";
+    let not = |why: String| Err(Unset { name: NAME, why, source: NCCL });
+    if map.rails.is_empty() {
+        return not("no rails were measured".to_owned());
+    }
+    let (mut well, mut bad): (Vec<&str>, Vec<String>) = (Vec::new(), Vec::new());
+    for (name, rail) in &map.rails {
+        let shown = clean(name);
+        let ends = |outcome: Outcome| {
+            allocation.nodes().find(|(_, _, member)| {
+                member.rails.get(name).map_or(Outcome::Unknown, |end| end.outcome) == outcome
+            })
+        };
+        if let Some((_, node, _)) = ends(Outcome::Unknown) {
+            return not(format!(
+                "rail {shown} of {node} was not measured or not compared: leaving it out would cost its bandwidth, \
+                 and naming it would call it verified"
+            ));
+        }
+        let Some(device) = rail.rdma.as_deref() else {
+            return not(format!("nobody claims which RDMA device rail {shown} is"));
+        };
+        // NCCL's list has commas, colons and a sign in front.
+        if device.is_empty()
+            || !device.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+        {
+            return not(format!("{} is no name of a device", clean(device)));
+        }
+        match ends(Outcome::Degraded).or_else(|| ends(Outcome::Failed)) {
+            Some((_, node, _)) => bad.push(format!("{device} ({shown} of {node})")),
+            None => well.push(device),
+        }
+    }
+    if well.is_empty() {
+        return not(format!("no rail passed on every node: {}", bad.join(", ")));
+    }
+    let without =
+        if bad.is_empty() { String::new() } else { format!("; without {}", bad.join(", ")) };
+    Ok(Set {
+        name: NAME,
+        value: format!("={}", well.join(",")),
+        why: format!("=: exactly these devices; each passed on every node{without}"),
+        source: NCCL,
+    })
+}
+
+/// HybridEP's ranks per NVLink domain, and whether it uses fabric handles.
+fn hybrid_ep(allocation: &Allocation<'_>) -> [Result<Set, Unset>; 2] {
+    const RANKS: &str = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN";
+    const MNNVL: &str = "USE_MNNVL";
+    let not = |name, why: &str| Err(Unset { name, why: why.to_owned(), source: HYBRID_EP });
+    if !allocation.pieces.iter().all(|piece| piece.is_measured) {
+        let why = "not every node was measured against others: HybridEP finds out by trying";
+        return [not(RANKS, why), not(MNNVL, why)];
+    }
+    let sizes: BTreeSet<usize> = allocation.pieces.iter().map(|piece| piece.nodes.len()).collect();
+    let nodes = sizes.iter().copied().fold(0, gcd);
+    let per_node = usize::try_from(allocation.gpus_per_node).unwrap_or(usize::MAX);
+    let ranks = nodes.saturating_mul(per_node);
+    let how = if sizes.len() == 1 {
+        format!("measured: {nodes} nodes of it in every domain")
+    } else {
+        let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+        format!("measured: {} nodes of it in its domains, which {nodes} divides", sizes.join(", "))
+    };
+    let set = Set {
+        name: RANKS,
+        value: ranks.to_string(),
+        why: format!(
+            "{how}, {per_node} GPUs each (ranks in the order of `export --to ranks`; it must divide their number)"
+        ),
+        source: HYBRID_EP,
+    };
+    let mnnvl = if 1 < nodes {
+        Ok(Set {
+            name: MNNVL,
+            value: "1".to_owned(),
+            why: "fabric handles between nodes; they were measured to reach each other at NVLink speed".to_owned(),
+            source: HYBRID_EP,
+        })
+    } else if allocation.pieces.iter().all(|piece| piece.nodes.len() == 1) {
+        Ok(Set {
+            name: MNNVL,
+            value: "0".to_owned(),
+            why: "handles inside a node: no two nodes of the allocation share an NVLink domain"
+                .to_owned(),
+            source: HYBRID_EP,
+        })
+    } else {
+        not(
+            MNNVL,
+            "some nodes share an NVLink domain and others do not: HybridEP finds out by trying",
+        )
+    };
+    [Ok(set), mnnvl]
+}
+
+fn gcd(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+/// Lines for a shell to read.
+fn shell(map: &Verified, set: &[Set], unset: &[Unset]) -> String {
+    let mut text = map.comment("#");
+    for Set { name, value, why, source } in set {
+        let _ = writeln!(text, "# {}\n# {source}\nexport {name}={}", clean(why), quoted(value));
+    }
+    for Unset { name, why, .. } in unset {
+        let _ = writeln!(text, "# {name} is not set: {}", clean(why));
+    }
+    text
+}
+
+/// A word of a shell, in single quotes unless it is plain.
+fn quoted(word: &str) -> String {
+    let is_plain = !word.is_empty()
+        && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"=,_.:-".contains(&b));
+    if is_plain { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}

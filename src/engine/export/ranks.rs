@@ -1,0 +1,249 @@
+//! The order of a job's ranks over a measured allocation: domain after domain, so that
+//! neighbours in rank are neighbours in NVLink, with warnings where a parallel layout
+//! does not fit that.
+
+use std::fmt::Write as _;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::Export;
+use super::Exported;
+use super::Options;
+use super::Refused;
+use super::Target;
+use super::allocation;
+use super::allocation::Allocation;
+use super::refused;
+use model::id::NodeName;
+use model::text::clean;
+use crate::place::map::Origin;
+use crate::place::map::Verified;
+
+/// `--to ranks`.
+pub(super) const TARGET: Target = Target {
+    name: "ranks",
+    about: "the order of a job's ranks: JSON, a Slurm or an Open MPI host file",
+    takes: &["form", "nodes", "domain", "tp", "pp", "gpus-per-node"],
+    write,
+};
+
+/// The format of the JSON form.
+pub(crate) const RANKS_FORMAT: &str = "fabricgate.ranks/1";
+
+/// The order of a job's ranks (`fabricgate.ranks/1`).
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct RanksDocument<'a> {
+    /// `fabricgate.ranks/1`.
+    format: &'static str,
+    /// Who made it from which run, and what must be known before it is used.
+    note: Vec<String>,
+    /// The run it came from.
+    run: &'a Origin,
+    /// Ranks in all.
+    world_size: u32,
+    /// Ranks on each node.
+    gpus_per_node: u32,
+    /// Tensor-parallel size that was asked about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tp: Option<u32>,
+    /// Pipeline-parallel size that was asked about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pp: Option<u32>,
+    /// Where the layout does not fit what was measured.
+    warnings: &'a [String],
+    /// What torchrun is started with on each node.
+    torchrun: Torchrun<'a>,
+    /// The domains, in the order of their ranks.
+    domains: Vec<Piece<'a>>,
+    /// Every rank, in order.
+    ranks: Vec<Rank<'a>>,
+}
+
+/// What torchrun is started with.
+#[derive(Serialize, JsonSchema)]
+struct Torchrun<'a> {
+    /// `--nnodes`.
+    nnodes: usize,
+    /// `--nproc-per-node`.
+    nproc_per_node: u32,
+    /// The node of rank 0, where the others meet.
+    master_addr: &'a NodeName,
+    /// By position: `--node-rank`.
+    node_ranks: Vec<&'a NodeName>,
+}
+
+/// The ranks of one domain.
+#[derive(Serialize, JsonSchema)]
+struct Piece<'a> {
+    /// Its name.
+    domain: &'a str,
+    /// Whether its nodes were measured to reach each other at NVLink speed.
+    measured: bool,
+    /// The first of its ranks.
+    first_rank: u32,
+    /// How many it has.
+    ranks: u32,
+}
+
+/// One rank.
+#[derive(Serialize, JsonSchema)]
+struct Rank<'a> {
+    /// Its number.
+    rank: u32,
+    /// Its node.
+    node: &'a NodeName,
+    /// Its number on the node.
+    local_rank: u32,
+    /// The GPU by its index on the node.
+    gpu: u32,
+    /// Its UUID, where somebody said it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uuid: Option<&'a str>,
+    /// Its domain.
+    domain: &'a str,
+}
+
+fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
+    let form = options.form.as_deref().unwrap_or("json");
+    let layout = |name: &str, value: Option<u32>| match value {
+        Some(0) => refused(format!("--{name} 0: expected 1 or more")),
+        other => Ok(other),
+    };
+    let (tp, pp) = (layout("tp", options.tp)?, layout("pp", options.pp)?);
+    let allocation = Allocation::of(map, options)?;
+    let mut remarks = allocation.remarks.clone();
+    let mut ranks: Vec<Rank<'_>> = Vec::new();
+    let mut pieces: Vec<Piece<'_>> = Vec::new();
+    let mut doubtful: Vec<String> = Vec::new();
+    for piece in &allocation.pieces {
+        let first_rank = count(ranks.len());
+        for (node, member) in &piece.nodes {
+            let (gpus, why) = allocation::gpus(map, node, member, allocation.gpus_per_node);
+            doubtful.extend(why);
+            for (local_rank, gpu) in (0..).zip(gpus) {
+                let uuid = member.gpus.get(&gpu).and_then(|gpu| gpu.uuid.as_deref());
+                let rank = count(ranks.len());
+                ranks.push(Rank { rank, node, local_rank, gpu, uuid, domain: &piece.domain });
+            }
+        }
+        pieces.push(Piece {
+            domain: &piece.domain,
+            measured: piece.is_measured,
+            first_rank,
+            ranks: count(ranks.len()) - first_rank,
+        });
+    }
+    let mut warnings = warnings(&pieces, count(ranks.len()), allocation.gpus_per_node, tp, pp);
+    warnings.extend(doubtful);
+    remarks.extend(warnings.iter().cloned());
+    let nodes: Vec<&NodeName> = allocation.nodes().map(|(_, node, _)| node).collect();
+    if let Some(strange) = nodes.iter().find(|node| !node.is_one_node()) {
+        return refused(format!("{} is no name of one node", clean(strange.as_str())));
+    }
+    let file = match form {
+        "json" => {
+            let document = RanksDocument {
+                format: RANKS_FORMAT,
+                note: map.header(),
+                run: &map.run,
+                world_size: count(ranks.len()),
+                gpus_per_node: allocation.gpus_per_node,
+                tp,
+                pp,
+                warnings: &warnings,
+                torchrun: Torchrun {
+                    nnodes: nodes.len(),
+                    nproc_per_node: allocation.gpus_per_node,
+                    master_addr: nodes
+                        .first()
+                        .copied()
+                        .ok_or_else(|| Refused("no node".to_owned()))?,
+                    node_ranks: nodes,
+                },
+                domains: pieces,
+                ranks,
+            };
+            let mut bytes =
+                serde_json::to_vec_pretty(&document).expect("values of the map are plain data");
+            bytes.push(b'\n');
+            Exported { name: "ranks.json".to_owned(), bytes }
+        }
+        // SLURM_HOSTFILE knows no comments: a line is a host, whatever it says.
+        "slurm" => {
+            let lines = ranks.iter().map(|rank| format!("{}\n", rank.node));
+            Exported::text("slurm.hosts", lines.collect::<String>())
+        }
+        "openmpi" => {
+            let mut text = map.comment("#");
+            for warning in &warnings {
+                let _ = writeln!(text, "# {}", clean(warning));
+            }
+            for node in nodes {
+                let _ = writeln!(text, "{node} slots={}", allocation.gpus_per_node);
+            }
+            Exported::text("openmpi.hosts", text)
+        }
+        other => {
+            return refused(format!("--form {}: expected json, slurm or openmpi", clean(other)));
+        }
+    };
+    if form == "slurm" {
+        remarks.extend(map.header());
+    }
+    Ok(Export { files: vec![file], remarks })
+}
+
+fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
+/// Where a layout and the measured pieces do not fit. Tensor-parallel ranks are
+/// consecutive, as in Megatron-LM's order (tp first).
+fn warnings(
+    pieces: &[Piece<'_>],
+    world: u32,
+    per_node: u32,
+    tp: Option<u32>,
+    pp: Option<u32>,
+) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for piece in pieces.iter().filter(|piece| !piece.measured) {
+        warnings.push(format!(
+            "{} was not measured against other nodes: nothing is known of its NVLink to them",
+            clean(piece.domain)
+        ));
+    }
+    let size = tp.unwrap_or(1).saturating_mul(pp.unwrap_or(1));
+    if let Some(tp) = tp.filter(|tp| 1 < *tp) {
+        for piece in pieces.iter().skip(1).filter(|piece| !piece.first_rank.is_multiple_of(tp)) {
+            let first = piece.first_rank / tp * tp;
+            warnings.push(format!(
+                "the tensor-parallel group of ranks {first} to {} reaches from another domain into {}: TP {tp} \
+                 does not run inside one NVLink domain",
+                first + tp - 1,
+                clean(piece.domain)
+            ));
+        }
+        if !world.is_multiple_of(tp) {
+            warnings.push(format!("TP {tp} does not divide {world} ranks"));
+        }
+    }
+    if 1 < size {
+        for piece in pieces.iter().filter(|piece| !piece.ranks.is_multiple_of(size)) {
+            let whole = piece.ranks / size * size;
+            let nodes = whole / per_node.max(1);
+            let fit = if 0 < whole && whole.is_multiple_of(per_node.max(1)) {
+                format!("; {nodes} of its nodes hold {} whole replicas", whole / size)
+            } else {
+                String::new()
+            };
+            warnings.push(format!(
+                "TP x PP = {size} does not divide the {} GPUs in {}{fit}",
+                piece.ranks,
+                clean(piece.domain)
+            ));
+        }
+    }
+    warnings
+}

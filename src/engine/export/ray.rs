@@ -1,0 +1,141 @@
+//! Resources of Ray nodes: in which NVLink domain a node was measured to be
+//! (`nvlink_domain_<name>`: 1), and its place in the order (`topo_rank`), with a script
+//! that starts Ray with them.
+//!
+//! A domain is named as it is in the map: a ClusterUUID alone would make one of several
+//! cliques. Ray drops a resource of value 0 without a word, and two nodes of one rank
+//! fall onto each other; so ranks begin at 1, and are counted over the whole map, also
+//! where only a part of it is asked for.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use serde_json::json;
+
+use super::Export;
+use super::Exported;
+use super::Options;
+use super::Refused;
+use super::Target;
+use super::asked;
+use super::refused;
+use crate::policy::label;
+use model::id::NodeName;
+use model::text::clean;
+use model::verdict::Outcome;
+use model::words;
+use crate::place::map::Domain;
+use crate::place::map::Verified;
+
+/// What frameworks look for.
+const DOMAIN: &str = "nvlink_domain_";
+const RANK: &str = "topo_rank";
+
+/// `--to ray`.
+pub(super) const TARGET: Target = Target {
+    name: "ray",
+    about: "Ray: resources by node (NVLink domain, rank), and a script that starts it",
+    takes: &["nodes", "domain"],
+    write,
+};
+
+fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
+    let ranks = ranks(map);
+    let mut resources: BTreeMap<&NodeName, Value> = BTreeMap::new();
+    let (mut unmeasured, mut faulty, mut strange) = (Vec::new(), Vec::new(), Vec::new());
+    for (node, member) in asked::members(map, options)? {
+        if !node.is_one_node() {
+            strange.push(clean(node.as_str()));
+            continue;
+        }
+        let Some(rank) = ranks.get(node) else { continue };
+        let mut words = serde_json::Map::new();
+        match map.domain_of(node).filter(|domain| domain.measured.contains(node)) {
+            // A node that cannot be used as claimed is no place for a piece of a job.
+            Some(_) if member.outcome == Outcome::Failed => faulty.push(node.to_string()),
+            Some(domain) => {
+                words.insert(format!("{DOMAIN}{}", label::value(&domain.name)), json!(1));
+            }
+            None => unmeasured.push(node.to_string()),
+        }
+        words.insert(RANK.to_owned(), json!(rank));
+        resources.insert(node, Value::Object(words));
+    }
+    if resources.is_empty() {
+        return refused("there is no node to start Ray on");
+    }
+    let mut remarks = Vec::new();
+    let mut told = |names: &[String], why: &str| {
+        if !names.is_empty() {
+            remarks.push(format!("{why}: {}", names.join(", ")));
+        }
+    };
+    told(&unmeasured, "in no measured domain, so without a domain resource");
+    told(&faulty, "failed, so without a domain resource");
+    told(&strange, "left out, since these can be names of more than one node");
+
+    let document = json!({ "note": map.header(), "run": map.run.id, "nodes": resources });
+    let files = vec![
+        Exported::text("ray-start.sh", script(map, &resources)),
+        Exported::text("ray.json", format!("{document:#}\n")),
+    ];
+    Ok(Export { files, remarks })
+}
+
+/// A place for every node: domain by domain, nodes of one in the order of their numbers,
+/// those of no measured domain last.
+fn ranks(map: &Verified) -> BTreeMap<NodeName, usize> {
+    let mut domains: Vec<&Domain> = map.domains.iter().collect();
+    domains.sort_by_key(|domain| natural(&domain.name));
+    let mut order: Vec<&NodeName> = Vec::new();
+    for domain in domains {
+        let mut nodes: Vec<&NodeName> = domain.measured.iter().collect();
+        nodes.sort_by_key(|node| natural(node.as_str()));
+        order.extend(nodes);
+    }
+    let placed: BTreeSet<&NodeName> = order.iter().copied().collect();
+    let mut others: Vec<&NodeName> =
+        map.members.keys().filter(|node| !placed.contains(node)).collect();
+    others.sort_by_key(|node| natural(node.as_str()));
+    order.extend(others);
+    order.into_iter().cloned().zip(1..).collect()
+}
+
+/// A name so that numbers in it are in the order of numbers; the name itself behind, so
+/// that `n1` and `n01` stay apart.
+fn natural(name: &str) -> (Vec<(String, u64)>, String) {
+    let mut parts = Vec::new();
+    let mut rest = name;
+    while !rest.is_empty() {
+        let word = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let (text, behind) = rest.split_at(word);
+        let digits = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
+        let (number, behind) = behind.split_at(digits);
+        parts.push((text.to_owned(), number.parse().unwrap_or(u64::MAX)));
+        rest = behind;
+    }
+    (parts, name.to_owned())
+}
+
+/// A script that starts Ray on the node it runs on, or the one it is told.
+fn script(map: &Verified, resources: &BTreeMap<&NodeName, Value>) -> String {
+    let mut out = format!("#!/bin/sh\n{}", map.comment("#"));
+    out.push_str(
+        "# Starts Ray with the resources of this node; all arguments go to `ray start`:\n\
+         #   sh ray-start.sh --address=HEAD:6379\n\
+         # NODE=name says which node this is where the host name does not.\n\
+         set -eu\n\
+         case \"${NODE:-$(hostname -s)}\" in\n",
+    );
+    for (node, words) in resources {
+        // The text is quoted whole, whatever a domain is called.
+        let text = words::line(&[words.to_string()]);
+        out.push_str(&format!("{node}) resources={text} ;;\n"));
+    }
+    out.push_str(
+        "*)\n    echo \"${NODE:-$(hostname -s)} is not among the nodes of this map\" >&2\n    \
+         exit 1\n    ;;\nesac\nexec ray start \"$@\" --resources=\"$resources\"\n",
+    );
+    out
+}

@@ -1,0 +1,112 @@
+//! Values as YAML in block style, in the order of their keys: what people put into
+//! version control and compare.
+//!
+//! Texts stand in double quotes wherever a reader might take them for anything else.
+
+use serde_json::Value;
+
+use model::text::steers;
+
+/// One document.
+pub(super) fn document(value: &Value) -> String {
+    let mut out = String::new();
+    block(value, 0, &mut out);
+    out
+}
+
+/// Several documents behind these comment lines.
+pub(super) fn documents(comment: &str, values: &[Value]) -> String {
+    let mut out = comment.to_owned();
+    for value in values {
+        out.push_str("---\n");
+        out.push_str(&document(value));
+    }
+    out
+}
+
+fn block(value: &Value, depth: usize, out: &mut String) {
+    let pad = "  ".repeat(depth);
+    match value {
+        Value::Object(fields) if !fields.is_empty() => {
+            for (key, value) in fields {
+                out.push_str(&format!("{pad}{}:", scalar(&Value::from(key.as_str()))));
+                behind(value, depth, out);
+            }
+        }
+        Value::Array(items) if !items.is_empty() => {
+            for item in items {
+                let mut inside = String::new();
+                block(item, depth + 1, &mut inside);
+                // The first line of an item stands behind its dash.
+                let item = inside.strip_prefix(&"  ".repeat(depth + 1)).unwrap_or(&inside);
+                out.push_str(&format!("{pad}- {item}"));
+            }
+        }
+        other => out.push_str(&format!("{pad}{}\n", scalar(other))),
+    }
+}
+
+/// A value behind its key.
+fn behind(value: &Value, depth: usize, out: &mut String) {
+    let is_nested = match value {
+        Value::Object(fields) => !fields.is_empty(),
+        Value::Array(items) => !items.is_empty(),
+        _ => false,
+    };
+    if is_nested {
+        out.push('\n');
+        block(value, depth + 1, out);
+    } else {
+        out.push_str(&format!(" {}\n", scalar(value)));
+    }
+}
+
+fn scalar(value: &Value) -> String {
+    match value {
+        Value::String(text) if is_plain(text) => text.clone(),
+        // Strings of JSON are strings of YAML in double quotes (YAML 1.2.2, section 1.3),
+        // but for characters that YAML does not count as printable (section 5.1).
+        other => other.to_string().chars().map(printable).collect(),
+    }
+}
+
+/// A character inside of double quotes, as YAML takes it and a terminal bears it.
+fn printable(c: char) -> String {
+    if !steers(c) {
+        return c.to_string();
+    }
+    match u32::from(c) {
+        code if code <= 0xffff => format!("\\u{code:04x}"),
+        code => format!("\\U{code:08x}"),
+    }
+}
+
+/// Whether a text is read as itself without quotes: a word that begins with a letter
+/// and is neither a truth value nor nothing.
+fn is_plain(text: &str) -> bool {
+    const TAKEN: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
+    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
+    text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(inside)
+        && !TAKEN.iter().any(|word| text.eq_ignore_ascii_case(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_back_as_the_same_value() {
+        let value = json!({
+            "kind": "X", "none": null, "list": [{"a": 1, "b": [true, "true"]}, "x: y", [1, [2]]],
+            "empty": {}, "also": [], "texts": ["\u{9b}1m\u{202e}\u{feff}\u{e0041}\u{7f}", "on", "1", "- a", "# b", "a\nb", "ü\"\\", "", "y", "1e3"],
+            "fabricgate.io/run": "2026", "nested": {"deep": {"deeper": "node-1"}},
+        });
+        let text = document(&value);
+        let read: Value = serde_saphyr::from_str(&text).expect("YAML");
+        assert_eq!(read, value, "{text}");
+        assert!(!text.chars().any(|c| c != '\n' && steers(c)), "{text:?}");
+    }
+}

@@ -1,0 +1,514 @@
+//! The claims of a run held against what was measured: labels, beliefs, ranks,
+//! and contradictions between sources.
+//!
+//! A claim is what is tested. Where the measurement shows who is right, it says
+//! so; where it cannot, a contradiction leaves the run unknown. Nothing here
+//! says anything against a node: this runs when all nodes have their verdict.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::arrange::Domain;
+use super::class::traits;
+use super::fabric::Fabric;
+use super::finding::finding;
+use super::finding::of_domain;
+use super::island::Island;
+use super::ledger::Ledger;
+use super::membership;
+use super::state::says_nothing;
+use model::claims::Claims;
+use model::disagreement::Disagreement;
+use model::disagreement::Severity;
+use model::disagreement_class::DisagreementClass;
+use model::finding_class::FindingClass;
+use model::gpu_facts::names_no_fabric;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::rule::FindingRule;
+use model::rule::RuleKind;
+use model::said::Basis;
+use model::said::Belief;
+use model::said::FabricSaid;
+use model::subject::UnknownSubject;
+use model::unit::Unit;
+use model::verdict::Evidence;
+use model::verdict::Finding;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+use crate::thresholds::Platform;
+
+/// What of a measurement tells who is right in a disagreement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SettledBy {
+    /// Who was measured to reach whom in the domain.
+    Membership,
+    /// The same of two claimed domains: a finding tells it.
+    DomainsMeasured,
+    /// A finding about what a framework takes for true.
+    BeliefMeasured,
+    Nothing,
+}
+
+fn settled_by(class: &DisagreementClass) -> SettledBy {
+    match class {
+        DisagreementClass::BlockAgainstClique
+        | DisagreementClass::DomainsDisagree
+        | DisagreementClass::FabricNotAttached
+        | DisagreementClass::FileNotInForce
+        | DisagreementClass::GpusInTwoCliques
+        | DisagreementClass::LabelWithoutAllGpus
+        | DisagreementClass::NodeInTwoDomains
+        | DisagreementClass::SentinelClique
+        | DisagreementClass::SplitClique
+        | DisagreementClass::StaleLabel => SettledBy::Membership,
+        DisagreementClass::MergedCliques => SettledBy::DomainsMeasured,
+        DisagreementClass::BeliefBeyondDomain => SettledBy::BeliefMeasured,
+        DisagreementClass::DomainsNested
+        | DisagreementClass::LabelMissing
+        | DisagreementClass::TopologyOverride
+        | DisagreementClass::ImexPluginUnset
+        | DisagreementClass::ImexBeyondDomain
+        | DisagreementClass::ImexAgainstClique
+        | DisagreementClass::ReadyWithoutClique
+        | DisagreementClass::ImexSize
+        | DisagreementClass::DomainSize
+        | DisagreementClass::NodeMissing
+        | DisagreementClass::NodeExtra
+        | DisagreementClass::UnknownToScheduler
+        | DisagreementClass::InNoDomain
+        | DisagreementClass::NoDomainClaimed
+        | DisagreementClass::GpuCount
+        | DisagreementClass::NicCount
+        | DisagreementClass::ProductMixed
+        | DisagreementClass::ProductAgainstClaim
+        | DisagreementClass::DriverMixed
+        | DisagreementClass::TopoRankDuplicate
+        | DisagreementClass::TopoRankUnusable
+        | DisagreementClass::TopoRankMissing
+        | DisagreementClass::TopoRankOrder
+        | DisagreementClass::BeliefMultiNodeNvlink
+        | DisagreementClass::HostsSwapped
+        | DisagreementClass::RailsSwapped
+        | DisagreementClass::LeafMislabelled
+        | DisagreementClass::LeafAgainstNeighbour
+        | DisagreementClass::LeavesDisagree
+        | DisagreementClass::SlotTaken
+        | DisagreementClass::SlotDisagrees
+        | DisagreementClass::RackDisagrees
+        | DisagreementClass::RackAgainstDomain
+        | DisagreementClass::AmbiguousName
+        | DisagreementClass::OptedOut
+        | DisagreementClass::OutOfService
+        | DisagreementClass::Other(_) => SettledBy::Nothing,
+    }
+}
+
+/// The nodes of a domain by who was measured to reach whom, the largest part
+/// first, and a file that shows it.
+struct Measured {
+    parts: Vec<BTreeSet<NodeName>>,
+    file: String,
+}
+
+impl Measured {
+    /// Where a node is, if it was measured against others.
+    fn part(&self, node: &NodeName) -> Option<usize> {
+        self.parts.iter().position(|part| part.contains(node))
+    }
+}
+
+/// Holds the claims of a run against what was measured.
+pub(super) fn judge(
+    domains: &[Domain<'_>],
+    judged: &[Vec<(Island<'_>, Fabric)>],
+    claims: &Claims,
+    ledger: &mut Ledger,
+) {
+    for read in &claims.sources {
+        if let Some(problem) = read.unread() {
+            let what = UnknownSubject::Claims(read.source.to_string());
+            ledger.unknown(what, problem.to_string());
+        }
+    }
+    if claims.disagreements.is_empty() && claims.beliefs.is_empty() && claims.nodes.is_empty() {
+        return;
+    }
+    let measured: Vec<Option<Measured>> =
+        domains.iter().zip(judged).map(|(domain, islands)| measured(domain, islands)).collect();
+    for (domain, measured) in domains.iter().zip(&measured) {
+        if let Some(measured) = measured {
+            labels(domain, measured, claims, ledger);
+        }
+    }
+    for belief in &claims.beliefs {
+        let of_job: BTreeSet<&NodeName> = belief.nodes.iter().collect();
+        for ((domain, measured), islands) in domains.iter().zip(&measured).zip(judged) {
+            believed((belief, &of_job), domain, measured.as_ref(), islands, ledger);
+        }
+    }
+    let members = Members::of(domains);
+    for told in &claims.disagreements {
+        disagreement(told, domains, &measured, &members, ledger);
+    }
+}
+
+/// Who is in which domain, by its place: a large fleet has thousands of domains, and on
+/// a bad day as many contradictions.
+struct Members<'d> {
+    domains: BTreeMap<&'d DomainName, usize>,
+    nodes: BTreeSet<(&'d NodeName, usize)>,
+}
+
+impl<'d> Members<'d> {
+    fn of(domains: &'d [Domain<'_>]) -> Self {
+        let mut members = Self { domains: BTreeMap::new(), nodes: BTreeSet::new() };
+        for (at, domain) in domains.iter().enumerate() {
+            members.domains.entry(&domain.name).or_insert(at);
+            members.nodes.extend(domain.nodes.iter().map(|node| (node, at)));
+        }
+        members
+    }
+
+    /// The first domain that a contradiction is about.
+    fn concerned(&self, told: &Disagreement) -> Option<usize> {
+        let first = |node| self.nodes.range((node, 0)..=(node, usize::MAX)).next();
+        match &told.domain {
+            Some(name) => self.domains.get(name).copied(),
+            None if told.nodes.is_empty() => self.domains.values().min().copied(),
+            None => told.nodes.iter().filter_map(first).map(|(_, at)| *at).min(),
+        }
+    }
+}
+
+fn measured(domain: &Domain<'_>, islands: &[(Island<'_>, Fabric)]) -> Option<Measured> {
+    let island = islands.iter().map(|(island, _)| island).find(|island| island.node.is_none())?;
+    let parts = membership::parts(island);
+    let file = domain.across.first().map(|recording| recording.file.clone())?;
+    (!parts.is_empty()).then_some(Measured { parts, file })
+}
+
+/// The clique that labels and files give a node; what a driver reports is held
+/// against the measurement by `asserted`.
+fn label<'c>(claims: &'c Claims, node: &NodeName) -> Option<(String, &'c FabricSaid)> {
+    let words = claims.nodes.get(node)?.fabric.iter();
+    words.filter(|f| !matches!(f.basis, Some(Basis::Reported | Basis::Measured))).find_map(|f| {
+        let uuid = f.cluster_uuid.as_deref().filter(|uuid| !says_nothing(Some(uuid)))?;
+        let id = f.clique_id.as_deref().filter(|id| !says_nothing(Some(id)))?;
+        (!names_no_fabric(uuid)).then(|| (format!("{uuid}.{id}"), f))
+    })
+}
+
+/// How a label came to be, as people say it.
+fn origin(fabric: &FabricSaid) -> String {
+    let how = match &fabric.basis {
+        Some(Basis::Copied { from }) => format!(", copied from {from}"),
+        _ => String::new(),
+    };
+    format!("{}{how}", fabric.at.as_deref().unwrap_or("a label"))
+}
+
+fn some(nodes: &[&NodeName]) -> String {
+    const MOST: usize = 4;
+    let names: Vec<&str> = nodes.iter().take(MOST).map(|node| node.as_str()).collect();
+    let more = nodes.len().saturating_sub(MOST);
+    let names = names.join(", ");
+    if more == 0 { names } else { format!("{names} and {more} more") }
+}
+
+/// The labels of a domain against its measured parts.
+fn labels(domain: &Domain<'_>, measured: &Measured, claims: &Claims, ledger: &mut Ledger) {
+    /// The rule behind both.
+    const RULE: FindingRule = FindingRule::fixed(
+        RuleKind::Clique,
+        "the label of a node names the nodes that it reaches at NVLink speed, and no others",
+    );
+    let mut labelled: BTreeMap<String, Vec<&NodeName>> = BTreeMap::new();
+    let mut first: Option<&FabricSaid> = None;
+    for node in &domain.nodes {
+        if let (Some((clique, said)), Some(_)) = (label(claims, node), measured.part(node)) {
+            first.get_or_insert(said);
+            labelled.entry(clique).or_default().push(node);
+        }
+    }
+    let Some(first) = first else { return };
+    let at = origin(first);
+    let main =
+        labelled.iter().max_by_key(|(_, nodes)| nodes.len()).map(|(clique, _)| clique.clone());
+    let Some(main) = main else { return };
+    let home = most(labelled[&main].iter().filter_map(|node| measured.part(node)));
+    let found = |said: String, detail: String| {
+        let parts = format!("{} reach each other", parts_of(measured));
+        finding(
+            Outcome::Degraded,
+            FindingClass::ClaimLabelContradicted,
+            of_domain(LocusKind::Domain, &domain.name),
+            RULE,
+        )
+        .saying(said)
+        .because(&at, None, detail)
+        .because(&measured.file, None, parts)
+    };
+    // Labelled apart, and together.
+    for (clique, nodes) in labelled.iter().filter(|(clique, _)| **clique != main) {
+        let here: Vec<&NodeName> =
+            nodes.iter().copied().filter(|node| measured.part(node) == home).collect();
+        if here.is_empty() {
+            continue;
+        }
+        let said = format!(
+            "{} {} labelled clique {clique}, and measured, {} the nodes of {} that are labelled {main} at NVLink \
+             speed: what keys on the label keeps apart what is one",
+            some(&here),
+            if here.len() == 1 { "is" } else { "are" },
+            if here.len() == 1 { "it reaches" } else { "they reach" },
+            domain.name
+        );
+        let detail = format!("{} labelled {clique} ({at})", some(&here));
+        // The first that was found says it for all.
+        let mut is_known = false;
+        ledger.change_of_domain(&domain.name, |f| {
+            let is_here = here.iter().any(|n| f.locus.node.as_ref() == Some(*n));
+            if !is_known && f.class == FindingClass::StaleClique && is_here {
+                is_known = true;
+                add(f, &at, detail.clone());
+            }
+        });
+        if !is_known {
+            ledger.find(found(said, detail));
+        }
+    }
+    // Labelled together, and apart.
+    for (clique, nodes) in &labelled {
+        let home = most(nodes.iter().filter_map(|node| measured.part(node)));
+        let away: Vec<&NodeName> =
+            nodes.iter().copied().filter(|node| measured.part(node) != home).collect();
+        if away.is_empty() {
+            continue;
+        }
+        let detail = format!("{} nodes are labelled {clique} ({at})", nodes.len());
+        let mut told = false;
+        ledger.change_of_domain(&domain.name, |known| {
+            let own = known.locus.node.as_ref();
+            if is_membership(known) && own.is_none_or(|node| away.contains(&node)) {
+                add(known, &at, detail.clone());
+                told = true;
+            }
+        });
+        if told {
+            continue;
+        }
+        let said = format!(
+            "{} {} labelled clique {clique} as {} others of {} are, and measured, {} them at NVLink speed: what \
+             keys on the label joins what is apart",
+            some(&away),
+            if away.len() == 1 { "is" } else { "are" },
+            nodes.len() - away.len(),
+            domain.name,
+            if away.len() == 1 { "does not reach" } else { "do not reach" },
+        );
+        ledger.find(found(said, detail));
+    }
+}
+
+fn most(parts: impl Iterator<Item = usize>) -> Option<usize> {
+    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+    parts.for_each(|part| *counts.entry(part).or_default() += 1);
+    counts
+        .into_iter()
+        .max_by_key(|(part, count)| (*count, std::cmp::Reverse(*part)))
+        .map(|(p, _)| p)
+}
+
+fn add(known: &mut Finding, file: &str, detail: String) {
+    let evidence = Evidence { file: file.to_owned(), testcase: None, detail, class: None };
+    if !known.evidence.contains(&evidence) {
+        known.evidence.push(evidence);
+    }
+}
+
+/// A finding about who of a domain reaches whom.
+fn is_membership(found: &Finding) -> bool {
+    traits(&found.class).of_membership
+}
+
+/// Sizes of the parts, as people say them: `16 and 2 nodes`.
+fn parts_of(measured: &Measured) -> String {
+    let sizes: Vec<String> = measured.parts.iter().map(|part| part.len().to_string()).collect();
+    match sizes.split_last() {
+        Some((last, [])) => format!("{last} nodes"),
+        Some((last, rest)) => format!("parts of {} and {last} nodes", rest.join(", ")),
+        None => String::new(),
+    }
+}
+
+/// A framework's belief against the GPUs that were measured to reach each other.
+fn believed(
+    (belief, of_job): (&Belief, &BTreeSet<&NodeName>),
+    domain: &Domain<'_>,
+    measured: Option<&Measured>,
+    islands: &[(Island<'_>, Fabric)],
+    ledger: &mut Ledger,
+) {
+    const RULE: FindingRule = FindingRule::fixed(
+        RuleKind::Belief,
+        "as many GPUs reach each other at NVLink speed as a framework takes to be in one domain",
+    );
+    let Some(ranks) = belief.ranks_per_domain.filter(|ranks| 1 < *ranks) else { return };
+    let is_of_job = |node: &&NodeName| of_job.is_empty() || of_job.contains(node);
+    let nodes: BTreeSet<&NodeName> = domain.nodes.iter().filter(is_of_job).collect();
+    if nodes.is_empty() {
+        return;
+    }
+    let reached = if domain.platform.is_some_and(Platform::spans_nodes) && 1 < domain.nodes.len() {
+        // With a node that nobody measured, the part may be larger.
+        let Some((measured, gpus)) = measured.zip(domain.gpus_per_node) else { return };
+        if nodes.iter().any(|node| measured.part(node).is_none()) {
+            return;
+        }
+        let in_part =
+            |part: &BTreeSet<NodeName>| nodes.iter().filter(|n| part.contains(**n)).count();
+        let largest = measured.parts.iter().map(in_part).max().unwrap_or(0);
+        Some((largest * gpus as usize, measured.file.clone()))
+    } else {
+        // Servers: each node is a domain of its own.
+        let own = islands.iter().map(|(island, _)| island).filter(|island| {
+            island.node.as_ref().is_some_and(|n| nodes.contains(n)) && !island.directed.is_empty()
+        });
+        let largest = own.max_by_key(|island| island.gpus.len());
+        largest.and_then(|island| {
+            let file = domain.own.get(island.node.as_ref()?)?.first()?.file.clone();
+            Some((island.gpus.len(), file))
+        })
+    };
+    let Some((gpus, file)) = reached.filter(|(gpus, _)| *gpus < ranks as usize) else { return };
+    // Where no nodes are named, the job may run elsewhere.
+    let certain = !belief.nodes.is_empty();
+    let outcome = if certain { Outcome::Failed } else { Outcome::Unknown };
+    let of_job = if certain { " of its nodes" } else { "" };
+    let said = format!(
+        "{} takes {ranks} ranks to be in one NVLink domain, and measured, {gpus} GPUs{of_job} in {} reach each \
+         other at NVLink speed",
+        belief.who, domain.name
+    );
+    let locus = of_domain(LocusKind::Domain, &domain.name);
+    let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
+    let found = finding(outcome, FindingClass::ClaimBeliefBeyondMeasured, locus, RULE)
+        .numbers(f64::from(gpus), f64::from(ranks), Unit::Count)
+        .saying(said)
+        .because(belief.at.as_deref().unwrap_or(&belief.who), None, belief.says.clone())
+        .because(&file, None, format!("{gpus} GPUs reach each other"));
+    ledger.find(found);
+}
+
+/// A contradiction between sources: settled by what was measured, or unknown.
+fn disagreement(
+    told: &Disagreement,
+    domains: &[Domain<'_>],
+    measured: &[Option<Measured>],
+    members: &Members<'_>,
+    ledger: &mut Ledger,
+) {
+    let Some(at) = members.concerned(told) else { return };
+    match told.severity {
+        Severity::Note => {}
+        Severity::Doubt => {
+            ledger.notes.push(format!("claims ({}): {}", told.class, told.summary));
+        }
+        Severity::Contradiction => {
+            let is_member = |node: &NodeName| members.nodes.contains(&(node, at));
+            match settled(told, &domains[at], (measured[at].as_ref(), is_member), ledger) {
+                Some(by) => ledger
+                    .notes
+                    .push(format!("claims ({}): {}; settled: {by}", told.class, told.summary)),
+                None => open(told, &domains[at], ledger),
+            }
+        }
+    }
+}
+
+/// What was measured, where that tells who is right.
+fn settled(
+    told: &Disagreement,
+    domain: &Domain<'_>,
+    (measured, is_member): (Option<&Measured>, impl Fn(&NodeName) -> bool),
+    ledger: &Ledger,
+) -> Option<String> {
+    let by = settled_by(&told.class);
+    if by == SettledBy::DomainsMeasured {
+        let names = [FindingClass::ClaimedApart, FindingClass::MergedCliques];
+        let here = |f: &&Finding| {
+            let peer = f.locus.peer.as_deref() == Some(domain.name.as_str());
+            names.contains(&f.class) && (peer || f.locus.domain.as_ref() == Some(&domain.name))
+        };
+        // Of two domains one is the finding's own, and the other its peer.
+        let peer = NodeName::from(domain.name.as_str());
+        let mut named = ledger.of_domain(&domain.name).chain(ledger.of_node(&peer));
+        return named.find(here).map(|f| f.summary.clone());
+    }
+    if by == SettledBy::BeliefMeasured {
+        let mut here = ledger.of_domain(&domain.name);
+        return here
+            .find(|f| f.class == FindingClass::ClaimBeliefBeyondMeasured)
+            .map(|f| f.summary.clone());
+    }
+    if by != SettledBy::Membership {
+        return None;
+    }
+    let measured = measured?;
+    let mut nodes = told.nodes.iter().filter(|node| is_member(node)).peekable();
+    nodes.peek()?;
+    if nodes.any(|node| measured.part(node).is_none()) {
+        return None;
+    }
+    Some(if measured.parts.len() == 1 {
+        format!("measured, the nodes of {} reach each other at NVLink speed", domain.name)
+    } else {
+        format!("measured, {} is {}", domain.name, parts_of(measured))
+    })
+}
+
+/// A contradiction that no measurement of this run settles.
+fn open(told: &Disagreement, domain: &Domain<'_>, ledger: &mut Ledger) {
+    const RULE: FindingRule = FindingRule::fixed(
+        RuleKind::Claims,
+        "where sources contradict each other and nothing measured tells who is right, it is not known",
+    );
+    let class = FindingClass::Claim(told.class.clone());
+    if told.domain.is_none() {
+        ledger.unknown(UnknownSubject::Other(class.to_string()), told.summary.clone());
+        return;
+    }
+    let locus = of_domain(LocusKind::Domain, &domain.name);
+    let summary = match consequence(&told.class) {
+        Some(consequence) => format!("{}; {consequence}", told.summary),
+        None => told.summary.clone(),
+    };
+    let found = finding(Outcome::Unknown, class, locus, RULE).saying(summary);
+    ledger.find(told.sides.iter().fold(found, |found, side| {
+        let at = side.at.as_deref().map(|at| format!(", {at}")).unwrap_or_default();
+        let copied = match &side.basis {
+            Basis::Copied { from } => format!(" (copied from {from})"),
+            _ => String::new(),
+        };
+        let detail = format!("{}{at}: {}{copied}", side.source.kind.words(), side.says);
+        found.because(&side.source.place, None, detail)
+    }));
+}
+
+/// What follows for whoever relies on it, where the summary does not say so.
+fn consequence(class: &DisagreementClass) -> Option<&'static str> {
+    Some(match class {
+        DisagreementClass::TopoRankDuplicate => {
+            "a framework that sorts by it puts ranks side by side that are not, or starts two on one GPU"
+        }
+        DisagreementClass::TopoRankUnusable => {
+            "a framework that sorts by it leaves these nodes out or puts them anywhere"
+        }
+        DisagreementClass::ImexBeyondDomain => "imports between its parts fail",
+        DisagreementClass::ReadyWithoutClique => {
+            "jobs there run without NVLink between nodes, and are not told"
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,582 @@
+//! Collectives: a second instrument for a whole node or domain.
+//!
+//! One number cannot say whose fault it is, so a low collective is a finding
+//! about the domain (or the one node it ran on), never about its members. An
+//! expectation holds for a message size, a number of ranks, an algorithm and a
+//! transport; where none fits, nothing is said about the level, and where two
+//! do that tell a different story, the level is not known to be right.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::arrange::Domain;
+use super::class::traits;
+use super::fabric::Fabric;
+use super::finding::finding;
+use super::finding::of_domain;
+use super::finding::of_node;
+use super::island::Island;
+use super::ledger::Ledger;
+use super::nodes;
+use super::peers::Peers;
+use super::peers::Slow;
+use model::finding_class::FindingClass;
+use model::id::NodeName;
+use model::measurement::Measurement;
+use model::measurement::Series;
+use model::parsed::Tool;
+use model::recording::Recording;
+use model::rule::RuleKind;
+use model::stats;
+use model::subject::UnknownSubject;
+use model::text::percent;
+use model::unit::Unit;
+use model::verdict::Direction;
+use model::verdict::Finding;
+use model::verdict::Locus;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+use crate::thresholds::CollectiveConditions;
+use crate::thresholds::CollectiveExpectation;
+use crate::thresholds::Nics;
+use crate::thresholds::Steered;
+
+/// A collective repeats within some percent; closer than this is no fault.
+const LINE: f64 = 0.05;
+
+/// Below this share another transport carried it: NICs instead of NVLink read
+/// about a tenth, a ring instead of the switch's reduction about 0.8.
+const FALLBACK: f64 = 0.5;
+
+/// Runs that may be compared: the same test at the same size by the same
+/// number of ranks on the same nodes.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key<'a> {
+    /// The node it was started on alone.
+    pub(super) node: Option<&'a NodeName>,
+    members: Vec<NodeName>,
+    pub(super) testcase: &'a str,
+    pub(super) ranks: Option<u32>,
+    pub(super) bytes: u64,
+    /// The path that our own probe was told to take.
+    pub(super) path: Option<&'a str>,
+}
+
+/// What runs reached, and in which output.
+pub(super) type Runs<'a> = BTreeMap<Key<'a>, Vec<(f64, &'a Recording)>>;
+
+/// What one collective of an output reached.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reached<'r> {
+    /// The test.
+    pub testcase: &'r str,
+    /// How many ranks took part, where the output says so.
+    pub ranks: Option<u32>,
+    /// The largest message.
+    pub bytes: u64,
+    /// The path that our own probe was told to take.
+    pub path: Option<&'r str>,
+    /// The bus bandwidth at that size, the better of both placements.
+    pub busbw: f64,
+    /// Its unit.
+    pub unit: Unit,
+}
+
+impl Reached<'_> {
+    /// Whether it was told to leave the links between GPUs alone.
+    pub fn is_over_network(&self) -> bool {
+        self.path.is_some_and(is_network)
+    }
+}
+
+/// What the collectives of an output reached at their largest messages.
+pub fn reached(recording: &Recording) -> Vec<Reached<'_>> {
+    let tools = [Some(Tool::NcclTests), Some(Tool::FabricgateCollective)];
+    if !tools.contains(&recording.parsed.tool) {
+        return Vec::new();
+    }
+    let (ranks, path) = (ranks(recording), steered(recording));
+    let mut all = Vec::new();
+    for measurement in &recording.parsed.measurements {
+        let Measurement::Series(series) = measurement else { continue };
+        let Some((bytes, busbw)) = at_largest(series) else { continue };
+        // With one rank the factor is 0: no measurement of any fabric.
+        if ranks == Some(1) || busbw == 0.0 {
+            continue;
+        }
+        let testcase = series.testcase.as_deref().unwrap_or("collective");
+        let unit = series.unit.unwrap_or(Unit::GigabytesPerSecond);
+        all.push(Reached { testcase, ranks, bytes, path, busbw, unit });
+    }
+    all
+}
+
+/// Judges the collectives of a domain.
+pub(super) fn judge<'a>(
+    (domain, islands): (&Domain<'a>, &[(Island<'a>, Fabric)]),
+    runs: &Runs<'a>,
+    peers: &mut Peers<'a>,
+    ledger: &mut Ledger,
+) {
+    for (key, readings) in runs {
+        judge_runs((domain, islands), key, readings, peers, ledger);
+    }
+}
+
+/// The collectives of a domain, readings of the same run together.
+pub(super) fn runs<'d>(domain: &'d Domain<'_>) -> Runs<'d> {
+    let own = domain.own.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
+    let across = domain.across.iter().map(|r| (None, *r));
+    let mut runs: BTreeMap<Key<'_>, Vec<(f64, &Recording)>> = BTreeMap::new();
+    for (node, recording) in own.chain(across) {
+        for Reached { testcase, ranks, bytes, path, busbw, .. } in reached(recording) {
+            let members = members(domain, node, recording);
+            let key = Key { node, members, testcase, ranks, bytes, path };
+            runs.entry(key).or_default().push((busbw, recording));
+        }
+    }
+    runs
+}
+
+/// The path that a run of our own probe was told to take, where that is not the
+/// one it takes by itself.
+fn steered(recording: &Recording) -> Option<&str> {
+    let parameters = &recording.parsed.facts.parameters;
+    let said = |name: &str| parameters.get(name).map(String::as_str);
+    let own = recording.parsed.tool == Some(Tool::FabricgateCollective);
+    // A rail is measured by forbidding everything but the network.
+    let told = said("asserted").or_else(|| said("NCCL_NET").map(|_| "ib"));
+    told.filter(|path| own && (is_network(path) || *path == "p2p"))
+}
+
+fn is_network(path: &str) -> bool {
+    matches!(path, "ib" | "socket")
+}
+
+/// The conditions under which a run was measured.
+pub fn conditions<'m>(
+    ran: &Reached<'m>,
+    algorithms: BTreeSet<&'m str>,
+    nics: Option<Nics>,
+) -> CollectiveConditions<'m> {
+    let steered = match ran.path {
+        None => Steered::No,
+        Some(path) if is_network(path) => Steered::Network,
+        Some(_) => Steered::Peer,
+    };
+    let Reached { testcase, ranks, bytes, .. } = *ran;
+    CollectiveConditions { testcase, ranks, bytes, steered, algorithms, nics }
+}
+
+/// How many ranks took part, when the output says so.
+pub(super) fn ranks(recording: &Recording) -> Option<u32> {
+    recording.parsed.facts.ranks.iter().map(|r| r.rank.saturating_add(1)).max()
+}
+
+/// The nodes that took part.
+fn members(domain: &Domain<'_>, node: Option<&NodeName>, recording: &Recording) -> Vec<NodeName> {
+    if let Some(node) = node {
+        return vec![node.clone()];
+    }
+    let gpus = domain.gpus_of_ranks(&recording.parsed).into_values();
+    gpus.map(|gpu| gpu.node).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Bus bandwidth at the largest size: the better of both placements.
+fn at_largest(series: &Series) -> Option<(u64, f64)> {
+    let points = || series.points.iter().filter_map(|p| Some((p.bytes, p.busbw?)));
+    let bytes = points().map(|(bytes, _)| bytes).max()?;
+    points().filter(|(b, _)| *b == bytes).max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// Judges readings of the same run: the best counts, since a good one acquits.
+fn judge_runs<'a>(
+    (domain, islands): (&Domain<'a>, &[(Island<'a>, Fabric)]),
+    key: &Key<'a>,
+    readings: &[(f64, &Recording)],
+    peers: &mut Peers<'a>,
+    ledger: &mut Ledger,
+) {
+    let best = readings.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0));
+    let (busbw, recording) = best.expect("a run has a reading");
+    let Key { ref members, testcase, ranks, bytes, path, .. } = *key;
+    members.iter().for_each(|node| ledger.measure(node));
+    let named: Vec<&str> =
+        readings.iter().flat_map(|(_, r)| &r.parsed.facts.transports).map(String::as_str).collect();
+    let what = format!(
+        "{testcase}, {} ranks, {} MiB",
+        ranks.map_or("?".to_owned(), |r| r.to_string()),
+        // A size that was cut for its ranks is named as the one that was asked for.
+        bytes.saturating_add(1 << 19) >> 20
+    );
+    let over_nics = domain.spans_nodes()
+        && 1 < members.len()
+        && named.iter().any(|t| t.starts_with("NET/"))
+        && !named.contains(&"MNNVL")
+        // Where somebody asked for the network, it is no fault to take it.
+        && !path.is_some_and(is_network);
+    // Multicast that is there is not yet used; the algorithm tells, where named.
+    let algorithms = said(readings, "algorithms");
+    let reduced = match algorithms.is_empty() {
+        true => named.contains(&"NVLS"),
+        false => algorithms.iter().any(|name| name.starts_with("NVLS")),
+    };
+    let run = Ran { domain, islands, key, what: &what, busbw, recording, readings };
+    let reached = Reached { testcase, ranks, bytes, path, busbw, unit: Unit::GigabytesPerSecond };
+    // A run over one rail is one over other NICs than those of the node.
+    let nics = domain.nics.filter(|_| readings.iter().all(|(_, r)| r.rail.is_none()));
+    let conditions = conditions(&reached, algorithms.clone(), nics);
+    let expected = match domain.platform {
+        Some(platform) => platform.collective(&conditions).map_err(|why| why.to_string()),
+        None => Err("the platform is not known".to_owned()),
+    };
+    let (expectations, why) = match expected {
+        Ok(expectations) => (expectations, String::new()),
+        Err(why) => (Vec::new(), why),
+    };
+    if over_nics && !expectations.iter().any(|e| busbw < e.busbw * FALLBACK) {
+        let how = format!("multi-node NVLink was off and NICs carried it{}", mnnvl_told(readings));
+        ledger.find(run.took_another_way(FindingClass::MnnvlOff, &how));
+    }
+    let slowest = expectations.iter().min_by(|a, b| a.busbw.total_cmp(&b.busbw));
+    let Some(expected) = slowest.copied() else {
+        if let Some(why) = run.is_far_below_the_links() {
+            members.iter().for_each(|node| ledger.doubt(node, why.clone()));
+        }
+        ledger.notes.push(format!(
+            "{what} in {}: {busbw:.1} GB/s; nothing is known to compare it with: {why}",
+            recording.file
+        ));
+        return;
+    };
+    members.iter().for_each(|node| ledger.compare(node));
+    let ratio = busbw / expected.busbw;
+    let allowed = line(expected);
+    let reduces = |e: &&CollectiveExpectation| e.algorithm.eq_ignore_ascii_case("NVLS");
+    let says = !named.is_empty() || !algorithms.is_empty();
+    let is_nvls_off = says && !over_nics && !reduced && expectations.iter().any(reduces);
+    let under_floor = expected.floor.is_some_and(|f| busbw < f);
+    if 1.0 - allowed <= ratio && !under_floor {
+        match is_nvls_off {
+            true => ledger.find(run.took_another_way(FindingClass::NvlsOff, &nvls_told(readings))),
+            false => run.is_as_fast(expected, &expectations, ledger),
+        }
+        return;
+    }
+    if is_nvls_off && FALLBACK <= ratio {
+        // A ring reads about 0.8 of what the switches do: that is the cause.
+        let found = run.took_another_way(FindingClass::NvlsOff, &nvls_told(readings));
+        let low = format!(
+            "{}, {} below the {:.1} GB/s of {}",
+            found.summary,
+            percent(1.0 - ratio),
+            expected.busbw,
+            expected.algorithm
+        );
+        ledger.find(found.numbers(busbw, expected.busbw, Unit::GigabytesPerSecond).saying(low));
+        return;
+    }
+    let slow =
+        Slow { what: &what, busbw, expected: expected.busbw, allowed, file: &recording.file };
+    if FALLBACK <= ratio && !under_floor && !over_nics && peers.excuse(domain, key, slow, ledger) {
+        return;
+    }
+    let matrix_is_low = ledger.of_domain(&domain.name).any(is_of_matrix);
+    ledger.find(run.is_low(expected, over_nics, matrix_is_low));
+}
+
+/// One run of a collective: the best of its readings, and all of them.
+struct Ran<'a> {
+    domain: &'a Domain<'a>,
+    islands: &'a [(Island<'a>, Fabric)],
+    key: &'a Key<'a>,
+    what: &'a str,
+    busbw: f64,
+    recording: &'a Recording,
+    readings: &'a [(f64, &'a Recording)],
+}
+
+impl Ran<'_> {
+    /// The node that it ran inside of, or the domain.
+    fn locus(&self) -> Locus {
+        let name = &self.domain.name;
+        let node = self.key.node;
+        node.map_or_else(|| of_domain(LocusKind::Domain, name), |node| of_node(name, node))
+    }
+
+    /// A finding: NCCL says that it did not run as it must.
+    fn took_another_way(&self, class: FindingClass, how: &str) -> Finding {
+        let algorithms = said(self.readings, "algorithms");
+        let transports = self.recording.parsed.facts.transports.iter().map(String::as_str);
+        // What can be used and is not is no path.
+        let used = transports.filter(|t| *t != "NVLS" || algorithms.is_empty());
+        let mut names = used.collect::<Vec<_>>().join(", ");
+        if !algorithms.is_empty() {
+            let list = algorithms.iter().copied().collect::<Vec<_>>().join(", ");
+            names = format!("{names}; algorithm {list}");
+        }
+        let said = format!(
+            "{}: busbw {:.1} GB/s, but NCCL names only {names}: {how}",
+            self.what, self.busbw
+        );
+        let rule = RuleKind::Path.with(
+            "a collective must run over what the platform has (NCCL INFO: MNNVL across nodes, NVLS \
+                    where the switches reduce)",
+        );
+        let mut found = finding(Outcome::Degraded, class, self.locus(), rule).saying(said);
+        (found.measured, found.unit) = (Some(self.busbw), Some(Unit::GigabytesPerSecond));
+        let detail = format!("NCCL names {names}");
+        found.because(&self.recording.file, Some(self.key.testcase), detail)
+    }
+
+    /// Why a run without an expectation is no pass: large messages that are this far below
+    /// what the links of a GPU carry did not run over them.
+    fn is_far_below_the_links(&self) -> Option<String> {
+        const FAR_BELOW: f64 = 0.25;
+        const LARGE: u64 = 1 << 30;
+        let links = self.domain.platform?.nvlink.as_ref()?;
+        let inside = self.key.node.is_some() || self.domain.spans_nodes();
+        let nominal = f64::from(links.links) * links.rate;
+        let is_far = LARGE <= self.key.bytes && self.busbw < FAR_BELOW * nominal;
+        let asked = self.key.path.is_some_and(is_network);
+        (inside && links.switched && is_far && !asked).then(|| {
+            format!(
+                "{}: busbw {:.1} GB/s is {} of the {nominal:.0} GB/s that the links of a GPU carry, and no expectation \
+                 is stated for it: NICs or PCIe may have carried it; NCCL_DEBUG=INFO would tell",
+                self.what,
+                self.busbw,
+                percent(self.busbw / nominal)
+            )
+        })
+    }
+
+    /// Takes a run that is as fast as the slowest way must be. What only that way explains
+    /// is open, and acquits nobody.
+    fn is_as_fast(
+        &self,
+        expected: &CollectiveExpectation,
+        expectations: &[&CollectiveExpectation],
+        ledger: &mut Ledger,
+    ) {
+        let Self { key, what, busbw, recording, .. } = *self;
+        let allowed = line(expected);
+        let fastest = expectations.iter().map(|e| e.busbw).fold(0.0, f64::max);
+        let share = (busbw / fastest).min(1.0);
+        if 1.0 - allowed <= share {
+            self.contradicts((share, allowed), ledger);
+        }
+        let faster = expectations.iter().filter(|e| busbw < e.busbw * (1.0 - line(e)));
+        let Some(usual) = faster.max_by(|a, b| a.busbw.total_cmp(&b.busbw)) else { return };
+        // Which algorithm ran is a setting, or the sign of a switch that no
+        // longer reduces; the number is the same.
+        let why = format!(
+            "{what}: busbw {busbw:.1} GB/s is what {} gives; with {} it is {:.1}, and the output does not say which was used: \
+             NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=TUNING would tell",
+            expected.algorithm, usual.algorithm, usual.busbw
+        );
+        match key.node {
+            Some(node) => ledger.doubt(node, why),
+            None => ledger.unknown(UnknownSubject::Other(recording.file.clone()), why),
+        }
+    }
+
+    /// A collective is as fast as its slowest member: where it is as fast as it must be,
+    /// copies that show one of its members lower, over a path that it used, are
+    /// contradicted. Paths that it did not use may be as they read.
+    fn contradicts(&self, (ratio, allowed): (f64, f64), ledger: &mut Ledger) {
+        let Self { domain, key, what, recording, .. } = *self;
+        let line = ratio * (1.0 - allowed - LINE);
+        let here = ledger.of_domain(&domain.name).filter(|f| is_of_matrix(f));
+        let low = here.filter(|f| self.used(f).is_some_and(|share| share < line));
+        let worst =
+            low.min_by(|a, b| a.share().unwrap_or(0.0).total_cmp(&b.share().unwrap_or(0.0)));
+        let Some(worst) = worst else { return };
+        let said = format!(
+            "{what} is as fast as it must be ({} of the expectation), and copies show {} ({}, {}): one of the two \
+             instruments is wrong, or it was not the same time; measure both again in one run",
+            percent(ratio),
+            worst.locus,
+            worst.class,
+            worst
+                .share()
+                .map_or("no number".to_owned(), |r| format!("{} of its level", percent(r)))
+        );
+        let rule = RuleKind::SecondInstrument.with(format!(
+            "a collective cannot be faster than its slowest member by more than {}",
+            percent(allowed + LINE)
+        ));
+        // A locus names one node or all: other members than that node are in doubt.
+        let node = worst.locus.node.clone().filter(|_| key.members.len() < domain.nodes.len());
+        let locus = Locus { node: node.clone(), ..of_domain(LocusKind::Instrument, &domain.name) };
+        let detail = format!("{what}: {}", percent(ratio));
+        let mut found = finding(Outcome::Unknown, FindingClass::MatrixContradicted, locus, &rule)
+            .saying(said.clone())
+            .because(&recording.file, Some(key.testcase), detail);
+        found.evidence.extend(worst.evidence.first().cloned());
+        if node.is_some() {
+            key.members.iter().for_each(|member| ledger.doubt(member, nodes::but(&said)));
+        }
+        ledger.find(found);
+    }
+
+    /// What copies show of the part of a finding over the paths that this run took, as a
+    /// share of their level; nothing where it took none of them.
+    fn used(&self, finding: &Finding) -> Option<f64> {
+        let (members, all) = (&self.key.members, self.domain.nodes.len());
+        if members.len() == 1 && 1 < all && traits(&finding.class).of_membership {
+            return None;
+        }
+        let told = finding.share().unwrap_or(0.0);
+        let Some(node) = &finding.locus.node else {
+            return (members.len() == all).then_some(told);
+        };
+        // Only the two use the path between two.
+        if finding.locus.kind == LocusKind::Pair || !members.contains(node) {
+            return None;
+        }
+        let holds =
+            |(island, _): &&(Island<'_>, Fabric)| island.gpus.iter().any(|g| g.node == *node);
+        // Inside a node that is an island, a run takes all paths there are.
+        let Some((island, fabric)) =
+            self.islands.iter().find(holds).filter(|(island, _)| island.node.is_none())
+        else {
+            return Some(told);
+        };
+        let is_part = |gpu: usize| {
+            let id = &island.gpus[gpu];
+            id.node == *node && finding.locus.gpu.is_none_or(|gpu| gpu == id.gpu)
+        };
+        let (one_way, both_ways) = (island.directed.iter(), island.both_ways.iter());
+        let levels = [&fabric.peeled.levels, &fabric.both_ways.levels];
+        let mut shares: Vec<f64> = Vec::new();
+        let mut is_read = false;
+        for (r, levels) in one_way.map(|r| (r, levels[0])).chain(both_ways.map(|r| (r, levels[1])))
+        {
+            let takes_part = match finding.locus.direction {
+                Some(Direction::Tx) => is_part(r.src),
+                Some(Direction::Rx) => is_part(r.dst),
+                _ => is_part(r.src) || is_part(r.dst),
+            };
+            let level = levels.get(r.group).copied().filter(|level| level.is_finite());
+            let Some(level) = level.filter(|_| takes_part) else { continue };
+            is_read = true;
+            if [r.src, r.dst].iter().all(|end| members.contains(&island.gpus[*end].node)) {
+                shares.push(r.value / level);
+            }
+        }
+        let refused = island
+            .cut
+            .iter()
+            .any(|(a, b)| (a == node && members.contains(b)) || (b == node && members.contains(a)));
+        match stats::median(&mut shares) {
+            _ if refused => Some(0.0),
+            None if !is_read => Some(told),
+            share => share,
+        }
+    }
+
+    /// The finding about a run that is slower than its slowest way must be.
+    fn is_low(
+        &self,
+        expected: &CollectiveExpectation,
+        over_nics: bool,
+        matrix_is_low: bool,
+    ) -> Finding {
+        let Self { what, busbw, .. } = *self;
+        let (ratio, allowed) = (busbw / expected.busbw, line(expected));
+        let class = if ratio < FALLBACK {
+            FindingClass::CollectiveFallback
+        } else {
+            FindingClass::CollectiveLow
+        };
+        let transports = self.recording.parsed.facts.transports.join(", ");
+        let path = match transports.is_empty() {
+            true => String::new(),
+            false => format!("; NCCL names {transports}"),
+        };
+        let mut hint = if ratio < FALLBACK {
+            format!(": {} ({}) did not carry it", expected.transport, expected.algorithm)
+        } else {
+            String::new()
+        };
+        if over_nics {
+            hint.push_str("; multi-node NVLink was off for this run");
+            hint.push_str(&mnnvl_told(self.readings));
+        }
+        if ratio < FALLBACK && !matrix_is_low {
+            hint.push_str(", while nothing is low between the GPUs themselves");
+        } else if FALLBACK <= ratio && !matrix_is_low {
+            // One number for all names nobody.
+            hint.push_str("; a slow member or a slower algorithm: copies between all its GPUs");
+            hint.push_str(match said(self.readings, "algorithms").is_empty() {
+                true => ", and NCCL_DEBUG_SUBSYS=TUNING, would tell",
+                false => " in the same run would tell",
+            });
+        }
+        let said = format!(
+            "{what}: busbw {busbw:.1} of {:.1} GB/s, {} low{hint}{path}",
+            expected.busbw,
+            percent(1.0 - ratio)
+        );
+        let rule = RuleKind::Collective.with(format!(
+            "more than {} below {:.1} GB/s ({}, {}, {} to {} ranks, at least {} MiB; {})",
+            percent(allowed),
+            expected.busbw,
+            expected.algorithm,
+            expected.transport,
+            expected.min_ranks,
+            expected.max_ranks,
+            expected.min_bytes >> 20,
+            expected.source
+        ));
+        let found = finding(Outcome::Degraded, class, self.locus(), &rule)
+            .numbers(busbw, expected.busbw, Unit::GigabytesPerSecond)
+            .saying(said);
+        self.readings.iter().fold(found, |found, (busbw, recording)| {
+            let detail = format!("busbw {busbw:.2} GB/s at {} bytes", self.key.bytes);
+            found.because(&recording.file, Some(self.key.testcase), detail)
+        })
+    }
+}
+
+/// What NCCL said of itself in these runs under this name, each once.
+fn said<'r>(readings: &[(f64, &'r Recording)], name: &str) -> BTreeSet<&'r str> {
+    let told = readings.iter().filter_map(|(_, r)| r.parsed.facts.parameters.get(name));
+    told.flat_map(|list| list.split(',')).filter(|one| !one.is_empty()).collect()
+}
+
+/// Why multi-node NVLink was off, as far as it is known, and what would tell.
+fn mnnvl_told(readings: &[(f64, &Recording)]) -> String {
+    match said(readings, "NCCL_MNNVL_ENABLE").contains("0") {
+        true => " (NCCL_MNNVL_ENABLE is 0 in its environment)".to_owned(),
+        false => " (one rank whose fabric is not ready does that to all: ClusterUUID, CliqueId and state of \
+                  every GPU would tell which)"
+            .to_owned(),
+    }
+}
+
+/// Why the switches did not reduce, as far as it is known, and what would tell.
+fn nvls_told(readings: &[(f64, &Recording)]) -> String {
+    let off = said(readings, "NCCL_NVLS_ENABLE").contains("0");
+    let algorithm = said(readings, "NCCL_ALGO").into_iter().next();
+    let why = match (off, algorithm) {
+        (true, _) => "NCCL_NVLS_ENABLE is 0 in its environment".to_owned(),
+        (false, Some(algorithm)) => format!("NCCL_ALGO is {algorithm} in its environment"),
+        (false, None) => {
+            "nothing in its environment says why: the same run with NCCL_ALGO=NVLS would tell, \
+                          which ends in an error where the switches cannot"
+                .to_owned()
+        }
+    };
+    format!("the switches did not reduce (no NVLS); {why}")
+}
+
+/// Whether a finding rests on what GPUs read from each other.
+fn is_of_matrix(finding: &Finding) -> bool {
+    traits(&finding.class).of_matrix && Outcome::Unknown < finding.outcome
+}
+
+/// How far below an expectation is no fault.
+fn line(expected: &CollectiveExpectation) -> f64 {
+    LINE.max(expected.tolerance)
+}

@@ -1,0 +1,298 @@
+//! One cause for some: nodes that are low and share what the others do not have.
+//!
+//! Before parts are blamed, the judge asks what else they share: driver, VBIOS, firmware,
+//! tool version, product, leaf, rack, position. A covariate explains a set of low nodes where it
+//! splits the fleet into groups that are low as a whole or not at all, and explains
+//! most of the variance between nodes. What it explains is no fault of a node.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::arrange::Domain;
+use super::fabric::Fabric;
+use super::finding::finding;
+use super::island::Island;
+use super::island::pair_matrices;
+use super::ledger::Ledger;
+use super::level::SMALLEST_FLEET;
+use super::nodes;
+use super::peel;
+use model::claims::Claims;
+use model::finding_class::FindingClass;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::rule::RuleKind;
+use model::stats;
+use model::text::percent;
+use model::verdict::Direction;
+use model::verdict::Finding;
+use model::verdict::Locus;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+
+/// A covariate must explain this share of the variance between nodes.
+const EXPLAINED: f64 = 0.8;
+
+/// This share of a group must be low for the group to be.
+const NEARLY_ALL: f64 = 0.8;
+
+/// What nodes can share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Covariate {
+    Driver,
+    Vbios,
+    Firmware,
+    ToolVersion,
+    Product,
+    Leaf,
+    Rack,
+    Position,
+}
+
+impl Covariate {
+    const ALL: [Self; 8] = [
+        Self::Driver,
+        Self::Vbios,
+        Self::Firmware,
+        Self::ToolVersion,
+        Self::Product,
+        Self::Leaf,
+        Self::Rack,
+        Self::Position,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::Vbios => "VBIOS",
+            Self::Firmware => "GSP firmware",
+            Self::ToolVersion => "tool version",
+            Self::Product => "product",
+            Self::Leaf => "leaf",
+            Self::Rack => "rack",
+            Self::Position => "position in the rack",
+        }
+    }
+
+    /// The fewest nodes that are no coincidence: software moves a rate, a place alone
+    /// seldom does.
+    fn fewest(self) -> usize {
+        match self {
+            Self::Driver | Self::Vbios | Self::Firmware | Self::ToolVersion | Self::Product => 2,
+            Self::Leaf | Self::Rack | Self::Position => 3,
+        }
+    }
+}
+
+/// One node as it compares with the others of its platform.
+struct Unit<'a> {
+    domain: &'a DomainName,
+    node: &'a NodeName,
+    /// Its level over that of its fleet, or of its domain.
+    ratio: f64,
+    /// It reaches what its platform must.
+    meets: bool,
+    has: BTreeMap<Covariate, String>,
+}
+
+/// Takes findings about nodes back that one covariate explains.
+pub(super) fn judge(
+    domains: &[Domain<'_>],
+    judged: &[Vec<(Island<'_>, Fabric)>],
+    claims: &Claims,
+    ledger: &mut Ledger,
+) {
+    let mut platforms: BTreeMap<&str, Vec<Unit<'_>>> = BTreeMap::new();
+    for (domain, islands) in domains.iter().zip(judged) {
+        for (island, fabric) in islands {
+            let Some(platform) = island.platform else { continue };
+            platforms
+                .entry(&platform.name)
+                .or_default()
+                .extend(units(domain, island, fabric, claims));
+        }
+    }
+    for (platform, units) in platforms {
+        let low: Vec<bool> =
+            units.iter().map(|unit| ledger.of_node(unit.node).any(|f| is_low(f, unit))).collect();
+        let count = low.iter().filter(|low| **low).count();
+        if units.len() < 2 * SMALLEST_FLEET || count < 2 || count == units.len() {
+            continue;
+        }
+        let explained = Covariate::ALL.iter().find_map(|covariate| {
+            explanation(*covariate, &units, &low).map(|share| (*covariate, share))
+        });
+        if let Some((covariate, share)) = explained {
+            take_back(platform, &units, &low, (covariate, share), ledger);
+        }
+    }
+}
+
+/// Whether a finding says that a node as a whole is low.
+fn is_low(found: &Finding, unit: &Unit<'_>) -> bool {
+    found.class == FindingClass::NvlinkLow
+        && found.outcome == Outcome::Degraded
+        && matches!(found.locus.kind, LocusKind::Node | LocusKind::Tray)
+        && found.locus.node.as_ref() == Some(unit.node)
+        && found.locus.domain.as_ref() == Some(unit.domain)
+}
+
+/// The nodes of an island: one of a node is one, one of a rack has many.
+fn units<'a>(
+    domain: &'a Domain<'_>,
+    island: &Island<'_>,
+    fabric: &Fabric,
+    claims: &Claims,
+) -> Vec<Unit<'a>> {
+    let Some(level) = fabric.level else { return Vec::new() };
+    let here = island.nodes();
+    let mut units = Vec::new();
+    for (at, node) in domain.nodes.iter().enumerate() {
+        let Some(gpus) = here.get(node) else { continue };
+        let ratio = match island.node {
+            Some(_) => Some(level.ratio),
+            None => {
+                let ways = [Direction::Tx, Direction::Rx];
+                let shown = gpus.iter().flat_map(|g| ways.map(|way| fabric.peeled.shown(*g, way)));
+                stats::median(&mut shown.flatten().map(|it| it.ratio).collect::<Vec<_>>())
+            }
+        };
+        let Some(ratio) = ratio else { continue };
+        let has = attributes(domain, node, at, claims);
+        units.push(Unit { domain: &domain.name, node, ratio, meets: level.meets, has });
+    }
+    units
+}
+
+fn attributes(
+    domain: &Domain<'_>,
+    node: &NodeName,
+    at: usize,
+    claims: &Claims,
+) -> BTreeMap<Covariate, String> {
+    let own = || domain.own.get(node).into_iter().flatten();
+    let joined = |values: BTreeSet<&str>| {
+        let all: Vec<&str> = values.into_iter().collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    };
+    let drivers = own().filter_map(|r| r.parsed.facts.driver.as_deref()).collect();
+    // `gpu3.vbios`, as `nvidia-smi -q` is kept.
+    let of_gpus = |what: &str| {
+        let named = own().flat_map(|r| &r.parsed.facts.parameters);
+        let is_it = |name: &str| {
+            let own = name.strip_prefix("gpu").and_then(|rest| rest.split_once('.'));
+            own.is_some_and(|(_, own)| own == what)
+        };
+        joined(named.filter(|(name, _)| is_it(name)).map(|(_, value)| value.as_str()).collect())
+    };
+    let measuring = own().filter(|r| !pair_matrices(r).is_empty());
+    let versions = measuring.filter_map(|r| r.parsed.tool_version.as_deref()).collect();
+    let devices = own().flat_map(|r| &r.parsed.facts.devices);
+    let products = devices.filter_map(|device| device.name.as_deref()).collect();
+    let leaf = claims.leaves.iter().find(|leaf| leaf.nodes.contains(node));
+    let spans = 1 < domain.nodes.len();
+    let all = [
+        (Covariate::Driver, joined(drivers)),
+        (Covariate::Vbios, of_gpus("vbios")),
+        (Covariate::Firmware, of_gpus("gsp_firmware")),
+        (Covariate::ToolVersion, joined(versions)),
+        (Covariate::Product, joined(products)),
+        (Covariate::Leaf, leaf.map(|leaf| leaf.name.to_string())),
+        (Covariate::Rack, spans.then(|| domain.name.to_string())),
+        (Covariate::Position, spans.then(|| (at + 1).to_string())),
+    ];
+    all.into_iter().filter_map(|(covariate, value)| Some((covariate, value?))).collect()
+}
+
+/// The share of the variance that a covariate explains, where it explains the low nodes.
+fn explanation(covariate: Covariate, units: &[Unit<'_>], low: &[bool]) -> Option<f64> {
+    let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (at, unit) in units.iter().enumerate() {
+        groups.entry(unit.has.get(&covariate)?).or_default().push(at);
+    }
+    if groups.len() < 2 {
+        return None;
+    }
+    for members in groups.values() {
+        let count = members.iter().filter(|at| low[**at]).count();
+        #[expect(clippy::cast_precision_loss, reason = "counts of nodes")]
+        let most = NEARLY_ALL * members.len() as f64 <= count as f64;
+        if 0 < count && (!most || members.len() < covariate.fewest()) {
+            return None;
+        }
+        let mut ratios: Vec<f64> = members.iter().map(|at| units[*at].ratio).collect();
+        let middle = stats::median(&mut ratios)?;
+        // Members that differ by as much as a fault does are not explained together.
+        let own = members.iter().filter(|at| low[**at]);
+        if own.into_iter().any(|at| (units[*at].ratio - middle).abs() >= peel::LINE / 2.0) {
+            return None;
+        }
+    }
+    let ratios: Vec<f64> = units.iter().map(|unit| unit.ratio).collect();
+    let all = squares(&ratios);
+    let within: f64 = groups
+        .values()
+        .map(|members| squares(&members.iter().map(|at| units[*at].ratio).collect::<Vec<_>>()))
+        .sum();
+    let share = if 0.0 < all { 1.0 - within / all } else { 0.0 };
+    (EXPLAINED <= share).then_some(share)
+}
+
+/// Sum of the squared distances from the mean.
+fn squares(values: &[f64]) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a count of nodes")]
+    let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
+    values.iter().map(|value| (value - mean).powi(2)).sum()
+}
+
+/// Makes one remark, or one finding of outcome unknown, of the findings about low nodes.
+fn take_back(
+    platform: &str,
+    units: &[Unit<'_>],
+    low: &[bool],
+    (covariate, share): (Covariate, f64),
+    ledger: &mut Ledger,
+) {
+    let mut taken: Vec<Finding> = Vec::new();
+    let mut values: BTreeSet<&str> = BTreeSet::new();
+    let lows: Vec<&Unit<'_>> =
+        units.iter().zip(low).filter(|(_, low)| **low).map(|(unit, _)| unit).collect();
+    for unit in &lows {
+        taken.extend(ledger.take_of_node(unit.node, |f| is_low(f, unit)));
+        values.extend(unit.has.get(&covariate).map(String::as_str));
+    }
+    let mut ratios: Vec<f64> = lows.iter().map(|unit| unit.ratio).collect();
+    let middle = stats::median(&mut ratios).unwrap_or(1.0);
+    let values = values.into_iter().collect::<Vec<_>>().join(" and ");
+    let what = covariate.as_str();
+    let said = format!(
+        "{} of {} nodes of {platform} are {} lower than the others, and they are those with {what} {values}: that \
+         explains {} of the variance between nodes; one cause, not as many faults",
+        lows.len(),
+        units.len(),
+        percent(1.0 - middle),
+        percent(share)
+    );
+    if lows.iter().all(|unit| unit.meets) {
+        ledger.notes.push(format!("{said}; they reach what {platform} must deliver"));
+        return;
+    }
+    let rule = RuleKind::CommonCause.with(format!(
+        "one property of nodes explains at least {} of the variance, and its groups are low as a whole \
+         or not at all",
+        percent(EXPLAINED)
+    ));
+    let peer = Some(format!("{what} {values}"));
+    let locus = Locus { peer, ..Locus::of(LocusKind::Instrument) };
+    let mut found = finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule)
+        .saying(format!("{said}; the same test on one of them with another {what} would tell"));
+    if let Some(typical) = taken.first() {
+        found = found.numbers_of(typical);
+    }
+    found.evidence.extend(taken.iter().take(6).filter_map(|one| one.evidence.first().cloned()));
+    let why = nodes::but(&found.summary);
+    for unit in lows.iter().filter(|unit| !unit.meets) {
+        ledger.doubt(unit.node, why.clone());
+    }
+    ledger.find(found);
+}

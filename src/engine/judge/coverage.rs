@@ -1,0 +1,397 @@
+//! What had to be measured and was not: nodes, GPUs, pairs.
+//!
+//! A missing piece is attributed to as few parts as possible (a GPU nobody
+//! measured does not make all its partners unknown), and it is never evidence
+//! against anybody, with one exception: a complete output that lists fewer
+//! GPUs than the node must have says that GPUs are missing.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::arrange::Domain;
+use super::collective;
+use super::fabric::Fabric;
+use super::finding::finding;
+use super::finding::of_node;
+use super::island::Island;
+use super::island::pair_matrices;
+use super::ledger::Ledger;
+use super::testcase;
+use model::finding_class::FindingClass;
+use model::id::NodeName;
+use model::limits;
+use model::measurement::Measurement;
+use model::parsed::ProblemKind;
+use model::parsed::Tool;
+use model::recording::Recording;
+use model::rule::RuleKind;
+use model::subject::UnknownSubject;
+use model::unit::Unit;
+use model::verdict::Outcome;
+use crate::thresholds::Platform;
+
+/// Nodes and GPUs of a domain that were not, or not wholly, measured.
+pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
+    let by_network = domain.nodes.iter().any(|node| ledger.compared.contains_key(node));
+    if domain.own.is_empty() && domain.across.is_empty() && !by_network {
+        ledger.unknown(UnknownSubject::domain(&domain.name), "nothing was measured");
+    }
+    crossed(domain, ledger);
+    for node in &domain.nodes {
+        // No GPU is claimed: the network is all there is to it.
+        if domain.gpus_per_node == Some(0) {
+            continue;
+        }
+        let own = domain.own.get(node);
+        let measured = own.is_some_and(|rs| rs.iter().any(|r| has_bandwidth(r)));
+        if !measured {
+            ledger.doubt(node, "its own links were not measured");
+        } else {
+            ledger.measure(node);
+            ledger.crossed.entry(node.clone()).or_default().inside = true;
+        }
+        blank_host_copies(domain, node, ledger);
+        if let Some(must) = domain.gpus_per_node {
+            count_gpus(domain, node, must, ledger);
+        }
+        let met = ledger.crossed.get(node).is_some_and(|crossed| !crossed.domain.is_empty());
+        if domain.claims_partners() && !met {
+            ledger.doubt(node, not_across(domain));
+        }
+        if measured
+            && let Some(platform) = domain.platform
+            && needs_gpu_to_gpu(domain, platform, node)
+            && !met
+            && !own.is_some_and(|rs| rs.iter().any(|r| has_gpu_to_gpu(r)))
+        {
+            ledger.doubt(
+                node,
+                format!(
+                    "nothing was measured between its GPUs, which a pass of {} needs: run the device_to_device tests of \
+                     nvbandwidth, p2pBandwidthLatencyTest or all_reduce_perf on it",
+                    platform.name
+                ),
+            );
+        }
+    }
+    // Where no node is left to it, each is claimed by another domain.
+    for node in strangers(domain).into_iter().filter(|_| !domain.nodes.is_empty()) {
+        ledger.unknown(
+            UnknownSubject::Node(node),
+            format!("it took part in a run across {}, which does not claim it", domain.name),
+        );
+    }
+}
+
+/// Enters which nodes were measured with which across the domain.
+fn crossed(domain: &Domain<'_>, ledger: &mut Ledger) {
+    let members: BTreeSet<&NodeName> = domain.nodes.iter().collect();
+    for recording in domain.across.iter().filter(|recording| has_numbers(recording)) {
+        let ranks = domain.gpus_of_ranks(&recording.parsed).into_values();
+        let nodes: BTreeSet<NodeName> =
+            ranks.map(|gpu| gpu.node).filter(|node| members.contains(node)).collect();
+        for node in &nodes {
+            let others = nodes.iter().filter(|other| *other != node);
+            let crossed = ledger.crossed.entry(node.clone()).or_default();
+            for other in others {
+                if !crossed.domain.contains(other) {
+                    crossed.domain.insert(other.clone());
+                }
+            }
+        }
+    }
+}
+
+/// Why a node cannot pass that was measured with no other node of its domain.
+fn not_across(domain: &Domain<'_>) -> String {
+    let name = &domain.name;
+    match (domain.nodes.len(), domain.left_out) {
+        (1, others) => format!(
+            "not measured across {name}: none of the {others} other nodes that it claims took part"
+        ),
+        _ => {
+            format!("not measured across {name}: no measurement between it and another node of it")
+        }
+    }
+}
+
+/// Copies between host memory and a GPU for which a test printed no number, in
+/// none of its readings.
+fn blank_host_copies(domain: &Domain<'_>, node: &NodeName, ledger: &mut Ledger) {
+    let mut read: BTreeMap<(&str, &str), bool> = BTreeMap::new();
+    for recording in domain.own.get(node).into_iter().flatten() {
+        for measurement in &recording.parsed.measurements {
+            let Measurement::Matrix(matrix) = measurement else { continue };
+            let name = matrix.testcase.as_deref().unwrap_or("");
+            if !testcase::shape(name).is_host() {
+                continue;
+            }
+            for (col, label) in matrix.cols.iter().enumerate() {
+                let seen = matrix.cells.iter().any(|row| row.get(col).copied().flatten().is_some());
+                *read.entry((name, label)).or_default() |= seen;
+            }
+        }
+    }
+    for ((name, gpu), _) in read.into_iter().filter(|(_, seen)| !seen) {
+        ledger.doubt(node, format!("{name} of GPU {node}:{gpu} was not measured"));
+    }
+}
+
+/// Hosts in a run across the domain that nobody claims for it.
+fn strangers(domain: &Domain<'_>) -> BTreeSet<NodeName> {
+    let hosts = domain.across.iter().flat_map(|r| domain.gpus_of_ranks(&r.parsed).into_values());
+    hosts.map(|gpu| gpu.node).filter(|node| !domain.nodes.contains(node)).collect()
+}
+
+fn has_numbers(recording: &Recording) -> bool {
+    recording.parsed.measurements.iter().any(|m| match m {
+        Measurement::Matrix(matrix) => matrix.numbers().next().is_some(),
+        Measurement::Series(series) => !series.points.is_empty(),
+        Measurement::Scalar(_) => true,
+    })
+}
+
+/// Whether a recording holds a bandwidth of the node's own links.
+fn has_bandwidth(recording: &Recording) -> bool {
+    // A NIC is not what GPUs reach each other over inside a node.
+    !matches!(recording.parsed.tool, Some(Tool::Perftest | Tool::FabricgateTcp | Tool::Iperf3))
+        && recording.parsed.measurements.iter().any(|m| match m {
+            Measurement::Matrix(matrix) => {
+                matrix.unit.is_none_or(Unit::is_bandwidth) && matrix.numbers().next().is_some()
+            }
+            // One rank has busbw 0: no measurement of a link.
+            Measurement::Series(series) => {
+                series.points.iter().any(|p| p.busbw.or(p.algbw).is_some_and(|bw| 0.0 < bw))
+            }
+            Measurement::Scalar(_) => false,
+        })
+}
+
+/// Whether a pass of this node needs a measurement between its GPUs: it has several, and
+/// its platform joins them by NVLink or states what they must show. Cards without peer
+/// access have nothing between them to be measured.
+fn needs_gpu_to_gpu(domain: &Domain<'_>, platform: &Platform, node: &NodeName) -> bool {
+    let shown = || domain.own.get(node).into_iter().flatten().filter_map(|r| gpus_shown(r)).max();
+    let several = domain.gpus_per_node.or_else(shown).is_some_and(|gpus| 1 < gpus);
+    several && platform.joins_gpus()
+}
+
+/// Whether a recording of one node holds a rate between its GPUs: of pairs, or of a
+/// collective that was not sent over the network.
+fn has_gpu_to_gpu(recording: &Recording) -> bool {
+    let pairs = pair_matrices(recording);
+    pairs.into_iter().any(|(matrix, ..)| matrix.numbers().next().is_some())
+        || collective::reached(recording).iter().any(|ran| !ran.is_over_network())
+}
+
+/// How many GPUs the complete outputs of a node show.
+fn count_gpus(domain: &Domain<'_>, node: &NodeName, must: u32, ledger: &mut Ledger) {
+    for recording in domain.own.get(node).into_iter().flatten() {
+        let Some(has) = gpus_shown(recording) else { continue };
+        if has < must {
+            let said = format!("{node} shows {has} GPUs of {must}");
+            let rule = RuleKind::Inventory
+                .with("a complete output lists fewer GPUs than the node must have");
+            let found = finding(
+                Outcome::Failed,
+                FindingClass::GpuMissing,
+                of_node(&domain.name, node),
+                rule,
+            )
+            .numbers(f64::from(has), f64::from(must), Unit::Count)
+            .saying(said.clone());
+            ledger.find(found.because(&recording.file, None, said));
+        } else if must < has {
+            ledger.doubt(node, format!("it shows {has} GPUs, the claim says {must}"));
+        }
+    }
+}
+
+/// The number of GPUs an output shows, where it shows all a node has.
+fn gpus_shown(recording: &Recording) -> Option<u32> {
+    let parsed = &recording.parsed;
+    let cut = parsed.has(ProblemKind::Truncated) || parsed.has(ProblemKind::Error);
+    let facts = &parsed.facts;
+    let whole = !parsed.has(ProblemKind::Truncated);
+    let count = match parsed.tool? {
+        Tool::Nvbandwidth | Tool::P2pBandwidthLatencyTest | Tool::FabricgateCopy if !cut => {
+            let widest = parsed.measurements.iter().filter_map(|m| match m {
+                Measurement::Matrix(matrix) => Some(matrix.cols.len()),
+                _ => None,
+            });
+            widest.max().unwrap_or(0).max(facts.devices.len())
+        }
+        Tool::NvidiaSmiTopo if !cut => {
+            let rows = facts.topology.iter().flat_map(|t| &t.rows);
+            rows.filter(|row| row.device.starts_with("GPU")).count()
+        }
+        // One GPU alone was asked for; of one that does not answer there is an error.
+        Tool::NvidiaSmiNvlink if whole && 1 < facts.nvlinks.len() => facts.nvlinks.len(),
+        Tool::NvidiaSmiQ if whole => facts.devices.len().max(facts.fabric.len()),
+        _ => 0,
+    };
+    u32::try_from(count).ok().filter(|n| 0 < *n)
+}
+
+/// Pairs of an island that were not read: charged to as few GPUs as possible.
+/// Where pairs were `sampled`, only those that a test asked for had to be read,
+/// and every GPU had to be read with somebody.
+pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger: &mut Ledger) {
+    for (node, count) in &island.left_out {
+        let why = format!(
+            "{count} of its GPUs were not judged: one table holds {} GPUs",
+            limits::GPUS_IN_A_TABLE
+        );
+        ledger.doubt(node, why);
+    }
+    let n = island.gpus.len();
+    let measured = !island.directed.is_empty() || !island.both_ways.is_empty();
+    if !measured || n < 2 {
+        return;
+    }
+    let mut read = vec![false; n * n];
+    for r in &island.directed {
+        read[r.src * n + r.dst] = true;
+    }
+    if island.directed.is_empty() {
+        for r in &island.both_ways {
+            read[r.src * n + r.dst] = true;
+            read[r.dst * n + r.src] = true;
+        }
+    }
+    let met = read.clone();
+    // Who was asked about whom: everybody, or those whom a test named.
+    let mut asked = vec![!sampled; n * n];
+    if sampled {
+        let holes = island.holes.iter().map(|(src, dst)| src * n + dst);
+        let named: Vec<usize> = holes.chain((0..n * n).filter(|at| read[*at])).collect();
+        for at in named {
+            (asked[at], asked[at % n * n + at / n]) = (true, true);
+        }
+        let any: Vec<bool> = (0..n)
+            .map(|gpu| (0..n).any(|other| read[gpu * n + other] || read[other * n + gpu]))
+            .collect();
+        for src in 0..n {
+            for dst in 0..n {
+                read[src * n + dst] |= any[src] && any[dst];
+            }
+        }
+    }
+    for (src, dst) in &island.holes {
+        read[src * n + dst] = false;
+    }
+    let missing = |gpu: usize, left: &[bool]| {
+        let others = (0..n).filter(|o| *o != gpu && left[*o]);
+        others.filter(|o| !read[gpu * n + o] || !read[o * n + gpu]).count()
+    };
+    // GPUs that are cut off are found guilty already.
+    let mut left: Vec<bool> = fabric.active.clone();
+    if island.node.is_none() {
+        let active = left.iter().filter(|it| **it).count();
+        let all = active * active.saturating_sub(1);
+        let pairs = (0..n).flat_map(|s| (0..n).map(move |d| (s, d)));
+        let pairs = pairs.filter(|(s, d)| s != d && left[*s] && left[*d]);
+        let blank = pairs.filter(|(s, d)| !read[s * n + d]).count();
+        if 0 < blank {
+            let why = format!("{blank} of its {all} ordered pairs of GPUs were not measured");
+            ledger.unknown(UnknownSubject::domain(&island.domain), why);
+        }
+    }
+    let members = left.iter().filter(|l| **l).count();
+    // A pair that no test asked for parts nobody.
+    let joined = |a: usize, b: usize| {
+        let ways = [a * n + b, b * n + a];
+        ways.iter().any(|at| met[*at]) || ways.iter().all(|at| !asked[*at])
+    };
+    never_met(island, joined, &mut left, ledger);
+    loop {
+        let remaining = left.iter().filter(|l| **l).count();
+        let holes_of: Vec<usize> =
+            (0..n).map(|gpu| if left[gpu] { missing(gpu, &left) } else { 0 }).collect();
+        let Some(holes) = holes_of.iter().copied().max().filter(|holes| 0 < *holes) else { break };
+        // Where several miss as many, nothing says which of them it is.
+        let worst: Vec<usize> = (0..n).filter(|gpu| holes_of[*gpu] == holes).collect();
+        for gpu in &worst {
+            let gpu = *gpu;
+            let asked_of = |left: &[bool]| {
+                (0..n).filter(|o| *o != gpu && left[*o] && asked[gpu * n + o]).count()
+            };
+            let id = &island.gpus[gpu];
+            let why = if holes + 1 == remaining {
+                format!("GPU {id} was not measured")
+            } else {
+                let all = if sampled { asked_of(&fabric.active) } else { members - 1 };
+                let holes = missing(gpu, &fabric.active);
+                format!("GPU {id} was not measured with {holes} of its {all} partners")
+            };
+            ledger.doubt(&id.node, why);
+            // With few holes either end may be the cause: both stay unknown.
+            let most = if sampled { asked_of(&left) } else { remaining };
+            if most <= holes * 2 {
+                continue;
+            }
+            for other in (0..n).filter(|o| left[*o] && !worst.contains(o)) {
+                if !read[gpu * n + other] || !read[other * n + gpu] {
+                    let other = &island.gpus[other];
+                    ledger
+                        .doubt(&other.node, format!("GPU {other} was not measured with GPU {id}"));
+                }
+            }
+        }
+        worst.iter().for_each(|gpu| left[*gpu] = false);
+    }
+}
+
+/// Takes out sets of GPUs that were measured among themselves and never with the
+/// others: a split, whichever GPU holes would be charged to. Those that hold most of the
+/// nodes stay; where none does, all are in doubt.
+fn never_met(
+    island: &Island<'_>,
+    joined: impl Fn(usize, usize) -> bool,
+    left: &mut [bool],
+    ledger: &mut Ledger,
+) {
+    let mut free: Vec<usize> = (0..left.len()).filter(|gpu| left[*gpu]).collect();
+    let mut sets: Vec<Vec<usize>> = Vec::new();
+    while let Some(first) = free.pop() {
+        let (mut set, mut at) = (vec![first], 0);
+        while let Some(gpu) = set.get(at).copied() {
+            let (with, without) = free.into_iter().partition(|other| joined(gpu, *other));
+            set.extend::<Vec<usize>>(with);
+            free = without;
+            at += 1;
+        }
+        sets.push(set);
+    }
+    // In a domain a part has several nodes: one alone is a node that was not measured.
+    let within = island.node.is_some();
+    let nodes_of = |set: &Vec<usize>| -> BTreeSet<&NodeName> {
+        set.iter().map(|gpu| &island.gpus[*gpu].node).collect()
+    };
+    let size = |set: &Vec<usize>| if within { set.len() } else { nodes_of(set).len() };
+    sets.retain(|set| 1 < size(set));
+    if sets.len() < 2 {
+        return;
+    }
+    sets.sort_by_key(|set| set.iter().min().copied());
+    let all: usize = sets.iter().map(size).sum();
+    let names = |set: &Vec<usize>| match within {
+        true => {
+            let mut gpus: Vec<u32> = set.iter().map(|gpu| island.gpus[*gpu].gpu).collect();
+            gpus.sort_unstable();
+            gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+        }
+        false => nodes_of(set).into_iter().map(NodeName::as_str).collect::<Vec<_>>().join(","),
+    };
+    let groups = sets.iter().map(names).collect::<Vec<_>>().join(" | ");
+    let place = island.node.as_ref().map_or(island.domain.to_string(), ToString::to_string);
+    let why = format!(
+        "{place} was measured only inside the groups {groups} and never between them: whether they are one fabric is \
+         not known; their cliques (nvidia-smi -q) and IMEX peers (nvidia-imex-ctl -N) would tell"
+    );
+    for set in sets.iter().filter(|set| size(set) * 2 <= all) {
+        nodes_of(set).into_iter().for_each(|node| ledger.doubt(node, why.clone()));
+        set.iter().for_each(|gpu| left[*gpu] = false);
+    }
+    ledger.unknown(UnknownSubject::domain(&island.domain), why);
+}

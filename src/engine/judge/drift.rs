@@ -1,0 +1,383 @@
+//! What is usual for a part over runs, and where it left that: charts of sums
+//! over standardised readings (Page 1954), which a step rings at once and a
+//! drift after a while.
+//!
+//! An alarm is a remark. It convicts nobody, changes no outcome and is no ground
+//! for an action: what acts is a run's own verdict, confirmed in that run.
+//!
+//! A baseline is never known, only learnt, and a chart that takes an estimate
+//! for the truth rings many times more often than its tables say. So readings
+//! are standardised as in self-starting charts (Hawkins 1987, Self-starting
+//! cusum charts for location and scale, The Statistician 36): each one against
+//! those before it, through Student's t. What comes out is standard normal and
+//! independent however few there are, so the false alarms are those of a chart
+//! whose baseline is known.
+
+use std::collections::BTreeSet;
+
+use statrs::distribution::ContinuousCDF;
+use statrs::distribution::Normal;
+use statrs::distribution::StudentsT;
+
+use model::stats;
+use model::stats::Cusum;
+use model::trend::Alarm;
+use model::trend::Baseline;
+use model::trend::ChangeKind;
+use model::trend::Changed;
+use model::trend::PartKind;
+use model::trend::Point;
+use model::trend::Trend;
+use model::verdict::Outcome;
+
+/// Fewer points are no baseline.
+pub const FEWEST: usize = 8;
+
+/// Readings of healthy parts scatter by no less from run to run, as a share: what
+/// one tool shows within one run is quieter (0.064 % in nvbandwidth's own
+/// example), and its tail means nothing.
+pub const FLOOR: f64 = 0.005;
+
+/// Of all that look for less of one series: one false alarm in so many runs.
+pub const SILENT: f64 = 43_400.0;
+
+/// A reading further out than this feeds the baseline as if it lay here: one
+/// disturbed run must not make the chart deaf.
+const CLIPPED: f64 = 3.0;
+
+/// So many readings in a row nearer to what was usual than to where it went end
+/// an alarm.
+const BACK: u32 = 3;
+
+/// The normal quantile of what rounding leaves of a probability.
+const FURTHEST: f64 = 8.0;
+
+/// Share of points left out at each end of the reported mean.
+const TRIMMED: f64 = 0.1;
+
+/// What is learnt of a part: those of its points that nothing was found against.
+#[derive(Clone, Debug, Default)]
+struct Reference {
+    since: String,
+    values: Vec<f64>,
+    count: f64,
+    mean: f64,
+    squares: f64,
+}
+
+impl Reference {
+    fn beginning_with(run: &str) -> Self {
+        Self { since: run.to_owned(), ..Self::default() }
+    }
+
+    fn is_enough(&self) -> bool {
+        FEWEST <= self.values.len()
+    }
+
+    /// The standard deviation of one more reading from the mean of these, with
+    /// its degrees of freedom.
+    fn scale(&self) -> Option<(f64, f64)> {
+        let freedom = self.count - 1.0;
+        if freedom < 1.0 {
+            return None;
+        }
+        let deviation = (self.squares / freedom).sqrt().max(FLOOR * self.mean.abs());
+        let scale = deviation * ((self.count + 1.0) / self.count).sqrt();
+        (0.0 < scale).then_some((scale, freedom))
+    }
+
+    /// A reading in standard deviations from what is usual.
+    fn standardised(&self, value: f64) -> Option<f64> {
+        let (scale, freedom) = self.scale()?;
+        let t = (value - self.mean) / scale;
+        let student = StudentsT::new(0.0, 1.0, freedom).ok()?;
+        // The lower tail has the digits.
+        let out = normal().inverse_cdf(student.cdf(-t.abs())).abs().min(FURTHEST);
+        Some(out.copysign(t))
+    }
+
+    /// Learns a reading, clipped where it lies far out.
+    fn learn(&mut self, value: f64) {
+        self.values.push(value);
+        let far = |(scale, freedom): (f64, f64)| {
+            let student = StudentsT::new(0.0, 1.0, freedom).ok()?;
+            Some(scale * student.inverse_cdf(normal().cdf(CLIPPED)))
+        };
+        let value = match self.scale().filter(|_| self.is_enough()).and_then(far) {
+            Some(far) => value.clamp(self.mean - far, self.mean + far),
+            None => value,
+        };
+        // Welford 1962.
+        self.count += 1.0;
+        let off = value - self.mean;
+        self.mean += off / self.count;
+        self.squares += off * (value - self.mean);
+    }
+
+    fn baseline(&self) -> Option<Baseline> {
+        let mean = trimmed_mean(&self.values).filter(|_| self.is_enough())?;
+        let shares: Vec<f64> = self.values.iter().map(|value| value / mean).collect();
+        let spread = stats::spread(&shares, 1.0).filter(|spread| spread.is_finite())?;
+        Some(Baseline { mean, spread, count: self.values.len(), since: self.since.clone() })
+    }
+}
+
+fn normal() -> Normal {
+    Normal::standard()
+}
+
+/// The mean without the highest and the lowest tenth.
+fn trimmed_mean(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a share of a length"
+    )]
+    let out = (sorted.len() as f64 * TRIMMED) as usize;
+    let kept = &sorted[out..sorted.len() - out];
+    #[expect(clippy::cast_precision_loss, reason = "a count of points")]
+    let count = kept.len() as f64;
+    (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / count)
+}
+
+/// The sign of a chart that looks for less.
+const LESS: f64 = 1.0;
+/// And for more.
+const MORE: f64 = -1.0;
+
+/// One chart.
+#[derive(Clone, Debug)]
+struct Chart {
+    name: &'static str,
+    /// What it looks for.
+    sign: f64,
+    fresh: Cusum,
+    cusum: Cusum,
+}
+
+impl Chart {
+    fn all() -> [Self; 4] {
+        let chart = |name, sign, fresh| Self { name, sign, fresh, cusum: fresh };
+        [
+            chart("fast", LESS, Cusum::STEPS),
+            chart("fast", MORE, Cusum::STEPS),
+            chart("slow", LESS, Cusum::DRIFTS),
+            chart("slow", MORE, Cusum::DRIFTS),
+        ]
+    }
+
+    fn add(&mut self, deviation: f64) -> bool {
+        self.cusum.add(self.sign * deviation)
+    }
+}
+
+/// The place from which on readings lie out together, towards `sign`: where a
+/// step most likely was (the maximum of the likelihood over all places).
+fn step(deviations: &[(usize, f64)], sign: f64) -> usize {
+    let (mut best, mut most) = (0, f64::NEG_INFINITY);
+    let (mut sum, mut count) = (0.0, 0.0);
+    for (at, deviation) in deviations.iter().rev() {
+        sum -= sign * deviation;
+        count += 1.0;
+        // The log-likelihood of a step of the size that fits best.
+        let likely = sum.max(0.0) * sum / count;
+        if most < likely {
+            (best, most) = (*at, likely);
+        }
+    }
+    best
+}
+
+/// How far a series has been followed.
+struct Following<'p> {
+    points: &'p [Point],
+    /// What readings are held against.
+    reference: Option<Reference>,
+    /// What is being learnt to take its place: after a change, or an alarm.
+    next: Option<Reference>,
+    /// It is learnt because something changed: what was usual before is no
+    /// longer, whether readings look like it or not.
+    renewing: bool,
+    charts: [Chart; 4],
+    /// How far each point since the charts began anew lies out, with its place.
+    deviations: Vec<(usize, f64)>,
+    /// It left what is usual and has not come back; how often in a row it looked
+    /// as if since.
+    left: Option<u32>,
+    alarms: Vec<Alarm>,
+}
+
+/// Says of a series what is usual and where it left that, from its points and
+/// what changed meanwhile.
+pub fn assess(trend: &mut Trend) {
+    assess_since(trend, i64::MIN);
+}
+
+/// The same, where alarms before a moment (in seconds since 1970) are on record
+/// already: points were thinned since, and say less than they said then.
+pub fn assess_since(trend: &mut Trend, from_unix: i64) {
+    let mut known = std::mem::take(&mut trend.alarms);
+    // By time: the run that shows a change first may not have measured this part.
+    let renewed: BTreeSet<&str> = trend
+        .changes
+        .iter()
+        .filter(|changed| renews(changed, trend.part.kind))
+        .map(|changed| changed.at.as_str())
+        .collect();
+    let mut following = Following {
+        points: &trend.points,
+        reference: None,
+        next: None,
+        renewing: false,
+        charts: Chart::all(),
+        deviations: Vec::new(),
+        left: None,
+        alarms: Vec::new(),
+    };
+    let mut before: Option<&str> = None;
+    for (at, point) in trend.points.iter().enumerate() {
+        let is_meanwhile = |changed: &&str| before.is_some_and(|before| before < *changed);
+        let mut until = renewed.range(..=point.at.as_str());
+        if until.any(is_meanwhile) {
+            following.next = Some(Reference::beginning_with(&point.run));
+            following.renewing = true;
+            following.begin_anew();
+        }
+        following.follow(at);
+        before = Some(&point.at);
+    }
+    let Following { reference, renewing, mut alarms, left, .. } = following;
+    let is_new = |alarm: &Alarm| {
+        let point = trend.points.iter().find(|point| point.run == alarm.run);
+        point.is_some_and(|point| from_unix <= point.at_unix)
+    };
+    alarms.retain(is_new);
+    known.append(&mut alarms);
+    // One on record may have stood when it was written: what came later ended it.
+    known.iter_mut().for_each(|alarm| alarm.stands = false);
+    if let Some(last) = known.last_mut() {
+        last.stands = left.is_some();
+    }
+    // What was usual before a change is shown as usual no longer.
+    trend.baseline = reference.filter(|_| !renewing).and_then(|reference| reference.baseline());
+    trend.alarms = known;
+}
+
+/// Whether what a part showed before such a change says nothing of what it must
+/// show after it.
+pub fn renews(changed: &Changed, kind: PartKind) -> bool {
+    match changed.kind {
+        ChangeKind::Driver | ChangeKind::Firmware => true,
+        // A domain's level is its middle: one GPU of another serial moves nothing.
+        ChangeKind::Hardware => kind != PartKind::Domain,
+        // We only start what measures.
+        ChangeKind::Tool => changed.what != OURSELVES,
+        ChangeKind::Slot
+        | ChangeKind::Neighbour
+        | ChangeKind::Boot
+        | ChangeKind::Claim
+        | ChangeKind::Thresholds => false,
+    }
+}
+
+/// What our own version is listed as among tools.
+pub const OURSELVES: &str = "fabricgate";
+
+/// Whether something was found against a part in a run.
+fn is_guilty(point: &Point) -> bool {
+    point.outcome.is_some_and(|outcome| Outcome::Unknown < outcome)
+}
+
+impl Following<'_> {
+    fn follow(&mut self, at: usize) {
+        let point = &self.points[at];
+        if !point.value.is_finite() {
+            return;
+        }
+        let reference = self.reference.as_ref().filter(|reference| reference.is_enough());
+        let deviation = reference.and_then(|reference| reference.standardised(point.value));
+        let is_taught = deviation.is_some_and(|deviation| self.chart(at, deviation));
+        if is_taught || is_guilty(point) {
+            return;
+        }
+        match &mut self.next {
+            Some(next) => {
+                next.learn(point.value);
+                if next.is_enough() {
+                    self.reference = self.next.take();
+                    self.renewing = false;
+                    self.begin_anew();
+                }
+            }
+            None => {
+                let reference = &mut self.reference;
+                let since = || Reference::beginning_with(&point.run);
+                reference.get_or_insert_with(since).learn(point.value);
+            }
+        }
+    }
+
+    /// Holds a reading against what is usual. Whether what is learnt next knows
+    /// it already.
+    fn chart(&mut self, at: usize, deviation: f64) -> bool {
+        if let Some(usual) = &mut self.left {
+            let reference = self.reference.as_ref().map_or(f64::NAN, |reference| reference.mean);
+            let shift = self.alarms.last().map_or(f64::NAN, |alarm| alarm.shift);
+            let way = (self.points[at].value / reference - 1.0) / shift;
+            *usual = if way < 0.5 { *usual + 1 } else { 0 };
+            if BACK <= *usual {
+                // It came back: what was learnt meanwhile is not what is usual.
+                self.next = self.next.take().filter(|_| self.renewing);
+                self.begin_anew();
+            }
+            return false;
+        }
+        self.deviations.push((at, deviation));
+        let rung: Vec<usize> =
+            (0..self.charts.len()).filter(|chart| self.charts[*chart].add(deviation)).collect();
+        // The fast charts come first: what both see is a step.
+        let Some(chart) = rung.first().map(|chart| &self.charts[*chart]) else { return false };
+        let usual = self.reference.as_ref().map(|reference| reference.mean);
+        let Some(usual) = usual else { return false };
+        // Points that are no number lie between them, and are nobody's level.
+        let since: Vec<&Point> = self.points[step(&self.deviations, chart.sign)..=at]
+            .iter()
+            .filter(|point| point.value.is_finite())
+            .collect();
+        #[expect(clippy::cast_precision_loss, reason = "a count of points")]
+        let mean = since.iter().map(|point| point.value).sum::<f64>() / since.len() as f64;
+        let point = &self.points[at];
+        self.alarms.push(Alarm {
+            run: point.run.clone(),
+            at: point.at.clone(),
+            since: since[0].run.clone(),
+            shift: mean / usual - 1.0,
+            statistic: chart.cusum.sum(),
+            chart: chart.name.to_owned(),
+            stands: false,
+        });
+        self.left = Some(0);
+        let begins = self.next.is_none();
+        if begins {
+            let mut next = Reference::beginning_with(&since[0].run);
+            since.iter().filter(|p| !is_guilty(p)).for_each(|p| next.learn(p.value));
+            self.next = Some(next);
+        }
+        begins
+    }
+
+    fn begin_anew(&mut self) {
+        self.left = None;
+        self.deviations.clear();
+        for chart in &mut self.charts {
+            chart.cusum = chart.fresh;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "drift_tests.rs"]
+mod tests;

@@ -1,0 +1,170 @@
+//! Who really reaches whom: groups of GPUs that are connected at fabric speed.
+//!
+//! Bandwidth does not fall off gently at the edge of an NVLink domain (about
+//! 770 GB/s inside, 50 across), so a cell far below the level of the island is
+//! no slow link but another path. Groups, not blame: what they mean is decided
+//! in `fabric`.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::island::GroupKey;
+use super::island::Island;
+use model::id::NodeName;
+use model::stats;
+
+/// Below this share of the island's level a cell runs over another path. The
+/// slowest link fault that still is NVLink (9 of 18 links) reads 0.5, the
+/// fastest other path (PCIe beside A100's 12 links) 0.1.
+pub(super) const OTHER_PATH: f64 = 0.3;
+
+/// Reachability inside an island.
+#[derive(Debug)]
+pub(super) struct Reach {
+    /// Share of the level per ordered pair of GPUs, best reading; NaN where
+    /// nothing was read.
+    best: Vec<f64>,
+    n: usize,
+}
+
+impl Reach {
+    /// What the directed readings of this island say.
+    pub(super) fn of(island: &Island<'_>) -> Self {
+        let n = island.gpus.len();
+        let levels = group_levels(island);
+        let mut best = vec![f64::NAN; n * n];
+        for reading in &island.directed {
+            let share = reading.value / levels[reading.group];
+            let cell = &mut best[reading.src * n + reading.dst];
+            *cell = cell.max(share);
+        }
+        // Whose memory cannot be imported is not reached, whatever the rate.
+        for (a, b) in &island.cut {
+            let of = |node: &NodeName| -> Vec<usize> {
+                (0..n).filter(|g| island.gpus[*g].node == *node).collect()
+            };
+            for src in of(a) {
+                for dst in of(b) {
+                    for at in [src * n + dst, dst * n + src] {
+                        best[at] = best[at].max(0.0);
+                    }
+                }
+            }
+        }
+        Self { best, n }
+    }
+
+    /// Whether data moved from `src` to `dst` at fabric speed; `None` where
+    /// nothing was read.
+    pub(super) fn reaches(&self, src: usize, dst: usize) -> Option<bool> {
+        let share = self.best[src * self.n + dst];
+        (!share.is_nan()).then_some(OTHER_PATH <= share)
+    }
+
+    /// Of the readings between two sets of GPUs, both ways: how many are at
+    /// fabric speed, and how many there are.
+    pub(super) fn between(&self, some: &[usize], others: &[usize]) -> (usize, usize) {
+        let ordered = some.iter().flat_map(|a| others.iter().flat_map(|b| [(*a, *b), (*b, *a)]));
+        ordered
+            .filter(|(a, b)| a != b)
+            .filter_map(|(a, b)| self.reaches(a, b))
+            .fold((0, 0), |(good, all), reached| (good + usize::from(reached), all + 1))
+    }
+
+    /// Sets of `parts` that reach each other, and who does not reach whom.
+    pub(super) fn connected(&self, parts: &[Vec<usize>]) -> Connected {
+        let mut cut = Vec::new();
+        let mut group: Vec<usize> = (0..parts.len()).collect();
+        let mut measured = vec![parts.len() == 1; parts.len()];
+        for a in 0..parts.len() {
+            for b in a + 1..parts.len() {
+                let (good, all) = self.between(&parts[a], &parts[b]);
+                if all == 0 {
+                    continue;
+                }
+                measured[a] = true;
+                measured[b] = true;
+                if good * 2 <= all {
+                    cut.push((a, b));
+                } else if group[a] != group[b] {
+                    let (keep, drop) = (group[a], group[b]);
+                    for g in &mut group {
+                        if *g == drop {
+                            *g = keep;
+                        }
+                    }
+                }
+            }
+        }
+        let mut sets: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (part, g) in group.iter().enumerate().filter(|(part, _)| measured[*part]) {
+            sets.entry(*g).or_default().push(part);
+        }
+        let mut sets: Vec<Vec<usize>> = sets.into_values().collect();
+        sets.sort_by_key(|set| std::cmp::Reverse(set.len()));
+        Connected { sets, cut }
+    }
+}
+
+/// Parts of an island by who reaches whom.
+#[derive(Debug)]
+pub(super) struct Connected {
+    /// Parts that reach each other, directly or over others; the largest set
+    /// first. A part that was not measured against any other is in none.
+    pub(super) sets: Vec<Vec<usize>>,
+    /// Pairs of parts that were measured and do not reach each other.
+    pub(super) cut: Vec<(usize, usize)>,
+}
+
+impl Connected {
+    /// The parts of `main` that do not reach somebody of `set`.
+    pub(super) fn refused(&self, set: &[usize], main: &[usize]) -> BTreeSet<usize> {
+        let met = |(a, b): &(usize, usize)| {
+            let ends = [(*a, *b), (*b, *a)];
+            ends.into_iter().find(|(x, y)| set.contains(x) && main.contains(y)).map(|(_, y)| y)
+        };
+        self.cut.iter().filter_map(met).collect()
+    }
+}
+
+/// The nodes of a domain by who was measured to reach whom at fabric speed, the
+/// largest part first; nothing where no two nodes were measured.
+pub(super) fn parts(island: &Island<'_>) -> Vec<BTreeSet<NodeName>> {
+    let between = |r: &super::island::PairReading| island.groups[r.group].between_nodes;
+    if !island.is_uniform() || (!island.directed.iter().any(between) && island.cut.is_empty()) {
+        return Vec::new();
+    }
+    let nodes = island.nodes();
+    let members: Vec<Vec<usize>> = nodes.values().cloned().collect();
+    let names: Vec<&NodeName> = nodes.keys().copied().collect();
+    let sets = Reach::of(island).connected(&members).sets;
+    sets.into_iter().map(|set| set.into_iter().map(|at| names[at].clone()).collect()).collect()
+}
+
+/// What full speed is for each group: the expectation, the upper end of what
+/// was read, and the level inside nodes, whichever is highest. A domain that
+/// is cut everywhere has no other witness of its own speed.
+fn group_levels(island: &Island<'_>) -> Vec<f64> {
+    const UPPER: f64 = 0.9;
+    let mut values: Vec<Vec<f64>> = vec![Vec::new(); island.groups.len()];
+    for reading in &island.directed {
+        values[reading.group].push(reading.value);
+    }
+    let own: Vec<f64> =
+        values.iter_mut().map(|v| stats::quantile(v, UPPER).unwrap_or(0.0)).collect();
+    island
+        .groups
+        .iter()
+        .enumerate()
+        .map(|(at, key)| {
+            let inside = island
+                .groups
+                .iter()
+                .position(|g| *g == GroupKey { between_nodes: false, ..key.clone() })
+                .map_or(0.0, |i| own[i]);
+            // A host is no witness for GPUs whose fabric is a bridge or PCIe.
+            let expected = island.expected_level(at).filter(|_| island.is_uniform());
+            own[at].max(inside).max(expected.map_or(0.0, |(value, _)| value)).max(f64::MIN_POSITIVE)
+        })
+        .collect()
+}

@@ -1,0 +1,216 @@
+//! NICs: what each port of a node carries, as perftest prints it.
+//!
+//! Ports are compared with each other, and with the class of NIC where one is
+//! claimed. A port at another rate than its siblings is named as a rail; what
+//! collectives make of it is judged in `collective`.
+
+use std::collections::BTreeMap;
+
+use super::arrange::Domain;
+use super::finding::Reference;
+use super::finding::finding;
+use super::finding::of_node;
+use super::ledger::Ledger;
+use model::finding_class::FindingClass;
+use model::id::NodeName;
+use model::measurement::Measurement;
+use model::measurement::Series;
+use model::parsed::Tool;
+use model::recording::Recording;
+use model::rule::RuleKind;
+use model::stats;
+use model::text::percent;
+use model::verdict::Locus;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+use crate::thresholds::Conditions;
+use crate::thresholds::Platform;
+use crate::thresholds::size;
+
+/// A rate class down is half; queue pairs, memory and distance move healthy
+/// ports by up to 8 % (368 of 395 Gb/s with one queue pair: nccl issue 2171).
+const LINE: f64 = 0.12;
+
+/// A single reading below this share is no dip (healthy ones reach 0.6).
+const DEEPEST_DIP: f64 = 0.58;
+
+/// Fewer ports than this show no level of their own.
+const SMALLEST_FLEET: usize = 4;
+
+/// Ports that may be compared: class of NIC, test, queue pairs.
+type Kind<'a> = (&'a str, &'a str, &'a str);
+
+/// One port of one node: the best reading counts, since a good one acquits.
+struct Port<'a> {
+    domain: &'a Domain<'a>,
+    node: &'a NodeName,
+    /// The device, where the output names one.
+    device: Option<&'a str>,
+    value: f64,
+    readings: usize,
+    file: &'a str,
+}
+
+/// Judges the ports of all domains.
+pub(super) fn judge(domains: &[Domain<'_>], ledger: &mut Ledger) {
+    without_rate(domains, ledger);
+    for ((_, testcase, _), ports) in ports(domains) {
+        judge_ports(testcase, &ports, ledger);
+    }
+}
+
+/// Every port that was measured, by what it may be compared with.
+fn ports<'a>(domains: &'a [Domain<'a>]) -> BTreeMap<Kind<'a>, Vec<Port<'a>>> {
+    let mut kinds: BTreeMap<Kind<'a>, Vec<Port<'a>>> = BTreeMap::new();
+    for domain in domains {
+        let class = domain.nic.map_or("", |nic| nic.name.as_str());
+        for (node, recordings) in &domain.own {
+            for recording in recordings {
+                for (testcase, bytes, value) in rates(recording) {
+                    if bytes < Platform::least_bytes(domain.nic, testcase) {
+                        continue;
+                    }
+                    let said = |key: &str| recording.parsed.facts.parameters.get(key);
+                    let device = said("device").map(String::as_str).filter(|d| !d.contains(','));
+                    let pairs = said("number_of_qps").map_or("", String::as_str);
+                    let ports = kinds.entry((class, testcase, pairs)).or_default();
+                    // Those of one node stand together, the last ones last.
+                    let mut own = ports.iter_mut().rev().take_while(|p| p.node == node);
+                    let known = own.find(|p| device.is_some() && p.device == device);
+                    match known {
+                        Some(port) => {
+                            port.value = port.value.max(value);
+                            port.readings += 1;
+                        }
+                        None => ports.push(Port {
+                            domain,
+                            node,
+                            device,
+                            value,
+                            readings: 1,
+                            file: &recording.file,
+                        }),
+                    }
+                }
+            }
+        }
+    }
+    kinds
+}
+
+/// Tests of a node's ports that were run with small messages only: how fast a port
+/// sends messages is no rate of its link.
+fn without_rate(domains: &[Domain<'_>], ledger: &mut Ledger) {
+    for domain in domains {
+        for (node, recordings) in &domain.own {
+            let mut largest: BTreeMap<(&str, Option<&String>), u64> = BTreeMap::new();
+            for recording in recordings {
+                let device = recording.parsed.facts.parameters.get("device");
+                for (testcase, bytes, _) in rates(recording) {
+                    let seen = largest.entry((testcase, device)).or_default();
+                    *seen = bytes.max(*seen);
+                }
+            }
+            for ((testcase, device), bytes) in largest {
+                let least = Platform::least_bytes(domain.nic, testcase);
+                if bytes < least {
+                    ledger.measure(node);
+                    let port = device.map_or("a NIC", String::as_str);
+                    ledger.doubt(
+                        node,
+                        format!("{port} of {node}: {}", too_small(testcase, bytes, least)),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Why messages of this size show no rate, and what to run.
+pub(super) fn too_small(testcase: &str, bytes: u64, least: u64) -> String {
+    format!(
+        "the largest message of {testcase} is {}, and rates are compared from {} on: run it with -s {least}",
+        size(bytes),
+        size(least)
+    )
+}
+
+/// What a recording shows of a port: test, largest message, GB/s.
+fn rates(recording: &Recording) -> impl Iterator<Item = (&str, u64, f64)> {
+    let measurements = recording.parsed.measurements.iter();
+    measurements.filter(|_| recording.parsed.tool == Some(Tool::Perftest)).filter_map(|m| match m {
+        Measurement::Series(series) => {
+            let (bytes, value) = at_largest(series)?;
+            Some((series.testcase.as_deref()?, bytes, value))
+        }
+        _ => None,
+    })
+}
+
+/// The largest message, and its average rate.
+fn at_largest(series: &Series) -> Option<(u64, f64)> {
+    let point = series.points.iter().filter(|p| p.algbw.is_some()).max_by_key(|p| p.bytes)?;
+    Some((point.bytes, series.unit?.to_gigabytes_per_second(point.algbw?)?))
+}
+
+fn judge_ports(testcase: &str, ports: &[Port<'_>], ledger: &mut Ledger) {
+    let mut values: Vec<f64> = ports.iter().map(|p| p.value).collect();
+    let enough = SMALLEST_FLEET <= values.len();
+    let siblings = stats::median(&mut values).filter(|m| enough && 0.0 < *m);
+    let expected = ports
+        .first()
+        .and_then(|p| p.domain.nic)
+        .and_then(|nic| in_gigabytes(nic, &Conditions::at_default(testcase)));
+    if expected.is_none() {
+        ledger.notes.push(format!(
+            "{testcase} of {} ports: no class of NIC is claimed, they were compared {}",
+            ports.len(),
+            if enough { "with each other only" } else { "with nothing" }
+        ));
+    }
+    for port in ports {
+        ledger.measure(port.node);
+        let low = |reference: f64, line: f64| port.value < reference * (1.0 - line);
+        let line = expected.map_or(LINE, |(_, tolerance)| tolerance.max(LINE));
+        let (held, against) = if let Some(level) = siblings.filter(|m| low(*m, LINE)) {
+            let expected = expected.map(|(value, _)| value);
+            (Reference::Peers { level, expected }, "the median of its siblings".to_owned())
+        } else if let Some((value, _)) = expected.filter(|(value, _)| low(*value, line)) {
+            let class = port.domain.nic.map_or("", |n| &n.name);
+            (Reference::Expected(value), format!("the expectation of {class}"))
+        } else {
+            continue;
+        };
+        let reference = held.value();
+        let device = port.device.unwrap_or("a NIC");
+        let said = format!(
+            "{device} of {}: {testcase} at {:.1} of {reference:.1} GB/s, {} low",
+            port.node,
+            port.value,
+            percent(1.0 - port.value / reference)
+        );
+        if port.readings < 2 && reference * DEEPEST_DIP <= port.value {
+            ledger.doubt(port.node, format!("{said}; read once, read it again"));
+            continue;
+        }
+        let locus = Locus {
+            kind: LocusKind::Rail,
+            rail: port.device.map(str::to_owned),
+            ..of_node(&port.domain.name, port.node)
+        };
+        let rule = RuleKind::Nic.with(format!("more than {} below {against}", percent(LINE)));
+        let mut found = finding(Outcome::Degraded, FindingClass::NicLow, locus, &rule)
+            .below(port.value, held)
+            .saying(said)
+            .because(port.file, Some(testcase), format!("{:.2} GB/s", port.value));
+        found.detectable = Some(super::finding::round(line));
+        ledger.find(found);
+    }
+}
+
+/// What a class of NIC must show, in GB/s, and its tolerance.
+pub(super) fn in_gigabytes(nic: &Platform, measured: &Conditions<'_>) -> Option<(f64, f64)> {
+    let expectation = nic.expectation(measured).ok()?;
+    let value = expectation.unit.to_gigabytes_per_second(expectation.value?)?;
+    Some((value, expectation.tolerance))
+}

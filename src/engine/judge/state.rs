@@ -1,0 +1,369 @@
+//! States that tools report: links, fabric registration, IMEX, diagnostics.
+//!
+//! Link state alone is no proof of a working fabric (links train before the
+//! fabric is configured), so a good state passes nothing; a bad one is a
+//! finding. What a tool does not support is not known, never bad.
+
+use std::collections::BTreeSet;
+
+use super::arrange::Domain;
+use super::finding::finding;
+use super::finding::of_domain;
+use super::finding::of_gpu;
+use super::finding::of_node;
+use super::ledger::Ledger;
+use super::topology;
+use model::facts::Diagnostic;
+use model::facts::GpuFabric;
+use model::facts::GpuLinks;
+use model::facts::Imex;
+use model::facts::ImexNode;
+use model::finding_class::FindingClass;
+use model::id::GpuId;
+use model::id::NodeName;
+use model::recording::Recording;
+use model::rule::RuleKind;
+use model::unit::Unit;
+use model::verdict::Finding;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+use crate::thresholds::NvLinks;
+
+/// A printed line rate within this share of the nominal one is the same rate.
+const SAME_RATE: f64 = 0.98;
+
+/// Judges all reported states of a domain.
+pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
+    for (node, recordings) in &domain.own {
+        for recording in recordings {
+            let facts = &recording.parsed.facts;
+            if let Some(expected) = domain.platform.and_then(|p| p.nvlink.as_ref()) {
+                for links in &facts.nvlinks {
+                    nvlinks(domain, node, recording, links, expected, ledger);
+                }
+                topology::judge(domain, node, recording, expected, ledger);
+            }
+            for fabric in &facts.fabric {
+                registration(domain, node, recording, fabric, ledger);
+            }
+            for diagnostic in &facts.diagnostics {
+                diagnosed(domain, node, recording, diagnostic, ledger);
+            }
+        }
+    }
+    imex(domain, ledger);
+}
+
+fn nvlinks(
+    domain: &Domain<'_>,
+    node: &NodeName,
+    recording: &Recording,
+    links: &GpuLinks,
+    expected: &NvLinks,
+    ledger: &mut Ledger,
+) {
+    let gpu = GpuId::new(node.clone(), links.gpu);
+    let counted = links.links.iter().filter(|l| l.active.is_some()).count();
+    if counted == 0 && !links.all_inactive {
+        return;
+    }
+    let active = links.links.iter().filter(|l| l.active == Some(true)).count();
+    // Of what is not said, all may be active; so may be what a cut file lost.
+    let inactive = counted - active;
+    let must_have = usize::try_from(expected.links).unwrap_or(usize::MAX);
+    let most = if is_whole(recording) {
+        links.links.len() - inactive
+    } else {
+        links.links.len().max(must_have) - inactive
+    };
+    let unsaid = most - active;
+    let (has, must) =
+        (f64::from(u32::try_from(most).unwrap_or(u32::MAX)), f64::from(expected.links));
+    if links.all_inactive || most == 0 {
+        let rule =
+            RuleKind::Links.with("a GPU without any active NVLink is not attached to the fabric");
+        let found =
+            finding(Outcome::Failed, FindingClass::NvlinkAbsent, of_gpu(&domain.name, &gpu), rule);
+        let found = found.numbers(0.0, must, Unit::Count);
+        let found = found.because(&recording.file, None, "no active NVLink");
+        ledger.find_of_gpu(&gpu, found, "all NVLinks are inactive");
+    } else if has < must {
+        let down: Vec<String> = links
+            .links
+            .iter()
+            .filter(|l| l.active == Some(false))
+            .map(|l| l.link.to_string())
+            .collect();
+        let which = if down.is_empty() {
+            String::new()
+        } else {
+            format!("; inactive: {}", down.join(", "))
+        };
+        let at_most = if unsaid == 0 { "" } else { "at most " };
+        let said = format!("{at_most}{most} of {} NVLinks are active{which}", expected.links);
+        let rule = RuleKind::Links.with("fewer active NVLinks than the platform has");
+        let found = finding(
+            Outcome::Degraded,
+            FindingClass::NvlinkInactive,
+            of_gpu(&domain.name, &gpu),
+            rule,
+        );
+        let found = found.numbers(has, must, Unit::Count);
+        let found = found.because(&recording.file, None, format!("GPU {gpu}: {said}"));
+        ledger.find_of_gpu(&gpu, found, &said);
+    }
+    let Some(line_rate) = expected.line_rate else { return };
+    for link in &links.links {
+        let Some(rate) = link.rate.filter(|r| *r < line_rate * SAME_RATE) else { continue };
+        let said = format!("NVLink {} runs at {rate} of {line_rate} GB/s", link.link);
+        let rule = RuleKind::Links.with("a link that trained below the platform's line rate");
+        let found =
+            finding(Outcome::Degraded, FindingClass::NvlinkRate, of_gpu(&domain.name, &gpu), rule);
+        let found = found.numbers(rate, line_rate, Unit::GigabytesPerSecond);
+        let found = found.because(&recording.file, None, format!("GPU {gpu}: {said}"));
+        ledger.find_of_gpu(&gpu, found, &said);
+    }
+}
+
+/// Missing links in a cut file are missing lines.
+fn is_whole(recording: &Recording) -> bool {
+    !recording.parsed.has(model::parsed::ProblemKind::Truncated)
+}
+
+/// Whether a value says nothing: absent, N/A, or not supported.
+pub(super) fn says_nothing(value: Option<&str>) -> bool {
+    value.is_none_or(|v| {
+        let v = v.trim();
+        v.is_empty() || v.eq_ignore_ascii_case("n/a") || v.eq_ignore_ascii_case("not supported")
+    })
+}
+
+fn registration(
+    domain: &Domain<'_>,
+    node: &NodeName,
+    recording: &Recording,
+    fabric: &GpuFabric,
+    ledger: &mut Ledger,
+) {
+    let gpu = GpuId::new(node.clone(), fabric.gpu);
+    let (state, status) = (fabric.state.as_deref(), fabric.status.as_deref());
+    if says_nothing(state) {
+        return;
+    }
+    let state = state.unwrap_or("").trim();
+    let status_bad =
+        !says_nothing(status) && !status.unwrap_or("").trim().eq_ignore_ascii_case("success");
+    let rule = RuleKind::FabricState
+        .with("a GPU takes part once its registration is Completed with Success");
+    if state.eq_ignore_ascii_case("in progress") {
+        ledger.doubt(node, format!("GPU {gpu}: fabric registration is in progress; look again"));
+    } else if !state.eq_ignore_ascii_case("completed") || status_bad {
+        let status = status.unwrap_or("no status");
+        let said = format!("fabric state {state}, status {status}");
+        let found =
+            finding(Outcome::Failed, FindingClass::FabricState, of_gpu(&domain.name, &gpu), rule);
+        let found = found.because(&recording.file, None, format!("GPU {gpu}: {said}"));
+        ledger.find_of_gpu(&gpu, found, &said);
+    }
+    for (key, value) in &fabric.health {
+        let (class, outcome) =
+            match (key.to_ascii_lowercase().as_str(), value.to_ascii_lowercase().as_str()) {
+                ("bandwidth", "degraded") => (FindingClass::FabricHealth, Outcome::Degraded),
+                ("route unhealthy", "true" | "yes") => {
+                    (FindingClass::FabricHealth, Outcome::Failed)
+                }
+                ("incorrect configuration", v)
+                    if !matches!(v, "none" | "n/a" | "no" | "false" | "not supported") =>
+                {
+                    (FindingClass::FabricConfiguration, Outcome::Failed)
+                }
+                ("route recovery in progress" | "access timeout recovery", "true" | "yes") => {
+                    ledger.doubt(node, format!("GPU {gpu}: {key}: {value}; look again"));
+                    continue;
+                }
+                _ => continue,
+            };
+        let said = format!("the driver reports {key}: {value}");
+        let found = finding(
+            outcome,
+            class,
+            of_gpu(&domain.name, &gpu),
+            RuleKind::FabricState.with("the driver's own health mask"),
+        );
+        let found = found.because(&recording.file, None, format!("GPU {gpu}: {said}"));
+        ledger.find_of_gpu(&gpu, found, &said);
+    }
+}
+
+/// What one table of IMEX says. Peers are named by address, which need not be a
+/// node we know.
+struct Table<'a> {
+    /// The node that was asked; of a run across nodes it is not known.
+    asked: Option<&'a NodeName>,
+    recording: &'a Recording,
+    state: &'a Imex,
+    /// The nodes that it calls ready.
+    ready: BTreeSet<NodeName>,
+    /// The nodes that it calls anything else.
+    gone: BTreeSet<NodeName>,
+}
+
+impl Table<'_> {
+    /// Most of the others are gone, and nobody else calls the one that was asked
+    /// ready: it may be the one that is cut off, and prints peers that it never
+    /// reached from its configuration.
+    fn is_alone(&self, tables: &[Table<'_>]) -> bool {
+        let said = self.state.nodes.iter().filter(|member| member.status.is_some()).count();
+        let gone = self.state.nodes.iter().filter(|member| is_gone(member)).count();
+        let others = said.saturating_sub(1);
+        let is_known = |asked: &NodeName| {
+            tables.iter().any(|other| other.asked != self.asked && other.ready.contains(asked))
+        };
+        1 < gone && others < 2 * gone && !self.asked.is_some_and(is_known)
+    }
+}
+
+/// What says nothing is neither ready nor gone.
+fn is_gone(member: &ImexNode) -> bool {
+    member.status.as_deref().is_some_and(|status| !status.eq_ignore_ascii_case("ready"))
+}
+
+/// The node of this domain that a member is.
+fn member_node(domain: &Domain<'_>, member: &ImexNode) -> Option<NodeName> {
+    let names = [member.host_name.as_deref(), member.host.as_deref()];
+    let mut known = names.into_iter().flatten().map(|name| domain.node_of_address(name));
+    known.find(|node| domain.nodes.contains(node))
+}
+
+/// The nodes that are missing from IMEX. A table is the word of the node that was
+/// asked: others who call a peer ready acquit it, two who call each other gone
+/// accuse neither, and whoever reaches hardly anybody accuses nobody.
+fn missing_peers(tables: &[Table<'_>]) -> BTreeSet<NodeName> {
+    let trusted: Vec<&Table<'_>> = tables.iter().filter(|it| !it.is_alone(tables)).collect();
+    let is_missing = |node: &&NodeName| {
+        let own = Some(*node);
+        let against: BTreeSet<Option<&NodeName>> =
+            trusted.iter().filter(|it| it.gone.contains(*node)).map(|it| it.asked).collect();
+        let is_acquitted = tables
+            .iter()
+            .any(|it| it.ready.contains(*node) && it.asked != own && !against.contains(&it.asked));
+        let is_mutual = |other: &NodeName| {
+            tables
+                .iter()
+                .any(|it| it.asked == own && it.asked != Some(other) && it.gone.contains(other))
+        };
+        let only = against.iter().copied().reduce(|_, _| None).flatten();
+        !against.is_empty() && !is_acquitted && !only.is_some_and(is_mutual)
+    };
+    trusted.iter().flat_map(|it| &it.gone).filter(is_missing).cloned().collect()
+}
+
+/// The IMEX domain, from all tables of it.
+fn imex(domain: &Domain<'_>, ledger: &mut Ledger) {
+    let own = domain.own.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
+    let across = domain.across.iter().map(|r| (None, *r));
+    let tables: Vec<Table<'_>> = own
+        .chain(across)
+        .filter_map(|(asked, recording)| {
+            let state = recording.parsed.facts.imex.as_ref()?;
+            let (mut ready, mut gone) = (BTreeSet::new(), BTreeSet::new());
+            for member in state.nodes.iter().filter(|member| member.status.is_some()) {
+                let side = if is_gone(member) { &mut gone } else { &mut ready };
+                side.extend(member_node(domain, member));
+            }
+            Some(Table { asked, recording, state, ready, gone })
+        })
+        .collect();
+    let missing = missing_peers(&tables);
+    let mut said: Vec<(&Table<'_>, Finding)> = Vec::new();
+    for table in &tables {
+        said.extend(told_by(domain, table, &missing, ledger).map(|found| (table, found)));
+    }
+    // What one node alone says of the domain concerns that node.
+    let asked: BTreeSet<Option<&NodeName>> = said.iter().map(|(table, _)| table.asked).collect();
+    let only = asked.into_iter().reduce(|_, _| None).flatten();
+    for (_, mut found) in said {
+        if let Some(node) = only.filter(|_| 1 < tables.len()) {
+            found.locus.node = Some(node.clone());
+        }
+        ledger.find(found);
+    }
+}
+
+/// What one table says: findings about those who are missing, and the one about the
+/// domain.
+fn told_by(
+    domain: &Domain<'_>,
+    table: &Table<'_>,
+    missing: &BTreeSet<NodeName>,
+    ledger: &mut Ledger,
+) -> Option<Finding> {
+    let Table { recording, state, .. } = table;
+    let rule = RuleKind::Imex
+        .with("handles can be exported only between nodes that are READY and CONNECTED");
+    let up = state.status.as_deref().is_some_and(|s| s.eq_ignore_ascii_case("up"));
+    let mut others = Vec::new();
+    for member in state.nodes.iter().filter(|member| is_gone(member)) {
+        let name = member.host_name.as_deref().or(member.host.as_deref()).unwrap_or("?");
+        let status = member.status.as_deref().unwrap_or("?");
+        if let Some(node) = member_node(domain, member).filter(|node| missing.contains(node)) {
+            let said = format!("IMEX: {name} is {status}");
+            let found = finding(
+                Outcome::Failed,
+                FindingClass::ImexPeerMissing,
+                of_node(&domain.name, &node),
+                &rule,
+            );
+            ledger.find(found.saying(said.clone()).because(&recording.file, None, said));
+        } else {
+            others.push(format!("{name} ({status})"));
+        }
+    }
+    if !others.is_empty() || (state.status.is_some() && !up) {
+        let status = state.status.as_deref().unwrap_or("?");
+        let who =
+            if others.is_empty() { String::new() } else { format!(": {}", others.join(", ")) };
+        let said = format!("the IMEX domain of {} is {status}{who}", domain.name);
+        let outcome =
+            if status.eq_ignore_ascii_case("down") { Outcome::Failed } else { Outcome::Degraded };
+        let locus = of_domain(LocusKind::Domain, &domain.name);
+        let found = finding(outcome, FindingClass::ImexDomain, locus, rule);
+        return Some(found.saying(said.clone()).because(&recording.file, None, said));
+    }
+    None
+}
+
+/// Tests of dcgmi that look at the software around the GPU, not at the GPU.
+fn is_deployment(diagnostic: &Diagnostic) -> bool {
+    diagnostic.category.as_deref().is_some_and(|c| c.eq_ignore_ascii_case("deployment"))
+}
+
+fn diagnosed(
+    domain: &Domain<'_>,
+    node: &NodeName,
+    recording: &Recording,
+    diagnostic: &Diagnostic,
+    ledger: &mut Ledger,
+) {
+    if diagnostic.status != "fail" {
+        return;
+    }
+    let messages = diagnostic.messages.join("; ");
+    let said = format!(
+        "dcgmi: {} failed{}{messages}",
+        diagnostic.test,
+        if messages.is_empty() { "" } else { ": " }
+    );
+    if is_deployment(diagnostic) {
+        ledger.doubt(node, said);
+        return;
+    }
+    let locus = match diagnostic.gpu {
+        Some(gpu) => of_gpu(&domain.name, &GpuId::new(node.clone(), gpu)),
+        None => of_node(&domain.name, node),
+    };
+    let rule = RuleKind::Diagnostic.with("dcgmi reports a failed hardware test");
+    let found =
+        finding(Outcome::Failed, FindingClass::DiagnosticFailed, locus, rule).saying(said.clone());
+    ledger.find(found.because(&recording.file, Some(&diagnostic.test), said));
+}

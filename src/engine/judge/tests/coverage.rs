@@ -1,0 +1,137 @@
+//! What a pass needs: the links between the GPUs of a node were measured, where it has
+//! such links.
+
+use super::bench::Bench;
+use super::bench::loci;
+use super::bench::matrix;
+use super::*;
+use model::claims::ClaimedDomain;
+use model::measurement::Measurement;
+use model::parsed::Parsed;
+use model::parsed::Tool;
+use model::recording::Scope;
+use model::verdict::Outcome;
+use crate::thresholds::Conditions;
+use crate::thresholds::Platform;
+use crate::thresholds::builtin;
+
+/// Tests that say nothing of the links between GPUs.
+const OTHERS: [&str; 4] = [
+    "host_to_device_memcpy_ce",
+    "device_to_host_memcpy_ce",
+    "host_to_device_memcpy_sm",
+    "device_local_copy",
+];
+
+/// A node of this platform on which these tests show what is expected.
+fn shows(platform: &Platform, gpus: u32, tests: &[&str]) -> Judgement {
+    let level = |test: &str| {
+        let expected = platform.expectation(&Conditions::at_default(test)).ok();
+        expected.and_then(|e| e.value).unwrap_or(60.0)
+    };
+    let labels: Vec<String> = (0..gpus).map(|gpu| gpu.to_string()).collect();
+    let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::Nvbandwidth) };
+    let measured = |test: &&str| -> Measurement {
+        if !test.starts_with("device_to_device") {
+            let cells = labels.iter().map(|_| Some(level(test))).collect();
+            return matrix(test, vec!["0".to_owned()], labels.clone(), vec![cells]);
+        }
+        let cell = |row: u32, col: u32| (row != col).then(|| level(test));
+        let cells = (0..gpus).map(|row| (0..gpus).map(|col| cell(row, col)).collect()).collect();
+        matrix(test, labels.clone(), labels.clone(), cells)
+    };
+    parsed.measurements = tests.iter().map(measured).collect();
+    let domain = ClaimedDomain {
+        name: "node0001".into(),
+        nodes: vec![Bench::node(0)],
+        platform: Some(platform.name.clone()),
+        gpus_per_node: Some(gpus),
+        nic: None,
+    };
+    let recording =
+        Recording::new(Scope::Node(Bench::node(0)), "nodes/node0001/out.txt".to_owned(), parsed);
+    judge(&Case {
+        claims: &Claims { domains: vec![domain], ..Claims::default() },
+        recordings: &[recording],
+        catalogue: builtin::catalogue(),
+        thresholds_digest: "t",
+        platform: None,
+        cells: true,
+        sampled: false,
+    })
+}
+
+#[test]
+fn copies_with_the_host_pass_no_node_whose_gpus_are_joined() {
+    let (mut joined, mut apart) = (0, 0);
+    for platform in builtin::catalogue().platforms.values().filter(|p| !p.devices.is_empty()) {
+        let gpus = platform.gpus_per_node.unwrap_or(4);
+        for count in 1..=OTHERS.len() {
+            let judged = shows(platform, gpus, &OTHERS[..count]);
+            assert_eq!(loci(&judged), Vec::<String>::new(), "{}", platform.name);
+            let verdict = &judged.verdicts.nodes[0];
+            if platform.joins_gpus() {
+                joined += 1;
+                assert_eq!(verdict.outcome, Outcome::Unknown, "{}", platform.name);
+                let remedy = verdict.reason.contains("nvbandwidth");
+                assert!(
+                    remedy && verdict.reason.contains("between its GPUs"),
+                    "{}",
+                    verdict.reason
+                );
+            } else {
+                apart += 1;
+                assert_eq!(verdict.outcome, Outcome::Pass, "{}: {}", platform.name, verdict.reason);
+            }
+        }
+    }
+    assert!(20 < joined && 4 < apart, "{joined} {apart}");
+}
+
+#[test]
+fn copies_between_the_gpus_pass_it_with_and_without_the_host() {
+    for platform in ["hgx-a100", "hgx-h100", "hgx-h200", "h100-nvl"] {
+        let platform = builtin::catalogue().platform(platform).expect("it ships");
+        let gpus = platform.gpus_per_node.expect("known");
+        let pairs = "device_to_device_memcpy_read_ce";
+        for tests in [&[pairs][..], &[pairs, OTHERS[0], OTHERS[1]]] {
+            let judged = shows(platform, gpus, tests);
+            assert_eq!(
+                judged.verdicts.outcome,
+                Outcome::Pass,
+                "{}: {:?}",
+                platform.name,
+                judged.verdicts
+            );
+        }
+    }
+}
+
+#[test]
+fn a_node_with_one_gpu_passes_by_its_host_link() {
+    let platform = builtin::catalogue().platform("gh200").expect("it ships");
+    let judged = shows(platform, 1, &OTHERS[..2]);
+    assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts);
+}
+
+#[test]
+fn nodes_of_one_domain_whose_nvlink_ends_at_the_node_need_no_partner() {
+    let mut bench = Bench::hgx(3);
+    let recordings = bench.record();
+    let mut claims = bench.claims();
+    let nodes = claims.domains.drain(..).flat_map(|domain| domain.nodes).collect();
+    claims.domains.push(ClaimedDomain {
+        name: "pod".into(),
+        nodes,
+        platform: Some("hgx".to_owned()),
+        gpus_per_node: Some(8),
+        nic: None,
+    });
+    let judged = bench.judge_claims(&claims, &recordings);
+    assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts);
+    // The same claim of a rack still needs them.
+    let mut rack = Bench::rack();
+    let own = rack.own();
+    let judged = rack.judge_these(&own);
+    assert!(judged.verdicts.nodes.iter().all(|node| node.outcome == Outcome::Unknown));
+}

@@ -1,0 +1,151 @@
+//! One node under several names, and several nodes under similar ones.
+
+use super::bench::Bench;
+use super::bench::loci;
+use super::bench::outcome_of;
+use super::bench::share;
+use crate::judge::Judgement;
+use model::claims::Claims;
+use model::facts::Imex;
+use model::facts::ImexNode;
+use model::id::NodeName;
+use model::recording::Recording;
+use model::recording::Scope;
+use model::subject::UnknownSubject;
+use model::verdict::Outcome;
+
+fn rename_hosts(recordings: &mut [Recording], name: impl Fn(&str) -> String) {
+    for rank in recordings.iter_mut().flat_map(|r| &mut r.parsed.facts.ranks) {
+        rank.host = name(&rank.host);
+    }
+}
+
+fn rename_folders(recordings: &mut [Recording], name: impl Fn(&str) -> String) {
+    for recording in recordings {
+        if let Scope::Node(node) = &mut recording.scope {
+            *node = NodeName::from(name(node.as_str()));
+        }
+    }
+}
+
+#[test]
+fn a_dns_suffix_makes_no_second_node() {
+    let long = |host: &str| format!("{host}.cluster.example");
+    let mut bench = Bench::rack();
+    let mut recordings = bench.record();
+    rename_folders(&mut recordings, long);
+    let judged = bench.judge_these(&recordings);
+    assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts.nodes[0]);
+
+    let mut recordings = bench.record();
+    rename_hosts(&mut recordings, long);
+    for recording in &mut recordings {
+        for rank in &mut recording.parsed.facts.ranks {
+            rank.name = Some("rack GPU".to_owned());
+        }
+    }
+    let judged = bench.judge_claims(&Claims::default(), &recordings);
+    assert_eq!(judged.verdicts.nodes.len(), 18);
+    assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass);
+}
+
+#[test]
+fn hosts_that_differ_only_in_their_dns_suffix_are_not_mixed_up() {
+    let name = |host: &str| {
+        let number: u32 = host.trim_start_matches("node").parse().expect("a number");
+        format!("n{}.r{}", number % 9, number / 10)
+    };
+    let bad = (12, 2);
+    let mut bench =
+        Bench::rack().capacity(move |s, d| Some(if s == bad || d == bad { share(2) } else { 1.0 }));
+    let mut recordings = bench.record();
+    rename_hosts(&mut recordings, name);
+    rename_folders(&mut recordings, name);
+    let nodes = (1..=18).map(|n| NodeName::from(name(&format!("node{n}")))).collect();
+    let mut claims = bench.claims();
+    claims.domains[0].nodes = nodes;
+    let judged = bench.judge_claims(&claims, &recordings);
+    assert_eq!(loci(&judged), ["degraded nvlink-low gpu n4.r1:2"]);
+    assert_eq!(outcome_of(&judged, "n4.r0"), Outcome::Pass);
+}
+
+#[test]
+fn a_run_across_two_claimed_domains_lists_no_node_twice() {
+    let mut bench = Bench::rack();
+    let mut recordings = bench.own();
+    recordings.extend(bench.across());
+    let mut claims = bench.claims();
+    let mut second = claims.domains[0].clone();
+    second.name = "block02".into();
+    second.nodes = claims.domains[0].nodes.split_off(9);
+    claims.domains.push(second);
+    for recording in &mut recordings {
+        if let Scope::Domain(domain) = &mut recording.scope {
+            *domain = "both".into();
+        }
+        for rank in &mut recording.parsed.facts.ranks {
+            rank.name = Some("rack GPU".to_owned());
+        }
+    }
+    let judged = bench.judge_claims(&claims, &recordings);
+    assert_eq!(judged.verdicts.nodes.len(), 18);
+    // Between them it runs at full speed; inside them nothing is judged by it.
+    assert_eq!(loci(&judged), ["unknown claimed-apart domain block01 - block02"]);
+    assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
+    assert!(
+        judged.verdicts.unknown.iter().any(|u| u.what == UnknownSubject::Domain("both".into()))
+    );
+}
+
+#[test]
+fn runs_over_the_same_hosts_in_two_folders_are_of_one_domain() {
+    let mut bench = Bench::rack().readings(2);
+    let mut recordings = bench.record();
+    let mut folders = ["first", "second"].into_iter();
+    for recording in &mut recordings {
+        if let Scope::Domain(domain) = &mut recording.scope {
+            *domain = folders.next().expect("two runs").into();
+        }
+        for rank in &mut recording.parsed.facts.ranks {
+            rank.name = Some("rack GPU".to_owned());
+        }
+    }
+    let judged = bench.judge_claims(&Claims::default(), &recordings);
+    assert_eq!(judged.verdicts.nodes.len(), 18);
+    assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts.unknown);
+}
+
+#[test]
+fn what_imex_knows_by_its_address_is_the_node_that_sources_know_by_it() {
+    let member = |at: u32| ImexNode {
+        index: at,
+        host: Some(format!("10.0.0.{at}")),
+        status: Some(if at == 3 { "UNAVAILABLE" } else { "READY" }.to_owned()),
+        ..ImexNode::default()
+    };
+    let mut bench = Bench::rack();
+    let mut recordings = bench.record();
+    for recording in recordings.iter_mut().take(2) {
+        recording.parsed.facts.imex = Some(Imex {
+            status: Some("DEGRADED".to_owned()),
+            nodes: (1..=18).map(member).collect(),
+            ..Imex::default()
+        });
+    }
+    let missing = |judged: &Judgement| {
+        let found = judged.verdicts.findings.iter().find(|f| f.class == "imex-peer-missing");
+        found.map(|f| (f.locus.to_string(), f.evidence.len()))
+    };
+    // Nobody says whose address it is.
+    let mut claims = bench.claims();
+    assert_eq!(missing(&bench.judge_claims(&claims, &recordings)), None);
+    for at in 1..=18 {
+        let said = claims.nodes.entry(Bench::node(at - 1)).or_default();
+        said.aliases = vec![format!("10.0.0.{at}")];
+    }
+    let told = missing(&bench.judge_claims(&claims, &recordings)).expect("a node");
+    assert!(told.0.contains("node0003") && told.1 == 2, "{told:?}");
+    // An address of two nodes is nobody's.
+    claims.nodes.entry(Bench::node(7)).or_default().aliases = vec!["10.0.0.3".to_owned()];
+    assert_eq!(missing(&bench.judge_claims(&claims, &recordings)), None);
+}

@@ -1,0 +1,316 @@
+//! What tools report as states: who is accused by them, and who must not be.
+
+use super::*;
+use model::facts::Device;
+use model::facts::GpuFabric;
+use model::facts::Imex;
+use model::facts::ImexNode;
+use model::facts::Topology;
+use model::facts::TopologyRow;
+use model::finding_class::FindingClass;
+
+const PEER: &str = "imex-peer-missing";
+
+/// What `nvidia-imex-ctl -N` prints on a node, where each member is as `is_ready` says.
+fn table(asked: u32, is_ready: impl Fn(u32) -> bool) -> Recording {
+    let member = |at: u32| ImexNode {
+        index: at,
+        host_name: Some(Bench::node(at).to_string()),
+        status: Some(if is_ready(at) { "READY" } else { "UNAVAILABLE" }.to_owned()),
+        ..ImexNode::default()
+    };
+    let nodes: Vec<ImexNode> = (0..18).map(member).collect();
+    let all = nodes.iter().all(|node| node.status.as_deref() == Some("READY"));
+    let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::NvidiaImexCtl) };
+    parsed.facts.imex = Some(Imex {
+        status: Some(if all { "UP" } else { "DEGRADED" }.to_owned()),
+        nodes,
+        ..Imex::default()
+    });
+    let node = Bench::node(asked);
+    let file = format!("nodes/{node}/imex.txt");
+    Recording::new(Scope::Node(node), file, parsed)
+}
+
+/// The nodes that these tables make missing, and whether the domain is told of.
+fn missing(tables: Vec<Recording>) -> (Vec<String>, bool) {
+    let mut bench = Bench::rack();
+    let mut recordings = bench.record();
+    recordings.extend(tables);
+    let judged = bench.judge_these(&recordings);
+    let of = |class: &str| -> Vec<String> {
+        let found = judged.verdicts.findings.iter().filter(|f| f.class == class);
+        found.map(|f| f.locus.node.as_ref().map_or(String::new(), ToString::to_string)).collect()
+    };
+    let mut nodes = of(PEER);
+    nodes.sort();
+    (nodes, !of("imex-domain").is_empty())
+}
+
+fn name(at: u32) -> String {
+    Bench::node(at).to_string()
+}
+
+#[test]
+fn a_peer_that_nobody_reaches_is_missing_whether_one_is_asked_or_all() {
+    let without = |asked| table(asked, |at| at != 3);
+    assert_eq!(missing(vec![without(0)]), (vec![name(3)], true));
+    assert_eq!(missing((0..18).map(without).collect()), (vec![name(3)], true));
+    assert_eq!(missing((0..18).map(|asked| table(asked, |_| true)).collect()), (vec![], false));
+}
+
+#[test]
+fn a_node_that_is_cut_off_does_not_accuse_the_seventeen_that_it_cannot_reach() {
+    let alone = || table(5, |at| at == 5);
+    // All there is: it, or they.
+    assert_eq!(missing(vec![alone()]), (vec![], true));
+    let others = (0..18).filter(|at| *at != 5).map(|asked| table(asked, |at| at != 5));
+    assert_eq!(missing(others.chain([alone()]).collect()), (vec![name(5)], true));
+}
+
+#[test]
+fn whom_others_call_ready_is_not_missing_and_two_without_each_other_accuse_neither() {
+    let word = vec![table(0, |at| at != 3), table(1, |_| true)];
+    assert_eq!(missing(word), (vec![], true));
+    let mutual = vec![table(0, |at| at != 3), table(3, |at| at != 0)];
+    assert_eq!(missing(mutual), (vec![], true));
+}
+
+#[test]
+fn most_of_a_domain_is_missing_where_those_that_are_left_agree() {
+    let left = |at: u32| at < 8;
+    let tables = (0..8).map(|asked| table(asked, left)).collect();
+    assert_eq!(missing(tables), ((8..18).map(name).collect(), true));
+}
+
+/// A GPU of which links are in these states; the others of its node are fine.
+fn linked(states: impl Fn(u32) -> Option<bool>) -> Judgement {
+    let mut bench = Bench::hgx(1);
+    let mut recordings = bench.record();
+    let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::NvidiaSmiNvlink) };
+    let link = |gpu, link| Link {
+        link,
+        active: if gpu == 2 { states(link) } else { Some(true) },
+        ..Link::default()
+    };
+    parsed.facts.nvlinks = (0..8)
+        .map(|gpu| GpuLinks {
+            gpu,
+            links: (0..18).map(|at| link(gpu, at)).collect(),
+            ..GpuLinks::default()
+        })
+        .collect();
+    let file = "nodes/node0001/nvlink.txt".to_owned();
+    recordings.push(Recording::new(Scope::Node("node0001".into()), file, parsed));
+    bench.judge_these(&recordings)
+}
+
+#[test]
+fn a_link_whose_state_is_not_said_is_not_one_that_is_down() {
+    let unsaid = linked(|at| (3 < at).then_some(true));
+    assert_eq!(loci(&unsaid), Vec::<String>::new());
+    let down = linked(|at| (3 < at).then_some(at != 9));
+    assert_eq!(loci(&down), ["degraded nvlink-inactive gpu node0001:2"]);
+    let summary = &down.verdicts.findings[0].summary;
+    assert!(summary.contains("at most 17 of 18") && summary.ends_with("inactive: 9"), "{summary}");
+    // One that is down and seventeen of which nothing is said are not all.
+    let one = linked(|at| (at == 0).then_some(false));
+    assert_eq!(loci(&one), ["degraded nvlink-inactive gpu node0001:2"]);
+    assert_eq!(loci(&linked(|_| Some(false))), ["failed nvlink-absent gpu node0001:2"]);
+}
+
+/// What `nvidia-smi -q` shows of the fabric on all nodes: each GPU's state, status and
+/// ClusterUUID.
+fn registered(of: impl Fn(u32, u32) -> [&'static str; 3]) -> Judgement {
+    let mut bench = Bench::rack();
+    let mut recordings = bench.record();
+    for at in 0..18 {
+        let gpu = |gpu| {
+            let [state, status, uuid] = of(at, gpu).map(|said| Some(said.to_owned()));
+            let clique_id = Some("0".to_owned());
+            GpuFabric { gpu, state, status, cluster_uuid: uuid, clique_id, ..GpuFabric::default() }
+        };
+        let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::NvidiaSmiQ) };
+        parsed.facts.fabric = (0..4).map(gpu).collect();
+        let file = format!("nodes/{}/smi.txt", name(at));
+        recordings.push(Recording::new(Scope::Node(Bench::node(at)), file, parsed));
+    }
+    bench.judge_these(&recordings)
+}
+
+#[test]
+fn zeros_are_the_uuid_of_a_gpu_that_is_not_registered_and_of_no_clique() {
+    const RACK: [&str; 3] = ["Completed", "Success", "5b1c9f02-77aa-4c3e-9d10-2f6e0c4b8a91"];
+    const ZERO: &str = "00000000-0000-0000-0000-000000000000";
+    let starting = registered(|node, _| match node {
+        4 => ["In Progress", "N/A", ZERO],
+        _ => RACK,
+    });
+    assert_eq!(loci(&starting), Vec::<String>::new());
+    assert_eq!(unknown_nodes(&starting), [name(4)]);
+    let failed = registered(|node, gpu| match (node, gpu) {
+        (4, 2) => ["Completed", "Insufficient Resources", ZERO],
+        _ => RACK,
+    });
+    assert_eq!(loci(&failed), [format!("failed fabric-state gpu {}:2", name(4))]);
+}
+
+/// A box of eight GPUs beside what one tool said of its states.
+fn beside(tool: Tool, said: impl FnOnce(&mut Parsed)) -> Judgement {
+    let mut bench = Bench::hgx(1);
+    let mut recordings = bench.record();
+    let mut parsed = Parsed { complete: true, ..Parsed::of(tool) };
+    said(&mut parsed);
+    let file = "nodes/node0001/states.txt".to_owned();
+    recordings.push(Recording::new(Scope::Node("node0001".into()), file, parsed));
+    bench.judge_these(&recordings)
+}
+
+/// `nvidia-smi topo -m` of so many GPUs, with these cells.
+fn matrix(gpus: u32, cell: impl Fn(u32, u32) -> &'static str) -> Topology {
+    let name = |gpu: u32| format!("GPU{gpu}");
+    let row = |gpu: u32| TopologyRow {
+        device: name(gpu),
+        connections: (0..gpus)
+            .map(|other| if other == gpu { "X" } else { cell(gpu, other) }.to_owned())
+            .collect(),
+        ..TopologyRow::default()
+    };
+    Topology {
+        columns: (0..gpus).map(name).collect(),
+        rows: (0..gpus).map(row).collect(),
+        ..Topology::default()
+    }
+}
+
+fn in_matrix(cell: impl Fn(u32, u32) -> &'static str) -> Judgement {
+    beside(Tool::NvidiaSmiTopo, |parsed| parsed.facts.topology = Some(matrix(8, cell)))
+}
+
+#[test]
+fn a_matrix_names_the_gpu_without_links_as_a_list_of_links_does() {
+    assert_eq!(loci(&in_matrix(|_, _| "NV18")), Vec::<String>::new());
+    for gpu in [0, 5, 7] {
+        let alone = in_matrix(move |a, b| if a == gpu || b == gpu { "SYS" } else { "NV18" });
+        assert_eq!(loci(&alone), [format!("failed nvlink-absent gpu node0001:{gpu}")]);
+        let less = in_matrix(move |a, b| if a == gpu || b == gpu { "NV16" } else { "NV18" });
+        assert_eq!(loci(&less), [format!("degraded nvlink-inactive gpu node0001:{gpu}")]);
+        assert_eq!(less.verdicts.findings[0].measured, Some(16.0));
+    }
+    let two =
+        in_matrix(|a, b| if [2, 6].iter().any(|g| [a, b].contains(g)) { "PHB" } else { "NV18" });
+    let both = [2, 6].map(|gpu| format!("failed nvlink-absent gpu node0001:{gpu}"));
+    assert_eq!(loci(&two), both);
+}
+
+#[test]
+fn a_matrix_in_which_no_gpu_is_whole_accuses_none() {
+    let none = in_matrix(|_, _| "SYS");
+    let all_less = in_matrix(|_, _| "NV12");
+    let halves = in_matrix(|a, b| if (a < 4) == (b < 4) { "NV12" } else { "SYS" });
+    for judged in [none, all_less, halves] {
+        assert_eq!(loci(&judged), Vec::<String>::new());
+        assert_eq!(unknown_nodes(&judged), ["node0001"]);
+    }
+    // Peer access is another question, and a row that is cut says nothing.
+    let peers = beside(Tool::NvidiaSmiTopo, |parsed| {
+        parsed.facts.topology = Some(matrix(8, |_, _| "OK"));
+        parsed.facts.parameters.insert("topology.matrix".to_owned(), "p2p".to_owned());
+    });
+    assert_eq!((loci(&peers), unknown_nodes(&peers)), (vec![], vec![]));
+    let cut = beside(Tool::NvidiaSmiTopo, |parsed| {
+        let mut topology = matrix(8, |_, _| "NV18");
+        topology.rows[5].connections = vec![String::new(); 8];
+        parsed.facts.topology = Some(topology);
+        parsed.problems.push(Problem::new(ProblemKind::Truncated, "a row is cut"));
+        parsed.complete = false;
+    });
+    assert_eq!((loci(&cut), unknown_nodes(&cut)), (vec![], vec!["node0001"]));
+}
+
+#[test]
+fn seven_of_eight_gpus_are_the_same_finding_from_every_tool() {
+    let links = || (0..18).map(|link| Link { link, active: Some(true), ..Link::default() });
+    let listed = |gpu| GpuLinks { gpu, links: links().collect(), ..GpuLinks::default() };
+    let device = |index| Device { index, ..Device::default() };
+    let missing = ["failed gpu-missing node node0001"];
+    let nvlink = |gpus: Vec<u32>| {
+        beside(Tool::NvidiaSmiNvlink, |parsed| {
+            parsed.facts.nvlinks = gpus.into_iter().map(listed).collect();
+        })
+    };
+    assert_eq!(loci(&nvlink((0..7).collect())), missing);
+    let topo = beside(Tool::NvidiaSmiTopo, |p| p.facts.topology = Some(matrix(7, |_, _| "NV18")));
+    assert_eq!(loci(&topo), missing);
+    let query = beside(Tool::NvidiaSmiQ, |p| p.facts.devices = (0..7).map(device).collect());
+    assert_eq!(loci(&query), missing);
+    // Of all eight, or of one that was asked for, nothing is missing.
+    for gpus in [(0..8).collect(), vec![3]] {
+        assert_eq!(loci(&nvlink(gpus)), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_link_that_is_shown_inactive_counts_in_a_list_that_is_cut() {
+    let cut = |states: Vec<bool>| {
+        beside(Tool::NvidiaSmiNvlink, |parsed| {
+            let links = (0..).zip(states).map(|(link, active)| Link {
+                link,
+                active: Some(active),
+                ..Link::default()
+            });
+            parsed.facts.nvlinks =
+                vec![GpuLinks { gpu: 4, links: links.collect(), ..GpuLinks::default() }];
+            parsed.problems.push(Problem::new(ProblemKind::Truncated, "the last line breaks off"));
+            parsed.complete = false;
+        })
+    };
+    let inactive = ["degraded nvlink-inactive gpu node0001:4"];
+    assert_eq!(loci(&cut(vec![true, false, true])), inactive);
+    assert_eq!(loci(&cut(vec![false])), inactive);
+    assert_eq!(cut(vec![false]).verdicts.findings[0].measured, Some(17.0));
+    assert_eq!(loci(&cut(vec![true; 5])), Vec::<String>::new());
+    assert_eq!(loci(&cut(vec![false; 18])), ["failed nvlink-absent gpu node0001:4"]);
+}
+
+#[test]
+fn imports_that_fail_with_a_node_whose_imex_is_gone_are_no_other_domain() {
+    let refused = |a: u32, b: u32| {
+        let mut parsed = Parsed::of(Tool::Nvbandwidth);
+        let mut problem = Problem::new(ProblemKind::Error, "the import was refused");
+        problem.code = Some("CUDA_ERROR_INVALID_HANDLE".to_owned());
+        parsed.problems.push(problem);
+        let file = format!("domains/rack/{a}-{b}.txt");
+        let nodes = vec![Bench::node(a), Bench::node(b)];
+        let mut recording = Recording::new(Scope::Domain("rack".into()), file, parsed);
+        recording.nodes = nodes;
+        recording
+    };
+    let classes = |with_table: bool| {
+        let mut bench = Bench::rack();
+        let mut recordings = bench.record();
+        let Scope::Domain(domain) = recordings
+            .iter()
+            .map(|r| r.scope.clone())
+            .find(|scope| matches!(scope, Scope::Domain(_)))
+            .expect("a run of all")
+        else {
+            unreachable!()
+        };
+        for other in (0..18).filter(|at| *at != 3) {
+            let mut run = refused(3.min(other), 3.max(other));
+            run.scope = Scope::Domain(domain.clone());
+            recordings.push(run);
+        }
+        if with_table {
+            recordings
+                .extend((0..18).filter(|at| *at != 3).map(|asked| table(asked, |at| at != 3)));
+        }
+        let judged = bench.judge_these(&recordings);
+        let of_node = judged.verdicts.findings.iter().filter(|f| f.locus.node.is_some());
+        of_node.map(|f| f.class.clone()).collect::<Vec<_>>()
+    };
+    let explained = classes(true);
+    assert!(explained.iter().any(|it| *it == PEER), "{explained:?}");
+    assert!(!explained.contains(&FindingClass::WrongDomain), "{explained:?}");
+}

@@ -1,0 +1,14 @@
+//! The pure stages: values in, values out. No I/O, no clock, no process.
+//!
+//! [`thresholds`] and [`plan`] come before a measurement; [`judge`], [`policy`], [`report`],
+//! [`export`] and [`place`] after it.
+
+#![forbid(unsafe_code)]
+
+pub mod export;
+pub mod judge;
+pub mod place;
+pub mod plan;
+pub mod policy;
+pub mod report;
+pub mod thresholds;

@@ -1,0 +1,434 @@
+//! What is asked about a place, and the answer: who may be chosen, who is left out
+//! and why, the sets that were chosen, and what the next best would have.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::choose;
+use super::choose::Chosen;
+use super::choose::Strengths;
+use super::matrix::Scale;
+use model::finding_class::joined;
+use model::id::GpuId;
+use model::id::NodeName;
+use model::verdict::Outcome;
+use crate::place::map::Domain;
+use crate::place::map::Member;
+use crate::place::map::Origin;
+use crate::place::map::Reach;
+use crate::place::map::Verified;
+
+/// The format of the answer as JSON.
+pub const PLACEMENT_FORMAT: &str = "fabricgate.placement/1";
+
+/// What is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// GPUs.
+    Gpu,
+    /// Nodes.
+    Node,
+}
+
+impl Level {
+    /// So many of them, in words.
+    fn words(self, count: usize) -> String {
+        let one = match self {
+            Self::Gpu => "GPU",
+            Self::Node => "node",
+        };
+        if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+    }
+}
+
+/// By which rule a set is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Way {
+    /// The best-connected set.
+    Best,
+    /// The set whose loss hurts the rest least: what remains is best connected.
+    Spare,
+}
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// How many.
+    pub count: usize,
+    /// Of what.
+    pub level: Level,
+    /// Only on this node (GPUs).
+    pub node: Option<NodeName>,
+    /// Only in this domain of the map.
+    pub domain: Option<String>,
+    /// By which rules.
+    pub ways: Vec<Way>,
+    /// Parts that are degraded may be chosen, too. What is failed or was not measured
+    /// never is.
+    pub allow_degraded: bool,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Placement {
+    /// `fabricgate.placement/1`.
+    pub format: &'static str,
+    /// The run it rests on.
+    pub run: Origin,
+    /// What was chosen.
+    pub level: Level,
+    /// Among whom: `node NAME` or `domain NAME`.
+    pub scope: String,
+    /// How many could be chosen.
+    pub candidates: usize,
+    /// Who could not, and why.
+    pub excluded: Vec<Excluded>,
+    /// What the numbers are: shares of what links must deliver, or GB/s.
+    pub scale: Scale,
+    /// The smallest relative degradation that the run could have seen in every one
+    /// that could be chosen: differences below it may be chance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detectable: Option<f64>,
+    /// One per rule that was asked for.
+    pub choices: Vec<Choice>,
+}
+
+/// Somebody who could not be chosen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Excluded {
+    /// The node, or the GPU as `node:index`.
+    pub part: String,
+    /// Why not.
+    pub why: String,
+}
+
+/// One part that was chosen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Part {
+    /// The node.
+    pub node: NodeName,
+    /// The GPU by its index there, where GPUs are chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u32>,
+    /// Its UUID, where the run saw it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uuid: Option<String>,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.gpu {
+            Some(gpu) => write!(f, "{}:{gpu}", self.node),
+            None => write!(f, "{}", self.node),
+        }
+    }
+}
+
+/// A pair and how strongly it is connected: the worse of both directions.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Pair {
+    /// One end.
+    pub a: String,
+    /// The other.
+    pub b: String,
+    /// The number, by the answer's scale.
+    pub strength: f64,
+}
+
+/// A set that was chosen. For [`Way::Spare`] the numbers are of what remains.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Choice {
+    /// By which rule.
+    pub way: Way,
+    /// The set, in order.
+    pub parts: Vec<Part>,
+    /// The weakest pair; nothing in a set of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weakest: Option<Pair>,
+    /// The mean of all pairs; nothing in a set of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean: Option<f64>,
+    /// No other set is better.
+    pub exact: bool,
+    /// The weakest pair of no other set is stronger than this; said where `exact` is
+    /// false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weakest_bound: Option<f64>,
+    /// No set with so strong a weakest pair has a larger mean; said where `exact` is
+    /// false.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean_bound: Option<f64>,
+    /// The best of all other sets; absent where there is none, or it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<Next>,
+}
+
+/// What the next best set would have.
+#[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
+pub struct Next {
+    /// The set.
+    pub parts: Vec<Part>,
+    /// Its weakest pair.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weakest: Option<Pair>,
+    /// The mean of its pairs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mean: Option<f64>,
+}
+
+/// Why nothing is chosen: what was asked, and what there is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unplaced {
+    /// The question does not fit the run.
+    #[error("{0}")]
+    Question(String),
+    /// The run does not hold so many.
+    #[error("{0}")]
+    TooFew(String),
+}
+
+/// Chooses.
+pub fn place(map: &Verified, asked: &Asked) -> Result<Placement, Unplaced> {
+    let (scope, nodes) = scope(map, asked)?;
+    let mut excluded = Vec::new();
+    let mut parts: Vec<Part> = Vec::new();
+    for node in nodes {
+        let Some(member) = map.members.get(&node) else { continue };
+        if let Some(why) = unfit(member, asked) {
+            excluded.push(Excluded { part: node.to_string(), why });
+            continue;
+        }
+        match asked.level {
+            Level::Node => parts.push(Part { node, gpu: None, uuid: None }),
+            Level::Gpu => gpus(&node, member, asked, &mut parts, &mut excluded),
+        }
+    }
+    let strengths = strengths(map, asked.level, &parts);
+    let few = |what: String| {
+        let out = match excluded.len() {
+            0 => String::new(),
+            n => format!("; {n} left out, the first: {}: {}", excluded[0].part, excluded[0].why),
+        };
+        Unplaced::TooFew(format!("{what} in {scope}{out}"))
+    };
+    let (wanted, has) = (asked.level.words(asked.count), asked.level.words(parts.len()));
+    if asked.count == 0 || parts.len() < asked.count {
+        return Err(few(format!("{wanted} asked for, {has} can be chosen")));
+    }
+    let mut choices = Vec::new();
+    for way in &asked.ways {
+        let choice = match way {
+            Way::Best => best(&strengths, &parts, asked.count),
+            Way::Spare => spare(&strengths, &parts, asked.count),
+        };
+        let choice = choice.ok_or_else(|| {
+            let what = match way {
+                Way::Best => {
+                    format!("no {wanted} were found that were all measured with each other")
+                }
+                Way::Spare => {
+                    format!(
+                        "without {wanted}, no rest was found that was all measured with each other"
+                    )
+                }
+            };
+            few(format!("{what} ({has} can be chosen)"))
+        })?;
+        choices.push(choice);
+    }
+    let nodes: BTreeSet<&NodeName> = parts.iter().map(|part| &part.node).collect();
+    // Of one of them it may not be known, and then it is not known of all.
+    let each: Option<Vec<f64>> =
+        nodes.iter().map(|node| map.members.get(*node)?.detectable).collect();
+    let detectable = each.into_iter().flatten().max_by(f64::total_cmp);
+    Ok(Placement {
+        format: PLACEMENT_FORMAT,
+        run: map.run.clone(),
+        level: asked.level,
+        scope,
+        candidates: parts.len(),
+        excluded,
+        scale: map.matrix.scale,
+        detectable,
+        choices,
+    })
+}
+
+/// Among whom is chosen, in words and by name.
+fn scope(map: &Verified, asked: &Asked) -> Result<(String, Vec<NodeName>), Unplaced> {
+    let question = |why: String| Err(Unplaced::Question(why));
+    if let Some(node) = &asked.node {
+        return match (asked.level, map.members.contains_key(node)) {
+            (Level::Node, _) => {
+                question("--node: one node is no choice of nodes, expected --level gpu".to_owned())
+            }
+            (Level::Gpu, false) => question(format!("--node {node}: the run has no such node")),
+            (Level::Gpu, true) => Ok((format!("node {node}"), vec![node.clone()])),
+        };
+    }
+    let all = || {
+        let names: Vec<&str> = map.domains.iter().map(|domain| domain.name.as_str()).collect();
+        match names.len() {
+            0..=8 => names.join(", "),
+            n => format!("{} and {} more", names[..8].join(", "), n - 8),
+        }
+    };
+    let domain: &Domain = match &asked.domain {
+        Some(name) => match map.domain(name) {
+            Some(domain) => domain,
+            None => return question(format!("--domain {name}: the run has {}", all())),
+        },
+        None => match map.domains.as_slice() {
+            [one] => one,
+            [] => return question("the run has no domain".to_owned()),
+            _ => {
+                return question(format!("several domains: expected --domain, one of {}", all()));
+            }
+        },
+    };
+    let nodes = domain.nodes().into_iter().cloned().collect();
+    Ok((format!("domain {}", domain.name), nodes))
+}
+
+/// Why nothing of this node may be chosen.
+fn unfit(member: &Member, asked: &Asked) -> Option<String> {
+    let has_gpu_to_blame = member.gpus.values().any(|gpu| gpu.outcome.is_some());
+    match member.outcome {
+        _ if member.reach == Reach::Nothing => Some("not measured".to_owned()),
+        _ if asked.level == Level::Node && member.reach != Reach::Across => {
+            Some("not measured against other nodes".to_owned())
+        }
+        Outcome::Pass => None,
+        // One GPU of it is to blame, and the others may be chosen.
+        Outcome::Degraded if asked.allow_degraded => None,
+        Outcome::Degraded if asked.level == Level::Gpu && has_gpu_to_blame => None,
+        outcome => Some(format!("{outcome}: {}", member.reason)),
+    }
+}
+
+/// The GPUs of a node that may be chosen.
+fn gpus(
+    node: &NodeName,
+    member: &Member,
+    asked: &Asked,
+    parts: &mut Vec<Part>,
+    excluded: &mut Vec<Excluded>,
+) {
+    for (index, gpu) in &member.gpus {
+        match gpu.outcome {
+            Some(Outcome::Degraded) if asked.allow_degraded => {}
+            None | Some(Outcome::Pass) => {}
+            Some(outcome) => {
+                let why = format!("{outcome}: {}", joined(&gpu.classes));
+                excluded.push(Excluded { part: format!("{node}:{index}"), why });
+                continue;
+            }
+        }
+        parts.push(Part { node: node.clone(), gpu: Some(*index), uuid: gpu.uuid.clone() });
+    }
+}
+
+fn strengths(map: &Verified, level: Level, parts: &[Part]) -> Strengths {
+    match level {
+        Level::Gpu => {
+            let ids: Vec<GpuId> = parts
+                .iter()
+                .map(|part| GpuId::new(part.node.clone(), part.gpu.unwrap_or_default()))
+                .collect();
+            Strengths::of(parts.len(), |a, b| map.matrix.between(&ids[a], &ids[b]))
+        }
+        Level::Node => {
+            let nodes = map.matrix.of_nodes();
+            let at: BTreeMap<&NodeName, BTreeMap<&NodeName, f64>> =
+                nodes.iter().fold(BTreeMap::new(), |mut at, ((from, to), value)| {
+                    at.entry(from).or_default().insert(to, *value);
+                    at
+                });
+            let way = |a: usize, b: usize| at.get(&parts[a].node)?.get(&parts[b].node).copied();
+            Strengths::of(parts.len(), |a, b| Some(way(a, b)?.min(way(b, a)?)))
+        }
+    }
+}
+
+fn best(strengths: &Strengths, parts: &[Part], count: usize) -> Option<Choice> {
+    let chosen = choose::best(strengths, count)?;
+    let next = if chosen.is_exact { choose::next(strengths, &chosen) } else { None };
+    let next = next.map(|it| next_of(parts, &it, it.set.clone()));
+    Some(choice(Way::Best, parts, &chosen, chosen.set.clone(), next))
+}
+
+/// The complement of the best-connected rest.
+fn spare(strengths: &Strengths, parts: &[Part], count: usize) -> Option<Choice> {
+    let others =
+        |set: &[usize]| -> Vec<usize> { (0..parts.len()).filter(|at| !set.contains(at)).collect() };
+    let rest = parts.len() - count;
+    if rest == 0 {
+        // All are taken, and nobody is left to be hurt.
+        let none = Chosen {
+            set: Vec::new(),
+            weakest: None,
+            sum: 0,
+            is_exact: true,
+            weakest_bound: 0,
+            sum_bound: 0,
+        };
+        return Some(choice(Way::Spare, parts, &none, others(&[]), None));
+    }
+    let kept = choose::best(strengths, rest)?;
+    let next = if kept.is_exact { choose::next(strengths, &kept) } else { None };
+    let next = next.map(|it| next_of(parts, &it, others(&it.set)));
+    Some(choice(Way::Spare, parts, &kept, others(&kept.set), next))
+}
+
+fn choice(
+    way: Way,
+    parts: &[Part],
+    measured: &Chosen,
+    set: Vec<usize>,
+    next: Option<Next>,
+) -> Choice {
+    let Next { parts: own, weakest, mean } = next_of(parts, measured, set);
+    let bound = |value: u64| (!measured.is_exact).then(|| shown(value));
+    Choice {
+        way,
+        parts: own,
+        weakest,
+        mean,
+        exact: measured.is_exact,
+        weakest_bound: bound(measured.weakest_bound),
+        mean_bound: mean_of(measured.sum_bound, measured.set.len()).filter(|_| !measured.is_exact),
+        next,
+    }
+}
+
+fn next_of(parts: &[Part], measured: &Chosen, set: Vec<usize>) -> Next {
+    let pair = |(a, b, strength): (usize, usize, u64)| Pair {
+        a: parts[a].to_string(),
+        b: parts[b].to_string(),
+        strength: shown(strength),
+    };
+    Next {
+        parts: set.into_iter().map(|at| parts[at].clone()).collect(),
+        weakest: measured.weakest.map(pair),
+        mean: mean_of(measured.sum, measured.set.len()),
+    }
+}
+
+/// Millionths as they are shown: to four digits behind the point.
+fn shown(millionths: u64) -> f64 {
+    let hundreds = (millionths + 50) / 100;
+    #[expect(clippy::cast_precision_loss, reason = "below 2^52")]
+    let value = hundreds as f64;
+    value / 1e4
+}
+
+fn mean_of(sum: u64, count: usize) -> Option<f64> {
+    let pairs = u64::try_from(count * count.saturating_sub(1) / 2).ok()?;
+    sum.checked_div(pairs).map(shown)
+}

@@ -1,0 +1,276 @@
+//! The command of one step, as far as claims tell it.
+//!
+//! What only the nodes can say stays a placeholder. A probe that cannot run in
+//! a place is left out with the reason, and whether anything is missing then.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::Deserializer;
+use serde::de::SeqAccess;
+use serde::de::Visitor;
+
+use super::Request;
+use super::Step;
+use model::claims::ClaimedDomain;
+use model::claims::ClaimedRail;
+use model::id::NodeName;
+use model::probe::Otherwise;
+use model::probe::Probe;
+use model::probe::ProbeScope;
+use model::probe::Serve;
+use model::probe::Words;
+use model::probe::placeholder;
+
+/// Why a probe is not run somewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Omitted {
+    pub(super) why: String,
+    pub(super) not_applicable: bool,
+}
+
+impl Omitted {
+    pub(super) fn not_applicable(why: String) -> Self {
+        Self { why, not_applicable: true }
+    }
+
+    pub(super) fn missing(why: String) -> Self {
+        Self { why, not_applicable: false }
+    }
+}
+
+/// How much of its time limit a command is told to use, so that it can still say
+/// what it has until then.
+const IN_TIME: f64 = 0.9;
+
+/// How a command is run.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    /// Readings it takes.
+    readings: u32,
+    /// By every node.
+    together: bool,
+    /// When it is given up, in seconds.
+    limit: f64,
+}
+
+/// Where a step runs.
+#[derive(Clone, Debug)]
+pub(super) struct Place<'a> {
+    pub(super) nodes: Vec<NodeName>,
+    pub(super) rail: Option<&'a ClaimedRail>,
+    pub(super) lane: Option<u32>,
+    pub(super) stage: u8,
+}
+
+impl Place<'_> {
+    pub(super) fn of(stage: u8, nodes: Vec<NodeName>) -> Self {
+        Self { nodes, rail: None, lane: None, stage }
+    }
+}
+
+/// What is claimed, in the order in which it is asked for.
+#[derive(Debug)]
+pub(super) struct Ground<'a> {
+    pub(super) request: &'a Request<'a>,
+    domains: HashMap<&'a NodeName, &'a ClaimedDomain>,
+    known: RefCell<Known>,
+}
+
+/// Commands that steps have, each once.
+#[derive(Debug, Default)]
+struct Known(HashSet<Words>);
+
+impl Known {
+    /// This command as those before have it.
+    fn same(&mut self, argv: &[String]) -> Words {
+        if let Some(words) = self.0.get(argv) {
+            return words.clone();
+        }
+        let words = Words::from(argv);
+        self.0.insert(words.clone());
+        words
+    }
+}
+
+/// Reads the steps of a round; commands that are the same share their words.
+pub(super) fn shared<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Step>, D::Error> {
+    struct Steps;
+    impl<'de> Visitor<'de> for Steps {
+        type Value = Vec<Step>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("the steps of a round")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+            let (mut steps, mut known) = (Vec::new(), Known::default());
+            while let Some(mut step) = seq.next_element::<Step>()? {
+                step.argv = known.same(&step.argv);
+                if let Some(serve) = &mut step.serve {
+                    serve.argv = known.same(&serve.argv);
+                }
+                if let Some(otherwise) = &mut step.otherwise {
+                    otherwise.argv = known.same(&otherwise.argv);
+                }
+                steps.push(step);
+            }
+            Ok(steps)
+        }
+    }
+    from.deserialize_seq(Steps)
+}
+
+impl<'a> Ground<'a> {
+    pub(super) fn new(request: &'a Request<'a>) -> Self {
+        let domains = request.claims.domains.iter();
+        let domains = domains.flat_map(|d| d.nodes.iter().map(move |node| (node, d))).collect();
+        Self { request, domains, known: RefCell::default() }
+    }
+
+    /// The domain that claims a node.
+    pub(super) fn domain(&self, node: &NodeName) -> Option<&'a ClaimedDomain> {
+        self.domains.get(node).copied()
+    }
+
+    /// Whether a probe can run on the nodes of a domain.
+    pub(super) fn admits(&self, probe: &Probe, domain: &ClaimedDomain) -> Result<(), Omitted> {
+        let needs = &probe.requires;
+        if let Some(gpus) = domain.gpus_per_node
+            && gpus < needs.min_gpus
+        {
+            let why = format!("needs {} GPUs, {gpus} per node are claimed", needs.min_gpus);
+            return Err(Omitted::not_applicable(why));
+        }
+        if matches!(probe.scope, ProbeScope::Pair | ProbeScope::Domain) && domain.nodes.len() < 2 {
+            let why = format!("needs two nodes, domain {} has one", domain.name);
+            return Err(Omitted::not_applicable(why));
+        }
+        if needs.nvlink_across && !self.request.nvlink_across.contains(&domain.name) {
+            let why = format!(
+                "needs NVLink between nodes, and no platform that has it is claimed for domain {}",
+                domain.name
+            );
+            return Err(Omitted::not_applicable(why));
+        }
+        let counted = [placeholder::GPUS, placeholder::RANKS, placeholder::HOSTS];
+        if domain.gpus_per_node.is_none() && counted.iter().any(|word| probe.says(word)) {
+            let why = format!(
+                "needs the number of GPUs, and domain {} does not claim gpus_per_node",
+                domain.name
+            );
+            return Err(Omitted::missing(why));
+        }
+        Ok(())
+    }
+
+    /// Whether a probe can run on a rail, or where no rail is claimed.
+    pub(super) fn admits_rail(probe: &Probe, rail: Option<&ClaimedRail>) -> Result<(), Omitted> {
+        if !probe.says(placeholder::RDMA) {
+            return Ok(());
+        }
+        match rail {
+            Some(rail) if rail.rdma.is_some() => Ok(()),
+            Some(rail) => Err(Omitted::missing(format!(
+                "needs an RDMA device, rail {} names none",
+                rail.name
+            ))),
+            None => {
+                Err(Omitted::missing("needs an RDMA device, and no rail is claimed".to_owned()))
+            }
+        }
+    }
+
+    /// The step of an admitted probe in a place. It has no number yet.
+    pub(super) fn step(&self, probe: &Probe, place: &Place<'_>) -> Step {
+        let request = self.request;
+        let wanted = if place.stage == 0 { 1 } else { request.readings.max(1) };
+        let most = if place.stage == 0 { 1 } else { request.most_readings.max(wanted) };
+        // A tool that repeats by itself is called once.
+        let (readings, most_readings, times) =
+            if probe.reads_itself { (1, 1, f64::from(wanted)) } else { (wanted, most, 1.0) };
+        let limit = probe.timeout_s * times;
+        let way = |together, readings| Way { readings, together, limit };
+        let serve = probe.serve.as_ref().map(|serve| {
+            let swapped: Vec<NodeName> = place.nodes.iter().rev().cloned().collect();
+            let argv = self.filled(&serve.argv, place, &swapped, way(false, wanted));
+            Serve { argv, ready: serve.ready }
+        });
+        let otherwise = probe.otherwise.as_ref().map(|otherwise| Otherwise {
+            argv: self.filled(&otherwise.argv, place, &place.nodes, way(otherwise.together, 1)),
+            ..otherwise.clone()
+        });
+        let mut domains = place.nodes.iter().map(|node| self.domain(node).map(|d| &d.name));
+        let first = domains.next().flatten();
+        let domain = first.filter(|name| domains.all(|other| other == Some(name))).cloned();
+        Step {
+            step: 0,
+            stage: place.stage,
+            probe: probe.name.clone(),
+            scope: probe.scope,
+            domain,
+            nodes: place.nodes.clone(),
+            rail: place.rail.map(|rail| rail.name.clone()),
+            lane: place.lane,
+            readings,
+            most_readings,
+            parser: probe.parser,
+            argv: self.filled(&probe.argv, place, &place.nodes, way(probe.together, wanted)),
+            serve,
+            together: probe.together,
+            otherwise,
+            idle_gpus: probe.requires.idle_gpus,
+            estimate_s: probe.cost_s * times,
+            timeout_s: limit,
+        }
+    }
+
+    /// The words of a command. `nodes` begins with the node that starts it;
+    /// where all of them do, which node it is stays to be filled in.
+    fn filled(
+        &self,
+        argv: &[String],
+        place: &Place<'_>,
+        nodes: &[NodeName],
+        Way { readings, together, limit }: Way,
+    ) -> Words {
+        let gpus =
+            |node: &NodeName| self.domain(node).and_then(|d| d.gpus_per_node).unwrap_or_default();
+        let list = |one: &dyn Fn(&NodeName) -> String| {
+            place.nodes.iter().map(one).collect::<Vec<_>>().join(",")
+        };
+        let rail = place.rail;
+        let own = match nodes.first() {
+            Some(node) if !together => node.to_string(),
+            _ => placeholder::NODE.to_owned(),
+        };
+        let fill = |word: &String| {
+            // Most words say nothing, and a large fleet has millions.
+            if !word.contains('{') {
+                return word.clone();
+            }
+            let mut word = word.clone();
+            let mut put = |name: &str, value: &dyn Fn() -> String| {
+                if word.contains(name) {
+                    word = word.replace(name, &value());
+                }
+            };
+            put(placeholder::GPUS, &|| nodes.first().map(gpus).unwrap_or_default().to_string());
+            put(placeholder::RANKS, &|| place.nodes.iter().map(gpus).sum::<u32>().to_string());
+            put(placeholder::NODES, &|| list(&|node| node.to_string()));
+            put(placeholder::HOSTS, &|| list(&|node| format!("{node}:{}", gpus(node))));
+            put(placeholder::NODE, &|| own.clone());
+            put(placeholder::PEER, &|| nodes.get(1).map(ToString::to_string).unwrap_or_default());
+            put(placeholder::RAIL, &|| rail.map_or("-", |rail| &rail.name).to_owned());
+            put(placeholder::RDMA, &|| rail.and_then(|r| r.rdma.clone()).unwrap_or_default());
+            put(placeholder::READINGS, &|| readings.to_string());
+            put(placeholder::LANE, &|| place.lane.unwrap_or_default().to_string());
+            put(placeholder::LIMIT, &|| format!("{:.0}", (limit * IN_TIME).floor().max(1.0)));
+            word
+        };
+        let filled: Vec<String> = argv.iter().map(fill).collect();
+        self.known.borrow_mut().same(&filled)
+    }
+}

@@ -1,0 +1,77 @@
+//! What a plan costs in time, as far as the probes' own estimates tell.
+
+use std::cmp::Ordering;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::HashMap;
+
+use super::Round;
+use super::Step;
+use model::id::NodeName;
+
+/// All readings of a step that are always taken, in seconds.
+pub(super) fn of_step(step: &Step) -> f64 {
+    step.estimate_s * f64::from(step.readings)
+}
+
+/// From the start of a round to the end of its last step, in seconds, with
+/// this many steps at the same time.
+pub fn of_round(round: &Round, parallel: usize) -> f64 {
+    let places = parallel.clamp(1, round.steps.len().max(1));
+    let mut free: BinaryHeap<Reverse<Moment>> = vec![Reverse(Moment(0.0)); places].into();
+    for step in &round.steps {
+        // Whoever is free first takes it.
+        if let Some(mut first) = free.peek_mut() {
+            first.0.0 += of_step(step);
+        }
+    }
+    free.into_iter().map(|Reverse(Moment(end))| end).fold(0.0, f64::max)
+}
+
+/// Seconds from the start of a round.
+#[derive(Clone, Copy, Debug)]
+struct Moment(f64);
+
+impl PartialEq for Moment {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl Eq for Moment {}
+
+impl PartialOrd for Moment {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Moment {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
+/// The whole of some rounds: from start to end, and taken from all nodes
+/// together, both in seconds.
+pub(super) fn of_all(rounds: &[Round], parallel: usize) -> (f64, f64) {
+    let elapsed = rounds.iter().map(|round| of_round(round, parallel)).sum();
+    let taken = rounds.iter().map(of_nodes).sum();
+    (elapsed, taken)
+}
+
+/// What a round takes from its nodes together. A node on several rails is
+/// taken as long as the slowest of them.
+fn of_nodes(round: &Round) -> f64 {
+    let mut places: HashMap<&NodeName, usize> = HashMap::new();
+    // In the order in which they are named: sums of fractions depend on it.
+    let mut taken: Vec<f64> = Vec::new();
+    for (step, node) in round.steps.iter().flat_map(|s| s.nodes.iter().map(move |n| (s, n))) {
+        let at = *places.entry(node).or_insert(taken.len());
+        if at == taken.len() {
+            taken.push(0.0);
+        }
+        taken[at] = taken[at].max(of_step(step));
+    }
+    taken.into_iter().sum()
+}

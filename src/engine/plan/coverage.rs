@@ -1,0 +1,109 @@
+//! Which pairs of GPUs the tests of a plan read.
+//!
+//! A domain of which some pairs are read is sampled on purpose, and the others
+//! are no gap. A domain across which nothing is read is not sampled: that its
+//! nodes were not measured against each other stays a gap.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::Request;
+use super::Round;
+use super::Step;
+use model::claims::ClaimedDomain;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::probe::Covers;
+use model::probe::Grain;
+use model::probe::Probe;
+use model::probe::ProbeScope;
+
+/// Two nodes in order of name.
+pub(super) type NodePair<'a> = (&'a NodeName, &'a NodeName);
+
+/// The two nodes of a step in order of name, where it has two.
+pub(super) fn pair_of(step: &Step) -> Option<NodePair<'_>> {
+    match step.nodes.as_slice() {
+        [a, b] if b < a => Some((b, a)),
+        [a, b] => Some((a, b)),
+        _ => None,
+    }
+}
+
+/// Whether some domain that NVLink joins across nodes is read in part.
+pub(super) fn is_sampled(request: &Request<'_>, rounds: &[Round]) -> bool {
+    let spans = |domain: &&ClaimedDomain| {
+        1 < domain.nodes.len() && request.nvlink_across.contains(&domain.name)
+    };
+    let mut across = request.claims.domains.iter().filter(spans).peekable();
+    if across.peek().is_none() {
+        return false;
+    }
+    let mut steps: BTreeMap<&DomainName, BTreeMap<&str, Vec<&Step>>> = BTreeMap::new();
+    for step in rounds.iter().flat_map(|round| &round.steps) {
+        if let Some(domain) = &step.domain {
+            steps.entry(domain).or_default().entry(&step.probe).or_default().push(step);
+        }
+    }
+    across.any(|domain| {
+        let Some(here) = steps.get(&domain.name) else { return false };
+        let of = |probe: &Probe| here.get(probe.name.as_str());
+        let reads = || request.probes.iter().filter(|p| of(p).is_some());
+        let is_read = reads().any(|probe| {
+            let is_between = matches!(probe.scope, ProbeScope::Pair | ProbeScope::Domain);
+            is_between && (probe.covers != Covers::None || probe.grain == Grain::Gpu)
+        });
+        let inside = domain.gpus_per_node == Some(1)
+            || reads().any(|p| p.scope == ProbeScope::Node && p.covers == Covers::All);
+        is_read
+            && !reads()
+                .any(|probe| reads_all(probe, domain, of(probe).map_or(&[], Vec::as_slice), inside))
+    })
+}
+
+/// Whether one execution of a probe reads the path between two GPUs, by their numbers on
+/// its first and its second node, or on the one node it runs on.
+pub(super) fn reads_pair(
+    probe: &Probe,
+    lane: Option<u32>,
+    gpus_per_node: Option<u32>,
+    (near, far): (u32, u32),
+) -> bool {
+    match (probe.scope, probe.grain, probe.covers) {
+        (ProbeScope::Rail, ..) => false,
+        (ProbeScope::Pair, Grain::Gpu, _) => {
+            let gpus = gpus_per_node.filter(|gpus| 0 < *gpus);
+            lane.zip(gpus).is_some_and(|(lane, gpus)| (near + lane) % gpus == far % gpus)
+        }
+        (_, _, Covers::All) => true,
+        (_, _, Covers::Lane) => near == far,
+        (_, _, Covers::None) => false,
+    }
+}
+
+/// Whether the steps of this probe read every pair of GPUs of a domain, given
+/// whether others read the pairs `inside` its nodes.
+fn reads_all(probe: &Probe, domain: &ClaimedDomain, steps: &[&Step], inside: bool) -> bool {
+    let is_single = domain.gpus_per_node == Some(1);
+    match (probe.scope, probe.grain, probe.covers) {
+        (ProbeScope::Domain, _, Covers::All) => true,
+        (ProbeScope::Pair, Grain::Node, Covers::All) => has_all_pairs(domain, steps, None),
+        // With one GPU in each node there is one lane.
+        (ProbeScope::Pair, Grain::Node, Covers::Lane) if is_single => {
+            has_all_pairs(domain, steps, None)
+        }
+        (ProbeScope::Pair, Grain::Gpu, _) => {
+            let Some(gpus) = domain.gpus_per_node else { return false };
+            inside && (0..gpus).all(|lane| has_all_pairs(domain, steps, Some(lane)))
+        }
+        _ => false,
+    }
+}
+
+/// Whether every two nodes of a domain have a step, in this lane.
+fn has_all_pairs(domain: &ClaimedDomain, steps: &[&Step], lane: Option<u32>) -> bool {
+    let met: BTreeSet<NodePair<'_>> =
+        steps.iter().filter(|step| step.lane == lane).filter_map(|step| pair_of(step)).collect();
+    let n = domain.nodes.len();
+    met.len() == n * (n - 1) / 2
+}

@@ -1,0 +1,293 @@
+//! Who meets whom over the scale-out network.
+//!
+//! There disjoint hosts are no disjoint paths: on a healthy fabric without
+//! oversubscription 63 % of pairs read below 95 % when all hosts send across
+//! leaves at once over one flow each, 5 % when two hosts of each leaf do. So
+//! nodes meet inside their leaf first, and few hosts of a leaf leave it at the
+//! same time. There is never a full tournament over the fabric.
+
+use std::collections::BTreeMap;
+
+use model::chance::Chance;
+use model::claims::Claims;
+use model::id::NodeName;
+use model::tournament;
+use model::tournament::Pair;
+
+/// The leaves of the nodes 0..n.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaves {
+    /// The name and the nodes of each.
+    groups: Vec<(String, Vec<usize>)>,
+    /// The leaf of each node.
+    of: Vec<usize>,
+}
+
+/// Rounds, and what was left out of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeafRounds {
+    /// The rounds.
+    pub rounds: Vec<Vec<Pair>>,
+    /// The nodes that are sampled where a complete sweep was asked for, and why.
+    pub notes: Vec<(Vec<usize>, String)>,
+}
+
+impl Leaves {
+    /// The leaves that are claimed for these nodes. Where none is claimed all
+    /// nodes count as one. A node that no leaf claims beside others that are
+    /// claimed may hang anywhere: it counts as a leaf of its own.
+    pub fn claimed(claims: &Claims, nodes: &[NodeName]) -> Self {
+        if claims.leaves.is_empty() {
+            let all = (0..nodes.len()).collect();
+            return Self { groups: vec![("the fabric".to_owned(), all)], of: vec![0; nodes.len()] };
+        }
+        // Of one that two claim, the first, as the judge has it.
+        let mut claimed: BTreeMap<&NodeName, &str> = BTreeMap::new();
+        for leaf in &claims.leaves {
+            leaf.nodes.iter().for_each(|node| _ = claimed.entry(node).or_insert(&leaf.name));
+        }
+        let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
+        let mut known: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut of = Vec::new();
+        for (at, node) in nodes.iter().enumerate() {
+            let group = match claimed.get(node) {
+                Some(leaf) => *known.entry(leaf).or_insert_with(|| {
+                    groups.push(((*leaf).to_owned(), Vec::new()));
+                    groups.len() - 1
+                }),
+                None => {
+                    groups.push((format!("the unclaimed leaf of {node}"), Vec::new()));
+                    groups.len() - 1
+                }
+            };
+            groups[group].1.push(at);
+            of.push(group);
+        }
+        Self { groups, of }
+    }
+
+    /// Whether two nodes hang on different leaves.
+    pub fn crosses(&self, (a, b): Pair) -> bool {
+        self.of[a] != self.of[b]
+    }
+
+    /// The leaf of a node, as a number.
+    pub(super) fn of(&self, node: usize) -> usize {
+        self.of[node]
+    }
+
+    /// One partner for every node, inside its leaf where there is one. What is
+    /// left over in a leaf meets what is left over in others; a last node
+    /// without a partner has a round of its own.
+    pub fn matching(&self, seed: u64) -> LeafRounds {
+        let mut chance = Chance::new(seed, "leaf matching");
+        let mut first = Vec::new();
+        let mut left = Vec::new();
+        for (_, nodes) in &self.groups {
+            let mut nodes = nodes.clone();
+            chance.shuffle(&mut nodes);
+            let (pairs, rest) = nodes.as_chunks::<2>();
+            first.extend(pairs.iter().map(|[a, b]| (*a, *b)));
+            left.extend(rest);
+        }
+        // At most one of each leaf is left, so this is within any limit.
+        chance.shuffle(&mut left);
+        let (pairs, rest) = left.as_chunks::<2>();
+        first.extend(pairs.iter().map(|[a, b]| (*a, *b)));
+        let mut rounds = Vec::new();
+        if !first.is_empty() {
+            rounds.push(first);
+        }
+        if let [last] = rest {
+            let near = self.groups[self.of[*last]].1.iter().find(|node| *node != last);
+            let far = (0..self.of.len()).find(|node| node != last);
+            if let Some(partner) = near.copied().or(far) {
+                rounds.push(vec![(*last, partner)]);
+            }
+        }
+        LeafRounds { rounds, notes: Vec::new() }
+    }
+
+    /// Every pair inside every leaf, all leaves at the same time; then every
+    /// pair of leaves, by `across` hosts of each at a time. A leaf of more than
+    /// `complete` nodes is sampled by `matchings` rounds: a tournament of a
+    /// thousand nodes takes half an hour and finds dips by the thousand. So are
+    /// pairs of leaves where there are more than `complete` of those.
+    pub fn complete(
+        &self,
+        seed: u64,
+        across: usize,
+        complete: usize,
+        matchings: usize,
+    ) -> LeafRounds {
+        let mut swept = LeafRounds::default();
+        for (name, nodes) in &self.groups {
+            let seed = Chance::new(seed, name).next_u64();
+            let rounds = if nodes.len() <= complete {
+                tournament::rounds(nodes.len(), seed)
+            } else {
+                let why = format!(
+                    "{name} has {} nodes, more than {complete}: each meets {matchings} others and not all",
+                    nodes.len()
+                );
+                swept.notes.push((nodes.clone(), why));
+                tournament::matchings(nodes.len(), matchings, seed)
+            };
+            for (at, round) in rounds.into_iter().enumerate() {
+                if swept.rounds.len() <= at {
+                    swept.rounds.push(Vec::new());
+                }
+                swept.rounds[at].extend(round.into_iter().map(|(a, b)| (nodes[a], nodes[b])));
+            }
+        }
+        let leaves = self.groups.len();
+        let most = if leaves <= complete { usize::MAX } else { matchings };
+        if leaves > complete {
+            let why = format!(
+                "there are {leaves} leaves, more than {complete}: each meets {matchings} others and not all"
+            );
+            swept.notes.push(((0..self.of.len()).collect(), why));
+        }
+        let met = tournament::matchings(leaves, most, Chance::new(seed, "leaves").next_u64());
+        for (at, round) in met.into_iter().enumerate() {
+            let mut pairs = Vec::new();
+            for (a, b) in round {
+                let (a, b) = (&self.groups[a].1, &self.groups[b].1);
+                // Other hosts in every round, so that no host speaks for its leaf alone.
+                let hosts = across.max(1).min(a.len()).min(b.len());
+                let turn = |leaf: &[usize], host| leaf[(at * hosts + host) % leaf.len()];
+                pairs.extend((0..hosts).map(|host| (turn(a, host), turn(b, host))));
+            }
+            swept.rounds.push(pairs);
+        }
+        swept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use model::claims::ClaimedLeaf;
+
+    /// Leaves of these sizes; the first `free` nodes are of no leaf.
+    fn leaves(sizes: &[usize], free: usize) -> Leaves {
+        let name = |at: usize| NodeName::from(format!("n{at:04}"));
+        let nodes: Vec<NodeName> = (0..sizes.iter().sum::<usize>() + free).map(name).collect();
+        let mut from = free;
+        let mut claims = Claims::default();
+        for (at, size) in sizes.iter().enumerate() {
+            let nodes = nodes[from..from + size].to_vec();
+            claims.leaves.push(ClaimedLeaf { name: format!("leaf{at}"), nodes });
+            from += size;
+        }
+        Leaves::claimed(&claims, &nodes)
+    }
+
+    fn check(leaves: &Leaves, rounds: &[Vec<Pair>], limit: usize) {
+        for round in rounds {
+            let mut busy = BTreeSet::new();
+            let mut across: BTreeMap<usize, usize> = BTreeMap::new();
+            for (a, b) in round {
+                assert!(a != b && busy.insert(*a) && busy.insert(*b), "twice in {round:?}");
+                if leaves.crosses((*a, *b)) {
+                    *across.entry(leaves.of(*a)).or_default() += 1;
+                    *across.entry(leaves.of(*b)).or_default() += 1;
+                }
+            }
+            assert!(across.values().all(|hosts| *hosts <= limit), "{across:?} leave their leaf");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_matching_reaches_everybody_and_prefers_the_leaf(
+            sizes in proptest::collection::vec(1usize..9, 1..7), free in 0usize..3, seed: u64
+        ) {
+            let leaves = leaves(&sizes, free);
+            let swept = leaves.matching(seed);
+            check(&leaves, &swept.rounds, 1);
+            let met: BTreeSet<usize> =
+                swept.rounds.iter().flatten().flat_map(|(a, b)| [*a, *b]).collect();
+            let all = leaves.of.len();
+            prop_assert_eq!(met.len(), if all < 2 { 0 } else { all });
+            let across = swept.rounds.iter().flatten().filter(|p| leaves.crosses(**p)).count();
+            // One of each odd leaf, and the last without any partner.
+            let odd = free + sizes.iter().filter(|n| *n % 2 == 1).count();
+            prop_assert!(across <= odd / 2 + 1);
+        }
+
+        #[test]
+        fn a_complete_sweep_has_every_pair_of_a_leaf_and_every_pair_of_leaves(
+            sizes in proptest::collection::vec(1usize..9, 1..7), limit in 1usize..4, seed: u64
+        ) {
+            let leaves = leaves(&sizes, 0);
+            let swept = leaves.complete(seed, limit, 8, 2);
+            check(&leaves, &swept.rounds, limit);
+            prop_assert!(swept.notes.is_empty());
+            let mut inside = BTreeSet::new();
+            let mut across = BTreeSet::new();
+            for (a, b) in swept.rounds.iter().flatten() {
+                if leaves.crosses((*a, *b)) {
+                    let (a, b) = (leaves.of(*a), leaves.of(*b));
+                    across.insert((a.min(b), a.max(b)));
+                } else {
+                    prop_assert!(inside.insert((*a.min(b), *a.max(b))), "met twice");
+                }
+            }
+            prop_assert_eq!(inside.len(), sizes.iter().map(|n| n * (n - 1) / 2).sum::<usize>());
+            prop_assert_eq!(across.len(), sizes.len() * (sizes.len() - 1) / 2);
+            // Leaves are swept side by side.
+            let longest = sizes.iter().map(|n| n - 1 + n % 2).max().unwrap_or(0);
+            prop_assert!(swept.rounds.len() <= longest + sizes.len());
+        }
+    }
+
+    #[test]
+    fn a_large_leaf_is_sampled_and_says_so() {
+        let leaves = leaves(&[200, 4], 0);
+        let swept = leaves.complete(1, 2, 128, 8);
+        // Eight rounds of both leaves, and one for the pair of them.
+        assert_eq!(swept.rounds.len(), 8 + 1);
+        assert_eq!(swept.notes.len(), 1);
+        let (nodes, why) = &swept.notes[0];
+        assert!(nodes.len() == 200 && why.contains("leaf0 has 200 nodes"), "{why}");
+    }
+
+    #[test]
+    fn many_leaves_meet_some_others_and_say_so() {
+        let swept = leaves(&[4; 200], 0).complete(1, 2, 128, 8);
+        // Three rounds inside leaves, eight of leaves with others.
+        assert_eq!(swept.rounds.len(), 3 + 8);
+        assert_eq!(swept.notes.len(), 1);
+        let (nodes, why) = &swept.notes[0];
+        assert!(nodes.len() == 800 && why.contains("there are 200 leaves"), "{why}");
+        // Nodes that no leaf claims are leaves of their own, however many.
+        let swept = leaves(&[4], 1_000).complete(1, 2, 128, 8);
+        assert_eq!(swept.rounds.iter().map(Vec::len).sum::<usize>(), 6 + 8 * 500);
+    }
+
+    #[test]
+    fn a_node_that_two_leaves_claim_is_of_the_first() {
+        let nodes: Vec<NodeName> = (0..4).map(|n| NodeName::from(format!("n{n}"))).collect();
+        let mut claims = Claims::default();
+        for (name, of) in [("a", &nodes[..2]), ("b", &nodes[1..])] {
+            claims.leaves.push(ClaimedLeaf { name: name.to_owned(), nodes: of.to_vec() });
+        }
+        let leaves = Leaves::claimed(&claims, &nodes);
+        assert!(!leaves.crosses((0, 1)) && leaves.crosses((1, 2)) && !leaves.crosses((2, 3)));
+    }
+
+    #[test]
+    fn without_leaves_all_nodes_are_neighbours() {
+        let nodes: Vec<NodeName> = (0..5).map(|n| NodeName::from(format!("n{n}"))).collect();
+        let leaves = Leaves::claimed(&Claims::default(), &nodes);
+        assert_eq!(leaves.groups.len(), 1);
+        assert_eq!(leaves.complete(1, 2, 128, 8).rounds.len(), 5);
+        let matching = leaves.matching(1).rounds;
+        assert_eq!(matching.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+    }
+}

@@ -1,0 +1,475 @@
+//! Whether a plan keeps its own rules.
+//!
+//! Plans are read from disk too, and a run is resumed from one: what is wrong
+//! in it must show before a node is touched.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::collections::HashMap;
+
+use super::Limits;
+use super::Plan;
+use super::Round;
+use super::Step;
+use super::leaf::Leaves;
+use super::sweep::COMPLETE;
+use super::sweep::FAST;
+use model::claims::Claims;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::probe::ProbeScope;
+use model::probe::placeholder;
+
+/// What the plan fills itself.
+const FILLED: &[&str] = &[
+    placeholder::GPUS,
+    placeholder::RANKS,
+    placeholder::NODES,
+    placeholder::HOSTS,
+    placeholder::NODE,
+    placeholder::PEER,
+    placeholder::RAIL,
+    placeholder::RDMA,
+    placeholder::READINGS,
+    placeholder::LANE,
+    placeholder::LIMIT,
+];
+
+/// A rule that a plan breaks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LintError {
+    /// Numbers are not in the order in which things run.
+    #[error("{what} {number} follows {before}: numbers must grow")]
+    Number {
+        /// A step or a round.
+        what: &'static str,
+        /// Its number.
+        number: usize,
+        /// The one before.
+        before: usize,
+    },
+    /// A step names a node that nobody claims.
+    #[error("step {step}: no domain claims node {node}")]
+    UnknownNode {
+        /// The step.
+        step: usize,
+        /// The node.
+        node: NodeName,
+    },
+    /// A step has not the nodes that its probe needs.
+    #[error("step {step}: {probe} of scope {scope} on {nodes} nodes")]
+    Nodes {
+        /// The step.
+        step: usize,
+        /// Its probe.
+        probe: String,
+        /// What the probe measures.
+        scope: &'static str,
+        /// How many nodes it has.
+        nodes: usize,
+    },
+    /// A step says that its nodes are of a domain, and they are not.
+    #[error("step {step}: its nodes are not all of domain {domain}")]
+    Domain {
+        /// The step.
+        step: usize,
+        /// The domain.
+        domain: String,
+    },
+    /// A step runs over a rail that nobody claims.
+    #[error("step {step}: rail {rail} is not claimed")]
+    UnknownRail {
+        /// The step.
+        step: usize,
+        /// The rail.
+        rail: String,
+    },
+    /// Two tests of a round share a node.
+    #[error("round {round}: node {node} is in two steps at the same time")]
+    Busy {
+        /// The round.
+        round: usize,
+        /// The node.
+        node: NodeName,
+    },
+    /// Too many hosts of a leaf talk across leaves at the same time.
+    #[error("round {round}: {hosts} hosts of {leaf} talk across leaves, {limit} may")]
+    CrossLeaf {
+        /// The round.
+        round: usize,
+        /// The leaf, by one of its nodes.
+        leaf: String,
+        /// How many do.
+        hosts: usize,
+        /// How many may.
+        limit: usize,
+    },
+    /// A step reads more often than it may, or never.
+    #[error("step {step}: {readings} readings, expected 1 to {most}")]
+    Readings {
+        /// The step.
+        step: usize,
+        /// Its readings.
+        readings: u32,
+        /// The most.
+        most: u32,
+    },
+    /// A step is run by every node, and has one node only or a serving side.
+    #[error("step {step}: {probe} cannot be run by every node that takes part")]
+    Together {
+        /// The step.
+        step: usize,
+        /// Its probe.
+        probe: String,
+    },
+    /// A word of a command still waits for what claims tell.
+    #[error("step {step}: {word:?} was not filled in")]
+    Unfilled {
+        /// The step.
+        step: usize,
+        /// The word.
+        word: String,
+    },
+    /// A complete sweep leaves a pair out.
+    #[error("{probe}: the complete sweep leaves out {a} and {b}{lane}")]
+    PairMissing {
+        /// The probe.
+        probe: String,
+        /// One node.
+        a: NodeName,
+        /// The other.
+        b: NodeName,
+        /// The lane, for people.
+        lane: String,
+    },
+    /// A stage has a pair twice.
+    #[error("{probe}: stage {stage} has {a} and {b} twice")]
+    PairTwice {
+        /// The probe.
+        probe: String,
+        /// The stage.
+        stage: u8,
+        /// One node.
+        a: NodeName,
+        /// The other.
+        b: NodeName,
+    },
+}
+
+/// Everything that is wrong with a plan for these claims.
+pub fn lint(plan: &Plan, claims: &Claims) -> Vec<LintError> {
+    let nodes: Vec<NodeName> = claims.domains.iter().flat_map(|d| d.nodes.clone()).collect();
+    let domains = claims.domains.iter();
+    let domains = domains.flat_map(|d| d.nodes.iter().map(move |_| &d.name)).collect();
+    let ground =
+        Ground { domains, leaves: Leaves::claimed(claims, &nodes), claims, limits: plan.limits };
+    let mut numbered = Numbered::of(&nodes);
+    let (mut wrong, mut of_rounds) = (Vec::new(), Vec::new());
+    numbers("round", plan.rounds.iter().map(|round| round.round), &mut wrong);
+    numbers("step", plan.steps().map(|step| step.step), &mut wrong);
+    let mut met = Met::default();
+    for round in &plan.rounds {
+        // Names are looked up once: a large plan has millions of steps.
+        let steps: Vec<Placed<'_>> = round.steps.iter().map(|it| numbered.place(it)).collect();
+        for step in &steps {
+            ground.step(step, &mut wrong);
+            met.take(step, &numbered);
+        }
+        busy(round, &steps, numbered.names.len(), &mut of_rounds);
+        ground.cross_leaf(round, &steps, &numbered, &mut of_rounds);
+    }
+    wrong.append(&mut of_rounds);
+    met.lint(plan, &ground, &numbered, &mut wrong);
+    wrong
+}
+
+/// Nodes by numbers: those that are claimed by their place, others behind them.
+struct Numbered<'p> {
+    places: HashMap<&'p NodeName, usize>,
+    names: Vec<&'p NodeName>,
+    claimed: usize,
+}
+
+/// A step with the numbers of its nodes.
+struct Placed<'p> {
+    step: &'p Step,
+    nodes: Vec<usize>,
+}
+
+impl<'p> Numbered<'p> {
+    fn of(nodes: &'p [NodeName]) -> Self {
+        Self {
+            places: nodes.iter().enumerate().map(|(at, node)| (node, at)).collect(),
+            names: nodes.iter().collect(),
+            claimed: nodes.len(),
+        }
+    }
+
+    fn place(&mut self, step: &'p Step) -> Placed<'p> {
+        let number = |node: &'p NodeName| {
+            *self.places.entry(node).or_insert_with(|| {
+                self.names.push(node);
+                self.names.len() - 1
+            })
+        };
+        Placed { nodes: step.nodes.iter().map(number).collect(), step }
+    }
+}
+
+impl Placed<'_> {
+    /// Its two nodes in order of name, where it has two.
+    fn pair(&self, names: &Numbered<'_>) -> Option<(usize, usize)> {
+        let &[a, b] = self.nodes.as_slice() else { return None };
+        Some(if names.names[b] < names.names[a] { (b, a) } else { (a, b) })
+    }
+}
+
+fn numbers(what: &'static str, numbers: impl Iterator<Item = usize>, wrong: &mut Vec<LintError>) {
+    let mut before: Option<usize> = None;
+    for number in numbers {
+        if let Some(before) = before.filter(|before| number <= *before) {
+            wrong.push(LintError::Number { what, number, before });
+        }
+        before = Some(number);
+    }
+}
+
+/// A node is in one step of a round; in several only on rails, or lanes, of
+/// which each is another.
+fn busy(round: &Round, steps: &[Placed<'_>], nodes: usize, wrong: &mut Vec<LintError>) {
+    type Way<'r> = (Option<&'r str>, Option<u32>);
+    let mut taken: Vec<Vec<Way<'_>>> = vec![Vec::new(); nodes];
+    for Placed { step, nodes } in steps {
+        let here = (step.rail.as_deref(), step.lane);
+        for (at, node) in nodes.iter().zip(&step.nodes) {
+            let is_apart = |(rail, lane): &Way<'_>| {
+                let rails = rail.is_some() && here.0.is_some() && *rail != here.0;
+                let lanes = lane.is_some() && here.1.is_some() && *lane != here.1;
+                rails || lanes
+            };
+            if !taken[*at].iter().all(is_apart) {
+                wrong.push(LintError::Busy { round: round.round, node: node.clone() });
+            }
+            taken[*at].push(here);
+        }
+    }
+}
+
+/// The nodes on which a probe is left out altogether.
+fn left_out<'p>(plan: &'p Plan, probe: &str) -> BTreeSet<&'p NodeName> {
+    let mut skipped =
+        plan.skipped.iter().filter(|s| s.probe == probe).flat_map(|s| &s.nodes).peekable();
+    if skipped.peek().is_none() {
+        return BTreeSet::new();
+    }
+    let run: BTreeSet<&NodeName> =
+        plan.steps().filter(|s| s.probe == probe).flat_map(|s| &s.nodes).collect();
+    skipped.filter(|node| !run.contains(node)).collect()
+}
+
+struct Ground<'a> {
+    /// The domain of each claimed node.
+    domains: Vec<&'a DomainName>,
+    leaves: Leaves,
+    claims: &'a Claims,
+    limits: Limits,
+}
+
+impl Ground<'_> {
+    fn step(&self, Placed { step, nodes }: &Placed<'_>, wrong: &mut Vec<LintError>) {
+        let at = step.step;
+        let fits = match step.scope {
+            ProbeScope::Node => step.nodes.len() == 1,
+            ProbeScope::Pair | ProbeScope::Rail => step.nodes.len() == 2,
+            ProbeScope::Domain => 2 <= step.nodes.len(),
+        };
+        let mut different: Vec<(&NodeName, usize)> =
+            step.nodes.iter().zip(nodes.iter().copied()).collect();
+        different.sort_unstable();
+        different.dedup();
+        if !fits || different.len() != step.nodes.len() {
+            wrong.push(LintError::Nodes {
+                step: at,
+                probe: step.probe.clone(),
+                scope: step.scope.as_str(),
+                nodes: different.len(),
+            });
+        }
+        for (node, _) in different.iter().filter(|(_, node)| self.domains.len() <= *node) {
+            wrong.push(LintError::UnknownNode { step: at, node: (*node).clone() });
+        }
+        let domain = step.domain.as_ref();
+        let is_inside = domain
+            .is_some_and(|domain| nodes.iter().all(|n| self.domains.get(*n) == Some(&domain)));
+        let needs_domain = matches!(step.scope, ProbeScope::Pair | ProbeScope::Domain);
+        if (domain.is_some() || needs_domain) && !is_inside {
+            let domain = domain.map_or("that is named", |name| name.as_str()).to_owned();
+            wrong.push(LintError::Domain { step: at, domain });
+        }
+        if let Some(rail) = &step.rail
+            && !self.claims.rails.iter().any(|claimed| claimed.name == *rail)
+        {
+            wrong.push(LintError::UnknownRail { step: at, rail: rail.clone() });
+        }
+        if step.readings < 1 || step.most_readings < step.readings {
+            let (readings, most) = (step.readings, step.most_readings);
+            wrong.push(LintError::Readings { step: at, readings, most });
+        }
+        let serve = step.serve.iter().map(|serve| (&serve.argv, false));
+        let otherwise = step.otherwise.iter().map(|it| (&it.argv, it.together));
+        for (argv, together) in
+            std::iter::once((&step.argv, step.together)).chain(serve).chain(otherwise)
+        {
+            // Whose name it is differs where every node runs the command.
+            let waits = |word: &String| {
+                FILLED
+                    .iter()
+                    .any(|name| word.contains(name) && !(together && *name == placeholder::NODE))
+            };
+            for word in argv.iter().filter(|word| word.contains('{') && waits(word)) {
+                wrong.push(LintError::Unfilled { step: at, word: word.clone() });
+            }
+        }
+        let among_nodes = matches!(step.scope, ProbeScope::Pair | ProbeScope::Domain);
+        let together = step.together || step.otherwise.as_ref().is_some_and(|it| it.together);
+        if together && (!among_nodes || step.serve.is_some()) {
+            wrong.push(LintError::Together { step: at, probe: step.probe.clone() });
+        }
+    }
+
+    fn cross_leaf(
+        &self,
+        round: &Round,
+        steps: &[Placed<'_>],
+        names: &Numbered<'_>,
+        wrong: &mut Vec<LintError>,
+    ) {
+        let mut hosts: BTreeMap<(Option<&str>, usize), BTreeSet<usize>> = BTreeMap::new();
+        for it in steps.iter().filter(|it| it.step.scope == ProbeScope::Rail) {
+            let Some((a, b)) = it.pair(names) else { continue };
+            if names.claimed <= a.max(b) {
+                continue;
+            }
+            if self.leaves.crosses((a, b)) {
+                let rail = it.step.rail.as_deref();
+                hosts.entry((rail, self.leaves.of(a))).or_default().insert(a);
+                hosts.entry((rail, self.leaves.of(b))).or_default().insert(b);
+            }
+        }
+        let limit = self.limits.cross_leaf.max(1);
+        for (_, hosts) in hosts.into_iter().filter(|(_, hosts)| limit < hosts.len()) {
+            let first = hosts.iter().map(|host| names.names[*host]).min();
+            let leaf = first.map(|node| format!("the leaf of {node}")).unwrap_or_default();
+            let (round, hosts) = (round.round, hosts.len());
+            wrong.push(LintError::CrossLeaf { round, leaf, hosts, limit });
+        }
+    }
+
+    /// The groups of nodes that must all meet: domains with a step of the
+    /// complete sweep, or leaves with one inside; none that is sampled.
+    fn groups(&self, scope: ProbeScope, steps: &[Pairing]) -> Vec<Vec<usize>> {
+        let few = |group: &Vec<usize>| group.len() <= self.limits.complete_nodes;
+        let claimed = 0..self.domains.len();
+        if scope == ProbeScope::Pair {
+            let inside =
+                steps.iter().filter(|it| it.b < self.domains.len() && it.a < self.domains.len());
+            let inside = inside.filter(|it| self.domains[it.a] == self.domains[it.b]);
+            let named: BTreeSet<&DomainName> = inside.map(|it| self.domains[it.a]).collect();
+            let mut groups: BTreeMap<&DomainName, Vec<usize>> = BTreeMap::new();
+            for node in claimed.filter(|node| named.contains(self.domains[*node])) {
+                groups.entry(self.domains[node]).or_default().push(node);
+            }
+            return groups.into_values().filter(few).collect();
+        }
+        let mut inside = BTreeSet::new();
+        for it in steps.iter().filter(|it| it.a.max(it.b) < self.domains.len()) {
+            if !self.leaves.crosses((it.a, it.b)) {
+                inside.insert(self.leaves.of(it.a));
+            }
+        }
+        let mut leaves: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for node in claimed.filter(|node| inside.contains(&self.leaves.of(*node))) {
+            leaves.entry(self.leaves.of(node)).or_default().push(node);
+        }
+        leaves.into_values().filter(few).collect()
+    }
+}
+
+/// Two nodes that a step measures, in order of name, and where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Pairing {
+    stage: u8,
+    a: usize,
+    b: usize,
+    at: usize,
+}
+
+/// A probe, the rail and the lane.
+type Way<'p> = (&'p str, Option<&'p str>, Option<u32>);
+
+/// Who met whom.
+#[derive(Default)]
+struct Met<'p> {
+    ways: BTreeMap<(Way<'p>, ProbeScope), Vec<Pairing>>,
+    steps: usize,
+}
+
+impl<'p> Met<'p> {
+    fn take(&mut self, placed: &Placed<'p>, names: &Numbered<'_>) {
+        let step = placed.step;
+        self.steps += 1;
+        let is_pair = matches!(step.scope, ProbeScope::Pair | ProbeScope::Rail);
+        let Some((a, b)) = placed.pair(names).filter(|_| is_pair) else { return };
+        let way = ((step.probe.as_str(), step.rail.as_deref(), step.lane), step.scope);
+        let pairing = Pairing { stage: step.stage, a, b, at: self.steps };
+        self.ways.entry(way).or_default().push(pairing);
+    }
+
+    /// A stage has no pair twice, and a complete sweep has every pair: those of a domain,
+    /// over rails those of a leaf. What it had in the fast sweep already counts.
+    fn lint(
+        self,
+        plan: &Plan,
+        ground: &Ground<'_>,
+        names: &Numbered<'_>,
+        wrong: &mut Vec<LintError>,
+    ) {
+        let mut left: BTreeMap<&str, BTreeSet<&NodeName>> = BTreeMap::new();
+        for (((probe, _, lane), scope), mut pairings) in self.ways {
+            pairings.sort_unstable();
+            let same = |two: &[Pairing]| {
+                (two[0].stage, two[0].a, two[0].b) == (two[1].stage, two[1].a, two[1].b)
+            };
+            for again in pairings.windows(2).filter(|two| same(two)).map(|two| two[1]) {
+                let (a, b) = (names.names[again.a].clone(), names.names[again.b].clone());
+                let (stage, probe) = (again.stage, probe.to_owned());
+                wrong.push(LintError::PairTwice { probe, stage, a, b });
+            }
+            // Which domains, or over rails which nodes, take part.
+            let complete: Vec<Pairing> =
+                pairings.iter().copied().filter(|it| it.stage == COMPLETE).collect();
+            if complete.is_empty() {
+                continue;
+            }
+            let swept = pairings.iter().filter(|it| [FAST, COMPLETE].contains(&it.stage));
+            let mut met: Vec<(usize, usize)> = swept.map(|it| (it.a, it.b)).collect();
+            met.sort_unstable();
+            let left_out = left.entry(probe).or_insert_with(|| left_out(plan, probe));
+            for mut group in ground.groups(scope, &complete) {
+                group.retain(|node| !left_out.contains(names.names[*node]));
+                for (i, a) in group.iter().enumerate() {
+                    for b in &group[i + 1..] {
+                        let is_first = names.names[*a] < names.names[*b];
+                        let pair = if is_first { (*a, *b) } else { (*b, *a) };
+                        if met.binary_search(&pair).is_err() {
+                            let lane = lane.map(|l| format!(", lane {l}")).unwrap_or_default();
+                            let (a, b) = (names.names[pair.0].clone(), names.names[pair.1].clone());
+                            let probe = probe.to_owned();
+                            wrong.push(LintError::PairMissing { probe, a, b, lane });
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

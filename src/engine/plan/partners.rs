@@ -1,0 +1,109 @@
+//! Partners of nodes that are named: which nodes take part so that these are measured
+//! across their domain and over their rails.
+//!
+//! Names and counts only. Cleared nodes come first, then idle ones that no run speaks
+//! against. They come from all over the pool, since nodes next to each other often share a
+//! fault, and in an order of chance, since a fault may follow any other order.
+
+use std::collections::BTreeMap;
+
+use model::chance::Chance;
+use model::id::NodeName;
+
+/// Partners more than usual where one of them is not cleared: two that are bad must not be
+/// most of them.
+const MORE_UNCLEARED: usize = 2;
+
+/// Nodes that may be partners, in the order of their claim.
+#[derive(Clone, Debug, Default)]
+pub struct Pool<'n> {
+    /// Known to be good, by their last run or a certificate that counts.
+    pub cleared: Vec<&'n NodeName>,
+    /// Not known to be good or bad, and idle as far as sources say.
+    pub idle: Vec<&'n NodeName>,
+}
+
+/// How many partners are wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// As many as a person asks for.
+    pub exactly: Option<usize>,
+    /// Where they do not: as many as a second measurement of a suspect takes.
+    pub usual: usize,
+    /// Cleared nodes among those that are named: they serve as well.
+    pub cleared_named: usize,
+}
+
+/// The partners, each with whether it is cleared. `named` decides the order of chance:
+/// the same nodes get the same partners.
+pub fn partners(pool: &Pool<'_>, wanted: Wanted, named: &str) -> BTreeMap<NodeName, bool> {
+    let count = wanted.exactly.unwrap_or(wanted.usual).saturating_sub(wanted.cleared_named);
+    let mut chance = Chance::new(0, named);
+    let cleared = spread(&pool.cleared, count, &mut chance);
+    let missing = count - cleared.len();
+    let more = match (missing, wanted.exactly) {
+        (0, _) => 0,
+        (_, Some(_)) => missing,
+        (_, None) => missing + MORE_UNCLEARED,
+    };
+    let idle = spread(&pool.idle, more, &mut chance);
+    let cleared = cleared.into_iter().map(|node| (node.clone(), true));
+    cleared.chain(idle.into_iter().map(|node| (node.clone(), false))).collect()
+}
+
+/// So many of these: one of each of as many equal parts.
+fn spread<'n>(nodes: &[&'n NodeName], wanted: usize, chance: &mut Chance) -> Vec<&'n NodeName> {
+    let count = wanted.min(nodes.len());
+    let part = |at: usize| at * nodes.len() / count;
+    (0..count)
+        .map(|at| {
+            let own = &nodes[part(at)..part(at + 1)];
+            let pick = chance.next_u64() % own.len() as u64;
+            own[usize::try_from(pick).unwrap_or(0)]
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn names(prefix: &str, count: usize) -> Vec<NodeName> {
+        (0..count).map(|at| NodeName::from(format!("{prefix}{at}"))).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn cleared_nodes_come_first_and_no_more_are_taken_than_are_wanted(
+            cleared in 0usize..20,
+            idle in 0usize..20,
+            exactly in proptest::option::of(0usize..8),
+            cleared_named in 0usize..5,
+            named in "[a-z]{1,4}",
+        ) {
+            let (good, rest) = (names("c", cleared), names("i", idle));
+            let pool = Pool { cleared: good.iter().collect(), idle: rest.iter().collect() };
+            let wanted = Wanted { exactly, usual: 3, cleared_named };
+            let taken = partners(&pool, wanted, &named);
+            let count = exactly.unwrap_or(3).saturating_sub(cleared_named);
+            let is_cleared = |want: bool| taken.values().filter(|it| **it == want).count();
+            prop_assert_eq!(is_cleared(true), count.min(cleared));
+            let more = if exactly.is_some() || cleared >= count { 0 } else { 2 };
+            prop_assert_eq!(is_cleared(false), (count.saturating_sub(cleared) + more).min(idle));
+            prop_assert!(taken.iter().all(|(node, it)| node.as_str().starts_with('c') == *it));
+        }
+
+        #[test]
+        fn partners_come_from_all_over_the_domain(nodes in 6usize..72, named in "[a-z]{1,4}") {
+            let all = names("n", nodes);
+            let pool = Pool { cleared: all.iter().collect(), idle: Vec::new() };
+            let taken = partners(&pool, Wanted { exactly: Some(3), usual: 3, cleared_named: 0 }, &named);
+            let at = |node: &NodeName| all.iter().position(|it| it == node).expect("of the pool");
+            let mut places: Vec<usize> = taken.keys().map(at).collect();
+            places.sort_unstable();
+            prop_assert!(places[0] < nodes / 3 + 1 && nodes * 2 / 3 - 1 < places[2]);
+        }
+    }
+}

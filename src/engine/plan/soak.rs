@@ -1,0 +1,115 @@
+//! The load between two rounds of a burn-in: every probe in every place it can
+//! run, all places at the same time.
+//!
+//! Pure. How often it is repeated depends on the clock, which is the
+//! coordinator's.
+
+use super::Plan;
+use super::Request;
+use super::Round;
+use super::Skipped;
+use super::command::Ground;
+use super::command::Place;
+use super::sweep::number;
+use model::claims::ClaimedDomain;
+use model::id::NodeName;
+use model::probe::ProbeScope;
+
+/// The profile that plans of load name.
+pub const SOAK_PROFILE: &str = "soak";
+
+/// The probes that load nodes where nobody names others.
+pub const SOAK_PROBES: &[&str] = &["soak-copy", "soak-collective", "soak-collective-domain"];
+
+/// Plans one pass of load. Probes of pairs and rails load nothing as a whole and
+/// are left out.
+pub fn soak(request: &Request<'_>) -> Plan {
+    let once = Request { readings: 1, most_readings: 1, ..*request };
+    let ground = Ground::new(&once);
+    let (mut rounds, mut skipped) = (Vec::new(), Vec::new());
+    for probe in request.probes {
+        let mut steps = Vec::new();
+        let mut skip = |domain: &ClaimedDomain, why: String| {
+            let (probe, nodes) = (probe.name.clone(), domain.nodes.clone());
+            skipped.push(Skipped { probe, nodes, why, not_applicable: true });
+        };
+        for domain in &request.claims.domains {
+            if let Err(omitted) = ground.admits(probe, domain) {
+                skip(domain, omitted.why);
+                continue;
+            }
+            let places: Vec<Vec<NodeName>> = match probe.scope {
+                ProbeScope::Node => domain.nodes.iter().map(|node| vec![node.clone()]).collect(),
+                ProbeScope::Domain => vec![domain.nodes.clone()],
+                ProbeScope::Pair | ProbeScope::Rail => {
+                    skip(domain, format!("a probe of scope {} is no load", probe.scope.as_str()));
+                    continue;
+                }
+            };
+            let stage = probe.stage;
+            steps.extend(
+                places.into_iter().map(|nodes| ground.step(probe, &Place::of(stage, nodes))),
+            );
+        }
+        if !steps.is_empty() {
+            let what = format!("{}: load on all nodes", probe.name);
+            rounds.push(Round { round: 0, stage: probe.stage, what, steps });
+        }
+    }
+    number(&mut rounds, 0, 0);
+    Plan::of(request, SOAK_PROFILE, rounds, skipped)
+}
+
+/// The same pass once more, numbered behind the rounds and steps of `plan`.
+pub fn again(pass: &Plan, plan: &Plan) -> Plan {
+    let mut next = pass.clone();
+    let steps = plan.steps().map(|step| step.step + 1).max().unwrap_or(0);
+    number(&mut next.rounds, plan.rounds.len(), steps);
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use readers::claims::claims_file;
+    use model::probe::Probe;
+    use model::profile::Profile;
+    use crate::plan::Limits;
+    use crate::plan::lint;
+    use readers::probe_catalog::Catalog;
+
+    #[test]
+    fn all_places_are_loaded_at_once_and_again_under_new_numbers() {
+        let text = "[[domain]]\nname = \"rack\"\nnodes = \"a[1-3]\"\ngpus_per_node = 4\n\
+            [[domain]]\nname = \"h\"\nnodes = \"h1\"\ngpus_per_node = 8\n";
+        let claims = claims_file::parse("c", text).expect("good");
+        let catalog = Catalog::built_in();
+        let probes: Vec<&Probe> =
+            SOAK_PROBES.iter().map(|name| catalog.get(name).expect("built in")).collect();
+        let pass = soak(&Request {
+            claims: &claims,
+            profile: Profile::BurnIn,
+            probes: &probes,
+            readings: 3,
+            most_readings: 5,
+            parallel: 8,
+            seed: 0,
+            nvlink_across: &BTreeSet::from(["rack".into()]),
+            limits: Limits::default(),
+        });
+        let of = |probe: &str| pass.steps().filter(|step| step.probe == probe).count();
+        assert_eq!(
+            (of("soak-copy"), of("soak-collective"), of("soak-collective-domain")),
+            (4, 4, 1)
+        );
+        assert!(pass.steps().all(|step| (step.readings, step.most_readings) == (1, 1)));
+        assert!(pass.skipped.iter().any(|it| it.probe == "soak-collective-domain"));
+        let mut whole = pass.clone();
+        whole.rounds.extend(again(&pass, &whole).rounds);
+        whole.rounds.extend(again(&pass, &whole).rounds);
+        assert_eq!(lint::lint(&whole, &claims), []);
+        assert_eq!(whole.steps().count(), 27);
+    }
+}

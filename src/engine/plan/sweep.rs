@@ -1,0 +1,275 @@
+//! The stages of a sweep that are planned before anything runs.
+
+use super::Plan;
+use super::Request;
+use super::Round;
+use super::Skipped;
+use super::command::Ground;
+use super::command::Omitted;
+use super::command::Place;
+use super::coverage;
+use super::leaf::Leaves;
+use model::chance::Chance;
+use model::claims::ClaimedDomain;
+use model::claims::ClaimedRail;
+use model::id::NodeName;
+use model::probe::Grain;
+use model::probe::Probe;
+use model::probe::ProbeScope;
+use model::tournament;
+
+/// The stage of the fast sweep across nodes.
+pub(super) const FAST: u8 = 2;
+/// The stage of the complete sweep.
+pub(super) const COMPLETE: u8 = 5;
+
+/// Plans a sweep over everything that is claimed.
+pub fn sweep(request: &Request<'_>) -> Plan {
+    let ground = Ground::new(request);
+    let mut making = Making { ground: &ground, rounds: Vec::new(), skipped: Vec::new() };
+    for stage in request.profile.stages() {
+        for probe in request.probes {
+            making.stage(*stage, probe);
+        }
+    }
+    for probe in request.probes.iter().filter(|p| !request.profile.has_stage(p.stage)) {
+        let why = format!("stage {} is no part of profile {}", probe.stage, request.profile);
+        let nodes = request.claims.domains.iter().flat_map(|d| d.nodes.clone()).collect();
+        making.skip(probe, nodes, Omitted::not_applicable(why));
+    }
+    let Making { mut rounds, skipped, .. } = making;
+    number(&mut rounds, 0, 0);
+    let sampled = coverage::is_sampled(request, &rounds);
+    Plan { sampled, ..Plan::of(request, request.profile.as_str(), rounds, skipped) }
+}
+
+/// Numbers rounds and steps in the order they run.
+pub(super) fn number(rounds: &mut [Round], first_round: usize, first_step: usize) {
+    let mut next = first_step;
+    for (at, round) in rounds.iter_mut().enumerate() {
+        round.round = first_round + at;
+        for step in &mut round.steps {
+            step.step = next;
+            next += 1;
+        }
+    }
+}
+
+/// A plan in the making.
+struct Making<'a> {
+    ground: &'a Ground<'a>,
+    rounds: Vec<Round>,
+    skipped: Vec<Skipped>,
+}
+
+impl<'a> Making<'a> {
+    /// What a probe does in a stage. The probes of the fast sweep are used
+    /// again in the complete one, for the pairs that they did not have there.
+    fn stage(&mut self, stage: u8, probe: &'a Probe) {
+        let is_own = probe.stage == stage;
+        let again = stage == COMPLETE && probe.stage == FAST;
+        match probe.scope {
+            ProbeScope::Node if is_own => self.inside_nodes(stage, probe),
+            ProbeScope::Pair if is_own || again => self.pairs(stage, probe),
+            ProbeScope::Rail if is_own || again => self.rails(stage, probe),
+            ProbeScope::Domain if is_own => self.domains(stage, probe),
+            _ => {}
+        }
+    }
+
+    fn inside_nodes(&mut self, stage: u8, probe: &Probe) {
+        let domains = self.admitted(stage, probe);
+        let mut nodes: Vec<NodeName> = domains.into_iter().flat_map(|d| d.nodes.clone()).collect();
+        // Two sweeps do not put the same neighbours next to each other, so an
+        // effect of order cannot look like a fault.
+        Chance::new(self.ground.request.seed, "nodes").shuffle(&mut nodes);
+        let places = nodes.into_iter().map(|node| Place::of(stage, vec![node]));
+        let steps = places.map(|place| self.ground.step(probe, &place)).collect();
+        self.round(stage, probe.name.clone(), steps);
+    }
+
+    fn domains(&mut self, stage: u8, probe: &Probe) {
+        let mut steps = Vec::new();
+        for domain in self.admitted(stage, probe) {
+            steps.push(self.ground.step(probe, &Place::of(stage, domain.nodes.clone())));
+        }
+        self.round(stage, format!("{}: whole domains", probe.name), steps);
+    }
+
+    /// Pairs of nodes inside their domain; all domains have their round k at
+    /// the same time.
+    fn pairs(&mut self, stage: u8, probe: &Probe) {
+        let request = self.ground.request;
+        let mut schedules = Vec::new();
+        for domain in self.admitted(stage, probe) {
+            let rounds = self.node_rounds(stage, probe, domain);
+            let lanes = match (probe.grain, stage) {
+                (Grain::Node, _) => vec![None],
+                (Grain::Gpu, COMPLETE) => {
+                    (0..domain.gpus_per_node.unwrap_or(1).max(1)).map(Some).collect()
+                }
+                (Grain::Gpu, _) => vec![Some(0)],
+            };
+            let turns: Vec<_> = rounds
+                .into_iter()
+                .flat_map(|round| lanes.iter().map(move |lane| (round.clone(), *lane)))
+                .collect();
+            schedules.push((domain, turns));
+        }
+        let longest = schedules.iter().map(|(_, turns)| turns.len()).max().unwrap_or(0);
+        for at in 0..longest {
+            let mut steps = Vec::new();
+            for (domain, turns) in &schedules {
+                let Some((round, lane)) = turns.get(at) else { continue };
+                for (a, b) in round {
+                    let nodes = vec![domain.nodes[*a].clone(), domain.nodes[*b].clone()];
+                    let place = Place { nodes, rail: None, lane: *lane, stage };
+                    steps.push(self.ground.step(probe, &place));
+                }
+            }
+            // Parallel work is limited: no domain shall always be the last.
+            Chance::new(request.seed, &format!("{} {at}", probe.name)).shuffle(&mut steps);
+            self.round(
+                stage,
+                format!("{}: node pairs, {} of {longest}", probe.name, at + 1),
+                steps,
+            );
+        }
+    }
+
+    /// The rounds of node pairs of one domain in this stage.
+    fn node_rounds(
+        &mut self,
+        stage: u8,
+        probe: &Probe,
+        domain: &ClaimedDomain,
+    ) -> Vec<Vec<tournament::Pair>> {
+        let request = self.ground.request;
+        let (limits, n) = (request.limits, domain.nodes.len());
+        let seed = Chance::new(request.seed, domain.name.as_str()).next_u64();
+        let sampled = limits.sampled_matchings.max(1);
+        let fast = match limits.matchings {
+            Some(matchings) => matchings.max(1),
+            None if n <= limits.fast_nodes => usize::MAX,
+            None => sampled,
+        };
+        if stage != COMPLETE {
+            return tournament::matchings(n, fast, seed);
+        }
+        let is_whole = n <= limits.complete_nodes;
+        let mut rounds =
+            tournament::matchings(n, if is_whole { usize::MAX } else { sampled }, seed);
+        if !is_whole {
+            let why = format!(
+                "domain {} has {n} nodes, more than {}: each meets {} others and not all",
+                domain.name, limits.complete_nodes, limits.sampled_matchings
+            );
+            self.skip(probe, domain.nodes.clone(), Omitted::not_applicable(why));
+        }
+        if probe.stage == FAST && probe.grain == Grain::Node {
+            rounds.drain(..fast.min(rounds.len()));
+        }
+        rounds
+    }
+
+    /// Pairs of nodes over the scale-out network, all rails at the same time.
+    fn rails(&mut self, stage: u8, probe: &'a Probe) {
+        let claims = self.ground.request.claims;
+        let limits = self.ground.request.limits;
+        let nodes: Vec<NodeName> =
+            self.admitted(stage, probe).into_iter().flat_map(|d| d.nodes.clone()).collect();
+        let rails = self.admitted_rails(stage, probe, &nodes);
+        if rails.is_empty() || nodes.is_empty() {
+            return;
+        }
+        if nodes.len() < 2 {
+            if stage == probe.stage {
+                let why = "needs two nodes, there is one".to_owned();
+                self.skip(probe, nodes, Omitted::not_applicable(why));
+            }
+            return;
+        }
+        let leaves = Leaves::claimed(claims, &nodes);
+        let seed = Chance::new(self.ground.request.seed, "rails").next_u64();
+        let swept = if stage == COMPLETE {
+            let (complete, matchings) = (limits.complete_nodes, limits.sampled_matchings.max(1));
+            leaves.complete(seed, limits.cross_leaf, complete, matchings)
+        } else {
+            leaves.matching(seed)
+        };
+        for (sampled, why) in swept.notes {
+            let nodes = sampled.into_iter().map(|node| nodes[node].clone()).collect();
+            self.skip(probe, nodes, Omitted::not_applicable(why));
+        }
+        let count = swept.rounds.len();
+        for (at, round) in swept.rounds.into_iter().enumerate() {
+            let mut steps = Vec::new();
+            for (a, b) in round {
+                for rail in &rails {
+                    let nodes = vec![nodes[a].clone(), nodes[b].clone()];
+                    let place = Place { nodes, rail: *rail, lane: None, stage };
+                    steps.push(self.ground.step(probe, &place));
+                }
+            }
+            let on = match rails.len() {
+                1 => String::new(),
+                n => format!(" on {n} rails"),
+            };
+            self.round(stage, format!("{}: pairs{on}, {} of {count}", probe.name, at + 1), steps);
+        }
+    }
+
+    /// The claimed rails that a probe can use; one without a name where none
+    /// is claimed.
+    fn admitted_rails(
+        &mut self,
+        stage: u8,
+        probe: &Probe,
+        nodes: &[NodeName],
+    ) -> Vec<Option<&'a ClaimedRail>> {
+        let claimed = &self.ground.request.claims.rails;
+        let all = if claimed.is_empty() {
+            vec![None]
+        } else {
+            claimed.iter().map(Some).collect::<Vec<_>>()
+        };
+        let mut admitted = Vec::new();
+        for rail in all {
+            match Ground::admits_rail(probe, rail) {
+                Ok(()) => admitted.push(rail),
+                Err(omitted) if stage == probe.stage && !nodes.is_empty() => {
+                    self.skip(probe, nodes.to_vec(), omitted);
+                }
+                Err(_) => {}
+            }
+        }
+        admitted
+    }
+
+    /// The domains on which a probe can run. The others are left out, which is
+    /// said once.
+    fn admitted(&mut self, stage: u8, probe: &Probe) -> Vec<&'a ClaimedDomain> {
+        let mut admitted = Vec::new();
+        for domain in &self.ground.request.claims.domains {
+            match self.ground.admits(probe, domain) {
+                Ok(()) => admitted.push(domain),
+                Err(omitted) if stage == probe.stage => {
+                    self.skip(probe, domain.nodes.clone(), omitted);
+                }
+                Err(_) => {}
+            }
+        }
+        admitted
+    }
+
+    fn round(&mut self, stage: u8, what: String, steps: Vec<super::Step>) {
+        if !steps.is_empty() {
+            self.rounds.push(Round { round: 0, stage, what, steps });
+        }
+    }
+
+    fn skip(&mut self, probe: &Probe, nodes: Vec<NodeName>, omitted: Omitted) {
+        let Omitted { why, not_applicable } = omitted;
+        self.skipped.push(Skipped { probe: probe.name.clone(), nodes, why, not_applicable });
+    }
+}

@@ -1,0 +1,326 @@
+//! What all rounds of a burn-in say of each node together: accepted, not, or not
+//! known, and why.
+//!
+//! Pure. It reads verdicts and never makes one: a node that one round found bad
+//! is not accepted, whatever the others say.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::stops;
+use model::acceptance::Acceptance;
+use model::acceptance::Accepted;
+use model::acceptance::BurnInRound;
+use model::acceptance::BurnInState;
+use model::acceptance::NodeAcceptance;
+use model::acceptance::NodeRound;
+use model::acceptance::Stop;
+use model::acceptance::StopRule;
+use model::certificate::Identity;
+use model::certificate::Minimum;
+use model::claims::Claims;
+use model::comparison::Compared;
+use model::comparison::Comparison;
+use model::comparison::Difference;
+use model::hostlist;
+use model::id::NodeName;
+use model::recording::Recording;
+use model::trend::PartKind;
+use model::verdict::Outcome;
+use model::verdict::Verdicts;
+
+/// Nodes as they begin: nothing is known of them.
+pub fn begin(claims: &Claims) -> Vec<NodeAcceptance> {
+    let mut nodes: Vec<NodeAcceptance> = claims
+        .domains
+        .iter()
+        .flat_map(|domain| domain.nodes.iter().map(move |node| (domain, node)))
+        .map(|(domain, node)| NodeAcceptance {
+            node: node.clone(),
+            domain: Some(domain.name.clone()),
+            accepted: Accepted::Unknown,
+            reason: "no round was held yet".to_owned(),
+            rounds: 0,
+            passed: 0,
+            anew: None,
+            out: None,
+            minima: Vec::new(),
+            detectable: None,
+            drift: None,
+        })
+        .collect();
+    nodes.sort_by(|a, b| a.node.cmp(&b.node));
+    nodes
+}
+
+/// The claims of those that still take part.
+pub fn taking_part(claims: &Claims, nodes: &[NodeAcceptance]) -> Claims {
+    let out: BTreeSet<&NodeName> =
+        nodes.iter().filter(|it| it.out.is_some()).map(|it| &it.node).collect();
+    claims.with_nodes(|node| !out.contains(node))
+}
+
+/// Takes in the numbers of a round: the least of all, and the coarsest look.
+pub fn add(
+    nodes: &mut [NodeAcceptance],
+    minima: &BTreeMap<NodeName, Vec<Minimum>>,
+    verdicts: &Verdicts,
+) {
+    let seen: BTreeMap<&NodeName, Option<f64>> =
+        verdicts.nodes.iter().rev().map(|it| (&it.node, it.detectable)).collect();
+    for node in nodes {
+        for minimum in minima.get(&node.node).into_iter().flatten() {
+            let known = node
+                .minima
+                .iter_mut()
+                .find(|it| it.testcase == minimum.testcase && it.unit == minimum.unit);
+            match known {
+                Some(known) if minimum.value < known.value => *known = minimum.clone(),
+                Some(_) => {}
+                None => node.minima.push(minimum.clone()),
+            }
+        }
+        let detectable = seen.get(&node.node).copied().flatten();
+        node.detectable = match (node.detectable, detectable) {
+            (Some(known), Some(now)) => Some(known.max(now)),
+            (known, now) => known.or(now),
+        };
+    }
+}
+
+/// Versions that outputs name, beside those known.
+pub fn add_versions(versions: &mut BTreeMap<String, Vec<String>>, recordings: &[Recording]) {
+    for recording in recordings {
+        let facts = &recording.parsed.facts;
+        let tool = recording
+            .parsed
+            .tool
+            .map(|tool| (tool.as_str(), recording.parsed.tool_version.clone()));
+        let named = [
+            ("driver", facts.driver.clone()),
+            ("CUDA driver API", facts.cuda_driver.clone()),
+            ("CUDA runtime", facts.cuda_runtime.clone()),
+            ("NCCL", facts.nccl.clone()),
+        ];
+        for (name, version) in named.into_iter().chain(tool) {
+            let Some(version) = version else { continue };
+            let known = versions.entry(name.to_owned()).or_default();
+            if !known.contains(&version) {
+                known.push(version);
+                known.sort();
+            }
+        }
+    }
+}
+
+/// Says of every node what all rounds come to, and of all of them together.
+pub fn conclude(acceptance: &mut Acceptance) {
+    let others = stops::other_machines(&acceptance.rounds);
+    let (rounds, asked, stop) = (&acceptance.rounds, &acceptance.asked, &acceptance.stop);
+    let wanted = match (asked.rounds, stop.as_ref().map(|stop| stop.rule)) {
+        // All hours, or enough clean rounds in a row, are what was asked for too.
+        (_, Some(StopRule::CleanRounds)) => asked.clean_rounds.unwrap_or(1),
+        (Some(rounds), _) => rounds,
+        (None, Some(StopRule::Hours)) => counting(rounds),
+        // It has not come to what was asked for, however many rounds there were.
+        (None, _) => u32::MAX,
+    };
+    for node in &mut acceptance.nodes {
+        node.anew = others.get(&node.node).cloned();
+        let since = node.anew.as_ref().map_or(0, |anew| anew.after_round + 1);
+        let own: Vec<(&BurnInRound, &NodeRound)> = rounds
+            .iter()
+            .filter(|round| round.ended.is_some())
+            .filter_map(|round| Some((round, round.nodes.iter().find(|it| it.node == node.node)?)))
+            .collect();
+        let counts = |(round, it): &&(&BurnInRound, &NodeRound)| {
+            since <= round.round && !(round.set_aside && it.outcome == Outcome::Unknown)
+        };
+        let counted: Vec<_> = own.iter().filter(counts).collect();
+        let of = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        node.rounds = of(counted.len());
+        let passed = counted.iter().filter(|(_, it)| it.outcome == Outcome::Pass).count();
+        node.passed = of(passed);
+        let comparisons = acceptance.comparison.iter().chain(&acceptance.since_anew);
+        node.drift = drift(comparisons, &node.node);
+        let anew = node.anew.as_ref().map(began_anew);
+        let soaked = acceptance.soaks.iter();
+        let found = soaked.clone().find_map(|soak| Some((soak, soak.found.get(&node.node)?)));
+        let unsoaked = soaked.clone().find_map(|soak| Some((soak, soak.not_on.get(&node.node)?)));
+        let bad = own.iter().find(|(_, it)| Outcome::Unknown < it.outcome);
+        let (accepted, reason) = if let Some((round, it)) = bad {
+            let (number, run) = (round.round, &round.run);
+            (Accepted::Fail, format!("round {number} (run {run}): {}", it.reason))
+        } else if let Some((soak, why)) = found {
+            (Accepted::Fail, format!("under load after round {}: {why}", soak.after_round))
+        } else if let Some(out) = node.out.as_ref().filter(|out| out.rule == StopRule::TooHot) {
+            (Accepted::Fail, said(out))
+        } else if let Some(out) = &node.out {
+            (Accepted::Unknown, said(out))
+        } else if let Some((round, it)) =
+            counted.iter().find(|(_, it)| it.outcome == Outcome::Unknown)
+        {
+            (Accepted::Unknown, format!("round {}: {}", round.round, it.reason))
+        } else if let Some((soak, why)) = unsoaked {
+            let after = soak.after_round;
+            (Accepted::Unknown, format!("no load ran on it after round {after}: {why}"))
+        } else if node.passed < wanted {
+            let why = anew.map_or(String::new(), |anew| format!(", and {anew}"));
+            let wanted =
+                if wanted == u32::MAX { "those asked for".to_owned() } else { wanted.to_string() };
+            let passed = node.passed;
+            (Accepted::Unknown, format!("passed {passed} rounds of {wanted}{why}"))
+        } else if let Some(drift) = node.drift.as_ref().filter(|it| asked.drift < lost(it)) {
+            (
+                Accepted::Unknown,
+                format!(
+                    "{}: more than the {} that is accepted",
+                    drifted(drift),
+                    share(asked.drift)
+                ),
+            )
+        } else {
+            let mut reason = format!("passed all of {} rounds", node.passed);
+            if let Some(drift) = &node.drift {
+                reason.push_str(&format!("; {}", drifted(drift)));
+            }
+            if let Some(anew) = anew {
+                reason.push_str(&format!("; {anew}"));
+            }
+            (Accepted::Pass, reason)
+        };
+        node.accepted = accepted;
+        node.reason = reason;
+    }
+    acceptance.accepted = stops::accepted(acceptance);
+}
+
+/// What keeps a document from accepting anything, for somebody who was not there:
+/// what is wrong, and what is not known. `stand_ins` says that simulated nodes count.
+pub fn doubts(acceptance: &Acceptance, stand_ins: bool) -> (Vec<String>, Vec<String>) {
+    let (mut wrong, mut untold) = (Vec::new(), Vec::new());
+    let comes_to = stops::accepted(acceptance);
+    if comes_to != acceptance.accepted {
+        let (says, is) = (acceptance.accepted.as_str(), comes_to.as_str());
+        wrong.push(format!("it says {says} for all, and its nodes come to {is}"));
+    }
+    if acceptance.state != BurnInState::Complete {
+        untold.push("the burn-in did not come to its end".to_owned());
+    }
+    if !acceptance.real && !stand_ins {
+        untold.push("no real node was measured: it accepts nothing".to_owned());
+    }
+    if acceptance.nodes.is_empty() {
+        untold.push("it names no node".to_owned());
+    }
+    let of = |accepted| acceptance.nodes.iter().filter(move |it| it.accepted == accepted);
+    let word = |it: &NodeAcceptance| format!("{}: {}", it.node, it.reason);
+    wrong.extend(of(Accepted::Fail).map(|it| format!("not accepted: {}", word(it))));
+    untold.extend(of(Accepted::Unknown).map(|it| format!("not known: {}", word(it))));
+    (wrong, untold)
+}
+
+/// Which machine a node was in the last round that it took part in, as far as its
+/// worker told: its driver and firmware nobody wrote down.
+pub fn identity(acceptance: &Acceptance, node: &NodeName) -> Identity {
+    let own = acceptance.rounds.iter().rev().filter(|round| round.ended.is_some());
+    let last = own.flat_map(|round| &round.nodes).find(|it| it.node == *node);
+    last.map_or_else(Identity::default, |it| Identity {
+        gpus: it.gpus.clone(),
+        boot_id: it.boot_id.clone(),
+        ..Identity::default()
+    })
+}
+
+/// Rounds that count.
+fn counting(rounds: &[BurnInRound]) -> u32 {
+    let held = rounds.iter().filter(|round| round.ended.is_some() && !round.set_aside).count();
+    u32::try_from(held).unwrap_or(u32::MAX)
+}
+
+fn said(out: &Stop) -> String {
+    let when = match out.after_round {
+        0 => "before the first round".to_owned(),
+        round => format!("out since round {round}"),
+    };
+    format!("{when} ({}): {}", out.rule.as_str().replace('_', " "), out.why)
+}
+
+fn began_anew(anew: &Stop) -> String {
+    format!("its burn-in began anew after round {}: {}", anew.after_round, anew.why)
+}
+
+/// The part of a node that lost most.
+fn drift<'a>(
+    comparisons: impl Iterator<Item = &'a Comparison>,
+    node: &NodeName,
+) -> Option<Compared> {
+    let own = comparisons.flat_map(|comparison| &comparison.parts).filter(|it| {
+        it.difference == Difference::Worse
+            && it.part.node.as_ref() == Some(node)
+            && matches!(it.part.kind, PartKind::Gpu | PartKind::Node | PartKind::Rail)
+    });
+    own.max_by(|a, b| lost(a).total_cmp(&lost(b))).cloned()
+}
+
+/// How much worse, as a share.
+fn lost(compared: &Compared) -> f64 {
+    compared.change.map_or(0.0, f64::abs)
+}
+
+fn share(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+fn drifted(compared: &Compared) -> String {
+    let what = match (compared.part.gpu, &compared.part.rail) {
+        (Some(gpu), _) => format!("GPU {gpu}"),
+        (None, Some(rail)) => format!("rail {rail}"),
+        (None, None) => "it".to_owned(),
+    };
+    format!(
+        "{what} shows {} less in the last round than in the first ({})",
+        share(lost(compared)),
+        compared.testcase
+    )
+}
+
+/// What a reader must know beside the numbers.
+pub fn notes(acceptance: &Acceptance) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !acceptance.real {
+        notes.push("no real node was measured: this accepts nothing".to_owned());
+    }
+    let digests: BTreeSet<&String> =
+        acceptance.rounds.iter().filter_map(|it| it.thresholds_digest.as_ref()).collect();
+    if 1 < digests.len() {
+        notes.push("the expectations changed between rounds".to_owned());
+    }
+    for (node, anew) in stops::other_machines(&acceptance.rounds) {
+        let (round, rule) = (anew.after_round, anew.rule.as_str().replace('_', " "));
+        notes.push(format!("{node} began anew after round {round} ({rule}): {}", anew.why));
+    }
+    for round in acceptance.rounds.iter().filter(|round| round.set_aside) {
+        notes.push(format!(
+            "round {} was held again: a node was bad or lost in it, and who was only unknown there \
+             is not held to it",
+            round.round
+        ));
+    }
+    let mut out: BTreeMap<(u32, StopRule), Vec<&NodeName>> = BTreeMap::new();
+    for node in &acceptance.nodes {
+        if let Some(stop) = &node.out {
+            out.entry((stop.after_round, stop.rule)).or_default().push(&node.node);
+        }
+    }
+    for ((round, rule), nodes) in out {
+        let nodes = hostlist::fold(nodes.into_iter().map(NodeName::as_str));
+        let rule = rule.as_str().replace('_', " ");
+        notes.push(format!("after round {round} without {nodes} ({rule})"));
+    }
+    notes
+}
+
+#[cfg(test)]
+#[path = "acceptance_tests.rs"]
+mod tests;

@@ -1,0 +1,208 @@
+//! Who waits for a second run, what that must be, and what ends the waiting.
+
+use super::*;
+use crate::policy::fixture::NOW;
+use crate::policy::fixture::World;
+use crate::policy::ledger::Ledger;
+use crate::policy::notice;
+use crate::policy::policy;
+use model::action::ActionKind;
+use model::finding_class::FindingClass;
+use model::finding_class::joined;
+use model::journal::Entry;
+use model::journal::Event;
+use model::journal::JOURNAL_FORMAT;
+use model::verdict::Evidence;
+use model::verdict::Outcome;
+
+const HOUR: i64 = 3_600;
+
+/// One node of a rack 9 % below its level, found by an audit ten minutes ago.
+fn world() -> World {
+    let mut world = World::of(2, 18);
+    world.run.profile = "audit".to_owned();
+    world.policy.again_hours = 4.0;
+    world.accuse("d0n0", "nvlink-low", Outcome::Degraded, 0.91);
+    world
+}
+
+/// Writes down what a run tells, as the gate does.
+fn noted(world: &mut World) -> Vec<Event> {
+    let mut events = notice::events(&world.situation(), &world.policy);
+    let plan = policy::propose(&world.situation(), &world.policy);
+    events.extend(notice::suspicions(&world.situation(), &plan));
+    for event in &events {
+        let (format, event) = (JOURNAL_FORMAT.to_owned(), event.clone());
+        world.ledger.take(&Entry { format, seq: 1, stamp: world.now.clone(), epoch: 7, event });
+    }
+    events
+}
+
+/// The next run, so many hours later.
+fn later(world: &mut World, hours: i64) {
+    world.run.id = format!("run2+{hours}h");
+    world.run.created_unix += hours * HOUR;
+    world.now.unix += hours * HOUR;
+}
+
+#[test]
+fn a_node_that_one_run_finds_slow_is_drained_by_the_next_that_says_so() {
+    let mut world = world();
+    assert!(world.why("d0n0").contains("this run is the first to say so"), "{}", world.why("d0n0"));
+    let told = noted(&mut world);
+    assert!(matches!(told.as_slice(), [Event::Suspected { .. }]), "{told:?}");
+    // The same run again says nothing new.
+    assert!(noted(&mut world).is_empty());
+    later(&mut world, 3);
+    assert!(world.why("d0n0").contains("run run2 was the first"), "{}", world.why("d0n0"));
+    assert!(noted(&mut world).is_empty(), "the first stays the first");
+    later(&mut world, 1);
+    assert_eq!(world.proposed(), ["drain d0n0"]);
+}
+
+#[test]
+fn what_waits_is_told_so_that_programs_can_read_it_and_no_budget_stops_it() {
+    let plan = world().plan();
+    let waits = plan.withheld.iter().find(|it| it.what == "d0n0").expect("d0n0");
+    let again = waits.again.as_ref().expect("what is awaited");
+    assert_eq!((again.first.as_str(), joined(&again.classes)), ("run2", "nvlink-low".to_owned()));
+    assert_eq!(again.from, rfc3339(NOW - 600 + 4 * HOUR));
+    assert!(!waits.budget);
+}
+
+/// What is changed of a suspected node and its second run, and whether that drains.
+type Case = (&'static str, fn(&mut World), bool);
+
+#[test]
+fn only_the_same_of_the_same_boot_and_not_too_long_ago_is_said_again() {
+    let cases: [Case; 6] = [
+        ("the same", |_| {}, true),
+        ("another class", |w| w.verdicts.findings[0].class = FindingClass::HostLinkLow, false),
+        ("booted since", |w| w.node("d0n0").booted = Some(NOW), false),
+        ("eight days later", |w| later(w, 8 * 24), false),
+        ("no second look", |w| w.verdicts.findings[0].confirmed = false, false),
+        ("hours that are over", |w| w.policy.again_hours = 30.0, false),
+    ];
+    for (what, change, drains) in cases {
+        let mut world = world();
+        noted(&mut world);
+        later(&mut world, 24);
+        change(&mut world);
+        assert_eq!(!world.plan().actions.is_empty(), drains, "{what}");
+    }
+}
+
+#[test]
+fn a_pass_in_between_ends_it_and_a_run_that_did_not_see_does_not() {
+    for (outcome, drains) in [(Outcome::Pass, false), (Outcome::Unknown, true)] {
+        let mut world = world();
+        noted(&mut world);
+        let mut between = world.clone();
+        later(&mut between, 24);
+        between.verdicts.findings.clear();
+        between.verdicts.nodes[0].outcome = outcome;
+        let told = noted(&mut between);
+        let is_cleared = matches!(told.as_slice(), [Event::Cleared { .. }]);
+        assert_eq!(is_cleared, outcome == Outcome::Pass, "{told:?}");
+        world.ledger = between.ledger;
+        later(&mut world, 48);
+        assert_eq!(!world.plan().actions.is_empty(), drains, "{outcome}");
+    }
+}
+
+#[test]
+fn what_no_passing_cause_explains_is_drained_at_once() {
+    type Case = (&'static str, fn(&mut World));
+    let cases: [Case; 7] = [
+        ("it cannot be used", |w| w.accuse("d0n0", "data-corruption", Outcome::Failed, 1.0)),
+        ("the driver says so", |w| {
+            w.accuse("d0n0", "nvlink-inactive", Outcome::Degraded, 17.0 / 18.0);
+            // In one output, which no second look repeats.
+            w.verdicts.findings[1].confirmed = false;
+        }),
+        ("the judge joined what the driver says", |w| {
+            w.verdicts.findings[0].evidence.push(Evidence {
+                file: "raw/nodes/d0n0/nvidia-smi-nvlink.7-0.txt".to_owned(),
+                testcase: None,
+                detail: "GPU d0n0:2: 17 of 18 NVLinks are active; inactive: 5".to_owned(),
+                class: Some(FindingClass::NvlinkInactive),
+            });
+        }),
+        ("a deep loss", |w| w.verdicts.findings[0].ratio = Some(0.5)),
+        ("a burn-in", |w| w.run.profile = "burn-in".to_owned()),
+        ("nobody asked for it", |w| w.policy.again_hours = 0.0),
+        ("it takes nothing yet", |w| {
+            *w = w.clone().on_kubernetes();
+            w.state("d0n0", &["IDLE", "UNVERIFIED"]);
+        }),
+    ];
+    for (what, change) in cases {
+        let mut world = world();
+        change(&mut world);
+        assert_eq!(world.proposed(), ["drain d0n0"], "{what}");
+    }
+}
+
+#[test]
+fn a_mark_needs_no_second_run_because_it_takes_nothing_out() {
+    let mut world = world();
+    world.policy.soft = policy::SoftFaults::Relabel;
+    assert_eq!(world.plan().actions[0].kind, ActionKind::Relabel);
+}
+
+#[test]
+fn what_makes_a_whole_rack_slow_is_no_first_sight_of_its_nodes() {
+    let mut world = world();
+    for node in ["d0n1", "d0n2"] {
+        world.accuse(node, "nvlink-low", Outcome::Degraded, 0.93);
+    }
+    assert!(world.why("d0n0").starts_with("frozen"), "{}", world.why("d0n0"));
+    assert!(noted(&mut world).is_empty());
+}
+
+#[test]
+fn a_drain_ends_the_suspicion_it_rests_on() {
+    let mut ledger = Ledger::default();
+    let own = crate::policy::fixture::drain(
+        &World::of(1, 2).fleet,
+        "d0n0",
+        "nvlink-low",
+        0.9,
+        crate::policy::fixture::stamp(60),
+    );
+    let mut world = world();
+    noted(&mut world);
+    std::mem::swap(&mut ledger, &mut world.ledger);
+    assert_eq!(ledger.suspected.len(), 1);
+    let write = |ledger: &mut Ledger, event| {
+        let format = JOURNAL_FORMAT.to_owned();
+        let entry = Entry { format, seq: 9, stamp: crate::policy::fixture::stamp(0), epoch: 8, event };
+        ledger.take(&entry);
+    };
+    write(
+        &mut ledger,
+        Event::Intent {
+            id: own.id.clone(),
+            run: own.run.clone(),
+            action: Box::new(own.action.clone()),
+            change: Box::default(),
+            before: Box::new(own.before.clone()),
+        },
+    );
+    let result = model::action::ActionResult::Done;
+    write(&mut ledger, Event::Outcome { id: own.id, result, detail: String::new() });
+    assert!(ledger.suspected.is_empty() && ledger.drains.len() == 1);
+}
+
+#[test]
+fn words_that_only_sound_like_the_driver_are_none_of_its() {
+    let mut world = world();
+    world.verdicts.findings[0].evidence.push(Evidence {
+        file: "raw/nodes/d0n0/nvbandwidth.3-0.txt".to_owned(),
+        testcase: None,
+        detail: "17 of 18 NVLinks are active, the driver reports".to_owned(),
+        class: None,
+    });
+    assert!(world.plan().actions.is_empty());
+    assert!(world.why("d0n0").contains("may pass by itself"), "{}", world.why("d0n0"));
+}

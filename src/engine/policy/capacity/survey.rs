@@ -1,0 +1,360 @@
+//! What blocks of nodes leave schedulable, each as it stands today: the document
+//! of `fabricgate capacity`.
+//!
+//! Reckons; what it means in words is at the end of each outlook. Blocks that
+//! are alike are reckoned once.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::JobsOfShape;
+use super::Level;
+use super::Mix;
+use super::ObservedError;
+use super::Outages;
+use super::advice;
+use super::break_even;
+use model::id::NodeName;
+
+/// The format of the document.
+pub const CAPACITY_FORMAT: &str = "fabricgate.capacity/1";
+
+/// Drains that are reckoned ahead.
+const AHEAD: usize = 4;
+
+/// How often nodes are taken to be out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "how", rename_all = "kebab-case")]
+pub enum Assumption {
+    /// Each node by itself, with the same probability.
+    Independent {
+        /// The share of nodes that is out at a time.
+        unavailable: f64,
+    },
+    /// As a site has seen it.
+    Observed {
+        /// The share of time by nodes of a block that were out at once.
+        shares: BTreeMap<u32, f64>,
+    },
+}
+
+impl Assumption {
+    /// The outages of a block of this many nodes.
+    fn outages(&self, nodes: u32) -> Result<Outages, ObservedError> {
+        match self {
+            Self::Independent { unavailable } => Outages::independent(nodes, *unavailable)
+                .ok_or(ObservedError::Share { out: 0, share: *unavailable }),
+            Self::Observed { shares } => Outages::observed(nodes, shares),
+        }
+    }
+}
+
+/// A block of nodes as it stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Block {
+    /// Its name, where it is one of a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Nodes in all.
+    pub nodes: u32,
+    /// Those that are out now.
+    pub out: u32,
+    /// Their names, where they are known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub out_nodes: Vec<NodeName>,
+    /// Nodes of which nobody says whether they are out. They count as up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown_nodes: Vec<NodeName>,
+}
+
+impl Block {
+    /// A block without names.
+    pub fn of(nodes: u32, out: u32) -> Self {
+        let (out_nodes, unknown_nodes) = (Vec::new(), Vec::new());
+        Self { name: None, nodes, out, out_nodes, unknown_nodes }
+    }
+
+    /// Nodes that are not out now.
+    pub fn up(&self) -> u32 {
+        self.nodes.saturating_sub(self.out)
+    }
+}
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// The blocks.
+    pub blocks: Vec<Block>,
+    /// The segments.
+    pub segments: Vec<u32>,
+    /// The smallest segment that large jobs can use; half a block where absent.
+    pub at_least: Option<u32>,
+    /// What jobs ask for, where that is known.
+    pub mix: Option<Mix>,
+    /// How often nodes are out, in turn.
+    pub assumptions: Vec<Assumption>,
+    /// What a suspect has lost of its rate.
+    pub degraded: f64,
+    /// The share of a step that waits for it.
+    pub exposed: f64,
+}
+
+/// What comes of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Survey {
+    /// The format of this document.
+    pub format: String,
+    /// How often nodes are taken to be out; each block has an outlook for each.
+    pub assumptions: Vec<Assumption>,
+    /// Segments that jobs ask for, and their weights, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mix: Option<Mix>,
+    /// What a suspect is taken to have lost of its rate.
+    pub degraded: f64,
+    /// The share of a step that is taken to wait for it.
+    pub exposed: f64,
+    /// The blocks.
+    pub blocks: Vec<Surveyed>,
+    /// The levels of block sizes, the base blocks first; where blocks have levels, or
+    /// a job's shape was asked about.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub levels: Vec<Level>,
+    /// Jobs of the shapes that were asked about.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<JobsOfShape>,
+    /// Remarks on what went in.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// A block and what is reckoned of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Surveyed {
+    /// The block.
+    #[serde(flatten)]
+    pub block: Block,
+    /// What it leaves, under each assumption.
+    pub outlooks: Vec<Outlook>,
+}
+
+/// What a block leaves under one assumption.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Outlook {
+    /// The share of nodes that is out at a time, besides those out now.
+    pub unavailable: f64,
+    /// The chance that no other node is out.
+    pub all_up: f64,
+    /// What each segment leaves.
+    pub segments: Vec<Left>,
+    /// What the mix leaves, where one is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixed: Option<Mixed>,
+    /// Segments that are large enough, most nodes left first.
+    pub ranking: Vec<Ranked>,
+    /// Unavailabilities at which the first two of them change places.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub crossings: Vec<f64>,
+    /// What to make of it, in sentences.
+    pub advice: Vec<String>,
+}
+
+/// What a segment leaves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Left {
+    /// Nodes of the segment.
+    pub segment: u32,
+    /// Nodes in whole segments, were every node up that is not out now.
+    pub now: u32,
+    /// Expected nodes in whole segments.
+    pub usable: f64,
+    /// The chance that one segment at least fits.
+    pub one_fits: f64,
+    /// What the next drains cost in turn, in expected nodes.
+    pub drains: Vec<f64>,
+}
+
+/// What the mix leaves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Mixed {
+    /// Expected nodes in whole segments, over the mix.
+    pub usable: f64,
+    /// What the next drains cost in turn, in expected nodes.
+    pub drains: Vec<f64>,
+    /// From how many nodes on a gang loses more by the suspect than the next
+    /// drain costs; nothing where no node is left to drain.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub break_even: Option<f64>,
+}
+
+/// A segment and what it leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Ranked {
+    /// Nodes of the segment.
+    pub segment: u32,
+    /// Expected nodes in whole segments.
+    pub usable: f64,
+}
+
+/// Segments worth asking about for blocks of up to this many nodes: powers of
+/// two, half a block, all of it, and whatever the mix has.
+pub fn usual_segments(nodes: u32, mix: Option<&Mix>) -> Vec<u32> {
+    let powers = std::iter::successors(Some(1_u32), |power| power.checked_mul(2));
+    let mut segments: Vec<u32> = powers.take_while(|power| *power <= nodes).collect();
+    segments.extend([nodes / 2, nodes].iter().filter(|segment| 0 < **segment));
+    segments.extend(mix.iter().flat_map(|mix| mix.0.keys()));
+    segments.sort_unstable();
+    segments.dedup();
+    segments
+}
+
+/// Reckons. Fails where an observation does not fit a block, and says which.
+pub fn survey(question: &Question) -> Result<Survey, (Block, ObservedError)> {
+    let mut known: BTreeMap<(u32, u32), Vec<Outlook>> = BTreeMap::new();
+    let mut blocks = Vec::with_capacity(question.blocks.len());
+    for block in &question.blocks {
+        let like = (block.nodes, block.out);
+        let outlooks = match known.get(&like) {
+            Some(outlooks) => outlooks.clone(),
+            None => {
+                let outlooks: Result<Vec<Outlook>, ObservedError> =
+                    question.assumptions.iter().map(|it| outlook(block, it, question)).collect();
+                let outlooks = outlooks.map_err(|error| (block.clone(), error))?;
+                known.insert(like, outlooks.clone());
+                outlooks
+            }
+        };
+        blocks.push(Surveyed { block: block.clone(), outlooks });
+    }
+    Ok(Survey {
+        format: CAPACITY_FORMAT.to_owned(),
+        assumptions: question.assumptions.clone(),
+        mix: question.mix.clone(),
+        degraded: question.degraded,
+        exposed: question.exposed,
+        blocks,
+        levels: Vec::new(),
+        jobs: Vec::new(),
+        notes: Vec::new(),
+    })
+}
+
+fn outlook(
+    block: &Block,
+    assumption: &Assumption,
+    question: &Question,
+) -> Result<Outlook, ObservedError> {
+    let whole = assumption.outages(block.nodes)?;
+    let mut steps = vec![whole.without(block.out)];
+    while steps.len() <= AHEAD.min(block.up() as usize) {
+        steps.push(steps[steps.len() - 1].without_one());
+    }
+    let (today, drained) = (&steps[0], &steps[..steps.len() - 1]);
+    let segments = question.segments.iter().map(|&segment| Left {
+        segment,
+        now: block.up().checked_div(segment).unwrap_or(0) * segment,
+        usable: today.usable(segment),
+        one_fits: today.at_least_up(segment),
+        drains: drained.iter().map(|step| step.price(segment)).collect(),
+    });
+    let mixed = question.mix.as_ref().map(|mix| {
+        let drains: Vec<f64> = drained.iter().map(|step| step.mixed_price(mix)).collect();
+        let next = drains.first();
+        Mixed {
+            usable: mix.mean(|segment| today.usable(segment)),
+            break_even: next.map(|next| break_even(*next, question.degraded, question.exposed)),
+            drains,
+        }
+    });
+    let at_least = question.at_least.unwrap_or(block.nodes.div_ceil(2));
+    let ranking = advice::rank(today, &question.segments, at_least);
+    let crossings = match (assumption, ranking.best(), ranking.runner_up()) {
+        (Assumption::Independent { .. }, Some((best, _)), Some((second, _))) => {
+            advice::crossings(block.nodes, block.out, best, second)
+        }
+        _ => Vec::new(),
+    };
+    let ranked = |&(segment, usable): &(u32, f64)| Ranked { segment, usable };
+    let mut outlook = Outlook {
+        unavailable: whole.unavailable(),
+        all_up: today.at_least_up(today.nodes()),
+        segments: segments.collect(),
+        mixed,
+        ranking: ranking.order.iter().map(ranked).collect(),
+        crossings,
+        advice: Vec::new(),
+    };
+    outlook.advice = [of_segments(&outlook, at_least), of_drains(&outlook, block, question)]
+        .into_iter()
+        .flatten()
+        .collect();
+    Ok(outlook)
+}
+
+/// Which segment to ask for.
+fn of_segments(outlook: &Outlook, at_least: u32) -> Option<String> {
+    let best = outlook.ranking.first()?;
+    let leaves = format!("{} leaves the most, {:.2} nodes", best.segment, best.usable);
+    let Some(second) = outlook.ranking.get(1) else {
+        return Some(format!(
+            "{} is the one segment asked about that has {at_least} nodes or more and fits: it \
+             leaves {:.2} nodes.",
+            best.segment, best.usable
+        ));
+    };
+    let next = format!("{} leaves {:.2}", second.segment, second.usable);
+    let places: Vec<String> = outlook.crossings.iter().map(|at| percent(*at)).collect();
+    let places = match places.as_slice() {
+        [] => String::new(),
+        places => format!("; they change places where {} are unavailable", places.join(" and ")),
+    };
+    Some(format!("Of segments of {at_least} nodes or more {leaves}, and {next}{places}."))
+}
+
+/// What to do about one more suspect.
+fn of_drains(outlook: &Outlook, block: &Block, question: &Question) -> Option<String> {
+    /// Prices below are none that anybody sees.
+    const NOTHING: f64 = 0.005;
+    if block.up() == 0 {
+        return Some("All of its nodes are out: there is nothing to drain.".to_owned());
+    }
+    let mixed = outlook.mixed.as_ref()?;
+    let (price, gang) = (*mixed.drains.first()?, mixed.break_even?);
+    if price < NOTHING {
+        return Some("The next drain costs nothing in this mix.".to_owned());
+    }
+    let suspect = format!(
+        "a node that has lost {} of its rate where {} of a step waits for it",
+        percent(question.degraded),
+        percent(question.exposed)
+    );
+    let worth = format!(
+        "The next drain costs {price:.2} nodes in this mix; {suspect} costs a gang of {:.0} nodes \
+         or more that much.",
+        gang.ceil().max(1.0)
+    );
+    let swap = match block.out {
+        0 => "In smaller gangs leave it in service and say so on it.".to_owned(),
+        1 => "In smaller gangs swap: give back the one that is out, if the gate drained it and it is \
+              the milder one."
+            .to_owned(),
+        out => format!(
+            "In smaller gangs swap: drain the worse one, and give back the mildest of the {out} that \
+             are out, if the gate drained it."
+        ),
+    };
+    Some(format!("{worth} {swap}"))
+}
+
+/// A share as a percentage, with as many decimals as say something. What is
+/// nearly all or nearly nothing is not shown as that.
+pub(crate) fn percent(share: f64) -> String {
+    let text = format!("{:.2}", share * 100.0);
+    match text.as_str() {
+        "100.00" if share < 1.0 - 1e-9 => "> 99.99 %".to_owned(),
+        "0.00" if 0.0 < share => "< 0.01 %".to_owned(),
+        text => format!("{} %", text.trim_end_matches('0').trim_end_matches('.')),
+    }
+}

@@ -1,0 +1,518 @@
+//! Certificates from a run, and what makes one void.
+//!
+//! Pure. A certificate holds what was measured of one machine in one boot: a
+//! node that passed is certified, and nothing is said of one that did not.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::grounds;
+use super::identity::Seen;
+use super::identity::boots;
+use super::identity::identities;
+use super::ledger::Ledger;
+use super::policy::Policy;
+use super::situation::RunSeen;
+use super::standing;
+use model::action::ActionKind;
+use model::action::ActionRecord;
+use model::action::ActionResult;
+use model::action::Withheld;
+use model::cell::Cell;
+use model::certificate::CERTIFICATE_FORMAT;
+use model::certificate::Certificate;
+use model::certificate::Difference;
+use model::certificate::DriverVoids;
+use model::certificate::Identity;
+use model::certificate::Minimum;
+use model::certificate::Standing;
+use model::certificate::VoidOn;
+use model::claims::Claims;
+use model::id::NodeName;
+use model::journal::Stamp;
+use model::live::Live;
+use model::live::LiveNode;
+use model::moment::DAY_S;
+use model::moment::rfc3339;
+use model::profile::Profile;
+use model::raw::RawResult;
+use model::recording::Recording;
+use model::text::clean;
+use model::unit::Unit;
+use model::verdict::NodeVerdict;
+use model::verdict::Outcome;
+use model::verdict::Verdicts;
+use model::worker::Machine;
+
+/// Days that an admission counts at most: it leaves out the tournament, and is
+/// made before one job. A day is the age at which others' admission checks
+/// expire, too.
+const ADMITTED_DAYS: u32 = 1;
+
+/// What certificates are made from.
+#[derive(Clone, Copy, Debug)]
+pub struct Evidence<'a> {
+    /// The run.
+    pub run: &'a RunSeen,
+    /// What the judge says.
+    pub verdicts: &'a Verdicts,
+    /// What was measured.
+    pub cells: &'a [Cell],
+    /// What was claimed of the nodes.
+    pub claims: &'a Claims,
+    /// What workers said of their machines.
+    pub machines: &'a [Machine],
+    /// The readings, some of which name GPUs.
+    pub results: &'a [RawResult],
+    /// The outputs, some of which name GPUs and the driver.
+    pub recordings: &'a [Recording],
+}
+
+/// How long a run certifies the nodes that pass it, in seconds; an error says
+/// why it certifies none.
+///
+/// An audit measures what is cheap, so it certifies nothing; what it finds
+/// well takes nothing from an earlier certificate either.
+pub fn validity(run: &RunSeen, policy: &Policy) -> Result<i64, String> {
+    let days = match Profile::parse(&run.profile) {
+        Some(profile @ (Profile::Admit | Profile::BurnIn | Profile::Recertify)) => {
+            days(profile, policy)
+        }
+        Some(Profile::Audit) => {
+            return Err("an audit measures too little to certify; what was certified before \
+                        stays so"
+                .to_owned());
+        }
+        None => return Err(format!("{:?} is no profile that certifies", run.profile)),
+    };
+    if !run.real && !policy.simulated {
+        return Err("the run measured no nodes: it was simulated, or is a stored one".to_owned());
+    }
+    if let Some(why) = &run.unsealed {
+        return Err(why.clone());
+    }
+    if !run.complete {
+        return Err("the run did not come to its end".to_owned());
+    }
+    if run.created_unix <= 0 {
+        return Err("the run does not say when it was made".to_owned());
+    }
+    Ok(i64::from(days) * DAY_S)
+}
+
+/// Days that a pass under this profile counts.
+pub fn days(profile: Profile, policy: &Policy) -> u32 {
+    let (own, usual) = match profile {
+        Profile::BurnIn => (policy.certificate_days_burn_in, policy.certificate_days),
+        Profile::Recertify => (policy.certificate_days_recertify, policy.certificate_days),
+        Profile::Admit => {
+            (policy.certificate_days_admit, policy.certificate_days.min(ADMITTED_DAYS))
+        }
+        Profile::Audit => (None, 0),
+    };
+    own.unwrap_or(usual)
+}
+
+/// How nodes stood when a run was acted on, and what came of that.
+#[derive(Clone, Copy, Debug)]
+pub struct Acted<'a> {
+    /// The nodes as they were before anything was done.
+    pub live: &'a Live,
+    /// What was done.
+    pub records: &'a [ActionRecord],
+    /// The record as it stands since.
+    pub ledger: &'a Ledger,
+}
+
+/// For how long a run certifies from when it was made, in seconds; an error says
+/// why it certifies nothing now.
+pub(super) fn validity_now(run: &RunSeen, policy: &Policy, now: i64) -> Result<i64, String> {
+    let seconds = validity(run, policy)?;
+    if grounds::is_to_come(run.created_unix, now) {
+        let created = clean(&run.created);
+        return Err(format!("the run was made at {created}, which is not yet"));
+    }
+    if run.created_unix.saturating_add(seconds) <= now {
+        return Err("what the run showed counts no longer".to_owned());
+    }
+    Ok(seconds)
+}
+
+/// Why nothing may be said now of a node that passed, for how it stands: what
+/// the scheduler is told and what is kept on disk must not disagree.
+pub(super) fn refusal(
+    node: &LiveNode,
+    measured: Option<&String>,
+    run: &RunSeen,
+    policy: &Policy,
+) -> Option<String> {
+    grounds::is_slurms(node, policy).or_else(|| grounds::booted_since(node, measured, run))
+}
+
+/// Why a node that passed gets no certificate for what became of it meanwhile; `own`
+/// is what was done to it.
+fn unacted(
+    node: &NodeName,
+    acted: &Acted<'_>,
+    own: &[&ActionRecord],
+    measured: Option<&String>,
+    run: &RunSeen,
+    policy: &Policy,
+) -> Option<String> {
+    let Some(live) = acted.live.nodes.get(node) else {
+        return Some("the scheduler does not tell of it".to_owned());
+    };
+    let is_done =
+        |it: &ActionRecord| matches!(it.result, ActionResult::Done | ActionResult::Already);
+    let mut records = own.iter().copied();
+    // What was given back is as it was before no more.
+    let is_released = records.clone().any(|it| it.kind == ActionKind::Release && is_done(it));
+    let stands = if is_released { None } else { standing::may_not_certify(live) };
+    stands.or_else(|| refusal(live, measured, run, policy)).or_else(|| {
+        let unsaid = records.find(|it| it.kind == ActionKind::Certify && !is_done(it))?;
+        Some(format!("it could not be said on it: {}", clean(&unsaid.detail)))
+    })
+}
+
+/// Certificates of the nodes that passed, and why others that passed have none.
+/// Nodes that we drained and did not give back yet wait for that, and one that
+/// has booted or was taken out since it was measured waits for another run.
+pub fn certificates(
+    evidence: &Evidence<'_>,
+    acted: &Acted<'_>,
+    policy: &Policy,
+    now: i64,
+) -> (Vec<Certificate>, Vec<Withheld>) {
+    made(evidence, Some(acted), policy, now)
+}
+
+/// What a run shows by itself: certificates of the nodes that passed it, for a
+/// run that no gate acted on. No gate counts them.
+pub fn unacted_on(
+    evidence: &Evidence<'_>,
+    policy: &Policy,
+    now: i64,
+) -> (Vec<Certificate>, Vec<Withheld>) {
+    made(evidence, None, policy, now)
+}
+
+fn made(
+    evidence: &Evidence<'_>,
+    acted: Option<&Acted<'_>>,
+    policy: &Policy,
+    now: i64,
+) -> (Vec<Certificate>, Vec<Withheld>) {
+    let run = evidence.run;
+    let seconds = match validity_now(run, policy, now) {
+        Ok(seconds) => seconds,
+        Err(why) => {
+            return (Vec::new(), vec![Withheld::new("certificates", why)]);
+        }
+    };
+    let mut minima = minima(evidence.cells);
+    let mut identities = identities(evidence.machines, evidence.results, evidence.recordings);
+    let boots = boots(evidence.machines);
+    let platforms: BTreeMap<&NodeName, &str> = evidence
+        .claims
+        .domains
+        .iter()
+        .filter_map(|domain| Some((domain, domain.platform.as_deref()?)))
+        .flat_map(|(domain, platform)| domain.nodes.iter().map(move |node| (node, platform)))
+        .collect();
+    let mut records: BTreeMap<&NodeName, Vec<&ActionRecord>> = BTreeMap::new();
+    for record in acted.iter().flat_map(|it| it.records) {
+        records.entry(&record.node).or_default().push(record);
+    }
+    let (mut made, mut withheld) = (Vec::new(), Vec::new());
+    for NodeVerdict { node, domain, outcome, detectable, scope, .. } in &evidence.verdicts.nodes {
+        if *outcome != Outcome::Pass {
+            continue;
+        }
+        let mut refuse = |why: String| withheld.push(Withheld::new(node.to_string(), why));
+        if !node.is_one_node() {
+            refuse(standing::not_one(node));
+            continue;
+        }
+        if acted.is_some_and(|it| it.ledger.drains.contains_key(node)) {
+            refuse("it passed, and is certified once our drain of it is taken back".to_owned());
+            continue;
+        }
+        let own = records.get(node).map(Vec::as_slice).unwrap_or_default();
+        let why = acted.and_then(|it| unacted(node, it, own, boots.get(node), run, policy));
+        if let Some(why) = why {
+            refuse(format!("passed, not certified: {why}"));
+            continue;
+        }
+        let identity = match identities.remove(node).unwrap_or_default() {
+            Seen { trouble: Some(why), .. } => {
+                refuse(why);
+                continue;
+            }
+            Seen { identity, .. } => identity,
+        };
+        let platform = platforms.get(node).copied().or(evidence.verdicts.platform.as_deref());
+        made.push(Certificate {
+            format: CERTIFICATE_FORMAT.to_owned(),
+            node: node.clone(),
+            identity,
+            domain: domain.clone(),
+            platform: platform.map(str::to_owned),
+            profile: run.profile.clone(),
+            scope: scope.clone(),
+            simulated: run.simulated,
+            minima: minima.remove(node).unwrap_or_default(),
+            detectable: *detectable,
+            thresholds_digest: evidence.verdicts.thresholds_digest.clone(),
+            run: run.id.clone(),
+            issued: run.created.clone(),
+            issued_unix: run.created_unix,
+            expires: rfc3339(run.created_unix.saturating_add(seconds)),
+            expires_unix: run.created_unix.saturating_add(seconds),
+            void_on: policy.certificate_void,
+            voided: None,
+            signature: None,
+        });
+    }
+    (made, withheld)
+}
+
+/// Why a certificate says nothing of the machine that is there now; `None`
+/// where it still does.
+///
+/// A reboot alone voids: NVLinks train anew and the fabric is joined anew at
+/// every boot, and what was measured is what came of that. What either side
+/// does not know is not compared; where nothing can be compared, nobody knows
+/// whether this is the machine.
+pub fn void(certificate: &Certificate, machine: &Identity, now: i64) -> Option<String> {
+    if let Some(why) = spent(certificate, now) {
+        return Some(why);
+    }
+    let compared = compared(certificate, machine);
+    if let Some(voids) = compared.differs.into_iter().find(|it| it.voids) {
+        return Some(voids.why);
+    }
+    compared.is_nothing.then(|| NOTHING_TELLS.to_owned())
+}
+
+/// What is said where nothing of two identities can be compared.
+pub const NOTHING_TELLS: &str = "nothing tells whether it is the machine that was certified";
+
+/// A machine held against the one that was certified, part by part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Compared {
+    /// Nothing could be compared: nobody knows whether it is the same machine.
+    pub is_nothing: bool,
+    /// Parts that are the same.
+    pub same: Vec<String>,
+    /// Parts that differ.
+    pub differs: Vec<Difference>,
+    /// Parts that one side does not tell.
+    pub untold: Vec<String>,
+}
+
+impl Compared {
+    fn part(&mut self, part: &str, voids: bool, why: Option<String>) {
+        match why {
+            None => self.same.push(part.to_owned()),
+            Some(why) => self.differs.push(Difference { part: part.to_owned(), why, voids }),
+        }
+    }
+}
+
+/// Holds a machine against the one that was certified.
+pub fn compared(certificate: &Certificate, machine: &Identity) -> Compared {
+    held_against(&certificate.identity, certificate.void_on, machine)
+}
+
+/// Holds a machine against what it was; `void_on` says which difference counts, beside
+/// other GPUs, which always do.
+pub fn held_against(then: &Identity, void_on: VoidOn, machine: &Identity) -> Compared {
+    let mut all = Compared::default();
+    if then.gpus.is_empty() || machine.gpus.is_empty() {
+        all.untold.push("gpus".to_owned());
+    } else {
+        all.part("gpus", true, other_gpus(&then.gpus, &machine.gpus));
+    }
+    match (&then.driver, &machine.driver) {
+        (Some(then), Some(now)) => {
+            let voids = match void_on.driver {
+                DriverVoids::Any => true,
+                DriverVoids::Major => major(then) != major(now),
+                DriverVoids::Never => false,
+            };
+            let why = || format!("another driver: {}, certified with {then}", clean(now));
+            all.part("driver", voids, (then != now).then(why));
+        }
+        _ => all.untold.push("driver".to_owned()),
+    }
+    match (&then.boot_id, &machine.boot_id) {
+        (Some(then), Some(now)) => {
+            let why = || format!("it booted since: boot {}, certified in boot {then}", clean(now));
+            all.part("boot", void_on.boot, (then != now).then(why));
+        }
+        _ => all.untold.push("boot".to_owned()),
+    }
+    for (part, then) in &then.firmware {
+        let name = format!("firmware of {part}");
+        match machine.firmware.get(part) {
+            None => all.untold.push(name),
+            Some(now) => {
+                let why =
+                    || format!("other firmware of {part}: {}, certified with {then}", clean(now));
+                all.part(&name, void_on.firmware, (then != now).then(why));
+            }
+        }
+    }
+    all.is_nothing = all.same.is_empty() && all.differs.is_empty();
+    all
+}
+
+/// The branch of a driver: what is before the first dot of its version.
+fn major(version: &str) -> &str {
+    version.split('.').next().unwrap_or(version)
+}
+
+/// Why a certificate counts for no machine any more, whichever is there.
+pub fn spent(certificate: &Certificate, now: i64) -> Option<String> {
+    if let Some(voided) = &certificate.voided {
+        return Some(format!("voided {}: {}", voided.at, voided.why));
+    }
+    if certificate.scope.is_none() {
+        return Some("it does not say across which boundaries the node was measured".to_owned());
+    }
+    if certificate.expires_unix <= now {
+        return Some(format!("expired {}", certificate.expires));
+    }
+    if now < certificate.issued_unix {
+        return Some(format!("issued {}, which is yet to come", certificate.issued));
+    }
+    None
+}
+
+/// A boundary that a certificate is asked to cover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Boundary {
+    /// The links inside the node.
+    Node,
+    /// The node and others of its NVLink domain.
+    Domain,
+    /// The node and others over the scale-out network.
+    Network,
+}
+
+/// Why a certificate does not cover what is asked for; `None` where it does.
+pub fn uncovered(certificate: &Certificate, asked: Boundary) -> Option<String> {
+    let scope = certificate.scope.clone().unwrap_or_default();
+    let (covers, what) = match asked {
+        Boundary::Node => (scope.inside, "the links inside the node"),
+        Boundary::Domain => (scope.domain.is_some(), "other nodes of its NVLink domain"),
+        Boundary::Network => (scope.network.is_some(), "other nodes over the network"),
+    };
+    (!covers).then(|| format!("the node was not measured across what is asked for: {what}"))
+}
+
+/// How a certificate stands, whichever machine is there, and why it does not
+/// count. `refusal` says why its signature does not.
+pub fn standing(
+    certificate: &Certificate,
+    refusal: Option<String>,
+    now: i64,
+) -> (Standing, Option<String>) {
+    let why = spent(certificate, now);
+    if certificate.voided.is_some() {
+        return (Standing::Void, why);
+    }
+    match (refusal, why) {
+        (Some(refusal), _) => (Standing::Untrusted, Some(refusal)),
+        (None, Some(why)) => (Standing::Expired, Some(why)),
+        (None, None) => (Standing::Valid, None),
+    }
+}
+
+/// Why a certificate is of an earlier boot, as the scheduler tells; for those
+/// who have no worker to ask.
+pub fn outlived(certificate: &Certificate, node: &LiveNode) -> Option<String> {
+    if !certificate.void_on.boot {
+        return None;
+    }
+    let boots = certificate.identity.boot_id.as_ref().zip(node.boot_id.as_ref());
+    if let Some((then, now)) = boots {
+        return (then != now).then(|| {
+            let (then, now) = (clean(then), clean(now));
+            format!("it booted since: boot {now}, certified in boot {then}")
+        });
+    }
+    let booted = node.booted.filter(|booted| certificate.issued_unix < *booted)?;
+    Some(format!("it booted {}, after it was certified", rfc3339(booted)))
+}
+
+/// Whether a new certificate takes the place of one that is there: not where
+/// that one still holds for the same machine, and for longer.
+pub fn replaces(new: &Certificate, old: &Certificate, now: &Stamp) -> bool {
+    old.expires_unix <= new.expires_unix || void(old, &new.identity, now.unix).is_some()
+}
+
+fn other_gpus(then: &[String], now: &[String]) -> Option<String> {
+    let (was, is): (BTreeSet<&String>, BTreeSet<&String>) =
+        (then.iter().collect(), now.iter().collect());
+    let new = is.difference(&was).count();
+    let gone = was.difference(&is).count();
+    match (new, gone) {
+        (0, 0) if then == now => None,
+        (0, 0) => Some("its GPUs come in another order than when it was certified".to_owned()),
+        (0, gone) => Some(format!("{gone} of the {} GPUs that were certified are gone", was.len())),
+        (new, _) => Some(format!("{new} of its {} GPUs are not those certified", is.len())),
+    }
+}
+
+/// One cell whatever its reading: the test and its two ends.
+type Place<'a> = (&'a str, Unit, End<'a>, End<'a>, Option<&'a str>);
+type End<'a> = (Option<&'a NodeName>, Option<u32>);
+/// What was measured, and what was expected.
+type Level = (f64, Option<f64>);
+
+/// The least bandwidth of every node by test. A cell counts with the median of
+/// its readings, as the judge takes it: one dip is no level. Latencies have no
+/// floor and are left out.
+pub fn minima(cells: &[Cell]) -> BTreeMap<NodeName, Vec<Minimum>> {
+    let mut readings: BTreeMap<Place<'_>, Vec<Level>> = BTreeMap::new();
+    for cell in cells.iter().filter(|cell| cell.unit.is_bandwidth()) {
+        let Some(value) = cell.value.filter(|value| value.is_finite()) else { continue };
+        let (src, dst) =
+            ((cell.src_node.as_ref(), cell.src_gpu), (cell.dst_node.as_ref(), cell.dst_gpu));
+        let place = (&*cell.testcase, cell.unit, src, dst, cell.rail.as_deref());
+        readings.entry(place).or_default().push((value, cell.expected));
+    }
+    let mut least: BTreeMap<&NodeName, BTreeMap<(&str, Unit), Level>> = BTreeMap::new();
+    for ((testcase, unit, src, dst, _), mut values) in readings {
+        values.sort_by(|a, b| a.0.total_cmp(&b.0));
+        // The lower one of two middle readings: never more than was measured.
+        let (value, expected) = values[(values.len() - 1) / 2];
+        for node in [src.0, dst.0].into_iter().flatten() {
+            let slot =
+                least.entry(node).or_default().entry((testcase, unit)).or_insert((value, expected));
+            if value < slot.0 {
+                *slot = (value, expected);
+            }
+        }
+    }
+    least
+        .into_iter()
+        .map(|(node, tests)| {
+            let minima = tests
+                .into_iter()
+                .map(|((testcase, unit), (value, expected))| Minimum {
+                    testcase: testcase.to_owned(),
+                    value,
+                    unit,
+                    expected,
+                })
+                .collect();
+            (node.clone(), minima)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "certificate_tests.rs"]
+mod tests;

@@ -1,0 +1,181 @@
+//! What the scheduler and a run show about our own earlier actions: a drain
+//! that a person took away, a drained node that passed, one that fell back; and
+//! which nodes were seen to be slow, and are not any more.
+//!
+//! Pure: it says what should be written into the journal; `gate` writes it.
+
+use super::again;
+use super::grounds;
+use super::ledger::OwnDrain;
+use super::older;
+use super::plane::Plane;
+use super::policy::Policy;
+use super::put_back;
+use super::release;
+use super::situation::Situation;
+use super::vanished;
+use model::action::ActionPlan;
+use model::id::NodeName;
+use model::journal::Event;
+use model::live::LiveNode;
+use model::text::clean;
+use model::verdict::Outcome;
+
+/// What should be noted before anything is decided, each once.
+pub fn events(situation: &Situation<'_>, policy: &Policy) -> Vec<Event> {
+    let mut events = presence(situation);
+    let vanished = situation
+        .live
+        .map(|live| vanished::vanished(live, situation.ledger, &policy.marks))
+        .unwrap_or_default();
+    for (node, drain) in &situation.ledger.drains {
+        // What the scheduler lost is made again, and was undone by no person.
+        if vanished.lost.contains_key(node) && !is_restored_and_passes(situation, policy, node) {
+            continue;
+        }
+        if let Some(event) = given_back(situation, node, drain) {
+            events.push(event);
+            continue;
+        }
+        match undone(situation, policy, node, drain) {
+            Some(event) => events.push(event),
+            None => events.extend(clean_run(situation, policy, node, drain)),
+        }
+    }
+    let verdicts = &situation.verdicts.nodes;
+    for verdict in verdicts.iter().filter(|it| it.outcome == Outcome::Pass) {
+        let Some(suspicion) = situation.ledger.suspected.get(&verdict.node) else { continue };
+        if again::could_clear(situation, policy, suspicion) {
+            events.push(Event::Cleared {
+                node: verdict.node.clone(),
+                run: situation.run.id.clone(),
+                measured: situation.run.created_unix,
+            });
+        }
+    }
+    events
+}
+
+/// Nodes that a plan leaves in service until another run says again what this one
+/// is the first to say.
+pub fn suspicions(situation: &Situation<'_>, plan: &ActionPlan) -> Vec<Event> {
+    let run = situation.run;
+    let first = plan.withheld.iter().filter_map(|withheld| {
+        let again = withheld.again.as_ref().filter(|again| again.first == run.id)?;
+        let node = NodeName::from(withheld.what.as_str());
+        let known = situation.ledger.suspected.get(&node);
+        known.is_none_or(|suspicion| suspicion.run != run.id).then(|| Event::Suspected {
+            boot_id: situation.boots.get(&node).cloned(),
+            node,
+            run: run.id.clone(),
+            measured: run.created_unix,
+            classes: again.classes.clone(),
+        })
+    });
+    first.collect()
+}
+
+/// A drain that later turns gave back, of which this older journal does not know.
+fn given_back(situation: &Situation<'_>, node: &NodeName, drain: &OwnDrain) -> Option<Event> {
+    let live = vanished::gone(situation.live?, situation.ledger, node, drain)?;
+    let said = older::newer_words(live, situation.ledger)?;
+    let why = format!("the drain is not there, and the node has words of run {}", said.run);
+    Some(Event::Forgotten { node: node.clone(), by: "fabricgate".to_owned(), why })
+}
+
+/// Where a store was restored, a whole run that passes ends the drain that was not made again.
+fn is_restored_and_passes(situation: &Situation<'_>, policy: &Policy, node: &NodeName) -> bool {
+    let live = situation.live.and_then(|live| live.nodes.get(node));
+    live.is_some_and(|live| Plane::of(live) == Plane::Kubernetes) && passes(situation, policy, node)
+}
+
+/// A drain that somebody took away, or took over.
+fn undone(
+    situation: &Situation<'_>,
+    policy: &Policy,
+    node: &NodeName,
+    drain: &OwnDrain,
+) -> Option<Event> {
+    let live = vanished::gone(situation.live?, situation.ledger, node, drain)?;
+    // Until a run says again what it is, or that it is well.
+    if put_back::is_before(live, drain, situation.ledger) && !passes(situation, policy, node) {
+        return None;
+    }
+    let (node, id, detail) = (node.clone(), drain.id.clone(), detail(live));
+    Some(Event::Undone { node, id, detail })
+}
+
+/// Drained nodes that the scheduler has stopped or begun to know. Where a part of its
+/// answer could not be read, who is missing there may be known.
+fn presence(situation: &Situation<'_>) -> Vec<Event> {
+    let ledger = situation.ledger;
+    let Some(live) = situation.live else { return Vec::new() };
+    let change = |node: &NodeName| {
+        let (is_there, was_gone) =
+            (live.nodes.contains_key(node), ledger.absent.contains_key(node));
+        match (is_there, was_gone) {
+            (false, false) if live.troubles.is_empty() => {
+                Some(Event::Absent { node: node.clone() })
+            }
+            (true, true) => Some(Event::Present { node: node.clone() }),
+            _ => None,
+        }
+    };
+    ledger.drains.keys().filter_map(change).collect()
+}
+
+/// Whether this is a whole run, and the node passes it.
+fn passes(situation: &Situation<'_>, policy: &Policy, node: &NodeName) -> bool {
+    let mut nodes = situation.verdicts.nodes.iter();
+    let passed = nodes.any(|it| it.node == *node && it.outcome == Outcome::Pass);
+    passed && release::is_whole(situation.run, policy)
+}
+
+/// How the node looks now.
+fn detail(live: &LiveNode) -> String {
+    let words: Vec<String> = live.state.iter().map(|word| clean(word)).collect();
+    let state = words.join("+");
+    let reason = live.reason.as_deref().map(clean).filter(|reason| !reason.is_empty());
+    let by = live.reason_by.as_deref().map(|by| format!(" by {}", clean(by))).unwrap_or_default();
+    match reason {
+        Some(reason) => format!("it is {state}, its reason \"{reason}\"{by}"),
+        None => format!("it is {state}, without a reason"),
+    }
+}
+
+/// A whole run that the drained node passed: complete, of nodes, and under a
+/// profile that measures everything.
+fn clean_run(
+    situation: &Situation<'_>,
+    policy: &Policy,
+    node: &NodeName,
+    drain: &OwnDrain,
+) -> Option<Event> {
+    let run = situation.run;
+    // An audit takes what is idle, and an admission what is quick.
+    let is_whole = release::is_whole(run, policy);
+    let begun = grounds::moment(&drain.stamp, situation.now);
+    let is_later = begun < run.created_unix && run.id != drain.run;
+    let is_noted = drain.clean.iter().any(|clean| clean.run == run.id);
+    let verdict = situation.verdicts.nodes.iter().find(|verdict| verdict.node == *node)?;
+    // What was measured before a boot says nothing of the node after it.
+    let live = situation.live.and_then(|live| live.nodes.get(node));
+    let is_of_before = live.is_some_and(|live| grounds::of_another_boot(situation, live).is_some());
+    let boot_id = situation.boots.get(node).cloned();
+    let (node, run_id, measured) = (node.clone(), run.id.clone(), run.created_unix);
+    match verdict.outcome {
+        Outcome::Pass => (is_whole && is_later && !is_noted && !is_of_before)
+            .then_some(Event::Clean { node, run: run_id, measured, boot_id }),
+        // A fault that comes and goes is not cured by the runs in between.
+        Outcome::Degraded | Outcome::Failed => {
+            let counts = is_later && release::counts(run, policy);
+            let had_passed = drain.clean.iter().any(|clean| clean.measured <= measured);
+            (counts && had_passed).then_some(Event::Relapsed { node, run: run_id, measured })
+        }
+        Outcome::Unknown => None,
+    }
+}
+
+#[cfg(test)]
+#[path = "notice_tests.rs"]
+mod tests;

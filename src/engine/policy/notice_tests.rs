@@ -1,0 +1,206 @@
+//! What is noted of our own drains.
+
+use super::*;
+use crate::policy::fixture::NOW;
+use crate::policy::fixture::World;
+use crate::policy::fixture::stamp;
+use crate::policy::ledger::CleanRun;
+use crate::policy::ledger::Hold;
+use crate::policy::ledger::Open;
+use crate::policy::ledger::UndoneDrain;
+use model::change::Change;
+use model::journal::HoldKind;
+
+/// A name, and what is changed.
+type Case = (&'static str, fn(&mut World));
+
+const NODE: &str = "d0n0";
+
+/// One drain of ours, of yesterday, and a run that did not measure the node.
+fn world() -> World {
+    let mut world = World::of(1, 4);
+    world.drained(NODE, "nvlink-low", 0.9, 80_000);
+    world.verdicts.nodes.retain(|verdict| verdict.node.as_str() != NODE);
+    world
+}
+
+/// The same, where the run passed the node.
+fn passed() -> World {
+    let mut world = world();
+    world.verdicts.nodes = World::of(1, 4).verdicts.nodes;
+    world
+}
+
+fn noted(world: &World) -> Vec<Event> {
+    events(&world.situation(), &world.policy)
+}
+
+#[test]
+fn a_drain_that_stands_is_nothing_to_note() {
+    let mut world = world();
+    assert!(noted(&world).is_empty());
+    let reason = world.node(NODE).reason.clone().expect("ours");
+    for behind in [" : Not responding", " : reboot issued", " looking into it, bob"] {
+        world.node(NODE).reason = Some(format!("{reason}{behind}"));
+        assert!(noted(&world).is_empty(), "{behind}");
+    }
+    world.state(NODE, &["MIXED", "DRAIN"]);
+    assert!(noted(&world).is_empty());
+    world.state(NODE, &["DOWN", "DRAIN", "NOT_RESPONDING"]);
+    assert!(noted(&world).is_empty());
+}
+
+#[test]
+fn a_drain_that_somebody_took_away_or_over_is_noted_as_undone() {
+    let cases: [(&[&str], Option<&str>, &str); 7] = [
+        (&["IDLE"], None, "it is IDLE, without a reason"),
+        (&["MIXED"], None, "it is MIXED"),
+        (&["IDLE", "NOT_RESPONDING"], None, "NOT_RESPONDING"),
+        (&["IDLE"], Some("fabricgate:nvlink-low:run1 e3"), "it is IDLE"),
+        (&["IDLE", "DRAIN"], Some("bob: mine now"), "bob: mine now"),
+        (&["IDLE", "DRAIN"], Some("fabricgate:nvlink-low:run9 e4"), "run9"),
+        (&["IDLE", "DRAIN"], None, "without a reason"),
+    ];
+    for (state, reason, detail) in cases {
+        let mut world = world();
+        world.state(NODE, state).reason = reason.map(str::to_owned);
+        let events = noted(&world);
+        let [Event::Undone { node, id, detail: told }] = events.as_slice() else {
+            panic!("{state:?} {reason:?}: {events:?}")
+        };
+        assert_eq!((node.as_str(), id.as_str()), (NODE, "run1/d0n0/drain"));
+        assert!(told.contains(detail), "{told}");
+    }
+}
+
+#[test]
+fn what_passes_or_is_our_own_doing_is_no_undo() {
+    let states: [&[&str]; 8] = [
+        &["UNKNOWN"],
+        &["UNKNOWN", "DRAIN"],
+        &["IDLE", "REBOOT_REQUESTED"],
+        &["DOWN", "REBOOT_ISSUED"],
+        &["IDLE", "CLOUD", "POWERED_DOWN"],
+        &["FUTURE"],
+        &["IDLE", "BRAND_NEW"],
+        &[],
+    ];
+    for state in states {
+        let mut world = world();
+        world.state(NODE, state).reason = None;
+        assert!(noted(&world).is_empty(), "{state:?}");
+    }
+    let undone = || {
+        let mut world = world();
+        world.state(NODE, &["IDLE"]).reason = None;
+        assert_eq!(noted(&world).len(), 1);
+        world
+    };
+    let mut absent = undone();
+    absent.live.as_mut().expect("asked").nodes.clear();
+    assert_eq!(noted(&absent), [Event::Absent { node: NODE.into() }], "not known is not undone");
+    let mut unasked = undone();
+    unasked.live = None;
+    assert!(noted(&unasked).is_empty());
+    let mut held = undone();
+    let hold = Hold {
+        kind: HoldKind::Reservation,
+        stamp: stamp(60),
+        nodes: vec![NODE.into()],
+        drained: vec![(NODE.into(), "fabricgate:nvlink-low:run1 e3".to_owned())],
+        host: String::new(),
+        pid: 1,
+    };
+    held.ledger.holds.insert("hold".to_owned(), hold);
+    assert!(noted(&held).is_empty(), "we hold it ourselves");
+    let mut releasing = undone();
+    let own = releasing.ledger.drains[&NodeName::from(NODE)].clone();
+    releasing.ledger.open.push_back(Open {
+        is_late: false,
+        id: "run2/d0n0/release".to_owned(),
+        stamp: stamp(60),
+        epoch: 2,
+        run: "run2".to_owned(),
+        action: own.action.clone(),
+        change: Change::default(),
+        before: own.before.clone(),
+    });
+    assert!(noted(&releasing).is_empty(), "a release of ours may have done it");
+    let mut told = undone();
+    let own = told.ledger.drains[&NodeName::from(NODE)].clone();
+    told.ledger.undone.insert(NODE.into(), UndoneDrain { stamp: stamp(60), drain: own });
+    assert!(noted(&told).is_empty(), "noted before");
+}
+
+#[test]
+fn a_whole_run_that_a_drained_node_passed_is_noted_once() {
+    let world = passed();
+    let clean = Event::Clean {
+        node: NODE.into(),
+        run: "run2".to_owned(),
+        measured: NOW - 600,
+        boot_id: None,
+    };
+    assert_eq!(noted(&world), [clean]);
+    let changes: [Case; 8] = [
+        ("not complete", |w| w.run.complete = false),
+        ("simulated", |w| w.run.real = false),
+        ("an audit", |w| w.run.profile = "audit".to_owned()),
+        ("of before the drain", |w| w.run.created_unix = NOW - 80_000),
+        ("the run it was drained for", |w| w.run.id = "run1".to_owned()),
+        ("another boot", |w| w.node(NODE).booted = Some(NOW - 60)),
+        ("not passed", |w| w.accuse(NODE, "nvlink-low", Outcome::Unknown, 1.0)),
+        ("noted before", |w| {
+            let own = w.ledger.drains.values_mut().next().expect("one");
+            own.clean.push(CleanRun { run: "run2".to_owned(), measured: NOW - 600, boot_id: None });
+        }),
+    ];
+    for (name, change) in changes {
+        let mut world = passed();
+        change(&mut world);
+        assert!(noted(&world).is_empty(), "{name}");
+    }
+    let mut lab = passed();
+    lab.run.real = false;
+    lab.policy.simulated = true;
+    assert_eq!(noted(&lab).len(), 1);
+    // Taken away and passed: it is not ours any more.
+    let mut undone = passed();
+    undone.state(NODE, &["IDLE"]).reason = None;
+    assert!(matches!(noted(&undone).as_slice(), [Event::Undone { .. }]));
+}
+
+#[test]
+fn on_kubernetes_a_clean_run_counts_for_the_boot_that_the_node_shows() {
+    let mut world = passed().on_kubernetes();
+    let noted_boot = |world: &World| match noted(world).as_slice() {
+        [Event::Clean { boot_id, .. }] => boot_id.clone(),
+        none => {
+            assert!(none.is_empty(), "{none:?}");
+            None
+        }
+    };
+    assert_eq!(noted_boot(&world), Some(format!("boot-{NODE}")));
+    world.node(NODE).boot_id = Some("another".to_owned());
+    assert_eq!(noted_boot(&world), None);
+    world.node(NODE).boot_id = Some(format!("boot-{NODE}"));
+    world.boots.clear();
+    assert_eq!(noted_boot(&world), None, "nobody knows of which boot it is");
+}
+
+#[test]
+fn on_kubernetes_a_taint_or_a_reason_that_was_taken_away_is_an_undo_and_a_cordon_is_none() {
+    let stands = |change: fn(&mut World)| {
+        let mut world = world().on_kubernetes();
+        change(&mut world);
+        noted(&world).is_empty()
+    };
+    assert!(stands(|_| ()));
+    assert!(stands(|w| w.node(NODE).state.push("CORDONED".to_owned())));
+    assert!(stands(|w| w.node(NODE).state = ["NOT_READY", "DRAIN"].map(str::to_owned).to_vec()));
+    assert!(stands(|w| w.node(NODE).state = vec!["DELETING".to_owned()]));
+    assert!(!stands(|w| w.node(NODE).state = vec!["IDLE".to_owned()]));
+    assert!(!stands(|w| w.node(NODE).state = ["IDLE", "CORDONED"].map(str::to_owned).to_vec()));
+    assert!(!stands(|w| w.node(NODE).reason = None));
+    assert!(!stands(|w| w.node(NODE).reason = Some("bob: mine now".to_owned())));
+}

@@ -1,0 +1,99 @@
+//! A pause that a person asked for: no drains, no marks and no measuring until it is
+//! over.
+//!
+//! Pure. Within one boot it is counted by uptime, so that a clock that jumps ends none.
+
+use super::due::elapsed;
+use super::ledger::Ledger;
+use model::journal::Stamp;
+use model::text::clean;
+
+/// A pause.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// Who asked for it.
+    pub by: String,
+    /// Why.
+    pub why: String,
+    /// For how many seconds.
+    pub for_s: u64,
+    /// When it ends, RFC 3339.
+    pub until: String,
+}
+
+/// The pause that holds at this moment.
+pub fn now<'a>(ledger: &'a Ledger, now: &Stamp) -> Option<&'a Pause> {
+    let (since, pause) = ledger.pause.as_ref()?;
+    let lasts = i64::try_from(pause.for_s).unwrap_or(i64::MAX);
+    (elapsed(since, now) < lasts).then_some(pause)
+}
+
+/// A pause as a sentence.
+pub fn told(pause: &Pause) -> String {
+    let [until, by, why] = [&pause.until, &pause.by, &pause.why].map(|it| clean(it));
+    format!("paused until {until} by {by}: {why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::journal::Entry;
+    use model::journal::Event;
+    use model::journal::JOURNAL_FORMAT;
+
+    fn at(unix: i64, boot: &str, uptime_s: f64) -> Stamp {
+        Stamp { at: unix.to_string(), unix, boot: boot.to_owned(), uptime_s }
+    }
+
+    fn ledger(events: Vec<Event>) -> Ledger {
+        let entries: Vec<Entry> = (1..)
+            .zip(events)
+            .map(|(seq, event)| Entry {
+                format: JOURNAL_FORMAT.to_owned(),
+                seq,
+                stamp: at(1_000, "a", 50.0),
+                epoch: 1,
+                event,
+            })
+            .collect();
+        Ledger::of(&entries)
+    }
+
+    fn paused() -> Event {
+        let (by, why, until) = ("ann".to_owned(), "switch swap".to_owned(), "T".to_owned());
+        Event::Paused { by, why, for_s: 600, until }
+    }
+
+    #[test]
+    fn a_pause_holds_for_its_time_by_uptime_and_in_another_boot_by_the_clock() {
+        let ledger = ledger(vec![paused()]);
+        let holds = |now: Stamp| super::now(&ledger, &now).is_some();
+        assert!(holds(at(1_000, "a", 50.0)));
+        assert!(holds(at(1_599, "a", 649.0)));
+        assert!(!holds(at(1_600, "a", 650.0)));
+        // The clock was put forward by a day.
+        assert!(holds(at(90_000, "a", 60.0)));
+        assert!(holds(at(1_599, "b", 1.0)));
+        assert!(!holds(at(1_600, "b", 1.0)));
+        assert_eq!(
+            told(now(&ledger, &at(1_001, "a", 51.0)).expect("one")),
+            "paused until T by ann: switch swap"
+        );
+    }
+
+    #[test]
+    fn a_person_ends_it_early_and_another_takes_its_place() {
+        let resumed = Event::Resumed { by: "bob".to_owned(), why: None };
+        let early = ledger(vec![paused(), resumed.clone()]);
+        assert_eq!(now(&early, &at(1_001, "a", 51.0)), None);
+        let longer = Event::Paused {
+            by: "bob".to_owned(),
+            why: "more".to_owned(),
+            for_s: 900,
+            until: "U".to_owned(),
+        };
+        let again = ledger(vec![paused(), longer]);
+        assert_eq!(now(&again, &at(1_700, "a", 750.0)).map(|it| it.until.as_str()), Some("U"));
+        assert_eq!(now(&ledger(vec![resumed]), &at(1_001, "a", 51.0)), None);
+    }
+}

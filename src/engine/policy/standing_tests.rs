@@ -1,0 +1,430 @@
+//! Every word of a state, whose a drain is, and what follows.
+
+use super::*;
+use crate::policy::fixture::World;
+use crate::policy::fixture::drain;
+use crate::policy::fixture::stamp;
+use crate::policy::ledger::CleanRun;
+use model::claims::Claims;
+use model::kubernetes_node::KubernetesNode;
+
+const OURS: &str = "fabricgate:nvlink-low:run1 e3";
+
+fn node(state: &[&str], reason: &str) -> LiveNode {
+    let reason = Some(reason.to_owned()).filter(|reason| !reason.is_empty());
+    LiveNode { reason, ..LiveNode::new("n1", state) }
+}
+
+/// A ledger with one drain of ours, on `n1`, made a day ago.
+fn ours() -> Ledger {
+    let mut ledger = Ledger::default();
+    let own = drain(&Claims::default(), "n1", "nvlink-low", 0.9, stamp(86_400));
+    ledger.drains.insert("n1".into(), own);
+    ledger
+}
+
+fn drainable(state: &[&str], reason: &str, ledger: &Ledger) -> Result<(), String> {
+    may_not_drain(&node(state, reason), ledger).map_or(Ok(()), Err)
+}
+
+fn clean_run(run: &str, measured: i64) -> CleanRun {
+    CleanRun { run: run.to_owned(), measured, boot_id: None }
+}
+
+#[test]
+fn a_node_in_service_may_be_drained_also_while_it_is_busy_or_kept() {
+    for state in [
+        &["IDLE"][..],
+        &["MIXED"],
+        &["ALLOCATED"],
+        &["IDLE", "COMPLETING"],
+        &["ALLOCATED", "COMPLETING"],
+        &["IDLE", "PLANNED"],
+        &["IDLE", "RESERVED"],
+        &["IDLE", "RESERVED", "MAINTENANCE"],
+        &["IDLE", "BLOCKED"],
+        &["IDLE", "CLOUD"],
+        &["IDLE", "DYNAMIC_NORM"],
+        &["IDLE", "EXTERNAL", "DYNAMIC_NORM"],
+        &["IDLE", "PERFCTRS"],
+    ] {
+        assert_eq!(drainable(state, "", &Ledger::default()), Ok(()), "{state:?}");
+    }
+    let said = |state: &[&str]| remark(&node(state, ""));
+    assert_eq!(said(&["IDLE"]), None);
+    assert!(said(&["MIXED"]).is_some_and(|s| s.contains("its jobs end first")));
+    for word in ["PLANNED", "RESERVED", "MAINTENANCE", "BLOCKED"] {
+        assert!(said(&["IDLE", word]).is_some_and(|s| s.contains(word)), "{word}");
+    }
+    assert!(said(&["IDLE", "COMPLETING"]).is_some_and(|s| s.contains("COMPLETING")));
+}
+
+#[test]
+fn a_node_that_is_down_absent_rebooting_or_unheard_of_is_left_alone() {
+    for (state, why) in [
+        (&["DOWN"][..], "keeps jobs away already"),
+        (&["DOWN", "NOT_RESPONDING"], "keeps jobs away already"),
+        (&["IDLE", "NOT_RESPONDING"], "keeps jobs away already"),
+        (&["FAIL"], "keeps jobs away already"),
+        (&["ERROR"], "keeps jobs away already"),
+        (&["IDLE", "INVALID_REG"], "keeps jobs away already"),
+        (&["UNKNOWN"], "look again"),
+        (&["FUTURE"], "no node to drain"),
+        (&["IDLE", "CLOUD", "POWERED_DOWN"], "no node to drain"),
+        (&["IDLE", "CLOUD", "POWERING_UP"], "no node to drain"),
+        (&["IDLE", "CLOUD", "POWERING_DOWN"], "no node to drain"),
+        (&["IDLE", "CLOUD", "POWER_DOWN"], "no node to drain"),
+        (&["IDLE", "REBOOT_REQUESTED"], "look again after that"),
+        (&["DOWN", "REBOOT_ISSUED"], "look again after that"),
+        (&["IDLE", "UNDRAIN"], "look again after that"),
+        (&["IDLE", "BRAND_NEW"], "BRAND_NEW"),
+        (&[], "does not say"),
+    ] {
+        let refused = drainable(state, "", &Ledger::default());
+        assert!(refused.clone().is_err_and(|told| told.contains(why)), "{state:?}: {refused:?}");
+    }
+}
+
+#[test]
+fn what_somebody_else_says_of_a_node_is_theirs() {
+    for (state, reason) in [
+        (&["IDLE", "DRAIN"][..], "bob: bad DIMM"),
+        (&["MIXED", "DRAIN"], "Prolog error"),
+        (&["IDLE", "DRAIN"], "bob: undo of fabricgate:nvlink-low:run1 e3"),
+        (&["DOWN"], "Not responding"),
+        (&["DOWN", "NOT_RESPONDING"], "Not responding"),
+        (&["FAIL"], "bob"),
+        (&["DOWN", "DRAIN"], "never comes back : Not responding : reboot timed out"),
+        // 24.11 keeps a note on a node in service.
+        (&["IDLE"], "bob: leave it"),
+    ] {
+        let node = node(state, reason);
+        assert!(matches!(owner(&node, &ours()), Owner::Other(_)), "{state:?} {reason}");
+        let told = may_not_drain(&node, &ours()).expect("not ours");
+        assert!(told.contains(reason) && told.contains("not by us"), "{told}");
+        assert!(may_not_release(&node, &ours()).is_some(), "{state:?} {reason}");
+    }
+    // slurmrestd drains without one.
+    assert!(matches!(owner(&node(&["IDLE", "DRAIN"], ""), &ours()), Owner::Other(_)));
+    let rude = node(&["IDLE", "DRAIN"], "\u{1b}[31mred\nNodeName=x");
+    assert!(may_not_drain(&rude, &ours()).is_some_and(|told| !told.contains(['\u{1b}', '\n'])));
+}
+
+#[test]
+fn a_drain_is_ours_by_run_class_and_turn_and_by_our_journal() {
+    let of = |reason: &str, ledger: &Ledger| match owner(&node(&["IDLE", "DRAIN"], reason), ledger)
+    {
+        Owner::Nobody => "nobody",
+        Owner::Us(_) => "us",
+        Owner::Unrecorded => "unrecorded",
+        Owner::Other(_) => "other",
+    };
+    assert_eq!(of(OURS, &ours()), "us");
+    assert_eq!(of(&format!("{OURS} : Not responding"), &ours()), "us");
+    assert_eq!(of(OURS, &Ledger::default()), "unrecorded");
+    assert_eq!(of("fabricgate:nvlink-low:run9 e3", &ours()), "unrecorded");
+    assert_eq!(of("fabricgate:gpu-missing:run1 e3", &ours()), "unrecorded");
+    assert_eq!(of("fabricgate:nvlink-low:run1 e4", &ours()), "unrecorded");
+    for reason in [OURS, "fabricgate:x:run9 e1"] {
+        assert!(drainable(&["IDLE", "DRAIN"], reason, &ours()).is_err());
+    }
+    let us = drainable(&["IDLE", "DRAIN"], OURS, &ours());
+    assert!(us.is_err_and(|told| told.contains("drained already, by us")));
+    // The flag is gone: nobody's, whatever words are left.
+    assert_eq!(owner(&node(&["IDLE"], OURS), &ours()), Owner::Nobody);
+}
+
+#[test]
+fn only_our_own_drain_of_a_node_that_answers_is_given_back() {
+    let may =
+        |state: &[&str], reason: &str| may_not_release(&node(state, reason), &ours()).is_none();
+    for state in [&["IDLE", "DRAIN"][..], &["MIXED", "DRAIN"], &["IDLE", "DRAIN", "RESERVED"]] {
+        assert!(may(state, OURS), "{state:?}");
+    }
+    for state in [
+        &["IDLE"][..],
+        &["DOWN"],
+        &["IDLE", "DRAIN", "NOT_RESPONDING"],
+        &["DOWN", "DRAIN", "NOT_RESPONDING"],
+        &["IDLE", "DRAIN", "REBOOT_REQUESTED"],
+        &["DOWN", "DRAIN", "REBOOT_ISSUED"],
+        &["UNKNOWN", "DRAIN"],
+        &["IDLE", "DRAIN", "CLOUD", "POWERED_DOWN"],
+        &["IDLE", "DRAIN", "INVALID_REG"],
+        &["FAIL", "DRAIN"],
+        &["ERROR", "DRAIN"],
+        &["IDLE", "DRAIN", "BRAND_NEW"],
+        &[],
+    ] {
+        assert!(!may(state, OURS), "{state:?}");
+    }
+    for behind in [" : reboot issued", " keep, bob", " : Not responding : reboot timed out"] {
+        assert!(!may(&["IDLE", "DRAIN"], &format!("{OURS}{behind}")), "{behind}");
+    }
+    assert!(!may(&["IDLE", "DRAIN"], "fabricgate:nvlink-low:run1 e9"));
+    assert!(!may(&["IDLE", "DRAIN"], ""));
+}
+
+#[test]
+fn a_node_that_was_lost_is_given_back_after_a_clean_run_of_later_only() {
+    let lost_at = 1_000;
+    let with = |clean: &[i64], state: &[&str], reason: &str, at: Option<i64>| {
+        let mut ledger = ours();
+        let own = ledger.drains.values_mut().next().expect("one");
+        own.clean = clean.iter().map(|t| clean_run(&format!("r{t}"), *t)).collect();
+        let node = LiveNode { reason_at: at, ..node(state, reason) };
+        may_not_release(&node, &ledger)
+    };
+    let lost = format!("{OURS} : Not responding");
+    for (state, reason) in [
+        (&["IDLE", "DRAIN"][..], lost.as_str()),
+        (&["DOWN", "DRAIN"], lost.as_str()),
+        (&["DOWN", "DRAIN"], OURS),
+    ] {
+        assert_eq!(with(&[lost_at + 1], state, reason, Some(lost_at)), None, "{state:?}");
+        for (clean, at) in
+            [(&[][..], Some(lost_at)), (&[lost_at], Some(lost_at)), (&[lost_at + 1], None)]
+        {
+            let refused = with(clean, state, reason, at);
+            assert!(refused.is_some_and(|w| w.contains("no clean run")), "{state:?} {clean:?}");
+        }
+    }
+    let still = with(&[lost_at + 1], &["DOWN", "DRAIN", "NOT_RESPONDING"], &lost, Some(lost_at));
+    assert!(still.is_some_and(|why| why.contains("does not respond")));
+}
+
+#[test]
+fn a_drain_has_come_to_its_end_when_nothing_runs_there() {
+    let at_end = |state: &[&str], cpus: Option<u32>| {
+        is_drained(&LiveNode { allocated_cpus: cpus, ..LiveNode::new("n1", state) })
+    };
+    assert!(at_end(&["IDLE", "DRAIN"], Some(0)));
+    assert!(at_end(&["IDLE", "DRAIN"], None));
+    assert!(at_end(&["DOWN", "DRAIN"], Some(0)));
+    assert!(at_end(&["DRAINED"], None));
+    for state in [
+        &["MIXED", "DRAIN"][..],
+        &["ALLOCATED", "DRAIN"],
+        &["IDLE", "DRAIN", "COMPLETING"],
+        &["DOWN", "DRAIN", "COMPLETING"],
+        &["UNKNOWN", "DRAIN"],
+        &["DRAINING"],
+        &["IDLE"],
+        &["DOWN"],
+        &["DRAIN"],
+    ] {
+        assert!(!at_end(state, Some(0)), "{state:?}");
+    }
+    assert!(!at_end(&["IDLE", "DRAIN"], Some(4)));
+}
+
+#[test]
+fn only_what_is_idle_and_in_service_is_measured() {
+    let mut idle = World::of(1, 1);
+    assert_eq!(may_not_measure(idle.node("d0n0")), None);
+    assert_eq!(may_not_measure(&node(&["IDLE", "CLOUD"], "")), None);
+    for state in [
+        &["MIXED"][..],
+        &["ALLOCATED"],
+        &["IDLE", "COMPLETING"],
+        &["IDLE", "DRAIN"],
+        &["DOWN"],
+        &["IDLE", "NOT_RESPONDING"],
+        &["IDLE", "PLANNED"],
+        &["IDLE", "RESERVED"],
+        &["IDLE", "MAINTENANCE"],
+        &["IDLE", "BLOCKED"],
+        &["UNKNOWN"],
+        &["FUTURE"],
+        &["IDLE", "POWERED_DOWN"],
+        &["IDLE", "REBOOT_REQUESTED"],
+        &["IDLE", "INVALID_REG"],
+        &["IDLE", "EXTERNAL"],
+        &["IDLE", "BRAND_NEW"],
+        &["CLOUD"],
+        &[],
+    ] {
+        assert!(may_not_measure(&node(state, "")).is_some(), "{state:?}");
+    }
+    idle.node("d0n0").allocated_cpus = Some(2);
+    assert!(may_not_measure(idle.node("d0n0")).is_some_and(|why| why.contains("2 of its CPUs")));
+}
+
+#[test]
+fn what_somebody_wrote_behind_our_reason_is_told_and_what_slurm_wrote_is_not() {
+    let added = |reason: &str| was_added_to(&node(&["IDLE", "DRAIN"], reason));
+    assert_eq!(added(OURS), None);
+    assert_eq!(added(&format!("{OURS} : Not responding")), None);
+    assert_eq!(added("psu: swap"), None);
+    for behind in [" -- bob: waiting for a tray", " : Not responding, bob", " : reboot issued"] {
+        let why = added(&format!("{OURS}{behind}"));
+        assert!(why.is_some_and(|why| why.contains(behind.trim())), "{behind}");
+    }
+}
+
+#[test]
+fn what_takes_no_jobs_is_out_and_what_is_kept_for_one_is_not() {
+    let out = |state: &[&str]| is_out(&node(state, ""));
+    for state in [&["IDLE"][..], &["MIXED"], &["IDLE", "PLANNED"], &["IDLE", "BLOCKED"]] {
+        assert!(!out(state), "{state:?}");
+    }
+    for state in [
+        &["IDLE", "DRAIN"][..],
+        &["MIXED", "DRAIN"],
+        &["DOWN"],
+        &["IDLE", "NOT_RESPONDING"],
+        &["UNKNOWN"],
+        &["IDLE", "POWERED_DOWN"],
+        &["IDLE", "REBOOT_REQUESTED"],
+        &["IDLE", "INVALID_REG"],
+        &[],
+    ] {
+        assert!(out(state), "{state:?}");
+    }
+}
+
+/// A node that Kubernetes tells of.
+fn on_kubernetes(state: &[&str], reason: &str) -> LiveNode {
+    let object = Some(Box::new(KubernetesNode::default()));
+    LiveNode { kubernetes: object, ..node(state, reason) }
+}
+
+#[test]
+fn a_node_of_kubernetes_in_service_may_be_drained_and_said_what_that_means() {
+    for state in [&["IDLE"][..], &["ALLOCATED"], &["IDLE", "TESTING"], &["IDLE", "UNVERIFIED"]] {
+        let node = on_kubernetes(state, "");
+        assert_eq!(may_not_drain(&node, &Ledger::default()), None, "{state:?}");
+    }
+    let said = |state: &[&str]| remark(&on_kubernetes(state, "")).unwrap_or_default();
+    assert_eq!(said(&["IDLE"]), "");
+    assert_eq!(said(&["ALLOCATED"]), "it has pods that hold GPUs (ALLOCATED); its pods end first");
+    assert!(said(&["IDLE", "UNVERIFIED"]).contains("it takes no pods yet"));
+    assert!(said(&["PODS_UNREAD"]).contains("could not be read"));
+    assert!(said(&["IDLE", "TESTING"]).contains("another prober"));
+}
+
+#[test]
+fn what_others_say_of_a_node_of_kubernetes_is_left_to_them_in_its_own_words() {
+    for (state, reason, why) in [
+        (&["NOT_READY"][..], "", "it is not ready (NOT_READY): Kubernetes keeps pods away already"),
+        (&["IDLE", "CORDONED"], "", "it is cordoned (CORDONED), not by us"),
+        (&["ALLOCATED", "TAINTED"], "", "somebody else that keeps pods away (TAINTED), not by us"),
+        (&["IDLE", "DELETING"], "", "there is no node to drain now"),
+        (&["IDLE", "DRAIN"], "", "not by us: no annotation fabricgate.io/reason"),
+        (&["IDLE", "DRAIN"], "see ticket 7", "not by us: \"see ticket 7\""),
+        (&["IDLE", "DRAIN"], "fabricgate:x:run9 e1", "not in our journal"),
+        (&["IDLE", "DRAIN", "CORDONED"], "", "not by us"),
+    ] {
+        let node = on_kubernetes(state, reason);
+        let told = may_not_drain(&node, &ours()).unwrap_or_default();
+        assert!(told.contains(why), "{state:?}: {told}");
+        assert!(!told.contains("Slurm"), "{told}");
+        assert!(may_not_release(&node, &ours()).is_some(), "{state:?}");
+        let theirs = matches!(owner(&node, &ours()), Owner::Other(_) | Owner::Unrecorded);
+        assert_eq!(theirs, !node.is("NOT_READY") && !node.is("DELETING"), "{state:?}");
+    }
+}
+
+#[test]
+fn our_drain_is_given_back_beside_a_cordon_or_a_taint_of_others() {
+    for state in [
+        &["IDLE", "DRAIN"][..],
+        &["IDLE", "DRAIN", "CORDONED"],
+        &["ALLOCATED", "DRAIN", "TAINTED"],
+        &["IDLE", "DRAIN", "UNVERIFIED"],
+        &["DRAIN", "PODS_UNREAD"],
+    ] {
+        let mut node = on_kubernetes(state, OURS);
+        assert_eq!(may_not_release(&node, &ours()), None, "{state:?}");
+        // To take away what is ours is no more than somebody asks for.
+        node.kubernetes.as_mut().expect("one").left_alone.push("label managed=false".to_owned());
+        assert_eq!(may_not_release(&node, &ours()), None, "{state:?}");
+        let us = may_not_drain(&on_kubernetes(state, OURS), &ours()).unwrap_or_default();
+        assert!(us.contains("drained already, by us"), "{state:?}: {us}");
+    }
+    for state in
+        [&["NOT_READY", "DRAIN"][..], &["IDLE", "DRAIN", "DELETING"], &["IDLE", "CORDONED"]]
+    {
+        assert!(may_not_release(&on_kubernetes(state, OURS), &ours()).is_some(), "{state:?}");
+    }
+    let gone = may_not_release(&on_kubernetes(&["NOT_READY", "DRAIN"], OURS), &ours());
+    assert!(gone.is_some_and(|why| why.contains("pods would land")));
+}
+
+#[test]
+fn who_asks_to_be_left_alone_is() {
+    let mut node = on_kubernetes(&["IDLE"], "");
+    let object = node.kubernetes.as_mut().expect("one");
+    object.left_alone = vec!["label a=b".to_owned(), "taint \u{1b}[31mx".to_owned()];
+    let none = Ledger::default();
+    for told in [may_not_drain(&node, &none), may_not_certify(&node), may_not_measure(&node)] {
+        let told = told.expect("a reason");
+        assert!(told.contains("left alone: label a=b") && !told.contains('\u{1b}'), "{told}");
+    }
+}
+
+#[test]
+fn the_start_up_taint_keeps_pods_away_and_neither_a_measurement_nor_a_certificate() {
+    let unverified = on_kubernetes(&["IDLE", "UNVERIFIED"], "");
+    assert!(is_out(&unverified) && !has_drain(&unverified) && !is_passing(&unverified));
+    assert_eq!(may_not_measure(&unverified), None);
+    assert_eq!(may_not_certify(&unverified), None);
+    assert_eq!(may_not_certify(&on_kubernetes(&["ALLOCATED"], "")), None);
+    // Another controller may wait for our condition.
+    let awaited = on_kubernetes(&["IDLE", "AWAITED"], "");
+    assert!(is_out(&awaited));
+    assert_eq!((may_not_measure(&awaited), may_not_certify(&awaited)), (None, None));
+    for state in [
+        &["ALLOCATED", "UNVERIFIED"][..],
+        &["NOT_READY", "UNVERIFIED"],
+        &["IDLE", "CORDONED"],
+        &["IDLE", "TAINTED"],
+        &["IDLE", "TESTING"],
+        &["PODS_UNREAD"],
+        &["IDLE", "PODS_UNREAD"],
+        &["IDLE", "DELETING"],
+        &["IDLE", "DRAIN"],
+        &["UNVERIFIED"],
+    ] {
+        assert!(may_not_measure(&on_kubernetes(state, "")).is_some(), "{state:?}");
+    }
+    let bare = may_not_measure(&on_kubernetes(&["IDLE", "DRAIN"], "")).expect("a reason");
+    assert!(bare.contains("kubectl taint node") && bare.contains("degraded:NoSchedule-"), "{bare}");
+    for state in [
+        &["IDLE", "CORDONED"][..],
+        &["IDLE", "TAINTED"],
+        &["NOT_READY", "UNVERIFIED"],
+        &["IDLE", "UNVERIFIED", "CORDONED"],
+        &["IDLE", "DRAIN"],
+        &["IDLE", "DELETING"],
+        &["IDLE", "BRAND_NEW"],
+        &[],
+    ] {
+        assert!(may_not_certify(&on_kubernetes(state, "")).is_some(), "{state:?}");
+    }
+    assert!(is_out(&on_kubernetes(&["IDLE", "CORDONED"], "")));
+    assert!(is_out(&on_kubernetes(&["IDLE", "TAINTED"], "")));
+    assert!(!is_out(&on_kubernetes(&["IDLE", "TESTING"], "")));
+}
+
+#[test]
+fn a_drain_on_kubernetes_has_come_to_its_end_when_no_pod_holds_a_gpu() {
+    assert!(is_drained(&on_kubernetes(&["IDLE", "DRAIN"], OURS)));
+    for state in [&["ALLOCATED", "DRAIN"][..], &["PODS_UNREAD", "DRAIN"], &["IDLE"]] {
+        assert!(!is_drained(&on_kubernetes(state, OURS)), "{state:?}");
+    }
+}
+
+#[test]
+fn every_word_of_kubernetes_is_documented_with_what_follows() {
+    let document = include_str!("../../../docs/gate.md");
+    let table = document.split("| state | what it is here |").nth(1).expect("the table");
+    let rows = table.split("\n\n").next().expect("rows").lines();
+    let mut told: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+    let own = WORDS.iter().skip_while(|(word, ..)| *word != "NOT_READY").map(|(word, ..)| *word);
+    let shared = ["IDLE", "ALLOCATED", "DRAIN"];
+    let mut known: Vec<&str> = own.chain(shared).collect();
+    known.sort_unstable();
+    told.sort_unstable();
+    assert_eq!(told, known);
+}

@@ -1,0 +1,96 @@
+//! Who is accused of what: findings by the node that they name as at fault.
+//!
+//! Pure. A finding about a domain, plane, leaf, rail, pair or the instrument
+//! accuses nobody: the nodes there are the ones that suffer.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use model::action::Withheld;
+use model::claims::Claims;
+use model::finding_class::FindingClass;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::verdict::Finding;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+use model::verdict::Verdicts;
+
+/// A node and the findings that accuse it, worst first.
+#[derive(Debug)]
+pub(super) struct Suspect<'a> {
+    /// The node.
+    pub node: &'a NodeName,
+    /// The domain that claims it.
+    pub domain: Option<&'a DomainName>,
+    /// What is held against it; never empty.
+    pub findings: Vec<&'a Finding>,
+}
+
+/// Groups findings by the node they accuse, the worst node first; what accuses
+/// none is withheld.
+pub(super) fn of<'a>(
+    verdicts: &'a Verdicts,
+    claims: &'a Claims,
+    withheld: &mut Vec<Withheld>,
+) -> Vec<Suspect<'a>> {
+    let mut by_node: BTreeMap<&NodeName, Vec<&Finding>> = BTreeMap::new();
+    for finding in &verdicts.findings {
+        if !matches!(finding.outcome, Outcome::Degraded | Outcome::Failed) {
+            continue;
+        }
+        match accused(finding) {
+            Ok(node) => by_node.entry(node).or_default().push(finding),
+            Err(why) => {
+                let what = format!("{} ({})", finding.locus, finding.class);
+                withheld.push(Withheld::new(what, why));
+            }
+        }
+    }
+    let mut homes: BTreeMap<&NodeName, &'a DomainName> = BTreeMap::new();
+    for domain in &claims.domains {
+        for node in domain.nodes.iter().filter(|node| by_node.contains_key(node)) {
+            homes.entry(node).or_insert(&domain.name);
+        }
+    }
+    let mut suspects: Vec<Suspect<'a>> = by_node
+        .into_iter()
+        .map(|(node, mut findings)| {
+            findings.sort_by(|a, b| worse(a, b));
+            let domain = homes.get(node).copied();
+            Suspect { node, domain, findings }
+        })
+        .collect();
+    // The worst come first into the budget; names break ties.
+    suspects.sort_by(|a, b| worse(a.findings[0], b.findings[0]).then(a.node.cmp(b.node)));
+    suspects
+}
+
+/// The worse of two findings comes first.
+fn worse(a: &Finding, b: &Finding) -> Ordering {
+    let ratio = |f: &Finding| f.share().unwrap_or(0.0);
+    b.outcome.cmp(&a.outcome).then(ratio(a).total_cmp(&ratio(b))).then_with(|| a.id.cmp(&b.id))
+}
+
+/// The node a finding accuses, or why it accuses none.
+pub(super) fn accused(finding: &Finding) -> Result<&NodeName, &'static str> {
+    if finding.class == FindingClass::StaleClique {
+        return Err(
+            "the node sits where it is claimed and its clique is stale; a drain corrects no label",
+        );
+    }
+    match finding.locus.kind {
+        LocusKind::Node | LocusKind::Gpu | LocusKind::Direction | LocusKind::Tray => {
+            finding.locus.node.as_ref().ok_or("the finding names no node")
+        }
+        LocusKind::Pair => Err("either end of a pair may be at fault; a drain would be a guess"),
+        // A node's own end of a rail is the node's; the rail as such is shared.
+        LocusKind::Rail if finding.locus.node.is_some() => {
+            finding.locus.node.as_ref().ok_or("the finding names no node")
+        }
+        LocusKind::Rail | LocusKind::Leaf | LocusKind::Plane | LocusKind::Domain => {
+            Err("a shared part is at fault; draining the nodes that suffer from it repairs nothing")
+        }
+        LocusKind::Instrument => Err("the measurement itself is in doubt"),
+    }
+}

@@ -1,0 +1,146 @@
+//! Whether a drain that is gone was taken away or lost.
+
+use super::*;
+use crate::policy::budget;
+use crate::policy::fixture::World;
+use crate::policy::ledger::Under;
+use crate::policy::notice;
+use crate::policy::policy::Policy;
+use model::journal::Event;
+
+/// Two drains of ours with our words beside them, under one controller.
+fn world() -> World {
+    let mut world = World::of(2, 4);
+    for node in ["d0n0", "d1n0"] {
+        let own = world.drained(node, "nvlink-low", 0.9, 600);
+        let mark = own.action.mark.expect("a mark");
+        let names = &world.policy.marks;
+        let change = crate::policy::marks::change(
+            world.live.as_ref().expect("asked").nodes.get(&NodeName::from(node)).expect("a node"),
+            &mark,
+            names,
+        );
+        let (extra, features) = (change.extra.expect("written"), change.available_features);
+        let live = world.node(node);
+        live.extra.clone_from(&extra);
+        live.available_features = features.clone().expect("written");
+        live.active_features = features.expect("written");
+        let under =
+            Under { controller: Some("monday".to_owned()), extra: Some(extra), ..Under::default() };
+        world.ledger.under.insert(node.into(), under);
+        world.ledger.marks.insert(node.into(), mark);
+    }
+    world.ledger.controller = Some("monday".to_owned());
+    world
+}
+
+/// As after `State=RESUME`.
+fn resume(world: &mut World, node: &str) {
+    world.state(node, &["IDLE"]).reason = None;
+}
+
+/// As after a start without its state.
+fn forget(world: &mut World, node: &str) {
+    resume(world, node);
+    let live = world.node(node);
+    (live.extra, live.available_features, live.active_features) = Default::default();
+}
+
+fn seen(world: &World) -> (Vec<String>, Vec<String>) {
+    let all =
+        vanished(world.live.as_ref().expect("asked"), &world.ledger, &Policy::default().marks);
+    let names = |nodes: Vec<&NodeName>| nodes.into_iter().map(ToString::to_string).collect();
+    (names(all.lost.keys().collect()), names(all.unclear.iter().collect()))
+}
+
+fn undone(world: &World) -> Vec<String> {
+    let events = notice::events(&world.situation(), &world.policy);
+    let of = |event: &Event| match event {
+        Event::Undone { node, .. } => Some(node.to_string()),
+        _ => None,
+    };
+    events.iter().filter_map(of).collect()
+}
+
+#[test]
+fn defect_2_what_a_controller_lost_is_not_undone_by_a_person() {
+    let mut world = world();
+    assert_eq!(seen(&world), (vec![], vec![]));
+    forget(&mut world, "d0n0");
+    world.ledger.controller = Some("tuesday".to_owned());
+    assert_eq!(seen(&world).0, ["d0n0"]);
+    assert_eq!(undone(&world), Vec::<String>::new());
+    // Also where nothing tells when the controller started.
+    world.ledger.controller = None;
+    assert_eq!(seen(&world).0, ["d0n0"]);
+    // A node that was removed and made again, without a start of the controller.
+    world.ledger.controller = Some("monday".to_owned());
+    assert_eq!(seen(&world).0, ["d0n0"]);
+    // Slurm's own words are no person's.
+    world.state("d0n0", &["DOWN", "NOT_RESPONDING"]).reason = Some("Not responding".to_owned());
+    assert_eq!((seen(&world).0, undone(&world)), (vec!["d0n0".to_owned()], vec![]));
+    forget(&mut world, "d0n0");
+    // Its features alone are kept by a person who clears the rest.
+    world.node("d0n0").available_features = vec!["fabric_degraded".to_owned()];
+    assert_eq!((seen(&world).0, undone(&world)), (vec![], vec!["d0n0".to_owned()]));
+}
+
+#[test]
+fn defect_2_what_a_person_took_away_is_undone_whenever_the_controller_started() {
+    for controller in [None, Some("monday"), Some("tuesday")] {
+        let mut world = world();
+        world.ledger.controller = controller.map(str::to_owned);
+        resume(&mut world, "d0n0");
+        assert_eq!(seen(&world), (vec![], vec![]), "{controller:?}");
+        assert_eq!(undone(&world), ["d0n0"], "{controller:?}");
+        // Their text in the place of our entry, and their reason in that of our drain.
+        world.node("d0n0").extra = "ask jo".to_owned();
+        assert_eq!(undone(&world), ["d0n0"], "{controller:?}");
+        forget(&mut world, "d0n0");
+        world.state("d0n0", &["IDLE", "DRAIN"]).reason = Some("psu".to_owned());
+        assert_eq!(undone(&world), ["d0n0"], "{controller:?}");
+    }
+}
+
+#[test]
+fn defect_2_an_entry_of_before_the_drain_is_lost_with_it() {
+    let mut world = world();
+    let before = r#"{"fabricgate":{"v":1,"outcome":"pass","run":"run0","at":"x"}}"#;
+    world.ledger.drains.get_mut(&NodeName::from("d0n0")).expect("one").before.extra =
+        before.to_owned();
+    resume(&mut world, "d0n0");
+    world.node("d0n0").extra = before.to_owned();
+    world.ledger.controller = Some("tuesday".to_owned());
+    assert_eq!(seen(&world).0, ["d0n0"]);
+}
+
+#[test]
+fn defect_2_all_at_once_without_a_trace_trips_the_breaker() {
+    let mut world = world();
+    for node in ["d0n0", "d1n0"] {
+        forget(&mut world, node);
+        world.ledger.under.get_mut(&NodeName::from(node)).expect("one").extra = None;
+    }
+    assert_eq!(seen(&world), (vec![], vec![]), "the controller has not started since");
+    world.ledger.controller = Some("tuesday".to_owned());
+    assert_eq!(seen(&world).1, ["d0n0", "d1n0"]);
+    let live = world.live.as_ref().expect("asked");
+    let why = vanished(live, &world.ledger, &world.policy.marks).trip().expect("a reason");
+    assert!(why.contains("d0n0,d1n0 vanished at once"), "{why}");
+    // One of two is a person's.
+    let reason = world.ledger.drains[&NodeName::from("d1n0")].action.reason.clone();
+    world.state("d1n0", &["IDLE", "DRAIN"]).reason = Some(reason);
+    assert_eq!(seen(&world), (vec![], vec![]));
+}
+
+#[test]
+fn a_lost_drain_stays_in_the_budgets() {
+    let mut world = world();
+    world.policy.per_domain = 1;
+    let left = |world: &World| {
+        budget::left(&world.ledger, world.live.as_ref(), &world.fleet, &world.policy, &world.now)
+    };
+    let before = left(&world);
+    forget(&mut world, "d0n0");
+    assert_eq!(left(&world), before);
+}

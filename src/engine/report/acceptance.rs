@@ -1,0 +1,594 @@
+//! An acceptance document for people: in a terminal, as text for the acceptance
+//! file, as a page, and for pipelines.
+//!
+//! All four say what the document says, and none says more.
+
+use minijinja::AutoEscape;
+use minijinja::Environment;
+use minijinja::UndefinedBehavior;
+use minijinja::Value;
+use minijinja::value::Serde;
+use serde::Serialize;
+
+use super::ReportError;
+use super::comparison;
+use super::page::Page;
+use super::page::TerminalStyle;
+use super::page::colour_of;
+use super::plain::clip;
+use super::plain::counted;
+use super::plain::plain;
+use super::plain::quantity;
+use super::xml::Xml;
+use model::acceptance::Acceptance;
+use model::acceptance::Accepted;
+use model::acceptance::BurnInRound;
+use model::acceptance::BurnInState;
+use model::acceptance::NodeAcceptance;
+use model::comparison::Comparison;
+use model::hostlist;
+use model::run::simulated;
+use model::text::percent;
+use model::verdict::Outcome;
+
+const TEMPLATE: &str = include_str!("../../../reports/acceptance.html");
+const STYLE: &str = include_str!("../../../reports/report.css");
+
+/// Rows of one table in a document for people.
+const ROWS: usize = 500;
+/// Lines of one list in a terminal.
+const LINES: usize = 20;
+/// Longest text of one cell.
+const LONGEST: usize = 400;
+
+/// A table.
+#[derive(Debug, Serialize)]
+struct Table {
+    head: Vec<String>,
+    rows: Vec<Vec<String>>,
+    more: usize,
+}
+
+/// A piece of the document.
+#[derive(Debug, Serialize)]
+struct Section {
+    title: &'static str,
+    lines: Vec<String>,
+    table: Option<Table>,
+}
+
+/// The document, as it is printed.
+#[derive(Debug, Serialize)]
+struct Sheet {
+    tone: &'static str,
+    word: String,
+    headline: String,
+    facts: Vec<(&'static str, String)>,
+    sections: Vec<Section>,
+    signed: Option<String>,
+}
+
+/// The outcome whose colour something has.
+fn tone(accepted: Accepted) -> Outcome {
+    match accepted {
+        Accepted::Pass => Outcome::Pass,
+        Accepted::Unknown => Outcome::Unknown,
+        Accepted::Fail => Outcome::Failed,
+    }
+}
+
+fn headline(acceptance: &Acceptance) -> String {
+    let of = |accepted| acceptance.nodes.iter().filter(|it| it.accepted == accepted).count();
+    let nodes = counted(acceptance.nodes.len(), "node", "nodes");
+    // As nodes count them: one that was set aside was held again.
+    let counts = |round: &&BurnInRound| round.ended.is_some() && !round.set_aside;
+    let held = acceptance.rounds.iter().filter(counts).count();
+    let simulated = simulated(!acceptance.real).map(|text| format!("{text}; ")).unwrap_or_default();
+    format!(
+        "{simulated}{nodes} after {}: {} pass, {} fail, {} unknown",
+        counted(held, "round", "rounds"),
+        of(Accepted::Pass),
+        of(Accepted::Fail),
+        of(Accepted::Unknown)
+    )
+}
+
+fn minutes(minutes: f64) -> String {
+    if minutes < 120.0 { format!("{minutes:.1} min") } else { format!("{:.1} h", minutes / 60.0) }
+}
+
+/// What was asked for, in words.
+fn asked(acceptance: &Acceptance) -> String {
+    let asked = &acceptance.asked;
+    let mut words = Vec::new();
+    words.extend(asked.rounds.map(|n| counted(n as usize, "round", "rounds")));
+    words.extend(asked.hours.map(|hours| format!("{hours} hours")));
+    words.push(format!("{} of load in between", minutes(asked.soak_minutes)));
+    words.extend(asked.clean_rounds.map(|n| format!("or {n} clean rounds in a row")));
+    words.extend(asked.budget_hours.map(|hours| format!("at most {hours} hours in all")));
+    words.push(format!("at most {} lost from first to last", percent(asked.drift)));
+    words.join(", ")
+}
+
+/// Why it ended, in words.
+fn ended(acceptance: &Acceptance) -> String {
+    match (&acceptance.stop, acceptance.state) {
+        (Some(stop), _) => {
+            let rule = stop.rule.as_str().replace('_', " ");
+            format!("{rule}, after round {}: {}", stop.after_round, clip(&stop.why, LONGEST))
+        }
+        (None, BurnInState::Running) => "it is under way, or was ended without notice".to_owned(),
+        (None, _) => "not said".to_owned(),
+    }
+}
+
+fn loads(acceptance: &Acceptance) -> String {
+    if acceptance.soaks.is_empty() {
+        return "none ran".to_owned();
+    }
+    let total: f64 = acceptance.soaks.iter().map(|soak| soak.minutes).sum();
+    let passes: u32 = acceptance.soaks.iter().map(|soak| soak.passes).sum();
+    let real = match acceptance.soaks.iter().any(|soak| soak.simulated) {
+        true => "; simulated nodes were told that the minutes asked for are over",
+        false => "",
+    };
+    let times = counted(acceptance.soaks.len(), "time", "times");
+    let passes = counted(passes as usize, "pass", "passes");
+    format!("{} in {passes}, {times}{real}", minutes(total))
+}
+
+/// The nodes that have something in common, folded.
+fn folded(nodes: &[&NodeAcceptance]) -> String {
+    plain(&hostlist::fold(nodes.iter().map(|it| it.node.as_str()))).into_owned()
+}
+
+/// Nodes by what is said of them, worst first.
+fn by_reason(acceptance: &Acceptance) -> Vec<(Accepted, String, Vec<&NodeAcceptance>)> {
+    let mut groups: Vec<(Accepted, String, Vec<&NodeAcceptance>)> = Vec::new();
+    for node in &acceptance.nodes {
+        let reason = clip(&node.reason, LONGEST);
+        match groups.iter_mut().find(|it| (it.0, &it.1) == (node.accepted, &reason)) {
+            Some(group) => group.2.push(node),
+            None => groups.push((node.accepted, reason, vec![node])),
+        }
+    }
+    groups.sort_by_key(|group| std::cmp::Reverse(group.0));
+    groups
+}
+
+/// For a terminal.
+pub fn terminal(acceptance: &Acceptance, style: &TerminalStyle) -> String {
+    let mut page = Page::new(style);
+    let tone = colour_of(tone(acceptance.accepted));
+    page.styled(tone, &acceptance.accepted.as_str().to_uppercase());
+    page.paragraph(" ", &headline(acceptance), 0);
+    page.faint(&format!("burn-in {}, {}", acceptance.id, acceptance.source), 0);
+    page.section("How it went");
+    page.paragraph("asked for  ", &asked(acceptance), 2);
+    page.paragraph("load       ", &loads(acceptance), 2);
+    page.paragraph("ended      ", &ended(acceptance), 2);
+    page.section("Nodes");
+    let groups = by_reason(acceptance);
+    for (accepted, reason, nodes) in groups.iter().take(LINES) {
+        page.labelled(self::tone(*accepted), &format!("{}: {reason}", folded(nodes)));
+    }
+    if LINES < groups.len() {
+        page.faint(&format!("{} more reasons", groups.len() - LINES), 2);
+    }
+    for (title, compared) in comparisons(acceptance) {
+        page.section(title);
+        for line in comparison::summary(compared) {
+            page.paragraph("", &line, 2);
+        }
+    }
+    if !acceptance.notes.is_empty() {
+        page.section("Notes");
+        for note in acceptance.notes.iter().take(LINES) {
+            page.paragraph("", note, 2);
+        }
+    }
+    page.out
+}
+
+/// What was held against what.
+fn comparisons(acceptance: &Acceptance) -> impl Iterator<Item = (&'static str, &Comparison)> {
+    let first = acceptance.comparison.iter().map(|it| ("Last round against the first", it));
+    let since = acceptance.since_anew.iter();
+    first.chain(since.map(|it| ("Nodes that began anew: last round against their first since", it)))
+}
+
+fn sheet(acceptance: &Acceptance) -> Sheet {
+    let text = |text: &str| clip(text, LONGEST);
+    let mut facts = vec![
+        ("burn-in", text(&acceptance.id)),
+        ("begun", text(&acceptance.created)),
+        ("ended", acceptance.ended.as_deref().map_or("-".to_owned(), text)),
+        ("measured", text(&acceptance.source)),
+        ("asked for", asked(acceptance)),
+        ("load that ran", loads(acceptance)),
+        ("why it ended", ended(acceptance)),
+        ("expectations", acceptance.thresholds_digest.as_deref().map_or("-".to_owned(), text)),
+        ("fabricgate", text(&acceptance.version)),
+    ];
+    // Of one accepted node it may not be known, and then it is not known of all.
+    let accepted = acceptance.nodes.iter().filter(|node| node.accepted == Accepted::Pass);
+    let each: Option<Vec<f64>> = accepted.map(|node| node.detectable).collect();
+    let detectable = each.into_iter().flatten().reduce(f64::max);
+    facts.extend(detectable.map(|it| ("smallest loss every round would have seen", percent(it))));
+    for (name, versions) in &acceptance.versions {
+        let name: &'static str = match name.as_str() {
+            "driver" => "driver",
+            "NCCL" => "NCCL",
+            _ => continue,
+        };
+        facts.push((name, text(&versions.join(", "))));
+    }
+    let mut sections = vec![nodes(acceptance), rounds(acceptance)];
+    if !acceptance.soaks.is_empty() {
+        sections.push(soaks(acceptance));
+    }
+    for (title, compared) in comparisons(acceptance) {
+        let all = compared.parts.len();
+        let told = comparison::rows(compared, ROWS);
+        let worth = compared
+            .parts
+            .iter()
+            .filter(|it| it.difference != model::comparison::Difference::Same)
+            .count();
+        let rows: Vec<Vec<String>> = told.iter().map(|row| row.cells().to_vec()).collect();
+        let mut lines = comparison::summary(compared);
+        lines.push(format!(
+            "first: run {}; last: run {}; {all} readings compared",
+            compared.before, compared.after
+        ));
+        let head = comparison::Row::HEAD.map(str::to_owned).to_vec();
+        let more = worth.saturating_sub(rows.len());
+        let table = (!rows.is_empty()).then_some(Table { head, rows, more });
+        sections.push(Section { title, lines, table });
+    }
+    sections.push(minima(acceptance));
+    if !acceptance.notes.is_empty() {
+        let lines = acceptance.notes.iter().map(|note| text(note)).collect();
+        sections.push(Section { title: "Notes", lines, table: None });
+    }
+    Sheet {
+        tone: tone(acceptance.accepted).as_str(),
+        word: acceptance.accepted.as_str().to_uppercase(),
+        headline: headline(acceptance),
+        facts,
+        sections,
+        signed: acceptance
+            .signature
+            .as_ref()
+            .map(|it| text(&format!("signed with {} key {}", it.algorithm, it.key))),
+    }
+}
+
+fn table(head: &[&str], mut rows: Vec<Vec<String>>) -> Option<Table> {
+    let more = rows.len().saturating_sub(ROWS);
+    rows.truncate(ROWS);
+    let head = head.iter().map(|it| (*it).to_owned()).collect();
+    (!rows.is_empty()).then_some(Table { head, rows, more })
+}
+
+fn nodes(acceptance: &Acceptance) -> Section {
+    let row = |node: &NodeAcceptance| {
+        vec![
+            node.accepted.as_str().to_owned(),
+            clip(node.node.as_str(), LONGEST),
+            node.domain.as_ref().map_or(String::new(), |it| clip(it.as_str(), LONGEST)),
+            format!("{} of {}", node.passed, node.rounds),
+            node.detectable.map_or("-".to_owned(), percent),
+            clip(&node.reason, LONGEST),
+        ]
+    };
+    let mut all: Vec<&NodeAcceptance> = acceptance.nodes.iter().collect();
+    all.sort_by_key(|node| std::cmp::Reverse(node.accepted));
+    let head = ["", "node", "domain", "rounds passed", "smallest loss seen", "why"];
+    let table = table(&head, all.into_iter().map(row).collect());
+    Section { title: "Nodes", lines: Vec::new(), table }
+}
+
+fn rounds(acceptance: &Acceptance) -> Section {
+    let row = |round: &BurnInRound| {
+        let aside = if round.set_aside { ", held again" } else { "" };
+        let outcome = round.outcome.map_or("not ended", Outcome::as_str);
+        vec![
+            round.round.to_string(),
+            format!("{outcome}{aside}"),
+            clip(&round.run, LONGEST),
+            clip(&round.began, LONGEST),
+            minutes(round.minutes),
+            minutes(round.soaked_minutes),
+            round.nodes.len().to_string(),
+            round.seed.to_string(),
+        ]
+    };
+    let head = ["round", "verdict", "run", "begun", "took", "load before", "nodes", "seed"];
+    let table = table(&head, acceptance.rounds.iter().map(row).collect());
+    Section { title: "Rounds", lines: Vec::new(), table }
+}
+
+fn soaks(acceptance: &Acceptance) -> Section {
+    let mut lines = Vec::new();
+    for soak in &acceptance.soaks {
+        let after = soak.after_round;
+        let found = soak.found.iter().map(|(node, what)| format!("{node}: {what}"));
+        let not_on = soak.not_on.iter().map(|(node, why)| format!("no load on {node}: {why}"));
+        let told =
+            found.chain(not_on).map(|it| clip(&format!("after round {after}: {it}"), LONGEST));
+        lines.extend(told);
+    }
+    let rows = acceptance.soaks.iter().map(|soak| {
+        vec![
+            soak.after_round.to_string(),
+            minutes(soak.minutes),
+            soak.passes.to_string(),
+            clip(&soak.probes.join(", "), LONGEST),
+        ]
+    });
+    let head = ["after round", "load ran", "passes", "probes"];
+    Section { title: "Load", lines, table: table(&head, rows.collect()) }
+}
+
+/// The least of every test over all nodes and rounds: a node's own are in the
+/// document for programs.
+fn minima(acceptance: &Acceptance) -> Section {
+    let mut least: std::collections::BTreeMap<(&str, &str), (&NodeAcceptance, f64, Option<f64>)> =
+        std::collections::BTreeMap::new();
+    for node in &acceptance.nodes {
+        for it in &node.minima {
+            let known = least.entry((it.testcase.as_str(), it.unit.as_str())).or_insert((
+                node,
+                it.value,
+                it.expected,
+            ));
+            if it.value < known.1 {
+                *known = (node, it.value, it.expected);
+            }
+        }
+    }
+    let unit = |name: &str| {
+        let all = acceptance.nodes.iter().flat_map(|node| &node.minima);
+        all.map(|it| it.unit).find(|unit| unit.as_str() == name)
+    };
+    let rows = least.into_iter().map(|((test, name), (node, value, expected))| {
+        vec![
+            clip(test, LONGEST),
+            quantity(value, unit(name)),
+            expected.map_or("-".to_owned(), |it| quantity(it, unit(name))),
+            clip(node.node.as_str(), LONGEST),
+        ]
+    });
+    let head = ["test", "least in any round", "expected", "on"];
+    Section {
+        title: "The least that was measured",
+        lines: Vec::new(),
+        table: table(&head, rows.collect()),
+    }
+}
+
+/// As a page that needs no network.
+pub fn page(acceptance: &Acceptance) -> Result<String, ReportError> {
+    #[derive(Serialize)]
+    struct Shown {
+        style: Value,
+        sheet: Sheet,
+    }
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::Html);
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.add_template("acceptance.html", TEMPLATE)?;
+    let shown =
+        Shown { style: Value::from_safe_string(STYLE.to_owned()), sheet: sheet(acceptance) };
+    Ok(environment.get_template("acceptance.html")?.render(Serde(shown))?)
+}
+
+/// As Markdown, for the acceptance file.
+pub fn markdown(acceptance: &Acceptance) -> String {
+    let sheet = sheet(acceptance);
+    let mut out = format!("# {}: {}\n\n", sheet.word, escaped(&sheet.headline));
+    for (name, value) in &sheet.facts {
+        out.push_str(&format!("- {name}: {}\n", escaped(value)));
+    }
+    for section in &sheet.sections {
+        if section.lines.is_empty() && section.table.is_none() {
+            continue;
+        }
+        out.push_str(&format!("\n## {}\n\n", section.title));
+        for line in &section.lines {
+            out.push_str(&format!("- {}\n", escaped(line)));
+        }
+        if let Some(table) = &section.table {
+            if !section.lines.is_empty() {
+                out.push('\n');
+            }
+            let line = |cells: &[String]| {
+                let cells: Vec<String> = cells.iter().map(|cell| escaped(cell)).collect();
+                format!("| {} |\n", cells.join(" | "))
+            };
+            out.push_str(&line(&table.head));
+            out.push_str(&format!("|{}\n", " --- |".repeat(table.head.len())));
+            table.rows.iter().for_each(|row| out.push_str(&line(row)));
+            if 0 < table.more {
+                out.push_str(&format!("\n{} more rows are in acceptance.json.\n", table.more));
+            }
+        }
+    }
+    if let Some(signed) = &sheet.signed {
+        out.push_str(&format!("\nacceptance.json is {}.\n", escaped(signed)));
+    }
+    out
+}
+
+/// Text that Markdown takes for nothing else.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in plain(text).chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '#' | '!' | '~' => {
+                out.push('\\');
+                out.push(c);
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// For pipelines: a suite per round with a case per node, and before them one
+/// with a case per node for all rounds together. Unknown is an error and not
+/// skipped, because pipelines count a skipped test as fine; skipped is only what a
+/// round did not show that was set aside and held again.
+pub fn junit(acceptance: &Acceptance) -> String {
+    struct Case {
+        name: String,
+        outcome: Outcome,
+        message: String,
+        seconds: f64,
+        is_aside: bool,
+    }
+    let mut suites: Vec<(String, Vec<Case>)> = Vec::new();
+    let whole = Case {
+        name: "all nodes".to_owned(),
+        outcome: tone(acceptance.accepted),
+        message: headline(acceptance),
+        seconds: 0.0,
+        is_aside: false,
+    };
+    let nodes = acceptance.nodes.iter().map(|node| Case {
+        name: clip(node.node.as_str(), LONGEST),
+        outcome: tone(node.accepted),
+        message: clip(&node.reason, LONGEST),
+        seconds: 0.0,
+        is_aside: false,
+    });
+    suites.push(("acceptance".to_owned(), std::iter::once(whole).chain(nodes).collect()));
+    for round in acceptance.rounds.iter().filter(|round| round.ended.is_some()) {
+        let cases = round.nodes.iter().map(|node| Case {
+            name: clip(node.node.as_str(), LONGEST),
+            outcome: node.outcome,
+            message: clip(&node.reason, LONGEST),
+            seconds: round.minutes * 60.0,
+            // What the round was held again for is no error of this node.
+            is_aside: round.set_aside
+                && node.outcome == Outcome::Unknown
+                && taken_part(acceptance, node.node.as_str()),
+        });
+        suites.push((format!("round {} ({})", round.round, plain(&round.run)), cases.collect()));
+    }
+    let count = |cases: &[Case], is: &dyn Fn(&Case) -> bool| {
+        cases.iter().filter(|case| is(case)).count().to_string()
+    };
+    let bad = |case: &Case| Outcome::Unknown < case.outcome;
+    let open = |case: &Case| case.outcome == Outcome::Unknown && !case.is_aside;
+    let mut xml = Xml::new();
+    xml.open("testsuites", &[("name", "fabricgate burn-in")]);
+    for (name, cases) in &suites {
+        let (tests, failures) = (cases.len().to_string(), count(cases, &bad));
+        let (errors, skipped) = (count(cases, &open), count(cases, &|case| case.is_aside));
+        let totals = [
+            ("name", name.as_str()),
+            ("tests", &tests),
+            ("failures", &failures),
+            ("errors", &errors),
+            ("skipped", &skipped),
+        ];
+        xml.open("testsuite", &totals);
+        for case in cases {
+            let time = format!("{:.1}", case.seconds);
+            let head = [("classname", name.as_str()), ("name", &case.name), ("time", &time)];
+            let problem = [("type", case.outcome.as_str()), ("message", case.message.as_str())];
+            match case.outcome {
+                Outcome::Pass => xml.empty("testcase", &head),
+                _ => {
+                    xml.open("testcase", &head);
+                    match case.is_aside {
+                        true => xml.empty("skipped", &problem[1..]),
+                        false => {
+                            let element = if bad(case) { "failure" } else { "error" };
+                            xml.text(element, &problem, &case.message);
+                        }
+                    }
+                    xml.close();
+                }
+            }
+        }
+        xml.close();
+    }
+    xml.finish()
+}
+
+/// Whether a node was not what the round was held again for.
+fn taken_part(acceptance: &Acceptance, node: &str) -> bool {
+    let known = acceptance.nodes.iter().find(|it| it.node.as_str() == node);
+    known.is_some_and(|it| it.out.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_round_that_was_set_aside_did_not_show_is_neither_a_pass_nor_an_error() {
+        let round = |number: u32, aside: bool, outcome: &str| {
+            serde_json::json!({
+                "round": number, "run": "r", "seed": 1, "began": "b", "ended": "e",
+                "outcome": outcome, "set_aside": aside,
+                "nodes": [{"node": "n1", "outcome": outcome, "reason": "its partner was lost"}],
+            })
+        };
+        let acceptance: Acceptance = serde_json::from_value(serde_json::json!({
+            "format": "fabricgate.acceptance/1", "id": "b", "created": "c", "real": true,
+            "state": "complete", "source": "s", "version": "v", "accepted": "pass",
+            "asked": {"soak_minutes": 0.0, "drift": 0.01, "seed": 1},
+            "rounds": [round(1, true, "unknown"), round(2, false, "unknown")],
+            "nodes": [{
+                "node": "n1", "accepted": "pass", "reason": "r", "rounds": 1, "passed": 1,
+            }],
+        }))
+        .expect("a document");
+        let text = junit(&acceptance);
+        let totals = |number: u32, errors: u32, skipped: u32| {
+            format!(
+                "<testsuite name=\"round {number} (r)\" tests=\"1\" failures=\"0\" \
+                 errors=\"{errors}\" skipped=\"{skipped}\">"
+            )
+        };
+        assert!(text.contains(&totals(1, 0, 1)) && text.contains(&totals(2, 1, 0)), "{text}");
+        assert_eq!(text.matches("<skipped message=\"its partner was lost\"").count(), 1, "{text}");
+        assert!(headline(&acceptance).starts_with("1 node after 1 round:"), "one was held again");
+    }
+
+    #[test]
+    fn the_smallest_loss_is_told_only_where_it_is_known_of_every_accepted_node() {
+        let node = |name: &str, accepted: &str, detectable: Option<f64>| {
+            let mut node = serde_json::json!({
+                "node": name, "accepted": accepted, "reason": "r", "rounds": 2, "passed": 2,
+            });
+            if let Some(detectable) = detectable {
+                node["detectable"] = detectable.into();
+            }
+            node
+        };
+        let told = |nodes: &[serde_json::Value]| -> Vec<String> {
+            let acceptance: Acceptance = serde_json::from_value(serde_json::json!({
+                "format": "fabricgate.acceptance/1", "id": "b", "created": "c", "real": true,
+                "state": "complete", "source": "s", "version": "v", "accepted": "pass",
+                "asked": {"soak_minutes": 0.0, "drift": 0.01, "seed": 1},
+                "rounds": [], "nodes": nodes,
+            }))
+            .expect("a document");
+            let facts = sheet(&acceptance).facts.into_iter();
+            facts.filter(|(what, _)| what.starts_with("smallest loss")).map(|(_, it)| it).collect()
+        };
+        let sound = [node("n1", "pass", Some(0.02)), node("n2", "pass", Some(0.03))];
+        assert_eq!(told(&sound), ["3.0 %"]);
+        let [one, _] = sound.clone();
+        assert_eq!(told(&[one.clone(), node("n2", "fail", None)]), ["2.0 %"]);
+        assert_eq!(told(&[one, node("n2", "pass", None)]), Vec::<String>::new());
+    }
+}

@@ -1,0 +1,327 @@
+//! An action plan for people: what stops it, what is proposed and why, what is
+//! not and why not, and what became of it.
+//!
+//! Pure. What is alike is said once, with the nodes it is true of as a host
+//! list, so that a plan for ten thousand nodes is read as quickly as one for
+//! ten. `actions.json` has every line.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::TerminalStyle;
+use super::page::Page;
+use super::page::colour_of;
+use super::plain::clip;
+use super::plain::counted;
+use super::plain::listed;
+use super::plain::plain;
+use model::action::Action;
+use model::action::ActionKind;
+use model::action::ActionPlan;
+use model::action::ActionRecord;
+use model::action::ActionResult;
+use model::action::Mark;
+use model::hostlist;
+use model::id::NodeName;
+use model::run::simulated;
+use model::verdict::Outcome;
+use model::words;
+
+/// Lines of one list that are shown before the rest is only counted.
+const MOST: usize = 20;
+/// Calls of one kind that are shown: they differ by what others say on nodes.
+const CALLS: usize = 5;
+/// Longest sentence taken over from a plan.
+const LONGEST: usize = 600;
+/// Longest host list inside a command. One that is cut could still be run, on
+/// fewer nodes than are meant, so a longer one is named and not shown.
+const LONGEST_LIST: usize = 1_000;
+/// What stands between two commands of one line, and is no word of either.
+const AND: &str = "&&";
+/// Longest host list inside a sentence: it should stay on its line.
+const SHOWN_LIST: usize = 56;
+
+/// A plan on a page of its own.
+pub fn render(plan: &ActionPlan, style: &TerminalStyle, budgets: &[String]) -> String {
+    let mut page = Page::new(style);
+    if let Some(text) = simulated(plan.simulated) {
+        page.warned(text);
+    }
+    section(&mut page, plan, budgets);
+    // Sections are set apart from what stands before them; here nothing does.
+    page.out.trim_start_matches('\n').to_owned()
+}
+
+/// A plan as part of a page: `budgets` is one sentence for each budget.
+pub(super) fn section(page: &mut Page, plan: &ActionPlan, budgets: &[String]) {
+    let told = Told::of(plan);
+    if let Some(frozen) = &told.frozen {
+        page.out.push('\n');
+        page.styled(colour_of(Outcome::Failed), "FROZEN");
+        page.paragraph("  ", frozen, 0);
+    }
+    let dry = if plan.dry_run { " (dry run: nothing is carried out)" } else { "" };
+    page.section(&format!("Proposed{dry}"));
+    if told.groups.is_empty() {
+        page.paragraph("", "nothing", 2);
+    }
+    for group in &told.groups {
+        for call in &group.calls {
+            // Commands are never wrapped: they are there to be copied.
+            let _ = writeln!(page.out, "  {} {call}", prompt(plan.simulated));
+        }
+        if 0 < group.more_calls {
+            let more = counted(group.more_calls, "other call", "other calls");
+            page.paragraph("", &format!("and {more} for {}", group.more_nodes), 4);
+        }
+        lines(page, &group.whys, 4);
+    }
+    if !told.withheld.is_empty() {
+        page.section("Withheld");
+        lines(page, &told.withheld, 2);
+    }
+    if !told.records.is_empty() {
+        page.section("Carried out");
+        lines(page, &told.records, 2);
+    }
+    if !budgets.is_empty() {
+        page.section("Budgets left");
+        for budget in budgets {
+            page.paragraph("- ", budget, 2);
+        }
+    }
+}
+
+/// What stands before a command: of a simulated run none is there to be run.
+pub(super) fn prompt(is_simulated: bool) -> &'static str {
+    if is_simulated { "#" } else { "$" }
+}
+
+fn lines(page: &mut Page, lines: &[String], indent: usize) {
+    let lead = if indent == 2 { "- " } else { "" };
+    for line in lines.iter().take(MOST) {
+        page.paragraph(lead, line, indent);
+    }
+    if MOST < lines.len() {
+        let more = format!("and {} more; --json lists all", lines.len() - MOST);
+        page.paragraph(lead, &more, indent);
+    }
+}
+
+/// A plan in words, alike things together.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Told {
+    /// Why nothing is drained or relabelled, where something stops that.
+    pub(super) frozen: Option<String>,
+    /// What is proposed.
+    pub(super) groups: Vec<Group>,
+    /// What is not, by reason.
+    pub(super) withheld: Vec<String>,
+    /// What became of what was carried out, the worst first.
+    pub(super) records: Vec<String>,
+}
+
+/// Actions that are one to a reader.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Group {
+    /// What is done and to whom.
+    pub(super) title: String,
+    /// Commands that do it.
+    pub(super) calls: Vec<String>,
+    /// Further commands of this kind.
+    pub(super) more_calls: usize,
+    /// The nodes those are for.
+    pub(super) more_nodes: String,
+    /// Who, why, and at which price.
+    pub(super) whys: Vec<String>,
+}
+
+impl Told {
+    pub(super) fn of(plan: &ActionPlan) -> Self {
+        Self {
+            frozen: plan.frozen.as_deref().map(|why| clip(why, LONGEST)),
+            groups: groups(&plan.actions),
+            withheld: withheld(plan),
+            records: records(&plan.records),
+        }
+    }
+}
+
+/// Values under their keys, in the order in which keys first appear.
+fn in_order<K: Ord + Clone, V>(pairs: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let mut at: BTreeMap<K, usize> = BTreeMap::new();
+    let mut out: Vec<(K, Vec<V>)> = Vec::new();
+    for (key, value) in pairs {
+        let index = *at.entry(key.clone()).or_insert_with(|| {
+            out.push((key, Vec::new()));
+            out.len() - 1
+        });
+        out[index].1.push(value);
+    }
+    out
+}
+
+/// The order in which kinds are told: what takes nodes away comes first.
+fn rank(kind: ActionKind) -> (u8, &'static str) {
+    match kind {
+        ActionKind::Drain => (0, "drain"),
+        ActionKind::Relabel => (1, "relabel"),
+        ActionKind::Release => (2, "release"),
+        ActionKind::Certify => (3, "certify"),
+    }
+}
+
+fn groups(actions: &[Action]) -> Vec<Group> {
+    type Key<'a> = ((u8, &'static str), &'a str, Option<Mark>);
+    let mut by_kind: BTreeMap<Key<'_>, Vec<&Action>> = BTreeMap::new();
+    for action in actions {
+        // Where each was measured makes no two of what is one to a reader.
+        let alike = |mark: &Mark| Mark { domain: None, boot_id: None, ..mark.clone() };
+        let key = (rank(action.kind), action.reason.as_str(), action.mark.as_ref().map(alike));
+        by_kind.entry(key).or_default().push(action);
+    }
+    by_kind.into_iter().map(|(((_, word), ..), actions)| group(word, &actions)).collect()
+}
+
+fn group(word: &str, actions: &[&Action]) -> Group {
+    let calls = in_order(actions.iter().map(|action| (template(action), &action.node)));
+    // Most nodes first: what the others get differs by what was there before.
+    let mut calls: Vec<_> = calls.into_iter().filter(|(call, _)| !call.is_empty()).collect();
+    calls.sort_by_key(|(_, nodes)| std::cmp::Reverse(nodes.len()));
+    let hidden = calls.split_off(calls.len().min(CALLS));
+    let more: Vec<&NodeName> = hidden.iter().flat_map(|(_, nodes)| nodes.iter().copied()).collect();
+    let price = |action: &Action| action.price.map(f64::to_bits);
+    let whys = in_order(actions.iter().map(|a| ((a.why.as_str(), price(a)), &a.node)));
+    let all: Vec<&NodeName> = actions.iter().map(|action| &action.node).collect();
+    Group {
+        title: format!("{word} {}", named(&all)),
+        calls: calls.iter().map(|(call, nodes)| filled(call, nodes)).collect(),
+        more_calls: hidden.len(),
+        more_nodes: named(&more),
+        whys: whys
+            .iter()
+            .map(|((why, price), nodes)| {
+                let mut line = format!("{word} {}: {}", named(nodes), clip(why, LONGEST));
+                if let Some(price) = price.map(f64::from_bits) {
+                    let _ = write!(line, " (price: {})", priced(price));
+                }
+                line
+            })
+            .collect(),
+    }
+}
+
+fn priced(price: f64) -> String {
+    match price {
+        whole if whole.fract() == 0.0 && whole.abs() < 1e9 => {
+            #[expect(clippy::cast_possible_truncation, reason = "checked to be whole and small")]
+            let whole = whole as i64;
+            format!("{whole} schedulable {}", if whole == 1 { "node" } else { "nodes" })
+        }
+        part => format!("{part:.1} schedulable nodes"),
+    }
+}
+
+/// The word of a command that names its node.
+fn naming(node: &NodeName) -> String {
+    format!("NodeName={node}")
+}
+
+/// A command without its node.
+fn template(action: &Action) -> Vec<Option<&str>> {
+    let naming = naming(&action.node);
+    action.command.iter().map(|word| (*word != naming).then_some(word.as_str())).collect()
+}
+
+/// A command with all the nodes that get it.
+fn filled(template: &[Option<&str>], nodes: &[&NodeName]) -> String {
+    let list = hostlist::fold(nodes.iter().map(|node| node.as_str()));
+    let list = match list.len() {
+        short if short <= LONGEST_LIST => list,
+        _ => format!("... ({} nodes, listed in actions.json)", nodes.len()),
+    };
+    let words: Vec<String> = template
+        .iter()
+        .map(|word| word.map_or_else(|| format!("NodeName={list}"), str::to_owned))
+        .collect();
+    let calls = words.split(|word| word == AND);
+    calls.map(words::line).collect::<Vec<_>>().join(&format!(" {AND} "))
+}
+
+/// Nodes for a sentence: the one, or a host list and how many.
+fn named<T: Borrow<NodeName>>(nodes: &[T]) -> String {
+    match nodes {
+        [] => "no node".to_owned(),
+        [one] => plain(one.borrow().as_str()).into_owned(),
+        several => {
+            let list = hostlist::fold(several.iter().map(|node| node.borrow().as_str()));
+            format!("{} ({} nodes)", cut(&list), several.len())
+        }
+    }
+}
+
+/// A host list that stays on its line, cut between two names.
+fn cut(list: &str) -> String {
+    let list = plain(list);
+    if list.chars().count() <= SHOWN_LIST {
+        return list.into_owned();
+    }
+    let kept: String = list.chars().take(SHOWN_LIST).collect();
+    let kept = kept.rsplit_once(',').map_or(kept.as_str(), |(before, _)| before);
+    let inside = kept.rfind('[').is_some_and(|open| !kept[open..].contains(']'));
+    format!("{kept},…{}", if inside { "]" } else { "" })
+}
+
+fn withheld(plan: &ActionPlan) -> Vec<String> {
+    let mut by_why =
+        in_order(plan.withheld.iter().map(|w| (w.why.as_str(), NodeName::from(&*w.what))));
+    if MOST < by_why.len() {
+        // Not all are shown, so those that concern most nodes come first.
+        by_why.sort_by_key(|(_, whats)| std::cmp::Reverse(whats.len()));
+    }
+    by_why
+        .iter()
+        .map(|(why, whats)| {
+            let what = match whats.iter().all(NodeName::is_one_node) {
+                true => named(whats),
+                false => {
+                    let whats: Vec<&str> = whats.iter().map(NodeName::as_str).collect();
+                    listed(&whats, 6)
+                }
+            };
+            format!("{what}: {}", clip(why, LONGEST))
+        })
+        .collect()
+}
+
+/// How an action ended, for people; what needs their eyes comes first.
+fn ended(result: ActionResult) -> (u8, &'static str) {
+    match result {
+        ActionResult::Failed => (0, "failed"),
+        ActionResult::Unknown => (1, "not known yet"),
+        ActionResult::Refused => (2, "not tried"),
+        ActionResult::Superseded => (3, "left to others"),
+        ActionResult::Done => (4, "done"),
+        ActionResult::Already => (5, "was so already"),
+    }
+}
+
+/// What became of actions, in words, the worst first.
+pub(super) fn records(records: &[ActionRecord]) -> Vec<String> {
+    let key = |r: &'_ ActionRecord| (ended(r.result), rank(r.kind));
+    let mut alike = in_order(records.iter().map(|r| ((key(r), r.detail.as_str()), &r.node)));
+    alike.sort_by_key(|((key, _), _)| *key);
+    alike
+        .iter()
+        .map(|((((_, ended), (_, word)), detail), nodes)| {
+            let detail = clip(detail, LONGEST);
+            let detail = if detail.is_empty() { detail } else { format!(": {detail}") };
+            format!("{ended}: {word} {}{detail}", named(nodes))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "actions_tests.rs"]
+mod tests;

@@ -1,0 +1,23 @@
+//! A made-up case for the tests of bundles: a run, and nothing beside it.
+
+use super::Case;
+use model::id::NodeName;
+use model::run::Run;
+
+/// The case of this node.
+pub(super) fn case(run: Run, node: &str) -> Case {
+    Case {
+        node: NodeName::from(node),
+        run,
+        judged: true,
+        state: String::new(),
+        ended: None,
+        results: Vec::new(),
+        machines: Vec::new(),
+        recordings: Vec::new(),
+        facts: None,
+        trends: Vec::new(),
+        missing: Vec::new(),
+        redact: false,
+    }
+}

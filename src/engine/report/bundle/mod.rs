@@ -1,0 +1,201 @@
+//! The evidence bundle: all that a run says of one node, as files for a vendor's ticket.
+//!
+//! Values in, names and bytes out. Nothing is judged here: what convicts and what
+//! acquits are cells that the judge marked, laid out so that a stranger can follow.
+//! What is not known is said to be unknown, what did not fit is said to be cut, and
+//! nothing of nodes that were never measured with this one is packed.
+
+mod csv_files;
+#[cfg(test)]
+mod fixture;
+mod near;
+mod partners;
+mod plots;
+mod raws;
+mod redact;
+mod rendered;
+mod serials;
+mod sides;
+mod since;
+mod summary;
+
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::ReportError;
+use model::id::NodeName;
+use model::node_facts::NodeFacts;
+use model::raw::RawResult;
+use model::recording::Recording;
+use model::run::Run;
+use model::trend::Trend;
+use model::verdict::Outcome;
+use model::worker::Machine;
+
+pub use near::near;
+pub use raws::Excerpt;
+pub use raws::FIRST;
+pub use raws::LAST;
+pub use raws::MOST;
+pub use raws::Piece;
+pub use raws::wanted;
+pub use redact::NOT_CAUGHT;
+#[cfg(test)]
+pub(crate) use summary::BundleDocument;
+
+/// The format of `bundle.json`.
+pub const BUNDLE_FORMAT: &str = "fabricgate.bundle/1";
+/// Digests of all other files, as `sha256sum -c` reads them.
+pub const MANIFEST: &str = "MANIFEST.sha256";
+
+/// Everything that is known of a run whose node a bundle is about.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The node.
+    pub node: NodeName,
+    /// The run; its findings are empty where it was never judged.
+    pub run: Run,
+    /// Whether the judge's word is among it.
+    pub judged: bool,
+    /// How far the run came, in words.
+    pub state: String,
+    /// When it ended, RFC 3339.
+    pub ended: Option<String>,
+    /// The readings that ended.
+    pub results: Vec<RawResult>,
+    /// What workers said of their machines.
+    pub machines: Vec<Machine>,
+    /// Outputs as they were read.
+    pub recordings: Vec<Recording>,
+    /// What the node said of itself, where somebody has that.
+    pub facts: Option<NodeFacts>,
+    /// How its parts read over earlier runs, where history knows.
+    pub trends: Vec<Trend>,
+    /// What of the run could not be read.
+    pub missing: Vec<String>,
+    /// Names and addresses of others are taken out.
+    pub redact: bool,
+}
+
+/// A bundle: one folder of files.
+#[derive(Clone, Debug)]
+pub struct Bundle {
+    /// The folder's name.
+    pub name: String,
+    /// How the node came out; absent where nothing was judged.
+    pub outcome: Option<Outcome>,
+    /// Names and contents, the manifest among them.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// What could not be packed, and why.
+    pub missing: Vec<String>,
+}
+
+/// One packed file (a line of the manifest).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct Packed {
+    /// Its name inside the bundle's folder.
+    pub name: String,
+    /// Its size.
+    pub bytes: usize,
+    /// SHA-256, hexadecimal.
+    pub sha256: String,
+}
+
+impl Bundle {
+    /// Every file with its digest, in order of name.
+    pub fn packed(&self) -> Vec<Packed> {
+        let one = |(name, bytes): &(String, Vec<u8>)| Packed {
+            name: name.clone(),
+            bytes: bytes.len(),
+            sha256: sha256(bytes),
+        };
+        let mut packed: Vec<Packed> = self.files.iter().map(one).collect();
+        packed.sort_by(|a, b| a.name.cmp(&b.name));
+        packed
+    }
+}
+
+/// Every node that this run names in any way.
+pub fn nodes(case: &Case) -> BTreeSet<NodeName> {
+    let claims = &case.run.claims;
+    let claimed = claims.domains.iter().flat_map(|it| &it.nodes);
+    let leaves = claims.leaves.iter().flat_map(|it| &it.nodes);
+    let said = claims.nodes.keys();
+    let judged = case.run.verdicts.nodes.iter().map(|it| &it.node);
+    let measured = case.results.iter().flat_map(|it| &it.nodes);
+    let cells = case.run.cells.iter().flat_map(|it| [&it.src_node, &it.dst_node]).flatten();
+    let machines = case.machines.iter().map(|it| &it.node);
+    let all = claimed.chain(leaves).chain(said).chain(judged).chain(measured).chain(machines);
+    let mut nodes: BTreeSet<NodeName> = all.cloned().collect();
+    for node in cells {
+        if !nodes.contains(node) {
+            nodes.insert(node.clone());
+        }
+    }
+    nodes
+}
+
+/// Makes the bundle of a node. `pieces` are the raw outputs that [`wanted`] asked for.
+pub fn pack(mut case: Case, pieces: Vec<Piece>) -> Result<Bundle, ReportError> {
+    let veil = case.redact.then(|| redact::Veil::of(&case));
+    let (raw_files, index) = raws::packed(&case, pieces, veil.as_ref());
+    case.missing.extend(index.missing.iter().cloned());
+    if let Some(veil) = &veil {
+        veil.case(&mut case);
+    }
+    let sides = sides::Sides::of(&case);
+    let partners = partners::partners(&case, &sides);
+    let serials = serials::serials(&case, &raw_files);
+    let mut drawn = plots::plots(&case, &sides)?;
+    since::plot(&case, &sides, &mut drawn)?;
+    let mut files: Vec<(String, Vec<u8>)> = Vec::new();
+    let mut put = |name: &str, bytes: Vec<u8>| files.push((name.to_owned(), bytes));
+    let page = summary::page(&case, &sides, &partners, &serials, &drawn, &index);
+    put("summary.md", rendered::markdown(&page).into_bytes());
+    put("summary.html", rendered::html(&page)?.into_bytes());
+    put("bundle.json", pretty(&summary::document(&case, &page, &sides, &partners, &serials)));
+    put("serials.csv", serials::csv(&serials));
+    put("evidence/convict.csv", csv_files::cells(&case.run, &sides.convict));
+    put("evidence/acquit-this-node.csv", csv_files::cells(&case.run, &sides.fine));
+    put("evidence/acquit-partners.csv", csv_files::cells(&case.run, &partners.cells));
+    put("evidence/partners.csv", csv_files::partners(&partners));
+    if let Some(table) = since::csv(&case, &sides) {
+        put("history.csv", table);
+    }
+    put("raw/index.csv", raws::csv(&index));
+    for (name, bytes) in drawn.files {
+        put(&name, bytes);
+    }
+    files.extend(raw_files);
+    files.sort_by(|a, b| a.0.cmp(&b.0));
+    let lines: String =
+        files.iter().map(|(name, bytes)| format!("{}  {name}\n", sha256(bytes))).collect();
+    files.push((MANIFEST.to_owned(), lines.into_bytes()));
+    let missing = case.missing;
+    let outcome = sides.verdict.as_ref().map(|it| it.outcome);
+    Ok(Bundle { name: name(&case.run.info.id, &case.node), outcome, files, missing })
+}
+
+/// The name of a bundle's folder: nothing in it leads elsewhere.
+pub fn name(run: &str, node: &NodeName) -> String {
+    let safe = |text: &str| -> String {
+        let kept = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
+        text.chars().take(100).map(kept).collect()
+    };
+    format!("fabricgate-{}-{}", safe(run), safe(node.as_str()))
+}
+
+fn pretty<T: Serialize>(document: &T) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec_pretty(document)
+        .expect("documents are structs, lists and numbers, all of which JSON has");
+    bytes.push(b'\n');
+    bytes
+}
+
+/// SHA-256, hexadecimal.
+pub fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest as _;
+    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}

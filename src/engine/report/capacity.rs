@@ -1,0 +1,261 @@
+//! What blocks leave schedulable, for a terminal: one line a block, then a table
+//! for each kind of block with what to make of it; levels of blocks between them.
+//!
+//! Shows what `act::capacity` reckoned and reckons nothing itself.
+
+use std::fmt::Write as _;
+
+use anstyle::Style;
+
+use super::TerminalStyle;
+use super::capacity_levels;
+use super::page::Page;
+use super::page::columns;
+use super::plain::clip;
+use super::plain::counted;
+use super::plain::plain;
+use crate::policy::capacity::Assumption;
+use crate::policy::capacity::Mix;
+use crate::policy::capacity::Outlook;
+use crate::policy::capacity::Survey;
+use crate::policy::capacity::Surveyed;
+use crate::policy::capacity::percent;
+use model::hostlist;
+
+/// Blocks that are shown before the rest is only counted.
+const MOST: usize = 40;
+
+/// Characters of a block's name.
+const NAME: usize = 24;
+
+/// All of it.
+pub fn render(survey: &Survey, style: &TerminalStyle) -> String {
+    let mut page = Page::new(style);
+    opening(&mut page, survey);
+    if 1 < survey.blocks.len() {
+        overview(&mut page, survey);
+    }
+    capacity_levels::render(&mut page, survey);
+    for (kind, others) in kinds(survey) {
+        for (assumption, outlook) in survey.assumptions.iter().zip(&kind.outlooks) {
+            detail(&mut page, kind, &others, assumption, outlook);
+        }
+    }
+    if !survey.notes.is_empty() {
+        page.section("Remarks");
+        for note in &survey.notes {
+            page.paragraph("- ", &plain(note), 2);
+        }
+    }
+    page.out
+}
+
+fn opening(page: &mut Page, survey: &Survey) {
+    let nodes: u64 = survey.blocks.iter().map(|it| u64::from(it.block.nodes)).sum();
+    let out: u64 = survey.blocks.iter().map(|it| u64::from(it.block.out)).sum();
+    let count = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+    let title = format!(
+        "{}, {}, {} out now",
+        counted(survey.blocks.len(), "block", "blocks"),
+        counted(count(nodes), "node", "nodes"),
+        if out == 0 { "none".to_owned() } else { out.to_string() }
+    );
+    page.styled(Style::new().bold(), &title);
+    page.end();
+    match &survey.mix {
+        Some(mix) => page.paragraph("", &mix_words(mix), 0),
+        None => page.paragraph(
+            "",
+            "what jobs ask for is not known (--mix, --mix-from): prices are told by segment alone",
+            0,
+        ),
+    }
+}
+
+fn mix_words(mix: &Mix) -> String {
+    let share = |(segment, share): (u32, f64)| format!("{segment} ({})", percent(share));
+    let words: Vec<String> = mix.shares().map(share).collect();
+    format!("jobs ask for segments of {} nodes, by their share of node time", words.join(", "))
+}
+
+/// One line a block.
+fn overview(page: &mut Page, survey: &Survey) {
+    let Some(first) = survey.blocks.first().and_then(|block| block.outlooks.first()) else {
+        return;
+    };
+    page.section(&format!("Blocks ({})", survey.blocks.len()));
+    let segments = first.segments.iter().map(|left| left.segment.to_string());
+    let mut header = vec!["block".to_owned(), "nodes".to_owned(), "out".to_owned()];
+    header.extend(segments);
+    if survey.mix.is_some() {
+        header.extend(["mix".to_owned(), "next drain".to_owned()]);
+    }
+    let mut table = columns(&header);
+    for it in survey.blocks.iter().take(MOST) {
+        let Some(outlook) = it.outlooks.first() else { continue };
+        let block = &it.block;
+        let mut row = vec![name_of(it), block.nodes.to_string(), block.out.to_string()];
+        row.extend(outlook.segments.iter().map(|left| number(left.usable)));
+        if let Some(mixed) = &outlook.mixed {
+            let next = mixed.drains.first().map_or("-".to_owned(), |next| number(*next));
+            row.extend([number(mixed.usable), next]);
+        }
+        table.add_row(row);
+    }
+    page.table(" ", &table);
+    if MOST < survey.blocks.len() {
+        page.faint(&format!("and {} more, all in --json", survey.blocks.len() - MOST), 2);
+    }
+    let assumed = survey.assumptions.first().map(words).unwrap_or_default();
+    page.faint(&format!("expected usable nodes by segment; {assumed}"), 2);
+}
+
+/// Blocks that are alike, as the first of them and the names of the others.
+fn kinds(survey: &Survey) -> Vec<(&Surveyed, Vec<&Surveyed>)> {
+    let mut kinds: Vec<(&Surveyed, Vec<&Surveyed>)> = Vec::new();
+    for it in &survey.blocks {
+        let like = |(one, _): &&mut (&Surveyed, Vec<&Surveyed>)| {
+            (one.block.nodes, one.block.out) == (it.block.nodes, it.block.out)
+        };
+        match kinds.iter_mut().find(like) {
+            Some((_, others)) => others.push(it),
+            None => kinds.push((it, Vec::new())),
+        }
+    }
+    kinds
+}
+
+fn detail(
+    page: &mut Page,
+    kind: &Surveyed,
+    others: &[&Surveyed],
+    assumption: &Assumption,
+    outlook: &Outlook,
+) {
+    let block = &kind.block;
+    let mut title = String::new();
+    if block.name.is_some() {
+        let _ = write!(title, "{}", name_of(kind));
+        if !others.is_empty() {
+            let _ = write!(title, " and {} like it", others.len());
+        }
+        title.push_str(": ");
+    }
+    let _ = write!(title, "{}, ", counted(block.nodes as usize, "node", "nodes"));
+    match block.out {
+        0 => title.push_str("none out"),
+        out => {
+            let _ = write!(title, "{out} out");
+            if others.is_empty() && !block.out_nodes.is_empty() {
+                let names = hostlist::fold(block.out_nodes.iter().map(|node| node.as_str()));
+                let _ = write!(title, " ({})", clip(&names, 60));
+            }
+        }
+    }
+    page.section(&title);
+    let which = if block.out == 0 { "all nodes" } else { "all others" };
+    let chance = match block.up() {
+        0 => String::new(),
+        _ => format!("; {which} are up {} of the time", percent(outlook.all_up)),
+    };
+    page.faint(&format!("{}{chance}", words(assumption)), 2);
+    let drains = outlook.segments.iter().map(|left| left.drains.len()).max().unwrap_or(0);
+    let mut header = ["segment", "now", "usable", "one fits"].map(str::to_owned).to_vec();
+    let ordinals = ["next drain", "2nd", "3rd", "4th"].map(str::to_owned);
+    header.extend(ordinals.into_iter().take(drains));
+    let mut table = columns(&header);
+    for left in &outlook.segments {
+        let mut row = vec![left.segment.to_string(), left.now.to_string(), number(left.usable)];
+        row.push(percent(left.one_fits));
+        row.extend(left.drains.iter().map(|drain| number(*drain)));
+        table.add_row(row);
+    }
+    if let Some(mixed) = &outlook.mixed {
+        let mut row = vec!["mix".to_owned(), String::new(), number(mixed.usable), String::new()];
+        row.extend(mixed.drains.iter().map(|drain| number(*drain)));
+        table.add_row(row);
+    }
+    page.table(" ", &table);
+    for sentence in &outlook.advice {
+        page.paragraph("", sentence, 2);
+    }
+}
+
+fn words(assumption: &Assumption) -> String {
+    match assumption {
+        Assumption::Independent { unavailable } => {
+            format!("assumed: {} of nodes out at a time, each by itself", percent(*unavailable))
+        }
+        Assumption::Observed { .. } => "nodes out at a time as they were observed".to_owned(),
+    }
+}
+
+fn name_of(it: &Surveyed) -> String {
+    it.block.name.as_deref().map_or_else(|| "block".to_owned(), |name| clip(name, NAME))
+}
+
+fn number(value: f64) -> String {
+    let text = format!("{value:.2}");
+    // A price is never below nothing, only its last digit may be.
+    if text == "-0.00" { "0.00".to_owned() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::capacity::Block;
+    use crate::policy::capacity::Question;
+    use crate::policy::capacity::survey;
+
+    const STYLE: TerminalStyle = TerminalStyle { width: 100, colour: false };
+
+    fn question(blocks: Vec<Block>, mix: Option<&str>) -> Question {
+        Question {
+            blocks,
+            segments: vec![1, 8, 9, 16, 18],
+            at_least: None,
+            mix: mix.map(|mix| Mix::parse(mix).expect("a mix")),
+            assumptions: vec![Assumption::Independent { unavailable: 0.01 }],
+            degraded: 1.0 / 18.0,
+            exposed: 0.3,
+        }
+    }
+
+    fn named(name: &str, out: &[&str]) -> Block {
+        let out_nodes: Vec<_> = out.iter().map(|node| (*node).into()).collect();
+        let count = u32::try_from(out.len()).expect("few");
+        Block { name: Some(name.to_owned()), out_nodes, ..Block::of(18, count) }
+    }
+
+    fn shown(question: &Question) -> String {
+        render(&survey(question).expect("a survey"), &STYLE)
+    }
+
+    #[test]
+    fn a_fleet_is_rendered() {
+        let blocks = vec![
+            named("block01", &["n3", "n4"]),
+            named("block02", &[]),
+            named("block03", &[]),
+            named("b\u{1b}[31m", &["n60"]),
+        ];
+        insta::assert_snapshot!("capacity_fleet", shown(&question(blocks, Some("16=6,8=3,1=1"))));
+    }
+
+    #[test]
+    fn a_block_that_nobody_named_is_rendered() {
+        let mut question = question(vec![Block::of(18, 0)], None);
+        let shares = [(0, 0.9), (1, 0.06), (6, 0.04)].into();
+        question.assumptions.push(Assumption::Observed { shares });
+        insta::assert_snapshot!("capacity_block", shown(&question));
+    }
+
+    #[test]
+    fn blocks_without_nodes_that_are_up_are_told() {
+        for block in [Block::of(0, 0), Block::of(18, 18), Block::of(4, 9)] {
+            let text = shown(&question(vec![block], Some("16=1")));
+            assert!(text.contains("there is nothing to drain"), "{text}");
+            assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
+        }
+    }
+}

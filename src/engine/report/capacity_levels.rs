@@ -1,0 +1,142 @@
+//! Levels of blocks and jobs of a shape, for a terminal: a table for the levels, one
+//! for aggregated blocks, one for the jobs that were asked about.
+
+use super::page::Page;
+use super::page::columns;
+use super::plain::clip;
+use super::plain::listed;
+use crate::policy::capacity::Aggregate;
+use crate::policy::capacity::Fit;
+use crate::policy::capacity::JobsOfShape;
+use crate::policy::capacity::Level;
+use crate::policy::capacity::Placing;
+use crate::policy::capacity::Survey;
+
+/// Aggregated blocks that are shown before the rest is only counted.
+const MOST: usize = 40;
+
+/// Characters of the names of an aggregate's blocks.
+const NAMES: usize = 32;
+
+/// Blocks that are named of those in which a drain costs a job.
+const NAMED: usize = 4;
+
+pub(super) fn render(page: &mut Page, survey: &Survey) {
+    if !survey.levels.is_empty() {
+        levels(page, &survey.levels);
+        aggregates(page, &survey.levels);
+    }
+    if !survey.jobs.is_empty() {
+        jobs(page, survey);
+    }
+}
+
+fn words(header: &[&str]) -> Vec<String> {
+    header.iter().map(|&word| word.to_owned()).collect()
+}
+
+fn number(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{:.2}", value.max(0.0)))
+}
+
+fn levels(page: &mut Page, levels: &[Level]) {
+    page.section(&format!("Levels ({})", levels.len()));
+    let mut table =
+        columns(words(&["level", "jobs now", "none out", "a drain costs one in", "dearest drain"]));
+    for level in levels {
+        let costly = level.aggregates.iter().filter(|it| it.is_costly()).count();
+        let prices = level.aggregates.iter().filter_map(|it| it.next_drain);
+        table.add_row([
+            level.size.to_string(),
+            level.jobs.to_string(),
+            level.jobs_none_out.to_string(),
+            format!("{costly} of {}", level.aggregates.len()),
+            number(prices.reduce(f64::max)),
+        ]);
+    }
+    page.table(" ", &table);
+    page.faint("jobs of a level's size that fit at once, were all nodes free that are not out", 2);
+}
+
+fn aggregates(page: &mut Page, levels: &[Level]) {
+    let rows: Vec<(u32, &Aggregate)> = levels
+        .iter()
+        .skip(1)
+        .flat_map(|level| level.aggregates.iter().map(|it| (level.size, it)))
+        .collect();
+    if rows.is_empty() {
+        return;
+    }
+    page.section(&format!("Aggregated blocks ({})", rows.len()));
+    let header = ["level", "blocks", "nodes", "out", "jobs", "spare", "usable", "next drain"];
+    let mut table = columns(words(&header));
+    for (size, it) in rows.iter().take(MOST) {
+        let names = match it.blocks.as_slice() {
+            [] => "-".to_owned(),
+            [one] => one.clone(),
+            [first, .., last] => format!("{first} to {last}"),
+        };
+        table.add_row([
+            size.to_string(),
+            clip(&names, NAMES),
+            it.nodes.to_string(),
+            it.out.to_string(),
+            it.jobs.to_string(),
+            it.spare.to_string(),
+            number(it.usable),
+            number(it.next_drain),
+        ]);
+    }
+    page.table(" ", &table);
+    if MOST < rows.len() {
+        page.faint(&format!("and {} more, all in --json", rows.len() - MOST), 2);
+    }
+    page.faint("spare: drains that cost no job of that level; the one after them costs one", 2);
+}
+
+fn jobs(page: &mut Page, survey: &Survey) {
+    page.section("Jobs");
+    let header = ["nodes", "segment", "placing", "jobs now", "none out", "a drain costs one in"];
+    let mut table = columns(words(&header));
+    for it in &survey.jobs {
+        let segment = it.shape.segment.filter(|segment| *segment < it.shape.nodes);
+        let placing = segment.map_or("-", |_| placing(it.shape.placing));
+        table.add_row([
+            it.shape.nodes.to_string(),
+            segment.map_or_else(|| "-".to_owned(), |segment| segment.to_string()),
+            placing.to_owned(),
+            fit(it.jobs),
+            fit(it.jobs_none_out),
+            costly(it, survey),
+        ]);
+    }
+    page.table(" ", &table);
+}
+
+fn placing(placing: Placing) -> &'static str {
+    match placing {
+        Placing::Anywhere => "anywhere",
+        Placing::Consolidated => "consolidated",
+        Placing::Spread => "spread",
+        Placing::ConsolidatedAndSpread => "both",
+    }
+}
+
+/// One number where it is exact.
+fn fit(fit: Fit) -> String {
+    if fit.at_least == fit.at_most {
+        fit.at_least.to_string()
+    } else {
+        format!("{} to {}", fit.at_least, fit.at_most)
+    }
+}
+
+fn costly(it: &JobsOfShape, survey: &Survey) -> String {
+    if it.costly.is_empty() {
+        return "no block".to_owned();
+    }
+    let name = |at: &usize| survey.blocks.get(*at)?.block.name.as_deref().map(|it| clip(it, NAMES));
+    let names: Vec<String> = it.costly.iter().filter_map(name).collect();
+    let count = format!("{} of {}", it.costly.len(), survey.blocks.len());
+    if names.is_empty() { count } else { format!("{count}: {}", listed(&names, NAMED)) }
+}

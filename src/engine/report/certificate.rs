@@ -1,0 +1,332 @@
+//! Certificates for a terminal: a table of all, the details of one, and what came
+//! of verifying some.
+//!
+//! Shows what `act::certificate` found and weighs nothing itself.
+
+use anstyle::AnsiColor;
+use anstyle::Style;
+use comfy_table::CellAlignment;
+use comfy_table::Table;
+use comfy_table::presets;
+
+use super::TerminalStyle;
+use super::page::Page;
+use super::plain::clip;
+use super::plain::counted;
+use super::plain::plain;
+use super::plain::quantity;
+use model::certificate::Certificate;
+use model::certificate::CertificatesDocument;
+use model::certificate::Difference;
+use model::certificate::Shown;
+use model::certificate::Standing;
+use model::certificate::Verification;
+use model::certificate::VerificationDocument;
+use model::certificate::Verified;
+use model::certificate::VerifiedKind;
+use model::hostlist;
+use model::id::NodeName;
+use model::run::SIMULATED;
+use model::text::percent;
+use model::verdict::MeasuredScope;
+
+/// Characters of a name in the table.
+const NAME: usize = 28;
+
+/// Characters of a list of nodes.
+const NODES: usize = 80;
+
+/// Reasons that are told one by one: a rack of an acceptance fits.
+const REASONS: usize = 24;
+
+/// Characters of a key: all that it has.
+const KEY: usize = 16;
+
+/// Characters of a GPU's UUID: all that it has.
+const UUID: usize = 48;
+
+/// One certificate in full, several as a table.
+pub fn render(document: &CertificatesDocument, style: &TerminalStyle) -> String {
+    let mut page = Page::new(style);
+    match document.certificates.as_slice() {
+        [one] if document.none.is_empty() => details(&mut page, one),
+        all => table(&mut page, all),
+    }
+    for node in &document.none {
+        page.paragraph("- ", &format!("{} has no certificate", plain(node.as_str())), 0);
+    }
+    page.out
+}
+
+fn table(page: &mut Page, all: &[Shown]) {
+    let of = |standing| all.iter().filter(|it| it.standing == standing).count();
+    page.styled(Style::new().bold(), &counted(all.len(), "certificate", "certificates"));
+    let standings = [
+        Standing::Valid,
+        Standing::Expired,
+        Standing::Void,
+        Standing::Untrusted,
+        Standing::Unreadable,
+    ];
+    let counts = standings.into_iter().filter(|standing| 0 < of(*standing));
+    let counts: Vec<String> =
+        counts.map(|standing| format!("{} {}", of(standing), standing.as_str())).collect();
+    if !counts.is_empty() {
+        page.styled(Style::new(), &format!(": {}", counts.join(", ")));
+    }
+    page.end();
+    if all.is_empty() {
+        return;
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header([
+        "node",
+        "outcome",
+        "profile",
+        "issued",
+        "expires",
+        "age",
+        "worst",
+        "detectable",
+        "run",
+        "key",
+    ]);
+    for it in all {
+        let certificate = it.certificate.as_ref();
+        let text = |field: fn(&Certificate) -> &str, most| {
+            certificate.map_or_else(|| "-".to_owned(), |it| clip(field(it), most))
+        };
+        let share = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), percent);
+        let key = certificate.and_then(|it| it.signature.as_ref());
+        table.add_row([
+            clip(it.node.as_str(), NAME),
+            it.standing.as_str().to_owned(),
+            text(|it| &it.profile, NAME),
+            text(|it| minute(&it.issued), 16),
+            text(|it| minute(&it.expires), 16),
+            it.age_s.map_or_else(|| "-".to_owned(), age),
+            share(it.worst_ratio),
+            share(certificate.and_then(|it| it.detectable)),
+            text(|it| &it.run, NAME),
+            match (certificate, key) {
+                (None, _) => "-".to_owned(),
+                (_, None) => "unsigned".to_owned(),
+                (_, Some(key)) => clip(&key.key, KEY),
+            },
+        ]);
+    }
+    for column in [5, 6, 7] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    page.table("", &table);
+    let simulated = all.iter().filter(|it| it.certificate.as_ref().is_some_and(|it| it.simulated));
+    let simulated: Vec<&str> = simulated.map(|it| it.node.as_str()).collect();
+    if !simulated.is_empty() {
+        let nodes = clip(&hostlist::fold(simulated), NODES);
+        page.paragraph("- ", &format!("{nodes}: {SIMULATED}"), 0);
+    }
+    for it in all {
+        if let Some(why) = &it.why {
+            page.paragraph("- ", &format!("{}: {}", plain(it.node.as_str()), plain(why)), 0);
+        }
+    }
+}
+
+fn details(page: &mut Page, it: &Shown) {
+    page.styled(Style::new().bold(), &plain(it.node.as_str()));
+    page.styled(Style::new(), ": ");
+    page.styled(colour(it.standing), it.standing.as_str());
+    page.end();
+    let mut line = |lead: &str, text: &str| page.paragraph(&format!("{lead:<12}"), text, 2);
+    if it.certificate.as_ref().is_some_and(|it| it.simulated) {
+        line("of", SIMULATED);
+    }
+    if let Some(why) = &it.why {
+        line("because", &plain(why));
+    }
+    line("file", &plain(&it.file));
+    let Some(certificate) = &it.certificate else { return };
+    line("run", &format!("{} ({})", plain(&certificate.run), plain(&certificate.profile)));
+    let since = it.age_s.map(|seconds| format!(", {} ago", age(seconds))).unwrap_or_default();
+    line("issued", &format!("{}{since}", plain(&certificate.issued)));
+    line("expires", &plain(&certificate.expires));
+    if let Some(domain) = &certificate.domain {
+        line("domain", &plain(domain.as_str()));
+    }
+    if let Some(platform) = &certificate.platform {
+        line("platform", &plain(platform));
+    }
+    line("measured", &across(certificate.scope.as_ref()));
+    if let Some(detectable) = certificate.detectable {
+        line("detectable", &format!("{} and more", percent(detectable)));
+    }
+    line("thresholds", &plain(&certificate.thresholds_digest));
+    match &certificate.signature {
+        Some(signature) => line("signature", &format!("of key {}", plain(&signature.key))),
+        None => line("signature", "none"),
+    }
+    identity(page, certificate);
+    minima(page, certificate);
+}
+
+/// Across which boundaries the node was measured, in words.
+fn across(scope: Option<&MeasuredScope>) -> String {
+    let Some(scope) = scope else { return "not told: an older program issued it".to_owned() };
+    let mut parts = Vec::new();
+    if scope.inside {
+        parts.push("inside the node".to_owned());
+    }
+    if let Some(nodes) = &scope.domain {
+        parts.push(format!("over NVLink with {}", clip(nodes, NODES)));
+    }
+    if let Some(nodes) = &scope.network {
+        let rails = hostlist::fold(scope.rails.iter().map(String::as_str));
+        let rails = if rails.is_empty() { "the network".to_owned() } else { clip(&rails, NODES) };
+        parts.push(format!("over {rails} with {}", clip(nodes, NODES)));
+    }
+    if parts.is_empty() { "nothing".to_owned() } else { parts.join("; ") }
+}
+
+fn identity(page: &mut Page, certificate: &Certificate) {
+    let identity = &certificate.identity;
+    page.section("Machine");
+    let mut line = |lead: &str, text: &str| page.paragraph(&format!("{lead:<12}"), text, 2);
+    line("boot", identity.boot_id.as_deref().map_or("not told", |id| id));
+    line("driver", identity.driver.as_deref().map_or("not told", |version| version));
+    if identity.gpus.is_empty() {
+        line("GPUs", "not told");
+    }
+    for (index, uuid) in identity.gpus.iter().enumerate() {
+        line(&format!("GPU {index}"), &clip(uuid, UUID));
+    }
+    for (part, version) in &identity.firmware {
+        line("firmware", &format!("{} {}", plain(part), plain(version)));
+    }
+    if !certificate.void_on.is_all() {
+        let void_on = &certificate.void_on;
+        let boot = if void_on.boot { "a boot" } else { "no boot" };
+        let firmware = if void_on.firmware { "other firmware" } else { "no other firmware" };
+        line("void on", &format!("other GPUs, {boot}, {} driver, {firmware}", void_on.driver));
+    }
+}
+
+fn minima(page: &mut Page, certificate: &Certificate) {
+    page.section("The least that was measured");
+    if certificate.minima.is_empty() {
+        page.faint("no bandwidth was measured", 2);
+        return;
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["  test", "least", "expected", "share"]);
+    for minimum in &certificate.minima {
+        let unit = Some(minimum.unit);
+        let expected = minimum.expected;
+        let share = expected.filter(|it| 0.0 < *it).map(|it| percent(minimum.value / it));
+        table.add_row([
+            format!("  {}", clip(&minimum.testcase, 48)),
+            quantity(minimum.value, unit),
+            expected.map_or_else(|| "-".to_owned(), |expected| quantity(expected, unit)),
+            share.unwrap_or_else(|| "-".to_owned()),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    page.table("", &table);
+}
+
+/// What came of verifying: one line each, and why below it.
+pub fn verification(document: &VerificationDocument, style: &TerminalStyle) -> String {
+    let mut page = Page::new(style);
+    for it in &document.certificates {
+        verified(&mut page, it);
+    }
+    page.out
+}
+
+fn verified(page: &mut Page, it: &Verification) {
+    let colour = match it.outcome {
+        Verified::Valid => AnsiColor::Green,
+        Verified::Unknown => AnsiColor::Cyan,
+        Verified::Invalid => AnsiColor::Red,
+    };
+    let nodes = hostlist::fold(it.nodes.iter().map(NodeName::as_str));
+    let of = match (&it.node, it.kind) {
+        (_, VerifiedKind::Acceptance) if !nodes.is_empty() => {
+            format!("acceptance of {}", clip(&nodes, NODES))
+        }
+        (Some(node), _) => plain(node.as_str()).into_owned(),
+        (None, _) => plain(&it.file).into_owned(),
+    };
+    page.styled(Style::new().bold().fg_color(Some(colour.into())), it.outcome.as_str());
+    page.styled(Style::new(), &format!("  {of}"));
+    if let Some(expires) = &it.expires {
+        page.styled(Style::new(), &format!(", until {}", plain(expires)));
+    }
+    if let Some(run) = &it.run {
+        let what = match it.kind {
+            VerifiedKind::Certificate => "run",
+            VerifiedKind::Acceptance => "burn-in",
+        };
+        page.styled(Style::new(), &format!(", {what} {}", plain(run)));
+    }
+    page.end();
+    if it.simulated {
+        page.paragraph("", SIMULATED, 2);
+    }
+    for why in it.why.iter().take(REASONS) {
+        page.paragraph("- ", &plain(why), 2);
+    }
+    if let Some(more) = it.why.len().checked_sub(REASONS).filter(|more| 0 < *more) {
+        page.paragraph("- ", &format!("and {more} more (--json has all)"), 2);
+    }
+    if let Some(signature) = &it.signature {
+        page.paragraph("signature: ", &plain(signature), 2);
+    }
+    if !it.same.is_empty() {
+        page.paragraph("same: ", &it.same.join(", "), 2);
+    }
+    for Difference { part, why, voids } in &it.differs {
+        let so = if *voids { "" } else { " (does not void it)" };
+        page.paragraph("differs: ", &format!("{}: {}{so}", plain(part), plain(why)), 2);
+    }
+    if !it.untold.is_empty() {
+        page.paragraph("not compared: ", &it.untold.join(", "), 2);
+    }
+}
+
+fn colour(standing: Standing) -> Style {
+    let colour = match standing {
+        Standing::Valid => AnsiColor::Green,
+        Standing::Expired | Standing::Void => AnsiColor::Yellow,
+        Standing::Untrusted | Standing::Unreadable => AnsiColor::Red,
+    };
+    Style::new().bold().fg_color(Some(colour.into()))
+}
+
+/// A moment without its seconds: `2026-03-04T05:06`.
+fn minute(moment: &str) -> &str {
+    moment.get(..16).unwrap_or(moment)
+}
+
+/// How long ago, in the largest unit that has two of it.
+pub(super) fn age(seconds: i64) -> String {
+    let units = [(86_400, "d"), (3_600, "h"), (60, "min")];
+    let unit = units.into_iter().find(|(size, _)| 2 * size <= seconds);
+    let (size, name) = unit.unwrap_or((1, "s"));
+    format!("{} {name}", seconds / size)
+}
+
+#[cfg(test)]
+#[path = "certificate_tests.rs"]
+mod tests;

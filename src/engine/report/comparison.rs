@@ -1,0 +1,242 @@
+//! Two measurements of the same parts, in words and rows: what got better, what
+//! got worse, what nobody knows now.
+//!
+//! Text only. Pages and terminals put it where it belongs.
+
+use super::page::Page;
+use super::page::TerminalStyle;
+use super::plain::clip;
+use super::plain::counted;
+use super::plain::plain;
+use super::plain::quantity;
+use super::plain::rail_name;
+use super::xml::Xml;
+use model::comparison::Compared;
+use model::comparison::Comparison;
+use model::comparison::Difference;
+use model::comparison::Repair;
+use model::comparison::Repairs;
+use model::text::percent;
+use model::trend::Part;
+use model::trend::PartKind;
+
+/// Longest text of one line.
+const LONGEST: usize = 600;
+/// Rows of one node in a terminal.
+const FEW: usize = 8;
+
+/// One row of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// `better`, `worse`, ...
+    pub word: &'static str,
+    /// The part.
+    pub part: String,
+    /// The test.
+    pub test: String,
+    /// Its number then.
+    pub before: String,
+    /// Its number now.
+    pub after: String,
+    /// The change, with its sign.
+    pub change: String,
+    /// Below what a change is noise.
+    pub noise: String,
+}
+
+impl Row {
+    /// The heads of its columns.
+    pub const HEAD: [&'static str; 7] = ["", "part", "test", "before", "after", "change", "noise"];
+
+    /// Its cells.
+    pub fn cells(&self) -> [String; 7] {
+        [
+            self.word.to_owned(),
+            self.part.clone(),
+            self.test.clone(),
+            self.before.clone(),
+            self.after.clone(),
+            self.change.clone(),
+            self.noise.clone(),
+        ]
+    }
+}
+
+/// A difference in a word.
+pub fn word(difference: Difference) -> &'static str {
+    match difference {
+        Difference::Better => "better",
+        Difference::Same => "same",
+        Difference::Worse => "worse",
+        Difference::OnlyBefore => "not measured now",
+        Difference::OnlyAfter => "not measured then",
+    }
+}
+
+/// A part, for people.
+pub fn part(part: &Part) -> String {
+    let node = part.node.as_ref().map(ToString::to_string);
+    let mut text = match (part.kind, node, part.gpu) {
+        (_, Some(node), Some(gpu)) => format!("{node} GPU {gpu}"),
+        (PartKind::Domain, _, _) | (_, None, _) => {
+            part.domain.as_ref().map_or("everything".to_owned(), ToString::to_string)
+        }
+        (_, Some(node), None) => node,
+    };
+    if let Some(rail) = &part.rail {
+        text.push(' ');
+        text.push_str(&rail_name(rail));
+    }
+    if let Some(direction) = part.direction {
+        text.push(' ');
+        text.push_str(direction.as_str());
+    }
+    if let Some(peer) = &part.peer {
+        text.push_str(&format!(" - {peer}"));
+    }
+    plain(&text).into_owned()
+}
+
+/// The rows that say something: everything that changed, and what only one
+/// measurement has. Those that are the same are counted by [`summary`].
+pub fn rows(comparison: &Comparison, most: usize) -> Vec<Row> {
+    let told = comparison.parts.iter().filter(|it| it.difference != Difference::Same);
+    told.take(most).map(row).collect()
+}
+
+/// One row.
+pub fn row(compared: &Compared) -> Row {
+    let number = |value: Option<f64>| {
+        value.map_or("-".to_owned(), |value| quantity(value, Some(compared.unit)))
+    };
+    let signed =
+        |share: f64| format!("{}{}", if share < 0.0 { "-" } else { "+" }, percent(share.abs()));
+    Row {
+        word: word(compared.difference),
+        part: part(&compared.part),
+        test: plain(&compared.testcase).into_owned(),
+        before: number(compared.before),
+        after: number(compared.after),
+        change: compared.change.map_or("-".to_owned(), signed),
+        noise: compared.noise.map_or("-".to_owned(), percent),
+    }
+}
+
+/// How many of each, the greatest change first named.
+pub fn summary(comparison: &Comparison) -> Vec<String> {
+    let all = |difference| comparison.parts.iter().filter(move |it| it.difference == difference);
+    let mut lines = Vec::new();
+    for difference in [Difference::Worse, Difference::Better] {
+        let count = all(difference).count();
+        if let Some(most) = all(difference).next() {
+            let row = row(most);
+            lines.push(format!(
+                "{} {}, most of all {} in {}: {} -> {} ({}, noise is {})",
+                counted(count, "reading is", "readings are"),
+                row.word,
+                row.part,
+                row.test,
+                row.before,
+                row.after,
+                row.change,
+                row.noise
+            ));
+        }
+    }
+    for (difference, told) in [
+        (Difference::Same, "the same within noise"),
+        (Difference::OnlyBefore, "not measured now, so nothing is known of them"),
+        (Difference::OnlyAfter, "not measured then"),
+    ] {
+        let count = all(difference).count();
+        if 0 < count {
+            lines.push(format!("{} {told}", counted(count, "reading is", "readings are")));
+        }
+    }
+    if lines.is_empty() {
+        lines.push("nothing was measured in both".to_owned());
+    }
+    lines
+}
+
+/// What was compared with what.
+fn sides(comparison: &Comparison) -> String {
+    let day = |when: &str| when.get(..16).unwrap_or(when).replace('T', " ");
+    clip(&format!("run {} of {}", comparison.before, day(&comparison.before_created)), LONGEST)
+}
+
+/// What repairs changed, for a terminal, below a report.
+pub fn terminal(repairs: &Repairs, style: &TerminalStyle) -> String {
+    let mut page = Page::new(style);
+    page.section("What the repair changed");
+    for repair in &repairs.nodes {
+        let head = format!("{}, against {}", repair.node, sides(&repair.comparison));
+        page.paragraph("", &head, 2);
+        for line in sentences(repair) {
+            page.paragraph("- ", &line, 4);
+        }
+        let told = repair.comparison.parts.iter().filter(|it| it.difference != Difference::Same);
+        for row in told.take(FEW).map(row) {
+            let Row { word, part, test, before, after, change, .. } = row;
+            page.faint(&format!("{word}: {part}, {test}: {before} -> {after} ({change})"), 6);
+        }
+    }
+    for without in &repairs.without {
+        let text = format!("{}: not compared: {}", without.node, without.why);
+        page.paragraph("", &text, 2);
+    }
+    page.out
+}
+
+/// Everything that is told of one node.
+pub fn sentences(repair: &Repair) -> Vec<String> {
+    let own = repair.says.iter().map(|line| clip(line, LONGEST));
+    own.chain(summary(&repair.comparison)).collect()
+}
+
+/// A JUnit document with what repairs changed as a suite of its own. It fails
+/// nothing: the verdict is in the other suites.
+pub fn in_junit(document: &str, repairs: &Repairs) -> String {
+    const END: &str = "</testsuites>";
+    let Some(at) = document.rfind(END) else { return document.to_owned() };
+    let count = (repairs.nodes.len() + repairs.without.len()).to_string();
+    let mut xml = Xml::part();
+    let totals =
+        [("name", "repair"), ("tests", count.as_str()), ("failures", "0"), ("errors", "0")];
+    xml.open("testsuite", &totals);
+    let mut case = |name: &str, text: &str| {
+        xml.open("testcase", &[("classname", "repair"), ("name", name), ("time", "0")]);
+        xml.text("system-out", &[], text);
+        xml.close();
+    };
+    for repair in &repairs.nodes {
+        let mut lines = vec![format!("against {}", sides(&repair.comparison))];
+        lines.extend(sentences(repair));
+        case(&plain(repair.node.as_str()), &lines.join("\n"));
+    }
+    for without in &repairs.without {
+        let text = clip(&format!("not compared: {}", without.why), LONGEST);
+        case(&plain(without.node.as_str()), &text);
+    }
+    let suite = xml.finish();
+    let more = repairs.nodes.len() + repairs.without.len();
+    format!("{}{suite}{}", with_more(&document[..at], more), &document[at..])
+}
+
+/// The same document, with so many cases more in the count of all.
+fn with_more(document: &str, more: usize) -> String {
+    const COUNT: &str = " tests=\"";
+    let counted = || {
+        let root = document.find("<testsuites")?;
+        let end = root + document[root..].find('>')?;
+        let from = root + document[root..end].find(COUNT)? + COUNT.len();
+        let to = from + document[from..end].find('"')?;
+        let count: usize = document[from..to].parse().ok()?;
+        Some(format!("{}{}{}", &document[..from], count + more, &document[to..]))
+    };
+    counted().unwrap_or_else(|| document.to_owned())
+}
+
+#[cfg(test)]
+#[path = "comparison_tests.rs"]
+mod tests;

@@ -1,0 +1,163 @@
+//! `matrix.csv`: one row per measured cell, for spreadsheets and scripts.
+//!
+//! The columns are a contract, explained in `reports/matrix-columns.md`. What
+//! is not known is an empty field, never a zero.
+
+use std::fmt::Write as _;
+
+use super::plain::plain;
+use model::run::Run;
+
+/// The columns, in order.
+pub const HEADER: [&str; 15] = [
+    "run", "domain", "stage", "testcase", "src_node", "src_gpu", "dst_node", "dst_gpu", "rail",
+    "reading", "value", "unit", "expected", "ratio", "outcome",
+];
+
+/// The bytes of `matrix.csv`.
+pub fn matrix(run: &Run) -> Vec<u8> {
+    let mut table = Table::new(128 * (run.cells.len() + 1));
+    for column in HEADER {
+        table.text(Some(column));
+    }
+    table.end();
+    for cell in &run.cells {
+        table.text(Some(&run.info.id));
+        table.text(cell.domain.as_ref().map(|d| d.as_str()));
+        // Outputs recorded elsewhere tell no stage.
+        table.whole(cell.stage.map(u32::from));
+        table.text(Some(&cell.testcase));
+        table.text(cell.src_node.as_ref().map(|n| n.as_str()));
+        table.whole(cell.src_gpu);
+        table.text(cell.dst_node.as_ref().map(|n| n.as_str()));
+        table.whole(cell.dst_gpu);
+        table.text(cell.rail.as_deref());
+        table.whole(Some(cell.reading));
+        table.real(cell.value);
+        table.text(Some(cell.unit.as_str()));
+        table.real(cell.expected);
+        table.real(cell.ratio);
+        table.text(Some(cell.outcome.as_str()));
+        table.end();
+    }
+    table.bytes()
+}
+
+/// A table that is written field by field into memory.
+pub(super) struct Table {
+    writer: csv::Writer<Vec<u8>>,
+    scratch: String,
+}
+
+/// Why writing cannot fail.
+const IN_MEMORY: &str = "a vector takes every byte, and every row has the header's fields";
+
+impl Table {
+    pub(super) fn new(capacity: usize) -> Self {
+        let writer = csv::WriterBuilder::new().from_writer(Vec::with_capacity(capacity));
+        Self { writer, scratch: String::new() }
+    }
+
+    pub(super) fn text(&mut self, text: Option<&str>) {
+        // A table is looked at in terminals too, and a row stays a line.
+        let text = &plain(text.unwrap_or_default());
+        // A spreadsheet runs a field that begins like this as a formula. The
+        // quote in front is OWASP's advice on CSV injection.
+        if text.starts_with(['=', '+', '-', '@']) {
+            self.scratch.clear();
+            self.scratch.push('\'');
+            self.scratch.push_str(text);
+            self.writer.write_field(&self.scratch).expect(IN_MEMORY);
+        } else {
+            self.writer.write_field(text.as_bytes()).expect(IN_MEMORY);
+        }
+    }
+
+    pub(super) fn whole(&mut self, value: Option<u32>) {
+        self.scratch.clear();
+        if let Some(value) = value {
+            let _ = write!(self.scratch, "{value}");
+        }
+        self.writer.write_field(&self.scratch).expect(IN_MEMORY);
+    }
+
+    pub(super) fn real(&mut self, value: Option<f64>) {
+        self.scratch.clear();
+        if let Some(value) = value.filter(|v| v.is_finite()) {
+            let _ = write!(self.scratch, "{value}");
+        }
+        self.writer.write_field(&self.scratch).expect(IN_MEMORY);
+    }
+
+    pub(super) fn end(&mut self) {
+        self.writer.write_record(None::<&[u8]>).expect(IN_MEMORY);
+    }
+
+    /// What was written.
+    pub(super) fn bytes(self) -> Vec<u8> {
+        self.writer.into_inner().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::cell::Cell;
+    use crate::report::fixture;
+
+    fn lines(run: &Run) -> Vec<String> {
+        let text = String::from_utf8(matrix(run)).expect("utf-8");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn the_header_is_the_contract_and_the_contract_explains_every_column() {
+        let header = "run,domain,stage,testcase,src_node,src_gpu,dst_node,dst_gpu,rail,reading,value,unit,expected,ratio,outcome";
+        assert_eq!(lines(&fixture::empty()), [header]);
+        let contract = include_str!("../../../reports/matrix-columns.md");
+        let explained: Vec<&str> = contract
+            .lines()
+            .filter_map(|l| l.strip_prefix("| `")?.split_once('`').map(|(name, _)| name))
+            .collect();
+        assert_eq!(explained, HEADER);
+    }
+
+    #[test]
+    fn a_run_is_rendered_cell_by_cell() {
+        let run = fixture::hgx();
+        let lines = lines(&run);
+        assert_eq!(lines.len(), run.cells.len() + 1);
+        let some: Vec<&String> = lines.iter().take(4).chain(lines.iter().rev().take(3)).collect();
+        insta::assert_snapshot!(some.iter().map(|l| l.as_str()).collect::<Vec<_>>().join("\n"));
+    }
+
+    #[test]
+    fn names_cannot_become_formulas_or_break_a_row() {
+        let run = fixture::hostile();
+        let bytes = matrix(&run);
+        let mut reader = csv::Reader::from_reader(bytes.as_slice());
+        let rows: Vec<csv::StringRecord> = reader.records().map(|r| r.expect("a row")).collect();
+        assert_eq!(rows.len(), run.cells.len());
+        for (row, cell) in rows.iter().zip(&run.cells) {
+            assert_eq!(row.len(), HEADER.len());
+            let name = cell.src_node.as_ref().expect("a source").as_str();
+            assert_eq!(row[4].trim_start_matches('\''), plain(name));
+            for field in [1, 3, 4, 6, 8] {
+                assert!(!row[field].starts_with(['=', '+', '-', '@', '\t', '\r']), "{row:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_read_back_exactly_and_unknown_is_empty() {
+        let mut run = fixture::hgx();
+        let cell = run.cells[0].clone();
+        let values = [Some(0.1 + 0.2), Some(-1.5), None, Some(f64::NAN), Some(1e-9)];
+        run.cells = values.map(|value| Cell { value, ratio: None, ..cell.clone() }).into();
+        let bytes = matrix(&run);
+        let mut reader = csv::Reader::from_reader(bytes.as_slice());
+        let read: Vec<Option<f64>> =
+            reader.records().map(|r| r.expect("a row")[10].parse().ok()).collect();
+        assert_eq!(read, [Some(0.1 + 0.2), Some(-1.5), None, None, Some(1e-9)]);
+    }
+}

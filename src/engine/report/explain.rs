@@ -1,0 +1,598 @@
+//! One verdict in words: what was measured, against what, by which rule, on
+//! which evidence, and what would change it.
+//!
+//! Only what the run holds is told. Where a reason is not recorded, that is
+//! said instead of guessed.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::actions::prompt;
+use super::between;
+use super::class;
+use super::compared;
+use super::plain::clip;
+use super::plain::counted;
+use super::plain::plain;
+use super::plain::quantity;
+use super::plain::wrap;
+use model::cell::Cell;
+use model::id::NodeName;
+use model::recording::CONFIRM_STAGE;
+use model::rule::RuleKind;
+use model::run::Run;
+use model::stats::sort_median;
+use model::text::percent;
+use model::verdict::Finding;
+use model::verdict::LocusKind;
+use model::verdict::NodeVerdict;
+use model::verdict::Outcome;
+use model::words;
+
+/// Longest text taken over from a file.
+const LONGEST: usize = 2_000;
+/// Entries of one list.
+pub(super) const MOST: usize = 20;
+/// Half the loss of one link of 18: the judge calls no smaller effect low.
+const LEAST: f64 = 0.028;
+
+/// What `query` may name: a finding by id, or a part of the fabric.
+#[derive(Debug)]
+struct Part<'a> {
+    domain: Option<&'a str>,
+    node: Option<&'a NodeName>,
+    gpu: Option<u32>,
+}
+
+/// Explains a finding (by its id) or a part (`node0007:2`, `node0007`,
+/// `block01`, or a locus as reports print it). `None` where the run knows
+/// nothing by that name.
+pub fn explain(run: &Run, query: &str) -> Option<String> {
+    let text = told(run, query.trim())?;
+    Some(match run.info.simulated() {
+        Some(simulated) => format!("{simulated}\n\n{text}"),
+        None => text,
+    })
+}
+
+fn told(run: &Run, query: &str) -> Option<String> {
+    let named: Vec<&Finding> = run
+        .verdicts
+        .findings
+        .iter()
+        .filter(|f| f.id == query || f.locus.to_string() == query)
+        .collect();
+    if !named.is_empty() {
+        return Some(findings(run, &named));
+    }
+    if let Some(text) = between::pair(run, query).or_else(|| between::rail(run, query)) {
+        return Some(text);
+    }
+    let part = part(run, query)?;
+    let about: Vec<&Finding> = run.verdicts.findings.iter().filter(|f| touches(f, &part)).collect();
+    let mut out = String::new();
+    match (part.node, part.gpu) {
+        (Some(node), gpu) => {
+            if let Some(verdict) = run.verdicts.nodes.iter().find(|n| n.node == *node) {
+                of_node(&mut out, verdict, gpu);
+            } else {
+                let _ = writeln!(out, "{}: the run has no verdict for this node.", plain(query));
+            }
+        }
+        (None, _) => of_domain(&mut out, run, part.domain.unwrap_or(query)),
+    }
+    if !about.is_empty() {
+        out.push('\n');
+        out.push_str(&findings(run, &about));
+        return Some(out);
+    }
+    out.push_str("\nNothing here was found to be other than expected.\n");
+    seen(&mut out, run, &part);
+    missing(&mut out, run, &part);
+    let verdict = run.verdicts.nodes.iter().find(|n| Some(&n.node) == part.node);
+    let Some(verdict) = verdict else { return Some(out) };
+    out.push_str("\nWhat would change this\n");
+    if verdict.outcome == Outcome::Unknown {
+        out.push_str("  - complete, verified measurements of what is not known: they decide\n");
+    }
+    if let Some(detectable) = verdict.detectable {
+        let _ = writeln!(
+            out,
+            "  - a loss of {} or more; that is the smallest that could have been seen",
+            percent(detectable)
+        );
+    }
+    if let Some(together) = verdict.detectable_together {
+        let _ = writeln!(
+            out,
+            "  - a loss of {} or more of all parts together: only the expectation shows that",
+            percent(together)
+        );
+    }
+    Some(out)
+}
+
+/// The same run with the time of every output said beside the evidence from it.
+pub fn dated(mut run: Run, taken: &BTreeMap<String, (String, u8)>) -> Run {
+    for evidence in run.verdicts.findings.iter_mut().flat_map(|f| &mut f.evidence) {
+        if let Some((started, stage)) = taken.get(&evidence.file) {
+            let look = if *stage == CONFIRM_STAGE { ", the second look" } else { "" };
+            evidence.detail = format!("{} (taken {started}, stage {stage}{look})", evidence.detail);
+        }
+    }
+    run
+}
+
+fn part<'a>(run: &'a Run, query: &'a str) -> Option<Part<'a>> {
+    let known = |name: &str| -> Option<&'a NodeName> {
+        let verdicts = run.verdicts.nodes.iter().map(|n| &n.node);
+        let claimed = run.claims.domains.iter().flat_map(|d| &d.nodes);
+        let found = run.verdicts.findings.iter().filter_map(|f| f.locus.node.as_ref());
+        verdicts.chain(claimed).chain(found).find(|n| n.as_str() == name).or_else(|| {
+            let ends = |c: &'a Cell| [c.src_node.as_ref(), c.dst_node.as_ref()];
+            run.cells.iter().flat_map(ends).flatten().find(|n| n.as_str() == name)
+        })
+    };
+    if let Some(node) = known(query) {
+        return Some(Part { domain: None, node: Some(node), gpu: None });
+    }
+    if let Some((name, gpu)) = query.rsplit_once(':')
+        && let (Some(node), Ok(gpu)) = (known(name), gpu.parse::<u32>())
+    {
+        let part = Part { domain: None, node: Some(node), gpu: Some(gpu) };
+        let there = run.cells.iter().any(|c| of_part(c, &part))
+            || run.verdicts.findings.iter().any(|f| touches(f, &part) && f.locus.gpu.is_some());
+        return there.then_some(part);
+    }
+    let domains = run.claims.domains.iter().map(|d| &d.name);
+    let domains = domains.chain(run.verdicts.nodes.iter().filter_map(|n| n.domain.as_ref()));
+    let domains =
+        domains.chain(run.verdicts.findings.iter().filter_map(|f| f.locus.domain.as_ref()));
+    let mut domains = domains.chain(run.cells.iter().filter_map(|c| c.domain.as_ref()));
+    domains.any(|d| d.as_str() == query).then_some(Part {
+        domain: Some(query),
+        node: None,
+        gpu: None,
+    })
+}
+
+/// Whether a finding is about a part, or about something that contains it or
+/// lies in it.
+fn touches(finding: &Finding, part: &Part<'_>) -> bool {
+    let locus = &finding.locus;
+    if let Some(domain) = part.domain {
+        return locus.domain.as_ref().is_some_and(|d| d.as_str() == domain);
+    }
+    let Some(node) = part.node else { return false };
+    let peer = locus.peer.as_deref().is_some_and(|peer| match part.gpu {
+        Some(gpu) => peer == node.as_str() || peer == format!("{node}:{gpu}"),
+        None => {
+            peer == node.as_str() || peer.rsplit_once(':').is_some_and(|p| p.0 == node.as_str())
+        }
+    });
+    let own = locus.node.as_ref() == Some(node)
+        && (part.gpu.is_none() || locus.gpu.is_none() || locus.gpu == part.gpu);
+    peer || own
+}
+
+/// Whether a cell begins or ends at a part.
+fn of_part(cell: &Cell, part: &Part<'_>) -> bool {
+    if let Some(domain) = part.domain {
+        return cell.domain.as_ref().is_some_and(|d| d.as_str() == domain);
+    }
+    [(&cell.src_node, cell.src_gpu), (&cell.dst_node, cell.dst_gpu)]
+        .iter()
+        .any(|(node, gpu)| node.as_ref() == part.node && (part.gpu.is_none() || *gpu == part.gpu))
+}
+
+fn of_node(out: &mut String, verdict: &NodeVerdict, gpu: Option<u32>) {
+    let node = plain(verdict.node.as_str());
+    let domain = match &verdict.domain {
+        Some(domain) if domain.as_str() == verdict.node.as_str() => String::new(),
+        Some(domain) => format!(" in {}", plain(domain.as_str())),
+        None => String::new(),
+    };
+    let reason = clip(&verdict.reason, LONGEST);
+    match gpu {
+        Some(gpu) => {
+            let is = match verdict.outcome {
+                Outcome::Pass => "passes".to_owned(),
+                other => format!("is {other}"),
+            };
+            let text =
+                format!("{node}:{gpu} is GPU {gpu} of {node}{domain}. The node {is}: {reason}");
+            prose(out, "", &text);
+        }
+        None => {
+            let is = match verdict.outcome {
+                Outcome::Pass => "passes".to_owned(),
+                other => format!("is {other}"),
+            };
+            prose(out, "", &format!("{node}{domain} {is}: {reason}"));
+        }
+    }
+}
+
+fn of_domain(out: &mut String, run: &Run, domain: &str) {
+    let nodes: Vec<&NodeVerdict> = run
+        .verdicts
+        .nodes
+        .iter()
+        .filter(|n| n.domain.as_ref().is_some_and(|d| d.as_str() == domain))
+        .collect();
+    let claim = run.claims.domains.iter().find(|d| d.name.as_str() == domain);
+    let platform = claim.and_then(|c| c.platform.as_deref()).unwrap_or("no platform claimed");
+    let counts = [Outcome::Failed, Outcome::Degraded, Outcome::Unknown, Outcome::Pass].map(|o| {
+        let count = nodes.iter().filter(|n| n.outcome == o).count();
+        (0 < count).then(|| format!("{count} {o}"))
+    });
+    let counts: Vec<String> = counts.into_iter().flatten().collect();
+    let _ = writeln!(
+        out,
+        "{} ({}) has {}{}{}.",
+        plain(domain),
+        plain(platform),
+        counted(nodes.len(), "judged node", "judged nodes"),
+        if counts.is_empty() { "" } else { ": " },
+        counts.join(", ")
+    );
+    for node in nodes.iter().filter(|n| n.outcome != Outcome::Pass).take(MOST) {
+        let (name, reason) = (plain(node.node.as_str()), clip(&node.reason, LONGEST));
+        let _ = writeln!(out, "  {name} is {}: {reason}", node.outcome);
+    }
+}
+
+pub(super) fn findings(run: &Run, findings: &[&Finding]) -> String {
+    let mut out = String::new();
+    for (i, finding) in findings.iter().take(MOST).enumerate() {
+        if 0 < i {
+            out.push('\n');
+        }
+        chain(&mut out, run, finding);
+    }
+    if MOST < findings.len() {
+        let _ = writeln!(out, "\nand {} more findings here", findings.len() - MOST);
+    }
+    out
+}
+
+/// The whole chain behind one finding.
+fn chain(out: &mut String, run: &Run, finding: &Finding) {
+    let locus = finding.locus.to_string();
+    let _ = writeln!(
+        out,
+        "{} is {}: {}  [{}]",
+        plain(&locus),
+        finding.outcome,
+        class::title(&finding.class),
+        plain(&finding.id)
+    );
+    prose(out, "  ", &finding.summary);
+    out.push('\n');
+    out.push_str(&compared::columns(finding));
+    let against = run.verdicts.platform.as_deref().unwrap_or("no single platform");
+    let digest = clip(&run.verdicts.thresholds_digest, 80);
+    let _ = writeln!(out, "against     {}, thresholds {digest}", plain(against));
+    let _ = writeln!(out, "class       {}", plain(finding.class.as_str()));
+    let _ = writeln!(out, "rule        {}", plain(&finding.rule.to_string()));
+    let seen_again = if finding.confirmed {
+        "yes, a second, independent measurement agreed"
+    } else {
+        "no, no second, independent measurement has agreed"
+    };
+    let _ = writeln!(out, "confirmed   {seen_again}");
+    evidence(out, finding);
+    let locus = &finding.locus;
+    let part = Part { domain: None, node: locus.node.as_ref(), gpu: locus.gpu };
+    let part = match (&part.node, &locus.domain) {
+        (None, Some(domain)) => Part { domain: Some(domain.as_str()), ..part },
+        _ => part,
+    };
+    seen(out, run, &part);
+    missing(out, run, &part);
+    changes(out, finding);
+    consequences(out, run, finding);
+    if let Some(next) = class::advice(&finding.class) {
+        out.push_str("\nWhat to do next\n");
+        prose(out, "  ", next);
+    }
+}
+
+/// Text behind an indent, in lines a person can read.
+fn prose(out: &mut String, indent: &str, text: &str) {
+    const WIDTH: usize = 98;
+    for line in wrap(&clip(text, LONGEST), WIDTH) {
+        let _ = writeln!(out, "{indent}{line}");
+    }
+}
+
+fn evidence(out: &mut String, finding: &Finding) {
+    out.push_str("\nEvidence\n");
+    if finding.evidence.is_empty() {
+        out.push_str("  none is recorded\n");
+    }
+    for evidence in finding.evidence.iter().take(MOST) {
+        let test = match &evidence.testcase {
+            Some(test) => format!(" ({})", plain(test)),
+            None => String::new(),
+        };
+        let _ = writeln!(out, "  {}{test}", plain(&evidence.file));
+        let _ = writeln!(out, "    {}", clip(&evidence.detail, LONGEST));
+    }
+    if MOST < finding.evidence.len() {
+        let _ = writeln!(out, "  and {} more", finding.evidence.len() - MOST);
+    }
+}
+
+/// The cells of a part beside those of the rest of its domain, test by test.
+fn seen(out: &mut String, run: &Run, part: &Part<'_>) {
+    if part.node.is_none() && part.domain.is_none() {
+        return;
+    }
+    let mut tests: Vec<(&Cell, Vec<f64>, Vec<f64>, usize)> = Vec::new();
+    let home: Vec<_> =
+        run.cells.iter().filter(|c| of_part(c, part)).map(|c| &c.domain).take(1).collect();
+    for cell in run.cells.iter().filter(|c| home.contains(&&c.domain)) {
+        let at = tests.iter().rposition(|(first, ..)| {
+            first.testcase == cell.testcase
+                && first.unit == cell.unit
+                && first.rail == cell.rail
+                && is_second(first) == is_second(cell)
+        });
+        let at = at.unwrap_or_else(|| {
+            tests.push((cell, Vec::new(), Vec::new(), 0));
+            tests.len() - 1
+        });
+        let own = of_part(cell, part);
+        let (_, mine, others, blank) = &mut tests[at];
+        match cell.value.filter(|v| v.is_finite()) {
+            Some(value) if own => mine.push(value),
+            Some(value) => others.push(value),
+            None if own => *blank += 1,
+            None => {}
+        }
+    }
+    tests.retain(|(_, mine, _, blank)| !mine.is_empty() || 0 < *blank);
+    if tests.is_empty() {
+        return;
+    }
+    out.push_str("\nMeasured cells\n");
+    for (first, mut mine, mut others, blank) in tests.into_iter().take(MOST) {
+        let unit = Some(first.unit);
+        let mut test = plain(&first.testcase).into_owned();
+        if let Some(rail) = &first.rail {
+            test = format!("{test} over {}", plain(rail));
+        }
+        if is_second(first) {
+            test = format!("{test}, second look{}", met(run, part));
+        }
+        let all = mine.len() + blank;
+        match sort_median(&mut mine) {
+            Some(middle) => {
+                let _ = match mine.as_slice() {
+                    [one] => write!(out, "  {test}: 1 cell, {}", quantity(*one, unit)),
+                    _ => write!(
+                        out,
+                        "  {test}: {}, median {}, from {} to {}",
+                        counted(all, "cell", "cells"),
+                        quantity(middle, unit),
+                        quantity(mine.first().copied().unwrap_or(middle), unit),
+                        quantity(mine.last().copied().unwrap_or(middle), unit),
+                    ),
+                };
+                if 0 < blank {
+                    let _ = write!(out, ", {blank} without a number");
+                }
+            }
+            None => {
+                let _ = write!(out, "  {test}: {}, no number", counted(all, "cell", "cells"));
+            }
+        }
+        if let Some(rest) = sort_median(&mut others) {
+            let _ = write!(out, "; all others: median {}", quantity(rest, unit));
+        }
+        out.push('\n');
+    }
+}
+
+fn is_second(cell: &Cell) -> bool {
+    cell.stage == Some(CONFIRM_STAGE)
+}
+
+/// Whom a node met in the second look.
+fn met(run: &Run, part: &Part<'_>) -> String {
+    let own = run.cells.iter().filter(|c| is_second(c) && of_part(c, part));
+    let ends = own.flat_map(|c| [c.src_node.as_ref(), c.dst_node.as_ref()]).flatten();
+    let others: BTreeSet<&NodeName> = ends.filter(|node| Some(*node) != part.node).collect();
+    if others.is_empty() || part.node.is_none() {
+        return String::new();
+    }
+    let names: Vec<_> = others.into_iter().take(MOST).map(|n| plain(n.as_str())).collect();
+    format!(" with {}", names.join(", "))
+}
+
+/// What is not known about a part or where it sits.
+fn missing(out: &mut String, run: &Run, part: &Part<'_>) {
+    let Some(name) = part.node.map(|n| n.as_str()).or(part.domain) else { return };
+    let about: Vec<_> =
+        run.verdicts.unknown.iter().filter(|u| mentions(&u.what.to_string(), name)).collect();
+    if about.is_empty() {
+        return;
+    }
+    out.push_str("\nNot known\n");
+    for unknown in about.iter().take(MOST) {
+        let _ = writeln!(
+            out,
+            "  - {}: {}",
+            plain(&unknown.what.to_string()),
+            clip(&unknown.why, LONGEST)
+        );
+    }
+    if MOST < about.len() {
+        let _ = writeln!(out, "  and {} more", about.len() - MOST);
+    }
+}
+
+/// Whether a text names something, and not only something longer.
+fn mentions(text: &str, name: &str) -> bool {
+    let inside = |c: char| c.is_alphanumeric() || c == '-' || c == '_';
+    text.match_indices(name).any(|(at, _)| {
+        !text[..at].ends_with(inside) && !text[at + name.len()..].starts_with(inside)
+    })
+}
+
+fn changes(out: &mut String, finding: &Finding) {
+    out.push_str("\nWhat would change this\n");
+    if !finding.confirmed {
+        out.push_str(
+            "  - a second, independent measurement: it would confirm the finding or clear the part\n",
+        );
+    }
+    if let Some(held) = finding.peers.or(finding.own).or(finding.expected) {
+        // No endpoint or pair is called low for less than this.
+        let relative =
+            matches!(finding.rule.kind, RuleKind::Endpoint | RuleKind::Path | RuleKind::Pair);
+        let _ = match finding.unit {
+            Some(_) if relative => writeln!(
+                out,
+                "  - a median of {} or more ({} below the peers' median): less is never called low",
+                quantity(held * (1.0 - LEAST), finding.unit),
+                percent(LEAST)
+            ),
+            _ => writeln!(
+                out,
+                "  - measurements near {}; how near, says the rule above",
+                quantity(held, finding.unit)
+            ),
+        };
+        out.push_str(
+            "  - another expectation: a platform or threshold file that fits this machine better\n",
+        );
+    } else {
+        out.push_str("  - measurements here that are complete and free of errors\n");
+    }
+    if finding.locus.kind == LocusKind::Instrument {
+        out.push_str("  - the same measurement by another tool or run\n");
+    }
+    match finding.detectable {
+        Some(detectable) => {
+            let _ = writeln!(
+                out,
+                "  - not a loss below {}: a smaller one could not have been seen here",
+                percent(detectable)
+            );
+        }
+        None => out.push_str("  - the smallest loss that could have been seen here is not known\n"),
+    }
+}
+
+fn consequences(out: &mut String, run: &Run, finding: &Finding) {
+    let Some(plan) = &run.actions else { return };
+    let actions: Vec<_> =
+        plan.actions.iter().filter(|a| a.findings.contains(&finding.id)).collect();
+    let node = finding.locus.node.as_ref().map(|n| n.as_str());
+    let withheld: Vec<_> = plan
+        .withheld
+        .iter()
+        .filter(|w| w.what == finding.id || node.is_some_and(|n| mentions(&w.what, n)))
+        .collect();
+    if actions.is_empty() && withheld.is_empty() {
+        return;
+    }
+    out.push_str(if plan.dry_run { "\nProposed, not carried out\n" } else { "\nProposed\n" });
+    if let Some(frozen) = &plan.frozen {
+        let _ = writeln!(out, "  frozen: {}", clip(frozen, LONGEST));
+    }
+    for action in actions.iter().take(MOST) {
+        let prompt = prompt(run.info.simulated);
+        let _ = writeln!(out, "  {prompt} {}", words::line(&action.command));
+        let _ = writeln!(out, "    {}", clip(&action.why, LONGEST));
+    }
+    for withheld in withheld.iter().take(MOST) {
+        let (what, why) = (plain(&withheld.what), clip(&withheld.why, LONGEST));
+        let _ = writeln!(out, "  withheld: {what}: {why}");
+    }
+    let own = plan.records.iter().filter(|r| node == Some(r.node.as_str())).cloned();
+    for line in super::actions::records(&own.collect::<Vec<_>>()).iter().take(MOST) {
+        let _ = writeln!(out, "  {line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::fixture;
+
+    #[test]
+    fn a_finding_is_explained_from_verdict_to_evidence() {
+        let run = fixture::rack();
+        insta::assert_snapshot!(
+            "finding",
+            explain(&run, "nvlink-low-block01-node0007-2").expect("known")
+        );
+    }
+
+    #[test]
+    fn the_same_finding_is_reached_by_gpu_node_and_domain() {
+        let run = fixture::rack();
+        for query in ["node0007:2", "node0007", "block01", "gpu node0007:2", " node0007 "] {
+            let text = explain(&run, query).expect(query);
+            assert!(text.contains("[nvlink-low-block01-node0007-2]"), "{query}: {text}");
+            assert!(text.contains("domains/block01/read-1.txt"), "{query}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_healthy_gpu_of_a_guilty_node_is_not_accused() {
+        let text = explain(&fixture::rack(), "node0007:1").expect("known");
+        assert!(text.contains("Nothing here was found"), "{text}");
+        assert!(!text.contains("nvlink-low-block01"), "{text}");
+    }
+
+    #[test]
+    fn an_unknown_node_says_what_is_missing() {
+        insta::assert_snapshot!("unknown", explain(&fixture::rack(), "node0012").expect("known"));
+    }
+
+    #[test]
+    fn a_passing_node_says_what_would_not_have_been_seen() {
+        insta::assert_snapshot!("passing", explain(&fixture::rack(), "node0001").expect("known"));
+    }
+
+    #[test]
+    fn a_name_that_the_run_does_not_hold_explains_nothing() {
+        let run = fixture::rack();
+        for query in ["", "node00", "node0007:9", "node9999", "block", "node0001:x"] {
+            assert_eq!(explain(&run, query), None, "{query}");
+        }
+        assert_eq!(explain(&fixture::empty(), "node0001"), None);
+    }
+
+    #[test]
+    fn evidence_says_when_it_was_taken_and_which_look_it_was() {
+        let run = fixture::rack();
+        let file = run.verdicts.findings[0].evidence[0].file.clone();
+        let taken = BTreeMap::from([(file, ("2026-01-15T08:00:00Z".to_owned(), CONFIRM_STAGE))]);
+        let id = run.verdicts.findings[0].id.clone();
+        let text = explain(&dated(run, &taken), &id).expect("known");
+        assert!(text.contains("2026-01-15T08:00:00Z, stage 3, the second look"), "{text}");
+    }
+
+    #[test]
+    fn a_pair_shows_both_directions_and_who_does_not_exist_shows_nothing() {
+        let run = fixture::rack();
+        let text = explain(&run, "node0001:0 - node0001:1").expect("measured");
+        assert!(text.contains("node0001:0 to node0001:1"), "{text}");
+        assert!(text.contains("node0001:1 to node0001:0"), "{text}");
+        assert_eq!(explain(&run, "node0001:0 - nobody"), None);
+    }
+
+    #[test]
+    fn hostile_names_steer_nothing() {
+        let run = fixture::hostile();
+        let node = run.verdicts.nodes[2].node.to_string();
+        let text = explain(&run, &node).expect("known");
+        assert!(!fixture::steers(&text), "{text:?}");
+    }
+}

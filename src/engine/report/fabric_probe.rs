@@ -1,0 +1,86 @@
+//! Which ways of sharing GPU memory a node allows, as a table for people.
+
+use super::plain::plain;
+use super::probed;
+use super::probed::UNKNOWN;
+use super::probed::table;
+use model::fabric_probe::FabricProbeDocument;
+use model::fabric_probe::FabricStep;
+
+/// The whole account.
+pub fn text(document: &FabricProbeDocument) -> String {
+    let cuda = document.cuda.as_deref().map_or(UNKNOWN.into(), plain);
+    let mib = document.bytes >> 20;
+    let mut text = format!(
+        "{}   CUDA {cuda}   two processes, {mib} MiB of every GPU\n",
+        plain(&document.node)
+    );
+    if !document.steps.is_empty() {
+        text.push('\n');
+        let header = ["step", "GPUs", "said"].map(str::to_owned);
+        text.push_str(&table(&header, 3, rows(&document.steps)));
+    }
+    probed::problems(&mut text, &document.problems);
+    if document.complete {
+        text.push_str("\nEvery way of sharing memory works here.\n");
+    }
+    text
+}
+
+/// A line per step, and more where GPUs differ.
+fn rows(steps: &[FabricStep]) -> Vec<Vec<String>> {
+    let mut rows: Vec<(&FabricStep, Vec<String>)> = Vec::new();
+    for step in steps {
+        let gpu = step.gpu.map(|gpu| gpu.to_string());
+        match rows.iter_mut().find(|(it, _)| it.step == step.step && it.said == step.said) {
+            Some((_, gpus)) => gpus.extend(gpu),
+            None => rows.push((step, gpu.into_iter().collect())),
+        }
+    }
+    let order = |step: &FabricStep| steps.iter().position(|it| it.step == step.step);
+    rows.sort_by_key(|(step, _)| order(step));
+    rows.into_iter()
+        .map(|(step, gpus)| {
+            let gpus = if gpus.is_empty() { "-".to_owned() } else { gpus.join(",") };
+            vec![step.step.clone(), gpus, step.said.clone()]
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::probed::fixture;
+    use super::*;
+    use model::fabric_probe::FABRIC_PROBE_FORMAT;
+    use model::parsed::ProblemKind;
+    use model::probed::ProbeProblem;
+
+    #[test]
+    fn steps_are_shown_once_where_gpus_agree() {
+        let step = |step: &str, gpu: Option<u32>, said: &str| FabricStep {
+            step: step.to_owned(),
+            gpu,
+            said: said.to_owned(),
+        };
+        let refused = "cuMemCreate: CUDA_ERROR_NOT_PERMITTED (800)";
+        let why = "no IMEX channel is visible: make one (`nvidia-modprobe -c 0`)";
+        let document = FabricProbeDocument {
+            format: FABRIC_PROBE_FORMAT.to_owned(),
+            version: "0.1.0".to_owned(),
+            node: "n1".to_owned(),
+            cuda: Some("13.0".to_owned()),
+            bytes: 2 << 20,
+            gpus: fixture::two(),
+            steps: vec![
+                step("imex-channels", None, "none"),
+                step("ipc-create", Some(0), "ok"),
+                step("fabric-create", Some(0), refused),
+                step("ipc-create", Some(1), "ok"),
+                step("fabric-create", Some(1), "ok"),
+            ],
+            problems: vec![ProbeProblem::new(ProblemKind::Error, "no-imex-channel", why)],
+            complete: false,
+        };
+        insta::assert_snapshot!(text(&document));
+    }
+}

@@ -1,0 +1,520 @@
+//! How the gate stands, from its own record, for people and programs.
+//!
+//! Values in, text out; what a node's state is now, only the scheduler says.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::plain::counted;
+use super::plain::plain;
+use crate::policy::budget;
+use crate::policy::ledger::Hold;
+use crate::policy::ledger::Ledger;
+use crate::policy::ledger::Open;
+use crate::policy::ledger::OwnDrain;
+use crate::policy::ledger::Suspicion;
+use crate::policy::ledger::UndoneDrain;
+use crate::policy::overview::Row;
+use crate::policy::overview::Standing;
+use crate::policy::pause;
+use crate::policy::pause::Pause;
+use crate::policy::standing;
+use model::action::ActionKind;
+use model::action::Mark;
+use model::finding_class::FindingClass;
+use model::finding_class::joined;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::journal::HoldKind;
+use model::journal::Stamp;
+use model::live::Live;
+use model::moment::rfc3339;
+use model::verdict::Outcome;
+
+/// The format of the document.
+pub const GATE_FORMAT: &str = "fabricgate.gate/1";
+
+/// The record of a gate (`fabricgate.gate/1`).
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct GateDocument<'a> {
+    /// `fabricgate.gate/1`.
+    format: &'static str,
+    /// The number of its last turn.
+    epoch: u64,
+    /// The breaker, where it has tripped.
+    breaker: Option<Breaker<'a>>,
+    /// What a person asked for, while it lasts.
+    pause: Option<Paused<'a>>,
+    /// When the scheduler was asked, RFC 3339.
+    as_of: &'a str,
+    /// Why the scheduler could not be asked; what follows is what the journal last knew then.
+    unasked: Option<&'a str>,
+    /// Nodes that we drained or that carry a mark of our form, as the scheduler shows them now;
+    /// what differs from the journal first.
+    nodes: &'a [Row],
+    /// Drains of our form that the journal does not know, which count in the budgets; absent where
+    /// the scheduler could not be asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unrecorded: Option<Vec<Unrecorded<'a>>>,
+    /// What we drained and is not released, as the journal has it.
+    drained: Vec<Drained<'a>>,
+    /// Drains of ours that a person took away.
+    undone: Vec<Undone<'a>>,
+    /// Nodes in service that one run found slow: another drains them that says the same.
+    suspected: Vec<Suspected<'a>>,
+    /// Actions of which nobody knows whether they were made.
+    open: Vec<Begun<'a>>,
+    /// What holds nodes to measure them.
+    holds: Vec<Held<'a>>,
+    /// What is said on nodes.
+    marks: Vec<Said<'a>>,
+    /// What was begun within the hour.
+    spent_within_hour: Spent,
+    /// What is left of the budgets, in sentences; null where the size of the fleet is
+    /// not known.
+    budgets: Option<&'a [String]>,
+}
+
+/// A breaker that has tripped.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Breaker<'a> {
+    /// When, RFC 3339.
+    since: &'a str,
+    /// Why.
+    why: &'a str,
+    /// The run that it tripped in.
+    run: &'a str,
+}
+
+/// A pause.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Paused<'a> {
+    /// Until when, RFC 3339.
+    until: &'a str,
+    /// Who asked for it.
+    by: &'a str,
+    /// Why.
+    why: &'a str,
+}
+
+/// How nodes stand, as far as it is known.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<'a> {
+    /// The nodes.
+    pub nodes: &'a [Row],
+    /// Why the scheduler could not be asked.
+    pub unasked: Option<&'a str>,
+    /// What the scheduler shows, where it could be asked.
+    pub live: Option<&'a Live>,
+}
+
+/// A drain of our form that the journal does not know.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Unrecorded<'a> {
+    /// The node.
+    node: &'a NodeName,
+    /// Its reason as the scheduler shows it.
+    reason: String,
+}
+
+/// A node that we drained.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Drained<'a> {
+    /// The node.
+    node: &'a NodeName,
+    /// When, RFC 3339.
+    since: &'a str,
+    /// The run that asked for it.
+    run: &'a str,
+    /// The turn in which it was done.
+    epoch: u64,
+    /// Its domain.
+    domain: Option<&'a DomainName>,
+    /// Why.
+    why: &'a str,
+    /// The runs that it passed since.
+    clean: Vec<&'a str>,
+}
+
+/// A drain of ours that a person took away.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Undone<'a> {
+    /// The node.
+    node: &'a NodeName,
+    /// When that was seen, RFC 3339.
+    since: &'a str,
+    /// The run that had asked for the drain.
+    run: &'a str,
+    /// The reason that was written beside it.
+    reason: &'a str,
+}
+
+/// A node that one run found slow.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Suspected<'a> {
+    /// The node.
+    node: &'a NodeName,
+    /// The run.
+    run: &'a str,
+    /// When that was made, RFC 3339.
+    since: String,
+    /// Classes of what it found.
+    classes: &'a [FindingClass],
+}
+
+/// An action that nobody concluded.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Begun<'a> {
+    /// Its name.
+    id: &'a str,
+    /// The node.
+    node: &'a NodeName,
+    /// What was to be done.
+    kind: ActionKind,
+    /// When it was begun, RFC 3339.
+    since: &'a str,
+}
+
+/// A job, reservation or pods that hold nodes.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Held<'a> {
+    /// Its name.
+    name: &'a str,
+    /// What it is.
+    kind: HoldKind,
+    /// When it was asked for, RFC 3339.
+    since: &'a str,
+    /// Which nodes.
+    nodes: &'a [NodeName],
+    /// The machine that needs it.
+    host: &'a str,
+    /// The process there.
+    pid: u32,
+}
+
+/// What is said on a node.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Said<'a> {
+    /// The node.
+    node: &'a NodeName,
+    /// The verdict.
+    outcome: Outcome,
+    /// The class of the worst finding.
+    class: Option<&'a str>,
+    /// The run that says so.
+    run: &'a str,
+    /// When that run was made, RFC 3339.
+    since: &'a str,
+    /// Until when it counts, RFC 3339.
+    expires: Option<&'a str>,
+}
+
+/// What was begun within the hour.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Spent {
+    /// Drains.
+    drains: usize,
+    /// Marks.
+    marks: usize,
+}
+
+/// The record as a document. What is left of the budgets is null where the size
+/// of the fleet is not known.
+pub fn document<'a>(
+    ledger: &'a Ledger,
+    now: &'a Stamp,
+    shown: Shown<'a>,
+    budgets: Option<&'a [String]>,
+) -> GateDocument<'a> {
+    let (drains, marks) = budget::within_hour(ledger, now);
+    let breaker = ledger.breaker.as_ref();
+    GateDocument {
+        format: GATE_FORMAT,
+        epoch: ledger.epoch,
+        breaker: breaker.map(|it| Breaker { since: &it.stamp.at, why: &it.why, run: &it.run }),
+        pause: pause::now(ledger, now).map(paused),
+        as_of: &now.at,
+        unasked: shown.unasked,
+        nodes: shown.nodes,
+        unrecorded: shown.live.map(|live| {
+            let all = standing::unrecorded(live, ledger).into_iter();
+            let reason = standing::shown_reason;
+            all.map(|it| Unrecorded { node: &it.name, reason: reason(it) }).collect()
+        }),
+        drained: ledger.drains.iter().map(drained).collect(),
+        undone: ledger.undone.iter().map(undone).collect(),
+        suspected: ledger.suspected.iter().map(suspected).collect(),
+        open: ledger.open.iter().map(begun).collect(),
+        holds: ledger.holds.iter().map(held).collect(),
+        marks: ledger.marks.iter().map(said).collect(),
+        spent_within_hour: Spent { drains, marks },
+        budgets,
+    }
+}
+
+fn drained<'a>((node, drain): (&'a NodeName, &'a OwnDrain)) -> Drained<'a> {
+    Drained {
+        node,
+        since: &drain.stamp.at,
+        run: &drain.run,
+        epoch: drain.epoch,
+        domain: drain.action.domain.as_ref(),
+        why: &drain.action.why,
+        clean: drain.clean.iter().map(|it| it.run.as_str()).collect(),
+    }
+}
+
+fn paused(pause: &Pause) -> Paused<'_> {
+    Paused { until: &pause.until, by: &pause.by, why: &pause.why }
+}
+
+fn undone<'a>((node, it): (&'a NodeName, &'a UndoneDrain)) -> Undone<'a> {
+    let drain = &it.drain;
+    Undone { node, since: &it.stamp.at, run: &drain.run, reason: &drain.action.reason }
+}
+
+fn suspected<'a>((node, it): (&'a NodeName, &'a Suspicion)) -> Suspected<'a> {
+    Suspected { node, run: &it.run, since: rfc3339(it.measured), classes: &it.classes }
+}
+
+fn begun(it: &Open) -> Begun<'_> {
+    let action = &it.action;
+    Begun { id: &it.id, node: &action.node, kind: action.kind, since: &it.stamp.at }
+}
+
+fn held<'a>((name, it): (&'a String, &'a Hold)) -> Held<'a> {
+    let (since, nodes) = (&it.stamp.at, &it.nodes);
+    Held { name, kind: it.kind, since, nodes, host: &it.host, pid: it.pid }
+}
+
+fn said<'a>((node, it): (&'a NodeName, &'a Mark)) -> Said<'a> {
+    Said {
+        node,
+        outcome: it.outcome,
+        class: it.class.as_ref().map(FindingClass::as_str),
+        run: &it.run,
+        since: &it.at,
+        expires: it.expires.as_deref(),
+    }
+}
+
+/// The record for people. Its names and words come from a journal that anybody may
+/// have edited.
+pub fn text(ledger: &Ledger, now: &Stamp, shown: Shown<'_>) -> String {
+    let mut text = match shown.unasked {
+        None => format!("as of {}\n", plain(&now.at)),
+        Some(why) => {
+            let [at, why] = [&now.at, why].map(|it| plain(it));
+            format!(
+                "as of {at}, the scheduler could not be asked: {why}\n  what follows is what the \
+                 journal last knew\n"
+            )
+        }
+    };
+    match &ledger.breaker {
+        Some(it) => {
+            let [at, why, run] = [&it.stamp.at, &it.why, &it.run].map(|it| plain(it));
+            let _ = writeln!(text, "breaker: TRIPPED at {at} in run {run}: {why}");
+            text.push_str("  nothing but releases until `fabricgate gate reset --why TEXT`\n");
+        }
+        None => text.push_str("breaker: closed\n"),
+    }
+    if let Some(pause) = pause::now(ledger, now) {
+        let _ = writeln!(text, "{}", plain(&pause::told(pause)));
+        text.push_str("  nothing is drained or measured until then, or `fabricgate gate resume`\n");
+    }
+    nodes(&mut text, ledger, shown);
+    for (node, it) in &ledger.suspected {
+        let (at, classes) = (rfc3339(it.measured), joined(&it.classes));
+        let [node, run, classes] = [node.as_str(), &it.run, &classes].map(plain);
+        let _ = writeln!(
+            text,
+            "suspected: {node} ({classes}) since {at}, run {run}; drained where another run says so"
+        );
+    }
+    for it in &ledger.open {
+        let [node, at] = [it.action.node.as_str(), &it.stamp.at].map(plain);
+        let _ = writeln!(text, "open: {:?} of {node}, begun {at}", it.action.kind);
+    }
+    for (name, it) in &ledger.holds {
+        let (kind, count, pid) = (it.kind, it.nodes.len(), it.pid);
+        let [name, at, host] = [name, &it.stamp.at, &it.host].map(|it| plain(it));
+        let _ = writeln!(
+            text,
+            "held: {kind:?} {name}, {count} nodes, since {at}, by pid {pid} on {host}"
+        );
+    }
+    let mut said: BTreeMap<Outcome, usize> = BTreeMap::new();
+    for mark in ledger.marks.values() {
+        *said.entry(mark.outcome).or_default() += 1;
+    }
+    for (outcome, count) in said {
+        let _ = writeln!(text, "marked {outcome}: {}", counted(count, "node", "nodes"));
+    }
+    let (drains, marks) = budget::within_hour(ledger, now);
+    let (drains, marks) = (counted(drains, "drain", "drains"), counted(marks, "mark", "marks"));
+    let _ = writeln!(text, "begun within the hour: {drains}, {marks}");
+    text
+}
+
+/// Nodes of ours, a line each, what differs first.
+fn nodes(text: &mut String, ledger: &Ledger, shown: Shown<'_>) {
+    let rows = |is: fn(Standing) -> bool| -> Vec<&Row> {
+        shown.nodes.iter().filter(|row| is(row.standing)).collect()
+    };
+    let odds = rows(Standing::is_at_odds);
+    if !odds.is_empty() {
+        let _ = writeln!(text, "at odds with the journal: {}", odds.len());
+        lines(text, &odds);
+    }
+    match shown.unasked {
+        None => {
+            let _ = writeln!(text, "drained by us: {}", rows(Standing::is_ours).len());
+        }
+        Some(_) => {
+            let _ = writeln!(text, "drained by us, by the journal: {}", ledger.drains.len());
+        }
+    }
+    let rest = |it| matches!(it, Standing::Drained | Standing::Measured | Standing::Unknown);
+    lines(text, &rows(rest));
+    for row in rows(|it| it == Standing::Undone) {
+        let [node, at, run, state] = [
+            row.node.as_str(),
+            row.since.as_deref().unwrap_or("-"),
+            row.run.as_deref().unwrap_or("-"),
+            row.state.as_deref().unwrap_or("its state is not known"),
+        ]
+        .map(plain);
+        let _ = writeln!(
+            text,
+            "not drained any more: {node}, seen {at}; it was drained by run {run}, and is {state} now"
+        );
+    }
+}
+
+/// One line per node, in columns, and what differs or comes next.
+fn lines(text: &mut String, rows: &[&Row]) {
+    let cells = |row: &Row| {
+        let clean = format!("clean {}/{}", row.clean, row.clean_wanted);
+        let or = |text: &Option<String>| plain(text.as_deref().unwrap_or("-")).into_owned();
+        let state = row.state.as_deref().unwrap_or("?");
+        [
+            plain(row.node.as_str()).into_owned(),
+            or(&row.class),
+            or(&row.since),
+            clean,
+            plain(state).into_owned(),
+        ]
+    };
+    let cells: Vec<[String; 5]> = rows.iter().map(|row| cells(row)).collect();
+    let width = |at: usize| cells.iter().map(|it| it[at].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 5] = std::array::from_fn(width);
+    for (row, cells) in rows.iter().zip(&cells) {
+        text.push(' ');
+        for (cell, width) in cells.iter().zip(widths) {
+            let _ = write!(text, " {cell:width$} ");
+        }
+        let odds = row.at_odds.as_deref().map(|odds| format!("{odds}: ")).unwrap_or_default();
+        let _ = writeln!(text, " {}", plain(&format!("{odds}{}", row.next)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::ledger::Spent;
+    use model::action::Action;
+    use model::action::ActionKind;
+    use model::action::Mark;
+
+    #[test]
+    fn what_was_said_and_what_was_spent_are_told() {
+        let mark = Mark {
+            outcome: Outcome::Degraded,
+            class: Some(FindingClass::NvlinkLow),
+            run: "r1".to_owned(),
+            at: "2026-03-04T05:06:07Z".to_owned(),
+            expires: None,
+            boot_id: None,
+            domain: None,
+        };
+        let action = Action { mark: Some(mark.clone()), ..Action::new(ActionKind::Relabel, "n1") };
+        let now = Stamp { unix: 10_000, ..Stamp::default() };
+        let spent = |unix: i64| Spent {
+            id: unix.to_string(),
+            stamp: Stamp { unix, ..Stamp::default() },
+            action: action.clone(),
+        };
+        let ledger = Ledger {
+            marks: [("n1".into(), mark)].into(),
+            spent: vec![spent(1_000), spent(9_000)],
+            ..Ledger::default()
+        };
+        let asked = Shown { nodes: &[], unasked: None, live: None };
+        let shown = text(&ledger, &now, asked);
+        assert!(shown.contains("marked degraded: 1 node\n"), "{shown}");
+        assert!(shown.contains("begun within the hour: 0 drains, 1 mark\n"), "{shown}");
+        let budgets = ["drains at a time: 1 of 1 left".to_owned()];
+        let document = document(&ledger, &now, asked, Some(&budgets));
+        let document = serde_json::to_value(document).expect("JSON");
+        assert_eq!(document["marks"][0]["class"], "nvlink-low");
+        assert_eq!(document["spent_within_hour"], serde_json::json!({ "drains": 0, "marks": 1 }));
+        assert_eq!(document["budgets"], serde_json::json!(budgets));
+    }
+
+    fn row(node: &str, standing: Standing, odds: Option<&str>) -> Row {
+        Row {
+            node: node.into(),
+            standing,
+            at_odds: odds.map(str::to_owned),
+            class: Some("nvlink-low".to_owned()),
+            run: Some("r1".to_owned()),
+            since: Some("2026-03-04T05:06:07Z".to_owned()),
+            clean: 1,
+            clean_wanted: 2,
+            next: "next step".to_owned(),
+            state: (standing != Standing::Unknown).then(|| "IDLE+DRAIN".to_owned()),
+        }
+    }
+
+    /// Defect 8 of the operator's review.
+    #[test]
+    fn what_differs_comes_first_and_each_node_is_a_line() {
+        let rows = [
+            row("node0007", Standing::TakenOver, Some("it is another's: \"rma\", by bob")),
+            row("node25", Standing::Drained, None),
+            row("node26", Standing::Undone, None),
+        ];
+        let now = Stamp { at: "2026-03-04T06:00:00Z".to_owned(), ..Stamp::default() };
+        let ledger = Ledger::default();
+        let told = text(&ledger, &now, Shown { nodes: &rows, unasked: None, live: None });
+        let shown = told.lines().take(6).collect::<Vec<_>>().join("\n");
+        assert_eq!(
+            shown,
+            "as of 2026-03-04T06:00:00Z\nbreaker: closed\nat odds with the journal: 1\n  \
+             node0007  nvlink-low  2026-03-04T05:06:07Z  clean 1/2  IDLE+DRAIN  it is another's: \
+             \"rma\", by bob: next step\ndrained by us: 1\n  \
+             node25  nvlink-low  2026-03-04T05:06:07Z  clean 1/2  IDLE+DRAIN  next step"
+        );
+        assert!(told.contains("not drained any more: node26"), "{told}");
+        assert!(!told.contains("by hand"), "that was not seen: {told}");
+    }
+
+    #[test]
+    fn where_the_scheduler_could_not_be_asked_nothing_is_told_of_now() {
+        let rows = [row("n1", Standing::Unknown, None)];
+        let now = Stamp { at: "T".to_owned(), ..Stamp::default() };
+        let shown = Shown { nodes: &rows, unasked: Some("no answer"), live: None };
+        let told = text(&Ledger::default(), &now, shown);
+        assert!(
+            told.starts_with("as of T, the scheduler could not be asked: no answer\n"),
+            "{told}"
+        );
+        assert!(told.contains("what the journal last knew"), "{told}");
+        assert!(told.contains("drained by us, by the journal: 0"), "{told}");
+        assert!(told.contains("  n1  nvlink-low  2026-03-04T05:06:07Z  clean 1/2  ?  "), "{told}");
+    }
+}

@@ -1,0 +1,358 @@
+//! One figure: its image, its words, and the numbers behind it for the page's
+//! script (readings, an earlier run's numbers, what is outlined and why).
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use minijinja::Value;
+use serde::Serialize;
+
+use super::earlier::Earlier;
+use super::findings::FindingText;
+use super::shown;
+use model::cell::Cell;
+use model::id::DomainName;
+use model::run::Run;
+use model::stats::sort_median;
+use model::unit::Unit;
+use model::verdict::Finding;
+use crate::report::ReportError;
+use crate::report::blame::Blame;
+use crate::report::blame::Marked;
+use crate::report::blame::blame;
+use crate::report::grid::End;
+use crate::report::grid::Grid;
+use crate::report::grid::Reference;
+use crate::report::grid::Shape;
+use crate::report::grid::Spot;
+use crate::report::plain::clip;
+use crate::report::plain::listed;
+use crate::report::plain::number;
+use crate::report::plain::quantity;
+use crate::report::plain::rail_name;
+use crate::report::plot;
+
+/// Lines and columns that are still legible, GPU by GPU.
+const LEGIBLE: usize = 144;
+/// Lines of a figure with one line a node.
+const STRIP: usize = 72;
+/// Single readings that go along with one figure; matrix.csv has them all.
+const READINGS: usize = 60_000;
+/// Findings named below a figure.
+const NAMED: usize = 8;
+
+/// What a page shows of a figure.
+#[derive(Serialize)]
+pub(super) struct FigureText {
+    pub(super) svg: Value,
+    pub(super) id: String,
+    pub(super) test: String,
+    pub(super) caption: String,
+    pub(super) notes: Vec<String>,
+    /// What is outlined: where it is told, and its name.
+    pub(super) blamed: Vec<(String, String)>,
+    pub(super) blamed_more: usize,
+    pub(super) wide: bool,
+}
+
+/// One outlined part of a figure.
+#[derive(Serialize)]
+struct Outline {
+    name: String,
+    at: String,
+    rows: Vec<usize>,
+    cols: Vec<usize>,
+    cells: Vec<(usize, usize)>,
+    files: Vec<String>,
+}
+
+/// What the page's script needs of a figure. Numbers of all spots are one text
+/// with spaces between, `-` where there is none: a third of a list of numbers.
+#[derive(Serialize)]
+pub(super) struct FigureData {
+    id: String,
+    rows: Vec<String>,
+    /// Absent where columns are named as lines are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cols: Option<Vec<String>>,
+    values: String,
+    /// Thousandths.
+    ratios: String,
+    /// All readings of a spot with commas between, where it has several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    readings: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    before_ratios: Option<String>,
+    unit: &'static str,
+    /// Whether more is better.
+    more: bool,
+    reference: String,
+    joint: &'static str,
+    cells: [i32; 4],
+    numbers: bool,
+    outlines: Vec<Outline>,
+}
+
+impl FigureData {
+    /// About how many bytes of the page it takes.
+    pub(super) fn size(&self) -> usize {
+        let some = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let texts = some(&self.readings) + some(&self.before) + some(&self.before_ratios);
+        self.values.len() + self.ratios.len() + texts
+    }
+}
+
+type Key<'a> = (Option<&'a DomainName>, &'a str, Option<&'a str>, Unit);
+
+/// All cells, by the grid that shows them.
+#[derive(Default)]
+pub(super) struct Readings<'a> {
+    cells: BTreeMap<Key<'a>, Vec<&'a Cell>>,
+}
+
+impl<'a> Readings<'a> {
+    /// Sorts a run's cells.
+    pub(super) fn of(run: &'a Run) -> Self {
+        // Where nothing was read twice, the numbers themselves are the readings.
+        if run.cells.iter().all(|c| c.reading == 0) {
+            return Self::default();
+        }
+        let mut cells: BTreeMap<Key<'a>, Vec<&'a Cell>> = BTreeMap::new();
+        for cell in &run.cells {
+            let key = (cell.domain.as_ref(), &*cell.testcase, cell.rail.as_deref(), cell.unit);
+            cells.entry(key).or_default().push(cell);
+        }
+        Self { cells }
+    }
+
+    /// The readings of each spot of a grid, in their order; `None` where each
+    /// has one, a spot sums several up, or they are too many.
+    fn at(&self, grid: &Grid) -> Option<String> {
+        if grid.summed.is_some() || 1 < grid.joined {
+            return None;
+        }
+        let key = (grid.domain.as_ref(), &*grid.testcase, grid.rail.as_deref(), grid.unit);
+        let cells = self.cells.get(&key)?;
+        let places =
+            |ends: &[End]| -> BTreeMap<End, usize> { ends.iter().cloned().zip(0..).collect() };
+        let (rows, cols) = (places(&grid.rows), places(&grid.cols));
+        let mut spots: Vec<Vec<String>> = vec![Vec::new(); grid.spots.len()];
+        let mut count = 0;
+        for cell in cells {
+            let (mut src, mut dst) = (
+                End { node: cell.src_node.clone(), gpu: cell.src_gpu },
+                End { node: cell.dst_node.clone(), gpu: cell.dst_gpu },
+            );
+            if grid.shape == Shape::PerGpu {
+                let gpu = src.gpu.or(dst.gpu);
+                (src, dst) =
+                    (End { node: src.node.or(dst.node), gpu: None }, End { node: None, gpu });
+            }
+            let (Some(row), Some(col)) = (rows.get(&src), cols.get(&dst)) else { continue };
+            count += 1;
+            let text = cell.value.map_or_else(|| "x".to_owned(), number);
+            spots[row * grid.cols.len() + col].push(text);
+        }
+        let several = spots.iter().any(|s| 1 < s.len());
+        let each = |s: &Vec<String>| if s.is_empty() { "-".to_owned() } else { s.join(",") };
+        (several && count <= READINGS).then(|| spots.iter().map(each).collect::<Vec<_>>().join(" "))
+    }
+}
+
+/// What figures are drawn from.
+pub(super) struct Draw<'a> {
+    pub(super) findings: &'a [Finding],
+    /// Where findings are told, in their order.
+    pub(super) places: &'a [FindingText],
+    pub(super) earlier: &'a Earlier,
+    pub(super) readings: Readings<'a>,
+}
+
+pub(super) fn test_name(grid: &Grid) -> String {
+    match &grid.rail {
+        Some(rail) => format!("{}, {}", shown(&grid.testcase), rail_name(rail)),
+        None => shown(&grid.testcase),
+    }
+}
+
+impl Draw<'_> {
+    /// Draws a grid, smaller where it would not be legible.
+    pub(super) fn figure(
+        &self,
+        grid: &Grid,
+        marked: Blame,
+        index: usize,
+    ) -> Result<(FigureText, FigureData), ReportError> {
+        let too_wide = grid.shape == Shape::Pairs && LEGIBLE < grid.rows.len();
+        let strip = matches!(grid.shape, Shape::PerGpu | Shape::PerRail);
+        let smaller = if too_wide {
+            let by_node = grid.by_node();
+            Some(if LEGIBLE < by_node.rows.len() { by_node.worst(STRIP) } else { by_node })
+        } else if (strip || grid.shape == Shape::Leaves) && STRIP < grid.rows.len() {
+            Some(grid.worst(STRIP))
+        } else {
+            None
+        };
+        let (grid, marked) = match &smaller {
+            Some(smaller) => (smaller, blame(self.findings, smaller)),
+            None => (grid, marked),
+        };
+        let id = format!("figure-{index}");
+        let caption = caption(grid);
+        let outlines = self.outlines(grid);
+        let drawn = plot::heatmap(grid, &marked, &id, &about(grid, &marked))?;
+        let names = |ends: &[End]| ends.iter().map(|e| clip(&e.name(), 80)).collect::<Vec<_>>();
+        let before = self.earlier.spots(grid);
+        let mut blamed: Vec<(String, String)> =
+            outlines.iter().map(|o| (o.at.clone(), o.name.clone())).collect();
+        let blamed_more = blamed.len().saturating_sub(NAMED);
+        blamed.truncate(NAMED);
+        let text = FigureText {
+            svg: Value::from_safe_string(drawn.svg),
+            id: id.clone(),
+            test: test_name(grid),
+            caption,
+            notes: notes(grid),
+            blamed,
+            blamed_more,
+            wide: drawn.wide,
+        };
+        let unit = Some(grid.unit);
+        let data = FigureData {
+            id,
+            rows: names(&grid.rows),
+            cols: (grid.rows != grid.cols).then(|| names(&grid.cols)),
+            values: values(&grid.spots),
+            ratios: ratios(&grid.spots),
+            readings: self.readings.at(grid),
+            before: before.as_deref().map(values),
+            before_ratios: before.as_deref().map(ratios),
+            unit: crate::report::plain::unit_name(unit),
+            more: grid.unit.is_bandwidth(),
+            reference: match grid.reference {
+                Reference::Expectation(low, high) if low == high => {
+                    format!("expected {}", quantity(low, unit))
+                }
+                Reference::Expectation(low, high) => {
+                    format!("expected {} to {}", number(low), quantity(high, unit))
+                }
+                Reference::Median(median) => format!("peers' median {}", quantity(median, unit)),
+                Reference::Nothing => String::new(),
+            },
+            joint: match grid.shape {
+                Shape::Pairs | Shape::Leaves => " → ",
+                Shape::PerGpu | Shape::PerRail => ", ",
+            },
+            cells: drawn.cells,
+            numbers: drawn.numbers,
+            outlines,
+        };
+        Ok((text, data))
+    }
+
+    /// What is outlined, finding by finding, as far as findings are told.
+    fn outlines(&self, grid: &Grid) -> Vec<Outline> {
+        let mut out = Vec::new();
+        let marked = Marked::of(grid, self.places.len());
+        for (finding, place) in self.findings.iter().zip(self.places) {
+            let Blame { rows, cols, cells } = marked.blame(finding);
+            if rows.is_empty() && cols.is_empty() && cells.is_empty() {
+                continue;
+            }
+            let files: BTreeSet<&str> = finding.evidence.iter().map(|e| e.file.as_str()).collect();
+            let files = files.into_iter().take(super::FILES).map(shown).collect();
+            let (name, at) = (place.name.clone(), place.anchor.clone());
+            out.push(Outline { name, at, rows, cols, cells, files });
+        }
+        out
+    }
+}
+
+/// The numbers of all spots, `-` where there is none.
+fn values(spots: &[Option<Spot>]) -> String {
+    data(spots, |s| s.value.map(number))
+}
+
+fn ratios(spots: &[Option<Spot>]) -> String {
+    data(spots, |s| s.ratio.map(|r| format!("{:.0}", (r * 1000.0).clamp(0.0, 1e6))))
+}
+
+fn data(spots: &[Option<Spot>], of: fn(&Spot) -> Option<String>) -> String {
+    // A spot without a number was to be measured; one that is not there was not.
+    let each = spots.iter().map(|s| match s {
+        Some(s) => of(s).unwrap_or_else(|| "-".to_owned()),
+        None => String::from("."),
+    });
+    each.collect::<Vec<_>>().join(" ")
+}
+
+fn notes(grid: &Grid) -> Vec<String> {
+    let mut notes = Vec::new();
+    let per_node = grid.rows.chunk_by(|a, b| a.node == b.node).map(<[_]>::len).max();
+    if grid.shape == Shape::Pairs && per_node.is_some_and(|n| 1 < n && n < grid.rows.len()) {
+        notes.push("Thin lines separate nodes; between them are their GPUs in order.".to_owned());
+    }
+    if let Some(summed) = grid.summed {
+        notes.push(format!("Each cell: {summed}."));
+    }
+    if let Some(left_out) = &grid.left_out {
+        notes.push(format!("Shown: {left_out}."));
+    }
+    if plot::crosses_left_out(grid) {
+        notes.push("Too many cells are not as expected to cross each of them.".to_owned());
+    }
+    notes
+}
+
+fn caption(grid: &Grid) -> String {
+    let place = match (&grid.domain, grid.shape, grid.rows.first()) {
+        (_, Shape::Pairs, Some(end)) if grid.rows.iter().all(|e| e.node == end.node) => {
+            end.node.as_ref().map_or("one node".to_owned(), |n| shown(n.as_str()))
+        }
+        (Some(domain), ..) => shown(domain.as_str()),
+        _ if 1 < grid.joined => format!("{} nodes", grid.joined),
+        _ => "no single domain".to_owned(),
+    };
+    let what = match grid.shape {
+        Shape::Pairs => "from each line to each column",
+        Shape::PerGpu => "GPU by GPU",
+        Shape::PerRail => return format!("{}, rail by rail", test_name(grid)),
+        Shape::Leaves => return format!("{}, leaf by leaf", test_name(grid)),
+    };
+    // Between nodes of several domains there is no place but the rail.
+    match (&grid.domain, &grid.rail) {
+        (None, Some(_)) => format!("{}, {what}", test_name(grid)),
+        _ => format!("{} in {place}, {what}", test_name(grid)),
+    }
+}
+
+/// The figure for those who cannot see it.
+fn about(grid: &Grid, marked: &Blame) -> String {
+    let mut values = grid.values();
+    let middle = sort_median(&mut values).map(|m| quantity(m, Some(grid.unit)));
+    format!(
+        "{} cells of {}; median {}; lowest ratio {}; {} blamed.",
+        values.len(),
+        test_name(grid),
+        middle.unwrap_or_else(|| "not known".to_owned()),
+        grid.lowest().map_or_else(|| "not known".to_owned(), |r| format!("{r:.3}")),
+        blamed(grid, marked),
+    )
+}
+
+/// What is blamed, in words.
+fn blamed(grid: &Grid, blame: &Blame) -> String {
+    let rows = blame.rows.iter().map(|&r| grid.rows[r].name());
+    let cols = blame.cols.iter().map(|&c| grid.cols[c].name());
+    let cells = blame
+        .cells
+        .iter()
+        .map(|&(r, c)| format!("{} with {}", grid.rows[r].name(), grid.cols[c].name()));
+    let names: BTreeSet<String> = rows.chain(cols).chain(cells).collect();
+    if names.is_empty() {
+        return "nothing".to_owned();
+    }
+    listed(&names.into_iter().collect::<Vec<_>>(), 12)
+}

@@ -1,0 +1,212 @@
+//! Every node twice: as a tile among its neighbours, and as a line that says
+//! why. A tile leads to its line.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::LONGEST;
+use super::anchors::Anchors;
+use super::findings::FindingText;
+use super::history::Sparkline;
+use super::history::sparkline_of_node;
+use super::shown;
+use model::run::Run;
+use model::text::percent;
+use model::trend::Trend;
+use model::verdict::NodeVerdict;
+use model::verdict::Outcome;
+use crate::report::plain::below;
+use crate::report::plain::clip;
+
+/// Nodes that have a tile and a line; the rest are counted. A tile and a line
+/// together take some 200 bytes of the page.
+const MOST: usize = 6_000;
+/// Passing nodes whose lines are shown from the start.
+const FEW: usize = 40;
+/// Findings named beside a node.
+const NAMED: usize = 6;
+
+/// Nodes that share a rack, a block, a domain.
+#[derive(Serialize)]
+pub(super) struct Rack {
+    name: String,
+    /// Its number among the domains of the filter; absent where it is none.
+    domain: Option<usize>,
+    words: String,
+    tiles: Vec<Tile>,
+    more: usize,
+}
+
+#[derive(Serialize)]
+struct Tile {
+    anchor: String,
+    node: String,
+    outcome: &'static str,
+}
+
+/// One node's line.
+#[derive(Serialize)]
+pub(super) struct NodeRow {
+    anchor: String,
+    node: String,
+    domain: Option<usize>,
+    domain_name: String,
+    outcome: &'static str,
+    reason: String,
+    detectable: String,
+    findings: Vec<(String, String)>,
+    findings_more: usize,
+    trend: Option<Sparkline>,
+}
+
+/// Passing nodes for the same reason: it is said once.
+#[derive(Serialize)]
+pub(super) struct Passing {
+    reason: String,
+    open: bool,
+    rows: Vec<NodeRow>,
+}
+
+/// Everything about nodes.
+pub(super) struct Fleet {
+    pub(super) racks: Vec<Rack>,
+    /// Nodes that do not pass, the worst first.
+    pub(super) troubled: Vec<NodeRow>,
+    pub(super) passing: Vec<Passing>,
+    /// Nodes without a tile.
+    pub(super) more: usize,
+    /// The lines of nodes, by their names.
+    pub(super) places: BTreeMap<String, String>,
+}
+
+/// Lays out all nodes, and tells findings where their nodes are.
+pub(super) fn fleet(
+    run: &Run,
+    trends: &[Trend],
+    domains: &BTreeMap<&str, usize>,
+    findings: &mut [FindingText],
+    anchors: &mut Anchors,
+) -> Fleet {
+    let mut nodes: Vec<&NodeVerdict> = run.verdicts.nodes.iter().collect();
+    nodes.sort_by_key(|n| std::cmp::Reverse(n.outcome));
+    let shown_nodes = &nodes[..nodes.len().min(MOST)];
+    let places: BTreeMap<&str, String> = shown_nodes
+        .iter()
+        .map(|n| (n.node.as_str(), anchors.name("node", n.node.as_str())))
+        .collect();
+    let mut about: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+    for (index, (text, finding)) in findings.iter_mut().zip(&run.verdicts.findings).enumerate() {
+        if let Some(node) = &finding.locus.node {
+            text.node = places.get(node.as_str()).cloned();
+            about.entry(node.as_str()).or_default().push(index);
+        }
+    }
+    let mut of_node: BTreeMap<&str, Vec<&Trend>> = BTreeMap::new();
+    for trend in trends {
+        if let Some(node) = &trend.part.node {
+            of_node.entry(node.as_str()).or_default().push(trend);
+        }
+    }
+    let row = |n: &NodeVerdict| {
+        let here = about.get(n.node.as_str()).map_or(&[][..], Vec::as_slice);
+        NodeRow {
+            anchor: places.get(n.node.as_str()).cloned().unwrap_or_default(),
+            node: shown(n.node.as_str()),
+            domain: n.domain.as_ref().and_then(|d| domains.get(d.as_str())).copied(),
+            domain_name: n.domain.as_ref().map_or_else(|| "–".to_owned(), |d| shown(d.as_str())),
+            outcome: n.outcome.as_str(),
+            reason: clip(&below(&n.reason, &run.info.source), LONGEST),
+            detectable: n.detectable.map_or_else(|| "–".to_owned(), percent),
+            findings: here
+                .iter()
+                .take(NAMED)
+                .map(|&i| (findings[i].anchor.clone(), findings[i].name.clone()))
+                .collect(),
+            findings_more: here.len().saturating_sub(NAMED),
+            trend: of_node.get(n.node.as_str()).and_then(|own| sparkline_of_node(own)),
+        }
+    };
+    let (good, bad): (Vec<&NodeVerdict>, Vec<_>) =
+        shown_nodes.iter().partition(|n| n.outcome == Outcome::Pass);
+    let mut reasons: BTreeMap<&str, Vec<NodeRow>> = BTreeMap::new();
+    for node in &good {
+        reasons.entry(&node.reason).or_default().push(row(node));
+    }
+    let passing = reasons.into_values().map(|rows| Passing {
+        reason: rows.first().map(|r| r.reason.clone()).unwrap_or_default(),
+        open: good.len() <= FEW,
+        rows,
+    });
+    let troubled = bad.iter().map(|n| row(n)).collect();
+    let passing = passing.collect();
+    Fleet {
+        racks: racks(run, &places, domains),
+        troubled,
+        passing,
+        more: nodes.len() - shown_nodes.len(),
+        places: places.into_iter().map(|(node, anchor)| (node.to_owned(), anchor)).collect(),
+    }
+}
+
+/// Tiles in the order in which domains and their nodes are claimed: where they
+/// stand, not how they fare, so that two runs can be laid side by side.
+fn racks(run: &Run, places: &BTreeMap<&str, String>, domains: &BTreeMap<&str, usize>) -> Vec<Rack> {
+    let mut claimed: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for (d, domain) in run.claims.domains.iter().enumerate() {
+        for (n, node) in domain.nodes.iter().enumerate() {
+            claimed.entry(node.as_str()).or_insert((d, n));
+        }
+    }
+    let mut order: Vec<&NodeVerdict> = run.verdicts.nodes.iter().collect();
+    let nowhere = (usize::MAX, usize::MAX);
+    order.sort_by_key(|n| claimed.get(n.node.as_str()).copied().unwrap_or(nowhere));
+    // Domains of one node each would be a heading a tile: their leaf, where
+    // one is claimed, says more of where they stand.
+    let mut size: BTreeMap<&str, usize> = BTreeMap::new();
+    for node in &order {
+        *size.entry(node.domain.as_ref().map_or("", |d| d.as_str())).or_default() += 1;
+    }
+    let leaves: BTreeMap<&str, &str> = run
+        .claims
+        .leaves
+        .iter()
+        .flat_map(|leaf| leaf.nodes.iter().map(|n| (n.as_str(), leaf.name.as_str())))
+        .collect();
+    let home = |n: &NodeVerdict| -> (Option<usize>, String) {
+        match n.domain.as_ref().map(|d| d.as_str()) {
+            Some(domain) if 1 < size.get(domain).copied().unwrap_or(0) => {
+                (domains.get(domain).copied(), shown(domain))
+            }
+            _ => match leaves.get(n.node.as_str()) {
+                Some(leaf) => (None, format!("leaf {}", shown(leaf))),
+                None => (None, "single nodes".to_owned()),
+            },
+        }
+    };
+    let mut at: BTreeMap<(Option<usize>, String), usize> = BTreeMap::new();
+    let mut out: Vec<(Rack, usize, usize)> = Vec::new();
+    for node in order {
+        let home = home(node);
+        let index = *at.entry(home.clone()).or_insert_with(|| {
+            let (domain, name) = home;
+            let rack = Rack { name, domain, words: String::new(), tiles: Vec::new(), more: 0 };
+            out.push((rack, 0, 0));
+            out.len() - 1
+        });
+        let (rack, passed, all) = &mut out[index];
+        *all += 1;
+        *passed += usize::from(node.outcome == Outcome::Pass);
+        match places.get(node.node.as_str()) {
+            Some(anchor) => rack.tiles.push(Tile {
+                anchor: anchor.clone(),
+                node: shown(node.node.as_str()),
+                outcome: node.outcome.as_str(),
+            }),
+            None => rack.more += 1,
+        }
+    }
+    out.into_iter()
+        .map(|(rack, passed, all)| Rack { words: format!("{passed} of {all} pass"), ..rack })
+        .collect()
+}

@@ -1,0 +1,238 @@
+//! How parts went over runs, as small lines: what is usual as a band, alarms
+//! and changes marked. Drawn from what the history says; nothing is judged.
+
+use std::fmt::Write as _;
+
+use minijinja::Value;
+use serde::Serialize;
+
+use super::shown;
+use model::text::percent;
+use model::trend::ChangeKind;
+use model::trend::Part;
+use model::trend::PartKind;
+use model::trend::Point;
+use model::trend::Trend;
+use model::verdict::Locus;
+use model::verdict::LocusKind;
+use crate::report::plain::clip;
+use crate::report::plain::counted;
+use crate::report::plain::number;
+use crate::report::plain::quantity;
+
+/// Lines of parts to which something happened; the rest are counted.
+const ROWS: usize = 120;
+/// Lines of parts to which nothing happened.
+const CALM: usize = 12;
+/// Points of one line; what is older is left out.
+const POINTS: usize = 120;
+/// Size of a line, in pixels.
+const WIDTH: f64 = 160.0;
+const HEIGHT: f64 = 30.0;
+const EDGE: f64 = 4.0;
+
+/// A drawn line and what it says in words.
+#[derive(Clone, Serialize)]
+pub(super) struct Sparkline {
+    svg: Value,
+    words: String,
+}
+
+/// One part's line in the section on history.
+#[derive(Serialize)]
+pub(super) struct TrendRow {
+    part: String,
+    test: String,
+    line: Sparkline,
+    last: String,
+    usual: String,
+    alarms: Vec<String>,
+    changes: Vec<String>,
+}
+
+/// The history of parts: those that rang first; and how many are left out.
+pub(super) fn history(trends: &[Trend]) -> (Vec<TrendRow>, usize) {
+    // One point is no history.
+    let mut order: Vec<&Trend> = trends.iter().filter(|t| 1 < t.points.len()).collect();
+    order.sort_by(|a, b| {
+        let shift = |t: &Trend| t.alarms.iter().map(|a| a.shift.abs()).fold(0.0, f64::max);
+        let changed = a.changes.is_empty().cmp(&b.changes.is_empty());
+        let name = || (&a.part, &a.testcase).cmp(&(&b.part, &b.testcase));
+        shift(b).total_cmp(&shift(a)).then(changed).then_with(name)
+    });
+    let eventful = order.iter().filter(|t| !t.alarms.is_empty() || !t.changes.is_empty()).count();
+    let most = ROWS.min(eventful + CALM);
+    let more = order.len().saturating_sub(most);
+    (order.into_iter().take(most).map(row).collect(), more)
+}
+
+fn row(trend: &Trend) -> TrendRow {
+    let unit = Some(trend.unit);
+    TrendRow {
+        part: part_name(&trend.part),
+        test: shown(&trend.testcase),
+        line: sparkline(trend),
+        last: trend.points.last().map_or_else(|| "–".to_owned(), |p| quantity(p.value, unit)),
+        usual: trend.baseline.as_ref().map_or_else(
+            || "not known yet".to_owned(),
+            |b| format!("{} ± {}", quantity(b.mean, unit), percent(b.spread)),
+        ),
+        alarms: trend
+            .alarms
+            .iter()
+            .map(|a| {
+                let way = if a.shift < 0.0 { "below" } else { "above" };
+                let (size, since) = (percent(a.shift.abs()), shown(&a.since));
+                format!("{size} {way} what was usual, since {since} ({})", shown(&a.at))
+            })
+            .collect(),
+        changes: trend
+            .changes
+            .iter()
+            .map(|c| {
+                let what = clip(&c.what, 80);
+                let (before, after) = (clip(&c.before, 60), clip(&c.after, 60));
+                format!("{}: {what} from {before} to {after}", shown(&c.at))
+            })
+            .collect(),
+    }
+}
+
+/// A part as people write it.
+pub(super) fn part_name(part: &Part) -> String {
+    let mut out = match (&part.node, part.gpu, &part.domain) {
+        (Some(node), Some(gpu), _) => format!("{node}:{gpu}"),
+        (Some(node), None, _) => node.to_string(),
+        (None, _, Some(domain)) => domain.to_string(),
+        (None, _, None) => "all".to_owned(),
+    };
+    if let Some(peer) = &part.peer {
+        let _ = write!(out, " → {peer}");
+    }
+    if let Some(rail) = &part.rail {
+        let _ = write!(out, ", {}", crate::report::plain::rail_name(rail));
+    }
+    if let Some(direction) = part.direction {
+        let _ = write!(out, ", {}", direction.as_str());
+    }
+    shown(&out)
+}
+
+/// The line of the part that a finding is about, where there is one.
+pub(super) fn sparkline_of(locus: &Locus, trends: &[Trend]) -> Option<Sparkline> {
+    let kind = match locus.kind {
+        LocusKind::Gpu | LocusKind::Direction => PartKind::Gpu,
+        LocusKind::Node | LocusKind::Tray => PartKind::Node,
+        LocusKind::Rail => PartKind::Rail,
+        LocusKind::Domain | LocusKind::Plane => PartKind::Domain,
+        LocusKind::Pair | LocusKind::Leaf | LocusKind::Instrument => return None,
+    };
+    let fits = |t: &&Trend| {
+        let part = &t.part;
+        part.kind == kind
+            && part.node == locus.node
+            && part.gpu == locus.gpu
+            && (kind != PartKind::Rail || part.rail == locus.rail)
+            && (kind != PartKind::Domain || part.domain == locus.domain)
+    };
+    loudest(trends.iter().filter(fits)).map(sparkline)
+}
+
+/// The line of a node, of all of its own: that of the part of it that rang loudest.
+pub(super) fn sparkline_of_node(own: &[&Trend]) -> Option<Sparkline> {
+    let own = |kind: PartKind| own.iter().copied().filter(move |t| t.part.kind == kind);
+    loudest(own(PartKind::Node)).or_else(|| loudest(own(PartKind::Gpu))).map(sparkline)
+}
+
+fn loudest<'t>(trends: impl Iterator<Item = &'t Trend>) -> Option<&'t Trend> {
+    let loud = |t: &Trend| t.alarms.iter().map(|a| a.shift.abs()).fold(0.0, f64::max);
+    trends
+        .filter(|t| 1 < t.points.len())
+        // Of equals the first, so that the page does not depend on chance.
+        .reduce(|best, t| if loud(best) < loud(t) { t } else { best })
+}
+
+/// Draws one line. Only numbers of our own get into the markup.
+fn sparkline(trend: &Trend) -> Sparkline {
+    let from = trend.points.len().saturating_sub(POINTS);
+    let points = &trend.points[from..];
+    let finite = |p: &&Point| p.value.is_finite();
+    let values: Vec<(usize, f64)> =
+        points.iter().enumerate().filter(|(_, p)| finite(p)).map(|(i, p)| (i, p.value)).collect();
+    let band = trend.baseline.as_ref().filter(|b| b.mean.is_finite() && b.spread.is_finite());
+    let band = band.map(|b| {
+        // Three standard deviations: what is seldom exceeded by chance.
+        let half = (3.0 * b.spread * b.mean).abs();
+        (b.mean - half, b.mean + half)
+    });
+    let ends = values.iter().map(|(_, v)| *v).chain(band.iter().flat_map(|(a, b)| [*a, *b]));
+    let low = ends.clone().fold(f64::INFINITY, f64::min);
+    let high = ends.fold(f64::NEG_INFINITY, f64::max);
+    // A part that never moves is a line in the middle, not noise made large.
+    let room = (high - low).max(0.02 * high.abs()).max(f64::MIN_POSITIVE);
+    let middle = f64::midpoint(low, high);
+    let y = |v: f64| HEIGHT / 2.0 - (v - middle) / room * (HEIGHT - 2.0 * EDGE);
+    let last = u32::try_from(points.len().saturating_sub(1)).unwrap_or(u32::MAX).max(1);
+    let x = |i: usize| {
+        let i = f64::from(u32::try_from(i).unwrap_or(u32::MAX));
+        EDGE + i / f64::from(last) * (WIDTH - 2.0 * EDGE)
+    };
+    let mut body = String::new();
+    if let Some((a, b)) = band {
+        let (top, height) = (y(b), (y(a) - y(b)).max(1.0));
+        let _ = write!(
+            body,
+            "<rect class=\"usual\" x=\"0\" y=\"{top:.1}\" width=\"{WIDTH:.0}\" height=\"{height:.1}\"/>"
+        );
+    }
+    let at = |run: &str| points.iter().position(|p| p.run == run);
+    for change in trend.changes.iter().filter(|c| c.kind != ChangeKind::Boot) {
+        if let Some(i) = at(&change.run) {
+            let x = x(i);
+            let _ = write!(body, "<path class=\"change\" d=\"M{x:.1} 0v{HEIGHT:.0}\"/>");
+        }
+    }
+    let path: Vec<String> =
+        values.iter().map(|(i, v)| format!("{:.1} {:.1}", x(*i), y(*v))).collect();
+    let _ = write!(body, "<path class=\"line\" d=\"M{}\"/>", path.join("L"));
+    for alarm in &trend.alarms {
+        let point = at(&alarm.run).and_then(|i| points.get(i).map(|p| (i, p)));
+        if let Some((i, point)) = point.filter(|(_, p)| p.value.is_finite()) {
+            let (x, y) = (x(i), y(point.value));
+            let t = y - 3.5;
+            // A diamond, so that it is not told by its colour alone.
+            let _ = write!(
+                body,
+                "<path class=\"alarm\" d=\"M{x:.1} {t:.1}l3.5 3.5-3.5 3.5-3.5-3.5z\"/>"
+            );
+        }
+    }
+    if let Some((i, v)) = values.last() {
+        let _ =
+            write!(body, "<circle class=\"now\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"2\"/>", x(*i), y(*v));
+    }
+    let words = words(trend, &values);
+    let mut name = String::new();
+    crate::report::plot::escape(&words, &mut name);
+    let svg = format!(
+        "<svg class=\"spark\" viewBox=\"0 0 {WIDTH:.0} {HEIGHT:.0}\" width=\"{WIDTH:.0}\" \
+         height=\"{HEIGHT:.0}\" role=\"img\" aria-label=\"{name}\"><title>{name}</title>{body}</svg>"
+    );
+    Sparkline { svg: Value::from_safe_string(svg), words }
+}
+
+fn words(trend: &Trend, values: &[(usize, f64)]) -> String {
+    let unit = Some(trend.unit);
+    let mut out = format!("{} of {}", shown(&trend.testcase), part_name(&trend.part));
+    if let (Some((_, first)), Some((_, last))) = (values.first(), values.last()) {
+        let runs = counted(values.len(), "run", "runs");
+        let _ = write!(out, ", {runs}: {} then, {} now", number(*first), quantity(*last, unit));
+    }
+    if !trend.alarms.is_empty() {
+        let _ = write!(out, "; {}", counted(trend.alarms.len(), "alarm", "alarms"));
+    }
+    if !trend.changes.is_empty() {
+        let _ = write!(out, "; {}", counted(trend.changes.len(), "change", "changes"));
+    }
+    out
+}

@@ -1,0 +1,362 @@
+//! The state of nodes, runs and the gate as gauges for Prometheus.
+//!
+//! Values in, families out. A node that nobody judged is shown as unknown, never
+//! as a pass; where nodes are left out for their number, a gauge says how many.
+
+pub mod gathered;
+pub mod levels;
+pub mod meanings;
+pub mod text;
+
+use std::collections::BTreeMap;
+
+use crate::policy::budget::Share;
+use model::certificate::Certificate;
+use model::finding_class::FindingClass;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::trend::Standing;
+use model::verdict::Outcome;
+use model::verdict::Verdicts;
+use levels::PathClass;
+use meanings as of;
+use text::Family;
+
+/// All outcomes, in the order in which they are shown.
+const OUTCOMES: [Outcome; 4] =
+    [Outcome::Pass, Outcome::Unknown, Outcome::Degraded, Outcome::Failed];
+
+/// What is known of a certificate by its file alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Certified {
+    /// When its run was made, in seconds since 1970.
+    pub issued: i64,
+    /// Until when it counts.
+    pub expires: i64,
+    /// It was declared void.
+    pub is_void: bool,
+}
+
+impl From<&Certificate> for Certified {
+    fn from(it: &Certificate) -> Self {
+        Self { issued: it.issued_unix, expires: it.expires_unix, is_void: it.voided.is_some() }
+    }
+}
+
+impl Certified {
+    fn state(&self, now: i64) -> &'static str {
+        if self.is_void {
+            "void"
+        } else if self.expires <= now {
+            "expired"
+        } else {
+            "counting"
+        }
+    }
+}
+
+/// What is known of a node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeState {
+    /// Its domain.
+    pub domain: Option<DomainName>,
+    /// The verdict of the newest run that judged it.
+    pub outcome: Option<Outcome>,
+    /// When that run was made, in seconds since 1970.
+    pub measured: Option<i64>,
+    /// The smallest degradation that it could have seen there.
+    pub detectable: Option<f64>,
+    /// Its worst shares of what was expected.
+    pub worst: BTreeMap<PathClass, f64>,
+    /// Its certificate.
+    pub certificate: Option<Certified>,
+    /// Drift alarms that stand.
+    pub alarms: Vec<Standing>,
+}
+
+impl NodeState {
+    fn verdict(&self) -> Outcome {
+        self.outcome.unwrap_or(Outcome::Unknown)
+    }
+
+    /// Whether somebody should see it even where there is no room for all.
+    fn is_notable(&self, now: i64) -> bool {
+        self.verdict() != Outcome::Pass
+            || !self.alarms.is_empty()
+            || self.certificate.is_some_and(|it| it.state(now) != "counting")
+    }
+}
+
+/// What is known of the runs of one profile.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProfileState {
+    /// When the last was made, in seconds since 1970.
+    pub at: i64,
+    /// How long it took; absent where it did not come to its end.
+    pub seconds: Option<f64>,
+    /// Every step of its plan was tried.
+    pub is_complete: bool,
+    /// Its verdict.
+    pub outcome: Option<Outcome>,
+    /// Its nodes, by verdict.
+    pub nodes: BTreeMap<Outcome, usize>,
+    /// Its findings, by class and verdict.
+    pub findings: BTreeMap<(FindingClass, Outcome), usize>,
+    /// What it could not tell.
+    pub unknowns: usize,
+    /// The worst of what it could have seen on its nodes.
+    pub detectable: Option<f64>,
+    /// It proposed nothing, for a reason that is about more than one node.
+    pub is_frozen: bool,
+    /// When the last complete run with a verdict other than unknown was made.
+    pub conclusive: Option<i64>,
+    /// When the last complete run that passed was made.
+    pub passed: Option<i64>,
+}
+
+impl ProfileState {
+    /// Takes in what the judge said in the last run.
+    pub fn judged(&mut self, verdicts: &Verdicts) {
+        self.outcome = Some(verdicts.outcome);
+        self.unknowns = verdicts.unknown.len();
+        self.nodes.clear();
+        self.findings.clear();
+        for node in &verdicts.nodes {
+            *self.nodes.entry(node.outcome).or_default() += 1;
+        }
+        for it in &verdicts.findings {
+            *self.findings.entry((it.class.clone(), it.outcome)).or_default() += 1;
+        }
+        let seen = verdicts.nodes.iter().filter_map(|node| node.detectable);
+        self.detectable = seen.reduce(f64::max);
+    }
+}
+
+/// What is known of the gate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GateState {
+    /// The breaker has tripped.
+    pub is_tripped: bool,
+    /// A person has paused it.
+    pub is_paused: bool,
+    /// Drains of ours that stand.
+    pub drains: usize,
+    /// Actions without an outcome.
+    pub open: usize,
+    /// What is left of the budgets; none where nobody says how large the fleet is.
+    pub budgets: Vec<Share>,
+}
+
+/// Everything that is shown.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// When it was put together, in seconds since 1970.
+    pub now: i64,
+    /// The nodes that are known.
+    pub nodes: BTreeMap<NodeName, NodeState>,
+    /// The runs, by profile.
+    pub profiles: BTreeMap<String, ProfileState>,
+    /// The gate, where there is one.
+    pub gate: Option<GateState>,
+    /// Drift alarms of domains that stand.
+    pub drifting: BTreeMap<DomainName, Vec<Standing>>,
+    /// The history could be read, or there is none: alarms that are not here are over.
+    pub is_history_read: bool,
+    /// What could not be read.
+    pub troubles: usize,
+    /// The runs measured a simulated fabric, or were stored ones.
+    pub is_simulated: bool,
+}
+
+/// The state as gauges. At most this many nodes have series of their own: where
+/// there are more, those have that are not simply well.
+pub fn families(state: &State, most: usize) -> Vec<Family> {
+    let mut all = Vec::from(whole(state));
+    all.extend(nodes(state, most));
+    all.push(drifting(state, most));
+    all.extend(certificates(state));
+    all.extend(profiles(state));
+    all.extend(state.gate.as_ref().map(gate).into_iter().flatten());
+    all
+}
+
+fn whole(state: &State) -> [Family; 5] {
+    let [mut written, mut simulated, mut version, mut counts, mut troubles] =
+        [&of::WRITTEN, &of::SIMULATED, &of::VERSION, &of::NODES, &of::TROUBLES].map(Family::of);
+    simulated.add([], f64::from(u8::from(state.is_simulated)));
+    written.add([], seconds(state.now));
+    version.add([env!("CARGO_PKG_VERSION")], 1.0);
+    for outcome in OUTCOMES {
+        let count = state.nodes.values().filter(|it| it.verdict() == outcome).count();
+        counts.add([outcome.as_str()], number(count));
+    }
+    troubles.add([], number(state.troubles));
+    [written, simulated, version, counts, troubles]
+}
+
+fn nodes(state: &State, most: usize) -> [Family; 9] {
+    let is_cut = most < state.nodes.len();
+    let mut shown: Vec<(&NodeName, &NodeState)> = state.nodes.iter().collect();
+    if is_cut {
+        shown.retain(|(_, it)| it.is_notable(state.now));
+        // The worst first; a stable sort keeps nodes in order otherwise.
+        shown.sort_by_key(|(_, it)| std::cmp::Reverse(it.verdict()));
+        shown.truncate(most);
+        shown.sort_by_key(|(name, _)| *name);
+    }
+    let [
+        mut left_out,
+        mut verdict,
+        mut measured,
+        mut worst,
+        mut detectable,
+        mut issued,
+        mut expires,
+        mut void,
+        mut alarms,
+    ] = [
+        &of::LEFT_OUT,
+        &of::VERDICT,
+        &of::MEASURED,
+        &of::WORST,
+        &of::DETECTABLE,
+        &of::ISSUED,
+        &of::EXPIRES,
+        &of::VOID,
+        &of::ALARMS,
+    ]
+    .map(Family::of);
+    left_out.add([], number(state.nodes.len() - shown.len()));
+    for (name, it) in shown {
+        let node = name.as_str();
+        let domain = it.domain.as_ref().map_or("", DomainName::as_str);
+        verdict.add([node, domain, it.verdict().as_str()], 1.0);
+        if let Some(at) = it.measured {
+            measured.add([node], seconds(at));
+        }
+        for (class, share) in &it.worst {
+            worst.add([node, class.as_str()], *share);
+        }
+        if let Some(share) = it.detectable {
+            detectable.add([node], share);
+        }
+        if let Some(certificate) = &it.certificate {
+            issued.add([node], seconds(certificate.issued));
+            expires.add([node], seconds(certificate.expires));
+            void.add([node], f64::from(u8::from(certificate.is_void)));
+        }
+        if !it.alarms.is_empty() {
+            alarms.add([node], number(it.alarms.len()));
+        }
+    }
+    [left_out, verdict, measured, worst, detectable, issued, expires, void, alarms]
+}
+
+/// Domains whose level drifts: as many as nodes may be shown.
+fn drifting(state: &State, most: usize) -> Family {
+    let mut alarms = Family::of(&of::DOMAIN_ALARMS);
+    for (domain, it) in state.drifting.iter().take(most) {
+        alarms.add([domain.as_str()], number(it.len()));
+    }
+    alarms
+}
+
+fn certificates(state: &State) -> [Family; 2] {
+    let [mut first, mut counted] = [&of::FIRST_END, &of::COUNTED].map(Family::of);
+    let all = || state.nodes.values().filter_map(|it| it.certificate);
+    for kind in ["counting", "expired", "void"] {
+        counted.add([kind], number(all().filter(|it| it.state(state.now) == kind).count()));
+    }
+    let ends = all().filter(|it| it.state(state.now) == "counting").map(|it| it.expires);
+    if let Some(end) = ends.min() {
+        first.add([], seconds(end));
+    }
+    [first, counted]
+}
+
+fn profiles(state: &State) -> [Family; 11] {
+    let [
+        mut at,
+        mut took,
+        mut verdict,
+        mut complete,
+        mut nodes,
+        mut findings,
+        mut unknowns,
+        mut detectable,
+        mut frozen,
+        mut conclusive,
+        mut passed,
+    ] = [
+        &of::RUN_AT,
+        &of::RUN_TOOK,
+        &of::RUN_VERDICT,
+        &of::RUN_COMPLETE,
+        &of::RUN_NODES,
+        &of::RUN_FINDINGS,
+        &of::RUN_UNKNOWNS,
+        &of::RUN_DETECTABLE,
+        &of::RUN_FROZEN,
+        &of::CONCLUSIVE_AT,
+        &of::PASSED_AT,
+    ]
+    .map(Family::of);
+    for (profile, it) in &state.profiles {
+        let profile = profile.as_str();
+        at.add([profile], seconds(it.at));
+        if let Some(took_s) = it.seconds {
+            took.add([profile], took_s);
+        }
+        // A run that was ended before anybody judged it is not known, and says so.
+        let outcome = it.outcome.unwrap_or(Outcome::Unknown);
+        verdict.add([profile, outcome.as_str()], 1.0);
+        complete.add([profile], f64::from(u8::from(it.is_complete)));
+        for outcome in OUTCOMES {
+            let count = it.nodes.get(&outcome).copied().unwrap_or_default();
+            nodes.add([profile, outcome.as_str()], number(count));
+        }
+        for ((class, outcome), count) in &it.findings {
+            findings.add([profile, class.as_str(), outcome.as_str()], number(*count));
+        }
+        unknowns.add([profile], number(it.unknowns));
+        if let Some(share) = it.detectable {
+            detectable.add([profile], share);
+        }
+        frozen.add([profile], f64::from(u8::from(it.is_frozen)));
+        for (family, moment) in [(&mut conclusive, it.conclusive), (&mut passed, it.passed)] {
+            if let Some(moment) = moment {
+                family.add([profile], seconds(moment));
+            }
+        }
+    }
+    [at, took, verdict, complete, nodes, findings, unknowns, detectable, frozen, conclusive, passed]
+}
+
+fn gate(gate: &GateState) -> [Family; 6] {
+    let families =
+        [&of::BUDGET_LEFT, &of::BUDGET_LIMIT, &of::BREAKER, &of::PAUSED, &of::DRAINS, &of::OPEN];
+    let [mut left, mut limit, mut breaker, mut paused, mut drains, mut open] =
+        families.map(Family::of);
+    for budget in &gate.budgets {
+        left.add([budget.name], number(budget.left));
+        limit.add([budget.name], number(budget.limit));
+    }
+    breaker.add([], f64::from(u8::from(gate.is_tripped)));
+    paused.add([], f64::from(u8::from(gate.is_paused)));
+    drains.add([], number(gate.drains));
+    open.add([], number(gate.open));
+    [left, limit, breaker, paused, drains, open]
+}
+
+fn number(count: usize) -> f64 {
+    u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
+}
+
+fn seconds(unix: i64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "moments of this era are far below 2^52")]
+    let seconds = unix as f64;
+    seconds
+}
+
+#[cfg(test)]
+mod tests;

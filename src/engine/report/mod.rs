@@ -1,0 +1,71 @@
+//! Telling people and machines what a run found: a [`Run`] in, text out.
+//!
+//! One exporter per file, all pure: no I/O, no clock, no environment. Nothing
+//! here decides an outcome; a report shows what the judge said, and where it
+//! leaves something out it says so. Text from outside (node names, details)
+//! reaches a reader without control characters.
+//!
+//! [`Run`]: model::run::Run
+
+pub mod acceptance;
+pub mod actions;
+pub mod bundle;
+pub mod capacity;
+mod capacity_levels;
+pub mod capacity_plot;
+pub mod certificate;
+pub mod claims;
+pub mod collective;
+pub mod comparison;
+pub mod copy;
+pub mod csv;
+pub mod explain;
+pub mod fabric_probe;
+pub mod gate;
+pub mod gate_log;
+pub mod html;
+pub mod json;
+pub mod junit;
+pub mod metrics;
+pub mod node_facts;
+pub mod notice;
+pub mod parsed;
+pub mod terminal;
+pub mod trend;
+pub mod trend_plot;
+pub mod watch;
+
+pub(crate) mod alike;
+mod between;
+mod blame;
+mod class;
+mod compared;
+mod facts;
+mod grid;
+mod headline;
+mod heat;
+mod network;
+mod overview;
+mod page;
+pub(crate) mod plain;
+mod plot;
+mod probed;
+mod scale;
+mod xml;
+
+pub use page::TerminalStyle;
+
+#[cfg(test)]
+mod fixture;
+
+/// Why a page could not be rendered. Either is a bug of this crate, never of
+/// the run: every run has a page.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The template and its data do not fit together.
+    #[error("the report template cannot be rendered")]
+    Template(#[from] minijinja::Error),
+    /// A figure could not be drawn.
+    #[error("a figure cannot be drawn: {0}")]
+    Figure(String),
+}

@@ -1,0 +1,461 @@
+//! What people are told without asking: which events a run and the state of the
+//! gate amount to, which of them are news, and how they read in each receiver's
+//! format.
+//!
+//! Pure. Who is told, and whether it arrived, is `notify`'s.
+
+pub mod alertmanager;
+pub mod generic;
+pub mod news;
+pub mod slack;
+
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::class;
+use super::metrics::State;
+use super::plain::clip;
+use super::plain::plain;
+use super::trend;
+use model::action::ActionKind;
+use model::action::ActionPlan;
+use model::action::ActionResult;
+use model::cell::Cell;
+use model::finding_class::FindingClass;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::moment::rfc3339;
+use model::run::Run;
+use model::text::percent;
+use model::trend::Standing;
+use model::verdict::Finding;
+use model::verdict::NodeVerdict;
+use model::verdict::Outcome;
+use model::verdict::RatioOf;
+
+/// Longest text of one field: a message is read on a telephone.
+const LONGEST: usize = 400;
+
+/// What can be told.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Event {
+    /// A part works below what it must deliver.
+    Degraded,
+    /// A part cannot be used as claimed.
+    Failed,
+    /// A node could not be judged.
+    Unknown,
+    /// What was told before is over.
+    PassAgain,
+    /// Something was done to a node, or was not done for a budget.
+    Action,
+    /// The breaker tripped, or a run proposed nothing for a common cause.
+    Breaker,
+    /// A certificate expired.
+    Expired,
+    /// A part drifts away from what is usual for it.
+    Drift,
+}
+
+impl Event {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Degraded,
+        Self::Failed,
+        Self::Unknown,
+        Self::PassAgain,
+        Self::Action,
+        Self::Breaker,
+        Self::Expired,
+        Self::Drift,
+    ];
+
+    /// Its name in configuration and documents.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Degraded => "degraded",
+            Self::Failed => "failed",
+            Self::Unknown => "unknown",
+            Self::PassAgain => "pass-again",
+            Self::Action => "action",
+            Self::Breaker => "breaker",
+            Self::Expired => "expired",
+            Self::Drift => "drift",
+        }
+    }
+
+    /// How urgent it is, in the words that alert rules use.
+    pub fn severity(self) -> &'static str {
+        match self {
+            Self::Failed | Self::Breaker => "critical",
+            Self::Degraded | Self::Unknown | Self::Expired | Self::Drift => "warning",
+            Self::PassAgain | Self::Action => "info",
+        }
+    }
+
+    /// Whether it goes on until something ends it; the others happen once.
+    fn stands(self) -> bool {
+        !matches!(self, Self::PassAgain | Self::Action)
+    }
+}
+
+/// One thing to tell.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Item {
+    /// The same for the same thing in every run.
+    pub key: String,
+    /// What kind of thing.
+    pub event: Event,
+    /// The node, where it is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeName>,
+    /// The domain, where it is one's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<DomainName>,
+    /// The class of the worst finding, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<FindingClass>,
+    /// What the worst finding measured, as a share of what it was found by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    /// What that is a share of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_of: Option<RatioOf>,
+    /// What it is, in a few words.
+    pub what: String,
+    /// How bad, in one sentence.
+    pub how: String,
+    /// What was done about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub done: Option<String>,
+    /// What to do next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// What there is to tell at one time, before anybody looked whether it is news.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Occasion {
+    /// The run, where there is one.
+    pub run: Option<String>,
+    /// Its profile.
+    pub profile: Option<String>,
+    /// Its folder.
+    pub folder: Option<String>,
+    /// It measured a simulated fabric.
+    pub simulated: bool,
+    /// What stands or has happened.
+    pub items: Vec<Item>,
+    /// Keys of what is known to be well now.
+    pub well: BTreeSet<String>,
+    /// Nodes that were judged and came out known: what was told of a part at one of
+    /// them and is not among the items is over.
+    pub judged: BTreeSet<NodeName>,
+    /// Domains of which every known node is among them: what was told of a domain, or
+    /// a plane of it, and is not among the items is over.
+    pub covered: BTreeSet<DomainName>,
+    /// That is true of all domains, and of the network between them: what was told of
+    /// no single node or domain and is not among the items is over.
+    pub is_everywhere: bool,
+    /// How keys begin of which all that stand are among the items: what was told of
+    /// such a one and is not among them is over.
+    pub whole: BTreeSet<String>,
+}
+
+/// What a run has to tell. An interrupted one tells of nothing that it left
+/// unmeasured, and ends nothing.
+pub fn of_run(run: &Run, acted: Option<&ActionPlan>, folder: &str, is_partial: bool) -> Occasion {
+    let mut occasion = Occasion {
+        run: Some(run.info.id.clone()),
+        profile: Some(run.info.profile.clone()),
+        folder: Some(folder.to_owned()),
+        simulated: run.info.simulated,
+        ..Occasion::default()
+    };
+    let named = run.verdicts.findings_by_node();
+    let mut told: BTreeSet<&str> = BTreeSet::new();
+    for verdict in &run.verdicts.nodes {
+        match verdict.outcome {
+            Outcome::Pass if is_partial => {}
+            Outcome::Pass => drop(occasion.well.insert(of_node(&verdict.node))),
+            Outcome::Unknown if is_partial => {}
+            _ => {
+                let own = named.get(&verdict.node).into_iter().flatten().copied();
+                let own: Vec<&Finding> = own.filter(|it| is_bad(it)).collect();
+                told.extend(own.iter().map(|it| it.id.as_str()));
+                occasion.items.push(node(verdict, &own, acted));
+            }
+        }
+    }
+    let findings = run.verdicts.findings.iter().filter(|it| is_bad(it));
+    for it in findings.filter(|it| !told.contains(it.id.as_str())) {
+        occasion.items.push(part(it));
+    }
+    if !is_partial {
+        looked_at(run, &mut occasion);
+    }
+    if let Some(plan) = run.actions.as_ref() {
+        occasion.items.extend(plan.frozen.as_ref().map(|why| frozen(why)));
+        if plan.frozen.is_none() && !is_partial {
+            occasion.well.insert(FROZEN.to_owned());
+        }
+    }
+    occasion.items.extend(acted.into_iter().flat_map(|plan| done(plan, &run.info.id)));
+    occasion
+}
+
+/// How far a run looked. What could not be judged was not looked at: it ends nothing.
+fn looked_at(run: &Run, occasion: &mut Occasion) {
+    let (known, unknown): (Vec<&NodeVerdict>, Vec<&NodeVerdict>) =
+        run.verdicts.nodes.iter().partition(|it| it.outcome != Outcome::Unknown);
+    occasion.judged.extend(known.iter().map(|it| it.node.clone()));
+    occasion.covered.extend(known.iter().filter_map(|it| it.domain.clone()));
+    for domain in unknown.iter().filter_map(|it| it.domain.as_ref()) {
+        occasion.covered.remove(domain);
+    }
+    let is_between = |cell: &Cell| {
+        let is_port = cell.rail.is_some() || (cell.src_gpu.is_none() && cell.dst_gpu.is_none());
+        cell.value.is_some() && cell.src_node != cell.dst_node && is_port
+    };
+    occasion.is_everywhere =
+        !known.is_empty() && unknown.is_empty() && run.cells.iter().any(is_between);
+}
+
+impl Occasion {
+    /// Takes back what a run cannot end because it left out nodes that are known from
+    /// others: a domain of which some were measured was not measured whole.
+    pub fn limit(&mut self, run: &Run, state: &State) {
+        let here: BTreeSet<&NodeName> = run.verdicts.nodes.iter().map(|it| &it.node).collect();
+        let elsewhere = state.nodes.iter().filter(|(node, it)| {
+            // One that has no more than a certificate may be long gone.
+            it.measured.is_some() && !here.contains(node)
+        });
+        for (_, it) in elsewhere {
+            self.is_everywhere = false;
+            if let Some(domain) = &it.domain {
+                self.covered.remove(domain);
+            }
+        }
+    }
+}
+
+fn is_bad(finding: &Finding) -> bool {
+    Outcome::Unknown < finding.outcome
+}
+
+/// What the state of certificates, the gate and the history has to tell.
+pub fn of_state(state: &State) -> Occasion {
+    let mut occasion = Occasion::default();
+    for (name, it) in &state.nodes {
+        let key = format!("expired/{name}");
+        match &it.certificate {
+            Some(certificate) if !certificate.is_void && certificate.expires <= state.now => {
+                let mut item = item(key, Event::Expired, "certificate expired");
+                (item.node, item.domain) = (Some(name.clone()), it.domain.clone());
+                item.how = format!("it counted until {}", rfc3339(certificate.expires));
+                item.next = Some(format!("measure it again: `fabricgate admit {name} --apply`"));
+                occasion.items.push(item);
+            }
+            Some(certificate) if !certificate.is_void => drop(occasion.well.insert(key)),
+            // A void one was drained or is other hardware, which is told otherwise.
+            _ => {}
+        }
+        occasion.items.extend(it.alarms.iter().map(|alarm| drift(alarm, it.domain.as_ref())));
+    }
+    for (domain, alarms) in &state.drifting {
+        occasion.items.extend(alarms.iter().map(|alarm| drift(alarm, Some(domain))));
+    }
+    if state.is_history_read {
+        occasion.whole.insert(DRIFTS.to_owned());
+    }
+    match &state.gate {
+        Some(gate) if gate.is_tripped => {
+            let mut item = item(BREAKER.to_owned(), Event::Breaker, "the breaker tripped");
+            "nothing but releases is carried out".clone_into(&mut item.how);
+            let next =
+                "see `fabricgate gate status`; when it is safe, `fabricgate gate reset --why TEXT`";
+            item.next = Some(next.to_owned());
+            occasion.items.push(item);
+        }
+        Some(_) => drop(occasion.well.insert(BREAKER.to_owned())),
+        None => {}
+    }
+    occasion
+}
+
+const NODE_DRIFTS: &str = "left what is usual for the node";
+const DOMAIN_DRIFTS: &str = "its level left what is usual for the domain";
+const BREAKER: &str = "breaker";
+const FROZEN: &str = "frozen";
+/// How the keys of drifts begin.
+const DRIFTS: &str = "drift/";
+
+fn of_node(node: &NodeName) -> String {
+    format!("node/{node}")
+}
+
+fn item(key: String, event: Event, what: &str) -> Item {
+    Item {
+        key,
+        event,
+        node: None,
+        domain: None,
+        class: None,
+        ratio: None,
+        ratio_of: None,
+        what: what.to_owned(),
+        how: String::new(),
+        done: None,
+        next: None,
+    }
+}
+
+fn event(outcome: Outcome) -> Event {
+    match outcome {
+        Outcome::Failed => Event::Failed,
+        Outcome::Degraded => Event::Degraded,
+        Outcome::Unknown | Outcome::Pass => Event::Unknown,
+    }
+}
+
+fn node(verdict: &NodeVerdict, own: &[&Finding], acted: Option<&ActionPlan>) -> Item {
+    // What has no number is not the worst of one outcome.
+    let ratio = |it: &Finding| it.share().filter(|it| it.is_finite());
+    let level = |it: &Finding| ratio(it).unwrap_or(f64::MAX);
+    let worst = own
+        .iter()
+        .copied()
+        .min_by(|a, b| b.outcome.cmp(&a.outcome).then_with(|| level(a).total_cmp(&level(b))));
+    let what = worst.map_or_else(|| "not judged".to_owned(), |it| class::title(&it.class));
+    let mut item = item(of_node(&verdict.node), event(verdict.outcome), &what);
+    (item.node, item.domain) = (Some(verdict.node.clone()), verdict.domain.clone());
+    item.how = short(worst.map_or(&verdict.reason, |it| &it.summary));
+    if let Some(worst) = worst {
+        item.class = Some(worst.class.clone());
+        (item.ratio, item.ratio_of) = found_by(worst);
+        item.next = class::advice(&worst.class).map(short);
+    }
+    item.done = acted.and_then(|plan| about(plan, &verdict.node));
+    item
+}
+
+/// What a plan that was carried out did about a node.
+fn about(plan: &ActionPlan, node: &NodeName) -> Option<String> {
+    let records =
+        plan.records.iter().filter(|it| it.node == *node && it.kind != ActionKind::Certify);
+    let done: Vec<String> = records.map(|it| result(it.kind, it.result).to_owned()).collect();
+    if !done.is_empty() {
+        return Some(done.join(", "));
+    }
+    let withheld = plan.withheld.iter().find(|it| it.what == node.as_str())?;
+    Some(short(&format!("nothing: {}", withheld.why)))
+}
+
+fn part(finding: &Finding) -> Item {
+    let mut item =
+        item(format!("part/{}", finding.id), event(finding.outcome), &class::title(&finding.class));
+    (item.node, item.domain) = (finding.locus.node.clone(), finding.locus.domain.clone());
+    item.how = short(&finding.summary);
+    item.class = Some(finding.class.clone());
+    (item.ratio, item.ratio_of) = found_by(finding);
+    item.next = class::advice(&finding.class).map(short);
+    item
+}
+
+fn frozen(why: &str) -> Item {
+    let mut item = item(FROZEN.to_owned(), Event::Breaker, "no drains are proposed");
+    item.how = short(why);
+    item.next =
+        Some("look for what the suspects have in common before anything is drained".to_owned());
+    item
+}
+
+/// A part that left for the worse what is usual for it, in one test.
+fn drift(standing: &Standing, domain: Option<&DomainName>) -> Item {
+    let Standing { part, testcase, .. } = standing;
+    let (kind, place, option) = match (&part.node, domain) {
+        (Some(node), _) => ("node", node.as_str(), ""),
+        (None, domain) => ("domain", domain.map_or("", DomainName::as_str), "--domain "),
+    };
+    let what = if kind == "node" { NODE_DRIFTS } else { DOMAIN_DRIFTS };
+    let mut item = item(format!("{DRIFTS}{kind}/{place}/{testcase}"), Event::Drift, what);
+    (item.node, item.domain) = (part.node.clone(), domain.cloned());
+    item.how = short(&trend::standing_words(standing));
+    item.next = Some(short(&format!(
+        "see `fabricgate history {option}{place}`; nothing is done about a node because of this"
+    )));
+    item
+}
+
+/// What was done to nodes, and what a budget forbade. That a node was certified is
+/// no news.
+fn done(plan: &ActionPlan, run: &str) -> Vec<Item> {
+    let mut items = Vec::new();
+    for it in plan.records.iter().filter(|it| it.kind != ActionKind::Certify) {
+        // It was so before; that was told then.
+        if it.result == ActionResult::Already {
+            continue;
+        }
+        let word = result(it.kind, it.result);
+        let key = format!("action/{run}/{}/{word}", it.node);
+        let mut item = item(key, Event::Action, word);
+        item.node = Some(it.node.clone());
+        item.how = short(&it.detail);
+        let of = plan.actions.iter().find(|action| action.node == it.node);
+        if let Some(action) = of {
+            item.domain.clone_from(&action.domain);
+            (item.ratio, item.ratio_of) = (action.ratio, action.ratio_of);
+            item.done = Some(short(&action.why));
+        }
+        items.push(item);
+    }
+    for it in plan.withheld.iter().filter(|it| it.budget) {
+        let key = format!("action/{run}/{}/withheld", it.what);
+        let mut item = item(key, Event::Action, "not drained");
+        item.node = Some(NodeName::from(it.what.as_str())).filter(NodeName::is_one_node);
+        item.how = short(&it.why);
+        items.push(item);
+    }
+    items
+}
+
+fn result(kind: ActionKind, result: ActionResult) -> &'static str {
+    let is_done = matches!(result, ActionResult::Done | ActionResult::Already);
+    match (kind, is_done, result) {
+        (ActionKind::Drain, true, _) => "drained",
+        (ActionKind::Relabel, true, _) => "marked",
+        (ActionKind::Release, true, _) => "released",
+        (ActionKind::Certify, true, _) => "certified",
+        (_, _, ActionResult::Superseded) => "left to somebody else",
+        (_, _, ActionResult::Unknown) => "begun, and not seen to end",
+        (ActionKind::Drain, ..) => "drain not done",
+        (ActionKind::Relabel, ..) => "mark not done",
+        (ActionKind::Release, ..) => "release not done",
+        (ActionKind::Certify, ..) => "certificate not said",
+    }
+}
+
+fn short(text: &str) -> String {
+    clip(&plain(text), LONGEST)
+}
+
+/// A share in words, where there is one.
+fn share(item: &Item) -> Option<String> {
+    // What older programs told of says nothing of it.
+    let of = item.ratio_of.unwrap_or(RatioOf::Expected).words();
+    item.ratio.map(|ratio| format!("{} of {of}", percent(ratio)))
+}
+
+/// The ratio by which it was found, and what it is of.
+fn found_by(finding: &Finding) -> (Option<f64>, Option<RatioOf>) {
+    finding.found_by().filter(|(ratio, _)| ratio.is_finite()).unzip()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,84 @@
+//! News as alerts of Alertmanager's API (`POST /api/v2/alerts`).
+//!
+//! Labels are the same for the same thing in every message, so that Alertmanager
+//! knows it again; severity and words that change are no labels of the thing.
+//! What stands is said again each time, what is over ends now.
+
+use serde_json::Map;
+use serde_json::Value;
+use serde_json::json;
+
+use super::Event;
+use super::Item;
+use super::generic::About;
+use super::news::News;
+use super::share;
+use model::finding_class::FindingClass;
+use model::moment::rfc3339;
+use model::run::simulated;
+
+/// How long something that happened once is shown.
+const ONCE_S: i64 = 900;
+
+/// The alerts. What stands lasts until `stands_s` from now, unless it is said again.
+pub fn payload(news: &News, about: &About<'_>, now: i64, stands_s: i64) -> Value {
+    let mut alerts = Vec::new();
+    for item in news.fresh.iter().chain(&news.standing) {
+        let lasts = if item.event.stands() { stands_s } else { ONCE_S };
+        alerts.push(alert(item, about, &rfc3339(now.saturating_add(lasts))));
+    }
+    for item in news.over.iter().chain(&news.replaced) {
+        alerts.push(alert(item, about, &rfc3339(now)));
+    }
+    Value::Array(alerts)
+}
+
+/// The name of an alert: one for each kind of event, so that its severity never
+/// changes.
+fn name(event: Event) -> &'static str {
+    match event {
+        Event::Degraded => "FabricgateReportsDegraded",
+        Event::Failed => "FabricgateReportsFailed",
+        Event::Unknown => "FabricgateReportsUnknown",
+        Event::PassAgain => "FabricgateReportsPassAgain",
+        Event::Action => "FabricgateReportsAction",
+        Event::Breaker => "FabricgateReportsBreaker",
+        Event::Expired => "FabricgateReportsExpired",
+        Event::Drift => "FabricgateReportsDrift",
+    }
+}
+
+fn alert(item: &Item, about: &About<'_>, ends: &str) -> Value {
+    let mut labels = Map::new();
+    let mut label = |name: &str, value: &str| {
+        // Alertmanager takes an empty label for none.
+        if !value.is_empty() {
+            labels.insert(name.to_owned(), Value::from(value));
+        }
+    };
+    let event = if about.is_test { "FabricgateTest" } else { name(item.event) };
+    label("alertname", event);
+    label("severity", if about.is_test { "info" } else { item.event.severity() });
+    label("source", "fabricgate");
+    label("site", about.site.unwrap_or_default());
+    label("node", item.node.as_ref().map_or("", |it| it.as_str()));
+    label("domain", item.domain.as_ref().map_or("", |it| it.as_str()));
+    label("key", &item.key);
+    let place = item.node.as_ref().map(|it| format!("{it}: ")).unwrap_or_default();
+    let share = share(item).map(|it| format!(" [{it}]")).unwrap_or_default();
+    let mut annotations = Map::new();
+    let mut annotation = |name: &str, value: Option<&str>| {
+        if let Some(value) = value.filter(|it| !it.is_empty()) {
+            annotations.insert(name.to_owned(), Value::from(value));
+        }
+    };
+    let simulated = simulated(about.is_simulated).map(|it| format!(" ({it})")).unwrap_or_default();
+    annotation("summary", Some(&format!("{place}{}{simulated}", item.what)));
+    annotation("description", Some(&format!("{}{share}", item.how)));
+    annotation("class", item.class.as_ref().map(FindingClass::as_str));
+    annotation("done", item.done.as_deref());
+    annotation("next", item.next.as_deref());
+    annotation("run", about.run);
+    annotation("folder", about.folder);
+    json!({ "labels": labels, "annotations": annotations, "endsAt": ends })
+}

@@ -1,0 +1,436 @@
+//! The report of a terminal: the verdict first, then what it rests on.
+//!
+//! Width and colour are arguments; whoever calls knows about pipes and
+//! `NO_COLOR`. Without colour there is not one escape sequence in the text.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use anstyle::Style;
+
+use super::TerminalStyle;
+use super::actions;
+use super::alike;
+use super::alike::Alike;
+use super::class;
+use super::compared;
+use super::headline::headline;
+use super::headline::worst_detectable;
+use super::headline::worst_together;
+use super::heat;
+use super::page::Page;
+use super::page::colour_of;
+use super::plain::amount;
+use super::plain::below;
+use super::plain::clip;
+use super::plain::counted;
+use super::plain::listed;
+use super::plain::place_of;
+use super::plain::plain;
+use super::plain::unit_name;
+use super::plain::wrap;
+use model::run::Run;
+use model::text::percent;
+use model::verdict::Finding;
+use model::verdict::NodeVerdict;
+use model::verdict::Outcome;
+use model::verdict::Unknown;
+
+/// Entries of one list that are shown before the rest is only counted.
+const MOST: usize = 20;
+
+/// The report.
+pub fn render(run: &Run, style: &TerminalStyle) -> String {
+    let mut page = Page::new(style);
+    let width = page.width;
+    opening(&mut page, run);
+    findings(&mut page, run);
+    if let Some(heat) = heat::worst(run, width) {
+        page.section("Matrix");
+        page.paragraph("", &heat.title, 2);
+        if !heat.lines.is_empty() {
+            page.out.push('\n');
+        }
+        for line in &heat.lines {
+            page.out.push_str("  ");
+            for (style, text) in line {
+                page.styled(*style, text);
+            }
+            page.end();
+        }
+    }
+    nodes(&mut page, run);
+    unknown(&mut page, run);
+    next(&mut page, &run.verdicts.findings);
+    notes(&mut page, &run.verdicts.notes);
+    if let Some(plan) = &run.actions {
+        actions::section(&mut page, plan, &[]);
+    }
+    detectable(&mut page, run);
+    page.out
+}
+
+fn opening(page: &mut Page, run: &Run) {
+    let headline = headline(run);
+    let word = headline.word();
+    let depth = word.chars().count() + 2;
+    let lines = wrap(&headline.rest(), page.width.saturating_sub(depth));
+    page.styled(colour_of(headline.outcome), &word);
+    for (i, line) in lines.iter().enumerate() {
+        let indent = if i == 0 { 2 } else { depth };
+        let _ = write!(page.out, "{:indent$}", "");
+        page.styled(Style::new().bold(), line);
+        page.end();
+    }
+    if let Some(text) = run.info.simulated() {
+        page.warned(text);
+    }
+    page.out.push('\n');
+    let mut counts: BTreeMap<Outcome, usize> = BTreeMap::new();
+    for node in &run.verdicts.nodes {
+        *counts.entry(node.outcome).or_default() += 1;
+    }
+    let parts: Vec<String> =
+        counts.iter().rev().map(|(outcome, count)| format!("{count} {outcome}")).collect();
+    let nodes = match parts.as_slice() {
+        [] => "none".to_owned(),
+        parts => format!("{}: {}", run.verdicts.nodes.len(), parts.join(", ")),
+    };
+    page.paragraph("nodes    ", &nodes, 0);
+    let info = &run.info;
+    page.paragraph("run      ", &format!("{}, {}, {}", info.id, info.profile, info.created), 0);
+    page.paragraph("source   ", &info.source, 0);
+    let platform = run.verdicts.platform.as_deref().unwrap_or("no single platform");
+    let digest = clip(&run.verdicts.thresholds_digest, 19);
+    page.paragraph("against  ", &format!("{platform}, thresholds {digest}"), 0);
+}
+
+fn findings(page: &mut Page, run: &Run) {
+    let findings = &run.verdicts.findings;
+    let source = &run.info.source;
+    if findings.is_empty() {
+        return;
+    }
+    page.section(&format!("Findings ({})", findings.len()));
+    let shown = &findings[..findings.len().min(MOST)];
+    // The class moves in front of the summary where it would not fit.
+    let narrow = page.width < 104;
+    let place = if narrow { page.width.saturating_sub(NUMBERS_WIDTH) } else { 32 };
+    let rows: Vec<[String; 8]> = shown
+        .iter()
+        .map(|f| {
+            let cell = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| amount(v, f.unit));
+            [
+                f.outcome.to_string(),
+                clip(&place_of(&f.locus), place),
+                if narrow { String::new() } else { clip(f.class.as_str(), 18) },
+                cell(f.measured),
+                cell(f.expected),
+                unit_name(f.unit).to_owned(),
+                f.ratio.map_or_else(|| "-".to_owned(), |r| format!("{r:.3}")),
+                if f.confirmed { "confirmed" } else { "once" }.to_owned(),
+            ]
+        })
+        .collect();
+    let (class, of) = if narrow { ("", "of exp.") } else { ("class", "of expected") };
+    let titles = ["outcome", "where", class, "measured", "expected", "unit", of, "seen"];
+    let mut widths = titles.map(|title| title.chars().count());
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    table_line(page, &titles.map(str::to_owned), &widths, None);
+    for (row, finding) in rows.iter().zip(shown) {
+        table_line(page, row, &widths, Some(finding.outcome));
+        let class = if narrow && class::is_known(&finding.class) {
+            format!("{} ({}): ", class::title(&finding.class), finding.class)
+        } else if narrow {
+            format!("{}: ", finding.class)
+        } else {
+            format!("{}: ", class::title(&finding.class))
+        };
+        page.paragraph("", &format!("{class}{}", below(&finding.summary, source)), 4);
+        if let Some(text) = compared::beside(finding) {
+            page.faint(&text, 4);
+        }
+        if let Some(from) = sources(finding, source) {
+            page.faint(&from, 4);
+        }
+    }
+    more(page, findings.len());
+}
+
+/// The first file a finding rests on, and how many more there are.
+fn sources(finding: &Finding, source: &str) -> Option<String> {
+    let first = below(&finding.evidence.first()?.file, source);
+    // One file may be named for several tests, with others between.
+    let files: BTreeSet<&str> = finding.evidence.iter().map(|e| e.file.as_str()).collect();
+    let first = plain(&first);
+    Some(match files.len() - 1 {
+        0 => format!("see {first}"),
+        more => format!("see {first} and {}", counted(more, "more file", "more files")),
+    })
+}
+
+/// What a line of the findings takes beside its place: indent, outcome, two
+/// numbers of at most 9 digits, unit, "of exp.", "confirmed", and gaps.
+const NUMBERS_WIDTH: usize = 2 + 8 + 2 + 9 + 2 + 9 + 1 + 5 + 2 + 7 + 2 + 9 + 2;
+
+fn table_line(page: &mut Page, row: &[String; 8], widths: &[usize; 8], outcome: Option<Outcome>) {
+    page.out.push_str("  ");
+    let last = row.len() - 1;
+    for (i, (cell, &width)) in row.iter().zip(widths).enumerate().filter(|(_, (_, w))| 0 < **w) {
+        let text = match i {
+            // Numbers line up at their end, next to their unit.
+            3 | 4 | 6 => format!("{cell:>width$}"),
+            i if i == last => cell.clone(),
+            _ => format!("{cell:<width$}"),
+        };
+        match outcome {
+            Some(outcome) if i == 0 => page.styled(colour_of(outcome), &text),
+            Some(_) => page.out.push_str(&text),
+            None => page.styled(Style::new().dimmed(), &text),
+        }
+        page.out.push_str(if i == 4 { " " } else { "  " });
+    }
+    page.end();
+}
+
+fn more(page: &mut Page, all: usize) {
+    if MOST < all {
+        let text = format!("and {} more; --json and the page list all", all - MOST);
+        page.paragraph("", &text, 2);
+    }
+}
+
+/// The nodes that do not pass: bad ones by name, since the findings say what is
+/// the matter with them; unknown ones with the reason, which stands nowhere else.
+fn nodes(page: &mut Page, run: &Run) {
+    let nodes: &[NodeVerdict] = &run.verdicts.nodes;
+    if nodes.iter().all(|n| n.outcome == Outcome::Pass) {
+        return;
+    }
+    page.section("Nodes");
+    for outcome in [Outcome::Failed, Outcome::Degraded] {
+        let names: Vec<&str> =
+            nodes.iter().filter(|n| n.outcome == outcome).map(|n| n.node.as_str()).collect();
+        if !names.is_empty() {
+            page.labelled(outcome, &listed(&names, MOST));
+        }
+    }
+    let whys: BTreeSet<&str> = run.verdicts.unknown.iter().map(|u| u.why.as_str()).collect();
+    let unknown: Vec<&NodeVerdict> =
+        nodes.iter().filter(|n| n.outcome == Outcome::Unknown).collect();
+    // One reason of several nodes may be about a test of each.
+    let mut alike: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for node in &unknown {
+        alike.entry(common(&node.reason, &whys)).or_default().insert(&node.reason);
+    }
+    let pairs = unknown.iter().map(|node| {
+        let why = common(&node.reason, &whys);
+        (node.node.as_str(), if alike[why].len() == 1 { node.reason.as_str() } else { why })
+    });
+    let reasons = alike::folded(pairs, &names_of(run));
+    for of in reasons.iter().take(MOST) {
+        let who = match of.count {
+            all if 3 < all && all == nodes.len() => format!("all {all} nodes"),
+            _ => of.whats.join(", "),
+        };
+        let why = below(&of.why, &run.info.source);
+        page.labelled(Outcome::Unknown, &format!("{who}: {why}"));
+    }
+    if MOST < reasons.len() {
+        let text = format!("and {} more reasons; --json lists all", reasons.len() - MOST);
+        page.paragraph("", &text, 2);
+    }
+    let passed = nodes.iter().filter(|n| n.outcome == Outcome::Pass).count();
+    if 0 < passed {
+        page.labelled(Outcome::Pass, &counted(passed, "node", "nodes"));
+    }
+}
+
+/// The part of a node's reason that other nodes may share: `WHAT: WHY` without
+/// what, where that reason is given for anything that is not known.
+fn common<'t>(reason: &'t str, whys: &BTreeSet<&str>) -> &'t str {
+    let mut tails = reason.match_indices(": ").map(|(at, gap)| &reason[at + gap.len()..]);
+    tails.find(|tail| whys.contains(tail)).unwrap_or(reason)
+}
+
+/// What a person does about each kind of finding.
+fn next(page: &mut Page, findings: &[Finding]) {
+    let advised = class::advised(findings);
+    if advised.is_empty() {
+        return;
+    }
+    page.section("What to do next");
+    for (title, next) in advised.iter().take(MOST) {
+        page.paragraph("- ", &format!("{title}: {next}"), 2);
+    }
+}
+
+/// What is not known, put together by reason.
+fn unknown(page: &mut Page, run: &Run) {
+    let unknown: &[Unknown] = &run.verdicts.unknown;
+    if unknown.is_empty() {
+        return;
+    }
+    page.section(&format!("Not known ({})", unknown.len()));
+    let reasons = by_reason(run);
+    for Alike { why, whats, .. } in reasons.iter().take(MOST) {
+        let whats: Vec<&str> = whats.iter().map(String::as_str).collect();
+        let text = format!("{}: {}", listed(&whats, 4), plain(why));
+        page.paragraph("- ", &below(&text, &run.info.source), 2);
+    }
+    if MOST < reasons.len() {
+        let text = format!("and {} more reasons; --json lists all", reasons.len() - MOST);
+        page.paragraph("", &text, 2);
+    }
+}
+
+/// What is not known under each reason, in the order they first appear.
+pub(super) fn by_reason(run: &Run) -> Vec<Alike> {
+    let unknown = run.verdicts.unknown.iter();
+    let texts: Vec<(String, &str)> =
+        unknown.map(|one| (one.what.to_string(), one.why.as_str())).collect();
+    alike::folded(texts.iter().map(|(what, why)| (what.as_str(), *why)), &names_of(run))
+}
+
+fn names_of(run: &Run) -> BTreeSet<&str> {
+    run.verdicts.nodes.iter().map(|node| node.node.as_str()).collect()
+}
+
+fn notes(page: &mut Page, notes: &[String]) {
+    if notes.is_empty() {
+        return;
+    }
+    page.section(&format!("Notes ({})", notes.len()));
+    for note in notes.iter().take(MOST) {
+        page.paragraph("- ", note, 2);
+    }
+    more(page, notes.len());
+}
+
+/// What this sweep could have seen at all.
+fn detectable(page: &mut Page, run: &Run) {
+    let nodes = &run.verdicts.nodes;
+    if nodes.is_empty() {
+        return;
+    }
+    let blind = nodes.iter().filter(|n| n.detectable.is_none()).count();
+    let text = match (worst_detectable(run), blind) {
+        (Some(worst), _) => {
+            let together = worst_together(run).map_or(String::new(), |together| {
+                format!("; of what all parts lost together, {} or more", percent(together))
+            });
+            format!(
+                "where it measured, a loss of {} or more would have been seen{together}",
+                percent(worst)
+            )
+        }
+        (None, blind) if blind == nodes.len() => {
+            "how small a loss would have been seen is not known for any node".to_owned()
+        }
+        (None, blind) => format!(
+            "how small a loss would have been seen is not known for {}",
+            counted(blind, "node", "nodes")
+        ),
+    };
+    page.section("Detectable");
+    page.paragraph("", &text, 2);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::subject::UnknownSubject;
+    use crate::report::fixture;
+
+    fn at(run: &Run, width: usize) -> String {
+        render(run, &TerminalStyle { width, colour: false })
+    }
+
+    #[test]
+    fn a_rack_with_one_bad_gpu() {
+        insta::assert_snapshot!("rack_80", at(&fixture::rack(), 80));
+        insta::assert_snapshot!("rack_120", at(&fixture::rack(), 120));
+    }
+
+    #[test]
+    fn two_nodes_with_a_waived_test() {
+        insta::assert_snapshot!("hgx_80", at(&fixture::hgx(), 80));
+    }
+
+    #[test]
+    fn nothing_measured() {
+        insta::assert_snapshot!("empty_80", at(&fixture::empty(), 80));
+    }
+
+    #[test]
+    fn hostile_names_are_shown_and_steer_nothing() {
+        let text = at(&fixture::hostile(), 80);
+        assert!(!fixture::steers(&text));
+        insta::assert_snapshot!("hostile_80", text);
+    }
+
+    #[test]
+    fn without_colour_there_is_no_escape_and_with_colour_the_words_are_the_same() {
+        for run in fixture::all() {
+            let plain = at(&run, 100);
+            assert!(!plain.contains('\x1b'));
+            let coloured = render(&run, &TerminalStyle { width: 100, colour: true });
+            assert!(coloured.contains("\x1b["));
+            assert_eq!(anstream::adapter::strip_str(&coloured).to_string(), plain);
+        }
+    }
+
+    #[test]
+    fn lines_keep_to_the_width_except_commands() {
+        for run in fixture::all() {
+            for width in [80, 100, 120] {
+                for line in at(&run, width).lines().filter(|l| !l.starts_with("  $ ")) {
+                    assert!(line.chars().count() <= width, "{width}: {line}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_named_twice_is_one_file() {
+        let mut run = fixture::rack();
+        let evidence = &mut run.verdicts.findings[0].evidence;
+        evidence.push(evidence[0].clone());
+        assert_eq!(evidence.len(), 3);
+        assert!(at(&run, 120).contains("see domains/block01/read-1.txt and 1 more file\n"));
+    }
+
+    #[test]
+    fn nodes_whose_tests_were_not_run_for_one_reason_are_one_line() {
+        let mut run = fixture::rack();
+        run.verdicts.unknown.clear();
+        for (at, node) in run.verdicts.nodes.iter_mut().enumerate().take(9) {
+            let (what, why) = (format!("tcp on {}, rail r{at}", node.node), "not run: it ended");
+            node.outcome = Outcome::Unknown;
+            node.reason = format!("{what}: {why}");
+            let what = UnknownSubject::Other(what);
+            run.verdicts.unknown.push(Unknown { what, why: why.to_owned() });
+        }
+        let text = at(&run, 120);
+        assert!(text.contains("node[0001-0009]: not run: it ended\n"), "{text}");
+        assert!(text.contains("- tcp on node0001, rail r0; tcp on node0002, rail r1; "), "{text}");
+    }
+
+    #[test]
+    fn many_unknowns_of_one_reason_are_one_line() {
+        let mut run = fixture::hgx();
+        run.verdicts.unknown = (0..500)
+            .map(|i| Unknown {
+                what: UnknownSubject::Other(format!("test {i}")),
+                why: "waived".to_owned(),
+            })
+            .collect();
+        let text = at(&run, 80);
+        assert!(text.contains("test 0, test 1, test 2, test 3 and 496 more: waived"), "{text}");
+    }
+}

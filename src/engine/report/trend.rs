@@ -1,0 +1,462 @@
+//! The history, for a terminal and as CSV: nodes with when they were last measured,
+//! series against what is usual for them, and alarms with what changed beside them.
+//!
+//! Shows what `judge::drift` said and says nothing itself.
+
+use std::fmt::Write as _;
+
+use anstyle::Style;
+
+use super::TerminalStyle;
+use super::csv;
+use super::page::Page;
+use super::page::columns;
+use super::plain::clip;
+use super::plain::counted;
+use super::plain::plain;
+use super::plain::quantity;
+use super::plain::rail_name;
+use model::id::NodeName;
+use model::run::simulated;
+use model::text::percent;
+use model::trend::Alarm;
+use model::trend::Changed;
+use model::trend::HistoryDocument;
+use model::trend::Part;
+use model::trend::PartKind;
+use model::trend::Standing;
+use model::trend::Trend;
+
+/// Series that are shown before the rest is only counted.
+const MOST: usize = 100;
+
+/// Alarms that are shown.
+const MOST_ALARMS: usize = 40;
+
+/// Changes that are named beside one alarm.
+const MOST_CHANGES: usize = 4;
+
+/// Characters of a name.
+const NAME: usize = 40;
+
+/// Title of the lowest ratio of all parts and tests of a node to what is expected.
+const LEAST: &str = "least of expected";
+
+/// All of it. `overview` is nodes and domains, not the series one by one.
+pub fn render(document: &HistoryDocument, overview: bool, style: &TerminalStyle) -> String {
+    let mut page = Page::new(style);
+    let span = match (&document.first, &document.last) {
+        (Some(first), Some(last)) => format!(", {} to {}", day(first), day(last)),
+        _ => String::new(),
+    };
+    let nodes = counted(document.nodes.len(), "node", "nodes");
+    let runs = counted(document.runs, "run", "runs");
+    page.styled(Style::new().bold(), &plain(&format!("{runs}, {nodes}{span}")));
+    page.end();
+    if let Some(text) = simulated(document.simulated) {
+        page.warned(text);
+    }
+    page.faint(&plain(&document.file), 0);
+    if overview {
+        of_nodes(&mut page, document);
+        let domains: Vec<&Trend> = of_kind(document, PartKind::Domain).collect();
+        if !domains.is_empty() {
+            page.section("Domains: the level of each test");
+            series(&mut page, &domains);
+        }
+    } else {
+        page.section("Series");
+        series(&mut page, &document.trends.iter().collect::<Vec<_>>());
+    }
+    alarms(&mut page, document);
+    if !document.notes.is_empty() {
+        page.section("Remarks");
+        for note in &document.notes {
+            page.paragraph("- ", &plain(note), 2);
+        }
+    }
+    page.out
+}
+
+fn of_kind(document: &HistoryDocument, kind: PartKind) -> impl Iterator<Item = &Trend> {
+    document.trends.iter().filter(move |trend| trend.part.kind == kind)
+}
+
+fn of_nodes(page: &mut Page, document: &HistoryDocument) {
+    if document.nodes.is_empty() {
+        return;
+    }
+    page.section("Nodes: the last time each was measured");
+    let header =
+        ["", "runs", "last measured", "profile", "outcome", LEAST, "least of usual", "alarms"];
+    let mut table = columns(header);
+    for node in document.nodes.iter().take(MOST) {
+        let own = || {
+            let is_own = |trend: &&Trend| trend.part.node.as_ref() == Some(&node.node);
+            of_kind(document, PartKind::Node).filter(is_own)
+        };
+        let usual = own().filter_map(Trend::of_usual).reduce(f64::min);
+        let alarms: usize = own().map(|trend| trend.alarms.len()).sum();
+        table.add_row([
+            clip(&plain(node.node.as_str()), NAME),
+            node.runs.to_string(),
+            minute(&node.last_at).to_owned(),
+            plain(&node.profile).into_owned(),
+            node.outcome.to_string(),
+            share(node.worst),
+            share(usual),
+            count(alarms),
+        ]);
+    }
+    page.table(" ", &table);
+    rest(page, document.nodes.len());
+}
+
+/// Series, one a line.
+fn series(page: &mut Page, trends: &[&Trend]) {
+    if trends.is_empty() {
+        page.paragraph("", "there are none", 1);
+        return;
+    }
+    let mut table = columns(["", "test", "runs", "last", "usual", "± ", "of usual", "alarms"]);
+    for trend in trends.iter().take(MOST) {
+        let last = trend.last().map(|point| quantity(point.value, Some(trend.unit)));
+        let baseline = trend.baseline.as_ref();
+        table.add_row([
+            clip(&plain(&name(&trend.part)), NAME),
+            clip(&plain(&trend.testcase), NAME),
+            trend.points.len().to_string(),
+            last.unwrap_or_default(),
+            baseline.map_or("too few".to_owned(), |b| quantity(b.mean, Some(trend.unit))),
+            share(baseline.map(|b| b.spread)),
+            share(trend.of_usual()),
+            count(trend.alarms.len()),
+        ]);
+    }
+    page.table(" ", &table);
+    rest(page, trends.len());
+}
+
+fn rest(page: &mut Page, all: usize) {
+    if MOST < all {
+        let text =
+            format!("and {} more; --json and --csv have all, NODE and --domain select", all - MOST);
+        page.faint(&text, 1);
+    }
+}
+
+fn alarms(page: &mut Page, document: &HistoryDocument) {
+    let mut all: Vec<(&Trend, &Alarm)> = document
+        .trends
+        .iter()
+        .flat_map(|trend| trend.alarms.iter().map(move |alarm| (trend, alarm)))
+        .collect();
+    all.sort_by(|a, b| {
+        (&b.1.at, &a.0.part, &a.0.testcase).cmp(&(&a.1.at, &b.0.part, &b.0.testcase))
+    });
+    page.section("Alarms: where a series left what is usual for it");
+    if all.is_empty() {
+        page.paragraph("", "there are none", 1);
+    }
+    for (trend, alarm) in all.iter().take(MOST_ALARMS) {
+        page.paragraph("- ", &plain(&alarm_words(trend, alarm)), 1);
+    }
+    if MOST_ALARMS < all.len() {
+        page.faint(&format!("and {} before these", all.len() - MOST_ALARMS), 1);
+    }
+    if let Some(runs) = document.runs_per_false_alarm {
+        let text = format!(
+            "An alarm is a remark: nothing is done about a node because of one. Of {}, one false \
+             alarm for less is expected in {runs:.0} runs.",
+            counted(document.trends.len(), "series", "series")
+        );
+        page.faint(&text, 1);
+    }
+}
+
+/// An alarm in a sentence, with what changed at that time.
+pub fn alarm_words(trend: &Trend, alarm: &Alarm) -> String {
+    let of = trend.part.node.as_ref();
+    format!(
+        "{} {}, {}: {}; {}",
+        day(&alarm.at),
+        name(&trend.part),
+        trend.testcase,
+        left_words(alarm),
+        beside_words(trend.beside(alarm).into_iter(), of),
+    )
+}
+
+/// An alarm that stands in a sentence without its node, which is named before it.
+pub fn standing_words(standing: &Standing) -> String {
+    let Standing { part, testcase, alarm, beside } = standing;
+    let beside = beside_words(beside.iter(), part.node.as_ref());
+    format!("{testcase}: {} ({}); {beside}", left_words(alarm), day(&alarm.at))
+}
+
+/// How far a series left what was usual, and since when.
+fn left_words(alarm: &Alarm) -> String {
+    let way = if alarm.shift < 0.0 { "less" } else { "more" };
+    let chart = if alarm.chart == "slow" { "a drift" } else { "a step" };
+    format!(
+        "{} {way} than usual from run {} on, seen in {}, {chart}",
+        percent(alarm.shift.abs()),
+        alarm.since,
+        alarm.run,
+    )
+}
+
+/// What changed at that time; of a node that is named already without its name.
+pub fn beside_words<'c>(
+    changes: impl ExactSizeIterator<Item = &'c Changed>,
+    of: Option<&NodeName>,
+) -> String {
+    let all = changes.len();
+    if all == 0 {
+        return "nothing else is known to have changed then".to_owned();
+    }
+    let named: Vec<String> = changes.take(MOST_CHANGES).map(|c| change_words(c, of)).collect();
+    let more = match all.saturating_sub(MOST_CHANGES) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("at that time: {}{more}", named.join("; "))
+}
+
+/// A change in words: `driver 580.1 -> 580.2`.
+fn change_words(changed: &Changed, of: Option<&NodeName>) -> String {
+    let node = changed.node.as_ref().filter(|node| Some(*node) != of);
+    let node = node.map(|node| format!("{node} ")).unwrap_or_default();
+    format!(
+        "{node}{} {} -> {}",
+        changed.what,
+        clip(&changed.before, NAME),
+        clip(&changed.after, NAME)
+    )
+}
+
+/// A part as people call it: `node0001:2 tx`.
+pub fn name(part: &Part) -> String {
+    let mut name = match (&part.node, part.gpu) {
+        (Some(node), Some(gpu)) => format!("{node}:{gpu}"),
+        (Some(node), None) => node.to_string(),
+        (None, _) => part.domain.as_ref().map_or_else(String::new, ToString::to_string),
+    };
+    if let Some(peer) = &part.peer {
+        let _ = write!(name, " -> {peer}");
+    }
+    if let Some(rail) = &part.rail {
+        let _ = write!(name, " {}", rail_name(rail));
+    }
+    if let Some(direction) = part.direction {
+        let _ = write!(name, " {}", direction.as_str());
+    }
+    name
+}
+
+/// The columns of `--csv`.
+pub const COLUMNS: [&str; 20] = [
+    "run",
+    "at",
+    "kind",
+    "domain",
+    "node",
+    "gpu",
+    "peer",
+    "rail",
+    "direction",
+    "testcase",
+    "unit",
+    "value",
+    "error",
+    "expected",
+    "outcome",
+    "usual",
+    "spread",
+    "alarm",
+    "shift",
+    "changed",
+];
+
+/// Every point of every series, with what was usual and what rang there.
+pub fn csv(document: &HistoryDocument) -> Vec<u8> {
+    let points: usize = document.trends.iter().map(|trend| trend.points.len()).sum();
+    let mut rows = csv::Table::new(160 * (points + 1));
+    for column in COLUMNS {
+        rows.text(Some(column));
+    }
+    rows.end();
+    for trend in &document.trends {
+        let (part, usual) = (&trend.part, trend.baseline.as_ref());
+        for point in &trend.points {
+            let alarm = trend.alarms.iter().find(|alarm| alarm.run == point.run);
+            let changed: Vec<String> = trend
+                .changes
+                .iter()
+                .filter(|changed| changed.run == point.run)
+                .map(|changed| change_words(changed, part.node.as_ref()))
+                .collect();
+            rows.text(Some(&point.run));
+            rows.text(Some(&point.at));
+            rows.text(Some(kind(part.kind)));
+            rows.text(part.domain.as_ref().map(|domain| domain.as_str()));
+            rows.text(part.node.as_ref().map(NodeName::as_str));
+            rows.whole(part.gpu);
+            rows.text(part.peer.as_deref());
+            rows.text(part.rail.as_deref());
+            rows.text(part.direction.map(|direction| direction.as_str()));
+            rows.text(Some(&trend.testcase));
+            rows.text(Some(trend.unit.as_str()));
+            rows.real(Some(point.value));
+            rows.real(point.error);
+            rows.real(point.expected);
+            rows.text(point.outcome.map(|outcome| outcome.as_str()));
+            rows.real(usual.map(|usual| usual.mean));
+            rows.real(usual.map(|usual| usual.spread));
+            rows.text(alarm.map(|alarm| alarm.chart.as_str()));
+            rows.real(alarm.map(|alarm| alarm.shift));
+            rows.text(Some(&plain(&changed.join("; "))));
+            rows.end();
+        }
+    }
+    rows.bytes()
+}
+
+/// The name of a kind in documents.
+pub fn kind(kind: PartKind) -> &'static str {
+    match kind {
+        PartKind::Link => "link",
+        PartKind::Gpu => "gpu",
+        PartKind::Node => "node",
+        PartKind::Rail => "rail",
+        PartKind::Domain => "domain",
+    }
+}
+
+/// The day of a moment in RFC 3339.
+pub(super) fn day(at: &str) -> &str {
+    at.get(..10).unwrap_or(at)
+}
+
+/// Its minute.
+fn minute(at: &str) -> &str {
+    at.get(..16).unwrap_or(at)
+}
+
+fn share(share: Option<f64>) -> String {
+    share.map_or("-".to_owned(), percent)
+}
+
+fn count(count: usize) -> String {
+    if count == 0 { "-".to_owned() } else { count.to_string() }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::judge::drift;
+    use model::id::DomainName;
+    use model::moment::rfc3339;
+    use model::trend::ChangeKind;
+    use model::trend::HISTORY_FORMAT;
+    use model::trend::NodeHistory;
+    use model::trend::Point;
+    use model::unit::Unit;
+    use model::verdict::Outcome;
+
+    const STYLE: TerminalStyle = TerminalStyle { width: 120, colour: false };
+
+    /// A node that lost a link on the day it got another driver.
+    pub(in crate::report) fn document() -> HistoryDocument {
+        let point = |n: i64| Point {
+            run: format!("run-{n:02}"),
+            at: rfc3339(1_790_000_000 + n * 86_400),
+            at_unix: 1_790_000_000 + n * 86_400,
+            value: if n < 20 { 750.0 + (n % 3) as f64 } else { 708.0 },
+            error: None,
+            expected: Some(760.0),
+            outcome: Some(if n < 20 { Outcome::Pass } else { Outcome::Degraded }),
+        };
+        let part = Part {
+            kind: PartKind::Node,
+            domain: Some(DomainName::from("block01")),
+            node: Some(NodeName::from("node0007")),
+            gpu: None,
+            peer: None,
+            rail: None,
+            direction: None,
+        };
+        let changed = Changed {
+            run: "run-20".to_owned(),
+            at: point(20).at,
+            node: Some(NodeName::from("node0007")),
+            kind: ChangeKind::Boot,
+            what: "boot".to_owned(),
+            before: "=aa".to_owned(),
+            after: "b\u{1b}[2Jb".to_owned(),
+        };
+        let mut trend = Trend {
+            part,
+            testcase: "write".to_owned(),
+            unit: Unit::GigabytesPerSecond,
+            points: (0..24).map(point).collect(),
+            baseline: None,
+            alarms: Vec::new(),
+            changes: vec![changed],
+        };
+        drift::assess(&mut trend);
+        HistoryDocument {
+            simulated: false,
+            format: HISTORY_FORMAT.to_owned(),
+            file: "runs-history.sqlite".to_owned(),
+            runs: 24,
+            first: Some(point(0).at),
+            last: Some(point(23).at),
+            nodes: vec![NodeHistory {
+                node: NodeName::from("node0007"),
+                domain: Some(DomainName::from("block01")),
+                runs: 24,
+                last_run: "run-23".to_owned(),
+                last_at: point(23).at,
+                profile: "audit".to_owned(),
+                outcome: Outcome::Degraded,
+                worst: Some(0.9316),
+            }],
+            trends: vec![trend],
+            runs_per_false_alarm: Some(drift::SILENT),
+            notes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn nodes_series_and_alarms_are_told_with_what_changed() {
+        let text = render(&document(), true, &STYLE);
+        for part in [
+            "24 runs, 1 node, 2026-09-21 to 2026-10-14",
+            "node0007",
+            "93.2 %",
+            "94.3 %",
+            "less than usual from run run-20 on, seen in run-20, a step; at that time: boot =aa ->",
+            "one false alarm for less is expected in 43400 runs",
+        ] {
+            let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(flat.contains(part), "{part} is missing:\n{text}");
+        }
+        assert!(!text.contains('\u{1b}'), "what comes from outside is cleaned");
+        let series = render(&document(), false, &STYLE);
+        assert!(series.contains("Series") && series.contains("708.0 GB/s"), "{series}");
+    }
+
+    #[test]
+    fn a_table_for_spreadsheets_has_every_point_and_runs_no_formula() {
+        let mut document = document();
+        document.trends[0].testcase = "=cmd()".to_owned();
+        let text = String::from_utf8(csv(&document)).expect("utf-8");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 25);
+        assert_eq!(lines[0], COLUMNS.join(","));
+        assert!(lines.iter().all(|line| line.split(',').count() == COLUMNS.len()));
+        assert!(lines[1].contains(",'=cmd(),GB/s,750,"), "{}", lines[1]);
+        assert!(lines[21].contains(",degraded,") && lines[21].contains(",fast,-0.0"));
+    }
+}

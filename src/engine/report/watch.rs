@@ -1,0 +1,96 @@
+//! What the standing gate tells, in lines for people.
+
+use model::hostlist;
+use model::id::NodeName;
+use model::watch::JobLine;
+use model::watch::WatchEvent;
+use model::words;
+
+/// Most reasons that are told one by one.
+const REASONS: usize = 20;
+
+/// Longest list of nodes that is told.
+const LONGEST: usize = 200;
+
+/// One event, in lines.
+pub fn lines(event: &WatchEvent) -> Vec<String> {
+    match event {
+        WatchEvent::Began { version, scheduler, apply } => {
+            let how = if *apply { "" } else { "; nothing is started without --apply" };
+            vec![format!("watch: fabricgate {version} watches {scheduler}{how}")]
+        }
+        WatchEvent::Waiting { why } => vec![format!("watch: waiting: {why}")],
+        WatchEvent::Leading { term: None } => vec!["watch: at work".to_owned()],
+        WatchEvent::Leading { term: Some(term) } => vec![format!("watch: at work in term {term}")],
+        WatchEvent::Lost { why } => vec![format!("watch: at work no more: {why}")],
+        WatchEvent::Looked { nodes, claimed, certified, drained, breaker, paused, not_due } => {
+            let mut lines = vec![format!(
+                "watch: {nodes} nodes, {claimed} claimed, {certified} certified, {drained} \
+                 drained by us"
+            )];
+            if let Some(why) = breaker {
+                lines.push(format!(
+                    "watch: the breaker tripped at {why}: nothing but releases until `fabricgate \
+                     gate reset`"
+                ));
+            }
+            if let Some(why) = paused {
+                lines.push(format!(
+                    "watch: {why}; nothing is drained or measured until then, or until `fabricgate \
+                     gate resume`"
+                ));
+            }
+            for it in not_due.iter().take(REASONS) {
+                lines.push(format!(
+                    "watch: not now ({}): {}: {}",
+                    it.count,
+                    short(&it.nodes),
+                    it.why
+                ));
+            }
+            if REASONS < not_due.len() {
+                lines.push(format!("watch: and {} more reasons", not_due.len() - REASONS));
+            }
+            lines
+        }
+        WatchEvent::Due(job) => vec![
+            format!("watch: due: {}", told(job)),
+            format!("watch: would run: {}", words::line(&job.command)),
+        ],
+        WatchEvent::Started(job) => {
+            vec![format!("watch: {} began: {}; log {}", job.job, told(job), job.log)]
+        }
+        WatchEvent::Said { job, line } => vec![format!("[{job}] {line}")],
+        WatchEvent::Ended { job, code, outcome, seconds } => {
+            let code = code.map_or_else(|| "ended".to_owned(), |code| format!("exit code {code}"));
+            let (name, outcome) = (&job.job, outcome.as_str());
+            vec![format!("watch: {name} {outcome} ({code}) after {seconds:.0} s")]
+        }
+        WatchEvent::Marks { nodes, why, result } => {
+            let result = result.as_deref().unwrap_or("would be put right");
+            vec![format!("watch: marks of {}: {why}: {result}", folded(nodes))]
+        }
+        WatchEvent::Trouble { what } => vec![format!("watch: {what}")],
+        WatchEvent::Stopping { why } => vec![format!("watch: {why}; waiting for what runs")],
+    }
+}
+
+fn told(job: &JobLine) -> String {
+    let partners = match job.partners.len() {
+        0 => String::new(),
+        _ => format!(" with {}", folded(&job.partners)),
+    };
+    format!("{} of {} in {}{partners}: {}", job.profile, folded(&job.nodes), job.domain, job.why)
+}
+
+fn folded(nodes: &[NodeName]) -> String {
+    short(&hostlist::fold(nodes.iter().map(NodeName::as_str)))
+}
+
+fn short(text: &str) -> String {
+    let mut short: String = text.chars().take(LONGEST).collect();
+    if short.len() < text.len() {
+        short.push_str("...");
+    }
+    short
+}

@@ -1,0 +1,409 @@
+//! The `[test.*]` tables and `[[collective]]` items of a threshold file.
+//!
+//! An entry is read key by key, `like` is filled in, and the level is made from
+//! the links. What stands around the entries is `file`'s business.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::CollectiveExpectation;
+use super::Confidence;
+use super::Expectation;
+use super::Path;
+use super::fault::Fault;
+use super::fault::nearest;
+use super::file::Links;
+use super::reader::Reader;
+use super::reader::Section;
+use super::testcase;
+use model::unit::Unit;
+
+/// No test delivers more than its links carry; the rest is rounding.
+const HIGHEST_EFFICIENCY: f64 = 1.05;
+/// A number that may be half as large says nothing.
+const HIGHEST_TOLERANCE: f64 = 0.5;
+/// No bandwidth and no latency is larger than this in any unit.
+pub(super) const HIGHEST_VALUE: f64 = 1e7;
+
+const TEST_KEYS: &[&str] = &[
+    "like",
+    "path",
+    "unit",
+    "min_bytes",
+    "value",
+    "efficiency",
+    "tolerance",
+    "tolerance_small_buffer",
+    "floor",
+    "floor_ratio",
+    "derivation",
+    "confidence",
+    "source",
+];
+
+const COLLECTIVE_KEYS: &[&str] = &[
+    "test",
+    "min_bytes",
+    "ranks",
+    "algorithm",
+    "transport",
+    "busbw",
+    "tolerance",
+    "floor",
+    "floor_ratio",
+    "confidence",
+    "source",
+];
+
+const UNITS: &[(&str, Unit)] = &[
+    ("GB/s", Unit::GigabytesPerSecond),
+    ("Gb/s", Unit::GigabitsPerSecond),
+    ("us", Unit::Microseconds),
+    ("ns", Unit::Nanoseconds),
+];
+
+/// What the entries of one file share.
+pub(super) struct Entries<'e> {
+    /// What an efficiency is a share of.
+    pub(super) links: &'e BTreeMap<Path, Links>,
+    /// The file changes a platform that exists, or starts from one.
+    pub(super) of_a_site: bool,
+    /// The path between two GPUs.
+    pub(super) pairs: Path,
+    /// The file, as shown to people.
+    pub(super) origin: &'e str,
+}
+
+/// The keys of one `[test.*]` table, those of `like` filled in.
+#[derive(Clone, Debug, Default)]
+struct Entry {
+    path: Option<Path>,
+    unit: Option<Unit>,
+    min_bytes: Option<u64>,
+    value: Option<f64>,
+    efficiency: Option<f64>,
+    tolerance: Option<f64>,
+    tolerance_small_buffer: Option<f64>,
+    floor: Option<f64>,
+    floor_ratio: Option<f64>,
+    derivation: Option<String>,
+    confidence: Option<Confidence>,
+    source: Option<String>,
+}
+
+impl Entries<'_> {
+    /// The tests, and where each of them stands.
+    pub(super) fn tests<'t>(
+        &self,
+        reader: &mut Reader<'t>,
+        top: &Section<'_, 't>,
+    ) -> (BTreeMap<String, Expectation>, BTreeMap<String, Fault>) {
+        let mut expectations = BTreeMap::new();
+        let mut places = BTreeMap::new();
+        let Some(tests) = reader.table(top, "test") else { return (expectations, places) };
+        for (key, value) in tests.table {
+            let name = key.get_ref().as_ref();
+            let Some(section) = reader.as_table(value, name) else { continue };
+            reader.only_keys(&section, TEST_KEYS);
+            let mut entry = Entry::default();
+            if let Some(at) = section.get("like")
+                && let Some(other) = reader.as_string(at, "like")
+            {
+                let Some(filled) = self.like(reader, &tests, &other, at.span()) else { continue };
+                entry = filled;
+            }
+            entry.fill(reader, &section);
+            if let Some(made) = self.expectation(reader, &section, name, &entry) {
+                places.insert(name.to_owned(), reader.at(key.span(), String::new()));
+                expectations.insert(name.to_owned(), made);
+            }
+        }
+        (expectations, places)
+    }
+
+    /// The entry that another one is like. One step only: a chain of
+    /// references is harder to read than the numbers it saves.
+    fn like<'t>(
+        &self,
+        reader: &mut Reader<'t>,
+        tests: &Section<'_, 't>,
+        other: &str,
+        span: Range<usize>,
+    ) -> Option<Entry> {
+        let Some(value) = tests.get(other) else {
+            let names = tests.table.iter().map(|(key, _)| key.get_ref().as_ref());
+            let help = nearest(other, names).map(|name| format!("did you mean `{name}`?"));
+            reader.fault(span, format!("there is no [test.{other}] in this file")).help = help;
+            return None;
+        };
+        let section = Section { table: value.get_ref().as_table()?, span: value.span() };
+        if section.get("like").is_some() {
+            reader.fault(span, format!("[test.{other}] is itself like another test"));
+            return None;
+        }
+        let mut entry = Entry::default();
+        // Its own faults are reported where it stands.
+        let before = reader.faults.len();
+        entry.fill(reader, &section);
+        reader.faults.truncate(before);
+        Some(entry)
+    }
+
+    fn expectation<'t>(
+        &self,
+        reader: &mut Reader<'t>,
+        section: &Section<'_, 't>,
+        name: &str,
+        entry: &Entry,
+    ) -> Option<Expectation> {
+        let before = reader.faults.len();
+        let Some(path) = entry.path.or_else(|| testcase::path(name, self.pairs)) else {
+            reader.missing(section, "path", "what the test runs over cannot be told from its name");
+            return None;
+        };
+        let level = self.level(reader, section, name, entry, path);
+        if entry.floor.is_some() && entry.floor_ratio.is_some() {
+            reader.fault(span_of(section, "floor"), "`floor` and `floor_ratio` exclude each other");
+        }
+        let given = ["value", "efficiency", "floor"].iter().any(|key| section.get(key).is_some());
+        if level.is_none() && entry.floor.is_none() && !given {
+            reader.missing(section, "value", "give a value, an efficiency, or at least a floor");
+        }
+        if entry.tolerance.is_none() && section.get("tolerance").is_none() && level.is_some() {
+            reader.missing(section, "tolerance", "such as 0.05 for 5 % below the value");
+        }
+        let (confidence, source) = self.provenance(reader, section, entry);
+        if before < reader.faults.len() {
+            return None;
+        }
+        let (value, derivation) = match level {
+            Some((value, derivation)) => (Some(value), derivation),
+            None => (None, "a floor only, no level is known".to_owned()),
+        };
+        let derivation = entry.derivation.clone().unwrap_or(derivation);
+        Some(Expectation {
+            testcase: name.to_owned(),
+            path,
+            unit: entry.unit.unwrap_or(Unit::GigabytesPerSecond),
+            min_bytes: entry.min_bytes.unwrap_or_else(|| testcase::least_bytes(name)),
+            value,
+            tolerance: entry.tolerance.unwrap_or(0.0),
+            tolerance_small_buffer: entry.tolerance_small_buffer,
+            floor: entry.floor.or_else(|| Some(hundredths(value? * entry.floor_ratio?))),
+            derivation,
+            confidence: confidence?,
+            source: source?,
+            origin: self.origin.to_owned(),
+        })
+    }
+
+    /// The expected level and how it was made.
+    fn level<'t>(
+        &self,
+        reader: &mut Reader<'t>,
+        section: &Section<'_, 't>,
+        name: &str,
+        entry: &Entry,
+        path: Path,
+    ) -> Option<(f64, String)> {
+        match (entry.value, entry.efficiency) {
+            (Some(_), Some(_)) => {
+                reader.fault(
+                    span_of(section, "value"),
+                    "`value` and `efficiency` exclude each other",
+                );
+                None
+            }
+            (Some(value), None) => Some((value, "as reported".to_owned())),
+            (None, Some(efficiency)) => {
+                let unit = entry.unit.unwrap_or(Unit::GigabytesPerSecond);
+                if unit != Unit::GigabytesPerSecond {
+                    let message = format!("`efficiency` makes a level in GB/s, not in {unit}");
+                    reader.fault(span_of(section, "unit"), message).help =
+                        Some("leave `unit` out, or state a `value`".to_owned());
+                    return None;
+                }
+                let Some(links) = self.links.get(&path) else {
+                    let message = format!("`efficiency` needs [link.{}]", path.as_str());
+                    reader.fault(span_of(section, "efficiency"), message).help =
+                        Some("or state a `value`".to_owned());
+                    return None;
+                };
+                let both = testcase::sums_directions(name);
+                let directions = if both { 2.0 } else { 1.0 };
+                let value = directions * f64::from(links.count) * links.rate * efficiency;
+                let derivation = format!(
+                    "{}{} {} x {} GB/s x {efficiency}",
+                    if both { "2 directions x " } else { "" },
+                    links.count,
+                    if links.count == 1 { "link" } else { "links" },
+                    links.rate,
+                );
+                Some((hundredths(value), derivation))
+            }
+            (None, None) => None,
+        }
+    }
+
+    /// Where a number comes from. In a file that changes a platform, the site
+    /// itself is the default.
+    fn provenance<'t>(
+        &self,
+        reader: &mut Reader<'t>,
+        section: &Section<'_, 't>,
+        entry: &Entry,
+    ) -> (Option<Confidence>, Option<String>) {
+        if entry.source.is_none() && section.get("source").is_none() {
+            reader.missing(section, "source", "every number says where it comes from");
+        }
+        let default = self.of_a_site.then_some(Confidence::Site);
+        if entry.confidence.is_none() && default.is_none() && section.get("confidence").is_none() {
+            reader.missing(section, "confidence", "how well the number is known");
+        }
+        (entry.confidence.or(default), entry.source.clone())
+    }
+
+    /// The collectives.
+    pub(super) fn collectives<'t>(
+        &self,
+        reader: &mut Reader<'t>,
+        top: &Section<'_, 't>,
+    ) -> Vec<CollectiveExpectation> {
+        let mut collectives: Vec<CollectiveExpectation> = Vec::new();
+        let Some(value) = top.get("collective") else { return collectives };
+        let Some(items) = value.get_ref().as_array() else {
+            reader.fault(value.span(), "collectives are written as [[collective]]");
+            return collectives;
+        };
+        for item in items.iter() {
+            let Some(section) = reader.as_table(item, "collective") else { continue };
+            let Some(made) = self.collective(reader, &section) else { continue };
+            if collectives.iter().any(|other| same_conditions(other, &made)) {
+                reader.fault(
+                    span_of(&section, "test"),
+                    format!("{} stands here twice under the same conditions", made.testcase),
+                );
+            }
+            collectives.push(made);
+        }
+        collectives
+    }
+
+    fn collective<'t>(
+        &self,
+        reader: &mut Reader<'t>,
+        section: &Section<'_, 't>,
+    ) -> Option<CollectiveExpectation> {
+        let before = reader.faults.len();
+        reader.only_keys(section, COLLECTIVE_KEYS);
+        for key in ["test", "min_bytes", "ranks", "algorithm", "transport", "busbw", "tolerance"] {
+            if section.get(key).is_none() {
+                reader.missing(section, key, "a collective holds under stated conditions only");
+            }
+        }
+        let names: Vec<(&str, &str)> =
+            testcase::COLLECTIVES.iter().map(|name| (*name, *name)).collect();
+        let test = reader.choice(section, "test", &names);
+        let min_bytes = reader.bytes(section, "min_bytes");
+        let ranks = ranks(reader, section);
+        let algorithm = reader.string(section, "algorithm");
+        let transport = reader.string(section, "transport");
+        let busbw = reader.number(section, "busbw", 0.001, HIGHEST_VALUE);
+        let mut entry = Entry::default();
+        entry.fill_common(reader, section);
+        if entry.floor.is_some() && entry.floor_ratio.is_some() {
+            reader.fault(span_of(section, "floor"), "`floor` and `floor_ratio` exclude each other");
+        }
+        let (confidence, source) = self.provenance(reader, section, &entry);
+        if before < reader.faults.len() {
+            return None;
+        }
+        let (min_ranks, max_ranks) = ranks?;
+        let busbw = busbw?;
+        Some(CollectiveExpectation {
+            testcase: test?.to_owned(),
+            min_bytes: min_bytes?,
+            min_ranks,
+            max_ranks,
+            algorithm: algorithm?,
+            transport: transport?,
+            busbw,
+            tolerance: entry.tolerance?,
+            floor: entry.floor.or_else(|| Some(hundredths(busbw * entry.floor_ratio?))),
+            confidence: confidence?,
+            source: source?,
+            origin: self.origin.to_owned(),
+        })
+    }
+}
+
+impl Entry {
+    /// Takes over every key that this table has.
+    fn fill<'t>(&mut self, reader: &mut Reader<'t>, section: &Section<'_, 't>) {
+        let paths: Vec<(&str, Path)> = Path::ALL.iter().map(|p| (p.as_str(), *p)).collect();
+        self.path = reader.choice(section, "path", &paths).or(self.path);
+        self.unit = reader.choice(section, "unit", UNITS).or(self.unit);
+        if section.get("min_bytes").is_some() {
+            self.min_bytes = reader.bytes(section, "min_bytes");
+        }
+        if section.get("value").is_some() || section.get("efficiency").is_some() {
+            self.value = reader.number(section, "value", 0.001, HIGHEST_VALUE);
+            self.efficiency = reader.number(section, "efficiency", 0.001, HIGHEST_EFFICIENCY);
+            self.derivation = None;
+        }
+        self.derivation = reader.string(section, "derivation").or(self.derivation.take());
+        let small = reader.number(section, "tolerance_small_buffer", 0.0, HIGHEST_TOLERANCE);
+        self.tolerance_small_buffer = small.or(self.tolerance_small_buffer);
+        self.fill_common(reader, section);
+    }
+
+    /// The keys that tests and collectives share.
+    fn fill_common<'t>(&mut self, reader: &mut Reader<'t>, section: &Section<'_, 't>) {
+        let tolerance = reader.number(section, "tolerance", 0.0, HIGHEST_TOLERANCE);
+        self.tolerance = tolerance.or(self.tolerance);
+        if section.get("floor").is_some() || section.get("floor_ratio").is_some() {
+            self.floor = reader.number(section, "floor", 0.001, HIGHEST_VALUE);
+            self.floor_ratio = reader.number(section, "floor_ratio", 0.001, 1.0);
+        }
+        let names: Vec<(&str, Confidence)> =
+            Confidence::ALL.iter().map(|c| (c.as_str(), *c)).collect();
+        self.confidence = reader.choice(section, "confidence", &names).or(self.confidence);
+        self.source = reader.string(section, "source").or(self.source.take());
+    }
+}
+
+/// `ranks = 8`, or `ranks = [16, 64]` for a range.
+fn ranks<'t>(reader: &mut Reader<'t>, section: &Section<'_, 't>) -> Option<(u32, u32)> {
+    const MOST: u32 = 1_000_000;
+    let value = section.get("ranks")?;
+    let Some(items) = value.get_ref().as_array() else {
+        return reader.as_whole(value, "ranks", 2, MOST).map(|ranks| (ranks, ranks));
+    };
+    let ends: Vec<u32> =
+        items.iter().filter_map(|item| reader.as_whole(item, "ranks", 2, MOST)).collect();
+    match ends[..] {
+        [low, high] if low <= high => Some((low, high)),
+        _ => {
+            reader.fault(value.span(), "`ranks` is a number or a range of two").help =
+                Some("such as 8 or [16, 64]".to_owned());
+            None
+        }
+    }
+}
+
+/// Whether two expectations hold for the very same runs.
+pub(super) fn same_conditions(a: &CollectiveExpectation, b: &CollectiveExpectation) -> bool {
+    (&a.testcase, a.min_bytes, a.min_ranks, a.max_ranks, &a.algorithm, &a.transport)
+        == (&b.testcase, b.min_bytes, b.min_ranks, b.max_ranks, &b.algorithm, &b.transport)
+}
+
+fn span_of(section: &Section<'_, '_>, key: &str) -> Range<usize> {
+    section.get(key).map_or_else(|| section.span.clone(), toml::Spanned::span)
+}
+
+/// Two decimals, as the tools print: products carry no more than that.
+fn hundredths(value: f64) -> f64 {
+    // A lab's links carry a hundredth of a GB/s: four digits of any size.
+    let finest = if value.abs() < 1.0 { 1e6 } else { 100.0 };
+    (value * finest).round() / finest
+}

@@ -1,0 +1,399 @@
+//! What our own probes need of the driver: its libraries, the GPUs they show,
+//! and what the driver says of fabric and processors near each.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::LIMIT;
+use super::Look;
+use super::library;
+use super::library::Library;
+use super::library::Said;
+use super::programs;
+use crate::facts;
+use crate::facts::Gathered;
+use crate::facts::Gathering;
+use crate::ffi::cuda::code;
+use model::checkup::Area;
+use model::checkup::Check;
+use model::gpu_facts::FabricState;
+use model::gpu_facts::GpuFacts;
+
+/// The first CUDA whose driver has fabric handles (NCCL's own guard for them).
+const FABRIC_HANDLES: [u32; 2] = [12, 3];
+
+/// Calls that only some of what we measure needs, and what goes without them.
+/// All others are needed by every probe of ours.
+const ONLY_FOR: &[(&[&str], &str)] = &[
+    (&["cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess"], "copies between GPUs are not measured"),
+    (
+        &["cuStreamWaitValue32_v2", "cuMemHostGetDevicePointer_v2"],
+        "copies that begin at the same moment are not measured",
+    ),
+    (
+        &["cuIpcGetMemHandle", "cuIpcOpenMemHandle_v2", "cuIpcCloseMemHandle"],
+        "whether two processes can share a GPU's memory is not tried",
+    ),
+    (
+        &[
+            "cuMemGetAllocationGranularity",
+            "cuMemCreate",
+            "cuMemRelease",
+            "cuMemAddressReserve",
+            "cuMemAddressFree",
+            "cuMemMap",
+            "cuMemUnmap",
+            "cuMemSetAccess",
+            "cuMemExportToShareableHandle",
+            "cuMemImportFromShareableHandle",
+        ],
+        "copies to GPUs of other nodes are not measured",
+    ),
+    // There is an older call of nearly the same name for the first, and both are
+    // words for people only.
+    (&["cuDeviceGetUuid_v2", "cuDeviceGetUuid", "cuGetErrorName"], ""),
+];
+
+/// This program, and the libraries where they are not those that the system
+/// finds.
+#[derive(Clone, Debug)]
+pub struct Libraries {
+    /// This program, which asks each library in a process of its own.
+    pub executable: std::path::PathBuf,
+    /// The CUDA driver API.
+    pub cuda: Option<std::path::PathBuf>,
+    /// NVML.
+    pub nvml: Option<std::path::PathBuf>,
+    /// NCCL.
+    pub nccl: Option<std::path::PathBuf>,
+}
+
+/// Everything that our own probes need of the driver.
+pub(super) async fn all(look: &Look<'_>) -> Vec<Check> {
+    let Some(libraries) = &look.libraries else { return Vec::new() };
+    let named = [&libraries.cuda, &libraries.nvml, &libraries.nccl].iter().any(|it| it.is_some());
+    // Without a driver there is one thing to say, and it has been said.
+    if !named && !look.root.join("proc/driver/nvidia").exists() {
+        return Vec::new();
+    }
+    let gathering = Gathering {
+        executable: &libraries.executable,
+        nvml: libraries.nvml.as_deref(),
+        record: None,
+        root: &look.root,
+        limit: LIMIT,
+    };
+    let executable = &libraries.executable;
+    let (cuda, nccl, gathered) = tokio::join!(
+        library::ask(executable, Library::Cuda, libraries.cuda.as_deref(), LIMIT),
+        library::ask(executable, Library::Nccl, libraries.nccl.as_deref(), LIMIT),
+        facts::of_gpus(&gathering),
+    );
+    let relied = relied_on(look);
+    let mut checks = relying(driver_api(&cuda), Library::Cuda, &relied);
+    checks.extend(management(&gathered));
+    checks.extend(relying(collectives(&nccl), Library::Nccl, &relied));
+    checks.extend(files(&look.root));
+    checks
+}
+
+/// The libraries that probes of ours need which run in place of a tool that is
+/// not here: the probes, by library.
+fn relied_on<'l>(look: &'l Look<'_>) -> BTreeMap<&'static str, Vec<&'l str>> {
+    let mut relied: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for probe in programs::measured_here(look) {
+        let words = probe.otherwise.iter().flat_map(|otherwise| otherwise.argv.iter());
+        let words: Vec<&str> = words.map(String::as_str).collect();
+        relied.entry(Library::Cuda.file()).or_default().push(&probe.name);
+        if words.contains(&"collective") {
+            relied.entry(Library::Nccl.file()).or_default().push(&probe.name);
+        }
+    }
+    relied
+}
+
+/// Marks what default probes rely on because their tool is missing.
+fn relying(
+    mut checks: Vec<Check>,
+    library: Library,
+    relied: &BTreeMap<&'static str, Vec<&str>>,
+) -> Vec<Check> {
+    let probes = relied.get(library.file());
+    for check in checks.iter_mut().filter(|check| check.what == library.file()) {
+        if let Some(probes) = probes {
+            check.needed = true;
+            check.probes = probes.iter().map(|probe| (*probe).to_owned()).collect();
+        }
+    }
+    checks
+}
+
+/// What is said of NCCL.
+fn collectives(said: &Said) -> Vec<Check> {
+    let (what, area) = (Library::Nccl.file(), Area::Programs);
+    if let Some(trouble) = &said.trouble {
+        let remedy = "install NCCL (libnccl2, or a Python wheel of nvidia-nccl); nccl-tests \
+                      bring theirs, our own collective probe loads it";
+        let detail = format!("cannot be used: {}", trouble.said);
+        return vec![Check::lacks(area, what, detail, remedy)];
+    }
+    let version = version(said).unwrap_or_else(|| "its version is unknown".to_owned());
+    let path = said.path.as_deref().unwrap_or(what);
+    let mut checks = vec![Check::has(area, what, format!("{version}, found as {path}"))];
+    if !said.missing.is_empty() {
+        let detail = format!(
+            "this NCCL has no {}: what needs them is not measured",
+            said.missing.join(", ")
+        );
+        checks.push(Check::lacks(area, "calls of libnccl.so.2", detail, "install a newer NCCL"));
+    }
+    checks
+}
+
+/// `13.0`.
+fn version(said: &Said) -> Option<String> {
+    let numbers: Vec<String> = said.version.as_ref()?.iter().map(ToString::to_string).collect();
+    Some(numbers.join("."))
+}
+
+/// What is said of the driver API.
+fn driver_api(said: &Said) -> Vec<Check> {
+    let what = Library::Cuda.file();
+    let area = Area::Driver;
+    let version = version(said).map(|version| format!("CUDA {version}"));
+    if let Some(trouble) = &said.trouble {
+        let detail = match &version {
+            Some(version) => format!("{version}, and cannot be used: {}", trouble.said),
+            None => format!("cannot be used: {}", trouble.said),
+        };
+        return vec![Check::lacks(area, what, detail, remedy(trouble.code))];
+    }
+    let version = version.unwrap_or_else(|| "its version is unknown".to_owned());
+    let gpus = match said.gpus.len() {
+        1 => "1 GPU".to_owned(),
+        many => format!("{many} GPUs"),
+    };
+    let mut checks = vec![Check::has(area, what, format!("{version}, shows {gpus}"))];
+    checks.extend(missing(said));
+    checks.extend(fabric_handles(said));
+    checks.extend(compute_modes(said));
+    checks
+}
+
+/// What to do about an error of the driver API.
+fn remedy(code: Option<i32>) -> &'static str {
+    match code {
+        None => {
+            "install the driver's CUDA library (libcuda1, nvidia-driver-cuda-libs), in a container \
+             ask for the driver capability `compute`; where it hangs or crashes look at the \
+             kernel log"
+        }
+        Some(code::STUB_LIBRARY) => {
+            "the CUDA toolkit's stub is found before the driver's library: take `stubs` out of \
+             LD_LIBRARY_PATH"
+        }
+        Some(code::NO_DEVICE) => {
+            "the driver shows this process no GPU: look at CUDA_VISIBLE_DEVICES, the container's \
+             devices and `nvidia-smi`"
+        }
+        Some(code::SYSTEM_NOT_READY) => {
+            "the fabric manager has not set up the NVSwitches: start nvidia-fabricmanager of the \
+             driver's version and look at its log"
+        }
+        Some(code::SYSTEM_DRIVER_MISMATCH) => {
+            "the library and the kernel module are of different versions: reload the module or \
+             reboot"
+        }
+        Some(code::NOT_PERMITTED) => "this user may not use the GPUs: look at /dev/nvidia*",
+        Some(_) => "look at the kernel log for Xid and driver errors",
+    }
+}
+
+/// What goes unmeasured because the library is older than a call.
+fn missing(said: &Said) -> Vec<Check> {
+    let mut costs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for call in &said.missing {
+        let only = ONLY_FOR.iter().find(|(calls, _)| calls.contains(&call.as_str()));
+        costs.entry(only.map_or("nothing is measured", |(_, cost)| cost)).or_default().push(call);
+    }
+    let costly = costs.into_iter().filter(|(cost, _)| !cost.is_empty());
+    let check = |(cost, calls): (&str, Vec<&str>)| {
+        let detail = format!("this driver has no {}: {cost}", calls.join(", "));
+        Check::lacks(Area::Driver, "calls of libcuda.so.1", detail, "update the driver")
+    };
+    costly.map(check).collect()
+}
+
+/// Whether memory can be shared with other nodes, as far as that can be told
+/// without trying.
+fn fabric_handles(said: &Said) -> Option<Check> {
+    let what = "fabric handles";
+    if said.version.as_deref()? < &FABRIC_HANDLES[..] {
+        let detail = "need CUDA 12.3; copies to GPUs of other nodes are not measured";
+        let remedy = "update the driver (550 or newer, 570 on GB200)";
+        return Some(Check::lacks(Area::Imex, what, detail, remedy));
+    }
+    let able = said.gpus.iter().filter(|gpu| gpu.fabric_handles == Some(true)).count();
+    let detail = match able {
+        0 => "no GPU here has them; only multi-node NVLink needs them".to_owned(),
+        all if all == said.gpus.len() => {
+            return Some(Check::has(
+                Area::Imex,
+                what,
+                "all GPUs have them; the fabric probe tries",
+            ));
+        }
+        some => format!("{some} of {} GPUs have them", said.gpus.len()),
+    };
+    Some(Check::unknown(Area::Imex, what, detail))
+}
+
+/// GPUs that are set to refuse processes.
+fn compute_modes(said: &Said) -> Vec<Check> {
+    // CU_COMPUTEMODE_PROHIBITED and CU_COMPUTEMODE_EXCLUSIVE_PROCESS.
+    let modes = [
+        (2, "refuse every process (compute mode prohibited): they are not measured"),
+        (3, "take one process only (compute mode exclusive): while one runs they are not measured"),
+    ];
+    let mut checks = Vec::new();
+    for (mode, words) in modes {
+        let of = said.gpus.iter().enumerate().filter(|(_, gpu)| gpu.compute_mode == Some(mode));
+        let of: Vec<usize> = of.map(|(index, _)| index).collect();
+        if !of.is_empty() {
+            let remedy = "nvidia-smi -c DEFAULT";
+            checks.push(Check::lacks(Area::Driver, named(&of), words, remedy));
+        }
+    }
+    checks
+}
+
+/// `GPU 3`, `GPUs 0, 1`.
+fn named<T: std::fmt::Display>(gpus: &[T]) -> String {
+    let names: Vec<String> = gpus.iter().map(ToString::to_string).collect();
+    format!("{} {}", if names.len() == 1 { "GPU" } else { "GPUs" }, names.join(", "))
+}
+
+/// What is said by NVML, which readings around every probe come from.
+fn management(gathered: &Gathered) -> Vec<Check> {
+    let what = "libnvidia-ml.so.1";
+    let gpus = gathered.facts.gpus.as_deref().unwrap_or_default();
+    let mut checks = Vec::new();
+    checks.push(match &gathered.trouble {
+        Some(why) => {
+            let remedy = "without it probes run, and clocks, temperatures and link errors around \
+                          them stay unknown; look at `nvidia-smi` and the kernel log";
+            Check::lacks(Area::Driver, what, why.clone(), remedy)
+        }
+        None => {
+            let driver = gathered.facts.driver.as_ref();
+            let version = driver.and_then(|driver| driver.version.clone());
+            let version = version.unwrap_or_else(|| "?".to_owned());
+            Check::has(Area::Driver, what, format!("driver {version}"))
+        }
+    });
+    checks.extend(registrations(gpus));
+    let divided: Vec<u32> =
+        gpus.iter().filter(|gpu| gpu.mig == Some(true)).map(|gpu| gpu.index).collect();
+    if !divided.is_empty() {
+        let detail = "divided into instances (MIG): copies between GPUs are not measured";
+        let remedy = "nvidia-smi -mig 0, and a reset";
+        checks.push(Check::lacks(Area::Driver, named(&divided), detail, remedy));
+    }
+    checks.extend(processors(gpus));
+    checks
+}
+
+/// How far the GPUs' registration with their fabric is.
+fn registrations(gpus: &[GpuFacts]) -> Vec<Check> {
+    let what = "fabric registration";
+    let mut states: BTreeMap<(bool, String), Vec<u32>> = BTreeMap::new();
+    for gpu in gpus {
+        let said = gpu.fabric.as_ref();
+        let (is_bad, words) = match said.map(|fabric| &fabric.state) {
+            None | Some(FabricState::NotSupported) => {
+                (false, "no fabric, or the driver does not say".to_owned())
+            }
+            Some(FabricState::Completed) => {
+                let unhealthy = said.map(|fabric| fabric.unhealthy()).unwrap_or_default();
+                let words = if unhealthy.is_empty() {
+                    "completed".to_owned()
+                } else {
+                    format!("completed, and {}", unhealthy.join(", "))
+                };
+                (!unhealthy.is_empty(), words)
+            }
+            Some(FabricState::Unknown) => {
+                (false, "the driver says a state without a name".to_owned())
+            }
+            Some(other) => (true, other.words().to_owned()),
+        };
+        states.entry((is_bad, words)).or_default().push(gpu.index);
+    }
+    let check = |((is_bad, words), of): ((bool, String), Vec<u32>)| {
+        let detail = format!("{}: {words}", named(&of));
+        if is_bad {
+            let remedy = "start the fabric manager (nvidia-fabricmanager; on racks the one of the \
+                          switch trays) and look at its log: until then NVLink is not usable";
+            return Check::lacks(Area::Driver, what, detail, remedy);
+        }
+        if words == "completed" {
+            return Check::has(Area::Driver, what, detail);
+        }
+        Check::unknown(Area::Driver, what, detail)
+    };
+    states.into_iter().map(check).collect()
+}
+
+/// Whether the system tells which processor each GPU is near to.
+fn processors(gpus: &[GpuFacts]) -> Option<Check> {
+    let what = "NUMA nodes of GPUs";
+    if gpus.is_empty() {
+        return None;
+    }
+    let told: Vec<String> = gpus
+        .iter()
+        .filter_map(|gpu| Some(format!("{} at {}", gpu.index, gpu.numa_node?)))
+        .collect();
+    Some(if told.is_empty() {
+        let detail = "the system does not tell; host memory is taken as it comes, and on a \
+                      machine with several processors host copies may be slower than they can be";
+        Check::unknown(Area::Driver, what, detail)
+    } else {
+        Check::has(Area::Driver, what, told.join(", "))
+    })
+}
+
+/// The device files that every process with a GPU opens, besides the driver's
+/// own, and channels.
+fn files(root: &Path) -> Vec<Check> {
+    let mut names: Vec<String> = std::fs::read_dir(root.join("dev"))
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .filter(|name| {
+            name.strip_prefix("nvidia").is_some_and(|number| number.parse::<u32>().is_ok())
+                || name == "nvidia-uvm"
+        })
+        .collect();
+    names.sort_by_key(|name| (name.len(), name.clone()));
+    if names.is_empty() {
+        return Vec::new();
+    }
+    let shut = names.iter().filter(|name| {
+        let access = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
+        rustix::fs::access(root.join("dev").join(name), access).is_err()
+    });
+    let shut: Vec<&str> = shut.map(String::as_str).collect();
+    let what = "GPUs' device files";
+    vec![if shut.is_empty() {
+        Check::has(Area::Driver, what, format!("/dev/{} can be opened", names.join(", /dev/")))
+    } else {
+        let detail = format!("/dev/{} cannot be opened", shut.join(", /dev/"));
+        let remedy = "run as root, or give this user's group access to them";
+        Check::lacks(Area::Driver, what, detail, remedy)
+    }]
+}
+
+#[cfg(test)]
+#[path = "gpu_tests.rs"]
+mod tests;

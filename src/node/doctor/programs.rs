@@ -1,0 +1,199 @@
+//! The programs that probes run: which are on PATH, and who needs them.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::Look;
+use super::devices;
+use crate::exec::lookup;
+use model::checkup::Area;
+use model::checkup::Check;
+use model::probe::Probe;
+use model::probe::placeholder;
+
+/// Programs that start another one: what they start is needed too.
+const STARTERS: [&str; 3] = ["env", "mpirun", "srun"];
+
+/// Where a program comes from, by the beginning of its name.
+const ORIGINS: &[(&str, &str)] = &[
+    ("nvidia-smi", "install the NVIDIA driver; nvidia-smi comes with it"),
+    ("nvidia-imex", "install nvidia-imex of the driver's version; only multi-node NVLink needs it"),
+    (
+        "nvbandwidth",
+        "build NVIDIA/nvbandwidth (for more than one node with -DMULTINODE=1) and put it on PATH",
+    ),
+    ("nvloom", "build NVIDIA/nvloom and put nvloom_cli on PATH"),
+    ("p2pBandwidthLatencyTest", "build it from NVIDIA/cuda-samples and put it on PATH"),
+    ("mpirun", "install Open MPI, the one nccl-tests and nvbandwidth were built with"),
+    ("srun", "install Slurm's client, or use probes started by mpirun"),
+    ("ib_", "install perftest"),
+    ("iperf3", "install iperf3"),
+];
+
+/// What all others come from: nccl-tests' programs are called after their
+/// collective.
+const NCCL_TESTS: &str =
+    "build NVIDIA/nccl-tests (with MPI=1 for more than one node) and put its programs on PATH";
+
+/// Every program of the probes in force.
+pub(super) fn all(look: &Look<'_>) -> Vec<Check> {
+    let mut users: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for probe in &look.probes {
+        for program in programs(probe) {
+            users.entry(program).or_default().insert(&probe.name);
+        }
+    }
+    users.into_iter().flat_map(|(program, probes)| checks(look, program, probes)).collect()
+}
+
+/// The default probes that measure with this program itself, because their tool
+/// is not here.
+pub(super) fn measured_here<'l>(look: &'l Look<'_>) -> impl Iterator<Item = &'l Probe> {
+    look.probes.iter().copied().filter(|probe| {
+        let lacks = |program: &&str| lookup::find(program, Some(&look.path)).is_none();
+        look.default_probes.contains(&probe.name.as_str())
+            && probe.otherwise.is_some()
+            && programs(probe).iter().any(lacks)
+    })
+}
+
+/// Whether a program is there; where it is not, which probes go without it and
+/// which are measured all the same.
+fn checks(look: &Look<'_>, program: &str, probes: BTreeSet<&str>) -> Vec<Check> {
+    if let Some(file) = lookup::find(program, Some(&look.path)) {
+        let found = Check::has(Area::Programs, program, file.display().to_string());
+        return vec![needed_by(look, found, &probes)];
+    }
+    let is_ours = |name: &&str| {
+        look.probes.iter().any(|probe| probe.name == *name && probe.otherwise.is_some())
+    };
+    let (ours, others): (BTreeSet<&str>, BTreeSet<&str>) = probes.into_iter().partition(is_ours);
+    let mut checks = Vec::new();
+    if !ours.is_empty() {
+        let instead = if devices::has_driver(look) {
+            let detail =
+                "is not on PATH; fabricgate measures in its place, by the driver's libraries";
+            Check::fallback(Area::Programs, program, detail)
+        } else {
+            let detail =
+                "is not on PATH, and fabricgate cannot measure in its place: there is no driver";
+            Check::lacks(Area::Programs, program, detail, origin(program))
+        };
+        checks.push(needed_by(look, instead, &ours));
+    }
+    if !others.is_empty() {
+        let lacks = Check::lacks(Area::Programs, program, "is not on PATH", origin(program));
+        checks.push(needed_by(look, lacks, &others));
+    }
+    checks
+}
+
+fn needed_by(look: &Look<'_>, found: Check, probes: &BTreeSet<&str>) -> Check {
+    Check {
+        needed: look.default_probes.iter().any(|name| probes.contains(name)),
+        probes: probes.iter().map(|name| (*name).to_owned()).collect(),
+        ..found
+    }
+}
+
+/// The programs of a probe: the one it starts, on either side, and what that
+/// starts in turn.
+fn programs(probe: &Probe) -> BTreeSet<&str> {
+    let serve = probe.serve.as_ref().map(|serve| &*serve.argv);
+    let mut programs = BTreeSet::new();
+    for argv in std::iter::once(probe.argv.as_slice()).chain(serve) {
+        let Some(first) = argv.first() else { continue };
+        if first == placeholder::SELF {
+            continue;
+        }
+        if first != "env" {
+            programs.insert(first.as_str());
+        }
+        if STARTERS.contains(&first.as_str()) {
+            let known = |word: &&str| {
+                word.ends_with("_perf") || ORIGINS.iter().any(|(start, _)| word.starts_with(start))
+            };
+            programs.extend(argv.iter().skip(1).map(String::as_str).filter(known));
+        }
+    }
+    programs
+}
+
+fn origin(program: &str) -> &'static str {
+    ORIGINS
+        .iter()
+        .find(|(start, _)| program.starts_with(start))
+        .map_or(NCCL_TESTS, |(_, remedy)| remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::checkup::State;
+    use readers::probe_catalog::Catalog;
+
+    #[test]
+    fn what_a_starter_starts_is_needed_too() {
+        let catalog = Catalog::built_in();
+        let of = |name: &str| programs(catalog.get(name).expect("built in"));
+        assert_eq!(of("nccl-all-reduce-domain"), BTreeSet::from(["all_reduce_perf", "mpirun"]));
+        let under_slurm = BTreeSet::from(["all_reduce_perf", "srun"]);
+        assert_eq!(of("nccl-all-reduce-domain-srun"), under_slurm);
+        assert_eq!(of("nvbandwidth"), BTreeSet::from(["nvbandwidth"]));
+        assert!(of("tcp").is_empty(), "it is built in");
+    }
+
+    #[test]
+    fn a_tool_that_is_missing_is_no_lack_where_we_measure_in_its_place() {
+        let catalog = Catalog::built_in();
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut look = Look::only(folder.path());
+        let probes = ["nvbandwidth", "nvbandwidth-ce"].map(|name| catalog.get(name));
+        look.probes = probes.into_iter().flatten().collect();
+        look.default_probes = vec!["nvbandwidth-ce"];
+        // Without a driver nothing measures in its place.
+        let without = all(&look);
+        assert!(without.iter().all(|it| it.state == State::Lacks), "{without:?}");
+        assert!(without.iter().any(|it| it.needed && it.probes == ["nvbandwidth-ce"]));
+        let driver = folder.path().join("proc/driver/nvidia");
+        std::fs::create_dir_all(&driver).expect("made");
+        std::fs::write(driver.join("version"), "NVRM version: 580.1\n").expect("written");
+        let checks = all(&look);
+        let of = |state| checks.iter().find(|it| it.what == "nvbandwidth" && it.state == state);
+        let ours = of(State::Fallback).expect("measured all the same");
+        assert!(ours.needed && ours.detail.contains("fabricgate measures in its place"));
+        assert_eq!(ours.probes, ["nvbandwidth-ce"]);
+        let lacks = of(State::Lacks).expect("the full list is the tool's own");
+        assert!(!lacks.needed && lacks.probes == ["nvbandwidth"], "{checks:?}");
+        let here: Vec<&str> = measured_here(&look).map(|it| it.name.as_str()).collect();
+        assert_eq!(here, ["nvbandwidth-ce"]);
+    }
+
+    #[test]
+    fn a_missing_program_names_its_probes_and_where_it_comes_from() {
+        let mut catalog = Catalog::built_in();
+        catalog.probes.values_mut().for_each(|probe| probe.otherwise = None);
+        let folder = tempfile::tempdir().expect("a folder");
+        let look = Look {
+            machine: "n1".to_owned(),
+            root: folder.path().to_owned(),
+            path: folder.path().display().to_string(),
+            probes: catalog.probes.values().collect(),
+            default_probes: vec!["nvidia-smi-q"],
+            libraries: None,
+        };
+        let checks = all(&look);
+        let one = |what: &str| checks.iter().find(|c| c.what == what).expect("looked at").clone();
+        let smi = one("nvidia-smi");
+        assert_eq!((smi.state, smi.needed), (State::Lacks, true));
+        assert!(smi.probes.contains(&"nvidia-smi-q".to_owned()));
+        assert!(smi.remedy.expect("a remedy").contains("driver"));
+        let perf = one("all_reduce_perf");
+        assert!(!perf.needed && perf.remedy.expect("a remedy").contains("nccl-tests"));
+        // All probes have an origin of their own or are nccl-tests.
+        for check in &checks {
+            let is_nccl = check.what.ends_with("_perf");
+            assert_eq!(check.remedy.as_deref() == Some(NCCL_TESTS), is_nccl, "{}", check.what);
+        }
+    }
+}

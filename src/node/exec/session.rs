@@ -1,0 +1,385 @@
+//! A process to talk with: lines in, lines out, for as long as it lives.
+//!
+//! It leads a group of its own, which is killed when the session is dropped.
+//! The three parts of a [`Session`] can be taken apart and given to different
+//! tasks. Nothing here knows what the lines mean.
+
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::io;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rustix::process::Pid;
+use rustix::process::Signal;
+use tokio::io::AsyncBufReadExt;
+use tokio::io::AsyncReadExt;
+use tokio::io::AsyncWriteExt;
+use tokio::io::BufReader;
+use tokio::process::Child;
+use tokio::process::ChildStderr;
+use tokio::process::ChildStdin;
+use tokio::process::ChildStdout;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::ExecError;
+use super::GRACE;
+use super::LINGER;
+use super::command;
+use super::ended;
+use super::files::Room;
+use super::group_of;
+use super::killed;
+use super::refused;
+use super::signal;
+use model::raw::Ending;
+use model::worker::Confidence;
+use model::worker::LONGEST_LINE;
+
+/// Bytes of standard error that are kept: its end, where the reason is.
+const TAIL: usize = 16 * 1024;
+
+/// A process with its ends of the conversation. Take it apart to write and read
+/// in different tasks; the process dies when its [`Process`] is dropped.
+#[derive(Debug)]
+pub struct Session {
+    /// What it is told.
+    pub input: Input,
+    /// What it says.
+    pub output: Output,
+    /// The process itself.
+    pub process: Process,
+}
+
+impl Session {
+    /// Starts a process with these additional variables. Must be called inside
+    /// a tokio runtime.
+    pub fn start(argv: &[String], env: &BTreeMap<String, String>) -> Result<Self, ExecError> {
+        Self::trusted(argv, env, Confidence::None, None)
+    }
+
+    /// The same, and passes on what comes on its standard error, in pieces. Who
+    /// takes them slowly slows the process.
+    pub fn overheard(
+        argv: &[String],
+        env: &BTreeMap<String, String>,
+        ear: Option<mpsc::Sender<Vec<u8>>>,
+    ) -> Result<Self, ExecError> {
+        Self::trusted(argv, env, Confidence::None, ear)
+    }
+
+    /// The same with a process that is given more of our environment.
+    pub fn trusted(
+        argv: &[String],
+        env: &BTreeMap<String, String>,
+        confidence: Confidence,
+        ear: Option<mpsc::Sender<Vec<u8>>>,
+    ) -> Result<Self, ExecError> {
+        let program = argv.first().map_or("", String::as_str);
+        let room = Room::take().map_err(|full| refused(program, io::Error::other(full)))?;
+        let mut command = command(argv, env, confidence)?;
+        command.stdin(Stdio::piped());
+        let mut child = command.spawn().map_err(|source| refused(program, source))?;
+        let tail = Arc::new(Mutex::new(VecDeque::new()));
+        let listening =
+            child.stderr.take().map(|pipe| tokio::spawn(keep_tail(pipe, Arc::clone(&tail), ear)));
+        Ok(Self {
+            input: Input { pipe: child.stdin.take() },
+            output: Output { pipe: child.stdout.take().map(BufReader::new), line: Vec::new() },
+            process: Process {
+                group: group_of(&child),
+                child,
+                tail,
+                listening,
+                ending: None,
+                _room: room,
+            },
+        })
+    }
+
+    /// Sends a line; the line end is added.
+    pub async fn send(&mut self, line: &[u8]) -> io::Result<()> {
+        self.input.send(line).await
+    }
+
+    /// The next line without its end; `None` when there are no more. May be
+    /// dropped while it waits without losing anything.
+    pub async fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
+        self.output.next_line().await
+    }
+
+    /// The last that it said on standard error.
+    pub fn stderr_tail(&self) -> String {
+        self.process.stderr_tail()
+    }
+
+    /// Closes its input, waits this long for it to end, and ends it.
+    pub async fn end(self, grace: Duration) -> Ending {
+        let Self { input, output, mut process } = self;
+        drop(input);
+        // Whatever it still says must not keep it from ending.
+        let drained = tokio::spawn(output.discard());
+        let ending = process.end(grace).await;
+        drained.abort();
+        ending
+    }
+}
+
+/// The writing end of a session.
+#[derive(Debug)]
+pub struct Input {
+    pipe: Option<ChildStdin>,
+}
+
+impl Input {
+    /// Sends a line; the line end is added.
+    pub async fn send(&mut self, line: &[u8]) -> io::Result<()> {
+        let Some(pipe) = &mut self.pipe else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        pipe.write_all(line).await?;
+        pipe.write_all(b"\n").await?;
+        pipe.flush().await
+    }
+
+    /// Says that nothing more will come.
+    pub fn close(&mut self) {
+        self.pipe = None;
+    }
+}
+
+/// The reading end of a session.
+#[derive(Debug)]
+pub struct Output {
+    pipe: Option<BufReader<ChildStdout>>,
+    line: Vec<u8>,
+}
+
+impl Output {
+    /// The next line without its end; `None` when there are no more. A line
+    /// longer than [`LONGEST_LINE`] is an error. May be dropped while it waits
+    /// without losing anything.
+    pub async fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
+        loop {
+            let Some(pipe) = &mut self.pipe else { return Ok(None) };
+            let ready = pipe.fill_buf().await?;
+            if ready.is_empty() {
+                self.pipe = None;
+                let rest = std::mem::take(&mut self.line);
+                return Ok(Some(rest).filter(|line| !line.is_empty()));
+            }
+            let end = ready.iter().position(|byte| *byte == b'\n');
+            self.line.extend_from_slice(&ready[..end.unwrap_or(ready.len())]);
+            let used = end.map_or(ready.len(), |end| end + 1);
+            pipe.consume(used);
+            if LONGEST_LINE < self.line.len() {
+                let why = format!("a line of more than {LONGEST_LINE} bytes");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+            if end.is_some() {
+                return Ok(Some(std::mem::take(&mut self.line)));
+            }
+        }
+    }
+
+    async fn discard(self) {
+        let Some(mut pipe) = self.pipe else { return };
+        let mut buffer = vec![0u8; 64 * 1024];
+        while matches!(pipe.read(&mut buffer).await, Ok(count) if count != 0) {}
+    }
+}
+
+/// The process of a session. Its whole group is killed when this is dropped.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    group: Option<Pid>,
+    tail: Arc<Mutex<VecDeque<u8>>>,
+    /// Reads standard error to its end.
+    listening: Option<JoinHandle<()>>,
+    ending: Option<Ending>,
+    /// For its files.
+    _room: Room,
+}
+
+impl Process {
+    /// The last that it said on standard error.
+    pub fn stderr_tail(&self) -> String {
+        let tail = self.tail.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let (start, rest) = tail.as_slices();
+        String::from_utf8_lossy(&[start, rest].concat()).into_owned()
+    }
+
+    /// The number of the process, until it was waited for.
+    pub fn number(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Kills its group at once. Whether and how it ended, [`Process::wait`] tells.
+    pub fn kill(&self) {
+        if self.ending.is_none() {
+            signal(self.group, Signal::KILL);
+        }
+    }
+
+    /// Waits until it ends by itself. May be dropped while it waits.
+    pub async fn wait(&mut self) -> Ending {
+        if let Some(ending) = &self.ending {
+            return ending.clone();
+        }
+        let ending = ended(self.child.wait().await);
+        self.ending = Some(ending.clone());
+        ending
+    }
+
+    /// Waits this long for it to end by itself (its input should be closed),
+    /// then asks its group to end, and then ends it.
+    pub async fn end(&mut self, grace: Duration) -> Ending {
+        let mut ending = timeout(grace, self.wait()).await.ok();
+        if ending.is_none() {
+            signal(self.group, Signal::TERM);
+            ending = timeout(GRACE, self.wait()).await.ok();
+        }
+        signal(self.group.take(), Signal::KILL);
+        let ending = match ending {
+            Some(ending) => ending,
+            None => killed(&mut self.child).await.map_or(Ending::TimedOut, ended),
+        };
+        self.ending = Some(ending.clone());
+        // Its last words may still be in the pipe.
+        if let Some(mut listening) = self.listening.take() {
+            let _ = timeout(LINGER, &mut listening).await;
+        }
+        ending
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if self.ending.is_none() {
+            signal(self.group, Signal::KILL);
+        }
+    }
+}
+
+/// Reads a pipe to its end and keeps the last of it.
+async fn keep_tail(
+    mut pipe: ChildStderr,
+    tail: Arc<Mutex<VecDeque<u8>>>,
+    ear: Option<mpsc::Sender<Vec<u8>>>,
+) {
+    let mut buffer = vec![0u8; 8 * 1024];
+    while let Ok(count) = pipe.read(&mut buffer).await {
+        if count == 0 {
+            return;
+        }
+        {
+            let mut tail = tail.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            tail.extend(&buffer[..count]);
+            let excess = tail.len().saturating_sub(TAIL);
+            tail.drain(..excess);
+        }
+        if let Some(ear) = &ear {
+            // That nobody listens is no reason to stop reading.
+            let _ = ear.send(buffer[..count].to_vec()).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(work)
+    }
+
+    fn shell(script: &str) -> Session {
+        let argv = ["sh", "-c", script].map(str::to_owned);
+        let env = BTreeMap::from([("GREETING".to_owned(), "hello".to_owned())]);
+        Session::start(&argv, &env).expect("a shell")
+    }
+
+    #[test]
+    fn lines_go_in_and_come_out_and_the_environment_is_added_to() {
+        now(async {
+            let mut session = shell("while read x; do echo \"$GREETING $x\"; done; printf last");
+            for word in ["a", "b"] {
+                session.send(word.as_bytes()).await.expect("sent");
+                let line = session.next_line().await.expect("read").expect("a line");
+                assert_eq!(line, format!("hello {word}").as_bytes());
+            }
+            session.input.close();
+            assert!(session.send(b"c").await.is_err());
+            assert_eq!(session.next_line().await.expect("read"), Some(b"last".to_vec()));
+            assert_eq!(session.next_line().await.expect("read"), None);
+            assert_eq!(session.end(GRACE).await, Ending::Exited { code: 0 });
+        });
+    }
+
+    #[test]
+    fn the_end_of_standard_error_is_kept() {
+        now(async {
+            let script = "head -c 100000 /dev/zero | tr '\\0' x >&2; echo why >&2; exit 7";
+            let mut session = shell(script);
+            assert_eq!(session.process.wait().await, Ending::Exited { code: 7 });
+            // The pipe may be read a little later than the process is reaped.
+            while !session.stderr_tail().ends_with("why\n") {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            assert_eq!(session.stderr_tail().len(), TAIL);
+        });
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused() {
+        now(async {
+            let mut session = shell("head -c 3000000 /dev/zero");
+            let error = session.next_line().await.expect_err("too long");
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        });
+    }
+
+    #[test]
+    fn one_that_does_not_end_with_its_input_is_ended() {
+        now(async {
+            let session = shell("trap '' TERM; echo begun; while :; do sleep 1; done");
+            let ending = session.end(Duration::from_millis(50)).await;
+            assert_eq!(ending, Ending::Signalled { signal: 9 });
+        });
+    }
+
+    #[test]
+    fn dropping_a_session_kills_all_of_its_group() {
+        now(async {
+            let mut session = shell("sleep 60 & echo $!; wait");
+            let line = session.next_line().await.expect("read").expect("a line");
+            let pid = String::from_utf8(line).expect("digits").parse().expect("a number");
+            let pid = Pid::from_raw(pid).expect("a process");
+            drop(session);
+            while is_running(pid) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+    }
+
+    /// Neither gone nor a zombie that nobody reaps yet.
+    fn is_running(pid: Pid) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+        stat.is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
+    #[test]
+    fn a_missing_program_is_its_own_error() {
+        now(async {
+            let argv = ["no-such-tool-here".to_owned()];
+            let got = Session::start(&argv, &BTreeMap::new());
+            assert!(matches!(got, Err(ExecError::Missing { .. })), "{got:?}");
+        });
+    }
+}

@@ -1,0 +1,298 @@
+//! What a GPU's driver says of its fabric, and where the GPU sits.
+//!
+//! The health mask is decoded as the header says: fields of two bits that are
+//! yes, no or not supported, not flags. Nothing here judges.
+
+use super::asking::Asking;
+use super::asking::printable;
+use super::codes;
+use super::library::FabricValue;
+use super::library::PlatformValue;
+use super::library::Question;
+use super::library::Refusal;
+use model::gpu_facts::Condition;
+use model::gpu_facts::FabricFacts;
+use model::gpu_facts::FabricHealth;
+use model::gpu_facts::FabricState;
+use model::gpu_facts::PlatformFacts;
+
+/// Asks for fabric information: the newest version that the driver knows. The
+/// call of the first version answers without health; it is used only where the
+/// driver has no other (before version 550).
+pub(super) fn fabric(asking: &mut Asking<'_>) -> Option<FabricFacts> {
+    let (found, source) = match asking.fabric_of(Question::FabricThird) {
+        Err(Refusal::MissingSymbol) => {
+            (asking.fabric_of(Question::FabricFirst), "nvmlDeviceGetGpuFabricInfo")
+        }
+        Err(refusal) if is_about_the_version(&refusal) => {
+            (asking.fabric_of(Question::FabricSecond), "nvmlDeviceGetGpuFabricInfoV, version 2")
+        }
+        found => (found, "nvmlDeviceGetGpuFabricInfoV, version 3"),
+    };
+    asking.kept("fabric information", found).map(|value| read(value, source))
+}
+
+/// Drivers refuse a version that they do not know with a code of its own, or
+/// as an invalid argument.
+fn is_about_the_version(refusal: &Refusal) -> bool {
+    match refusal {
+        Refusal::OtherVersion => true,
+        Refusal::Failed(words) => {
+            *words == codes::words(2) || words.contains("argument was invalid")
+        }
+        _ => false,
+    }
+}
+
+fn read(value: FabricValue, source: &str) -> FabricFacts {
+    // NVML_GPU_FABRIC_STATE_*
+    let state = match value.fabric_state {
+        0 => FabricState::NotSupported,
+        1 => FabricState::NotStarted,
+        2 => FabricState::InProgress,
+        3 => FabricState::Completed,
+        _ => FabricState::Unknown,
+    };
+    let registered = state == FabricState::Completed;
+    FabricFacts {
+        status: registered.then(|| codes::words(value.status)),
+        // Before registration is complete the driver leaves both empty, which
+        // must not be taken for clique 0.
+        cluster_uuid: registered.then(|| uuid(value.cluster_uuid)),
+        clique_id: registered.then_some(value.clique_id),
+        health: value.health_mask.map(|mask| health(mask, value.health_summary)),
+        state,
+        source: source.to_owned(),
+    }
+}
+
+/// A UUID as everybody writes it (RFC 9562), lower case.
+fn uuid(bytes: [u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+}
+
+/// What a health mask says (`NVML_GPU_FABRIC_HEALTH_MASK_*` in nvml.h; the
+/// shifts are those of its constants).
+pub(super) fn health(mask: u32, summary: Option<u8>) -> FabricHealth {
+    let condition = |shift: u32| match (mask >> shift) & 3 {
+        1 => Condition::Yes,
+        2 => Condition::No,
+        // 3 has no meaning yet.
+        _ => Condition::Unknown,
+    };
+    FabricHealth {
+        mask,
+        degraded_bandwidth: condition(0),
+        route_recovery: condition(2),
+        route_unhealthy: condition(4),
+        access_timeout_recovery: condition(6),
+        incorrect_configuration: configuration((mask >> 8) & 15),
+        partition_assigned: condition(12),
+        summary: summary.and_then(|number| match number {
+            0 => None,
+            1 => Some("healthy".to_owned()),
+            2 => Some("unhealthy".to_owned()),
+            3 => Some("limited capacity".to_owned()),
+            number => Some(format!("summary {number}")),
+        }),
+    }
+}
+
+/// What is configured wrongly; nothing where the driver does not say.
+fn configuration(number: u32) -> Option<String> {
+    let words = match number {
+        0 => return None,
+        1 => "none",
+        2 => "system GUID",
+        3 => "chassis serial number",
+        4 => "no partition",
+        5 => "too few NVLinks",
+        6 => "GPU firmware",
+        7 => "location",
+        8 => "GPU state",
+        number => return Some(format!("configuration {number}")),
+    };
+    Some(words.to_owned())
+}
+
+/// Asks where the GPU sits. Drivers that know the first version of the
+/// structure only say the same in it.
+pub(super) fn platform(asking: &mut Asking<'_>) -> Option<PlatformFacts> {
+    let found = match asking.platform_of(Question::Platform) {
+        Err(refusal) if is_about_the_version(&refusal) => {
+            asking.platform_of(Question::PlatformFirst)
+        }
+        found => found,
+    };
+    asking.kept("platform information", found).map(sits)
+}
+
+fn sits(value: PlatformValue) -> PlatformFacts {
+    PlatformFacts {
+        chassis_serial: serial(value.chassis_serial),
+        slot: value.slot,
+        tray: value.tray,
+        host: value.host,
+        peer_type: value.peer_type,
+        module: value.module,
+    }
+}
+
+/// A serial number: text, or hexadecimal digits where it is none.
+fn serial(bytes: [u8; 16]) -> Option<String> {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let (text, rest) = bytes.split_at(end);
+    let is_text = text.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ');
+    if is_text && rest.iter().all(|byte| *byte == 0) {
+        let text = printable(&String::from_utf8_lossy(text));
+        return Some(text).filter(|text| !text.is_empty());
+    }
+    Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::library::Value;
+    use crate::facts::recorded::Recorded;
+    use model::node_facts::Missing;
+
+    const SAID: FabricValue = FabricValue {
+        fabric_state: 3,
+        status: 0,
+        cluster_uuid: [
+            0x50, 0x00, 0xa7, 0x18, 0x30, 0xa5, 0x4f, 0x6d, 0x8d, 0x9e, 0x1d, 0x2c, 0x3b, 0x4a,
+            0x59, 0x68,
+        ],
+        clique_id: 32_766,
+        health_mask: Some(0x1aa),
+        health_summary: Some(1),
+    };
+
+    fn asked(recorded: &Recorded) -> (Option<FabricFacts>, Vec<Missing>) {
+        let mut asking = Asking::of(recorded, 0);
+        let found = fabric(&mut asking);
+        (found, asking.missing())
+    }
+
+    fn one(question: Question, answer: Result<FabricValue, Refusal>) -> Recorded {
+        let mut recorded = Recorded::default();
+        recorded.gpu(0, question, answer.map(Value::Fabric));
+        recorded
+    }
+
+    #[test]
+    fn the_mask_of_a_healthy_gpu_has_four_times_no_and_not_four_faults() {
+        let said = health(0xaa, None);
+        let conditions = [
+            said.degraded_bandwidth,
+            said.route_recovery,
+            said.route_unhealthy,
+            said.access_timeout_recovery,
+        ];
+        assert_eq!(conditions, [Condition::No; 4]);
+        assert_eq!(said.incorrect_configuration, None);
+        assert_eq!(health(0x1aa, None).incorrect_configuration.as_deref(), Some("none"));
+    }
+
+    #[test]
+    fn every_field_of_the_mask_is_its_own() {
+        let said = health(0x1 | 0x2 << 2 | 0x1 << 4 | 0x5 << 8 | 0x2 << 12, Some(3));
+        assert_eq!(said.degraded_bandwidth, Condition::Yes);
+        assert_eq!(said.route_recovery, Condition::No);
+        assert_eq!(said.route_unhealthy, Condition::Yes);
+        assert_eq!(said.access_timeout_recovery, Condition::Unknown);
+        assert_eq!(said.incorrect_configuration.as_deref(), Some("too few NVLinks"));
+        assert_eq!(said.partition_assigned, Condition::No);
+        assert_eq!(said.summary.as_deref(), Some("limited capacity"));
+    }
+
+    #[test]
+    fn a_mask_of_nothing_but_zeros_says_nothing_and_nothing_good() {
+        let said = health(0, Some(0));
+        assert_eq!(said.degraded_bandwidth, Condition::Unknown);
+        assert_eq!(said.partition_assigned, Condition::Unknown);
+        assert_eq!((said.incorrect_configuration, said.summary), (None, None));
+    }
+
+    #[test]
+    fn the_newest_version_is_asked_for_first() {
+        let (found, missing) = asked(&one(Question::FabricThird, Ok(SAID)));
+        let found = found.expect("fabric");
+        assert_eq!(found.cluster_uuid.as_deref(), Some("5000a718-30a5-4f6d-8d9e-1d2c3b4a5968"));
+        assert_eq!((found.clique_id, found.status.as_deref()), (Some(32_766), Some("success")));
+        assert!(found.is_multi_node() && missing.is_empty());
+    }
+
+    #[test]
+    fn a_driver_without_the_call_is_asked_the_old_way_and_says_no_health() {
+        let old = FabricValue { health_mask: None, health_summary: None, ..SAID };
+        let mut recorded = one(Question::FabricThird, Err(Refusal::MissingSymbol));
+        recorded.gpu(0, Question::FabricFirst, Ok(Value::Fabric(old)));
+        let found = asked(&recorded).0.expect("fabric");
+        assert_eq!(found.source, "nvmlDeviceGetGpuFabricInfo");
+        assert_eq!((found.health, found.clique_id), (None, Some(32_766)));
+    }
+
+    #[test]
+    fn a_driver_that_has_the_call_is_never_asked_the_old_way() {
+        let mut recorded = one(Question::FabricThird, Err(Refusal::NotSupported));
+        recorded.gpu(0, Question::FabricFirst, Ok(Value::Fabric(SAID)));
+        let (found, missing) = asked(&recorded);
+        assert_eq!(found, None);
+        assert!(missing[0].why.contains("not supported"), "{missing:?}");
+    }
+
+    #[test]
+    fn a_driver_that_knows_the_second_version_only_is_asked_for_that() {
+        for refusal in [Refusal::OtherVersion, Refusal::Failed("invalid argument".to_owned())] {
+            let mut recorded = one(Question::FabricThird, Err(refusal));
+            let second = FabricValue { health_summary: None, ..SAID };
+            recorded.gpu(0, Question::FabricSecond, Ok(Value::Fabric(second)));
+            let found = asked(&recorded).0.expect("fabric");
+            assert_eq!(found.health.expect("health").mask, 0x1aa);
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_is_alone_says_not_supported_which_is_no_clique_and_no_fault() {
+        let alone =
+            FabricValue { health_mask: Some(0), health_summary: Some(0), ..FabricValue::default() };
+        let (found, missing) = asked(&one(Question::FabricThird, Ok(alone)));
+        let found = found.expect("fabric");
+        assert_eq!(found.state, FabricState::NotSupported);
+        assert_eq!((found.status, found.clique_id, found.cluster_uuid), (None, None, None));
+        assert!(missing.is_empty());
+    }
+
+    #[test]
+    fn a_registration_that_failed_names_its_error() {
+        let failed = FabricValue { status: 23, clique_id: 0, cluster_uuid: [0; 16], ..SAID };
+        let found = asked(&one(Question::FabricThird, Ok(failed))).0.expect("fabric");
+        assert_eq!(found.status.as_deref(), Some("insufficient resources"));
+        assert!(!found.is_multi_node());
+    }
+
+    #[test]
+    fn an_older_structure_tells_where_a_gpu_sits_just_as_well() {
+        let value = PlatformValue {
+            chassis_serial: *b"1821225190042\0\0\0",
+            slot: 7,
+            ..PlatformValue::default()
+        };
+        let mut recorded = Recorded::default();
+        recorded.gpu(0, Question::Platform, Err(Refusal::OtherVersion));
+        recorded.gpu(0, Question::PlatformFirst, Ok(Value::Platform(value)));
+        let found = platform(&mut Asking::of(&recorded, 0)).expect("platform");
+        assert_eq!((found.chassis_serial.as_deref(), found.slot), (Some("1821225190042"), 7));
+    }
+
+    #[test]
+    fn a_serial_number_that_is_no_text_is_kept_as_digits() {
+        assert_eq!(serial([0; 16]), None);
+        let mut bytes = [0; 16];
+        bytes[..2].copy_from_slice(&[0x80, 1]);
+        assert_eq!(serial(bytes).as_deref(), Some("80010000000000000000000000000000"));
+    }
+}

@@ -1,0 +1,145 @@
+//! What the InfiniBand ports of this machine are cabled to: one hop down each
+//! cable, asked with `smpquery` of infiniband-diags.
+//!
+//! A directed route of one hop reaches the switch at the other end without a
+//! subnet manager; its NodeInfo tells by which of its ports it was asked
+//! (InfiniBand architecture specification, 14.2.5.3). It asks nobody else.
+
+use super::Tool;
+use super::tool;
+use readers::claims::neighbours;
+use model::node_facts::Neighbour;
+use model::node_facts::NicFacts;
+
+/// A port with a cable whose link is up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Port {
+    device: String,
+    port: u32,
+}
+
+/// The ports that have somebody at the other end.
+pub(super) fn ports(nics: &[NicFacts]) -> Vec<Port> {
+    let is_up = |nic: &&NicFacts| {
+        nic.rdma
+            && nic.link_layer.as_deref() == Some("InfiniBand")
+            && nic.physical_state.as_deref() == Some("linkup")
+    };
+    let port = |nic: &NicFacts| Port { device: nic.device.clone(), port: nic.port.unwrap_or(1) };
+    nics.iter().filter(is_up).map(port).collect()
+}
+
+/// Who is at the other end, and of which ports that could not be told, and why.
+pub(super) async fn neighbours(is_own: bool, ports: &[Port]) -> (Vec<Neighbour>, Vec<String>) {
+    let mut found = Vec::new();
+    let mut problems = Vec::new();
+    for port in ports {
+        let what = format!("{} port {}", port.device, port.port);
+        let answers = tokio::join!(ask(is_own, port, "nodeinfo"), ask(is_own, port, "nodedesc"));
+        match answers {
+            // Not installed, which is no gap.
+            (Tool::Absent, _) | (_, Tool::Absent) => break,
+            (Tool::Failed(why), _) | (_, Tool::Failed(why)) => {
+                problems.push(format!("{what}: {why}"));
+            }
+            (Tool::Said(info), Tool::Said(description)) => {
+                let (info, description) =
+                    (String::from_utf8_lossy(&info), String::from_utf8_lossy(&description));
+                match neighbour(port, &info, &description) {
+                    Ok(neighbour) => found.push(neighbour),
+                    Err(why) => problems.push(format!("{what}: {why}")),
+                }
+            }
+        }
+    }
+    (found, problems)
+}
+
+async fn ask(is_own: bool, port: &Port, what: &str) -> Tool {
+    let number = port.port.to_string();
+    let route = format!("0,{number}");
+    tool(is_own, &["smpquery", "-C", &port.device, "-P", &number, what, "-D", &route]).await
+}
+
+/// The other end of a cable as it describes itself.
+fn neighbour(port: &Port, info: &str, description: &str) -> Result<Neighbour, String> {
+    let kind = value(info, "NodeType").ok_or("smpquery nodeinfo names no NodeType")?;
+    // infiniband-diags prints the word, other tools of the same name the number.
+    if !matches!(kind, "Switch" | "2") {
+        return Err(format!("is cabled to no switch (NodeType {kind})"));
+    }
+    let switch = value(description, "Node Description");
+    let switch = switch.ok_or("smpquery nodedesc names no switch")?;
+    Ok(Neighbour {
+        device: port.device.clone(),
+        device_port: (port.port != 1).then_some(port.port),
+        switch: Some(neighbours::switch_name(switch)),
+        port: value(info, "LocalPort").map(str::to_owned),
+    })
+}
+
+/// What stands behind the dots of a line, as in `LocalPort:.......69`.
+fn value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
+    let value = lines.next()?.trim_start_matches('.').trim();
+    (!value.is_empty()).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFO: &str = "# Node info: DR path slid 65535; dlid 65535; 0,2\n\
+        BaseVers:........................1\nNodeType:........................Switch\n\
+        Guid:............................0x00000000000000a1\n\
+        LocalPort:.......................17\n";
+    const NAME: &str = "Node Description:......................MF0;leaf-1:MQM9700/U1\n";
+
+    fn nic(device: &str, port: u32, layer: &str, state: &str) -> NicFacts {
+        NicFacts {
+            device: device.to_owned(),
+            rdma: true,
+            port: Some(port),
+            link_layer: Some(layer.to_owned()),
+            physical_state: Some(state.to_owned()),
+            ..NicFacts::default()
+        }
+    }
+
+    #[test]
+    fn only_infiniband_ports_with_a_link_have_somebody_to_ask() {
+        let nics = [
+            nic("mlx5_0", 1, "InfiniBand", "linkup"),
+            nic("mlx5_1", 1, "InfiniBand", "polling"),
+            nic("mlx5_2", 1, "Ethernet", "linkup"),
+            nic("mlx5_3", 2, "InfiniBand", "linkup"),
+        ];
+        let asked: Vec<(String, u32)> =
+            ports(&nics).into_iter().map(|port| (port.device, port.port)).collect();
+        assert_eq!(asked, [("mlx5_0".to_owned(), 1), ("mlx5_3".to_owned(), 2)]);
+    }
+
+    #[test]
+    fn a_switch_is_named_with_the_port_by_which_it_was_asked() {
+        let port = Port { device: "mlx5_0".to_owned(), port: 2 };
+        let found = neighbour(&port, INFO, NAME).expect("a switch");
+        assert_eq!(found.switch.as_deref(), Some("leaf-1"));
+        assert_eq!((found.port.as_deref(), found.device_port), (Some("17"), Some(2)));
+    }
+
+    #[test]
+    fn another_host_or_an_answer_without_its_lines_is_no_neighbour() {
+        let port = Port { device: "mlx5_0".to_owned(), port: 1 };
+        let host = INFO.replace("Switch", "Channel Adapter");
+        let why = neighbour(&port, &host, NAME).expect_err("no switch");
+        assert!(why.contains("Channel Adapter"), "{why}");
+        assert!(neighbour(&port, "", NAME).is_err());
+        assert!(neighbour(&port, INFO, "Node Description:.......\n").is_err());
+    }
+
+    #[tokio::test]
+    async fn without_the_tool_nothing_is_missing() {
+        let port = Port { device: "mlx5_0".to_owned(), port: 1 };
+        assert_eq!(neighbours(false, &[port]).await, (Vec::new(), Vec::new()));
+    }
+}

@@ -1,0 +1,422 @@
+//! What a GPU's driver says of its NVLinks and of its link to a processor in the
+//! same package.
+//!
+//! Every field value is asked for with the link it is of: the library answers
+//! for link 0 otherwise. Which error counters mean something depends on the
+//! architecture, and what was used is kept.
+
+use std::collections::BTreeMap;
+
+use nvml_wrapper_sys::bindings::field_id;
+
+use super::asking::Asking;
+use super::codes;
+use super::library::LinkNumber;
+use super::library::Number;
+use super::library::Question;
+use super::library::Refusal;
+use super::pci;
+use model::gpu_facts::C2cFacts;
+use model::gpu_facts::C2cLink;
+use model::gpu_facts::LinkState;
+use model::gpu_facts::NvlinkFacts;
+
+/// `NVML_NVLINK_MAX_LINKS`. A driver that does not count its links is asked for
+/// each of these.
+const MOST_LINKS: u32 = 18;
+
+/// `NVML_DEVICE_ARCH_HOPPER`: from here on the state of links is a field value.
+const HOPPER: u64 = 9;
+
+/// `NVML_DEVICE_ARCH_BLACKWELL`: from here on the counter call is not
+/// supported, and the counters of NVLink 5 are.
+pub(super) const BLACKWELL: u64 = 10;
+
+/// Counters up to Hopper: the call's number for each (`nvmlNvLinkErrorCounter_t`).
+///
+/// The field values of nearly the same names (161 to 163) say success and zero
+/// on Hopper whatever happened, and are never asked for.
+const COUNTERS: [(u32, &str); 5] = [
+    (0, "dl_replay"),
+    (1, "dl_recovery"),
+    (2, "dl_crc_flit"),
+    (3, "dl_crc_data"),
+    (4, "dl_ecc_data"),
+];
+
+/// Counters from Blackwell on: the field value of each.
+const FIELDS: [(u32, &str); 12] = [
+    (field_id::NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS, "malformed_packet_errors"),
+    (field_id::NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS, "buffer_overrun_errors"),
+    (field_id::NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS, "rcv_errors"),
+    (field_id::NVML_FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS, "rcv_remote_errors"),
+    (field_id::NVML_FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS, "rcv_general_errors"),
+    (field_id::NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS, "local_link_integrity_errors"),
+    (field_id::NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS, "xmit_discards"),
+    (
+        field_id::NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS,
+        "link_recovery_successful_events",
+    ),
+    (field_id::NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, "link_recovery_failed_events"),
+    (field_id::NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, "link_recovery_events"),
+    (field_id::NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, "effective_errors"),
+    (field_id::NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, "symbol_errors"),
+];
+
+/// Counters of links to a processor in the same package.
+const C2C_FIELDS: [(u32, &str); 3] = [
+    (field_id::NVML_FI_DEV_C2C_LINK_ERROR_INTR, "interrupts"),
+    (field_id::NVML_FI_DEV_C2C_LINK_ERROR_REPLAY, "replays"),
+    (field_id::NVML_FI_DEV_C2C_LINK_ERROR_REPLAY_B2B, "replays_back_to_back"),
+];
+
+/// Asks for every NVLink, after how many there are.
+pub(super) fn nvlinks(
+    asking: &mut Asking<'_>,
+    architecture: Option<u64>,
+) -> (Option<u32>, Vec<NvlinkFacts>) {
+    let (count, present) = present(asking, architecture);
+    let mut links = Vec::new();
+    for (link, state) in present {
+        links.push(nvlink(asking, link, architecture, state));
+    }
+    if links.is_empty() {
+        return (asking.kept("number of NVLinks", count), links);
+    }
+    let counted = u32::try_from(links.len()).unwrap_or(u32::MAX);
+    (Some(count.unwrap_or(counted)), links)
+}
+
+/// Asks for the error counters of every NVLink, and for nothing else of it.
+pub(super) fn counters(
+    asking: &mut Asking<'_>,
+    architecture: Option<u64>,
+) -> BTreeMap<u32, BTreeMap<String, u64>> {
+    let (count, present) = present(asking, architecture);
+    if present.is_empty() {
+        asking.kept("number of NVLinks", count);
+    }
+    let mut counters = BTreeMap::new();
+    for (link, _) in present {
+        let (found, _) = errors(asking, link, architecture);
+        counters.insert(link, found);
+    }
+    counters
+}
+
+/// A link, and its state or why that is unknown.
+type Present = (u32, Result<LinkState, Refusal>);
+
+/// How many links there are, where the driver counts them, and which.
+fn present(asking: &Asking<'_>, architecture: Option<u64>) -> (Result<u32, Refusal>, Vec<Present>) {
+    let count = asking.field_of(field_id::NVML_FI_DEV_NVLINK_LINK_COUNT, 0);
+    let count = count.and_then(|count| {
+        u32::try_from(count)
+            .ok()
+            // A number beyond any GPU is an answer that was not understood.
+            .filter(|count| *count <= 4 * MOST_LINKS)
+            .ok_or_else(|| Refusal::Unreadable(format!("{count} NVLinks")))
+    });
+    let asked = count.as_ref().map_or(MOST_LINKS, |count| *count);
+    let links = (0..asked).map(|link| (link, state(asking, link, architecture)));
+    // Where the driver did not count them, a link without a state is none.
+    let present = links.filter(|(_, state)| count.is_ok() || state.is_ok()).collect();
+    (count, present)
+}
+
+/// The state by the field value from Hopper on and by the call before it; by
+/// the other where that one is refused.
+fn state(asking: &Asking<'_>, link: u32, architecture: Option<u64>) -> Result<LinkState, Refusal> {
+    let field = || asking.field_of(field_id::NVML_FI_DEV_NVLINK_GET_STATE, link);
+    let call = || asking.link_of(link, LinkNumber::State);
+    let is_field_first = architecture.is_none_or(|number| HOPPER <= number);
+    let found =
+        if is_field_first { field().or_else(|_| call()) } else { call().or_else(|_| field()) };
+    // NVML_NVLINK_STATE_*
+    found.map(|number| match number {
+        0 => LinkState::Inactive,
+        1 => LinkState::Active,
+        2 => LinkState::Sleep,
+        number => LinkState::Other(number),
+    })
+}
+
+fn nvlink(
+    asking: &mut Asking<'_>,
+    link: u32,
+    architecture: Option<u64>,
+    state: Result<LinkState, Refusal>,
+) -> NvlinkFacts {
+    let state = asking.kept_of_link("NVLink state", link, state);
+    let is_up = !matches!(state, Some(LinkState::Inactive));
+    let mut facts = NvlinkFacts { link, state, ..NvlinkFacts::default() };
+    let version = asking.field_of(field_id::NVML_FI_DEV_NVLINK_GET_VERSION, link);
+    let version = version.or_else(|_| asking.link_of(link, LinkNumber::Version));
+    let speed = asking.field_of(field_id::NVML_FI_DEV_NVLINK_GET_SPEED, link);
+    let kind = asking.link_of(link, LinkNumber::RemoteKind);
+    let address = asking.text_of(Question::Link(link, LinkNumber::RemoteAddress));
+    let number = asking.field_of(field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID, link);
+    if is_up {
+        facts.version_number = asking.kept_of_link("NVLink version", link, version);
+        facts.speed_mbyte_s = asking.kept_of_link("NVLink speed", link, speed);
+        let kind = asking.kept_of_link("NVLink's remote kind", link, kind);
+        facts.remote_kind = kind.and_then(codes::remote_kind);
+        let address = asking.kept_of_link("NVLink's remote address", link, address);
+        facts.remote_pci_address = address.and_then(|address| remote(&address));
+        facts.remote_link = asking.kept_of_link("NVLink's remote number", link, number);
+    } else {
+        // A link that is down has no other end to speak of: that it says nothing
+        // is no gap.
+        facts.version_number = version.ok();
+        facts.remote_kind = kind.ok().and_then(codes::remote_kind);
+        facts.remote_pci_address = address.ok().and_then(|address| remote(&address));
+    }
+    facts.version = facts.version_number.map(codes::nvlink_version);
+    (facts.errors, facts.errors_source) = errors(asking, link, architecture);
+    facts
+}
+
+/// The PCI address of a link's other end. Switches that are on no bus of this
+/// machine have one of nothing but ones.
+fn remote(address: &str) -> Option<String> {
+    let address = pci::address(address);
+    (!address.is_empty() && !address.starts_with("ffffffff:")).then_some(address)
+}
+
+/// Error counters from where they mean something, and from where that is.
+fn errors(
+    asking: &mut Asking<'_>,
+    link: u32,
+    architecture: Option<u64>,
+) -> (BTreeMap<String, u64>, Option<String>) {
+    let Some(architecture) = architecture else {
+        asking.miss(
+            "NVLink errors",
+            Some(link),
+            "the architecture is unknown, which decides where they are",
+        );
+        return (BTreeMap::new(), None);
+    };
+    let is_new = BLACKWELL <= architecture;
+    let (counters, source) = if is_new {
+        (&FIELDS[..], "nvmlDeviceGetFieldValues (NVLINK_COUNT_*)")
+    } else {
+        (&COUNTERS[..], "nvmlDeviceGetNvLinkErrorCounter")
+    };
+    let mut found = BTreeMap::new();
+    for (number, name) in counters {
+        let answer = if is_new {
+            asking.field_of(*number, link)
+        } else {
+            asking.link_of(link, LinkNumber::Errors(*number))
+        };
+        let what = format!("NVLink errors {name}");
+        if let Some(count) = asking.kept_of_link(&what, link, answer) {
+            found.insert((*name).to_owned(), count);
+        }
+    }
+    let source = (!found.is_empty()).then(|| source.to_owned());
+    (found, source)
+}
+
+/// Asks for the link to a processor in the same package.
+pub(super) fn c2c(asking: &mut Asking<'_>) -> Option<C2cFacts> {
+    let enabled = asking.number_of(Question::Number(Number::C2cEnabled));
+    let count = asking.field_of(field_id::NVML_FI_DEV_C2C_LINK_COUNT, 0);
+    if enabled.is_err() && count.is_err() {
+        asking.kept("link to the processor (C2C)", enabled);
+        return None;
+    }
+    let mut facts = C2cFacts { enabled: enabled.ok().map(|value| value != 0), links: Vec::new() };
+    let count = asking.kept("number of C2C links", count);
+    let count = count.and_then(|count| u32::try_from(count).ok()).unwrap_or(0);
+    for link in 0..count.min(MOST_LINKS) {
+        let status = asking.field_of(field_id::NVML_FI_DEV_C2C_LINK_GET_STATUS, link);
+        let speed = asking.field_of(field_id::NVML_FI_DEV_C2C_LINK_GET_MAX_BW, link);
+        let status = asking.kept_of_link("C2C link state", link, status);
+        let speed_max_mbyte_s = asking.kept_of_link("C2C link speed", link, speed);
+        let counters = C2C_FIELDS
+            .iter()
+            .filter_map(|(id, name)| Some(((*name).to_owned(), asking.field_of(*id, link).ok()?)));
+        let errors = counters.collect();
+        let active = status.map(|value| value != 0);
+        facts.links.push(C2cLink { link, active, speed_max_mbyte_s, errors });
+    }
+    Some(facts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::library::Value;
+    use crate::facts::recorded::Recorded;
+
+    const STATE: u32 = field_id::NVML_FI_DEV_NVLINK_GET_STATE;
+    const SPEED: u32 = field_id::NVML_FI_DEV_NVLINK_GET_SPEED;
+    const COUNT: u32 = field_id::NVML_FI_DEV_NVLINK_LINK_COUNT;
+
+    fn field(id: u32, scope: u32) -> Question {
+        Question::Field { id, scope }
+    }
+
+    fn number(recorded: &mut Recorded, question: Question, value: u64) {
+        recorded.gpu(0, question, Ok(Value::Number(value)));
+    }
+
+    /// A GPU with this many links, all of them up.
+    fn gpu(links: u32) -> Recorded {
+        let mut recorded = Recorded::default();
+        number(&mut recorded, field(COUNT, 0), links.into());
+        for link in 0..links {
+            number(&mut recorded, field(STATE, link), 1);
+            number(&mut recorded, field(SPEED, link), 26_562);
+        }
+        recorded
+    }
+
+    fn asked(recorded: &Recorded, architecture: u64) -> Vec<NvlinkFacts> {
+        nvlinks(&mut Asking::of(recorded, 0), Some(architecture)).1
+    }
+
+    #[test]
+    fn every_link_is_asked_for_by_its_own_number() {
+        let mut recorded = gpu(18);
+        number(&mut recorded, field(STATE, 13), 0);
+        number(&mut recorded, field(SPEED, 17), 13_281);
+        let links = asked(&recorded, HOPPER);
+        assert_eq!(links.len(), 18);
+        let down: Vec<u32> = links
+            .iter()
+            .filter(|link| link.state == Some(LinkState::Inactive))
+            .map(|link| link.link)
+            .collect();
+        assert_eq!(down, [13]);
+        assert_eq!((links[0].speed_mbyte_s, links[17].speed_mbyte_s), (Some(26_562), Some(13_281)));
+    }
+
+    #[test]
+    fn hopper_counts_errors_by_the_call_and_never_by_the_fields_that_are_zero() {
+        let mut recorded = gpu(1);
+        for id in [161, 162, 163] {
+            number(&mut recorded, field(id, 0), 0);
+        }
+        number(&mut recorded, Question::Link(0, LinkNumber::Errors(0)), 12);
+        let link = &asked(&recorded, HOPPER)[0];
+        assert_eq!(link.errors_source.as_deref(), Some("nvmlDeviceGetNvLinkErrorCounter"));
+        assert_eq!(link.errors.get("dl_replay"), Some(&12));
+        // The other four were refused, which is not zero.
+        assert_eq!(link.errors.len(), 1);
+    }
+
+    #[test]
+    fn blackwell_counts_errors_by_the_fields_of_nvlink_5() {
+        let mut recorded = gpu(2);
+        for counter in 0..5 {
+            number(&mut recorded, Question::Link(1, LinkNumber::Errors(counter)), 0);
+        }
+        let id = field_id::NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS;
+        number(&mut recorded, field(id, 1), 3);
+        for architecture in [BLACKWELL, BLACKWELL + 1] {
+            let links = asked(&recorded, architecture);
+            assert_eq!(links[1].errors.get("link_recovery_failed_events"), Some(&3));
+            assert!(links[1].errors_source.as_ref().is_some_and(|s| s.contains("FieldValues")));
+            assert!(links[0].errors.is_empty() && links[0].errors_source.is_none());
+        }
+    }
+
+    #[test]
+    fn counters_of_an_unknown_architecture_are_unknown() {
+        let recorded = gpu(1);
+        let mut asking = Asking::of(&recorded, 0);
+        let (_, links) = nvlinks(&mut asking, None);
+        assert!(links[0].errors.is_empty());
+        assert!(asking.missing().iter().any(|m| m.what == "NVLink errors"));
+    }
+
+    #[test]
+    fn a_link_that_sleeps_is_neither_up_nor_down() {
+        let mut recorded = gpu(1);
+        number(&mut recorded, field(STATE, 0), 2);
+        assert_eq!(asked(&recorded, HOPPER)[0].state, Some(LinkState::Sleep));
+        // The older call can say it too.
+        let mut recorded = Recorded::default();
+        number(&mut recorded, field(COUNT, 0), 1);
+        number(&mut recorded, Question::Link(0, LinkNumber::State), 2);
+        assert_eq!(asked(&recorded, HOPPER)[0].state, Some(LinkState::Sleep));
+        number(&mut recorded, Question::Link(0, LinkNumber::State), 7);
+        assert_eq!(asked(&recorded, 7)[0].state, Some(LinkState::Other(7)));
+    }
+
+    #[test]
+    fn a_state_that_is_not_supported_is_unknown_and_not_down() {
+        let mut recorded = gpu(1);
+        recorded.gpu(0, field(STATE, 0), Err(Refusal::NotSupported));
+        recorded.gpu(0, Question::Link(0, LinkNumber::State), Err(Refusal::NotSupported));
+        let mut asking = Asking::of(&recorded, 0);
+        let (count, links) = nvlinks(&mut asking, Some(HOPPER));
+        assert_eq!((count, links[0].state.clone()), (Some(1), None));
+        let missing = asking.missing();
+        let state = missing.iter().find(|m| m.what == "NVLink state").expect("said");
+        assert_eq!(
+            (state.links.as_slice(), state.why.as_str()),
+            (&[0][..], "not supported by this GPU")
+        );
+    }
+
+    #[test]
+    fn no_field_that_was_renumbered_between_drivers_is_asked_for() {
+        let ids = FIELDS.iter().chain(&C2C_FIELDS).map(|(id, _)| *id);
+        let others = [
+            COUNT,
+            STATE,
+            SPEED,
+            field_id::NVML_FI_DEV_NVLINK_GET_VERSION,
+            field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID,
+            field_id::NVML_FI_DEV_C2C_LINK_COUNT,
+            field_id::NVML_FI_DEV_C2C_LINK_GET_STATUS,
+            field_id::NVML_FI_DEV_C2C_LINK_GET_MAX_BW,
+            field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
+        ];
+        for id in ids.chain(others) {
+            assert!(!(251..=273).contains(&id), "field {id}");
+            assert!(!(161..=163).contains(&id), "field {id} is zero on Hopper");
+        }
+    }
+
+    #[test]
+    fn a_driver_that_does_not_count_links_is_asked_for_each() {
+        let mut recorded = Recorded::default();
+        for link in [0, 1, 5] {
+            number(&mut recorded, Question::Link(link, LinkNumber::State), 1);
+        }
+        let (count, links) = nvlinks(&mut Asking::of(&recorded, 0), Some(7));
+        assert_eq!(count, Some(3));
+        assert_eq!(links.iter().map(|link| link.link).collect::<Vec<_>>(), [0, 1, 5]);
+    }
+
+    #[test]
+    fn a_switch_that_is_on_no_bus_has_no_address() {
+        let mut recorded = gpu(2);
+        let mut at = |link, address: &str| {
+            let answer = Ok(Value::Text(address.to_owned()));
+            recorded.gpu(0, Question::Link(link, LinkNumber::RemoteAddress), answer);
+        };
+        at(0, "FFFFFFFF:FF:FF.0");
+        at(1, "00000000:C3:00.0");
+        let links = asked(&recorded, HOPPER);
+        assert_eq!(links[0].remote_pci_address, None);
+        assert_eq!(links[1].remote_pci_address.as_deref(), Some("0000:c3:00.0"));
+    }
+
+    #[test]
+    fn a_gpu_without_a_processor_beside_it_has_no_such_link() {
+        assert_eq!(c2c(&mut Asking::of(&gpu(0), 0)), None);
+        let mut recorded = gpu(0);
+        number(&mut recorded, Question::Number(Number::C2cEnabled), 1);
+        number(&mut recorded, field(field_id::NVML_FI_DEV_C2C_LINK_COUNT, 0), 2);
+        number(&mut recorded, field(field_id::NVML_FI_DEV_C2C_LINK_GET_STATUS, 1), 1);
+        let found = c2c(&mut Asking::of(&recorded, 0)).expect("C2C");
+        assert_eq!(found.enabled, Some(true));
+        assert_eq!((found.links[0].active, found.links[1].active), (None, Some(true)));
+    }
+}

@@ -1,0 +1,320 @@
+//! Network interfaces, as sysfs tells them: those that do RDMA by port, and
+//! those with hardware that do not.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::files;
+use super::pci;
+use super::pci::Place;
+use model::gpu_facts::GpuFacts;
+use model::node_facts::GpuDistance;
+use model::node_facts::NicFacts;
+
+/// Counters of RDMA ports that tell of trouble, in `counters`.
+const PORT_COUNTERS: [&str; 9] = [
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_xmit_discards",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "port_xmit_wait",
+];
+
+/// The same in `hw_counters`.
+const HARDWARE_COUNTERS: [&str; 7] = [
+    "out_of_buffer",
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "roce_adp_retrans",
+    "rx_icrc_encapsulated",
+];
+
+/// Counters of network devices, in `statistics`.
+const STATISTICS: [&str; 5] =
+    ["rx_errors", "tx_errors", "rx_dropped", "tx_dropped", "rx_crc_errors"];
+
+/// Reads all of them.
+pub(super) fn nics(sys: &Path) -> Vec<NicFacts> {
+    let mut found = Vec::new();
+    let rdma = sys.join("class/infiniband");
+    for device in files::names(&rdma).unwrap_or_default() {
+        let folder = rdma.join(&device);
+        let mut ports: Vec<u32> = files::names(&folder.join("ports"))
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|port| port.parse().ok())
+            .collect();
+        ports.sort_unstable();
+        found.extend(ports.into_iter().map(|port| of_port(sys, &folder, &device, port)));
+    }
+    let known: BTreeSet<String> =
+        found.iter().flat_map(|nic: &NicFacts| nic.net_devices.clone()).collect();
+    let net = sys.join("class/net");
+    for device in files::names(&net).unwrap_or_default() {
+        // What has no device below it is made of software.
+        let folder = net.join(&device);
+        if !known.contains(&device) && folder.join("device").exists() {
+            found.push(of_net(&folder, device));
+        }
+    }
+    found
+}
+
+fn of_port(sys: &Path, folder: &Path, device: &str, port: u32) -> NicFacts {
+    let at = folder.join("ports").join(port.to_string());
+    let net_devices = files::names(&folder.join("device/net")).unwrap_or_default();
+    let mac = net_devices.first().and_then(|name| mac(&sys.join("class/net").join(name)));
+    let link_layer = files::text(&at.join("link_layer"));
+    // The first GID of an InfiniBand port ends in its GUID; elsewhere it is made
+    // of addresses.
+    let gid =
+        files::text(&at.join("gids/0")).filter(|_| link_layer.as_deref() == Some("InfiniBand"));
+    let mut counters = BTreeMap::new();
+    read_counters(&at.join("counters"), &PORT_COUNTERS, &mut counters);
+    read_counters(&at.join("hw_counters"), &HARDWARE_COUNTERS, &mut counters);
+    let nic = NicFacts {
+        device: device.to_owned(),
+        rdma: true,
+        port: Some(port),
+        net_devices,
+        link_layer,
+        state: files::text(&at.join("state")).map(|text| state(&text)),
+        physical_state: files::text(&at.join("phys_state")).map(|text| state(&text)),
+        rate_mbit_s: files::text(&at.join("rate")).and_then(|text| rate(&text)),
+        port_guid: gid.and_then(|gid| {
+            gid.rsplitn(5, ':').nth(4).map(str::len).and_then(|from| guid(&gid[from..]))
+        }),
+        node_guid: files::text(&folder.join("node_guid")).and_then(|text| guid(&text)),
+        mac,
+        firmware: files::text(&folder.join("fw_ver")),
+        board: files::text(&folder.join("board_id")),
+        counters,
+        ..NicFacts::default()
+    };
+    placed(nic, &folder.join("device"))
+}
+
+fn of_net(folder: &Path, device: String) -> NicFacts {
+    let mut counters = BTreeMap::new();
+    read_counters(&folder.join("statistics"), &STATISTICS, &mut counters);
+    read_counters(folder, &["carrier_changes"], &mut counters);
+    // ARPHRD_ETHER and ARPHRD_INFINIBAND of <linux/if_arp.h>.
+    let link_layer = match files::number(&folder.join("type")) {
+        Some(1) => Some("Ethernet".to_owned()),
+        Some(32) => Some("InfiniBand".to_owned()),
+        _ => None,
+    };
+    let nic = NicFacts {
+        net_devices: vec![device.clone()],
+        device,
+        link_layer,
+        state: files::text(&folder.join("operstate")),
+        // A link that is down says -1, or fails to be read.
+        rate_mbit_s: files::number(&folder.join("speed")),
+        mac: mac(folder),
+        counters,
+        ..NicFacts::default()
+    };
+    placed(nic, &folder.join("device"))
+}
+
+/// Adds where its device sits.
+fn placed(nic: NicFacts, device: &Path) -> NicFacts {
+    let Some(Place { path, numa_node }) = pci::of_link(device) else { return nic };
+    let number = |name: &str| {
+        // 0 and 255 stand for "not known" in the kernel.
+        let lanes = files::number(&device.join(name)).and_then(|n| u32::try_from(n).ok());
+        lanes.filter(|lanes| (1..=64).contains(lanes))
+    };
+    NicFacts {
+        numa_node,
+        pci_address: path.last().filter(|_| 1 < path.len()).cloned(),
+        pci_path: path,
+        pcie_speed: files::text(&device.join("current_link_speed")),
+        pcie_speed_max: files::text(&device.join("max_link_speed")),
+        pcie_width: number("current_link_width"),
+        pcie_width_max: number("max_link_width"),
+        ..nic
+    }
+}
+
+fn read_counters(folder: &Path, names: &[&str], into: &mut BTreeMap<String, u64>) {
+    for name in names {
+        if let Some(count) = files::number(&folder.join(name)) {
+            into.insert((*name).to_owned(), count);
+        }
+    }
+}
+
+fn mac(folder: &Path) -> Option<String> {
+    let text = files::text(&folder.join("address"))?.to_ascii_lowercase();
+    // InfiniBand devices have twenty bytes here, which are no MAC address.
+    Some(text).filter(|text| text.len() == 17 && text.bytes().any(|b| b != b'0' && b != b':'))
+}
+
+/// `4: ACTIVE` is `active`.
+fn state(text: &str) -> String {
+    let words = text.split_once(':').map_or(text, |(_, words)| words);
+    words.trim().to_ascii_lowercase()
+}
+
+/// `400 Gb/sec (4X NDR)` in megabits per second.
+fn rate(text: &str) -> Option<u64> {
+    let (number, rest) = text.split_once(' ')?;
+    if !rest.starts_with("Gb/sec") {
+        return None;
+    }
+    let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
+    let thousandths: u64 = format!("{part:0<3}").get(..3)?.parse().ok()?;
+    whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(thousandths)
+}
+
+/// `946d:ae03:0021:d9c6` as 16 digits; nothing where it is all zeros.
+fn guid(text: &str) -> Option<String> {
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    let is_guid = digits.len() == 16 && digits.bytes().any(|digit| digit != b'0');
+    is_guid.then(|| digits.to_ascii_lowercase())
+}
+
+/// Adds how near every GPU is to every network interface, and to GPUs their NUMA
+/// node.
+pub(super) fn relate(sys: &Path, nics: &mut [NicFacts], gpus: &mut [GpuFacts]) {
+    let mut places = Vec::new();
+    for gpu in gpus {
+        let place = gpu.pci_address.as_deref().and_then(|address| pci::of_address(sys, address));
+        gpu.numa_node = place.as_ref().and_then(|place| place.numa_node);
+        places.push((gpu.index, place.unwrap_or_default()));
+    }
+    for nic in nics {
+        let own = Place { path: nic.pci_path.clone(), numa_node: nic.numa_node };
+        let distance = |(gpu, place): &(u32, Place)| GpuDistance {
+            gpu: *gpu,
+            relation: pci::relation(&own, place),
+        };
+        nic.gpus = places.iter().map(distance).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use model::node_facts::Relation;
+
+    const SWITCH: &str = "devices/pci0000:00/0000:00:01.0/0000:01:00.0";
+
+    fn write(root: &Path, path: &str, text: &str) {
+        let file = root.join(path);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+        fs::write(file, text).expect("written");
+    }
+
+    fn link(root: &Path, path: &str, to: &str) {
+        let file = root.join(path);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("made");
+        symlink(root.join(to), file).expect("linked");
+    }
+
+    /// A GPU and an InfiniBand port below one switch, and an Ethernet port at
+    /// the other NUMA node.
+    fn machine() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a folder");
+        let sys = folder.path();
+        let gpu = format!("{SWITCH}/0000:02:00.0/0000:03:00.0");
+        write(sys, &format!("{gpu}/numa_node"), "0\n");
+        link(sys, "bus/pci/devices/0000:03:00.0", &gpu);
+        let nic = format!("{SWITCH}/0000:02:01.0/0000:04:00.0");
+        write(sys, &format!("{nic}/numa_node"), "0\n");
+        write(sys, &format!("{nic}/current_link_width"), "16\n");
+        write(sys, &format!("{nic}/current_link_speed"), "32.0 GT/s PCIe\n");
+        write(sys, &format!("{nic}/net/ib0/address"), "00:00:10:29:fe:80\n");
+        link(sys, "class/infiniband/mlx5_0/device", &nic);
+        let port = "class/infiniband/mlx5_0/ports/1";
+        write(sys, &format!("{port}/state"), "4: ACTIVE\n");
+        write(sys, &format!("{port}/phys_state"), "5: LinkUp\n");
+        write(sys, &format!("{port}/rate"), "400 Gb/sec (4X NDR)\n");
+        write(sys, &format!("{port}/link_layer"), "InfiniBand\n");
+        write(sys, &format!("{port}/gids/0"), "fe80:0000:0000:0000:946d:ae03:0021:d9c6\n");
+        write(sys, &format!("{port}/counters/symbol_error"), "12\n");
+        write(sys, &format!("{port}/hw_counters/out_of_sequence"), "3\n");
+        write(sys, "class/infiniband/mlx5_0/node_guid", "946d:ae03:0021:d9c5\n");
+        let far = "devices/pci0000:80/0000:80:01.0/0000:81:00.0";
+        write(sys, &format!("{far}/numa_node"), "1\n");
+        link(sys, "class/net/eth0/device", far);
+        write(sys, "class/net/eth0/operstate", "up\n");
+        write(sys, "class/net/eth0/speed", "25000\n");
+        write(sys, "class/net/eth0/type", "1\n");
+        write(sys, "class/net/eth0/address", "02:00:00:00:00:0A\n");
+        write(sys, "class/net/eth0/statistics/rx_errors", "7\n");
+        link(sys, "class/net/ib0/device", &nic);
+        write(sys, "class/net/lo/operstate", "unknown\n");
+        folder
+    }
+
+    #[test]
+    fn a_port_tells_its_rate_state_guid_and_counters() {
+        let folder = machine();
+        let nics = nics(folder.path());
+        let nic = &nics[0];
+        assert_eq!((nic.device.as_str(), nic.port, nic.rdma), ("mlx5_0", Some(1), true));
+        assert_eq!(nic.state.as_deref(), Some("active"));
+        assert_eq!(nic.physical_state.as_deref(), Some("linkup"));
+        assert_eq!(nic.rate_mbit_s, Some(400_000));
+        assert_eq!(nic.port_guid.as_deref(), Some("946dae030021d9c6"));
+        assert_eq!(nic.node_guid.as_deref(), Some("946dae030021d9c5"));
+        assert_eq!((nic.counters["symbol_error"], nic.counters["out_of_sequence"]), (12, 3));
+        assert_eq!((nic.pcie_width, nic.pci_address.as_deref()), (Some(16), Some("0000:04:00.0")));
+        assert_eq!(nic.net_devices, ["ib0"]);
+    }
+
+    #[test]
+    fn a_network_device_is_listed_once_and_only_with_hardware() {
+        let folder = machine();
+        let nics = nics(folder.path());
+        let devices: Vec<&str> = nics.iter().map(|nic| nic.device.as_str()).collect();
+        assert_eq!(devices, ["mlx5_0", "eth0"]);
+        let eth0 = &nics[1];
+        assert_eq!(
+            (eth0.rate_mbit_s, eth0.mac.as_deref()),
+            (Some(25_000), Some("02:00:00:00:00:0a"))
+        );
+        assert_eq!((eth0.rdma, eth0.counters["rx_errors"]), (false, 7));
+    }
+
+    #[test]
+    fn every_interface_knows_how_near_each_gpu_is() {
+        let folder = machine();
+        let mut nics = nics(folder.path());
+        let address = Some("0000:03:00.0".to_owned());
+        let mut gpus = [GpuFacts { index: 0, pci_address: address, ..GpuFacts::default() }];
+        relate(folder.path(), &mut nics, &mut gpus);
+        assert_eq!(gpus[0].numa_node, Some(0));
+        assert_eq!(nics[0].gpus, [GpuDistance { gpu: 0, relation: Relation::SameSwitch }]);
+        assert_eq!(nics[1].gpus, [GpuDistance { gpu: 0, relation: Relation::OtherNuma }]);
+    }
+
+    #[test]
+    fn a_machine_without_sysfs_has_no_interfaces_and_no_panic() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(nics(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn rates_and_states_of_every_speed_are_read() {
+        assert_eq!(rate("2.5 Gb/sec (1X SDR)"), Some(2_500));
+        assert_eq!(rate("800 Gb/sec (8X NDR)"), Some(800_000));
+        assert_eq!(rate("fast"), None);
+        assert_eq!(rate("9 furlongs"), None);
+        assert_eq!(state("1: DOWN"), "down");
+        assert_eq!(guid("0000:0000:0000:0000"), None);
+    }
+}

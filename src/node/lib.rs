@@ -1,0 +1,9 @@
+//! The side that runs on a node: processes, the driver's libraries, facts about the
+//! machine, the worker, and the native probes. The only crate with `unsafe` code.
+
+pub mod doctor;
+pub mod exec;
+pub mod facts;
+pub mod ffi;
+pub mod probes;
+pub mod worker;

@@ -1,0 +1,290 @@
+//! What the ranks of a node said, as one document.
+//!
+//! Pure. What several ranks say alike is said once.
+
+use std::collections::BTreeMap;
+
+use super::Attended;
+use super::copies::ends;
+use super::copies::is_complete;
+use model::collective::COLLECTIVE_FORMAT;
+use model::collective::CollectiveDocument;
+use model::collective::CollectivePoint;
+use model::collective::CollectiveTest;
+use model::parsed::ProblemKind;
+use model::probed::ProbeProblem;
+use model::probed::ProbedRank;
+use crate::probes::collective::path;
+use crate::probes::collective::path::Path;
+use crate::probes::said::Line;
+
+/// The type that is measured, as nccl-tests calls it.
+const DATATYPE: &str = "float";
+
+/// What the ranks were asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// What the node is called.
+    pub node: String,
+    /// The tests.
+    pub tests: Vec<String>,
+    /// The path that must be taken.
+    pub path: Option<Path>,
+    /// Variables that were set for NCCL.
+    pub environment: BTreeMap<String, String>,
+}
+
+impl Asked {
+    /// A document in which nothing is said yet.
+    pub fn document(&self) -> CollectiveDocument {
+        CollectiveDocument {
+            format: COLLECTIVE_FORMAT.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: self.node.clone(),
+            cuda: None,
+            nccl: None,
+            library: None,
+            ranks: Vec::new(),
+            transports: Vec::new(),
+            algorithms: Vec::new(),
+            asserted: self.path.map(|path| path.name().to_owned()),
+            environment: self.environment.clone(),
+            tests: Vec::new(),
+            around: None,
+            problems: Vec::new(),
+            complete: false,
+        }
+    }
+}
+
+/// The document.
+pub fn document(asked: &Asked, attended: &Attended) -> CollectiveDocument {
+    let mut document = asked.document();
+    let mut ranks: BTreeMap<u32, ProbedRank> = BTreeMap::new();
+    let mut points = Points::default();
+    for line in attended.parts.iter().flat_map(|heard| &heard.lines) {
+        match line {
+            Line::Driver { cuda } => document.cuda = Some(cuda.clone()),
+            Line::Nccl { version, library } => {
+                document.nccl.get_or_insert_with(|| version.clone());
+                document.library.get_or_insert_with(|| library.clone());
+            }
+            Line::Rank(rank) => {
+                ranks.entry(rank.rank).or_insert_with(|| rank.clone());
+            }
+            Line::Point { testcase, reading, point, .. } => points.enter(testcase, *reading, point),
+            Line::Problem(problem) => {
+                if !document.problems.contains(problem) {
+                    document.problems.push(problem.clone());
+                }
+            }
+            Line::Gpu(_) | Line::Test(_) | Line::Cell(_) | Line::Note { .. } | Line::End => {}
+        }
+    }
+    document.ranks = ranks.into_values().collect();
+    document.tests = points.0;
+    document.problems = alike(&document.problems, attended.parts.len());
+    document.problems.extend(ends(attended));
+    let chatter = attended.parts.iter().flat_map(|heard| &heard.chatter);
+    let said = path::said(&chatter.map(String::as_str).collect::<Vec<_>>().join("\n"));
+    document.transports = said.transports.iter().cloned().collect();
+    document.algorithms = said.algorithms.clone().into_iter().collect();
+    if let Some(expected) = asked.path.filter(|_| 1 < document.ranks.len()) {
+        let mut nodes: Vec<&str> = document.ranks.iter().map(|it| it.node.as_str()).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        // Who was never connected has no path that could be another one.
+        if !document.tests.is_empty() || !said.transports.is_empty() {
+            document.problems.extend(path::assert(expected, &said, nodes.len()));
+        }
+    }
+    document.problems.extend(complaints(&document, &said.warnings));
+    document.complete = is_complete(attended, &document.problems)
+        && (is_elsewhere(&document) || asked.tests.iter().all(|name| has(&document, name)));
+    document
+}
+
+/// What all GPUs lack alike, such as a library, said once for all.
+fn alike(problems: &[ProbeProblem], all: usize) -> Vec<ProbeProblem> {
+    let without_gpu = |problem: &ProbeProblem| {
+        let start = format!("GPU {}: ", problem.gpu?);
+        let detail = problem.detail.strip_prefix(&start)?.to_owned();
+        Some(ProbeProblem { gpu: None, detail, ..problem.clone() })
+    };
+    let mut told: Vec<ProbeProblem> = Vec::new();
+    for problem in problems {
+        let common = without_gpu(problem).filter(|common| {
+            let same = |it: &&ProbeProblem| without_gpu(it).as_ref() == Some(common);
+            1 < all && problems.iter().filter(same).count() == all
+        });
+        let problem = common.unwrap_or_else(|| problem.clone());
+        if !told.contains(&problem) {
+            told.push(problem);
+        }
+    }
+    told
+}
+
+/// Whether the numbers are in the document of another node: that of the first
+/// rank.
+fn is_elsewhere(document: &CollectiveDocument) -> bool {
+    document.ranks.first().is_some_and(|first| first.node != document.node)
+}
+
+fn has(document: &CollectiveDocument, name: &str) -> bool {
+    document.tests.iter().any(|test| test.testcase == name)
+        || document.problems.iter().any(|it| it.testcase.as_deref() == Some(name))
+}
+
+/// NCCL's own warnings, where something failed: they name the cause that its
+/// error codes do not.
+fn complaints(document: &CollectiveDocument, warnings: &[String]) -> Vec<ProbeProblem> {
+    let failed = document.problems.iter().any(|problem| problem.kind == ProblemKind::Error);
+    let told = |text: &String| {
+        let detail = format!("NCCL warned: {text}");
+        ProbeProblem::new(ProblemKind::Error, "nccl-warning", detail)
+    };
+    warnings.iter().filter(|_| failed).map(told).collect()
+}
+
+/// Tests in the order they were measured.
+#[derive(Default)]
+struct Points(Vec<CollectiveTest>);
+
+impl Points {
+    fn enter(&mut self, testcase: &str, reading: u32, point: &CollectivePoint) {
+        let is_it =
+            |test: &&mut CollectiveTest| test.testcase == testcase && test.reading == reading;
+        match self.0.iter_mut().find(is_it) {
+            // A size that is there already was said by another rank.
+            Some(test) if test.points.iter().any(|it| it.bytes == point.bytes) => {}
+            Some(test) => test.points.push(point.clone()),
+            None => self.0.push(CollectiveTest {
+                testcase: testcase.to_owned(),
+                reading,
+                datatype: DATATYPE.to_owned(),
+                points: vec![point.clone()],
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::heard::Fate;
+    use super::super::heard::Heard;
+    use super::*;
+
+    fn asked() -> Asked {
+        Asked {
+            node: "n1".to_owned(),
+            tests: vec!["all_reduce_perf".to_owned()],
+            ..Asked::default()
+        }
+    }
+
+    fn rank(rank: u32, node: &str) -> Line {
+        Line::Rank(ProbedRank { rank, node: node.to_owned(), gpu: rank, ..ProbedRank::default() })
+    }
+
+    fn point(reading: u32, bytes: u64) -> Line {
+        Line::Point {
+            testcase: "all_reduce_perf".to_owned(),
+            reading,
+            rank: 0,
+            point: CollectivePoint {
+                bytes,
+                iterations: 20,
+                time_us: 10.0,
+                slowest_us: 11.0,
+                algbw: 100.0,
+                busbw: 175.0,
+                wrong: Some(0),
+                checked: 8,
+            },
+        }
+    }
+
+    fn heard(gpu: u32, lines: Vec<Line>, fate: Fate) -> Heard {
+        let lines = [rank(0, "n1"), rank(1, "n1")].into_iter().chain(lines).collect();
+        Heard { lines, fate: Some(fate), ..Heard::of(&format!("GPU {gpu}"), Some(gpu)) }
+    }
+
+    fn two(first: Heard, second: Heard) -> Attended {
+        Attended { parts: vec![first, second], ..Attended::default() }
+    }
+
+    #[test]
+    fn the_ranks_of_a_node_make_one_document() {
+        let nccl = |library: &str| Line::Nccl { version: "2.28.3".into(), library: library.into() };
+        let points = [point(0, 1024), point(0, 2048), point(1, 1024)];
+        let first = [nccl("a")].into_iter().chain(points).chain([Line::End]).collect();
+        let mut attended = two(
+            heard(0, first, Fate::Ended),
+            heard(1, vec![nccl("b"), point(0, 1024), Line::End], Fate::Ended),
+        );
+        attended.parts[1].chatter =
+            vec!["n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM".to_owned()];
+        let got = document(&asked(), &attended);
+        assert!(got.complete, "{:?}", got.problems);
+        assert_eq!((got.ranks.len(), got.tests.len()), (2, 2));
+        assert_eq!(got.tests[0].points.len(), 2);
+        assert_eq!((got.nccl.as_deref(), got.library.as_deref()), (Some("2.28.3"), Some("a")));
+        assert_eq!(got.transports, ["P2P/CUMEM"]);
+        let wanted = Asked { path: Some(Path::Nvls), ..asked() };
+        let other = document(&wanted, &attended);
+        assert_eq!(other.problems[0].class, "another-path");
+        assert!(!other.complete);
+    }
+
+    #[test]
+    fn a_rank_that_died_is_named_and_the_numbers_until_then_stay() {
+        let dead = heard(1, Vec::new(), Fate::Died(11));
+        let got = document(&asked(), &two(heard(0, vec![point(0, 1024)], Fate::Ended), dead));
+        assert!(!got.complete);
+        assert_eq!(got.tests[0].points.len(), 1);
+        let died = got.problems.iter().find(|it| it.class == "child-died").expect("named");
+        assert_eq!(died.gpu, Some(1));
+        assert!(died.detail.starts_with("GPU 1 was ended by SIGSEGV"), "{}", died.detail);
+    }
+
+    #[test]
+    fn what_all_gpus_lack_is_said_once() {
+        let lacks = |gpu: u32, what: &str| {
+            let detail = format!("GPU {gpu}: {what}");
+            let problem = ProbeProblem::new(ProblemKind::Error, "no-nccl", detail);
+            Line::Problem(ProbeProblem { gpu: Some(gpu), ..problem })
+        };
+        let of = |gpu: u32, what: &str| heard(gpu, vec![lacks(gpu, what)], Fate::Ended);
+        let got = document(&asked(), &two(of(0, "no NCCL"), of(1, "no NCCL")));
+        let said: Vec<_> = got.problems.iter().map(|it| (it.gpu, it.detail.as_str())).collect();
+        assert_eq!(said, [(None, "no NCCL")]);
+        let got = document(&asked(), &two(of(0, "no NCCL"), of(1, "old NCCL")));
+        assert_eq!(got.problems.len(), 2);
+    }
+
+    #[test]
+    fn the_numbers_of_another_node_are_not_missing_here() {
+        let ranks = |node: &str| vec![rank(0, "n0"), rank(1, node), Line::End];
+        let heard = Heard { lines: ranks("n1"), fate: Some(Fate::Ended), ..Heard::of("", None) };
+        let attended = Attended { parts: vec![heard.clone()], ..Attended::default() };
+        assert!(document(&asked(), &attended).complete);
+        let own = Heard { lines: vec![rank(0, "n1"), Line::End], ..heard };
+        let attended = Attended { parts: vec![own], ..Attended::default() };
+        assert!(!document(&asked(), &attended).complete);
+    }
+
+    #[test]
+    fn warnings_are_told_where_something_failed() {
+        let warning = "x.cc:1 NCCL WARN Cuda failure 'out of memory'".to_owned();
+        let mut fine = two(
+            heard(0, vec![point(0, 8), Line::End], Fate::Ended),
+            heard(1, vec![Line::End], Fate::Ended),
+        );
+        fine.parts[0].chatter = vec![warning];
+        assert!(document(&asked(), &fine).complete);
+        fine.parts[1].fate = Some(Fate::Died(9));
+        let problems = document(&asked(), &fine).problems;
+        assert_eq!(problems.last().expect("a warning").class, "nccl-warning");
+    }
+}

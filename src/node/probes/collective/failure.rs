@@ -1,0 +1,190 @@
+//! What can go wrong on a rank, and what kind of problem each is.
+//!
+//! Words only. Nothing here speaks against a GPU: that only wrong data does
+//! (see `pattern`), which is no failure but an outcome.
+
+use std::time::Duration;
+
+use super::library::LibraryError;
+use crate::ffi::cuda::CudaError;
+use crate::ffi::cuda::code as cuda;
+use crate::ffi::loading::LoadError;
+use crate::ffi::nccl::NcclError;
+use crate::ffi::nccl::code as nccl;
+use model::parsed::ProblemKind;
+use model::probed::ProbeProblem;
+
+/// Why a rank cannot go on.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Failure {
+    /// There is no driver.
+    #[error("there is no NVIDIA driver: {0}")]
+    Driver(LoadError),
+    /// There is no NCCL.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// The driver shows no GPUs.
+    #[error("{}", .0.detail)]
+    Gpus(Box<ProbeProblem>),
+    /// The GPU that was asked for is not there.
+    #[error("there is no GPU {asked}: this process sees {seen}")]
+    NoGpu {
+        /// Its number on the node.
+        asked: u32,
+        /// How many there are.
+        seen: usize,
+    },
+    /// CUDA refused.
+    #[error("{}", cuda_words(.0))]
+    Cuda(#[from] CudaError),
+    /// NCCL refused, or failed meanwhile.
+    #[error("{}", nccl_words(.0))]
+    Nccl(#[from] NcclError),
+    /// Something did not end in time.
+    #[error("{what} did not end within {:.0} s", .waited.as_secs_f64())]
+    Late {
+        /// What was waited for.
+        what: String,
+        /// For how long.
+        waited: Duration,
+    },
+}
+
+impl Failure {
+    /// Whether others may be the cause.
+    pub fn waited(&self) -> bool {
+        match self {
+            Self::Late { .. } => true,
+            Self::Nccl(error) => matches!(error.code(), Some(nccl::REMOTE_ERROR | nccl::TIMEOUT)),
+            _ => false,
+        }
+    }
+
+    /// The problem that it is.
+    pub fn problem(&self) -> ProbeProblem {
+        let (class, code) = match self {
+            Self::Driver(_) => ("no-driver", None),
+            Self::Library(_) => ("no-nccl", None),
+            Self::Gpus(problem) => return problem.as_ref().clone(),
+            Self::NoGpu { .. } => ("no-such-gpu", None),
+            Self::Cuda(error) => (cuda_class(error), named(error.code(), &error.to_string())),
+            Self::Nccl(error) => (nccl_class(error), error.code().map(nccl::name)),
+            Self::Late { .. } => ("time-out", None),
+        };
+        let mut problem = ProbeProblem::new(ProblemKind::Error, class, clean(&self.to_string()));
+        problem.code = code;
+        problem
+    }
+}
+
+/// The driver's name of an error, out of `call: NAME (code)`.
+fn named(code: Option<i32>, said: &str) -> Option<String> {
+    code?;
+    let (_, rest) = said.split_once(": ")?;
+    rest.split_once(" (").map(|(name, _)| name.to_owned())
+}
+
+fn cuda_class(error: &CudaError) -> &'static str {
+    match error.code() {
+        None => "driver-too-old",
+        Some(cuda::OUT_OF_MEMORY) => "out-of-memory",
+        Some(cuda::NO_DEVICE | cuda::INVALID_DEVICE) => "no-gpu",
+        Some(cuda::DEVICE_UNAVAILABLE) => "gpu-in-use",
+        Some(cuda::SYSTEM_NOT_READY) => "fabric-not-ready",
+        Some(cuda::STUB_LIBRARY) => "no-driver",
+        Some(_) => "cuda-error",
+    }
+}
+
+fn cuda_words(error: &CudaError) -> String {
+    let hint = match cuda_class(error) {
+        "out-of-memory" => {
+            "; somebody else uses the GPU's memory, or the largest message is too large"
+        }
+        "gpu-in-use" => "; the GPU is in exclusive or prohibited mode and in use",
+        "fabric-not-ready" => "; the fabric manager has not initialised the system",
+        _ => "",
+    };
+    format!("{error}{hint}")
+}
+
+fn nccl_class(error: &NcclError) -> &'static str {
+    match error.code() {
+        None => "nccl-too-old",
+        Some(nccl::UNHANDLED_CUDA_ERROR) => "nccl-cuda-error",
+        Some(nccl::SYSTEM_ERROR) => "nccl-system-error",
+        Some(nccl::INVALID_ARGUMENT | nccl::INVALID_USAGE) => "nccl-refused",
+        Some(nccl::REMOTE_ERROR) => "nccl-remote-error",
+        Some(nccl::TIMEOUT) => "time-out",
+        Some(_) => "nccl-error",
+    }
+}
+
+fn nccl_words(error: &NcclError) -> String {
+    let hint = match nccl_class(error) {
+        "nccl-system-error" => {
+            "; a network, a device or an IMEX channel that NCCL needs does not work on this node"
+        }
+        "nccl-remote-error" => "; another rank ended, or the network to it did",
+        _ => "",
+    };
+    format!("{error}{hint}")
+}
+
+/// A text of somebody else's without what could move a cursor.
+pub fn clean(text: &str) -> String {
+    let words: Vec<&str> = text.split(|c: char| c.is_control() || c == ' ').collect();
+    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nccl(code: i32) -> Failure {
+        let said = "a\u{1b}[31m text\nof NCCL".to_owned();
+        NcclError::Failed { call: "ncclAllReduce", code, name: nccl::name(code), said }.into()
+    }
+
+    #[test]
+    fn every_error_of_nccl_has_a_class_and_none_is_wrong_data() {
+        let classes = [
+            (nccl::UNHANDLED_CUDA_ERROR, "nccl-cuda-error"),
+            (nccl::SYSTEM_ERROR, "nccl-system-error"),
+            (nccl::INTERNAL_ERROR, "nccl-error"),
+            (nccl::INVALID_USAGE, "nccl-refused"),
+            (nccl::REMOTE_ERROR, "nccl-remote-error"),
+            (nccl::TIMEOUT, "time-out"),
+            (77, "nccl-error"),
+        ];
+        for (code, class) in classes {
+            let problem = nccl(code).problem();
+            assert_eq!((problem.class.as_str(), problem.kind), (class, ProblemKind::Error));
+            assert!(!problem.detail.contains(char::is_control), "{:?}", problem.detail);
+            assert_eq!(problem.code, Some(nccl::name(code)));
+        }
+    }
+
+    #[test]
+    fn errors_of_the_driver_are_told_apart() {
+        let failed = |code| {
+            let name = cuda::name(code);
+            Failure::from(CudaError::Failed { call: "cuMemAlloc_v2", code, name }).problem()
+        };
+        let problem = failed(cuda::OUT_OF_MEMORY);
+        assert_eq!(problem.class, "out-of-memory");
+        assert_eq!(problem.code.as_deref(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
+        assert_eq!(failed(cuda::SYSTEM_NOT_READY).class, "fabric-not-ready");
+        assert_eq!(failed(cuda::LAUNCH_FAILED).class, "cuda-error");
+        let missing = Failure::from(CudaError::Missing { call: "cuCtxSetCurrent" }).problem();
+        assert_eq!((missing.class.as_str(), missing.code), ("driver-too-old", None));
+    }
+
+    #[test]
+    fn only_waiting_in_vain_and_errors_of_others_may_be_the_fault_of_others() {
+        let late = Failure::Late { what: "x".to_owned(), waited: Duration::from_secs(5) };
+        assert!(late.waited() && nccl(nccl::REMOTE_ERROR).waited());
+        assert!(!nccl(nccl::SYSTEM_ERROR).waited());
+        assert_eq!(late.problem().detail, "x did not end within 5 s");
+    }
+}

@@ -1,0 +1,246 @@
+//! The GPUs of this machine, in the order of the PCI bus, opened one by one.
+//!
+//! What cannot be opened is a problem with its reason, and the others go on.
+
+use std::fs;
+use std::path::Path;
+
+use super::near;
+use super::near::Near;
+use super::owned::OwnStream;
+use super::owned::Primary;
+use super::trouble;
+use super::trouble::Step;
+use crate::ffi::cuda::Context;
+use crate::ffi::cuda::Cuda;
+use crate::ffi::cuda::CudaError;
+use crate::ffi::cuda::Device;
+use crate::ffi::cuda::Stream;
+use crate::ffi::cuda::code;
+use crate::ffi::cuda::code::attribute;
+use model::parsed::ProblemKind;
+use model::probed::ProbeProblem;
+use model::probed::ProbedGpu;
+
+/// A GPU that the driver shows.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// The driver's number of it.
+    pub(crate) device: Device,
+    /// What the driver says of it.
+    pub(crate) probed: ProbedGpu,
+}
+
+/// A GPU that is open.
+#[derive(Debug)]
+pub(crate) struct Gpu<'c> {
+    /// The driver's number of it.
+    pub(crate) device: Device,
+    /// What the driver says of it.
+    pub(crate) probed: ProbedGpu,
+    /// Bytes of its second-level cache; 0 where the driver does not say.
+    pub(crate) cache_bytes: u64,
+    /// Processors next to it.
+    pub(crate) near: Option<Near>,
+    // The stream for everything that is not timed goes before its context.
+    own: OwnStream<'c>,
+    primary: Primary<'c>,
+}
+
+/// Brings the driver up and finds its GPUs, numbered in the order of the bus,
+/// also those that this process is not shown (`CUDA_VISIBLE_DEVICES`).
+pub(crate) fn find(cuda: &Cuda, root: &Path) -> Result<Vec<Found>, Box<ProbeProblem>> {
+    let doing = "bringing the driver up";
+    let refused = |error: CudaError| Box::new(trouble::problem(&error, Step::Start, doing));
+    cuda.init().map_err(refused)?;
+    let devices = cuda.devices().map_err(refused)?;
+    if devices.is_empty() {
+        let (call, code) = ("cuDeviceGetCount", code::NO_DEVICE);
+        return Err(refused(CudaError::Failed { call, code, name: code::name(code) }));
+    }
+    let mut found = Vec::new();
+    for device in devices {
+        let bus_id = cuda.bus_id(device).map_err(refused)?;
+        let probed = ProbedGpu {
+            index: 0,
+            name: cuda.name(device).ok(),
+            uuid: cuda.uuid(device).ok().map(uuid),
+            bus_id: Some(bus_id),
+            numa_node: None,
+            memory_bytes: cuda.total_memory(device).ok(),
+        };
+        found.push(Found { device, probed });
+    }
+    // CUDA counts the fastest first unless it is told otherwise.
+    found.sort_by_key(|gpu| slot(gpu.probed.bus_id.as_deref().unwrap_or_default()));
+    let own: Vec<String> = found.iter().filter_map(|gpu| gpu.probed.bus_id.clone()).collect();
+    let numbers = numbers(&own, of_the_machine(root));
+    for (number, gpu) in numbers.into_iter().zip(&mut found) {
+        gpu.probed.index = number;
+    }
+    Ok(found)
+}
+
+/// The PCI addresses of all GPUs of the driver, as its module lists them.
+fn of_the_machine(root: &Path) -> Vec<String> {
+    let entries = fs::read_dir(root.join("proc/driver/nvidia/gpus"));
+    let entries = entries.into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().to_ascii_lowercase()).collect()
+}
+
+/// The number of each of these GPUs among all of the machine, or among
+/// themselves where the machine's list does not hold them all.
+fn numbers(own: &[String], mut all: Vec<String>) -> Vec<u32> {
+    all.sort_by_key(|bus_id| slot(bus_id));
+    let place = |bus_id: &String| all.iter().position(|it| slot(it) == slot(bus_id));
+    let places: Option<Vec<usize>> = own.iter().map(place).collect();
+    let places = places.unwrap_or_else(|| (0..own.len()).collect());
+    places.into_iter().map(|place| u32::try_from(place).unwrap_or(u32::MAX)).collect()
+}
+
+/// The GPUs that are asked for; all if none is. Those that are not there are
+/// problems.
+pub(crate) fn asked_for(
+    found: Vec<Found>,
+    wanted: &[u32],
+) -> (Vec<Found>, Vec<ProbeProblem>) {
+    if wanted.is_empty() {
+        return (found, Vec::new());
+    }
+    let there = found.len();
+    let lacks = |index: &&u32| !found.iter().any(|gpu| gpu.probed.index == **index);
+    let problems = wanted.iter().filter(lacks).map(|index| {
+        let what = format!("there is no GPU {index}: the driver shows {there} to this process");
+        let mut problem = ProbeProblem::new(ProblemKind::Error, "no-such-gpu", what);
+        problem.gpu = Some(*index);
+        problem
+    });
+    let problems = problems.collect();
+    let found = found.into_iter().filter(|gpu| wanted.contains(&gpu.probed.index)).collect();
+    (found, problems)
+}
+
+impl<'c> Gpu<'c> {
+    /// Opens a GPU.
+    pub(crate) fn open(
+        cuda: &'c Cuda,
+        found: &Found,
+        root: &Path,
+    ) -> Result<Self, Box<ProbeProblem>> {
+        let device = found.device;
+        let mut probed = found.probed.clone();
+        let index = probed.index;
+        let of_it = |mut problem: ProbeProblem| {
+            problem.gpu = Some(index);
+            Box::new(problem)
+        };
+        if probed.name.as_deref().is_some_and(is_instance) {
+            let what = "this is a MIG instance, a part of a GPU: a measurement of it says nothing \
+                        of the GPU's links (`nvidia-smi -mig 0` ends that)";
+            return Err(of_it(ProbeProblem::new(ProblemKind::Error, "mig", what)));
+        }
+        let mode = cuda.attribute(device, attribute::COMPUTE_MODE).ok();
+        let doing = format!("opening GPU {index}");
+        let open = || {
+            let primary = Primary::of(cuda, device)?;
+            let own = OwnStream::of(cuda, primary.context)?;
+            Ok((primary, own))
+        };
+        let (primary, own) =
+            open().map_err(|error| of_it(trouble::problem(&error, Step::Open(mode), &doing)))?;
+        let cache = cuda.attribute(device, attribute::L2_CACHE_BYTES).unwrap_or(0);
+        let cache_bytes = u64::try_from(cache).unwrap_or(0);
+        // Only where the thread can go is a node that memory is taken from.
+        let near = probed.bus_id.as_deref().and_then(|bus_id| near::near(root, bus_id));
+        let near = near.filter(|near| near.go().is_ok());
+        probed.numa_node = near.as_ref().map(|near| near.node);
+        Ok(Self { device, probed, cache_bytes, near, own, primary })
+    }
+
+    /// Its context.
+    pub(crate) fn context(&self) -> Context {
+        self.primary.context
+    }
+
+    /// Its stream for everything that is not timed.
+    pub(crate) fn stream(&self) -> Stream {
+        self.own.stream
+    }
+
+    /// Waits for that stream.
+    pub(crate) fn wait(&self) -> Result<(), CudaError> {
+        self.own.wait()
+    }
+
+    /// Its number on the node.
+    pub(crate) fn index(&self) -> u32 {
+        self.probed.index
+    }
+}
+
+/// Whether a product name is that of an instance, as in `NVIDIA H100 MIG 1g.10gb`.
+fn is_instance(name: &str) -> bool {
+    name.split_whitespace().any(|word| word == "MIG")
+}
+
+/// A UUID as nvidia-smi writes it.
+fn uuid(bytes: [u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    format!("GPU-{}", parts.join("-"))
+}
+
+/// What PCI addresses are ordered by: domain, bus, device, function.
+fn slot(bus_id: &str) -> Vec<u64> {
+    let parts = bus_id.split([':', '.']);
+    parts.map(|part| u64::from_str_radix(part, 16).unwrap_or(u64::MAX)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(index: u32) -> Found {
+        let device = Device(i32::try_from(index).expect("small"));
+        Found { device, probed: ProbedGpu { index, ..ProbedGpu::default() } }
+    }
+
+    #[test]
+    fn a_uuid_is_written_as_nvidia_smi_does() {
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 255];
+        assert_eq!(uuid(bytes), "GPU-01020304-0506-0708-090a-0b0c0d0e0fff");
+    }
+
+    #[test]
+    fn the_bus_is_ordered_by_number_and_domains_come_first() {
+        let mut ids = ["0001:03:00.0", "0000:9b:00.0", "0000:1b:00.0", "10000:01:00.0"];
+        ids.sort_by_key(|id| slot(id));
+        assert_eq!(ids, ["0000:1b:00.0", "0000:9b:00.0", "0001:03:00.0", "10000:01:00.0"]);
+    }
+
+    #[test]
+    fn a_hidden_gpu_keeps_its_number() {
+        let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
+        let own = ids(&["0000:2b:00.0", "0000:9b:00.0"]);
+        let all = ids(&["0000:9b:00.0", "0000:1b:00.0", "0000:2b:00.0"]);
+        assert_eq!(numbers(&own, all), [1, 2]);
+        // A list that is not about these GPUs counts for nothing.
+        assert_eq!(numbers(&own, ids(&["0000:9b:00.0"])), [0, 1]);
+        assert_eq!(numbers(&own, Vec::new()), [0, 1]);
+    }
+
+    #[test]
+    fn what_is_asked_for_and_not_there_is_named() {
+        let (kept, problems) = asked_for(vec![found(0), found(1), found(2)], &[2, 5]);
+        assert_eq!(kept.iter().map(|gpu| gpu.probed.index).collect::<Vec<_>>(), [2]);
+        assert_eq!((problems.len(), problems[0].gpu), (1, Some(5)));
+        assert_eq!(problems[0].class, "no-such-gpu");
+        assert_eq!(asked_for(vec![found(0), found(1)], &[]).0.len(), 2);
+    }
+
+    #[test]
+    fn an_instance_is_known_by_its_name() {
+        assert!(is_instance("NVIDIA H100 80GB HBM3 MIG 1g.10gb"));
+        assert!(!is_instance("NVIDIA H100 80GB HBM3"));
+    }
+}

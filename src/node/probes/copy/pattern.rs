@@ -1,0 +1,280 @@
+//! What source buffers hold, and how a copy is held against it.
+//!
+//! Every word tells its place in the buffer and whose buffer it is. The first
+//! word of each of 64 blocks is a stamp that tells which copy it belongs to, so
+//! that data of an earlier one does not pass for it. Pure; no GPU.
+
+/// Bytes of a word.
+pub(crate) const WORD: usize = 4;
+
+/// Blocks that a buffer is divided into, each with a stamp.
+const BLOCKS: usize = 64;
+
+/// Threads that write and compare: a few fill the memory's bandwidth.
+const THREADS: usize = 8;
+
+/// Below this a second thread is not worth its start.
+const PART: usize = 1 << 22;
+
+/// What a buffer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    /// Whose buffer it is.
+    pub(crate) seed: u32,
+    /// Which copy it belongs to.
+    pub(crate) stamp: u32,
+    /// Bytes of the whole buffer; a multiple of a word.
+    pub(crate) bytes: usize,
+}
+
+/// How data differs from what was expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// Words that differ.
+    pub(crate) words: u64,
+    /// The byte at which the first of them begins.
+    pub(crate) first: usize,
+    /// What is there.
+    pub(crate) found: u32,
+    /// What should be there.
+    pub(crate) expected: u32,
+}
+
+impl Difference {
+    /// This difference and one of data behind it.
+    pub(crate) fn and(self, later: Self) -> Self {
+        Self { words: self.words + later.words, ..self }
+    }
+}
+
+/// A number of 32 bits that tells these parts apart (FNV-1a).
+pub(crate) fn name(parts: &[&str]) -> u32 {
+    let bytes = parts.iter().flat_map(|part| part.bytes().chain([0xff]));
+    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+impl Pattern {
+    /// Bytes from one stamp to the next.
+    pub(crate) fn block(&self) -> usize {
+        let words = self.bytes / WORD;
+        words.div_ceil(BLOCKS).max(1) * WORD
+    }
+
+    /// Where the stamps are.
+    pub(crate) fn stamps(&self) -> impl Iterator<Item = usize> {
+        (0..self.bytes).step_by(self.block())
+    }
+
+    /// What clears the place that this is copied to: a word that is nowhere
+    /// expected in a row.
+    pub(crate) fn poison(&self) -> u32 {
+        !self.stamp
+    }
+
+    /// The number of the word at this place, in 32 bits: what is above them comes
+    /// again after 16 GiB.
+    fn index(at: usize) -> u32 {
+        u32::try_from((at / WORD) & 0xffff_ffff).expect("32 bits")
+    }
+
+    /// The word of this number. Words of one buffer differ up to 16 GiB, since the
+    /// factor is odd.
+    fn word(self, index: u32) -> u32 {
+        // 2^32 divided by the golden ratio: neighbours differ in all bytes.
+        let spread = index.wrapping_mul(0x9e37_79b1).wrapping_add(self.seed);
+        spread ^ (spread >> 15)
+    }
+
+    /// What is expected at this place.
+    fn expected(self, at: usize) -> u32 {
+        if at.is_multiple_of(self.block()) { self.stamp } else { self.word(Self::index(at)) }
+    }
+
+    /// The bytes of a part that begins here which lie before the next stamp, or are
+    /// behind one: where they begin.
+    fn pieces(self, from: usize, bytes: usize) -> impl Iterator<Item = (usize, usize)> {
+        let (block, mut at) = (self.block(), 0);
+        std::iter::from_fn(move || {
+            let start = at;
+            at = bytes.min(at + block - (from + at) % block);
+            (start < at).then_some((start, at))
+        })
+    }
+
+    /// Writes the part of the pattern that begins at this byte.
+    pub(crate) fn write(&self, from: usize, part: &mut [u8]) {
+        let this = *self;
+        in_parts(part, move |start, part| {
+            let from = from + start;
+            for (start, end) in this.pieces(from, part.len()) {
+                let words = part[start..end].as_chunks_mut::<WORD>().0;
+                let first = Self::index(from + start);
+                for (word, nth) in words.iter_mut().zip(0u32..) {
+                    *word = this.word(first.wrapping_add(nth)).to_ne_bytes();
+                }
+                if let Some(word) = words.first_mut() {
+                    *word = this.expected(from + start).to_ne_bytes();
+                }
+            }
+        });
+    }
+
+    /// Writes the stamps alone.
+    pub(crate) fn write_stamps(&self, whole: &mut [u8]) {
+        for at in self.stamps() {
+            if let Some(place) = whole.get_mut(at..at + WORD) {
+                place.copy_from_slice(&self.stamp.to_ne_bytes());
+            }
+        }
+    }
+
+    /// Clears a place that this is copied to.
+    pub(crate) fn clear(&self, part: &mut [u8]) {
+        let poison = self.poison().to_ne_bytes();
+        in_parts(part, move |_, part| {
+            for word in part.as_chunks_mut::<WORD>().0 {
+                *word = poison;
+            }
+        });
+    }
+
+    /// Holds data that begins at this byte against the pattern.
+    pub(crate) fn compare(&self, from: usize, part: &[u8]) -> Option<Difference> {
+        let each = share(part.len());
+        let found: Vec<Option<Difference>> = std::thread::scope(|scope| {
+            let parts = part.chunks(each).enumerate();
+            let threads: Vec<_> = parts
+                .map(|(nth, part)| scope.spawn(move || self.compare_here(from + nth * each, part)))
+                .collect();
+            threads.into_iter().map(|it| it.join().expect("comparing does not panic")).collect()
+        });
+        found.into_iter().flatten().reduce(Difference::and)
+    }
+
+    fn compare_here(&self, from: usize, part: &[u8]) -> Option<Difference> {
+        let mut difference: Option<Difference> = None;
+        for (start, end) in self.pieces(from, part.len()) {
+            let words = part[start..end].as_chunks::<WORD>().0;
+            let Some((first, rest)) = words.split_first() else { continue };
+            let at = from + start;
+            let index = Self::index(at).wrapping_add(1);
+            // Sound data is compared without a branch for each word.
+            let differ = rest.iter().zip(0u32..).fold(0, |differ, (word, nth)| {
+                differ | (u32::from_ne_bytes(*word) ^ self.word(index.wrapping_add(nth)))
+            });
+            if differ | (u32::from_ne_bytes(*first) ^ self.expected(at)) != 0 {
+                let here = self.differences(at, words);
+                difference = difference.into_iter().chain(here).reduce(Difference::and);
+            }
+        }
+        difference
+    }
+
+    /// The words that differ, one by one.
+    fn differences(&self, at: usize, words: &[[u8; WORD]]) -> Option<Difference> {
+        let here = words.iter().enumerate().map(|(nth, word)| {
+            let first = at + nth * WORD;
+            let (found, expected) = (u32::from_ne_bytes(*word), self.expected(first));
+            Difference { words: 1, first, found, expected }
+        });
+        here.filter(|it| it.found != it.expected).reduce(Difference::and)
+    }
+}
+
+/// How much of this each thread gets, in whole words.
+fn share(bytes: usize) -> usize {
+    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS));
+    bytes.div_ceil(threads).max(PART).next_multiple_of(WORD)
+}
+
+/// Does this with parts of a buffer at once; it is told where each part begins.
+fn in_parts(whole: &mut [u8], work: impl Fn(usize, &mut [u8]) + Send + Sync) {
+    let each = share(whole.len());
+    if whole.len() <= each {
+        return work(0, whole);
+    }
+    std::thread::scope(|scope| {
+        for (nth, part) in whole.chunks_mut(each).enumerate() {
+            let work = &work;
+            scope.spawn(move || work(nth * each, part));
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(bytes: usize) -> Pattern {
+        Pattern { seed: name(&["n1", "0"]), stamp: name(&["first"]), bytes }
+    }
+
+    fn written(pattern: &Pattern) -> Vec<u8> {
+        let mut data = vec![0; pattern.bytes];
+        pattern.write(0, &mut data);
+        data
+    }
+
+    #[test]
+    fn what_was_written_is_found_whatever_the_size_and_the_pieces() {
+        for bytes in [4, 16, 4096, 1_000_004, (4 << 22) + 12] {
+            let pattern = pattern(bytes);
+            let data = written(&pattern);
+            assert_eq!(pattern.compare(0, &data), None, "{bytes}");
+            let half = bytes / 8 * 4;
+            assert_eq!(pattern.compare(half, &data[half..]), None, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_is_found_at_its_place() {
+        let pattern = pattern(1 << 20);
+        let mut data = written(&pattern);
+        data[777_778] ^= 1;
+        let found = pattern.compare(0, &data).expect("a difference");
+        assert_eq!((found.words, found.first), (1, 777_776));
+        assert_eq!(found.found ^ found.expected, 1 << 16);
+    }
+
+    #[test]
+    fn differences_are_counted_over_all_parts_and_the_first_is_told() {
+        let pattern = pattern(3 * PART);
+        let mut data = written(&pattern);
+        for at in [PART + 8, 2 * PART + 8, 2 * PART + 16] {
+            data[at] ^= 0x80;
+        }
+        let found = pattern.compare(0, &data).expect("a difference");
+        assert_eq!((found.words, found.first), (3, PART + 8));
+    }
+
+    #[test]
+    fn a_place_that_nothing_was_copied_to_differs_everywhere() {
+        let pattern = pattern(1 << 16);
+        let mut data = written(&pattern);
+        pattern.clear(&mut data);
+        assert_eq!(pattern.compare(0, &data).expect("a difference").words, 1 << 14);
+    }
+
+    #[test]
+    fn data_of_an_earlier_copy_or_of_another_buffer_is_no_match() {
+        let old = pattern(1 << 16);
+        let mut data = written(&old);
+        let new = Pattern { stamp: name(&["second"]), ..old };
+        assert_eq!(new.compare(0, &data).expect("a difference").words, 64);
+        new.write_stamps(&mut data);
+        assert_eq!(new.compare(0, &data), None);
+        let other = Pattern { seed: name(&["n1", "1"]), ..new };
+        assert!((1 << 14) - 100 < other.compare(0, &data).expect("a difference").words);
+    }
+
+    #[test]
+    fn data_that_was_moved_by_a_little_is_no_match() {
+        let pattern = pattern(1 << 16);
+        let data = written(&pattern);
+        for by in [4, 128, 4096] {
+            let mut moved = data.clone();
+            moved.copy_within(by.., 0);
+            assert!(1000 < pattern.compare(0, &moved).expect("a difference").words, "{by}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Round trips of small messages on an idle path.
+
+use std::io;
+use std::io::Read;
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+use std::time::Instant;
+
+use super::PATIENCE;
+use model::tcp::TcpLatency;
+
+/// Bytes of a message.
+const MESSAGE: usize = 64;
+/// Round trips that are timed.
+const SAMPLES: usize = 200;
+/// Round trips before that.
+const UNTIMED: usize = 20;
+/// A path that takes longer is timed with fewer.
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// The first byte of a message after which there is another.
+const MORE: u8 = 1;
+/// That of the last.
+const LAST: u8 = 0;
+
+/// Times round trips with somebody who [`echo`]es.
+pub(super) fn time(stream: &mut TcpStream) -> io::Result<TcpLatency> {
+    patiently(stream)?;
+    let mut message = [MORE; MESSAGE];
+    let start = Instant::now();
+    let mut samples = Vec::with_capacity(SAMPLES);
+    for number in 0.. {
+        let last = number + 1 == UNTIMED + SAMPLES || LONGEST < start.elapsed();
+        message[0] = if last { LAST } else { MORE };
+        let sent = Instant::now();
+        stream.write_all(&message)?;
+        stream.read_exact(&mut message)?;
+        if UNTIMED <= number || last {
+            samples.push(sent.elapsed().as_secs_f64() * 1e6 / 2.0);
+        }
+        if last {
+            break;
+        }
+    }
+    Ok(summary(samples))
+}
+
+/// Sends messages back until the last.
+pub(super) fn echo(stream: &mut TcpStream) -> io::Result<()> {
+    patiently(stream)?;
+    let mut message = [MORE; MESSAGE];
+    while message[0] != LAST {
+        stream.read_exact(&mut message)?;
+        stream.write_all(&message)?;
+    }
+    Ok(())
+}
+
+fn patiently(stream: &TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
+}
+
+/// Sums up samples, of which there is at least one.
+fn summary(mut samples: Vec<f64>) -> TcpLatency {
+    samples.sort_by(f64::total_cmp);
+    let count = samples.len();
+    let lower = samples[(count - 1) / 2];
+    TcpLatency {
+        samples: u32::try_from(count).unwrap_or(u32::MAX),
+        min_us: samples[0],
+        median_us: f64::midpoint(lower, samples[count / 2]),
+        p99_us: samples[(count * 99).div_ceil(100) - 1],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_summed_up_in_order() {
+        let got = summary((1..=200).rev().map(f64::from).collect());
+        assert_eq!((got.samples, got.min_us, got.median_us, got.p99_us), (200, 1.0, 100.5, 198.0));
+        let one = summary(vec![7.0]);
+        assert_eq!((one.min_us, one.median_us, one.p99_us), (7.0, 7.0, 7.0));
+    }
+}

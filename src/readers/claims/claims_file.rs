@@ -1,0 +1,498 @@
+//! `claims.toml`: what a person claims about the fabric.
+//!
+//! Text in, [`Claims`] out, or one error that points at line and column. The
+//! file itself is opened by the caller.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::Deserialize;
+use serde::de;
+use toml::Spanned;
+
+use super::per_node;
+use model::claims::ClaimedDomain;
+use model::claims::ClaimedLeaf;
+use model::claims::ClaimedRail;
+use model::claims::Claims;
+use model::hostlist;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::limits;
+use model::said::Group;
+use model::said::GroupKind;
+use model::said::ProblemKind;
+use model::said::Said;
+use model::said::SourceKind;
+use model::span::TextError;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    domain: Vec<Domain>,
+    #[serde(default)]
+    leaf: Vec<Leaf>,
+    #[serde(default)]
+    rail: Vec<Rail>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Domain {
+    /// Without one, `per_node` is true.
+    name: Option<Spanned<String>>,
+    nodes: Spanned<Nodes>,
+    /// Each node is a domain of its own, called as the node is.
+    per_node: Option<Spanned<bool>>,
+    platform: Option<String>,
+    #[serde(default, deserialize_with = "limits::gpus")]
+    gpus_per_node: Option<u32>,
+    nic: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Leaf {
+    name: Spanned<String>,
+    nodes: Spanned<Nodes>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rail {
+    name: Spanned<String>,
+    device: Option<Spanned<String>>,
+    network: Option<Spanned<String>>,
+    rdma: Option<Spanned<String>>,
+}
+
+/// A host list, or a list of them.
+#[derive(Debug)]
+enum Nodes {
+    One(String),
+    Many(Vec<Spanned<String>>),
+}
+
+impl<'de> Deserialize<'de> for Nodes {
+    fn deserialize<D: de::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Nodes;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a host list such as \"node[0001-0018]\", or a list of node names")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Nodes, E> {
+                Ok(Nodes::One(text.to_owned()))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Nodes, A::Error> {
+                let mut lists = Vec::new();
+                while let Some(list) = seq.next_element()? {
+                    lists.push(list);
+                }
+                Ok(Nodes::Many(lists))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// Whether a text looks like a claims file.
+pub fn recognises(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim);
+    lines.any(|line| line.starts_with("[[domain]]"))
+}
+
+/// What a claims file says. One mistake makes the whole file unusable: what a
+/// person wrote is taken as it is or not at all.
+pub fn read(place: &str, text: &str) -> Said {
+    match parse(place, text) {
+        Ok(claims) => said(place, &claims),
+        Err(error) => {
+            let mut said = Said::nothing(SourceKind::ClaimsFile, place);
+            let at = format!("{}:{}:{}", error.file, error.line, error.column);
+            said.trouble(ProblemKind::Malformed, at, error.message);
+            said
+        }
+    }
+}
+
+/// Reads the text of a claims file. `file` is its name in messages.
+pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
+    let read: File = toml::from_str(text).map_err(|e| TextError::toml(file, text, &e))?;
+    let at = |offset: usize, message: String| TextError::at(file, text, offset, message);
+    if read.domain.is_empty() {
+        return Err(at(0, "no [[domain]] is claimed".to_owned()));
+    }
+    let mut claims = Claims::default();
+    let mut domains = Names::new("domain", text);
+    let mut owners: BTreeMap<NodeName, DomainName> = BTreeMap::new();
+    for domain in read.domain {
+        let nodes_at = domain.nodes.span().start;
+        let per_node = domain.per_node.as_ref().is_some_and(|said| *said.get_ref());
+        let name = match (&domain.name, per_node) {
+            (Some(name), false) => domains.add(name).map_err(|(o, m)| at(o, m))?,
+            (None, true) => String::new(),
+            (Some(name), true) => {
+                let why = "a domain has a name or per_node = true, which calls each as its node";
+                return Err(at(name.span().start, why.to_owned()));
+            }
+            (None, false) => {
+                let why = "a domain has a name, or per_node = true where each node is one";
+                return Err(at(nodes_at, why.to_owned()));
+            }
+        };
+        let mut nodes = Vec::new();
+        for (offset, node) in expanded(text, &domain.nodes).map_err(|(o, m)| at(o, m))? {
+            let name = if per_node { node.as_str() } else { &name };
+            let name = DomainName::from(name);
+            if let Some(owner) = owners.insert(node.clone(), name.clone()) {
+                let message = if owner == name {
+                    format!("node {node} is in domain {name} twice")
+                } else {
+                    format!("node {node} is in two domains, {owner} and {name}")
+                };
+                return Err(at(offset, message));
+            }
+            nodes.push(node);
+        }
+        if nodes.is_empty() {
+            return Err(at(nodes_at, format!("domain {name} has no nodes")));
+        }
+        let claimed = ClaimedDomain {
+            name: DomainName::from(name),
+            nodes,
+            platform: domain.platform,
+            // 0 says that the nodes have none: there is a network to measure.
+            gpus_per_node: domain.gpus_per_node,
+            nic: domain.nic,
+        };
+        let claimed = if per_node { per_node::each(&claimed, |_| false) } else { vec![claimed] };
+        for one in claimed {
+            let name = Spanned::new(nodes_at..nodes_at, one.name.to_string());
+            if per_node {
+                domains.add(&name).map_err(|(o, m)| at(o, m))?;
+            }
+            claims.domains.push(one);
+        }
+    }
+    claims.leaves = leaves(text, read.leaf, &owners).map_err(|(o, m)| at(o, m))?;
+    claims.rails = rails(text, read.rail).map_err(|(o, m)| at(o, m))?;
+    Ok(claims)
+}
+
+/// What a claims file says, as one source among others. `place` is its name.
+pub fn said(place: &str, claims: &Claims) -> Said {
+    let mut said = Said::nothing(SourceKind::ClaimsFile, place);
+    for domain in &claims.domains {
+        let mut group =
+            Group::of(GroupKind::Domain, "domain", domain.name.as_str(), domain.nodes.clone());
+        group.platform.clone_from(&domain.platform);
+        group.gpus_per_node = domain.gpus_per_node;
+        group.nic.clone_from(&domain.nic);
+        said.groups.push(group);
+    }
+    for leaf in &claims.leaves {
+        let group = Group::of(GroupKind::Leaf, "leaf", leaf.name.as_str(), leaf.nodes.clone());
+        said.groups.push(group);
+    }
+    said.rails.clone_from(&claims.rails);
+    said
+}
+
+/// A mistake: where it is, and what.
+type Mistake = (usize, String);
+
+/// Names of one kind, each once.
+struct Names<'t> {
+    kind: &'static str,
+    text: &'t str,
+    known: BTreeMap<String, usize>,
+}
+
+impl<'t> Names<'t> {
+    fn new(kind: &'static str, text: &'t str) -> Self {
+        Self { kind, text, known: BTreeMap::new() }
+    }
+
+    fn add(&mut self, name: &Spanned<String>) -> Result<String, Mistake> {
+        let (offset, kind) = (name.span().start, self.kind);
+        let name = name.get_ref();
+        if !is_plain(name) {
+            let message = format!("{kind} name {name:?}: expected letters, digits, '.', '_', '-'");
+            return Err((offset, message));
+        }
+        if let Some(first) = self.known.insert(name.clone(), offset) {
+            let (line, _) = model::span::line_column(self.text, first);
+            return Err((offset, format!("{kind} {name} is already claimed in line {line}")));
+        }
+        Ok(name.clone())
+    }
+}
+
+fn leaves(
+    text: &str,
+    read: Vec<Leaf>,
+    domains: &BTreeMap<NodeName, DomainName>,
+) -> Result<Vec<ClaimedLeaf>, Mistake> {
+    let mut names = Names::new("leaf", text);
+    let mut owners: BTreeMap<NodeName, String> = BTreeMap::new();
+    let mut leaves = Vec::new();
+    for leaf in read {
+        let name = names.add(&leaf.name)?;
+        let mut nodes = Vec::new();
+        for (offset, node) in expanded(text, &leaf.nodes)? {
+            if !domains.contains_key(&node) {
+                let message = format!("leaf {name}: no domain claims node {node}");
+                return Err((offset, message));
+            }
+            if let Some(owner) = owners.insert(node.clone(), name.clone()) {
+                let message = if owner == name {
+                    format!("node {node} is in leaf {name} twice")
+                } else {
+                    format!("node {node} is in two leaves, {owner} and {name}")
+                };
+                return Err((offset, message));
+            }
+            nodes.push(node);
+        }
+        if nodes.is_empty() {
+            return Err((leaf.nodes.span().start, format!("leaf {name} has no nodes")));
+        }
+        leaves.push(ClaimedLeaf { name, nodes });
+    }
+    Ok(leaves)
+}
+
+fn rails(text: &str, read: Vec<Rail>) -> Result<Vec<ClaimedRail>, Mistake> {
+    let mut names = Names::new("rail", text);
+    let mut rails = Vec::new();
+    for rail in read {
+        let at = rail.name.span().start;
+        let name = names.add(&rail.name)?;
+        if rail.device.is_none() && rail.network.is_none() && rail.rdma.is_none() {
+            let message = format!("rail {name}: expected at least one of device, network and rdma");
+            return Err((at, message));
+        }
+        for (key, device) in [("device", &rail.device), ("rdma", &rail.rdma)] {
+            // They become words of commands on every node.
+            if let Some(device) = device.as_ref().filter(|device| !is_device(device.get_ref())) {
+                let message = format!("{key} {:?}: expected a device name", device.get_ref());
+                return Err((device.span().start, message));
+            }
+        }
+        if let Some(network) = rail.network.as_ref().filter(|n| !is_network(n.get_ref())) {
+            let message = format!(
+                "network {:?}: expected an address and a length, such as \"10.7.0.0/16\"",
+                network.get_ref()
+            );
+            return Err((network.span().start, message));
+        }
+        rails.push(ClaimedRail {
+            name,
+            device: rail.device.map(Spanned::into_inner),
+            network: rail.network.map(Spanned::into_inner),
+            rdma: rail.rdma.map(Spanned::into_inner),
+        });
+    }
+    Ok(rails)
+}
+
+/// Whether this can be the name of a network or RDMA device, VLANs and bonds
+/// included.
+fn is_device(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '@'))
+}
+
+/// Whether this is a network in CIDR notation.
+fn is_network(text: &str) -> bool {
+    let Some((address, length)) = text.split_once('/') else { return false };
+    let Ok(address) = address.parse::<IpAddr>() else { return false };
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    let is_number = !length.is_empty() && length.bytes().all(|b| b.is_ascii_digit());
+    is_number && length.parse::<u8>().is_ok_and(|length| length <= longest)
+}
+
+/// The nodes of host lists, each with the offset of its list.
+fn expanded(text: &str, nodes: &Spanned<Nodes>) -> Result<Vec<(usize, NodeName)>, Mistake> {
+    let mut all = Vec::new();
+    for (offset, list) in lists(nodes) {
+        let names = hostlist::expand(list).map_err(|error| {
+            // The list's own offset counts only where the text stands in
+            // the file as it is, without escapes.
+            let inside = text[offset..].get(1..=list.len()) == Some(list);
+            let place = if inside { offset + 1 + error.offset } else { offset };
+            (place, format!("nodes {list:?}: {error}"))
+        })?;
+        all.extend(names.into_iter().map(|node| (offset, NodeName::from(node))));
+    }
+    Ok(all)
+}
+
+/// The host lists with their offsets.
+fn lists(nodes: &Spanned<Nodes>) -> Vec<(usize, &str)> {
+    match nodes.get_ref() {
+        Nodes::One(list) => vec![(nodes.span().start, list)],
+        Nodes::Many(lists) => {
+            lists.iter().map(|l| (l.span().start, l.get_ref().as_str())).collect()
+        }
+    }
+}
+
+/// Whether a name can be a folder and a column: it is shown and stored as it is.
+fn is_plain(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaint(text: &str) -> String {
+        parse("c.toml", text).expect_err("a bad file").to_string()
+    }
+
+    #[test]
+    fn domains_come_in_their_order_with_all_they_say() {
+        let claims = parse(
+            "c.toml",
+            "[[domain]]\nname = \"b2\"\nnodes = \"n[03-04]\"\nplatform = \"hgx-h100\"\n\
+             gpus_per_node = 8\nnic = \"ndr400\"\n[[domain]]\nname = \"b1\"\nnodes = [\"n01\", \"n02\"]\n",
+        )
+        .expect("good");
+        let [first, second] = claims.domains.as_slice() else { panic!("{claims:?}") };
+        assert_eq!((first.name.as_str(), first.gpus_per_node), ("b2", Some(8)));
+        assert_eq!(first.nodes, [NodeName::from("n03"), NodeName::from("n04")]);
+        assert_eq!(
+            (first.platform.as_deref(), first.nic.as_deref()),
+            (Some("hgx-h100"), Some("ndr400"))
+        );
+        assert_eq!(second.nodes, [NodeName::from("n01"), NodeName::from("n02")]);
+    }
+
+    #[test]
+    fn per_node_makes_a_domain_of_every_node_that_is_called_as_it_is() {
+        let text = "[[domain]]\nnodes = \"hgx[001-100]\"\nper_node = true\nplatform = \"hgx-h100\"\n\
+                    [[domain]]\nname = \"rack\"\nnodes = \"n[1-2]\"\nper_node = false\n";
+        let claims = parse("c.toml", text).expect("good");
+        assert_eq!(claims.domains.len(), 101);
+        for domain in &claims.domains[..100] {
+            assert_eq!(domain.nodes, [NodeName::from(domain.name.as_str())]);
+            assert_eq!(domain.platform.as_deref(), Some("hgx-h100"));
+        }
+        assert_eq!(claims.domains[99].name.as_str(), "hgx100");
+        assert_eq!(claims.domains[100].nodes.len(), 2);
+        let with = |more: &str| complaint(&format!("[[domain]]\nnodes = \"n[1-2]\"\n{more}"));
+        assert!(with("").contains("per_node = true"));
+        assert!(with("name = \"a\"\nper_node = true\n").contains("calls each as its node"));
+        let taken = "per_node = true\n[[domain]]\nname = \"n2\"\nnodes = \"m1\"\n";
+        assert!(with(taken).contains("n2 is already claimed"), "{}", with(taken));
+    }
+
+    #[test]
+    fn a_typo_in_a_key_is_named_with_its_place() {
+        let said = complaint("[[domain]]\nname = \"a\"\nnodes = \"n1\"\nplatfrom = \"x\"\n");
+        assert!(said.starts_with("c.toml:4:1: ") && said.contains("platfrom"), "{said}");
+    }
+
+    #[test]
+    fn contradictions_are_named_with_their_place() {
+        let twice =
+            "[[domain]]\nname = \"a\"\nnodes = \"n1\"\n[[domain]]\nname = \"a\"\nnodes = \"n2\"\n";
+        assert_eq!(complaint(twice), "c.toml:5:8: domain a is already claimed in line 2");
+        let shared = "[[domain]]\nname = \"a\"\nnodes = \"n[1-3]\"\n[[domain]]\nname = \"b\"\nnodes = [\"n5\", \"n3\"]\n";
+        assert_eq!(complaint(shared), "c.toml:6:16: node n3 is in two domains, a and b");
+        assert!(
+            complaint("[[domain]]\nname = \"a\"\nnodes = [\"n1\", \"n1\"]\n").contains("twice")
+        );
+    }
+
+    #[test]
+    fn a_bad_host_list_is_named_down_to_its_character() {
+        let said = complaint("[[domain]]\nname = \"a\"\nnodes = \"n[1-3\"\n");
+        assert_eq!(said, "c.toml:3:11: nodes \"n[1-3\": character 2: this [ is never closed");
+    }
+
+    #[test]
+    fn nothing_claimed_is_an_error_and_not_an_empty_pass() {
+        assert!(complaint("").contains("no [[domain]]"));
+        assert!(complaint("[[domain]]\nname = \"a\"\nnodes = []\n").contains("has no nodes"));
+        assert!(complaint("[[domain]]\nname = \"a\"\nnodes = \"\"\n").contains("empty"));
+        assert!(complaint("[[domain]]\nname = \"a\"\nnodes = 3\n").contains("host list"));
+        assert!(complaint("[[domain]]\nname = \"../x\"\nnodes = \"n\"\n").contains("domain name"));
+    }
+
+    const NODES: &str = "[[domain]]\nname = \"a\"\nnodes = \"n[1-4]\"\n";
+
+    #[test]
+    fn leaves_and_rails_are_read_with_all_they_say() {
+        let more = "gpus_per_node = 0\n[[leaf]]\nname = \"l1\"\nnodes = [\"n[1-2]\", \"n4\"]\n\
+            [[rail]]\nname = \"rail0\"\ndevice = \"eth1.7\"\nnetwork = \"fd00:7::/64\"\n\
+            [[rail]]\nname = \"rail1\"\nrdma = \"mlx5_0\"\n";
+        let claims = parse("c.toml", &format!("{NODES}{more}")).expect("good");
+        assert_eq!(claims.domains[0].gpus_per_node, Some(0));
+        let leaf = &claims.leaves[0];
+        assert_eq!((leaf.name.as_str(), leaf.nodes.len()), ("l1", 3));
+        let [first, second] = claims.rails.as_slice() else { panic!("{claims:?}") };
+        assert_eq!(first.device.as_deref(), Some("eth1.7"));
+        assert_eq!(first.network.as_deref(), Some("fd00:7::/64"));
+        assert_eq!((second.device.as_deref(), second.rdma.as_deref()), (None, Some("mlx5_0")));
+    }
+
+    #[test]
+    fn mistakes_of_leaves_are_named_with_their_place() {
+        let with = |leaves: &str| complaint(&format!("{NODES}{leaves}"));
+        let leaf =
+            |name: &str, nodes: &str| format!("[[leaf]]\nname = {name:?}\nnodes = {nodes}\n");
+        assert_eq!(
+            with(&leaf("l", "[\"n1\", \"n9\"]")),
+            "c.toml:6:16: leaf l: no domain claims node n9"
+        );
+        let two = leaf("l", "\"n[1-2]\"") + &leaf("m", "\"n2\"");
+        assert_eq!(with(&two), "c.toml:9:9: node n2 is in two leaves, l and m");
+        let same = leaf("l", "\"n1\"") + &leaf("l", "\"n2\"");
+        assert_eq!(with(&same), "c.toml:8:8: leaf l is already claimed in line 5");
+        assert!(with(&leaf("l", "[\"n1\", \"n1\"]")).contains("twice"));
+        assert!(with(&leaf("l", "[]")).contains("has no nodes"));
+        assert!(with(&leaf("a b", "\"n1\"")).starts_with("c.toml:5:8: leaf name"));
+        assert!(with(&leaf("l", "\"n[1-2\"")).starts_with("c.toml:6:11: nodes"));
+    }
+
+    #[test]
+    fn mistakes_of_rails_are_named_with_their_place() {
+        let with = |rails: &str| complaint(&format!("{NODES}{rails}"));
+        let bare = with("[[rail]]\nname = \"r\"\n");
+        assert!(bare.starts_with("c.toml:5:8: rail r: expected at least one of"), "{bare}");
+        for network in ["10.0.0.0", "10.0.0.0/33", "10.0.0/8", "x/8", "10.0.0.0/", "10.0.0.0/+8"] {
+            let said = with(&format!("[[rail]]\nname = \"r\"\nnetwork = {network:?}\n"));
+            assert!(said.starts_with("c.toml:6:11: network"), "{said}");
+        }
+        let said = with("[[rail]]\nname = \"r\"\ndevice = \"-x; y\"\n");
+        assert!(said.starts_with("c.toml:6:10: device"), "{said}");
+        let rail = "[[rail]]\nname = \"r\"\ndevice = \"eth1\"\n";
+        let twice = with(&format!("{rail}{rail}"));
+        assert_eq!(twice, "c.toml:8:8: rail r is already claimed in line 5");
+        assert!(with("[[rail]]\nname = \"r\"\ndevise = \"eth1\"\n").contains("devise"));
+    }
+
+    #[test]
+    fn a_file_that_stops_anywhere_is_read_or_refused_at_a_place() {
+        let text = format!(
+            "{NODES}[[leaf]]\nname = \"l\"\nnodes = [\"n[1-2]\"]\n\
+             [[rail]]\nname = \"r\"\nnetwork = \"10.0.0.0/8\"\nrdma = \"mlx5_0\"\n"
+        );
+        for end in 0..text.len() {
+            if let Err(error) = parse("c.toml", &text[..end]) {
+                assert!(error.to_string().starts_with("c.toml:"), "{error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! ClusterUUIDs of many nodes, as parallel shells collect them from
+//! `nvidia-smi -q`: `NODE: UUID` (pdsh, clush), or the lines that parallel-ssh
+//! prints before each answer.
+//!
+//! Pure. It is the driver's word, of the first GPU and without the CliqueId:
+//! one UUID may hold several cliques.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::reading::is_zero;
+use model::hostlist;
+use model::id::NodeName;
+use model::said::Basis;
+use model::said::FabricSaid;
+use model::said::Group;
+use model::said::GroupKind;
+use model::said::ProblemKind;
+use model::said::Said;
+use model::said::SourceKind;
+
+/// What a line of such a text is.
+enum Line<'t> {
+    /// A node with its UUID.
+    Both(&'t str, &'t str),
+    /// A node that answered, its answer is in the lines after.
+    Node(&'t str),
+    /// A node that did not answer.
+    Silent(&'t str),
+    /// A UUID on its own.
+    Uuid(&'t str),
+    /// A node that has none; without its name, the one that answered before.
+    Without(Option<&'t str>),
+    /// Anything else.
+    Other,
+}
+
+/// Whether a text looks like one: every line that says something is of it.
+pub fn recognises(text: &str) -> bool {
+    let mut uuids = 0;
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        match of(line) {
+            Line::Both(..) | Line::Uuid(_) => uuids += 1,
+            Line::Node(_) | Line::Silent(_) | Line::Without(_) => {}
+            Line::Other => return false,
+        }
+    }
+    0 < uuids
+}
+
+/// Reads it. `place` is its name in messages.
+pub fn read(place: &str, text: &str) -> Said {
+    let mut said = Said::nothing(SourceKind::NodeFacts, place);
+    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+    let mut without: BTreeSet<NodeName> = BTreeSet::new();
+    let mut asked: Option<&str> = None;
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        let at = format!("{place}:{}", number + 1);
+        let (node, uuid) = match of(line) {
+            Line::Both(node, uuid) => (node, uuid),
+            Line::Node(node) => {
+                asked = Some(node);
+                continue;
+            }
+            Line::Silent(node) => {
+                let message = format!("{node} did not answer");
+                said.trouble(ProblemKind::Incomplete, at, message);
+                asked = None;
+                continue;
+            }
+            // One per GPU: the first is what everybody uses.
+            Line::Uuid(uuid) => match asked.take() {
+                Some(node) => (node, uuid),
+                None => continue,
+            },
+            Line::Without(node) => {
+                without.extend(node.or_else(|| asked.take()).map(NodeName::from));
+                continue;
+            }
+            Line::Other => continue,
+        };
+        let (node, uuid) = (NodeName::from(node), uuid.to_lowercase());
+        let known = said.node(&node).fabric.first().and_then(|f| f.cluster_uuid.clone());
+        match known {
+            Some(known) if known != uuid => {
+                let message = format!("{node} has two ClusterUUIDs, {known} and {uuid}");
+                said.trouble(ProblemKind::Contradictory, at, message);
+                continue;
+            }
+            Some(_) => continue,
+            None => {}
+        }
+        said.node(&node).fabric.push(FabricSaid {
+            cluster_uuid: Some(uuid.clone()),
+            basis: Some(Basis::Reported),
+            at: Some(at.clone()),
+            ..FabricSaid::default()
+        });
+        // Of servers without a fabric beyond them: they share nothing.
+        if is_zero(&uuid) {
+            without.insert(node);
+            continue;
+        }
+        let group = groups.entry(uuid.clone()).or_insert_with(|| Group {
+            basis: Basis::Reported,
+            at: Some(at),
+            ..Group::of(GroupKind::Domain, "ClusterUUID", uuid, Vec::new())
+        });
+        group.nodes.push(node);
+    }
+    said.groups = groups.into_values().collect();
+    said.notes.push("ClusterUUIDs without CliqueIds: one may hold several domains".to_owned());
+    if !without.is_empty() {
+        let names = hostlist::fold(without.iter().map(NodeName::as_str));
+        said.notes.push(format!("no ClusterUUID, so no fabric beyond the node: {names}"));
+    }
+    said
+}
+
+/// What nvidia-smi prints where there is no fabric.
+fn is_nothing(word: &str) -> bool {
+    matches!(word, "N/A" | "[N/A]")
+}
+
+fn of(line: &str) -> Line<'_> {
+    if is_nothing(line) {
+        return Line::Without(None);
+    }
+    if is_uuid(line) {
+        return Line::Uuid(line);
+    }
+    // parallel-ssh: [1] 14:23:45 [SUCCESS] node1
+    let words: Vec<&str> = line.split_whitespace().collect();
+    if let [number, _, result, node, ..] = words.as_slice()
+        && number.starts_with('[')
+        && is_node(node)
+    {
+        match *result {
+            "[SUCCESS]" => return Line::Node(node),
+            "[FAILURE]" => return Line::Silent(node),
+            _ => {}
+        }
+    }
+    let Some((node, word)) = line.split_once(':') else { return Line::Other };
+    match (node.trim(), word.trim()) {
+        (node, _) if !is_node(node) => Line::Other,
+        (node, word) if is_nothing(word) => Line::Without(Some(node)),
+        (node, uuid) if is_uuid(uuid) => Line::Both(node, uuid),
+        _ => Line::Other,
+    }
+}
+
+fn is_node(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
+}
+
+/// 8-4-4-4-12 hexadecimal digits (RFC 9562 section 4).
+fn is_uuid(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+    lengths == [8, 4, 4, 4, 12]
+        && parts.iter().all(|part| part.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &str = "0a0a0a0a-1111-4222-8333-444444444444";
+    const B: &str = "0B0B0B0B-1111-4222-8333-444444444444";
+
+    #[test]
+    fn nodes_of_one_uuid_are_one_group() {
+        let text = format!("n1: {A}\nn2: {A}\nn3: {B}\n");
+        assert!(recognises(&text));
+        let said = read("map", &text);
+        let [first, second] = &said.groups[..] else { panic!("{said:?}") };
+        assert_eq!((first.name.as_str(), first.nodes.len()), (A, 2));
+        assert_eq!(second.name, B.to_lowercase());
+        assert_eq!(first.basis, Basis::Reported);
+        assert_eq!(said.nodes.len(), 3);
+    }
+
+    #[test]
+    fn answers_of_a_parallel_shell_belong_to_the_node_before_them() {
+        let text = format!(
+            "[1] 10:00:00 [SUCCESS] n1\n{A}\n{A}\n[2] 10:00:09 [FAILURE] n2 Exited with error code 255\n"
+        );
+        assert!(recognises(&text));
+        let said = read("map", &text);
+        assert_eq!(said.groups[0].nodes, [NodeName::from("n1")]);
+        assert_eq!(said.problems[0].to_string(), "map:4: n2 did not answer");
+    }
+
+    #[test]
+    fn a_node_with_two_uuids_contradicts_itself() {
+        let said = read("map", &format!("n1: {A}\nn1: {B}\n"));
+        assert_eq!(said.problems[0].kind, ProblemKind::Contradictory);
+        assert_eq!(said.groups[0].nodes.len(), 1);
+    }
+
+    #[test]
+    fn zeros_and_nothing_are_no_fabric_that_nodes_share() {
+        let zero = "00000000-0000-0000-0000-000000000000";
+        let text = format!("n1: {zero}\nn2: {zero}\nn3: N/A\nn4: {A}\n");
+        assert!(recognises(&text));
+        let said = read("map", &text);
+        let [only] = &said.groups[..] else { panic!("{said:?}") };
+        assert_eq!(only.nodes, [NodeName::from("n4")]);
+        let note = "no ClusterUUID, so no fabric beyond the node: n[1-3]".to_owned();
+        assert!(said.notes.contains(&note), "{said:?}");
+        assert!(!recognises("n1: N/A\nn2: N/A\n"));
+    }
+
+    #[test]
+    fn other_text_is_not_taken_for_it() {
+        for text in ["", "n1: x\n", "dear diary\n", "n1: 1234\n", "key: value\nother: thing\n"] {
+            assert!(!recognises(text), "{text:?}");
+        }
+        assert!(!recognises(&format!("n1: {A}\nsomething else\n")));
+    }
+}

@@ -1,0 +1,267 @@
+//! What the settings of a job take for granted about the fabric.
+//!
+//! The meaning of NCCL's variables is that of its source (`init.cc`, `mnnvl.cc`):
+//! multi-node NVLink is used where all ranks tell the same ClusterUUID and
+//! CliqueId, and needs cuMem.
+
+use std::collections::BTreeSet;
+
+use super::settings::Found;
+use super::settings::Setting;
+use crate::claims::reading::complain;
+use crate::claims::reading::node_name;
+use crate::claims::reading::quoted;
+use model::hostlist;
+use model::id::NodeName;
+use model::said::Belief;
+use model::said::ProblemKind;
+use model::said::Said;
+
+/// The settings, with where they are.
+struct Reader<'s> {
+    said: &'s mut Said,
+    found: &'s Found,
+}
+
+/// Says what these settings take for granted.
+pub(super) fn believe(said: &mut Said, found: &Found) {
+    let mut reader = Reader { said, found };
+    let nodes = reader.nodes();
+    let gpus = reader.gpus_per_node();
+    let first = reader.said.beliefs.len();
+    reader.hybrid_ep(gpus);
+    reader.domain_size();
+    reader.nccl();
+    reader.segment(gpus);
+    // One pod may be one of many: its node alone bounds no domain.
+    let is_part = reader.found.contains_key("nodeName") && nodes.len() == 1;
+    for belief in &mut reader.said.beliefs[first..] {
+        if !(is_part && belief.ranks_per_domain.is_some()) {
+            belief.nodes.clone_from(&nodes);
+        }
+    }
+    reader.address();
+}
+
+impl Reader<'_> {
+    fn setting(&self, name: &str) -> Option<(&Setting, &str)> {
+        let setting = self.found.get(name)?;
+        Some((setting, setting.value.as_deref()?))
+    }
+
+    fn at(&self, setting: &Setting) -> String {
+        format!("{}:{}", self.said.source.place, setting.line)
+    }
+
+    fn malformed(&mut self, name: &str, expected: &str) {
+        let Some(setting) = self.found.get(name) else { return };
+        let message = format!("{name}={}: expected {expected}", quoted(&setting.written));
+        let at = self.at(setting);
+        complain(self.said, ProblemKind::Malformed, at, message);
+    }
+
+    /// A number above 0.
+    fn count(&mut self, name: &str) -> Option<u32> {
+        let (_, value) = self.setting(name)?;
+        let count = value.parse().ok().filter(|count| 0 < *count);
+        if count.is_none() {
+            self.malformed(name, "a whole number above 0");
+        }
+        count
+    }
+
+    /// A switch.
+    fn flag(&mut self, name: &str) -> Option<bool> {
+        let (_, value) = self.setting(name)?;
+        let flag = match value.to_ascii_lowercase().as_str() {
+            "1" | "true" | "yes" | "on" => Some(true),
+            "0" | "false" | "no" | "off" => Some(false),
+            _ => None,
+        };
+        if flag.is_none() {
+            self.malformed(name, "0 or 1");
+        }
+        flag
+    }
+
+    /// A number of these.
+    fn one_of(&mut self, name: &str, expected: &[i64]) -> Option<i64> {
+        let (_, value) = self.setting(name)?;
+        let number = value.parse().ok().filter(|number| expected.contains(number));
+        if number.is_none() {
+            let words: Vec<String> = expected.iter().map(ToString::to_string).collect();
+            self.malformed(name, &words.join(", "));
+        }
+        number
+    }
+
+    /// Those of these settings that are there, as they are written, and the place
+    /// of the first.
+    fn written(&self, names: &[&str]) -> (String, Option<String>) {
+        let found: Vec<(&str, &Setting)> =
+            names.iter().filter_map(|name| Some((*name, self.found.get(name)?))).collect();
+        let words: Vec<String> =
+            found.iter().map(|(name, setting)| format!("{name}={}", setting.written)).collect();
+        (words.join(", "), found.first().map(|(_, setting)| self.at(setting)))
+    }
+
+    /// The nodes of the job.
+    fn nodes(&mut self) -> Vec<NodeName> {
+        for name in ["SLURM_JOB_NODELIST", "SLURM_NODELIST", "--nodelist", "nodeName"] {
+            let Some((_, list)) = self.setting(name) else { continue };
+            match hostlist::expand(list) {
+                Ok(names) => {
+                    let mut once = BTreeSet::new();
+                    let nodes = names.into_iter().map(NodeName::from);
+                    return nodes.filter(|node| once.insert(node.clone())).collect();
+                }
+                Err(error) => self.malformed(name, &format!("a host list; {error}")),
+            }
+        }
+        Vec::new()
+    }
+
+    /// GPUs of each node: `4`, `gb200:4`, and for gres `gpu:gb200:4` among others.
+    fn gpus_per_node(&mut self) -> Option<u32> {
+        for name in ["--gpus-per-node", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"] {
+            let Some((_, value)) = self.setting(name) else { continue };
+            let count = value.rsplit(':').next().and_then(|count| count.parse().ok());
+            if count.is_none() {
+                self.malformed(name, "a number of GPUs such as 4 or gb200:4");
+            }
+            return count;
+        }
+        let (_, gres) = self.setting("--gres")?;
+        let gpu = gres.split(',').find(|part| *part == "gpu" || part.starts_with("gpu:"))?;
+        gpu.rsplit(':').next()?.parse().ok()
+    }
+
+    fn hybrid_ep(&mut self, gpus: Option<u32>) {
+        const RANKS: &str = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN";
+        let (says, at) = self.written(&[RANKS, "USE_MNNVL"]);
+        let ranks = self.count(RANKS);
+        let across = self.flag("USE_MNNVL");
+        if let (Some(ranks), Some(false), Some(gpus)) = (ranks, across, gpus)
+            && gpus < ranks
+        {
+            let message = format!(
+                "{says}: {ranks} ranks in one domain without multi-node NVLink, on nodes of {gpus} GPUs"
+            );
+            complain(self.said, ProblemKind::Contradictory, at.clone(), message);
+        }
+        if ranks.is_some() || across.is_some() {
+            self.said.beliefs.push(Belief {
+                who: "HybridEP".to_owned(),
+                ranks_per_domain: ranks,
+                multi_node_nvlink: across,
+                nodes: Vec::new(),
+                at,
+                says,
+            });
+        }
+    }
+
+    /// The most that a domain of the platform has, whatever of it the job has.
+    fn domain_size(&mut self) {
+        /// No server has more: beyond it, NVLink between nodes is meant.
+        const LARGEST_SERVER: u32 = 16;
+        let (says, at) = self.written(&["NVLINK_DOMAIN_SIZE"]);
+        if let Some(size) = self.count("NVLINK_DOMAIN_SIZE") {
+            self.said.beliefs.push(Belief {
+                who: "NVLINK_DOMAIN_SIZE".to_owned(),
+                ranks_per_domain: None,
+                multi_node_nvlink: (LARGEST_SERVER < size).then_some(true),
+                nodes: Vec::new(),
+                at,
+                says,
+            });
+        }
+    }
+
+    fn nccl(&mut self) {
+        let (mut says, at) = self.written(&[
+            "NCCL_MNNVL_ENABLE",
+            "NCCL_MNNVL_UUID",
+            "NCCL_MNNVL_CLIQUE_ID",
+            "NCCL_MNNVL_CROSS_CLIQUE",
+            "NCCL_CUMEM_ENABLE",
+            "NCCL_NVLS_ENABLE",
+        ]);
+        if at.is_none() {
+            return;
+        }
+        let enable = self.one_of("NCCL_MNNVL_ENABLE", &[0, 1, 2]);
+        let memory = self.one_of("NCCL_CUMEM_ENABLE", &[-2, 0, 1]);
+        let crosses = self.flag("NCCL_MNNVL_CROSS_CLIQUE") == Some(true);
+        if enable == Some(1) && memory == Some(0) {
+            let message =
+                format!("{says}: multi-node NVLink is forced, and needs the cuMem that is off");
+            complain(self.said, ProblemKind::Contradictory, at.clone(), message);
+        }
+        if self.setting("NCCL_MNNVL_UUID").is_some_and(|(_, value)| value != "-1") {
+            says +=
+                "; the ClusterUUID of the fabric is replaced, so ranks of several look like one";
+        }
+        match self.setting("NCCL_MNNVL_CLIQUE_ID").map(|(_, value)| value.to_owned()).as_deref() {
+            Some("-2") => says += "; cliques are taken from the serial of the chassis",
+            Some("-1") | None => {}
+            Some(_) => says += "; the CliqueId of the fabric is replaced",
+        }
+        let multi_node_nvlink = match (enable, memory) {
+            (Some(0), _) | (_, Some(0)) => Some(false),
+            (Some(1), _) => Some(true),
+            _ if crosses => Some(true),
+            // Found out by NCCL when it starts.
+            _ => None,
+        };
+        self.said.beliefs.push(Belief {
+            who: "NCCL".to_owned(),
+            ranks_per_domain: None,
+            multi_node_nvlink,
+            nodes: Vec::new(),
+            at,
+            says,
+        });
+    }
+
+    /// `--segment=N`: every N nodes are to come from one block.
+    fn segment(&mut self, gpus: Option<u32>) {
+        let Some(segment) = self.count("--segment") else { return };
+        let (says, at) = self.written(&["--segment"]);
+        self.said.beliefs.push(Belief {
+            who: "Slurm --segment".to_owned(),
+            ranks_per_domain: gpus.and_then(|gpus| segment.checked_mul(gpus)),
+            multi_node_nvlink: None,
+            nodes: Vec::new(),
+            at,
+            says: format!("{says}: every {segment} nodes share a block"),
+        });
+    }
+
+    /// Where Slurm told a task that its node is, as a mark of that node.
+    fn address(&mut self) {
+        const ADDRESS: &str = "SLURM_TOPOLOGY_ADDR";
+        let Some((_, address)) = self.setting(ADDRESS) else { return };
+        let pattern = self.setting("SLURM_TOPOLOGY_ADDR_PATTERN").map(|(_, pattern)| pattern);
+        // Names of nodes may have dots: the pattern says how many parts there are.
+        let last = pattern
+            .filter(|pattern| pattern.ends_with("node"))
+            .and_then(|pattern| address.splitn(pattern.split('.').count(), '.').last());
+        let own = self.setting("SLURMD_NODENAME").map(|(_, name)| name);
+        if let (Some(own), Some(last)) = (own, last)
+            && own != last
+        {
+            let message =
+                format!("{ADDRESS} ends with {}, SLURMD_NODENAME is {}", quoted(last), quoted(own));
+            let at = self.found.get(ADDRESS).map(|setting| self.at(setting));
+            complain(self.said, ProblemKind::Contradictory, at, message);
+            return;
+        }
+        let Some(node) = own.or(last).and_then(node_name) else { return };
+        let marks = [ADDRESS, "SLURM_TOPOLOGY_ADDR_PATTERN"]
+            .iter()
+            .filter_map(|name| Some(((*name).to_owned(), self.found.get(name)?.written.clone())));
+        let marks: Vec<_> = marks.collect();
+        self.said.node(&node).marks.extend(marks);
+    }
+}

@@ -1,0 +1,181 @@
+//! The settings of a job that say something about the fabric, each with where it
+//! is written. What they mean is not known here.
+
+use std::collections::BTreeMap;
+
+use crate::claims::reading::complain;
+use crate::claims::reading::plain;
+use crate::claims::reading::quoted;
+use crate::claims::reading::remark;
+use model::said::ProblemKind;
+use model::said::Said;
+
+/// The variables that are read.
+pub(super) const VARIABLES: [&str; 16] = [
+    "NCCL_MNNVL_ENABLE",
+    "NCCL_MNNVL_UUID",
+    "NCCL_MNNVL_CLIQUE_ID",
+    "NCCL_MNNVL_CROSS_CLIQUE",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_CUMEM_ENABLE",
+    "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN",
+    "NVLINK_DOMAIN_SIZE",
+    "USE_MNNVL",
+    "SLURM_JOB_NODELIST",
+    "SLURM_NODELIST",
+    "SLURM_TOPOLOGY_ADDR",
+    "SLURM_TOPOLOGY_ADDR_PATTERN",
+    "SLURMD_NODENAME",
+    "SLURM_GPUS_PER_NODE",
+    "SLURM_GPUS_ON_NODE",
+];
+
+/// The options of sbatch and srun that are read, with their short forms.
+pub(super) const OPTIONS: [(&str, &str); 5] = [
+    ("--segment", ""),
+    ("--nodelist", "-w"),
+    ("--nodes", "-N"),
+    ("--gpus-per-node", ""),
+    ("--gres", ""),
+];
+
+/// What a pod asks of the scheduler and where it runs.
+pub(super) const KEYS: [&str; 3] = [
+    "nodeName",
+    "kai.scheduler/topology-required-placement",
+    "kai.scheduler/topology-preferred-placement",
+];
+
+/// The longest value that is kept whole: a host list of a large job.
+const LONGEST: usize = 1 << 20;
+
+/// Whether a text has one of the variables, with one of these right behind it.
+pub(super) fn mentions(text: &str, behind: &[&str]) -> bool {
+    VARIABLES.iter().any(|name| {
+        text.match_indices(name).any(|(at, name)| {
+            let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let rest = &text[at + name.len()..];
+            !text[..at].ends_with(is_word) && behind.iter().any(|next| rest.starts_with(next))
+        })
+    })
+}
+
+/// A value, and where it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Setting {
+    /// The value; none where it depends on what is not in the text.
+    pub(super) value: Option<String>,
+    /// As it is written.
+    pub(super) written: String,
+    /// Line.
+    pub(super) line: usize,
+}
+
+/// What a later value of the same name means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Again {
+    /// It replaces the earlier one, as in a script.
+    Replaces,
+    /// Another part of the job has another value.
+    Differs,
+}
+
+/// Settings by name.
+pub(super) type Found = BTreeMap<&'static str, Setting>;
+
+/// Collects settings.
+pub(super) struct Settings<'s> {
+    pub(super) said: &'s mut Said,
+    found: Found,
+}
+
+impl<'s> Settings<'s> {
+    pub(super) fn new(said: &'s mut Said) -> Self {
+        Self { said, found: Found::new() }
+    }
+
+    /// The name as it is known here, if it is one that is read.
+    pub(super) fn known(name: &str) -> Option<&'static str> {
+        let options = OPTIONS.iter().map(|(long, _)| *long);
+        VARIABLES.into_iter().chain(KEYS).chain(options).find(|known| *known == name)
+    }
+
+    /// Notes a value.
+    pub(super) fn set(&mut self, name: &'static str, written: &str, line: usize, again: Again) {
+        let (value, is_default) = resolved(written);
+        let setting = Setting { value, written: plain(written), line };
+        if is_default {
+            remark(self.said, format!("{name}: {} unless it is set outside", setting.written));
+        }
+        // Every pod of a job runs somewhere; together they say where the job is.
+        if name == "nodeName"
+            && let Some(Setting { value: Some(nodes), .. }) = self.found.get_mut(name)
+        {
+            if let Some(more) = setting.value.filter(|more| nodes.len() + more.len() < LONGEST) {
+                nodes.push(',');
+                nodes.push_str(&more);
+            }
+            return;
+        }
+        if let Some(before) = self.found.get(name)
+            && before.value != setting.value
+            && again == Again::Differs
+        {
+            let at = format!("{}:{line}", self.said.source.place);
+            let message = format!(
+                "{name} is {} here and {} in line {}: parts of one job disagree",
+                quoted(&setting.written),
+                quoted(&before.written),
+                before.line
+            );
+            complain(self.said, ProblemKind::Contradictory, at, message);
+            return;
+        }
+        self.found.insert(name, setting);
+    }
+
+    /// Forgets a value.
+    pub(super) fn unset(&mut self, name: &str) {
+        self.found.remove(name);
+    }
+
+    /// What was found, also kept as it is written.
+    pub(super) fn finish(self) -> Found {
+        for (name, setting) in &self.found {
+            if setting.value.is_none() {
+                let note = format!(
+                    "{name}: {} depends on what is not in the text (line {})",
+                    quoted(&setting.written),
+                    setting.line
+                );
+                remark(self.said, note);
+            }
+            self.said.settings.insert((*name).to_owned(), setting.written.clone());
+        }
+        self.found
+    }
+}
+
+/// The value of what is written, and whether it is only the default of a
+/// `${NAME:-value}`.
+fn resolved(written: &str) -> (Option<String>, bool) {
+    let written = written.trim();
+    if LONGEST < written.len() || written.is_empty() {
+        return (None, false);
+    }
+    if !written.contains(['$', '`']) {
+        return (Some(written.to_owned()), false);
+    }
+    let inside = written.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
+    let default = inside.and_then(|inside| {
+        let end = inside.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
+        let rest = &inside[end..];
+        [":-", ":=", "-", "="].iter().find_map(|sign| rest.strip_prefix(sign))
+    });
+    match default {
+        Some(default) if !default.is_empty() && !default.contains(['$', '`', '{', '}']) => {
+            (Some(default.to_owned()), true)
+        }
+        _ => (None, false),
+    }
+}

@@ -1,0 +1,65 @@
+//! The configuration of a kind cluster: nodes in containers, with the labels
+//! that they will carry. Laboratories for fabrics are written like that.
+//!
+//! Source of the names: kind calls its nodes `<cluster>-<role>`, from the second
+//! of a role on with a number.
+
+use std::collections::BTreeMap;
+
+use serde_json::Map;
+use serde_json::Value;
+
+use super::objects::Object;
+use super::objects::list_at;
+use super::objects::text_at;
+use crate::claims::reading::plain;
+
+/// Whether an object is one.
+pub(super) fn is_one(object: &Object) -> bool {
+    object.kind == "Cluster" && object.group == "kind.x-k8s.io"
+}
+
+/// One node of it.
+#[derive(Debug)]
+pub(super) struct KindNode {
+    pub(super) name: String,
+    /// The container, where the node calls itself something else.
+    pub(super) alias: Option<String>,
+    pub(super) labels: BTreeMap<String, String>,
+}
+
+/// Its nodes.
+pub(super) fn nodes(object: &Object) -> Vec<KindNode> {
+    let cluster = text_at(&object.map, &["name"]).unwrap_or("kind");
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let nodes = list_at(&object.map, &["nodes"]).iter().filter_map(Value::as_object);
+    nodes
+        .map(|node| {
+            let role = text_at(node, &["role"]).unwrap_or("control-plane");
+            let count = counts.entry(role).or_default();
+            *count += 1;
+            let number = if *count == 1 { String::new() } else { count.to_string() };
+            let container = format!("{}-{}{number}", plain(cluster), plain(role));
+            let labels = node.get("labels").and_then(Value::as_object);
+            let labels = labels.into_iter().flatten();
+            let labels =
+                labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
+            let registered = registered(node);
+            KindNode {
+                labels: labels.collect(),
+                alias: registered.is_some().then(|| container.clone()),
+                name: registered.unwrap_or(container),
+            }
+        })
+        .collect()
+}
+
+/// The name a node registers with, from its patches of kubeadm's configuration.
+fn registered(node: &Map<String, Value>) -> Option<String> {
+    let patches = list_at(node, &["kubeadmConfigPatches"]).iter().filter_map(Value::as_str);
+    let documents = patches.filter_map(|text| serde_saphyr::from_multiple::<Value>(text).ok());
+    let mut names = documents.flatten().filter_map(|patch| {
+        Some(text_at(patch.as_object()?, &["nodeRegistration", "name"])?.to_owned())
+    });
+    names.next()
+}

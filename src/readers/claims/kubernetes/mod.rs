@@ -1,0 +1,19 @@
+//! What Kubernetes says: node objects, ComputeDomains, topology objects.
+//!
+//! Text in, [`Said`](model::said::Said) out; the same for what a file
+//! holds and what an API server answers.
+
+pub mod compute_domains;
+mod gpu_labels;
+mod kind_cluster;
+mod levels;
+pub mod live;
+pub mod marks;
+pub mod nodes;
+mod objects;
+pub mod pods;
+mod tables;
+pub mod topologies;
+
+#[cfg(test)]
+mod tests;

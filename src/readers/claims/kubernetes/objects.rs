@@ -1,0 +1,280 @@
+//! Takes Kubernetes objects out of text: one object, a list, several documents,
+//! JSON or YAML. A text that was cut gives the objects that were whole.
+//!
+//! Knows nothing about any kind of object.
+
+use std::fmt;
+
+use serde::de;
+use serde::de::DeserializeSeed;
+use serde_json::Map;
+use serde_json::Value;
+
+use crate::claims::reading::plain;
+use model::said::ProblemKind;
+use model::said::SourceProblem;
+
+/// One object.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Object {
+    /// Its kind; that of its list where it says none.
+    pub(super) kind: String,
+    /// Its API group, without the version; empty for core objects.
+    pub(super) group: String,
+    /// The object itself.
+    pub(super) map: Map<String, Value>,
+}
+
+impl Object {
+    fn new(map: Map<String, Value>, list: &Map<String, Value>) -> Self {
+        let text = |key: &str| map.get(key).and_then(Value::as_str);
+        // Servers leave kind and version out of what is in a typed list.
+        let listed = list.get("kind").and_then(Value::as_str).and_then(|k| k.strip_suffix("List"));
+        let kind = text("kind").or(listed).unwrap_or_default().to_owned();
+        let version = text("apiVersion")
+            .or_else(|| list.get("apiVersion").and_then(Value::as_str))
+            .unwrap_or_default();
+        let group = version.split_once('/').map_or("", |(group, _)| group).to_owned();
+        Self { kind, group, map }
+    }
+
+    /// Its name.
+    pub(super) fn name(&self) -> Option<&str> {
+        text_at(&self.map, &["metadata", "name"]).filter(|name| !plain(name).is_empty())
+    }
+}
+
+/// What is in a text.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    pub(super) objects: Vec<Object>,
+    /// Whether a list was there, if only an empty one.
+    is_list: bool,
+    /// How the list goes on, where a server gave only a part of it.
+    pub(super) more: Option<String>,
+    pub(super) problems: Vec<SourceProblem>,
+}
+
+/// What is wrong with a file that holds a part of a server's list: nobody can ask for the rest.
+pub(super) fn cut(place: &str) -> SourceProblem {
+    SourceProblem {
+        kind: ProblemKind::Incomplete,
+        at: Some(place.to_owned()),
+        message: "only a part of the list (metadata.continue is set), expected all of it, as \
+                  `kubectl get -o json` gives it"
+            .to_owned(),
+    }
+}
+
+/// Reads all objects of a text. `place` is its name in messages.
+pub(super) fn read(place: &str, text: &str) -> Objects {
+    let text = text.trim_start_matches('\u{feff}');
+    let is_json = text.trim_start().starts_with(['{', '[']);
+    let mut found = if is_json { json(place, text) } else { yaml(place, text) };
+    if found.objects.is_empty() && found.problems.is_empty() && !found.is_list {
+        found.problems.push(SourceProblem {
+            kind: ProblemKind::Malformed,
+            at: Some(place.to_owned()),
+            message: "expected Kubernetes objects, as `kubectl get -o json` gives them".to_owned(),
+        });
+    }
+    found
+}
+
+fn json(place: &str, text: &str) -> Objects {
+    let mut found = Objects::default();
+    let mut reader = serde_json::Deserializer::from_str(text);
+    while reader.end().is_err() {
+        let mut document = Document::default();
+        let read = Whole(&mut document).deserialize(&mut reader);
+        document.into(&mut found);
+        if let Err(error) = read {
+            let kind =
+                if error.is_eof() { ProblemKind::Incomplete } else { ProblemKind::Malformed };
+            found.problems.push(SourceProblem {
+                kind,
+                at: Some(format!("{place}:{}:{}", error.line(), error.column())),
+                message: wording(&error.to_string()),
+            });
+            break;
+        }
+    }
+    found
+}
+
+/// serde_json repeats the place at the end of its message.
+fn wording(message: &str) -> String {
+    let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
+    format!("not readable as JSON: {message}")
+}
+
+fn yaml(place: &str, text: &str) -> Objects {
+    let mut found = Objects::default();
+    // The reader's own bounds end at some hundred nodes with their labels. No
+    // honest text has more of anything than bytes; aliases keep their bounds.
+    let most = text.len().max(250_000);
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_events: most.saturating_mul(2),
+            max_nodes: most,
+            max_documents: most,
+            max_total_scalar_bytes: most,
+        },
+    };
+    match serde_saphyr::from_multiple_with_options::<Value>(text, options) {
+        Ok(documents) => {
+            for value in documents {
+                let mut document = Document::default();
+                document.take(value);
+                document.into(&mut found);
+            }
+        }
+        Err(error) => {
+            let at = error.location().filter(|at| 0 < at.line());
+            let at = at.map_or_else(
+                || place.to_owned(),
+                |at| format!("{place}:{}:{}", at.line(), at.column()),
+            );
+            let message = error.without_snippet().to_string();
+            found.problems.push(SourceProblem {
+                kind: ProblemKind::Malformed,
+                at: Some(at),
+                message: format!("not readable as YAML: {}", message.trim().replace('\n', ", ")),
+            });
+        }
+    }
+    found
+}
+
+/// One document while it is read.
+#[derive(Debug, Default)]
+struct Document {
+    /// Its fields, without `items`.
+    map: Map<String, Value>,
+    /// What `items` holds; of an array at the top, its elements.
+    items: Option<Vec<Map<String, Value>>>,
+}
+
+impl Document {
+    fn take(&mut self, value: Value) {
+        match value {
+            Value::Object(mut map) => {
+                if let Some(Value::Array(items)) = map.remove("items") {
+                    self.items.get_or_insert_default().extend(items.into_iter().filter_map(object));
+                }
+                self.map = map;
+            }
+            Value::Array(items) => {
+                self.items.get_or_insert_default().extend(items.into_iter().filter_map(object));
+            }
+            _ => {}
+        }
+    }
+
+    fn into(self, found: &mut Objects) {
+        let Some(items) = self.items else {
+            if !self.map.is_empty() {
+                found.objects.push(Object::new(self.map, &Map::new()));
+            }
+            return;
+        };
+        found.is_list = true;
+        let more = text_at(&self.map, &["metadata", "continue"]).filter(|more| !more.is_empty());
+        found.more = more.map(ToOwned::to_owned).or(found.more.take());
+        found.objects.extend(items.into_iter().map(|item| Object::new(item, &self.map)));
+    }
+}
+
+fn object(value: Value) -> Option<Map<String, Value>> {
+    if let Value::Object(map) = value { Some(map) } else { None }
+}
+
+/// Reads one document into what is there already, so that an error in the
+/// middle of a list leaves what came before.
+struct Whole<'d>(&'d mut Document);
+
+impl<'de> DeserializeSeed<'de> for Whole<'_> {
+    type Value = ();
+
+    fn deserialize<D: de::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> de::Visitor<'de> for Whole<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object or a list of objects")
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, mut access: A) -> Result<(), A::Error> {
+        // An object that is not whole is not taken: half a node says half of it.
+        let mut map = Map::new();
+        while let Some(key) = access.next_key::<String>()? {
+            if key == "items" {
+                self.0.map.clone_from(&map);
+                access.next_value_seed(Items(self.0))?;
+            } else {
+                let value = access.next_value()?;
+                map.insert(key, value);
+            }
+        }
+        self.0.map = map;
+        Ok(())
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, access: A) -> Result<(), A::Error> {
+        Items(self.0).visit_seq(access)
+    }
+}
+
+/// Reads the elements of a list one by one.
+struct Items<'d>(&'d mut Document);
+
+impl<'de> DeserializeSeed<'de> for Items<'_> {
+    type Value = ();
+
+    fn deserialize<D: de::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> de::Visitor<'de> for Items<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of objects")
+    }
+
+    // Go writes an empty list as null.
+    fn visit_unit<E: de::Error>(self) -> Result<(), E> {
+        self.0.items.get_or_insert_default();
+        Ok(())
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut access: A) -> Result<(), A::Error> {
+        let items = self.0.items.get_or_insert_default();
+        while let Some(value) = access.next_element::<Value>()? {
+            items.extend(object(value));
+        }
+        Ok(())
+    }
+}
+
+/// The value at a path of keys.
+pub(super) fn at<'v>(map: &'v Map<String, Value>, path: &[&str]) -> Option<&'v Value> {
+    let (first, rest) = path.split_first()?;
+    let value = map.get(*first)?;
+    if rest.is_empty() { Some(value) } else { at(value.as_object()?, rest) }
+}
+
+/// The text at a path of keys.
+pub(super) fn text_at<'v>(map: &'v Map<String, Value>, path: &[&str]) -> Option<&'v str> {
+    at(map, path)?.as_str()
+}
+
+/// The list at a path of keys; empty where there is none.
+pub(super) fn list_at<'v>(map: &'v Map<String, Value>, path: &[&str]) -> &'v [Value] {
+    at(map, path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}

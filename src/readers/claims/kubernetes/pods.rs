@@ -1,0 +1,424 @@
+//! What the pods of a cluster say of its nodes: which hold GPUs, which are ours,
+//! and which jobs stand still as a whole when one of their nodes goes.
+//!
+//! Pure: pods in, facts out. Decides nothing.
+//!
+//! Sources of the names: Kubernetes' well-known labels (indexed Jobs); JobSet,
+//! LeaderWorkerSet, Kueue, Kubeflow's training operator and MPI operator,
+//! `KubeRay`, scheduler-plugins' coscheduling, Koordinator, Volcano, KAI
+//! (`PodGroupAnnotationForPod`), NVIDIA's DRA driver (the daemons of a
+//! `ComputeDomain`), each as its API reference or its constants name them.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Container;
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::claims::reading::plain;
+use model::id::NodeName;
+use model::kubernetes_node::RUN;
+
+/// What runs on one node, as far as it matters to whoever gates it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OnNode {
+    /// Pods of others that hold GPUs or may hold some, `namespace/name`.
+    pub gpu_pods: BTreeSet<String>,
+    /// Pods that a run of ours created, `namespace/name`.
+    pub ours: BTreeSet<String>,
+    /// The gangs of those that hold GPUs, `kind namespace/name`. A gang may have
+    /// this node alone: then no second node of it can be meant.
+    pub gangs: BTreeSet<String>,
+    /// Slinky runs Slurm's daemon in one of them.
+    pub slinky: bool,
+}
+
+/// Where a gang's name stands.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    Label,
+    Annotation,
+}
+
+/// Where pods name their gang, each with the kind it is told as.
+const GANGS: &[(&str, At, &str)] = &[
+    ("JobSet", At::Label, "jobset.sigs.k8s.io/jobset-name"),
+    ("Kueue pod group", At::Label, "kueue.x-k8s.io/pod-group-name"),
+    ("Kueue Workload", At::Annotation, "kueue.x-k8s.io/workload"),
+    // PyTorchJob, TFJob and their like, and MPIJob since v2beta1.
+    ("Kubeflow job", At::Label, "training.kubeflow.org/job-name"),
+    ("RayCluster", At::Label, "ray.io/cluster"),
+    ("PodGroup", At::Label, "scheduling.x-k8s.io/pod-group"),
+    ("PodGroup", At::Label, "pod-group.scheduling.sigs.k8s.io"),
+    ("PodGroup", At::Label, "pod-group.scheduling.sigs.k8s.io/name"),
+    ("Koordinator gang", At::Annotation, "gang.scheduling.koordinator.sh/name"),
+    // Volcano's; the first is also what its scheduler reads.
+    ("Volcano PodGroup", At::Annotation, "scheduling.k8s.io/group-name"),
+    ("Volcano PodGroup", At::Annotation, "scheduling.volcano.sh/group-name"),
+    // KAI's key has no prefix.
+    ("KAI PodGroup", At::Annotation, "pod-group-name"),
+];
+
+/// A `LeaderWorkerSet`, whose groups are gangs of their own.
+const LEADER_WORKER_SET: (&str, &str) =
+    ("leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index");
+
+/// The place of a pod in an indexed Job, which no other Job gives, and the Job.
+const INDEXED_JOB: (&str, &str) =
+    ("batch.kubernetes.io/job-completion-index", "batch.kubernetes.io/job-name");
+
+/// The `ComputeDomain`, by UID, that a daemon of it serves on its node.
+const COMPUTE_DOMAIN: &str = "resource.nvidia.com/computeDomain";
+
+/// The labels of the pods of Slinky's `NodeSet`.
+const NODE_SET: &str = "nodeset.slinky.slurm.net/";
+
+/// The annotation of the image of a static pod.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+/// Owners whose pods are one gang where no label says so: API group and kinds
+/// (all kinds where empty).
+const OWNERS: &[(&str, &[&str])] =
+    &[("kubeflow.org", &[]), ("ray.io", &[]), ("batch.volcano.sh", &["Job"])];
+
+/// What runs on every node that a pod is bound to. Pods without a node, pods that
+/// ended, and pods that hold no GPU count for nothing.
+pub fn read<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeMap<NodeName, OnNode> {
+    let mut nodes: BTreeMap<NodeName, OnNode> = BTreeMap::new();
+    for pod in pods {
+        let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) else {
+            continue;
+        };
+        if has_ended(pod) {
+            continue;
+        }
+        if let Some(domain) = served(pod) {
+            let gang = format!("ComputeDomain {}", plain(domain));
+            nodes.entry(NodeName::from(node)).or_default().gangs.insert(gang);
+        }
+        if is_slurmd(pod) {
+            nodes.entry(NodeName::from(node)).or_default().slinky = true;
+        }
+        if is_ours(pod) {
+            nodes.entry(NodeName::from(node)).or_default().ours.insert(name(pod));
+        } else if holds_gpus(pod) {
+            let on_node = nodes.entry(NodeName::from(node)).or_default();
+            on_node.gpu_pods.insert(name(pod));
+            on_node.gangs.append(&mut gangs(pod));
+        }
+    }
+    nodes
+}
+
+/// `namespace/name`, cleaned.
+pub fn name(pod: &Pod) -> String {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    plain(&format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or_default()))
+}
+
+/// Whether its containers have all ended. One that is being deleted still runs.
+pub fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// Whether a run of ours created it.
+pub fn is_ours(pod: &Pod) -> bool {
+    pod.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(RUN))
+}
+
+/// Whether a `DaemonSet` owns it: it comes back wherever it is sent away.
+pub fn is_daemon(pod: &Pod) -> bool {
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    owners.any(|owner| owner.kind == "DaemonSet" && group_of(&owner.api_version) == "apps")
+}
+
+/// Whether a controller would make another in its place.
+pub fn has_controller(pod: &Pod) -> bool {
+    pod.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true))
+}
+
+/// Whether it is the image of a static pod, which its kubelet runs by itself.
+pub fn is_mirror(pod: &Pod) -> bool {
+    let marked = pod.metadata.annotations.iter().flatten().any(|(key, _)| key == MIRROR);
+    marked || pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "Node")
+}
+
+/// Whether it may be scheduled in spite of this taint: an empty key with `Exists`
+/// tolerates all, no effect every effect, and `Equal` is what nothing said means.
+pub fn tolerates(pod: &Pod, key: &str, value: &str, effect: &str) -> bool {
+    let tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
+    tolerations.into_iter().any(|it| {
+        let exists = it.operator.as_deref() == Some("Exists");
+        let any_key = exists && it.key.as_deref().unwrap_or_default().is_empty();
+        let same_key = it.key.as_deref() == Some(key);
+        let same_value = exists || it.value.as_deref().unwrap_or_default() == value;
+        let same_effect = it.effect.as_deref().is_none_or(|it| it.is_empty() || it == effect);
+        (any_key || same_key && same_value) && same_effect
+    })
+}
+
+/// Whether it is Slurm's daemon, which Slinky runs: its jobs are Slurm's, and
+/// would die with it.
+pub fn is_slurmd(pod: &Pod) -> bool {
+    pod.metadata.labels.iter().flatten().any(|(key, _)| key.starts_with(NODE_SET))
+}
+
+/// Whether it holds GPUs, or may: a claim (DRA) can be for anything, and the pod
+/// alone does not say of which device class it is. A daemon's claims are taken
+/// for no GPUs: what serves a `ComputeDomain` or reads counters has some.
+pub fn holds_gpus(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let asks = containers.clone().any(asks_for_gpus);
+    let claims = spec.resource_claims.as_ref().is_some_and(|claims| !claims.is_empty());
+    asks || (claims && !is_daemon(pod))
+}
+
+fn asks_for_gpus(container: &Container) -> bool {
+    let Some(resources) = &container.resources else { return false };
+    let asked = resources.requests.iter().chain(&resources.limits).flatten();
+    asked.into_iter().any(|(resource, quantity)| is_gpu(resource) && is_some(&quantity.0))
+}
+
+/// Whether a resource is of GPUs: whole ones, shared ones, their slices; and
+/// whole ones by their model's name, as `KubeVirt`'s device plugin offers them.
+fn is_gpu(resource: &str) -> bool {
+    match resource.split_once('/') {
+        Some(("nvidia.com", name)) => {
+            name.starts_with("gpu")
+                || name.starts_with("mig-")
+                || name.starts_with(|first: char| first.is_ascii_uppercase())
+        }
+        Some(("amd.com", name)) => name.starts_with("gpu"),
+        _ => false,
+    }
+}
+
+/// Whether a quantity is more than nothing: `0`, `0.0`, `0e3` and `0Ki` are not.
+fn is_some(quantity: &str) -> bool {
+    let number = quantity.split(|c: char| c.is_ascii_alphabetic()).next().unwrap_or_default();
+    number.contains(|digit: char| matches!(digit, '1'..='9'))
+}
+
+/// The `ComputeDomain` that this daemon serves.
+fn served(pod: &Pod) -> Option<&str> {
+    let uid = pod.metadata.labels.as_ref()?.get(COMPUTE_DOMAIN)?;
+    (is_daemon(pod) && !uid.is_empty()).then_some(uid)
+}
+
+/// The gangs that a pod is in, `kind namespace/name`.
+fn gangs(pod: &Pod) -> BTreeSet<String> {
+    let meta = &pod.metadata;
+    let label = |key: &str| meta.labels.as_ref()?.get(key).filter(|value| !value.is_empty());
+    let annotation =
+        |key: &str| meta.annotations.as_ref()?.get(key).filter(|value| !value.is_empty());
+    let namespace = meta.namespace.as_deref().unwrap_or_default();
+    let called = |kind: &str, name: &str| plain(&format!("{kind} {namespace}/{name}"));
+    let mut gangs = BTreeSet::new();
+    for (kind, at, key) in GANGS {
+        let found = match at {
+            At::Label => label(key),
+            At::Annotation => annotation(key),
+        };
+        if let Some(found) = found {
+            gangs.insert(called(kind, found));
+        }
+    }
+    let (set, group) = LEADER_WORKER_SET;
+    if let Some(set) = label(set) {
+        let group = label(group).map_or_else(String::new, |group| format!(" group {group}"));
+        gangs.insert(called("LeaderWorkerSet", &format!("{set}{group}")));
+    }
+    let (index, job) = INDEXED_JOB;
+    if (label(index).is_some() || annotation(index).is_some())
+        && let Some(job) = label(job).or_else(|| label("job-name"))
+    {
+        gangs.insert(called("Job", job));
+    }
+    for owner in meta.owner_references.iter().flatten() {
+        let group = group_of(&owner.api_version);
+        let known = OWNERS.iter().find(|(known, _)| *known == group);
+        if known.is_some_and(|(_, kinds)| kinds.is_empty() || kinds.contains(&owner.kind.as_str()))
+        {
+            gangs.insert(called(&owner.kind, &owner.name));
+        }
+    }
+    gangs
+}
+
+/// The group of an API version: empty for the core's.
+fn group_of(version: &str) -> &str {
+    version.split_once('/').map_or("", |(group, _)| group)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A pod on `n1` that asks for a GPU, with what else is said of it.
+    fn pod(name: &str, change: impl FnOnce(&mut Value)) -> Pod {
+        let mut text = json!({
+            "metadata": {"namespace": "team", "name": name, "labels": {}, "annotations": {}},
+            "spec": {"nodeName": "n1", "containers": [
+                {"name": "c", "resources": {"limits": {"nvidia.com/gpu": "8"}}}]},
+            "status": {"phase": "Running"},
+        });
+        change(&mut text);
+        serde_json::from_value(text).expect("a pod")
+    }
+
+    fn on_n1(pod: &Pod) -> OnNode {
+        read([pod]).remove(&NodeName::from("n1")).unwrap_or_default()
+    }
+
+    fn held(change: impl FnOnce(&mut Value)) -> usize {
+        on_n1(&pod("p", change)).gpu_pods.len()
+    }
+
+    fn asking(resource: &str, quantity: &str) -> usize {
+        held(|pod| {
+            pod["spec"]["containers"][0]["resources"] = json!({"requests": {resource: quantity}});
+        })
+    }
+
+    #[test]
+    fn a_pod_holds_gpus_by_whichever_name_they_go() {
+        for resource in [
+            "nvidia.com/gpu",
+            "nvidia.com/gpu.shared",
+            "nvidia.com/mig-1g.10gb",
+            "nvidia.com/GH100_H100_SXM5_80GB",
+            "amd.com/gpu",
+        ] {
+            assert_eq!(asking(resource, "1"), 1, "{resource}");
+            assert_eq!(asking(resource, "0"), 0, "{resource}");
+        }
+        for resource in ["cpu", "nvidia.com/rdma-vf", "rdma/hca", "example.com/gpu"] {
+            assert_eq!(asking(resource, "1"), 0, "{resource}");
+        }
+    }
+
+    #[test]
+    fn the_containers_that_start_first_count_too() {
+        let init = json!([{"name": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}]);
+        let held = held(|pod| {
+            pod["spec"]["containers"][0]["resources"] = json!({});
+            pod["spec"]["initContainers"] = init;
+        });
+        assert_eq!(held, 1);
+    }
+
+    #[test]
+    fn a_pod_that_ended_or_has_no_node_holds_nothing() {
+        assert_eq!(held(|pod| pod["status"]["phase"] = json!("Succeeded")), 0);
+        assert_eq!(held(|pod| pod["status"]["phase"] = json!("Failed")), 0);
+        assert_eq!(held(|pod| pod["status"] = json!({})), 1);
+        assert_eq!(
+            held(|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")),
+            1
+        );
+        let waiting = pod("p", |pod| pod["spec"]["nodeName"] = Value::Null);
+        assert!(read([&waiting]).is_empty());
+    }
+
+    #[test]
+    fn a_claim_may_be_for_gpus_but_not_that_of_a_daemon() {
+        let claims = json!([{"name": "gpu", "resourceClaimTemplateName": "eight"}]);
+        let claiming = |pod: &mut Value| {
+            pod["spec"]["containers"][0]["resources"] = json!({});
+            pod["spec"]["resourceClaims"] = claims.clone();
+        };
+        assert_eq!(held(claiming), 1);
+        let daemon =
+            json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u"}]);
+        let owned = |pod: &mut Value| pod["metadata"]["ownerReferences"] = daemon.clone();
+        assert_eq!(
+            held(|pod| {
+                claiming(pod);
+                owned(pod);
+            }),
+            0
+        );
+        assert_eq!(held(owned), 1, "a daemon that asks for GPUs holds them");
+    }
+
+    #[test]
+    fn pods_of_ours_are_told_apart() {
+        let ours = pod("p", |pod| pod["metadata"]["labels"] = json!({RUN: "run1"}));
+        let there = on_n1(&ours);
+        assert_eq!(there.ours, BTreeSet::from(["team/p".to_owned()]));
+        assert!(there.gpu_pods.is_empty());
+    }
+
+    #[test]
+    fn every_kind_of_gang_is_known() {
+        let of = |labels: Value, annotations: Value, owners: Value| {
+            let pod = pod("p", |pod| {
+                pod["metadata"]["labels"] = labels;
+                pod["metadata"]["annotations"] = annotations;
+                pod["metadata"]["ownerReferences"] = owners;
+            });
+            on_n1(&pod).gangs.into_iter().collect::<Vec<_>>().join(", ")
+        };
+        let none = || json!({});
+        let by_label = [
+            ("jobset.sigs.k8s.io/jobset-name", "JobSet team/x"),
+            ("kueue.x-k8s.io/pod-group-name", "Kueue pod group team/x"),
+            ("training.kubeflow.org/job-name", "Kubeflow job team/x"),
+            ("ray.io/cluster", "RayCluster team/x"),
+            ("scheduling.x-k8s.io/pod-group", "PodGroup team/x"),
+            ("pod-group.scheduling.sigs.k8s.io", "PodGroup team/x"),
+            ("leaderworkerset.sigs.k8s.io/name", "LeaderWorkerSet team/x"),
+            ("batch.kubernetes.io/job-name", ""),
+            ("app", ""),
+        ];
+        for (key, gang) in by_label {
+            assert_eq!(of(json!({key: "x"}), none(), json!([])), gang, "{key}");
+        }
+        let by_annotation = [
+            ("kueue.x-k8s.io/workload", "Kueue Workload team/x"),
+            ("scheduling.k8s.io/group-name", "Volcano PodGroup team/x"),
+            ("pod-group-name", "KAI PodGroup team/x"),
+            ("gang.scheduling.koordinator.sh/name", "Koordinator gang team/x"),
+        ];
+        for (key, gang) in by_annotation {
+            assert_eq!(of(none(), json!({key: "x"}), json!([])), gang, "{key}");
+        }
+        let group = json!({"leaderworkerset.sigs.k8s.io/name": "serve",
+            "leaderworkerset.sigs.k8s.io/group-index": "3"});
+        assert_eq!(of(group, none(), json!([])), "LeaderWorkerSet team/serve group 3");
+        let indexed = json!({"batch.kubernetes.io/job-name": "train",
+            "batch.kubernetes.io/job-completion-index": "0"});
+        assert_eq!(of(indexed, none(), json!([])), "Job team/train");
+        let owner = json!([{"apiVersion": "kubeflow.org/v2beta1", "kind": "MPIJob", "name": "mpi",
+            "uid": "u"}]);
+        assert_eq!(of(none(), none(), owner), "MPIJob team/mpi");
+        let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u"}]);
+        assert_eq!(of(none(), none(), owner), "");
+    }
+
+    #[test]
+    fn slurms_daemon_is_known() {
+        let of_slinky = json!({"nodeset.slinky.slurm.net/pod-name": "slurm-worker-0"});
+        let daemon = pod("p", |pod| pod["metadata"]["labels"] = of_slinky);
+        assert!(on_n1(&daemon).slinky);
+        assert!(!on_n1(&pod("p", |_| {})).slinky);
+    }
+
+    #[test]
+    fn the_daemons_of_a_compute_domain_tell_its_nodes() {
+        let daemon = pod("d", |pod| {
+            pod["metadata"]["labels"] = json!({COMPUTE_DOMAIN: "uid-1"});
+            pod["metadata"]["ownerReferences"] =
+                json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u"}]);
+            pod["spec"]["containers"][0]["resources"] = json!({});
+        });
+        let there = on_n1(&daemon);
+        assert_eq!(there.gangs, BTreeSet::from(["ComputeDomain uid-1".to_owned()]));
+        assert!(there.gpu_pods.is_empty());
+    }
+}

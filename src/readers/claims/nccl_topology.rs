@@ -1,0 +1,413 @@
+//! An NCCL topology XML: what NCCL plans with on one node, or, where it fused
+//! the trees of a multi-node NVLink clique, on several.
+//!
+//! Files of `NCCL_TOPO_DUMP_FILE` hold what NCCL detected, files for
+//! `NCCL_TOPO_FILE` what somebody wrote; they cannot be told apart, so what
+//! they say is asserted.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use roxmltree::Document;
+use roxmltree::Node;
+use roxmltree::ParsingOptions;
+
+use super::reading::complain;
+use super::reading::first_line;
+use super::reading::fits;
+use super::reading::node_of_place;
+use super::reading::plain;
+use super::reading::quoted;
+use super::reading::remark;
+use model::id::NodeName;
+use model::said::Basis;
+use model::said::Belief;
+use model::said::NicSaid;
+use model::said::ProblemKind;
+use model::said::Said;
+use model::said::SourceKind;
+use model::span::LineEnds;
+use model::span::line_column;
+
+/// The most elements. NCCL itself gives up on far smaller trees.
+const MOST_ELEMENTS: u32 = 1_000_000;
+
+/// The most NVLinks of one GPU that are believed; those of today have 18.
+const MOST_LINKS: u32 = 1_000;
+
+/// The most nets of one file: ten each on 400 fused nodes.
+const MOST_NETS: usize = 4_096;
+
+/// Whether a text looks like one.
+pub fn recognises(text: &str) -> bool {
+    let Some(at) = text.find("<system") else { return false };
+    let only_prolog = !text[..at].split('<').skip(1).any(|tag| !tag.starts_with(['?', '!']));
+    only_prolog && text[at..].starts_with("<system ") && text.contains("<cpu ")
+}
+
+/// Reads it. `place` is its name in messages, and the node's where the file lies
+/// in `nodes/NODE/`.
+pub fn read(place: &str, text: &str) -> Said {
+    read_of(node_of_place(place).as_ref(), place, text)
+}
+
+/// Reads the topology of this node, or of nobody that is known by name.
+pub fn read_of(node: Option<&NodeName>, place: &str, text: &str) -> Said {
+    let mut said = Said::nothing(SourceKind::NcclTopology, place);
+    if !fits(&mut said, text) {
+        return said;
+    }
+    let text = text.trim_start_matches('\u{feff}');
+    // No DTD, so no entity can grow; elements are counted, not nested.
+    let options = ParsingOptions { nodes_limit: MOST_ELEMENTS, ..ParsingOptions::default() };
+    let document = match Document::parse_with_options(text, options) {
+        Ok(document) => document,
+        Err(error) => {
+            let (line, column) = position(text, &error);
+            let at = format!("{place}:{line}:{column}");
+            complain(&mut said, ProblemKind::Malformed, at, first_line(&error));
+            return said;
+        }
+    };
+    let root = document.root_element();
+    let mut file = File { said: &mut said, lines: LineEnds::of(text) };
+    if !root.has_tag_name("system") {
+        let message = format!(
+            "<{}>, expected <system> as NCCL_TOPO_DUMP_FILE writes it",
+            plain(root.tag_name().name())
+        );
+        file.wrong(&root, ProblemKind::Unsupported, message);
+        return said;
+    }
+    if root.attribute("version").is_some_and(|version| version != "1") {
+        let message = format!(
+            "version {}, expected 1",
+            quoted(root.attribute("version").unwrap_or_default())
+        );
+        file.wrong(&root, ProblemKind::Unsupported, message);
+    }
+    let hosts = hosts(&mut file, &root);
+    keep(&mut said, node, &hosts);
+    said
+}
+
+/// Line and column of an error. Where the text stops early the reader names its
+/// beginning, which helps nobody.
+fn position(text: &str, error: &roxmltree::Error) -> (usize, usize) {
+    use roxmltree::Error::NoRootNode;
+    use roxmltree::Error::UnclosedRootNode;
+    use roxmltree::Error::UnexpectedEndOfStream;
+    if matches!(error, NoRootNode | UnclosedRootNode | UnexpectedEndOfStream) {
+        return line_column(text, text.len());
+    }
+    let at = error.pos();
+    (at.row as usize, at.col as usize)
+}
+
+/// The file as it is complained about: by line.
+struct File<'s> {
+    said: &'s mut Said,
+    lines: LineEnds,
+}
+
+impl File<'_> {
+    /// The line of an element.
+    fn at(&self, element: &Node<'_, '_>) -> String {
+        format!("{}:{}", self.said.source.place, self.lines.line(element.range().start))
+    }
+
+    /// Adds a problem of an element.
+    fn wrong(&mut self, element: &Node<'_, '_>, kind: ProblemKind, message: impl Into<String>) {
+        let at = self.at(element);
+        complain(self.said, kind, at, message);
+    }
+}
+
+/// What one machine of the file has.
+#[derive(Default)]
+struct Host {
+    /// NVLinks per GPU, by the GPU's index.
+    links: BTreeMap<u32, u32>,
+    /// Their compute capability.
+    sm: BTreeSet<String>,
+    nics: Vec<NicSaid>,
+    marks: BTreeMap<String, String>,
+}
+
+/// The machines of the file, by NCCL's hash of the host (none in older files).
+fn hosts(file: &mut File<'_>, root: &Node<'_, '_>) -> BTreeMap<String, Host> {
+    let mut hosts: BTreeMap<String, Host> = BTreeMap::new();
+    let (mut nets, mut skipped) = (0, 0);
+    for cpu in root.children().filter(|child| child.has_tag_name("cpu")) {
+        let hash = plain(cpu.attribute("host_hash").unwrap_or_default());
+        let host = hosts.entry(hash).or_default();
+        for element in cpu.descendants() {
+            match element.tag_name().name() {
+                "gpu" => gpu(file, host, &element),
+                "net" if nets < MOST_NETS => {
+                    nets += 1;
+                    net(file, host, &element);
+                }
+                "net" => skipped += 1,
+                _ => {}
+            }
+        }
+    }
+    if 0 < skipped {
+        let message = format!("{skipped} nets beyond {MOST_NETS} are not read");
+        file.wrong(root, ProblemKind::Unsupported, message);
+    }
+    if hosts.values().all(|host| host.links.is_empty()) {
+        file.wrong(root, ProblemKind::Incomplete, "no GPU, expected <gpu> elements");
+    }
+    hosts
+}
+
+fn gpu(file: &mut File<'_>, host: &mut Host, element: &Node<'_, '_>) {
+    let Some(device) = number(file, element, "dev", 4_096) else { return };
+    let mut links = 0u32;
+    for link in element.children().filter(|child| child.has_tag_name("nvlink")) {
+        links = links.saturating_add(number(file, &link, "count", MOST_LINKS).unwrap_or(0));
+    }
+    if host.links.insert(device, links).is_some() {
+        let message = format!("GPU {device} is there twice on one host");
+        file.wrong(element, ProblemKind::Contradictory, message);
+    }
+    host.sm.extend(element.attribute("sm").map(plain));
+}
+
+/// A number of an element, which must be there.
+fn number(file: &mut File<'_>, element: &Node<'_, '_>, name: &str, most: u32) -> Option<u32> {
+    let written = element.attribute(name).unwrap_or_default();
+    let number = written.parse().ok().filter(|number| *number <= most);
+    if number.is_none() {
+        let tag = element.tag_name().name();
+        let message =
+            format!("<{tag}> with {name}={}, expected a number up to {most}", quoted(written));
+        file.wrong(element, ProblemKind::Malformed, message);
+    }
+    number
+}
+
+fn net(file: &mut File<'_>, host: &mut Host, element: &Node<'_, '_>) {
+    let word = |name: &str| element.attribute(name).map(plain).filter(|word| !word.is_empty());
+    let Some(name) = word("name") else {
+        file.wrong(element, ProblemKind::Malformed, "<net> without a name");
+        return;
+    };
+    let device = match word("port").as_deref() {
+        None | Some("0" | "1") => name,
+        Some(port) => format!("{name}:{port}"),
+    };
+    if host.nics.iter().any(|nic| nic.device.as_ref() == Some(&device)) {
+        let message = format!("net {} is there twice on one host", quoted(&device));
+        file.wrong(element, ProblemKind::Contradictory, message);
+    }
+    // The system image's, not the port's: several ports share it.
+    if let Some(guid) = element.attribute("guid").and_then(swapped) {
+        host.marks.insert(format!("nccl.net.{device}.system_guid"), guid);
+    }
+    if let Some(plane) = word("plane") {
+        host.marks.insert(format!("nccl.net.{device}.plane"), plane);
+    }
+    host.nics.push(NicSaid {
+        device: Some(device),
+        rail: word("rail"),
+        rate_mbit_s: word("speed").and_then(|speed| speed.parse().ok()).filter(|rate| 0 < *rate),
+        basis: Some(Basis::Asserted),
+        at: Some(file.at(element)),
+        ..NicSaid::default()
+    });
+}
+
+/// A GUID as other tools print it. NCCL takes the eight bytes of the network for
+/// a number of the host, and drops leading zeros (`ibv_device_attr` is big
+/// endian, every host with NVIDIA GPUs little).
+fn swapped(text: &str) -> Option<String> {
+    let number = u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()?;
+    (number != 0).then(|| format!("{:016x}", number.swap_bytes()))
+}
+
+/// `18`, or `0:18 1:17` where GPUs differ.
+fn per_gpu(links: &BTreeMap<u32, u32>) -> String {
+    let counts: BTreeSet<u32> = links.values().copied().collect();
+    match (counts.first(), counts.len()) {
+        (Some(count), 1) => count.to_string(),
+        _ => {
+            let each = links.iter().map(|(gpu, count)| format!("{gpu}:{count}"));
+            each.collect::<Vec<_>>().join(" ")
+        }
+    }
+}
+
+/// Writes down what the file claims.
+fn keep(said: &mut Said, node: Option<&NodeName>, hosts: &BTreeMap<String, Host>) {
+    let gpus: usize = hosts.values().map(|host| host.links.len()).sum();
+    let all: BTreeMap<u32, u32> =
+        (0..).zip(hosts.values().flat_map(|host| host.links.values().copied())).collect();
+    said.settings.insert("gpus".to_owned(), gpus.to_string());
+    said.settings.insert("hosts".to_owned(), hosts.len().to_string());
+    for (hash, host) in hosts {
+        let counts: BTreeSet<u32> = host.links.values().copied().collect();
+        if 1 < counts.len() {
+            let of = if hash.is_empty() { String::new() } else { format!(" of host {hash}") };
+            remark(said, format!("GPUs{of} differ in NVLinks: {}", per_gpu(&host.links)));
+        }
+    }
+    if 0 < gpus {
+        let links = if hosts.len() == 1 {
+            hosts.values().next().map(|host| per_gpu(&host.links)).unwrap_or_default()
+        } else {
+            per_gpu(&all)
+        };
+        said.settings.insert("nvlinks per GPU".to_owned(), links);
+    }
+    match (hosts.len(), node) {
+        (0, _) => {}
+        (1, Some(node)) => {
+            let Some(host) = hosts.values().next() else { return };
+            let entry = said.node(node);
+            entry.gpus = u32::try_from(host.links.len()).ok().filter(|gpus| 0 < *gpus);
+            entry.nics.clone_from(&host.nics);
+            entry.marks.clone_from(&host.marks);
+            if !host.links.is_empty() {
+                entry.marks.insert("nccl.nvlinks".to_owned(), per_gpu(&host.links));
+            }
+            if !host.sm.is_empty() {
+                let sm: Vec<&str> = host.sm.iter().map(String::as_str).collect();
+                entry.marks.insert("nccl.sm".to_owned(), sm.join(","));
+            }
+        }
+        (1, None) => {
+            let message = "the topology of one node, which it does not name; expected the file \
+                           under nodes/NODE/";
+            complain(said, ProblemKind::Incomplete, said.source.place.clone(), message);
+        }
+        (count, _) => {
+            said.notes.push(format!(
+                "the trees of {count} hosts are fused; hosts are told by a hash, not by name"
+            ));
+            said.beliefs.push(Belief {
+                who: "NCCL topology".to_owned(),
+                ranks_per_domain: u32::try_from(gpus).ok().filter(|gpus| 0 < *gpus),
+                multi_node_nvlink: Some(true),
+                nodes: Vec::new(),
+                at: Some(said.source.place.clone()),
+                says: format!("the trees of {count} hosts with {gpus} GPUs are fused into one"),
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A topology of one or more hosts with two GPUs each.
+    fn topology(hosts: &[&str]) -> String {
+        let host = |hash: &&str| {
+            let hash =
+                if hash.is_empty() { String::new() } else { format!(" host_hash=\"{hash}\"") };
+            format!(
+                "  <cpu numaid=\"0\"{hash} affinity=\"ff\" arch=\"x86_64\">\n\
+                 <pci busid=\"0000:18:00.0\"><gpu dev=\"0\" sm=\"90\" rank=\"0\" gdr=\"1\">\
+                 <nvlink target=\"0000:05:00.0\" count=\"10\" tclass=\"0x068000\"/>\
+                 <nvlink target=\"0000:06:00.0\" count=\"8\" tclass=\"0x068000\"/></gpu></pci>\n\
+                 <pci busid=\"0000:2a:00.0\"><gpu dev=\"1\" sm=\"90\" rank=\"1\" gdr=\"1\">\
+                 <nvlink target=\"0000:05:00.0\" count=\"18\" tclass=\"0x068000\"/></gpu></pci>\n\
+                 <pci busid=\"0000:19:00.0\"><nic><net name=\"mlx5_0\" dev=\"0\" speed=\"400000\" \
+                 port=\"1\" guid=\"0xa87cb10003e1a258\" rail=\"3\" plane=\"1\" maxconn=\"131072\"/>\
+                 <net name=\"mlx5_1\" dev=\"1\" speed=\"-1\" port=\"2\" guid=\"0x0\"/></nic></pci>\n\
+                 </cpu>\n"
+            )
+        };
+        let cpus: String = hosts.iter().map(host).collect();
+        format!("<system version=\"1\">\n{cpus}</system>\n")
+    }
+
+    fn told(said: &Said) -> Vec<String> {
+        said.problems.iter().map(|p| format!("{:?} {p}", p.kind)).collect()
+    }
+
+    #[test]
+    fn a_topology_says_what_its_node_has() {
+        let text = topology(&["0x1f"]);
+        assert!(
+            recognises(&text) && recognises(&format!("<?xml version=\"1.0\"?>\n<!-- x -->{text}"))
+        );
+        let said = read("run/nodes/n1/topo.xml", &text);
+        assert!(said.problems.is_empty() && said.beliefs.is_empty(), "{said:?}");
+        let node = &said.nodes[&"n1".into()];
+        assert_eq!((node.gpus, node.marks["nccl.nvlinks"].as_str()), (Some(2), "18"));
+        let [first, second] = node.nics.as_slice() else { panic!("{node:?}") };
+        assert_eq!((first.device.as_deref(), first.rail.as_deref()), (Some("mlx5_0"), Some("3")));
+        assert_eq!(first.rate_mbit_s, Some(400_000));
+        assert_eq!((second.device.as_deref(), second.rate_mbit_s), (Some("mlx5_1:2"), None));
+        assert_eq!(node.marks["nccl.net.mlx5_0.plane"], "1");
+        // 58:a2:e1 is one of Mellanox's prefixes; read as it stands, none is.
+        assert_eq!(node.marks["nccl.net.mlx5_0.system_guid"], "58a2e10300b17ca8");
+        assert!(!node.marks.contains_key("nccl.net.mlx5_1:2.system_guid"));
+    }
+
+    #[test]
+    fn a_topology_of_nobody_says_so_and_what_it_holds() {
+        let said = read("topo.xml", &topology(&[""]));
+        assert!(said.nodes.is_empty());
+        assert!(told(&said)[0].starts_with("Incomplete topo.xml: "), "{said:?}");
+        assert_eq!(
+            (said.settings["gpus"].as_str(), said.settings["nvlinks per GPU"].as_str()),
+            ("2", "18")
+        );
+        assert_eq!(read_of(Some(&"n2".into()), "topo.xml", &topology(&[""])).nodes.len(), 1);
+    }
+
+    #[test]
+    fn fused_trees_are_a_belief_in_multi_node_nvlink() {
+        let said = read("nodes/n1/topo.xml", &topology(&["0x1f", "0x2f"]));
+        assert!(said.nodes.is_empty() && said.problems.is_empty(), "{said:?}");
+        let [belief] = said.beliefs.as_slice() else { panic!("{said:?}") };
+        assert_eq!((belief.ranks_per_domain, belief.multi_node_nvlink), (Some(4), Some(true)));
+    }
+
+    #[test]
+    fn a_missing_link_shows_in_its_gpu() {
+        let said = read("nodes/n1/t", &topology(&["1"]).replace("count=\"8\"", "count=\"7\""));
+        assert_eq!(said.nodes[&"n1".into()].marks["nccl.nvlinks"], "0:17 1:18");
+        assert_eq!(said.notes, ["GPUs of host 1 differ in NVLinks: 0:17 1:18"]);
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_place() {
+        let good = topology(&["1"]);
+        let cut = told(&read("t", &good[..200]));
+        assert!(cut[0].starts_with("Malformed t:3:"), "{cut:?}");
+        let of = |text: &str| told(&read("nodes/n1/t", text));
+        let twice = of(&good.replace("gpu dev=\"1\"", "gpu dev=\"0\""));
+        assert!(twice[0].starts_with("Contradictory nodes/n1/t:4:"), "{twice:?}");
+        let count = of(&good.replace("\"18\"", "\"many\""));
+        assert!(count[0].contains("count=\"many\""), "{count:?}");
+        assert!(of("<graphs version=\"1\"/>")[0].starts_with("Unsupported"));
+        assert!(of("<system version=\"2\"/>")[0].contains("expected 1"));
+        assert!(
+            of(&good
+                .replace("name=\"mlx5_1\"", "name=\"mlx5_0\"")
+                .replace("\"2\" guid", "\"1\" guid"))[0]
+                .contains("there twice")
+        );
+    }
+
+    #[test]
+    fn bombs_and_towers_are_refused() {
+        let bomb = "<!DOCTYPE s [<!ENTITY a \"aaaaaaaaaa\"><!ENTITY b \"&a;&a;&a;&a;\">]>\n\
+                    <system version=\"1\"><cpu x=\"&b;\"/></system>";
+        assert!(told(&read("t", bomb))[0].starts_with("Malformed"), "{:?}", read("t", bomb));
+        let tower = format!("<system version=\"1\"><cpu >{}", "<pci>".repeat(300_000));
+        assert!(told(&read("t", &tower))[0].starts_with("Malformed"));
+        let wide =
+            format!("<system version=\"1\"><cpu >{}</cpu></system>", "<p/>".repeat(1_100_000));
+        assert!(told(&read("t", &wide))[0].starts_with("Malformed"));
+        assert!(
+            !recognises("") && !recognises("<html><system x=\"<cpu \">") && !recognises("<system")
+        );
+    }
+}

@@ -1,0 +1,353 @@
+//! What nodes say of themselves: one document of `fabricgate node facts --json`,
+//! or many with the name of the node in front of each.
+//!
+//! A driver's word about its own GPU is a report, not an assertion. GPUs of one
+//! node that do not agree are in no group.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::claims::reading::plain;
+use model::gpu_facts::FabricFacts;
+use model::gpu_facts::FabricState;
+use model::gpu_facts::GpuFacts;
+use model::id::NodeName;
+use model::node_facts::NODE_FACTS_FORMAT;
+use model::node_facts::NicFacts;
+use model::node_facts::NodeFacts;
+use model::node_facts::NodeFactsLine;
+use model::said::Basis;
+use model::said::FabricSaid;
+use model::said::Group;
+use model::said::GroupKind;
+use model::said::NicSaid;
+use model::said::NodeSaid;
+use model::said::ProblemKind;
+use model::said::Said;
+use model::said::SourceKind;
+use model::span::line_column;
+
+/// The format without its version.
+const FORMAT: &str = "fabricgate.node-facts/";
+
+/// How far into a document its format stands, when we wrote it.
+const BEGINNING: usize = 1_000;
+
+/// What groups by the driver's word are called.
+const SCHEME: &str = "clique";
+
+/// Whether a text looks like one.
+pub fn recognises(text: &str) -> bool {
+    let text = text.trim_start();
+    if !text.starts_with('{') {
+        return false;
+    }
+    let mut end = text.len().min(BEGINNING);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    let names_it = |text: &str| text.contains(&format!("\"{FORMAT}"));
+    if names_it(&text[..end]) {
+        return true;
+    }
+    // Somebody's tool may have put the fields into another order.
+    names_it(text)
+        && chunks(text).first().is_some_and(|(_, chunk)| {
+            serde_json::from_str::<Value>(chunk).is_ok_and(|document| format(&document).is_some())
+        })
+}
+
+/// The format that a document, or the one it wraps, names.
+fn format(document: &Value) -> Option<&str> {
+    let named = document.get("format").or_else(|| document.get("facts")?.get("format"));
+    named?.as_str().filter(|format| format.starts_with(FORMAT))
+}
+
+/// Documents with the offset where each begins: they begin at the beginning of a
+/// line, and nothing inside of them does so.
+fn chunks(text: &str) -> Vec<(usize, &str)> {
+    let mut starts: Vec<usize> = text.match_indices("\n{").map(|(at, _)| at + 1).collect();
+    starts.insert(0, 0);
+    let ends = starts.iter().skip(1).copied().chain([text.len()]);
+    let all = starts.iter().copied().zip(ends).map(|(start, end)| (start, &text[start..end]));
+    all.filter(|(_, chunk)| !chunk.trim().is_empty()).collect()
+}
+
+/// Reads it. `place` is its name in messages.
+pub fn read(place: &str, text: &str) -> Said {
+    let mut documents = Vec::new();
+    let mut said = Said::nothing(SourceKind::NodeFacts, place);
+    for (start, chunk) in chunks(text) {
+        let at = |offset: usize| {
+            let (line, column) = line_column(text, offset);
+            format!("{place}:{line}:{column}")
+        };
+        match document(chunk) {
+            Ok((node, facts)) => documents.push((at(start), node, facts)),
+            Err(Unread { kind, offset, message }) => {
+                said.trouble(kind, at(start + offset), message);
+            }
+        }
+    }
+    if documents.is_empty() && said.problems.is_empty() {
+        said.trouble(ProblemKind::Malformed, place.to_owned(), "there is no document in it");
+    }
+    for (at, node, facts) in documents {
+        let node = node.or_else(|| facts.hostname.clone()).map(|name| plain(&name));
+        let Some(node) = node.filter(|name| !name.is_empty()) else {
+            let message =
+                "the document names neither a node nor a host, so nobody knows whose it is";
+            said.trouble(ProblemKind::Incomplete, at, message);
+            continue;
+        };
+        add(&mut said, &at, &NodeName::from(node), &facts);
+    }
+    group(&mut said);
+    said
+}
+
+/// Reads what one node said, whom somebody else asked.
+pub fn add(said: &mut Said, at: &str, node: &NodeName, facts: &NodeFacts) {
+    if said.nodes.contains_key(node) {
+        let message = format!("{node} is there twice; the first is used");
+        said.trouble(ProblemKind::Contradictory, at.to_owned(), message);
+        return;
+    }
+    let of = of_node(said, at, node, facts);
+    said.nodes.insert(node.clone(), of);
+}
+
+/// Makes groups of the nodes whose GPUs agree on a clique.
+pub fn group(said: &mut Said) {
+    let mut cliques: BTreeMap<String, Vec<(NodeName, Option<u32>)>> = BTreeMap::new();
+    let mut troubles = Vec::new();
+    for (node, of) in &said.nodes {
+        match clique(of) {
+            Clique::None => {}
+            Clique::One(name) => cliques.entry(name).or_default().push((node.clone(), of.gpus)),
+            Clique::Several(which) => {
+                let message = format!("the GPUs of {node} are not of one clique: {which}");
+                troubles.push((ProblemKind::Contradictory, message));
+            }
+            Clique::Partly { name, others } => {
+                let message = format!(
+                    "{node}: not all GPUs are in clique {name}: {others}; the node is not counted as \
+                     a member"
+                );
+                troubles.push((ProblemKind::Incomplete, message));
+            }
+        }
+    }
+    for (kind, message) in troubles {
+        said.trouble(kind, None, message);
+    }
+    for (name, members) in cliques {
+        let counts: Vec<Option<u32>> = members.iter().map(|(_, gpus)| *gpus).collect();
+        let alike = counts.windows(2).all(|pair| pair[0] == pair[1]);
+        let nodes = members.into_iter().map(|(node, _)| node).collect();
+        let mut group = Group::of(GroupKind::Domain, SCHEME, name, nodes);
+        group.gpus_per_node = counts.first().copied().flatten().filter(|_| alike);
+        group.basis = Basis::Reported;
+        group.at = Some("the driver's fabric information".to_owned());
+        said.groups.push(group);
+    }
+}
+
+/// What the GPUs of a node say together.
+enum Clique {
+    /// Nothing.
+    None,
+    /// All of them the same.
+    One(String),
+    /// Different ones.
+    Several(String),
+    /// Some of them one, the others nothing.
+    Partly { name: String, others: String },
+}
+
+fn clique(of: &NodeSaid) -> Clique {
+    let mut by_clique: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut without = Vec::new();
+    for fabric in &of.fabric {
+        let gpu = fabric.gpu.map_or_else(|| "?".to_owned(), |gpu| gpu.to_string());
+        match fabric.clique() {
+            Some(clique) => by_clique.entry(clique).or_default().push(gpu),
+            None => without.push((gpu, fabric.state.clone().unwrap_or_default())),
+        }
+    }
+    let silent = usize::try_from(of.gpus.unwrap_or(0)).unwrap_or(0).saturating_sub(of.fabric.len());
+    let mut all = by_clique.iter();
+    match (all.next(), all.next()) {
+        (None, _) => Clique::None,
+        (Some((name, _)), None) if without.is_empty() && silent == 0 => Clique::One(name.clone()),
+        (Some((name, _)), None) => {
+            let mut others: Vec<String> =
+                without.into_iter().map(|(gpu, state)| format!("GPU {gpu} is {state}")).collect();
+            if 0 < silent {
+                others.push(format!("{silent} said nothing of it"));
+            }
+            Clique::Partly { name: name.clone(), others: others.join(", ") }
+        }
+        _ => {
+            let each =
+                by_clique.iter().map(|(name, gpus)| format!("GPU {} in {name}", gpus.join(", ")));
+            Clique::Several(each.collect::<Vec<_>>().join("; "))
+        }
+    }
+}
+
+fn of_node(said: &mut Said, at: &str, node: &NodeName, facts: &NodeFacts) -> NodeSaid {
+    let gpus = facts.gpus.as_deref().unwrap_or_default();
+    let mut of = NodeSaid {
+        gpus: facts.gpus.as_ref().and_then(|gpus| u32::try_from(gpus.len()).ok()),
+        driver: facts.driver.as_ref().and_then(|driver| driver.version.as_deref()).map(plain),
+        boot_id: facts.boot_id.as_deref().map(plain),
+        fabric: gpus.iter().filter_map(|gpu| fabric(gpu, at)).collect(),
+        nics: facts.nics.iter().map(|it| nic(it, facts, at)).collect(),
+        busy: busy(gpus),
+        ..NodeSaid::default()
+    };
+    if facts.gpus.is_none() {
+        // It counts itself as knowing nothing, which is not having nothing.
+        let why = facts.missing.iter().find(|missing| missing.what == "GPUs");
+        let why = why.map_or("it does not say why", |missing| missing.why.as_str());
+        let message = format!("{node} does not know its GPUs: {}", plain(why));
+        said.trouble(ProblemKind::Incomplete, at.to_owned(), message);
+    }
+    let host = facts.hostname.as_deref().map(plain);
+    of.aliases = host.into_iter().filter(|host| host != node.as_str()).collect();
+    let mut agreed = |what: &str, of: &dyn Fn(&GpuFacts) -> Option<String>| {
+        let (value, disagreement) = agreement(gpus, of);
+        if let Some(who) = disagreement {
+            let message = format!("the GPUs of {node} do not agree on {what}: {who}");
+            said.trouble(ProblemKind::Contradictory, at.to_owned(), message);
+        }
+        value
+    };
+    of.product = agreed("their product", &|gpu| gpu.product.clone());
+    of.rack = agreed("their chassis", &|gpu| gpu.platform.as_ref()?.chassis_serial.clone());
+    of.slot = agreed("their slot", &|gpu| gpu.platform.as_ref().map(|it| it.slot.to_string()));
+    of
+}
+
+/// What all GPUs that say anything say; or who says what.
+fn agreement(
+    gpus: &[GpuFacts],
+    of: &dyn Fn(&GpuFacts) -> Option<String>,
+) -> (Option<String>, Option<String>) {
+    let mut values: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for gpu in gpus {
+        if let Some(value) = of(gpu) {
+            values.entry(plain(&value)).or_default().push(gpu.index.to_string());
+        }
+    }
+    if values.len() < 2 {
+        return (values.into_keys().next(), None);
+    }
+    let each = values.iter().map(|(value, gpus)| format!("GPU {} says {value}", gpus.join(", ")));
+    (None, Some(each.collect::<Vec<_>>().join("; ")))
+}
+
+/// Whether something computes; unknown where one GPU does not say and no other
+/// is in use.
+fn busy(gpus: &[GpuFacts]) -> Option<bool> {
+    let in_use = |gpu: &GpuFacts| gpu.processes.as_ref().map(|them| !them.is_empty());
+    let all: Vec<Option<bool>> = gpus.iter().map(in_use).collect();
+    if all.contains(&Some(true)) {
+        return Some(true);
+    }
+    let all: Option<Vec<bool>> = all.into_iter().collect();
+    all.filter(|all| !all.is_empty()).map(|_| false)
+}
+
+fn fabric(gpu: &GpuFacts, at: &str) -> Option<FabricSaid> {
+    let facts: &FabricFacts = gpu.fabric.as_ref()?;
+    // A ClusterUUID of zeros is that of no fabric beyond the node, and a
+    // registration that failed leaves values that mean nothing.
+    let is_member = facts.state == FabricState::Completed
+        && facts.is_multi_node()
+        && facts.status.as_deref().is_none_or(|status| status == "success");
+    let uuid = facts.cluster_uuid.as_deref().filter(|_| is_member);
+    Some(FabricSaid {
+        gpu: Some(gpu.index),
+        cluster_uuid: uuid.map(|uuid| plain(uuid).to_ascii_lowercase()),
+        clique_id: facts.clique_id.filter(|_| is_member).map(|id| id.to_string()),
+        state: Some(facts.state.words().to_owned()),
+        unhealthy: facts.unhealthy().iter().map(|words| plain(words)).collect(),
+        basis: Some(Basis::Reported),
+        at: Some(format!("{at}: GPU {}", gpu.index)),
+    })
+}
+
+fn nic(nic: &NicFacts, facts: &NodeFacts, at: &str) -> NicSaid {
+    let neighbour = facts.neighbours.iter().find(|neighbour| neighbour.is_of(nic));
+    // As readers of neighbours name ports: the first has no number.
+    let port = nic.port.filter(|port| *port != 1);
+    let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+    NicSaid {
+        device: Some(plain(&format!("{}{port}", nic.device))),
+        rail: None,
+        leaf: neighbour.and_then(|it| it.switch.as_deref()).map(plain),
+        port: neighbour.and_then(|it| it.port.as_deref()).map(plain),
+        guid: nic.port_guid.as_deref().or(nic.mac.as_deref()).map(plain),
+        state: nic.state.as_deref().map(plain),
+        rate_mbit_s: nic.rate_mbit_s,
+        basis: Some(Basis::Reported),
+        at: Some(at.to_owned()),
+    }
+}
+
+/// Why a document was not read.
+struct Unread {
+    kind: ProblemKind,
+    /// Where in it.
+    offset: usize,
+    message: String,
+}
+
+fn document(chunk: &str) -> Result<(Option<String>, NodeFacts), Unread> {
+    let document: Value = serde_json::from_str(chunk).map_err(|error| {
+        let kind = if error.is_eof() { ProblemKind::Incomplete } else { ProblemKind::Malformed };
+        let message = if error.is_eof() {
+            "the document stops early".to_owned()
+        } else {
+            format!("this is no JSON: {}", without_place(&error))
+        };
+        Unread { kind, offset: offset(chunk, error.line(), error.column()), message }
+    })?;
+    let unread = |kind, message| Unread { kind, offset: 0, message };
+    let Some(format) = format(&document) else {
+        let message = format!("expected a document of format {NODE_FACTS_FORMAT}");
+        return Err(unread(ProblemKind::Malformed, message));
+    };
+    if format != NODE_FACTS_FORMAT {
+        let message = format!("format {} is not known, only {NODE_FACTS_FORMAT}", plain(format));
+        return Err(unread(ProblemKind::Unsupported, message));
+    }
+    let wrong = |error: serde_json::Error| {
+        unread(ProblemKind::Malformed, format!("a field is wrong: {}", without_place(&error)))
+    };
+    if document.get("node").is_some() {
+        let line = NodeFactsLine::deserialize(document).map_err(wrong)?;
+        return Ok((Some(line.node), line.facts));
+    }
+    Ok((None, NodeFacts::deserialize(document).map_err(wrong)?))
+}
+
+/// What the JSON reader says, without its own line and column.
+fn without_place(error: &serde_json::Error) -> String {
+    let words = plain(&error.to_string());
+    words.split(" at line ").next().unwrap_or(&words).to_owned()
+}
+
+/// The byte that a line and column (in bytes, from 1) point to.
+fn offset(text: &str, line: usize, column: usize) -> usize {
+    let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+    (before + column.saturating_sub(1)).min(text.len())
+}
+
+#[cfg(test)]
+#[path = "node_facts_tests.rs"]
+mod tests;

@@ -1,0 +1,528 @@
+//! Resources of a Ray cluster: which nodes a framework takes to share an NVLink
+//! domain (`nvlink_domain_<uuid>`), and in which order it puts them
+//! (`topo_rank`).
+//!
+//! Reads `ray list nodes --format json`, `json.dumps(ray.nodes())`, and the
+//! answers of the dashboard to `/api/v0/nodes` and `/nodes?view=summary`. Which
+//! nodes really share a domain is nothing that Ray knows: a launcher copied it.
+
+use std::collections::BTreeMap;
+
+use serde_json::Map;
+use serde_json::Value;
+
+use super::reading::complain;
+use super::reading::first_line;
+use super::reading::fits;
+use super::reading::is_zero;
+use super::reading::node_name;
+use super::reading::plain;
+use super::reading::quoted;
+use super::reading::remark;
+use model::id::NodeName;
+use model::said::Basis;
+use model::said::Belief;
+use model::said::FabricSaid;
+use model::said::Group;
+use model::said::GroupKind;
+use model::said::ProblemKind;
+use model::said::Said;
+use model::said::SourceKind;
+
+/// What NeMo-RL's launcher calls the resource, in front of the ClusterUUID.
+const DOMAIN: &str = "nvlink_domain_";
+
+/// Where that launcher has it from.
+const COPIED: &str = "nvidia-smi ClusterUUID of the first GPU";
+
+/// Above this, numbers of Ray (doubles) skip whole numbers: 2^53.
+const EXACT: f64 = 9_007_199_254_740_992.0;
+
+/// The names that resources have in Ray's four answers.
+const RESOURCES: [&str; 3] = ["resources_total", "resourcesTotal", "Resources"];
+
+/// The most names, and the most domains, kept of one node: two raylets may share
+/// a machine, a hundred do not.
+const MOST_ALIASES: usize = 8;
+
+/// Whether a text looks like one.
+pub fn recognises(text: &str) -> bool {
+    let text = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
+    let has = |word: &str| text.contains(word);
+    let is_list = has("\"node_id\"") && has("\"resources_total\"");
+    let is_summary = has("\"raylet\"") && (has("\"resourcesTotal\"") || has("\"summary\""));
+    let is_dump = has("NodeManagerAddress") && has("Resources");
+    text.starts_with(['[', '{']) && (is_list || is_summary || is_dump)
+}
+
+/// Reads it. `place` is its name in messages.
+pub fn read(place: &str, text: &str) -> Said {
+    let mut said = Said::nothing(SourceKind::Ray, place);
+    if !fits(&mut said, text) {
+        return said;
+    }
+    let text = text.trim_start_matches('\u{feff}');
+    let value: Value = match serde_json::from_str(text) {
+        Ok(value) => value,
+        Err(error) => {
+            let at = format!("{place}:{}:{}", error.line(), error.column());
+            let hint = if text.contains("'NodeManagerAddress'") {
+                "; this is Python's notation, expected json.dumps(ray.nodes())"
+            } else {
+                ""
+            };
+            complain(&mut said, ProblemKind::Malformed, at, first_line(&error) + hint);
+            return said;
+        }
+    };
+    let Some(items) = items(&mut said, &value) else {
+        let message = "no list of nodes, expected ray list nodes --format json or the dashboard's \
+                       /api/v0/nodes or /nodes?view=summary";
+        complain(&mut said, ProblemKind::Malformed, place.to_owned(), message);
+        return said;
+    };
+    let nodes = alive(&mut said, items);
+    domains(&mut said, &nodes);
+    ranks(&mut said, &nodes);
+    said
+}
+
+/// The list of nodes in an answer, with what the answer says about itself.
+fn items<'v>(said: &mut Said, value: &'v Value) -> Option<&'v Vec<Value>> {
+    let place = said.source.place.clone();
+    let mut value = value;
+    // Answers nest: data, then result or summary, then result.
+    for _ in 0..4 {
+        let object = match value {
+            Value::Array(items) => return Some(items),
+            Value::Object(object) => object,
+            _ => return None,
+        };
+        if object.get("result") == Some(&Value::Bool(false)) {
+            let why = text(object, &["msg"]).unwrap_or_default();
+            complain(said, ProblemKind::Incomplete, place.clone(), format!("Ray says: {why}"));
+        }
+        if let Some(why) = text(object, &["partial_failure_warning"]) {
+            let message = format!("Ray says that nodes are missing: {why}");
+            complain(said, ProblemKind::Incomplete, place.clone(), message);
+        }
+        let number = |key: &str| object.get(key).and_then(Value::as_u64);
+        if let (Some(total), Some(kept)) = (number("total"), number("num_after_truncation"))
+            && kept < total
+        {
+            let message = format!("{kept} of {total} nodes, expected all");
+            complain(said, ProblemKind::Incomplete, place.clone(), message);
+        }
+        value = ["data", "summary", "result", "nodes"]
+            .iter()
+            .filter_map(|key| object.get(*key))
+            .find(|value| value.is_array() || value.is_object())?;
+    }
+    value.as_array()
+}
+
+/// The first of these keys that is a text.
+fn text(object: &Map<String, Value>, keys: &[&str]) -> Option<String> {
+    let found = keys.iter().find_map(|key| object.get(*key)?.as_str());
+    found.map(plain).filter(|text| !text.is_empty())
+}
+
+/// One living node.
+struct Node<'v> {
+    name: NodeName,
+    resources: &'v Map<String, Value>,
+}
+
+impl Node<'_> {
+    /// The GPUs it has, as Ray counts them.
+    fn gpus(&self) -> Option<u32> {
+        let gpus = self.resources.get("GPU")?.as_f64()?;
+        let is_count = (0.0..=1024.0).contains(&gpus) && gpus.fract() == 0.0;
+        is_count.then(|| format!("{gpus:.0}").parse().ok()).flatten()
+    }
+}
+
+/// The nodes that live, each with its names.
+fn alive<'v>(said: &mut Said, items: &'v [Value]) -> Vec<Node<'v>> {
+    let place = said.source.place.clone();
+    let mut nodes: Vec<Node<'v>> = Vec::new();
+    let (mut dead, mut bare) = (0, 0);
+    for (index, item) in items.iter().enumerate() {
+        let Some(outer) = item.as_object() else {
+            let message = "no node, expected an object";
+            complain(said, ProblemKind::Malformed, format!("{place}: node {index}"), message);
+            continue;
+        };
+        let inner = outer.get("raylet").and_then(Value::as_object).unwrap_or(outer);
+        let either = |keys: &[&str]| text(outer, keys).or_else(|| text(inner, keys));
+        let is_dead = either(&["state"]).is_some_and(|state| state.eq_ignore_ascii_case("dead"))
+            || ["Alive", "alive"].iter().any(|key| inner.get(*key) == Some(&Value::Bool(false)));
+        if is_dead {
+            dead += 1;
+            continue;
+        }
+        let address = either(&["node_ip", "ip", "NodeManagerAddress", "nodeManagerAddress"]);
+        // A node's name is its address unless somebody gave it one.
+        let given = either(&["node_name", "NodeName", "nodeName"]).filter(|name| !is_address(name));
+        let host = either(&["hostname", "NodeManagerHostname", "nodeManagerHostname"]).or(given);
+        let called = host.or_else(|| address.clone());
+        let Some(name) = called.as_deref().and_then(node_name) else {
+            let message = "no usable name, expected a host name or an IPv4 address";
+            complain(said, ProblemKind::Malformed, format!("{place}: node {index}"), message);
+            continue;
+        };
+        let resources = RESOURCES
+            .iter()
+            .find_map(|key| outer.get(*key).or_else(|| inner.get(*key))?.as_object());
+        let Some(resources) = resources else {
+            bare += 1;
+            continue;
+        };
+        let node = Node { name, resources };
+        if nodes.len() < 100_000 {
+            let count = node.gpus();
+            let entry = said.node(&node.name);
+            entry.gpus = count.or(entry.gpus);
+            let id = either(&["node_id", "NodeID", "nodeId"]);
+            for alias in [address, id].into_iter().flatten() {
+                let is_new = alias != node.name.as_str() && !entry.aliases.contains(&alias);
+                if is_new && entry.aliases.len() < MOST_ALIASES {
+                    entry.aliases.push(alias);
+                }
+            }
+            nodes.push(node);
+        }
+    }
+    if 0 < dead {
+        said.notes.push(format!("{dead} dead nodes are left out"));
+    }
+    if 0 < bare {
+        let message = format!("{bare} nodes without resources, expected resources_total");
+        complain(said, ProblemKind::Incomplete, place, message);
+    }
+    nodes
+}
+
+fn is_address(name: &str) -> bool {
+    name.contains(':') || name.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+}
+
+/// Whether this is a UUID in its usual form.
+fn is_uuid(text: &str) -> bool {
+    let lengths: Vec<usize> = text.split('-').map(str::len).collect();
+    lengths == [8, 4, 4, 4, 12] && text.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit())
+}
+
+/// Who is said to share a domain.
+fn domains(said: &mut Said, nodes: &[Node<'_>]) {
+    let place = said.source.place.clone();
+    let basis = Basis::Copied { from: COPIED.to_owned() };
+    let mut domains: BTreeMap<String, Vec<&Node<'_>>> = BTreeMap::new();
+    let mut outside = Vec::new();
+    for node in nodes {
+        let own: Vec<String> = node
+            .resources
+            .keys()
+            .filter_map(|key| Some(plain(&key.strip_prefix(DOMAIN)?.to_ascii_lowercase())))
+            .collect();
+        if 1 < own.len() {
+            let some = own.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
+            let message = format!("{} is in {} domains, such as {some}", node.name, own.len());
+            complain(said, ProblemKind::Contradictory, place.clone(), message);
+        }
+        if own.is_empty() && node.gpus() != Some(0) && node.resources.contains_key("GPU") {
+            outside.push(node.name.to_string());
+        }
+        for name in own {
+            if is_uuid(&name) && name.bytes().any(|b| b.is_ascii_hexdigit() && b != b'0') {
+                let fabric = FabricSaid {
+                    cluster_uuid: Some(name.clone()),
+                    basis: Some(basis.clone()),
+                    at: Some(format!("{place}: {DOMAIN}{name}")),
+                    ..FabricSaid::default()
+                };
+                let known = &mut said.node(&node.name).fabric;
+                if known.len() < MOST_ALIASES && !known.contains(&fabric) {
+                    known.push(fabric);
+                }
+            }
+            domains.entry(name).or_default().push(node);
+        }
+    }
+    if !domains.is_empty() && !outside.is_empty() {
+        let message = format!(
+            "{} nodes with GPUs are in no {DOMAIN}*, such as {}",
+            outside.len(),
+            outside[0]
+        );
+        complain(said, ProblemKind::Incomplete, place.clone(), message);
+    }
+    for (name, members) in domains {
+        let at = format!("{place}: {DOMAIN}{name}");
+        if name.is_empty() || is_zero(&name) || name == "unknown" {
+            let message = format!(
+                "{} nodes share {}, which is no domain: their driver told none",
+                members.len(),
+                quoted(&name)
+            );
+            complain(said, ProblemKind::Malformed, at, message);
+            continue;
+        }
+        if !is_uuid(&name) {
+            // A fork puts the leaf switch there on machines without a domain.
+            let note = format!(
+                "{DOMAIN}{name} names no ClusterUUID: what its nodes share depends on the launcher"
+            );
+            remark(said, note);
+        }
+        let mut names: Vec<NodeName> = members.iter().map(|node| node.name.clone()).collect();
+        names.sort();
+        names.dedup();
+        let gpus = members
+            .iter()
+            .map(|node| node.gpus())
+            .try_fold(0u32, |sum, gpus| sum.checked_add(gpus?))
+            .filter(|sum| 0 < *sum);
+        let count = gpus.map_or_else(|| "unknown".to_owned(), |gpus| gpus.to_string());
+        said.beliefs.push(Belief {
+            who: "Ray nvlink_domain".to_owned(),
+            ranks_per_domain: gpus,
+            multi_node_nvlink: Some(1 < names.len()),
+            nodes: names.clone(),
+            at: Some(at.clone()),
+            says: format!(
+                "{DOMAIN}{name} on {} nodes (GPUs: {count}); the CliqueId is not looked at",
+                names.len()
+            ),
+        });
+        let mut group = Group::of(GroupKind::Domain, "nvlink_domain", name, names);
+        group.basis = basis.clone();
+        group.at = Some(at);
+        said.groups.push(group);
+    }
+}
+
+/// In which order nodes are put.
+fn ranks(said: &mut Said, nodes: &[Node<'_>]) {
+    let place = said.source.place.clone();
+    let at = || format!("{place}: topo_rank");
+    let mut owners: BTreeMap<String, Vec<NodeName>> = BTreeMap::new();
+    let mut without = Vec::new();
+    for node in nodes {
+        let rank = match node.resources.get("topo_rank") {
+            None | Some(Value::Null) => {
+                if node.gpus() != Some(0) && node.resources.contains_key("GPU") {
+                    without.push(node.name.to_string());
+                }
+                continue;
+            }
+            Some(rank) => rank,
+        };
+        let number = rank.as_f64().filter(|n| n.is_finite());
+        let written = match (rank, number) {
+            (Value::String(word), _) => plain(word),
+            (_, Some(number)) if number.fract() == 0.0 => format!("{number:.0}"),
+            _ => plain(&rank.to_string()),
+        };
+        let whole = number.filter(|n| 0.0 <= *n && n.fract() == 0.0);
+        let message = match whole {
+            None => {
+                Some(format!("{} has {}, expected a whole number", node.name, quoted(&written)))
+            }
+            Some(number) if EXACT <= number => Some(format!(
+                "{} has {written}, which Ray cannot tell from its neighbours: it counts exactly only \
+                 to 2^53",
+                node.name
+            )),
+            Some(_) => None,
+        };
+        if let Some(message) = message {
+            complain(said, ProblemKind::Malformed, at(), message);
+        }
+        said.node(&node.name).topo_rank = Some(written.clone());
+        owners.entry(written).or_default().push(node.name.clone());
+    }
+    let with: usize = owners.values().map(Vec::len).sum();
+    if 0 < with && !without.is_empty() {
+        let message = format!(
+            "{} of {} nodes with GPUs have none, such as {}: Ray drops resources of value 0",
+            without.len(),
+            without.len() + with,
+            without[0]
+        );
+        complain(said, ProblemKind::Incomplete, at(), message);
+    }
+    for (rank, mut nodes) in owners {
+        nodes.sort();
+        nodes.dedup();
+        if let [first, second, ..] = nodes.as_slice() {
+            let message = format!(
+                "{rank} is given to {} nodes, such as {first} and {second}: their order is left to \
+                 chance",
+                nodes.len()
+            );
+            complain(said, ProblemKind::Contradictory, at(), message);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &str = "11111111-2222-3333-4444-555555555555";
+    const B: &str = "AAAAAAAA-2222-3333-4444-555555555555";
+
+    /// `ray list nodes --format json` of these nodes: name, domain, rank.
+    fn list(nodes: &[(&str, &str, &str)]) -> String {
+        let node = |(at, (name, domain, rank)): (usize, &(&str, &str, &str))| {
+            let rank =
+                if rank.is_empty() { String::new() } else { format!(", \"topo_rank\": {rank}") };
+            format!(
+                "{{\"node_id\": \"id{at}\", \"node_ip\": \"10.0.0.{at}\", \"node_name\": \"{name}\", \
+                 \"state\": \"ALIVE\", \"resources_total\": {{\"CPU\": 72.0, \"GPU\": 4.0, \
+                 \"memory\": \"900 GiB\", \"{DOMAIN}{domain}\": 1.0{rank}}}}}"
+            )
+        };
+        format!("[{}]", nodes.iter().enumerate().map(node).collect::<Vec<_>>().join(","))
+    }
+
+    fn told(said: &Said) -> Vec<(ProblemKind, String)> {
+        said.problems.iter().map(|problem| (problem.kind, problem.to_string())).collect()
+    }
+
+    #[test]
+    fn nodes_of_a_domain_are_grouped_and_nobody_takes_it_for_a_measurement() {
+        let text = list(&[("n1", A, "10000000001.0"), ("n2", A, "10000000002"), ("n3", B, "3")]);
+        assert!(recognises(&text));
+        let said = read("ray.json", &text);
+        assert!(said.problems.is_empty() && said.notes.is_empty(), "{said:?}");
+        let [first, second] = said.groups.as_slice() else { panic!("{said:?}") };
+        assert_eq!((first.name.as_str(), first.nodes.len()), (A, 2));
+        assert_eq!((first.kind, first.scheme.as_str()), (GroupKind::Domain, "nvlink_domain"));
+        assert_eq!(first.basis, Basis::Copied { from: COPIED.to_owned() });
+        assert_eq!(second.name, B.to_ascii_lowercase());
+        let node = &said.nodes[&"n1".into()];
+        assert_eq!((node.gpus, node.topo_rank.as_deref()), (Some(4), Some("10000000001")));
+        assert_eq!(node.aliases, ["10.0.0.0", "id0"]);
+        assert_eq!(node.fabric[0].cluster_uuid.as_deref(), Some(A));
+        assert_eq!(node.fabric[0].clique_id, None);
+        let belief = &said.beliefs[0];
+        assert_eq!((belief.ranks_per_domain, belief.multi_node_nvlink), (Some(8), Some(true)));
+        assert_eq!(said.beliefs[1].multi_node_nvlink, Some(false));
+    }
+
+    #[test]
+    fn ranks_that_cannot_order_nodes_are_named() {
+        let text = list(&[("n1", A, "5"), ("n2", A, "5.0"), ("n3", A, ""), ("n4", A, "\"x\"")]);
+        let said = read("ray.json", &text);
+        let [word, missing, twice] = &told(&said)[..] else { panic!("{said:?}") };
+        assert_eq!(word.1, "ray.json: topo_rank: n4 has \"x\", expected a whole number");
+        assert_eq!(missing.0, ProblemKind::Incomplete);
+        assert!(missing.1.contains("1 of 4 nodes") && missing.1.contains("n3"), "{missing:?}");
+        assert_eq!(twice.0, ProblemKind::Contradictory);
+        assert!(twice.1.contains("5 is given to 2 nodes, such as n1 and n2"), "{twice:?}");
+        assert_eq!(said.nodes[&"n4".into()].topo_rank.as_deref(), Some("x"));
+        for (rank, written) in
+            [("1.5", "1.5"), ("-3", "-3"), ("9007199254740993", "9007199254740992")]
+        {
+            let said = read("ray.json", &list(&[("n1", A, rank)]));
+            assert_eq!(told(&said)[0].0, ProblemKind::Malformed, "{rank}");
+            assert_eq!(said.nodes[&"n1".into()].topo_rank.as_deref(), Some(written), "{rank}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_without_any_rank_or_domain_is_no_mistake() {
+        let text = list(&[("n1", A, ""), ("n2", A, "")]);
+        assert!(read("ray.json", &text).problems.is_empty());
+        let said = read("ray.json", &text.replace(DOMAIN, "other_"));
+        assert!(said.problems.is_empty() && said.groups.is_empty() && said.nodes.len() == 2);
+    }
+
+    #[test]
+    fn keys_that_are_no_cluster_are_not_taken_for_one() {
+        let zero = "00000000-0000-0000-0000-000000000000";
+        let said =
+            read("r", &list(&[("n1", zero, "1"), ("n2", "unknown", "2"), ("n3", "leaf/7", "3")]));
+        assert_eq!(told(&said).iter().filter(|t| t.0 == ProblemKind::Malformed).count(), 2);
+        let [group] = said.groups.as_slice() else { panic!("{said:?}") };
+        assert_eq!(group.name, "leaf/7");
+        assert!(said.notes[0].contains("names no ClusterUUID"));
+        assert!(said.nodes.values().all(|node| node.fabric.is_empty()));
+    }
+
+    #[test]
+    fn a_node_of_two_domains_or_of_none_is_named() {
+        let text = list(&[("n1", A, "1"), ("n2", A, "2")]);
+        let two = text.replacen("\"GPU\"", &format!("\"{DOMAIN}{B}\": 1.0, \"GPU\""), 1);
+        let told_two = told(&read("r", &two));
+        assert_eq!(told_two[0].0, ProblemKind::Contradictory);
+        assert!(told_two[0].1.contains("n1 is in 2 domains"), "{told_two:?}");
+        let none = text.replacen(DOMAIN, "other_", 1);
+        assert_eq!(told(&read("r", &none))[0].0, ProblemKind::Incomplete);
+    }
+
+    #[test]
+    fn every_answer_of_ray_reads_the_same() {
+        let resources = format!("{{\"GPU\": 4.0, \"{DOMAIN}{A}\": 1.0, \"topo_rank\": 7.0}}");
+        let answers = [
+            format!(
+                "[{{\"NodeID\": \"i\", \"Alive\": true, \"NodeManagerAddress\": \"10.0.0.1\", \
+                 \"NodeManagerHostname\": \"n1\", \"Resources\": {resources}}}, \
+                 {{\"NodeID\": \"j\", \"Alive\": false, \"NodeManagerAddress\": \"10.0.0.2\", \
+                 \"NodeManagerHostname\": \"n2\", \"Resources\": {{}}}}]"
+            ),
+            format!(
+                "{{\"result\": true, \"msg\": \"\", \"data\": {{\"result\": {{\"total\": 2, \
+                 \"num_after_truncation\": 2, \"partial_failure_warning\": \"\", \"result\": [\
+                 {{\"node_id\": \"i\", \"node_ip\": \"10.0.0.1\", \"node_name\": \"n1\", \
+                 \"state\": \"ALIVE\", \"resources_total\": {resources}}}, \
+                 {{\"node_id\": \"j\", \"node_ip\": \"10.0.0.2\", \"state\": \"DEAD\", \
+                 \"resources_total\": {{}}}}]}}}}}}"
+            ),
+            format!(
+                "{{\"result\": true, \"msg\": \"Node summary fetched.\", \"data\": {{\"summary\": [\
+                 {{\"hostname\": \"n1\", \"ip\": \"10.0.0.1\", \"raylet\": {{\"nodeId\": \"i\", \
+                 \"state\": \"ALIVE\", \"resourcesTotal\": {resources}}}}}, \
+                 {{\"hostname\": \"n2\", \"ip\": \"10.0.0.2\", \"raylet\": {{\"nodeId\": \"j\", \
+                 \"state\": \"DEAD\"}}}}]}}}}"
+            ),
+        ];
+        for text in answers {
+            assert!(recognises(&text), "{text}");
+            let said = read("r", &text);
+            assert!(said.problems.is_empty(), "{said:?}");
+            assert_eq!(said.notes, ["1 dead nodes are left out"], "{text}");
+            let [(name, node)] = &said.nodes.iter().collect::<Vec<_>>()[..] else {
+                panic!("{said:?}")
+            };
+            assert_eq!((name.as_str(), node.topo_rank.as_deref()), ("n1", Some("7")));
+            assert_eq!(node.aliases, ["10.0.0.1", "i"]);
+        }
+    }
+
+    #[test]
+    fn an_address_is_a_name_where_nobody_gave_one() {
+        let said = read("r", &list(&[("10.0.0.0", A, "1")]));
+        assert_eq!(said.nodes.keys().map(NodeName::as_str).collect::<Vec<_>>(), ["10.0.0.0"]);
+    }
+
+    #[test]
+    fn what_is_no_answer_is_said_with_its_place() {
+        let cut = &list(&[("n1", A, "1")])[..60];
+        assert!(told(&read("r", cut))[0].1.starts_with("r:1:60: "), "{:?}", read("r", cut));
+        let python = "[{'NodeID': 'i', 'NodeManagerAddress': '10.0.0.1', 'Resources': {}}]";
+        assert!(recognises(python));
+        assert!(told(&read("r", python))[0].1.contains("json.dumps"), "{:?}", read("r", python));
+        for other in ["{}", "3", "[3]", "{\"data\": 4}", "[{\"node_ip\": \"::1\"}]", ""] {
+            assert_eq!(told(&read("r", other))[0].0, ProblemKind::Malformed, "{other}");
+        }
+        let failed = "{\"result\": false, \"msg\": \"GCS is gone\", \"data\": {\"result\": []}}";
+        assert!(told(&read("r", failed))[0].1.contains("GCS is gone"));
+        let deep = "[".repeat(200_000);
+        assert_eq!(told(&read("r", &deep))[0].0, ProblemKind::Malformed);
+        let short = "{\"total\": 9, \"num_after_truncation\": 5, \"result\": []}";
+        assert!(told(&read("r", short))[0].1.contains("5 of 9 nodes"));
+    }
+}

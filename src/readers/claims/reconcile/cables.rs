@@ -1,0 +1,253 @@
+//! Cables as they are written down against the neighbours that are seen.
+//!
+//! Swapped cables change no bandwidth on an idle network; only the name of the
+//! neighbour tells.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::compare::compare;
+use super::domains::units;
+use super::groupings::Grouping;
+use super::view::View;
+use super::words::count;
+use super::words::disagreement;
+use super::words::listed;
+use super::words::some;
+use model::disagreement::Disagreement;
+use model::disagreement::Severity;
+use model::disagreement_class::DisagreementClass;
+use model::id::NodeName;
+use model::said::Basis;
+use model::said::GroupKind;
+use model::said::NicSaid;
+use model::said::SourceKind;
+
+/// One end that is written down as one cable and seen as another.
+struct Cable<'s> {
+    node: &'s NodeName,
+    plan: (usize, &'s NicSaid),
+    seen: (usize, &'s NicSaid),
+}
+
+fn same_leaf(one: &str, other: &str) -> bool {
+    let (one, other) = (one.to_lowercase(), other.to_lowercase());
+    NodeName::from(one).matches_host(&other)
+}
+
+/// Ports have long and short names: `Ethernet1/7`, `Eth1/7`, `swp7`.
+fn same_port(one: &str, other: &str) -> bool {
+    let digits = |port: &str| -> Vec<String> {
+        let parts = port.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
+        parts.map(|part| part.trim_start_matches('0').to_owned()).collect()
+    };
+    let (a, b) = (digits(one), digits(other));
+    one.eq_ignore_ascii_case(other) || (!a.is_empty() && a == b)
+}
+
+fn key(nic: &NicSaid) -> Option<(String, String)> {
+    let leaf = nic.leaf.as_deref()?.to_lowercase();
+    let leaf = leaf.split('.').next().unwrap_or_default().to_owned();
+    let port = nic.port.as_deref()?;
+    let digits: Vec<&str> =
+        port.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty()).collect();
+    Some((leaf, digits.join("/")))
+}
+
+fn end(nic: &NicSaid) -> String {
+    let leaf = nic.leaf.as_deref().unwrap_or("?");
+    match &nic.port {
+        Some(port) => format!("leaf {leaf} port {port}"),
+        None => format!("leaf {leaf}"),
+    }
+}
+
+/// Every end that both sides know, and whether they agree.
+fn pairs<'s>(view: &View<'s>) -> Vec<(Cable<'s>, bool)> {
+    let mut plans: BTreeMap<&NodeName, Vec<(usize, &NicSaid)>> = BTreeMap::new();
+    let mut sights: BTreeMap<&NodeName, Vec<(usize, &NicSaid)>> = BTreeMap::new();
+    for (source, node, said) in view.node_words() {
+        let kind = view.said[source].source.kind;
+        let of = match kind {
+            SourceKind::Cabling => &mut plans,
+            SourceKind::Neighbours | SourceKind::NodeFacts => &mut sights,
+            _ => continue,
+        };
+        let cabled = said.nics.iter().filter(|nic| nic.leaf.is_some());
+        of.entry(node).or_default().extend(cabled.map(|nic| (source, nic)));
+    }
+    let mut pairs = Vec::new();
+    for (node, plan) in &plans {
+        let Some(seen) = sights.get(node) else { continue };
+        for own in plan {
+            let equal = |of: fn(&NicSaid) -> Option<&String>| {
+                let wanted = of(own.1)?;
+                seen.iter().find(|(_, nic)| of(nic).is_some_and(|o| o.eq_ignore_ascii_case(wanted)))
+            };
+            let by_guid = equal(|nic| nic.guid.as_ref());
+            let sight = by_guid
+                .or_else(|| equal(|nic| nic.device.as_ref()))
+                .or_else(|| equal(|nic| nic.rail.as_ref()));
+            let Some(sight) = sight else { continue };
+            let leaf = |nic: &NicSaid| nic.leaf.clone().unwrap_or_default();
+            let ports = own.1.port.as_deref().zip(sight.1.port.as_deref());
+            let agree = same_leaf(&leaf(own.1), &leaf(sight.1))
+                && ports.is_none_or(|(one, other)| same_port(one, other));
+            pairs.push((Cable { node, plan: *own, seen: *sight }, agree));
+        }
+    }
+    pairs
+}
+
+fn sides(view: &View<'_>, cable: &Cable<'_>, told: Disagreement) -> Disagreement {
+    let nic = cable.plan.1;
+    let what = nic.device.as_deref().or(nic.rail.as_deref()).unwrap_or("its NIC");
+    let word = |(source, nic): (usize, &NicSaid), or: Basis| {
+        let basis = nic.basis.clone().unwrap_or(or);
+        let says = format!("{} {what} at {}", cable.node, end(nic));
+        view.source(source, nic.at.as_deref(), basis, says)
+    };
+    told.side(word(cable.plan, Basis::Asserted)).side(word(cable.seen, Basis::Reported))
+}
+
+/// `hosts-swapped`, `rails-swapped`, `leaf-mislabelled` and
+/// `leaf-against-neighbour`.
+pub(super) fn against_neighbours(view: &View<'_>, found: &mut Vec<Disagreement>) {
+    let pairs = pairs(view);
+    let wrong: Vec<&Cable<'_>> = pairs.iter().filter(|(_, agree)| !agree).map(|(c, _)| c).collect();
+    let mut by_plan: BTreeMap<(String, String), usize> = BTreeMap::new();
+    for (at, cable) in wrong.iter().enumerate() {
+        if let Some(place) = key(cable.plan.1) {
+            by_plan.insert(place, at);
+        }
+    }
+    let mut told = BTreeSet::new();
+    let mut swapped: BTreeMap<(&NodeName, &NodeName), Vec<usize>> = BTreeMap::new();
+    for (at, cable) in wrong.iter().enumerate() {
+        let Some(other) = key(cable.seen.1).and_then(|place| by_plan.get(&place).copied()) else {
+            continue;
+        };
+        let back = key(wrong[other].seen.1) == key(cable.plan.1);
+        if back && at < other {
+            let (a, b) = (cable.node, wrong[other].node);
+            let pair = if a < b { (a, b) } else { (b, a) };
+            swapped.entry(pair).or_default().extend([at, other]);
+            told.extend([at, other]);
+        }
+    }
+    for ((a, b), cables) in &swapped {
+        let ends = count(cables.len() / 2, "cable pair");
+        let (class, summary) = if a == b {
+            (
+                DisagreementClass::RailsSwapped,
+                format!("{a}: {ends} between its own rails, each where the other should be"),
+            )
+        } else {
+            (
+                DisagreementClass::HostsSwapped,
+                format!("{a} and {b}: {ends} swapped, each host is at the other's ports"),
+            )
+        };
+        let one = disagreement(class, Severity::Contradiction, summary)
+            .about([*a, *b])
+            .remedy("swap the cables back, or correct the cabling file");
+        found.push(cables.iter().take(2).fold(one, |one, at| sides(view, wrong[*at], one)));
+    }
+    let leaf = |nic: &NicSaid| nic.leaf.clone().unwrap_or_default();
+    let mut healthy: BTreeSet<String> = BTreeSet::new();
+    for (cable, _) in pairs.iter().filter(|(c, _)| same_leaf(&leaf(c.plan.1), &leaf(c.seen.1))) {
+        healthy.insert(leaf(cable.plan.1));
+    }
+    let mut moved: BTreeMap<(String, String), Vec<usize>> = BTreeMap::new();
+    let mut goals: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (at, cable) in wrong.iter().enumerate() {
+        let (from, to) = (leaf(cable.plan.1), leaf(cable.seen.1));
+        goals.entry(from.clone()).or_default().insert(to.clone());
+        if !told.contains(&at) {
+            moved.entry((from, to)).or_default().push(at);
+        }
+    }
+    for ((from, to), cables) in moved {
+        let nodes: BTreeSet<&NodeName> = cables.iter().map(|at| wrong[*at].node).collect();
+        let names = listed(nodes.iter().copied());
+        // All of a leaf elsewhere: it is the leaf's name that is wrong.
+        let whole = !healthy.contains(&from) && goals[&from].len() == 1 && 1 < nodes.len();
+        let (class, summary) = if from == to {
+            let summary =
+                format!("{names}: at other ports of leaf {from} than the cabling file says");
+            (DisagreementClass::LeafAgainstNeighbour, summary)
+        } else if whole {
+            let summary = format!(
+                "all {} that are seen of leaf {from} are at {to}: the two names are mixed up",
+                count(cables.len(), "cable")
+            );
+            (DisagreementClass::LeafMislabelled, summary)
+        } else {
+            let summary = format!("{names}: cabled to leaf {from} by the file, seen at {to}");
+            (DisagreementClass::LeafAgainstNeighbour, summary)
+        };
+        let one = disagreement(class, Severity::Contradiction, summary)
+            .about(nodes)
+            .remedy("look at the cable and its label; the neighbour is what is really there");
+        found.push(cables.iter().take(2).fold(one, |one, at| sides(view, wrong[*at], one)));
+    }
+}
+
+/// `leaves-disagree`: two sources group nodes under leaves in different ways.
+pub(super) fn leaves(view: &View<'_>, found: &mut Vec<Disagreement>) {
+    let leaves: Vec<&Grouping<'_>> =
+        view.groupings.iter().filter(|g| g.kind == GroupKind::Leaf).collect();
+    let Some((first, others)) = leaves.split_first() else { return };
+    let seen = |g: &Grouping<'_>| {
+        matches!(g.source, SourceKind::Cabling | SourceKind::Neighbours | SourceKind::NodeFacts)
+    };
+    let slurm = |g: &Grouping<'_>| super::blocks::is_slurm_topology(g.source);
+    // A cable that is elsewhere than written is one cause.
+    let of_cables = [
+        DisagreementClass::HostsSwapped,
+        DisagreementClass::RailsSwapped,
+        DisagreementClass::LeafAgainstNeighbour,
+    ];
+    let told: BTreeSet<NodeName> = found
+        .iter()
+        .filter(|one| of_cables.contains(&one.class))
+        .flat_map(|one| one.nodes.clone())
+        .collect();
+    let own = units(first);
+    let place = |units: &[(&str, Vec<&NodeName>)]| -> BTreeMap<NodeName, usize> {
+        let all = units.iter().enumerate();
+        all.flat_map(|(at, (_, nodes))| nodes.iter().map(move |n| ((*n).clone(), at))).collect()
+    };
+    let ours = place(&own);
+    for other in others {
+        // Cables and neighbours are held against each other end by end, and
+        // Slurm's file against its controller.
+        if (seen(first) && seen(other)) || (slurm(first) && slurm(other)) {
+            continue;
+        }
+        let their = units(other);
+        let theirs = place(&their);
+        let comparison = compare(ours.keys(), |n| ours.get(n).copied(), |n| theirs.get(n).copied());
+        for strays in &comparison.strays {
+            let nodes: Vec<&NodeName> =
+                strays.elsewhere.values().flat_map(|n| n.iter().copied()).collect();
+            if nodes.iter().all(|node| told.contains(*node)) {
+                continue;
+            }
+            let name = own[strays.set].0;
+            let elsewhere = some(strays.elsewhere.keys().map(|set| their[*set].0));
+            let summary = format!(
+                "{} under leaf {name} by {}, under {elsewhere} by {}",
+                listed(nodes.iter().copied()),
+                first.source.words(),
+                other.source.words()
+            );
+            let set = |grouping: &Grouping<'_>, node: &NodeName| grouping.of[node];
+            let one = disagreement(DisagreementClass::LeavesDisagree, Severity::Doubt, summary)
+                .side(first.side(view.said, set(first, nodes[0]), format!("leaf {name}")))
+                .side(other.side(view.said, set(other, nodes[0]), format!("leaf {elsewhere}")))
+                .remedy("ask the nodes for their neighbours (LLDP, ibnetdiscover)");
+            found.push(one.about(nodes));
+        }
+    }
+}

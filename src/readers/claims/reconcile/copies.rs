@@ -1,0 +1,121 @@
+//! Who copied from whom. A copy repeats a claim and does not corroborate it.
+//!
+//! Only what shows is called a copy: a name that carries a ClusterUUID, the
+//! same names with the same nodes in a place that is known to be filled from
+//! the other. Two lists that merely agree may both be someone's own work.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::identity;
+use super::normal;
+use model::claims::Claims;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::said::Basis;
+use model::said::Group;
+use model::said::GroupKind;
+use model::said::Said;
+use model::said::SourceKind;
+
+/// Marks groups that were taken over from another source.
+pub(super) fn mark(said: &mut [Said]) {
+    let files = [SourceKind::SlurmTopologyYaml, SourceKind::SlurmTopologyConf];
+    let slurm = [SourceKind::SlurmTopology, files[0], files[1]];
+    let of_files = listed(said, &files);
+    let of_slurm = listed(said, &slurm);
+    for source in said {
+        let kind = source.source.kind;
+        let place = source.source.place.clone();
+        for group in &mut source.groups {
+            if group.basis != Basis::Asserted || group.kind != GroupKind::Domain {
+                continue;
+            }
+            let key = (group.name.clone(), members(group));
+            let from = if !normal::is_clique(group) && identity::uuid_in(&group.name).is_some() {
+                Some("the driver: its name carries a ClusterUUID".to_owned())
+            } else if kind == SourceKind::SlurmTopology {
+                // The controller read its file.
+                of_files.get(&key).map(|file| format!("Slurm topology file ({file})"))
+            } else if group.scheme.to_lowercase().contains("slinky") {
+                let slurm = of_slurm.get(&key).filter(|from| **from != place);
+                slurm.map(|from| format!("Slurm ({from})"))
+            } else {
+                None
+            };
+            if let Some(from) = from {
+                group.basis = Basis::Copied { from };
+            }
+        }
+    }
+}
+
+fn members(group: &Group) -> BTreeSet<NodeName> {
+    group.nodes.iter().cloned().collect()
+}
+
+/// Domains of these kinds of sources by name and nodes, with their place.
+fn listed(said: &[Said], kinds: &[SourceKind]) -> BTreeMap<(String, BTreeSet<NodeName>), String> {
+    let sources = said.iter().filter(|said| kinds.contains(&said.source.kind));
+    sources
+        .flat_map(|said| {
+            let groups = said.groups.iter().filter(|g| g.kind == GroupKind::Domain && g.in_force);
+            groups.map(|g| ((g.name.clone(), members(g)), said.source.place.clone()))
+        })
+        .collect()
+}
+
+/// Who says that the nodes of a domain belong together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Corroboration {
+    /// Sources that say so of their own knowledge, by their index in
+    /// [`Claims::sources`].
+    pub own: Vec<usize>,
+    /// Sources that have it from another.
+    pub copied: Vec<usize>,
+}
+
+/// For every measured domain, the sources that have all of its nodes in one
+/// group of their own. Drivers of single nodes count as one where they agree.
+pub fn corroboration(claims: &Claims) -> BTreeMap<DomainName, Corroboration> {
+    let mut groups: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();
+    for (at, assertion) in claims.assertions.iter().enumerate() {
+        let group = &assertion.group;
+        if group.kind == GroupKind::Domain && group.in_force {
+            group.nodes.iter().for_each(|node| groups.entry(node).or_default().push(at));
+        }
+    }
+    let mut all = BTreeMap::new();
+    for domain in &claims.domains {
+        // Groups of the same kind of source and name are one: each node's own
+        // facts may be a source.
+        let mut covered: BTreeMap<(SourceKind, &str), (BTreeSet<&NodeName>, usize)> =
+            BTreeMap::new();
+        for node in &domain.nodes {
+            for at in groups.get(node).into_iter().flatten() {
+                let assertion = &claims.assertions[*at];
+                let kind = claims.sources[assertion.source].source.kind;
+                let key = (kind, assertion.group.name.as_str());
+                covered.entry(key).or_insert((BTreeSet::new(), *at)).0.insert(node);
+            }
+        }
+        let mut who = Corroboration::default();
+        for (nodes, at) in covered.into_values() {
+            let assertion = &claims.assertions[at];
+            if nodes.len() < domain.nodes.len() {
+                continue;
+            }
+            let list = match assertion.group.basis {
+                Basis::Copied { .. } => &mut who.copied,
+                _ => &mut who.own,
+            };
+            if !list.contains(&assertion.source) {
+                list.push(assertion.source);
+            }
+        }
+        who.own.sort_unstable();
+        who.copied.sort_unstable();
+        all.insert(domain.name.clone(), who);
+    }
+    all
+}

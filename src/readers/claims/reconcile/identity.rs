@@ -1,0 +1,123 @@
+//! Names of fabrics: ClusterUUIDs, cliques, and plain names for domains.
+
+use std::collections::BTreeMap;
+
+use crate::claims::reading::is_zero;
+use model::said::FabricSaid;
+
+/// The CliqueId that GPUs show when nobody gave their partition one; racks
+/// that never met share it.
+pub(super) const DEFAULT_CLIQUE: &str = "32766";
+
+/// Digits of each part of a UUID.
+const PARTS: [usize; 5] = [8, 4, 4, 4, 12];
+/// Its length with the dashes.
+const LENGTH: usize = 36;
+
+/// Names longer than this are cut: they become folders and columns.
+const LONGEST: usize = 120;
+
+fn is_uuid(text: &[u8]) -> bool {
+    let mut parts = text.split(|byte| *byte == b'-');
+    let fits = |length: &usize| {
+        parts.next().is_some_and(|p| p.len() == *length && p.iter().all(u8::is_ascii_hexdigit))
+    };
+    text.len() == LENGTH && PARTS.iter().all(fits)
+}
+
+/// The UUID in a name, where there is one.
+pub(super) fn uuid_in(name: &str) -> Option<&str> {
+    let bytes = name.as_bytes();
+    let start = bytes.windows(LENGTH).position(is_uuid)?;
+    name.get(start..start + LENGTH)
+}
+
+/// ClusterUUID and CliqueId of a name that is a clique.
+pub(super) fn clique(name: &str) -> Option<(&str, &str)> {
+    let (uuid, id) = name.rsplit_once('.')?;
+    let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
+    (is_id && is_uuid(uuid.as_bytes())).then_some((uuid, id))
+}
+
+/// The clique that this word names, where it can be one.
+pub(super) fn usable(fabric: &FabricSaid) -> Option<String> {
+    let uuid = fabric.cluster_uuid.as_deref().filter(|uuid| !uuid.is_empty() && !is_zero(uuid))?;
+    let id = fabric.clique_id.as_deref().filter(|id| !id.is_empty())?;
+    is_attached(fabric).then(|| format!("{}.{id}", uuid.to_lowercase()))
+}
+
+/// Whether a GPU is attached to its fabric, or nothing was said about it.
+pub(super) fn is_attached(fabric: &FabricSaid) -> bool {
+    fabric.state.as_deref().is_none_or(|state| state.eq_ignore_ascii_case("completed"))
+}
+
+/// Names that can be folders and columns, each once.
+#[derive(Default)]
+pub(super) struct PlainNames {
+    /// Each with the number to try next behind it: many names may become one.
+    taken: BTreeMap<String, u32>,
+}
+
+impl PlainNames {
+    /// This name as letters, digits, `.`, `_` and `-`; with a number behind it
+    /// where it is taken. A clique stays as it is.
+    pub(super) fn take(&mut self, name: &str) -> String {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let text: String = name.chars().map(|c| if plain(c) { c } else { '-' }).collect();
+        let text = text.trim_start_matches(['.', '-']).trim_end_matches('-');
+        let text: String = text.chars().take(LONGEST).collect();
+        let text = if text.is_empty() { "unnamed".to_owned() } else { text };
+        let mut chosen = text.clone();
+        while self.taken.contains_key(&chosen) {
+            let number = self.taken.entry(text.clone()).or_insert(2);
+            chosen = format!("{text}-{number}");
+            *number += 1;
+        }
+        self.taken.insert(chosen.clone(), 2);
+        chosen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUID: &str = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31";
+
+    #[test]
+    fn cliques_are_told_from_other_names() {
+        let name = format!("{UUID}.32766");
+        assert_eq!(clique(&name), Some((UUID, "32766")));
+        for other in ["block.1", UUID, "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.", "a.b"] {
+            assert_eq!(clique(other), None, "{other}");
+        }
+        assert_eq!(uuid_in(&format!("block-{UUID}-2")), Some(UUID));
+        assert_eq!(uuid_in("block-é7b968a6d"), None);
+        assert!(is_zero("00000000-0000-0000-0000-000000000000") && !is_zero(UUID));
+    }
+
+    #[test]
+    fn what_is_not_completed_or_zero_is_no_clique() {
+        let said = |uuid: &str, id: &str, state: Option<&str>| FabricSaid {
+            cluster_uuid: Some(uuid.to_owned()),
+            clique_id: Some(id.to_owned()),
+            state: state.map(str::to_owned),
+            ..FabricSaid::default()
+        };
+        assert_eq!(usable(&said(UUID, "1", Some("Completed"))), Some(format!("{UUID}.1")));
+        assert_eq!(usable(&said(UUID, "1", Some("in progress"))), None);
+        assert_eq!(usable(&said("00000000-0000-0000-0000-000000000000", "1", None)), None);
+        assert_eq!(usable(&said(UUID, "", None)), None);
+    }
+
+    #[test]
+    fn names_become_plain_and_stay_apart() {
+        let mut names = PlainNames::default();
+        let clique = format!("{UUID}.32766");
+        assert_eq!(names.take(&clique), clique);
+        assert_eq!(names.take("rack 7/left"), "rack-7-left");
+        assert_eq!(names.take("rack:7:left"), "rack-7-left-2");
+        assert_eq!(names.take("../é"), "unnamed");
+        assert_eq!(names.take(&"x".repeat(500)).len(), LONGEST);
+    }
+}

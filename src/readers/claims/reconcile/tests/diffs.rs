@@ -1,0 +1,91 @@
+//! What changed between two moments.
+
+use super::super::diff::ChangeKind;
+use super::super::diff::diff;
+use super::super::diff::facts_changed;
+use super::*;
+use model::claims::ClaimedRail;
+use model::said::NodeSaid;
+
+fn kinds(old: &Claims, new: &Claims) -> Vec<(ChangeKind, String)> {
+    diff(old, new).into_iter().map(|change| (change.kind, change.says)).collect()
+}
+
+#[test]
+fn nothing_changed_is_no_change_even_read_at_another_time() {
+    let old = reconciled(healthy());
+    let mut new = old.clone();
+    for read in &mut new.sources {
+        read.source.read_at = Some("2026-11-21T10:00:00Z".to_owned());
+    }
+    assert_eq!(diff(&old, &new), []);
+}
+
+#[test]
+fn nodes_that_come_go_and_move_are_told_with_their_domains() {
+    let of =
+        |list: &[(&str, Vec<NodeName>)]| reconciled(vec![blocks(SourceKind::ClaimsFile, list)]);
+    let old = of(&[("a", nodes(1, 4)), ("b", nodes(5, 8)), ("c", nodes(9, 9))]);
+    let moved: Vec<NodeName> = nodes(5, 7).into_iter().chain([node(4)]).collect();
+    let new = of(&[("a", nodes(1, 3)), ("b", moved), ("d", nodes(10, 11))]);
+    let told = kinds(&old, &new);
+    assert_eq!(
+        told,
+        [
+            (ChangeKind::DomainAppeared, "d is claimed now: n[10-11]".to_owned()),
+            (ChangeKind::DomainVanished, "c is claimed no more; it had n09".to_owned()),
+            (ChangeKind::NodesMoved, "n04 moved from a to b".to_owned()),
+            (ChangeKind::NodesLost, "b lost n08".to_owned()),
+        ]
+    );
+}
+
+#[test]
+fn a_rail_that_keeps_its_name_and_not_its_device_is_told_as_both() {
+    let on = |device: &str| {
+        let device = Some(device.to_owned());
+        let rail = ClaimedRail { name: "r0".to_owned(), device, network: None, rdma: None };
+        Claims { rails: vec![rail], ..Claims::default() }
+    };
+    let says = "rails: r0 (eth1) before, r0 (eth2) now".to_owned();
+    assert_eq!(kinds(&on("eth1"), &on("eth2")), [(ChangeKind::NetworkChanged, says)]);
+}
+
+#[test]
+fn reboots_drivers_sources_and_disagreements_are_told_once_for_many_nodes() {
+    let old = healthy();
+    let mut new = healthy();
+    new.retain(|said| said.source.kind != SourceKind::SlurmNodes);
+    for said in new.iter_mut().filter(|said| said.source.kind == SourceKind::NodeFacts) {
+        for (name, node) in &mut said.nodes {
+            node.driver = Some("590.1".to_owned());
+            if name.as_str() <= "n02" {
+                node.boot_id = Some(format!("boot-{name}"));
+            }
+            if name.as_str() == "n03" {
+                node.gpus = Some(3);
+            }
+        }
+    }
+    let told = kinds(&reconciled(old), &reconciled(new));
+    let seen: Vec<&str> = told.iter().map(|(_, says)| says.as_str()).collect();
+    assert_eq!(seen.len(), 5, "{seen:#?}");
+    assert_eq!(seen[0], "n[01-02] are rebooted, or another machine");
+    assert_eq!(seen[1], "n[01-36]: driver 580.1 before, 590.1 now");
+    assert_eq!(seen[2], "n03: number of GPUs 4 before, 3 now");
+    assert!(told.iter().any(|(kind, _)| *kind == ChangeKind::SourceVanished));
+    assert!(seen[4].starts_with("new: gpu-count (contradiction): n03"), "{}", seen[4]);
+}
+
+#[test]
+fn a_drain_changes_the_state_of_a_node_and_not_what_the_node_is() {
+    let was = NodeSaid { state: vec!["IDLE".to_owned()], gpus: Some(4), ..NodeSaid::default() };
+    let drained = NodeSaid { state: vec!["IDLE".to_owned(), "DRAIN".to_owned()], ..was.clone() };
+    assert_eq!(facts_changed(&was, &drained), []);
+    let fewer = NodeSaid { gpus: Some(3), product: Some("GB200".to_owned()), ..drained };
+    let told = |what, before: &str, after: &str| (what, before.to_owned(), after.to_owned());
+    assert_eq!(
+        facts_changed(&was, &fewer),
+        [told("product", "not said", "GB200"), told("number of GPUs", "4", "3")]
+    );
+}

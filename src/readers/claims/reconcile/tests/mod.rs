@@ -1,0 +1,189 @@
+//! Sources written by hand, and what is made of them: every class of
+//! disagreement, and the healthy fleet that has none.
+
+mod cables;
+mod cliques;
+mod counts;
+mod diffs;
+mod groups;
+mod imex;
+mod measured;
+mod members;
+mod ranks;
+
+use super::*;
+use model::disagreement::Severity;
+use model::id::NodeName;
+use model::said::Basis;
+use model::said::FabricSaid;
+use model::said::Group;
+use model::said::GroupKind;
+use model::said::SourceKind;
+
+pub(super) const UUID: &str = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31";
+pub(super) const OTHER: &str = "0a0a0a0a-c8aa-45e1-9e07-e1e51be99c31";
+pub(super) const ZERO: &str = "00000000-0000-0000-0000-000000000000";
+
+/// Nodes `n{from:02}` to `n{to:02}`.
+pub(super) fn nodes(from: u32, to: u32) -> Vec<NodeName> {
+    (from..=to).map(node).collect()
+}
+
+pub(super) fn node(number: u32) -> NodeName {
+    NodeName::from(format!("n{number:02}"))
+}
+
+/// A source with these domains.
+pub(super) fn blocks(kind: SourceKind, list: &[(&str, Vec<NodeName>)]) -> Said {
+    let mut said = Said::nothing(kind, place(kind));
+    for (name, nodes) in list {
+        said.groups.push(Group::of(GroupKind::Domain, "block", *name, nodes.clone()));
+    }
+    said
+}
+
+fn place(kind: SourceKind) -> String {
+    kind.words().replace(' ', "-").to_lowercase()
+}
+
+/// A label of a clique.
+pub(super) fn label(uuid: &str, id: u32) -> FabricSaid {
+    FabricSaid {
+        cluster_uuid: Some(uuid.to_owned()),
+        clique_id: Some(id.to_string()),
+        basis: Some(Basis::Asserted),
+        at: Some("label nvidia.com/gpu.clique".to_owned()),
+        ..FabricSaid::default()
+    }
+}
+
+/// Kubernetes nodes with these cliques on their labels.
+pub(super) fn labelled(list: &[(&str, u32, Vec<NodeName>)]) -> Said {
+    let mut said = Said::nothing(SourceKind::KubernetesNodes, "nodes.json");
+    for (uuid, id, nodes) in list {
+        for node in nodes {
+            said.node(node).fabric.push(label(uuid, *id));
+            said.node(node).state.push("Ready".to_owned());
+        }
+    }
+    said
+}
+
+/// One GPU as its driver reports it.
+pub(super) fn gpu(index: u32, uuid: &str, id: u32, state: &str) -> FabricSaid {
+    FabricSaid {
+        gpu: Some(index),
+        state: Some(state.to_owned()),
+        basis: Some(Basis::Reported),
+        at: None,
+        ..label(uuid, id)
+    }
+}
+
+/// What these nodes report of themselves, each in a file of its own.
+pub(super) fn facts(list: &[(&str, u32, Vec<NodeName>)]) -> Vec<Said> {
+    let mut all = Vec::new();
+    for (uuid, id, nodes) in list {
+        for node in nodes {
+            let mut said = Said::nothing(SourceKind::NodeFacts, format!("{node}.json"));
+            said.node(node).fabric =
+                (0..4).map(|index| gpu(index, uuid, *id, "completed")).collect();
+            all.push(said);
+        }
+    }
+    all
+}
+
+/// GB200 where a product says so, H100 in the same way.
+pub(super) fn platform_of(product: &str, _gpus: Option<u32>) -> Option<String> {
+    let known = [("GB200", "gb200-nvl72"), ("H100", "hgx-h100")];
+    known.iter().find(|(part, _)| product.contains(part)).map(|(_, name)| (*name).to_owned())
+}
+
+pub(super) fn rules<'r>() -> Rules<'r> {
+    Rules {
+        order: vec![],
+        gpus_per_node: None,
+        nics_per_node: None,
+        platform_of: &platform_of,
+        ends_at_node: &|_| false,
+    }
+}
+
+pub(super) fn reconciled(said: Vec<Said>) -> Claims {
+    reconcile(said, &rules())
+}
+
+/// Class and severity of everything found.
+pub(super) fn classes(claims: &Claims) -> Vec<(&str, Severity)> {
+    claims.disagreements.iter().map(|d| (d.class.as_str(), d.severity)).collect()
+}
+
+/// The only disagreement, of this class.
+pub(super) fn only<'c>(claims: &'c Claims, class: &str) -> &'c Disagreement {
+    let [one] = claims.disagreements.as_slice() else { panic!("{:#?}", claims.disagreements) };
+    assert_eq!(one.class, class, "{one:#?}");
+    assert!(!one.summary.is_empty() && one.remedy.is_some(), "{one:#?}");
+    assert!(!one.sides.is_empty(), "{one:#?}");
+    one
+}
+
+/// Two racks of 18 as every source sees them when all is well.
+pub(super) fn healthy() -> Vec<Said> {
+    let racks = [("block01", nodes(1, 18)), ("block02", nodes(19, 36))];
+    let cliques = [(UUID, 1, nodes(1, 18)), (OTHER, 2, nodes(19, 36))];
+    let mut file = blocks(SourceKind::SlurmTopologyYaml, &racks);
+    let mut live = blocks(SourceKind::SlurmTopology, &racks);
+    for group in file.groups.iter_mut().chain(&mut live.groups) {
+        group.size = Some(16);
+    }
+    let mut slurm = Said::nothing(SourceKind::SlurmNodes, "scontrol");
+    let mut kubernetes = labelled(&cliques);
+    for node in nodes(1, 36) {
+        for said in [&mut slurm, &mut kubernetes] {
+            said.node(&node).gpus = Some(4);
+            said.node(&node).state = vec!["IDLE".to_owned()];
+        }
+        kubernetes.node(&node).product = Some("NVIDIA-GB200".to_owned());
+    }
+    let mut all = vec![file, live, slurm, kubernetes];
+    for mut said in facts(&cliques) {
+        for node in said.nodes.values_mut() {
+            node.gpus = Some(4);
+            node.product = Some("NVIDIA GB200".to_owned());
+            node.driver = Some("580.1".to_owned());
+        }
+        all.push(said);
+    }
+    all
+}
+
+#[test]
+fn a_healthy_fleet_has_no_disagreement_whoever_is_measured_by() {
+    let claims = reconciled(healthy());
+    assert_eq!(claims.disagreements, [], "{:#?}", claims.disagreements);
+    let names: Vec<&str> = claims.domains.iter().map(|d| d.name.as_str()).collect();
+    assert_eq!(names, ["block01", "block02"]);
+    assert_eq!(claims.domains[0].nodes, nodes(1, 18));
+    assert_eq!(claims.domains[0].platform.as_deref(), Some("gb200-nvl72"));
+    assert_eq!(claims.domains[0].gpus_per_node, Some(4));
+    assert_eq!(claims.sources.len(), 4 + 36);
+    for family in [Family::Kubernetes, Family::Nodes] {
+        let rules = Rules { order: vec![family, Family::Slurm], ..rules() };
+        let claims = reconcile(healthy(), &rules);
+        assert_eq!(claims.disagreements, [], "{family:?}: {:#?}", claims.disagreements);
+        let mut names: Vec<&str> = claims.domains.iter().map(|d| d.name.as_str()).collect();
+        names.sort_unstable();
+        assert_eq!(names, [format!("{OTHER}.2"), format!("{UUID}.1")]);
+    }
+}
+
+#[test]
+fn the_order_of_the_sources_changes_nothing_but_their_numbers() {
+    let one = reconciled(healthy());
+    let mut turned = healthy();
+    turned.reverse();
+    let other = reconciled(turned);
+    assert_eq!((&one.domains, &one.leaves), (&other.domains, &other.leaves));
+    assert_eq!(one.disagreements, other.disagreements);
+}

@@ -1,0 +1,158 @@
+//! The words of disagreements, and the order in which they are told.
+//!
+//! Nothing is decided here: checks decide, this file puts it into sentences.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use model::disagreement::Disagreement;
+use model::disagreement::Severity;
+use model::disagreement::Side;
+use model::disagreement_class::DisagreementClass;
+use model::hostlist;
+use model::id::DomainName;
+use model::id::NodeName;
+
+/// A list of nodes longer than this is shortened.
+const LONGEST_LIST: usize = 72;
+
+/// A disagreement with nothing but its sentence.
+pub(super) fn disagreement(
+    class: DisagreementClass,
+    severity: Severity,
+    summary: impl Into<String>,
+) -> Disagreement {
+    Disagreement {
+        class,
+        severity,
+        domain: None,
+        nodes: Vec::new(),
+        sides: Vec::new(),
+        summary: summary.into(),
+        remedy: None,
+    }
+}
+
+impl Disagreement {
+    /// The same, about this domain.
+    pub(super) fn in_domain(mut self, domain: &DomainName) -> Self {
+        self.domain = Some(domain.clone());
+        self
+    }
+
+    /// The same, about these nodes too.
+    pub(super) fn about<'n>(mut self, nodes: impl IntoIterator<Item = &'n NodeName>) -> Self {
+        self.nodes.extend(nodes.into_iter().cloned());
+        self.nodes.sort();
+        self.nodes.dedup();
+        self
+    }
+
+    /// The same, with one more side.
+    pub(super) fn side(mut self, side: Side) -> Self {
+        if !self.sides.contains(&side) {
+            self.sides.push(side);
+        }
+        self
+    }
+
+    /// The same, with what to look at or do.
+    pub(super) fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+}
+
+/// Nodes as people list them: folded, and shortened where that is still long.
+pub(super) fn listed<'n>(nodes: impl IntoIterator<Item = &'n NodeName>) -> String {
+    let nodes: BTreeSet<&NodeName> = nodes.into_iter().collect();
+    let folded = hostlist::fold(nodes.iter().map(|node| node.as_str()));
+    if folded.len() <= LONGEST_LIST {
+        return folded;
+    }
+    let first: Vec<&str> = nodes.iter().take(3).map(|node| node.as_str()).collect();
+    format!("{} nodes ({} ...)", nodes.len(), first.join(", "))
+}
+
+/// A count with its noun.
+pub(super) fn count(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+/// "is" or "are".
+pub(super) fn is(number: usize) -> &'static str {
+    if number == 1 { "is" } else { "are" }
+}
+
+/// Names one after the other, the first few of them.
+pub(super) fn some(names: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    const MOST: usize = 4;
+    let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+    if names.len() <= MOST {
+        return names.join(", ");
+    }
+    format!("{} and {} more", names[..MOST].join(", "), names.len() - MOST)
+}
+
+/// Worst first. What is the same but for who says it becomes one, with all
+/// sides: two sources that repeat one cause are not two causes.
+pub(super) fn ordered(found: Vec<Disagreement>) -> Vec<Disagreement> {
+    type Key = (DisagreementClass, Option<DomainName>, Vec<NodeName>, Option<String>);
+    let mut kept: Vec<Disagreement> = Vec::new();
+    let mut known: BTreeMap<Key, usize> = BTreeMap::new();
+    for one in found {
+        // Without a node or a domain only the sentence tells causes apart.
+        let told = !one.nodes.is_empty() || one.domain.is_some();
+        let sentence = (!told).then(|| one.summary.clone());
+        let key = (one.class.clone(), one.domain.clone(), one.nodes.clone(), sentence);
+        match known.get(&key) {
+            Some(at) => {
+                let first = &mut kept[*at];
+                first.severity = first.severity.max(one.severity);
+                for side in one.sides {
+                    if !first.sides.contains(&side) {
+                        first.sides.push(side);
+                    }
+                }
+            }
+            None => {
+                known.insert(key, kept.len());
+                kept.push(one);
+            }
+        }
+    }
+    kept.sort_by(|a, b| {
+        let key = |d: &Disagreement| (d.class.clone(), d.domain.clone(), d.nodes.first().cloned());
+        b.severity.cmp(&a.severity).then_with(|| key(a).cmp(&key(b)))
+    });
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_comes_first_and_one_cause_is_told_once_with_all_its_sides() {
+        let node = NodeName::from("n1");
+        let note = disagreement(DisagreementClass::from_name("b"), Severity::Note, "x");
+        let bad = disagreement(DisagreementClass::from_name("a"), Severity::Contradiction, "y")
+            .about([&node]);
+        let doubt =
+            disagreement(DisagreementClass::from_name("a"), Severity::Doubt, "z").about([&node]);
+        let told = ordered(vec![note, doubt, bad]);
+        let seen: Vec<(&str, Severity)> =
+            told.iter().map(|d| (d.class.as_str(), d.severity)).collect();
+        assert_eq!(seen, [("a", Severity::Contradiction), ("b", Severity::Note)]);
+    }
+
+    #[test]
+    fn long_lists_of_nodes_are_shortened() {
+        let odd: Vec<NodeName> =
+            (0..60).map(|n| NodeName::from(format!("{}x{n}", n * 7919 % 97))).collect();
+        assert!(listed(&odd).starts_with("60 nodes ("), "{}", listed(&odd));
+        let few = [NodeName::from("n1"), NodeName::from("n2")];
+        assert_eq!(listed(&few), "n[1-2]");
+    }
+}

@@ -1,0 +1,291 @@
+//! Blocks of one topology, whatever text they were read from: checked, and
+//! made groups.
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::collections::HashSet;
+
+use super::listed::folded;
+use super::listed::some;
+use model::id::NodeName;
+use model::said::Basis;
+use model::said::Group;
+use model::said::GroupKind;
+use model::said::ProblemKind;
+use model::said::Said;
+
+/// More pairs of blocks that share nodes are not worth naming one by one.
+const MOST_PAIRS: usize = 100;
+
+/// The setting with the sizes of all levels of the topology in force, the base block size first.
+pub const BLOCK_SIZES: &str = "block_sizes";
+
+/// One block, as written.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) name: String,
+    /// `None` where its list cannot be read; empty where it has none.
+    pub(super) nodes: Option<Vec<NodeName>>,
+    /// The base block size said beside it, where one is.
+    pub(super) size: Option<u32>,
+    pub(super) basis: Basis,
+    pub(super) at: String,
+}
+
+/// What the blocks of one topology share.
+#[derive(Debug)]
+pub(super) struct Blocks<'t> {
+    pub(super) topology: Option<&'t str>,
+    pub(super) in_force: bool,
+    /// The base block size and those of aggregates above it, as written.
+    pub(super) sizes: Vec<u32>,
+    /// Where these are.
+    pub(super) sizes_at: Option<String>,
+}
+
+impl Blocks<'_> {
+    /// How remarks begin.
+    fn begin(&self) -> String {
+        self.topology.map_or_else(String::new, |name| format!("topology {name}: "))
+    }
+
+    /// The base block size.
+    fn base(&self) -> Option<u32> {
+        self.sizes.first().copied().filter(|size| *size != 0)
+    }
+
+    /// Puts the groups of these blocks, and remarks on them, into `said`.
+    pub(super) fn say(&self, said: &mut Said, blocks: Vec<Block>) {
+        let begin = self.begin();
+        if self.check_sizes(said) && self.in_force && !self.sizes.is_empty() {
+            let sizes: Vec<String> = self.sizes.iter().map(u32::to_string).collect();
+            said.settings.insert(BLOCK_SIZES.to_owned(), sizes.join(","));
+        }
+        let mut names = HashSet::new();
+        let mut kept = Vec::new();
+        for block in blocks {
+            if names.insert(block.name.clone()) {
+                kept.push(block);
+            } else {
+                let message = format!(
+                    "{begin}block {} is defined twice; Slurm refuses that, the first is used",
+                    block.name
+                );
+                said.trouble(ProblemKind::Contradictory, block.at, message);
+            }
+        }
+        if kept.is_empty() {
+            said.trouble(
+                ProblemKind::Incomplete,
+                self.sizes_at.clone(),
+                format!("{begin}no block is defined"),
+            );
+            return;
+        }
+        self.remark(said, &kept);
+        self.in_two(said, &kept);
+        for block in kept {
+            let Some(nodes) = block.nodes else { continue };
+            let mut group = Group::of(GroupKind::Domain, "block", block.name, nodes);
+            group.topology = self.topology.map(str::to_owned);
+            group.in_force = self.in_force;
+            group.size = block.size.or_else(|| self.base());
+            group.basis = block.basis;
+            group.at = Some(block.at);
+            said.groups.push(group);
+        }
+    }
+
+    /// Whether each further size is the base size times a power of two.
+    fn check_sizes(&self, said: &mut Said) -> bool {
+        let Some(base) = self.sizes.first() else { return true };
+        let fits =
+            |size: &u32| size.checked_rem(*base) == Some(0) && (size / base).is_power_of_two();
+        let wrong: Vec<String> =
+            self.sizes.iter().filter(|size| !fits(size)).map(u32::to_string).collect();
+        if !wrong.is_empty() {
+            let message = if *base == 0 {
+                format!("{}a base block size of 0 means nothing", self.begin())
+            } else {
+                format!(
+                    "{}block size {} is not {base} times a power of two; Slurm refuses that",
+                    self.begin(),
+                    wrong.join(", ")
+                )
+            };
+            said.trouble(ProblemKind::Contradictory, self.sizes_at.clone(), message);
+        }
+        wrong.is_empty()
+    }
+
+    /// Which blocks are empty, incomplete, or have nodes to spare.
+    fn remark(&self, said: &mut Said, blocks: &[Block]) {
+        let begin = self.begin();
+        if 1 < self.sizes.len() {
+            let sizes: Vec<String> = self.sizes[1..].iter().map(u32::to_string).collect();
+            said.notes.push(format!(
+                "{begin}aggregates of {} nodes are for scheduling, no domains",
+                sizes.join(", ")
+            ));
+        }
+        let mut empty = Vec::new();
+        let mut fewer: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+        let mut more: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+        for block in blocks {
+            let Some(count) = block.nodes.as_ref().map(Vec::len) else { continue };
+            let Some(size) = block.size.or_else(|| self.base()) else {
+                if count == 0 {
+                    empty.push(block.name.as_str());
+                }
+                continue;
+            };
+            let told = format!("{} ({count})", block.name);
+            match u64::from(size).cmp(&(count as u64)) {
+                _ if count == 0 => empty.push(&block.name),
+                std::cmp::Ordering::Greater => fewer.entry(size).or_default().push(told),
+                std::cmp::Ordering::Less => more.entry(size).or_default().push(told),
+                std::cmp::Ordering::Equal => {}
+            }
+        }
+        if !empty.is_empty() {
+            said.notes.push(format!("{begin}blocks without nodes: {}", some(empty)));
+        }
+        for (size, blocks) in fewer {
+            said.notes.push(format!(
+                "{begin}fewer nodes than the base block size {size}: {}",
+                some(blocks.iter().map(String::as_str))
+            ));
+        }
+        for (size, blocks) in more {
+            said.notes.push(format!(
+                "{begin}nodes to spare above the base block size {size}: {}",
+                some(blocks.iter().map(String::as_str))
+            ));
+        }
+    }
+
+    /// Nodes that two blocks claim.
+    fn in_two(&self, said: &mut Said, blocks: &[Block]) {
+        let mut owners: HashMap<&NodeName, usize> = HashMap::new();
+        let mut shared: BTreeMap<(usize, usize), Vec<&NodeName>> = BTreeMap::new();
+        for (index, block) in blocks.iter().enumerate() {
+            for node in block.nodes.iter().flatten() {
+                match owners.get(node) {
+                    Some(first) => shared.entry((*first, index)).or_default().push(node),
+                    None => {
+                        owners.insert(node, index);
+                    }
+                }
+            }
+        }
+        for ((first, second), nodes) in shared.into_iter().take(MOST_PAIRS) {
+            let are = if nodes.len() == 1 { "is" } else { "are" };
+            let message = format!(
+                "{}{} {are} in two blocks, {} and {}",
+                self.begin(),
+                folded(nodes),
+                blocks[first].name,
+                blocks[second].name
+            );
+            said.trouble(ProblemKind::Contradictory, blocks[second].at.clone(), message);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::hostlist;
+    use model::said::SourceKind;
+
+    fn block(name: &str, list: &str) -> Block {
+        let nodes = if list.is_empty() {
+            Vec::new()
+        } else {
+            hostlist::expand(list).expect("good").into_iter().map(NodeName::from).collect()
+        };
+        Block {
+            name: name.to_owned(),
+            nodes: Some(nodes),
+            size: None,
+            basis: Basis::Asserted,
+            at: format!("f:{name}"),
+        }
+    }
+
+    fn say(sizes: &[u32], blocks: Vec<Block>) -> Said {
+        let mut said = Said::nothing(SourceKind::SlurmTopologyConf, "f");
+        let sizes_at = Some("f:sizes".to_owned());
+        Blocks { topology: None, in_force: true, sizes: sizes.to_vec(), sizes_at }
+            .say(&mut said, blocks);
+        said
+    }
+
+    #[test]
+    fn empty_short_and_long_blocks_are_told_apart() {
+        let said = say(
+            &[3, 6],
+            vec![block("a", "n[1-3]"), block("b", "n[4-7]"), block("c", "n8"), block("d", "")],
+        );
+        assert_eq!(
+            said.notes,
+            [
+                "aggregates of 6 nodes are for scheduling, no domains",
+                "blocks without nodes: d",
+                "fewer nodes than the base block size 3: c (1)",
+                "nodes to spare above the base block size 3: b (4)",
+            ]
+        );
+        assert!(said.problems.is_empty());
+        assert!(said.groups.iter().all(|g| g.size == Some(3) && g.kind == GroupKind::Domain));
+        assert_eq!(said.groups.iter().map(|g| g.nodes.len()).collect::<Vec<_>>(), [3, 4, 1, 0]);
+    }
+
+    #[test]
+    fn the_sizes_of_all_levels_are_kept() {
+        let of = |sizes: &[u32]| say(sizes, Vec::new()).settings.get(BLOCK_SIZES).cloned();
+        assert_eq!(of(&[6, 12]).as_deref(), Some("6,12"));
+        assert_eq!(of(&[6]).as_deref(), Some("6"));
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[6, 13]), None, "Slurm refuses that");
+    }
+
+    #[test]
+    fn sizes_that_slurm_refuses_are_a_contradiction_and_cost_no_block() {
+        for (sizes, refused) in [
+            (&[4, 16][..], false),
+            (&[18, 36], false),
+            (&[4, 12], true),
+            (&[18, 54], true),
+            (&[16, 4], true),
+            (&[0, 4], true),
+        ] {
+            let said = say(sizes, vec![block("a", "n1")]);
+            let found = said.problems.iter().any(|p| p.kind == ProblemKind::Contradictory);
+            assert_eq!(found, refused, "{sizes:?}: {:?}", said.problems);
+            assert_eq!(said.groups.len(), 1);
+        }
+    }
+
+    #[test]
+    fn a_node_in_two_blocks_stays_in_both_and_is_named() {
+        let said = say(&[], vec![block("a", "n[1-19]"), block("b", "n[18-36]")]);
+        assert_eq!(said.problems.len(), 1);
+        assert_eq!(said.problems[0].message, "n[18-19] are in two blocks, a and b");
+        assert_eq!(said.problems[0].at.as_deref(), Some("f:b"));
+        assert_eq!(said.groups.iter().map(|g| g.nodes.len()).sum::<usize>(), 38);
+    }
+
+    #[test]
+    fn the_first_of_two_blocks_of_one_name_counts() {
+        let said = say(&[], vec![block("a", "n1"), block("a", "n2")]);
+        assert_eq!(said.groups.len(), 1);
+        assert_eq!(said.groups[0].nodes, [NodeName::from("n1")]);
+        assert!(said.problems[0].message.contains("defined twice"));
+    }
+
+    #[test]
+    fn no_block_at_all_is_no_success() {
+        assert_eq!(say(&[18], Vec::new()).problems[0].kind, ProblemKind::Incomplete);
+    }
+}

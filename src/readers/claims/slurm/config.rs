@@ -1,0 +1,149 @@
+//! `scontrol show config`: the settings that matter to a gate.
+//!
+//! Only these are taken over: the rest is long, and some of it (users, paths
+//! of keys) has no business in a stored run.
+
+use super::listed::Spot;
+use super::listed::without_mark;
+use model::said::ProblemKind;
+use model::said::Said;
+use model::said::SourceKind;
+
+/// What is taken over, by its name there.
+const TAKEN: &[&str] = &[
+    "AuthAltTypes",
+    "AuthType",
+    "ClusterName",
+    "CredType",
+    "GresTypes",
+    "HealthCheckInterval",
+    "HealthCheckNodeState",
+    "HealthCheckProgram",
+    "LaunchParameters",
+    "MaxNodeCount",
+    "MessageTimeout",
+    "PrivateData",
+    "RebootProgram",
+    "ReconfigFlags",
+    "ResumeTimeout",
+    "ReturnToService",
+    "SLURM_VERSION",
+    "SelectType",
+    "SelectTypeParameters",
+    "SlurmctldHost",
+    "SlurmctldParameters",
+    "SlurmctldTimeout",
+    "SlurmdParameters",
+    "SlurmdTimeout",
+    "SuspendProgram",
+    "SwitchParameters",
+    "SwitchType",
+    "TopologyParam",
+    "TopologyPlugin",
+];
+
+/// How the answer begins.
+const BEGINS: &str = "Configuration data as of";
+
+/// Whether a text looks like one.
+pub fn recognises(text: &str) -> bool {
+    let text = without_mark(text).trim_start();
+    text.starts_with(BEGINS)
+        || ["SLURM_VERSION", "ClusterName"]
+            .iter()
+            .all(|key| text.lines().any(|line| setting(line).is_some_and(|(name, _)| name == *key)))
+}
+
+/// `Name = value`.
+fn setting(line: &str) -> Option<(&str, &str)> {
+    let (name, value) = line.split_once(" = ").or_else(|| Some((line.strip_suffix(" =")?, "")))?;
+    let name = name.trim();
+    (!name.is_empty() && !name.contains(char::is_whitespace)).then_some((name, value.trim()))
+}
+
+/// Reads it. `place` is its name in messages.
+pub fn read(place: &str, text: &str) -> Said {
+    let mut said = Said::nothing(SourceKind::SlurmConfig, place);
+    for (index, line) in without_mark(text).lines().enumerate() {
+        if line.starts_with("Slurmctld(") && line.trim_end().ends_with("is DOWN") {
+            let at = Spot::at(place, index + 1, 1).to_string();
+            said.trouble(ProblemKind::Unreachable, at, line.trim().to_owned());
+        }
+        let Some((name, value)) = setting(line) else { continue };
+        // `SlurmctldHost[0]`, `SlurmctldHost[1]`: the controller and its backups.
+        let base = name.split('[').next().unwrap_or(name);
+        if TAKEN.contains(&base) {
+            said.settings.insert(name.to_owned(), value.to_owned());
+        }
+    }
+    if said.settings.is_empty() {
+        let message = "none of the settings that are looked for is in it; the controller may not have answered";
+        said.trouble(ProblemKind::Incomplete, None, message);
+        return said;
+    }
+    match said.settings.get("SwitchType").map(String::as_str) {
+        Some(kind) if kind.contains("nvidia_imex") => {
+            said.notes.push(format!("Slurm gives IMEX channels to jobs (SwitchType={kind})"));
+        }
+        Some(kind) => {
+            said.notes.push(format!("Slurm gives no IMEX channels to jobs (SwitchType={kind})"));
+        }
+        None => {}
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "Configuration data as of 2026-11-21T04:00:00\n\
+        AccountingStorageUser   = secret\n\
+        AuthType                = auth/slurm\n\
+        ClusterName             = lab\n\
+        RebootProgram           = (null)\n\
+        ReturnToService         = 1\n\
+        SLURM_VERSION           = 26.05.5\n\
+        SlurmctldHost[0]        = head(127.0.0.1)\n\
+        SlurmctldHost[1]        = spare\n\
+        SwitchParameters        = imex_channel_count=2048\n\
+        SwitchType              = switch/nvidia_imex\n\
+        TopologyParam           = (null)\n\
+        TopologyPlugin          = topology/block\n\n\
+        Cgroup Support Configuration:\n\
+        CgroupPlugin            = disabled\n\n\
+        Slurmctld(primary) at head is UP\n";
+
+    #[test]
+    fn settings_that_matter_are_taken_over_and_no_others() {
+        assert!(recognises(TEXT));
+        let said = read("scontrol show config", TEXT);
+        assert_eq!(said.settings["TopologyPlugin"], "topology/block");
+        assert_eq!(said.settings["SlurmctldHost[1]"], "spare");
+        assert_eq!(said.settings["SwitchParameters"], "imex_channel_count=2048");
+        assert_eq!(said.settings["RebootProgram"], "(null)");
+        assert!(!said.settings.contains_key("AccountingStorageUser"));
+        assert!(said.problems.is_empty());
+        assert_eq!(
+            said.notes,
+            ["Slurm gives IMEX channels to jobs (SwitchType=switch/nvidia_imex)"]
+        );
+    }
+
+    #[test]
+    fn a_missing_imex_plugin_and_a_dead_controller_are_said() {
+        let text = TEXT.replace("switch/nvidia_imex", "(null)").replace("is UP", "is DOWN");
+        let said = read("f", &text);
+        assert_eq!(said.notes, ["Slurm gives no IMEX channels to jobs (SwitchType=(null))"]);
+        assert_eq!(said.problems[0].kind, ProblemKind::Unreachable);
+        assert_eq!(said.problems[0].at.as_deref(), Some("f:18:1"));
+    }
+
+    #[test]
+    fn an_empty_answer_is_incomplete() {
+        assert!(!recognises("") && !recognises("a = b\n") && !recognises("key=value\n"));
+        for text in ["", "Configuration data as of now\n", "slurm_load_ctl_conf error: no\n"] {
+            assert_eq!(read("f", text).problems[0].kind, ProblemKind::Incomplete, "{text:?}");
+        }
+    }
+}

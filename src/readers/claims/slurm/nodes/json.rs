@@ -1,0 +1,238 @@
+//! Nodes in JSON, of `scontrol show node --json` and slurmrestd.
+
+use serde_json::Value;
+
+use super::super::answer;
+use super::super::states;
+use super::Listing;
+use model::said::ProblemKind;
+use model::said::Said;
+
+/// Keys of answers about something else, which may hold nodes too.
+const OTHERS: [&str; 5] = ["sinfo", "partitions", "jobs", "reservations", "items"];
+
+/// Keys that only Slurm's nodes have.
+const OWN: [&str; 3] = ["slurmd_start_time", "next_state_after_reboot", "real_memory"];
+
+pub(super) fn recognises(text: &str) -> bool {
+    let Some(keys) = answer::keys(text) else {
+        let begins = answer::begins(text, "nodes") || answer::begins(text, "architecture");
+        return begins && OWN.iter().any(|key| text.contains(key));
+    };
+    let has = |key: &str| keys.contains(key);
+    let is_ours = OWN.iter().any(|key| text.contains(key)) || text.contains("data_parser");
+    let is_node = has("name") && has("state") && OWN.iter().any(|key| has(key));
+    let is_error = has("errors") && has("meta") && text.contains("node");
+    let is_other = OTHERS.iter().any(|key| keys.contains(*key));
+    is_ours && (is_node || (!is_other && (has("nodes") || is_error)))
+}
+
+pub(super) fn read(said: &mut Said, place: &str, text: &str) -> Vec<Listing> {
+    let Some(answer) = answer::read(said, place, text) else { return Vec::new() };
+    let nodes = items(said, &answer);
+    let mut listings = Vec::with_capacity(nodes.len());
+    for (index, node) in nodes.iter().enumerate() {
+        match answer::text(&node["name"]) {
+            Some(name) => listings.push(listing(name, index, node)),
+            None => {
+                let at = format!("nodes[{index}]");
+                said.trouble(ProblemKind::Malformed, at, "a node without a name is skipped");
+            }
+        }
+    }
+    listings
+}
+
+/// The nodes of an answer, as it lists them.
+pub(in crate::claims::slurm) fn items<'a>(said: &mut Said, answer: &'a Value) -> &'a [Value] {
+    match answer {
+        Value::Array(nodes) => nodes,
+        Value::Object(keys) => match keys.get("nodes") {
+            Some(Value::Array(nodes)) => nodes,
+            Some(_) => {
+                let message = "`nodes` is no list of nodes";
+                said.trouble(ProblemKind::Malformed, None, message);
+                &[]
+            }
+            None if keys.contains_key("name") => std::slice::from_ref(answer),
+            None => {
+                if said.problems.is_empty() {
+                    let message = "the answer has no `nodes`, and no error that says why";
+                    said.trouble(ProblemKind::Incomplete, None, message);
+                }
+                &[]
+            }
+        },
+        _ => {
+            said.trouble(ProblemKind::Malformed, None, "it is no list of nodes");
+            &[]
+        }
+    }
+}
+
+fn listing(name: &str, index: usize, node: &Value) -> Listing {
+    let text = |key: &str| answer::text(&node[key]).map(str::to_owned);
+    Listing {
+        name: name.to_owned(),
+        at: format!("nodes[{index}]"),
+        hostname: text("hostname"),
+        address: text("address"),
+        instance: text("instance_id"),
+        instance_type: text("instance_type"),
+        gres: text("gres"),
+        tres: text("tres"),
+        features: answer::words(&node["features"]),
+        active: answer::words(&node["active_features"]),
+        comment: text("comment"),
+        extra: text("extra"),
+        reason: text("reason"),
+        reason_by: text("reason_set_by_user"),
+        reservation: text("reservation"),
+        state: state(node),
+        allocated_cpus: answer::number(&node["alloc_cpus"]),
+        topology: text("topology").or_else(|| text("topology_str")),
+        partitions: answer::words(&node["partitions"]),
+        version: text("version"),
+    }
+}
+
+/// A list of words since v0.0.40; before, a word and `state_flags` beside it.
+pub(in crate::claims::slurm) fn state(node: &Value) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let flags = answer::words(&node["state_flags"]);
+    let many = 1 < answer::list(&node["state"]).len() || !flags.is_empty();
+    for word in answer::words(&node["state"]).into_iter().chain(flags) {
+        // One word of several is a flag of a combination.
+        let combined = if many { format!("{word}+") } else { word };
+        for word in states::words(&combined) {
+            if !words.contains(&word) {
+                words.push(word);
+            }
+        }
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read as read_nodes;
+    use super::*;
+    use model::id::NodeName;
+    use model::said::GroupKind;
+    use model::said::NodeSaid;
+
+    const NEW: &str = r#"{"nodes":[
+        {"name":"tray01","hostname":"tray01.lab","address":"10.1.0.1","state":["MIXED","DRAIN"],
+         "gres":"gpu:gb200:4(S:0-1)","tres":"cpu=4,gres/gpu=4","features":["gb200","row2"],
+         "active_features":["gb200"],"comment":"rack visit","extra":"{\"a\":1}",
+         "reason":"psu: swap","reason_set_by_user":"ann","reservation":"maint7",
+         "alloc_cpus":2,"topology":"racks:r2","partitions":["main","probe"],"version":"26.05.5",
+         "instance_id":"","boot_time":{"set":true,"infinite":false,"number":1795233402},
+         "slurmd_start_time":{"set":true,"infinite":false,"number":1}},
+        {"name":"tray02","state":["SHINY"],"topology":"","gres":"","alloc_cpus":0}],
+        "meta":{"plugin":{"data_parser":"data_parser/v0.0.45"},
+                "slurm":{"release":"26.05.5","cluster":"lab"}},"errors":[],"warnings":[]}"#;
+
+    fn node(said: &Said, name: &str) -> NodeSaid {
+        said.nodes[&NodeName::from(name)].clone()
+    }
+
+    #[test]
+    fn a_node_is_read_with_all_that_a_gate_wants() {
+        assert!(recognises(NEW));
+        let said = read_nodes("f", NEW);
+        assert!(said.problems.is_empty(), "{:?}", said.problems);
+        let first = node(&said, "tray01");
+        assert_eq!((first.gpus, first.product.as_deref()), (Some(4), Some("gb200")));
+        assert_eq!(first.aliases, ["tray01.lab", "10.1.0.1"]);
+        assert_eq!(first.state, ["MIXED", "DRAIN"]);
+        assert_eq!((first.busy, first.reason.as_deref()), (Some(true), Some("psu: swap")));
+        assert!(first.boot_id.is_none(), "a boot time is no boot id");
+        assert_eq!(first.marks["features"], "gb200,row2");
+        assert_eq!(first.marks["active features"], "gb200");
+        assert_eq!(first.marks["reason by"], "ann");
+        assert_eq!(first.marks["reservation"], "maint7");
+        assert_eq!(first.marks["partitions"], "main,probe");
+        let second = node(&said, "tray02");
+        assert_eq!((second.gpus, second.busy), (None, None));
+        assert_eq!(second.state, ["SHINY"]);
+        assert_eq!(said.settings["slurmd"], "26.05.5");
+        let [group] = said.groups.as_slice() else { panic!("{:?}", said.groups) };
+        assert_eq!((group.kind, group.name.as_str()), (GroupKind::Domain, "r2"));
+        assert_eq!(group.topology.as_deref(), Some("racks"));
+        assert_eq!(group.scheme, super::super::SCHEME);
+    }
+
+    #[test]
+    fn older_layouts_are_read_too() {
+        let old = r#"{"meta":{"plugin":{"type":"openapi/v0.0.39","data_parser":"v0.0.39"},
+            "Slurm":{"release":"23.02.7"}},"errors":[],"nodes":[
+            {"name":"n1","state":"idle","state_flags":["DRAIN"],"features":"a,b","cpus":4,
+             "alloc_cpus":0,"gres":"gpu:8","slurmd_start_time":12},
+            {"name":"n2","state":["DOWN*"],"gres":"gpu:8"}]}"#;
+        assert!(recognises(old));
+        let said = read_nodes("f", old);
+        assert_eq!(node(&said, "n1").state, ["IDLE", "DRAIN"]);
+        assert_eq!(node(&said, "n1").busy, Some(false));
+        assert_eq!(node(&said, "n1").marks["features"], "a,b");
+        assert_eq!(node(&said, "n2").state, ["DOWN", "NOT_RESPONDING"]);
+        assert_eq!(said.settings["SLURM_VERSION"], "23.02.7");
+        assert!(said.groups.is_empty());
+    }
+
+    #[test]
+    fn one_node_alone_and_a_bare_list_are_nodes() {
+        let one = r#"{"name":"w1","state":["IDLE","DYNAMIC_NORM"],"partitions":["a"],"real_memory":1,"gres":"gpu:h100:1"}"#;
+        assert!(recognises(one));
+        assert_eq!(node(&read_nodes("f", one), "w1").product.as_deref(), Some("h100"));
+        assert_eq!(read_nodes("f", &format!("[{one}]")).nodes.len(), 1);
+    }
+
+    #[test]
+    fn an_answer_without_nodes_is_never_an_empty_cluster() {
+        let refused = r#"{"errors":[{"description":"Failure to query node x","error_number":0,
+            "error":"No error"}],"meta":{"plugin":{"data_parser":"v"}}}"#;
+        assert!(recognises(refused));
+        for text in [
+            refused,
+            r#"{"nodes":[],"warnings":[{"description":"No nodes to dump"}],"errors":[]}"#,
+            r#"{"meta":{}}"#,
+            r#"{"nodes":{"a":1}}"#,
+            r#"{"nodes":[{"state":["IDLE"]}]}"#,
+            r#"{"nodes":[{"name":"n1"}"#,
+            "[]",
+            "{}",
+        ] {
+            let said = read_nodes("f", text);
+            assert!(said.nodes.is_empty() && !said.problems.is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_node_listed_twice_counts_once() {
+        let said = read_nodes("f", r#"{"nodes":[{"name":"a","gres":"gpu:4"},{"name":"a"}]}"#);
+        assert_eq!(node(&said, "a").gpus, Some(4));
+        assert_eq!(said.problems[0].kind, ProblemKind::Contradictory);
+    }
+
+    #[test]
+    fn slices_are_said_instead_of_counted() {
+        let said = read_nodes("f", r#"{"nodes":[{"name":"a","gres":"gpu:1g.10gb:7"}]}"#);
+        assert_eq!(node(&said, "a").gpus, None);
+        assert_eq!(said.notes, ["GPUs are not counted where MIG slices are: a"]);
+    }
+
+    #[test]
+    fn other_answers_are_not_taken_for_nodes() {
+        for text in [
+            r#"{"sinfo":[],"meta":{"plugin":{"data_parser":"v"}}}"#,
+            r#"{"partitions":[],"meta":{"plugin":{"data_parser":"v"}},"errors":[]}"#,
+            r#"{"nodes":{"0":{"status":"READY"}},"connections":[]}"#,
+            r#"{"kind":"NodeList","items":[]}"#,
+            "",
+            "hello",
+        ] {
+            assert!(!recognises(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Slurm's nodes, as `scontrol show node` prints them (JSON, one line per node,
+//! or several) or slurmrestd answers.
+//!
+//! A node's `Topology=` is only there where somebody set it (`scontrol update`,
+//! slurm.conf); nodes placed by a topology file have none. Each becomes a group
+//! of the scheme `node topology`, so that an override that contradicts the file
+//! is seen. Such a unit is taken for a block, since nothing here says what kind
+//! its topology is of: hold it against the topology of that name.
+
+pub(super) mod json;
+mod text;
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::collections::HashMap;
+
+use super::gres;
+use super::listed::some;
+use super::states;
+use crate::claims::reading::bounded;
+use model::id::NodeName;
+use model::said::Group;
+use model::said::GroupKind;
+use model::said::NodeSaid;
+use model::said::ProblemKind;
+use model::said::Said;
+use model::said::SourceKind;
+
+/// The scheme of groups that nodes themselves name.
+pub const SCHEME: &str = "node topology";
+
+/// Features that a gate sets; they are its own word, not the site's.
+const OWN_FEATURES: [&str; 2] = ["fabric_verified", "fabric_degraded"];
+
+/// How comments that this program writes begin.
+const OWN: &str = "fabricgate";
+
+/// Whether a text looks like one.
+pub fn recognises(text: &str) -> bool {
+    json::recognises(text) || text::recognises(text)
+}
+
+/// Reads it. `place` is its name in messages.
+pub fn read(place: &str, text: &str) -> Said {
+    let mut said = Said::nothing(SourceKind::SlurmNodes, place);
+    let is_json = super::listed::without_mark(text).trim_start().starts_with(['{', '[']);
+    let nodes = if is_json {
+        json::read(&mut said, place, text)
+    } else {
+        text::read(&mut said, place, text)
+    };
+    if nodes.is_empty() && said.problems.is_empty() {
+        said.trouble(ProblemKind::Incomplete, None, "it names no node");
+    }
+    say(&mut said, nodes);
+    bounded(said)
+}
+
+/// One node, as either form says it. Empty texts are absent.
+#[derive(Debug, Default)]
+struct Listing {
+    name: String,
+    at: String,
+    hostname: Option<String>,
+    address: Option<String>,
+    instance: Option<String>,
+    instance_type: Option<String>,
+    gres: Option<String>,
+    tres: Option<String>,
+    features: Vec<String>,
+    active: Vec<String>,
+    comment: Option<String>,
+    extra: Option<String>,
+    reason: Option<String>,
+    reason_by: Option<String>,
+    reservation: Option<String>,
+    /// Words of the state, in the long form.
+    state: Vec<String>,
+    allocated_cpus: Option<u64>,
+    topology: Option<String>,
+    partitions: Vec<String>,
+    version: Option<String>,
+}
+
+/// Puts nodes and the groups they name into `said`.
+fn say(said: &mut Said, nodes: Vec<Listing>) {
+    let mut shared: HashMap<String, u32> = HashMap::new();
+    for other in nodes.iter().flat_map(other_names) {
+        *shared.entry(other.to_owned()).or_default() += 1;
+    }
+    let mut groups: BTreeMap<(String, String), (GroupKind, Vec<NodeName>)> = BTreeMap::new();
+    let mut versions = BTreeSet::new();
+    let mut slices = Vec::new();
+    for listing in nodes {
+        let name = NodeName::from(listing.name.as_str());
+        if said.nodes.contains_key(&name) {
+            let message = format!("node {name} is listed twice; the first listing is used");
+            said.trouble(ProblemKind::Contradictory, listing.at, message);
+            continue;
+        }
+        for unit in listing.topology.iter().flat_map(|units| units.split(',')) {
+            match unit_of(unit.trim()) {
+                Some((key, kind)) => {
+                    let nodes = &mut groups.entry(key).or_insert_with(|| (kind, Vec::new())).1;
+                    // A node may name a unit twice.
+                    if nodes.last() != Some(&name) {
+                        nodes.push(name.clone());
+                    }
+                }
+                None => said.notes.push(format!("node {name}: Topology={unit} is not read")),
+            }
+        }
+        versions.extend(listing.version.clone());
+        let node = node(&listing, &shared);
+        if node.gpus.is_none() && node.marks.contains_key("gres") {
+            slices.push(listing.name.clone());
+        }
+        said.nodes.insert(name, node);
+    }
+    if !slices.is_empty() {
+        said.notes.push(format!(
+            "GPUs are not counted where MIG slices are: {}",
+            some(slices.iter().map(String::as_str))
+        ));
+    }
+    if !versions.is_empty() {
+        let versions: Vec<String> = versions.into_iter().collect();
+        said.settings.insert("slurmd".to_owned(), versions.join(", "));
+    }
+    for ((topology, unit), (kind, nodes)) in groups {
+        let mut group = Group::of(kind, SCHEME, unit.clone(), nodes);
+        group.at = Some(format!("Topology={topology}:{unit}"));
+        group.topology = Some(topology);
+        said.groups.push(group);
+    }
+}
+
+/// Topology and unit of `topo:unit`. `topo:top:mid:leaf` is a path in a tree,
+/// `topo:ring:3` a position, which is no unit.
+fn unit_of(text: &str) -> Option<((String, String), GroupKind)> {
+    let mut parts = text.split(':');
+    let topology = parts.next().filter(|part| !part.is_empty())?;
+    let units: Vec<&str> = parts.collect();
+    let last = units.last().filter(|part| !part.is_empty())?;
+    let kind = match units.len() {
+        1 => GroupKind::Domain,
+        _ if last.bytes().all(|b| b.is_ascii_digit()) => return None,
+        _ => GroupKind::Leaf,
+    };
+    Some(((topology.to_owned(), (*last).to_owned()), kind))
+}
+
+/// Host name, address and instance, as far as they differ from the name.
+fn other_names(listing: &Listing) -> impl Iterator<Item = &str> {
+    let is_local = |name: &str| name.starts_with("127.") || matches!(name, "localhost" | "::1");
+    let names = [&listing.hostname, &listing.address, &listing.instance];
+    let mut seen = Vec::new();
+    names.into_iter().flatten().map(String::as_str).filter(move |name| {
+        let is_new = *name != listing.name && !is_local(name) && !seen.contains(name);
+        seen.push(*name);
+        is_new
+    })
+}
+
+fn node(listing: &Listing, shared: &HashMap<String, u32>) -> NodeSaid {
+    let mut node = NodeSaid::default();
+    let by_gres = listing.gres.as_deref().and_then(gres::from_gres);
+    if let Some(gpus) = &by_gres
+        && gpus.count.is_none()
+        && let Some(gres) = &listing.gres
+    {
+        node.marks.insert("gres".to_owned(), gres.clone());
+    }
+    let by_tres = listing.tres.as_deref().and_then(gres::from_tres);
+    if let Some(gpus) = by_gres.or(by_tres) {
+        node.gpus = gpus.count;
+        node.product = gpus.product;
+    }
+    // A name that several nodes have (all slurmds of a test on one host) names
+    // none of them.
+    node.aliases = other_names(listing)
+        .filter(|name| shared.get(*name).is_none_or(|count| *count < 2))
+        .map(str::to_owned)
+        .collect();
+    node.busy = match listing.allocated_cpus {
+        Some(cpus) if 0 < cpus => Some(true),
+        _ => states::busy(&listing.state),
+    };
+    node.state.clone_from(&listing.state);
+    node.reason.clone_from(&listing.reason);
+    let is_foreign = |text: &&String| !text.starts_with(OWN);
+    let features = |features: &[String]| {
+        let kept = features.iter().filter(|feature| !OWN_FEATURES.contains(&feature.as_str()));
+        Some(kept.cloned().collect::<Vec<_>>().join(",")).filter(|text| !text.is_empty())
+    };
+    let available = features(&listing.features);
+    let active = features(&listing.active).filter(|active| Some(active) != available.as_ref());
+    let partitions = Some(listing.partitions.join(",")).filter(|text| !text.is_empty());
+    let extra = listing.extra.as_ref().filter(|text| !text.contains("\"fabricgate\""));
+    for (mark, text) in [
+        ("features", available),
+        ("active features", active),
+        ("comment", listing.comment.as_ref().filter(is_foreign).cloned()),
+        ("extra", extra.filter(is_foreign).cloned()),
+        ("instance type", listing.instance_type.clone()),
+        ("partitions", partitions),
+        ("reason by", listing.reason_by.clone()),
+        ("reservation", listing.reservation.clone()),
+    ] {
+        if let Some(text) = text {
+            node.marks.insert(mark.to_owned(), text);
+        }
+    }
+    node
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_of_topologies_are_told_from_positions() {
+        let told = |text: &str| unit_of(text).map(|((t, u), kind)| format!("{t}|{u}|{kind:?}"));
+        assert_eq!(told("racks:r1").as_deref(), Some("racks|r1|Domain"));
+        assert_eq!(told("fabric:top:mid:leaf7").as_deref(), Some("fabric|leaf7|Leaf"));
+        for none in ["", "racks", ":r1", "racks:", "circle:r:3"] {
+            assert_eq!(told(none), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_several_nodes_share_name_none_of_them() {
+        let listing = |name: &str, host: &str| Listing {
+            name: name.to_owned(),
+            hostname: Some(host.to_owned()),
+            address: Some("127.0.0.1".to_owned()),
+            instance: Some(format!("i-{name}")),
+            ..Listing::default()
+        };
+        let mut said = Said::nothing(SourceKind::SlurmNodes, "f");
+        say(&mut said, vec![listing("a", "lab"), listing("b", "lab"), listing("c", "c.lab")]);
+        let aliases: Vec<&[String]> = said.nodes.values().map(|n| n.aliases.as_slice()).collect();
+        assert_eq!(aliases, [&["i-a"][..], &["i-b"], &["c.lab", "i-c"]]);
+    }
+
+    #[test]
+    fn what_a_gate_wrote_itself_is_no_mark_of_the_site() {
+        let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        let listing = Listing {
+            features: words(&["gb200", "fabric_verified", "fabric_layer3"]),
+            active: words(&["gb200", "fabric_layer3"]),
+            comment: Some("fabricgate: verified".to_owned()),
+            extra: Some("{\"fabricgate\":{}}".to_owned()),
+            ..Listing::default()
+        };
+        let marks = node(&listing, &HashMap::new()).marks;
+        assert_eq!(marks, [("features".to_owned(), "gb200,fabric_layer3".to_owned())].into());
+    }
+}

@@ -1,0 +1,288 @@
+//! Slurm's partitions and the topology each uses, from `scontrol show
+//! partition` (text or JSON) or slurmrestd.
+//!
+//! A partition claims nothing about the fabric. It is wanted because it says
+//! which topology of several is in force for whom (since 25.05), and whether a
+//! job takes whole blocks.
+
+use serde_json::Value;
+
+use super::answer;
+use super::entries::Entry;
+use super::entries::entries;
+use super::listed::Listed;
+use super::listed::Spot;
+use super::listed::without_mark;
+use crate::claims::reading::bounded;
+use crate::claims::reading::plain;
+use model::said::Group;
+use model::said::GroupKind;
+use model::said::ProblemKind;
+use model::said::Said;
+use model::said::SourceKind;
+
+/// Whether a text looks like one.
+pub fn recognises(text: &str) -> bool {
+    if let Some(keys) = answer::keys(text) {
+        return keys.contains("partitions")
+            && (text.contains("data_parser") || text.contains("node_sets"))
+            && !keys.contains("nodes");
+    }
+    let text = without_mark(text).trim_start();
+    if text.starts_with('{') {
+        return answer::begins(text, "partitions");
+    }
+    // slurm.conf has such lines too, without what only the controller counts.
+    text.starts_with("PartitionName=")
+        && ["TotalNodes=", "TotalCPUs=", "AllocNodes="].iter().any(|key| text.contains(key))
+        || text.starts_with("Partition ") && text.trim_end().ends_with(" not found")
+}
+
+/// Reads it. `place` is its name in messages.
+pub fn read(place: &str, text: &str) -> Said {
+    let mut said = Said::nothing(SourceKind::SlurmPartitions, place);
+    let text = without_mark(text);
+    let partitions = if text.trim_start().starts_with(['{', '[']) {
+        in_json(&mut said, place, text)
+    } else {
+        in_text(&mut said, place, text)
+    };
+    if partitions.is_empty() && said.problems.is_empty() {
+        said.trouble(ProblemKind::Incomplete, None, "it names no partition");
+    }
+    let mut listed = Listed::new();
+    for partition in &partitions {
+        partition.say(&mut said, &mut listed);
+    }
+    bounded(said)
+}
+
+/// The partition whose topology the setting of this name is.
+pub fn partition_of_topology(setting: &str) -> Option<&str> {
+    setting.strip_prefix("PartitionName=")?.strip_suffix(" Topology")
+}
+
+/// One partition, as either form (or `sinfo`) says it.
+#[derive(Debug)]
+pub(super) struct Partition<'p> {
+    pub(super) name: String,
+    pub(super) spot: Spot<'p>,
+    /// Its nodes: a host list.
+    pub(super) nodes: Option<String>,
+    pub(super) topology: Option<String>,
+    /// Who gets whole blocks or nodes alone: `TOPO`, `USER`, `NO`.
+    pub(super) exclusive: Option<String>,
+    pub(super) state: Option<String>,
+}
+
+impl Partition<'_> {
+    /// Puts its group and settings into `said`.
+    pub(super) fn say(&self, said: &mut Said, listed: &mut Listed) {
+        for (what, value, ordinary) in [
+            ("Topology", &self.topology, ""),
+            ("Exclusive", &self.exclusive, "NO"),
+            ("State", &self.state, "UP"),
+        ] {
+            if let Some(value) = value.as_ref().filter(|value| *value != ordinary) {
+                said.settings.insert(format!("PartitionName={} {what}", self.name), value.clone());
+            }
+        }
+        let list = self.nodes.as_deref().unwrap_or_default();
+        let Some(nodes) = listed.nodes(said, self.spot, list) else { return };
+        let mut group = Group::of(GroupKind::Partition, "partition", self.name.clone(), nodes);
+        group.topology.clone_from(&self.topology);
+        group.at = Some(self.spot.to_string());
+        said.groups.push(group);
+    }
+}
+
+/// Topology, exclusiveness and state of a partition in JSON; `sinfo` has the
+/// same layout.
+pub(super) fn from_json<'p>(value: &Value, spot: Spot<'p>) -> Option<Partition<'p>> {
+    let name = answer::text(&value["name"])?.to_owned();
+    let text = |value: &Value| answer::text(value).map(str::to_owned);
+    let own = &value["partition"];
+    let states = answer::words(&own["state"]);
+    let flags = answer::words(&value["flags"]);
+    let by_flag = flags.iter().find_map(|flag| match flag.as_str() {
+        "EXCLUSIVE_TOPO" => Some("TOPO".to_owned()),
+        "EXCLUSIVE_USER" => Some("USER".to_owned()),
+        _ => None,
+    });
+    Some(Partition {
+        name,
+        spot,
+        nodes: text(&value["nodes"]["configured"]),
+        topology: text(&value["topology"]),
+        exclusive: text(&own["exclusive"]).or(by_flag).map(|word| word.to_ascii_uppercase()),
+        state: Some(states.join("+")).filter(|state| !state.is_empty()),
+    })
+}
+
+fn in_json<'p>(said: &mut Said, place: &'p str, text: &str) -> Vec<Partition<'p>> {
+    let Some(found) = answer::read(said, place, text) else { return Vec::new() };
+    let list = match &found {
+        Value::Array(items) => items.as_slice(),
+        value => match value.get("partitions") {
+            Some(Value::Array(items)) => items.as_slice(),
+            Some(_) => {
+                said.trouble(ProblemKind::Malformed, None, "`partitions` is no list");
+                &[]
+            }
+            None => {
+                if said.problems.is_empty() {
+                    said.trouble(ProblemKind::Incomplete, None, "the answer has no `partitions`");
+                }
+                &[]
+            }
+        },
+    };
+    let mut partitions = Vec::new();
+    for (index, item) in list.iter().enumerate() {
+        match from_json(item, Spot::Item { list: "partitions", index }) {
+            Some(partition) => partitions.push(partition),
+            None => {
+                let at = format!("partitions[{index}]");
+                said.trouble(ProblemKind::Malformed, at, "a partition without a name is skipped");
+            }
+        }
+    }
+    partitions
+}
+
+fn in_text<'p>(said: &mut Said, place: &'p str, text: &str) -> Vec<Partition<'p>> {
+    let mut partitions: Vec<Partition<'p>> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let spot = |offset: usize| {
+            let column = line.get(..offset).map_or(0, |text| text.chars().count()) + 1;
+            Spot::at(place, index + 1, column)
+        };
+        let mut rest = line;
+        let mut before = 0;
+        if let Some(named) = line.strip_prefix("PartitionName=") {
+            // Names may hold blanks; what follows them in one line is this key.
+            let end = named.find(" AllowGroups=").unwrap_or(named.len());
+            partitions.push(Partition {
+                name: named[..end].trim().to_owned(),
+                spot: spot(0),
+                nodes: None,
+                topology: None,
+                exclusive: None,
+                state: None,
+            });
+            before = line.len() - named.len() + end;
+            rest = &line[before..];
+        } else if !line.trim().is_empty() && !line.starts_with(char::is_whitespace) {
+            let kind = if line.trim_end().ends_with(" not found") {
+                ProblemKind::Missing
+            } else {
+                ProblemKind::Malformed
+            };
+            said.trouble(
+                kind,
+                spot(0).to_string(),
+                format!("no line of a partition: {}", plain(line)),
+            );
+            continue;
+        }
+        let Some(partition) = partitions.last_mut() else { continue };
+        for entry in entries(rest).0 {
+            take(partition, &entry, || spot(before + entry.offset));
+        }
+    }
+    partitions
+}
+
+fn take<'p>(partition: &mut Partition<'p>, entry: &Entry<'_>, spot: impl Fn() -> Spot<'p>) {
+    let value = (!answer::is_nothing(entry.value)).then(|| entry.value.to_owned());
+    if entry.is("Nodes") && partition.nodes.is_none() {
+        partition.nodes = value;
+        partition.spot = spot();
+    } else if entry.is("Topology") {
+        partition.topology = value;
+    } else if entry.is("State") {
+        partition.state = value;
+    } else if entry.is("Exclusive") {
+        partition.exclusive = value;
+    } else if entry.is("ExclusiveTopo") && entry.value.eq_ignore_ascii_case("YES") {
+        partition.exclusive = Some("TOPO".to_owned());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::hostlist;
+    use model::id::NodeName;
+
+    fn told(said: &Said) -> Vec<String> {
+        let line = |g: &Group| {
+            let nodes = hostlist::fold(g.nodes.iter().map(NodeName::as_str));
+            format!("{} {nodes} {:?}", g.name, g.topology)
+        };
+        said.groups.iter().map(line).collect()
+    }
+
+    const TEXT: &str = "PartitionName=main\n   AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL\n   \
+        AllocNodes=ALL Default=YES QoS=N/A\n   ExclusiveUser=NO ExclusiveTopo=YES GraceTime=0\n   \
+        Nodes=tray[01-36]\n   State=UP TotalCPUs=144 TotalNodes=36\n   JobDefaults=(null)\n   \
+        Topology=racks\n\nPartitionName=two words\n   AllowGroups=ALL AllocNodes=ALL Exclusive=NO\n   \
+        Nodes=(null)\n   State=DOWN TotalCPUs=0 TotalNodes=0\n";
+
+    #[test]
+    fn partitions_are_read_with_their_topologies() {
+        let one_line = "PartitionName=main AllowGroups=ALL AllocNodes=ALL ExclusiveTopo=YES \
+             Nodes=tray[01-36] State=UP TotalNodes=36 Topology=racks\nPartitionName=two words \
+             AllowGroups=ALL Nodes=(null) State=DOWN TotalNodes=0\n";
+        for text in [TEXT, one_line] {
+            assert!(recognises(text));
+            let said = read("f", text);
+            assert!(said.problems.is_empty(), "{:?}", said.problems);
+            assert_eq!(told(&said), ["main tray[01-36] Some(\"racks\")", "two words  None"]);
+            let expected = [
+                ("PartitionName=main Exclusive", "TOPO"),
+                ("PartitionName=main Topology", "racks"),
+                ("PartitionName=two words State", "DOWN"),
+            ];
+            let settings: Vec<(&str, &str)> =
+                said.settings.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+            assert_eq!(settings, expected);
+        }
+        assert_eq!(read("f", TEXT).groups[0].at.as_deref(), Some("f:5:10"));
+    }
+
+    #[test]
+    fn json_says_the_same() {
+        let text = r#"{"partitions":[
+            {"name":"main","nodes":{"configured":"tray[01-36]","total":36},"topology":"racks",
+             "partition":{"state":["UP"],"exclusive":"topo"},"node_sets":"ALL"},
+            {"name":"old","nodes":{"configured":"tray01"},"flags":["EXCLUSIVE_TOPO"]},
+            {"nodes":{}}],
+            "meta":{"plugin":{"data_parser":"data_parser/v0.0.45"}},"errors":[]}"#;
+        assert!(recognises(text));
+        let said = read("f", text);
+        assert_eq!(told(&said), ["main tray[01-36] Some(\"racks\")", "old tray01 None"]);
+        assert_eq!(said.settings["PartitionName=main Exclusive"], "TOPO");
+        assert_eq!(said.settings["PartitionName=old Exclusive"], "TOPO");
+        assert_eq!(said.problems[0].at.as_deref(), Some("partitions[2]"));
+    }
+
+    #[test]
+    fn a_bad_list_costs_only_its_partition() {
+        let text = "PartitionName=a\n   AllocNodes=ALL\n   Nodes=n[1-\nPartitionName=b\n   \
+                    AllocNodes=ALL\n   Nodes=n2\n";
+        let said = read("f", text);
+        assert_eq!(told(&said), ["b n2 None"]);
+        assert_eq!(said.problems[0].at.as_deref(), Some("f:3:11"));
+    }
+
+    #[test]
+    fn nothing_is_no_answer_and_a_configuration_is_none_either() {
+        for text in ["", "Partition x not found\n", "{}", r#"{"partitions":[]}"#] {
+            assert!(!read("f", text).problems.is_empty(), "{text:?}");
+        }
+        assert!(recognises("Partition x not found\n"));
+        assert!(!recognises("PartitionName=main Nodes=ALL Default=YES State=UP\n"));
+        assert!(!recognises("") && !recognises("{}"));
+    }
+}

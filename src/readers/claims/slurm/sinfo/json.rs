@@ -1,0 +1,96 @@
+//! `sinfo --json`: records of equal nodes, each with its partition.
+
+use serde_json::Value;
+
+use super::super::answer;
+use super::super::listed::Listed;
+use super::super::listed::Spot;
+use super::super::partitions;
+use super::super::states;
+use super::Row;
+use model::said::ProblemKind;
+use model::said::Said;
+
+pub(super) fn read(said: &mut Said, place: &str, text: &str) {
+    let Some(found) = answer::read(said, place, text) else { return };
+    let Some(Value::Array(records)) = found.get("sinfo") else {
+        if said.problems.is_empty() {
+            said.trouble(ProblemKind::Incomplete, None, "the answer has no list `sinfo`");
+        }
+        return;
+    };
+    let mut listed = Listed::new();
+    let mut seen: Vec<String> = Vec::new();
+    for (index, record) in records.iter().enumerate() {
+        let spot = Spot::Item { list: "sinfo", index };
+        if let Some(partition) = partitions::from_json(&record["partition"], spot)
+            && !seen.contains(&partition.name)
+        {
+            seen.push(partition.name.clone());
+            partition.say(said, &mut listed);
+        }
+        let mut words: Vec<String> = Vec::new();
+        let told = answer::words(&record["node"]["state"]);
+        let all = if 1 < told.len() { told.join("+") } else { told.concat() };
+        words.extend(states::words(&all));
+        let text = |value: &Value| answer::text(value).map(str::to_owned);
+        let row = Row {
+            nodes: answer::words(&record["nodes"]["nodes"]).join(","),
+            state: words,
+            reason: text(&record["reason"]["description"]),
+            gres: text(&record["gres"]["total"]),
+            features: text(&record["features"]["total"]),
+            partition: None,
+        };
+        super::say(said, &mut listed, spot, &row, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read as read_sinfo;
+    use super::super::recognises;
+    use model::id::NodeName;
+    use model::said::ProblemKind;
+
+    const TEXT: &str = r#"{"sinfo":[
+        {"node":{"state":["IDLE","DRAIN"]},"nodes":{"nodes":["t3"],"total":1},
+         "reason":{"description":"psu","time":0},"gres":{"total":"gpu:gb200:4"},
+         "features":{"total":"gb200","active":"gb200"},
+         "partition":{"name":"main","nodes":{"configured":"t[1-4]"},"topology":"racks",
+                      "partition":{"state":["UP"],"exclusive":"NO"}}},
+        {"node":{"state":["ALLOCATED"]},"nodes":{"nodes":["t1","t2"]},
+         "partition":{"name":"main","nodes":{"configured":"t[1-4]"},"topology":"racks"}},
+        {"node":{"state":["ALLOCATED"]},"nodes":{"nodes":["t1","t2"]},
+         "partition":{"name":"probe","nodes":{"configured":"t[1-4]"},"topology":"none"}},
+        {"node":{"state":["IDLE"]},"nodes":{"nodes":[]}}],
+        "meta":{"plugin":{"data_parser":"data_parser/v0.0.45"}},"errors":[]}"#;
+
+    #[test]
+    fn nodes_of_all_records_are_told_once_with_their_partitions() {
+        assert!(recognises(TEXT));
+        let said = read_sinfo("f", TEXT);
+        assert!(said.problems.is_empty(), "{:?}", said.problems);
+        assert_eq!(said.nodes.len(), 3);
+        let drained = &said.nodes[&NodeName::from("t3")];
+        assert_eq!(drained.state, ["IDLE", "DRAIN"]);
+        assert_eq!(drained.reason.as_deref(), Some("psu"));
+        assert_eq!((drained.gpus, drained.busy), (Some(4), Some(false)));
+        let busy = &said.nodes[&NodeName::from("t1")];
+        assert_eq!((busy.state.as_slice(), busy.busy), (&["ALLOCATED".to_owned()][..], Some(true)));
+        let partitions: Vec<(&str, Option<&str>, usize)> = said
+            .groups
+            .iter()
+            .map(|g| (g.name.as_str(), g.topology.as_deref(), g.nodes.len()))
+            .collect();
+        assert_eq!(partitions, [("main", Some("racks"), 4), ("probe", Some("none"), 4)]);
+    }
+
+    #[test]
+    fn an_answer_without_records_is_incomplete() {
+        for text in [r#"{"sinfo":[]}"#, r#"{"sinfo":3}"#, r#"{"sinfo":["#] {
+            assert!(recognises(text), "{text}");
+            assert_eq!(read_sinfo("f", text).problems[0].kind, ProblemKind::Incomplete, "{text}");
+        }
+    }
+}

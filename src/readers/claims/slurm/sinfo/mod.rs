@@ -1,0 +1,98 @@
+//! `sinfo`, as JSON or text: the state of each node, as far as it is told.
+//!
+//! What it says is grouped, by partition and by equal nodes; a node may come
+//! several times. The JSON form says most, then `-N` and `-o` with a header.
+
+mod json;
+mod text;
+
+use std::collections::BTreeSet;
+
+use super::answer;
+use super::gres;
+use super::listed::Listed;
+use super::listed::Spot;
+use super::listed::without_mark;
+use super::states;
+use crate::claims::reading::bounded;
+use model::said::Group;
+use model::said::GroupKind;
+use model::said::ProblemKind;
+use model::said::Said;
+use model::said::SourceKind;
+
+/// Whether a text looks like one.
+pub fn recognises(text: &str) -> bool {
+    if let Some(keys) = answer::keys(text) {
+        return keys.contains("sinfo");
+    }
+    answer::begins(text, "sinfo") || text::recognises(text)
+}
+
+/// Reads it. `place` is its name in messages.
+pub fn read(place: &str, text: &str) -> Said {
+    let mut said = Said::nothing(SourceKind::Sinfo, place);
+    let text = without_mark(text);
+    if text.trim_start().starts_with('{') {
+        json::read(&mut said, place, text);
+    } else {
+        text::read(&mut said, place, text);
+    }
+    // Rows of one partition may name a node more than once, in two states say.
+    for group in &mut said.groups {
+        let mut seen = BTreeSet::new();
+        group.nodes.retain(|node| seen.insert(node.clone()));
+    }
+    if said.nodes.is_empty() && said.problems.is_empty() {
+        said.trouble(ProblemKind::Incomplete, None, "it names no node");
+    }
+    bounded(said)
+}
+
+/// What one line or record says of its nodes.
+#[derive(Debug, Default)]
+struct Row {
+    nodes: String,
+    /// Words of the state, in the long form.
+    state: Vec<String>,
+    reason: Option<String>,
+    gres: Option<String>,
+    features: Option<String>,
+    partition: Option<String>,
+}
+
+/// Puts a row into `said`. A partition is a group only where its rows are all
+/// that it has (`partitions`).
+fn say(said: &mut Said, listed: &mut Listed, spot: Spot<'_>, row: &Row, partitions: bool) {
+    let Some(nodes) = listed.nodes(said, spot, &row.nodes) else { return };
+    for name in &nodes {
+        let node = said.node(name);
+        for word in &row.state {
+            if !node.state.contains(word) {
+                node.state.push(word.clone());
+            }
+        }
+        if node.reason.is_none() {
+            node.reason.clone_from(&row.reason);
+        }
+        if node.gpus.is_none()
+            && let Some(gpus) = row.gres.as_deref().and_then(gres::from_gres)
+        {
+            node.gpus = gpus.count;
+            node.product = gpus.product;
+        }
+        if let Some(features) = &row.features {
+            node.marks.entry("features".to_owned()).or_insert_with(|| features.clone());
+        }
+        node.busy = states::busy(&node.state);
+    }
+    let Some(partition) = row.partition.as_ref().filter(|_| partitions) else { return };
+    let is_it = |g: &&mut Group| g.kind == GroupKind::Partition && g.name == *partition;
+    if let Some(group) = said.groups.iter_mut().find(is_it) {
+        group.nodes.extend(nodes);
+    } else {
+        let mut group = Group::of(GroupKind::Partition, "partition", partition.clone(), nodes);
+        group.at = Some(spot.to_string());
+        said.groups.push(group);
+    }
+}

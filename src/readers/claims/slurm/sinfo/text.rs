@@ -1,0 +1,423 @@
+//! Tables of `sinfo`: the default one, `-N`, `-l`, `-R`, and any `-o` or `-O`
+//! whose columns can be told from their header or from what stands in them.
+
+use super::super::answer;
+use super::super::listed::Listed;
+use super::super::listed::Spot;
+use super::super::states;
+use super::Row;
+use crate::claims::reading::plain;
+use model::hostlist;
+use model::said::ProblemKind;
+use model::said::Said;
+
+/// Headers of what is read, as `sinfo` writes them (compared in capitals).
+const NODES: &[&str] = &["NODELIST", "HOSTNAMES", "NODE_ADDR"];
+const STATE: &[&str] = &["STATE", "STATECOMPLETE", "STATELONG", "STATECOMPACT"];
+
+/// Every header of which a line of headers has at least two.
+const HEADERS: &[&str] = &[
+    "NODELIST",
+    "HOSTNAMES",
+    "STATE",
+    "PARTITION",
+    "AVAIL",
+    "TIMELIMIT",
+    "NODES",
+    "REASON",
+    "USER",
+    "TIMESTAMP",
+    "GRES",
+    "AVAIL_FEATURES",
+    "ACTIVE_FEATURES",
+    "CPUS",
+    "MEMORY",
+];
+
+/// `sinfo` also writes `none` for no reason.
+fn is_nothing(cell: &str) -> bool {
+    answer::is_nothing(cell) || cell.eq_ignore_ascii_case("none")
+}
+
+/// `sinfo -R` cuts reasons here, unless a width is given.
+const REASON_WIDTH: usize = 20;
+
+/// `sinfo` has some 80 fields.
+const MOST_COLUMNS: usize = 100;
+
+/// So many rows say what columns hold.
+const LOOKED_AT: usize = 50;
+
+pub(super) fn recognises(text: &str) -> bool {
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let Some(first) = lines.next() else { return false };
+    if is_header(first) {
+        return true;
+    }
+    // `sinfo -l` writes the time first.
+    if lines.clone().next().is_some_and(is_header) && first.contains(':') {
+        return true;
+    }
+    // Without a header, every line must have a state and a name.
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .take(LOOKED_AT)
+        .map(|line| cells(line, line.contains('|')))
+        .collect();
+    1 < rows.first().map_or(0, Vec::len) && !columns_of_states(&rows).is_empty()
+}
+
+fn is_header(line: &str) -> bool {
+    let cells = cells(line, line.contains('|'));
+    let known = cells.iter().filter(|cell| HEADERS.contains(&cell.to_ascii_uppercase().as_str()));
+    let is_in_capitals = !line.chars().any(char::is_lowercase);
+    is_in_capitals
+        && 1 < known.count()
+        && cells.iter().any(|cell| *cell == "NODELIST" || *cell == "STATE" || *cell == "HOSTNAMES")
+}
+
+/// The cells of a line: between bars, or between blanks.
+fn cells(line: &str, has_bars: bool) -> Vec<&str> {
+    if has_bars {
+        line.split('|').map(str::trim).collect()
+    } else {
+        line.split_whitespace().collect()
+    }
+}
+
+/// Columns in which every row has a state.
+fn columns_of_states(rows: &[Vec<&str>]) -> Vec<usize> {
+    let width = rows.iter().map(Vec::len).min().unwrap_or(0).min(MOST_COLUMNS);
+    (0..width).filter(|column| rows.iter().all(|row| states::is_state(row[*column]))).collect()
+}
+
+pub(super) fn read(said: &mut Said, place: &str, text: &str) {
+    let lines: Vec<(usize, &str)> = text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty())
+        .map(|(index, line)| (index + 1, line))
+        .collect();
+    match lines.iter().position(|(_, line)| is_header(line)) {
+        Some(header) => with_header(said, place, lines[header].1, &lines[header + 1..]),
+        None => without_header(said, place, &lines),
+    }
+}
+
+/// What the columns hold.
+#[derive(Debug, Default)]
+struct Columns {
+    count: usize,
+    nodes: Option<usize>,
+    states: Vec<usize>,
+    reason: Option<usize>,
+    gres: Option<usize>,
+    features: Option<usize>,
+    partition: Option<usize>,
+}
+
+impl Columns {
+    fn of(header: &[&str]) -> Self {
+        let find = |names: &[&str]| {
+            names
+                .iter()
+                .find_map(|name| header.iter().position(|cell| cell.eq_ignore_ascii_case(name)))
+        };
+        let is_state = |cell: &&str| STATE.contains(&cell.to_ascii_uppercase().as_str());
+        let states = header.iter().enumerate().filter(|(_, cell)| is_state(cell));
+        Self {
+            count: header.len(),
+            nodes: find(NODES),
+            states: states.map(|(index, _)| index).collect(),
+            reason: find(&["REASON"]),
+            gres: find(&["GRES"]),
+            features: find(&["AVAIL_FEATURES"]),
+            partition: find(&["PARTITION"]),
+        }
+    }
+
+    /// What one row says. Of several states the fullest one is taken.
+    fn row(&self, cells: &[&str]) -> Row {
+        let text = |column: Option<usize>| {
+            column
+                .and_then(|column| cells.get(column))
+                .filter(|cell| !is_nothing(cell))
+                .map(|cell| (*cell).to_owned())
+        };
+        let told = self.states.iter().filter_map(|column| cells.get(*column));
+        let fullest = told.max_by_key(|state| (state.contains('+'), state.len()));
+        Row {
+            nodes: text(self.nodes).unwrap_or_default(),
+            state: fullest.map(|state| states::shown(state)).unwrap_or_default(),
+            reason: text(self.reason),
+            gres: text(self.gres),
+            features: text(self.features),
+            partition: text(self.partition).map(|name| name.trim_end_matches('*').to_owned()),
+        }
+    }
+}
+
+fn with_header(said: &mut Said, place: &str, header: &str, lines: &[(usize, &str)]) {
+    let has_bars = header.contains('|');
+    let names = cells(header, has_bars);
+    let columns = Columns::of(&names);
+    if columns.nodes.is_none() {
+        let message = "no column names nodes (NODELIST or HOSTNAMES)";
+        said.trouble(ProblemKind::Unsupported, None, message);
+        return;
+    }
+    let is_reasons = names.first() == Some(&"REASON") && names.last() == Some(&"NODELIST");
+    let mut listed = Listed::new();
+    let mut cut = false;
+    for (number, line) in lines {
+        let spot = Spot::at(place, *number, 1);
+        let row = if is_reasons && !has_bars {
+            reason_row(line, names.len())
+        } else {
+            whole_row(line, has_bars, &names, &columns)
+        };
+        let Some(row) = row else {
+            let message = format!("this line does not fit the table: {}", plain(line));
+            said.trouble(ProblemKind::Malformed, spot.to_string(), message);
+            continue;
+        };
+        let length = row.reason.as_ref().map_or(0, |reason| reason.chars().count());
+        cut |= is_reasons && REASON_WIDTH <= length;
+        super::say(said, &mut listed, spot, &row, columns.partition.is_some());
+    }
+    if cut {
+        said.notes.push(format!("reasons may be cut off at {REASON_WIDTH} characters"));
+    }
+}
+
+/// A row of `sinfo -R`: the reason comes first and may hold blanks, so the
+/// other columns are taken off the end.
+fn reason_row(line: &str, columns: usize) -> Option<Row> {
+    let mut rest = line.trim();
+    let mut nodes = None;
+    for _ in 1..columns {
+        let before = &rest[..rest.rfind(char::is_whitespace)?];
+        nodes = nodes.or_else(|| rest[before.len()..].split_whitespace().next());
+        rest = before.trim_end();
+    }
+    Some(Row {
+        nodes: nodes?.to_owned(),
+        reason: Some(rest.to_owned()).filter(|reason| !is_nothing(reason)),
+        ..Row::default()
+    })
+}
+
+/// A row with as many cells as the table has columns, or nearly so: with blanks
+/// between cells, a reason at the end may hold more, an empty cell fewer.
+fn whole_row(line: &str, has_bars: bool, names: &[&str], columns: &Columns) -> Option<Row> {
+    let found = cells(line, has_bars);
+    let last_is = |name: &str| names.last().is_some_and(|last| *last == name);
+    if found.len() == columns.count || (has_bars && columns.nodes? < found.len()) {
+        return Some(columns.row(&found));
+    }
+    if has_bars {
+        return None;
+    }
+    if columns.count < found.len() && last_is("REASON") {
+        let mut row = columns.row(&found[..columns.count]);
+        let rest = found[columns.count - 1..].join(" ");
+        row.reason = Some(rest).filter(|reason| !is_nothing(reason));
+        return Some(row);
+    }
+    if 2 < found.len() && last_is("NODELIST") {
+        let state = found[..found.len() - 1].iter().rev().find(|cell| states::is_state(cell))?;
+        return Some(Row {
+            nodes: (*found.last()?).to_owned(),
+            state: states::shown(state),
+            partition: columns
+                .partition
+                .filter(|column| *column == 0)
+                .map(|_| found[0].trim_end_matches('*').to_owned()),
+            ..Row::default()
+        });
+    }
+    None
+}
+
+/// `sinfo -h`: columns are told by what stands in them.
+fn without_header(said: &mut Said, place: &str, lines: &[(usize, &str)]) {
+    let has_bars = lines.iter().all(|(_, line)| line.contains('|'));
+    let rows: Vec<Vec<&str>> = lines.iter().map(|(_, line)| cells(line, has_bars)).collect();
+    let states = columns_of_states(&rows);
+    let width = rows.iter().map(Vec::len).min().unwrap_or(0).min(MOST_COLUMNS);
+    let Some(nodes) = column_of_nodes(&rows, width, &states).filter(|_| !states.is_empty()) else {
+        if lines.is_empty() {
+            said.trouble(ProblemKind::Incomplete, None, "an empty answer");
+        } else {
+            let message = "there is no header, and no column can be told to hold nodes and states";
+            said.trouble(ProblemKind::Unsupported, None, message);
+        }
+        return;
+    };
+    let columns = Columns { count: width, nodes: Some(nodes), states, ..Columns::default() };
+    let mut listed = Listed::new();
+    for ((number, _), row) in lines.iter().zip(&rows) {
+        let spot = Spot::at(place, *number, 1);
+        super::say(said, &mut listed, spot, &columns.row(row), false);
+    }
+}
+
+/// The column of nodes: host lists whose lengths another column counts, or that
+/// has brackets, or, with `-N`, the first.
+fn column_of_nodes(rows: &[Vec<&str>], width: usize, states: &[usize]) -> Option<usize> {
+    let rows = &rows[..rows.len().min(LOOKED_AT)];
+    let mut left = hostlist::MOST;
+    let mut lengths = |column: usize| -> Option<Vec<usize>> {
+        let mut found = Vec::new();
+        for row in rows {
+            if left == 0 {
+                break;
+            }
+            let names = hostlist::expand(row[column]).ok()?;
+            left = left.saturating_sub(names.len());
+            found.push(names.len());
+        }
+        Some(found)
+    };
+    let is_number = |column: usize| rows.iter().all(|row| row[column].parse::<usize>().is_ok());
+    let is_counted = |lengths: &[usize]| {
+        (0..width).any(|other| {
+            rows.iter().zip(lengths).all(|(row, length)| row[other].parse() == Ok(*length))
+        })
+    };
+    let candidates: Vec<(usize, Vec<usize>)> = (0..width)
+        .filter(|column| !states.contains(column) && !is_number(*column))
+        .filter_map(|column| Some((column, lengths(column)?)))
+        .collect();
+    let has_brackets = |column: usize| rows.iter().any(|row| row[column].contains('['));
+    candidates
+        .iter()
+        .find(|(column, _)| has_brackets(*column))
+        .or_else(|| candidates.iter().find(|(_, lengths)| is_counted(lengths)))
+        .or_else(|| candidates.iter().find(|(column, _)| *column == 0))
+        .map(|(column, _)| *column)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read as read_sinfo;
+    use super::super::recognises;
+    use model::id::NodeName;
+    use model::said::NodeSaid;
+    use model::said::ProblemKind;
+    use model::said::Said;
+
+    fn node(said: &Said, name: &str) -> NodeSaid {
+        said.nodes.get(&NodeName::from(name)).cloned().unwrap_or_else(|| panic!("{name}: {said:?}"))
+    }
+
+    fn state(said: &Said, name: &str) -> String {
+        node(said, name).state.join("+")
+    }
+
+    fn good(text: &str) -> Said {
+        assert!(recognises(text), "{text}");
+        let said = read_sinfo("f", text);
+        assert!(said.problems.is_empty(), "{:?}", said.problems);
+        said
+    }
+
+    #[test]
+    fn the_default_table_is_read_partition_by_partition() {
+        let said = good(
+            "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n\
+             main*        up   infinite      1   drng t4\n\
+             main*        up   infinite      3   idle t[1-3]\n\
+             probe        up    1:00:00      1   drng t4\n\
+             empty        up   infinite      0    n/a\n"
+                .replace("0    n/a", "0    n/a n/a")
+                .as_str(),
+        );
+        assert_eq!(state(&said, "t4"), "DRAINING");
+        assert_eq!((node(&said, "t4").busy, node(&said, "t2").busy), (Some(true), Some(false)));
+        let names: Vec<(&str, usize)> =
+            said.groups.iter().map(|g| (g.name.as_str(), g.nodes.len())).collect();
+        assert_eq!(names, [("main", 4), ("probe", 1), ("empty", 0)]);
+    }
+
+    #[test]
+    fn a_node_that_a_partition_lists_in_two_rows_is_in_it_once() {
+        let said = good(
+            "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\n\
+             main*        up   infinite      1   drng t2\n\
+             main*        up   infinite      3   idle t[1-3]\n",
+        );
+        let [main] = said.groups.as_slice() else { panic!("{:?}", said.groups) };
+        let nodes: Vec<&str> = main.nodes.iter().map(|node| node.as_str()).collect();
+        assert_eq!(nodes, ["t2", "t1", "t3"]);
+    }
+
+    #[test]
+    fn tables_by_node_are_read_with_and_without_a_header() {
+        let said =
+            good("NODELIST   NODES PARTITION STATE\nt1  1  main*  idle*\nt2  1  main* mix\n");
+        assert_eq!(state(&said, "t1"), "IDLE+NOT_RESPONDING");
+        let said = good("t3   drained   idle+drain   drain\nt4   draining   mixed+drain  drng\n");
+        assert_eq!(state(&said, "t3"), "IDLE+DRAIN");
+        assert_eq!(state(&said, "t4"), "MIXED+DRAIN");
+        let said = good(
+            "Sat Nov 21 04:00:00 2026\nNODELIST NODES PARTITION STATE CPUS MEMORY REASON\n\
+             t1 1 main drained 4 1000 bad psu here\nt2 1 main idle 4 1000 none\n",
+        );
+        assert_eq!(node(&said, "t1").reason.as_deref(), Some("bad psu here"));
+        assert_eq!(node(&said, "t2").reason, None);
+    }
+
+    #[test]
+    fn tables_with_bars_are_read_with_and_without_a_header() {
+        let said = good(
+            "HOSTNAMES|STATE|REASON |GRES |AVAIL_FEATURES|NODELIST |PARTITION \n\
+             t1|drain*|swap it |gpu:gb200:4(S:0-1) |gb200,row1|t1 |main* \n\
+             t2|alloc|none |gpu:gb200:4 |gb200|t2\n",
+        );
+        assert_eq!(state(&said, "t1"), "DRAINED+NOT_RESPONDING");
+        assert_eq!(node(&said, "t1").gpus, Some(4));
+        assert_eq!(node(&said, "t1").reason.as_deref(), Some("swap it"));
+        assert_eq!(node(&said, "t1").marks["features"], "gb200,row1");
+        assert_eq!(node(&said, "t2").busy, Some(true));
+        let said = good("t[01-02]|2|part1|None|idle\nt03|1|part2|down|down*");
+        assert_eq!(state(&said, "t02"), "IDLE");
+        assert_eq!(state(&said, "t03"), "DOWN+NOT_RESPONDING");
+        let said = good("part1|t01|1|idle\npart2|t02|1|alloc\n");
+        assert_eq!(said.nodes.len(), 2);
+        let long = "part|t[1-100000]|100000|idle\n".repeat(3);
+        assert_eq!(good(&long).nodes.len(), 100_000);
+    }
+
+    #[test]
+    fn reasons_keep_their_blanks_and_broken_lines_are_named() {
+        let text = "REASON               USER      TIMESTAMP           NODELIST\n\
+                    hw ticket 4711: swap slurm     2026-11-21T04:53:58 t4\n\
+                    gate: line one\n\
+                    line  root      2026-11-21T05:34:24 t2\n";
+        assert!(recognises(text));
+        let said = read_sinfo("f", text);
+        assert_eq!(node(&said, "t4").reason.as_deref(), Some("hw ticket 4711: swap"));
+        assert_eq!(node(&said, "t2").reason.as_deref(), Some("line"));
+        assert_eq!(said.problems[0].at.as_deref(), Some("f:3:1"));
+        assert_eq!(said.notes, ["reasons may be cut off at 20 characters"]);
+        assert!(node(&said, "t4").state.is_empty() && node(&said, "t4").busy.is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_said() {
+        for (text, kind) in [
+            ("", ProblemKind::Incomplete),
+            ("PARTITION STATE\nmain idle\n", ProblemKind::Unsupported),
+            ("a b c\nd e f\n", ProblemKind::Unsupported),
+            ("NODELIST STATE\n", ProblemKind::Incomplete),
+            ("NODELIST STATE\nt[1- idle\n", ProblemKind::Malformed),
+        ] {
+            assert_eq!(read_sinfo("f", text).problems[0].kind, kind, "{text:?}");
+        }
+        for text in ["", "hello world\n", "a b c\n", "NodeName=a State=IDLE\n", "host: uuid\n"] {
+            assert!(!recognises(text), "{text:?}");
+        }
+    }
+}

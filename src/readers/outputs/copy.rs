@@ -1,0 +1,283 @@
+//! Our own copy-engine probe, `fabricgate node probe copy`: one JSON document
+//! (`fabricgate.copy/1`) per node and line.
+//!
+//! Test cases have nvbandwidth's names and mean the same: the row issues the
+//! copy. Where several nodes measured together their documents are parts of one
+//! matrix per test and reading, with ranks as labels. A document has the rows of
+//! its own node's ranks; a cell that two documents claim is nobody's. What a number should be is not known here.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::CERTAIN;
+use super::Confidence;
+use super::Input;
+use super::probed::Page;
+use super::probed::Reader;
+use model::copy::COPY_FORMAT;
+use model::measurement::Matrix;
+use model::measurement::Measurement;
+use model::parsed::Parsed;
+use model::parsed::ProblemKind;
+use model::parsed::Tool;
+use model::text;
+use model::unit::Unit;
+
+/// What all versions of the format begin with.
+const FAMILY: &str = "fabricgate.copy/";
+
+/// Readings beyond this are no probe's output.
+const MOST_READINGS: usize = 10_000;
+
+/// Cells beyond this are no probe's output: the largest domain has 576 GPUs.
+const MOST_CELLS: usize = 2_000_000;
+
+/// The same of all tests together: labels without numbers are few bytes and
+/// stand for many cells.
+const MOST_CELLS_OF_ALL: usize = 4 * MOST_CELLS;
+
+/// Whether this probe wrote the output.
+pub fn recognises(input: &Input<'_>) -> Confidence {
+    if input.text.contains("\"fabricgate.copy/") { CERTAIN } else { 0 }
+}
+
+/// What the output says.
+pub fn parse(input: &Input<'_>) -> Parsed {
+    let parsed = Parsed::of(Tool::FabricgateCopy);
+    let (mut reader, pages) = Reader::open(input, FAMILY, COPY_FORMAT, parsed);
+    let mut tests = Tests::default();
+    for page in &pages {
+        for key in ["buffer_bytes", "copies", "warmup"] {
+            reader.keep(key, page);
+        }
+        if page.list("tests").is_empty() {
+            continue;
+        }
+        if !reader.knows_ends(page, pages.len() == 1) {
+            let what = format!("{}: nothing says whose its numbers are", page.name());
+            reader.strange(ProblemKind::Unrecognised, what, Some(page));
+            continue;
+        }
+        let mut own = BTreeSet::new();
+        for test in page.list("tests") {
+            add(&mut reader, page, test, &mut own, &mut tests);
+        }
+    }
+    let mut spare = MOST_CELLS_OF_ALL;
+    for test in tests.all {
+        test.enter(&mut reader, &mut spare);
+    }
+    reader.close(&pages)
+}
+
+/// A test of all documents.
+struct Merged {
+    testcase: String,
+    unit: Unit,
+    rows: Labels,
+    cols: Labels,
+    /// Reading, then row and column by their places; none where two documents
+    /// claim it.
+    cells: Vec<BTreeMap<(usize, usize), Option<f64>>>,
+}
+
+/// Tests in the order first seen, with their places.
+#[derive(Default)]
+struct Tests {
+    all: Vec<Merged>,
+    places: BTreeMap<String, usize>,
+}
+
+impl Tests {
+    /// The test of this name: as it is known, or new in this unit.
+    fn named(&mut self, name: &str, unit: Unit) -> &mut Merged {
+        let at = *self.places.entry(name.to_owned()).or_insert_with(|| {
+            let (rows, cols) = Default::default();
+            let testcase = name.to_owned();
+            self.all.push(Merged { testcase, unit, rows, cols, cells: Vec::new() });
+            self.all.len() - 1
+        });
+        &mut self.all[at]
+    }
+}
+
+/// Labels in the order first seen, with their places.
+#[derive(Default)]
+struct Labels {
+    names: Vec<String>,
+    places: BTreeMap<String, usize>,
+}
+
+impl Labels {
+    fn place(&mut self, name: &str) -> usize {
+        *self.places.entry(name.to_owned()).or_insert_with(|| {
+            self.names.push(name.to_owned());
+            self.names.len() - 1
+        })
+    }
+
+    /// Places in the order of the ranks that the labels begin with.
+    fn ordered(&self) -> Vec<usize> {
+        let number = |name: &str| name.split("->").next().and_then(|n| n.parse::<u32>().ok());
+        let mut order: Vec<usize> = (0..self.names.len()).collect();
+        if self.names.iter().all(|name| number(name).is_some()) {
+            order.sort_by_key(|place| number(&self.names[*place]));
+        }
+        order
+    }
+}
+
+/// Adds what one document says of one test.
+fn add(
+    reader: &mut Reader,
+    page: &Page,
+    test: &Value,
+    own: &mut BTreeSet<String>,
+    tests: &mut Tests,
+) {
+    let name = test["testcase"].as_str().map(text::clean).filter(|name| !name.is_empty());
+    let words = |key: &str| -> Option<Vec<String>> {
+        let said = test[key].as_array()?.iter();
+        said.map(|label| label.as_str().map(text::clean).filter(|l| !l.is_empty())).collect()
+    };
+    let (Some(name), Some(rows), Some(cols)) = (name, words("rows"), words("cols")) else {
+        if page.whole {
+            let what = "a test without its name, rows or columns".to_owned();
+            reader.strange(ProblemKind::Unrecognised, what, Some(page));
+        }
+        return;
+    };
+    let refuse = |reader: &mut Reader, kind, what: String| {
+        let what = format!("{}: {what}", page.name());
+        reader.strange_in(&name, kind, what, page);
+    };
+    let unit = match test["unit"].as_str() {
+        Some("GB/s") => Unit::GigabytesPerSecond,
+        Some("us") => Unit::Microseconds,
+        None if !page.whole => return,
+        said => {
+            let said =
+                said.map_or("no unit".to_owned(), |said| format!("unit {}", text::clean(said)));
+            return refuse(reader, ProblemKind::Unrecognised, said);
+        }
+    };
+    if !own.insert(name.clone()) {
+        return refuse(reader, ProblemKind::Inconsistent, "it stands there twice".to_owned());
+    }
+    let doubled = |labels: &[String]| labels.iter().collect::<BTreeSet<_>>().len() < labels.len();
+    if doubled(&rows) || doubled(&cols) {
+        return refuse(
+            reader,
+            ProblemKind::Inconsistent,
+            "a row or a column stands there twice".to_owned(),
+        );
+    }
+    let strangers: Vec<&String> =
+        rows.iter().chain(&cols).filter(|label| !reader.is_end(label)).collect();
+    if let Some(label) = strangers.first() {
+        let what = format!("{label} is no rank of those that took part");
+        return refuse(reader, ProblemKind::Inconsistent, what);
+    }
+    if let Some(label) = rows.iter().find(|label| !reader.is_own_row(page, label)) {
+        let what = format!("row {label} is another node's to measure");
+        return refuse(reader, ProblemKind::Inconsistent, what);
+    }
+    let merged = tests.named(&name, unit);
+    if merged.unit != unit {
+        let what = format!("it is in {unit}, and in {} on another node", merged.unit);
+        return refuse(reader, ProblemKind::Inconsistent, what);
+    }
+    let more = |labels: &Labels, new: &[String]| {
+        labels.names.len() + new.iter().filter(|name| !labels.places.contains_key(*name)).count()
+    };
+    if MOST_CELLS < more(&merged.rows, &rows).saturating_mul(more(&merged.cols, &cols)) {
+        return refuse(
+            reader,
+            ProblemKind::Unrecognised,
+            "more cells than any fabric has".to_owned(),
+        );
+    }
+    let rows: Vec<usize> = rows.iter().map(|label| merged.rows.place(label)).collect();
+    let cols: Vec<usize> = cols.iter().map(|label| merged.cols.place(label)).collect();
+    let readings = test["readings"].as_array().map_or(&[][..], Vec::as_slice);
+    for (number, reading) in readings.iter().take(MOST_READINGS).enumerate() {
+        let table = reading.as_array().map_or(&[][..], Vec::as_slice);
+        let wide = |row: &Value| row.as_array().is_some_and(|cells| cells.len() == cols.len());
+        if page.whole && !(table.len() == rows.len() && table.iter().all(wide)) {
+            let what = format!("reading {number} is no table of its rows and columns");
+            refuse(reader, ProblemKind::Unrecognised, what);
+            continue;
+        }
+        while merged.cells.len() <= number {
+            merged.cells.push(BTreeMap::new());
+        }
+        for (row, cells) in rows.iter().zip(table) {
+            for (col, cell) in cols.iter().zip(cells.as_array().into_iter().flatten()) {
+                if cell.is_null() {
+                    continue;
+                }
+                let value = cell.as_f64().filter(|value| value.is_finite() && 0.0 < *value);
+                let Some(value) = value else {
+                    let what = format!("{} in reading {number} is no rate or time", told(cell));
+                    refuse(reader, ProblemKind::Unrecognised, what);
+                    continue;
+                };
+                let known = merged.cells[number].insert((*row, *col), Some(value));
+                if known.is_some() {
+                    merged.cells[number].insert((*row, *col), None);
+                    let (row, col) = (&merged.rows.names[*row], &merged.cols.names[*col]);
+                    let what = format!("another document claims row {row}, column {col} too");
+                    refuse(reader, ProblemKind::Inconsistent, what);
+                }
+            }
+        }
+    }
+}
+
+fn told(value: &Value) -> String {
+    text::clean(&value.to_string())
+}
+
+impl Merged {
+    /// Enters one matrix per reading.
+    fn enter(self, reader: &mut Reader, spare: &mut usize) {
+        let (rows, cols) = (self.rows.ordered(), self.cols.ordered());
+        if rows.is_empty() || cols.is_empty() {
+            return;
+        }
+        let names = |labels: &Labels, order: &[usize]| -> Vec<String> {
+            order.iter().map(|place| labels.names[*place].clone()).collect()
+        };
+        // A test that began and has no number is one that was not measured.
+        let nothing = [BTreeMap::new()];
+        let readings = if self.cells.is_empty() { &nothing[..] } else { &self.cells };
+        let cells = readings.len().saturating_mul(rows.len()).saturating_mul(cols.len());
+        if MOST_CELLS.min(*spare) < cells {
+            let what = format!("{}: more cells than any probe measures", self.testcase);
+            reader.strange(ProblemKind::Unrecognised, what, None);
+            return;
+        }
+        *spare -= cells;
+        for (run, reading) in (0u32..).zip(readings) {
+            let cell = |row: usize, col: usize| reading.get(&(row, col)).copied().flatten();
+            let cells =
+                rows.iter().map(|row| cols.iter().map(|col| cell(*row, *col)).collect()).collect();
+            reader.parsed.measurements.push(Measurement::Matrix(Matrix {
+                run,
+                testcase: Some(self.testcase.clone()),
+                unit: Some(self.unit),
+                rows: names(&self.rows, &rows),
+                cols: names(&self.cols, &cols),
+                cells,
+                sum: None,
+                coefficient_of_variation: None,
+            }));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "copy_tests.rs"]
+mod tests;

@@ -1,0 +1,66 @@
+//! What tests of several parsers share: looking into what was read, and damage as
+//! copying, killing and full disks do it to an output.
+
+use proptest::prelude::*;
+
+use model::measurement::Matrix;
+use model::measurement::Measurement;
+use model::parsed::Parsed;
+use model::parsed::ProblemKind;
+
+/// All that was measured, by a tool that measures nothing but matrices.
+pub(in crate::outputs) fn matrices(parsed: &Parsed) -> Vec<&Matrix> {
+    fn matrix(measurement: &Measurement) -> &Matrix {
+        match measurement {
+            Measurement::Matrix(matrix) => matrix,
+            other => panic!("no matrix: {other:?}"),
+        }
+    }
+    parsed.measurements.iter().map(matrix).collect()
+}
+
+/// What is wrong, in order.
+pub(in crate::outputs) fn kinds(parsed: &Parsed) -> Vec<ProblemKind> {
+    parsed.problems.iter().map(|problem| problem.kind).collect()
+}
+
+/// A piece to cut out, where, and what to put there instead.
+pub(in crate::outputs) type Damage = (usize, usize, Vec<u8>);
+
+/// Any damage.
+pub(in crate::outputs) fn any_damage() -> impl Strategy<Value = Damage> {
+    let put = prop_oneof![
+        Just(Vec::new()),
+        proptest::collection::vec(any::<u8>(), 1..6),
+        prop_oneof![
+            Just("\n"),
+            Just(" : "),
+            Just("..."),
+            Just("\u{1b}[4m"),
+            Just("{"),
+            Just("GPU ")
+        ]
+        .prop_map(|s| s.as_bytes().to_vec()),
+    ];
+    (any::<usize>(), 0usize..400, put)
+}
+
+/// `text` with that damage.
+pub(in crate::outputs) fn damaged(text: &str, (at, length, put): &Damage) -> Vec<u8> {
+    let bytes = text.as_bytes();
+    let at = at % (bytes.len() + 1);
+    let end = (at + length).min(bytes.len());
+    [&bytes[..at], put.as_slice(), &bytes[end..]].concat()
+}
+
+/// `text` without these lines, and with these bytes in the place of what was there.
+pub(in crate::outputs) fn scarred(text: &str, lost: &[usize], at: &[(usize, u8)]) -> Vec<u8> {
+    let kept = text.lines().enumerate().filter(|(line, _)| !lost.contains(line));
+    let mut bytes: Vec<u8> = kept.flat_map(|(_, line)| [line.as_bytes(), b"\n"].concat()).collect();
+    for (place, byte) in at {
+        if let Some(target) = bytes.get_mut(*place) {
+            *target = *byte;
+        }
+    }
+    bytes
+}

@@ -1,0 +1,264 @@
+//! The collectives of nccl-tests: what their rows look like, and by which
+//! factor bus bandwidth follows from algorithm bandwidth.
+//!
+//! Facts are from the `GetBw`, `GetCollByteCount` and `RunTest` functions of
+//! nccl-tests 2.0 to 2.19. Nothing here reads text.
+
+use super::printed::Range;
+
+/// How busbw follows from algbw among n ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Factor {
+    /// 2 (n - 1) / n.
+    TwoShares,
+    /// (n - 1) / n.
+    Share,
+    /// 1.
+    One,
+}
+
+impl Factor {
+    fn at(self, n: f64) -> f64 {
+        match self {
+            Self::TwoShares => 2.0 * (n - 1.0) / n,
+            Self::Share => (n - 1.0) / n,
+            Self::One => 1.0,
+        }
+    }
+}
+
+/// busbw over algbw of this program among so many ranks.
+pub(in crate::outputs) fn factor(name: &str, ranks: u32) -> Option<f64> {
+    let known = by_name(name)?;
+    Some(known.factor.at(f64::from(ranks.max(1))))
+}
+
+/// One test program.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Collective {
+    /// Its name without a build's suffix.
+    pub(super) name: &'static str,
+    factor: Factor,
+    /// It has a reduction.
+    reduces: bool,
+    /// It has a root rank.
+    rooted: bool,
+    /// The printed size is n times count elements; `None`: it depends.
+    split: Option<bool>,
+    /// It checks data in place. Where it does not, `N/A` is no gap.
+    pub(super) checks_in_place: bool,
+    /// algbw is the printed size over the time.
+    pub(super) size_over_time: bool,
+}
+
+#[rustfmt::skip]
+const COLLECTIVES: [Collective; 11] = [
+    Collective { name: "all_reduce_perf", factor: Factor::TwoShares, reduces: true, rooted: false, split: Some(false), checks_in_place: true, size_over_time: true },
+    Collective { name: "reduce_scatter_perf", factor: Factor::Share, reduces: true, rooted: false, split: Some(true), checks_in_place: true, size_over_time: true },
+    Collective { name: "reduce_perf", factor: Factor::One, reduces: true, rooted: true, split: Some(false), checks_in_place: true, size_over_time: true },
+    Collective { name: "broadcast_perf", factor: Factor::One, reduces: false, rooted: true, split: Some(false), checks_in_place: true, size_over_time: true },
+    Collective { name: "gather_perf", factor: Factor::Share, reduces: false, rooted: true, split: Some(true), checks_in_place: true, size_over_time: true },
+    Collective { name: "scatter_perf", factor: Factor::Share, reduces: false, rooted: true, split: Some(true), checks_in_place: true, size_over_time: true },
+    Collective { name: "all_gather_perf", factor: Factor::Share, reduces: false, rooted: false, split: Some(true), checks_in_place: true, size_over_time: true },
+    Collective { name: "alltoall_perf", factor: Factor::Share, reduces: false, rooted: false, split: Some(true), checks_in_place: false, size_over_time: true },
+    Collective { name: "alltoallv_perf", factor: Factor::Share, reduces: false, rooted: false, split: None, checks_in_place: false, size_over_time: false },
+    Collective { name: "sendrecv_perf", factor: Factor::One, reduces: false, rooted: false, split: Some(false), checks_in_place: false, size_over_time: true },
+    Collective { name: "hypercube_perf", factor: Factor::One, reduces: false, rooted: false, split: Some(true), checks_in_place: true, size_over_time: false },
+];
+
+/// Beyond so many ranks (n - 1) / n cannot be told from 1 in what is printed.
+const MOST_RANKS: f64 = 10_000.0;
+
+/// What is known about the number of ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct RankCount {
+    /// Exactly so many.
+    pub(super) exact: Option<u32>,
+    /// At least so many; 0 when nothing is known.
+    pub(super) at_least: u32,
+}
+
+/// What a run's rows show, as far as they agree.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Evidence {
+    /// The rows name a reduction (not `none`).
+    pub(super) redop: bool,
+    /// The rows name a root from 0 up.
+    pub(super) root: bool,
+    /// The table has a redop column.
+    pub(super) redop_column: bool,
+    /// The table has both a redop and a root column (2.13 and later).
+    pub(super) modern: bool,
+    /// Printed size / (count x element size), where all rows agree.
+    pub(super) spread: Option<u64>,
+    /// busbw / algbw.
+    pub(super) factor: Range,
+    /// Data was checked out of place and not in place.
+    pub(super) in_place_unchecked: bool,
+    /// Data was checked in place.
+    pub(super) in_place_checked: bool,
+    /// In several rows algbw is what size over time gives.
+    pub(super) size_over_time: bool,
+    /// Number of ranks.
+    pub(super) ranks: RankCount,
+}
+
+impl Collective {
+    /// The factors possible with that many ranks.
+    pub(super) fn factors(&self, ranks: RankCount, modern: bool) -> Vec<Range> {
+        let at = |n: f64| self.factor.at(n);
+        let mut factors = Vec::new();
+        match ranks.exact {
+            Some(n) => factors.push(Range::at(at(f64::from(n.max(1))))),
+            None => {
+                if ranks.at_least <= 1 {
+                    factors.push(Range::at(at(1.0)));
+                }
+                let fewest = f64::from(ranks.at_least.max(2));
+                let low = Range::at(at(fewest)).low;
+                factors.push(Range { low, high: at(MOST_RANKS.max(fewest)) * (1.0 + 1e-9) });
+            }
+        }
+        // Early 2.0 releases put (n - 1) / n into algbw and used a factor of 1.
+        if self.factor == Factor::Share && !modern {
+            factors.push(Range::at(1.0));
+        }
+        factors
+    }
+
+    /// Whether this program could have printed such rows, their factor apart.
+    fn prints(&self, seen: &Evidence) -> bool {
+        // Later sendrecv loops over reductions and prints them without using any.
+        let redop = self.reduces || (seen.modern && self.name == "sendrecv_perf");
+        // Before 2.13 each test had its own columns; alltoall left redop blank.
+        let column =
+            seen.modern || seen.redop_column == (self.reduces || self.name == "alltoall_perf");
+        let one =
+            seen.ranks.exact == Some(1) || (seen.ranks.exact.is_none() && seen.factor.low == 0.0);
+        let spread = match (seen.spread, self.split) {
+            (None, _) | (_, None) => true,
+            (Some(1), Some(split)) => !split || one,
+            (Some(n), Some(split)) => {
+                split && seen.ranks.exact.is_none_or(|ranks| u64::from(ranks) == n)
+            }
+        };
+        column
+            && redop == seen.redop
+            && self.rooted == seen.root
+            && spread
+            && !(seen.in_place_unchecked && self.checks_in_place)
+            && (!seen.in_place_checked || self.checks_in_place)
+            && (self.size_over_time || !seen.size_over_time)
+    }
+
+    fn fits(&self, seen: &Evidence) -> bool {
+        self.factors(seen.ranks, seen.modern).iter().any(|f| f.meets(seen.factor))
+    }
+}
+
+/// The collective of this program name, with or without a path and a build's
+/// suffix (`all_reduce_perf_mpi`).
+pub(super) fn by_name(name: &str) -> Option<&'static Collective> {
+    let file = name.rsplit(['/', '\\']).next().unwrap_or(name);
+    COLLECTIVES.iter().find(|c| {
+        file.strip_prefix(c.name).is_some_and(|rest| {
+            !rest.starts_with(|c: char| c.is_ascii_alphanumeric()) && !rest.contains(' ')
+        })
+    })
+}
+
+/// The programs that can have printed such rows with such a factor.
+pub(super) fn candidates(seen: &Evidence) -> Vec<&'static Collective> {
+    COLLECTIVES.iter().filter(|c| c.prints(seen) && c.fits(seen)).collect()
+}
+
+/// Bytes of one element of an NCCL type by the name nccl-tests gives it.
+pub(super) fn element_size(type_name: &str) -> Option<u64> {
+    Some(match type_name {
+        "int8" | "uint8" | "char" | "f8e4m3" | "f8e5m2" | "fp8_e4m3" | "fp8_e5m2" => 1,
+        "half" | "bfloat16" | "float16" => 2,
+        "int" | "int32" | "uint32" | "float" | "float32" => 4,
+        "int64" | "uint64" | "double" | "float64" => 8,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(redop: bool, root: bool, factor: f64) -> Evidence {
+        Evidence {
+            redop,
+            root,
+            redop_column: true,
+            modern: true,
+            spread: None,
+            factor: Range { low: factor - 2e-5, high: factor + 2e-5 },
+            in_place_unchecked: false,
+            in_place_checked: false,
+            size_over_time: false,
+            ranks: RankCount::default(),
+        }
+    }
+
+    fn names(seen: &Evidence) -> Vec<&'static str> {
+        candidates(seen).iter().map(|c| c.name).collect()
+    }
+
+    #[test]
+    fn a_factor_above_one_is_all_reduce_and_below_reduce_scatter() {
+        assert_eq!(names(&seen(true, false, 1.875)), ["all_reduce_perf"]);
+        assert_eq!(names(&seen(true, false, 0.875)), ["reduce_scatter_perf"]);
+    }
+
+    #[test]
+    fn rooted_rows_with_factor_one_are_reduce_or_broadcast() {
+        assert_eq!(names(&seen(true, true, 1.0)), ["reduce_perf"]);
+        assert_eq!(names(&seen(false, true, 1.0)), ["broadcast_perf"]);
+        assert_eq!(names(&seen(false, true, 0.75)), ["gather_perf", "scatter_perf"]);
+    }
+
+    #[test]
+    fn two_ranks_of_all_reduce_and_of_sendrecv_look_alike() {
+        let mut rows = seen(true, false, 1.0);
+        rows.spread = Some(1);
+        assert_eq!(names(&rows), ["all_reduce_perf", "sendrecv_perf"]);
+        rows.in_place_unchecked = true;
+        assert_eq!(names(&rows), ["sendrecv_perf"]);
+    }
+
+    #[test]
+    fn gathers_and_exchanges_are_told_apart_by_what_they_check_and_count() {
+        let mut rows = seen(false, false, 0.875);
+        rows.spread = Some(8);
+        rows.in_place_checked = true;
+        assert_eq!(names(&rows), ["all_gather_perf"]);
+        (rows.in_place_checked, rows.in_place_unchecked) = (false, true);
+        assert_eq!(names(&rows), ["alltoall_perf", "alltoallv_perf"]);
+        rows.size_over_time = true;
+        assert_eq!(names(&rows), ["alltoall_perf"]);
+        // Where nothing was checked the two look alike.
+        rows.in_place_unchecked = false;
+        assert_eq!(names(&rows), ["all_gather_perf", "alltoall_perf"]);
+    }
+
+    #[test]
+    fn an_impossible_factor_leaves_nothing() {
+        let mut rows = seen(true, false, 0.997);
+        rows.spread = Some(1);
+        assert!(names(&rows).is_empty());
+        rows = seen(true, false, 1.75);
+        rows.ranks = RankCount { exact: None, at_least: 72 };
+        assert!(names(&rows).is_empty());
+    }
+
+    #[test]
+    fn a_program_is_known_by_path_and_with_a_suffix() {
+        let name = |n| by_name(n).map(|c| c.name);
+        assert_eq!(name("/opt/t/build/reduce_perf"), Some("reduce_perf"));
+        assert_eq!(name("all_reduce_perf_mpi"), Some("all_reduce_perf"));
+        assert_eq!(name("reduce_performance"), None);
+        assert_eq!(name("bisection_perf"), None);
+    }
+}

@@ -1,0 +1,425 @@
+//! One run of a test as both of the tool's formats give it, and what follows
+//! from it: the series, and what is wrong with it.
+//!
+//! `text` and `json` fill a [`Run`]; this file closes it. Nothing here reads
+//! text, and nothing here knows what a bandwidth should be.
+
+use super::collective;
+use super::collective::RankCount;
+use super::consistency;
+use super::printed::Printed;
+use model::facts::Rank;
+use model::measurement::Placement;
+use model::measurement::Point;
+use model::measurement::Series;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+use model::unit::Unit;
+
+/// What became of checking a half's data.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) enum Check {
+    /// Nothing is printed about it.
+    #[default]
+    Absent,
+    /// `N/A`.
+    NotDone,
+    /// So many wrong elements.
+    Wrong(f64),
+    /// The largest relative difference; whether it is too large is the tool's
+    /// verdict at the end of the run.
+    Difference(f64),
+    /// Something that is neither.
+    Unreadable,
+}
+
+impl Check {
+    fn is_done(self) -> bool {
+        matches!(self, Self::Wrong(_) | Self::Difference(_))
+    }
+}
+
+/// One half of a row.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Half {
+    pub(super) time: Option<Printed>,
+    /// A time is there, in a unit that is not kept.
+    pub(super) is_untimed: bool,
+    pub(super) algbw: Option<Printed>,
+    pub(super) busbw: Option<Printed>,
+    pub(super) check: Check,
+    pub(super) iterations: Option<u64>,
+    pub(super) min_us: Option<f64>,
+    pub(super) max_us: Option<f64>,
+    pub(super) p99_us: Option<f64>,
+}
+
+impl Half {
+    /// Whether time, bandwidths and check are what they should be.
+    pub(super) fn is_readable(&self) -> bool {
+        (self.time.is_some() || self.is_untimed)
+            && self.algbw.is_some()
+            && self.busbw.is_some()
+            && self.check != Check::Unreadable
+    }
+}
+
+/// One row: one size.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Row {
+    pub(super) line: u32,
+    pub(super) bytes: u64,
+    pub(super) count: u64,
+    pub(super) type_name: String,
+    pub(super) redop: Option<String>,
+    pub(super) root: Option<i64>,
+    /// Out of place, in place.
+    pub(super) halves: [Option<Half>; 2],
+}
+
+impl Row {
+    /// Whether the size is less than that of the elements counted, which is not
+    /// possible: it is that of the larger buffer.
+    pub(super) fn is_smaller_than_its_elements(&self) -> bool {
+        collective::element_size(&self.type_name)
+            .and_then(|size| size.checked_mul(self.count))
+            .is_some_and(|bytes| self.bytes < bytes)
+    }
+}
+
+/// The sizes a run says it sweeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sweep {
+    pub(super) min: u64,
+    pub(super) max: u64,
+    pub(super) step: Step,
+}
+
+/// How it goes from one size to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Factor(u64),
+    Bytes(u64),
+}
+
+impl Sweep {
+    /// Number of rows of one sweep; `None` where it would never end.
+    fn rows(self) -> Option<u64> {
+        if self.max < self.min {
+            return None;
+        }
+        match self.step {
+            Step::Bytes(0) => None,
+            Step::Bytes(step) => ((self.max - self.min) / step).checked_add(1),
+            Step::Factor(factor) if factor < 2 || self.min == 0 => None,
+            Step::Factor(factor) => {
+                let mut rows = 1;
+                let mut size = self.min;
+                while let Some(next) = size.checked_mul(factor).filter(|s| *s <= self.max) {
+                    size = next;
+                    rows += 1;
+                }
+                Some(rows)
+            }
+        }
+    }
+}
+
+/// A count and the tool's own verdict on it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Footer {
+    pub(super) value: Option<Printed>,
+    /// `OK` or `FAILED`, where printed.
+    pub(super) okay: Option<bool>,
+    pub(super) line: u32,
+    /// The text ends on this number, so that digits may be lost.
+    pub(super) at_end: bool,
+}
+
+/// One run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Run {
+    /// The test, where the tool or the log around it names it.
+    pub(super) name: Option<String>,
+    pub(super) sweep: Option<Sweep>,
+    /// `validation:` of the parameter line.
+    pub(super) validation: Option<bool>,
+    pub(super) ranks: Vec<Rank>,
+    /// Number of ranks, where it is known otherwise than from `ranks`.
+    pub(super) rank_count: RankCount,
+    /// Every rank has its line (text); the JSON file has one per process.
+    pub(super) every_rank_listed: bool,
+    /// The table has a redop column.
+    pub(super) redop_column: bool,
+    /// The table has both a redop and a root column.
+    pub(super) modern: bool,
+    pub(super) cpu_time: bool,
+    pub(super) rows: Vec<Row>,
+    pub(super) out_of_bounds: Option<Footer>,
+    pub(super) average: Option<Footer>,
+    pub(super) bitwise: Option<Footer>,
+    /// Somebody cut something out.
+    pub(super) elided: Option<u32>,
+    /// Why the run did not end, where its format says so otherwise.
+    pub(super) unfinished: Option<Problem>,
+    /// Rows that could not be read, and the like.
+    pub(super) problems: Vec<Problem>,
+    pub(super) line: u32,
+}
+
+/// What a closed run gives.
+#[derive(Debug)]
+pub(super) struct Closed {
+    pub(super) series: Option<Series>,
+    pub(super) problems: Vec<Problem>,
+    pub(super) complete: bool,
+    /// The test's name follows from the numbers only.
+    pub(super) inferred: bool,
+}
+
+impl Run {
+    /// The halves of all rows, with their row and placement.
+    pub(super) fn halves(&self) -> impl Iterator<Item = (&Row, Placement, &Half)> {
+        self.rows.iter().flat_map(|row| {
+            let [out, within] = &row.halves;
+            let out = out.as_ref().map(|half| (row, Placement::OutOfPlace, half));
+            let within = within.as_ref().map(|half| (row, Placement::InPlace, half));
+            out.into_iter().chain(within)
+        })
+    }
+
+    /// What is known about the number of ranks.
+    pub(super) fn ranks_known(&self) -> RankCount {
+        if self.rank_count != RankCount::default() || self.ranks.is_empty() {
+            return self.rank_count;
+        }
+        // Only the group of rank 0 is measured (NCCL_TESTS_SPLIT).
+        let group = self.ranks.iter().min_by_key(|r| r.rank).and_then(|r| r.group);
+        let same = |r: &&Rank| r.group == group;
+        let count = u32::try_from(self.ranks.iter().filter(same).count()).unwrap_or(u32::MAX);
+        if self.missing_ranks() == 0 && self.elided.is_none() {
+            return RankCount { exact: Some(count), at_least: count };
+        }
+        // Lines left over from an edited log need not belong to its table: a
+        // published one shows rank 143 above a table that 128 ranks printed.
+        RankCount { exact: None, at_least: count.min(2) }
+    }
+
+    /// How many rank lines are missing below the highest.
+    fn missing_ranks(&self) -> usize {
+        let mut ranks: Vec<u32> = self.ranks.iter().map(|r| r.rank).collect();
+        ranks.sort_unstable();
+        ranks.dedup();
+        let highest = ranks.last().map_or(0, |r| *r as usize + 1);
+        highest - ranks.len()
+    }
+
+    /// Data was checked out of place and in no row in place.
+    pub(super) fn in_place_unchecked(&self) -> bool {
+        let refused = self.halves().any(|(_, placement, half)| {
+            placement == Placement::InPlace && half.check == Check::NotDone
+        });
+        self.is_checked(Placement::OutOfPlace) && !self.is_checked(Placement::InPlace) && refused
+    }
+
+    /// Data was checked in some row at this placement.
+    pub(super) fn is_checked(&self, wanted: Placement) -> bool {
+        self.halves().any(|(_, placement, half)| placement == wanted && half.check.is_done())
+    }
+
+    /// Closes the run, as the `number`th of its file that has numbers.
+    pub(super) fn close(mut self, number: u32) -> Closed {
+        let mut problems = std::mem::take(&mut self.problems);
+        let inferred_name = if self.name.is_none() { consistency::infer(&self) } else { None };
+        let inferred = inferred_name.is_some();
+        let name = self.name.clone().or_else(|| inferred_name.map(str::to_owned));
+        problems.extend(self.gaps(&problems));
+        let whole = !problems
+            .iter()
+            .any(|p| matches!(p.kind, ProblemKind::Truncated | ProblemKind::Unrecognised));
+        problems.extend(self.damage());
+        problems.extend(self.unverified(name.as_deref()));
+        problems.extend(consistency::check(&self, name.as_deref()));
+        let complete = whole && !self.rows.is_empty();
+        let no_mean = whole.then(|| consistency::check_average(&self, name.as_deref())).flatten();
+        let average_lost = no_mean.is_some() && self.average_is_cut();
+        if average_lost {
+            problems.push(
+                Problem::new(ProblemKind::Truncated, "the text stops inside the average")
+                    .at(self.average.map_or(self.line, |a| a.line)),
+            );
+        } else {
+            problems.extend(no_mean);
+        }
+        let series = (!self.rows.is_empty()).then(|| Series {
+            run: number,
+            testcase: name.clone(),
+            unit: Some(Unit::GigabytesPerSecond),
+            points: self
+                .halves()
+                .map(|(row, placement, half)| point(row, placement, half))
+                .collect(),
+            average_busbw: self
+                .average
+                .and_then(|a| a.value)
+                .filter(|_| !average_lost)
+                .map(|average| average.value),
+        });
+        let problems = problems
+            .into_iter()
+            .map(|p| if p.testcase.is_none() { p.in_test(name.as_deref()) } else { p })
+            .collect();
+        Closed { series, problems, complete: complete && !average_lost, inferred }
+    }
+
+    /// The text ends on the average and the rows say that it lost digits.
+    fn average_is_cut(&self) -> bool {
+        self.average.is_some_and(|average| average.at_end) && consistency::begins_the_mean(self)
+    }
+
+    /// What is missing.
+    fn gaps(&self, found: &[Problem]) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let truncated = |detail: String| Problem::new(ProblemKind::Truncated, detail);
+        if let Some(line) = self.elided {
+            problems.push(truncated("something was cut out here".to_owned()).at(line));
+        }
+        let missing = self.missing_ranks();
+        if self.every_rank_listed && 0 < missing {
+            problems.push(
+                truncated(format!("the device lines of {missing} ranks are not there"))
+                    .at(self.line),
+            );
+        }
+        if let Some(problem) = &self.unfinished {
+            problems.push(problem.clone());
+        } else if self.out_of_bounds.is_none() || self.average.is_none() {
+            let detail = match (self.rows.last(), self.average.is_none()) {
+                (None, true) => "the run stops before its first row".to_owned(),
+                (None, false) | (Some(_), false) => "the end of the run is not whole".to_owned(),
+                (Some(row), true) => {
+                    format!("the run stops after {} bytes, before its end", row.bytes)
+                }
+            };
+            problems.push(truncated(detail).at(self.rows.last().map_or(self.line, |r| r.line)));
+        } else if self.rows.is_empty() {
+            problems.push(truncated("the run has no rows".to_owned()).at(self.line));
+        }
+        if problems.is_empty() && found.is_empty() && !self.rows.is_empty() {
+            problems.extend(self.missing_sizes());
+        }
+        problems
+    }
+
+    /// Sizes that the sweep should have and the rows have not.
+    fn missing_sizes(&self) -> Option<Problem> {
+        let have = self.rows.len() as u64;
+        if let Some(rows) = self.sweep.and_then(Sweep::rows) {
+            // Run cycles, types, reductions and roots each repeat the sweep.
+            return (!have.is_multiple_of(rows)).then(|| {
+                let detail = format!("{have} rows where a sweep of the sizes named has {rows}");
+                Problem::new(ProblemKind::Truncated, detail).at(self.line)
+            });
+        }
+        // Without the parameter line a hole shows only in a geometric sweep, and
+        // only where rounding to a multiple of the ranks is negligible.
+        const LARGE: u64 = 1 << 20;
+        let steps = || {
+            let pairs =
+                self.rows.windows(2).filter(|w| LARGE <= w[0].bytes && w[0].bytes < w[1].bytes);
+            pairs.map(|w| (&w[0], &w[1], ratio(w[1].bytes, w[0].bytes)))
+        };
+        let smallest = steps().map(|(_, _, r)| r).fold(f64::INFINITY, f64::min);
+        if !(1.5..=16.0).contains(&smallest) {
+            return None;
+        }
+        let (before, after, _) = steps().find(|(_, _, r)| smallest * smallest * 0.95 <= *r)?;
+        let detail =
+            format!("the sizes between {} and {} bytes are not there", before.bytes, after.bytes);
+        Some(Problem::new(ProblemKind::Truncated, detail).at(after.line))
+    }
+
+    /// Wrong data, and an average that the tool itself calls too low.
+    fn damage(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let wrong = |half: &Half| matches!(half.check, Check::Wrong(w) if 0.0 < w);
+        let mut bad = self.halves().filter(|(_, _, half)| wrong(half));
+        if let Some((row, placement, _)) = bad.next() {
+            let place = match placement {
+                Placement::OutOfPlace => "out of place",
+                Placement::InPlace => "in place",
+            };
+            let more = bad.count();
+            let detail =
+                format!("wrong elements at {} bytes {place} and {more} more points", row.bytes);
+            problems.push(Problem::new(ProblemKind::Corrupt, detail).at(row.line));
+        }
+        for (footer, what) in
+            [(self.out_of_bounds, "values out of bounds"), (self.bitwise, "bitwise mismatches")]
+        {
+            let Some(footer) = footer.filter(|f| f.okay == Some(false)) else { continue };
+            let count =
+                footer.value.map_or("an unknown number of".to_owned(), |v| v.value.to_string());
+            let detail = format!("the tool counts {count} {what} and calls it failed");
+            problems.push(Problem::new(ProblemKind::Corrupt, detail).at(footer.line));
+        }
+        if let Some(average) = self.average.filter(|a| a.okay == Some(false)) {
+            let detail = "the average bus bandwidth is below the limit set by NCCL_TESTS_MIN_BW";
+            problems.push(Problem::new(ProblemKind::Error, detail).at(average.line));
+        }
+        problems
+    }
+
+    /// Data that nobody checked.
+    fn unverified(&self, name: Option<&str>) -> Option<Problem> {
+        if self.rows.is_empty() {
+            return None;
+        }
+        let first = self.rows.first().map_or(self.line, |r| r.line);
+        let problem = |detail: String, line| Problem::new(ProblemKind::Unverified, detail).at(line);
+        if self.validation == Some(false) {
+            return Some(problem(
+                "the run was told not to check data (validation 0)".to_owned(),
+                first,
+            ));
+        }
+        let must = |placement| {
+            placement == Placement::OutOfPlace
+                || name
+                    .and_then(collective::by_name)
+                    .is_some_and(|collective| collective.checks_in_place)
+        };
+        // A piece of a row may lack its check; a table without the column lacks all.
+        let no_column = self.halves().all(|(.., half)| half.check == Check::Absent);
+        let unchecked = |(_, placement, half): &(&Row, Placement, &Half)| {
+            must(*placement) && (half.check == Check::NotDone || no_column)
+        };
+        let count = self.halves().filter(unchecked).count();
+        let (row, ..) = self.halves().find(unchecked)?;
+        Some(problem(format!("data was not checked in {count} points"), row.line))
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^53 bytes")]
+fn ratio(a: u64, b: u64) -> f64 {
+    a as f64 / b as f64
+}
+
+fn point(row: &Row, placement: Placement, half: &Half) -> Point {
+    Point {
+        bytes: row.bytes,
+        placement: Some(placement),
+        time_us: half.time.map(|t| t.value),
+        algbw: half.algbw.map(|b| b.value),
+        busbw: half.busbw.map(|b| b.value),
+        wrong: match half.check {
+            Check::Wrong(count) => Some(count),
+            _ => None,
+        },
+        iterations: half.iterations,
+        min_us: half.min_us,
+        max_us: half.max_us,
+        p99_us: half.p99_us,
+        ..Point::default()
+    }
+}

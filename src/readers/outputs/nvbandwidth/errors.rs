@@ -1,0 +1,162 @@
+//! What failures look like: nvbandwidth's own, and those of what started it.
+//!
+//! Source: `error_handling.h`, `memcpy.cpp` and `nvbandwidth.cpp`, v0.1 to
+//! v0.8. What a failure means for a node is not decided here.
+
+use crate::outputs::text::Line;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+use model::text::clean;
+
+/// One failure.
+#[derive(Debug, PartialEq)]
+pub(super) struct Failure {
+    /// What to report. A test is named only where the message names one.
+    pub problem: Problem,
+    /// What it ends.
+    pub ends: Ends,
+}
+
+/// How far a failure reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// The process stops here.
+    Run,
+    /// The test that is running has no result; the next one starts.
+    Test,
+    /// Nothing that had started.
+    Nothing,
+}
+
+/// The failure that this line reports, if it reports one.
+pub(super) fn in_line(line: &Line<'_>) -> Option<Failure> {
+    let text = line.trimmed();
+    let mut failure = of_the_tool(text).or_else(|| of_the_launcher(text))?;
+    failure.problem.line = Some(line.number);
+    if failure.problem.rank.is_none() && failure.ends == Ends::Run {
+        failure.problem.rank = line.label;
+    }
+    Some(failure)
+}
+
+/// The failure in a JSON `error`. Whatever it says, it is one.
+pub(super) fn in_message(message: &str) -> Failure {
+    of_the_tool(message.trim()).unwrap_or_else(|| failure(ProblemKind::Error, message, Ends::Run))
+}
+
+fn failure(kind: ProblemKind, text: &str, ends: Ends) -> Failure {
+    Failure { problem: Problem::new(kind, clean(text)), ends }
+}
+
+fn of_the_tool(text: &str) -> Option<Failure> {
+    // v0.7 and v0.8 assert on a flag, v0.4 to v0.6 name the address.
+    if text.contains("Invalid value when checking the pattern")
+        || (text.contains("ASSERT in expression") && text.contains("errorFlag"))
+    {
+        let mut corrupt = failure(ProblemKind::Corrupt, text, Ends::Run);
+        locate(&mut corrupt.problem, text);
+        return Some(corrupt);
+    }
+    if let Some(code) = library_code(text) {
+        let mut error = failure(ProblemKind::Error, text, Ends::Run);
+        error.problem.code = Some(code.to_owned());
+        locate(&mut error.problem, text);
+        return Some(error);
+    }
+    if text.contains("ASSERT in expression ") {
+        let mut error = failure(ProblemKind::Error, text, Ends::Run);
+        locate(&mut error.problem, text);
+        return Some(error);
+    }
+    if text.starts_with("You cannot specify both testcase")
+        || text.starts_with("Specified list of testcase prefixes did not match")
+        || text.starts_with("ERROR: Invalid Arguments")
+    {
+        return Some(failure(ProblemKind::Error, text, Ends::Run));
+    }
+    // The status `ERROR` is given to tests that do not exist, `Error` to those
+    // that threw.
+    if let Some(message) = text.strip_prefix("ERROR: ") {
+        let mut error = failure(ProblemKind::Error, text, Ends::Nothing);
+        if let Some(rest) = message.strip_prefix("Testcase ") {
+            let name = rest.strip_prefix("index ").unwrap_or(rest).split_whitespace().next();
+            error.problem.testcase = name.map(clean);
+        }
+        return Some(error);
+    }
+    text.starts_with("Error: ").then(|| failure(ProblemKind::Error, text, Ends::Test))
+}
+
+/// `CUDA_ERROR_...` or `cudaError...` in brackets, or `NVML_ERROR`.
+fn library_code(text: &str) -> Option<&str> {
+    if text.contains("NVML_ERROR: [") {
+        return Some("NVML_ERROR");
+    }
+    ["[CUDA_ERROR_", "[cudaError"].iter().find_map(|start| {
+        let at = text.find(start)? + 1;
+        let end = text[at..].find(']')? + at;
+        let code = &text[at..end];
+        code.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_').then_some(code)
+    })
+}
+
+/// ` on HOST, rank = R in` of the MPI build.
+fn locate(problem: &mut Problem, text: &str) {
+    let Some((before, after)) = text.rsplit_once(", rank = ") else { return };
+    let digits = after.bytes().take_while(u8::is_ascii_digit).count();
+    problem.rank = after[..digits].parse().ok();
+    let host = before.rsplit_once(" on ").map(|(_, host)| host);
+    problem.host = host.filter(|host| is_host(host)).map(str::to_owned);
+}
+
+/// Whether this can be a host name.
+pub(super) fn is_host(word: &str) -> bool {
+    !word.is_empty()
+        && word.len() <= 253
+        && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'))
+        && word.bytes().any(|b| b.is_ascii_alphanumeric())
+}
+
+/// What mpirun, srun and the shell say when nvbandwidth dies or never starts.
+fn of_the_launcher(text: &str) -> Option<Failure> {
+    const DEATHS: [&str; 7] = [
+        "MPI_ABORT was invoked on rank ",
+        "noticed that process rank ",
+        "srun: error: ",
+        "slurmstepd: error: ",
+        "nvbandwidth: error while loading shared libraries",
+        "nvbandwidth: No such file or directory",
+        "nvbandwidth: command not found",
+    ];
+    let crashed = text.starts_with("Segmentation fault") || text.starts_with("terminate called");
+    if !crashed && !DEATHS.iter().any(|death| text.contains(death)) {
+        return None;
+    }
+    let mut died = failure(ProblemKind::Error, text, Ends::Run);
+    let number_after = |key: &str| {
+        let (_, rest) = text.split_once(key)?;
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        rest[..digits].parse::<u32>().ok()
+    };
+    died.problem.rank = number_after(" rank ").or_else(|| number_after(": task "));
+    // mpirun: `... on node HOST exited`; srun: `srun: error: HOST: task 3: ...`.
+    let host = text.split_once(" on node ").or_else(|| text.split_once("srun: error: "));
+    died.problem.host = host
+        .and_then(|(_, rest)| rest.split([' ', ':']).next())
+        .filter(|host| is_host(host) && died.problem.rank.is_some())
+        .map(str::to_owned);
+    Some(died)
+}
+
+/// Two ranks on one GPU: what is measured between them is no link.
+pub(super) fn oversubscribed(text: &str) -> Option<Problem> {
+    let (_, rest) = text.split_once("there are more processes than GPUs on ")?;
+    let host = rest.split(". ").next().unwrap_or(rest).trim_end_matches('.');
+    let detail = format!(
+        "more processes than GPUs on {}: ranks share a GPU, so their cells are no link",
+        clean(host)
+    );
+    let mut problem = Problem::new(ProblemKind::Inconsistent, detail);
+    problem.host = is_host(host).then(|| host.to_owned());
+    Some(problem)
+}

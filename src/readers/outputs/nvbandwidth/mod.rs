@@ -1,0 +1,96 @@
+//! nvbandwidth, text v0.1 to v0.10 and JSON from v0.5, one node or many.
+//!
+//! `text` and `json` read the two formats, `table` one printed matrix,
+//! `testcases` knows what the tool's tests are called, `errors` what its
+//! failures look like. Which end of a cell is the source is not decided here.
+//!
+//! Facts come from the tool's source, tags v0.1 to v0.8, and for v0.9 and
+//! v0.10, whose source was not at hand, from published logs and its README.
+
+mod errors;
+mod header;
+mod json;
+mod run;
+mod surroundings;
+mod table;
+mod testcases;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use super::CERTAIN;
+use super::Confidence;
+use super::Input;
+use super::LIKELY;
+use super::POSSIBLE;
+use super::text::Line;
+use model::parsed::Parsed;
+
+/// Whether nvbandwidth wrote this.
+pub fn recognises(input: &Input<'_>) -> Confidence {
+    if json::is_named_in(input.text) {
+        return CERTAIN;
+    }
+    let mut best = 0;
+    for line in &input.lines {
+        best = best.max(confidence(testcases::without_mark(line.text.trim_start())));
+        if best == CERTAIN {
+            break;
+        }
+    }
+    best
+}
+
+fn confidence(text: &str) -> Confidence {
+    let first = text.split_whitespace().next().unwrap_or("");
+    match first {
+        "nvbandwidth" if text.starts_with("nvbandwidth Version:") => CERTAIN,
+        "nvbandwidth" if text.starts_with("nvbandwidth CLI") => CERTAIN,
+        "Usage:" if text.starts_with("Usage: nvbandwidth") => CERTAIN,
+        // nvloom announces tests of such names too, without the dot.
+        "Running" | "Waiving" if testcases::announced(text).is_some_and(testcases::is_known) => {
+            if text.ends_with('.') {
+                CERTAIN
+            } else {
+                POSSIBLE
+            }
+        }
+        "SUM" if text.split_whitespace().nth(1).is_some_and(testcases::is_known) => LIKELY,
+        "&&&&" if text.split_whitespace().nth(2).is_some_and(testcases::is_known) => LIKELY,
+        "memcpy" | "memory" | "multicast" | "Device" if table::is_description(text) => LIKELY,
+        _ if testcases::listed(text).is_some() => LIKELY,
+        _ if text.contains("nvbandwidth: ") || text.contains("/nvbandwidth ") => POSSIBLE,
+        _ if text.contains("] ") && text.contains(" in expression ") => POSSIBLE,
+        _ => 0,
+    }
+}
+
+/// Reads one output.
+pub fn parse(input: &Input<'_>) -> Parsed {
+    json::parse(input).unwrap_or_else(|| text::parse(input))
+}
+
+/// The lines of each process, where a launcher labelled them and `is_start`
+/// holds for lines of more than one label: `srun -l` on many nodes mixes whole
+/// outputs line by line. `None` where there is only one output.
+fn streams<'a, 'b>(
+    lines: &'b [Line<'a>],
+    is_start: impl Fn(&Line<'a>) -> bool,
+) -> Option<Vec<Vec<&'b Line<'a>>>> {
+    let mut labels: Vec<u32> =
+        lines.iter().filter(|l| is_start(l)).filter_map(|l| l.label).collect();
+    labels.sort_unstable();
+    labels.dedup();
+    if labels.len() < 2 {
+        return None;
+    }
+    // What carries no label, or that of a process without an output of its
+    // own, can still be an error: it goes with the first.
+    let mut streams = vec![Vec::new(); labels.len()];
+    for line in lines {
+        let stream = line.label.and_then(|label| labels.binary_search(&label).ok()).unwrap_or(0);
+        streams[stream].push(line);
+    }
+    Some(streams)
+}

@@ -1,0 +1,33 @@
+//! What people leave around an output: command lines, and marks where they cut.
+//!
+//! Nothing here reads a result.
+
+use crate::outputs::text::Line;
+
+/// The options on a command line that runs nvbandwidth; `None` for anything
+/// else that mentions it.
+pub(super) fn options(text: &str) -> Option<Vec<&str>> {
+    let is_program = |word: &str| word.rsplit('/').next() == Some("nvbandwidth");
+    let mut words = text.split_whitespace().skip_while(|word| !is_program(word));
+    let program = words.next()?;
+    let options: Vec<&str> = words.collect();
+    let is_command =
+        program.contains('/') || text.starts_with(['$', '#', '>']) || text.contains("$ ");
+    let are_options = options.first().is_none_or(|option| option.starts_with('-'))
+        && options.iter().all(|option| option.bytes().all(|b| b.is_ascii_graphic()));
+    (is_command && are_options).then_some(options)
+}
+
+/// Whether a person cut something out here, in more ways than a bare ellipsis.
+pub(super) fn is_cut_out(line: &Line<'_>, text: &str) -> bool {
+    if line.is_elision() {
+        return true;
+    }
+    let inner = text.trim_start_matches(['#', '/', '-', '*', ' ']);
+    let inner = inner.trim_start_matches(['[', '(', '<', '{']);
+    inner.starts_with("...")
+        || inner.starts_with('…')
+        || ["snip", "truncated", "output truncated", "omitted", "output omitted"]
+            .iter()
+            .any(|word| inner.len() < 60 && inner.to_ascii_lowercase().starts_with(word))
+}

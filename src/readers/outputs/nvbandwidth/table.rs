@@ -1,0 +1,546 @@
+//! One printed matrix: title, column labels, rows, and what is wrong with it.
+//!
+//! Source: `PeerValueMatrix` of v0.1 to v0.8. Cells are right-aligned in 10
+//! and always carry two decimals, row labels are the row's number or, for the
+//! bisection test, `rank->peer`. A cell that may have lost digits is no number.
+
+mod row;
+
+use std::collections::BTreeMap;
+
+use super::testcases;
+use crate::outputs::text;
+use crate::outputs::text::Line;
+use model::measurement::Matrix;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+use row::Count;
+use row::Row;
+pub(super) use row::has_two_decimals;
+
+/// Characters of a cell (`setw(10)`).
+const CELL: usize = 10;
+
+/// The largest row number that is believed after a gap: the largest NVLink
+/// domain announced has 576 GPUs.
+const MOST_ROWS: usize = 4096;
+
+/// Cells of one output that are kept empty because they were lost: those of a
+/// domain of 576 GPUs a dozen times. A line of labels and a cell below it are
+/// few bytes and stand for many cells.
+pub(super) const MOST_LOST: usize = 4 << 20;
+
+/// A matrix while its lines come in.
+#[derive(Debug)]
+pub(super) struct Table<'a> {
+    /// The line before the column labels.
+    title: Option<&'a str>,
+    columns: Option<Vec<&'a str>>,
+    /// A person cut columns out.
+    is_elided: bool,
+    /// Width of the row labels and length of a line, where the column labels
+    /// stand as the tool aligns them.
+    layout: Option<(usize, usize)>,
+    rows: Vec<Printed<'a>>,
+    /// The number that the next row should have.
+    next: usize,
+    /// Where it starts.
+    pub line: u32,
+    /// Cells that tables before this one lost.
+    lost_before: usize,
+    /// Cells that had to be left empty because a piece is missing.
+    cut: Count,
+    /// Cells or rows that are there and cannot be read.
+    unreadable: Count,
+    /// Rows that came again with other numbers.
+    contested: usize,
+}
+
+/// A row as it was printed, or the place of one that was not.
+#[derive(Debug)]
+struct Printed<'a> {
+    label: String,
+    cells: Vec<Option<f64>>,
+    text: &'a str,
+    /// How many words stood there.
+    count: usize,
+    is_printed: bool,
+}
+
+/// A line taken apart.
+#[derive(Debug)]
+struct Split<'a> {
+    label: String,
+    index: usize,
+    cells: Cells<'a>,
+}
+
+#[derive(Debug)]
+enum Cells<'a> {
+    /// Words between blanks.
+    Words(&'a str),
+    /// Every [`CELL`] characters a cell.
+    Aligned(&'a str),
+}
+
+/// What a line is to a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// Its next row, or a row further down.
+    Row,
+    /// The first row of another table, whose head was lost.
+    Restart,
+    /// No row.
+    No,
+}
+
+/// Whether this is the line above a matrix.
+pub(super) fn is_description(text: &str) -> bool {
+    text.contains("(column)")
+        || text.contains("(row)")
+        || ["(GB/s)", "(ns)", "(us)"].iter().any(|unit| text.trim_end().ends_with(unit))
+        || text.starts_with("Bisect benchmarking")
+}
+
+/// The column labels on this line: 0, 1, 2 and on. Where a person cut columns
+/// out, the rest must still rise.
+pub(super) fn column_labels(text: &str) -> Option<(Vec<&str>, bool)> {
+    let mut labels = Vec::new();
+    let mut elided = false;
+    let mut next = 0;
+    for word in text.split_whitespace() {
+        if is_ellipsis(word) {
+            elided = true;
+            continue;
+        }
+        let number = text::integer(word)?;
+        if number < next || (number != next && !elided) {
+            return None;
+        }
+        next = number + 1;
+        labels.push(word);
+    }
+    (!labels.is_empty()).then_some((labels, elided))
+}
+
+fn is_ellipsis(word: &str) -> bool {
+    matches!(word, "..." | "…" | "[...]")
+}
+
+/// The label at the start of a row, its number, and the cells after it. Padding
+/// inside `36-> 0` goes.
+fn row_label(text: &str) -> Option<(String, usize, &str)> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let index = text[..digits].parse::<usize>().ok()?;
+    if 1 < digits && text.starts_with('0') {
+        return None;
+    }
+    let rest = &text[digits..];
+    if let Some(peer) = rest.strip_prefix("->") {
+        let peer = peer.trim_start();
+        let width = peer.bytes().take_while(u8::is_ascii_digit).count();
+        let cells = &peer[width..];
+        let fits = 0 < width && (cells.is_empty() || cells.starts_with(char::is_whitespace));
+        return fits.then(|| (format!("{index}->{}", &peer[..width]), index, cells));
+    }
+    let is_whole = rest.is_empty() || rest.starts_with(char::is_whitespace);
+    is_whole.then(|| (text[..digits].to_owned(), index, rest))
+}
+
+impl<'a> Table<'a> {
+    /// An empty table under this title.
+    pub(super) fn new(
+        title: Option<&'a str>,
+        columns: Option<(Vec<&'a str>, bool)>,
+        line: &Line<'a>,
+        lost_before: usize,
+    ) -> Self {
+        let (columns, is_elided) = match columns {
+            Some((columns, elided)) => (Some(columns), elided),
+            None => (None, false),
+        };
+        let width = columns.as_ref().map_or(0, Vec::len) * CELL;
+        let length = line.text.len();
+        let layout =
+            (0 < width && width < length && line.text.is_ascii()).then(|| (length - width, length));
+        Self {
+            title,
+            columns,
+            is_elided,
+            layout,
+            rows: Vec::new(),
+            next: 0,
+            line: line.number,
+            lost_before,
+            cut: Count::default(),
+            unreadable: Count::default(),
+            contested: 0,
+        }
+    }
+
+    /// Cells that are lost so far, with those of the tables before.
+    pub(super) fn lost(&self) -> usize {
+        self.lost_before + self.cut.number
+    }
+
+    /// The title, where one was printed.
+    pub(super) fn title(&self) -> Option<&'a str> {
+        self.title
+    }
+
+    /// Whether nothing but column labels came so far.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Takes a line in as a row if it is one. `is_last` says that the file ends
+    /// on this line, without a line end: its last number may have lost digits.
+    pub(super) fn take(&mut self, line: &Line<'a>, is_last: bool) -> Fit {
+        let Some(split) = self.split(line.text) else { return Fit::No };
+        let width = self.columns.as_ref().map_or(0, Vec::len);
+        let mut row = Row::with_capacity(width);
+        match split.cells {
+            Cells::Words(cells) => {
+                for word in cells.split_whitespace() {
+                    if !is_ellipsis(word) {
+                        row.push(word);
+                    } else if !self.is_elided {
+                        // Which columns the cells behind it belong to is not known.
+                        break;
+                    }
+                }
+            }
+            Cells::Aligned(cells) => {
+                row.is_aligned = true;
+                for at in (0..cells.len()).step_by(CELL) {
+                    row.push(cells[at..at + CELL].trim_start());
+                }
+            }
+        }
+        if row.cells.is_empty() || row.cells.len() < row.foreign * 2 {
+            return Fit::No;
+        }
+        // Without column labels the rows say how many there are; see `finish`.
+        let count = row.cells.len();
+        let width = if self.columns.is_some() { width } else { count };
+        let is_short = count < width;
+        // The rest of a row that a line end broke can begin like a row.
+        if is_short && !self.is_in_place(line.text, &split) {
+            return Fit::No;
+        }
+        if is_short {
+            row.keep(self.placed(line.text, &split, is_last));
+        }
+        let lost = width.saturating_sub(row.cells.len());
+        if MOST_LOST < self.lost() + lost {
+            // It is told that cells are missing, and not kept how many rows had them.
+            self.cut.add(lost, line.number);
+            return Fit::No;
+        }
+        if !self.make_room(&split, width, line.number) {
+            return Fit::No;
+        }
+        let place = if self.is_elided {
+            self.rows.iter().position(|row| row.label == split.label)
+        } else {
+            Some(split.index)
+        };
+        let place = place.unwrap_or(self.rows.len());
+        if let Some(known) = self.rows.get_mut(place).filter(|row| row.is_printed) {
+            if known.text != line.text {
+                if split.index == 0 && !is_short && 1 < self.next {
+                    return Fit::Restart;
+                }
+                // Two rows of this number: which one it is cannot be told.
+                known.cells.fill(None);
+                self.contested += 1;
+            }
+            self.unreadable.add(1, line.number);
+            return Fit::Row;
+        }
+        self.settle(&mut row, width, is_last, line.number);
+        row.cells.resize(width, None);
+        let printed = Printed {
+            label: split.label,
+            cells: row.cells,
+            text: line.text,
+            count,
+            is_printed: true,
+        };
+        match self.rows.get_mut(place) {
+            Some(lost) => {
+                // It comes late; it had been counted as missing.
+                self.cut.number = self.cut.number.saturating_sub(lost.cells.len());
+                *lost = printed;
+            }
+            None => self.rows.push(printed),
+        }
+        self.next = self.next.max(split.index + 1);
+        Fit::Row
+    }
+
+    /// Label and cells of a row. The tool right-aligns cells in ten characters,
+    /// so a line as long as the column labels is cut there and even numbers that
+    /// touch come apart; any other line is read word by word.
+    fn split(&self, text: &'a str) -> Option<Split<'a>> {
+        if let Some((label_width, length)) = self.layout
+            && text.len() >= length
+            && text.is_ascii()
+        {
+            let (label, cells) = text.split_at(text.len() + label_width - length);
+            // Before v0.5 labels are not padded and 10 moves its row.
+            let is_aligned = label.len() == label_width
+                || (label_width == 1 && label.bytes().all(|b| b.is_ascii_digit()));
+            let is_aligned = is_aligned
+                && (0..cells.len())
+                    .step_by(CELL)
+                    .all(|at| !cells[at..at + CELL].trim_start().contains(char::is_whitespace));
+            if is_aligned && let Some((label, index, "")) = row_label(label.trim_start()) {
+                return Some(Split { label, index, cells: Cells::Aligned(cells) });
+            }
+        }
+        let (label, index, cells) = row_label(text.trim_start())?;
+        cells.starts_with(char::is_whitespace).then_some(Split {
+            label,
+            index,
+            cells: Cells::Words(cells),
+        })
+    }
+
+    /// Whether the first cell of a row stands where this table has it. In tables
+    /// whose blanks were folded only the order of the rows can tell.
+    fn is_in_place(&self, text: &str, split: &Split<'_>) -> bool {
+        let Some((label_width, _)) = self.layout else { return split.index == self.next };
+        let Cells::Words(cells) = split.cells else { return true };
+        let blanks = cells.len() - cells.trim_start().len();
+        let word = cells.split_whitespace().next().map_or(0, str::len);
+        text.len() - cells.len() + blanks + word == label_width + CELL
+    }
+
+    /// How many cells of a row that has too few stand where their column is. What
+    /// is missing can be missing in the middle: only the place on the line tells,
+    /// or that the file ends here.
+    fn placed(&self, text: &str, split: &Split<'_>, is_last: bool) -> usize {
+        let Cells::Words(cells) = split.cells else { return usize::MAX };
+        let is_shortened = self.is_elided || cells.split_whitespace().any(is_ellipsis);
+        let Some((label_width, _)) = self.layout else {
+            return if is_last || is_shortened { usize::MAX } else { 0 };
+        };
+        if is_shortened {
+            return usize::MAX;
+        }
+        // Before v0.5 the label of row 10 moves its row.
+        let start = label_width.max(text.len() - cells.len());
+        let mut at = text.len() - cells.len();
+        let mut placed = 0;
+        for word in cells.split_whitespace() {
+            at += text[at..].find(word).unwrap_or(0) + word.len();
+            if at != start + (placed + 1) * CELL {
+                break;
+            }
+            placed += 1;
+        }
+        placed
+    }
+
+    /// Decides what of a row's numbers can be trusted, and counts what cannot.
+    fn settle(&mut self, row: &mut Row, width: usize, is_last: bool, line: u32) {
+        if width < row.cells.len() {
+            // A number fell apart: which words belong together is not known.
+            self.unreadable.add(1, line);
+            row.cells.clear();
+            return;
+        }
+        let is_short = row.cells.len() < width;
+        // The last number may be the beginning of one.
+        let is_cut = (is_short || is_last)
+            && row.unreadable.last().is_some_and(|at| at + 1 == row.cells.len());
+        if is_cut {
+            row.cells.pop();
+            row.unreadable.retain(|at| *at < row.cells.len());
+        }
+        // A word too many and a cell too few look like one unreadable cell, and
+        // move what follows. Only where the line is as long as it must be, or its
+        // blanks were folded and the tool can have printed that word, is the
+        // place of the cells behind it known.
+        let is_folded = self.layout.is_none() && self.columns.is_some() && row.damaged == 0;
+        let is_shifted = is_short || is_last || !(row.is_aligned || is_folded);
+        if is_shifted && let Some(first) = row.unreadable.first() {
+            row.cells.truncate(*first);
+            row.unreadable.truncate(1);
+        }
+        if row.cells.len() < width && (is_short || is_cut) {
+            self.cut.add(width - row.cells.len(), line);
+        }
+        if !row.unreadable.is_empty() {
+            self.unreadable.add(row.unreadable.len(), line);
+        }
+    }
+
+    /// Makes room for a row and for those that were lost before it. False where
+    /// the number is too far off to be a row's.
+    fn make_room(&mut self, split: &Split<'_>, width: usize, line: u32) -> bool {
+        if self.is_elided || split.index <= self.next {
+            return true;
+        }
+        let most = if split.label.contains("->") { MOST_ROWS } else { width.min(MOST_ROWS) };
+        let lost = (split.index - self.rows.len().min(split.index)).saturating_mul(width);
+        if most <= split.index || MOST_LOST < self.lost() + lost {
+            return false;
+        }
+        self.pad(split.index, width, line);
+        true
+    }
+
+    fn pad(&mut self, rows: usize, width: usize, line: u32) {
+        for lost in self.rows.len()..rows {
+            self.cut.add(width, line);
+            if MOST_LOST < self.lost() {
+                continue;
+            }
+            self.rows.push(Printed {
+                label: lost.to_string(),
+                cells: vec![None; width],
+                text: "",
+                count: 0,
+                is_printed: false,
+            });
+        }
+    }
+
+    /// How many columns there are: as many as labels, else as many as most rows
+    /// have words.
+    fn width(&self) -> usize {
+        if let Some(columns) = &self.columns {
+            return columns.len();
+        }
+        let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+        for row in self.rows.iter().filter(|row| row.is_printed) {
+            *counts.entry(row.count).or_default() += 1;
+        }
+        counts.into_iter().max_by_key(|(_, rows)| *rows).map_or(0, |(count, _)| count)
+    }
+
+    fn cells(&self) -> impl Iterator<Item = f64> + '_ {
+        self.rows.iter().flat_map(|row| &row.cells).flatten().copied()
+    }
+
+    /// Whether every cell of this matrix can be held against its sum.
+    fn is_whole(&self) -> bool {
+        self.cut.number == 0 && self.unreadable.number == 0 && !self.is_elided
+    }
+
+    /// Whether the cells add up to this, every one of them readable.
+    pub(super) fn adds_up_to(&self, sum: f64) -> bool {
+        self.is_whole() && deviation(self.cells(), sum, printed_error).is_none()
+    }
+
+    /// The matrix, and what is wrong with it.
+    pub(super) fn finish(
+        mut self,
+        run: u32,
+        testcase: Option<String>,
+        sum: Option<f64>,
+    ) -> (Matrix, Vec<Problem>) {
+        let name = testcase.as_deref();
+        let width = self.width();
+        let pairwise = name.map_or_else(
+            || self.title.is_some_and(|t| t.contains("GPU(row)")) && 1 < self.rows.len(),
+            testcases::is_pairwise,
+        );
+        if pairwise && !self.is_elided {
+            self.pad(width, width, self.line);
+        }
+        for row in &mut self.rows {
+            if row.is_printed && self.columns.is_none() && row.count != width {
+                row.cells.clear();
+                self.unreadable.add(1, self.line);
+            }
+            row.cells.resize(width, None);
+        }
+        if 1 < self.contested {
+            // Two tables run into each other; the rest is of either.
+            for row in &mut self.rows {
+                row.cells.fill(None);
+            }
+        }
+        if pairwise && !self.is_elided {
+            clear_unmeasured_diagonal(self.rows.iter_mut().map(|row| &mut row.cells));
+        }
+        let mut problems = Vec::new();
+        let mut report = |kind, line, detail: String| {
+            problems.push(Problem::new(kind, detail).in_test(name).at(line));
+        };
+        if self.columns.is_none() {
+            let detail = "the column labels are missing; columns are counted from 0";
+            report(ProblemKind::Truncated, self.line, detail.to_owned());
+        }
+        if self.is_elided {
+            let detail = "columns were cut out of this matrix";
+            report(ProblemKind::Truncated, self.line, detail.to_owned());
+        }
+        if 0 < self.cut.number {
+            let detail = format!("{} cells of this matrix are missing", self.cut.number);
+            report(ProblemKind::Truncated, self.cut.line, detail);
+        }
+        if 0 < self.unreadable.number {
+            let detail = format!("{} cells or rows cannot be read", self.unreadable.number);
+            report(ProblemKind::Unrecognised, self.unreadable.line, detail);
+        }
+        if let Some(sum) = sum
+            && self.is_whole()
+            && let Some(computed) = deviation(self.cells(), sum, printed_error)
+        {
+            let detail = format!("the cells add up to {computed:.2}, SUM says {sum:.2}");
+            report(ProblemKind::Inconsistent, self.line, detail);
+        }
+        let cols = match self.columns {
+            Some(columns) => columns.into_iter().map(str::to_owned).collect(),
+            None => (0..width).map(|column| column.to_string()).collect(),
+        };
+        let (labels, cells) = self.rows.into_iter().map(|row| (row.label, row.cells)).unzip();
+        let matrix = Matrix {
+            run,
+            unit: testcases::unit(name, self.title),
+            testcase,
+            rows: labels,
+            cols,
+            cells,
+            sum,
+            coefficient_of_variation: None,
+        };
+        (matrix, problems)
+    }
+}
+
+/// v0.1 prints 0.00 for a GPU with itself, which it does not measure.
+pub(super) fn clear_unmeasured_diagonal<'a>(rows: impl Iterator<Item = &'a mut Vec<Option<f64>>>) {
+    for (i, row) in rows.enumerate() {
+        if let Some(cell) = row.get_mut(i)
+            && *cell == Some(0.0)
+        {
+            *cell = None;
+        }
+    }
+}
+
+/// How far a text cell can be from the number behind it: two decimals.
+fn printed_error(_: f64) -> f64 {
+    0.005
+}
+
+/// What the cells add up to, where that is not `sum` within their rounding
+/// (`error` per cell): the tool adds up unrounded numbers.
+pub(super) fn deviation(
+    cells: impl Iterator<Item = f64>,
+    sum: f64,
+    error: impl Fn(f64) -> f64,
+) -> Option<f64> {
+    let (mut total, mut slack) = (0.0, 0.011);
+    for value in cells {
+        total += value;
+        slack += error(value);
+    }
+    let slack = slack + 1e-9 * sum.abs();
+    ((total - sum).abs() > slack).then_some(total)
+}

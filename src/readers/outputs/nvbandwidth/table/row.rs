@@ -1,0 +1,80 @@
+//! The cells of one printed row, word by word, before their table decides which
+//! of them can be trusted.
+
+use crate::outputs::text;
+
+/// The cells of a line while they are read.
+#[derive(Debug, Default)]
+pub(super) struct Row {
+    pub(super) cells: Vec<Option<f64>>,
+    /// Where the words are that are neither numbers nor `N/A`.
+    pub(super) unreadable: Vec<usize>,
+    /// How many of them the tool cannot have printed.
+    pub(super) damaged: usize,
+    /// The cells were cut out by position, so each is where it belongs.
+    pub(super) is_aligned: bool,
+    /// Words that do not even look like damaged numbers.
+    pub(super) foreign: usize,
+}
+
+impl Row {
+    pub(super) fn with_capacity(cells: usize) -> Self {
+        Self { cells: Vec::with_capacity(cells), ..Self::default() }
+    }
+
+    pub(super) fn push(&mut self, word: &str) {
+        let value = cell(word);
+        if value.is_none() && word != "N/A" {
+            self.unreadable.push(self.cells.len());
+            if !is_not_finite(word) {
+                self.damaged += 1;
+                self.foreign += usize::from(!looks_like_cell(word));
+            }
+        }
+        self.cells.push(value);
+    }
+
+    /// Keeps so many cells, from the left.
+    pub(super) fn keep(&mut self, cells: usize) {
+        self.cells.truncate(cells);
+        self.unreadable.retain(|at| *at < cells);
+    }
+}
+
+/// How many, and the first line of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Count {
+    pub(super) number: usize,
+    pub(super) line: u32,
+}
+
+impl Count {
+    pub(super) fn add(&mut self, number: usize, line: u32) {
+        if self.number == 0 {
+            self.line = line;
+        }
+        self.number += number;
+    }
+}
+
+/// Whether a word stands where a number should, readable or not.
+fn looks_like_cell(word: &str) -> bool {
+    word.contains('.') && word.bytes().any(|b| b.is_ascii_digit())
+}
+
+/// What a C++ stream prints for numbers that are none.
+fn is_not_finite(word: &str) -> bool {
+    matches!(word.trim_start_matches('-'), "nan" | "inf" | "NaN")
+}
+
+/// A cell's number: digits, a point, two digits. The tool prints no sign, no
+/// exponent and never more or fewer decimals, so anything else is damaged.
+fn cell(word: &str) -> Option<f64> {
+    let is_plain = word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    text::number(word).filter(|_| is_plain && has_two_decimals(word))
+}
+
+/// Whether all of a number's digits are there.
+pub(in crate::outputs::nvbandwidth) fn has_two_decimals(word: &str) -> bool {
+    word.rsplit_once('.').is_some_and(|(_, decimals)| decimals.len() == 2)
+}

@@ -1,0 +1,37 @@
+//! Tests of the nvbandwidth parser. The outputs are rendered here, in the
+//! layouts of the tool, with numbers and host names of our own.
+
+mod failures;
+mod json;
+mod lost;
+mod noise;
+mod properties;
+mod render;
+mod text;
+
+use crate::outputs;
+use crate::outputs::fixture::matrices;
+use model::measurement::Matrix;
+use model::parsed::Parsed;
+use model::parsed::ProblemKind;
+use model::parsed::Tool;
+
+fn read(text: &str) -> Parsed {
+    let parsed = measure::read(text.as_bytes());
+    assert_eq!(parsed.tool, Some(Tool::Nvbandwidth), "{text}");
+    parsed
+}
+
+fn matrix<'a>(parsed: &'a Parsed, name: &str) -> &'a Matrix {
+    let found = matrices(parsed).into_iter().find(|m| m.testcase.as_deref() == Some(name));
+    found.unwrap_or_else(|| panic!("no {name} in {parsed:#?}"))
+}
+
+fn names(parsed: &Parsed) -> Vec<&str> {
+    matrices(parsed).into_iter().map(|m| m.testcase.as_deref().unwrap_or("?")).collect()
+}
+
+/// The problems as (kind, test).
+fn problems(parsed: &Parsed) -> Vec<(ProblemKind, Option<&str>)> {
+    parsed.problems.iter().map(|p| (p.kind, p.testcase.as_deref())).collect()
+}

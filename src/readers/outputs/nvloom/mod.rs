@@ -1,0 +1,357 @@
+//! nvloom (`nvloom_cli`): tables of an MNNVL domain, one process per GPU.
+//! What a value should be is not known here.
+//!
+//! Read from the public sources only (NVIDIA/nvloom, commits of 1.0.0, 1.1.0,
+//! 1.2.0 and 1.3.0): no output of a real run was available, so the grammar
+//! below has never been held against one.
+//!
+//! - `cli/nvloom_cli.cpp`: head lines (none in 1.0.0 but the allocator),
+//!   `Running NAME`, `ExecutionTime`, `Done NAME`; with `-c` or `-d` the name
+//!   carries `_iter_N`. There is no footer: a run that was killed between two
+//!   tests looks like one that ended.
+//! - `cli/util.cpp`: `Process R (HOST): device D: GPU (BUS); rackGuid: G`; cells
+//!   between tabs, two decimals, `N/A` for 0, `;(i-j)` behind a cell of
+//!   `--richOutput`, `|` between racks.
+//! - `cli/util.h`: `Min`, `Avg`, `Max`, `Total NAME VALUE UNIT` under a table;
+//!   in 1.0.0 `MinBW NAME VALUE` without a unit, where all tests are in GB/s.
+//! - `cli/testcases.{h,cpp}`: `testcase WAIVED`, and what a table means:
+//!
+//! | testcase | rows | columns |
+//! |---|---|---|
+//! | `SRC_to_DST_{unidir,bidir}_{write,read}_{ce,sm}` | destination rank | source rank |
+//! | `bisect_...` | `source->destination` | one |
+//! | `all_to_one_...`, `all_from_one_...`, `multicast_...` | one | the one rank |
+//! | `gpu_to_rack_...` | source rank | rack of the destinations (median of samples) |
+//! | `rack_to_rack_{unidir,bidir}_...` | destination rack | source rack |
+//! | `latency_...` (ns) | rank that reads | rank whose memory is read |
+//!
+//! - `cli/csv_testcase.{h,cpp}`: the CSV of `csv_pattern`, on stdout and as a
+//!   file; see `csv.rs`. `cli/plot_heatmaps.py` draws pictures of the same
+//!   text and prints no numbers.
+//! - `library/error.h`, `library/nvloom.cpp`: failures, `[HOST:DEVICE]: ...`; a
+//!   failed check of the copied data; processes in different cliques.
+//!
+//! A rack's processes are kept as `facts.parameters["rack GUID"]`. Which peer a
+//! cell of `--richOutput` was measured with is not kept.
+
+mod csv;
+mod failure;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use self::csv::Rows;
+use self::table::Statistic;
+use self::table::Table;
+use super::CERTAIN;
+use super::Confidence;
+use super::Input;
+use super::LIKELY;
+use super::POSSIBLE;
+use super::roster::Roster;
+use super::text;
+use super::text::Line;
+use model::facts::Rank;
+use model::measurement::Measurement;
+use model::parsed::Parsed;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+use model::parsed::Tool;
+use model::text::clean;
+
+/// How the names of this tool's tests begin, besides those of memory types.
+const FAMILIES: [&str; 10] = [
+    "bisect_",
+    "all_to_one_",
+    "all_from_one_",
+    "multicast_one_to_all_",
+    "multicast_all_to_",
+    "gpu_to_rack_",
+    "rack_to_rack_",
+    "latency_",
+    "device_to_device_",
+    "egm_to_",
+];
+
+/// Bytes kept of warnings.
+const MOST_WARNED: usize = 2_000;
+
+/// Whether this tool wrote the output.
+pub fn recognises(input: &Input<'_>) -> Confidence {
+    input.lines.iter().map(|line| clue(line.trimmed())).max().unwrap_or(0)
+}
+
+fn clue(text: &str) -> Confidence {
+    let version = text.strip_prefix("nvloom_cli ").is_some_and(is_version);
+    if version || csv::is_header(text) || rank(text).is_some() {
+        CERTAIN
+    } else if Statistic::read(text).is_some_and(|s| s.of_total && is_test(s.name))
+        || running(text).is_some_and(is_test)
+    {
+        LIKELY
+    } else if text.contains("nvloom_cli") {
+        POSSIBLE
+    } else {
+        0
+    }
+}
+
+fn is_version(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_digit()) && !word.contains(char::is_whitespace)
+}
+
+fn is_test(name: &str) -> bool {
+    name == "csv_pattern" || FAMILIES.iter().any(|family| name.starts_with(family))
+}
+
+/// What the output says.
+pub fn parse(input: &Input<'_>) -> Parsed {
+    let mut reader = Reader {
+        parsed: Parsed::of(Tool::Nvloom),
+        roster: Roster::default(),
+        test: None,
+        lost: 0,
+        csv: None,
+        runs: BTreeMap::new(),
+        known_ranks: BTreeSet::new(),
+    };
+    let cut =
+        if input.text.ends_with('\n') { None } else { input.lines.last().map(|line| line.number) };
+    for line in &input.lines {
+        reader.line(line, cut == Some(line.number));
+    }
+    reader.finish(false);
+    let mut parsed = reader.parsed;
+    if parsed.measurements.is_empty() && parsed.problems.is_empty() {
+        parsed.problems.push(Problem::new(ProblemKind::Truncated, "no result was printed"));
+    }
+    let broken = [
+        ProblemKind::Truncated,
+        ProblemKind::Unrecognised,
+        ProblemKind::Error,
+        ProblemKind::Corrupt,
+    ];
+    let something = !parsed.measurements.is_empty() || parsed.has(ProblemKind::Waived);
+    parsed.complete = something && !broken.iter().any(|kind| parsed.has(*kind));
+    parsed
+}
+
+/// One test between `Running` and `Done`.
+struct Test {
+    /// As printed, with `_iter_N`.
+    printed: String,
+    table: Table,
+    waived: bool,
+    failed: bool,
+    csv: bool,
+    line: u32,
+}
+
+impl Test {
+    fn new(printed: &str, line: u32, lost: usize) -> Self {
+        let table = Table::new(base(printed), lost);
+        Self { printed: printed.to_owned(), table, waived: false, failed: false, csv: false, line }
+    }
+
+    fn name(&self) -> &str {
+        base(&self.printed)
+    }
+}
+
+struct Reader {
+    parsed: Parsed,
+    roster: Roster,
+    test: Option<Test>,
+    /// Cells that the tables so far lost.
+    lost: usize,
+    csv: Option<Rows>,
+    /// How often each test has been measured.
+    runs: BTreeMap<String, u32>,
+    known_ranks: BTreeSet<(u32, String, u32)>,
+}
+
+impl Reader {
+    fn line(&mut self, line: &Line<'_>, cut: bool) {
+        let text = line.trimmed();
+        if let Some(name) = running(text) {
+            self.finish(false);
+            self.test = Some(Test::new(name, line.number, self.lost));
+        } else if let Some(name) = text.strip_prefix("Done ") {
+            self.done(&clean(name), line.number);
+        } else if let Some(failure) = failure::read(text) {
+            if let Some(test) = &mut self.test {
+                test.failed = true;
+            }
+            let testcase = self.test.as_ref().map(Test::name);
+            self.parsed.problems.push(failure.at(line.number).in_test(testcase));
+        } else if csv::is_header(text) {
+            self.csv = Some(Rows::new(line.number));
+            if let Some(test) = &mut self.test {
+                test.csv = true;
+            }
+        } else if !self.head(text) && !self.rank(text) && !self.csv_row(text, cut) {
+            self.table(line, cut);
+        }
+    }
+
+    fn csv_row(&mut self, text: &str, cut: bool) -> bool {
+        self.csv.as_mut().is_some_and(|rows| rows.row(text, cut))
+    }
+
+    /// A line of the open test's own.
+    fn table(&mut self, line: &Line<'_>, cut: bool) {
+        let text = line.trimmed();
+        let mut problem = |kind, detail: &str, testcase: &str| {
+            let problem = Problem::new(kind, detail).at(line.number);
+            self.parsed.problems.push(problem.in_test(Some(testcase)));
+        };
+        match &mut self.test {
+            Some(test) if text == "testcase WAIVED" => {
+                test.waived = true;
+                let detail = "the tool says the test does not apply here";
+                problem(ProblemKind::Waived, detail, test.name());
+            }
+            Some(test) if line.is_elision() => test.table.elided = true,
+            Some(test) => test.table.line(line, cut, &mut self.parsed.problems),
+            None => {
+                if let Some(statistic) = Statistic::read(text).filter(|s| is_test(s.name)) {
+                    let detail = "a table's statistics without the table";
+                    problem(ProblemKind::Truncated, detail, statistic.name);
+                }
+            }
+        }
+    }
+
+    fn done(&mut self, name: &str, number: u32) {
+        if self.test.as_ref().is_some_and(|test| test.printed == name) {
+            self.finish(true);
+        } else if is_test(base(name)) {
+            self.finish(false);
+            let problem = Problem::new(ProblemKind::Truncated, "the end of a test without it");
+            self.parsed.problems.push(problem.at(number).in_test(Some(base(name))));
+        }
+    }
+
+    /// Ends the test that is open; `done` when it said so itself.
+    fn finish(&mut self, done: bool) {
+        if let Some(rows) = self.csv.take() {
+            rows.finish(&mut self.runs, &mut self.parsed);
+        }
+        let Some(test) = self.test.take() else { return };
+        self.lost = test.table.lost;
+        let testcase = test.name().to_owned();
+        if !done && !test.failed {
+            let problem = Problem::new(ProblemKind::Truncated, "the test began and did not end");
+            self.parsed.problems.push(problem.at(test.line).in_test(Some(&testcase)));
+        }
+        if test.waived || test.csv {
+            return;
+        }
+        let run = self.runs.entry(testcase.clone()).or_default();
+        match test.table.finish(*run, &mut self.parsed.problems) {
+            Some(matrix) => {
+                *run += 1;
+                self.parsed.measurements.push(Measurement::Matrix(matrix));
+            }
+            None if done => {
+                let problem = Problem::new(ProblemKind::Truncated, "the test printed no table");
+                self.parsed.problems.push(problem.at(test.line).in_test(Some(&testcase)));
+            }
+            None => {}
+        }
+    }
+
+    /// The lines above the first test, and warnings.
+    fn head(&mut self, text: &str) -> bool {
+        let facts = &mut self.parsed.facts;
+        if let Some(version) = text.strip_prefix("nvloom_cli ")
+            && is_version(version)
+        {
+            self.parsed.tool_version = Some(clean(version));
+            return true;
+        }
+        if text.starts_with("WARNING: MNNVL fabric not available")
+            || text.starts_with("WARNING: there are more processes than GPUs")
+        {
+            let warnings = facts.parameters.entry("warning".to_owned()).or_default();
+            let text = clean(text.trim_start_matches("WARNING: "));
+            // More are no facts about a run, and each is held against all before.
+            if warnings.len() < MOST_WARNED && !warnings.contains(&text) {
+                let gap = if warnings.is_empty() { "" } else { " " };
+                *warnings = format!("{warnings}{gap}{text}");
+            }
+            return true;
+        }
+        let Some((key, value)) = text.split_once(": ") else { return false };
+        let value = clean(value);
+        match key {
+            "CUDA version" => facts.cuda_driver = Some(value),
+            "Driver version" => facts.driver = Some(value),
+            "git commit"
+            | "NVCC version"
+            | "Allocation strategy"
+            | "Buffer size"
+            | "Iteration count" => {
+                facts.parameters.insert(key.to_owned(), value);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn rank(&mut self, text: &str) -> bool {
+        let Some((rank, rack)) = rank(text) else { return false };
+        let facts = &mut self.parsed.facts;
+        self.roster.host(facts, &rank.host);
+        let members = facts.parameters.entry(format!("rack {rack}")).or_default();
+        if self.known_ranks.insert((rank.rank, rank.host.clone(), rank.device)) {
+            if !members.is_empty() {
+                members.push(' ');
+            }
+            members.push_str(&rank.rank.to_string());
+            facts.ranks.push(rank);
+        }
+        true
+    }
+}
+
+/// `Running NAME`. nvbandwidth's line of that kind ends in a dot.
+fn running(text: &str) -> Option<&str> {
+    let name = text.strip_prefix("Running ")?;
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    (plain && !name.is_empty()).then_some(name)
+}
+
+/// The name of a test without the `_iter_N` of its repetition.
+fn base(name: &str) -> &str {
+    match name.rsplit_once("_iter_") {
+        Some((base, count)) if text::integer(count).is_some() => base,
+        _ => name,
+    }
+}
+
+/// `Process  3 (n2): device 3: NAME (00000018:06:00); rackGuid: 1800`.
+fn rank(text: &str) -> Option<(Rank, String)> {
+    let (rank, rest) = text.strip_prefix("Process ")?.split_once('(')?;
+    let (host, rest) = rest.split_once("): device ")?;
+    let (device, rest) = rest.split_once(": ")?;
+    let (name, rack) = rest.rsplit_once("; rackGuid:")?;
+    let (name, bus_id) = match name.rsplit_once(" (") {
+        Some((name, bus)) => (name, Some(clean(bus.trim_end_matches(')')))),
+        None => (name, None),
+    };
+    let small = |word: &str| text::integer(word.trim()).and_then(|n| u32::try_from(n).ok());
+    let rank = Rank {
+        rank: small(rank)?,
+        host: clean(host),
+        device: small(device)?,
+        name: Some(clean(name)),
+        bus_id,
+        group: None,
+    };
+    Some((rank, clean(rack)))
+}

@@ -1,0 +1,284 @@
+//! One table: labels, cells, and the statistics under it.
+
+use super::text;
+use super::text::Line;
+use model::measurement::Matrix;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+use model::text::clean;
+use model::unit::Unit;
+
+/// Cells are rounded to two decimals, the total is not their sum but that of
+/// the numbers behind them.
+const ROUNDING: f64 = 0.005;
+
+/// `Total NAME VALUE UNIT`, and its siblings.
+#[derive(Debug, PartialEq)]
+pub(super) struct Statistic<'a> {
+    pub(super) name: &'a str,
+    pub(super) of_total: bool,
+    value: Option<f64>,
+    unit: Option<Unit>,
+}
+
+impl<'a> Statistic<'a> {
+    /// The statistic in this line, when it is one.
+    pub(super) fn read(text: &'a str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        let kind = words.next()?;
+        let (kind, old) = match kind.strip_suffix("BW") {
+            Some(kind) => (kind, true),
+            None => (kind, false),
+        };
+        if !matches!(kind, "Min" | "Avg" | "Max" | "Total") {
+            return None;
+        }
+        let name = words.next()?;
+        let value = words.next()?;
+        let unit = match words.next() {
+            Some("GB/s") => Some(Unit::GigabytesPerSecond),
+            Some("ns") => Some(Unit::Nanoseconds),
+            // 1.0.0 names no unit and knows GB/s only.
+            None if old => Some(Unit::GigabytesPerSecond),
+            _ => None,
+        };
+        let number = text::number(value);
+        if number.is_none() && value != "N/A" {
+            return None;
+        }
+        Some(Self { name, of_total: kind == "Total", value: number, unit })
+    }
+}
+
+/// Cells of one output that are kept empty because they were lost: a line of
+/// labels and a cell below it are few bytes and stand for many cells.
+const MOST_LOST: usize = 4 << 20;
+
+/// A table that is being read.
+#[derive(Debug)]
+pub(super) struct Table {
+    testcase: String,
+    columns: Option<Vec<String>>,
+    rows: Rows,
+    total: Option<f64>,
+    unit: Option<Unit>,
+    ended: bool,
+    /// A blank line stood where the labels should: racks without a name.
+    blank: bool,
+    pub(super) elided: bool,
+    /// Cells that this table and those before it lost.
+    pub(super) lost: usize,
+}
+
+impl Table {
+    pub(super) fn new(testcase: &str, lost: usize) -> Self {
+        Self {
+            testcase: testcase.to_owned(),
+            columns: None,
+            rows: Vec::new(),
+            total: None,
+            unit: None,
+            ended: false,
+            blank: false,
+            elided: false,
+            lost,
+        }
+    }
+
+    /// Takes a line that belongs to the test.
+    pub(super) fn line(&mut self, line: &Line<'_>, cut: bool, problems: &mut Vec<Problem>) {
+        if let Some(statistic) = Statistic::read(line.trimmed()) {
+            self.ended = true;
+            if statistic.of_total && !cut {
+                (self.total, self.unit) = (statistic.value, statistic.unit);
+            }
+            return;
+        }
+        if line.trimmed().is_empty() {
+            self.blank |= self.columns.is_none();
+            return;
+        }
+        if self.ended {
+            return;
+        }
+        let mut words = cells(line.text);
+        let Some(columns) = self.columns.as_ref().map(Vec::len) else {
+            self.first(line, words, problems);
+            return;
+        };
+        if columns + 1 < words.len() && words.last().is_some_and(|word| word.is_empty()) {
+            words.pop();
+        }
+        let like_cells = words.iter().skip(1).filter(|word| cell(word).is_ok()).count();
+        if words.len() < 2 || like_cells * 2 < words.len() - 1 {
+            // Another process's log line.
+            return;
+        }
+        self.row(&words, columns, line.number, cut, problems);
+    }
+
+    /// The first line under `Running`: the column labels.
+    fn first(&mut self, line: &Line<'_>, mut words: Vec<&str>, problems: &mut Vec<Problem>) {
+        let indented = line.text.starts_with(char::is_whitespace);
+        let whole = |word: &&str| text::integer(word).is_some();
+        // Cells have decimals or are `N/A`; a line without either is no row.
+        let labels = words.iter().all(|word| cell(word).is_err() || whole(word));
+        if labels && (indented || words.iter().all(whole)) {
+            if words.first().is_some_and(|word| word.is_empty()) {
+                words.remove(0);
+            }
+            self.columns = Some(words.into_iter().map(clean).collect());
+            return;
+        }
+        let numbers = words.iter().skip(1).filter(|word| cell(word).is_ok()).count();
+        if words.len() < 2 || numbers + 1 < words.len() {
+            return;
+        }
+        if self.blank {
+            // The labels are the racks' serial numbers, which can be empty.
+            self.columns = Some(vec![String::new(); words.len() - 1]);
+            self.row(&words, words.len() - 1, line.number, false, problems);
+        } else {
+            let detail = "a row without column labels above it";
+            let problem = Problem::new(ProblemKind::Unrecognised, detail).at(line.number);
+            problems.push(problem.in_test(Some(&self.testcase)));
+            self.ended = true;
+        }
+    }
+
+    fn row(
+        &mut self,
+        words: &[&str],
+        columns: usize,
+        number: u32,
+        cut: bool,
+        problems: &mut Vec<Problem>,
+    ) {
+        let mut problem = |kind, detail: String| {
+            problems.push(Problem::new(kind, detail).at(number).in_test(Some(&self.testcase)));
+        };
+        let label = clean(words[0]);
+        let mut cells = &words[1..];
+        // A tab follows every cell, so the last of a cut line may be half.
+        if cut {
+            cells = &cells[..cells.len() - 1];
+            problem(ProblemKind::Truncated, format!("the text ends inside row {label}"));
+        }
+        if columns < cells.len() {
+            let detail = format!("row {label} has {} cells for {columns} columns", cells.len());
+            problem(ProblemKind::Unrecognised, detail);
+            return;
+        }
+        if cells.len() < columns && !cut {
+            let detail = format!("row {label} has {} of {columns} cells", cells.len());
+            problem(ProblemKind::Truncated, detail);
+        }
+        self.lost += columns - cells.len();
+        if MOST_LOST < self.lost {
+            return;
+        }
+        let mut row = vec![None; columns];
+        for (place, word) in row.iter_mut().zip(cells) {
+            match cell(word) {
+                Ok(value) => *place = value,
+                Err(()) => {
+                    let detail = format!("row {label}: {:?} is no number", clean(word));
+                    problem(ProblemKind::Unrecognised, detail);
+                }
+            }
+        }
+        self.rows.push((label, row));
+    }
+
+    /// The matrix; nothing where no row was read.
+    pub(super) fn finish(self, run: u32, problems: &mut Vec<Problem>) -> Option<Matrix> {
+        let mut problem = |kind, detail: &str| {
+            problems.push(Problem::new(kind, detail).in_test(Some(&self.testcase)));
+        };
+        let columns = self.columns?;
+        let mut rows = self.rows;
+        if self.elided {
+            problem(ProblemKind::Truncated, "a part of the table was cut out by hand");
+        }
+        if rows.is_empty() {
+            return None;
+        }
+        if is_square(&self.testcase) {
+            let read = rows.len();
+            // A header alone is not worth a square of empty cells.
+            if columns.len() <= read * 2 {
+                rows = squared(rows, &columns);
+            }
+            if read != columns.len() {
+                problem(ProblemKind::Truncated, "the table has not as many rows as columns");
+            }
+        }
+        if !self.ended {
+            problem(ProblemKind::Truncated, "the statistics under the table are not there");
+        }
+        let numbers = || rows.iter().flat_map(|(_, row)| row.iter().flatten());
+        let sum: f64 = numbers().sum();
+        #[expect(clippy::cast_precision_loss, reason = "a table has far fewer than 2^52 cells")]
+        let slack = ROUNDING * (numbers().count() as f64 + 1.0) + 1e-9 * sum.abs();
+        if self.total.is_some_and(|total| slack < (total - sum).abs()) {
+            problem(ProblemKind::Inconsistent, "the total is not the sum of the cells");
+        }
+        let (rows, cells) = rows.into_iter().unzip();
+        Some(Matrix {
+            run,
+            testcase: Some(self.testcase),
+            unit: self.unit,
+            rows,
+            cols: columns,
+            cells,
+            sum: self.total,
+            coefficient_of_variation: None,
+        })
+    }
+}
+
+/// Tests whose table has a row for every column.
+fn is_square(testcase: &str) -> bool {
+    let pairs = testcase.contains("_to_")
+        && (testcase.contains("_unidir_") || testcase.contains("_bidir_"));
+    testcase.starts_with("latency_") || (pairs && !testcase.starts_with("gpu_to_rack_"))
+}
+
+type Rows = Vec<(String, Vec<Option<f64>>)>;
+
+/// The rows in the order of the columns, those that are missing empty. Rows
+/// under other labels stay as they are.
+fn squared(rows: Rows, columns: &[String]) -> Rows {
+    let fits = |label: &String| columns.contains(label);
+    let distinct: std::collections::BTreeSet<&String> = rows.iter().map(|(l, _)| l).collect();
+    if distinct.len() < rows.len() || !rows.iter().all(|(label, _)| fits(label)) {
+        return rows;
+    }
+    columns
+        .iter()
+        .map(|label| {
+            let row = rows.iter().find(|(known, _)| known == label).map(|(_, row)| row.clone());
+            (label.clone(), row.unwrap_or_else(|| vec![None; columns.len()]))
+        })
+        .collect()
+}
+
+/// The cells of a line: between tabs, or between blanks where a copy has lost
+/// its tabs. The bars between racks are no cells.
+fn cells(text: &str) -> Vec<&str> {
+    let bar = |word: &&str| *word != "|";
+    if text.contains('\t') {
+        text.split('\t').map(str::trim).filter(bar).collect()
+    } else {
+        text.split_whitespace().filter(bar).collect()
+    }
+}
+
+/// A cell: a number, `N/A`, with or without `;(3-7)` behind it.
+fn cell(word: &str) -> Result<Option<f64>, ()> {
+    let value = word.split_once(";(").map_or(word, |(value, _)| value);
+    if value == "N/A" {
+        return Ok(None);
+    }
+    text::number(value).map(Some).ok_or(())
+}

@@ -1,0 +1,330 @@
+//! p2pBandwidthLatencyTest of cuda-samples: titled square tables, one row and
+//! one column per GPU. What a value should be is not known here.
+//!
+//! Established from NVIDIA/cuda-samples (`p2pBandwidthLatencyTest.cu`, 2018 to
+//! 2025) and from the 2015 copy that came with CUDA 8.
+//!
+//! | testcase | title | direction of the data |
+//! |---|---|---|
+//! | `p2p_connectivity` | P2P Connectivity | 1: row can access column |
+//! | `p2p_unidirectional_disabled` | P2P=Disabled | row to column, through host memory |
+//! | `p2p_unidirectional_write_enabled` | P2P=Enabled (P2P Writes) | row to column |
+//! | `p2p_unidirectional_read_enabled` | P2P=Enabled (P2P Reads) | column to row |
+//! | `p2p_unidirectional_enabled` | P2P=Enabled, no method | releases without a method; CUDA 8: column to row |
+//! | `p2p_bidirectional_disabled`, `..._enabled` | Bidirectional | both, summed |
+//! | `p2p_latency_{gpu,cpu}_disabled` | P2P=Disabled Latency | row to column |
+//! | `p2p_latency_{gpu,cpu}_{write,read}_enabled` | P2P=Enabled Latency | as the bandwidth |
+//! | `p2p_latency_disabled`, `..._enabled` | CUDA 8: one table, corner `D\D` | column to row |
+//!
+//! In CUDA 8 `p2p_unidirectional_disabled` too is column to row. A table under
+//! no title has no testcase and no unit. The diagonal is a copy inside one GPU,
+//! counted twice. Where peers cannot access each other the tool measures the
+//! fallback path without saying so: `p2p_connectivity` and the parameters
+//! `peer_access` and `cannot_access_peer` are what shows it.
+//!
+//! An output is complete when every table that was begun is whole and, where
+//! the beginning of a run was captured, its closing note and all its tables
+//! are there. An excerpt without the tool's own beginning has no end to look
+//! for; it is complete when its tables are.
+
+mod table;
+mod title;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use self::table::Corner;
+use self::table::Header;
+use self::table::Table;
+use self::title::Title;
+use super::CERTAIN;
+use super::Confidence;
+use super::Input;
+use super::LIKELY;
+use super::POSSIBLE;
+use super::text;
+use super::text::Line;
+use model::cuda_error::CudaError;
+use model::facts::Device;
+use model::measurement::Measurement;
+use model::parsed::Parsed;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+use model::parsed::Tool;
+use model::text::clean;
+
+const BANNER: &str = "P2P (Peer-to-Peer) GPU Bandwidth Latency Test";
+const CLOSING_NOTE: &str = "NOTE: The CUDA Samples are not meant for performance";
+const PROGRAM: &str = "p2pBandwidthLatencyTest";
+
+/// What every release prints between its banner and its closing note, as
+/// beginning and end of the testcase.
+const ALWAYS_PRINTED: [(&str, &str); 6] = [
+    ("p2p_unidirectional_", "disabled"),
+    ("p2p_unidirectional_", "enabled"),
+    ("p2p_bidirectional_", "disabled"),
+    ("p2p_bidirectional_", "enabled"),
+    ("p2p_latency_", "disabled"),
+    ("p2p_latency_", "enabled"),
+];
+
+/// Whether this tool wrote the output.
+pub fn recognises(input: &Input<'_>) -> Confidence {
+    input.lines.iter().map(|line| clue(line.trimmed())).max().unwrap_or(0)
+}
+
+fn clue(text: &str) -> Confidence {
+    if text.contains(BANNER) || Title::read(text).is_some() {
+        CERTAIN
+    } else if Header::read(text).is_some_and(|header| header.corner == Corner::Devices) {
+        LIKELY
+    } else if text.contains(PROGRAM) {
+        POSSIBLE
+    } else {
+        0
+    }
+}
+
+/// What the output says.
+pub fn parse(input: &Input<'_>) -> Parsed {
+    let mut parsed = Parsed::of(Tool::P2pBandwidthLatencyTest);
+    // Only a last line without a line end can have lost digits.
+    let cut =
+        if input.text.ends_with('\n') { None } else { input.lines.last().map(|line| line.number) };
+    // Copies that a launcher ran side by side are read one by one.
+    let mut copies: BTreeMap<Option<u32>, Vec<&Line<'_>>> = BTreeMap::new();
+    for line in &input.lines {
+        copies.entry(line.label).or_default().push(line);
+    }
+    let mut run = 0;
+    for lines in copies.values() {
+        let mut reader = Reader::new(&mut parsed, run, cut);
+        for line in lines {
+            reader.line(line);
+        }
+        run = reader.finish();
+    }
+    if parsed.measurements.is_empty() && parsed.problems.is_empty() {
+        parsed.problems.push(Problem::new(ProblemKind::Truncated, "no table was printed"));
+    }
+    parsed.complete = !parsed.measurements.is_empty()
+        && ![ProblemKind::Truncated, ProblemKind::Unrecognised, ProblemKind::Error]
+            .iter()
+            .any(|kind| parsed.has(*kind));
+    parsed
+}
+
+/// Reads one copy of the tool, run after run.
+struct Reader<'p> {
+    parsed: &'p mut Parsed,
+    cut: Option<u32>,
+    run: u32,
+    /// The beginning of this run was captured.
+    begun: bool,
+    /// Its closing note was.
+    ended: bool,
+    tests: BTreeSet<String>,
+    /// This run has a matrix.
+    measured: bool,
+    title: Option<Title>,
+    table: Option<Table>,
+    peers: u32,
+    not_peers: Vec<String>,
+}
+
+impl<'p> Reader<'p> {
+    fn new(parsed: &'p mut Parsed, run: u32, cut: Option<u32>) -> Self {
+        Self {
+            parsed,
+            cut,
+            run,
+            begun: false,
+            ended: false,
+            tests: BTreeSet::new(),
+            measured: false,
+            title: None,
+            table: None,
+            peers: 0,
+            not_peers: Vec::new(),
+        }
+    }
+
+    fn line(&mut self, line: &Line<'_>) {
+        let text = line.trimmed();
+        if text.contains(BANNER) {
+            self.close_run();
+            self.begun = true;
+        } else if text.contains(CLOSING_NOTE) {
+            self.close_title();
+            self.ended = true;
+        } else if text.starts_with("Cuda failure") {
+            self.failure(text, line.number);
+        } else if let Some(device) = device(text) {
+            self.begun = true;
+            let devices = &mut self.parsed.facts.devices;
+            if !devices.iter().rev().take(table::MOST_COLUMNS).any(|known| *known == device) {
+                devices.push(device);
+            }
+        } else if let Some((from, can, to)) = peer_access(text) {
+            self.begun = true;
+            if can {
+                self.peers += 1;
+            } else {
+                self.not_peers.push(format!("{from}-{to}"));
+            }
+        } else if let Some(title) = Title::read(text) {
+            self.close_title();
+            self.title = Some(title.at(line.number));
+        } else if let Some(header) = Header::read(line.text) {
+            self.open_table(&header, line);
+        } else if line.is_elision() {
+            self.elision(line);
+        } else if let Some(table) = &mut self.table {
+            table.row(line, self.cut == Some(line.number), &mut self.parsed.problems);
+        }
+    }
+
+    fn open_table(&mut self, header: &Header<'_>, line: &Line<'_>) {
+        self.close_table();
+        let Some(title) = &mut self.title else {
+            // `GPU 0 1` without a title can be anything.
+            if header.corner == Corner::Devices {
+                self.table = Some(Table::new(None, None, header, line.number));
+            }
+            return;
+        };
+        if !title.takes(header.corner) {
+            // The title of this table is lost; it is not the one before it.
+            self.close_title();
+            if header.corner == Corner::Devices {
+                self.table = Some(Table::new(None, None, header, line.number));
+            }
+            return;
+        }
+        let testcase = title.testcase(header.corner);
+        let unit = title.unit;
+        if !self.tests.insert(testcase.clone()) {
+            // The same test again without a banner: another run was appended.
+            self.run += 1;
+            self.tests = BTreeSet::from([testcase.clone()]);
+        }
+        if testcase == "p2p_connectivity" {
+            self.begun = true;
+        }
+        self.table = Some(Table::new(Some(testcase), unit, header, line.number));
+    }
+
+    fn elision(&mut self, line: &Line<'_>) {
+        if let Some(table) = &mut self.table {
+            table.elided = true;
+        } else {
+            let problem = Problem::new(ProblemKind::Truncated, "a part was cut out by hand");
+            self.parsed.problems.push(problem.at(line.number));
+        }
+    }
+
+    fn failure(&mut self, text: &str, number: u32) {
+        let testcase = self.table.as_ref().and_then(|table| table.testcase.clone());
+        let waiting = self.title.as_ref().and_then(Title::missing);
+        self.close_table();
+        // The test whose title is printed and whose table is not is the one that failed.
+        let testcase = waiting.or(testcase);
+        let mut problem = Problem::new(ProblemKind::Error, clean(text)).at(number);
+        let error = text.split_once('\'').and_then(|(_, said)| CudaError::told(said));
+        problem.code = error.map(|error| error.runtime().to_owned());
+        self.parsed.problems.push(problem.in_test(testcase.as_deref()));
+        self.title = None;
+    }
+
+    fn close_table(&mut self) {
+        if let Some(table) = self.table.take()
+            && let Some(matrix) = table.finish(self.run, &mut self.parsed.problems)
+        {
+            self.parsed.measurements.push(Measurement::Matrix(matrix));
+            self.measured = true;
+        }
+    }
+
+    fn close_title(&mut self) {
+        self.close_table();
+        if let Some(title) = self.title.take()
+            && let Some(missing) = title.missing()
+        {
+            let problem = Problem::new(ProblemKind::Truncated, "its table was not printed");
+            self.parsed.problems.push(problem.in_test(Some(&missing)).at(title.line));
+        }
+    }
+
+    fn close_run(&mut self) {
+        let failed = self.parsed.has(ProblemKind::Error);
+        self.close_title();
+        if self.begun && !self.ended && !failed {
+            let detail = "the run began and its closing note is not there";
+            self.parsed.problems.push(Problem::new(ProblemKind::Truncated, detail));
+        }
+        if self.begun && self.ended {
+            for (start, end) in ALWAYS_PRINTED {
+                if !self.tests.iter().any(|test| test.starts_with(start) && test.ends_with(end)) {
+                    let detail =
+                        format!("the run is there from begin to end, without {start}{end}");
+                    self.parsed.problems.push(Problem::new(ProblemKind::Truncated, detail));
+                }
+            }
+        }
+        if self.measured {
+            self.run += 1;
+        }
+        self.tests.clear();
+        (self.begun, self.ended, self.measured) = (false, false, false);
+    }
+
+    /// Ends the copy and gives the number of the next run.
+    fn finish(mut self) -> u32 {
+        self.close_run();
+        if 0 < self.peers || !self.not_peers.is_empty() {
+            let parameters = &mut self.parsed.facts.parameters;
+            let counts = format!("{} can, {} cannot", self.peers, self.not_peers.len());
+            parameters.insert("peer_access".to_owned(), counts);
+            if !self.not_peers.is_empty() {
+                parameters.insert("cannot_access_peer".to_owned(), self.not_peers.join(" "));
+            }
+        }
+        self.run
+    }
+}
+
+/// `Device: 0, NAME, pciBusID: 1b, pciDeviceID: 0, pciDomainID:0`. The numbers
+/// are hexadecimal; the bus id is put together as other tools print it.
+fn device(text: &str) -> Option<Device> {
+    let (index, rest) = text.strip_prefix("Device:")?.split_once(',')?;
+    let index = text::integer(index.trim())?.try_into().ok()?;
+    let (name, rest) = rest.split_once(", pciBusID:")?;
+    let mut parts = rest.split(',');
+    let bus = parts.next()?.trim();
+    let device = parts.next()?.trim().strip_prefix("pciDeviceID:")?.trim();
+    let domain = parts.next()?.trim().strip_prefix("pciDomainID:")?.trim();
+    let hex = |word: &str| u32::from_str_radix(word, 16).ok();
+    let bus_id = match (hex(domain), hex(bus), hex(device)) {
+        (Some(domain), Some(bus), Some(device)) => {
+            Some(format!("{domain:08x}:{bus:02x}:{device:02x}"))
+        }
+        _ => None,
+    };
+    Some(Device { index, name: Some(clean(name)), bus_id, ..Device::default() })
+}
+
+/// `Device=0 CAN Access Peer Device=1`.
+fn peer_access(text: &str) -> Option<(u64, bool, u64)> {
+    let mut words = text.strip_prefix("Device=")?.split_whitespace();
+    let from = text::integer(words.next()?)?;
+    let can = match words.next()? {
+        "CAN" => true,
+        "CANNOT" => false,
+        _ => return None,
+    };
+    let to = words.last()?.strip_prefix("Device=")?;
+    Some((from, can, text::integer(to)?))
+}

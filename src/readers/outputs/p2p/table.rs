@@ -1,0 +1,303 @@
+//! One square table: its header, its rows, and what is missing from it.
+//!
+//! Cells go to columns by their place in the row. Only where a row has fewer
+//! cells than the header has labels does the position on the line decide, and
+//! where that is not clear the row stays empty.
+
+use super::text;
+use super::text::Line;
+use model::measurement::Matrix;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+use model::text::clean;
+use model::unit::Unit;
+
+/// How far the end of a cell is from the end of its label: rows stand one blank
+/// further right. A cell that a lost neighbour moved is off by two or more.
+const FURTHEST: usize = 1;
+
+/// A table of more GPUs than any node has is no table of this tool; sixteen is
+/// the most that NVIDIA put in one (HGX-2).
+pub(super) const MOST_COLUMNS: usize = 128;
+
+/// What stands above the row labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Corner {
+    /// `D\D`.
+    Devices,
+    /// `GPU`: latency by the GPU's clock.
+    Gpu,
+    /// `CPU`: latency by the CPU's clock.
+    Cpu,
+}
+
+/// The line of column labels.
+#[derive(Debug)]
+pub(super) struct Header<'a> {
+    pub(super) corner: Corner,
+    labels: Vec<&'a str>,
+    ends: Vec<usize>,
+    elided: bool,
+}
+
+impl<'a> Header<'a> {
+    /// The header in this line, when it is one.
+    pub(super) fn read(text: &'a str) -> Option<Self> {
+        let mut words = Words::of(text);
+        let corner = match words.next()?.0 {
+            "D\\D" | "D\\\\D" => Corner::Devices,
+            "GPU" => Corner::Gpu,
+            "CPU" => Corner::Cpu,
+            _ => return None,
+        };
+        let mut header = Self { corner, labels: Vec::new(), ends: Vec::new(), elided: false };
+        for (word, end) in words {
+            if is_gap(word) {
+                header.elided = true;
+                continue;
+            }
+            let known = header.labels.contains(&word);
+            if text::integer(word).is_none() || known || header.labels.len() == MOST_COLUMNS {
+                return None;
+            }
+            header.labels.push(word);
+            header.ends.push(end);
+        }
+        (!header.labels.is_empty()).then_some(header)
+    }
+}
+
+/// A table that is being read.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) testcase: Option<String>,
+    unit: Option<Unit>,
+    labels: Vec<String>,
+    ends: Vec<usize>,
+    rows: Vec<Option<Vec<Option<f64>>>>,
+    /// Something was cut out by hand.
+    pub(super) elided: bool,
+    /// The row before.
+    last: Option<usize>,
+    /// Rows of another table, whose head was lost, stand below.
+    over: bool,
+    line: u32,
+}
+
+impl Table {
+    pub(super) fn new(
+        testcase: Option<String>,
+        unit: Option<Unit>,
+        header: &Header<'_>,
+        line: u32,
+    ) -> Self {
+        Self {
+            testcase,
+            unit,
+            labels: header.labels.iter().map(|label| (*label).to_owned()).collect(),
+            ends: header.ends.clone(),
+            rows: vec![None; header.labels.len()],
+            elided: header.elided,
+            last: None,
+            over: false,
+            line,
+        }
+    }
+
+    /// Takes a line as a row, where it is one. `cut`: the text ends in it.
+    pub(super) fn row(&mut self, line: &Line<'_>, cut: bool, problems: &mut Vec<Problem>) {
+        let mut words = Words::of(line.text);
+        let Some((label, _)) = words.next() else { return };
+        let Some(index) = self.labels.iter().position(|known| known == label) else { return };
+        let mut words: Vec<(&str, usize)> = words.collect();
+        let all = words.len();
+        words.retain(|(word, _)| !is_gap(word));
+        self.elided |= words.len() < all;
+        let like_cells = words.iter().filter(|(word, _)| cell(word) != Cell::Damaged).count();
+        if words.is_empty() || (words.len() != self.labels.len() && like_cells * 2 < words.len()) {
+            // A log line that begins with a number.
+            return;
+        }
+        // Rows come in order, and connections have no decimals: anything else is
+        // of the next table.
+        let connects = self.unit == Some(Unit::Count);
+        let foreign = connects && words.iter().any(|(word, _)| word.contains('.'));
+        if self.over || foreign || self.last.is_some_and(|last| index < last) {
+            if !self.over {
+                let detail = "rows of another table, whose title and labels are not there";
+                let problem = Problem::new(ProblemKind::Truncated, detail).at(line.number);
+                problems.push(problem);
+            }
+            self.over = true;
+            return;
+        }
+        self.last = Some(index);
+        let mut problem = |kind, detail: String| {
+            let problem = Problem::new(kind, detail).at(line.number);
+            problems.push(problem.in_test(self.testcase.as_deref()));
+        };
+        if cut && lost_digits(&words) {
+            words.pop();
+            problem(ProblemKind::Truncated, format!("the text ends inside row {label}"));
+            if words.is_empty() {
+                return;
+            }
+        }
+        let placed = if cut && words.len() < self.ends.len() {
+            // The text ends here, so what is there is the beginning of the row.
+            Some((0..words.len()).collect())
+        } else {
+            places(&words, &self.ends)
+        };
+        let Some(places) = placed else {
+            let (have, want) = (words.len(), self.ends.len());
+            let detail = format!("row {label} has {have} cells for {want} columns");
+            problem(ProblemKind::Unrecognised, detail);
+            return;
+        };
+        if places.len() < self.ends.len() && !self.elided {
+            let (have, want) = (places.len(), self.ends.len());
+            problem(ProblemKind::Truncated, format!("row {label} has {have} of {want} cells"));
+        }
+        let mut row = vec![None; self.labels.len()];
+        for ((word, _), place) in words.iter().zip(places) {
+            match cell(word) {
+                Cell::Number(value) => row[place] = Some(value),
+                Cell::Nothing => {}
+                Cell::Damaged => {
+                    let column = &self.labels[place];
+                    let detail =
+                        format!("row {label}, column {column}: {:?} is no number", clean(word));
+                    problem(ProblemKind::Unrecognised, detail);
+                }
+            }
+        }
+        match &self.rows[index] {
+            None => self.rows[index] = Some(row),
+            Some(first) if *first == row => {}
+            Some(_) => {
+                let detail = format!("row {label} stands there twice, with different numbers");
+                problem(ProblemKind::Inconsistent, detail);
+            }
+        }
+    }
+
+    /// The matrix; nothing where no row was read.
+    pub(super) fn finish(self, run: u32, problems: &mut Vec<Problem>) -> Option<Matrix> {
+        let (read, all) = (self.rows.iter().flatten().count(), self.rows.len());
+        if read < all || self.elided {
+            let detail = if read < all {
+                format!("{read} of {all} rows")
+            } else {
+                "a part of the table was cut out by hand".to_owned()
+            };
+            let problem = Problem::new(ProblemKind::Truncated, detail).at(self.line);
+            problems.push(problem.in_test(self.testcase.as_deref()));
+        }
+        if read == 0 {
+            return None;
+        }
+        Some(Matrix {
+            run,
+            testcase: self.testcase,
+            unit: self.unit,
+            cells: self.rows.into_iter().map(|row| row.unwrap_or(vec![None; all])).collect(),
+            rows: self.labels.clone(),
+            cols: self.labels,
+            sum: None,
+            coefficient_of_variation: None,
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Cell {
+    Number(f64),
+    Nothing,
+    Damaged,
+}
+
+fn cell(word: &str) -> Cell {
+    match word {
+        "N/A" | "n/a" | "NA" | "-" | "--" | "---" | "–" | "—" | "―" | "x" | "X" | "*" => {
+            Cell::Nothing
+        }
+        _ => text::number(word).map_or(Cell::Damaged, Cell::Number),
+    }
+}
+
+fn is_gap(word: &str) -> bool {
+    matches!(word, "..." | ".." | "…" | "....")
+}
+
+/// Whether the last of these cells may have lost digits at the end of the
+/// text: the tool prints two decimals, so a cell with fewer than the others
+/// was cut.
+fn lost_digits(words: &[(&str, usize)]) -> bool {
+    let decimals = |word: &str| word.split_once('.').map_or(0, |(_, tail)| tail.len());
+    let Some(((last, _), others)) = words.split_last() else { return false };
+    match others.first() {
+        Some((first, _)) => decimals(last) < decimals(first),
+        None => decimals(last) < 2,
+    }
+}
+
+/// The column of each cell: its place in the row when all are there, else the
+/// label that ends where it ends.
+fn places(words: &[(&str, usize)], ends: &[usize]) -> Option<Vec<usize>> {
+    if words.len() == ends.len() {
+        return Some((0..ends.len()).collect());
+    }
+    if ends.len() < words.len() {
+        // Remarks behind the last cell are no cells.
+        let (cells, remarks) = words.split_at(ends.len());
+        let plain = remarks.iter().all(|(word, _)| cell(word) == Cell::Damaged);
+        let whole = cells.iter().all(|(word, _)| cell(word) != Cell::Damaged);
+        return (plain && whole).then(|| (0..ends.len()).collect());
+    }
+    let mut places: Vec<usize> = Vec::with_capacity(words.len());
+    for (_, end) in words {
+        let nearest = (0..ends.len()).min_by_key(|&i| ends[i].abs_diff(*end))?;
+        let in_order = places.last().is_none_or(|last| *last < nearest);
+        if FURTHEST < ends[nearest].abs_diff(*end) || !in_order {
+            return None;
+        }
+        places.push(nearest);
+    }
+    Some(places)
+}
+
+/// The words of a line, each with the screen column where it ends.
+struct Words<'a> {
+    text: &'a str,
+    chars: std::iter::Peekable<std::str::CharIndices<'a>>,
+    column: usize,
+}
+
+impl<'a> Words<'a> {
+    fn of(text: &'a str) -> Self {
+        Self { text, chars: text.char_indices().peekable(), column: 0 }
+    }
+
+    fn advance(&mut self, c: char) {
+        // The connectivity table has a tab behind its row labels.
+        self.column = if c == '\t' { (self.column / 8 + 1) * 8 } else { self.column + 1 };
+    }
+}
+
+impl<'a> Iterator for Words<'a> {
+    type Item = (&'a str, usize);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while let Some((_, c)) = self.chars.next_if(|(_, c)| c.is_whitespace()) {
+            self.advance(c);
+        }
+        let (start, _) = *self.chars.peek()?;
+        let mut end = start;
+        while let Some((at, c)) = self.chars.next_if(|(_, c)| !c.is_whitespace()) {
+            self.advance(c);
+            end = at + c.len_utf8();
+        }
+        Some((&self.text[start..end], self.column))
+    }
+}

@@ -1,0 +1,268 @@
+//! perftest: `ib_{write,read,send,atomic}_{bw,lat}` and `raw_ethernet_*`. Text
+//! as printed, and the file of `--out_json`. What a rate should be is not
+//! known here.
+//!
+//! Established from linux-rdma/perftest, the history of
+//! `perftest_parameters.{h,c}` from 2013 to 2026 and the tests' main files:
+//!
+//! - Header and row formats. `MB/sec` up to 2022 and `MiB/sec` since divide by
+//!   the same 0x100000; `Gb/sec` divides by 125,000,000 bytes.
+//! - Both sides print the table. A bandwidth server prints the client's
+//!   numbers, so equal rows of the two sides are one reading; a latency server
+//!   prints its own, which is another reading. Two blocks are the two sides of
+//!   one test when the local address of one is the remote address of the other.
+//! - `-a` runs the powers of two from 2 up; a gap between them is a lost line.
+//! - A table ends with a line of dashes, with which an output is complete.
+//! - The JSON file names no unit for bandwidth, and until 2022 its words were
+//!   not quoted.
+//!
+//! Testcases are the binaries' names from the banner: `RDMA_Write BW Test` is
+//! `ib_write_bw`; `_imm`, `_cmp_and_swap`, `_fetch_and_add`, `_bidirectional`,
+//! `_multicast`, `_forwarding` where the banner says so; `_local` and `_remote`
+//! for the parts of `--report-both`. The option block is kept in
+//! `facts.parameters` (`device`, `link_type`, `mtu`, `number_of_qps`, ...);
+//! different values of several blocks are listed with commas. `gid` is the address
+//! of the end that printed it. `sides` says that client and server are both in the file.
+//!
+//! Not read: the bare number of `--output`, the table of raw_ethernet_fs_rate,
+//! `rdma_bw` and `rdma_lat` of perftest 1.x, the report of perftest_cluster.
+
+mod banner;
+mod document;
+mod failure;
+mod session;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+use core::net::Ipv6Addr;
+use std::collections::BTreeMap;
+
+use self::banner::Banner;
+use self::session::Session;
+use self::table::Columns;
+use super::CERTAIN;
+use super::Confidence;
+use super::Input;
+use super::POSSIBLE;
+use super::text;
+use super::text::Line;
+use model::facts::Facts;
+use model::parsed::Parsed;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+use model::parsed::Tool;
+use model::text::clean;
+
+/// Bytes kept of one option's different values.
+const MOST_KEPT: usize = 2_000;
+
+/// Whether this tool wrote the output.
+pub fn recognises(input: &Input<'_>) -> Confidence {
+    if document::is_one(input.text) {
+        return CERTAIN;
+    }
+    input.lines.iter().map(|line| clue(line.trimmed())).max().unwrap_or(0)
+}
+
+fn clue(text: &str) -> Confidence {
+    if Columns::read(text).is_some() {
+        return CERTAIN;
+    }
+    match Banner::read(text) {
+        Some(banner) if banner.quantity().is_some() => CERTAIN,
+        // Two words that can stand in any text.
+        Some(_) => POSSIBLE,
+        None if failure::is_own(text) => POSSIBLE,
+        None => 0,
+    }
+}
+
+/// What the output says.
+pub fn parse(input: &Input<'_>) -> Parsed {
+    if document::is_one(input.text) {
+        return document::parse(input.text);
+    }
+    let mut parsed = Parsed::of(Tool::Perftest);
+    let cut =
+        if input.text.ends_with('\n') { None } else { input.lines.last().map(|line| line.number) };
+    // Client and server that a launcher labels are read one by one.
+    let mut copies: BTreeMap<Option<u32>, Vec<&Line<'_>>> = BTreeMap::new();
+    for line in &input.lines {
+        copies.entry(line.label).or_default().push(line);
+    }
+    let mut sessions = Vec::new();
+    for lines in copies.values() {
+        let mut reader =
+            Reader { parsed: &mut parsed, cut, sessions: Vec::new(), waits: false, local: false };
+        for line in lines {
+            reader.line(line);
+        }
+        sessions.append(&mut reader.sessions);
+    }
+    session::conclude(sessions, &mut parsed);
+    parsed
+}
+
+/// Reads one copy of the tool, test after test.
+struct Reader<'p> {
+    parsed: &'p mut Parsed,
+    cut: Option<u32>,
+    sessions: Vec<Session>,
+    /// A server said that it waits; its banner comes next.
+    waits: bool,
+    /// The line before is the address of the end that prints.
+    local: bool,
+}
+
+impl Reader<'_> {
+    fn line(&mut self, line: &Line<'_>) {
+        let text = line.trimmed();
+        if text.contains("Waiting for client to connect") {
+            self.waits = true;
+        } else if let Some(banner) = Banner::read(text) {
+            self.banner(banner, line.number);
+        } else if let Some(columns) = Columns::read(text) {
+            self.header(columns, line.number);
+        } else if let Some(side) = part(text) {
+            if let Some(whole) = self.sessions.last() {
+                let part = whole.part(side, line.number);
+                self.sessions.push(part);
+            }
+        } else if let Some(gid) = gid(text) {
+            if std::mem::take(&mut self.local) {
+                remember(&mut self.parsed.facts, "gid", &gid);
+            }
+        } else if let Some((local, address)) = address(text) {
+            self.local = local;
+            let session = self.current(line.number);
+            let side = if local { &mut session.locals } else { &mut session.remotes };
+            side.insert(address);
+        } else if let Some(failure) = failure::read(text) {
+            let testcase = self.sessions.last_mut().and_then(|session| {
+                session.failed |= failure.kind == ProblemKind::Error;
+                session.testcase()
+            });
+            let mut problem = Problem::new(failure.kind, clean(text)).at(line.number);
+            problem.code = failure.code.map(str::to_owned);
+            self.parsed.problems.push(problem.in_test(testcase.as_deref()));
+        } else if 20 <= text.len() && text.bytes().all(|b| b == b'-') {
+            if let Some(session) = self.sessions.last_mut() {
+                session.dashes();
+            }
+        } else if line.is_elision() {
+            let problem = Problem::new(ProblemKind::Truncated, "a part was cut out by hand");
+            self.parsed.problems.push(problem.at(line.number));
+        } else if !self.options(text) {
+            let cut = self.cut == Some(line.number);
+            if let Some(session) = self.sessions.last_mut() {
+                session.row(text, line.number, cut, &mut self.parsed.problems);
+            }
+        }
+    }
+
+    fn current(&mut self, line: u32) -> &mut Session {
+        if self.sessions.is_empty() {
+            self.sessions.push(Session::new(None, self.waits, line));
+        }
+        self.sessions.last_mut().expect("one was just pushed if there was none")
+    }
+
+    fn banner(&mut self, banner: Banner, line: u32) {
+        let waits = std::mem::take(&mut self.waits);
+        match self.sessions.last_mut() {
+            // Both sides start at once, and their blocks are mixed line by line.
+            Some(open) if open.starts_beside(&banner) => open.second_side(),
+            _ => self.sessions.push(Session::new(Some(banner), waits, line)),
+        }
+    }
+
+    fn header(&mut self, columns: Columns, line: u32) {
+        let without_banner = self.sessions.last().is_some_and(Session::is_done_without_banner);
+        if without_banner {
+            // A collection of tables whose banners were left out.
+            self.sessions.push(Session::new(None, false, line));
+        }
+        self.current(line).header(columns);
+    }
+
+    /// `Number of qps : 1   Transport type : IB`: keeps what is known.
+    fn options(&mut self, text: &str) -> bool {
+        if !text.contains(':') {
+            return false;
+        }
+        let mut any = false;
+        let mut rest = text;
+        while let Some((key, tail)) = rest.split_once(':') {
+            let tail = tail.trim_start();
+            let (value, next) = tail.split_once(char::is_whitespace).unwrap_or((tail, ""));
+            let Some(key) = banner::option(key) else { return any };
+            any = true;
+            if key == "connection_type"
+                && value == "RawEth"
+                && let Some(session) = self.sessions.last_mut()
+            {
+                session.raw_ethernet();
+            }
+            remember(&mut self.parsed.facts, key, value);
+            rest = next;
+        }
+        any
+    }
+}
+
+/// Keeps one option; different values of several blocks are all kept.
+fn remember(facts: &mut Facts, key: &str, value: &str) {
+    let value = clean(value);
+    if value.is_empty() {
+        return;
+    }
+    let kept = facts.parameters.entry(key.to_owned()).or_default();
+    // More values than a node has devices are no facts about it.
+    if MOST_KEPT < kept.len() {
+        return;
+    }
+    if kept.is_empty() {
+        *kept = value;
+    } else if !kept.split(", ").any(|known| known == value) {
+        kept.push_str(", ");
+        kept.push_str(&value);
+    }
+}
+
+/// ` Local results: ` of `--report-both`.
+fn part(text: &str) -> Option<&'static str> {
+    match text {
+        "Local results:" => Some("_local"),
+        "Remote results:" => Some("_remote"),
+        _ => None,
+    }
+}
+
+/// ` GID: 00:00:...:255:255:10:77:00:03`, sixteen decimal bytes: an address, of IPv4 where
+/// it is one.
+fn gid(text: &str) -> Option<String> {
+    let bytes: Vec<u8> = text
+        .strip_prefix("GID:")?
+        .trim()
+        .split(':')
+        .map(|byte| byte.parse().ok())
+        .collect::<Option<_>>()?;
+    let address = Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?);
+    Some(match address.to_ipv4_mapped() {
+        Some(address) => address.to_string(),
+        None => address.to_string(),
+    })
+}
+
+/// ` local address: LID 0x06 QPN 0x5f PSN 0x82 RKey ...`: whether it is the
+/// local one, and what names the queue pair.
+fn address(text: &str) -> Option<(bool, String)> {
+    let (local, tail) = match text.strip_prefix("local address:") {
+        Some(tail) => (true, tail),
+        None => (false, text.strip_prefix("remote address:")?),
+    };
+    let name: Vec<&str> = tail.split_whitespace().take(6).collect();
+    Some((local, name.join(" ")))
+}

@@ -1,0 +1,241 @@
+//! One test as one side printed it, and what two sides make together.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::banner::Banner;
+use super::table::Columns;
+use super::table::Row;
+use model::measurement::Measurement;
+use model::measurement::Point;
+use model::measurement::Series;
+use model::parsed::Parsed;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+
+/// How far back the other side of a block or of a row is looked for: a sweep
+/// has 23 sizes, and a file of every NIC of a node a few dozen blocks.
+const LOOK_BACK: usize = 64;
+
+/// One block of output: banner, options, addresses, table.
+#[derive(Debug)]
+pub(super) struct Session {
+    banner: Option<Banner>,
+    part: &'static str,
+    /// A server said it waits before this block.
+    server: bool,
+    /// How many blocks are mixed in here line by line.
+    blocks: u32,
+    pub(super) locals: BTreeSet<String>,
+    pub(super) remotes: BTreeSet<String>,
+    columns: Option<Columns>,
+    points: Vec<Point>,
+    closed: bool,
+    pub(super) failed: bool,
+    line: u32,
+}
+
+impl Session {
+    pub(super) fn new(banner: Option<Banner>, server: bool, line: u32) -> Self {
+        Self {
+            banner,
+            part: "",
+            server,
+            blocks: 1,
+            locals: BTreeSet::new(),
+            remotes: BTreeSet::new(),
+            columns: None,
+            points: Vec::new(),
+            closed: false,
+            failed: false,
+            line,
+        }
+    }
+
+    /// A part of this test that has a table of its own.
+    pub(super) fn part(&self, part: &'static str, line: u32) -> Self {
+        let mut new = Self::new(self.banner.clone(), self.server, line);
+        new.part = part;
+        new
+    }
+
+    /// The name of the test, where a banner was seen.
+    pub(super) fn testcase(&self) -> Option<String> {
+        let seen = self.columns.as_ref().map(|columns| columns.quantity);
+        self.banner.as_ref().map(|banner| banner.testcase(seen) + self.part)
+    }
+
+    /// Whether this banner is that of the other side, started at the same
+    /// moment: the block before it has not come to its addresses.
+    pub(super) fn starts_beside(&self, banner: &Banner) -> bool {
+        // What a banner says about the connection comes below it.
+        let same = self.banner.clone().is_some_and(|own| own.over(false) == *banner);
+        same && self.blocks == 1
+            && self.locals.is_empty()
+            && self.columns.is_none()
+            && !self.failed
+            && self.points.is_empty()
+    }
+
+    pub(super) fn second_side(&mut self) {
+        self.blocks += 1;
+    }
+
+    pub(super) fn raw_ethernet(&mut self) {
+        self.banner = self.banner.take().map(|banner| banner.over(true));
+    }
+
+    pub(super) fn header(&mut self, columns: Columns) {
+        self.columns = Some(columns);
+        self.closed = false;
+    }
+
+    pub(super) fn is_done_without_banner(&self) -> bool {
+        self.banner.is_none() && !self.points.is_empty()
+    }
+
+    /// A line of dashes: the end, where rows stand above it.
+    pub(super) fn dashes(&mut self) {
+        self.closed |= !self.points.is_empty();
+    }
+
+    /// Takes a line as a row, where it is one.
+    pub(super) fn row(&mut self, text: &str, line: u32, cut: bool, problems: &mut Vec<Problem>) {
+        let Some(columns) = &self.columns else { return };
+        let (kind, detail) = match columns.row(text, cut) {
+            Row::Whole(point) => {
+                self.points.push(point);
+                return;
+            }
+            Row::Other => return,
+            Row::Short if cut => (ProblemKind::Truncated, "the text ends inside a row"),
+            Row::Short => (ProblemKind::Unrecognised, "a row does not fit its header"),
+            Row::Damaged => (ProblemKind::Unrecognised, "a row holds something that is no number"),
+        };
+        problems.push(Problem::new(kind, detail).at(line).in_test(self.testcase().as_deref()));
+    }
+
+    /// Whether the other block is the other side of this test.
+    fn is_other_side_of(&self, other: &Self) -> bool {
+        if self.banner.is_none() || self.banner != other.banner || self.part != other.part {
+            return false;
+        }
+        let answers = |a: &Self, b: &Self| !a.locals.is_empty() && a.locals.is_subset(&b.remotes);
+        let silent = [self, other].iter().all(|s| s.locals.is_empty() && s.remotes.is_empty());
+        answers(self, other) || answers(other, self) || (silent && self.server != other.server)
+    }
+
+    /// Takes the other side in. False where both have numbers, and not the same.
+    fn join(&mut self, other: &Self) -> bool {
+        if !self.points.is_empty() && !other.points.is_empty() && self.points != other.points {
+            return false;
+        }
+        if self.points.is_empty() {
+            self.points.clone_from(&other.points);
+            self.columns = self.columns.take().or(other.columns.clone());
+        }
+        self.closed |= other.closed;
+        self.failed |= other.failed;
+        true
+    }
+
+    /// Both sides are in this block: their addresses answer each other.
+    fn has_both_sides(&self) -> bool {
+        1 < self.blocks || (!self.locals.is_empty() && self.locals == self.remotes)
+    }
+
+    /// Counts a row once that both sides printed.
+    fn drop_second_prints(&mut self) {
+        let mut once: Vec<(Point, bool)> = Vec::with_capacity(self.points.len());
+        for point in self.points.drain(..) {
+            match once
+                .iter_mut()
+                .rev()
+                .take(LOOK_BACK)
+                .rev()
+                .find(|(known, open)| *open && *known == point)
+            {
+                Some((_, open)) => *open = false,
+                None => once.push((point, true)),
+            }
+        }
+        self.points = once.into_iter().map(|(point, _)| point).collect();
+    }
+
+    fn lacks(&self) -> Option<String> {
+        if self.failed {
+            return None;
+        }
+        if self.points.is_empty() {
+            return Some("the test printed no result".to_owned());
+        }
+        let sizes: BTreeSet<u64> = self.points.iter().map(|point| point.bytes).collect();
+        let powers = sizes.iter().all(|size| size.is_power_of_two());
+        if let (true, Some(first), Some(last)) =
+            (powers && 2 < sizes.len(), sizes.first(), sizes.last())
+        {
+            // `-a` begins with 2 and doubles.
+            let missing = std::iter::successors(Some(2u64), |size| size.checked_mul(2))
+                .take_while(|size| size <= last)
+                .find(|size| !sizes.contains(size));
+            if let Some(missing) = missing.filter(|_| *first != *last) {
+                return Some(format!("sizes up to {last} without {missing}"));
+            }
+        }
+        (!self.closed).then(|| "the line that ends the table is not there".to_owned())
+    }
+}
+
+/// Makes series of the blocks, in the order of the file.
+pub(super) fn conclude(blocks: Vec<Session>, parsed: &mut Parsed) {
+    let mut sessions: Vec<Session> = Vec::new();
+    let mut both_sides = false;
+    for block in blocks {
+        let joined = sessions.iter_mut().rev().take(LOOK_BACK).find(|s| s.is_other_side_of(&block));
+        match joined {
+            Some(first) => {
+                both_sides = true;
+                if !first.join(&block) {
+                    sessions.push(block);
+                }
+            }
+            None => sessions.push(block),
+        }
+    }
+    let mut runs: BTreeMap<Option<String>, u32> = BTreeMap::new();
+    for mut session in sessions {
+        if session.has_both_sides() {
+            both_sides = true;
+            session.drop_second_prints();
+        }
+        let testcase = session.testcase();
+        if let Some(detail) = session.lacks() {
+            let problem = Problem::new(ProblemKind::Truncated, detail).at(session.line);
+            parsed.problems.push(problem.in_test(testcase.as_deref()));
+        }
+        if session.points.is_empty() {
+            continue;
+        }
+        let next = runs.entry(testcase.clone()).or_default();
+        let run = *next;
+        *next += 1;
+        parsed.measurements.push(Measurement::Series(Series {
+            run,
+            testcase,
+            unit: session.columns.and_then(|columns| columns.unit),
+            points: session.points,
+            average_busbw: None,
+        }));
+    }
+    if both_sides {
+        let note = "client and server; rows that both print are counted once";
+        parsed.facts.parameters.insert("sides".to_owned(), note.to_owned());
+    }
+    if parsed.measurements.is_empty() && parsed.problems.is_empty() {
+        parsed.problems.push(Problem::new(ProblemKind::Truncated, "no result was printed"));
+    }
+    parsed.complete = !parsed.measurements.is_empty()
+        && ![ProblemKind::Truncated, ProblemKind::Unrecognised, ProblemKind::Error]
+            .iter()
+            .any(|kind| parsed.has(*kind));
+}

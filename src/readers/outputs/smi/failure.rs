@@ -1,0 +1,91 @@
+//! What `nvidia-smi` prints where it cannot answer: NVML's errors.
+//!
+//! The same sentences come from every subcommand, so they are known in one
+//! place. What they mean for a node is not decided here.
+
+use crate::outputs::text::Line;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+use model::text::clean;
+
+/// How such a line begins, in lower case. The sentences are `nvidia-smi`'s own;
+/// the part behind a colon is NVML's name for the error.
+const OPENINGS: &[&str] = &[
+    "unable to determine the device handle for",
+    "nvidia-smi has failed because",
+    "no devices were found",
+    "failed to initialize nvml",
+    "failed to run topology",
+    "gpu access blocked by the operating system",
+    "gpu is lost",
+    "nvml:",
+];
+
+/// What NVML puts in place of one value when the GPU does not answer.
+const LOST_VALUES: &[&str] = &["unknown error", "gpu is lost", "gpu requires reset", "err!"];
+
+/// The error that this line reports, with its GPU where it names one by index.
+pub(super) fn of_line(line: &Line<'_>) -> Option<Problem> {
+    let text = line.trimmed();
+    opens(text).then(|| {
+        let mut problem = Problem::new(ProblemKind::Error, clean(text)).at(line.number);
+        problem.gpu = gpu_index(text);
+        problem
+    })
+}
+
+/// Whether a value says that the GPU did not answer, rather than what it is.
+pub(super) fn is_lost_value(value: &str) -> bool {
+    let value = value.trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase();
+    LOST_VALUES.contains(&value.as_str())
+}
+
+fn opens(text: &str) -> bool {
+    OPENINGS.iter().any(|o| text.get(..o.len()).is_some_and(|head| head.eq_ignore_ascii_case(o)))
+}
+
+/// The index in `... for GPU3: 0000:5F:00.0: Unknown Error`. Other releases
+/// name the bus address only, and its domain is not an index.
+fn gpu_index(text: &str) -> Option<u32> {
+    let after = text.split_once("for GPU").or_else(|| text.split_once("for gpu"))?.1.trim_start();
+    let digits = after.bytes().take_while(u8::is_ascii_digit).count();
+    let (index, rest) = after.split_at(digits);
+    let ends = rest.is_empty() || rest == ":" || rest.starts_with(": ");
+    ends.then(|| index.parse().ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(text: &str) -> Option<Problem> {
+        of_line(&Line { number: 7, text, label: None, stderr: false, host: None })
+    }
+
+    #[test]
+    fn an_index_is_taken_and_a_bus_address_is_not_mistaken_for_one() {
+        let by_index =
+            problem("Unable to determine the device handle for GPU5: 0000:9A:00.0: Unknown Error");
+        assert_eq!(by_index.and_then(|p| p.gpu), Some(5));
+        for text in [
+            "Unable to determine the device handle for GPU 0000:9A:00.0: Not Found",
+            "Unable to determine the device handle for GPU0000:9A:00.0: Unknown Error",
+        ] {
+            let by_bus = problem(text).expect("an error");
+            assert_eq!((by_bus.gpu, by_bus.line), (None, Some(7)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_sentence_that_only_mentions_an_error_is_not_one() {
+        assert_eq!(problem("we saw: No devices were found"), None);
+        assert!(problem("No devices were found").is_some());
+        assert!(problem("Failed to initialize NVML: Driver/library version mismatch").is_some());
+    }
+
+    #[test]
+    fn a_value_is_lost_only_when_it_is_nothing_but_the_error() {
+        assert!(is_lost_value("[GPU requires reset]") && is_lost_value("Unknown Error"));
+        assert!(!is_lost_value("0") && !is_lost_value("N/A") && !is_lost_value("No errors"));
+    }
+}

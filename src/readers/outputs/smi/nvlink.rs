@@ -1,0 +1,504 @@
+//! `nvidia-smi nvlink`: the links of each GPU (`-s`) and their counters (`-e`).
+//!
+//! The other subcommands (`-c`, `-R`, `-p`, `-gt`, `-info`) print lines of the
+//! same shape; they are recognised and give no facts. There is no footer, so
+//! "whole" means: every GPU answers, and as many links as its equals.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::failure;
+use crate::outputs::CERTAIN;
+use crate::outputs::Confidence;
+use crate::outputs::Input;
+use crate::outputs::LIKELY;
+use crate::outputs::POSSIBLE;
+use crate::outputs::text;
+use crate::outputs::text::Line;
+use model::facts::Device;
+use model::facts::GpuLinks;
+use model::facts::Link;
+use model::parsed::Parsed;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+use model::parsed::Tool;
+use model::text::clean;
+
+/// More parameters than this are no `nvidia-smi` output: 72 GPUs of 18 links
+/// with two error rates each are 2,592.
+const MOST_PARAMETERS: usize = 4096;
+
+/// Links are numbered below this: NVLink 5 has 18, NVML's headers allow 36.
+const MOST_LINKS: u32 = 128;
+
+/// GPUs in one file, all tasks together: a rack of 72 many times over. Lists
+/// are searched in order, so a made-up file must not make them long.
+const MOST_GPUS: usize = 1024;
+
+/// How sure it is that this is `nvidia-smi nvlink`.
+pub fn recognises(input: &Input<'_>) -> Confidence {
+    let (mut headings, mut identified, mut links, mut rates) = (0, 0, 0, 0);
+    for line in &input.lines {
+        match Item::of(line.trimmed()) {
+            Item::Gpu { uuid, verdict, .. } => {
+                if verdict.is_some() {
+                    return CERTAIN;
+                }
+                headings += 1;
+                identified += usize::from(uuid.is_some());
+            }
+            Item::Verdict(_) => return CERTAIN,
+            Item::Link { rest, .. } => {
+                links += 1;
+                rates += usize::from(matches!(Answer::of(rest), Answer::State { .. }));
+            }
+            Item::Stub | Item::Other => {}
+        }
+    }
+    match (headings, identified, links, rates) {
+        (1.., _, 1.., _) => CERTAIN,
+        (_, _, _, 2..) => LIKELY,
+        // `nvidia-smi -L` prints the same headings.
+        (_, 1.., _, _) => POSSIBLE,
+        _ => 0,
+    }
+}
+
+/// Reads the links of every GPU listed.
+pub fn parse(input: &Input<'_>) -> Parsed {
+    let mut reading = Reading {
+        parsed: Parsed::of(Tool::NvidiaSmiNvlink),
+        blocks: Vec::new(),
+        last_line: super::last_line(input),
+        headless: false,
+        answered: false,
+    };
+    for task in super::tasks(input) {
+        let first = reading.blocks.len();
+        let mut current = None;
+        for line in task {
+            reading.line(line, first, &mut current);
+        }
+    }
+    reading.finish()
+}
+
+/// The two sentences that stand in place of a list of links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    AllInactive,
+    Unsupported,
+}
+
+impl Verdict {
+    /// Drivers spell it `NVLink ... inactive` and `Nvlink ... inActive`.
+    fn of(text: &str) -> Option<Self> {
+        let text = text.to_ascii_lowercase();
+        if text.contains("nvlink information as all links are inactive") {
+            Some(Self::AllInactive)
+        } else if text.contains("does not have or support nvlink") {
+            Some(Self::Unsupported)
+        } else {
+            None
+        }
+    }
+}
+
+/// What one line is.
+enum Item<'a> {
+    Gpu {
+        index: u32,
+        name: &'a str,
+        uuid: Option<&'a str>,
+        verdict: Option<Verdict>,
+    },
+    Link {
+        link: u32,
+        rest: &'a str,
+    },
+    Verdict(Verdict),
+    /// The beginning of a heading or of a link, and no more.
+    Stub,
+    Other,
+}
+
+impl<'a> Item<'a> {
+    fn of(text: &'a str) -> Self {
+        if let Some((index, rest)) = numbered(text, "GPU ")
+            && let Some(rest) = rest.strip_prefix(':')
+        {
+            let verdict = Verdict::of(rest);
+            let (name, tail) = rest.split_once("(UUID:").unwrap_or((rest, ""));
+            let uuid = tail.split_once(')').map(|(uuid, _)| uuid.trim());
+            let uuid = uuid.filter(|u| !u.is_empty() && !u.contains('\u{fffd}'));
+            return Self::Gpu { index, name: name.trim(), uuid, verdict };
+        }
+        if let Some((link, rest)) = numbered(text, "Link ")
+            && let Some(rest) = rest.strip_prefix([':', ','])
+        {
+            return Self::Link { link, rest: rest.trim() };
+        }
+        if let Some(verdict) = Verdict::of(text) {
+            return Self::Verdict(verdict);
+        }
+        let stub = ["Link ", "GPU "]
+            .iter()
+            .any(|w| !text.is_empty() && (w.starts_with(text) || numbered(text, w).is_some()));
+        if stub { Self::Stub } else { Self::Other }
+    }
+}
+
+/// `GPU 3...` as 3 and the rest.
+fn numbered<'a>(text: &'a str, word: &str) -> Option<(u32, &'a str)> {
+    let rest = text.strip_prefix(word)?;
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, rest) = rest.split_at(digits);
+    Some((number.parse().ok()?, rest))
+}
+
+/// What follows `Link 3:`.
+enum Answer<'a> {
+    State {
+        active: Option<bool>,
+        rate: Option<f64>,
+    },
+    Counter {
+        name: &'a str,
+        value: Option<u64>,
+    },
+    /// A bit error rate such as `15e-255`: a number, not a count.
+    Ratio {
+        name: &'a str,
+        value: &'a str,
+    },
+    /// Another subcommand's answer, or traffic.
+    Foreign,
+    Unreadable,
+}
+
+impl<'a> Answer<'a> {
+    /// Only what is positively known becomes a state or a count; a link is never
+    /// up because nothing says that it is down.
+    fn of(rest: &'a str) -> Self {
+        if rest.eq_ignore_ascii_case("<inactive>") {
+            return Self::State { active: Some(false), rate: None };
+        }
+        if is_unsupported(rest) {
+            return Self::State { active: None, rate: None };
+        }
+        if let Some(rate) = rest.strip_suffix("GB/s").map(str::trim) {
+            return match text::number(rate).filter(|r| 0.0 <= *r) {
+                Some(rate) => Self::State { active: Some(0.0 < rate), rate: Some(rate) },
+                None => Self::Unreadable,
+            };
+        }
+        if rest.starts_with("Remote Device ") || is_bus_id(rest) || rest.contains(" is supported:")
+        {
+            return Self::Foreign;
+        }
+        let Some((name, value)) = rest.rsplit_once(':') else { return Self::Unreadable };
+        let (name, value) = (name.trim(), value.trim());
+        if name.is_empty() || value.is_empty() || rest.contains('\u{fffd}') {
+            return Self::Unreadable;
+        }
+        let lower = name.to_ascii_lowercase();
+        // Names of drivers up to 5xx (Replay, Recovery, CRC) and of NVLink 5.
+        let counts_trouble =
+            ["error", "discard", "recovery", "overrun"].iter().any(|w| lower.contains(w));
+        let value_or_none = if is_unsupported(value) { Some(None) } else { integer(value) };
+        match value_or_none {
+            Some(value) if counts_trouble => Self::Counter { name, value },
+            Some(_) => Self::Foreign,
+            None if lower.ends_with("ber") && text::number(value).is_some() => {
+                Self::Ratio { name, value }
+            }
+            None if counts_trouble => Self::Unreadable,
+            None => Self::Foreign,
+        }
+    }
+}
+
+fn integer(value: &str) -> Option<Option<u64>> {
+    text::integer(value).map(Some)
+}
+
+fn is_unsupported(text: &str) -> bool {
+    let text = text.trim_matches(['<', '>', '[', ']', '(', ')']);
+    ["N/A", "Not supported"].iter().any(|w| text.eq_ignore_ascii_case(w))
+}
+
+fn is_bus_id(text: &str) -> bool {
+    text.contains('.')
+        && text.matches(':').count() == 2
+        && text.bytes().all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.'))
+}
+
+/// One GPU as far as it was read.
+struct Block {
+    gpu: GpuLinks,
+    line: u32,
+    /// It says anything at all about its links.
+    answered: bool,
+}
+
+/// Everything read so far; a line at a time goes in.
+struct Reading {
+    parsed: Parsed,
+    blocks: Vec<Block>,
+    last_line: u32,
+    /// Links stood before any GPU heading.
+    headless: bool,
+    /// A verdict stood without a heading (`-i` of some drivers).
+    answered: bool,
+}
+
+impl Reading {
+    fn line(&mut self, line: &Line<'_>, first: usize, current: &mut Option<usize>) {
+        match Item::of(line.trimmed()) {
+            Item::Gpu { .. } if self.blocks.len() == MOST_GPUS => {
+                *current = None;
+                self.unreadable(line.number);
+            }
+            Item::Gpu { index, name, uuid, verdict } => {
+                let at = self.block(index, name, uuid, first, line.number);
+                *current = Some(at);
+                if let Some(verdict) = verdict {
+                    self.verdict(verdict, Some(at), line.number);
+                }
+            }
+            Item::Verdict(verdict) => self.verdict(verdict, *current, line.number),
+            Item::Link { link, rest } => self.link(link, rest, *current, line.number),
+            Item::Stub => self.unreadable(line.number),
+            Item::Other => {
+                if line.is_elision() {
+                    self.truncated("lines were left out here", Some(line.number));
+                } else if let Some(problem) = failure::of_line(line) {
+                    if let Some(at) = *current
+                        && line.trimmed().starts_with("NVML:")
+                    {
+                        self.blocks[at].answered = true;
+                    }
+                    self.parsed.problems.push(problem);
+                    self.answered = true;
+                }
+            }
+        }
+    }
+
+    /// The block of this GPU: the same GPU may be listed again (`-s`, then `-e`).
+    fn block(
+        &mut self,
+        index: u32,
+        name: &str,
+        uuid: Option<&str>,
+        first: usize,
+        line: u32,
+    ) -> usize {
+        let uuid = uuid.map(clean);
+        let same = self.blocks.iter().enumerate().skip(first).find(|(_, b)| {
+            b.gpu.gpu == index && (b.gpu.uuid == uuid || b.gpu.uuid.is_none() || uuid.is_none())
+        });
+        if let Some((at, _)) = same {
+            return at;
+        }
+        if self.blocks.iter().any(|b| b.gpu.gpu == index) {
+            let detail = format!("GPU {index} is listed again with another UUID: several machines");
+            self.parsed.problems.push(Problem::new(ProblemKind::Inconsistent, detail).at(line));
+        }
+        let name = Some(clean(name)).filter(|n| !n.is_empty());
+        self.blocks.push(Block {
+            gpu: GpuLinks { gpu: index, uuid, name, all_inactive: false, links: Vec::new() },
+            line,
+            answered: false,
+        });
+        self.blocks.len() - 1
+    }
+
+    /// Keeps a verdict on the GPU above it. The error is named here, since the
+    /// tool itself prints it as one; whether it matters is the judge's.
+    fn verdict(&mut self, verdict: Verdict, at: Option<usize>, line: u32) {
+        self.answered = true;
+        let gpu = at.map(|at| {
+            let block = &mut self.blocks[at];
+            block.answered = true;
+            block.gpu.all_inactive = verdict == Verdict::AllInactive;
+            block.gpu.gpu
+        });
+        let (kind, detail) = match verdict {
+            Verdict::AllInactive => (ProblemKind::Error, "all its NVLinks are inactive"),
+            Verdict::Unsupported => (ProblemKind::Waived, "the device has no NVLink"),
+        };
+        let detail = gpu.map_or_else(|| detail.to_owned(), |gpu| format!("GPU {gpu}: {detail}"));
+        let mut problem = Problem::new(kind, detail).at(line);
+        problem.gpu = gpu;
+        self.parsed.problems.push(problem);
+    }
+
+    /// Keeps what one `Link` line says of the current GPU.
+    fn link(&mut self, number: u32, rest: &str, at: Option<usize>, line: u32) {
+        let answer = Answer::of(rest);
+        if MOST_LINKS <= number || matches!(answer, Answer::Unreadable) {
+            return self.unreadable(line);
+        }
+        let Some(at) = at else {
+            if !self.headless {
+                self.headless = true;
+                self.truncated("links stand here before any GPU is named", Some(line));
+            }
+            return;
+        };
+        let block = &mut self.blocks[at];
+        block.answered = true;
+        let gpu = block.gpu.gpu;
+        let links = &mut block.gpu.links;
+        match answer {
+            Answer::State { active, rate } => {
+                let link = entry(links, number);
+                if link.active.is_some() && (link.active, link.rate) != (active, rate) {
+                    let detail =
+                        format!("link {number} of GPU {gpu} is listed twice with different states");
+                    let mut problem = Problem::new(ProblemKind::Inconsistent, detail).at(line);
+                    problem.gpu = Some(gpu);
+                    self.parsed.problems.push(problem);
+                }
+                (link.active, link.rate) = (active, rate);
+            }
+            Answer::Counter { name, value } => {
+                entry(links, number).errors.insert(clean(name), value);
+            }
+            Answer::Ratio { name, value } => {
+                entry(links, number);
+                let parameters = &mut self.parsed.facts.parameters;
+                if parameters.len() < MOST_PARAMETERS {
+                    let name = clean(name).to_ascii_lowercase().replace(' ', "_");
+                    parameters.insert(format!("gpu{gpu}.link{number}.{name}"), value.to_owned());
+                }
+            }
+            Answer::Foreign | Answer::Unreadable => {}
+        }
+    }
+
+    /// A line that begins as a result and cannot be read. At the end of the
+    /// file that is a cut.
+    fn unreadable(&mut self, line: u32) {
+        if line == self.last_line {
+            self.truncated("the last line breaks off", Some(line));
+        } else {
+            let detail = "begins like a GPU or a link and cannot be read";
+            self.parsed.problems.push(Problem::new(ProblemKind::Unrecognised, detail).at(line));
+        }
+    }
+
+    fn truncated(&mut self, detail: impl Into<String>, line: Option<u32>) {
+        let mut problem = Problem::new(ProblemKind::Truncated, detail);
+        problem.line = line;
+        self.parsed.problems.push(problem);
+    }
+
+    /// Checks what can only be seen at the end, and hands over the facts.
+    fn finish(mut self) -> Parsed {
+        for (detail, line) in missing_gpus(&self.blocks, &self.parsed.problems) {
+            self.truncated(detail, line);
+        }
+        for (detail, line) in missing_links(&self.blocks) {
+            self.truncated(detail, Some(line));
+        }
+        let read = !self.blocks.is_empty() || self.answered;
+        self.parsed.complete = read
+            && !self.parsed.has(ProblemKind::Truncated)
+            && !self.parsed.has(ProblemKind::Unrecognised);
+        for block in self.blocks {
+            self.parsed.facts.devices.push(Device {
+                index: block.gpu.gpu,
+                name: block.gpu.name.clone(),
+                uuid: block.gpu.uuid.clone(),
+                ..Device::default()
+            });
+            self.parsed.facts.nvlinks.push(block.gpu);
+        }
+        self.parsed
+    }
+}
+
+/// The entry of this link, in the order printed.
+fn entry(links: &mut Vec<Link>, number: u32) -> &mut Link {
+    let at = match links.iter().position(|l| l.link == number) {
+        Some(at) => at,
+        None => {
+            links.push(Link { link: number, ..Link::default() });
+            links.len() - 1
+        }
+    };
+    &mut links[at]
+}
+
+/// GPUs that are not listed though others around them are. One GPU alone is
+/// `-i`; a GPU that an NVML error names is missing for a reason already given.
+fn missing_gpus(blocks: &[Block], problems: &[Problem]) -> Vec<(String, Option<u32>)> {
+    let mut listed: BTreeSet<u32> = blocks.iter().map(|b| b.gpu.gpu).collect();
+    if listed.len() < 2 {
+        return Vec::new();
+    }
+    listed.extend(problems.iter().filter(|p| p.kind == ProblemKind::Error).filter_map(|p| p.gpu));
+    let mut out = Vec::new();
+    let mut next = 0;
+    for gpu in listed {
+        if next < gpu {
+            let line = blocks.iter().find(|b| b.gpu.gpu == gpu).map(|b| b.line);
+            let gap = if next + 1 == gpu {
+                format!("GPU {next} is")
+            } else {
+                format!("GPUs {next} to {} are", gpu - 1)
+            };
+            out.push((format!("{gap} not listed, GPU {gpu} is"), line));
+        }
+        next = gpu.saturating_add(1);
+    }
+    out
+}
+
+/// GPUs that list nothing, or less than another GPU of the same name.
+fn missing_links(blocks: &[Block]) -> Vec<(String, u32)> {
+    let mut most: BTreeMap<Option<&str>, usize> = BTreeMap::new();
+    let mut counters: BTreeMap<Option<&str>, BTreeSet<&str>> = BTreeMap::new();
+    for block in blocks {
+        let name = block.gpu.name.as_deref();
+        let most = most.entry(name).or_default();
+        *most = (*most).max(block.gpu.links.len());
+        for link in &block.gpu.links {
+            counters.entry(name).or_default().extend(link.errors.keys().map(String::as_str));
+        }
+    }
+    let mut out = Vec::new();
+    for block in blocks {
+        let (gpu, links, name) = (block.gpu.gpu, &block.gpu.links, block.gpu.name.as_deref());
+        if !block.answered {
+            out.push((format!("GPU {gpu} is named and nothing is said of its links"), block.line));
+            continue;
+        }
+        if links.is_empty() {
+            continue;
+        }
+        let expected = most.get(&name).copied().unwrap_or_default();
+        if links.len() < expected {
+            let detail = format!(
+                "GPU {gpu} lists {} links, another GPU of its kind {expected}",
+                links.len()
+            );
+            out.push((detail, block.line));
+        } else if links.iter().map(|l| l.link).max().is_some_and(|m| m as usize != links.len() - 1)
+        {
+            out.push((format!("the links of GPU {gpu} have a gap"), block.line));
+        }
+        let names = counters.get(&name).map_or(0, BTreeSet::len);
+        let short = links.iter().find(|l| !l.errors.is_empty() && l.errors.len() < names);
+        if let Some(link) = short {
+            let detail = format!("link {} of GPU {gpu} lacks counters that others have", link.link);
+            out.push((detail, block.line));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

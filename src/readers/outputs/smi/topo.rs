@@ -1,0 +1,413 @@
+//! `nvidia-smi topo -m`: how devices of one machine are connected; also the
+//! `-p2p` matrices, which have the same shape.
+//!
+//! Cells never hold blanks, so a row is read by words; only the affinity
+//! columns, which may be empty, need tabs or positions. Whether a connection is
+//! the right one is not asked here.
+
+use super::failure;
+use crate::outputs::CERTAIN;
+use crate::outputs::Confidence;
+use crate::outputs::Input;
+use crate::outputs::LIKELY;
+use crate::outputs::text;
+use crate::outputs::text::Line;
+use model::facts::Topology;
+use model::facts::TopologyRow;
+use model::parsed::Parsed;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+use model::parsed::Tool;
+use model::text::clean;
+
+/// Connections of `-m`, as its legend lists them; SOC is SYS of old drivers.
+const PATHS: &[&str] = &["X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "PSB", "N/A"];
+
+/// Answers of `-p2p`, as its legend lists them.
+const PEER_ANSWERS: &[&str] = &["OK", "CNS", "GNS", "TNS", "NS", "DR", "U"];
+
+/// Devices in one matrix: 16 GPUs and their NICs many times over. Rows and
+/// columns are searched in order, so a made-up file must not make them long.
+const MOST_DEVICES: usize = 256;
+
+/// The words of the affinity headings.
+const AFFINITY_WORDS: &[&str] = &["CPU", "Affinity", "NUMA", "GPU", "ID"];
+
+/// How sure it is that this is `nvidia-smi topo`.
+pub fn recognises(input: &Input<'_>) -> Confidence {
+    let mut heading = false;
+    let mut rows = 0;
+    for line in &input.lines {
+        if Heading::of(line.text).is_some() {
+            heading = true;
+        } else if row_label(line.text).is_some_and(|l| l.starts_with("GPU"))
+            && line.words().nth(1).is_some_and(is_known_cell)
+        {
+            if heading {
+                return CERTAIN;
+            }
+            rows += 1;
+        }
+    }
+    if 2 <= rows || (heading && input.text.contains("CPU Affinity")) { LIKELY } else { 0 }
+}
+
+/// Reads the matrix.
+pub fn parse(input: &Input<'_>) -> Parsed {
+    let mut parsed = Parsed::of(Tool::NvidiaSmiTopo);
+    let mut matrices = Vec::new();
+    for task in super::tasks(input) {
+        read_task(&task, super::last_line(input), &mut matrices, &mut parsed.problems);
+    }
+    if matrices.is_empty() {
+        let detail = "the heading that names the columns is missing";
+        parsed.problems.push(Problem::new(ProblemKind::Truncated, detail));
+    }
+    // A capture of `-m` and `-p2p` together: the paths are what is asked for.
+    let first = matrices.iter().position(|m| !m.is_peer_matrix()).unwrap_or(0);
+    let kept = (first < matrices.len()).then(|| matrices.swap_remove(first));
+    if let Some(kept) = kept {
+        let others = matrices.iter().filter(|m| m.is_peer_matrix() == kept.is_peer_matrix());
+        if !kept.is_peer_matrix() && others.clone().any(|m| m.topology != kept.topology) {
+            let detail = "several different matrices stand in one file; the first is kept";
+            parsed.problems.push(Problem::new(ProblemKind::Inconsistent, detail));
+        }
+        if kept.is_peer_matrix() {
+            let name = "topology.matrix".to_owned();
+            parsed.facts.parameters.insert(name, "p2p".to_owned());
+        }
+        parsed.problems.extend(kept.missing());
+        parsed.problems.extend(kept.contradictions());
+        parsed.facts.topology = Some(kept.topology);
+    }
+    parsed.complete = parsed.facts.topology.as_ref().is_some_and(|t| !t.rows.is_empty())
+        && !parsed.has(ProblemKind::Truncated)
+        && !parsed.has(ProblemKind::Unrecognised);
+    parsed
+}
+
+/// Reads the matrices of one task. Text that is neither heading, row nor legend
+/// stands between them and means nothing.
+fn read_task(
+    lines: &[&Line<'_>],
+    last_line: u32,
+    matrices: &mut Vec<Matrix>,
+    problems: &mut Vec<Problem>,
+) {
+    let mut open: Option<Matrix> = None;
+    let mut in_rows = false;
+    for line in lines {
+        if let Some(heading) = Heading::of(line.text) {
+            matrices.extend(open.take());
+            open = Some(Matrix::new(heading, line.number));
+            in_rows = true;
+            continue;
+        }
+        problems.extend(failure::of_line(line));
+        let Some(matrix) = open.as_mut() else { continue };
+        let text = line.trimmed();
+        if line.is_elision() {
+            matrix.elided = true;
+        } else if in_rows && text.is_empty() {
+            // The blank line behind the heading of `-p2p` ends nothing, nor does one
+            // that a copy put between the rows.
+            in_rows = matrix.topology.rows.len() < matrix.topology.columns.len();
+        } else if let Some(label) = row_label(line.text).filter(|_| in_rows) {
+            if matrix.topology.rows.len() < MOST_DEVICES {
+                matrix.row(label, line);
+            } else {
+                matrix.elided = true;
+            }
+        } else if let Some((nic, name)) = nic_name(text) {
+            let (nic, name) = (clean(nic), clean(name));
+            matrix.topology.nics.insert(nic, name);
+        } else if in_rows && text.split_whitespace().next().is_some_and(is_device) {
+            let problem = if line.number == last_line {
+                Problem::new(ProblemKind::Truncated, "the last row breaks off")
+            } else {
+                Problem::new(ProblemKind::Unrecognised, "a row that cannot be read")
+            };
+            problems.push(problem.at(line.number));
+        }
+    }
+    matrices.extend(open);
+}
+
+/// `NIC0: mlx5_0` of the legend.
+fn nic_name(text: &str) -> Option<(&str, &str)> {
+    let (nic, name) = text.split_once(':')?;
+    let (nic, name) = (nic.trim(), name.trim());
+    let digits = nic.strip_prefix("NIC")?;
+    (text::integer(digits).is_some() && !name.is_empty() && !name.contains(' '))
+        .then_some((nic, name))
+}
+
+/// The device whose row this is.
+fn row_label(text: &str) -> Option<&str> {
+    let mut words = text.split_whitespace();
+    let label = words.next().filter(|w| is_device(w))?;
+    words.next().is_some_and(is_cell).then_some(label)
+}
+
+/// `GPU0`, `NIC3`, `mlx5_0`, `ibp24s0`: a name with a number in it.
+fn is_device(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_alphabetic())
+        && word.bytes().any(|b| b.is_ascii_digit())
+        && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.'))
+        && !is_nvlink(word)
+}
+
+/// `NV18`: a bond of links.
+fn is_nvlink(word: &str) -> bool {
+    word.strip_prefix("NV").is_some_and(|n| text::integer(n).is_some())
+}
+
+fn is_known_cell(word: &str) -> bool {
+    is_nvlink(word) || PATHS.contains(&word) || PEER_ANSWERS.contains(&word)
+}
+
+/// A cell, known or of a later driver: a short word in capitals.
+fn is_cell(word: &str) -> bool {
+    is_known_cell(word)
+        || (word.len() <= 5
+            && word.starts_with(|c: char| c.is_ascii_uppercase())
+            && word.bytes().all(|b| b.is_ascii_uppercase() || b == b'/'))
+}
+
+/// Where an affinity column stands.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Which tab-separated field.
+    field: usize,
+    /// At which character.
+    offset: usize,
+}
+
+/// The heading: devices, then affinities.
+struct Heading {
+    columns: Vec<String>,
+    cpu: Option<Place>,
+    numa: Option<Place>,
+    /// All affinity headings' offsets, in order.
+    offsets: Vec<usize>,
+    /// The heading itself was cut out of.
+    elided: bool,
+}
+
+impl Heading {
+    fn of(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace().peekable();
+        let mut columns = Vec::new();
+        while let Some(word) = words.next_if(|w| is_device(w)) {
+            columns.push(clean(word));
+        }
+        columns.first()?.strip_prefix("GPU").and_then(text::integer)?;
+        if MOST_DEVICES < columns.len() {
+            return None;
+        }
+        let mut elided = false;
+        for word in words {
+            let dots = matches!(word, "..." | "…" | "....");
+            elided |= dots;
+            if !dots && !is_device(word) && !AFFINITY_WORDS.iter().any(|a| a.starts_with(word)) {
+                return None;
+            }
+        }
+        let (cpu, numa) = (place(text, "CPU Affinity"), place(text, "NUMA Affinity"));
+        let id = place(text, "GPU NUMA ID");
+        let offsets = [cpu, numa, id].iter().flatten().map(|p| p.offset).collect();
+        Some(Self { columns, cpu, numa, offsets, elided })
+    }
+}
+
+fn place(text: &str, name: &str) -> Option<Place> {
+    let at = text.find(name)?;
+    let before = &text[..at];
+    Some(Place { field: before.matches('\t').count(), offset: before.chars().count() })
+}
+
+/// One matrix as far as it was read.
+struct Matrix {
+    heading: Heading,
+    line: u32,
+    topology: Topology,
+    elided: bool,
+    /// Rows with fewer or more cells than the heading has columns.
+    uneven: Vec<(String, u32)>,
+}
+
+impl Matrix {
+    fn new(heading: Heading, line: u32) -> Self {
+        let topology = Topology { columns: heading.columns.clone(), ..Topology::default() };
+        Self { elided: heading.elided, heading, line, topology, uneven: Vec::new() }
+    }
+
+    /// Adds one row. What is missing in it stays empty, so that every row has
+    /// one entry for each column.
+    fn row(&mut self, label: &str, line: &Line<'_>) {
+        let words = words_at(line.text);
+        let columns = self.heading.columns.len();
+        let cells: Vec<&str> = words
+            .iter()
+            .skip(1)
+            .map(|(_, w)| *w)
+            .take(columns)
+            .take_while(|w| is_cell(w))
+            .collect();
+        let rest = &words[(1 + cells.len()).min(words.len())..];
+        // `N/A` may be an affinity; any other cell here has lost its column.
+        let beyond = rest.iter().any(|(_, w)| is_known_cell(w) && *w != "N/A");
+        if cells.len() < columns || beyond {
+            self.uneven.push((label.to_owned(), line.number));
+        }
+        let (cpu, numa) = self.affinities(line.text, rest);
+        let mut connections: Vec<String> = cells.iter().map(|c| clean(c)).collect();
+        connections.resize(columns, String::new());
+        self.topology.rows.push(TopologyRow {
+            device: clean(label),
+            connections,
+            cpu_affinity: cpu,
+            numa_affinity: numa,
+        });
+    }
+
+    /// CPU and NUMA affinity: by tab where the row has tabs, else by position.
+    /// The driver's rows have an empty field more than its heading before the
+    /// last column (seen from 5xx on), so only the first two are looked up.
+    fn affinities(&self, text: &str, rest: &[(usize, &str)]) -> (Option<String>, Option<String>) {
+        let by_place = |place: Option<Place>| {
+            let place = place?;
+            let found = if text.contains('\t') && 0 < place.field {
+                text.split('\t').nth(place.field).map(str::trim)
+            } else {
+                rest.iter().find(|(at, _)| self.nearest(*at) == Some(place.offset)).map(|(_, w)| *w)
+            };
+            found.map(clean).filter(|t| !t.is_empty())
+        };
+        if !text.contains('\t') && rest.len() == self.heading.offsets.len() {
+            let mut words = rest.iter().map(|(_, w)| clean(w));
+            let cpu = self.heading.cpu.and_then(|_| words.next());
+            return (cpu, self.heading.numa.and_then(|_| words.next()));
+        }
+        (by_place(self.heading.cpu), by_place(self.heading.numa))
+    }
+
+    /// The affinity heading nearest to this position.
+    fn nearest(&self, at: usize) -> Option<usize> {
+        self.heading.offsets.iter().copied().min_by_key(|o| o.abs_diff(at))
+    }
+
+    /// Whether this is `-p2p`; its answers share no word with the paths of `-m`.
+    fn is_peer_matrix(&self) -> bool {
+        let mut cells = self.topology.rows.iter().flat_map(|r| &r.connections);
+        cells.any(|c| PEER_ANSWERS.contains(&c.as_str()))
+    }
+
+    /// What the matrix lacks.
+    fn missing(&self) -> Vec<Problem> {
+        let truncated = |detail: String| Problem::new(ProblemKind::Truncated, detail);
+        let topology = &self.topology;
+        let mut out = Vec::new();
+        if self.elided {
+            out.push(truncated("parts of the matrix were left out".to_owned()).at(self.line));
+        }
+        for (device, line) in &self.uneven {
+            let detail = format!("the row of {device} does not have one cell for each column");
+            out.push(truncated(detail).at(*line));
+        }
+        let without_row: Vec<&str> = topology
+            .columns
+            .iter()
+            .filter(|c| topology.rows.iter().all(|r| r.device != **c))
+            .map(String::as_str)
+            .collect();
+        if !without_row.is_empty() {
+            out.push(truncated(format!("no row for {}", without_row.join(", "))).at(self.line));
+        }
+        let without_column: Vec<&str> = topology
+            .rows
+            .iter()
+            .map(|r| r.device.as_str())
+            .filter(|d| topology.columns.iter().all(|c| c != d))
+            .collect();
+        if !without_column.is_empty() {
+            let detail = format!("no column for {}", without_column.join(", "));
+            out.push(truncated(detail).at(self.line));
+        }
+        let unnamed = topology
+            .columns
+            .iter()
+            .filter(|c| c.starts_with("NIC"))
+            .any(|c| !topology.nics.contains_key(c));
+        if unnamed {
+            out.push(truncated("the legend does not name every NIC".to_owned()));
+        }
+        let gpus = || topology.rows.iter().filter(|r| r.device.starts_with("GPU"));
+        if gpus().any(|r| r.cpu_affinity.is_some())
+            && gpus()
+                .next_back()
+                .is_some_and(|r| r.cpu_affinity.is_none() && r.numa_affinity.is_none())
+        {
+            out.push(truncated("the last GPU has no affinity, others have".to_owned()));
+        }
+        out
+    }
+
+    /// Where the matrix contradicts itself. Peer access may differ by
+    /// direction; a path may not.
+    fn contradictions(&self) -> Vec<Problem> {
+        let inconsistent = |detail: String| Problem::new(ProblemKind::Inconsistent, detail);
+        let topology = &self.topology;
+        // Looks at every cell: not once for each of them.
+        let is_peer_matrix = self.is_peer_matrix();
+        let mut out = Vec::new();
+        for (i, row) in topology.rows.iter().enumerate() {
+            if topology.rows[..i].iter().any(|r| r.device == row.device) {
+                out.push(inconsistent(format!("{} has two rows", row.device)));
+            }
+            for (column, cell) in topology.columns.iter().zip(&row.connections) {
+                if cell.is_empty() {
+                    continue;
+                }
+                if (*column == row.device) != (cell == "X") {
+                    out.push(inconsistent(format!("{} to {column} is {cell}", row.device)));
+                }
+                if is_peer_matrix || *column <= row.device {
+                    continue;
+                }
+                if let Some(back) = self.cell(column, &row.device)
+                    && back != cell
+                {
+                    let detail = format!(
+                        "{} to {column} is {cell}, {column} to {} is {back}",
+                        row.device, row.device
+                    );
+                    out.push(inconsistent(detail));
+                }
+            }
+        }
+        out
+    }
+
+    fn cell(&self, row: &str, column: &str) -> Option<&str> {
+        let at = self.topology.columns.iter().position(|c| c == column)?;
+        let row = self.topology.rows.iter().find(|r| r.device == row)?;
+        row.connections.get(at).map(String::as_str).filter(|c| !c.is_empty())
+    }
+}
+
+/// The words of a line with their character positions.
+fn words_at(text: &str) -> Vec<(usize, &str)> {
+    let mut out = Vec::new();
+    let mut position = 0;
+    for word in text.split(char::is_whitespace) {
+        if !word.is_empty() {
+            out.push((position, word));
+        }
+        position += word.chars().count() + 1;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

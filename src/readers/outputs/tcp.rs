@@ -1,0 +1,378 @@
+//! Our own TCP probe, `fabricgate node probe tcp`: one JSON document
+//! (`fabricgate.tcp/1`) per run, with readings in both directions.
+//!
+//! Testcases are ours: `tcp_throughput` (a matrix of the two nodes per reading,
+//! row to column is the way the data moved) and `tcp_latency` (median round
+//! trip). The bytes of a stream are counted at both ends; where the counts
+//! differ the data was not what was sent. What a rate should be is not known
+//! here.
+
+use serde_json::Value;
+
+use super::CERTAIN;
+use super::Confidence;
+use super::Input;
+use super::json;
+use model::measurement::Matrix;
+use model::measurement::Measurement;
+use model::parsed::Parsed;
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+use model::parsed::Tool;
+use model::text;
+use model::unit::Unit;
+
+/// The format that is read here.
+pub const FORMAT: &str = "fabricgate.tcp/1";
+
+/// What all versions of the format begin with.
+const FAMILY: &str = "fabricgate.tcp/";
+
+/// The test of throughput.
+pub const THROUGHPUT: &str = "tcp_throughput";
+
+/// The test of latency.
+pub const LATENCY: &str = "tcp_latency";
+
+/// Readings beyond this are no probe's output.
+const MOST_READINGS: usize = 10_000;
+
+/// Whether this probe wrote the output.
+pub fn recognises(input: &Input<'_>) -> Confidence {
+    if input.text.contains("\"fabricgate.tcp/") { CERTAIN } else { 0 }
+}
+
+/// What the output says.
+pub fn parse(input: &Input<'_>) -> Parsed {
+    let mut parsed = Parsed::of(Tool::FabricgateTcp);
+    let mut plain = input.plain();
+    // A number on which the output ends may have lost digits.
+    if !input.text.ends_with('\n') {
+        plain.pop();
+    }
+    let is_ours = |map: &serde_json::Map<String, Value>| {
+        map.get("format").and_then(Value::as_str).is_some_and(|f| f.starts_with(FAMILY))
+    };
+    let Some(document) = json::find_where(&plain, is_ours) else {
+        let what = "the document breaks off before it says anything";
+        parsed.problems.push(Problem::new(ProblemKind::Truncated, what));
+        return parsed;
+    };
+    let value = &document.value;
+    if let Some(format) = value["format"].as_str().filter(|f| *f != FORMAT) {
+        let what = format!("format {}, this version reads {FORMAT}", text::clean(format));
+        let problem = Problem::new(ProblemKind::Unrecognised, what).at(document.line);
+        parsed.problems.push(problem);
+        return parsed;
+    }
+    if let Some(stop) = &document.stopped {
+        let what = format!("the document breaks off, {} was expected", stop.expected);
+        parsed.problems.push(Problem::new(ProblemKind::Truncated, what).at(stop.line));
+    }
+    let behind = plain.get(document.end..).unwrap_or_default();
+    let is_alone = !behind.contains("\"fabricgate.tcp/");
+    if !is_alone {
+        parsed.problems.push(document.another());
+    }
+    parsed.tool_version = value["version"].as_str().map(text::clean);
+    let whole = document.stopped.is_none();
+    read(value, document.line, whole, &mut parsed);
+    parsed.complete = whole && is_alone && value["complete"].as_bool() == Some(true);
+    if whole && !parsed.complete && parsed.problems.is_empty() {
+        let what = "the probe says that it did not end";
+        parsed.problems.push(Problem::new(ProblemKind::Truncated, what).at(document.line));
+    }
+    parsed
+}
+
+fn read(value: &Value, line: u32, whole: bool, parsed: &mut Parsed) {
+    let node = |end: &str| {
+        let name = text::clean(value[end]["node"].as_str()?);
+        (!name.is_empty()).then_some(name)
+    };
+    let ends = node("source").zip(node("destination")).filter(|(from, to)| from != to);
+    for key in ["rail", "streams", "seconds", "warmup_s"] {
+        keep(parsed, key, &value[key]);
+    }
+    for (end, prefix) in [("source", "source"), ("destination", "destination")] {
+        keep(parsed, &format!("{prefix}_device"), &value[end]["device"]);
+        keep(parsed, &format!("{prefix}_address"), &value[end]["address"]);
+    }
+    for said in value["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let said = text::clean(said);
+        let problem = Problem::new(kind(&said), said).at(line).in_test(Some(THROUGHPUT));
+        parsed.problems.push(problem);
+    }
+    let Some((from, to)) = ends else {
+        if whole {
+            let what = "the document does not name two nodes";
+            parsed.problems.push(Problem::new(ProblemKind::Unrecognised, what).at(line));
+        }
+        return;
+    };
+    parsed.facts.add_host(&from);
+    parsed.facts.add_host(&to);
+    let unit = match value["unit"].as_str() {
+        Some("GB/s") => Some(Unit::GigabytesPerSecond),
+        Some("Gb/s") => Some(Unit::GigabitsPerSecond),
+        _ => None,
+    };
+    let matrix = |run: u32, testcase: &str, unit, there, back| {
+        Measurement::Matrix(Matrix {
+            run,
+            testcase: Some(testcase.to_owned()),
+            unit,
+            rows: vec![from.clone(), to.clone()],
+            cols: vec![from.clone(), to.clone()],
+            cells: vec![vec![None, there], vec![back, None]],
+            sum: None,
+            coefficient_of_variation: None,
+        })
+    };
+    let mut retransmits = Some(0u64);
+    let readings = value["readings"].as_array().into_iter().flatten().take(MOST_READINGS);
+    for (run, reading) in (0u32..).zip(readings) {
+        let mut way = |way: &str| {
+            let stream = &reading[way];
+            let more = stream["retransmits"].as_u64();
+            retransmits = retransmits.zip(more).and_then(|(a, b)| a.checked_add(b));
+            rate(stream, run, way, line, whole, &mut parsed.problems)
+        };
+        let (there, back) = (way("forward"), way("reverse"));
+        if there.is_some() || back.is_some() {
+            parsed.measurements.push(matrix(run, THROUGHPUT, unit, there, back));
+        }
+    }
+    if let Some(count) = retransmits.filter(|_| whole && !parsed.measurements.is_empty()) {
+        parsed.facts.parameters.insert("retransmits".to_owned(), count.to_string());
+    }
+    if whole && parsed.measurements.is_empty() && parsed.problems.is_empty() {
+        let what = "the document holds no reading";
+        parsed.problems.push(Problem::new(ProblemKind::Truncated, what).at(line));
+    }
+    let median = number(&value["latency"]["median_us"]);
+    if let Some(median) = median.filter(|us| 0.0 < *us) {
+        let latency = matrix(0, LATENCY, Some(Unit::Microseconds), Some(median), Some(median));
+        parsed.measurements.push(latency);
+    }
+}
+
+/// The rate of one stream, if its bytes were counted alike at both ends.
+fn rate(
+    stream: &Value,
+    run: u32,
+    way: &str,
+    line: u32,
+    whole: bool,
+    problems: &mut Vec<Problem>,
+) -> Option<f64> {
+    // A direction that was not measured is null or absent.
+    if stream.is_null() {
+        return None;
+    }
+    let place = |problem: Problem| problem.in_test(Some(THROUGHPUT)).at(line);
+    let counts = stream["sent_bytes"].as_u64().zip(stream["received_bytes"].as_u64());
+    let Some((sent, received)) = counts else {
+        if whole {
+            let what = format!("reading {run} {way}: the bytes were not counted at both ends");
+            problems.push(place(Problem::new(ProblemKind::Unverified, what)));
+        }
+        return None;
+    };
+    if sent != received {
+        let what =
+            format!("reading {run} {way}: {sent} bytes were sent and {received} were received");
+        problems.push(place(Problem::new(ProblemKind::Corrupt, what)));
+        return None;
+    }
+    let rate = number(&stream["rate"]).filter(|rate| 0.0 < *rate);
+    if rate.is_none() && whole {
+        let what = format!("reading {run} {way}: no byte was counted after the warm-up");
+        problems.push(place(Problem::new(ProblemKind::Error, what)));
+    }
+    rate
+}
+
+fn number(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|v| v.is_finite())
+}
+
+/// What a problem in the probe's own words is.
+fn kind(said: &str) -> ProblemKind {
+    let said = said.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+    if has(&["corrupt", "pattern", "byte counts", "bytes differ", "checksum"]) {
+        ProblemKind::Corrupt
+    } else if has(&["truncated", "cut short", "interrupted", "incomplete"]) {
+        ProblemKind::Truncated
+    } else {
+        ProblemKind::Error
+    }
+}
+
+/// Keeps a field as a fact where it says something.
+fn keep(parsed: &mut Parsed, key: &str, value: &Value) {
+    let said = match value {
+        Value::String(said) => text::clean(said),
+        Value::Number(number) => number.to_string(),
+        _ => return,
+    };
+    if !said.is_empty() {
+        parsed.facts.parameters.insert(key.to_owned(), said);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn stream(bytes: u64, rate: f64) -> Value {
+        json!({"sent_bytes": bytes, "received_bytes": bytes, "seconds": 1.0, "rate": rate,
+               "retransmits": 2})
+    }
+
+    fn document(rates: &[(f64, f64)]) -> Value {
+        let readings: Vec<Value> = rates
+            .iter()
+            .enumerate()
+            .map(|(at, (forward, reverse))| {
+                json!({"reading": at, "forward": stream(1000, *forward),
+                       "reverse": stream(900, *reverse)})
+            })
+            .collect();
+        json!({"format": FORMAT, "version": "0.1.0",
+            "source": {"node": "a", "address": "192.0.2.1", "device": "eth1"},
+            "destination": {"node": "b", "address": "192.0.2.2", "device": null},
+            "rail": "rail0", "streams": 4, "seconds": 1.0, "warmup_s": 0.2, "unit": "GB/s",
+            "complete": true, "readings": readings,
+            "latency": {"samples": 200, "min_us": 20.0, "median_us": 31.5, "p99_us": 90.0},
+            "problems": []})
+    }
+
+    fn read_text(text: &str) -> Parsed {
+        crate::outputs::read(text.as_bytes())
+    }
+
+    fn cells(parsed: &Parsed, testcase: &str) -> Vec<(u32, Vec<Vec<Option<f64>>>)> {
+        let ours = parsed.measurements.iter().filter_map(|m| match m {
+            Measurement::Matrix(m) if m.testcase.as_deref() == Some(testcase) => {
+                Some((m.run, m.cells.clone()))
+            }
+            _ => None,
+        });
+        ours.collect()
+    }
+
+    #[test]
+    fn a_document_is_a_matrix_per_reading_and_one_of_latency() {
+        for text in [
+            document(&[(0.0118, 0.0117), (0.0119, 0.0116)]).to_string(),
+            serde_json::to_string_pretty(&document(&[(0.0118, 0.0117), (0.0119, 0.0116)]))
+                .expect("text"),
+        ] {
+            let parsed = read_text(&text);
+            assert_eq!(parsed.tool, Some(Tool::FabricgateTcp));
+            assert_eq!(parsed.tool_version.as_deref(), Some("0.1.0"));
+            assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
+            assert_eq!(
+                cells(&parsed, THROUGHPUT),
+                [
+                    (0, vec![vec![None, Some(0.0118)], vec![Some(0.0117), None]]),
+                    (1, vec![vec![None, Some(0.0119)], vec![Some(0.0116), None]]),
+                ]
+            );
+            assert_eq!(
+                cells(&parsed, LATENCY),
+                [(0, vec![vec![None, Some(31.5)], vec![Some(31.5), None]])]
+            );
+            assert_eq!(parsed.facts.hosts, ["a", "b"]);
+            let said = |key: &str| parsed.facts.parameters.get(key).map(String::as_str);
+            assert_eq!(said("rail"), Some("rail0"));
+            assert_eq!(said("streams"), Some("4"));
+            assert_eq!(said("source_device"), Some("eth1"));
+            assert_eq!(said("destination_device"), None);
+            assert_eq!(said("retransmits"), Some("8"));
+        }
+    }
+
+    #[test]
+    fn a_second_document_is_told_and_not_passed_over() {
+        let one = document(&[(0.5, 0.4)]).to_string();
+        let parsed = read_text(&format!("{one}\n{one}\n"));
+        assert!(parsed.has(ProblemKind::Unrecognised) && !parsed.complete);
+        assert_eq!(cells(&parsed, THROUGHPUT).len(), 1);
+    }
+
+    #[test]
+    fn retransmits_that_nobody_can_have_counted_are_not_told() {
+        let mut value = document(&[(0.5, 0.4)]);
+        value["readings"][0]["forward"]["retransmits"] = json!(u64::MAX);
+        let parsed = read_text(&value.to_string());
+        assert_eq!(parsed.facts.parameters.get("retransmits"), None);
+        assert_eq!(cells(&parsed, THROUGHPUT).len(), 1, "the rates stand");
+    }
+
+    #[test]
+    fn bytes_that_got_lost_are_corrupt_and_give_no_number() {
+        let mut value = document(&[(0.5, 0.4)]);
+        value["readings"][0]["forward"]["received_bytes"] = json!(999);
+        let parsed = read_text(&value.to_string());
+        assert!(parsed.has(ProblemKind::Corrupt));
+        assert_eq!(cells(&parsed, THROUGHPUT)[0].1[0][1], None);
+        assert_eq!(cells(&parsed, THROUGHPUT)[0].1[1][0], Some(0.4));
+    }
+
+    #[test]
+    fn problems_in_the_probes_own_words_are_sorted() {
+        for (said, expected) in [
+            ("stream 3: pattern differs at byte 7", ProblemKind::Corrupt),
+            ("connection refused", ProblemKind::Error),
+            ("interrupted", ProblemKind::Truncated),
+        ] {
+            let mut value = document(&[]);
+            (value["problems"], value["complete"]) = (json!([said]), json!(false));
+            let parsed = read_text(&value.to_string());
+            assert!(parsed.has(expected) && !parsed.complete, "{said}");
+        }
+    }
+
+    #[test]
+    fn another_version_is_refused_and_an_empty_one_is_not_complete() {
+        let mut value = document(&[(1.0, 1.0)]);
+        value["format"] = json!("fabricgate.tcp/2");
+        let parsed = read_text(&value.to_string());
+        assert!(parsed.has(ProblemKind::Unrecognised) && parsed.measurements.is_empty());
+        value["format"] = json!(FORMAT);
+        value["complete"] = json!(false);
+        let parsed = read_text(&value.to_string());
+        assert!(parsed.has(ProblemKind::Truncated) && !parsed.complete);
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_cut_is_truncated_and_every_number_stands_in_it(
+            rates in prop::collection::vec((0.001..90.0f64, 0.001..90.0f64), 1..5),
+            at in 0.0..1.0f64,
+        ) {
+            let text = document(&rates).to_string();
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss,
+                     clippy::cast_precision_loss, reason = "a place in a short text")]
+            let cut = &text[..(text.len() as f64 * at) as usize];
+            let parsed = read_text(cut);
+            prop_assert!(!parsed.complete && !parsed.problems.is_empty());
+            let known: Vec<f64> = rates.iter().flat_map(|(a, b)| [*a, *b]).chain([31.5]).collect();
+            for measurement in &parsed.measurements {
+                let Measurement::Matrix(matrix) = measurement else { panic!("a matrix") };
+                for (_, _, value) in matrix.numbers() {
+                    prop_assert!(known.contains(&value), "{value} was never printed");
+                }
+            }
+            let whole = read_text(&text);
+            prop_assert_eq!(cells(&whole, THROUGHPUT).len(), rates.len());
+            prop_assert!(whole.complete);
+        }
+    }
+}

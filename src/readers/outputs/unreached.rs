@@ -1,0 +1,31 @@
+//! Whether the words of a tool say that it did not reach its peer.
+
+use model::parsed::Problem;
+use model::parsed::ProblemKind;
+
+/// Words of tools for a peer that was not reached, or a port without link.
+const UNREACHED: &[&str] = &[
+    "refused",
+    "unreachable",
+    "no route",
+    "timed out",
+    "timeout",
+    "couldn't connect",
+    "unable to connect",
+    "unable to init the socket connection",
+    "connection reset",
+    "host is down",
+    "couldn't set the link layer",
+];
+
+/// What a NIC reports of a message whose peer never answered.
+const NO_ANSWER: &[&str] = &["IBV_WC_RETRY_EXC_ERR"];
+
+/// Whether a problem is that a peer was not reached.
+pub fn is_unreached(problem: &Problem) -> bool {
+    let text = problem.detail.to_ascii_lowercase();
+    let code = problem.code.as_deref();
+    problem.kind == ProblemKind::Error
+        && (UNREACHED.iter().any(|words| text.contains(words))
+            || code.is_some_and(|code| NO_ANSWER.contains(&code)))
+}

@@ -1,0 +1,347 @@
+//! Probe files into [`Probe`]s, and the catalog of those in force.
+//!
+//! Text in, values out; a mistake points at file, line and column. Files are
+//! opened by the caller. A site's file replaces the built-in probe of the same
+//! name.
+
+mod check;
+
+use std::collections::BTreeMap;
+
+use check::check;
+use serde::Deserialize;
+use toml::Spanned;
+
+use model::parsed::Tool;
+use model::probe::Covers;
+use model::probe::Disturbs;
+use model::probe::Grain;
+use model::probe::Otherwise;
+use model::probe::Preconditions;
+use model::probe::Probe;
+use model::probe::ProbeScope;
+use model::probe::Ready;
+use model::probe::Serve;
+use model::span::TextError;
+
+/// The files of `probes/`.
+const BUILT_IN: &[(&str, &str)] = &[
+    ("probes/collective-domain.toml", include_str!("../../probes/collective-domain.toml")),
+    ("probes/collective.toml", include_str!("../../probes/collective.toml")),
+    ("probes/copy-domain.toml", include_str!("../../probes/copy-domain.toml")),
+    ("probes/copy-lane.toml", include_str!("../../probes/copy-lane.toml")),
+    ("probes/copy-pair.toml", include_str!("../../probes/copy-pair.toml")),
+    ("probes/copy.toml", include_str!("../../probes/copy.toml")),
+    ("probes/ib-read-bw.toml", include_str!("../../probes/ib-read-bw.toml")),
+    ("probes/ib-write-bw.toml", include_str!("../../probes/ib-write-bw.toml")),
+    ("probes/iperf3.toml", include_str!("../../probes/iperf3.toml")),
+    (
+        "probes/nccl-all-gather-domain.toml",
+        include_str!("../../probes/nccl-all-gather-domain.toml"),
+    ),
+    (
+        "probes/nccl-all-reduce-domain-srun.toml",
+        include_str!("../../probes/nccl-all-reduce-domain-srun.toml"),
+    ),
+    (
+        "probes/nccl-all-reduce-domain.toml",
+        include_str!("../../probes/nccl-all-reduce-domain.toml"),
+    ),
+    ("probes/nccl-all-reduce.toml", include_str!("../../probes/nccl-all-reduce.toml")),
+    ("probes/nccl-alltoall-domain.toml", include_str!("../../probes/nccl-alltoall-domain.toml")),
+    (
+        "probes/nccl-reduce-scatter-domain.toml",
+        include_str!("../../probes/nccl-reduce-scatter-domain.toml"),
+    ),
+    ("probes/nccl-sendrecv-domain.toml", include_str!("../../probes/nccl-sendrecv-domain.toml")),
+    ("probes/nvbandwidth-ce.toml", include_str!("../../probes/nvbandwidth-ce.toml")),
+    ("probes/nvbandwidth-domain.toml", include_str!("../../probes/nvbandwidth-domain.toml")),
+    ("probes/nvbandwidth-lane.toml", include_str!("../../probes/nvbandwidth-lane.toml")),
+    ("probes/nvbandwidth-pair.toml", include_str!("../../probes/nvbandwidth-pair.toml")),
+    ("probes/nvbandwidth.toml", include_str!("../../probes/nvbandwidth.toml")),
+    ("probes/nvidia-imex.toml", include_str!("../../probes/nvidia-imex.toml")),
+    ("probes/nvidia-smi-nvlink.toml", include_str!("../../probes/nvidia-smi-nvlink.toml")),
+    ("probes/nvidia-smi-q.toml", include_str!("../../probes/nvidia-smi-q.toml")),
+    ("probes/nvidia-smi-topo.toml", include_str!("../../probes/nvidia-smi-topo.toml")),
+    ("probes/nvloom.toml", include_str!("../../probes/nvloom.toml")),
+    ("probes/p2p-bandwidth-latency.toml", include_str!("../../probes/p2p-bandwidth-latency.toml")),
+    (
+        "probes/soak-collective-domain.toml",
+        include_str!("../../probes/soak-collective-domain.toml"),
+    ),
+    ("probes/soak-collective.toml", include_str!("../../probes/soak-collective.toml")),
+    ("probes/soak-copy.toml", include_str!("../../probes/soak-copy.toml")),
+    ("probes/tcp.toml", include_str!("../../probes/tcp.toml")),
+];
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: Spanned<String>,
+    title: String,
+    parser: Tool,
+    argv: Spanned<Vec<Spanned<String>>>,
+    serve: Option<ServeSection>,
+    together: Option<Spanned<bool>>,
+    otherwise: Option<OtherwiseSection>,
+    scope: ProbeScope,
+    grain: Option<Spanned<Grain>>,
+    covers: Option<Spanned<Covers>>,
+    reads_itself: Option<Spanned<bool>>,
+    stage: Spanned<u8>,
+    #[serde(default)]
+    requires: Preconditions,
+    cost_s: Spanned<f64>,
+    timeout_s: Spanned<f64>,
+    disturbs: Disturbs,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OtherwiseSection {
+    parser: Tool,
+    argv: Spanned<Vec<Spanned<String>>>,
+    together: Option<Spanned<bool>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServeSection {
+    argv: Spanned<Vec<Spanned<String>>>,
+    ready: Spanned<Ready>,
+}
+
+/// All probes in force, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Catalog {
+    /// The probes.
+    pub probes: BTreeMap<String, Probe>,
+}
+
+impl Catalog {
+    /// The probes that are compiled in.
+    pub fn built_in() -> Self {
+        let mut catalog = Self::default();
+        for (file, text) in BUILT_IN {
+            let probe = parse(file, text).expect("a test reads every built-in probe");
+            catalog.add(probe);
+        }
+        catalog
+    }
+
+    /// Adds a probe; gives back the one of the same name that it replaces.
+    pub fn add(&mut self, probe: Probe) -> Option<Probe> {
+        self.probes.insert(probe.name.clone(), probe)
+    }
+
+    /// The probe of this name.
+    pub fn get(&self, name: &str) -> Option<&Probe> {
+        self.probes.get(name)
+    }
+
+    /// All names, for messages.
+    pub fn names(&self) -> String {
+        self.probes.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Reads the text of a probe file. `file` is its name in messages.
+pub fn parse(file: &str, text: &str) -> Result<Probe, TextError> {
+    let read: File = toml::from_str(text).map_err(|e| TextError::toml(file, text, &e))?;
+    check(&read).map_err(|(offset, message)| TextError::at(file, text, offset, message))?;
+    Ok(Probe {
+        name: read.name.into_inner(),
+        title: read.title,
+        parser: read.parser,
+        argv: words(read.argv),
+        serve: read
+            .serve
+            .map(|s| Serve { argv: words(s.argv).into(), ready: s.ready.into_inner() }),
+        together: read.together.is_some_and(Spanned::into_inner),
+        otherwise: read.otherwise.map(|it| Otherwise {
+            parser: it.parser,
+            argv: words(it.argv).into(),
+            together: it.together.is_some_and(Spanned::into_inner),
+        }),
+        scope: read.scope,
+        grain: read.grain.map(Spanned::into_inner).unwrap_or_default(),
+        covers: read.covers.map(Spanned::into_inner).unwrap_or_default(),
+        reads_itself: read.reads_itself.map(Spanned::into_inner).unwrap_or_default(),
+        stage: read.stage.into_inner(),
+        requires: read.requires,
+        cost_s: read.cost_s.into_inner(),
+        timeout_s: read.timeout_s.into_inner(),
+        disturbs: read.disturbs,
+        origin: file.to_owned(),
+    })
+}
+
+fn words(argv: Spanned<Vec<Spanned<String>>>) -> Vec<String> {
+    argv.into_inner().into_iter().map(Spanned::into_inner).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "name = \"x\"\ntitle = \"X\"\nparser = \"nvbandwidth\"\n\
+        argv = [\"x\", \"-g\", \"{gpus}\"]\nscope = \"node\"\nstage = 1\ncost_s = 2\ntimeout_s = 5\n\
+        disturbs = \"gpus\"\n";
+
+    fn complaint(from: &str, to: &str) -> String {
+        assert!(GOOD.contains(from));
+        parse("p.toml", &GOOD.replace(from, to)).expect_err("a bad file").to_string()
+    }
+
+    #[test]
+    fn every_built_in_probe_can_be_read_and_is_called_like_its_file() {
+        for (file, text) in BUILT_IN {
+            let probe = parse(file, text).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(format!("probes/{}.toml", probe.name), *file);
+        }
+        assert_eq!(Catalog::built_in().probes.len(), BUILT_IN.len());
+    }
+
+    #[test]
+    fn every_file_of_the_folder_is_compiled_in() {
+        let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("probes");
+        let files = std::fs::read_dir(folder).expect("the folder is there");
+        let toml = files.filter(|f| {
+            f.as_ref().is_ok_and(|f| f.path().extension().is_some_and(|e| e == "toml"))
+        });
+        assert_eq!(toml.count(), BUILT_IN.len());
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_place() {
+        assert!(complaint("stage = 1", "stage = 7").starts_with("p.toml:6:9: stage 7"));
+        assert!(complaint("{gpus}", "{nodes}").starts_with("p.toml:4:20: argv"));
+        assert!(complaint("{gpus}", "{gpu}").contains("the placeholders are {gpus}"));
+        assert!(complaint("timeout_s = 5", "timeout_s = 1").contains("below cost_s"));
+        assert!(complaint("timeout_s = 5", "timeout_s = inf").contains("expected seconds"));
+        assert!(complaint("timeout_s", "timeout").starts_with("p.toml:8:1: unknown field"));
+        assert!(
+            complaint("\"nvbandwidth\"", "\"nvbw\"").starts_with("p.toml:3:10: unknown variant")
+        );
+        assert!(complaint("name = \"x\"", "name = \"../x\"").contains("p.toml:1:8"));
+        assert!(complaint("[\"x\", \"-g\", \"{gpus}\"]", "[]").contains("at least a program"));
+    }
+
+    const PAIR: &str = "name = \"x\"\ntitle = \"X\"\nparser = \"nvbandwidth\"\n\
+        argv = [\"x\", \"{hosts}\"]\nscope = \"pair\"\nstage = 2\ncost_s = 2\ntimeout_s = 5\n\
+        disturbs = \"gpus\"\n[otherwise]\nparser = \"fabricgate-tcp\"\n\
+        argv = [\"{self}\", \"{node}\"]\ntogether = true\n";
+
+    #[test]
+    fn what_is_run_in_place_of_a_tool_is_read_and_mistakes_in_it_are_named() {
+        let probe = parse("p.toml", PAIR).unwrap_or_else(|error| panic!("{error}"));
+        let otherwise = probe.otherwise.clone().expect("it has one");
+        assert!(!probe.together && otherwise.together);
+        assert_eq!(otherwise.argv[..], ["{self}", "{node}"]);
+        let own = probe.by_ourselves();
+        assert_eq!((own.argv, own.parser), (otherwise.argv.to_vec(), Tool::FabricgateTcp));
+        assert!(own.together && own.otherwise.is_none());
+
+        let said = |from: &str, to: &str| {
+            assert!(PAIR.contains(from), "{from}");
+            parse("p.toml", &PAIR.replace(from, to)).expect_err("a bad file").to_string()
+        };
+        for (from, to, expected) in [
+            (
+                "{node}",
+                "{readings}",
+                "p.toml:12:19: otherwise.argv \"{readings}\": {readings} means",
+            ),
+            ("{node}", "{peer}", "p.toml:12:19: otherwise.argv \"{peer}\": {peer} means nothing"),
+            ("{node}", "{port}", "p.toml:12:19: otherwise.argv \"{port}\": {port} means nothing"),
+            (
+                "{node}",
+                "{rail}",
+                "p.toml:12:19: otherwise.argv \"{rail}\": {rail} means nothing to",
+            ),
+            ("[\"{self}\", \"{node}\"]", "[]", "p.toml:12:8: otherwise.argv: expected at least"),
+            ("\"pair\"", "\"rail\"", "p.toml:13:12: together: nodes take part in"),
+            ("\"fabricgate-tcp\"", "\"tpc\"", "p.toml:11:10: unknown variant"),
+            ("together = true", "to = true", "p.toml:13:1: unknown field"),
+            (
+                "\"{hosts}\"]",
+                "\"{readings}\"]\nreads_itself = true",
+                "p.toml:13:8: otherwise: takes",
+            ),
+            (
+                "\"{hosts}\"]",
+                "\"{lane}\"]\ngrain = \"gpu\"",
+                "p.toml:13:8: grain \"gpu\": otherwise",
+            ),
+        ] {
+            let said = said(from, to);
+            assert!(said.starts_with(expected), "{to}: {said}");
+        }
+        let alone = PAIR.replace("together = true\n", "").replace("{node}", "{peer}");
+        assert!(parse("p.toml", &alone).is_ok(), "one node alone may know the other's name");
+    }
+
+    #[test]
+    fn what_every_node_runs_has_neither_a_server_nor_a_peer() {
+        let together = PAIR.replace("stage = 2", "stage = 2\ntogether = true");
+        assert!(parse("p.toml", &together).expect("good").together);
+        let said = |text: &str| parse("p.toml", text).expect_err("a bad file").to_string();
+        let peer = said(&together.replace("{hosts}", "{peer_address}"));
+        assert!(peer.contains("{peer_address} means nothing there"), "{peer}");
+        let serve = "[serve]\nargv = [\"x\"]\nready = \"line\"\n";
+        let serves = said(&format!("{together}{serve}"));
+        assert!(serves.starts_with("p.toml:7:12: together: every node"), "{serves}");
+        let node = complaint("stage = 1", "stage = 1\ntogether = true");
+        assert!(node.starts_with("p.toml:7:12: together: nodes take part"), "{node}");
+    }
+
+    const RAIL: &str = "name = \"x\"\ntitle = \"X\"\nparser = \"perftest\"\n\
+        argv = [\"x\", \"{peer_address}\", \"-p\", \"{port}\"]\nscope = \"rail\"\nstage = 2\ncost_s = 2\n\
+        timeout_s = 5\ndisturbs = \"network\"\n[serve]\nargv = [\"x\", \"{port}\"]\nready = \"port\"\n";
+
+    fn of_a_rail(from: &str, to: &str) -> String {
+        assert!(RAIL.contains(from));
+        parse("p.toml", &RAIL.replace(from, to)).expect_err("a bad file").to_string()
+    }
+
+    #[test]
+    fn everything_that_a_probe_of_two_nodes_says_is_read() {
+        let probe = parse("p.toml", RAIL).expect("good");
+        let serve = probe.serve.expect("two sides");
+        assert_eq!((serve.argv.len(), serve.ready), (2, Ready::Port));
+        assert_eq!((probe.scope, probe.covers), (ProbeScope::Rail, Covers::None));
+        let pair = GOOD
+            .replace("\"node\"", "\"pair\"\ngrain = \"gpu\"\ncovers = \"lane\"")
+            .replace("stage = 1", "stage = 5")
+            .replace("{gpus}", "{hosts}/{lane}");
+        let pair = format!("{pair}[requires]\nnvlink_across = true\n");
+        let probe = parse("p.toml", &pair).unwrap_or_else(|error| panic!("{error}: {pair}"));
+        assert_eq!((probe.grain, probe.covers), (Grain::Gpu, Covers::Lane));
+        assert!(probe.requires.nvlink_across && probe.serve.is_none());
+    }
+
+    #[test]
+    fn mistakes_of_two_sides_are_named_with_their_place() {
+        let said = of_a_rail("[\"x\", \"{port}\"]", "[\"x\"]");
+        assert!(said.starts_with("p.toml:11:8: serve.argv never says {port}"), "{said}");
+        let said = of_a_rail("ready = \"port\"", "ready = \"line\"");
+        assert!(said.contains("leaves to the command"), "{said}");
+        let said = of_a_rail("[\"x\", \"{port}\"]", "[\"x\", \"{lane}\"]");
+        assert!(
+            said.starts_with("p.toml:11:14: serve.argv \"{lane}\": {lane} means nothing"),
+            "{said}"
+        );
+        let said = of_a_rail("[serve]\nargv = [\"x\", \"{port}\"]\nready = \"port\"\n", "");
+        assert!(said.starts_with("p.toml:4:38: argv \"{port}\": {port} needs a [serve]"), "{said}");
+        assert!(of_a_rail("stage = 2", "stage = 4").contains("is of stage 2, 5"));
+        assert!(of_a_rail("stage = 2", "stage = 3").starts_with("p.toml:6:9: stage 3"));
+        assert!(of_a_rail("ready = \"port\"", "").contains("missing field `ready`"));
+        assert!(of_a_rail("stage = 2", "stage = 2\ncovers = \"all\"").contains("covers \"all\""));
+        assert!(of_a_rail("stage = 2", "stage = 2\ngrain = \"gpu\"").contains("has no lanes"));
+        let said = of_a_rail("stage = 2", "stage = 2\nreads_itself = true");
+        assert!(said.starts_with("p.toml:7:16: reads_itself: argv never says"), "{said}");
+        assert!(of_a_rail("{peer_address}", "{readings}").contains("needs reads_itself"));
+        let said = complaint("disturbs", "serve = { argv = [\"x\"], ready = \"port\" }\ndisturbs");
+        assert!(said.contains("has no other node"), "{said}");
+    }
+}
