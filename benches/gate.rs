@@ -12,18 +12,18 @@ use std::hint::black_box;
 use std::time::Duration;
 use std::time::Instant;
 
-use criterion::Criterion;
-use criterion::criterion_group;
-use criterion::criterion_main;
-use node::exec;
-use node::exec::Request;
 use control::gate::scheduler::Scheduler;
 use control::gate::scontrol::Scontrol;
 use control::gate::slurmrestd::Slurmrestd;
-use readers::claims::slurm::live;
+use criterion::Criterion;
+use criterion::criterion_group;
+use criterion::criterion_main;
 use model::change::Change;
 use model::change::StateChange;
 use model::id::NodeName;
+use node::exec;
+use node::exec::Request;
+use readers::claims::slurm::live;
 
 /// How many are drained.
 const DRAINED: usize = 1_000;

@@ -13,22 +13,22 @@ use criterion::Criterion;
 use criterion::Throughput;
 use criterion::criterion_group;
 use criterion::criterion_main;
-use readers::claims::claims_file;
-use readers::claims::recorded;
-use readers::claims::recorded::Place;
 use engine::judge::Case;
 use engine::judge::Judgement;
 use engine::judge::judge;
-use readers::outputs;
+use engine::report;
+use engine::thresholds::builtin;
 use model::claims::Claims;
 use model::recording::Recording;
 use model::recording::Scope;
 use model::run::Run;
 use model::run::RunInfo;
-use engine::report;
+use readers::claims::claims_file;
+use readers::claims::recorded;
+use readers::claims::recorded::Place;
+use readers::outputs;
 use sim::record;
 use sim::scenario::Scenario;
-use engine::thresholds::builtin;
 
 /// Domains, and nodes in each.
 const RACKS: u32 = 100;
@@ -75,7 +75,7 @@ fn parse(outputs: &[(Scope, String, String)]) -> Vec<Recording> {
     outputs
         .iter()
         .map(|(scope, file, text)| {
-            Recording::new(scope.clone(), file.clone(), measure::read(text.as_bytes()))
+            Recording::new(scope.clone(), file.clone(), outputs::read(text.as_bytes()))
         })
         .collect()
 }

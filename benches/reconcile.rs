@@ -12,9 +12,6 @@ use criterion::BatchSize;
 use criterion::Criterion;
 use criterion::criterion_group;
 use criterion::criterion_main;
-use readers::claims::reconcile::Rules;
-use readers::claims::reconcile::diff::diff;
-use readers::claims::reconcile::reconcile;
 use model::id::NodeName;
 use model::said::FabricSaid;
 use model::said::Group;
@@ -22,6 +19,9 @@ use model::said::GroupKind;
 use model::said::NicSaid;
 use model::said::Said;
 use model::said::SourceKind;
+use readers::claims::reconcile::Rules;
+use readers::claims::reconcile::diff::diff;
+use readers::claims::reconcile::reconcile;
 
 /// Racks, and nodes in each: 10,008 nodes.
 const RACKS: u32 = 556;

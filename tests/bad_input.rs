@@ -14,9 +14,9 @@ use std::process::Stdio;
 use std::time::Duration;
 use std::time::Instant;
 
+use serde_json::Value;
 use sim::record;
 use sim::scenario::Scenario;
-use serde_json::Value;
 
 /// Longest time for one command: a hang is a failure.
 const HANGS: Duration = Duration::from_secs(60);

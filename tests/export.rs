@@ -251,7 +251,8 @@ fn lua_advises_or_refuses_segments_by_what_was_measured() {
              {{ name = \"b\", verified = 1, possible = 2 }},\n}}\n"
         );
         let filter = dir.path().join("cli_filter.lua");
-        fs::write(&filter, head + include_str!("../src/engine/export/cli_filter.lua")).expect("written");
+        fs::write(&filter, head + include_str!("../src/engine/export/cli_filter.lua"))
+            .expect("written");
         let ran = Command::new(lua).args([text(&stub), text(&filter), mode]).output().expect("Lua");
         assert_eq!(String::from_utf8_lossy(&ran.stdout), "held\n", "{mode}: {}", said(&ran));
     }

@@ -42,8 +42,10 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 use std::time::Instant;
 
-use node::exec;
-use node::exec::Request;
+use control::sources::slurm;
+use control::sources::slurm::Slurm;
+use control::sources::slurmrestd;
+use control::sources::slurmrestd::Slurmrestd;
 use model::hostlist;
 use model::id::NodeName;
 use model::raw::Ending;
@@ -51,10 +53,8 @@ use model::said::GroupKind;
 use model::said::ProblemKind;
 use model::said::Said;
 use model::said::SourceKind;
-use control::sources::slurm;
-use control::sources::slurm::Slurm;
-use control::sources::slurmrestd;
-use control::sources::slurmrestd::Slurmrestd;
+use node::exec;
+use node::exec::Request;
 
 /// A program that runs a command inside the lab.
 const RUN: &str = "FABRICGATE_LAB_SLURM";

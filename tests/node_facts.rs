@@ -10,13 +10,13 @@ use std::time::Duration;
 use std::time::Instant;
 
 use control::launch::Launcher;
+use control::sources::nodes;
+use control::sources::nodes::Nodes;
 use model::gpu_facts::GpuFacts;
 use model::gpu_facts::LinkState;
 use model::id::NodeName;
 use model::node_facts::NODE_FACTS_FORMAT;
 use model::node_facts::NodeFacts;
-use control::sources::nodes;
-use control::sources::nodes::Nodes;
 
 /// How long a test waits for what must end, before it says that it hangs.
 const HANGS: Duration = Duration::from_secs(90);

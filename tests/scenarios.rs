@@ -9,12 +9,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-use readers::claims::claims_file;
-use readers::claims::recorded;
-use readers::claims::recorded::Place;
 use engine::judge::Case;
 use engine::judge::judge;
-use readers::outputs;
+use engine::thresholds::builtin;
 use model::claims::Claims;
 use model::measurement::Matrix;
 use model::measurement::Measurement;
@@ -26,6 +23,11 @@ use model::verdict::Finding;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
+use readers::claims::claims_file;
+use readers::claims::recorded;
+use readers::claims::recorded::Place;
+use readers::outputs;
+use serde::Deserialize;
 use sim::bench;
 use sim::bench::Bench;
 use sim::bench::Table;
@@ -37,8 +39,6 @@ use sim::scenario::Scenario;
 use sim::tooling::NcclTests;
 use sim::tooling::Nvbandwidth;
 use sim::tooling::Recorded;
-use engine::thresholds::builtin;
-use serde::Deserialize;
 
 /// What is really wrong, as the simulator writes it beside a recording.
 #[derive(Debug, Deserialize)]
@@ -109,7 +109,7 @@ fn case(recording: &record::Recording) -> (Claims, Vec<Recording>) {
         match recorded::place(&parts) {
             Place::Claims => claims = claims_file::parse(path, text).expect("good claims"),
             Place::Output(scope) => {
-                let parsed = measure::read(text.as_bytes());
+                let parsed = outputs::read(text.as_bytes());
                 recordings.push(Recording::new(scope, path.clone(), parsed));
             }
             other => panic!("{path}: {other:?}"),
@@ -463,14 +463,14 @@ fn every_matrix_that_nvbandwidth_prints_is_read_as_printed() {
                 .flatten()
                 .collect();
             let text = render::nvbandwidth::text(&bench, version, &run).both();
-            let parsed = measure::read(text.as_bytes());
+            let parsed = outputs::read(text.as_bytes());
             let read = matrices(&parsed);
             assert!(parsed.complete && read.len() == tables.len(), "{version:?} {scope}");
             read.iter().zip(&tables).for_each(|(matrix, table)| same_cells(matrix, table));
             seen += tables.len();
             if version.has_json() {
                 let text = render::nvbandwidth_json::json(&bench, version, &run).both();
-                let from_json = measure::read(text.as_bytes());
+                let from_json = outputs::read(text.as_bytes());
                 assert!(from_json.complete, "{version:?} {scope}: {:?}", from_json.problems);
                 same_as_json(&read, &matrices(&from_json));
             }
@@ -518,7 +518,7 @@ fn every_row_that_nccl_tests_print_is_read_as_printed() {
                 let text = render::nccl::text(&bench, &run).both();
                 let json = render::nccl_json::json(&bench, &run);
                 for (form, output, digits) in [("text", text, 2), ("json", json, 6)] {
-                    let parsed = measure::read(output.as_bytes());
+                    let parsed = outputs::read(output.as_bytes());
                     let place = format!("{program} {version:?} {form} {scope}");
                     assert!(parsed.complete, "{place}: {:?}", parsed.problems);
                     let [Measurement::Series(series)] = parsed.measurements.as_slice() else {
@@ -532,12 +532,7 @@ fn every_row_that_nccl_tests_print_is_read_as_printed() {
 }
 
 /// That a series holds the rows of a run, each as exact as it is printed.
-fn same_rows(
-    series: &Series,
-    run: &sim::collective::CollectiveRun,
-    digits: i32,
-    place: &str,
-) {
+fn same_rows(series: &Series, run: &sim::collective::CollectiveRun, digits: i32, place: &str) {
     match series.testcase.as_deref() {
         Some(name) => assert_eq!(name, run.program, "{place}"),
         // Before 2.17 the text does not name the program.

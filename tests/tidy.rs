@@ -177,8 +177,14 @@ fn no_stage_compares_with_an_expectation_outside_of_its_domain() {
     // `thresholds::lookup` takes the conditions of a measurement; the tables behind it
     // answer without them.
     let mut wrong = Vec::new();
-    for folder in ["src/engine/judge", "src/engine/place", "src/engine/export", "src/engine/policy", "src/engine/plan", "src/control/sweep"]
-    {
+    for folder in [
+        "src/engine/judge",
+        "src/engine/place",
+        "src/engine/export",
+        "src/engine/policy",
+        "src/engine/plan",
+        "src/control/sweep",
+    ] {
         for path in files(folder, "rs") {
             let source = code(&path);
             let named = TABLES.iter().filter(|table| source.contains(*table));

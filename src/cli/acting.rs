@@ -18,13 +18,6 @@ use super::gating::Gate;
 use super::gating::Told;
 use super::stdout::note;
 use super::stored;
-use engine::policy::certificate;
-use engine::policy::certificate::Acted;
-use engine::policy::certificate::Evidence;
-use engine::policy::identity;
-use engine::policy::situation::RunSeen;
-use control::sweep;
-use control::sweep::signals::Signals;
 use control::gate::certificates;
 use control::gate::certificates::Issued;
 use control::gate::journal::JournalError;
@@ -43,6 +36,18 @@ use control::gate::watch::state;
 use control::launch::Launcher;
 use control::launch::kubernetes::Kubernetes as Pods;
 use control::launch::slurm::Programs;
+use control::sources::kubernetes::Kubernetes as Server;
+use control::sources::kubernetes::access;
+use control::sources::kubernetes::access::Reading;
+use control::store::State;
+use control::store::stored::Stored;
+use control::sweep;
+use control::sweep::signals::Signals;
+use engine::policy::certificate;
+use engine::policy::certificate::Acted;
+use engine::policy::certificate::Evidence;
+use engine::policy::identity;
+use engine::policy::situation::RunSeen;
 use model::action::ActionPlan;
 use model::action::ActionResult;
 use model::action::Withheld;
@@ -54,11 +59,6 @@ use model::recording::Recording;
 use model::recording::Scope;
 use model::run::Run;
 use model::worker::Machine;
-use control::store::State;
-use control::store::stored::Stored;
-use control::sources::kubernetes::Kubernetes as Server;
-use control::sources::kubernetes::access;
-use control::sources::kubernetes::access::Reading;
 
 /// A run whose verdicts the scheduler may hear of.
 #[derive(Debug)]
@@ -150,7 +150,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
     let complete = record.state == State::Complete;
     let keys = config.certificates.keys();
     keys.troubles.iter().for_each(|trouble| note(trouble));
-    let run = coordinator::run_seen(&record.info, &record.launcher, complete);
+    let run = sweep::run_seen(&record.info, &record.launcher, complete);
     // What is said on nodes and what is kept on disk must not disagree.
     let taken = Taken::of(judged.stored)?;
     let unsure = identity::unsure(&taken.machines, &taken.results, &taken.recordings);
@@ -168,11 +168,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
         policy: &config.policy,
         verdicts: &judged.run.verdicts,
         fleet: judged.fleet,
-        coverage: Some(coordinator::coverage(
-            &judged.stored.plan,
-            &record.launcher,
-            &taken.results,
-        )),
+        coverage: Some(sweep::coverage(&judged.stored.plan, &record.launcher, &taken.results)),
         run: &run,
         drivers: &drivers,
         boots: &boots,
@@ -271,7 +267,7 @@ fn certify(
 pub fn keep(config: &Config, stored: &Stored, run: &Run) -> Result<Issued, Failure> {
     let record = &stored.record;
     let complete = record.state == State::Complete;
-    let seen = coordinator::run_seen(&record.info, &record.launcher, complete);
+    let seen = sweep::run_seen(&record.info, &record.launcher, complete);
     if certificate::validity(&seen, &config.policy).is_err() {
         // An audit, an interrupted or a simulated run: nobody expects any.
         return Ok(Issued::default());

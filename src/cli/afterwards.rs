@@ -13,18 +13,18 @@ use super::history;
 use super::metrics;
 use super::notify;
 use super::stdout::note;
-use control::sweep::Done;
 use control::gate::certificates::FOLDER;
-use model::action::ActionPlan;
-use model::hostlist;
-use model::id::NodeName;
-use model::run::Run;
 use control::store::RecordError;
 use control::store::history::Alarms;
 use control::store::history::History;
 use control::store::stored;
 use control::store::stored::Stored;
+use control::sweep::Done;
 use engine::report::metrics::State;
+use model::action::ActionPlan;
+use model::hostlist;
+use model::id::NodeName;
+use model::run::Run;
 
 /// A run that ended. What several of those who follow need is read by the first
 /// of them, and by nobody where nobody does.

@@ -22,12 +22,12 @@ use super::stored;
 use super::topology;
 use super::topology::Asked;
 use control::gate::turn::Turned;
-use model::action::ActionPlan;
 use control::store::RecordError;
 use control::store::State;
 use control::store::file;
 use control::store::folder::Folder;
 use control::store::stored::Stored;
+use model::action::ActionPlan;
 
 /// Show what a run's verdicts ask the scheduler for; with --apply, carry it out.
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,6 @@
 //! Asks the sources that are wanted, and weighs what they say into claims.
 //!
-//! What they say is read by `inventory` and weighed by `inventory::reconcile`;
+//! What they say is read by `inventory` and weighed by `claims::reconcile`;
 //! here is only who waits for whom. A source that does not answer is a problem
 //! of its own and ends nothing.
 
@@ -17,25 +17,25 @@ use super::sources::Rest;
 use super::sources::Wanted;
 use super::stdout::note;
 use super::stored;
-use control::sweep;
-use readers::claims;
-use readers::claims::claims_file;
-use readers::claims::reconcile;
-use readers::claims::reconcile::Rules;
 use control::launch::Launcher;
-use model::claims::Claims;
-use model::id::NodeName;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
-use control::store::file;
-use engine::report::plain::plain;
 use control::sources;
 use control::sources::nodes::Nodes;
 use control::sources::ray::Ray;
 use control::sources::slurm::Slurm;
 use control::sources::slurmrestd::Slurmrestd;
+use control::store::file;
+use control::sweep;
+use engine::report::plain::plain;
 use engine::thresholds::Catalogue;
+use model::claims::Claims;
+use model::id::NodeName;
+use model::said::ProblemKind;
+use model::said::Said;
+use model::said::SourceKind;
+use readers::claims;
+use readers::claims::claims_file;
+use readers::claims::reconcile;
+use readers::claims::reconcile::Rules;
 
 /// Asks everybody that is wanted and weighs what they say. Nodes are reached as
 /// `config` says; `catalogue` tells platforms from products.
@@ -61,7 +61,7 @@ pub fn claims(
         let known = reconcile::reconcile(said.clone(), &rules);
         said.push(runtime.block_on(themselves(&known, wanted, config))?);
     }
-    let now = coordinator::shown(coordinator::now());
+    let now = sweep::shown(sweep::now());
     for one in &mut said {
         one.source.read_at = Some(now.clone());
     }
@@ -124,7 +124,7 @@ fn measured(path: &Path) -> Result<Said, Failure> {
     let stored = stored::open_quietly(path)?;
     let run = stored::run(&stored)?;
     let place = path.display().to_string();
-    Ok(inventory::measured::read(&place, &run.info.created, &run.claims, &run.cells))
+    Ok(claims::measured::read(&place, &run.info.created, &run.claims, &run.cells))
 }
 
 /// The token for slurmrestd: from its file, else from `SLURM_JWT` as Slurm's own

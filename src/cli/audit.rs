@@ -11,8 +11,8 @@ use super::plan::Profile;
 use super::sweep;
 use control::launch::Launcher;
 use control::launch::slurm::WhenBusy;
-use model::claims::Claims;
 use engine::thresholds::Catalogue;
+use model::claims::Claims;
 
 /// Measure idle nodes in a short time: state, inside, across.
 ///

@@ -24,9 +24,13 @@ use super::stdout::note;
 use super::stored;
 use super::sweep;
 use super::tenancy::Tenanted;
-use engine::policy::acceptance as accept;
-use control::sweep;
 use control::launch::Launcher;
+use control::store::acceptance;
+use control::store::file;
+use control::store::folder::Folder;
+use control::store::id::run_id;
+use engine::policy::acceptance as accept;
+use engine::report;
 use model::acceptance::ACCEPTANCE_FORMAT;
 use model::acceptance::Acceptance;
 use model::acceptance::Accepted;
@@ -35,11 +39,6 @@ use model::acceptance::BurnInState;
 use model::acceptance::StopRule;
 use model::claims::Claims;
 use model::hostlist;
-use control::store::acceptance;
-use control::store::file;
-use control::store::folder::Folder;
-use control::store::id::run_id;
-use engine::report;
 
 use rounds::Burn;
 
@@ -139,7 +138,7 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<(Bur
         return Ok(None);
     }
     let files = Files::open(args)?;
-    super::holding::say_when_busy(&mut site.config, args.sweep.when_busy)?;
+    super::holding::say_when_busy(&mut site.config, args.sweep.when_busy.map(|it| it.0))?;
     let (config, catalogue) = (&site.config, &site.in_force.catalogue);
     let fleet = config.measurable(catalogue)?;
     let selection = &args.sweep.selection;
@@ -161,12 +160,12 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<(Bur
     let profile = Profile::BurnIn;
     let plan = Basis::new(config, &chosen.claims, catalogue, profile, asked.seed)?.plan()?;
     sweep::check(config, &plan, profile)?;
-    let now = coordinator::now();
+    let now = control::sweep::now();
     let runs = args.sweep.run_dir.as_ref().unwrap_or(&config.run_dir).clone();
     let begun = Acceptance {
         format: ACCEPTANCE_FORMAT.to_owned(),
         id: run_id(now, super::entropy()),
-        created: coordinator::shown(now),
+        created: control::sweep::shown(now),
         ended: None,
         state: BurnInState::Running,
         real: !config.launcher.is_stand_in(),
@@ -211,7 +210,7 @@ fn resume<'a>(path: &Path, args: &'a Args, globals: &'a Globals) -> anyhow::Resu
     if !(is_simulated && sweep::is_sim(&site.config.launcher)) {
         site.config.launcher = opened.setting.launcher.clone();
     }
-    super::holding::say_when_busy(&mut site.config, args.sweep.when_busy)?;
+    super::holding::say_when_busy(&mut site.config, args.sweep.when_busy.map(|it| it.0))?;
     let fleet = site.config.measurable(&site.in_force.catalogue).or_else(|error| match error {
         Failure::Environment(why) => {
             note(&format!("{why}; going on with what was claimed when the burn-in began"));

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::config::Mistake;
+use engine::plan;
 use model::probe::Probe;
 use model::probe::ProbeScope;
-use engine::plan;
 use readers::probe_catalog::Catalog;
 
 /// Minutes of load between two rounds where nothing is said: GPUs reach the

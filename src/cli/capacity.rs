@@ -28,13 +28,13 @@ use engine::policy::capacity::Placing;
 use engine::policy::capacity::Question;
 use engine::policy::capacity::Shape;
 use engine::policy::policy::Policy;
+use engine::report;
+use model::claims::Claims;
+use model::id::NodeName;
 use readers::claims::outages_file;
 use readers::claims::reconcile::is_out;
 use readers::claims::slurm::BLOCK_SIZES;
 use readers::claims::slurm::accounting;
-use model::claims::Claims;
-use model::id::NodeName;
-use engine::report;
 
 /// Nodes of a block where nothing is said: those of an NVL72 rack.
 const NODES: u32 = 18;

@@ -19,16 +19,23 @@ use super::failure::Failure;
 use super::show;
 use super::stdout;
 use super::stdout::note;
+use control::gate::certificates::Read;
+use control::gate::stamp;
+use control::launch::SIM_VARIABLE;
+use control::store::RecordError;
+use control::store::acceptance;
+use control::store::signing;
+use control::store::signing::Checked;
+use control::store::signing::PublicKey;
+use control::store::signing::SigningError;
+use control::store::signing::Trust;
+use control::store::stored as documents;
 use engine::policy::acceptance as accepting;
 use engine::policy::certificate as certifying;
 use engine::policy::certificate::Boundary;
 use engine::policy::identity;
-use node::exec::own;
-use node::facts;
-use node::facts::Gathering;
-use control::gate::certificates::Read;
-use control::gate::stamp;
-use control::launch::SIM_VARIABLE;
+use engine::report;
+use engine::report::plain::plain;
 use model::certificate::Difference;
 use model::certificate::DriverVoids;
 use model::certificate::Identity;
@@ -42,16 +49,9 @@ use model::id::NodeName;
 use model::journal::Stamp;
 use model::node_facts::NODE_FACTS_FORMAT;
 use model::node_facts::NodeFacts;
-use control::store::RecordError;
-use control::store::acceptance;
-use control::store::signing;
-use control::store::signing::Checked;
-use control::store::signing::PublicKey;
-use control::store::signing::SigningError;
-use control::store::signing::Trust;
-use control::store::stored as documents;
-use engine::report;
-use engine::report::plain::plain;
+use node::exec::own;
+use node::facts;
+use node::facts::Gathering;
 
 /// How long the driver of this machine may take to answer.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -84,7 +84,7 @@ pub struct Args {
     /// A certificate counts only where the node was measured across this: inside the node, with
     /// others of its NVLink domain, with others over the network.
     #[arg(long, value_enum, value_name = "BOUNDARY")]
-    scope: Vec<Boundary>,
+    scope: Vec<BoundaryArg>,
     /// Compare with the machine that said this: what `fabricgate node facts --json` printed; with
     /// several certificates each with the facts of its own host.
     #[arg(long, value_name = "FACTS")]
@@ -94,17 +94,20 @@ pub struct Args {
     here: bool,
 }
 
-/// The command line knows these by their names.
-impl clap::ValueEnum for Boundary {
+/// [`Boundary`] as a value of an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct BoundaryArg(Boundary);
+
+impl clap::ValueEnum for BoundaryArg {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Node, Self::Domain, Self::Network]
+        &[Self(Boundary::Node), Self(Boundary::Domain), Self(Boundary::Network)]
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        Some(clap::builder::PossibleValue::new(match self {
-            Self::Node => "node",
-            Self::Domain => "domain",
-            Self::Network => "network",
+        Some(clap::builder::PossibleValue::new(match self.0 {
+            Boundary::Node => "node",
+            Boundary::Domain => "domain",
+            Boundary::Network => "network",
         }))
     }
 }
@@ -207,7 +210,7 @@ struct Holding<'a> {
     /// Only one document is asked for.
     alone: bool,
     /// What a certificate has to cover.
-    scope: &'a [Boundary],
+    scope: &'a [BoundaryArg],
     /// Files are taken without a signature that counts.
     unsigned: bool,
     now: &'a Stamp,
@@ -321,7 +324,7 @@ fn of_certificate(
     doubts.wrong.extend(certifying::spent(&certificate, holding.now.unix));
     doubts.wrong.extend(withdrawn);
     let uncovered =
-        holding.scope.iter().filter_map(|asked| certifying::uncovered(&certificate, *asked));
+        holding.scope.iter().filter_map(|asked| certifying::uncovered(&certificate, asked.0));
     doubts.wrong.extend(uncovered);
     if holding.machines.is_some() {
         let machine = holding.machine(it.node.as_ref(), holding.alone).unwrap_or_default();

@@ -14,14 +14,14 @@ use super::failure::Failure;
 use super::show;
 use super::sources::Wanted;
 use super::stdout;
-use readers::claims::reconcile;
-use model::claims::Claims;
-use model::disagreement::Severity;
-use model::limits;
 use control::store::CLAIMS_FORMAT;
 use control::store::ClaimsRecord;
 use control::store::file;
 use engine::report;
+use model::claims::Claims;
+use model::disagreement::Severity;
+use model::limits;
+use readers::claims::reconcile;
 
 /// Show what every source claims about the fabric, and where they disagree.
 ///

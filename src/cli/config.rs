@@ -38,24 +38,24 @@ use super::sources::Wanted;
 use super::stored;
 use super::watching;
 use super::watching::Watching;
-use engine::policy::policy::Devices;
-use engine::policy::policy::Policy;
-use control::sweep::Confirm;
-use node::exec;
-use readers::claims::claims_file;
 use control::launch::Launcher;
 use control::launch::kubernetes::Gpus;
+use control::notify::Notify;
+use control::sources::input;
+use control::sweep::Confirm;
+use engine::plan::Limits;
+use engine::plan::stalest::Budget;
+use engine::policy::policy::Devices;
+use engine::policy::policy::Policy;
+use engine::thresholds::Catalogue;
 use model::claims::Claims;
 use model::probe::Probe;
 use model::span::TextError;
-use control::notify::Notify;
-use engine::plan::Limits;
-use engine::plan::stalest::Budget;
+use node::exec;
+use readers::claims::claims_file;
 use readers::probe_catalog;
 use readers::probe_catalog::Catalog;
 use sim;
-use control::sources::input;
-use engine::thresholds::Catalogue;
 
 pub use simulated::Simulated;
 use simulated::fabric;
@@ -493,7 +493,7 @@ pub fn probes_in_force(dir: Option<&Path>) -> Result<Catalog, Failure> {
     for file in files {
         let text = read_text(&file)?;
         let name = file.display().to_string();
-        let probe = catalog::parse(&name, &text).map_err(Failure::usage)?;
+        let probe = probe_catalog::parse(&name, &text).map_err(Failure::usage)?;
         // Two files of a site with one name: neither is the one that is meant.
         if let Some(other) = own.insert(probe.name.clone(), name.clone()) {
             let probe = &probe.name;

@@ -13,13 +13,14 @@ use super::failure::Failure;
 use super::holding::Hold;
 use super::holding::Purpose;
 use super::stdout;
-use control::sweep;
-use node::doctor;
-use node::doctor::Libraries;
-use node::doctor::Look;
-use node::exec::own;
 use control::gate::stamp;
 use control::launch::Launcher;
+use control::sources::nodes;
+use control::sources::nodes::Nodes;
+use control::store::id::run_id;
+use control::sweep;
+use engine::plan;
+use engine::report::plain::plain;
 use model::checkup::Area;
 use model::checkup::CHECKUP_FORMAT;
 use model::checkup::Check;
@@ -31,12 +32,11 @@ use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
 use model::said::ProblemKind;
-use engine::plan;
+use node::doctor;
+use node::doctor::Libraries;
+use node::doctor::Look;
+use node::exec::own;
 use readers::probe_catalog::Catalog;
-use control::store::id::run_id;
-use engine::report::plain::plain;
-use control::sources::nodes;
-use control::sources::nodes::Nodes;
 
 /// What a node gets to look at itself, besides its way to us: three questions of
 /// at most 15 s, and the end of a process that hangs.
@@ -177,7 +177,7 @@ fn held(config: &Config, names: &[NodeName]) -> Result<Option<Hold>, Failure> {
     Hold::of(
         config,
         &Purpose {
-            run: &run_id(coordinator::now(), super::entropy()),
+            run: &run_id(sweep::now(), super::entropy()),
             claims: &Claims { domains: vec![domain], ..Claims::default() },
             nodes: &names.iter().cloned().collect(),
             drained: true,

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use super::config::Config;
 use super::stdout::note;
 use super::sweep;
+use control::store::RUN_FORMAT;
+use control::store::RunRecord;
+use control::store::file;
 use model::id::NodeName;
 use model::verdict::Outcome;
 use model::verdict::VERDICTS_FORMAT;
 use model::verdict::Verdicts;
-use control::store::RUN_FORMAT;
-use control::store::RunRecord;
-use control::store::file;
 
 /// Run folders that are looked through, the newest first: a year of four a day.
 const MOST: usize = 1_500;

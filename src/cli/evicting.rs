@@ -15,7 +15,6 @@ use super::exit;
 use super::failure::Failure;
 use super::gating::Told;
 use super::stdout::note;
-use control::sweep::signals::Signals;
 use control::gate::journal::Journal;
 use control::gate::kubernetes::Fence;
 use control::gate::kubernetes::Kubernetes as Cluster;
@@ -23,13 +22,14 @@ use control::gate::kubernetes::evict;
 use control::gate::kubernetes::evict::Asking;
 use control::gate::kubernetes::evict::Emptying;
 use control::gate::turn::Turned;
+use control::sources::kubernetes::access;
+use control::sources::kubernetes::access::Reading;
+use control::sweep::signals::Signals;
 use model::action::Action;
 use model::action::ActionKind;
 use model::eviction::Eviction;
 use model::eviction::EvictionResult;
 use model::id::NodeName;
-use control::sources::kubernetes::access;
-use control::sources::kubernetes::access::Reading;
 
 /// Asks pods to leave the nodes that we drained, or without `apply` tells which
 /// would be asked. A failure is told of every node: the turn before it stands.

@@ -15,13 +15,13 @@ use super::stdout;
 use super::stdout::note;
 use super::stored;
 use engine::policy::reason;
+use engine::report::explain::dated;
+use engine::report::explain::explain;
 use model::hostlist;
 use model::id::NodeName;
 use model::run::Run;
 use model::verdict::Finding;
 use model::verdict::Outcome;
-use engine::report::explain::dated;
-use engine::report::explain::explain;
 
 /// Show the chain from a verdict to its evidence.
 #[derive(Debug, clap::Args)]

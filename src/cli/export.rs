@@ -21,22 +21,22 @@ use super::runs;
 use super::show;
 use super::stdout;
 use super::stored;
+use control::sources::slurm;
+use control::store::State;
 use engine::export::Degraded;
 use engine::export::Export;
 use engine::export::Options;
 use engine::export::TARGETS;
 use engine::export::Target;
 use engine::export::target;
-use readers::claims::slurm::partitions::partition_of_topology;
+use engine::place::map::Origin;
+use engine::place::map::Source;
+use engine::place::map::Verified;
 use model::hostlist;
 use model::id::NodeName;
 use model::limits;
 use model::said::SourceKind;
-use engine::place::map::Origin;
-use engine::place::map::Source;
-use engine::place::map::Verified;
-use control::store::State;
-use control::sources::slurm;
+use readers::claims::slurm::partitions::partition_of_topology;
 
 /// Write the verified map of a run for a scheduler, a framework, or another program.
 #[derive(Debug, clap::Args)]

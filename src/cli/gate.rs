@@ -19,11 +19,6 @@ use super::gating::Gate;
 use super::pausing;
 use super::stdout;
 use super::stdout::note;
-use engine::policy::budget;
-use engine::policy::ledger::Ledger;
-use engine::policy::older;
-use engine::policy::overview;
-use engine::policy::pause;
 use control::gate::carry::Carrier;
 use control::gate::hold;
 use control::gate::hold::Cleaning;
@@ -34,6 +29,14 @@ use control::gate::recover;
 use control::gate::remake;
 use control::gate::scheduler::Scheduler;
 use control::gate::stamp;
+use engine::policy::budget;
+use engine::policy::ledger::Ledger;
+use engine::policy::older;
+use engine::policy::overview;
+use engine::policy::pause;
+use engine::report;
+use engine::report::gate::Shown;
+use engine::report::gate_log;
 use model::action::ActionRecord;
 use model::action::ActionResult;
 use model::claims::Claims;
@@ -42,9 +45,6 @@ use model::journal::Event;
 use model::journal::Stamp;
 use model::live::Live;
 use model::moment::rfc3339;
-use engine::report;
-use engine::report::gate::Shown;
-use engine::report::gate_log;
 
 /// How the gate stands, and what only a person can tell it.
 #[derive(Debug, clap::Args)]

@@ -19,8 +19,16 @@ use super::output::Output;
 use super::show;
 use super::stdout;
 use super::stdout::note;
+use control::store::history;
+use control::store::history::History;
+use control::store::history::HistoryError;
+use control::store::history::Rebuilt;
+use control::store::history::Retention;
+use control::store::history::Selection;
 use control::sweep;
 use engine::judge::drift;
+use engine::report::trend;
+use engine::report::trend_plot;
 use model::hostlist;
 use model::id::DomainName;
 use model::id::NodeName;
@@ -30,14 +38,6 @@ use model::trend::HistoryDocument;
 use model::trend::NodeHistory;
 use model::trend::PartKind;
 use model::trend::Trend;
-use control::store::history;
-use control::store::history::History;
-use control::store::history::HistoryError;
-use control::store::history::Rebuilt;
-use control::store::history::Retention;
-use control::store::history::Selection;
-use engine::report::trend;
-use engine::report::trend_plot;
 
 /// Show what runs measured over time, and where it left what is usual.
 ///
@@ -112,7 +112,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     if let Some(Command::Prune(args)) = &args.command {
         return prune::run(args, globals);
     }
-    let now = coordinator::now().as_second();
+    let now = sweep::now().as_second();
     let since = args.since.as_deref().map(|text| from(text, now)).transpose()?;
     let selection = selection(args)?;
     show::once_each([&args.csv, &args.plot].into_iter().flatten().map(PathBuf::as_path))?;

@@ -12,12 +12,12 @@ use super::failure::Failure;
 use super::runs;
 use super::stdout::note;
 use super::stored;
-use engine::judge::Case;
-use engine::judge::past;
-use model::history::History;
 use control::store::file;
 use control::store::stored::Stored;
 use control::store::stored::runs_in;
+use engine::judge::Case;
+use engine::judge::past;
+use model::history::History;
 
 /// Earlier runs that parts are compared with.
 #[derive(Debug, clap::Args)]

@@ -18,7 +18,8 @@ use super::failure::Failure;
 use super::plan::Basis;
 use super::plan::Profile;
 use super::stdout::note;
-use control::sweep::signals::Signals;
+use by_pods::ByPods;
+use by_slurm::BySlurm;
 use control::gate::hold::HoldError;
 use control::gate::journal;
 use control::launch::Launcher;
@@ -26,14 +27,13 @@ use control::launch::held::Held;
 use control::launch::held::Seat;
 use control::launch::kubernetes::ranks::NO_RANKS;
 use control::launch::slurm::WhenBusy;
+use control::sweep::signals::Signals;
+use engine::plan::Plan;
+use engine::plan::Skipped;
 use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
 use model::probe::ProbeScope;
-use engine::plan::Plan;
-use engine::plan::Skipped;
-use by_pods::ByPods;
-use by_slurm::BySlurm;
 
 /// Why ranks do not start where Slurm holds nothing.
 const BESIDE_SLURM: &str = "its ranks need a job, and no job holds it: it is drained and measured \
@@ -45,17 +45,20 @@ const TIMES: f64 = 2.0;
 /// And at least this long, in minutes.
 const LEAST_MINUTES: f64 = 10.0;
 
-/// The command line knows these by their names.
-impl clap::ValueEnum for WhenBusy {
+/// [`WhenBusy`] as a value of an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WhenBusyArg(pub WhenBusy);
+
+impl clap::ValueEnum for WhenBusyArg {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self::Skip, Self::Wait, Self::Reserve]
+        &[Self(WhenBusy::Skip), Self(WhenBusy::Wait), Self(WhenBusy::Reserve)]
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        let (name, help) = match self {
-            Self::Skip => ("skip", "leave them out and say so"),
-            Self::Wait => ("wait", "queue for them, for wait_s at most"),
-            Self::Reserve => ("reserve", "keep new jobs off them, wait for those that run"),
+        let (name, help) = match self.0 {
+            WhenBusy::Skip => ("skip", "leave them out and say so"),
+            WhenBusy::Wait => ("wait", "queue for them, for wait_s at most"),
+            WhenBusy::Reserve => ("reserve", "keep new jobs off them, wait for those that run"),
         };
         Some(clap::builder::PossibleValue::new(name).help(help))
     }

@@ -18,14 +18,16 @@ use super::history_arg::Earlier;
 use super::show;
 use super::stdout::note;
 use super::thresholds::Overrides;
+use control::sources::input;
+use control::store::acceptance;
+use control::store::file;
+use control::store::id::run_id;
+use control::store::outputs;
 use control::sweep;
 use control::sweep::gaps;
 use control::sweep::gaps::Gap;
-use readers::claims::per_node;
-use readers::claims::recorded;
 use engine::judge;
 use engine::judge::Case;
-use readers::outputs;
 use model::claims::Claims;
 use model::id::NodeName;
 use model::recording::Recording;
@@ -34,11 +36,8 @@ use model::run::Run;
 use model::run::RunInfo;
 use model::subject::UnknownSubject;
 use model::verdict::Outcome;
-use control::store::acceptance;
-use control::store::file;
-use control::store::id::run_id;
-use control::store::outputs;
-use control::sources::input;
+use readers::claims::per_node;
+use readers::claims::recorded;
 
 /// Where outputs lie in a folder.
 const LAYOUT: &str = "nodes/NODE/FILE, domains/DOMAIN/FILE or pairs/NODE/NODE/FILE";
@@ -119,12 +118,12 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let history = args.earlier.load(&in_force, None, globals.config.as_deref())?;
     let mut judgement = judge::judge_against(&case, &history);
     gaps::close(&mut judgement.verdicts, &inputs.claims, &inputs.gaps);
-    let now = coordinator::now();
+    let now = sweep::now();
     let shown: Vec<String> = args.inputs.iter().map(|p| p.display().to_string()).collect();
     let run = Run {
         info: RunInfo {
             id: run_id(now, super::entropy()),
-            created: coordinator::shown(now),
+            created: sweep::shown(now),
             profile: "judge".to_owned(),
             source: shown.join(" "),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -216,8 +215,8 @@ fn read_all(inputs: &mut Inputs) -> Vec<Recording> {
     let parsed = abreast(&inputs.found, |found| {
         let read = |path: &Path| input::read(path).map_err(|error| error.to_string());
         let stdout = read(&found.path)?;
-        let hosts = measure::read_hosts(&stdout);
-        Ok::<_, String>((measure::read(&stdout), hosts))
+        let hosts = readers::outputs::read_hosts(&stdout);
+        Ok::<_, String>((readers::outputs::read(&stdout), hosts))
     });
     let mut recordings = Vec::new();
     let mut taken = BTreeSet::new();

@@ -67,14 +67,12 @@ mod site;
 pub mod sources;
 pub mod stdout;
 pub mod stored;
-pub mod study;
 pub mod sweep;
 mod tenancy;
 pub mod thresholds;
 pub mod topology;
 pub mod watch;
 pub mod watching;
-pub mod year;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -24,10 +24,10 @@ use super::exit;
 use super::stdout::note;
 use control::launch::UNREACHED;
 use control::launch::kubernetes::CONTAINER;
-use model::text::clean;
 use control::sources::kubernetes::Kubernetes as Server;
 use control::sources::kubernetes::access;
 use control::sources::kubernetes::access::Reading;
+use model::text::clean;
 
 /// Bytes that are on their way at most, in either direction.
 const BUFFER: usize = 256 * 1024;

@@ -9,6 +9,8 @@ use super::exit;
 use super::failure::Failure;
 use super::show;
 use super::stdout;
+use control::launch::SIM_VARIABLE;
+use engine::report::node_facts;
 use node::exec::own;
 use node::facts;
 use node::facts::Gathering;
@@ -16,8 +18,6 @@ use node::facts::driver;
 use node::facts::library::GpuLibrary;
 use node::facts::nvml::NvmlLibrary;
 use node::facts::recorded::Recording;
-use control::launch::SIM_VARIABLE;
-use engine::report::node_facts;
 
 /// Say what this machine is: GPUs, fabric, links, NICs, IMEX.
 ///

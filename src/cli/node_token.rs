@@ -21,11 +21,11 @@ use super::exit;
 use super::failure::Failure;
 use super::stdout;
 use super::stdout::note;
-use control::sweep;
-use control::store::folder::parent;
 use control::sources::kubernetes::Kubernetes as Server;
 use control::sources::kubernetes::access;
 use control::sources::kubernetes::access::Reading;
+use control::store::folder::parent;
+use control::sweep;
 
 /// How long the server may take.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -61,7 +61,7 @@ pub struct TokenArgs {
 
 /// Runs the command.
 pub fn run(args: &TokenArgs) -> anyhow::Result<u8> {
-    let now = coordinator::now().as_second();
+    let now = sweep::now().as_second();
     let credential = match kept(&args.keep, now) {
         Some(credential) => credential,
         None => {

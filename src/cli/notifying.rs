@@ -14,13 +14,13 @@ use toml::Spanned;
 
 use super::config::Mistake;
 use super::config::duration;
-use node::exec;
 use control::notify::Kind;
 use control::notify::Notify;
 use control::notify::Target;
 use control::notify::secret::Secret;
 use control::notify::secret::Where;
 use engine::report::notice::Event;
+use node::exec;
 
 /// How long all of it may take: a run of an hour may end that much later.
 const WITHIN: Duration = Duration::from_secs(20);

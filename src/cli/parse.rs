@@ -6,13 +6,13 @@ use super::exit;
 use super::show;
 use super::stdout;
 use super::stdout::note;
-use readers::outputs;
+use control::sources::input;
+use engine::report::parsed::render;
 use model::parsed::ParseDocument;
 use model::parsed::Parsed;
 use model::parsed::Problem;
 use model::parsed::ProblemKind;
-use engine::report::parsed::render;
-use control::sources::input;
+use readers::outputs;
 
 /// Read tool outputs and print what they say; judge nothing.
 #[derive(Debug, clap::Args)]
@@ -30,7 +30,7 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
         let file = path.display().to_string();
         let parsed = match input::read(path) {
             Ok(bytes) => {
-                let parsed = measure::read(&bytes);
+                let parsed = outputs::read(&bytes);
                 if !parsed.is_sound() {
                     code = code.max(exit::INCONCLUSIVE);
                 }

@@ -14,10 +14,15 @@ use super::plan;
 use super::plan::Chosen;
 use super::plan::Selection;
 use super::stdout::note;
-use engine::policy::certificate;
-use control::sweep;
 use control::gate::certificates;
+use control::store::signing::Trust;
+use control::sweep;
 use engine::judge;
+use engine::plan::partners as choosing;
+use engine::plan::partners::Pool;
+use engine::plan::partners::Wanted;
+use engine::policy::certificate;
+use engine::thresholds::Catalogue;
 use model::claims::ClaimedDomain;
 use model::claims::Claims;
 use model::hostlist;
@@ -25,11 +30,6 @@ use model::id::DomainName;
 use model::id::NodeName;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
-use engine::plan::partners as choosing;
-use engine::plan::partners::Pool;
-use engine::plan::partners::Wanted;
-use control::store::signing::Trust;
-use engine::thresholds::Catalogue;
 
 /// How far repeated readings of a copy between nodes scatter, as a share of the rate, where
 /// nothing disturbs them.
@@ -238,7 +238,7 @@ fn is_cleared(config: &Config, trust: &Trust, node: &NodeName, past: &Past) -> b
 
 fn has_certificate(config: &Config, trust: &Trust, node: &NodeName) -> bool {
     let Some(gate) = &config.gate else { return false };
-    let now = coordinator::now().as_second();
+    let now = sweep::now().as_second();
     match certificates::trusted(&gate.folder, node, trust) {
         Ok(Some(certificate)) => certificate::spent(&certificate, now).is_none(),
         // One that cannot be read, or whose signature does not count, clears nobody.
@@ -253,8 +253,8 @@ mod tests {
     use super::*;
     use crate::cli::config;
     use control::gate::certificates::Seal;
-    use model::certificate::Certificate;
     use control::store::signing::SigningKey;
+    use model::certificate::Certificate;
 
     /// Whom `n1` is measured against where `n2` has a certificate that nobody signed,
     /// under a configuration that says this of signatures.
@@ -265,7 +265,7 @@ mod tests {
         let file = folder.path().join("fabricgate.toml");
         let text = format!("claims = \"c\"\n[gate]\n[certificates]\n{certificates}\n");
         fs::write(&file, text).expect("written");
-        let now = coordinator::now().as_second();
+        let now = sweep::now().as_second();
         let made = Certificate::unsigned("n2".into(), now, now + 3_600);
         let nobody = Trust::default();
         let unsealed = Seal { key: Ok(None), trust: &nobody };

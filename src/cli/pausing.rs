@@ -4,9 +4,9 @@
 use super::acting;
 use super::config::Config;
 use super::failure::Failure;
-use engine::policy::pause;
 use control::gate::journal;
 use control::gate::stamp;
+use engine::policy::pause;
 use model::journal::Event;
 use model::moment::rfc3339;
 

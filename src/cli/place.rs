@@ -12,7 +12,6 @@ use super::export::Trust;
 use super::failure::Failure;
 use super::runs;
 use super::stdout;
-use model::id::NodeName;
 use engine::place;
 use engine::place::Asked;
 use engine::place::Choice;
@@ -23,6 +22,7 @@ use engine::place::Unplaced;
 use engine::place::Way;
 use engine::place::matrix::Scale;
 use engine::report::plain::plain;
+use model::id::NodeName;
 
 /// The best-connected set of GPUs or nodes, by what a run measured; nothing is reserved.
 #[derive(Debug, clap::Args)]

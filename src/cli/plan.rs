@@ -13,6 +13,13 @@ use super::expectations;
 use super::failure::Failure;
 use super::partners;
 use super::stdout;
+use engine::plan;
+use engine::plan::Plan;
+use engine::plan::Round;
+use engine::plan::Step;
+use engine::plan::cost;
+use engine::thresholds::Catalogue;
+use engine::thresholds::Platform;
 use model::claims::ClaimedDomain;
 use model::claims::Claims;
 use model::hostlist;
@@ -22,21 +29,14 @@ use model::probe::Probe;
 use model::probe::ProbeScope;
 pub use model::profile::Profile;
 use model::words;
-use engine::plan;
-use engine::plan::Plan;
-use engine::plan::Round;
-use engine::plan::Step;
-use engine::plan::cost;
 use readers::probe_catalog::Catalog;
-use engine::thresholds::Catalogue;
-use engine::thresholds::Platform;
 
 /// Show what would be measured, where, and what it costs; run nothing.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The profile.
     #[arg(value_enum, value_name = "PROFILE")]
-    profile: Profile,
+    profile: ProfileArg,
     #[command(flatten)]
     selection: Selection,
     /// The seed of the order of nodes and pairs.
@@ -70,20 +70,30 @@ pub struct Selection {
     pub partners: Option<usize>,
 }
 
-/// The command line knows the profiles by their names.
-impl clap::ValueEnum for Profile {
+/// [`Profile`] as a value of an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProfileArg(pub Profile);
+
+impl clap::ValueEnum for ProfileArg {
     fn value_variants<'a>() -> &'a [Self] {
-        Self::ALL
+        &[
+            Self(Profile::Admit),
+            Self(Profile::BurnIn),
+            Self(Profile::Recertify),
+            Self(Profile::Audit),
+        ]
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
-        let help = match self {
-            Self::Admit => "before the first job: state, inside nodes, across nodes, collectives",
-            Self::BurnIn => "after building or repair: everything, every pair",
-            Self::Recertify => "from time to time: everything, every pair",
-            Self::Audit => "often, on idle nodes: state, inside nodes, across nodes",
+        let help = match self.0 {
+            Profile::Admit => {
+                "before the first job: state, inside nodes, across nodes, collectives"
+            }
+            Profile::BurnIn => "after building or repair: everything, every pair",
+            Profile::Recertify => "from time to time: everything, every pair",
+            Profile::Audit => "often, on idle nodes: state, inside nodes, across nodes",
         };
-        Some(clap::builder::PossibleValue::new(self.as_str()).help(help))
+        Some(clap::builder::PossibleValue::new(self.0.as_str()).help(help))
     }
 }
 
@@ -211,7 +221,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         false => Past::of(&config, None),
     };
     let mut chosen = partners::choose(&config, &in_force.catalogue, fleet, &args.selection, &past)?;
-    if args.profile == Profile::Audit {
+    if args.profile.0 == Profile::Audit {
         let budget = args.audit.budget(config.audit, !args.selection.nodes.is_empty())?;
         chosen = auditing::choose(&config, &in_force.catalogue, chosen, budget, args.seed)?;
         if chosen.claims.domains.is_empty() {
@@ -223,7 +233,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
                     profile audit";
         return Err(Failure::usage(text).into());
     }
-    let basis = Basis::new(&config, &chosen.claims, &in_force.catalogue, args.profile, args.seed)?;
+    let basis =
+        Basis::new(&config, &chosen.claims, &in_force.catalogue, args.profile.0, args.seed)?;
     let plan = basis.plan()?;
     if globals.json {
         stdout::plan(&plan)?;
@@ -346,9 +357,9 @@ fn pairs(text: &mut String, plan: &Plan, round: &Round) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use readers::claims::claims_file;
     use engine::plan::Limits;
     use engine::thresholds::builtin;
+    use readers::claims::claims_file;
 
     const FLEET: &str = "[[domain]]\nname = \"block1\"\nnodes = \"a[1-4]\"\n\
         platform = \"gb200-nvl72\"\ngpus_per_node = 4\n\

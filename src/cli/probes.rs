@@ -157,7 +157,7 @@ fn checked(files: &[PathBuf]) -> (ProbesCheckDocument, u8) {
     for path in files {
         let file = path.display().to_string();
         let read = config::read_text(path)
-            .and_then(|text| catalog::parse(&file, &text).map_err(Failure::usage));
+            .and_then(|text| probe_catalog::parse(&file, &text).map_err(Failure::usage));
         let (probe, error) = match read {
             Ok(probe) => (Some(probe), None),
             Err(failure) => {

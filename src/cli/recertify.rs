@@ -20,10 +20,10 @@ use super::show::Repaired;
 use super::stdout::note;
 use super::sweep;
 use super::sweep::Swept;
+use before::Before;
+use engine::thresholds::Catalogue;
 use model::claims::Claims;
 use model::id::NodeName;
-use engine::thresholds::Catalogue;
-use before::Before;
 
 /// Measure nodes after a repair: everything, every pair, against cleared partners.
 ///

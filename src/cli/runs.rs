@@ -9,17 +9,17 @@ use std::path::PathBuf;
 use super::config;
 use super::failure::Failure;
 use super::stdout::note;
-use engine::policy::reason;
-use engine::policy::reason::OwnReason;
-use model::id::NodeName;
-use model::verdict::VERDICTS_FORMAT;
-use model::verdict::Verdicts;
 use control::store::RUN_FORMAT;
 use control::store::RunRecord;
 use control::store::State;
 use control::store::file;
 use control::store::stored::json;
 use control::store::stored::runs_in;
+use engine::policy::reason;
+use engine::policy::reason::OwnReason;
+use model::id::NodeName;
+use model::verdict::VERDICTS_FORMAT;
+use model::verdict::Verdicts;
 
 /// The newest run.
 const LATEST: &str = "latest";

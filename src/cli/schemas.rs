@@ -22,10 +22,20 @@ use super::probes;
 use super::show;
 use super::sim;
 use super::thresholds::measured;
+use control::gate::watch::state;
+use control::store;
+use engine::export::documents;
+use engine::place;
+use engine::plan;
 use engine::policy::capacity;
 use engine::policy::topology;
-use engine::export::documents;
-use control::gate::watch::state;
+use engine::report::bundle;
+use engine::report::gate as gate_report;
+use engine::report::gate_log;
+use engine::report::metrics::levels;
+use engine::report::notice::generic;
+use engine::report::notice::news;
+use engine::thresholds::Platform;
 use model::acceptance;
 use model::action;
 use model::certificate;
@@ -44,18 +54,6 @@ use model::trend;
 use model::verdict;
 use model::watch;
 use model::worker;
-use engine::place;
-use engine::plan;
-use control::store;
-use engine::report::bundle;
-use engine::report::gate as gate_report;
-use engine::report::gate_log;
-use engine::report::metrics::levels;
-use engine::report::notice::generic;
-use engine::report::notice::news;
-use study;
-use study::year;
-use engine::thresholds::Platform;
 
 /// The schema of what is written for `T`, pinned to its format.
 fn schema<T: JsonSchema>(format: Option<&str>) -> String {
@@ -82,11 +80,11 @@ fn made() -> Vec<(&'static str, String)> {
         "acceptance": acceptance::Acceptance, acceptance::ACCEPTANCE_FORMAT;
         "actions": action::ActionPlan, action::ACTIONS_FORMAT;
         "bundle": bundle::BundleDocument<'_>, bundle::BUNDLE_FORMAT;
-        "burn-in": record::acceptance::Setting, record::acceptance::SETTING_FORMAT;
+        "burn-in": store::acceptance::Setting, store::acceptance::SETTING_FORMAT;
         "capacity": capacity::Survey, capacity::CAPACITY_FORMAT;
         "certificate": certificate::Certificate, certificate::CERTIFICATE_FORMAT;
         "certificates": certificate::CertificatesDocument, certificate::CERTIFICATES_FORMAT;
-        "claims": record::ClaimsRecord, record::CLAIMS_FORMAT;
+        "claims": store::ClaimsRecord, store::CLAIMS_FORMAT;
         "collective": collective::CollectiveDocument, collective::COLLECTIVE_FORMAT;
         "comparison": comparison::Repairs, comparison::COMPARISON_FORMAT;
         "config-check": check::ConfigCheckDocument, check::CHECK_FORMAT;
@@ -105,7 +103,7 @@ fn made() -> Vec<(&'static str, String)> {
         "levels": levels::Levels, levels::LEVELS_FORMAT;
         "machine": worker::Machine, worker::MACHINE_FORMAT;
         "map": documents::MapDocument<'_>, documents::MAP_FORMAT;
-        "measurement": record::MeasurementRecord, record::MEASUREMENT_FORMAT;
+        "measurement": store::MeasurementRecord, store::MEASUREMENT_FORMAT;
         "node-facts": node_facts::NodeFacts, node_facts::NODE_FACTS_FORMAT;
         "notice": generic::Notice, generic::NOTICE_FORMAT;
         "notified": news::Notified, news::NOTIFIED_FORMAT;
@@ -120,9 +118,8 @@ fn made() -> Vec<(&'static str, String)> {
         "recovered": gate::RecoveredDocument<'_>, gate::RECOVERED_FORMAT;
         "report": show::ReportDocument<'_>, show::REPORT_FORMAT;
         "result": raw::RawResult, raw::RESULT_FORMAT;
-        "run": record::RunRecord, record::RUN_FORMAT;
+        "run": store::RunRecord, store::RUN_FORMAT;
         "sim-record": sim::RecordedDocument<'_>, sim::RECORDED_FORMAT;
-        "study": study::StudyDocument, study::STUDY_FORMAT;
         "tcp": tcp::TcpDocument, tcp::TCP_FORMAT;
         "thresholds-measured": measured::MeasuredDocument, measured::MEASURED_FORMAT;
         "topology": topology::Proposal, topology::TOPOLOGY_FORMAT;
@@ -130,7 +127,6 @@ fn made() -> Vec<(&'static str, String)> {
         "verification": certificate::VerificationDocument, certificate::VERIFICATION_FORMAT;
         "watch": watch::WatchLine, watch::WATCH_FORMAT;
         "watch-state": state::State, state::STATE_FORMAT;
-        "year": year::YearDocument, year::YEAR_FORMAT;
     };
     // TOML, of which JSON Schema describes the tables.
     made.push(("platform", schema::<Platform>(None)));

@@ -11,11 +11,6 @@ use serde::Serialize;
 use super::failure::Failure;
 use super::output::Output;
 use super::stdout;
-use model::action::ActionPlan;
-use model::comparison::Repairs;
-use model::run::Run;
-use model::run::RunInfo;
-use model::verdict::Verdicts;
 use control::store::file;
 use engine::report::TerminalStyle;
 use engine::report::actions;
@@ -25,6 +20,11 @@ use engine::report::html;
 use engine::report::json;
 use engine::report::junit;
 use engine::report::terminal;
+use model::action::ActionPlan;
+use model::comparison::Repairs;
+use model::run::Run;
+use model::run::RunInfo;
+use model::verdict::Verdicts;
 
 /// A form of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -16,9 +16,8 @@ use super::Globals;
 use super::exit;
 use super::stdout;
 use super::stdout::note;
-use super::study;
-use super::year;
 use control::launch::SIM_AGE_VARIABLE;
+use control::sources::input;
 use model::collective::CollectiveDocument;
 use model::copy::CopyDocument;
 use model::hostlist;
@@ -37,7 +36,6 @@ use sim::tcp;
 use sim::tool;
 use sim::tool::Reply;
 use sim::unwell;
-use control::sources::input;
 
 /// The scenario that this process plays a part of.
 pub const SCENARIO: &str = "FABRICGATE_SIM";
@@ -60,8 +58,6 @@ enum Command {
     Record(RecordArgs),
     Tool(ToolArgs),
     Claims(ClaimsArgs),
-    Study(study::Args),
-    Year(year::Args),
 }
 
 /// Write what the tools would print in a scenario, ready to be judged.
@@ -121,8 +117,6 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         Command::Record(args) => record(args, globals.json),
         Command::Tool(args) => answer(args),
         Command::Claims(args) => claims(args),
-        Command::Study(args) => study::run(args, globals),
-        Command::Year(args) => year::run(args, globals),
     }
 }
 
@@ -568,32 +562,4 @@ fn print(text: &str) -> std::io::Result<()> {
     let mut out = anstream::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-    use crate::cli::failure;
-
-    #[derive(Parser)]
-    struct Words {
-        #[command(flatten)]
-        globals: Globals,
-        #[command(flatten)]
-        args: Args,
-    }
-
-    #[test]
-    fn a_picture_or_a_table_that_cannot_be_written_is_no_bug_of_ours() {
-        for words in [
-            "sim study --no-progress --trials 0 --healthy 0 --svg /nowhere/found.svg",
-            "sim year --no-progress --racks 1 --days 1 --rules floor90 --csv /nowhere/found.csv",
-        ] {
-            let Words { globals, args } = Words::parse_from(words.split(' '));
-            let error = run(&args, &globals).expect_err("there is no such folder");
-            assert_eq!(failure::code(&error), exit::ENVIRONMENT, "{words}: {error:#}");
-        }
-    }
 }

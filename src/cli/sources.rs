@@ -13,12 +13,12 @@ use toml::Spanned;
 
 use super::config::Mistake;
 use super::failure::Failure;
-use node::exec::lookup;
-use model::limits;
-use model::said::Family;
 use control::sources::http::Address;
 use control::sources::kubernetes::Kubernetes;
 use control::sources::slurm::Slurm;
+use model::limits;
+use model::said::Family;
+use node::exec::lookup;
 
 /// How long one question may take where nothing is said: Slurm's own
 /// MessageTimeout is 10 s, and an answer on its way must not be cut off.

@@ -8,24 +8,24 @@ use super::abreast::abreast;
 use super::expectations;
 use super::failure::Failure;
 use super::stdout::note;
-use engine::policy::policy;
+use control::launch::Launcher;
+use control::launch::Program;
+use control::store::RecordError;
+use control::store::State;
+use control::store::stored;
+use control::store::stored::Stored;
 use control::sweep;
 use control::sweep::judged::Judged;
 use control::sweep::outputs;
 use engine::judge::Judgement;
-use control::launch::Launcher;
-use control::launch::Program;
+use engine::plan::Plan;
+use engine::plan::Step;
+use engine::policy::policy;
 use model::history::History;
 use model::raw::RawResult;
 use model::recording::Recording;
 use model::run::Run;
 use model::tool_call::AnswerTools;
-use engine::plan::Plan;
-use engine::plan::Step;
-use control::store::RecordError;
-use control::store::State;
-use control::store::stored;
-use control::store::stored::Stored;
 use sim::scenario_tools::ScenarioTools;
 
 /// Opens a run folder; tells people when the run did not come to its end.
@@ -108,12 +108,11 @@ pub fn rejudged(
         thresholds_digest: &in_force.digest,
         platform: stored.record.platform.as_deref(),
     };
-    let Judgement { claims, cells, mut verdicts, .. } = coordinator::judged_against(run, history);
+    let Judgement { claims, cells, mut verdicts, .. } = sweep::judged_against(run, history);
     verdicts.simulated = stored.record.info.simulated;
-    let coverage = coordinator::coverage(&stored.plan, &stored.record.launcher, results);
+    let coverage = sweep::coverage(&stored.plan, &stored.record.launcher, results);
     let record = &stored.record;
-    let seen =
-        coordinator::run_seen(&record.info, &record.launcher, record.state == State::Complete);
+    let seen = sweep::run_seen(&record.info, &record.launcher, record.state == State::Complete);
     let actions =
         policy::of_verdicts(&verdicts, &stored.claims, &record.policy, Some(coverage), &seen);
     let info = stored.record.info.clone();

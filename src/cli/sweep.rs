@@ -19,6 +19,7 @@ use super::expectations::InForce;
 use super::failure::Failure;
 use super::holding;
 use super::holding::Hold;
+use super::holding::WhenBusyArg;
 use super::judge;
 use super::partners;
 use super::plan;
@@ -33,34 +34,33 @@ use super::stdout;
 use super::stdout::note;
 use super::stored;
 use super::tenancy::Tenanted;
-use control::sweep;
-use control::sweep::Place;
-use control::sweep::Progress;
-use control::sweep::Sweep;
-use control::sweep::SweepError;
-use node::exec;
-use node::exec::own;
 use control::gate::stamp;
 use control::gate::turn::Turned;
 use control::launch::Launcher;
 use control::launch::Program;
 use control::launch::held::Held;
-use control::launch::slurm::WhenBusy;
+use control::store::State;
+use control::store::file;
+use control::store::id::run_id;
+use control::store::stored::Stored;
+use control::store::stored::is_simulated;
+use control::sweep;
+use control::sweep::Place;
+use control::sweep::Progress;
+use control::sweep::Sweep;
+use control::sweep::SweepError;
+use engine::plan::Plan;
+use engine::plan::lint;
+use engine::thresholds::Catalogue;
 use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
 use model::run::Run;
 use model::run::RunInfo;
 use model::words;
-use engine::plan::Plan;
-use engine::plan::lint;
-use control::store::State;
-use control::store::file;
-use control::store::id::run_id;
-use control::store::stored::Stored;
-use control::store::stored::is_simulated;
+use node::exec;
+use node::exec::own;
 use sim;
-use engine::thresholds::Catalogue;
 
 /// Measure the claimed nodes, judge, and propose; change nothing, unless --apply says so.
 #[derive(Debug, clap::Args)]
@@ -98,7 +98,7 @@ pub struct Args {
     /// What to do about nodes that jobs or pods use, where Slurm or Kubernetes is the launcher;
     /// instead of the configuration's busy.
     #[arg(long, value_enum, value_name = "HOW")]
-    pub(super) when_busy: Option<WhenBusy>,
+    pub(super) when_busy: Option<WhenBusyArg>,
     #[command(flatten)]
     pub(super) files: show::Files,
 }
@@ -165,7 +165,7 @@ pub(super) fn run_of(
 #[derive(Debug)]
 pub(super) struct Swept {
     pub(super) site: Site,
-    pub(super) done: coordinator::Done,
+    pub(super) done: sweep::Done,
     fleet: Claims,
     /// The nodes that a person named; none where all that took part are meant.
     named: BTreeSet<NodeName>,
@@ -203,7 +203,7 @@ pub(super) fn measured(
             (chosen.fleet, chosen.claims, args.seed)
         }
     };
-    holding::say_when_busy(&mut config, args.when_busy)?;
+    holding::say_when_busy(&mut config, args.when_busy.map(|it| it.0))?;
     let site = Site { config, in_force };
     let done = one(&One {
         site: &site,
@@ -297,7 +297,7 @@ struct One<'a> {
 }
 
 /// Holds the nodes where a scheduler has them, measures, and lets them go.
-fn one(one: &One<'_>) -> anyhow::Result<coordinator::Done> {
+fn one(one: &One<'_>) -> anyhow::Result<sweep::Done> {
     let One { site, args, globals, profile, fleet, seed, resumed, .. } = *one;
     let (config, in_force) = (&site.config, &site.in_force);
     let tenanted = match args.even_if_tenants {
@@ -337,7 +337,7 @@ fn one(one: &One<'_>) -> anyhow::Result<coordinator::Done> {
     }
     let runs = args.run_dir.as_ref().unwrap_or(&config.run_dir);
     let place = resumed.map_or(Place::New(runs), Place::Resume);
-    let swept = coordinator::sweep(&Sweep {
+    let swept = sweep::sweep(&Sweep {
         info,
         claims: &claims,
         fleet,
@@ -404,12 +404,12 @@ pub(super) fn failed(error: SweepError) -> anyhow::Error {
 }
 
 /// Puts into a run's folder what every run folder holds.
-pub(super) fn keep(done: &coordinator::Done) -> anyhow::Result<()> {
+pub(super) fn keep(done: &sweep::Done) -> anyhow::Result<()> {
     kept(done, None)
 }
 
 /// The same, and what a repair changed.
-fn kept(done: &coordinator::Done, repaired: Option<&Repaired>) -> anyhow::Result<()> {
+fn kept(done: &sweep::Done, repaired: Option<&Repaired>) -> anyhow::Result<()> {
     for (name, bytes) in show::kept(&done.run, repaired)? {
         done.folder.write(name, &bytes).map_err(Failure::environment)?;
     }
@@ -425,7 +425,7 @@ fn kept(done: &coordinator::Done, repaired: Option<&Repaired>) -> anyhow::Result
 pub(super) fn acted(
     config: &Config,
     fleet: &Claims,
-    done: &mut coordinator::Done,
+    done: &mut sweep::Done,
     apply: bool,
 ) -> anyhow::Result<Option<u8>> {
     if config.gate.is_none() {
@@ -518,12 +518,12 @@ pub(super) fn interrupted(path: &Path, profile: Profile, args: &Args) -> Result<
 }
 
 pub(super) fn info(config: &Config, claims: &Claims, profile: Profile) -> RunInfo {
-    let now = coordinator::now();
+    let now = sweep::now();
     let nodes = claims.domains.iter().flat_map(|d| &d.nodes);
     let folded = hostlist::fold(nodes.map(|n| n.as_str()));
     RunInfo {
         id: run_id(now, super::entropy()),
-        created: coordinator::shown(now),
+        created: sweep::shown(now),
         profile: profile.as_str().to_owned(),
         source: format!("{folded} through launcher {}", config.launcher.as_str()),
         version: env!("CARGO_PKG_VERSION").to_owned(),

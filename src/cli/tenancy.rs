@@ -12,17 +12,17 @@ use super::failure::Failure;
 use super::gating;
 use super::stdout::note;
 use control::launch::Launcher;
+use control::sources::kubernetes;
+use control::sources::kubernetes::Kubernetes;
+use control::sources::slurm;
+use engine::plan::Plan;
+use engine::plan::Skipped;
+use engine::plan::tenants;
+use engine::thresholds::Catalogue;
 use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
 use model::said::Said;
-use engine::plan::Plan;
-use engine::plan::Skipped;
-use engine::plan::tenants;
-use control::sources::kubernetes;
-use control::sources::kubernetes::Kubernetes;
-use control::sources::slurm;
-use engine::thresholds::Catalogue;
 
 /// Nodes that are left out because a tenant uses their domain, each with why.
 #[derive(Clone, Debug, Default)]

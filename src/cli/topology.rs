@@ -13,23 +13,23 @@ use serde::Serialize;
 use super::exit;
 use super::failure::Failure;
 use super::stdout::note;
-use engine::policy::topology;
-use engine::policy::topology::AtOnce;
-use engine::policy::topology::Ground;
-use engine::policy::topology::Proposal;
-use engine::policy::topology::Wanted;
-use control::sweep;
 use control::gate::scheduler::Scheduler;
 use control::gate::topology::Controller;
 use control::gate::topology::Ending;
 use control::gate::topology::Writing;
 use control::gate::topology::Written;
+use control::sweep;
+use engine::policy::topology;
+use engine::policy::topology::AtOnce;
+use engine::policy::topology::Ground;
+use engine::policy::topology::Proposal;
+use engine::policy::topology::Wanted;
+use engine::report::plain::plain;
 use model::action::Withheld;
 use model::claims::Claims;
 use model::id::NodeName;
 use model::verdict::Verdicts;
 use model::words;
-use engine::report::plain::plain;
 
 /// How long a controller may take to show a file that it read. It takes 0.6 s
 /// for 5,000 nodes, and a round of its scheduler to see which jobs it holds.
@@ -88,7 +88,7 @@ pub fn write(asked: &Asked<'_>) -> Result<Answer, Failure> {
             return Err(Failure::Environment(format!("no topology is written: {trouble}")));
         }
         let controller = Controller::beside(asked.scontrol, asked.limit, asked.remote_shell);
-        let time = coordinator::now().strftime("%Y%m%dT%H%M%SZ").to_string();
+        let time = sweep::now().strftime("%Y%m%dT%H%M%SZ").to_string();
         let writing = Writing {
             controller: &controller,
             path: asked.file,

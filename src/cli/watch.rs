@@ -21,8 +21,6 @@ use super::gating::Told;
 use super::stdout;
 use super::stdout::note;
 use super::watching::Expired;
-use control::sweep::signals::Signals;
-use node::exec::own;
 use control::gate::lease::Term;
 use control::gate::lease::keeper;
 use control::gate::stamp;
@@ -35,13 +33,15 @@ use control::gate::watch::pokes;
 use control::gate::watch::state;
 use control::gate::watch::vitals::Vitals;
 use control::gate::watch::watch;
+use control::notify::aside::Aside;
+use control::sources::kubernetes::Kubernetes;
+use control::sweep::signals::Signals;
+use engine::report;
 use model::claims::Claims;
 use model::watch::WATCH_FORMAT;
 use model::watch::WatchEvent;
 use model::watch::WatchLine;
-use control::notify::aside::Aside;
-use engine::report;
-use control::sources::kubernetes::Kubernetes;
+use node::exec::own;
 
 /// The folder in which a pod finds its own account and namespace.
 const POD: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";

@@ -14,12 +14,12 @@ use super::config::Mistake;
 use super::config::duration;
 use super::gating::Gate;
 use super::gating::Told;
+use control::gate::watch::Pace;
 use engine::policy::again;
 use engine::policy::certificate;
 use engine::policy::clean;
 use engine::policy::due::Settings;
 use engine::policy::policy::Policy;
-use control::gate::watch::Pace;
 use model::profile::Profile;
 
 /// How often it looks where nothing asks for it.

@@ -12,7 +12,6 @@ use serde::Serialize;
 
 use super::id::DomainName;
 use super::id::NodeName;
-#[cfg(test)]
 use super::moment::rfc3339;
 use super::signature::Signature;
 use super::unit::Unit;
@@ -158,10 +157,9 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// A valid one that nobody signed, for tests: of a run of this moment, valid until that
-    /// one, in seconds since 1970.
-    #[cfg(test)]
-    pub(crate) fn unsigned(node: NodeName, issued_unix: i64, expires_unix: i64) -> Self {
+    /// An unsigned certificate without minima, for the tests of every crate; moments in
+    /// seconds since 1970.
+    pub fn unsigned(node: NodeName, issued_unix: i64, expires_unix: i64) -> Self {
         Self {
             format: CERTIFICATE_FORMAT.to_owned(),
             node,

@@ -37,6 +37,36 @@ pub struct Disagreement {
     pub remedy: Option<String>,
 }
 
+impl Disagreement {
+    /// The same, about this domain.
+    pub fn in_domain(mut self, domain: &DomainName) -> Self {
+        self.domain = Some(domain.clone());
+        self
+    }
+
+    /// The same, about these nodes too.
+    pub fn about<'n>(mut self, nodes: impl IntoIterator<Item = &'n NodeName>) -> Self {
+        self.nodes.extend(nodes.into_iter().cloned());
+        self.nodes.sort();
+        self.nodes.dedup();
+        self
+    }
+
+    /// The same, with one more side.
+    pub fn side(mut self, side: Side) -> Self {
+        if !self.sides.contains(&side) {
+            self.sides.push(side);
+        }
+        self
+    }
+
+    /// The same, with what to look at or do.
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+}
+
 /// One side of a contradiction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Side {

@@ -158,21 +158,6 @@ macro_rules! named_class {
                 <String as schemars::JsonSchema>::json_schema(generator)
             }
         }
-
-        /// Tests hold findings against the names that documents carry.
-        #[cfg(test)]
-        impl PartialEq<str> for $class {
-            fn eq(&self, name: &str) -> bool {
-                self.as_str() == name
-            }
-        }
-
-        #[cfg(test)]
-        impl PartialEq<&str> for $class {
-            fn eq(&self, name: &&str) -> bool {
-                self.as_str() == *name
-            }
-        }
     };
 }
 

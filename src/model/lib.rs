@@ -21,6 +21,7 @@ pub mod eviction;
 pub mod exchange;
 pub mod fabric_probe;
 pub mod facts;
+pub mod finding;
 pub mod finding_class;
 pub mod gpu_facts;
 pub mod history;

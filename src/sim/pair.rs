@@ -234,11 +234,11 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use readers::outputs;
-    use model::measurement::Measurement;
     use crate::fabric::Fabric;
     use crate::scenario::Scenario;
     use crate::tool;
+    use model::measurement::Measurement;
+    use readers::outputs;
 
     const NODES: &str = "title=\"t\"\n[noise]\nsigma=0.0\n\
         [[domain]]\nnodes=\"n[1-3]\"\nplatform=\"hgx-h100\"\nper_node=true\n\
@@ -266,7 +266,7 @@ mod tests {
     /// The average rate that a client prints, in Gb/s.
     fn rate(node: &str, line: &str) -> f64 {
         let Reply::Calls { answer, .. } = call(node, line) else { panic!("no client") };
-        let parsed = measure::read(answer.both().as_bytes());
+        let parsed = outputs::read(answer.both().as_bytes());
         assert!(parsed.complete, "{:?}", parsed.problems);
         let [Measurement::Series(series)] = parsed.measurements.as_slice() else {
             panic!("{:?}", parsed.measurements)
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn a_rail_without_link_ends_the_tools_as_it_does() {
         let Reply::Says(answer) = call("n3", "ib_write_bw -d mlx5_1") else { panic!("it starts") };
-        let parsed = measure::read(answer.both().as_bytes());
+        let parsed = outputs::read(answer.both().as_bytes());
         assert!(answer.code == 1 && !parsed.problems.is_empty(), "{answer:?}");
         let Reply::Says(answer) = call("n1", "iperf3 -J -c n3 --bind-dev eth1") else {
             panic!("it starts")

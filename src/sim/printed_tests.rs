@@ -10,8 +10,8 @@ use super::render::Answer;
 use super::scenario::Scenario;
 use super::tool;
 use super::tooling::Nvbandwidth;
-use readers::outputs;
 use model::parsed::Parsed;
+use readers::outputs;
 
 /// Three trays of four GPUs, without noise.
 struct Rack {
@@ -54,7 +54,7 @@ impl Rack {
 }
 
 fn read(answer: &Answer) -> Parsed {
-    measure::read(answer.both().as_bytes())
+    outputs::read(answer.both().as_bytes())
 }
 
 /// The words of the rows of a table of nccl-tests.
@@ -127,7 +127,7 @@ fn gpus_of_one_process_have_one_pid() {
     assert_eq!(devices.len(), 1, "the tool keeps one for a process");
     assert_eq!(devices[0]["pid"], 21_000);
     assert_eq!(devices[0]["rank"], 0);
-    let parsed = measure::read(json.as_bytes());
+    let parsed = outputs::read(json.as_bytes());
     assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
 }
 

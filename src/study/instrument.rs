@@ -10,11 +10,10 @@ use std::collections::BTreeMap;
 
 use super::sweep::Reader;
 use control::sweep::outputs;
-use readers::outputs;
+use engine::plan::Step;
 use model::measurement::Measurement;
 use model::parsed::Parsed;
 use model::recording::Recording;
-use engine::plan::Step;
 use sim::bench::Bench;
 use sim::bench::Outcome;
 use sim::fabric::Fabric;
@@ -121,7 +120,7 @@ impl Instrument<'_> {
         let argv: Vec<String> = step.argv.iter().map(fill).collect();
         let bench = self.bench(step, reading, step.nodes[0].as_str(), None);
         let answer = tool::run(&bench, &argv[0], &argv[1..]).expect("the tool is simulated");
-        measure::read_streams(answer.stdout.as_bytes(), answer.stderr.as_bytes())
+        readers::outputs::read_streams(answer.stdout.as_bytes(), answer.stderr.as_bytes())
     }
 
     fn bench<'b>(

@@ -27,10 +27,10 @@ use instrument::Instrument;
 use instrument::Shapes;
 use world::Ground;
 
-use model::probe::Probe;
-use model::profile::Profile;
 use engine::plan::Limits;
 use engine::plan::Request;
+use model::probe::Probe;
+use model::profile::Profile;
 use readers::probe_catalog::Catalog;
 use sim::fabric::Fabric;
 use sim::noise::Key;

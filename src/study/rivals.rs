@@ -11,9 +11,9 @@ use super::instrument::Instrument;
 use super::instrument::Sample;
 use super::sweep::Swept;
 use super::world::World;
+use engine::plan::Step;
 use model::id::NodeName;
 use model::stats;
-use engine::plan::Step;
 
 /// What a fixed floor and a pair that is tested again must reach.
 const FLOOR: f64 = 0.90;

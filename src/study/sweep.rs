@@ -12,11 +12,6 @@ use engine::judge;
 use engine::judge::Case;
 use engine::judge::Judgement;
 use engine::judge::sequential;
-use model::claims::Claims;
-use model::history::History;
-use model::parsed::Parsed;
-use model::recording::Recording;
-use model::verdict::Verdicts;
 use engine::plan;
 use engine::plan::Plan;
 use engine::plan::Request;
@@ -24,6 +19,11 @@ use engine::plan::Step;
 use engine::plan::Suspect;
 use engine::thresholds::Catalogue;
 use engine::thresholds::builtin;
+use model::claims::Claims;
+use model::history::History;
+use model::parsed::Parsed;
+use model::recording::Recording;
+use model::verdict::Verdicts;
 
 /// Takes readings.
 pub(super) trait Reader {

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use readers::claims::claims_file;
 use model::claims::Claims;
 use model::id::DomainName;
+use readers::claims::claims_file;
 use sim::fabric::Engine;
 use sim::fabric::Fabric;
 use sim::fault::Fault;

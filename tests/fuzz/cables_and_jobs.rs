@@ -1,12 +1,12 @@
 //! Fuzz targets for what cabling files, neighbours, frameworks and jobs say:
 //! whatever the text, a reader says something sound or names what is wrong.
 
+use model::said::Said;
 use readers::claims::cabling;
 use readers::claims::job;
 use readers::claims::nccl_topology;
 use readers::claims::neighbours;
 use readers::claims::ray;
-use model::said::Said;
 
 use super::dice::Dice;
 use super::fuzz;

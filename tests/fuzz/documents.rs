@@ -6,24 +6,24 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
+use engine::thresholds::builtin;
+use engine::thresholds::file;
+use engine::thresholds::overlay;
 use fabricgate::cli::config;
+use model::hostlist;
+use model::probe::ProbeScope;
+use model::probe::placeholder;
+use model::said::Said;
+use model::span::TextError;
 use readers::claims::claims_file;
 use readers::claims::kubernetes::compute_domains;
 use readers::claims::kubernetes::nodes;
 use readers::claims::kubernetes::topologies;
 use readers::outputs::json;
 use readers::outputs::text::decode;
-use model::hostlist;
-use model::probe::ProbeScope;
-use model::probe::placeholder;
-use model::said::Said;
-use model::span::TextError;
 use readers::probe_catalog;
-use sim::scenario::Scenario;
-use engine::thresholds::builtin;
-use engine::thresholds::file;
-use engine::thresholds::overlay;
 use serde_json::Value;
+use sim::scenario::Scenario;
 
 use super::corpus::corpus;
 use super::dice::Dice;
@@ -342,7 +342,7 @@ fn probe_files_are_read_whole_or_refused_at_a_place() {
 /// A file that describes a probe.
 pub(super) fn probe_files(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    match catalog::parse("f.toml", &text) {
+    match probe_catalog::parse("f.toml", &text) {
         Ok(probe) => {
             assert!(!probe.argv.is_empty());
             assert!(!probe.words().any(|word| word.contains('\0')));

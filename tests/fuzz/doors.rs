@@ -2,9 +2,9 @@
 //! (`ci/fuzz`), which finds inputs of its own and needs only where to begin and
 //! what must hold.
 
+use model::parsed::Tool;
 use readers::claims::detect;
 use readers::outputs;
-use model::parsed::Tool;
 
 use super::corpus::corpus;
 use super::documents;
@@ -39,20 +39,20 @@ macro_rules! tool {
 
 /// All of them.
 pub(crate) const ALL: &[Door] = &[
-    tool!("nvbandwidth", nvbandwidth, Tool::Nvbandwidth, measure::nvbandwidth),
-    tool!("nccl", nccl, Tool::NcclTests, measure::nccl),
-    tool!("p2p", p2p, Tool::P2pBandwidthLatencyTest, measure::p2p),
-    tool!("perftest", perftest, Tool::Perftest, measure::perftest),
-    tool!("nvlink", nvlink, Tool::NvidiaSmiNvlink, measure::smi::nvlink),
-    tool!("topo", topo, Tool::NvidiaSmiTopo, measure::smi::topo),
-    tool!("query", query, Tool::NvidiaSmiQ, measure::smi::query),
-    tool!("imex", imex, Tool::NvidiaImexCtl, measure::imex),
-    tool!("dcgm", dcgm, Tool::DcgmDiag, measure::dcgm),
-    tool!("nvloom", nvloom, Tool::Nvloom, measure::nvloom),
-    tool!("iperf3", iperf3, Tool::Iperf3, measure::iperf3),
-    tool!("copy", copy, Tool::FabricgateCopy, measure::copy),
-    tool!("collective", collective, Tool::FabricgateCollective, measure::collective),
-    tool!("tcp", tcp, Tool::FabricgateTcp, measure::tcp),
+    tool!("nvbandwidth", nvbandwidth, Tool::Nvbandwidth, outputs::nvbandwidth),
+    tool!("nccl", nccl, Tool::NcclTests, outputs::nccl),
+    tool!("p2p", p2p, Tool::P2pBandwidthLatencyTest, outputs::p2p),
+    tool!("perftest", perftest, Tool::Perftest, outputs::perftest),
+    tool!("nvlink", nvlink, Tool::NvidiaSmiNvlink, outputs::smi::nvlink),
+    tool!("topo", topo, Tool::NvidiaSmiTopo, outputs::smi::topo),
+    tool!("query", query, Tool::NvidiaSmiQ, outputs::smi::query),
+    tool!("imex", imex, Tool::NvidiaImexCtl, outputs::imex),
+    tool!("dcgm", dcgm, Tool::DcgmDiag, outputs::dcgm),
+    tool!("nvloom", nvloom, Tool::Nvloom, outputs::nvloom),
+    tool!("iperf3", iperf3, Tool::Iperf3, outputs::iperf3),
+    tool!("copy", copy, Tool::FabricgateCopy, outputs::copy),
+    tool!("collective", collective, Tool::FabricgateCollective, outputs::collective),
+    tool!("tcp", tcp, Tool::FabricgateTcp, outputs::tcp),
     Door { name: "tools", seeds: || corpus().any.clone(), check: tools::any_tool },
     Door { name: "json", seeds: || corpus().dcgm.clone(), check: documents::almost_json },
     Door { name: "hostlist", seeds: documents::host_list_seeds, check: documents::host_lists },

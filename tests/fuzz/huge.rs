@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
 
-use readers::claims::claims_file;
 use engine::judge;
-use readers::outputs;
+use engine::thresholds::builtin;
 use model::recording::Recording;
 use model::recording::Scope;
-use engine::thresholds::builtin;
+use readers::claims::claims_file;
+use readers::outputs;
 
 use super::corpus::corpus;
 
@@ -57,7 +57,7 @@ fn huge_numbers_of_tools_are_judged_and_never_overflow() {
                 let changed = format!("{}{huge}{}", &text[..from], &text[to..]);
                 for scope in &scopes {
                     let judged = catch_unwind(AssertUnwindSafe(|| {
-                        let parsed = measure::read_streams(changed.as_bytes(), changed.as_bytes());
+                        let parsed = outputs::read_streams(changed.as_bytes(), changed.as_bytes());
                         let recordings = [Recording::new(scope.clone(), "f", parsed)];
                         judge::judge(&judge::Case {
                             claims: &claims,

@@ -4,14 +4,20 @@
 use std::fs;
 use std::sync::OnceLock;
 
+use control::gate::certificates;
+use control::gate::journal;
+use control::gate::journal::Journal;
+use control::store::RecordError;
+use control::store::acceptance;
+use control::store::signing;
+use control::store::signing::PublicKey;
+use control::store::signing::Trust;
 use engine::policy::budget;
 use engine::policy::certificate;
 use engine::policy::overview;
 use engine::policy::policy::Policy;
 use engine::policy::standing;
-use control::gate::certificates;
-use control::gate::journal;
-use control::gate::journal::Journal;
+use engine::report;
 use model::acceptance::Acceptance;
 use model::action::Action;
 use model::action::ActionKind;
@@ -31,12 +37,6 @@ use model::journal::Stamp;
 use model::live::Live;
 use model::live::LiveNode;
 use model::verdict::Outcome;
-use control::store::RecordError;
-use control::store::acceptance;
-use control::store::signing;
-use control::store::signing::PublicKey;
-use control::store::signing::Trust;
-use engine::report;
 
 use super::stored;
 use super::stored::STYLE;

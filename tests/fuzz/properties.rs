@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use readers::outputs::text::decode;
 use model::measurement::Measurement;
 use model::parsed::ParseDocument;
 use model::parsed::Parsed;
+use readers::outputs::text::decode;
 use serde_json::Value;
 
 /// Checks what a parser made of an input. `stands` says that every number must

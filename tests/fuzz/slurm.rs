@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use model::said::GroupKind;
+use model::said::Said;
 use readers::claims::slurm::config;
 use readers::claims::slurm::nodes;
 use readers::claims::slurm::partitions;
@@ -12,8 +14,6 @@ use readers::claims::slurm::show_topology;
 use readers::claims::slurm::sinfo;
 use readers::claims::slurm::topology_conf;
 use readers::claims::slurm::topology_yaml;
-use model::said::GroupKind;
-use model::said::Said;
 
 use super::dice::Dice;
 use super::fuzz;

@@ -12,10 +12,6 @@ use std::sync::OnceLock;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use model::run::Run;
-use model::trend::PartKind;
-use model::worker::FromWorker;
-use model::worker::ToWorker;
 use control::store::file;
 use control::store::history::History;
 use control::store::history::Selection;
@@ -23,6 +19,10 @@ use control::store::salvage;
 use control::store::stored;
 use engine::report;
 use engine::report::TerminalStyle;
+use model::run::Run;
+use model::trend::PartKind;
+use model::worker::FromWorker;
+use model::worker::ToWorker;
 
 use super::dice::Dice;
 use super::fuzz;

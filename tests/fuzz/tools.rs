@@ -1,12 +1,12 @@
 //! Fuzz targets for the outputs of tools: no parser ends, hangs or invents a number,
 //! whatever it is given.
 
+use model::parsed::Parsed;
+use model::parsed::Tool;
 use readers::outputs;
 use readers::outputs::Confidence;
 use readers::outputs::Input;
 use readers::outputs::text::decode;
-use model::parsed::Parsed;
-use model::parsed::Tool;
 
 use super::corpus::corpus;
 use super::dice::Dice;
@@ -25,7 +25,7 @@ fn parser(
     parse: fn(&Input<'_>) -> Parsed,
 ) {
     for good in own() {
-        let parsed = measure::read(good);
+        let parsed = outputs::read(good);
         assert_eq!(parsed.tool, Some(tool), "{target}: {}", String::from_utf8_lossy(good));
         properties::check(good, &parsed, stands(parsed.tool));
     }
@@ -45,7 +45,7 @@ pub(super) fn one_tool(
     let sure = recognises(&input);
     let direct = parse(&input);
     properties::check(bytes, &direct, stands(Some(tool)));
-    let parsed = measure::read(bytes);
+    let parsed = outputs::read(bytes);
     assert!(sure == 0 || parsed.tool.is_some(), "recognised, then not read");
     properties::check(bytes, &parsed, all_stand(bytes, &parsed));
 }
@@ -67,11 +67,11 @@ fn stands(tool: Option<Tool>) -> bool {
 /// Whether every number of an input must stand in it: its tool takes them over, and no
 /// part of it may be of a tool that converts (a file of two tools is read as both).
 fn all_stand(bytes: &[u8], parsed: &Parsed) -> bool {
-    use measure::iperf3;
-    use measure::nvloom;
-    use measure::perftest;
-    use measure::smi::nvlink;
-    use measure::tcp;
+    use outputs::iperf3;
+    use outputs::nvloom;
+    use outputs::perftest;
+    use outputs::smi::nvlink;
+    use outputs::tcp;
     const CONVERTING: [fn(&Input<'_>) -> Confidence; 5] = [
         iperf3::recognises,
         nvloom::recognises,
@@ -106,7 +106,7 @@ fn nvbandwidth_outputs_never_break_their_reader() {
         "GPU(column)",
         "&&&& PASSED",
     ];
-    use measure::nvbandwidth as m;
+    use outputs::nvbandwidth as m;
     let own = || corpus().nvbandwidth.as_slice();
     parser("nvbandwidth", Tool::Nvbandwidth, own, TOKENS, m::recognises, m::parse);
 }
@@ -132,7 +132,7 @@ fn nccl_outputs_never_break_their_reader() {
         "null",
         "#wrong",
     ];
-    use measure::nccl as m;
+    use outputs::nccl as m;
     parser("nccl", Tool::NcclTests, || &corpus().nccl, TOKENS, m::recognises, m::parse);
 }
 
@@ -150,7 +150,7 @@ fn p2p_outputs_never_break_their_reader() {
         "CANNOT",
         "P2P Connectivity Matrix",
     ];
-    use measure::p2p as m;
+    use outputs::p2p as m;
     let tool = Tool::P2pBandwidthLatencyTest;
     parser("p2p", tool, || &corpus().p2p, TOKENS, m::recognises, m::parse);
 }
@@ -170,7 +170,7 @@ fn perftest_outputs_never_break_their_reader() {
         "{ \"test_info\": {",
         "---------------------------------------------------------------------------------------\n",
     ];
-    use measure::perftest as m;
+    use outputs::perftest as m;
     parser("perftest", Tool::Perftest, || &corpus().perftest, TOKENS, m::recognises, m::parse);
 }
 
@@ -187,7 +187,7 @@ fn nvlink_states_never_break_their_reader() {
         "N/A",
         "[Unknown Error]",
     ];
-    use measure::smi::nvlink as m;
+    use outputs::smi::nvlink as m;
     let own = || corpus().nvlink.as_slice();
     parser("nvlink", Tool::NvidiaSmiNvlink, own, TOKENS, m::recognises, m::parse);
 }
@@ -209,7 +209,7 @@ fn topologies_never_break_their_reader() {
         "NIC1: mlx5_1",
         "0-31,64-95",
     ];
-    use measure::smi::topo as m;
+    use outputs::smi::topo as m;
     parser("topo", Tool::NvidiaSmiTopo, || &corpus().topo, TOKENS, m::recognises, m::parse);
 }
 
@@ -228,7 +228,7 @@ fn queries_never_break_their_reader() {
         ":",
         " : N/A",
     ];
-    use measure::smi::query as m;
+    use outputs::smi::query as m;
     parser("query", Tool::NvidiaSmiQ, || &corpus().query, TOKENS, m::recognises, m::parse);
 }
 
@@ -247,7 +247,7 @@ fn imex_tables_never_break_their_reader() {
         "\"nodes\":",
         "Hostname:",
     ];
-    use measure::imex as m;
+    use outputs::imex as m;
     parser("imex", Tool::NvidiaImexCtl, || &corpus().imex, TOKENS, m::recognises, m::parse);
 }
 
@@ -264,7 +264,7 @@ fn diagnostics_never_break_their_reader() {
         "{}",
         "[]",
     ];
-    use measure::dcgm as m;
+    use outputs::dcgm as m;
     parser("dcgm", Tool::DcgmDiag, || &corpus().dcgm, TOKENS, m::recognises, m::parse);
 }
 
@@ -282,7 +282,7 @@ fn nvloom_outputs_never_break_their_reader() {
         "\t",
         "nvloom_cli 1.3.0",
     ];
-    use measure::nvloom as m;
+    use outputs::nvloom as m;
     parser("nvloom", Tool::Nvloom, || &corpus().nvloom, TOKENS, m::recognises, m::parse);
 }
 
@@ -298,7 +298,7 @@ fn iperf3_outputs_never_break_their_reader() {
         "iperf3: error - ",
         "null",
     ];
-    use measure::iperf3 as m;
+    use outputs::iperf3 as m;
     parser("iperf3", Tool::Iperf3, || &corpus().iperf3, TOKENS, m::recognises, m::parse);
 }
 
@@ -319,7 +319,7 @@ fn copy_documents_never_break_their_reader() {
         "null",
         "}\n{",
     ];
-    use measure::copy as m;
+    use outputs::copy as m;
     parser("copy", Tool::FabricgateCopy, || &corpus().copy, TOKENS, m::recognises, m::parse);
 }
 
@@ -340,7 +340,7 @@ fn collective_documents_never_break_their_reader() {
         "\"complete\":true",
         "}\n{",
     ];
-    use measure::collective as m;
+    use outputs::collective as m;
     let own = || corpus().collective.as_slice();
     parser("collective", Tool::FabricgateCollective, own, TOKENS, m::recognises, m::parse);
 }
@@ -357,7 +357,7 @@ fn tcp_documents_never_break_their_reader() {
         "\"complete\":true",
         "inf",
     ];
-    use measure::tcp as m;
+    use outputs::tcp as m;
     parser("tcp", Tool::FabricgateTcp, || &corpus().tcp, TOKENS, m::recognises, m::parse);
 }
 
@@ -383,7 +383,7 @@ fn mixtures_of_all_outputs_never_break_the_reader() {
 
 /// Whatever tool it may be from.
 pub(super) fn any_tool(bytes: &[u8]) {
-    let parsed = measure::read(bytes);
+    let parsed = outputs::read(bytes);
     properties::check(bytes, &parsed, all_stand(bytes, &parsed));
 }
 
@@ -394,7 +394,7 @@ fn bytes_without_any_sense_are_no_measurements() {
         (0..length).map(|_| u8::try_from(dice.below(256)).expect("a byte")).collect()
     };
     fuzz("noise", 300, make, |bytes| {
-        let parsed = measure::read(bytes);
+        let parsed = outputs::read(bytes);
         assert!(parsed.measurements.is_empty() && !parsed.complete);
         properties::check(bytes, &parsed, true);
     });

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
-use readers::outputs;
 use model::parsed::Parsed;
 use model::parsed::Problem;
 use model::parsed::ProblemKind;
+use readers::outputs;
 
 use super::corpus::corpus;
 
@@ -193,10 +193,10 @@ fn difference(was: &Parsed, is: &Parsed) -> Option<String> {
 fn what_stands_around_an_output_changes_nothing_of_it() {
     let (mut wrong, mut held) = (Vec::new(), 0);
     for (name, text) in samples() {
-        let was = measure::read(text.as_bytes());
+        let was = outputs::read(text.as_bytes());
         let mut hold = |how: &str, wrapped: String| {
             held += 1;
-            if let Some(why) = difference(&was, &measure::read(wrapped.as_bytes())) {
+            if let Some(why) = difference(&was, &outputs::read(wrapped.as_bytes())) {
                 wrong.push(format!("{how}: {name}: {why}"));
             }
         };
@@ -223,8 +223,8 @@ fn what_stands_around_an_output_changes_nothing_of_it() {
 fn nothing_is_taken_off_an_output_that_nobody_wrapped() {
     let corpus = corpus();
     for bytes in corpus.of_tools().flatten() {
-        let text = measure::text::decode(bytes);
-        let lines = measure::text::lines(&text);
+        let text = outputs::text::decode(bytes);
+        let lines = outputs::text::lines(&text);
         let is: Vec<&str> = lines.iter().map(|line| line.text).collect();
         let was: Vec<&str> = text.lines().map(str::trim_end).collect();
         let launched = was.iter().any(|line| line.contains("<stdout>:") || line.starts_with("0: "));
@@ -239,7 +239,7 @@ fn no_document_that_lacks_something_is_complete() {
         let cuts = lines.len().min(16);
         for kept in 0..cuts {
             let cut = lines[..kept * lines.len() / cuts].join("\n");
-            let parsed = measure::read(cut.as_bytes());
+            let parsed = outputs::read(cut.as_bytes());
             let is_cut = parsed.has(ProblemKind::Truncated);
             assert!(!(is_cut && parsed.complete), "{name}, {kept}: {:?}", parsed.problems);
         }

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use node::ffi::cuda::code;
 use model::copy::CopyDocument;
 use model::parsed::ProblemKind;
+use node::ffi::cuda::code;
 
 use crate::copy::machine;
 use crate::copy::only;

@@ -9,11 +9,11 @@ use std::process::Command;
 use std::process::Output;
 use std::process::Stdio;
 
-use node::facts::around;
 use model::gpu_facts::FabricState;
 use model::gpu_facts::LinkState;
 use model::node_facts::NodeFacts;
 use model::probed::Around;
+use node::facts::around;
 
 use crate::stub::Library;
 use crate::stub::Machine;
@@ -146,9 +146,8 @@ fn around_a_probe_the_load_the_growth_of_errors_and_others_are_told() {
         (at(&gpu.before), at(&gpu.under_load))
     };
     assert_eq!((clock(first), clock(second)), ((Some(345), Some(1_980)), (Some(345), Some(1_980))));
-    let generation = |at: &Option<model::probed::GpuState>| {
-        at.as_ref().and_then(|it| it.pcie_generation)
-    };
+    let generation =
+        |at: &Option<model::probed::GpuState>| at.as_ref().and_then(|it| it.pcie_generation);
     assert_eq!((generation(&second.before), generation(&second.under_load)), (Some(1), Some(3)));
     let throttled = &first.under_load.as_ref().expect("sampled").throttled;
     assert_eq!(throttled.as_slice(), [ThrottleReason::SoftwarePowerCap]);

@@ -4,7 +4,6 @@
 use std::path::Path;
 use std::time::Duration;
 
-use engine::policy::marks::MarkNames;
 use control::gate::carry;
 use control::gate::carry::Carrier;
 use control::gate::journal;
@@ -12,6 +11,7 @@ use control::gate::journal::Journal;
 use control::gate::kubernetes::Kubernetes;
 use control::gate::recover;
 use control::gate::scheduler::Scheduler;
+use engine::policy::marks::MarkNames;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionPlan;

@@ -7,6 +7,8 @@ use std::time::Duration;
 use control::gate::kubernetes::Kubernetes;
 use control::gate::scheduler::Scheduler;
 use control::gate::scheduler::SchedulerError;
+use kube::core::Request;
+use kube::core::params::DeleteParams;
 use model::change::Change;
 use model::change::StateChange;
 use model::id::NodeName;
@@ -23,8 +25,6 @@ use model::kubernetes_node::VERDICT;
 use model::live::Live;
 use model::live::LiveNode;
 use model::said::ProblemKind;
-use kube::core::Request;
-use kube::core::params::DeleteParams;
 use serde_json::Value;
 use serde_json::json;
 

@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
+use control::sources::kubernetes::ask;
 use model::id::NodeName;
 use model::said::Basis;
 use model::said::Group;
 use model::said::ProblemKind;
 use model::said::Said;
 use model::said::SourceKind;
-use control::sources::kubernetes::ask;
 use serde_json::Value;
 use serde_json::json;
 

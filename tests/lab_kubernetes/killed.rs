@@ -10,13 +10,13 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::policy::ledger::Ledger;
-use node::exec;
-use node::exec::Request;
 use control::gate::journal;
 use control::gate::kubernetes::Kubernetes as Gate;
+use engine::policy::ledger::Ledger;
 use model::action::ActionKind;
 use model::action::ActionPlan;
+use node::exec;
+use node::exec::Request;
 use serde_json::Value;
 
 use super::proxy::Call;

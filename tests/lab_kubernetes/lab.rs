@@ -27,7 +27,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::time::Instant;
 
-use sim;
 use control::sources::kubernetes::Kubernetes;
 use control::sources::tls;
 use kube::Client;
@@ -42,6 +41,7 @@ use kube::core::params::DeleteParams;
 use kube::core::params::Patch;
 use serde_json::Value;
 use serde_json::json;
+use sim;
 
 /// The kubeconfig of its administrator.
 const KUBECONFIG: &str = "FABRICGATE_LAB_KUBERNETES";

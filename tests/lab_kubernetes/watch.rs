@@ -18,11 +18,11 @@ use control::gate::lease::keeper::Standing;
 use control::gate::lease::keeper::Wanted;
 use control::gate::scheduler::Scheduler;
 use control::gate::scheduler::SchedulerError;
+use control::sources::kubernetes::Kubernetes as Asked;
 use model::change::Change;
 use model::kubernetes_node::KubernetesMarks;
 use model::kubernetes_node::VERDICT;
 use model::said::ProblemKind;
-use control::sources::kubernetes::Kubernetes as Asked;
 use serde_json::Value;
 use serde_json::json;
 
@@ -466,9 +466,7 @@ async fn a_watch_that_is_killed_leaves_nothing_that_its_successor_does_not_end()
     let trouble = second.until("trouble", 1).await;
     let what = trouble["what"].as_str().expect("words");
     assert!(what.contains(&job) && what.contains("were ended"), "{what}");
-    assert!(
-        node::exec::attended::marked("FABRICGATE_WATCH_JOB", &job).expect("/proc").is_empty()
-    );
+    assert!(node::exec::attended::marked("FABRICGATE_WATCH_JOB", &job).expect("/proc").is_empty());
     site.until_certified(&second).await;
     assert_eq!(second.end(), Some(0));
 }

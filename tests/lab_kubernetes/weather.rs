@@ -13,18 +13,18 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use engine::policy::ledger::Ledger;
 use control::gate::journal;
 use control::gate::kubernetes::Kubernetes as Gate;
 use control::gate::kubernetes::events;
 use control::gate::scheduler::Scheduler;
+use control::sources::kubernetes::access::Reading;
+use control::sources::kubernetes::access::connect;
+use engine::policy::ledger::Ledger;
 use model::action::ActionKind;
 use model::action::ActionRecord;
 use model::action::ActionResult;
 use model::action::ActionResult::*;
 use model::said::ProblemKind;
-use control::sources::kubernetes::access::Reading;
-use control::sources::kubernetes::access::connect;
 use serde_json::Value;
 use serde_json::json;
 

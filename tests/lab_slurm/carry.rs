@@ -5,14 +5,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::path::PathBuf;
 
-use engine::policy::ledger::Ledger;
-use engine::policy::marks::MarkNames;
 use control::gate::carry;
 use control::gate::carry::Carrier;
 use control::gate::journal;
 use control::gate::journal::Journal;
 use control::gate::recover;
 use control::gate::scontrol::Scontrol;
+use engine::policy::ledger::Ledger;
+use engine::policy::marks::MarkNames;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionPlan;

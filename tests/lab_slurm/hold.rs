@@ -10,10 +10,8 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 
-use engine::policy::reason;
-use node::exec::Seen;
-use node::exec::Setting;
 use control::gate::journal::Journal;
+use engine::policy::reason;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionResult;
@@ -21,8 +19,10 @@ use model::change::Change;
 use model::change::StateChange;
 use model::journal::Event;
 use model::live::LiveNode;
-use sim;
+use node::exec::Seen;
+use node::exec::Setting;
 use serde_json::Value;
+use sim;
 
 use super::*;
 

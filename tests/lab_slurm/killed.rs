@@ -4,10 +4,10 @@
 use std::fs;
 use std::path::Path;
 
-use engine::policy::ledger::Ledger;
 use control::gate::journal;
 use control::gate::journal::Journal;
 use control::gate::scontrol::Scontrol;
+use engine::policy::ledger::Ledger;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionPlan;

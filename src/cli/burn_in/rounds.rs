@@ -15,8 +15,6 @@ use std::time::Instant;
 use super::Args;
 use super::keep;
 use super::unwritten;
-use engine::policy::acceptance as accept;
-use engine::policy::stops;
 use crate::cli::Globals;
 use crate::cli::afterwards::Ended;
 use crate::cli::afterwards::afterwards;
@@ -30,13 +28,20 @@ use crate::cli::site::Site;
 use crate::cli::stdout::note;
 use crate::cli::stored;
 use crate::cli::sweep;
-use control::sweep;
+use control::launch::Program;
+use control::store::State;
+use control::store::file;
+use control::store::folder::Folder;
+use control::store::stored::Stored;
 use control::sweep::Again;
 use control::sweep::Confirm;
 use control::sweep::Done;
 use control::sweep::Place;
 use control::sweep::Sweep;
-use control::launch::Program;
+use engine::plan;
+use engine::plan::Plan;
+use engine::policy::acceptance as accept;
+use engine::policy::stops;
 use model::acceptance::Acceptance;
 use model::acceptance::Accepted;
 use model::acceptance::BurnInRound;
@@ -47,12 +52,6 @@ use model::claims::Claims;
 use model::profile::Profile as Named;
 use model::run::Run;
 use model::verdict::Outcome;
-use engine::plan;
-use engine::plan::Plan;
-use control::store::State;
-use control::store::file;
-use control::store::folder::Folder;
-use control::store::stored::Stored;
 
 /// A burn-in under way.
 pub(super) struct Burn<'a> {
@@ -203,7 +202,7 @@ impl<'a> Burn<'a> {
     fn end(&mut self, state: BurnInState, stop: Stop) -> anyhow::Result<()> {
         self.acceptance.state = state;
         self.acceptance.stop = Some(stop);
-        self.acceptance.ended = Some(coordinator::shown(coordinator::now()));
+        self.acceptance.ended = Some(control::sweep::shown(control::sweep::now()));
         self.keep()
     }
 
@@ -371,7 +370,7 @@ impl<'a> Burn<'a> {
             info.profile = plan::SOAK_PROFILE.to_owned();
         }
         let none = Confirm { enabled: false, wait: Duration::ZERO };
-        let swept = coordinator::sweep(&Sweep {
+        let swept = control::sweep::sweep(&Sweep {
             info,
             claims,
             fleet: &self.fleet,

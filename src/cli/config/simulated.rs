@@ -13,11 +13,11 @@ use super::open_for;
 use super::parse;
 use super::read_text;
 use crate::cli::failure::Failure;
+use engine::thresholds::fault::nearest;
 use model::span::TextError;
 use sim::fabric::Fabric;
 use sim::scenario::Scenario;
 use sim::scenario::ScenarioError;
-use engine::thresholds::fault::nearest;
 
 /// Options of commands that can do without a configuration.
 #[derive(Debug, clap::Args)]

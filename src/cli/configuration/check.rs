@@ -10,8 +10,6 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use engine::policy::policy::Policy;
-use engine::policy::policy::SoftFaults;
 use crate::cli::config;
 use crate::cli::config::Config;
 use crate::cli::config::Source;
@@ -24,8 +22,10 @@ use crate::cli::stdout;
 use crate::cli::watching;
 use control::launch::Launcher;
 use control::launch::shell;
-use model::words;
 use control::notify::secret::Where;
+use engine::policy::policy::Policy;
+use engine::policy::policy::SoftFaults;
+use model::words;
 
 /// The format of `config check --json`.
 pub const CHECK_FORMAT: &str = "fabricgate.config-check/1";

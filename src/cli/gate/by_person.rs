@@ -1,10 +1,6 @@
 //! What only a person can tell the gate: that a node is gone for good, that a drain in
 //! our form is ours, that the processes of a machine are no more.
 
-use engine::policy::ledger::Ledger;
-use engine::policy::marks;
-use engine::policy::standing;
-use engine::policy::standing::Owner;
 use crate::cli::acting;
 use crate::cli::config::Config;
 use crate::cli::exit;
@@ -14,6 +10,10 @@ use crate::cli::stdout::note;
 use control::gate::journal::Journal;
 use control::gate::reassert;
 use control::gate::stamp;
+use engine::policy::ledger::Ledger;
+use engine::policy::marks;
+use engine::policy::standing;
+use engine::policy::standing::Owner;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionResult;

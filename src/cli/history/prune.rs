@@ -20,15 +20,15 @@ use crate::cli::exit;
 use crate::cli::failure::Failure;
 use crate::cli::stdout;
 use crate::cli::stdout::note;
-use control::sweep;
 use control::gate::certificates;
 use control::gate::journal;
-use model::moment::DAY_S;
 use control::store::State;
 use control::store::file;
 use control::store::folder::Folder;
 use control::store::history::History;
 use control::store::stored;
+use control::sweep;
+use model::moment::DAY_S;
 
 /// The format of `--json`.
 pub(in crate::cli) const PRUNE_FORMAT: &str = "fabricgate.history-prune/1";
@@ -95,7 +95,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     })?;
     let mut notes = Vec::new();
     let history = place.open(false, &mut notes)?;
-    let limit = coordinator::now().as_second() - i64::from(days) * DAY_S;
+    let limit = sweep::now().as_second() - i64::from(days) * DAY_S;
     let needed = needed(&place, &history)?;
     let mut folders = aged(&place.runs, limit, &history, &needed)?;
     let mut code = exit::PASS;

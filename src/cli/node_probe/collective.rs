@@ -13,6 +13,8 @@ use crate::cli::failure::Failure;
 use crate::cli::sim;
 use crate::cli::sim::Played;
 use crate::cli::stdout;
+use ::sim::own::collective::Asked as AskedOfSimulation;
+use engine::report;
 use model::collective::CollectiveDocument;
 use model::probed::ProbeProblem;
 use node::probes::attend::Part;
@@ -24,8 +26,6 @@ use node::probes::collective::path;
 use node::probes::collective::path::Path;
 use node::probes::collective::path::Wanted;
 use node::probes::collective::task::Task;
-use engine::report;
-use sim::own::collective::Asked as AskedOfSimulation;
 
 /// Measure collectives of NCCL over the GPUs of this node, one process per GPU,
 /// without MPI.

@@ -10,6 +10,7 @@ use crate::cli::exit;
 use crate::cli::sim;
 use crate::cli::sim::Played;
 use crate::cli::stdout;
+use engine::report;
 use model::copy::CopyDocument;
 use node::probes::attend::Part;
 use node::probes::attend::copies;
@@ -17,7 +18,6 @@ use node::probes::attend::heard::clean;
 use node::probes::copy::cases;
 use node::probes::copy::task::Across;
 use node::probes::copy::task::Task;
-use engine::report;
 
 /// The tests of a quick look.
 const QUICK: [&str; 5] = [

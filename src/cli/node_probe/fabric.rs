@@ -8,11 +8,11 @@ use crate::cli::exit;
 use crate::cli::failure::Failure;
 use crate::cli::sim;
 use crate::cli::stdout;
+use engine::report;
 use model::fabric_probe::FabricProbeDocument;
 use node::probes::attend::Part;
 use node::probes::attend::fabrics;
 use node::probes::fabric::task::Task;
-use engine::report;
 
 /// Try which ways of sharing GPU memory work here: between processes, and over
 /// the NVLink fabric between nodes.

@@ -9,8 +9,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::path::PathBuf;
 
-use engine::policy::repair;
-use engine::policy::repair::Sides;
 use crate::cli::config::Config;
 use crate::cli::earlier::Past;
 use crate::cli::failure::Failure;
@@ -19,9 +17,12 @@ use crate::cli::stdout::note;
 use crate::cli::stored;
 use crate::cli::sweep::Swept;
 use control::gate::journal;
-use readers::claims::reconcile::diff;
+use control::store::history::identity;
+use control::store::stored::Stored;
 use engine::judge::compared;
 use engine::judge::compared::Side;
+use engine::policy::repair;
+use engine::policy::repair::Sides;
 use model::comparison::COMPARISON_FORMAT;
 use model::comparison::Repair;
 use model::comparison::Repairs;
@@ -32,8 +33,7 @@ use model::run::Run;
 use model::trend::ChangeKind;
 use model::trend::Changed;
 use model::verdict::Outcome;
-use control::store::history::identity;
-use control::store::stored::Stored;
+use readers::claims::reconcile::diff;
 
 /// The run on which our drain of each node rests, where there is a journal.
 pub(super) fn drained(config: &Config) -> BTreeMap<NodeName, String> {

@@ -25,16 +25,16 @@ use engine::judge::typical;
 use engine::judge::typical::Refusal;
 use engine::judge::typical::Typical;
 use engine::judge::typical::TypicalCollective;
+use engine::thresholds::Catalogue;
+use engine::thresholds::stated;
+use engine::thresholds::stated::Stated;
+use engine::thresholds::stated::StatedCollective;
 use model::id::DomainName;
 use model::id::NodeName;
 use model::recording::Recording;
 use model::recording::Scope;
 use model::run::Run;
 use model::text::clean;
-use engine::thresholds::Catalogue;
-use engine::thresholds::stated;
-use engine::thresholds::stated::Stated;
-use engine::thresholds::stated::StatedCollective;
 
 /// The format of the JSON document.
 pub const MEASURED_FORMAT: &str = "fabricgate.thresholds-measured/1";

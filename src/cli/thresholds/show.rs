@@ -7,10 +7,10 @@ use comfy_table::ContentArrangement;
 use comfy_table::Table;
 use comfy_table::presets;
 
-use model::text::percent;
 use engine::thresholds::CollectiveExpectation;
 use engine::thresholds::Expectation;
 use engine::thresholds::Platform;
+use model::text::percent;
 
 /// Where the one column of prose in a table is folded. Names and numbers are
 /// what people copy and are never folded.

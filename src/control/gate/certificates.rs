@@ -14,6 +14,12 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::stamp;
+use crate::store::RecordError;
+use crate::store::folder::Folder;
+use crate::store::folder::replace;
+use crate::store::signing::SigningKey;
+use crate::store::signing::Trust;
+use crate::store::stored;
 use engine::policy::certificate;
 use engine::policy::certificate::Acted;
 use engine::policy::certificate::Evidence;
@@ -29,12 +35,6 @@ use model::id::NodeName;
 use model::journal::Stamp;
 use model::live::Live;
 use model::moment::DAY_S;
-use crate::store::RecordError;
-use crate::store::folder::Folder;
-use crate::store::folder::replace;
-use crate::store::signing::SigningKey;
-use crate::store::signing::Trust;
-use crate::store::stored;
 
 /// The folder of certificates in a gate's state folder.
 pub const FOLDER: &str = "certificates";

@@ -24,13 +24,13 @@ use serde::Deserialize;
 
 use super::stamp;
 use super::strict;
+use crate::store::folder::parent;
 use engine::policy::ledger::Ledger;
 use model::journal::Entry;
 use model::journal::Event;
 use model::journal::JOURNAL_FORMAT;
 use model::journal::Stamp;
 use model::text;
-use crate::store::folder::parent;
 
 /// The file of lines.
 pub const JOURNAL: &str = "journal.jsonl";

@@ -24,14 +24,14 @@ use super::bounds;
 use super::scheduler::Answer;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
+use crate::sources::kubernetes::Kubernetes as Server;
 use engine::policy::words;
+use line::Line;
 use model::change::Change;
 use model::id::NodeName;
 use model::live::Live;
 use model::said::ProblemKind;
 use model::text::clean;
-use crate::sources::kubernetes::Kubernetes as Server;
-use line::Line;
 use patch::Edits;
 use write::Order;
 

@@ -25,11 +25,11 @@ use super::kubernetes::Fence;
 use super::scheduler::Answer;
 use super::scheduler::SchedulerError;
 use super::stamp;
-use model::said::ProblemKind;
-use model::text::clean;
 use crate::sources::kubernetes::Kubernetes as Server;
 use crate::sources::kubernetes::access;
 use crate::sources::kubernetes::access::Reading;
+use model::said::ProblemKind;
+use model::text::clean;
 
 /// The variable that tells a child under which term it was started.
 pub const TERM: &str = "FABRICGATE_TERM";

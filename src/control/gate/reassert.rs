@@ -161,8 +161,8 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use engine::policy::marks::MarkNames;
     use crate::gate::scheduler::Answer;
+    use engine::policy::marks::MarkNames;
     use model::action::Mark;
     use model::live::LiveNode;
     use model::verdict::Outcome;

@@ -10,13 +10,13 @@ use super::super::fixture::journal;
 use super::super::fixture::now;
 use super::super::journal::Journal;
 use super::*;
+use crate::store::signing::Trust;
 use engine::policy::marks::MarkNames;
 use model::action::Action;
 use model::action::ActionKind;
 use model::change::Change;
 use model::change::StateChange;
 use model::live::LiveNode;
-use crate::store::signing::Trust;
 
 const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
 

@@ -10,18 +10,18 @@ use super::bounds;
 use super::scheduler::Answer;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
-use readers::claims::slurm::live;
 use crate::launch::shell;
+use crate::sources::slurm::Desk;
+use crate::sources::slurm::Lack;
+use crate::sources::slurm::Program;
+use crate::sources::slurm::Slurm;
 use model::change::Change;
 use model::change::StateChange;
 use model::id::NodeName;
 use model::live::Live;
 use model::said::ProblemKind;
 use model::text::clean;
-use crate::sources::slurm::Desk;
-use crate::sources::slurm::Lack;
-use crate::sources::slurm::Program;
-use crate::sources::slurm::Slurm;
+use readers::claims::slurm::live;
 
 /// Bytes of an answer that are kept: 10,000 nodes of Slurm 26.05 are 26 MB.
 const MOST: usize = 256 * 1024 * 1024;

@@ -7,16 +7,16 @@ use std::path::Path;
 
 use super::certificates;
 use super::journal;
-use engine::policy::policy::Policy;
-use model::certificate::Certificate;
-use model::claims::Claims;
-use model::journal::Stamp;
 use crate::store::history::Alarms;
 use crate::store::latest::Latest;
 use crate::store::signing::Trust;
+use engine::policy::policy::Policy;
 use engine::report::metrics::State;
 use engine::report::metrics::gathered;
 use engine::report::metrics::gathered::Gathered;
+use model::certificate::Certificate;
+use model::claims::Claims;
+use model::journal::Stamp;
 
 /// Where it is read from.
 #[derive(Clone, Copy, Debug)]

@@ -16,17 +16,17 @@ use super::scheduler::Answer;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
 use super::scontrol::Scontrol;
-use readers::claims::slurm::live;
+use crate::sources::http::Address;
+use crate::sources::slurmrestd as source;
+use crate::sources::slurmrestd::Line;
+use crate::sources::slurmrestd::Trouble;
 use model::change::Change;
 use model::change::StateChange;
 use model::id::NodeName;
 use model::live::Live;
 use model::said::ProblemKind;
 use model::text::clean;
-use crate::sources::http::Address;
-use crate::sources::slurmrestd as source;
-use crate::sources::slurmrestd::Line;
-use crate::sources::slurmrestd::Trouble;
+use readers::claims::slurm::live;
 
 /// The first version of the interface that knows where a node is placed.
 const KNOWS_TOPOLOGY: u32 = 43;

@@ -23,10 +23,10 @@ use engine::policy::topology::Blocks;
 use engine::policy::topology::Form;
 use engine::policy::topology::Proposal;
 use engine::policy::topology::SlurmVersion;
-use readers::claims::slurm::pending::PendingJob;
 use model::hostlist;
 use model::id::NodeName;
 use model::text::clean;
+use readers::claims::slurm::pending::PendingJob;
 
 /// How long it is waited between two looks at what the controller shows.
 const BETWEEN: Duration = Duration::from_millis(200);

@@ -24,6 +24,10 @@ use super::remake;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
 use super::stamp;
+use crate::gate::pace::Pace;
+use crate::launch::kubernetes::Kubernetes;
+use crate::launch::slurm::Programs;
+use crate::store::signing::Trust;
 use engine::policy::budget;
 use engine::policy::ledger::Ledger;
 use engine::policy::notice;
@@ -35,9 +39,6 @@ use engine::policy::situation::RunSeen;
 use engine::policy::situation::Situation;
 use engine::policy::standing;
 use engine::policy::vanished;
-use crate::gate::pace::Pace;
-use crate::launch::kubernetes::Kubernetes;
-use crate::launch::slurm::Programs;
 use model::action::ActionPlan;
 use model::action::ActionRecord;
 use model::claims::Claims;
@@ -50,7 +51,6 @@ use model::journal::JOURNAL_FORMAT;
 use model::live::Live;
 use model::text;
 use model::verdict::Verdicts;
-use crate::store::signing::Trust;
 
 /// From this many nodes on, all are asked for: their names would make a longer
 /// question than the answer is.

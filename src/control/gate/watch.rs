@@ -34,13 +34,13 @@ use super::lease::keeper::Keeper;
 use super::lease::keeper::Standing;
 use super::scheduler::Scheduler;
 use super::stamp;
+use crate::store::signing::Trust;
 use engine::policy::due::Job;
 use engine::policy::due::Settings;
 use engine::policy::policy::Policy;
 use model::claims::Claims;
 use model::watch::Outcome;
 use model::watch::WatchEvent;
-use crate::store::signing::Trust;
 
 /// How often it is seen to that we still may, and what jobs have printed.
 const TICK: Duration = Duration::from_secs(1);

@@ -17,12 +17,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use model::id::NodeName;
-use model::words;
-use model::worker::Confidence;
 use held::Held;
 use held::Seat;
 use kubernetes::Kubernetes;
+use model::id::NodeName;
+use model::words;
+use model::worker::Confidence;
 use slurm::Slurm;
 
 /// The placeholder for the node's name.

@@ -12,8 +12,8 @@ use super::Notify;
 use super::Telling;
 use super::memory::Store;
 use super::tell;
-use model::journal::Stamp;
 use engine::report::notice::Occasion;
+use model::journal::Stamp;
 
 /// Occasions that wait.
 const WAITING: usize = 4;

@@ -17,7 +17,6 @@ use serde_json::Value;
 
 use self::memory::Store;
 use self::secret::Where;
-use model::journal::Stamp;
 use engine::report::notice::Event;
 use engine::report::notice::Occasion;
 use engine::report::notice::alertmanager;
@@ -26,6 +25,7 @@ use engine::report::notice::generic::notice;
 use engine::report::notice::news::News;
 use engine::report::notice::news::Notified;
 use engine::report::notice::slack;
+use model::journal::Stamp;
 
 /// What a receiver takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,8 +18,8 @@ use super::Kind;
 use super::Target;
 use super::secret::hidden;
 use super::secret::place;
-use model::text::clean;
 use crate::sources::tls;
+use model::text::clean;
 
 /// The first wait between two attempts, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 use super::input;
 use super::input::InputError;
-use readers::claims::detect;
-use readers::claims::recorded;
 use model::said::ProblemKind;
 use model::said::Said;
 use model::said::SourceKind;
+use readers::claims::detect;
+use readers::claims::recorded;
 
 /// What editors of other systems call "Unicode".
 const UTF_16: &str = "is UTF-16 text, expected UTF-8 (iconv -f UTF-16 -t UTF-8)";

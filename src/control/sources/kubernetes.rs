@@ -12,15 +12,15 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use readers::claims::kubernetes::compute_domains::ComputeDomains;
-use readers::claims::kubernetes::nodes::Labels;
-use readers::claims::kubernetes::nodes::Nodes;
-use readers::claims::kubernetes::topologies::Topologies;
+use client::Server;
 use model::said::ProblemKind;
 use model::said::Said;
 use model::said::SourceKind;
 use model::said::SourceProblem;
-use client::Server;
+use readers::claims::kubernetes::compute_domains::ComputeDomains;
+use readers::claims::kubernetes::nodes::Labels;
+use readers::claims::kubernetes::nodes::Nodes;
+use readers::claims::kubernetes::topologies::Topologies;
 
 /// What a whole cluster may take, in questions: 100,000 nodes are 200 pages,
 /// which a healthy server gives in a fraction of a second each.

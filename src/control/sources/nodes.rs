@@ -10,12 +10,6 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use node::exec;
-use node::exec::Finished;
-use node::exec::Request;
-use node::exec::Seen;
-use node::exec::Setting;
-use readers::claims::node_facts;
 use crate::launch::Launcher;
 use crate::launch::held::Held;
 use model::id::NodeName;
@@ -26,6 +20,12 @@ use model::said::ProblemKind;
 use model::said::Said;
 use model::said::SourceKind;
 use model::text::clean;
+use node::exec;
+use node::exec::Finished;
+use node::exec::Request;
+use node::exec::Seen;
+use node::exec::Setting;
+use readers::claims::node_facts;
 
 /// What this source is called.
 const PLACE: &str = "fabricgate node facts";

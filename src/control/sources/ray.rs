@@ -13,10 +13,10 @@ use super::http;
 use super::http::Address;
 use super::http::Cut;
 use super::tls;
-use readers::claims::ray;
 use model::said::ProblemKind;
 use model::said::Said;
 use model::said::SourceKind;
+use readers::claims::ray;
 
 /// Nodes with their host names.
 const SUMMARY: &str = "nodes?view=summary";

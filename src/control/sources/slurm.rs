@@ -9,11 +9,6 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use node::exec;
-use node::exec::ExecError;
-use node::exec::Finished;
-use node::exec::Request;
-use readers::claims::slurm;
 use crate::launch::shell;
 use model::raw::Ending;
 use model::said::ProblemKind;
@@ -21,6 +16,11 @@ use model::said::Said;
 use model::said::SourceKind;
 use model::text::clean;
 use model::words;
+use node::exec;
+use node::exec::ExecError;
+use node::exec::Finished;
+use node::exec::Request;
+use readers::claims::slurm;
 
 /// How the controller is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]

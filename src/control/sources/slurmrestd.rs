@@ -27,11 +27,11 @@ use super::http::Address;
 use super::http::Cut;
 use super::slurm::kind_of;
 use super::tls;
-use readers::claims::slurm;
 use model::said::ProblemKind;
 use model::said::Said;
 use model::said::SourceKind;
 use model::text::clean;
+use readers::claims::slurm;
 
 /// Versions of the interface that are known, newest first. Slurm 24.11 speaks
 /// v0.0.40 to 42, 25.05 to 43, 25.11 41 to 44, 26.05 42 to 45.

@@ -17,11 +17,11 @@ use super::RunRecord;
 use super::file;
 use super::stored;
 use crate::launch::Launcher;
+use engine::plan::PLAN_FORMAT;
 use model::id::NodeName;
 use model::verdict::Outcome;
 use model::verdict::VERDICTS_FORMAT;
 use model::verdict::Verdicts;
-use engine::plan::PLAN_FORMAT;
 
 /// Runs that are looked at: a daily audit of three years.
 const MOST: usize = 1_000;

@@ -13,12 +13,6 @@ use super::RunRecord;
 use super::State as RunState;
 use super::file;
 use super::stored;
-use model::action::ACTIONS_FORMAT;
-use model::action::ActionPlan;
-use model::cell::Cell;
-use model::id::NodeName;
-use model::verdict::VERDICTS_FORMAT;
-use model::verdict::Verdicts;
 use engine::report::metrics::ProfileState;
 use engine::report::metrics::gathered::Ran;
 use engine::report::metrics::gathered::newest;
@@ -26,6 +20,12 @@ use engine::report::metrics::levels::LEVELS_FORMAT;
 use engine::report::metrics::levels::Levels;
 use engine::report::metrics::levels::PathClass;
 use engine::report::metrics::levels::levels;
+use model::action::ACTIONS_FORMAT;
+use model::action::ActionPlan;
+use model::cell::Cell;
+use model::id::NodeName;
+use model::verdict::VERDICTS_FORMAT;
+use model::verdict::Verdicts;
 
 /// What the nodes of one run showed.
 type OfRun = BTreeMap<NodeName, BTreeMap<PathClass, f64>>;
@@ -158,9 +158,9 @@ fn levels_of(path: &Path) -> Result<OfRun, RecordError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::folder::Folder;
     use model::verdict::NodeVerdict;
     use model::verdict::Outcome;
-    use crate::store::folder::Folder;
 
     /// A run of one degraded node that showed this share.
     fn written(folder: &Folder, state: &str, share: f64) {

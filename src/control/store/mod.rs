@@ -24,12 +24,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use engine::policy::policy::Policy;
-use readers::claims::reconcile::diff::Change;
 use crate::launch::Launcher;
+use engine::policy::policy::Policy;
 use model::claims::Claims;
 use model::recording::Recording;
 use model::run::RunInfo;
+use readers::claims::reconcile::diff::Change;
 
 /// The format of `run.json`.
 pub const RUN_FORMAT: &str = "fabricgate.run/1";

@@ -7,11 +7,11 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
-use readers::claims::recorded;
-use readers::claims::recorded::Place;
 use model::id::DomainName;
 use model::id::NodeName;
 use model::recording::Scope;
+use readers::claims::recorded;
+use readers::claims::recorded::Place;
 
 /// What a folder holds.
 #[derive(Debug, Default)]

@@ -24,6 +24,8 @@ use super::file;
 use super::folder::io_error;
 use super::inside;
 use crate::launch::Launcher;
+use engine::plan::PLAN_FORMAT;
+use engine::plan::Plan;
 use model::action::ACTIONS_FORMAT;
 use model::action::ActionPlan;
 use model::cell::Cell;
@@ -35,8 +37,6 @@ use model::verdict::VERDICTS_FORMAT;
 use model::verdict::Verdicts;
 use model::worker::MACHINE_FORMAT;
 use model::worker::Machine;
-use engine::plan::PLAN_FORMAT;
-use engine::plan::Plan;
 
 /// Bytes of an output that are read: what a run keeps of one is a quarter of it.
 const LARGEST_RAW: u64 = 256 << 20;
@@ -229,7 +229,7 @@ pub fn is_of(path: &Path, format: &str) -> bool {
 }
 
 /// A JSON document; `None` where the file is not there.
-pub(crate) fn json<T: DeserializeOwned>(
+pub fn json<T: DeserializeOwned>(
     path: &Path,
     known: &'static str,
 ) -> Result<Option<T>, RecordError> {

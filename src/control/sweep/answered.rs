@@ -7,10 +7,10 @@ use super::fill::Filling;
 use super::step::Reading;
 use super::step::blank;
 use super::worker::Outcome;
-use node::exec::Stream;
 use model::raw::RawResult;
 use model::tool_call::AnswerTools;
 use model::tool_call::ToolCall;
+use node::exec::Stream;
 
 /// Takes a reading from these tools.
 pub(super) fn take(what: &Reading<'_>, tools: &dyn AnswerTools) -> (RawResult, Outcome) {

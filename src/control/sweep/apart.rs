@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 use super::gaps;
 use super::judged::Judged;
 use super::judged::judge_these;
+use engine::plan::Plan;
+use engine::plan::Suspect;
 use model::claims::Claims;
 use model::id::DomainName;
 use model::id::NodeName;
@@ -23,8 +25,6 @@ use model::verdict::Finding;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
-use engine::plan::Plan;
-use engine::plan::Suspect;
 
 /// Fewer other partners than this do not speak for a node.
 const FEWEST: usize = 2;

@@ -23,11 +23,16 @@ use super::measured::Measured;
 use super::outputs;
 use super::step::Reading;
 use super::worker::Outcome as Ran;
+use crate::launch::Launcher;
+use engine::plan;
+use engine::plan::Limits;
+use engine::plan::Plan;
+use engine::plan::Request;
+use engine::plan::Step;
 use engine::policy::policy;
 use engine::policy::policy::Policy;
 use engine::policy::situation::RunSeen;
-use readers::claims::claims_file;
-use crate::launch::Launcher;
+use engine::thresholds::builtin;
 use model::action::ActionPlan;
 use model::claims::Claims;
 use model::id::DomainName;
@@ -39,16 +44,11 @@ use model::raw::RawResult;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
-use engine::plan;
-use engine::plan::Limits;
-use engine::plan::Plan;
-use engine::plan::Request;
-use engine::plan::Step;
+use readers::claims::claims_file;
 use readers::probe_catalog::Catalog;
 use sim::noise::Key;
 use sim::scenario::Scenario;
 use sim::scenario_tools::ScenarioTools;
-use engine::thresholds::builtin;
 
 /// A fleet, and what is claimed of it.
 struct Fleet {

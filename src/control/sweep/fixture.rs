@@ -3,20 +3,20 @@
 use std::path::Path;
 
 use super::step::blank;
-use model::claims::Claims;
-use model::parsed::Tool;
-use model::probe::ProbeScope;
-use model::raw::Ending;
-use model::raw::RawResult;
+use crate::store;
+use crate::store::ClaimsRecord;
+use crate::store::file;
+use crate::store::folder::Folder;
 use engine::plan::Limits;
 use engine::plan::PLAN_FORMAT;
 use engine::plan::Plan;
 use engine::plan::Round;
 use engine::plan::Step;
-use crate::store;
-use crate::store::ClaimsRecord;
-use crate::store::file;
-use crate::store::folder::Folder;
+use model::claims::Claims;
+use model::parsed::Tool;
+use model::probe::ProbeScope;
+use model::raw::Ending;
+use model::raw::RawResult;
 
 /// A tool that ended well.
 pub(super) const WELL: Ending = Ending::Exited { code: 0 };
@@ -72,13 +72,13 @@ pub(super) fn result(number: usize, reading: u32, ending: Ending) -> RawResult {
 pub(super) fn run(runs: &Path, plan: &Plan, results: &[RawResult]) -> Folder {
     let folder = Folder::create(runs, "r").expect("made");
     let run = serde_json::json!({
-        "format": record::RUN_FORMAT, "state": "running", "seed": 0, "fleet": 1, "policy": {},
+        "format": store::RUN_FORMAT, "state": "running", "seed": 0, "fleet": 1, "policy": {},
         "launcher": {"kind": "local"}, "claims_digest": "c", "thresholds_digest": "t",
         "info": {"id": "r", "created": "2026-03-04T05:06:07Z", "profile": "audit", "source": "s",
             "version": "0.1.0"},
     });
     folder.write_json(file::RUN, &run).expect("written");
-    let format = record::CLAIMS_FORMAT.to_owned();
+    let format = store::CLAIMS_FORMAT.to_owned();
     let claims = ClaimsRecord { format, claims: Claims::default(), changes: None };
     folder.write_json(file::CLAIMS, &claims).expect("written");
     folder.write_plan(file::PLAN, plan).expect("written");

@@ -17,10 +17,10 @@ use tokio::task::JoinSet;
 use super::worker::Worker;
 use crate::launch::Launcher;
 use crate::launch::Program;
+use engine::report::alike;
 use model::id::NodeName;
 use model::worker::MACHINE_FORMAT;
 use model::worker::Machine;
-use engine::report::alike;
 
 /// Workers that are started at the same time: each is a process here and a
 /// login there.

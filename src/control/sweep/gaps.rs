@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use engine::plan::Plan;
+use engine::plan::Step;
 use model::claims::Claims;
 use model::id::DomainName;
 use model::id::NodeName;
@@ -21,8 +23,6 @@ use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
 use model::verdict::Unknown;
 use model::verdict::Verdicts;
-use engine::plan::Plan;
-use engine::plan::Step;
 
 /// Something that should be known and is not.
 #[derive(Clone, Debug, PartialEq, Eq)]

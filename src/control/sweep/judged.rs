@@ -9,11 +9,14 @@ use std::collections::BTreeSet;
 
 use super::apart;
 use super::gaps;
-use engine::policy::situation::Coverage;
+use crate::launch::Launcher;
 use engine::judge;
 use engine::judge::Case;
 use engine::judge::Judgement;
-use crate::launch::Launcher;
+use engine::plan::Plan;
+use engine::plan::Step;
+use engine::policy::situation::Coverage;
+use engine::thresholds::Catalogue;
 use model::claims::Claims;
 use model::history::History;
 use model::id::NodeName;
@@ -21,9 +24,6 @@ use model::raw::Ending;
 use model::raw::RawResult;
 use model::recording::CONFIRM_STAGE;
 use model::recording::Recording;
-use engine::plan::Plan;
-use engine::plan::Step;
-use engine::thresholds::Catalogue;
 
 /// What a stored or a live run is judged from.
 #[derive(Debug)]

@@ -11,14 +11,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc;
 
-use node::exec::Stream;
-use model::raw::RawResult;
-use model::recording::Recording;
 use crate::store::MEASUREMENT_FORMAT;
 use crate::store::MeasurementRecord;
 use crate::store::RecordError;
 use crate::store::file;
 use crate::store::folder::Folder;
+use model::raw::RawResult;
+use model::recording::Recording;
+use node::exec::Stream;
 
 /// Results that may wait for the disk. Beyond that measuring waits, so that
 /// memory does not grow with what tools print.

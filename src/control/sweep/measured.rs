@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
+use engine::plan::Plan;
+use engine::plan::Step;
 use model::raw::Ending;
 use model::raw::RawResult;
 use model::recording::Recording;
-use engine::plan::Plan;
-use engine::plan::Step;
 
 /// What was measured so far, also before an interruption.
 #[derive(Debug, Default)]

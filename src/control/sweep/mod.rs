@@ -45,18 +45,8 @@ use std::time::Instant;
 
 use tokio::sync::watch;
 
-use engine::policy::policy;
-use engine::policy::policy::Policy;
-use engine::policy::situation::RunSeen;
 use crate::launch::Launcher;
 use crate::launch::Program;
-use model::claims::Claims;
-use model::run::Run;
-use model::run::RunInfo;
-use model::tool_call::AnswerTools;
-use engine::plan;
-use engine::plan::Plan;
-use engine::plan::Request;
 use crate::store;
 use crate::store::ClaimsRecord;
 use crate::store::RecordError;
@@ -66,7 +56,17 @@ use crate::store::file;
 use crate::store::folder::Folder;
 use crate::store::stored;
 use crate::store::stored::Stored;
+use engine::plan;
+use engine::plan::Plan;
+use engine::plan::Request;
+use engine::policy::policy;
+use engine::policy::policy::Policy;
+use engine::policy::situation::RunSeen;
 use engine::thresholds::Catalogue;
+use model::claims::Claims;
+use model::run::Run;
+use model::run::RunInfo;
+use model::tool_call::AnswerTools;
 
 use fleet::Fleet;
 use fleet::Unreached;
@@ -235,7 +235,7 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
     let answers = answers.transpose().map_err(SweepError::Answers)?;
     let Begun { folder, mut measured, confirm: confirming, _lock } = begin(sweep)?;
     let mut record = RunRecord {
-        format: record::RUN_FORMAT.to_owned(),
+        format: store::RUN_FORMAT.to_owned(),
         info: sweep.info.clone(),
         state: State::Running,
         ended: None,
@@ -246,7 +246,7 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
         policy: sweep.policy.clone(),
         fleet: sweep.fleet.domains.iter().map(|d| d.nodes.len()).sum(),
         // When and where they were read is no part of what is measured.
-        claims_digest: record::digest(&(
+        claims_digest: store::digest(&(
             &sweep.claims.domains,
             &sweep.claims.leaves,
             &sweep.claims.rails,
@@ -255,7 +255,7 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
     };
     match sweep.place {
         Place::New(_) => {
-            let format = record::CLAIMS_FORMAT.to_owned();
+            let format = store::CLAIMS_FORMAT.to_owned();
             let claims = ClaimsRecord { format, claims: sweep.claims.clone(), changes: None };
             folder.write_json(file::CLAIMS, &claims)?;
             if let Launcher::Sim { scenario, .. } = sweep.launcher {

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 
+use engine::plan::Step;
 use model::id::NodeName;
 use model::measurement::Measurement;
 use model::parsed::Parsed;
@@ -13,7 +14,6 @@ use model::parsed::Problem;
 use model::parsed::ProblemKind;
 use model::parsed::Tool;
 use model::probe::ProbeScope;
-use engine::plan::Step;
 
 /// The tools of a step: its own, and the one in its place.
 pub(super) fn tools(step: &Step) -> Vec<Tool> {
@@ -262,7 +262,7 @@ mod tests {
 
     fn read(text: &str) -> Parsed {
         let step = step();
-        let mut parsed = measure::read_ordered(&tools(&step), text.as_bytes(), &[], b"");
+        let mut parsed = outputs::read_ordered(&tools(&step), text.as_bytes(), &[], b"");
         hold(&step, &mut parsed);
         parsed
     }

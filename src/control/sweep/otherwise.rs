@@ -8,11 +8,11 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use super::worker::Outcome;
-use readers::outputs::text;
+use engine::plan::Step;
 use model::id::NodeName;
 use model::raw::Ending;
 use model::text::clean;
-use engine::plan::Step;
+use readers::outputs::text;
 
 /// What says that a program was not found on a node, in the words of who should
 /// have started it. Open MPI: `help-orterun.txt` and, for nodes other than its

@@ -6,6 +6,7 @@
 
 use super::ordered;
 use super::worker::Outcome;
+use engine::plan::Step;
 use model::parsed::Problem;
 use model::parsed::ProblemKind;
 use model::probe::ProbeScope;
@@ -13,7 +14,6 @@ use model::raw::Ending;
 use model::raw::RawResult;
 use model::recording::Recording;
 use model::recording::Scope;
-use engine::plan::Step;
 
 /// Where the numbers of a step belong.
 pub fn scope(step: &Step) -> Option<Scope> {

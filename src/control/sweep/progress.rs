@@ -14,17 +14,17 @@ use indicatif::ProgressBar;
 use indicatif::ProgressDrawTarget;
 use indicatif::ProgressStyle;
 
-use model::hostlist;
-use model::id::NodeName;
-use model::raw::Ending;
-use model::raw::RawResult;
-use model::recording::Recording;
 use engine::plan::Plan;
 use engine::plan::Round;
 use engine::plan::Step;
 use engine::plan::cost;
 use engine::report::alike;
 use engine::report::plain;
+use model::hostlist;
+use model::id::NodeName;
+use model::raw::Ending;
+use model::raw::RawResult;
+use model::recording::Recording;
 
 /// Whom to tell how far a sweep is.
 #[derive(Debug)]

@@ -8,14 +8,14 @@ use std::sync::Mutex;
 
 use super::step::blank;
 use super::worker::Outcome;
-use node::exec::Stream;
+use crate::store::RecordError;
+use crate::store::stored;
+use engine::plan::Step;
 use model::id::NodeName;
 use model::raw::Ending;
 use model::raw::RawResult;
 use model::recording::CONFIRM_STAGE;
-use engine::plan::Step;
-use crate::store::RecordError;
-use crate::store::stored;
+use node::exec::Stream;
 
 /// What tells readings apart: probe, nodes, rail, and whether it confirms.
 type Key = (String, Vec<NodeName>, Option<String>, bool);

@@ -13,11 +13,11 @@ use sha2::Sha256;
 
 use super::outputs;
 use super::worker::Outcome;
-use node::exec::Stream;
+use engine::plan::Step;
 use model::id::NodeName;
 use model::raw::RawResult;
 use model::recording::Recording;
-use engine::plan::Step;
+use node::exec::Stream;
 
 /// Bytes at the head and at the tail of an output that no parser reads.
 const END: usize = 64 << 10;

@@ -30,17 +30,17 @@ use super::room::Room;
 use super::step;
 use super::step::Reading;
 use super::worker::Outcome;
-use node::exec::CAPTURE;
 use engine::judge::sequential;
+use engine::plan::Plan;
+use engine::plan::Round;
+use engine::plan::Step;
 use model::claims::ClaimedRail;
 use model::claims::Claims;
 use model::parsed::Parsed;
 use model::raw::Ending;
 use model::raw::RawResult;
 use model::tool_call::AnswerTools;
-use engine::plan::Plan;
-use engine::plan::Round;
-use engine::plan::Step;
+use node::exec::CAPTURE;
 
 /// The first port that serving sides are given. Below the range from which
 /// Linux takes ports for clients (32768 and up).

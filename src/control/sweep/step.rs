@@ -22,7 +22,7 @@ use super::worker::Outcome;
 use super::worker::Running;
 use super::worker::Worker;
 use super::worker::stopped;
-use node::exec::secrets;
+use engine::plan::Step;
 use model::claims::ClaimedRail;
 use model::id::NodeName;
 use model::probe::Ready;
@@ -32,7 +32,7 @@ use model::raw::RawResult;
 use model::worker::Order;
 use model::worker::STEP_VARIABLE;
 use model::worker::Waiting;
-use engine::plan::Step;
+use node::exec::secrets;
 
 /// How long a serving process may take until it listens. Loading CUDA on a
 /// node of eight GPUs takes up to about ten seconds.

@@ -25,15 +25,15 @@ use super::worker::Running;
 use super::worker::Worker;
 use super::worker::last_words;
 use super::worker::stopped;
-use node::exec::Stream;
-use readers::outputs::text;
 use model::exchange::Answer;
 use model::id::NodeName;
 use model::probe::ProbeScope;
 use model::raw::Ending;
 use model::worker::FromWorker;
 use model::worker::Order;
+use node::exec::Stream;
 use node::probes::board::Board;
+use readers::outputs::text;
 
 /// Bytes of each output that every node may keep in any case: a document of
 /// ours has some 100 KB in a rack of 72.

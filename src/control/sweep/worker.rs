@@ -28,14 +28,7 @@ use greeting::NoGreeting;
 use greeting::greeting;
 use greeting::with_last_words;
 
-use node::exec::CAPTURE;
-use node::exec::Stream;
-use node::exec::session::Input;
-use node::exec::session::Output;
-use node::exec::session::Process;
-use node::exec::session::Session;
 use crate::launch::Launch;
-use readers::outputs::text;
 use model::exchange::Answer;
 use model::id::NodeName;
 use model::raw::Ending;
@@ -48,6 +41,13 @@ use model::worker::Order;
 use model::worker::PROTOCOL;
 use model::worker::Stream as Which;
 use model::worker::ToWorker;
+use node::exec::CAPTURE;
+use node::exec::Stream;
+use node::exec::session::Input;
+use node::exec::session::Output;
+use node::exec::session::Process;
+use node::exec::session::Session;
+use readers::outputs::text;
 
 /// Lines that a login may print before the worker speaks.
 const NOISE: usize = 200;

@@ -11,16 +11,16 @@ use super::Options;
 use super::Refused;
 use super::asked;
 use super::refused;
-use model::hostlist;
-use model::id::GpuId;
-use model::id::NodeName;
-use model::text::clean;
-use model::verdict::Outcome;
 use crate::place::choose;
 use crate::place::choose::Strengths;
 use crate::place::map::Domain;
 use crate::place::map::Member;
 use crate::place::map::Verified;
+use model::hostlist;
+use model::id::GpuId;
+use model::id::NodeName;
+use model::text::clean;
+use model::verdict::Outcome;
 
 /// The nodes of a job.
 #[derive(Debug)]

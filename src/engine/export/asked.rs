@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use super::Options;
 use super::Refused;
 use super::refused;
-use model::hostlist;
-use model::id::NodeName;
-use model::text::clean;
 use crate::place::map::Domain;
 use crate::place::map::Member;
 use crate::place::map::Verified;
+use model::hostlist;
+use model::id::NodeName;
+use model::text::clean;
 
 /// The members that are asked for, in order; where nothing is asked for, all.
 pub(super) fn members<'m>(

@@ -14,8 +14,8 @@ use super::Options;
 use super::Refused;
 use super::Target;
 use super::refused;
-use model::verdict::Outcome;
 use crate::place::map::Verified;
+use model::verdict::Outcome;
 
 /// `--to slurm-cli-filter`.
 pub(super) const TARGET: Target = Target {

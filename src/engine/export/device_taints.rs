@@ -20,11 +20,11 @@ use super::Target;
 use super::asked;
 use super::refused;
 use super::yaml;
+use crate::place::map::Verified;
 use crate::policy::label;
 use model::finding_class::FindingClass;
 use model::kubernetes_node::DEGRADED;
 use model::text::clean;
-use crate::place::map::Verified;
 
 /// The label with the run of a rule. The gate's own rules carry another one, so that
 /// neither takes the other's for its own.

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use readers::claims::claims_file;
+use crate::place::map::Source;
+use crate::place::map::Verified;
+use crate::thresholds::builtin;
 use model::cell::Cell;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
@@ -19,9 +21,7 @@ use model::verdict::LocusKind;
 use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
-use crate::place::map::Source;
-use crate::place::map::Verified;
-use crate::thresholds::builtin;
+use readers::claims::claims_file;
 
 const GPUS: u32 = 4;
 

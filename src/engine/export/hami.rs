@@ -20,13 +20,13 @@ use super::Target;
 use super::asked;
 use super::labels::is_object_name;
 use super::refused;
+use crate::place::map::Member;
+use crate::place::map::Verified;
+use crate::place::matrix::Scale;
 use model::id::GpuId;
 use model::id::NodeName;
 use model::text::clean;
 use model::words;
-use crate::place::map::Member;
-use crate::place::map::Verified;
-use crate::place::matrix::Scale;
 
 /// Our key, in HAMi's schema.
 const SCORES: &str = "fabricgate.io/node-nvidia-score";

@@ -13,8 +13,8 @@ use super::Target;
 use super::kueue;
 use super::labels;
 use super::yaml;
-use model::kubernetes_node::VERIFIED_DOMAIN;
 use crate::place::map::Verified;
+use model::kubernetes_node::VERIFIED_DOMAIN;
 
 /// `--to kai`.
 pub(super) const TARGET: Target = Target {

@@ -6,11 +6,6 @@ use std::sync::Arc;
 
 use super::Options;
 use super::target;
-use model::cell::Cell;
-use model::finding_class::FindingClass;
-use model::id::NodeName;
-use model::unit::Unit;
-use model::verdict::Outcome;
 use crate::place::map::Basis;
 use crate::place::map::Domain;
 use crate::place::map::Gpu;
@@ -19,6 +14,11 @@ use crate::place::map::Origin;
 use crate::place::map::Reach;
 use crate::place::map::Verified;
 use crate::place::matrix::Matrix;
+use model::cell::Cell;
+use model::finding_class::FindingClass;
+use model::id::NodeName;
+use model::unit::Unit;
+use model::verdict::Outcome;
 
 fn uuid(node: u32, gpu: u32) -> String {
     format!("GPU-{node:08}-0000-0000-0000-{gpu:012}")

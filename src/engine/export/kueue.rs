@@ -15,9 +15,9 @@ use super::Target;
 use super::labels;
 use super::labels::Said;
 use super::yaml;
+use crate::place::map::Verified;
 use model::kubernetes_node::VERDICT;
 use model::kubernetes_node::VERIFIED_DOMAIN;
-use crate::place::map::Verified;
 
 /// The topology's name, for KAI too.
 pub(super) const TOPOLOGY: &str = "fabricgate-nvlink";

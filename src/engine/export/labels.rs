@@ -16,6 +16,9 @@ use super::Refused;
 use super::Target;
 use super::asked;
 use super::refused;
+use crate::place::map::Member;
+use crate::place::map::Reach;
+use crate::place::map::Verified;
 use crate::policy::label;
 use model::id::NodeName;
 use model::kubernetes_node::VERDICT;
@@ -23,9 +26,6 @@ use model::kubernetes_node::VERIFIED_DOMAIN;
 use model::text::clean;
 use model::verdict::Outcome;
 use model::words;
-use crate::place::map::Member;
-use crate::place::map::Reach;
-use crate::place::map::Verified;
 
 /// The NVLink domain a node was measured to be in, whatever its verdict.
 pub const MEASURED_DOMAIN: &str = "fabricgate.io/measured-domain";

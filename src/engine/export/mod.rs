@@ -24,15 +24,14 @@ mod yaml;
 #[cfg(test)]
 mod kubernetes_tests;
 
-#[cfg(test)]
-pub(crate) mod documents {
+pub mod documents {
     //! What is written as JSON of our own, for whoever checks its schemas.
-    pub(crate) use super::nccl::ENVIRONMENT_FORMAT;
-    pub(crate) use super::nccl::EnvironmentDocument;
-    pub(crate) use super::ranks::RANKS_FORMAT;
-    pub(crate) use super::ranks::RanksDocument;
-    pub(crate) use super::whole::MAP_FORMAT;
-    pub(crate) use super::whole::MapDocument;
+    pub use super::nccl::ENVIRONMENT_FORMAT;
+    pub use super::nccl::EnvironmentDocument;
+    pub use super::ranks::RANKS_FORMAT;
+    pub use super::ranks::RanksDocument;
+    pub use super::whole::MAP_FORMAT;
+    pub use super::whole::MapDocument;
 }
 
 #[cfg(test)]
@@ -42,8 +41,8 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use model::id::NodeName;
 use crate::place::map::Verified;
+use model::id::NodeName;
 
 /// A system that a map can be written for.
 #[derive(Clone, Copy, Debug)]

@@ -16,10 +16,10 @@ use super::Refused;
 use super::Target;
 use super::allocation::Allocation;
 use super::refused;
-use model::text::clean;
-use model::verdict::Outcome;
 use crate::place::map::Origin;
 use crate::place::map::Verified;
+use model::text::clean;
+use model::verdict::Outcome;
 
 /// `--to nccl-env`.
 pub(super) const TARGET: Target = Target {
@@ -30,7 +30,7 @@ pub(super) const TARGET: Target = Target {
 };
 
 /// The format of the JSON form.
-pub(crate) const ENVIRONMENT_FORMAT: &str = "fabricgate.environment/1";
+pub const ENVIRONMENT_FORMAT: &str = "fabricgate.environment/1";
 
 /// Where NCCL's variables are described.
 const NCCL: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
@@ -63,8 +63,8 @@ struct Unset {
 }
 
 /// Variables for an allocation (`fabricgate.environment/1`).
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct EnvironmentDocument<'a> {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct EnvironmentDocument<'a> {
     /// `fabricgate.environment/1`.
     format: &'static str,
     /// Who made it from which run, and what must be known before it is used.

@@ -15,10 +15,10 @@ use super::Target;
 use super::allocation;
 use super::allocation::Allocation;
 use super::refused;
-use model::id::NodeName;
-use model::text::clean;
 use crate::place::map::Origin;
 use crate::place::map::Verified;
+use model::id::NodeName;
+use model::text::clean;
 
 /// `--to ranks`.
 pub(super) const TARGET: Target = Target {
@@ -29,11 +29,11 @@ pub(super) const TARGET: Target = Target {
 };
 
 /// The format of the JSON form.
-pub(crate) const RANKS_FORMAT: &str = "fabricgate.ranks/1";
+pub const RANKS_FORMAT: &str = "fabricgate.ranks/1";
 
 /// The order of a job's ranks (`fabricgate.ranks/1`).
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct RanksDocument<'a> {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct RanksDocument<'a> {
     /// `fabricgate.ranks/1`.
     format: &'static str,
     /// Who made it from which run, and what must be known before it is used.
@@ -61,7 +61,7 @@ pub(crate) struct RanksDocument<'a> {
 }
 
 /// What torchrun is started with.
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct Torchrun<'a> {
     /// `--nnodes`.
     nnodes: usize,
@@ -74,7 +74,7 @@ struct Torchrun<'a> {
 }
 
 /// The ranks of one domain.
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct Piece<'a> {
     /// Its name.
     domain: &'a str,
@@ -87,7 +87,7 @@ struct Piece<'a> {
 }
 
 /// One rank.
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct Rank<'a> {
     /// Its number.
     rank: u32,

@@ -20,13 +20,13 @@ use super::Refused;
 use super::Target;
 use super::asked;
 use super::refused;
+use crate::place::map::Domain;
+use crate::place::map::Verified;
 use crate::policy::label;
 use model::id::NodeName;
 use model::text::clean;
 use model::verdict::Outcome;
 use model::words;
-use crate::place::map::Domain;
-use crate::place::map::Verified;
 
 /// What frameworks look for.
 const DOMAIN: &str = "nvlink_domain_";

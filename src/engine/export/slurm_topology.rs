@@ -17,6 +17,9 @@ use super::Options;
 use super::Refused;
 use super::Target;
 use super::refused;
+use crate::place::map::Basis;
+use crate::place::map::Reach;
+use crate::place::map::Verified;
 use crate::policy::topology;
 use crate::policy::topology::Form;
 use crate::policy::topology::Ground;
@@ -27,9 +30,6 @@ use model::hostlist;
 use model::id::NodeName;
 use model::text::clean;
 use model::verdict::Outcome;
-use crate::place::map::Basis;
-use crate::place::map::Reach;
-use crate::place::map::Verified;
 
 /// `--to slurm-topology`.
 pub(super) const TARGET: Target = Target {

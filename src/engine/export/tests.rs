@@ -7,12 +7,12 @@ use super::Options;
 use super::TARGETS;
 use super::fixture;
 use super::target;
-use model::id::NodeName;
-use model::run::Run;
-use model::verdict::Outcome;
 use crate::place::map::Basis;
 use crate::place::map::Reach;
 use crate::place::map::Verified;
+use model::id::NodeName;
+use model::run::Run;
+use model::verdict::Outcome;
 
 fn export(run: &Run, to: &str, options: &Options) -> Export {
     let target = target(to).expect("a target");

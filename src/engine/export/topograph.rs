@@ -15,9 +15,9 @@ use super::Options;
 use super::Refused;
 use super::Target;
 use super::refused;
+use crate::place::map::Verified;
 use model::id::NodeName;
 use model::text::clean;
-use crate::place::map::Verified;
 
 /// `--to topograph`.
 pub(super) const TARGET: Target =

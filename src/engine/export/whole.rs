@@ -11,15 +11,15 @@ use super::Target;
 use crate::place::map::Verified;
 
 /// The format of the document.
-pub(crate) const MAP_FORMAT: &str = "fabricgate.map/1";
+pub const MAP_FORMAT: &str = "fabricgate.map/1";
 
 /// `--to map`.
 pub(super) const TARGET: Target =
     Target { name: "map", about: "the whole verified map as one JSON document", takes: &[], write };
 
 /// The map as a document (`fabricgate.map/1`).
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct MapDocument<'a> {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct MapDocument<'a> {
     /// `fabricgate.map/1`.
     format: &'static str,
     /// Who made it from which run, and what must be known before it is used.

@@ -11,6 +11,8 @@ use super::devices;
 use super::island::pair_matrices;
 use super::rails;
 use super::roster::Roster;
+use crate::thresholds::Nics;
+use crate::thresholds::Platform;
 use model::claims::ClaimedDomain;
 use model::claims::Claims;
 use model::id::DomainName;
@@ -22,8 +24,6 @@ use model::recording::Recording;
 use model::recording::Scope;
 use model::subject::UnknownSubject;
 use model::verdict::Unknown;
-use crate::thresholds::Nics;
-use crate::thresholds::Platform;
 
 /// One domain with everything recorded of it.
 #[derive(Debug)]

@@ -21,6 +21,8 @@ use super::ledger::Ledger;
 use super::membership;
 use super::roster::Roster;
 use super::state::says_nothing;
+use crate::thresholds::Conditions;
+use crate::thresholds::Platform;
 use model::facts::GpuFabric;
 use model::finding_class::FindingClass;
 use model::gpu_facts::names_no_fabric;
@@ -35,8 +37,6 @@ use model::verdict::Finding;
 use model::verdict::Locus;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
-use crate::thresholds::Conditions;
-use crate::thresholds::Platform;
 
 /// The rule behind all that is said of one clique.
 const RULE: FindingRule = FindingRule::fixed(

@@ -13,6 +13,7 @@ use super::ledger::Ledger;
 use super::peel::LowPair;
 use super::testcase;
 use super::testcase::Shape;
+use crate::thresholds::Conditions;
 use model::cell::Cell;
 use model::finding_class::FindingClass;
 use model::id::GpuId;
@@ -23,7 +24,6 @@ use model::recording::Recording;
 use model::unit::Unit;
 use model::verdict::Direction;
 use model::verdict::Outcome;
-use crate::thresholds::Conditions;
 
 /// A cell closer to its reference than this is as expected.
 const LINE: f64 = super::peel::LINE;

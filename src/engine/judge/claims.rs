@@ -17,6 +17,7 @@ use super::island::Island;
 use super::ledger::Ledger;
 use super::membership;
 use super::state::says_nothing;
+use crate::thresholds::Platform;
 use model::claims::Claims;
 use model::disagreement::Disagreement;
 use model::disagreement::Severity;
@@ -36,7 +37,6 @@ use model::verdict::Evidence;
 use model::verdict::Finding;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
-use crate::thresholds::Platform;
 
 /// What of a measurement tells who is right in a disagreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,6 +20,10 @@ use super::ledger::Ledger;
 use super::nodes;
 use super::peers::Peers;
 use super::peers::Slow;
+use crate::thresholds::CollectiveConditions;
+use crate::thresholds::CollectiveExpectation;
+use crate::thresholds::Nics;
+use crate::thresholds::Steered;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
 use model::measurement::Measurement;
@@ -36,10 +40,6 @@ use model::verdict::Finding;
 use model::verdict::Locus;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
-use crate::thresholds::CollectiveConditions;
-use crate::thresholds::CollectiveExpectation;
-use crate::thresholds::Nics;
-use crate::thresholds::Steered;
 
 /// A collective repeats within some percent; closer than this is no fault.
 const LINE: f64 = 0.05;

@@ -17,6 +17,7 @@ use super::island::Island;
 use super::island::pair_matrices;
 use super::ledger::Ledger;
 use super::testcase;
+use crate::thresholds::Platform;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
 use model::limits;
@@ -28,7 +29,6 @@ use model::rule::RuleKind;
 use model::subject::UnknownSubject;
 use model::unit::Unit;
 use model::verdict::Outcome;
-use crate::thresholds::Platform;
 
 /// Nodes and GPUs of a domain that were not, or not wholly, measured.
 pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {

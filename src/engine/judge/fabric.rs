@@ -24,6 +24,7 @@ use super::runs;
 use super::runs::RunLevel;
 use super::senders;
 use super::severed;
+use crate::thresholds::Platform;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
 use model::parsed::Tool;
@@ -37,7 +38,6 @@ use model::verdict::Finding;
 use model::verdict::Locus;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
-use crate::thresholds::Platform;
 
 /// More unexplained low cells than this share, and two, are no dips of healthy
 /// noise, which touch about one reading in 200.

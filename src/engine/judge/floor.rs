@@ -13,6 +13,9 @@ use super::island;
 use super::ledger::Ledger;
 use super::testcase;
 use super::testcase::Shape;
+use crate::thresholds::Conditions;
+use crate::thresholds::Expectation;
+use crate::thresholds::Path;
 use model::finding_class::FindingClass;
 use model::id::GpuId;
 use model::measurement::Measurement;
@@ -20,9 +23,6 @@ use model::rule::RuleKind;
 use model::unit::Unit;
 use model::verdict::Locus;
 use model::verdict::Outcome;
-use crate::thresholds::Conditions;
-use crate::thresholds::Expectation;
-use crate::thresholds::Path;
 
 /// A single reading above this share of its level may be a dip (healthy ones
 /// reach 0.6); one below is none.

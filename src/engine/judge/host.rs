@@ -17,6 +17,9 @@ use super::island;
 use super::ledger::Ledger;
 use super::testcase;
 use super::testcase::Shape;
+use crate::thresholds::Conditions;
+use crate::thresholds::Expectation;
+use crate::thresholds::Platform;
 use model::finding_class::FindingClass;
 use model::id::GpuId;
 use model::id::NodeName;
@@ -30,9 +33,6 @@ use model::verdict::Finding;
 use model::verdict::Locus;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
-use crate::thresholds::Conditions;
-use crate::thresholds::Expectation;
-use crate::thresholds::Platform;
 
 /// Closer than this to the reference is placement, not a fault.
 const LINE: f64 = 0.15;

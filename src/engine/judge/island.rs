@@ -18,6 +18,10 @@ use super::problems;
 use super::senders::Took;
 use super::testcase;
 use super::testcase::Shape;
+use crate::thresholds::Conditions;
+use crate::thresholds::Expectation;
+use crate::thresholds::Path;
+use crate::thresholds::Platform;
 use model::id::DomainName;
 use model::id::GpuId;
 use model::id::NodeName;
@@ -27,10 +31,6 @@ use model::measurement::Measurement;
 use model::parsed::Tool;
 use model::recording::Recording;
 use model::unit::Unit;
-use crate::thresholds::Conditions;
-use crate::thresholds::Expectation;
-use crate::thresholds::Path;
-use crate::thresholds::Platform;
 
 /// Readings that may be compared with each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

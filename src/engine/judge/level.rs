@@ -16,6 +16,7 @@ use super::island::GroupKey;
 use super::island::Island;
 use super::peel;
 use super::peel::Peeled;
+use crate::thresholds::Expectation;
 use model::finding_class::FindingClass;
 use model::rule::RuleKind;
 use model::stats;
@@ -24,7 +25,6 @@ use model::unit::Unit;
 use model::verdict::Finding;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
-use crate::thresholds::Expectation;
 
 /// Fewer islands than this are no fleet.
 pub(super) const SMALLEST_FLEET: usize = 3;

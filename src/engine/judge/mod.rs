@@ -68,6 +68,7 @@ use peers::Peers;
 
 use std::collections::BTreeSet;
 
+use crate::thresholds::Catalogue;
 use model::cell::Cell;
 use model::claims::Claims;
 use model::history::History;
@@ -78,7 +79,6 @@ use model::subject::UnknownSubject;
 use model::text::percent;
 use model::verdict::VERDICTS_FORMAT;
 use model::verdict::Verdicts;
-use crate::thresholds::Catalogue;
 
 /// What is judged, and against what.
 #[derive(Clone, Copy, Debug)]

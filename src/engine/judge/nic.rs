@@ -11,6 +11,9 @@ use super::finding::Reference;
 use super::finding::finding;
 use super::finding::of_node;
 use super::ledger::Ledger;
+use crate::thresholds::Conditions;
+use crate::thresholds::Platform;
+use crate::thresholds::size;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
 use model::measurement::Measurement;
@@ -23,9 +26,6 @@ use model::text::percent;
 use model::verdict::Locus;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
-use crate::thresholds::Conditions;
-use crate::thresholds::Platform;
-use crate::thresholds::size;
 
 /// A rate class down is half; queue pairs, memory and distance move healthy
 /// ports by up to 8 % (368 of 395 Gb/s with one queue pair: nccl issue 2171).

@@ -11,6 +11,7 @@ use super::ledger::Ledger;
 use super::nic;
 use super::rails;
 use super::roster::Roster;
+use crate::thresholds::Conditions;
 use model::cell::Cell;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
@@ -20,7 +21,6 @@ use model::verdict::Direction;
 use model::verdict::Finding;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
-use crate::thresholds::Conditions;
 
 /// Adds all cells of the network.
 pub(super) fn cells(

@@ -15,7 +15,8 @@ use super::arrange::Domain;
 use super::island::PairReading;
 use super::nic;
 use super::roster::Roster;
-use readers::outputs::unreached;
+use crate::thresholds::Conditions;
+use crate::thresholds::Platform;
 use model::claims::ClaimedRail;
 use model::claims::Claims;
 use model::id::NodeName;
@@ -27,8 +28,7 @@ use model::parsed::Tool;
 use model::recording::Recording;
 use model::recording::Scope;
 use model::unit::Unit;
-use crate::thresholds::Conditions;
-use crate::thresholds::Platform;
+use readers::outputs::unreached;
 
 /// Our own probe's test of latency.
 const LATENCY: &str = "tcp_latency";

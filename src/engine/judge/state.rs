@@ -13,6 +13,7 @@ use super::finding::of_gpu;
 use super::finding::of_node;
 use super::ledger::Ledger;
 use super::topology;
+use crate::thresholds::NvLinks;
 use model::facts::Diagnostic;
 use model::facts::GpuFabric;
 use model::facts::GpuLinks;
@@ -27,7 +28,6 @@ use model::unit::Unit;
 use model::verdict::Finding;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
-use crate::thresholds::NvLinks;
 
 /// A printed line rate within this share of the nominal one is the same rate.
 const SAME_RATE: f64 = 0.98;

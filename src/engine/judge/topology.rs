@@ -8,6 +8,7 @@ use super::arrange::Domain;
 use super::finding::finding;
 use super::finding::of_gpu;
 use super::ledger::Ledger;
+use crate::thresholds::NvLinks;
 use model::facts::Topology;
 use model::finding_class::FindingClass;
 use model::id::GpuId;
@@ -16,7 +17,6 @@ use model::recording::Recording;
 use model::rule::RuleKind;
 use model::unit::Unit;
 use model::verdict::Outcome;
-use crate::thresholds::NvLinks;
 
 /// Fewer GPUs that are linked with each other show nothing of a third one.
 const FEWEST: usize = 2;

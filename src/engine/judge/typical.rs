@@ -10,12 +10,6 @@ use std::collections::BTreeSet;
 
 use super::collective;
 use super::fabric;
-use model::cell::Cell;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::recording::Recording;
-use model::recording::Scope;
-use model::stats;
 use crate::thresholds::CollectiveExpectation;
 use crate::thresholds::Conditions;
 use crate::thresholds::Expectation;
@@ -23,6 +17,12 @@ use crate::thresholds::Path;
 use crate::thresholds::Platform;
 use crate::thresholds::stated::Stated;
 use crate::thresholds::stated::StatedCollective;
+use model::cell::Cell;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::recording::Recording;
+use model::recording::Scope;
+use model::stats;
 
 /// Fewer nodes than this show no level of a platform.
 pub const FEWEST_NODES: usize = 3;
@@ -253,9 +253,9 @@ pub fn collectives<'p>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::thresholds::builtin;
     use model::unit::Unit;
     use model::verdict::Outcome;
-    use crate::thresholds::builtin;
 
     const TEST: &str = "multinode_device_to_device_memcpy_read_ce";
 

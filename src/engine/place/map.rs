@@ -15,6 +15,8 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::place::matrix::Matrix;
+use crate::thresholds::Catalogue;
 use model::finding_class::FindingClass;
 use model::id::DomainName;
 use model::id::NodeName;
@@ -23,8 +25,6 @@ use model::run::Run;
 use model::run::simulated;
 use model::verdict::Outcome;
 use model::worker::Machine;
-use crate::place::matrix::Matrix;
-use crate::thresholds::Catalogue;
 
 /// What a map is made of.
 #[derive(Clone, Copy, Debug)]

@@ -12,15 +12,15 @@ use super::choose;
 use super::choose::Chosen;
 use super::choose::Strengths;
 use super::matrix::Scale;
-use model::finding_class::joined;
-use model::id::GpuId;
-use model::id::NodeName;
-use model::verdict::Outcome;
 use crate::place::map::Domain;
 use crate::place::map::Member;
 use crate::place::map::Origin;
 use crate::place::map::Reach;
 use crate::place::map::Verified;
+use model::finding_class::joined;
+use model::id::GpuId;
+use model::id::NodeName;
+use model::verdict::Outcome;
 
 /// The format of the answer as JSON.
 pub const PLACEMENT_FORMAT: &str = "fabricgate.placement/1";

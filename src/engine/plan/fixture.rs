@@ -6,11 +6,11 @@ use super::Limits;
 use super::Plan;
 use super::Request;
 use super::sweep;
-use readers::claims::claims_file;
 use model::claims::Claims;
 use model::id::DomainName;
 use model::probe::Probe;
 use model::profile::Profile;
+use readers::claims::claims_file;
 use readers::probe_catalog;
 use readers::probe_catalog::Catalog;
 
@@ -39,7 +39,7 @@ impl Fleet {
     pub(super) fn new(profile: Profile, claims: &str, probes: &[&str]) -> Self {
         let claims = claims_file::parse("claims", claims).unwrap_or_else(|e| panic!("{e}"));
         let mut catalog = Catalog::built_in();
-        catalog.add(catalog::parse("lanes", LANES).unwrap_or_else(|e| panic!("{e}")));
+        catalog.add(probe_catalog::parse("lanes", LANES).unwrap_or_else(|e| panic!("{e}")));
         let probe = |name: &&str| catalog.get(name).unwrap_or_else(|| panic!("{name}")).clone();
         let domains = claims.domains.iter().map(|d| d.name.clone());
         Self {

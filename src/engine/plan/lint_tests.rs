@@ -259,8 +259,7 @@ fn what_every_node_runs_keeps_its_name_open_and_nothing_else() {
     assert_eq!(damaged(&|step| step.together = true), []);
     let serves = damaged(&|step| {
         let argv = ["x".to_owned()].into();
-        step.serve =
-            Some(model::probe::Serve { argv, ready: model::probe::Ready::Line });
+        step.serve = Some(model::probe::Serve { argv, ready: model::probe::Ready::Line });
     });
     assert!(matches!(serves.first(), Some(LintError::Together { .. })), "{serves:?}");
 }

@@ -73,11 +73,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use readers::claims::claims_file;
-    use model::probe::Probe;
-    use model::profile::Profile;
     use crate::plan::Limits;
     use crate::plan::lint;
+    use model::probe::Probe;
+    use model::profile::Profile;
+    use readers::claims::claims_file;
     use readers::probe_catalog::Catalog;
 
     #[test]

@@ -176,7 +176,8 @@ fn a_drain_ends_the_suspicion_it_rests_on() {
     assert_eq!(ledger.suspected.len(), 1);
     let write = |ledger: &mut Ledger, event| {
         let format = JOURNAL_FORMAT.to_owned();
-        let entry = Entry { format, seq: 9, stamp: crate::policy::fixture::stamp(0), epoch: 8, event };
+        let entry =
+            Entry { format, seq: 9, stamp: crate::policy::fixture::stamp(0), epoch: 8, event };
         ledger.take(&entry);
     };
     write(

@@ -40,7 +40,7 @@ pub use survey::Question;
 pub use survey::Ranked;
 pub use survey::Survey;
 pub use survey::Surveyed;
-pub(crate) use survey::percent;
+pub use survey::percent;
 pub use survey::survey;
 pub use survey::usual_segments;
 

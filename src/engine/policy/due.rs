@@ -274,4 +274,4 @@ fn covers(profile: Profile, other: Profile) -> bool {
 
 #[cfg(test)]
 #[path = "due/tests.rs"]
-pub(crate) mod tests;
+mod tests;

@@ -8,12 +8,12 @@ use k8s_openapi::api::core::v1::Pod;
 use super::ledger::Ledger;
 use super::ledger::OwnDrain;
 use super::standing;
-use readers::claims::kubernetes::pods;
 use model::kubernetes_node::DEGRADED;
 use model::kubernetes_node::NO_SCHEDULE;
 use model::kubernetes_node::Taint;
 use model::live::LiveNode;
 use model::text::clean;
+use readers::claims::kubernetes::pods;
 
 /// Where what keeps a cluster running lives.
 const SYSTEM: &str = "kube-system";

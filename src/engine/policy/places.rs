@@ -75,8 +75,8 @@ impl<'a> Places<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use readers::claims::claims_file;
     use model::said::NicSaid;
+    use readers::claims::claims_file;
 
     #[test]
     fn a_node_is_where_the_first_claim_puts_it_and_hangs_on_all_its_leaves() {

@@ -11,7 +11,6 @@ use super::ledger::OwnDrain;
 use super::plane::Plane;
 use super::reason;
 use super::reason::OwnReason;
-pub use readers::claims::kubernetes::live::PODS_UNREAD;
 use model::id::NodeName;
 use model::kubernetes_node::DEGRADED;
 use model::kubernetes_node::GATE;
@@ -20,6 +19,7 @@ use model::kubernetes_node::REASON;
 use model::live::Live;
 use model::live::LiveNode;
 use model::text::clean;
+pub use readers::claims::kubernetes::live::PODS_UNREAD;
 
 /// Whose a drain is.
 #[derive(Clone, Debug, PartialEq)]

@@ -28,16 +28,16 @@ pub use moving::NotMoved;
 pub use moving::asked;
 pub use moving::at_once;
 
-use readers::claims::slurm::block_places;
-use readers::claims::slurm::block_places::BlockPlace;
-use readers::claims::slurm::topology_conf;
-use readers::claims::slurm::topology_yaml;
 use model::hostlist;
 use model::id::NodeName;
 use model::said::Group;
 use model::said::GroupKind;
 use model::said::Said;
 use model::text::clean;
+use readers::claims::slurm::block_places;
+use readers::claims::slurm::block_places::BlockPlace;
+use readers::claims::slurm::topology_conf;
+use readers::claims::slurm::topology_yaml;
 
 /// Blocks by name, with their nodes.
 pub type Blocks = BTreeMap<String, BTreeSet<NodeName>>;

@@ -2,9 +2,9 @@
 //! large one.
 
 use super::*;
+use crate::report::fixture;
 use model::action::Withheld;
 use model::finding_class::FindingClass;
-use crate::report::fixture;
 
 fn action(kind: ActionKind, node: &str, words: &[&str], why: &str) -> Action {
     let mut command = vec!["scontrol".to_owned(), "update".to_owned(), format!("NodeName={node}")];

@@ -15,18 +15,18 @@ const LONGEST: usize = 80;
 
 /// Things that one reason holds for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Alike {
+pub struct Alike {
     /// The reason.
-    pub(crate) why: String,
+    pub why: String,
     /// What it holds for, nodes folded.
-    pub(crate) whats: Vec<String>,
+    pub whats: Vec<String>,
     /// How many things these are.
-    pub(crate) count: usize,
+    pub count: usize,
 }
 
 /// Pairs of a thing and its reason, in the order in which reasons first appear. `names` are
 /// the nodes that there are.
-pub(crate) fn folded<'t>(
+pub fn folded<'t>(
     pairs: impl IntoIterator<Item = (&'t str, &'t str)>,
     names: &BTreeSet<&str>,
 ) -> Vec<Alike> {
@@ -108,7 +108,7 @@ fn without(text: &str, name: &str) -> String {
 }
 
 /// The text with all of these names taken out: texts are alike where theirs are.
-pub(crate) fn template(text: &str, names: &BTreeSet<&str>) -> String {
+pub fn template(text: &str, names: &BTreeSet<&str>) -> String {
     names.iter().fold(text.to_owned(), |text, name| without(&text, name))
 }
 

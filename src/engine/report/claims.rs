@@ -14,7 +14,6 @@ use super::page::Page;
 use super::plain::counted;
 use super::plain::listed;
 use super::plain::plain;
-use readers::claims::reconcile::diff::Change;
 use model::claims::Assertion;
 use model::claims::ClaimedDomain;
 use model::claims::Claims;
@@ -24,6 +23,7 @@ use model::hostlist;
 use model::id::NodeName;
 use model::said::Basis;
 use model::said::GroupKind;
+use readers::claims::reconcile::diff::Change;
 
 /// Entries of one list that are shown before the rest is only counted.
 const MOST: usize = 40;

@@ -426,7 +426,8 @@ mod tests {
 
     #[test]
     fn the_judge_gives_every_class() {
-        let judge = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("src/judge");
+        let judge =
+            std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("src/judge");
         let mut given = String::new();
         for entry in std::fs::read_dir(judge).expect("the judge's sources") {
             let path = entry.expect("a file").path();
@@ -447,7 +448,8 @@ mod tests {
     fn every_class_is_on_the_page_of_findings_in_these_words() {
         const BEGIN: &str = "<!-- classes, from src/report/class.rs -->\n";
         const END: &str = "<!-- end of classes -->";
-        let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("docs/findings.md");
+        let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+            .join("docs/findings.md");
         let page = std::fs::read_to_string(&path).expect("docs/findings.md");
         let (before, rest) = page.split_once(BEGIN).expect("its begin");
         let (listed, after) = rest.split_once(END).expect("its end");

@@ -96,8 +96,8 @@ pub(super) fn grid(mut grid: Grid, findings: &[Finding]) -> Grid {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::unit::Unit;
     use crate::report::fixture;
+    use model::unit::Unit;
 
     #[test]
     fn a_grid_that_nothing_is_expected_of_is_compared_with_what_the_finding_was() {

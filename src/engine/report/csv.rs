@@ -102,8 +102,8 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::cell::Cell;
     use crate::report::fixture;
+    use model::cell::Cell;
 
     fn lines(run: &Run) -> Vec<String> {
         let text = String::from_utf8(matrix(run)).expect("utf-8");

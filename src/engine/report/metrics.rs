@@ -11,6 +11,8 @@ pub mod text;
 use std::collections::BTreeMap;
 
 use crate::policy::budget::Share;
+use levels::PathClass;
+use meanings as of;
 use model::certificate::Certificate;
 use model::finding_class::FindingClass;
 use model::id::DomainName;
@@ -18,8 +20,6 @@ use model::id::NodeName;
 use model::trend::Standing;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
-use levels::PathClass;
-use meanings as of;
 use text::Family;
 
 /// All outcomes, in the order in which they are shown.

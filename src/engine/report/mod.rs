@@ -35,7 +35,7 @@ pub mod trend;
 pub mod trend_plot;
 pub mod watch;
 
-pub(crate) mod alike;
+pub mod alike;
 mod between;
 mod blame;
 mod class;
@@ -47,7 +47,7 @@ mod heat;
 mod network;
 mod overview;
 mod page;
-pub(crate) mod plain;
+pub mod plain;
 mod plot;
 mod probed;
 mod scale;

@@ -170,9 +170,9 @@ pub(super) fn low(grid: &Grid) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::id::DomainName;
     use crate::report::fixture;
     use crate::report::grid::grids;
+    use model::id::DomainName;
 
     /// The two nodes of the fixture, each a domain of its own.
     fn apart(run: &mut model::run::Run) -> Vec<Grid> {

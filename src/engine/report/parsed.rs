@@ -357,11 +357,11 @@ fn problems(page: &mut Page, document: &ParseDocument) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::fixture;
     use model::facts::Facts;
     use model::parsed::Parsed;
     use model::parsed::Problem;
     use model::parsed::Tool;
-    use crate::report::fixture;
 
     fn shown(parsed: Parsed) -> String {
         let document = ParseDocument::new("nodes/n1/out.txt".to_owned(), parsed);

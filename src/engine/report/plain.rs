@@ -13,7 +13,7 @@ use model::verdict::Locus;
 
 /// `text` with everything invisible or steering spelled out (`\x1b`, `\n`,
 /// `\u{202e}`), so that it stays on its line and means what it shows.
-pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+pub fn plain(text: &str) -> Cow<'_, str> {
     if !text.chars().any(steers) {
         return Cow::Borrowed(text);
     }
@@ -37,7 +37,7 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
 
 /// Text of several lines for a terminal: what steers is spelled out, but line ends,
 /// tabs, and the colours that reports are written in (SGR: `ESC [` numbers `m`).
-pub(crate) fn lines(text: &str) -> Cow<'_, str> {
+pub fn lines(text: &str) -> Cow<'_, str> {
     let is_meant = |c: char| matches!(c, '\n' | '\t');
     if !text.chars().any(|c| steers(c) && !is_meant(c)) {
         return Cow::Borrowed(text);
@@ -73,7 +73,7 @@ fn colour(text: &str) -> Option<usize> {
 
 /// A JSON document with everything steering escaped, also what JSON need not escape
 /// (RFC 8259, section 7, asks that for U+0000 to U+001F only): it may be printed.
-pub(crate) fn json(document: &str) -> Cow<'_, str> {
+pub fn json(document: &str) -> Cow<'_, str> {
     // Line ends and blanks between values are no part of any text.
     let is_meant = |c: char| matches!(c, '\n' | '\t' | '\r');
     // A document of gigabytes is written piece by piece, and nearly all are such.

@@ -344,8 +344,8 @@ fn detectable(page: &mut Page, run: &Run) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::subject::UnknownSubject;
     use crate::report::fixture;
+    use model::subject::UnknownSubject;
 
     fn at(run: &Run, width: usize) -> String {
         render(run, &TerminalStyle { width, colour: false })

@@ -27,7 +27,8 @@ fn every_shipped_file_reads_without_a_fault_or_a_warning() {
 
 #[test]
 fn every_file_in_the_folder_ships_under_the_name_of_its_platform() {
-    let folder = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("thresholds");
+    let folder =
+        std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("thresholds");
     let mut names: Vec<String> = std::fs::read_dir(folder)
         .expect("the folder is there")
         .map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned())

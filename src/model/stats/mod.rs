@@ -6,7 +6,6 @@
 
 mod cusum;
 mod multiple;
-#[cfg(test)]
 pub mod normals;
 mod scale;
 mod tolerance;

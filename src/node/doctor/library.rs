@@ -23,10 +23,10 @@ use crate::exec::Setting;
 use crate::ffi::cuda::Cuda;
 use crate::ffi::cuda::CudaError;
 use crate::ffi::cuda::code::attribute;
-use model::raw::Ending;
-use model::text::clean;
 use crate::probes::collective;
 use crate::probes::collective::library::Places;
+use model::raw::Ending;
+use model::text::clean;
 
 /// How long ending the process may take before it is left behind: one that
 /// hangs inside the kernel cannot be ended by anybody.

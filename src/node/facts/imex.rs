@@ -4,10 +4,10 @@
 use std::path::Path;
 
 use super::files;
-use readers::outputs;
 use model::facts::Imex;
 use model::node_facts::ImexFacts;
 use model::node_facts::ImexPeer;
+use readers::outputs;
 
 /// The device that channels belong to, in `/proc/devices` and below `/dev`.
 const CHANNELS: &str = "nvidia-caps-imex-channels";
@@ -31,7 +31,7 @@ pub(super) fn channels(root: &Path) -> Option<ImexFacts> {
 
 /// Adds what `nvidia-imex-ctl -N -j` printed, or says why it says nothing.
 pub(super) fn add(output: &[u8], facts: &mut Option<ImexFacts>) -> Result<(), String> {
-    let parsed = measure::read(output);
+    let parsed = outputs::read(output);
     let Some(Imex { status, nodes, .. }) = parsed.facts.imex else {
         let why = parsed.problems.first().map(|problem| problem.detail.clone());
         return Err(why.unwrap_or_else(|| "it names no domain".to_owned()));

@@ -7,9 +7,9 @@
 
 use super::Tool;
 use super::tool;
-use readers::claims::neighbours;
 use model::node_facts::Neighbour;
 use model::node_facts::NicFacts;
+use readers::claims::neighbours;
 
 /// A port with a cable whose link is up.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -32,12 +32,12 @@ use tokio::time::timeout;
 use crate::exec;
 use crate::exec::Request;
 use crate::exec::lookup;
-use readers::claims::neighbours;
 use model::node_facts::DriverFacts;
 use model::node_facts::Missing;
 use model::node_facts::NODE_FACTS_FORMAT;
 use model::node_facts::Neighbour;
 use model::node_facts::NodeFacts;
+use readers::claims::neighbours;
 
 /// How long a tool beside the driver may take. Each answers from the memory of
 /// a daemon.

@@ -36,7 +36,7 @@ fn whole() -> [Value; 2] {
 
 fn read(documents: &[Value]) -> Parsed {
     let text: String = documents.iter().map(|document| format!("{document}\n")).collect();
-    measure::read(text.as_bytes())
+    outputs::read(text.as_bytes())
 }
 
 fn says(parsed: &Parsed, kind: ProblemKind, what: &str) -> bool {
@@ -143,7 +143,7 @@ proptest! {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss,
                  clippy::cast_precision_loss, reason = "a place in a short text")]
         let cut = &first[..(first.len() as f64 * at) as usize];
-        let parsed = measure::read(format!("{cut}\n{second}\n").as_bytes());
+        let parsed = outputs::read(format!("{cut}\n{second}\n").as_bytes());
         prop_assert!(!parsed.complete && !parsed.problems.is_empty());
         for measurement in &parsed.measurements {
             let Measurement::Series(series) = measurement else { panic!("a series") };
@@ -151,7 +151,7 @@ proptest! {
                 prop_assert!(point.time_us.is_some_and(|time| times.contains(&time)));
             }
         }
-        let whole = measure::read(format!("{first}\n{second}\n").as_bytes());
+        let whole = outputs::read(format!("{first}\n{second}\n").as_bytes());
         prop_assert!(whole.complete, "{:?}", whole.problems);
     }
 }

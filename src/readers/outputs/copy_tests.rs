@@ -56,7 +56,7 @@ fn lines(documents: &[Value]) -> String {
 }
 
 fn read(text: &str) -> Parsed {
-    measure::read(text.as_bytes())
+    outputs::read(text.as_bytes())
 }
 
 fn says(parsed: &Parsed, kind: ProblemKind, what: &str) -> bool {
@@ -336,7 +336,7 @@ fn a_node_speaks_for_itself_by_the_connection_that_its_document_came_by() {
     let by = |senders: [&str; 2]| {
         let text = format!("{first}{second}");
         let sent = [(senders[0], first.len()), (senders[1], second.len())];
-        measure::read_ordered(&tools, text.as_bytes(), &sent, b"")
+        outputs::read_ordered(&tools, text.as_bytes(), &sent, b"")
     };
     let whole = by(["n1", "n2.site.example"]);
     assert!(whole.complete, "{:?}", whole.problems);
@@ -352,7 +352,7 @@ fn a_node_speaks_for_itself_by_the_connection_that_its_document_came_by() {
     // A margin in front of a line changes no sender.
     let text = format!("n1: {second}n1: {second}");
     let sent = [("n2", text.len())];
-    let parsed = measure::read_ordered(&tools, text.as_bytes(), &sent, b"");
+    let parsed = outputs::read_ordered(&tools, text.as_bytes(), &sent, b"");
     assert!(
         parsed
             .problems

@@ -184,7 +184,7 @@ mod tests {
         GPU0\t X \tNV6\t0-15\t0\nGPU1\tNV6\t X \t16-31\t1\n\nLegend:\n\n  X    = Self\n\n";
 
     fn read(text: &str) -> Parsed {
-        measure::read(text.as_bytes())
+        outputs::read(text.as_bytes())
     }
 
     fn runs(parsed: &Parsed) -> Vec<(u32, Option<&str>)> {

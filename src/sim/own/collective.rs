@@ -6,16 +6,16 @@
 use std::collections::BTreeMap;
 
 use super::Place;
+use crate::bench::Bench;
+use crate::collective::Collective;
+use crate::collective::Wires;
+use crate::fabric::GpuIndex;
 use model::collective::COLLECTIVE_FORMAT;
 use model::collective::CollectiveDocument;
 use model::collective::CollectivePoint;
 use model::collective::CollectiveTest;
 use model::parsed::ProblemKind;
 use model::probed::ProbeProblem;
-use crate::bench::Bench;
-use crate::collective::Collective;
-use crate::collective::Wires;
-use crate::fabric::GpuIndex;
 
 /// Sizes beyond this many are no sweep.
 const MOST_SIZES: usize = 100;

@@ -5,11 +5,6 @@
 //! rest stands.
 
 use super::Place;
-use model::copy::COPY_FORMAT;
-use model::copy::CopyDocument;
-use model::copy::CopyTest;
-use model::parsed::ProblemKind;
-use model::probed::ProbeProblem;
 use crate::bench;
 use crate::bench::Table;
 use crate::cases;
@@ -19,6 +14,11 @@ use crate::fabric::GpuIndex;
 use crate::fabric::Route;
 use crate::fault::Fault;
 use crate::tooling::Nvbandwidth;
+use model::copy::COPY_FORMAT;
+use model::copy::CopyDocument;
+use model::copy::CopyTest;
+use model::parsed::ProblemKind;
+use model::probed::ProbeProblem;
 
 /// What the probe is asked.
 #[derive(Clone, Debug)]

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use super::Place;
 use super::collective;
 use super::copy;
-use readers::outputs;
+use crate::fabric::Fabric;
+use crate::scenario::Scenario;
 use model::copy::CopyDocument;
 use model::measurement::Matrix;
 use model::measurement::Measurement;
 use model::parsed::Parsed;
 use model::parsed::ProblemKind;
-use crate::fabric::Fabric;
-use crate::scenario::Scenario;
+use readers::outputs;
 
 const WRITE: &str = "device_to_device_memcpy_write_ce";
 
@@ -53,7 +53,7 @@ fn alone(more: &str, tests: &[&str]) -> (CopyDocument, Parsed) {
         copy::document(place, &question(&words(tests), false))
     });
     let text = serde_json::to_string(&document).expect("plain data");
-    (document, measure::read(format!("{text}\n").as_bytes()))
+    (document, outputs::read(format!("{text}\n").as_bytes()))
 }
 
 /// What all nodes say that measure together, read as one output.
@@ -65,7 +65,7 @@ fn together(more: &str, nodes: &[&str], tests: &[&str], lane: bool) -> Parsed {
         });
         serde_json::to_string(&document).expect("plain data") + "\n"
     };
-    measure::read(nodes.iter().map(line).collect::<String>().as_bytes())
+    outputs::read(nodes.iter().map(line).collect::<String>().as_bytes())
 }
 
 fn matrices<'p>(parsed: &'p Parsed, name: &str) -> Vec<&'p Matrix> {
@@ -179,7 +179,7 @@ fn collectives_of_a_rack_have_their_numbers_in_the_first_document() {
             });
             serde_json::to_string(&document).expect("plain data") + "\n"
         };
-        measure::read(nodes.iter().map(line).collect::<String>().as_bytes())
+        outputs::read(nodes.iter().map(line).collect::<String>().as_bytes())
     };
     let parsed = read("");
     assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);

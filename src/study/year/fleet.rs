@@ -10,13 +10,13 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use readers::claims::claims_file;
-use readers::outputs;
+use engine::plan::Step;
 use model::claims::Claims;
 use model::id::DomainName;
 use model::id::NodeName;
 use model::parsed::Parsed;
-use engine::plan::Step;
+use readers::claims::claims_file;
+use readers::outputs;
 use sim::bench::Bench;
 use sim::fabric::Fabric;
 use sim::fault::Fault;
@@ -175,7 +175,7 @@ fn asked(rack: &mut Rack, step: &Step, nodes: &[NodeName]) -> Parsed {
     };
     let (_, argv) = tool::environment(&step.argv);
     let answer = tool::run(&bench, &argv[0], &argv[1..]).expect("the tool is simulated");
-    let parsed = measure::read_streams(answer.stdout.as_bytes(), answer.stderr.as_bytes());
+    let parsed = outputs::read_streams(answer.stdout.as_bytes(), answer.stderr.as_bytes());
     rack.shapes.insert(key, parsed.clone());
     parsed
 }

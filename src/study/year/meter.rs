@@ -9,7 +9,10 @@ use super::fleet::Spot;
 use super::weather::Path;
 use super::weather::Weather;
 use super::weather::day_of;
+use crate::instrument::Sample;
+use crate::sweep::Reader;
 use control::sweep::outputs;
+use engine::plan::Step;
 use model::measurement::Matrix;
 use model::measurement::Measurement;
 use model::measurement::Series;
@@ -17,10 +20,7 @@ use model::parsed::Parsed;
 use model::parsed::ProblemKind;
 use model::recording::Recording;
 use model::unit::Unit;
-use engine::plan::Step;
 use sim::noise::Key;
-use crate::instrument::Sample;
-use crate::sweep::Reader;
 
 /// One GPU of the fleet.
 pub(super) type End = (Spot, usize);

@@ -12,9 +12,9 @@ use super::fleet::Spot;
 use super::meter::End;
 use super::meter::Seen;
 use super::weather::Path;
+use crate::sweep::CONFIRM_AFTER_S;
 use engine::policy::policy::Policy;
 use model::stats;
-use crate::sweep::CONFIRM_AFTER_S;
 
 /// A rule.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,22 +5,21 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Burn;
-use engine::policy::acceptance as accept;
-use engine::policy::stops;
-use engine::policy::stops::Seen;
 use crate::cli::stdout::note;
 use crate::cli::stored;
 use crate::cli::sweep;
-use control::sweep;
-use control::sweep::Place;
 use control::launch::Program;
+use control::sweep::Place;
+use engine::plan;
+use engine::policy::acceptance as accept;
+use engine::policy::stops;
+use engine::policy::stops::Seen;
 use model::acceptance::SoakDone;
 use model::acceptance::StopRule;
 use model::claims::Claims;
 use model::id::NodeName;
 use model::probe::Probe;
 use model::raw::RawResult;
-use engine::plan;
 
 impl Burn<'_> {
     /// Loads all nodes at once; false where somebody ended it.
@@ -38,7 +37,7 @@ impl Burn<'_> {
             ..basis.request()
         };
         let load = plan::soak(&request);
-        let began = coordinator::shown(coordinator::now());
+        let began = control::sweep::shown(control::sweep::now());
         let mut done = SoakDone {
             after_round: after,
             began: began.clone(),

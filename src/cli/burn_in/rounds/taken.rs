@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::Burn;
+use crate::cli::stdout::note;
+use crate::cli::stored;
+use control::store::stored::Stored;
+use engine::judge::compared;
+use engine::judge::compared::Side;
 use engine::policy::acceptance as accept;
 use engine::policy::certificate;
 use engine::policy::identity;
 use engine::policy::stops;
 use engine::policy::stops::Seen;
-use crate::cli::stdout::note;
-use crate::cli::stored;
-use engine::judge::compared;
-use engine::judge::compared::Side;
 use model::acceptance::NodeRound;
 use model::acceptance::Stop;
 use model::acceptance::StopRule;
@@ -24,7 +25,6 @@ use model::run::Run;
 use model::run::RunInfo;
 use model::trend::Part;
 use model::verdict::Outcome;
-use control::store::stored::Stored;
 
 impl Burn<'_> {
     /// Takes in a round that came to its end.

@@ -4,13 +4,13 @@
 //! Pure. The decision was made on an earlier reading; what is refused here is left
 //! to the next turn.
 
+use crate::gate::sight::carries;
+use crate::gate::sight::words;
 use engine::policy::device;
 use engine::policy::ledger::Ledger;
 use engine::policy::reason;
 use engine::policy::standing;
 use engine::policy::standing::Owner;
-use crate::gate::sight::carries;
-use crate::gate::sight::words;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionResult;

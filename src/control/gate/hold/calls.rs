@@ -9,9 +9,6 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use node::exec;
-use node::exec::Request;
-use readers::claims::slurm::nodes;
 use crate::launch::shell;
 use crate::launch::slurm::IMMEDIATE_S;
 use crate::launch::slurm::Job;
@@ -23,6 +20,9 @@ use model::live::Live;
 use model::live::LiveNode;
 use model::raw::Ending;
 use model::text::clean;
+use node::exec;
+use node::exec::Request;
+use readers::claims::slurm::nodes;
 
 /// How much longer than Slurm itself a program may take: a controller that
 /// hangs is noticed after MessageTimeout, 10 s.

@@ -24,12 +24,12 @@ use tokio::sync::Semaphore;
 use tokio::sync::SemaphorePermit;
 
 use crate::gate::scheduler::SchedulerError;
-use model::said::ProblemKind;
-use model::text::clean;
 use crate::sources::kubernetes::Kubernetes as Server;
 use crate::sources::kubernetes::access;
 use crate::sources::kubernetes::access::Reading;
 use crate::sources::kubernetes::access::Trouble;
+use model::said::ProblemKind;
+use model::text::clean;
 
 /// Where nodes are.
 const NODES: &str = "/api/v1/nodes";

@@ -10,12 +10,12 @@ use kube::Client;
 use kube::api::PostParams;
 use kube::core::Request;
 
+use crate::sources::kubernetes::access::refusal;
 use model::action::ActionKind;
 use model::action::ActionRecord;
 use model::action::ActionResult;
 use model::live::Live;
 use model::text::clean;
-use crate::sources::kubernetes::access::refusal;
 
 /// Where events about objects without a namespace live.
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";

@@ -18,13 +18,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Fence;
+use crate::gate::journal::Journal;
+use crate::gate::journal::JournalError;
+use crate::gate::scheduler::Scheduler;
+use crate::sources::kubernetes::access::refusal;
 use engine::policy::evict;
 use engine::policy::evict::Choice;
 use engine::policy::evict::Target;
 use engine::policy::ledger::Ledger;
-use crate::gate::journal::Journal;
-use crate::gate::journal::JournalError;
-use crate::gate::scheduler::Scheduler;
 use model::eviction::Eviction;
 use model::eviction::EvictionResult;
 use model::eviction::PodEviction;
@@ -36,7 +37,6 @@ use model::kubernetes_node::Taint;
 use model::live::Live;
 use model::live::LiveNode;
 use model::text::clean;
-use crate::sources::kubernetes::access::refusal;
 
 /// Between two rounds of asking, where the server names no time.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -404,8 +404,7 @@ mod tests {
         };
         let taints = vec![taint("PreferNoSchedule", "slow"), taint(NO_SCHEDULE, "nvlink-low")];
         let mut node = LiveNode::new("n1", &["IDLE", "DRAIN"]);
-        let kubernetes =
-            model::kubernetes_node::KubernetesNode { taints, ..Default::default() };
+        let kubernetes = model::kubernetes_node::KubernetesNode { taints, ..Default::default() };
         node.kubernetes = Some(Box::new(kubernetes));
         assert_eq!(class(&node), "nvlink-low");
     }

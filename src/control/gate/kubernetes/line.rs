@@ -24,8 +24,8 @@ use tokio::time::Instant;
 
 use super::desk::Desk;
 use crate::gate::scheduler::SchedulerError;
-use model::said::ProblemKind;
 use crate::sources::kubernetes::Kubernetes as Server;
+use model::said::ProblemKind;
 
 /// How often the thread shows that it is not stuck.
 const BEAT: Duration = Duration::from_millis(50);

@@ -18,15 +18,15 @@ use super::desk::Desk;
 use super::desk::Refused;
 use super::devices;
 use crate::gate::scheduler::SchedulerError;
-use readers::claims::kubernetes::live;
-use readers::claims::kubernetes::live::Pods;
-use readers::claims::kubernetes::pods;
-use readers::claims::kubernetes::pods::OnNode;
 use model::id::NodeName;
 use model::live::Live;
 use model::live::LiveNode;
 use model::said::ProblemKind;
 use model::text::clean;
+use readers::claims::kubernetes::live;
+use readers::claims::kubernetes::live::Pods;
+use readers::claims::kubernetes::pods;
+use readers::claims::kubernetes::pods::OnNode;
 
 /// So many nodes are asked for one by one, each with its pods; for more, the
 /// whole lists are cheaper.

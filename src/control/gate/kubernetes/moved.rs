@@ -4,12 +4,12 @@
 //! Pure. Heartbeats, taints that say whom a node is for, and pods do not matter:
 //! they come and go all the time, and a change leaves them as they are.
 
-use readers::claims::kubernetes::live;
 use model::kubernetes_node::KubernetesNode;
 use model::kubernetes_node::PREFIX;
 use model::kubernetes_node::Taint;
 use model::live::LiveNode;
 use model::text::clean;
+use readers::claims::kubernetes::live;
 
 /// Why what was decided on `seen` must not be done on `now`.
 pub(super) fn moved(seen: &LiveNode, now: &LiveNode) -> Option<String> {

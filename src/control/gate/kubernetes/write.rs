@@ -26,11 +26,10 @@ use super::devices;
 use super::look;
 use super::moved;
 use super::patch::Edits;
-use engine::policy::device;
-use engine::policy::reason;
 use crate::gate::scheduler::SchedulerError;
 use crate::gate::stamp;
-use readers::claims::kubernetes::live::Pods;
+use engine::policy::device;
+use engine::policy::reason;
 use model::change::StateChange;
 use model::id::NodeName;
 use model::kubernetes_node::DeviceWay;
@@ -38,6 +37,7 @@ use model::live::Live;
 use model::live::LiveNode;
 use model::said::ProblemKind;
 use model::text::clean;
+use readers::claims::kubernetes::live::Pods;
 
 /// How often one node is tried, whatever others write there meanwhile.
 const ATTEMPTS: u32 = 40;

@@ -20,10 +20,10 @@ use super::by_us;
 use super::lease;
 use super::micro;
 use crate::gate::stamp;
-use model::text::clean;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::kubernetes::access;
 use crate::sources::kubernetes::access::Reading;
+use model::text::clean;
 
 /// Which Lease, and for whom. The usual durations are those of Kubernetes' own
 /// controllers (`leaderelection` of client-go: 15 s, 10 s; renewed here every

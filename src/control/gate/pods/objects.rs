@@ -20,12 +20,12 @@ use tokio::time::sleep;
 use tokio::time::timeout;
 
 use crate::launch::kubernetes::Kubernetes;
-use model::id::NodeName;
-use model::text::clean;
 use crate::sources::kubernetes::Kubernetes as Server;
 use crate::sources::kubernetes::access;
 use crate::sources::kubernetes::access::Reading;
 use crate::sources::kubernetes::access::Trouble;
+use model::id::NodeName;
+use model::text::clean;
 
 /// How often is asked what the server is too busy for.
 const ATTEMPTS: u32 = 4;

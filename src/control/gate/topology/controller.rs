@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use crate::launch::shell;
+use crate::launch::slurm::Programs;
 use engine::policy::topology::Blocks;
 use engine::policy::topology::Proposal;
 use engine::policy::topology::SlurmVersion;
+use model::raw::Ending;
+use model::said::GroupKind;
+use model::text::clean;
+use model::words;
 use node::exec;
 use node::exec::Request;
 use readers::claims::slurm::pending;
 use readers::claims::slurm::pending::PendingJob;
 use readers::claims::slurm::show_topology;
-use crate::launch::shell;
-use crate::launch::slurm::Programs;
-use model::raw::Ending;
-use model::said::GroupKind;
-use model::text::clean;
-use model::words;
 
 /// Slurm's programs, each with words in front where it is reached through
 /// something.

@@ -21,12 +21,12 @@ use super::state::Started;
 use super::state::State;
 use engine::policy::due::Job;
 use engine::policy::due::attempts::elapsed;
-use node::exec::attended::Attended;
 use model::raw::Ending;
 use model::text::clean;
 use model::watch::JobLine;
 use model::watch::Outcome;
 use model::watch::WatchEvent;
+use node::exec::attended::Attended;
 
 /// The folder of logs in the state folder.
 pub const LOGS: &str = "watch";

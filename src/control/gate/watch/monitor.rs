@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::vitals::Vitals;
-use engine::policy::policy::Policy;
 use crate::gate::shown;
 use crate::gate::shown::Sources;
 use crate::gate::stamp;
@@ -19,6 +18,7 @@ use crate::notify::aside::Aside;
 use crate::store::history::Alarms;
 use crate::store::latest::Latest;
 use crate::store::signing::Trust;
+use engine::policy::policy::Policy;
 use engine::report::metrics;
 use engine::report::notice::of_state;
 

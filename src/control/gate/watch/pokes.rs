@@ -24,10 +24,10 @@ use kube::runtime::watcher::Event;
 use tokio::sync::mpsc;
 
 use super::vitals::Vitals;
-use model::kubernetes_node::PREFIX;
 use crate::sources::kubernetes::Kubernetes;
 use crate::sources::kubernetes::access;
 use crate::sources::kubernetes::access::Reading;
+use model::kubernetes_node::PREFIX;
 
 /// How long after a failure a way to the server is looked for again.
 const AGAIN: Duration = Duration::from_secs(10);

@@ -20,17 +20,17 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use super::super::stamp;
+use crate::store::folder::make;
+use crate::store::folder::own;
+use crate::store::folder::replace;
 use engine::policy::due::Cause;
 use engine::policy::due::Running;
 use engine::policy::due::attempts::Attempts;
-use node::exec::attended;
 use model::id::DomainName;
 use model::id::NodeName;
 use model::journal::Stamp;
 use model::text::clean;
-use crate::store::folder::make;
-use crate::store::folder::own;
-use crate::store::folder::replace;
+use node::exec::attended;
 
 /// The file.
 pub const STATE: &str = "watch.json";

@@ -10,19 +10,35 @@ use super::super::fixture;
 use super::super::fixture::Fake;
 use super::super::journal::Journal;
 use super::*;
-use engine::policy::due;
+use crate::store::signing::Trust;
 use model::certificate::Certificate;
 use model::claims::ClaimedDomain;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
 use model::journal::Event;
 use model::live::LiveNode;
-use crate::store::signing::Trust;
+use model::profile::Profile;
 
 const WEEK_S: i64 = 7 * 24 * 3_600;
 
 fn settings() -> Settings {
-    Settings { ahead_s: 0, rest_s: 3_600, rest_most_s: 3_600, ..due::tests::settings() }
+    Settings {
+        at_once: 1,
+        nodes: 72,
+        together: 1,
+        unverified: Some(Profile::Admit),
+        repaired: Some(Profile::Recertify),
+        expired: Some(Profile::Recertify),
+        missing: Some(Profile::Admit),
+        ahead_s: 0,
+        audit_every_s: 0,
+        again_s: [4 * 3_600, WEEK_S],
+        cool_down_s: 24 * 3_600,
+        rest_s: 3_600,
+        rest_most_s: 3_600,
+        clean_sweeps: 2,
+        clean_apart_s: 3_600,
+    }
 }
 
 /// So many nodes, dealt out to so many domains.

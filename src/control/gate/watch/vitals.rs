@@ -28,16 +28,16 @@ use engine::policy::certificate::outlived;
 use engine::policy::due::Due;
 use engine::policy::ledger::Ledger;
 use engine::policy::standing;
+use engine::report::metrics::meanings;
+use engine::report::metrics::text;
+use engine::report::metrics::text::Family as Shown;
+use engine::report::metrics::text::Meaning;
 use model::certificate::Certificate;
 use model::claims::Claims;
 use model::id::NodeName;
 use model::journal::Stamp;
 use model::live::Live;
 use model::watch::WatchEvent;
-use engine::report::metrics::meanings;
-use engine::report::metrics::text;
-use engine::report::metrics::text::Family as Shown;
-use engine::report::metrics::text::Meaning;
 
 type Labels = Vec<(&'static str, String)>;
 type Gauges = Family<Labels, Gauge<i64, AtomicI64>>;
@@ -368,11 +368,11 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use engine::report::metrics;
     use model::live::LiveNode;
     use model::watch::Cause;
     use model::watch::JobLine;
     use model::watch::Outcome;
-    use engine::report::metrics;
 
     #[test]
     fn names_have_the_prefix_and_units_and_no_node_is_named() {

@@ -17,10 +17,10 @@ use kube::config::KubeconfigError;
 use serde_json::Value;
 
 use super::Kubernetes;
+use crate::sources::tls;
 use model::said::ProblemKind;
 use model::said::SourceProblem;
 use model::text::clean;
-use crate::sources::tls;
 
 /// How answers are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,16 +19,16 @@ use super::identity;
 use super::rolled;
 use super::rolled::Rolled;
 use super::rolled::Value;
-use model::recording::Recording;
-use model::trend::PartKind;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
 use crate::store::RecordError;
 use crate::store::State;
 use crate::store::digest;
 use crate::store::file;
 use crate::store::stored;
 use crate::store::stored::Stored;
+use model::recording::Recording;
+use model::trend::PartKind;
+use model::verdict::Outcome;
+use model::verdict::Verdicts;
 
 /// What became of a run that was to be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::History;
 use super::HistoryError;
 use super::Selection;
+use crate::store::digest;
 use engine::judge::drift;
 use model::id::DomainName;
 use model::id::NodeName;
@@ -19,7 +20,6 @@ use model::trend::Part;
 use model::trend::PartKind;
 use model::trend::Standing;
 use model::trend::Trend;
-use crate::store::digest;
 
 /// A series that nobody measured for so long, while its node or domain was
 /// measured otherwise, belongs to a test that is not run any more: nobody would

@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 
 use super::*;
+use crate::store::file;
+use crate::store::folder::Folder;
+use crate::store::stored;
 use model::cell::Cell;
 use model::id::DomainName;
 use model::id::NodeName;
@@ -22,9 +25,6 @@ use model::verdict::Verdicts;
 use model::worker::Environment;
 use model::worker::MACHINE_FORMAT;
 use model::worker::Machine;
-use crate::store::file;
-use crate::store::folder::Folder;
-use crate::store::stored;
 
 mod standing;
 mod thinned;
@@ -539,9 +539,8 @@ fn collectives_are_series_of_what_they_ran_on_by_ranks_and_size() {
             points: vec![point(1 << 20, 999.0), point(8 << 30, busbw)],
             average_busbw: None,
         }));
-        parsed.facts.ranks = (0..ranks)
-            .map(|rank| model::facts::Rank { rank, ..Default::default() })
-            .collect();
+        parsed.facts.ranks =
+            (0..ranks).map(|rank| model::facts::Rank { rank, ..Default::default() }).collect();
         Recording { stage: Some(stage), ..Recording::new(scope, "f", parsed) }
     };
     let domain = || Scope::Domain("d1".into());

@@ -5,11 +5,11 @@ use serde::Deserialize;
 use super::NOISE;
 use super::harmless;
 use super::last_words;
-use node::exec::session::Output;
 use model::text::clean;
 use model::worker::FromWorker;
 use model::worker::Hello;
 use model::worker::PROTOCOL;
+use node::exec::session::Output;
 
 /// Why there was no greeting.
 #[derive(Debug)]

@@ -2,6 +2,12 @@
 //! recordings are made here. Judges nothing.
 
 use super::super::*;
+use crate::thresholds::CollectiveExpectation;
+use crate::thresholds::Confidence;
+use crate::thresholds::Expectation;
+use crate::thresholds::NvLinks;
+use crate::thresholds::Path;
+use crate::thresholds::Platform;
 use model::claims::ClaimedDomain;
 use model::facts::Device;
 use model::facts::Rank;
@@ -15,12 +21,6 @@ use model::recording::Scope;
 use model::unit::Unit;
 use model::verdict::Direction;
 use model::verdict::Outcome;
-use crate::thresholds::CollectiveExpectation;
-use crate::thresholds::Confidence;
-use crate::thresholds::Expectation;
-use crate::thresholds::NvLinks;
-use crate::thresholds::Path;
-use crate::thresholds::Platform;
 use std::collections::BTreeMap;
 
 pub(super) const WRITE: &str = "device_to_device_memcpy_write_ce";

@@ -119,7 +119,8 @@ fn a_belief_is_held_against_the_gpus_that_were_measured_to_reach_each_other() {
 
     // The claim says 72, the measurement 64.
     let judged = believing(split(), belief(72, 0..18));
-    let found = judged.verdicts.findings.iter().find(|f| f.class == BELIEF).expect("a finding");
+    let found =
+        judged.verdicts.findings.iter().find(|f| f.class.as_str() == BELIEF).expect("a finding");
     assert_eq!((found.outcome, found.measured), (Outcome::Failed, Some(64.0)));
 
     // Nobody says where the job runs.
@@ -141,7 +142,7 @@ fn a_belief_about_nodes_that_were_not_measured_is_not_judged() {
     let recordings = bench.own();
     let claims = Claims { beliefs: vec![belief(64, 0..8)], ..bench.claims() };
     let judged = bench.judge_claims(&claims, &recordings);
-    assert!(judged.verdicts.findings.iter().all(|f| f.class != BELIEF));
+    assert!(judged.verdicts.findings.iter().all(|f| f.class.as_str() != BELIEF));
 }
 
 #[test]

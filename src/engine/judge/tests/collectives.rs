@@ -6,6 +6,9 @@ use super::bench::outcome_of;
 use super::bench::ranks;
 use super::bench::unknown_nodes;
 use crate::judge::Judgement;
+use crate::thresholds::CollectiveConditions;
+use crate::thresholds::CollectiveExpectation;
+use crate::thresholds::Steered;
 use model::id::DomainName;
 use model::measurement::Measurement;
 use model::measurement::Placement;
@@ -17,9 +20,6 @@ use model::recording::Recording;
 use model::recording::Scope;
 use model::unit::Unit;
 use model::verdict::Outcome;
-use crate::thresholds::CollectiveConditions;
-use crate::thresholds::CollectiveExpectation;
-use crate::thresholds::Steered;
 use std::collections::BTreeSet;
 
 /// An all-reduce of 8 GiB over a rack: bus bandwidths out of place and in.

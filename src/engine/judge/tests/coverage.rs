@@ -5,15 +5,15 @@ use super::bench::Bench;
 use super::bench::loci;
 use super::bench::matrix;
 use super::*;
+use crate::thresholds::Conditions;
+use crate::thresholds::Platform;
+use crate::thresholds::builtin;
 use model::claims::ClaimedDomain;
 use model::measurement::Measurement;
 use model::parsed::Parsed;
 use model::parsed::Tool;
 use model::recording::Scope;
 use model::verdict::Outcome;
-use crate::thresholds::Conditions;
-use crate::thresholds::Platform;
-use crate::thresholds::builtin;
 
 /// Tests that say nothing of the links between GPUs.
 const OTHERS: [&str; 4] = [

@@ -261,7 +261,7 @@ fn a_level_above_what_the_links_carry_names_its_files() {
     let links = bench.platform.nvlink.as_mut().expect("has links");
     links.rate /= 2.0;
     let judged = bench.judge_these(&recordings);
-    let found = judged.verdicts.findings.iter().find(|f| f.class == "above-nominal");
+    let found = judged.verdicts.findings.iter().find(|f| f.class.as_str() == "above-nominal");
     assert!(!found.expect("found").evidence.is_empty());
     assert_eq!(judged.verdicts.outcome, Outcome::Unknown);
 }

@@ -146,7 +146,7 @@ fn nodes_that_are_all_low_alike_have_one_cause_and_none_is_blamed() {
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
     // Each by another share, they are each their own.
     let judged = Bench::hgx(3).capacity(|s, _| Some(0.93 - 0.07 * f64::from(s.0))).judge();
-    assert!(judged.verdicts.findings.iter().all(|f| f.class != "all-low-alike"));
+    assert!(judged.verdicts.findings.iter().all(|f| f.class.as_str() != "all-low-alike"));
     // A GPU that is low beside that is still named.
     let judged = Bench::hgx(5)
         .capacity(|s, d| {

@@ -22,6 +22,14 @@ mod unsteady;
 mod validity;
 
 use super::*;
+use bench::Bench;
+use bench::READ;
+use bench::loci;
+use bench::outcome_of;
+use bench::platform;
+use bench::ranks;
+use bench::share;
+use bench::unknown_nodes;
 use model::facts::GpuLinks;
 use model::facts::Link;
 use model::id::DomainName;
@@ -37,14 +45,6 @@ use model::recording::Scope;
 use model::unit::Unit;
 use model::verdict::Direction;
 use model::verdict::Outcome;
-use bench::Bench;
-use bench::READ;
-use bench::loci;
-use bench::outcome_of;
-use bench::platform;
-use bench::ranks;
-use bench::share;
-use bench::unknown_nodes;
 use std::sync::Arc;
 
 #[test]

@@ -133,7 +133,8 @@ fn what_imex_knows_by_its_address_is_the_node_that_sources_know_by_it() {
         });
     }
     let missing = |judged: &Judgement| {
-        let found = judged.verdicts.findings.iter().find(|f| f.class == "imex-peer-missing");
+        let found =
+            judged.verdicts.findings.iter().find(|f| f.class.as_str() == "imex-peer-missing");
         found.map(|f| (f.locus.to_string(), f.evidence.len()))
     };
     // Nobody says whose address it is.

@@ -12,7 +12,8 @@ use crate::judge::Case;
 use crate::judge::Judgement;
 use crate::judge::confirm;
 use crate::judge::judge;
-use readers::outputs;
+use crate::thresholds::Catalogue;
+use crate::thresholds::overlay;
 use model::claims::ClaimedDomain;
 use model::claims::ClaimedLeaf;
 use model::claims::ClaimedRail;
@@ -25,8 +26,7 @@ use model::recording::Recording;
 use model::recording::Scope;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
-use crate::thresholds::Catalogue;
-use crate::thresholds::overlay;
+use readers::outputs;
 
 /// What each pair shows, relative to the rate of the class.
 type Share = Box<dyn Fn(u32, u32) -> f64>;
@@ -118,7 +118,7 @@ impl Lab {
             "source": end(a), "destination": end(b), "rail": self.rail, "streams": 4,
             "unit": "GB/s", "complete": true, "readings": readings, "latency":
             {"median_us": 30.0}, "problems": []});
-        let parsed = measure::read(document.to_string().as_bytes());
+        let parsed = outputs::read(document.to_string().as_bytes());
         self.recording(a, b, stage, parsed)
     }
 
@@ -383,7 +383,7 @@ fn a_run_that_failed_in_several_lines_failed_once() {
         for recording in recordings.iter_mut() {
             let Scope::Pair(a, b) = recording.scope.clone() else { panic!("a pair") };
             if a == host(6) || b == host(6) {
-                recording.parsed = measure::read_streams(b"", stderr);
+                recording.parsed = outputs::read_streams(b"", stderr);
             }
         }
         let judged = lab.judge(&lab.claims(), &recordings);
@@ -518,7 +518,7 @@ fn other_tools_between_two_nodes_point_the_way_the_data_moved() {
             {"protocol": "TCP", "reverse": reverse}, "connecting_to": {"host": "192.0.2.9"}},
             "intervals": [], "end": {"sum_received": {"bits_per_second": bits},
             "sum_sent": {"bits_per_second": bits}}});
-        measure::read(text.to_string().as_bytes())
+        outputs::read(text.to_string().as_bytes())
     };
     let lab = Lab { nic: false, ..Lab::new(|_, _| 1.0) };
     let mut recordings = Vec::new();

@@ -111,7 +111,7 @@ fn a_part_that_is_low_as_a_whole_says_nothing_of_the_others() {
             Some(if (s.0 < 12) == (d.0 < 12) { inside } else { OTHER })
         })
         .judge();
-    assert!(judged.verdicts.findings.iter().all(|f| f.class == "wrong-domain"));
+    assert!(judged.verdicts.findings.iter().all(|f| f.class.as_str() == "wrong-domain"));
     assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass);
     let notes = &judged.verdicts.notes;
     assert!(notes.iter().any(|note| note.contains("5.6 % low")), "{notes:?}");

@@ -10,11 +10,11 @@ use crate::judge::Case;
 use crate::judge::Judgement;
 use crate::judge::judge_against;
 use crate::judge::past;
+use crate::thresholds::Catalogue;
 use model::claims::Claims;
 use model::history::History;
 use model::recording::Recording;
 use model::verdict::Outcome;
-use crate::thresholds::Catalogue;
 use std::collections::BTreeMap;
 
 /// A GPU, as node and slot.

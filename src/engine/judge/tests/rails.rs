@@ -15,7 +15,8 @@ use crate::judge::Case;
 use crate::judge::Judgement;
 use crate::judge::confirm;
 use crate::judge::judge;
-use readers::outputs;
+use crate::thresholds::Catalogue;
+use crate::thresholds::overlay;
 use model::claims::ClaimedRail;
 use model::claims::Claims;
 use model::parsed::Parsed;
@@ -26,8 +27,7 @@ use model::recording::CONFIRM_STAGE;
 use model::recording::Recording;
 use model::recording::Scope;
 use model::verdict::Outcome;
-use crate::thresholds::Catalogue;
-use crate::thresholds::overlay;
+use readers::outputs;
 
 const LINE: &str =
     "---------------------------------------------------------------------------------------\n";
@@ -90,7 +90,7 @@ impl Fleet {
         );
         let [a, b] = [copy.src, copy.dst].map(Bench::node);
         let file = format!("pairs/{a}/{b}/{}-{stage}-{}.txt", copy.rail, copy.reading);
-        let parsed = measure::read(text.as_bytes());
+        let parsed = outputs::read(text.as_bytes());
         let mut recording = Recording::new(Scope::Pair(a, b), file, parsed);
         recording.stage = Some(stage);
         recording
@@ -336,7 +336,8 @@ fn partners_of_two_slow_nics_are_not_blamed_and_no_finding_contradicts_its_numbe
                 pairs.extend([(0, 7), (1, 7), (2, 6), (3, 6)].into_iter().filter(|_| !few));
                 let dice = Dice(seed);
                 let judged = Fleet { class, dice, ..Fleet::new(8, half(&[4, 5])) }.judged(&pairs);
-                let blamed = judged.verdicts.findings.iter().filter(|f| f.class == "nic-low");
+                let blamed =
+                    judged.verdicts.findings.iter().filter(|f| f.class.as_str() == "nic-low");
                 let blamed: Vec<&str> =
                     blamed.map(|f| f.locus.node.as_ref().expect("a node").as_str()).collect();
                 let guilty = |node: &&str| ["node0005", "node0006"].contains(node);

@@ -5,6 +5,7 @@ use super::bench::Bench;
 use super::bench::loci;
 use super::bench::outcome_of;
 use super::*;
+use crate::thresholds::builtin;
 use model::claims::ClaimedDomain;
 use model::facts::Device;
 use model::measurement::Measurement;
@@ -15,7 +16,6 @@ use model::parsed::Tool;
 use model::recording::Scope;
 use model::unit::Unit;
 use model::verdict::Outcome;
-use crate::thresholds::builtin;
 
 /// Sizes below those that any class of NIC states a rate for.
 const SMALL: [u64; 4] = [8, 64, 4 << 10, 32 << 10];

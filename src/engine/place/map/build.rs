@@ -14,10 +14,9 @@ use super::Reach;
 use super::Source;
 use super::Verified;
 use super::ground::Ground;
+use crate::place::matrix::Matrix;
 use crate::policy::device;
 use crate::policy::topology;
-use readers::claims::slurm::BLOCK_SIZES;
-use readers::claims::slurm::partitions::partition_of_topology;
 use model::cell::Cell;
 use model::claims::ClaimedDomain;
 use model::claims::Claims;
@@ -31,7 +30,8 @@ use model::said::SourceKind;
 use model::verdict::Finding;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
-use crate::place::matrix::Matrix;
+use readers::claims::slurm::BLOCK_SIZES;
+use readers::claims::slurm::partitions::partition_of_topology;
 
 /// CliqueId that a fabric shows to whom it gave none; see `judge::state`.
 const NO_CLIQUE: &str = "32766";

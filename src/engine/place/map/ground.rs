@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 
 use super::Source;
 use super::build::peer_node;
-use readers::claims::measured;
 use model::cell::Cell;
 use model::claims::ClaimedDomain;
 use model::id::NodeName;
@@ -18,6 +17,7 @@ use model::said::Said;
 use model::verdict::Finding;
 use model::verdict::NodeVerdict;
 use model::worker::Machine;
+use readers::claims::measured;
 
 /// A run by node.
 #[derive(Debug)]

@@ -350,7 +350,7 @@ fn of_drains(outlook: &Outlook, block: &Block, question: &Question) -> Option<St
 
 /// A share as a percentage, with as many decimals as say something. What is
 /// nearly all or nearly nothing is not shown as that.
-pub(crate) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     let text = format!("{:.2}", share * 100.0);
     match text.as_str() {
         "100.00" if share < 1.0 - 1e-9 => "> 99.99 %".to_owned(),

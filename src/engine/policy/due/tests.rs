@@ -19,7 +19,7 @@ use proptest::prelude::*;
 const HOUR: i64 = 3_600;
 
 /// One job at a time, whatever is due.
-pub(crate) fn settings() -> Settings {
+fn settings() -> Settings {
     Settings {
         at_once: 1,
         nodes: 72,

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use super::Blocks;
 use super::Proposal;
-use readers::claims::slurm::pending::PendingJob;
 use model::hostlist;
 use model::id::NodeName;
+use readers::claims::slurm::pending::PendingJob;
 
 /// The jobs that fit into the blocks of today and not into those proposed: by
 /// the nodes they want in one piece, or by the nodes they name. A job above the

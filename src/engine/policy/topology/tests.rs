@@ -3,7 +3,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use readers::claims::slurm::pending::PendingJob;
 use model::claims::Assertion;
 use model::claims::ClaimedDomain;
 use model::claims::Claims;
@@ -14,6 +13,7 @@ use model::verdict::Locus;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
+use readers::claims::slurm::pending::PendingJob;
 
 const YAML: &str = "---
 # Racks 1 and 2. # nodes: node9

@@ -2,10 +2,10 @@
 
 use super::partners::Partners;
 use super::partners::Tally;
-use model::claims::Claims;
-use model::run::Run;
 use crate::report::csv;
 use crate::report::plain::plain;
+use model::claims::Claims;
+use model::run::Run;
 
 /// Rows of one table; the run's own `matrix.csv` has all.
 const ROWS: usize = 100_000;

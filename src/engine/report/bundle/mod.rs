@@ -42,8 +42,7 @@ pub use raws::MOST;
 pub use raws::Piece;
 pub use raws::wanted;
 pub use redact::NOT_CAUGHT;
-#[cfg(test)]
-pub(crate) use summary::BundleDocument;
+pub use summary::BundleDocument;
 
 /// The format of `bundle.json`.
 pub const BUNDLE_FORMAT: &str = "fabricgate.bundle/1";

@@ -7,9 +7,6 @@ use plotters::style::text_anchor::VPos;
 
 use super::Case;
 use super::sides::Sides;
-use model::id::NodeName;
-use model::stats::sort_median;
-use model::verdict::Outcome;
 use crate::report::ReportError;
 use crate::report::blame::Blame;
 use crate::report::grid::End;
@@ -24,6 +21,9 @@ use crate::report::plot;
 use crate::report::plot::Area;
 use crate::report::plot::Drawn;
 use crate::report::plot::label;
+use model::id::NodeName;
+use model::stats::sort_median;
+use model::verdict::Outcome;
 
 /// Matrices and charts that are drawn, the tests that convict first.
 const FIGURES: usize = 4;

@@ -321,8 +321,8 @@ fn is_address(word: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::said::NodeSaid;
     use crate::report::fixture;
+    use model::said::NodeSaid;
 
     fn veil() -> Veil {
         let names = [("node0002", "partner-1"), ("10.7.0.12", "partner-2")];

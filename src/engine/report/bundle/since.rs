@@ -9,6 +9,12 @@ use super::Case;
 use super::plots::Plots;
 use super::serials::NOT_KNOWN;
 use super::sides::Sides;
+use crate::report::ReportError;
+use crate::report::plain::clip;
+use crate::report::plain::counted;
+use crate::report::plain::quantity;
+use crate::report::trend;
+use crate::report::trend_plot;
 use model::text::percent;
 use model::trend::Alarm;
 use model::trend::HISTORY_FORMAT;
@@ -19,12 +25,6 @@ use model::trend::Point;
 use model::trend::Trend;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
-use crate::report::ReportError;
-use crate::report::plain::clip;
-use crate::report::plain::counted;
-use crate::report::plain::quantity;
-use crate::report::trend;
-use crate::report::trend_plot;
 
 /// Series told on the page.
 const TOLD: usize = 3;

@@ -22,6 +22,12 @@ use super::serials::NOT_KNOWN;
 use super::serials::Serials;
 use super::sides::Sides;
 use super::since;
+use crate::report::class;
+use crate::report::plain::clip;
+use crate::report::plain::counted;
+use crate::report::plain::listed;
+use crate::report::plain::place_of;
+use crate::report::plain::quantity;
 use model::run::RunInfo;
 use model::text::percent;
 use model::trend::Trend;
@@ -32,12 +38,6 @@ use model::verdict::LocusKind;
 use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
 use model::verdict::Unknown;
-use crate::report::class;
-use crate::report::plain::clip;
-use crate::report::plain::counted;
-use crate::report::plain::listed;
-use crate::report::plain::place_of;
-use crate::report::plain::quantity;
 
 /// Findings told on the page; `bundle.json` has all.
 const TOLD: usize = 4;
@@ -83,8 +83,8 @@ pub(super) struct Page {
 }
 
 /// `bundle.json`: the same for programs, and whole.
-#[derive(Serialize, JsonSchema)]
-pub(crate) struct BundleDocument<'a> {
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct BundleDocument<'a> {
     /// `fabricgate.bundle/1`.
     format: &'static str,
     /// The node.

@@ -9,6 +9,11 @@ use serde::Serialize;
 use super::LONGEST;
 use super::history::part_name;
 use super::shown;
+use crate::report::comparison::sentences;
+use crate::report::plain::amount;
+use crate::report::plain::clip;
+use crate::report::plain::counted;
+use crate::report::plain::unit_name;
 use model::comparison::Compared;
 use model::comparison::Comparison;
 use model::comparison::Difference;
@@ -16,11 +21,6 @@ use model::comparison::Repair;
 use model::comparison::Repairs;
 use model::run::Run;
 use model::text::percent;
-use crate::report::comparison::sentences;
-use crate::report::plain::amount;
-use crate::report::plain::clip;
-use crate::report::plain::counted;
-use crate::report::plain::unit_name;
 
 /// Parts that are listed; the rest are counted.
 const ROWS: usize = 200;

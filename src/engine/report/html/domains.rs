@@ -16,10 +16,6 @@ use super::figures::FigureText;
 use super::figures::Readings;
 use super::figures::test_name;
 use super::findings::FindingText;
-use model::id::DomainName;
-use model::run::Run;
-use model::stats::sort_median;
-use model::verdict::Outcome;
 use crate::report::ReportError;
 use crate::report::blame::Blame;
 use crate::report::blame::blame;
@@ -33,6 +29,10 @@ use crate::report::plain::listed;
 use crate::report::plain::number;
 use crate::report::plain::unit_name;
 use crate::report::scale::CALM;
+use model::id::DomainName;
+use model::run::Run;
+use model::stats::sort_median;
+use model::verdict::Outcome;
 
 /// Figures of domains that pass are samples; this many domains give some.
 const HEALTHY_DOMAINS: usize = 2;

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use model::run::Run;
 use crate::report::grid::End;
 use crate::report::grid::Grid;
 use crate::report::grid::Spot;
 use crate::report::grid::grids;
 use crate::report::overview::fleet;
+use model::run::Run;
 
 /// All grids of an earlier run.
 #[derive(Debug, Default)]

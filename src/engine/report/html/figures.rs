@@ -10,12 +10,6 @@ use serde::Serialize;
 use super::earlier::Earlier;
 use super::findings::FindingText;
 use super::shown;
-use model::cell::Cell;
-use model::id::DomainName;
-use model::run::Run;
-use model::stats::sort_median;
-use model::unit::Unit;
-use model::verdict::Finding;
 use crate::report::ReportError;
 use crate::report::blame::Blame;
 use crate::report::blame::Marked;
@@ -31,6 +25,12 @@ use crate::report::plain::number;
 use crate::report::plain::quantity;
 use crate::report::plain::rail_name;
 use crate::report::plot;
+use model::cell::Cell;
+use model::id::DomainName;
+use model::run::Run;
+use model::stats::sort_median;
+use model::unit::Unit;
+use model::verdict::Finding;
 
 /// Lines and columns that are still legible, GPU by GPU.
 const LEGIBLE: usize = 144;

@@ -14,16 +14,16 @@ use super::anchors::Anchors;
 use super::history::Sparkline;
 use super::history::sparkline_of;
 use super::shown;
-use model::run::Run;
-use model::text::percent;
-use model::trend::Trend;
-use model::verdict::Finding;
 use crate::report::class;
 use crate::report::compared;
 use crate::report::plain::below;
 use crate::report::plain::clip;
 use crate::report::plain::place_of;
 use crate::report::plain::quantity;
+use model::run::Run;
+use model::text::percent;
+use model::trend::Trend;
+use model::verdict::Finding;
 
 /// Findings that show all they rest on from the start.
 const OPEN: usize = 3;

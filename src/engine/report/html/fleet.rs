@@ -11,13 +11,13 @@ use super::findings::FindingText;
 use super::history::Sparkline;
 use super::history::sparkline_of_node;
 use super::shown;
+use crate::report::plain::below;
+use crate::report::plain::clip;
 use model::run::Run;
 use model::text::percent;
 use model::trend::Trend;
 use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
-use crate::report::plain::below;
-use crate::report::plain::clip;
 
 /// Nodes that have a tile and a line; the rest are counted. A tile and a line
 /// together take some 200 bytes of the page.

@@ -7,6 +7,10 @@ use minijinja::Value;
 use serde::Serialize;
 
 use super::shown;
+use crate::report::plain::clip;
+use crate::report::plain::counted;
+use crate::report::plain::number;
+use crate::report::plain::quantity;
 use model::text::percent;
 use model::trend::ChangeKind;
 use model::trend::Part;
@@ -15,10 +19,6 @@ use model::trend::Point;
 use model::trend::Trend;
 use model::verdict::Locus;
 use model::verdict::LocusKind;
-use crate::report::plain::clip;
-use crate::report::plain::counted;
-use crate::report::plain::number;
-use crate::report::plain::quantity;
 
 /// Lines of parts to which something happened; the rest are counted.
 const ROWS: usize = 120;

@@ -4,9 +4,9 @@
 use serde::Serialize;
 
 use super::ROWS;
-use model::run::Run;
 use crate::report::actions::Group;
 use crate::report::actions::Told;
+use model::run::Run;
 
 #[derive(Serialize)]
 pub(super) struct Plan {

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use super::*;
+use crate::report::fixture;
 use model::id::NodeName;
 use model::verdict::Finding;
-use crate::report::fixture;
 
 fn html(run: &Run) -> String {
     render(run, &Beside::default()).expect("every run has a page")
@@ -212,7 +212,8 @@ fn of_many_domains_those_with_findings_and_a_few_others_are_drawn() {
 }
 
 fn is_committed(name: &str, page: &str) {
-    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("reports/example").join(name);
+    let path =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("reports/example").join(name);
     if std::env::var_os("UPDATE_REPORTS").is_some() {
         std::fs::write(&path, page).expect("the example folder is writable");
     }

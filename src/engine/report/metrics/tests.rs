@@ -3,9 +3,9 @@
 use super::text::classic;
 use super::text::openmetrics;
 use super::*;
+use crate::report::fixture;
 use model::trend::Part;
 use model::trend::PartKind;
-use crate::report::fixture;
 
 fn node(outcome: Option<Outcome>) -> NodeState {
     NodeState { outcome, measured: outcome.map(|_| 1_000), ..NodeState::default() }

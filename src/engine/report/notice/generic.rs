@@ -12,13 +12,13 @@ use super::Event;
 use super::Item;
 use super::news::News;
 use super::share;
-use model::hostlist;
-use model::id::NodeName;
-use model::run::simulated;
 use crate::report::plain::clip;
 use crate::report::plain::counted;
 use crate::report::plain::listed;
 use crate::report::plain::plain;
+use model::hostlist;
+use model::id::NodeName;
+use model::run::simulated;
 
 /// The format of a message.
 pub const NOTICE_FORMAT: &str = "fabricgate.notice/1";

@@ -9,14 +9,14 @@ use super::generic::notice;
 use super::news::Memory;
 use super::news::News;
 use super::*;
-use model::finding_class::FindingClass;
-use model::trend::Alarm;
-use model::trend::Part;
-use model::trend::PartKind;
 use crate::report::fixture;
 use crate::report::metrics::Certified;
 use crate::report::metrics::GateState;
 use crate::report::metrics::NodeState;
+use model::finding_class::FindingClass;
+use model::trend::Alarm;
+use model::trend::Part;
+use model::trend::PartKind;
 
 fn all() -> BTreeSet<Event> {
     Event::ALL.into()

@@ -7,6 +7,9 @@ use std::collections::BTreeMap;
 use super::Attended;
 use super::copies::ends;
 use super::copies::is_complete;
+use crate::probes::collective::path;
+use crate::probes::collective::path::Path;
+use crate::probes::said::Line;
 use model::collective::COLLECTIVE_FORMAT;
 use model::collective::CollectiveDocument;
 use model::collective::CollectivePoint;
@@ -14,9 +17,6 @@ use model::collective::CollectiveTest;
 use model::parsed::ProblemKind;
 use model::probed::ProbeProblem;
 use model::probed::ProbedRank;
-use crate::probes::collective::path;
-use crate::probes::collective::path::Path;
-use crate::probes::said::Line;
 
 /// The type that is measured, as nccl-tests calls it.
 const DATATYPE: &str = "float";
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(got.transports, ["P2P/CUMEM"]);
         let wanted = Asked { path: Some(Path::Nvls), ..asked() };
         let other = document(&wanted, &attended);
-        assert_eq!(other.problems[0].class, "another-path");
+        assert_eq!(other.problems[0].class.as_str(), "another-path");
         assert!(!other.complete);
     }
 
@@ -243,7 +243,7 @@ mod tests {
         let got = document(&asked(), &two(heard(0, vec![point(0, 1024)], Fate::Ended), dead));
         assert!(!got.complete);
         assert_eq!(got.tests[0].points.len(), 1);
-        let died = got.problems.iter().find(|it| it.class == "child-died").expect("named");
+        let died = got.problems.iter().find(|it| it.class.as_str() == "child-died").expect("named");
         assert_eq!(died.gpu, Some(1));
         assert!(died.detail.starts_with("GPU 1 was ended by SIGSEGV"), "{}", died.detail);
     }

@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 
 use super::Attended;
 use super::heard::Heard;
+use crate::probes::copy::task::Task;
+use crate::probes::said::Cell;
+use crate::probes::said::Line;
+use crate::probes::said::Shape;
 use model::copy::COPY_FORMAT;
 use model::copy::CopyDocument;
 use model::copy::CopyTest;
 use model::parsed::ProblemKind;
 use model::probed::ProbeProblem;
-use crate::probes::copy::task::Task;
-use crate::probes::said::Cell;
-use crate::probes::said::Line;
-use crate::probes::said::Shape;
 
 /// The document.
 pub fn document(task: &Task, attended: &Attended) -> CopyDocument {
@@ -74,7 +74,8 @@ pub(super) fn ends(attended: &Attended) -> Vec<ProbeProblem> {
     if attended.interrupted.is_some() {
         // Told once, not once for every process.
         let mut seen = false;
-        problems.retain(|it| it.class != "interrupted" || !std::mem::replace(&mut seen, true));
+        problems
+            .retain(|it| it.class.as_str() != "interrupted" || !std::mem::replace(&mut seen, true));
     }
     problems
 }
@@ -227,7 +228,7 @@ mod tests {
         assert!(!got.complete);
         assert_eq!(got.tests[0].readings, vec![vec![vec![None, Some(390.0)], vec![None, None]]]);
         let problem = &got.problems[0];
-        assert_eq!(problem.class, "child-died");
+        assert_eq!(problem.class.as_str(), "child-died");
         assert_eq!(
             problem.detail,
             "the probe's process was ended by SIGABRT (6) in: cuMemcpyAsync GPU 1 -> 0; it said \

@@ -6,11 +6,11 @@
 use super::Attended;
 use super::copies::ends;
 use super::copies::is_complete;
+use crate::probes::fabric::task::Task;
+use crate::probes::said::Line;
 use model::fabric_probe::FABRIC_PROBE_FORMAT;
 use model::fabric_probe::FabricProbeDocument;
 use model::fabric_probe::FabricStep;
-use crate::probes::fabric::task::Task;
-use crate::probes::said::Line;
 
 /// The document.
 pub fn document(task: &Task, attended: &Attended) -> FabricProbeDocument {

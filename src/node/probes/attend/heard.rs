@@ -2,10 +2,10 @@
 //!
 //! Pure: nothing here starts, ends or waits for anything.
 
+use crate::probes::said::Line;
 use model::exchange::PREFIX;
 use model::parsed::ProblemKind;
 use model::probed::ProbeProblem;
-use crate::probes::said::Line;
 
 /// Lines of one child that are kept. The largest known, all tests of 72 GPUs
 /// against each other with several readings, are some ten thousand.

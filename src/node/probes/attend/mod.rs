@@ -26,13 +26,13 @@ use tokio::time::MissedTickBehavior;
 use tokio::time::interval;
 use tokio::time::sleep_until;
 
-use model::exchange::Answer;
-use model::exchange::Ask;
-use model::exchange::PREFIX;
 use crate::probes::board::Board;
 use heard::Fate;
 use heard::Heard;
 use heard::Word;
+use model::exchange::Answer;
+use model::exchange::Ask;
+use model::exchange::PREFIX;
 use sampler::Sampler;
 pub use sampler::Watched;
 pub use sampler::Watching;

@@ -32,10 +32,10 @@ use crate::ffi::nccl::Operation;
 use crate::ffi::nccl::State;
 use crate::ffi::nccl::UniqueId;
 use crate::ffi::nccl::Version;
-use model::probed::ProbedGpu;
 use crate::probes::copy::devices;
 use crate::probes::copy::devices::Found;
 use crate::probes::said::Mouth;
+use model::probed::ProbedGpu;
 
 /// For how long a wait keeps the processor: what ends sooner is timed to the
 /// microsecond, of what ends later [`PAUSE`] is less than one percent.

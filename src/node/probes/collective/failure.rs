@@ -172,7 +172,7 @@ mod tests {
             Failure::from(CudaError::Failed { call: "cuMemAlloc_v2", code, name }).problem()
         };
         let problem = failed(cuda::OUT_OF_MEMORY);
-        assert_eq!(problem.class, "out-of-memory");
+        assert_eq!(problem.class.as_str(), "out-of-memory");
         assert_eq!(problem.code.as_deref(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
         assert_eq!(failed(cuda::SYSTEM_NOT_READY).class, "fabric-not-ready");
         assert_eq!(failed(cuda::LAUNCH_FAILED).class, "cuda-error");

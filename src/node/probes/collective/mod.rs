@@ -24,9 +24,9 @@ use std::io;
 use super::said::ExchangeError;
 use super::said::Line;
 use super::said::Mouth;
-use model::probed::ProbeProblem;
 use failure::Failure;
 use failure::clean;
+use model::probed::ProbeProblem;
 use task::Task;
 
 /// Measures, and says what comes of it. An error is that nobody listens.

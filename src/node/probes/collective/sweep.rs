@@ -31,11 +31,11 @@ use super::roll::listed;
 use super::task::Task;
 use crate::ffi::nccl::UNIQUE_ID_BYTES;
 use crate::ffi::nccl::UniqueId;
+use crate::probes::said::Line;
+use crate::probes::said::Mouth;
 use model::collective::CollectivePoint;
 use model::parsed::ProblemKind;
 use model::probed::ProbeProblem;
-use crate::probes::said::Line;
-use crate::probes::said::Mouth;
 
 /// How many times as long as a rank may wait for one thing the others are waited
 /// for: where one fails at once, the others find out when their own time is up.

@@ -162,11 +162,7 @@ impl<'c> Buffers<'c> {
     }
 
     /// Has a buffer there. Answers where GPUs see it.
-    pub(crate) fn have(
-        &mut self,
-        key: Key,
-        gpus: &[Gpu<'c>],
-    ) -> Result<Address, Trouble> {
+    pub(crate) fn have(&mut self, key: Key, gpus: &[Gpu<'c>]) -> Result<Address, Trouble> {
         let (Place::Host(at) | Place::Gpu(at)) = key.place;
         if !self.held.contains_key(&key) {
             let memory = self.take(key, at, &gpus[at])?;

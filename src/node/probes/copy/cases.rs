@@ -5,8 +5,8 @@
 //! only disturbs is twice as large. Names of our own begin with nvbandwidth's
 //! and say what differs. Pure; GPUs are places in a list.
 
-use model::tournament;
 use crate::probes::said::Shape;
+use model::tournament;
 
 /// Where a buffer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

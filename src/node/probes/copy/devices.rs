@@ -100,10 +100,7 @@ fn numbers(own: &[String], mut all: Vec<String>) -> Vec<u32> {
 
 /// The GPUs that are asked for; all if none is. Those that are not there are
 /// problems.
-pub(crate) fn asked_for(
-    found: Vec<Found>,
-    wanted: &[u32],
-) -> (Vec<Found>, Vec<ProbeProblem>) {
+pub(crate) fn asked_for(found: Vec<Found>, wanted: &[u32]) -> (Vec<Found>, Vec<ProbeProblem>) {
     if wanted.is_empty() {
         return (found, Vec::new());
     }
@@ -234,7 +231,7 @@ mod tests {
         let (kept, problems) = asked_for(vec![found(0), found(1), found(2)], &[2, 5]);
         assert_eq!(kept.iter().map(|gpu| gpu.probed.index).collect::<Vec<_>>(), [2]);
         assert_eq!((problems.len(), problems[0].gpu), (1, Some(5)));
-        assert_eq!(problems[0].class, "no-such-gpu");
+        assert_eq!(problems[0].class.as_str(), "no-such-gpu");
         assert_eq!(asked_for(vec![found(0), found(1)], &[]).0.len(), 2);
     }
 

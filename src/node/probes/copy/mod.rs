@@ -80,7 +80,7 @@ pub(crate) fn open<'c>(
             }
             Err(problem) => {
                 failed = true;
-                let whole_node = problem.class == "system-not-ready";
+                let whole_node = problem.class.as_str() == "system-not-ready";
                 mouth.say(&Line::Problem(*problem))?;
                 if whole_node {
                     break;

@@ -51,11 +51,7 @@ pub(crate) struct GpuMemory<'c> {
 
 impl<'c> GpuMemory<'c> {
     /// Takes this much on the GPU of the context.
-    pub(crate) fn of(
-        cuda: &'c Cuda,
-        context: Context,
-        bytes: usize,
-    ) -> Result<Self, CudaError> {
+    pub(crate) fn of(cuda: &'c Cuda, context: Context, bytes: usize) -> Result<Self, CudaError> {
         cuda.enter(context)?;
         let address = cuda.alloc(bytes)?;
         Ok(Self { cuda, context, address, bytes })

@@ -32,11 +32,11 @@ use super::timing::Lane;
 use super::timing::LaneError;
 use super::timing::Times;
 use super::trouble::Step;
-use model::parsed::ProblemKind;
-use model::probed::ProbeProblem;
 use crate::probes::said::Cell;
 use crate::probes::said::Line;
 use crate::probes::said::Mouth;
+use model::parsed::ProblemKind;
+use model::probed::ProbeProblem;
 
 /// A small copy, and how many of them a latency is taken over: those of
 /// p2pBandwidthLatencyTest (cuda-samples), so that the two can be compared.

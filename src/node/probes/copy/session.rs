@@ -22,10 +22,10 @@ use super::trouble;
 use super::trouble::Step;
 use crate::ffi::cuda::Cuda;
 use crate::ffi::cuda::CudaError;
-use model::parsed::ProblemKind;
-use model::probed::ProbeProblem;
 use crate::probes::said::Line;
 use crate::probes::said::Mouth;
+use model::parsed::ProblemKind;
+use model::probed::ProbeProblem;
 
 /// GPUs, buffers and what was said of them.
 #[derive(Debug)]
@@ -218,7 +218,7 @@ impl<'c, 't> Session<'c, 't> {
         }
         if gone.is_empty() {
             let mut problem = trouble::problem(&error, step, &doing);
-            if problem.class == "gpu-lost" {
+            if problem.class.as_str() == "gpu-lost" {
                 // It was asked, and it is not.
                 "cuda-error".clone_into(&mut problem.class);
                 problem.detail = format!("the driver refused, once ({error}, while {doing})");

@@ -218,7 +218,7 @@ mod tests {
         let tried = vec!["libcuda.so.1".to_owned()];
         let said = "no such file".to_owned();
         let missing = unloadable(&LoadError::NotFound { tried, said });
-        assert_eq!(missing.class, "no-driver");
+        assert_eq!(missing.class.as_str(), "no-driver");
         assert!(missing.detail.starts_with("libcuda.so.1 cannot be opened"), "{missing:?}");
         let foreign = LoadError::Foreign { path: "/lib/x.so".into(), symbol: "cuInit".to_owned() };
         assert_eq!(unloadable(&foreign).class, "foreign-library");

@@ -36,11 +36,7 @@ pub(crate) struct FabricMemory<'c> {
 
 impl<'c> FabricMemory<'c> {
     /// At least this much on a GPU, in whole units of the driver.
-    pub(crate) fn create(
-        cuda: &'c Cuda,
-        device: Device,
-        bytes: usize,
-    ) -> Result<Self, Failure> {
+    pub(crate) fn create(cuda: &'c Cuda, device: Device, bytes: usize) -> Result<Self, Failure> {
         let unit = cuda.granularity(device).map_err(at(Step::Create))?.max(1);
         let bytes = bytes.max(1).checked_next_multiple_of(unit).unwrap_or(usize::MAX);
         let allocation = cuda.create(device, bytes).map_err(at(Step::Create))?;

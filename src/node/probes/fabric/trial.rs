@@ -23,8 +23,6 @@ use crate::ffi::cuda::Cuda;
 use crate::ffi::cuda::HostMemory;
 use crate::ffi::cuda::IPC_HANDLE_BYTES;
 use crate::ffi::cuda::code::attribute;
-use model::parsed::ProblemKind;
-use model::probed::ProbeProblem;
 use crate::probes::copy::across::data;
 use crate::probes::copy::devices::Gpu;
 use crate::probes::copy::owned::GpuMemory;
@@ -32,6 +30,8 @@ use crate::probes::copy::pattern::Pattern;
 use crate::probes::copy::pattern::WORD;
 use crate::probes::said::Line;
 use crate::probes::said::Mouth;
+use model::parsed::ProblemKind;
+use model::probed::ProbeProblem;
 
 /// What one process gives the other to try, of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,9 +10,9 @@ use super::channel::Channels;
 use super::channel::DEVICE;
 use crate::ffi::cuda::CudaError;
 use crate::ffi::cuda::code;
+use crate::probes::copy::trouble;
 use model::parsed::ProblemKind;
 use model::probed::ProbeProblem;
-use crate::probes::copy::trouble;
 
 /// What was being done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,7 +207,7 @@ mod tests {
     fn a_missing_call_is_an_old_driver_with_its_floor() {
         let missing = CudaError::Missing { call: "cuMemExportToShareableHandle" };
         let said = problem(&missing, Step::Export, "exporting", &open());
-        assert_eq!(said.class, "driver-too-old");
+        assert_eq!(said.class.as_str(), "driver-too-old");
         assert!(said.detail.contains("R550") && said.detail.contains("R570"));
     }
 

@@ -77,8 +77,7 @@ fn a_fabric_that_contradicts_itself_is_named_with_its_lines() {
     let wrong = FABRIC
         .replace("[1](c1) \t\"S-00000000000000a1\"[1]", "[1](c1) \t\"S-00000000000000a1\"[2]");
     let said = read("ib.txt", &wrong);
-    let contradictory =
-        |p: &&model::said::SourceProblem| p.kind == ProblemKind::Contradictory;
+    let contradictory = |p: &&model::said::SourceProblem| p.kind == ProblemKind::Contradictory;
     let told: Vec<String> =
         said.problems.iter().filter(contradictory).map(ToString::to_string).collect();
     assert!(

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 
 use model::disagreement::Disagreement;
 use model::disagreement::Severity;
-use model::disagreement::Side;
 use model::disagreement_class::DisagreementClass;
 use model::hostlist;
 use model::id::DomainName;
@@ -30,36 +29,6 @@ pub(super) fn disagreement(
         sides: Vec::new(),
         summary: summary.into(),
         remedy: None,
-    }
-}
-
-impl Disagreement {
-    /// The same, about this domain.
-    pub(super) fn in_domain(mut self, domain: &DomainName) -> Self {
-        self.domain = Some(domain.clone());
-        self
-    }
-
-    /// The same, about these nodes too.
-    pub(super) fn about<'n>(mut self, nodes: impl IntoIterator<Item = &'n NodeName>) -> Self {
-        self.nodes.extend(nodes.into_iter().cloned());
-        self.nodes.sort();
-        self.nodes.dedup();
-        self
-    }
-
-    /// The same, with one more side.
-    pub(super) fn side(mut self, side: Side) -> Self {
-        if !self.sides.contains(&side) {
-            self.sides.push(side);
-        }
-        self
-    }
-
-    /// The same, with what to look at or do.
-    pub(super) fn remedy(mut self, remedy: impl Into<String>) -> Self {
-        self.remedy = Some(remedy.into());
-        self
     }
 }
 

@@ -7,7 +7,8 @@ use std::path::Path;
 use super::*;
 
 fn recorded(name: &str) -> Live {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/recorded/slurm");
+    let folder =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/recorded/slurm");
     let text = fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{error}"));
     read(name, &text)
 }

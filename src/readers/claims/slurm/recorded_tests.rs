@@ -13,7 +13,8 @@ use model::said::ProblemKind;
 use model::said::Said;
 
 fn recorded(name: &str) -> String {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/recorded/slurm");
+    let folder =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/recorded/slurm");
     fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 

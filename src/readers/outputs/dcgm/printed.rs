@@ -268,7 +268,7 @@ mod tests {
         +---------------------------+------------------------------------------------+\n";
 
     fn read(text: &str) -> Parsed {
-        let parsed = measure::read(text.as_bytes());
+        let parsed = outputs::read(text.as_bytes());
         assert_eq!(parsed.tool, Some(Tool::DcgmDiag));
         parsed
     }

@@ -8,7 +8,7 @@ use crate::outputs;
 use crate::outputs::fixture;
 
 fn read(text: &str) -> Parsed {
-    let parsed = measure::read(text.as_bytes());
+    let parsed = outputs::read(text.as_bytes());
     assert_eq!(parsed.tool, Some(Tool::DcgmDiag));
     parsed
 }
@@ -145,7 +145,7 @@ fn a_status_nobody_knows_is_not_a_pass() {
 #[test]
 fn a_document_about_links_is_not_a_diagnostic() {
     let links = r#"{"body": {"Link 0": {"children": {"Replay Error": {"value": "3"}}}}, "header": ["NVLINK Error Counts"]}"#;
-    assert_eq!(measure::read(links.as_bytes()).tool, None);
+    assert_eq!(outputs::read(links.as_bytes()).tool, None);
 }
 
 proptest! {
@@ -181,7 +181,7 @@ proptest! {
             { "entity_group": "GPU", "entity_id": 0, "status": "Pass" },
             { "entity_group": "GPU", "entity_id": 1, "status": "Pass" }] }]);
         let text = version_4(&tests).to_string();
-        let parsed = measure::read(&text.as_bytes()[..cut % text.len()]);
+        let parsed = outputs::read(&text.as_bytes()[..cut % text.len()]);
         prop_assert!(!parsed.complete);
     }
 

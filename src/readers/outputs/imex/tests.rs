@@ -9,7 +9,7 @@ use crate::outputs;
 use crate::outputs::fixture;
 
 fn read(text: &str) -> Parsed {
-    let parsed = measure::read(text.as_bytes());
+    let parsed = outputs::read(text.as_bytes());
     assert_eq!(parsed.tool, Some(Tool::NvidiaImexCtl));
     parsed
 }
@@ -153,7 +153,7 @@ fn a_daemon_state_alone_is_no_domain() {
     let parsed = read("WAITING_FOR_PEERS\n");
     assert!(parsed.complete && parsed.facts.imex.is_none());
     assert_eq!(parsed.facts.parameters["imex.daemon_state"], "WAITING_FOR_PEERS");
-    assert_eq!(measure::read(b"SOMETHING\n").tool, None);
+    assert_eq!(outputs::read(b"SOMETHING\n").tool, None);
 }
 
 #[test]

@@ -8,23 +8,23 @@
 
 use super::LOOK;
 use super::World;
-use engine::judge;
-use engine::judge::Case;
-use engine::judge::typical;
-use model::claims::Claims;
-use model::finding_class::FindingClass;
-use model::profile::Profile;
-use model::recording::Recording;
-use model::verdict::LocusKind;
 use crate::sweep;
 use crate::sweep::Swept;
 use crate::year::rule::Rule;
 use crate::year::weather::DAY_S;
 use crate::year::weather::one_of;
+use engine::judge;
+use engine::judge::Case;
+use engine::judge::typical;
 use engine::thresholds::overlay;
 use engine::thresholds::stated;
 use engine::thresholds::stated::Stated;
 use engine::thresholds::stated::StatedCollective;
+use model::claims::Claims;
+use model::finding_class::FindingClass;
+use model::profile::Profile;
+use model::recording::Recording;
+use model::verdict::LocusKind;
 
 /// The platform of the fleet, and the class of what is told.
 const PLATFORM: &str = "gb200-nvl72";

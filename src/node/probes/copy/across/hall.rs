@@ -22,7 +22,6 @@ use crate::ffi::cuda::Address;
 use crate::ffi::cuda::Cuda;
 use crate::ffi::cuda::CudaError;
 use crate::ffi::cuda::HostMemory;
-use model::probed::ProbeProblem;
 use crate::probes::fabric::channel::Channels;
 use crate::probes::fabric::memory::FabricMemory;
 use crate::probes::fabric::memory::Failure;
@@ -31,6 +30,7 @@ use crate::probes::fabric::memory::at;
 use crate::probes::fabric::trouble;
 use crate::probes::fabric::trouble::Step;
 use crate::probes::said::Mouth;
+use model::probed::ProbeProblem;
 
 /// A GPU of this process, ready to measure.
 #[derive(Debug)]

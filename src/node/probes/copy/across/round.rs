@@ -17,14 +17,14 @@ use super::slowest;
 use super::told::Word;
 use super::window;
 use super::window::Span;
-use model::parsed::ProblemKind;
-use model::probed::ProbeProblem;
 use crate::probes::copy::pattern::Difference;
 use crate::probes::copy::pattern::Pattern;
 use crate::probes::copy::pattern::WORD;
 use crate::probes::said::Cell;
 use crate::probes::said::Ended;
 use crate::probes::said::Line;
+use model::parsed::ProblemKind;
+use model::probed::ProbeProblem;
 
 /// How often a bisection is tried whose windows are not covered.
 const ATTEMPTS: u32 = 4;

@@ -99,7 +99,9 @@ fn a_driver_that_is_attached_to_nothing_contradicts_the_block() {
     let claims = reconciled(all.clone());
     assert_eq!(only(&claims, "fabric-not-attached").nodes, [node(4)]);
     all[0].groups[0].platform = Some("hgx-h100".to_owned());
-    assert!(reconciled(all).disagreements.iter().all(|d| d.class != "fabric-not-attached"));
+    assert!(
+        reconciled(all).disagreements.iter().all(|d| d.class.as_str() != "fabric-not-attached")
+    );
 }
 
 #[test]

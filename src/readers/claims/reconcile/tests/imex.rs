@@ -72,7 +72,10 @@ fn a_status_that_names_another_clique_than_the_label_is_told() {
     let own = nodes(1, 3);
     let claims = reconciled(vec![racks(), compute_domain(&[(&own, Some((UUID, 2)))], None)]);
     assert!(
-        claims.disagreements.iter().any(|d| d.class == "imex-against-clique" && d.nodes == own),
+        claims
+            .disagreements
+            .iter()
+            .any(|d| d.class.as_str() == "imex-against-clique" && d.nodes == own),
         "{:#?}",
         claims.disagreements
     );

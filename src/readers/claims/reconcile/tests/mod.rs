@@ -122,7 +122,7 @@ pub(super) fn classes(claims: &Claims) -> Vec<(&str, Severity)> {
 /// The only disagreement, of this class.
 pub(super) fn only<'c>(claims: &'c Claims, class: &str) -> &'c Disagreement {
     let [one] = claims.disagreements.as_slice() else { panic!("{:#?}", claims.disagreements) };
-    assert_eq!(one.class, class, "{one:#?}");
+    assert_eq!(one.class.as_str(), class, "{one:#?}");
     assert!(!one.summary.is_empty() && one.remedy.is_some(), "{one:#?}");
     assert!(!one.sides.is_empty(), "{one:#?}");
     one

@@ -107,7 +107,7 @@ fn a_json_file_cut_anywhere_is_truncated_and_leaks_nothing() {
     let whole = json(3);
     let args = whole.find("\"args\"").expect("args");
     for end in args..whole.len() {
-        let parsed = measure::read(&whole.as_bytes()[..end]);
+        let parsed = outputs::read(&whole.as_bytes()[..end]);
         assert!(!parsed.complete, "{end}");
         assert!(!format!("{parsed:?}").contains(SECRET), "{end}");
         if parsed.tool == Some(Tool::NcclTests) {

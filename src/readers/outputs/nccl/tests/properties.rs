@@ -34,8 +34,8 @@ fn damage() -> impl Strategy<Value = (usize, usize, String)> {
 proptest! {
     #[test]
     fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        let input = measure::text::decode(&bytes);
-        nccl::parse(&measure::Input::new(&input));
+        let input = outputs::text::decode(&bytes);
+        nccl::parse(&outputs::Input::new(&input));
     }
 
     #[test]
@@ -58,8 +58,8 @@ proptest! {
             let end = floor((start + length).min(text.len())).max(start);
             text.replace_range(start..end, &garbage);
         }
-        let input = measure::text::decode(text.as_bytes());
-        let parsed = nccl::parse(&measure::Input::new(&input));
+        let input = outputs::text::decode(text.as_bytes());
+        let parsed = nccl::parse(&outputs::Input::new(&input));
         let shown = format!("{parsed:?}");
         prop_assert!(!shown.contains(SECRET));
     }

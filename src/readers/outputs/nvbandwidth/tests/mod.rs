@@ -17,7 +17,7 @@ use model::parsed::ProblemKind;
 use model::parsed::Tool;
 
 fn read(text: &str) -> Parsed {
-    let parsed = measure::read(text.as_bytes());
+    let parsed = outputs::read(text.as_bytes());
     assert_eq!(parsed.tool, Some(Tool::Nvbandwidth), "{text}");
     parsed
 }

@@ -168,7 +168,7 @@ proptest! {
             .map(|m| (m.testcase.clone().expect("a name"), m.cells.clone()))
             .collect();
         let bytes = damaged(original.into_bytes(), &how);
-        let parsed = measure::read(&bytes);
+        let parsed = outputs::read(&bytes);
         for m in matrices(&parsed) {
             let Some(name) = &m.testcase else { continue };
             let cells = known.get(name);
@@ -191,7 +191,7 @@ fn a_hundred_files_of_a_full_domain_are_read_in_time() {
     let text = multinode(18, &body);
     let start = Instant::now();
     for _ in 0..100 {
-        assert_eq!(matrices(&measure::read(text.as_bytes())).len(), 2);
+        assert_eq!(matrices(&outputs::read(text.as_bytes())).len(), 2);
     }
     // Far above what it takes even without optimisation; it guards against
     // quadratic reading, not against a slow machine.

@@ -10,7 +10,7 @@ use crate::outputs::fixture;
 use crate::outputs::fixture::kinds;
 
 fn read(text: &str) -> Parsed {
-    let parsed = measure::read(text.as_bytes());
+    let parsed = outputs::read(text.as_bytes());
     assert_eq!(parsed.tool, Some(Tool::NvidiaSmiNvlink));
     parsed
 }

@@ -9,7 +9,7 @@ use crate::outputs;
 use crate::outputs::fixture;
 
 fn read(text: &str) -> Parsed {
-    let parsed = measure::read(text.as_bytes());
+    let parsed = outputs::read(text.as_bytes());
     assert_eq!(parsed.tool, Some(Tool::NvidiaSmiTopo));
     parsed
 }

@@ -1,14 +1,14 @@
-//! `fabricgate sim year`: a year of daily audits, and who would have been drained.
+//! `fabricgate-study year`: a year of daily audits, and who would have been drained.
 //!
 //! Reads the question, shows the answer. What is simulated is in `study::year`.
 
 use std::path::PathBuf;
 
-use super::Globals;
-use super::exit;
-use super::output::Output;
-use super::show;
-use super::stdout;
+use crate::Globals;
+use fabricgate::cli::exit;
+use fabricgate::cli::output::Output;
+use fabricgate::cli::show;
+use fabricgate::cli::stdout;
 use study::year;
 use study::year::Climate;
 use study::year::Ours;
@@ -18,7 +18,7 @@ use study::year::Setting;
 /// Simulate a year of daily audits of a fleet of racks, and count who is drained,
 /// rightly or not, beside simpler rules in the same year.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Racks of 18 nodes with 72 GPUs.
     #[arg(long, default_value_t = 100)]
     racks: usize,
@@ -190,7 +190,7 @@ impl Which {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub(crate) fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     if let Err(why) = check(args) {
         stdout::note(&why);
         return Ok(exit::USAGE);

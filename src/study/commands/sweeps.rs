@@ -1,22 +1,21 @@
-//! `fabricgate sim study`: how often the scheme finds what is wrong, and how
+//! `fabricgate-study sweeps`: how often the scheme finds what is wrong, and how
 //! often it blames the innocent.
 //!
-//! Reads the question, shows the answer. What is simulated is in `sim::study`.
+//! Reads the question, shows the answer. What is simulated is in `study`.
 
 use std::path::PathBuf;
 
-use super::Globals;
-use super::exit;
-use super::output::Output;
-use super::stdout;
-use study;
+use crate::Globals;
+use fabricgate::cli::exit;
+use fabricgate::cli::output::Output;
+use fabricgate::cli::stdout;
 use study::Setting;
 use study::World;
 
 /// Sweep simulated fabrics by the thousand and count what is found and who is
 /// blamed, beside simpler rules on the same readings.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Sweeps of every setting with faults.
     #[arg(long, default_value_t = 100)]
     trials: u64,
@@ -66,7 +65,7 @@ impl Only {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub(crate) fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     for (option, percents) in [("sigma", &args.sigma), ("lost", &args.lost)] {
         if let Some(strange) = percents.iter().find(|it| !(0.0..=50.0).contains(*it)) {
             stdout::note(&format!("--{option} {strange}: expected 0 to 50, in percent"));
