@@ -18,12 +18,12 @@ use control::gate::slurmrestd::Slurmrestd;
 use criterion::Criterion;
 use criterion::criterion_group;
 use criterion::criterion_main;
-use model::change::Change;
-use model::change::StateChange;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::id::NodeName;
 use node::exec;
-use node::exec::Request;
-use readers::claims::slurm::live;
+use node::exec::ProcessRequest;
+use readers::claims::slurm::live_nodes;
 
 /// How many are drained.
 const DRAINED: usize = 1_000;
@@ -38,15 +38,15 @@ fn now<T>(work: impl Future<Output = T>) -> T {
 
 fn run(lab: &str, words: &[&str]) -> String {
     let argv = std::iter::once(lab).chain(words.iter().copied()).map(str::to_owned).collect();
-    let request = Request { argv, limit: Duration::from_secs(600), capture: exec::CAPTURE };
+    let request = ProcessRequest { argv, limit: Duration::from_secs(600), capture: exec::CAPTURE };
     let (_nobody, stop) = tokio::sync::watch::channel(false);
     let finished = now(exec::run(&request, stop)).expect("the lab's program");
     assert!(finished.ending.is_success(), "{words:?}: {}", finished.ending);
     String::from_utf8(finished.stdout.bytes).expect("text")
 }
 
-fn drain(reason: &str) -> Change {
-    Change { state: Some(StateChange::Drain { reason: reason.to_owned() }), ..Change::default() }
+fn drain(reason: &str) -> NodeUpdate {
+    NodeUpdate { state: Some(NodeStateChange::Drain { reason: reason.to_owned() }), ..NodeUpdate::default() }
 }
 
 #[expect(clippy::print_stdout, reason = "what was counted is a result, and so is nothing")]
@@ -84,7 +84,7 @@ fn gate(criterion: &mut Criterion) {
     now(counted.change(&some, &drain("fabricgate:x:r1 e1"))).expect("drained");
     let calls = run(&lab, &["wc", "-l", "/tmp/calls"]);
     let read = now(rest.read(&some)).expect("read");
-    let drained = read.nodes.values().filter(|it| it.is("DRAIN")).count();
+    let drained = read.nodes.values().filter(|it| it.has_state("DRAIN")).count();
     let bytes: usize =
         counted.words(&some, &drain("x")).iter().flatten().map(|word| word.len() + 1).sum();
     println!(
@@ -100,7 +100,7 @@ fn gate(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("gate");
     group.sample_size(10).measurement_time(Duration::from_secs(10));
     group.bench_function("read the text of all nodes", |bencher| {
-        bencher.iter(|| live::read("f", black_box(&text)));
+        bencher.iter(|| live_nodes::read("f", black_box(&text)));
     });
     group.bench_function("scontrol alone: show node --json", |bencher| {
         bencher.iter(|| run(&lab, &["scontrol", "--all", "show", "node", "--json"]));

@@ -13,21 +13,21 @@ use criterion::Criterion;
 use criterion::Throughput;
 use criterion::criterion_group;
 use criterion::criterion_main;
-use engine::judge::Case;
+use engine::judge::JudgeInput;
 use engine::judge::Judgement;
-use engine::judge::judge;
+use engine::judge::judge_without_history;
 use engine::report;
 use engine::thresholds::builtin;
 use model::claims::Claims;
-use model::recording::Recording;
-use model::recording::Scope;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
 use model::run::Run;
 use model::run::RunInfo;
 use readers::claims::claims_file;
-use readers::claims::recorded;
-use readers::claims::recorded::Place;
+use readers::claims::output_layout;
+use readers::claims::output_layout::RecordedFile;
 use readers::outputs;
-use sim::record;
+use sim::recording;
 use sim::scenario::Scenario;
 
 /// Domains, and nodes in each.
@@ -55,36 +55,36 @@ fn scenario() -> String {
 }
 
 /// The racks as recorded: claims, and every output with its place.
-fn racks() -> (Claims, Vec<(Scope, String, String)>) {
-    let scenario = Scenario::read(&scenario()).expect("a good scenario");
-    let recording = record::record(&scenario, None, None).expect("a recording");
+fn racks() -> (Claims, Vec<(RecordingScope, String, String)>) {
+    let scenario = Scenario::parse(&scenario()).expect("a good scenario");
+    let recording = recording::record_scenario(&scenario, None, None).expect("a recording");
     let mut claims = Claims::default();
     let mut outputs = Vec::new();
     for (path, text) in recording.files {
         let parts: Vec<&str> = path.split('/').collect();
-        match recorded::place(&parts) {
-            Place::Claims => claims = claims_file::parse(&path, &text).expect("good claims"),
-            Place::Output(scope) => outputs.push((scope, path.clone(), text)),
+        match output_layout::classify_path(&parts) {
+            RecordedFile::Claims => claims = claims_file::parse(&path, &text).expect("good claims"),
+            RecordedFile::Output(scope) => outputs.push((scope, path.clone(), text)),
             other => panic!("{path}: {other:?}"),
         }
     }
     (claims, outputs)
 }
 
-fn parse(outputs: &[(Scope, String, String)]) -> Vec<Recording> {
+fn parse(outputs: &[(RecordingScope, String, String)]) -> Vec<ToolRecording> {
     outputs
         .iter()
         .map(|(scope, file, text)| {
-            Recording::new(scope.clone(), file.clone(), outputs::read(text.as_bytes()))
+            ToolRecording::new(scope.clone(), file.clone(), outputs::parse_output(text.as_bytes()))
         })
         .collect()
 }
 
-fn judged(claims: &Claims, recordings: &[Recording]) -> Judgement {
-    judge(&Case {
+fn judged(claims: &Claims, recordings: &[ToolRecording]) -> Judgement {
+    judge_without_history(&JudgeInput {
         claims,
         recordings,
-        catalogue: builtin::catalogue(),
+        catalogue: builtin::builtin_catalogue(),
         thresholds_digest: "bench",
         platform: None,
         cells: true,
@@ -130,14 +130,14 @@ fn bench(criterion: &mut Criterion) {
     group.bench_function("parse and judge", |b| {
         b.iter(|| judged(&claims, &parse(black_box(&outputs))));
     });
-    group.bench_function("matrix.csv", |b| b.iter(|| report::csv::matrix(black_box(&run))));
+    group.bench_function("matrix.csv", |b| b.iter(|| report::csv::render_matrix(black_box(&run))));
     group.bench_function("html", |b| {
         b.iter(|| {
-            report::html::render(black_box(&run), &report::html::Beside::default()).expect("a page")
+            report::html::render(black_box(&run), &report::html::HtmlPageContext::default()).expect("a page")
         });
     });
     group.bench_function("verdicts.json", |b| {
-        b.iter(|| report::json::verdicts(black_box(&run.verdicts)));
+        b.iter(|| report::json::render_verdicts(black_box(&run.verdicts)));
     });
     group.finish();
 }

@@ -15,8 +15,8 @@ use std::time::Instant;
 use control::gate::kubernetes::Kubernetes;
 use control::gate::scheduler::Scheduler;
 use control::sources::kubernetes;
-use control::sources::kubernetes::access;
-use control::sources::kubernetes::access::Reading;
+use control::sources::kubernetes::connection;
+use control::sources::kubernetes::connection::ResponseReadLimit;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::PatchParams;
@@ -53,7 +53,7 @@ fn main() {
         return;
     };
     let folder = Path::new(&kubeconfig).parent().expect("a folder");
-    let server = kubernetes::Kubernetes {
+    let server = kubernetes::KubernetesClientConfig {
         kubeconfig: Some(kubeconfig.clone().into()),
         context: None,
         limit: Duration::from_secs(60),
@@ -95,8 +95,8 @@ fn name(number: usize) -> NodeName {
 }
 
 /// Nodes as a device plugin and the feature discovery leave them.
-async fn fill(server: &kubernetes::Kubernetes, numbers: std::ops::Range<usize>) {
-    let client = access::connect(server, Reading::Bounded).await.expect("a server").client;
+async fn fill(server: &kubernetes::KubernetesClientConfig, numbers: std::ops::Range<usize>) {
+    let client = connection::connect(server, ResponseReadLimit::Bounded).await.expect("a server").client;
     let nodes: Api<Node> = Api::all(client);
     let mut making = JoinSet::new();
     for number in numbers {
@@ -147,8 +147,8 @@ async fn fill(server: &kubernetes::Kubernetes, numbers: std::ops::Range<usize>) 
 
 /// Takes away what the turn wrote: a journal that knows nothing of marks on nodes
 /// would trip the breaker.
-async fn undo(server: &kubernetes::Kubernetes, names: &[NodeName]) {
-    let client = access::connect(server, Reading::Bounded).await.expect("a server").client;
+async fn undo(server: &kubernetes::KubernetesClientConfig, names: &[NodeName]) {
+    let client = connection::connect(server, ResponseReadLimit::Bounded).await.expect("a server").client;
     let nodes: Api<Node> = Api::all(client);
     let nothing = json!({"spec": {"taints": null}, "metadata": {
         "labels": {VERDICT: null, VERIFIED_DOMAIN: null},

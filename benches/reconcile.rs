@@ -13,15 +13,15 @@ use criterion::Criterion;
 use criterion::criterion_group;
 use criterion::criterion_main;
 use model::id::NodeName;
-use model::said::FabricSaid;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::NicSaid;
-use model::said::Said;
-use model::said::SourceKind;
-use readers::claims::reconcile::Rules;
-use readers::claims::reconcile::diff::diff;
-use readers::claims::reconcile::reconcile;
+use model::source_report::FabricReport;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::NicReport;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
+use readers::claims::reconcile::ReconcileRules;
+use readers::claims::reconcile::diff::diff_claims;
+use readers::claims::reconcile::reconcile_reports;
 
 /// Racks, and nodes in each: 10,008 nodes.
 const RACKS: u32 = 556;
@@ -31,40 +31,40 @@ fn node(rack: u32, at: u32) -> NodeName {
     NodeName::from(format!("r{rack:03}n{at:02}"))
 }
 
-fn fabric(rack: u32, gpu: Option<u32>) -> FabricSaid {
-    FabricSaid {
+fn fabric(rack: u32, gpu: Option<u32>) -> FabricReport {
+    FabricReport {
         gpu,
         cluster_uuid: Some(format!("{rack:08x}-c8aa-45e1-9e07-e1e51be99c31")),
         clique_id: Some("1".to_owned()),
         state: gpu.map(|_| "completed".to_owned()),
-        ..FabricSaid::default()
+        ..FabricReport::default()
     }
 }
 
-fn nics(rack: u32, at: u32) -> Vec<NicSaid> {
+fn nics(rack: u32, at: u32) -> Vec<NicReport> {
     (0..4)
-        .map(|rail| NicSaid {
+        .map(|rail| NicReport {
             device: Some(format!("mlx5_{rail}")),
             rail: Some(format!("rail{rail}")),
             leaf: Some(format!("leaf{:02}-{rail}", rack / 2)),
             port: Some(format!("Ethernet1/{}", (rack % 2) * NODES + at)),
-            ..NicSaid::default()
+            ..NicReport::default()
         })
         .collect()
 }
 
 /// What all sources say. `moved` racks have lost their last node to the next.
-fn fleet(moved: u32) -> Vec<Said> {
+fn fleet(moved: u32) -> Vec<SourceReport> {
     let mut all = Vec::new();
     for (kind, scheme) in [
         (SourceKind::ClaimsFile, "domain"),
         (SourceKind::SlurmTopologyYaml, "block"),
         (SourceKind::SlurmTopology, "block"),
     ] {
-        let mut said = Said::nothing(kind, scheme);
+        let mut said = SourceReport::new(kind, scheme);
         for rack in 0..RACKS {
             let nodes = (1..=NODES).map(|at| node(rack, at)).collect();
-            said.groups.push(Group::of(GroupKind::Domain, scheme, format!("rack{rack:03}"), nodes));
+            said.groups.push(NodeGroup::new(NodeGroupKind::Domain, scheme, format!("rack{rack:03}"), nodes));
         }
         all.push(said);
     }
@@ -75,7 +75,7 @@ fn fleet(moved: u32) -> Vec<Said> {
         SourceKind::Neighbours,
         SourceKind::Ray,
     ];
-    let mut whole: Vec<Said> = kinds.map(|kind| Said::nothing(kind, kind.words())).into();
+    let mut whole: Vec<SourceReport> = kinds.map(|kind| SourceReport::new(kind, kind.label())).into();
     for rack in 0..RACKS {
         for at in 1..=NODES {
             let name = node(rack, at);
@@ -97,8 +97,8 @@ fn fleet(moved: u32) -> Vec<Said> {
                     _ => words.nics = nics(rack, at),
                 }
             }
-            let mut own = Said::nothing(SourceKind::NodeFacts, format!("{name}.json"));
-            let words = own.node(&NodeName::from(format!("{name}.cluster.example")));
+            let mut own = SourceReport::new(SourceKind::NodeFacts, format!("{name}.json"));
+            let words = own.node_mut(&NodeName::from(format!("{name}.cluster.example")));
             words.gpus = Some(4);
             words.product = Some("NVIDIA GB200".to_owned());
             words.driver = Some("580.1".to_owned());
@@ -112,7 +112,7 @@ fn fleet(moved: u32) -> Vec<Said> {
 
 fn claims(c: &mut Criterion) {
     let platform = |product: &str, _| product.contains("GB200").then(|| "gb200-nvl72".to_owned());
-    let rules = Rules {
+    let rules = ReconcileRules {
         order: vec![],
         gpus_per_node: Some(4),
         nics_per_node: None,
@@ -120,16 +120,16 @@ fn claims(c: &mut Criterion) {
         ends_at_node: &|_| false,
     };
     let said = fleet(12);
-    let old = reconcile(fleet(0), &rules);
-    let new = reconcile(said.clone(), &rules);
+    let old = reconcile_reports(fleet(0), &rules);
+    let new = reconcile_reports(said.clone(), &rules);
     assert_eq!(old.disagreements.len(), 0, "{:#?}", old.disagreements.first());
     assert_eq!(new.disagreements.len(), 12, "{:#?}", new.disagreements.first());
     let mut group = c.benchmark_group("claims of 10,008 nodes");
     group.sample_size(10).measurement_time(Duration::from_secs(20));
     group.bench_function("reconcile", |b| {
-        b.iter_batched(|| said.clone(), |said| reconcile(said, &rules), BatchSize::LargeInput);
+        b.iter_batched(|| said.clone(), |said| reconcile_reports(said, &rules), BatchSize::LargeInput);
     });
-    group.bench_function("diff", |b| b.iter(|| diff(black_box(&old), black_box(&new))));
+    group.bench_function("diff", |b| b.iter(|| diff_claims(black_box(&old), black_box(&new))));
     group.finish();
 }
 

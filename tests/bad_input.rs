@@ -15,7 +15,7 @@ use std::time::Duration;
 use std::time::Instant;
 
 use serde_json::Value;
-use sim::record;
+use sim::recording;
 use sim::scenario::Scenario;
 
 /// Longest time for one command: a hang is a failure.
@@ -36,8 +36,8 @@ struct Place {
 impl Place {
     fn new() -> Self {
         let place = Self { dir: tempfile::tempdir().expect("a folder") };
-        let scenario = Scenario::read(MACHINES).expect("a good scenario");
-        let recording = record::record(&scenario, None, None).expect("a recording");
+        let scenario = Scenario::parse(MACHINES).expect("a good scenario");
+        let recording = recording::record_scenario(&scenario, None, None).expect("a recording");
         for (name, text) in &recording.files {
             place.put(&format!("rec/{name}"), text.as_bytes());
         }
@@ -205,8 +205,8 @@ fn a_byte_that_is_no_text_costs_its_number_and_nothing_else() {
 fn json_that_ends_early_keeps_what_was_whole() {
     let place = Place::new();
     let text = MACHINES.replace("[tools]\n", "[tools]\nnvbandwidth_format = \"json\"\n");
-    let scenario = Scenario::read(&text).expect("a good scenario");
-    let recording = record::record(&scenario, None, None).expect("a recording");
+    let scenario = Scenario::parse(&text).expect("a good scenario");
+    let recording = recording::record_scenario(&scenario, None, None).expect("a recording");
     let whole = &recording.files["nodes/box1/nvbandwidth.json"];
     let cut = &whole.as_bytes()[..whole.len() * 2 / 3];
     let document = parse_finds(&place, &place.put("cut.json", cut), "truncated");

@@ -11,7 +11,7 @@ mod model_tests;
 mod storm;
 
 use controller::Controller;
-use sim::fabric::Fabric;
+use sim::fabric::SimFabric;
 use sim::scenario::Scenario;
 use storm::episode::Episode;
 use storm::model::Fields;
@@ -52,7 +52,7 @@ fn whatever_befalls_it_the_gate_keeps_its_promises() {
 #[test]
 fn what_is_wrong_with_a_fleet_is_said_so_that_it_can_be_read() {
     for text in storm::site::all_wrong(&domains()) {
-        let scenario = Scenario::read(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
-        Fabric::build(&scenario).unwrap_or_else(|error| panic!("{text}: {error}"));
+        let scenario = Scenario::parse(&text).unwrap_or_else(|error| panic!("{text}: {error}"));
+        SimFabric::build(&scenario).unwrap_or_else(|error| panic!("{text}: {error}"));
     }
 }

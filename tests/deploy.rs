@@ -426,7 +426,7 @@ fn the_names_in_the_policy_are_the_programs() {
     use model::kubernetes_node;
     let policy =
         fs::read_to_string(deploy().join("components/admission/policy.yaml")).expect("a policy");
-    assert!(policy.contains(&format!("\"'{}'\"", kubernetes_node::PREFIX)));
+    assert!(policy.contains(&format!("\"'{}'\"", kubernetes_node::FABRICGATE_PREFIX)));
     assert!(policy.contains(&format!("c.type == '{}'", kubernetes_node::CONDITION)));
     // HAMi's key is named, and off.
     assert!(policy.contains(&format!("'{}'", kubernetes_node::DEVICE_CORDON)));

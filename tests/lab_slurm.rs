@@ -43,18 +43,18 @@ use std::time::Duration;
 use std::time::Instant;
 
 use control::sources::slurm;
-use control::sources::slurm::Slurm;
+use control::sources::slurm::SlurmClientConfig;
 use control::sources::slurmrestd;
-use control::sources::slurmrestd::Slurmrestd;
+use control::sources::slurmrestd::SlurmrestdClientConfig;
 use model::hostlist;
 use model::id::NodeName;
-use model::raw::Ending;
-use model::said::GroupKind;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
+use model::raw_result::ProcessEnding;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 use node::exec;
-use node::exec::Request;
+use node::exec::ProcessRequest;
 
 /// A program that runs a command inside the lab.
 const RUN: &str = "FABRICGATE_LAB_SLURM";
@@ -92,8 +92,8 @@ fn now<T>(work: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(work)
 }
 
-fn asked(scontrol: Vec<String>, sinfo: Vec<String>, limit: Duration) -> Slurm {
-    Slurm { scontrol, sinfo, limit, remote_shell: Some(false) }
+fn asked(scontrol: Vec<String>, sinfo: Vec<String>, limit: Duration) -> SlurmClientConfig {
+    SlurmClientConfig { scontrol, sinfo, limit, remote_shell: Some(false) }
 }
 
 impl Lab {
@@ -102,11 +102,11 @@ impl Lab {
     }
 
     /// Runs a command inside; what it printed, and how it ended.
-    fn finished(&self, words: &[&str]) -> (String, Ending) {
+    fn finished(&self, words: &[&str]) -> (String, ProcessEnding) {
         let argv = self.argv(words);
         let limit = Duration::from_secs(60);
         let (_nobody, stop) = tokio::sync::watch::channel(false);
-        let request = Request { argv, limit, capture: exec::CAPTURE };
+        let request = ProcessRequest { argv, limit, capture: exec::CAPTURE };
         let finished = now(exec::run(&request, stop)).expect("the lab's program");
         let text = String::from_utf8(finished.stdout.bytes).expect("text");
         (text, finished.ending)
@@ -170,25 +170,25 @@ impl Lab {
         }
     }
 
-    fn by_commands(&self, limit: Duration) -> Slurm {
+    fn by_commands(&self, limit: Duration) -> SlurmClientConfig {
         asked(self.argv(&["scontrol"]), self.argv(&["sinfo"]), limit)
     }
 
-    fn ask(&self) -> Vec<Said> {
-        now(slurm::ask(&self.by_commands(Duration::from_secs(15))))
+    fn ask(&self) -> Vec<SourceReport> {
+        now(slurm::fetch_claims(&self.by_commands(Duration::from_secs(15))))
     }
 
     fn token(&self) -> String {
         self.run(&["scontrol", "token", "username=root", "lifespan=600"])
     }
 
-    fn by_socket(&self, limit: Duration) -> Slurmrestd {
+    fn by_socket(&self, limit: Duration) -> SlurmrestdClientConfig {
         let token = Some(self.token());
-        Slurmrestd { address: format!("unix:{}", self.socket).into(), token, user: None, limit }
+        SlurmrestdClientConfig { address: format!("unix:{}", self.socket).into(), token, user: None, limit }
     }
 
-    fn ask_rest(&self) -> Vec<Said> {
-        now(slurmrestd::ask(&self.by_socket(Duration::from_secs(15))))
+    fn ask_rest(&self) -> Vec<SourceReport> {
+        now(slurmrestd::fetch_claims(&self.by_socket(Duration::from_secs(15))))
     }
 
     /// Whether this Slurm has topology.yaml, `show topoconf` and `Topology=`.
@@ -203,17 +203,17 @@ impl Lab {
     }
 }
 
-fn of(answers: &[Said], kind: SourceKind) -> &Said {
+fn of(answers: &[SourceReport], kind: SourceKind) -> &SourceReport {
     let found = answers.iter().find(|said| said.source.kind == kind);
     found.unwrap_or_else(|| panic!("no answer of kind {kind:?}: {answers:?}"))
 }
 
 /// The one answer of a controller that is out of reach: it claims nothing.
-fn only_unreachable(answers: &[Said]) {
+fn only_unreachable(answers: &[SourceReport]) {
     assert_eq!(answers.len(), 1, "{answers:?}");
     let said = &answers[0];
-    let kinds: Vec<ProblemKind> = said.problems.iter().map(|problem| problem.kind).collect();
-    assert_eq!(kinds, [ProblemKind::Unreachable], "{said:?}");
+    let kinds: Vec<SourceProblemKind> = said.problems.iter().map(|problem| problem.kind).collect();
+    assert_eq!(kinds, [SourceProblemKind::Unreachable], "{said:?}");
     assert!(said.groups.is_empty() && said.nodes.is_empty(), "{said:?}");
     assert!(said.settings.is_empty() && said.notes.is_empty(), "{said:?}");
 }
@@ -223,16 +223,16 @@ fn nodes(numbers: std::ops::RangeInclusive<u32>) -> Vec<NodeName> {
 }
 
 /// The groups of a topology that are in force: their names and nodes.
-fn blocks(said: &Said) -> BTreeMap<&str, &[NodeName]> {
-    let domains = said.groups.iter().filter(|it| it.in_force && it.kind == GroupKind::Domain);
+fn blocks(said: &SourceReport) -> BTreeMap<&str, &[NodeName]> {
+    let domains = said.groups.iter().filter(|it| it.in_force && it.kind == NodeGroupKind::Domain);
     domains.map(|group| (group.name.as_str(), group.nodes.as_slice())).collect()
 }
 
-fn words<'s>(said: &'s Said, node: &str) -> Vec<&'s str> {
+fn words<'s>(said: &'s SourceReport, node: &str) -> Vec<&'s str> {
     said.nodes[&NodeName::from(node)].state.iter().map(String::as_str).collect()
 }
 
-fn no_problems(answers: &[Said]) {
+fn no_problems(answers: &[SourceReport]) {
     for said in answers {
         assert!(said.problems.is_empty(), "{}: {:?}", said.source, said.problems);
     }
@@ -261,7 +261,7 @@ fn the_fabric_is_two_blocks_of_eighteen_nodes_with_four_gpus() {
     }
     let main = of(&answers, SourceKind::SlurmPartitions);
     let main = main.groups.iter().find(|group| group.name == "main").expect("a partition");
-    assert_eq!((main.kind, &main.nodes), (GroupKind::Partition, &nodes(1..=36)));
+    assert_eq!((main.kind, &main.nodes), (NodeGroupKind::Partition, &nodes(1..=36)));
     let config = of(&answers, SourceKind::SlurmConfig);
     assert_eq!(config.settings["TopologyPlugin"], "topology/block");
 }
@@ -275,7 +275,7 @@ fn slurmrestd_says_of_every_node_what_scontrol_says() {
     let by_rest = of(&rest, SourceKind::SlurmNodes);
     assert_eq!(by_rest.nodes.len(), 36);
     assert_eq!(by_rest.nodes, of(&answers, SourceKind::SlurmNodes).nodes);
-    let partitions = |answers: &[Said]| -> BTreeMap<String, Vec<NodeName>> {
+    let partitions = |answers: &[SourceReport]| -> BTreeMap<String, Vec<NodeName>> {
         let said = of(answers, SourceKind::SlurmPartitions);
         said.groups.iter().map(|group| (group.name.clone(), group.nodes.clone())).collect()
     };
@@ -283,8 +283,8 @@ fn slurmrestd_says_of_every_node_what_scontrol_says() {
 
     // The same over TCP, in the network of the lab.
     let address = "http://127.0.0.1:6820".into();
-    let tcp = Slurmrestd { address, ..lab.by_socket(Duration::from_secs(15)) };
-    let over_tcp = now(slurmrestd::ask(&tcp));
+    let tcp = SlurmrestdClientConfig { address, ..lab.by_socket(Duration::from_secs(15)) };
+    let over_tcp = now(slurmrestd::fetch_claims(&tcp));
     no_problems(&over_tcp);
     assert_eq!(of(&over_tcp, SourceKind::SlurmNodes).nodes, by_rest.nodes);
 }
@@ -293,11 +293,11 @@ fn slurmrestd_says_of_every_node_what_scontrol_says() {
 fn slurmrestd_lets_in_nobody_without_a_good_token() {
     let Some(lab) = lab() else { return };
     for token in [None, Some("no.good.token".to_owned())] {
-        let rest = Slurmrestd { token, ..lab.by_socket(Duration::from_secs(15)) };
-        let answers = now(slurmrestd::ask(&rest));
+        let rest = SlurmrestdClientConfig { token, ..lab.by_socket(Duration::from_secs(15)) };
+        let answers = now(slurmrestd::fetch_claims(&rest));
         let told: Vec<_> = answers.iter().flat_map(|said| &said.problems).collect();
         assert!(!told.is_empty());
-        assert!(told.iter().all(|it| it.kind == ProblemKind::Denied), "{told:?}");
+        assert!(told.iter().all(|it| it.kind == SourceProblemKind::Denied), "{told:?}");
         assert!(answers.iter().all(|said| said.nodes.is_empty() && said.groups.is_empty()));
         let shown = format!("{answers:?}");
         assert!(!shown.contains("no.good.token"), "{shown}");
@@ -314,7 +314,7 @@ fn a_user_without_rights_reads_the_same() {
     // What users are not shown unless they ask for all.
     let hide = |how: &str| lab.run(&["scontrol", "update", "PartitionName=main", how]);
     hide("Hidden=YES");
-    let answers = now(slurm::ask(&slurm));
+    let answers = now(slurm::fetch_claims(&slurm));
     hide("Hidden=NO");
     no_problems(&answers);
     let by_root = lab.ask();
@@ -332,7 +332,7 @@ fn the_text_of_a_slurm_without_json_says_the_same_of_every_node() {
                     exec "$0" "$@""#;
     let program = |name| lab.argv(&["sh", "-c", script, name]);
     let by_text = asked(program("scontrol"), program("sinfo"), Duration::from_secs(15));
-    let by_text = now(slurm::ask(&by_text));
+    let by_text = now(slurm::fetch_claims(&by_text));
     let by_json = lab.ask();
     lab.run(&["scontrol", "update", "NodeName=node0007", "State=RESUME"]);
     no_problems(&by_text);
@@ -410,7 +410,7 @@ fn a_node_moved_by_hand_is_seen_where_it_is_now() {
 
 /// Runs a script in /etc/slurm, has the controller read it, asks, and puts
 /// everything back.
-fn asked_with(lab: &Lab, script: &str) -> Vec<Said> {
+fn asked_with(lab: &Lab, script: &str) -> Vec<SourceReport> {
     lab.run(&["sh", "-ec", "rm -rf /tmp/kept; cp -a /etc/slurm /tmp/kept"]);
     let changed = format!("cd /etc/slurm; {script}; scontrol reconfigure");
     let (_, ending) = lab.finished(&["sh", "-ec", &changed]);
@@ -460,14 +460,14 @@ fn a_controller_that_hangs_claims_nothing() {
     let patient = lab.by_commands(Duration::from_secs(15));
     let impatient = lab.by_commands(Duration::from_secs(2));
     let rest = lab.by_socket(Duration::from_secs(15));
-    let hasty = Slurmrestd { limit: Duration::from_secs(2), ..rest.clone() };
+    let hasty = SlurmrestdClientConfig { limit: Duration::from_secs(2), ..rest.clone() };
     lab.signal("STOP");
     let answers = now(async {
         tokio::join!(
-            slurm::ask(&patient),
-            slurm::ask(&impatient),
-            slurmrestd::ask(&rest),
-            slurmrestd::ask(&hasty)
+            slurm::fetch_claims(&patient),
+            slurm::fetch_claims(&impatient),
+            slurmrestd::fetch_claims(&rest),
+            slurmrestd::fetch_claims(&hasty)
         )
     });
     lab.signal("CONT");
@@ -482,7 +482,7 @@ fn a_controller_that_is_gone_claims_nothing() {
     let rest = lab.by_socket(Duration::from_secs(15));
     lab.signal("KILL");
     let commands = lab.by_commands(Duration::from_secs(15));
-    let answers = now(async { tokio::join!(slurm::ask(&commands), slurmrestd::ask(&rest)) });
+    let answers = now(async { tokio::join!(slurm::fetch_claims(&commands), slurmrestd::fetch_claims(&rest)) });
     lab.run(&["slurmctld"]);
     lab.settle();
     only_unreachable(&answers.0);

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use control::launch::Launcher;
 use control::sources::nodes;
-use control::sources::nodes::Nodes;
+use control::sources::nodes::NodeCommandRunner;
 use model::gpu_facts::GpuFacts;
 use model::gpu_facts::LinkState;
 use model::id::NodeName;
@@ -272,11 +272,11 @@ fn nodes_that_are_asked_through_a_launcher_answer_with_the_same_document() {
     let launcher = Launcher::Command { template };
     let worker = assert_cmd::cargo::cargo_bin!("fabricgate").display().to_string();
     let nodes =
-        Nodes { launcher: &launcher, worker: &worker, parallel: 2, limit: HANGS, held: None };
+        NodeCommandRunner { launcher: &launcher, worker: &worker, parallel: 2, limit: HANGS, allocation: None };
     let names = ["n1", "n2", "n3"].map(NodeName::from);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let said = runtime.block_on(nodes::ask(&nodes, &names));
+    let said = runtime.block_on(nodes::fetch_facts(&nodes, &names));
     assert_eq!(said.nodes.keys().collect::<Vec<_>>(), names.iter().collect::<Vec<_>>());
     // All of them are this machine, which knows its boot with a driver or without.
     let boots: Vec<_> = said.nodes.values().map(|node| node.boot_id.as_deref()).collect();

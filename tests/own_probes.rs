@@ -86,7 +86,7 @@ impl Place {
         let mut parsers: Vec<String> = outputs(&folder)
             .iter()
             .filter_map(|path| fs::read(path).ok())
-            .filter_map(|bytes| readers::outputs::read(&bytes).tool)
+            .filter_map(|bytes| readers::outputs::parse_output(&bytes).tool)
             .map(|tool| tool.to_string())
             .collect();
         parsers.sort_unstable();

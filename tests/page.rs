@@ -20,7 +20,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use browser::Browser;
-use engine::report::html::Beside;
+use engine::report::html::HtmlPageContext;
 use engine::report::html::render;
 use model::id::NodeName;
 use model::run::Run;
@@ -43,7 +43,7 @@ fn open(page: &str, hash: &str) -> Option<Opened> {
 }
 
 fn page_of(run: &Run) -> String {
-    render(run, &Beside::default()).expect("a page")
+    render(run, &HtmlPageContext::default()).expect("a page")
 }
 
 fn rack() -> String {
@@ -138,7 +138,7 @@ fn a_cell_is_read_out_under_the_pointer_and_by_keys() {
     let (x, y) = cell(&mut browser, 26, 3);
     browser.point(x, y);
     let said = browser.text(OUT);
-    let is = |c: &&model::cell::Cell| {
+    let is = |c: &&model::measured_cell::MeasuredCell| {
         c.src_node.as_ref().is_some_and(|n| n.as_str() == "node0007")
             && c.src_gpu == Some(2)
             && c.dst_node.as_ref().is_some_and(|n| n.as_str() == "node0001")
@@ -287,7 +287,7 @@ fn what_a_repair_changed_is_told_by_node_and_hostile_words_in_it_are_inert() {
     repair.comparison.parts[0].testcase.push_str(evil);
     repair.changes[0].what.push_str(evil);
     repair.changes[1].after.push_str(evil);
-    let beside = Beside { before: Some(&before), repairs: Some(&repairs), ..Beside::default() };
+    let beside = HtmlPageContext { before: Some(&before), repairs: Some(&repairs), ..HtmlPageContext::default() };
     let page = render(&fixture::repaired(), &beside).expect("a page");
     let Some(Opened { mut browser, .. }) = open(&page, "") else { return };
     let said = browser.text("document.querySelector('article.repair').textContent");

@@ -9,36 +9,36 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-use engine::judge::Case;
-use engine::judge::judge;
+use engine::judge::JudgeInput;
+use engine::judge::judge_without_history;
 use engine::thresholds::builtin;
 use model::claims::Claims;
-use model::measurement::Matrix;
+use model::measurement::MeasurementMatrix;
 use model::measurement::Measurement;
-use model::measurement::Placement;
-use model::measurement::Series;
-use model::parsed::Parsed;
-use model::recording::Recording;
+use model::measurement::BufferPlacement;
+use model::measurement::MeasurementSeries;
+use model::parse_output::ParseOutput;
+use model::tool_recording::ToolRecording;
 use model::verdict::Finding;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
 use readers::claims::claims_file;
-use readers::claims::recorded;
-use readers::claims::recorded::Place;
+use readers::claims::output_layout;
+use readers::claims::output_layout::RecordedFile;
 use readers::outputs;
 use serde::Deserialize;
-use sim::bench;
-use sim::bench::Bench;
-use sim::bench::Table;
-use sim::fabric::Fabric;
-use sim::network::rail_of;
-use sim::record;
+use sim::invocation;
+use sim::invocation::ToolInvocation;
+use sim::invocation::SimMatrix;
+use sim::fabric::SimFabric;
+use sim::network::parse_rail;
+use sim::recording;
 use sim::render;
 use sim::scenario::Scenario;
-use sim::tooling::NcclTests;
-use sim::tooling::Nvbandwidth;
-use sim::tooling::Recorded;
+use sim::tool_config::NcclTestsLayout;
+use sim::tool_config::NvbandwidthLayout;
+use sim::tool_config::RecordedTool;
 
 /// What is really wrong, as the simulator writes it beside a recording.
 #[derive(Debug, Deserialize)]
@@ -97,20 +97,20 @@ const SEEDS: [u64; 2] = [1009, 77];
 fn scenario(name: &str) -> Scenario {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples").join(name);
     let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-    Scenario::read(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    Scenario::parse(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 /// A recording as the command line would hand it to the judge.
-fn case(recording: &record::Recording) -> (Claims, Vec<Recording>) {
+fn case(recording: &recording::SimRecording) -> (Claims, Vec<ToolRecording>) {
     let mut claims = Claims::default();
     let mut recordings = Vec::new();
     for (path, text) in &recording.files {
         let parts: Vec<&str> = path.split('/').collect();
-        match recorded::place(&parts) {
-            Place::Claims => claims = claims_file::parse(path, text).expect("good claims"),
-            Place::Output(scope) => {
-                let parsed = outputs::read(text.as_bytes());
-                recordings.push(Recording::new(scope, path.clone(), parsed));
+        match output_layout::classify_path(&parts) {
+            RecordedFile::Claims => claims = claims_file::parse(path, text).expect("good claims"),
+            RecordedFile::Output(scope) => {
+                let parsed = outputs::parse_output(text.as_bytes());
+                recordings.push(ToolRecording::new(scope, path.clone(), parsed));
             }
             other => panic!("{path}: {other:?}"),
         }
@@ -118,12 +118,12 @@ fn case(recording: &record::Recording) -> (Claims, Vec<Recording>) {
     (claims, recordings)
 }
 
-fn verdicts(recording: &record::Recording) -> Verdicts {
+fn verdicts(recording: &recording::SimRecording) -> Verdicts {
     let (claims, recordings) = case(recording);
-    judge(&Case {
+    judge_without_history(&JudgeInput {
         claims: &claims,
         recordings: &recordings,
-        catalogue: builtin::catalogue(),
+        catalogue: builtin::builtin_catalogue(),
         thresholds_digest: "test",
         platform: None,
         cells: true,
@@ -187,7 +187,7 @@ fn same_part(fault: &Wrong, finding: &Finding) -> bool {
     // A fault in one direction has that direction, and no other fault has one.
     let direction_fits = direction == fault.direction.as_deref();
     // Tools name a rail's device, `mlx5_2`, the truth its number, `rail2`.
-    let number = |rail: &Option<String>| rail.as_deref().and_then(rail_of);
+    let number = |rail: &Option<String>| rail.as_deref().and_then(parse_rail);
     let rail_fits = number(&locus.rail) == number(&fault.rail);
     same_domain && node == fault.node.as_deref() && gpu_fits && direction_fits && rail_fits
 }
@@ -278,7 +278,7 @@ fn check(name: &str, readings: Option<u32>) {
     let scenario = scenario(name);
     let mut told = String::new();
     for seed in std::iter::once(scenario.seed).chain(SEEDS) {
-        let recording = record::record(&scenario, Some(seed), readings).expect("a recording");
+        let recording = recording::record_scenario(&scenario, Some(seed), readings).expect("a recording");
         let truth: Truth = toml::from_str(&recording.truth).expect("the truth");
         let verdicts = verdicts(&recording);
         let mut known: Vec<&str> = known(name);
@@ -344,7 +344,7 @@ examples! {
 fn what_is_said_of_collectives_names_the_way_and_what_would_tell() {
     let mut told = String::new();
     for name in ["collective-fallback", "matrix-contradicted", "mnnvl-off", "nvls-off"] {
-        let recording = record::record(&scenario(&format!("{name}.toml")), None, None);
+        let recording = recording::record_scenario(&scenario(&format!("{name}.toml")), None, None);
         let verdicts = verdicts(&recording.expect("a recording"));
         writeln!(told, "{name}: {}", verdicts.outcome).expect("a string takes all");
         for found in &verdicts.findings {
@@ -363,8 +363,8 @@ fn what_is_said_of_collectives_names_the_way_and_what_would_tell() {
 #[test]
 fn one_clique_in_two_claims_is_open_until_a_copy_between_them() {
     let mut scenario = scenario("merged-cliques.toml");
-    scenario.tools.record.retain(|what| *what != Recorded::NvbandwidthBetween);
-    let verdicts = verdicts(&record::record(&scenario, None, None).expect("a recording"));
+    scenario.tools.record.retain(|what| *what != RecordedTool::NvbandwidthBetween);
+    let verdicts = verdicts(&recording::record_scenario(&scenario, None, None).expect("a recording"));
     let [found] = verdicts.findings.as_slice() else { panic!("{:?}", verdicts.findings) };
     assert_eq!((found.class.as_str(), found.outcome), ("clique-shared", Outcome::Unknown));
     assert_eq!(found.locus.kind, LocusKind::Domain);
@@ -397,7 +397,7 @@ fn near(a: Option<f64>, b: Option<f64>) -> bool {
     }
 }
 
-fn matrices(parsed: &Parsed) -> Vec<&Matrix> {
+fn matrices(parsed: &ParseOutput) -> Vec<&MeasurementMatrix> {
     parsed
         .measurements
         .iter()
@@ -409,7 +409,7 @@ fn matrices(parsed: &Parsed) -> Vec<&Matrix> {
 }
 
 /// That a matrix holds the cells of a table.
-fn same_cells(matrix: &Matrix, table: &Table) {
+fn same_cells(matrix: &MeasurementMatrix, table: &SimMatrix) {
     let name = &table.key;
     assert_eq!(matrix.testcase.as_ref(), Some(name));
     assert!(matrix.cells.iter().all(|row| row.len() == table.columns), "{name}");
@@ -425,11 +425,11 @@ fn same_cells(matrix: &Matrix, table: &Table) {
 /// A tool's first reading in one place.
 fn bench<'a>(
     scenario: &'a Scenario,
-    fabric: &'a Fabric,
+    fabric: &'a SimFabric,
     scope: &'a str,
     across: bool,
-) -> Bench<'a> {
-    Bench { scenario, fabric, scope, across, seed: 5, reading: 0, before: 0, job: None }
+) -> ToolInvocation<'a> {
+    ToolInvocation { scenario, fabric, scope, spans_domain: across, seed: 5, reading: 0, prior_readings: 0, job: None }
 }
 
 const NODES: &str = "title = \"t\"\n\
@@ -439,38 +439,38 @@ const NODES: &str = "title = \"t\"\n\
 
 #[test]
 fn every_matrix_that_nvbandwidth_prints_is_read_as_printed() {
-    let scenario = Scenario::read(NODES).expect("a good scenario");
-    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let scenario = Scenario::parse(NODES).expect("a good scenario");
+    let fabric = SimFabric::build(&scenario).expect("a fabric");
     let versions = [
-        Nvbandwidth::V0_2,
-        Nvbandwidth::V0_5,
-        Nvbandwidth::V0_6,
-        Nvbandwidth::V0_8,
-        Nvbandwidth::V0_10,
+        NvbandwidthLayout::V0_2,
+        NvbandwidthLayout::V0_5,
+        NvbandwidthLayout::V0_6,
+        NvbandwidthLayout::V0_8,
+        NvbandwidthLayout::V0_10,
     ];
     let mut seen = 0;
     for version in versions {
         for (scope, across) in [("t01", false), ("h1", false), ("h2", false), ("rack", true)] {
             let bench = bench(&scenario, &fabric, scope, across);
-            let run = bench.nvbandwidth(version, &[]);
-            let tables: Vec<&Table> = run
+            let run = bench.run_nvbandwidth(version, &[]);
+            let tables: Vec<&SimMatrix> = run
                 .tests
                 .iter()
                 .filter_map(|(_, outcome)| match outcome {
-                    bench::Outcome::Measured(tables) => Some(tables),
+                    invocation::SimTestOutcome::Measured(tables) => Some(tables),
                     _ => None,
                 })
                 .flatten()
                 .collect();
-            let text = render::nvbandwidth::text(&bench, version, &run).both();
-            let parsed = outputs::read(text.as_bytes());
+            let text = render::nvbandwidth::render_text(&bench, version, &run).combined();
+            let parsed = outputs::parse_output(text.as_bytes());
             let read = matrices(&parsed);
             assert!(parsed.complete && read.len() == tables.len(), "{version:?} {scope}");
             read.iter().zip(&tables).for_each(|(matrix, table)| same_cells(matrix, table));
             seen += tables.len();
             if version.has_json() {
-                let text = render::nvbandwidth_json::json(&bench, version, &run).both();
-                let from_json = outputs::read(text.as_bytes());
+                let text = render::nvbandwidth_json::render_json(&bench, version, &run).combined();
+                let from_json = outputs::parse_output(text.as_bytes());
                 assert!(from_json.complete, "{version:?} {scope}: {:?}", from_json.problems);
                 same_as_json(&read, &matrices(&from_json));
             }
@@ -481,8 +481,8 @@ fn every_matrix_that_nvbandwidth_prints_is_read_as_printed() {
 
 /// That the JSON of a run tells the same cells as its text, test by test. The
 /// JSON may give the parts of one test in one piece.
-fn same_as_json(text: &[&Matrix], json: &[&Matrix]) {
-    let cells = |all: &[&Matrix]| -> Vec<Option<f64>> {
+fn same_as_json(text: &[&MeasurementMatrix], json: &[&MeasurementMatrix]) {
+    let cells = |all: &[&MeasurementMatrix]| -> Vec<Option<f64>> {
         all.iter().flat_map(|m| m.cells.iter().flatten().copied()).collect()
     };
     let (text, json) = (cells(text), cells(json));
@@ -505,20 +505,20 @@ fn every_row_that_nccl_tests_print_is_read_as_printed() {
         "reduce_perf",
         "sendrecv_perf",
     ];
-    for (version, layout) in [(NcclTests::V2_13, "2.13"), (NcclTests::V2_17, "2.17")] {
+    for (version, layout) in [(NcclTestsLayout::V2_13, "2.13"), (NcclTestsLayout::V2_17, "2.17")] {
         let text = format!("{}[tools]\nnccl_tests = \"{layout}\"\n", NODES);
-        let scenario = Scenario::read(&text).expect("a good scenario");
-        let fabric = Fabric::build(&scenario).expect("a fabric");
+        let scenario = Scenario::parse(&text).expect("a good scenario");
+        let fabric = SimFabric::build(&scenario).expect("a fabric");
         for (scope, across) in [("h1", false), ("rack", true)] {
             let bench = bench(&scenario, &fabric, scope, across);
             for program in programs {
-                let run = bench.collective(program, [8, 16 << 30], bench.gpus());
+                let run = bench.run_collective(program, [8, 16 << 30], bench.gpus());
                 let run = run.unwrap_or_else(|| panic!("{program} is known"));
                 assert_eq!(run.version, version);
-                let text = render::nccl::text(&bench, &run).both();
-                let json = render::nccl_json::json(&bench, &run);
+                let text = render::nccl::render_text(&bench, &run).combined();
+                let json = render::nccl_json::render_json(&bench, &run);
                 for (form, output, digits) in [("text", text, 2), ("json", json, 6)] {
-                    let parsed = outputs::read(output.as_bytes());
+                    let parsed = outputs::parse_output(output.as_bytes());
                     let place = format!("{program} {version:?} {form} {scope}");
                     assert!(parsed.complete, "{place}: {:?}", parsed.problems);
                     let [Measurement::Series(series)] = parsed.measurements.as_slice() else {
@@ -532,15 +532,15 @@ fn every_row_that_nccl_tests_print_is_read_as_printed() {
 }
 
 /// That a series holds the rows of a run, each as exact as it is printed.
-fn same_rows(series: &Series, run: &sim::collective::CollectiveRun, digits: i32, place: &str) {
+fn same_rows(series: &MeasurementSeries, run: &sim::collective::SimCollectiveRun, digits: i32, place: &str) {
     match series.testcase.as_deref() {
         Some(name) => assert_eq!(name, run.program, "{place}"),
         // Before 2.17 the text does not name the program.
-        None => assert!(run.version == NcclTests::V2_13 && digits == 2, "{place}"),
+        None => assert!(run.version == NcclTestsLayout::V2_13 && digits == 2, "{place}"),
     }
     assert_eq!(series.points.len(), run.rows.len() * 2, "{place}");
     let halves = run.rows.iter().flat_map(|row| {
-        row.halves.iter().zip([Placement::OutOfPlace, Placement::InPlace]).map(move |h| (row, h))
+        row.halves.iter().zip([BufferPlacement::OutOfPlace, BufferPlacement::InPlace]).map(move |h| (row, h))
     });
     for (point, (row, (half, placement))) in series.points.iter().zip(halves) {
         let at = format!("{place}, {} bytes", row.bytes);
@@ -557,5 +557,5 @@ fn same_rows(series: &Series, run: &sim::collective::CollectiveRun, digits: i32,
         }
     }
     let average = series.average_busbw.unwrap_or_else(|| panic!("{place}: no average"));
-    assert!((average - run.average()).abs() <= run.average() * 6e-6, "{place}: {average}");
+    assert!((average - run.average_bus_bandwidth()).abs() <= run.average_bus_bandwidth() * 6e-6, "{place}: {average}");
 }

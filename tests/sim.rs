@@ -7,9 +7,9 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use assert_cmd::Command;
-use sim::record;
+use sim::recording;
 use sim::scenario::Scenario;
-use sim::tool;
+use sim::tool_dispatch;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -41,8 +41,8 @@ fn every_example_scenario_can_be_recorded_and_has_a_comment() {
         }
         let text = fs::read_to_string(&path).expect("a text file");
         assert!(text.starts_with("# ") && text.contains("# Expect: "), "{}", path.display());
-        let scenario = Scenario::read(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let recording = record::record(&scenario, None, Some(1)).expect("a recording");
+        let scenario = Scenario::parse(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let recording = recording::record_scenario(&scenario, None, Some(1)).expect("a recording");
         assert!(2 < recording.files.len(), "{}", path.display());
         seen += 1;
     }
@@ -52,8 +52,8 @@ fn every_example_scenario_can_be_recorded_and_has_a_comment() {
 #[test]
 fn the_shipped_recording_is_what_its_scenario_gives() {
     let scenario = fs::read_to_string(root().join("examples/rack-lost-link.toml")).expect("text");
-    let scenario = Scenario::read(&scenario).expect("a good scenario");
-    let recording = record::record(&scenario, None, None).expect("a recording");
+    let scenario = Scenario::parse(&scenario).expect("a good scenario");
+    let recording = recording::record_scenario(&scenario, None, None).expect("a recording");
     let base = root().join("tests/recorded/rack-lost-link");
     let mut shipped = BTreeMap::new();
     files_below(&base, &base, &mut shipped);
@@ -156,7 +156,7 @@ struct Links(tempfile::TempDir);
 impl Links {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        for name in tool::NAMES {
+        for name in tool_dispatch::NAMES {
             let target = assert_cmd::cargo::cargo_bin!("fabricgate");
             std::os::unix::fs::symlink(target, folder.path().join(name)).expect("a link");
         }
@@ -234,7 +234,7 @@ fn a_node_that_is_not_reached_answers_as_ssh_does() {
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(told, "ssh: connect to host hgx02 port 22: No route to host\n");
     let text = fs::read_to_string(root().join("examples/unwell-nodes.toml")).expect("text");
-    let scenario = Scenario::read(&text).expect("good");
+    let scenario = Scenario::parse(&text).expect("good");
     assert!(sim::is_unreachable(&scenario, "hgx02"));
     assert_eq!(sim::refuse_worker(&scenario, "hgx01"), None);
     let apps = ["--query-compute-apps=pid,process_name", "--format=csv,noheader"];

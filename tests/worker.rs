@@ -22,20 +22,20 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use model::exchange::Answer;
-use model::exchange::Ask;
-use model::exchange::Share;
-use model::probe::Ready;
-use model::raw::Ending;
-use model::worker::Done;
-use model::worker::FromWorker;
-use model::worker::LONGEST_LINE;
-use model::worker::Order;
-use model::worker::PROTOCOL;
-use model::worker::STEP_VARIABLE;
-use model::worker::Stream;
-use model::worker::ToWorker;
-use model::worker::Waiting;
+use model::exchange::ExchangeReply;
+use model::exchange::ExchangeRequest;
+use model::exchange::ExchangeShare;
+use model::probe::ReadySignal;
+use model::raw_result::ProcessEnding;
+use model::worker_protocol::ProcessReport;
+use model::worker_protocol::WorkerMessage;
+use model::worker_protocol::LONGEST_LINE;
+use model::worker_protocol::ProcessOrder;
+use model::worker_protocol::PROTOCOL;
+use model::worker_protocol::STEP_VARIABLE;
+use model::worker_protocol::OutputStream;
+use model::worker_protocol::CoordinatorMessage;
+use model::worker_protocol::ReadinessCheck;
 
 /// How long a test waits for what must come, before it says that it hangs.
 const HANGS: Duration = Duration::from_secs(60);
@@ -49,7 +49,7 @@ fn program() -> Command {
 struct Worker {
     child: Child,
     input: Option<ChildStdin>,
-    lines: mpsc::Receiver<FromWorker>,
+    lines: mpsc::Receiver<WorkerMessage>,
 }
 
 /// What an order has printed so far: both streams, and ports it is ready at.
@@ -57,7 +57,7 @@ type Printed = (Vec<u8>, Vec<u8>, Vec<u16>);
 
 /// What an order came to.
 struct Came {
-    done: Done,
+    done: ProcessReport,
     stdout: Vec<u8>,
     stderr: Vec<u8>,
     ready: Vec<u16>,
@@ -95,11 +95,11 @@ impl Worker {
 
     fn greeted(mut self) -> Self {
         self.say(&hello(PROTOCOL));
-        assert!(matches!(self.hear(), FromWorker::Hello(_)));
+        assert!(matches!(self.hear(), WorkerMessage::Hello(_)));
         self
     }
 
-    fn say(&mut self, word: &ToWorker) {
+    fn say(&mut self, word: &CoordinatorMessage) {
         let mut line = serde_json::to_vec(word).expect("a document");
         line.push(b'\n');
         self.say_bytes(&line);
@@ -109,13 +109,13 @@ impl Worker {
         self.input.as_mut().expect("not closed").write_all(bytes).expect("said");
     }
 
-    fn hear(&self) -> FromWorker {
+    fn hear(&self) -> WorkerMessage {
         self.lines.recv_timeout(HANGS).expect("a line in time")
     }
 
     fn fault(&self) -> String {
         match self.hear() {
-            FromWorker::Fault { why } => why,
+            WorkerMessage::Fault { why } => why,
             other => panic!("expected a fault: {other:?}"),
         }
     }
@@ -126,29 +126,29 @@ impl Worker {
         let mut came = BTreeMap::new();
         while came.len() < orders {
             match self.hear() {
-                FromWorker::Output { id, stream, data } => {
+                WorkerMessage::Output { id, stream, data } => {
                     let parts = pieces.entry(id).or_default();
                     let into = match stream {
-                        Stream::Stdout => &mut parts.0,
-                        Stream::Stderr => &mut parts.1,
+                        OutputStream::Stdout => &mut parts.0,
+                        OutputStream::Stderr => &mut parts.1,
                     };
                     into.extend(STANDARD.decode(data).expect("base64"));
                 }
-                FromWorker::Ready { id, port } => pieces.entry(id).or_default().2.push(port),
-                FromWorker::Done(done) => {
+                WorkerMessage::Ready { id, port } => pieces.entry(id).or_default().2.push(port),
+                WorkerMessage::Done(done) => {
                     let (stdout, stderr, ready) = pieces.remove(&done.id).unwrap_or_default();
                     came.insert(done.id, Came { done: *done, stdout, stderr, ready });
                 }
                 // Of a process that asks without end some questions may be late.
-                FromWorker::Asks { .. } => {}
+                WorkerMessage::Asks { .. } => {}
                 other => panic!("unexpected: {other:?}"),
             }
         }
         came
     }
 
-    fn run(&mut self, order: &Order) -> Came {
-        self.say(&ToWorker::Run(order.clone()));
+    fn run(&mut self, order: &ProcessOrder) -> Came {
+        self.say(&CoordinatorMessage::Run(order.clone()));
         self.come(1).remove(&order.id).expect("that order")
     }
 
@@ -165,12 +165,12 @@ impl Drop for Worker {
     }
 }
 
-fn hello(protocol: u32) -> ToWorker {
-    ToWorker::Hello { protocol, version: "0.0.0".to_owned(), node: "n1".to_owned() }
+fn hello(protocol: u32) -> CoordinatorMessage {
+    CoordinatorMessage::Hello { protocol, version: "0.0.0".to_owned(), node: "n1".to_owned() }
 }
 
-fn order(id: u64, argv: &[&str]) -> Order {
-    Order {
+fn order(id: u64, argv: &[&str]) -> ProcessOrder {
+    ProcessOrder {
         id,
         argv: argv.iter().map(|word| (*word).to_owned()).collect(),
         env: BTreeMap::new(),
@@ -182,12 +182,12 @@ fn order(id: u64, argv: &[&str]) -> Order {
     }
 }
 
-fn shell(id: u64, script: &str) -> Order {
+fn shell(id: u64, script: &str) -> ProcessOrder {
     order(id, &["sh", "-c", script])
 }
 
 /// An order that can be found among the processes of this machine.
-fn marked(mut order: Order, mark: &str) -> Order {
+fn marked(mut order: ProcessOrder, mark: &str) -> ProcessOrder {
     let mark = format!("{mark}-{}", std::process::id());
     order.env.insert(STEP_VARIABLE.to_owned(), mark);
     order
@@ -224,13 +224,13 @@ const LEAVING: &str = "sleep 300 >/dev/null 2>&1 & sleep 300";
 fn a_worker_says_who_it_is_and_where() {
     let mut worker = Worker::start_with(&[], None);
     worker.say(&hello(PROTOCOL));
-    let FromWorker::Hello(hello) = worker.hear() else { panic!("no hello") };
+    let WorkerMessage::Hello(hello) = worker.hear() else { panic!("no hello") };
     assert_eq!((hello.protocol, hello.version.as_str()), (PROTOCOL, env!("CARGO_PKG_VERSION")));
     let own = fs::read_to_string("/proc/sys/kernel/hostname").expect("a name");
     assert_eq!(hello.environment.hostname, own.trim());
     assert!(hello.environment.boot_id.is_some() && hello.environment.load.is_some());
     assert!(!hello.environment.interfaces.contains_key("lo"));
-    worker.say(&ToWorker::Bye);
+    worker.say(&CoordinatorMessage::Bye);
     assert_eq!(worker.code(), Some(0));
 }
 
@@ -270,7 +270,7 @@ fn an_order_is_carried_out_and_its_output_comes_back() {
     let mut said = shell(7, "echo \"$GREETING\"; echo {self} >&2; exit 3");
     said.env.insert("GREETING".to_owned(), "grüß".to_owned());
     let came = worker.run(&said);
-    assert_eq!(came.done.ending, Ending::Exited { code: 3 });
+    assert_eq!(came.done.ending, ProcessEnding::Exited { code: 3 });
     assert_eq!(came.stdout, "grüß\n".as_bytes());
     assert!(String::from_utf8_lossy(&came.stderr).trim().ends_with("fabricgate"));
     assert!(0.0 < came.done.duration_s && came.done.load.is_some());
@@ -284,20 +284,20 @@ fn endings_are_told_apart() {
     hanging.limit_s = 0.3;
     for order in [shell(1, "kill -9 $$"), order(2, &["no-such-tool-here"]), hanging, order(4, &[])]
     {
-        worker.say(&ToWorker::Run(order));
+        worker.say(&CoordinatorMessage::Run(order));
     }
     let folder = tempfile::tempdir().expect("a folder");
     let text = folder.path().join("text");
     fs::write(&text, "no program").expect("written");
-    worker.say(&ToWorker::Run(order(5, &[&text.display().to_string()])));
+    worker.say(&CoordinatorMessage::Run(order(5, &[&text.display().to_string()])));
     let came = worker.come(5);
     let ending = |id: u64| &came[&id].done.ending;
-    assert_eq!(*ending(1), Ending::Signalled { signal: 9 });
-    assert_eq!(*ending(2), Ending::Missing { program: "no-such-tool-here".to_owned() });
-    assert_eq!(*ending(3), Ending::TimedOut);
+    assert_eq!(*ending(1), ProcessEnding::Signalled { signal: 9 });
+    assert_eq!(*ending(2), ProcessEnding::Missing { program: "no-such-tool-here".to_owned() });
+    assert_eq!(*ending(3), ProcessEnding::TimedOut);
     assert_eq!(came[&3].stdout, b"begun\n");
-    assert!(matches!(ending(4), Ending::NotStarted { .. }), "{:?}", ending(4));
-    assert_eq!(*ending(5), Ending::Exited { code: 126 });
+    assert!(matches!(ending(4), ProcessEnding::NotStarted { .. }), "{:?}", ending(4));
+    assert_eq!(*ending(5), ProcessEnding::Exited { code: 126 });
     assert!(String::from_utf8_lossy(&came[&5].stderr).contains("cannot be started"));
 }
 
@@ -310,7 +310,7 @@ fn orders_run_side_by_side() {
     for (id, own, other) in [(1, &a, &b), (2, &b, &a)] {
         let (own, other) = (own.display(), other.display());
         let script = format!("touch {own}; while [ ! -e {other} ]; do sleep 0.01; done");
-        worker.say(&ToWorker::Run(shell(id, &script)));
+        worker.say(&CoordinatorMessage::Run(shell(id, &script)));
     }
     let came = worker.come(2);
     assert!(came.values().all(|came| came.done.ending.is_success()));
@@ -320,7 +320,7 @@ fn orders_run_side_by_side() {
 fn a_flood_is_bounded_and_counted() {
     let mut worker = Worker::start();
     let flood = shell(1, "dd if=/dev/zero bs=65536 count=160 2>/dev/null; echo end >&2");
-    let came = worker.run(&Order { capture: 3_000_000, ..flood });
+    let came = worker.run(&ProcessOrder { capture: 3_000_000, ..flood });
     assert!(came.done.ending.is_success());
     assert_eq!(came.stdout.len(), 3_000_000);
     assert_eq!(came.done.stdout_dropped, 160 * 65_536 - 3_000_000);
@@ -328,18 +328,18 @@ fn a_flood_is_bounded_and_counted() {
 }
 
 /// A shell that takes part in exchanges.
-fn joint(id: u64, script: &str) -> Order {
-    Order { together: true, ..shell(id, script) }
+fn joint(id: u64, script: &str) -> ProcessOrder {
+    ProcessOrder { together: true, ..shell(id, script) }
 }
 
-fn answer(id: u64, number: u64, value: &str) -> ToWorker {
-    let share = Share { member: "n1".to_owned(), value: Some(value.into()), gone: None };
-    ToWorker::Answer { id, answer: Answer { number, me: 0, shares: vec![share], waited_s: 0.0 } }
+fn answer(id: u64, number: u64, value: &str) -> CoordinatorMessage {
+    let share = ExchangeShare { member: "n1".to_owned(), value: Some(value.into()), gone: None };
+    CoordinatorMessage::Answer { id, answer: ExchangeReply { number, me: 0, shares: vec![share], waited_s: 0.0 } }
 }
 
-fn asked(word: FromWorker) -> (u64, Ask) {
+fn asked(word: WorkerMessage) -> (u64, ExchangeRequest) {
     match word {
-        FromWorker::Asks { id, ask } => (id, ask),
+        WorkerMessage::Asks { id, ask } => (id, ask),
         other => panic!("expected a question: {other:?}"),
     }
 }
@@ -350,7 +350,7 @@ fn what_a_process_asks_for_is_passed_on_and_it_is_answered() {
     let script = "echo begun; for i in 0 1; do\n\
         echo \"exchange {\\\"number\\\":$i,\\\"value\\\":[$i],\\\"within_s\\\":2.5}\"\n\
         read -r x; echo \"$x\"; done; echo exchange nothing; printf 'exchange {'; exit 4";
-    worker.say(&ToWorker::Run(joint(1, script)));
+    worker.say(&CoordinatorMessage::Run(joint(1, script)));
     // Nobody asked for these.
     worker.say(&answer(1, 7, "early"));
     worker.say(&answer(99, 0, "to nobody"));
@@ -361,14 +361,14 @@ fn what_a_process_asks_for_is_passed_on_and_it_is_answered() {
         worker.say(&answer(1, number, "late"));
     }
     let came = worker.come(1).remove(&1).expect("that order");
-    assert_eq!(came.done.ending, Ending::Exited { code: 4 });
+    assert_eq!(came.done.ending, ProcessEnding::Exited { code: 4 });
     let text = String::from_utf8(came.stdout).expect("text");
     let lines: Vec<&str> = text.lines().collect();
-    let said: Answer = serde_json::from_str(lines[1]).expect("an answer");
+    let said: ExchangeReply = serde_json::from_str(lines[1]).expect("an answer");
     assert_eq!((said.number, &said.shares[0].value), (0, &Some("late".into())));
     assert!(lines[2].contains("\"number\":1"), "{text}");
     assert_eq!((lines[0], &lines[3..]), ("begun", &["exchange nothing", "exchange {"][..]));
-    worker.say(&ToWorker::Bye);
+    worker.say(&CoordinatorMessage::Bye);
     assert_eq!(worker.code(), Some(0));
 }
 
@@ -377,28 +377,28 @@ fn a_process_that_does_not_read_or_asks_without_end_keeps_nobody_else() {
     let mut worker = Worker::start();
     let line = "echo 'exchange {\"number\":0,\"value\":null,\"within_s\":1}'";
     let script = format!("i=0; while [ $i -lt 2000 ]; do {line}; i=$((i+1)); done; sleep 300");
-    worker.say(&ToWorker::Run(marked(joint(1, &script), "deaf")));
+    worker.say(&CoordinatorMessage::Run(marked(joint(1, &script), "deaf")));
     let large = "x".repeat(300_000);
     for _ in 0..2 {
         assert_eq!(asked(worker.hear()).0, 1);
         worker.say(&answer(1, 0, &large));
     }
-    worker.say(&ToWorker::Run(shell(2, "echo well")));
+    worker.say(&CoordinatorMessage::Run(shell(2, "echo well")));
     // Answered questions make room for others of the flood.
     let done = loop {
         match worker.hear() {
-            FromWorker::Asks { .. } => {}
-            FromWorker::Output { id, data, .. } => {
+            WorkerMessage::Asks { .. } => {}
+            WorkerMessage::Output { id, data, .. } => {
                 assert_eq!((id, data), (2, STANDARD.encode("well\n")));
             }
-            FromWorker::Done(done) => break done,
+            WorkerMessage::Done(done) => break done,
             other => panic!("unexpected: {other:?}"),
         }
     };
-    assert_eq!((done.id, done.ending), (2, Ending::Exited { code: 0 }));
-    worker.say(&ToWorker::Stop { id: 1 });
+    assert_eq!((done.id, done.ending), (2, ProcessEnding::Exited { code: 0 }));
+    worker.say(&CoordinatorMessage::Stop { id: 1 });
     let came = worker.come(1).remove(&1).expect("that order");
-    assert_eq!((came.done.ending, came.stdout), (Ending::Interrupted, Vec::new()));
+    assert_eq!((came.done.ending, came.stdout), (ProcessEnding::Interrupted, Vec::new()));
     wait_for("deaf", 0);
 }
 
@@ -413,14 +413,14 @@ fn without_exchanges_such_lines_are_output_and_nothing_can_be_read() {
 #[test]
 fn one_order_can_be_stopped_and_the_rest_goes_on() {
     let mut worker = Worker::start();
-    worker.say(&ToWorker::Run(marked(shell(1, LEAVING), "stopped")));
-    worker.say(&ToWorker::Run(marked(shell(2, LEAVING), "going")));
+    worker.say(&CoordinatorMessage::Run(marked(shell(1, LEAVING), "stopped")));
+    worker.say(&CoordinatorMessage::Run(marked(shell(2, LEAVING), "going")));
     wait_for("stopped", 3);
     wait_for("going", 3);
-    worker.say(&ToWorker::Stop { id: 1 });
-    worker.say(&ToWorker::Stop { id: 99 });
+    worker.say(&CoordinatorMessage::Stop { id: 1 });
+    worker.say(&CoordinatorMessage::Stop { id: 99 });
     let came = worker.come(1);
-    assert_eq!(came[&1].done.ending, Ending::Interrupted);
+    assert_eq!(came[&1].done.ending, ProcessEnding::Interrupted);
     wait_for("stopped", 0);
     assert_eq!(carrying("going").len(), 3);
 }
@@ -428,8 +428,8 @@ fn one_order_can_be_stopped_and_the_rest_goes_on() {
 #[test]
 fn the_end_of_its_input_ends_everything() {
     let mut worker = Worker::start();
-    worker.say(&ToWorker::Run(marked(shell(1, STUBBORN), "input")));
-    worker.say(&ToWorker::Run(marked(shell(2, LEAVING), "input")));
+    worker.say(&CoordinatorMessage::Run(marked(shell(1, STUBBORN), "input")));
+    worker.say(&CoordinatorMessage::Run(marked(shell(2, LEAVING), "input")));
     wait_for("input", 6);
     worker.input = None;
     assert_eq!(worker.code(), Some(0));
@@ -439,9 +439,9 @@ fn the_end_of_its_input_ends_everything() {
 #[test]
 fn a_killed_worker_takes_everything_with_it() {
     let mut worker = Worker::start();
-    worker.say(&ToWorker::Run(marked(shell(1, STUBBORN), "killed")));
-    worker.say(&ToWorker::Run(marked(shell(2, LEAVING), "killed")));
-    worker.say(&ToWorker::Run(marked(order(3, &["sleep", "300"]), "killed")));
+    worker.say(&CoordinatorMessage::Run(marked(shell(1, STUBBORN), "killed")));
+    worker.say(&CoordinatorMessage::Run(marked(shell(2, LEAVING), "killed")));
+    worker.say(&CoordinatorMessage::Run(marked(order(3, &["sleep", "300"]), "killed")));
     wait_for("killed", 7);
     worker.child.kill().expect("killed");
     wait_for("killed", 0);
@@ -480,19 +480,19 @@ fn an_order_that_ends_leaves_nothing_in_the_background() {
 #[test]
 fn a_server_is_ready_when_its_first_line_says_so() {
     let mut worker = Worker::start();
-    let waiting = Some(Waiting { how: Ready::Line, port: 0 });
-    worker.say(&ToWorker::Run(Order {
+    let waiting = Some(ReadinessCheck { how: ReadySignal::Line, port: 0 });
+    worker.say(&CoordinatorMessage::Run(ProcessOrder {
         ready: waiting,
         ..shell(1, "printf listen; sleep 0.1; echo 'ing 4711'; exec sleep 300")
     }));
     match worker.hear() {
-        FromWorker::Ready { id: 1, port: 4711 } => {}
+        WorkerMessage::Ready { id: 1, port: 4711 } => {}
         other => panic!("expected ready: {other:?}"),
     }
-    worker.say(&ToWorker::Stop { id: 1 });
-    assert_eq!(worker.come(1)[&1].done.ending, Ending::Interrupted);
-    let came = worker.run(&Order { ready: waiting, ..shell(2, "echo no port for you; exit 1") });
-    assert_eq!((came.ready.as_slice(), came.done.ending), (&[][..], Ending::Exited { code: 1 }));
+    worker.say(&CoordinatorMessage::Stop { id: 1 });
+    assert_eq!(worker.come(1)[&1].done.ending, ProcessEnding::Interrupted);
+    let came = worker.run(&ProcessOrder { ready: waiting, ..shell(2, "echo no port for you; exit 1") });
+    assert_eq!((came.ready.as_slice(), came.done.ending), (&[][..], ProcessEnding::Exited { code: 1 }));
 }
 
 #[test]
@@ -501,18 +501,18 @@ fn a_server_is_ready_when_its_port_is_served() {
     let free = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = free.local_addr().expect("an address").port();
     drop(free);
-    let waiting = Some(Waiting { how: Ready::Port, port });
-    worker.say(&ToWorker::Run(Order { ready: waiting, ..order(1, &["sleep", "300"]) }));
+    let waiting = Some(ReadinessCheck { how: ReadySignal::Port, port });
+    worker.say(&CoordinatorMessage::Run(ProcessOrder { ready: waiting, ..order(1, &["sleep", "300"]) }));
     thread::sleep(Duration::from_millis(200));
     assert!(worker.lines.try_recv().is_err(), "nobody listens yet");
     let _served = TcpListener::bind(("127.0.0.1", port)).expect("still free");
     match worker.hear() {
-        FromWorker::Ready { id: 1, port: got } => assert_eq!(got, port),
+        WorkerMessage::Ready { id: 1, port: got } => assert_eq!(got, port),
         other => panic!("expected ready: {other:?}"),
     }
     // Another server at this port would not be the one that listens.
-    let came = worker.run(&Order { ready: waiting, ..order(2, &["sleep", "300"]) });
-    let Ending::NotStarted { why, .. } = came.done.ending else { panic!("{:?}", came.done) };
+    let came = worker.run(&ProcessOrder { ready: waiting, ..order(2, &["sleep", "300"]) });
+    let ProcessEnding::NotStarted { why, .. } = came.done.ending else { panic!("{:?}", came.done) };
     assert!(why.contains("served by somebody else"), "{why}");
 }
 
@@ -532,11 +532,11 @@ fn driver_tool(process: &str) -> tempfile::TempDir {
 #[test]
 fn a_node_whose_gpus_are_used_is_left_alone_unless_told_otherwise() {
     let folder = driver_tool("1, /usr/bin/python3");
-    let on_gpus = Order { idle_gpus: true, ..shell(1, "echo ran") };
+    let on_gpus = ProcessOrder { idle_gpus: true, ..shell(1, "echo ran") };
     let mut worker = Worker::start_with(&[], Some(folder.path())).greeted();
-    worker.say(&ToWorker::Run(on_gpus.clone()));
+    worker.say(&CoordinatorMessage::Run(on_gpus.clone()));
     match worker.hear() {
-        FromWorker::Refused { id: 1, why } => {
+        WorkerMessage::Refused { id: 1, why } => {
             assert_eq!(why, "busy: pid 1 (python3) uses a GPU");
         }
         other => panic!("expected a refusal: {other:?}"),
@@ -553,6 +553,6 @@ fn a_node_whose_gpus_are_used_is_left_alone_unless_told_otherwise() {
 fn idle_gpus_are_used() {
     let folder = driver_tool("");
     let mut worker = Worker::start_with(&[], Some(folder.path())).greeted();
-    let came = worker.run(&Order { idle_gpus: true, ..shell(1, "echo ran") });
+    let came = worker.run(&ProcessOrder { idle_gpus: true, ..shell(1, "echo ran") });
     assert_eq!(came.stdout, b"ran\n");
 }

@@ -11,16 +11,16 @@ use control::gate::carry::Carrier;
 use control::gate::journal::Journal;
 use control::gate::scheduler::Scheduler;
 use control::gate::stamp;
-use engine::policy::policy;
-use engine::policy::policy::Policy;
-use engine::policy::situation::RunSeen;
+use engine::policy::action_policy;
+use engine::policy::action_policy::Policy;
+use engine::policy::situation::EvidenceRun;
 use engine::policy::situation::Situation;
 use model::action::ActionResult;
 use model::claims::ClaimedDomain;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::rule::FindingRule;
+use model::finding_rule::FindingRule;
 use model::verdict::Finding;
 use model::verdict::Locus;
 use model::verdict::LocusKind;
@@ -57,7 +57,7 @@ pub(crate) fn timed(
         id: format!("fg-{node}"),
         outcome: Outcome::Failed,
         class: FindingClass::NvlinkAbsent,
-        locus: Locus { node: Some(node.clone()), gpu: Some(0), ..Locus::of(LocusKind::Gpu) },
+        locus: Locus { node: Some(node.clone()), gpu: Some(0), ..Locus::new(LocusKind::Gpu) },
         measured: None,
         expected: None,
         unit: None,
@@ -69,7 +69,7 @@ pub(crate) fn timed(
         confirmed: true,
         detectable: None,
         from_first_reading: false,
-        rule: FindingRule::read("bench"),
+        rule: FindingRule::parse("bench"),
         summary: "made up".to_owned(),
         evidence: Vec::new(),
     };
@@ -96,7 +96,7 @@ pub(crate) fn timed(
     let folder = tempfile::tempdir().expect("a folder");
     let mut journal = Journal::open(folder.path()).expect("a journal");
     let at = stamp::stamp();
-    let seen = RunSeen {
+    let seen = EvidenceRun {
         id: "bench".to_owned(),
         profile: "audit".to_owned(),
         created: at.at.clone(),
@@ -104,7 +104,7 @@ pub(crate) fn timed(
         complete: true,
         real: true,
         simulated: false,
-        unsealed: None,
+        unsigned: None,
         unsure: BTreeMap::new(),
     };
     let began = Instant::now();
@@ -115,7 +115,7 @@ pub(crate) fn timed(
         live.nodes.iter().filter_map(|(name, node)| Some((name.clone(), node.boot_id.clone()?)));
     let boots = boots.collect();
     let began = Instant::now();
-    let plan = policy::propose(
+    let plan = action_policy::propose_actions(
         &Situation {
             verdicts: &verdicts,
             fleet: &fleet,

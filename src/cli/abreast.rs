@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
 
 /// What `work` makes of each, in their order. As many at a time as there are processors.
-pub(super) fn abreast<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+pub(super) fn parallel_map<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(all.len());
     let worker = || {
@@ -37,7 +37,7 @@ mod tests {
     fn all_is_done_once_and_told_in_order() {
         let numbers: Vec<u32> = (0..1_000).collect();
         let doubled: Vec<u32> = numbers.iter().map(|number| number * 2).collect();
-        assert_eq!(abreast(&numbers, |number| number * 2), doubled);
-        assert!(abreast(&[], |number: &u32| *number).is_empty());
+        assert_eq!(parallel_map(&numbers, |number| number * 2), doubled);
+        assert!(parallel_map(&[], |number: &u32| *number).is_empty());
     }
 }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::certifying::Keys;
+use super::certifying::CertificateKeys;
 use super::config::Config;
 use super::evicting;
 use super::exit;
-use super::failure::Failure;
-use super::gating::Gate;
-use super::gating::Told;
+use super::failure::CommandError;
+use super::gating::GateConfig;
+use super::gating::GateBackend;
 use super::stdout::note;
 use super::stored;
 use control::gate::certificates;
@@ -34,35 +34,35 @@ use control::gate::turn::TurnError;
 use control::gate::turn::Turned;
 use control::gate::watch::state;
 use control::launch::Launcher;
-use control::launch::kubernetes::Kubernetes as Pods;
-use control::launch::slurm::Programs;
-use control::sources::kubernetes::Kubernetes as Server;
-use control::sources::kubernetes::access;
-use control::sources::kubernetes::access::Reading;
+use control::launch::kubernetes::KubernetesLauncher as Pods;
+use control::launch::slurm::SlurmPrograms;
+use control::sources::kubernetes::KubernetesClientConfig as Server;
+use control::sources::kubernetes::connection;
+use control::sources::kubernetes::connection::ResponseReadLimit;
 use control::store::State;
 use control::store::stored::Stored;
 use control::sweep;
 use control::sweep::signals::Signals;
 use engine::policy::certificate;
-use engine::policy::certificate::Acted;
-use engine::policy::certificate::Evidence;
+use engine::policy::certificate::GateRecord;
+use engine::policy::certificate::CertificateEvidence;
 use engine::policy::identity;
-use engine::policy::situation::RunSeen;
+use engine::policy::situation::EvidenceRun;
 use model::action::ActionPlan;
 use model::action::ActionResult;
-use model::action::Withheld;
+use model::action::WithheldAction;
 use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
-use model::raw::RawResult;
-use model::recording::Recording;
-use model::recording::Scope;
+use model::raw_result::RawResult;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
 use model::run::Run;
-use model::worker::Machine;
+use model::worker_protocol::MachineRecord;
 
 /// A run whose verdicts the scheduler may hear of.
 #[derive(Debug)]
-pub struct Judged<'a> {
+pub struct GateRunInput<'a> {
     /// The run as it is on disk.
     pub stored: &'a Stored,
     /// What was judged.
@@ -72,9 +72,9 @@ pub struct Judged<'a> {
 }
 
 /// The gate of a configuration; whoever asks for it needs one.
-pub fn gate(config: &Config) -> Result<&Gate, Failure> {
+pub fn require_gate(config: &Config) -> Result<&GateConfig, CommandError> {
     config.gate.as_ref().ok_or_else(|| {
-        Failure::Usage(format!(
+        CommandError::Usage(format!(
             "{}: there is no [gate], so nobody would be told; an empty section tells Slurm \
              through scontrol",
             config.path.display()
@@ -83,37 +83,37 @@ pub fn gate(config: &Config) -> Result<&Gate, Failure> {
 }
 
 /// Who is asked and told under this configuration.
-pub fn scheduler(gate: &Gate) -> Box<dyn Scheduler> {
-    match &gate.told {
-        Told::Scontrol(scontrol) => Box::new(scontrol.clone()),
-        Told::Slurmrestd(rest) => Box::new(Slurmrestd {
+pub fn scheduler_for(gate: &GateConfig) -> Box<dyn Scheduler> {
+    match &gate.backend {
+        GateBackend::Scontrol(scontrol) => Box::new(scontrol.clone()),
+        GateBackend::Slurmrestd(rest) => Box::new(Slurmrestd {
             address: rest.address.clone(),
             token_file: rest.token_file.clone(),
             user: rest.user.clone(),
-            limit: gate.pace.limit,
+            limit: gate.timeouts.limit,
         }),
-        Told::Kubernetes(server) => Box::new(cluster(server, fence(server))),
+        GateBackend::Kubernetes(server) => Box::new(fenced_cluster(server, term_fence(server))),
     }
 }
 
 /// What a job of the watch may write under: the term that it was started in.
-pub fn fence(server: &Server) -> Option<TermFence> {
+pub fn term_fence(server: &Server) -> Option<TermFence> {
     Term::of_env().transpose().map(|it| TermFence::new(server.clone(), it))
 }
 
 /// The same for an instance of the watch, which writes under this term.
-pub fn scheduler_in(gate: &Gate, term: Option<&Term>) -> Box<dyn Scheduler> {
-    match (&gate.told, term) {
-        (Told::Kubernetes(server), Some(term)) => {
+pub fn scheduler_for_term(gate: &GateConfig, term: Option<&Term>) -> Box<dyn Scheduler> {
+    match (&gate.backend, term) {
+        (GateBackend::Kubernetes(server), Some(term)) => {
             let fence = TermFence::new(server.clone(), Ok(term.clone()));
-            Box::new(cluster(server, Some(fence)))
+            Box::new(fenced_cluster(server, Some(fence)))
         }
-        _ => scheduler(gate),
+        _ => scheduler_for(gate),
     }
 }
 
 /// A cluster, where nothing is written unless the fence holds.
-fn cluster(server: &Server, fence: Option<TermFence>) -> Cluster {
+fn fenced_cluster(server: &Server, fence: Option<TermFence>) -> Cluster {
     let cluster = Cluster::new(server.clone());
     match fence {
         Some(fence) => cluster.fenced(Arc::new(fence)),
@@ -122,7 +122,7 @@ fn cluster(server: &Server, fence: Option<TermFence>) -> Cluster {
 }
 
 /// Slurm's programs, where they are what nodes are reached by.
-pub fn programs(launcher: &Launcher) -> Option<&Programs> {
+pub fn slurm_programs(launcher: &Launcher) -> Option<&SlurmPrograms> {
     match launcher {
         Launcher::Slurm(slurm) => Some(&slurm.programs),
         _ => None,
@@ -130,7 +130,7 @@ pub fn programs(launcher: &Launcher) -> Option<&Programs> {
 }
 
 /// How pods are wanted, where they are what nodes are reached by.
-pub fn pods(launcher: &Launcher) -> Option<&Pods> {
+pub fn pod_settings(launcher: &Launcher) -> Option<&Pods> {
     match launcher {
         Launcher::Kubernetes(kubernetes) => Some(kubernetes),
         _ => None,
@@ -140,31 +140,31 @@ pub fn pods(launcher: &Launcher) -> Option<&Pods> {
 /// Takes a turn for a run: asks how the nodes stand, decides, and where it is to
 /// be applied carries out and issues certificates. What was left open before is
 /// told.
-pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned, Failure> {
-    let gate = gate(config)?;
+pub fn run_gate(config: &Config, judged: &GateRunInput<'_>, apply: bool) -> Result<Turned, CommandError> {
+    let gate = require_gate(config)?;
     if apply && let Some(why) = state::disowned(&gate.folder) {
-        return Err(Failure::Environment(why));
+        return Err(CommandError::Environment(why));
     }
-    let scheduler = scheduler(gate);
+    let scheduler = scheduler_for(gate);
     let record = &judged.stored.record;
     let complete = record.state == State::Complete;
-    let keys = config.certificates.keys();
-    keys.troubles.iter().for_each(|trouble| note(trouble));
+    let keys = config.certificates.read_keys();
+    keys.problems.iter().for_each(|trouble| note(trouble));
     let run = sweep::run_seen(&record.info, &record.launcher, complete);
     // What is said on nodes and what is kept on disk must not disagree.
-    let taken = Taken::of(judged.stored)?;
-    let unsure = identity::unsure(&taken.machines, &taken.results, &taken.recordings);
-    let run = RunSeen { unsealed: keys.unsealed(), unsure, ..run };
-    let (drivers, boots) = (taken.drivers(), identity::boots(&taken.machines));
-    let gpus = identity::uuids(&taken.machines);
+    let taken = GateRunData::read(judged.stored)?;
+    let unsure = identity::find_unsure(&taken.machines, &taken.results, &taken.recordings);
+    let run = EvidenceRun { unsigned: keys.unsealed_reason(), unsure, ..run };
+    let (drivers, boots) = (taken.driver_versions(), identity::boot_ids(&taken.machines));
+    let gpus = identity::gpu_uuids(&taken.machines);
     let mut say = |text: &str| note(text);
     let (stopper, stop) = watch::channel(false);
     let taking = turn::turn(Turn {
         folder: &gate.folder,
         scheduler: scheduler.as_ref(),
-        programs: programs(&config.launcher),
-        pods: pods(&config.launcher),
-        pace: gate.pace,
+        programs: slurm_programs(&config.launcher),
+        pods: pod_settings(&config.launcher),
+        pace: gate.timeouts,
         policy: &config.policy,
         verdicts: &judged.run.verdicts,
         fleet: judged.fleet,
@@ -178,7 +178,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
         stop,
         say: &mut say,
     });
-    let turned = super::runtime()?.block_on(async {
+    let turned = super::build_runtime()?.block_on(async {
         let mut signals = Signals::listen();
         let mut taking = std::pin::pin!(taking);
         loop {
@@ -191,7 +191,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
             }
         }
     });
-    let mut turned = turned.map_err(failure)?;
+    let mut turned = turned.map_err(turn_error)?;
     for record in &turned.recovered {
         note(&format!("left open by an earlier turn: {}: {}", record.node, record.detail));
     }
@@ -202,7 +202,7 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
         ));
     }
     if apply {
-        let evidence = Evidence {
+        let evidence = CertificateEvidence {
             run: &run,
             verdicts: &judged.run.verdicts,
             cells: &judged.run.cells,
@@ -211,11 +211,11 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
             results: &taken.results,
             recordings: &taken.recordings,
         };
-        let withheld = certify(config, gate, &keys, &evidence, &turned);
-        tell_withheld(&mut turned.plan, withheld);
+        let withheld = issue_certificates(config, gate, &keys, &evidence, &turned);
+        add_withheld(&mut turned.plan, withheld);
     }
-    if let (true, Told::Kubernetes(server)) = (apply, &gate.told) {
-        tell_on_nodes(server, &turned);
+    if let (true, GateBackend::Kubernetes(server)) = (apply, &gate.backend) {
+        post_node_events(server, &turned);
     }
     if config.policy.evict {
         turned.evictions = evicting::after(config, &turned, apply);
@@ -225,10 +225,10 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
 
 /// Says on nodes what was done to them, as events. That none can be written is a
 /// word here and no more.
-fn tell_on_nodes(server: &Server, turned: &Turned) {
-    let told = super::runtime().map(|runtime| {
+fn post_node_events(server: &Server, turned: &Turned) {
+    let told = super::build_runtime().map(|runtime| {
         runtime.block_on(async {
-            let access = access::connect(server, Reading::Bounded).await;
+            let access = connection::connect(server, ResponseReadLimit::Bounded).await;
             let client = access.map_err(|problem| problem.message)?.client;
             events::tell(&client, &turned.plan.records, &turned.live).await
         })
@@ -240,20 +240,20 @@ fn tell_on_nodes(server: &Server, turned: &Turned) {
 
 /// Issues the certificates of a run and tells to whom; what is not certified,
 /// and why. What was carried out before stays so where none can be written.
-fn certify(
+fn issue_certificates(
     config: &Config,
-    gate: &Gate,
-    keys: &Keys,
-    evidence: &Evidence<'_>,
+    gate: &GateConfig,
+    keys: &CertificateKeys,
+    evidence: &CertificateEvidence<'_>,
     turned: &Turned,
-) -> Vec<Withheld> {
-    let acted = Acted { live: &turned.live, records: &turned.plan.records, ledger: &turned.ledger };
+) -> Vec<WithheldAction> {
+    let acted = GateRecord { live: &turned.live, records: &turned.plan.records, ledger: &turned.ledger };
     let now = stamp::stamp();
     let issued =
         certificates::issue(&gate.folder, evidence, &acted, &config.policy, &keys.seal(), &now);
     let issued = issued.unwrap_or_else(|error| Issued {
         nodes: Vec::new(),
-        withheld: vec![Withheld::new("certificates", format!("none is issued: {error}"))],
+        withheld: vec![WithheldAction::new("certificates", format!("none is issued: {error}"))],
     });
     if !issued.nodes.is_empty() {
         let nodes = hostlist::fold(issued.nodes.iter().map(NodeName::as_str));
@@ -264,16 +264,16 @@ fn certify(
 
 /// Keeps the certificates that a run shows by itself in its own folder, for a run
 /// that no gate acted on: a burn-in before there is a cluster. No gate counts them.
-pub fn keep(config: &Config, stored: &Stored, run: &Run) -> Result<Issued, Failure> {
+pub fn store_run_certificates(config: &Config, stored: &Stored, run: &Run) -> Result<Issued, CommandError> {
     let record = &stored.record;
     let complete = record.state == State::Complete;
     let seen = sweep::run_seen(&record.info, &record.launcher, complete);
-    if certificate::validity(&seen, &config.policy).is_err() {
+    if certificate::run_validity_s(&seen, &config.policy).is_err() {
         // An audit, an interrupted or a simulated run: nobody expects any.
         return Ok(Issued::default());
     }
-    let taken = Taken::of(stored)?;
-    let evidence = Evidence {
+    let taken = GateRunData::read(stored)?;
+    let evidence = CertificateEvidence {
         run: &seen,
         verdicts: &run.verdicts,
         cells: &run.cells,
@@ -282,15 +282,15 @@ pub fn keep(config: &Config, stored: &Stored, run: &Run) -> Result<Issued, Failu
         results: &taken.results,
         recordings: &taken.recordings,
     };
-    let keys = config.certificates.keys();
-    keys.troubles.iter().for_each(|trouble| note(trouble));
+    let keys = config.certificates.read_keys();
+    keys.problems.iter().for_each(|trouble| note(trouble));
     let now = stamp::stamp().unix;
-    let (made, withheld) = certificate::unacted_on(&evidence, &config.policy, now);
-    certificates::keep(stored.path(), made, withheld, &keys.seal()).map_err(Failure::environment)
+    let (made, withheld) = certificate::issue_without_gate(&evidence, &config.policy, now);
+    certificates::keep(stored.path(), made, withheld, &keys.seal()).map_err(CommandError::environment)
 }
 
 /// Puts what is not certified beside what else is withheld, each once.
-fn tell_withheld(plan: &mut ActionPlan, withheld: Vec<Withheld>) {
+fn add_withheld(plan: &mut ActionPlan, withheld: Vec<WithheldAction>) {
     for it in withheld {
         if !plan.withheld.contains(&it) {
             plan.withheld.push(it);
@@ -299,26 +299,26 @@ fn tell_withheld(plan: &mut ActionPlan, withheld: Vec<Withheld>) {
 }
 
 /// What a run took, read once: runs of large fleets are long files.
-struct Taken {
-    machines: Vec<Machine>,
+struct GateRunData {
+    machines: Vec<MachineRecord>,
     results: Vec<RawResult>,
-    recordings: Vec<Recording>,
+    recordings: Vec<ToolRecording>,
 }
 
-impl Taken {
-    fn of(stored: &Stored) -> Result<Self, Failure> {
-        let results = stored.results().map_err(stored::failure)?;
+impl GateRunData {
+    fn read(stored: &Stored) -> Result<Self, CommandError> {
+        let results = stored.results().map_err(stored::record_error)?;
         Ok(Self {
-            machines: stored.machines().map_err(stored::failure)?,
-            recordings: stored.recordings_of(&results).map_err(stored::failure)?,
+            machines: stored.machines().map_err(stored::record_error)?,
+            recordings: stored.recordings_of(&results).map_err(stored::record_error)?,
             results,
         })
     }
 
     /// Version of the driver by node, as workers and tools told it.
-    fn drivers(&self) -> BTreeMap<NodeName, String> {
+    fn driver_versions(&self) -> BTreeMap<NodeName, String> {
         let told = self.recordings.iter().filter_map(|recording| match &recording.scope {
-            Scope::Node(node) => Some((node, recording.parsed.facts.driver.as_ref()?)),
+            RecordingScope::Node(node) => Some((node, recording.parsed.facts.driver.as_ref()?)),
             _ => None,
         });
         let machines = self.machines.iter();
@@ -328,18 +328,18 @@ impl Taken {
 }
 
 /// The exit code that a turn's failure has.
-pub fn failure(error: TurnError) -> Failure {
+pub fn turn_error(error: TurnError) -> CommandError {
     match error {
         // Somebody wrote into our record, or a newer program did.
         TurnError::Journal(JournalError::Malformed { .. } | JournalError::Newer { .. }) => {
-            Failure::usage(error)
+            CommandError::usage(error)
         }
-        TurnError::Journal(_) | TurnError::Scheduler { .. } => Failure::environment(error),
+        TurnError::Journal(_) | TurnError::Scheduler { .. } => CommandError::environment(error),
     }
 }
 
 /// The exit code of a plan that was carried out: whether all of it was.
-pub fn code(plan: &ActionPlan) -> u8 {
+pub fn exit_code(plan: &ActionPlan) -> u8 {
     let done = |result: &ActionResult| matches!(result, ActionResult::Done | ActionResult::Already);
     let refused = plan.frozen.is_some() || plan.withheld.iter().any(|it| it.budget);
     if refused || plan.records.iter().any(|record| !done(&record.result)) {
@@ -355,15 +355,15 @@ mod tests {
 
     #[test]
     fn what_is_not_certified_is_told_once_and_is_no_refusal() {
-        let audit = Withheld::new("certificates", "an audit measures too little to certify");
+        let audit = WithheldAction::new("certificates", "an audit measures too little to certify");
         let mut plan = ActionPlan {
             dry_run: false,
             withheld: vec![audit.clone()],
-            ..ActionPlan::of(Vec::new())
+            ..ActionPlan::from_actions(Vec::new())
         };
-        let disk = Withheld::new("certificates", "none is issued: no space left on device");
-        tell_withheld(&mut plan, vec![audit.clone(), disk.clone()]);
+        let disk = WithheldAction::new("certificates", "none is issued: no space left on device");
+        add_withheld(&mut plan, vec![audit.clone(), disk.clone()]);
         assert_eq!(plan.withheld, [audit, disk]);
-        assert_eq!(code(&plan), exit::PASS);
+        assert_eq!(exit_code(&plan), exit::PASS);
     }
 }

@@ -20,7 +20,7 @@ use control::store::history::History;
 use control::store::stored;
 use control::store::stored::Stored;
 use control::sweep::Done;
-use engine::report::metrics::State;
+use engine::report::metrics::MetricsState;
 use model::action::ActionPlan;
 use model::hostlist;
 use model::id::NodeName;
@@ -29,7 +29,7 @@ use model::run::Run;
 /// A run that ended. What several of those who follow need is read by the first
 /// of them, and by nobody where nobody does.
 #[derive(Debug)]
-pub struct Ended<'a> {
+pub struct FinishedRun<'a> {
     /// What it ran under.
     pub config: &'a Config,
     /// Its folder.
@@ -37,23 +37,23 @@ pub struct Ended<'a> {
     /// Everything a report shows.
     pub run: &'a Run,
     /// What was carried out; absent where nothing was to be.
-    pub acted: Option<&'a ActionPlan>,
+    pub action_plan: Option<&'a ActionPlan>,
     /// It was interrupted.
     pub partial: bool,
     stored: OnceCell<Result<Stored, RecordError>>,
     /// The drift alarms that stand since this run, where it was kept.
     alarms: OnceCell<Alarms>,
-    state: OnceCell<State>,
+    state: OnceCell<MetricsState>,
 }
 
-impl<'a> Ended<'a> {
+impl<'a> FinishedRun<'a> {
     /// A run, and what was carried out of it.
-    pub fn of(config: &'a Config, done: &'a Done, acted: Option<&'a ActionPlan>) -> Self {
+    pub fn new(config: &'a Config, done: &'a Done, action_plan: Option<&'a ActionPlan>) -> Self {
         Self {
             config,
             folder: done.folder.path(),
             run: &done.run,
-            acted,
+            action_plan,
             partial: done.partial,
             stored: OnceCell::new(),
             alarms: OnceCell::new(),
@@ -69,28 +69,28 @@ impl<'a> Ended<'a> {
 
     /// The state of nodes, runs and the gate since this run. Under --run-dir other runs
     /// than the configured ones are beside it.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &MetricsState {
         let runs = self.folder.parent().unwrap_or(&self.config.run_dir);
         let alarms =
-            || self.alarms.get().cloned().unwrap_or_else(|| metrics::alarms(self.config, runs));
-        self.state.get_or_init(|| metrics::state(self.config, runs, &alarms()))
+            || self.alarms.get().cloned().unwrap_or_else(|| metrics::read_alarms(self.config, runs));
+        self.state.get_or_init(|| metrics::collect_state(self.config, runs, &alarms()))
     }
 }
 
 /// Does all of it, each as far as the configuration asks for it.
-pub fn afterwards(ended: &Ended<'_>) {
-    certificates(ended);
-    kept(ended);
-    metrics::afterwards(ended);
+pub fn run_hooks(ended: &FinishedRun<'_>) {
+    store_certificates(ended);
+    add_to_history(ended);
+    metrics::update_metrics(ended);
     // Last: it may take as long as its bound allows.
-    notify::afterwards(ended);
+    notify::send_notifications(ended);
 }
 
 /// Adds the run to the history. What does not come in now comes in when somebody
 /// next looks at it: the folder is the truth.
-fn kept(ended: &Ended<'_>) {
+fn add_to_history(ended: &FinishedRun<'_>) {
     let runs = ended.folder.parent().unwrap_or(Path::new("."));
-    let Some(file) = ended.config.history_of(runs) else { return };
+    let Some(file) = ended.config.history_path(runs) else { return };
     let run = &ended.run.info.id;
     let added = ended.stored().and_then(|stored| {
         let mut history = History::open(&file).map_err(|error| error.to_string())?;
@@ -104,7 +104,7 @@ fn kept(ended: &Ended<'_>) {
         history.drifts(Some(run)).map_err(|error| error.to_string())
     });
     let standing = added.map(|drifts| {
-        let rung = history::rung(&drifts.rung, run);
+        let rung = history::describe_alarms(&drifts.rung, run);
         rung.iter().for_each(|alarm| note(&format!("remark: {alarm}")));
         drifts.standing
     });
@@ -118,12 +118,12 @@ fn kept(ended: &Ended<'_>) {
 }
 
 /// Keeps the certificates of a run that no gate acted on in its folder.
-fn certificates(ended: &Ended<'_>) {
-    if ended.partial || ended.acted.is_some() {
+fn store_certificates(ended: &FinishedRun<'_>) {
+    if ended.partial || ended.action_plan.is_some() {
         return;
     }
     let kept = ended.stored().and_then(|stored| {
-        acting::keep(ended.config, stored, ended.run).map_err(|error| error.to_string())
+        acting::store_run_certificates(ended.config, stored, ended.run).map_err(|error| error.to_string())
     });
     match kept {
         Ok(issued) => {

@@ -7,20 +7,20 @@ use std::path::PathBuf;
 
 use super::Globals;
 use super::acting;
-use super::acting::Judged;
+use super::acting::GateRunInput;
 use super::config;
 use super::config::Config;
 use super::evicting;
 use super::exit;
-use super::failure::Failure;
-use super::gating::Told;
+use super::failure::CommandError;
+use super::gating::GateBackend;
 use super::runs;
 use super::show;
 use super::stdout;
 use super::stdout::note;
 use super::stored;
 use super::topology;
-use super::topology::Asked;
+use super::topology::TopologyUpdateRequest;
 use control::gate::turn::Turned;
 use control::store::RecordError;
 use control::store::State;
@@ -31,7 +31,7 @@ use model::action::ActionPlan;
 
 /// Show what a run's verdicts ask the scheduler for; with --apply, carry it out.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ApplyArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
@@ -60,31 +60,31 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let stored = stored::open(&runs::folder(&args.run, globals.config.as_deref())?)?;
+pub fn run(args: &ApplyArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let stored = stored::open_run(&runs::find_run(&args.run, globals.config.as_deref())?)?;
     let config = match &globals.config {
         Some(path) => Some(config::open(Some(path))?),
         None => None,
     };
     if let Some(file) = &args.topology {
-        return better_topology(args, file, &stored, config.as_ref(), globals);
+        return propose_topology(args, file, &stored, config.as_ref(), globals);
     }
     let Some(mut config) = config.filter(|config| args.apply || config.gate.is_some()) else {
         if args.apply {
-            return Err(Failure::usage(
+            return Err(CommandError::usage(
                 "--apply: expected --config FILE (or FABRICGATE_CONFIG) with a [gate], which says \
                  who is told",
             )
             .into());
         }
-        return verdicts_alone(&stored, globals);
+        return show_verdict_actions(&stored, globals);
     };
     if args.apply {
-        is_judged(&stored)?;
+        require_verdicts(&stored)?;
     }
     config.policy.evict |= args.evict;
-    let Turned { plan, budgets, evictions, .. } = turned(&stored, &config, args.apply)?;
-    tell(&plan, &budgets, globals)?;
+    let Turned { plan, budgets, evictions, .. } = reconcile_run(&stored, &config, args.apply)?;
+    print_plan(&plan, &budgets, globals)?;
     if !args.apply {
         return Ok(exit::PASS);
     }
@@ -96,65 +96,65 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         {
             note("the run folder cannot be written to; what was done is in the journal alone");
         }
-        written => written.map_err(Failure::environment)?,
+        written => written.map_err(CommandError::environment)?,
     }
-    Ok(acting::code(&plan).max(evicting::code(&evictions)))
+    Ok(acting::exit_code(&plan).max(evicting::code(&evictions)))
 }
 
 /// What a topology file should be after this run.
-fn better_topology(
-    args: &Args,
+fn propose_topology(
+    args: &ApplyArgs,
     file: &Path,
     stored: &Stored,
     config: Option<&Config>,
     globals: &Globals,
 ) -> anyhow::Result<u8> {
     let config = config.ok_or_else(|| {
-        Failure::usage("--topology: expected --config FILE with a [gate], which says who is asked")
+        CommandError::usage("--topology: expected --config FILE with a [gate], which says who is asked")
     })?;
-    let gate = acting::gate(config)?;
-    let run = stored::run(stored)?;
-    let scheduler = acting::scheduler(gate);
+    let gate = acting::require_gate(config)?;
+    let run = stored::read_run(stored)?;
+    let scheduler = acting::scheduler_for(gate);
     let plain = ["scontrol".to_owned()];
-    let asked = Asked {
+    let asked = TopologyUpdateRequest {
         file,
         topology: args.topology_name.as_deref(),
         moves: &args.moves,
         run: Some((&run.verdicts, &stored.claims)),
         scheduler: scheduler.as_ref(),
-        remote_shell: match &gate.told {
-            Told::Scontrol(scontrol) => scontrol.remote_shell,
-            Told::Slurmrestd(_) | Told::Kubernetes(_) => None,
+        remote_shell: match &gate.backend {
+            GateBackend::Scontrol(scontrol) => scontrol.remote_shell,
+            GateBackend::Slurmrestd(_) | GateBackend::Kubernetes(_) => None,
         },
-        scontrol: match &gate.told {
-            Told::Scontrol(scontrol) => &scontrol.argv,
-            Told::Slurmrestd(_) | Told::Kubernetes(_) => &plain,
+        scontrol: match &gate.backend {
+            GateBackend::Scontrol(scontrol) => &scontrol.argv,
+            GateBackend::Slurmrestd(_) | GateBackend::Kubernetes(_) => &plain,
         },
-        limit: gate.pace.limit,
+        limit: gate.timeouts.limit,
     };
     let answer =
-        if args.write_topology { topology::write(&asked) } else { topology::show(&asked) }?;
+        if args.write_topology { topology::write_topology(&asked) } else { topology::propose_topology(&asked) }?;
     if globals.json {
-        stdout::json(&answer)?;
+        stdout::write_json(&answer)?;
     } else {
-        stdout::text(&answer.text())?;
+        stdout::write_text(&answer.render())?;
     }
-    Ok(answer.code())
+    Ok(answer.exit_code())
 }
 
 /// What the scheduler is told about this run, now.
-fn turned(stored: &Stored, config: &Config, apply: bool) -> Result<Turned, Failure> {
-    let run = stored::run(stored)?;
-    acting::turn(config, &Judged { stored, run: &run, fleet: &stored.claims }, apply)
+fn reconcile_run(stored: &Stored, config: &Config, apply: bool) -> Result<Turned, CommandError> {
+    let run = stored::read_run(stored)?;
+    acting::run_gate(config, &GateRunInput { stored, run: &run, fleet: &stored.claims }, apply)
 }
 
 /// A drain names its run, so the verdicts that ask for it are in the folder before.
-fn is_judged(stored: &Stored) -> Result<(), Failure> {
-    let verdicts = stored.verdicts().map_err(stored::failure)?;
+fn require_verdicts(stored: &Stored) -> Result<(), CommandError> {
+    let verdicts = stored.verdicts().map_err(stored::record_error)?;
     if verdicts.is_some() && stored.record.state != State::Running {
         return Ok(());
     }
-    Err(Failure::Refused(format!(
+    Err(CommandError::Refused(format!(
         "{}: its run is under way or was ended before its verdicts were written, so nothing is carried out; \
          `fabricgate {} --resume {0}` goes on with it",
         stored.path().display(),
@@ -163,10 +163,10 @@ fn is_judged(stored: &Stored) -> Result<(), Failure> {
 }
 
 /// Without a scheduler to ask: what verdicts alone ask for.
-fn verdicts_alone(stored: &Stored, globals: &Globals) -> anyhow::Result<u8> {
-    let run = stored::run(stored)?;
+fn show_verdict_actions(stored: &Stored, globals: &Globals) -> anyhow::Result<u8> {
+    let run = stored::read_run(stored)?;
     if let Some(actions) = &run.actions {
-        tell(actions, &[], globals)?;
+        print_plan(actions, &[], globals)?;
         note(
             "the scheduler was not asked how the nodes stand; --config FILE with a [gate] asks it",
         );
@@ -174,6 +174,6 @@ fn verdicts_alone(stored: &Stored, globals: &Globals) -> anyhow::Result<u8> {
     Ok(exit::PASS)
 }
 
-fn tell(plan: &ActionPlan, budgets: &[String], globals: &Globals) -> anyhow::Result<()> {
-    if globals.json { stdout::json(plan) } else { stdout::text(&show::actions(plan, budgets)) }
+fn print_plan(plan: &ActionPlan, budgets: &[String], globals: &Globals) -> anyhow::Result<()> {
+    if globals.json { stdout::write_json(plan) } else { stdout::write_text(&show::render_actions(plan, budgets)) }
 }

@@ -3,15 +3,15 @@
 
 use super::Globals;
 use super::auditing;
-use super::auditing::Options;
+use super::auditing::AuditOptions;
 use super::config::Config;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::holding;
 use super::plan::Profile;
 use super::sweep;
 use control::launch::Launcher;
-use control::launch::slurm::WhenBusy;
-use engine::thresholds::Catalogue;
+use control::launch::slurm::BusyNodePolicy;
+use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 
 /// Measure idle nodes in a short time: state, inside, across.
@@ -20,29 +20,29 @@ use model::claims::Claims;
 /// were not measured for longest, so that an audit every night has them all in
 /// turn. Ends with 4 where nobody can be measured now.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct AuditArgs {
     #[command(flatten)]
-    sweep: sweep::Args,
+    sweep: sweep::SweepArgs,
     #[command(flatten)]
-    options: Options,
+    options: AuditOptions,
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &AuditArgs, globals: &Globals) -> anyhow::Result<u8> {
     if args.sweep.resume.is_some() && args.options.are_given() {
         let text = "--resume: whom it measures was chosen when it began; expected none of --minutes, \
                     --nodes-at-most, --share, --share-of-domain, --all beside it";
-        return Err(Failure::usage(text).into());
+        return Err(CommandError::usage(text).into());
     }
-    let mut choose = |config: &mut Config, catalogue: &Catalogue, fleet: Claims| {
-        let chosen = args.sweep.chosen(config, catalogue, fleet)?;
+    let mut choose = |config: &mut Config, catalogue: &PlatformCatalogue, fleet: Claims| {
+        let chosen = args.sweep.select_nodes(config, catalogue, fleet)?;
         let holds = matches!(config.launcher, Launcher::Slurm(_) | Launcher::Kubernetes(_));
-        if holds && !args.sweep.says_when_busy() {
+        if holds && !args.sweep.has_when_busy() {
             // An audit is no reason to wait for anybody's work.
-            holding::say_when_busy(config, Some(WhenBusy::Skip))?;
+            holding::override_when_busy(config, Some(BusyNodePolicy::Skip))?;
         }
         let budget = args.options.budget(config.audit, args.sweep.names_nodes())?;
-        auditing::choose(config, catalogue, chosen, budget, args.sweep.seed())
+        auditing::select_audit_nodes(config, catalogue, chosen, budget, args.sweep.seed())
     };
-    sweep::run_of(&args.sweep, globals, Profile::Audit, &mut choose)
+    sweep::run_with(&args.sweep, globals, Profile::Audit, &mut choose)
 }

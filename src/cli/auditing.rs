@@ -12,11 +12,11 @@ use toml::Spanned;
 
 use super::certificate;
 use super::config::Config;
-use super::config::Mistake;
-use super::failure::Failure;
-use super::gating::Gate;
-use super::plan::Basis;
-use super::plan::Chosen;
+use super::config::ConfigMistake;
+use super::failure::CommandError;
+use super::gating::GateConfig;
+use super::plan::PlanBasis;
+use super::plan::PlanScope;
 use super::plan::Profile;
 use super::stdout::note;
 use control::gate::certificates;
@@ -25,19 +25,19 @@ use control::gate::stamp;
 use control::store::history::History;
 use control::store::lately;
 use engine::plan;
-use engine::plan::stalest;
-use engine::plan::stalest::Budget;
-use engine::plan::stalest::Choice;
-use engine::plan::stalest::Known;
-use engine::plan::stalest::Question;
-use engine::policy::again;
-use engine::policy::standing;
-use engine::thresholds::Catalogue;
+use engine::plan::audit_selection;
+use engine::plan::audit_selection::AuditBudget;
+use engine::plan::audit_selection::AuditSelection;
+use engine::plan::audit_selection::AuditNodeState;
+use engine::plan::audit_selection::AuditSelectionRequest;
+use engine::policy::repeat_confirmation;
+use engine::policy::node_state;
+use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
-use model::live::LiveNode;
-use model::said::NodeSaid;
+use model::scheduler_snapshot::SchedulerNode;
+use model::source_report::NodeReport;
 use model::text::clean;
 
 /// Longest audit, in minutes: a day.
@@ -46,7 +46,7 @@ const LONGEST_MIN: f64 = 1_440.0;
 /// `[audit]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Section {
+pub struct AuditSection {
     /// Most minutes that an audit is planned to take, more than 0, to 1440. Default: no limit.
     #[schemars(with = "Option<f64>")]
     minutes: Option<Spanned<f64>>,
@@ -63,20 +63,20 @@ pub struct Section {
 }
 
 /// Reads `[audit]`.
-pub fn auditing(section: &Section) -> Result<Budget, Mistake> {
+pub fn parse_audit(section: &AuditSection) -> Result<AuditBudget, ConfigMistake> {
     let wrong = |at: usize, why: Result<(), String>| why.map_err(|why| (at, why));
     if let Some(minutes) = &section.minutes {
-        wrong(minutes.span().start, minutes_fit(*minutes.get_ref()))?;
+        wrong(minutes.span().start, check_minutes(*minutes.get_ref()))?;
     }
     if let Some(nodes) = &section.nodes_at_most {
-        wrong(nodes.span().start, nodes_fit(*nodes.get_ref()))?;
+        wrong(nodes.span().start, check_node_count(*nodes.get_ref()))?;
     }
     for (key, share) in [("share", &section.share), ("share_of_domain", &section.share_of_domain)] {
         if let Some(share) = share {
-            wrong(share.span().start, share_fits(key, *share.get_ref()))?;
+            wrong(share.span().start, check_share(key, *share.get_ref()))?;
         }
     }
-    Ok(Budget {
+    Ok(AuditBudget {
         seconds: section.minutes.as_ref().map(|it| it.get_ref() * 60.0),
         nodes: section.nodes_at_most.as_ref().map(|it| *it.get_ref() as usize),
         share: section.share.as_ref().map(|it| *it.get_ref()),
@@ -84,16 +84,16 @@ pub fn auditing(section: &Section) -> Result<Budget, Mistake> {
     })
 }
 
-fn minutes_fit(minutes: f64) -> Result<(), String> {
+fn check_minutes(minutes: f64) -> Result<(), String> {
     let fits = 0.0 < minutes && minutes <= LONGEST_MIN;
     if fits { Ok(()) } else { Err(format!("minutes {minutes}, expected more than 0, to 1440")) }
 }
 
-fn nodes_fit(nodes: u32) -> Result<(), String> {
+fn check_node_count(nodes: u32) -> Result<(), String> {
     if 0 < nodes { Ok(()) } else { Err("nodes_at_most 0, expected at least 1".to_owned()) }
 }
 
-fn share_fits(key: &str, share: f64) -> Result<(), String> {
+fn check_share(key: &str, share: f64) -> Result<(), String> {
     let fits = 0.0 < share && share <= 1.0;
     if fits { Ok(()) } else { Err(format!("{key} {share}, expected more than 0, to 1")) }
 }
@@ -101,7 +101,7 @@ fn share_fits(key: &str, share: f64) -> Result<(), String> {
 /// Options that stand over `[audit]`.
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Budget of an audit")]
-pub struct Options {
+pub struct AuditOptions {
     /// Most minutes that the audit is planned to take; the nodes that were not measured for longest
     /// come first.
     #[arg(long, value_name = "M")]
@@ -120,7 +120,7 @@ pub struct Options {
     all: bool,
 }
 
-impl Options {
+impl AuditOptions {
     /// Whether any is given.
     pub fn are_given(&self) -> bool {
         self.all || self.is_limited()
@@ -133,25 +133,25 @@ impl Options {
 
     /// What may be taken. Nodes that somebody names are meant, all of them, unless
     /// the same person limits them.
-    pub fn budget(&self, configured: Budget, named: bool) -> Result<Budget, Failure> {
+    pub fn budget(&self, configured: AuditBudget, named: bool) -> Result<AuditBudget, CommandError> {
         let usage = |option: &str| {
             let option = option.to_owned();
-            move |why: String| Failure::Usage(format!("--{option}: {why}"))
+            move |why: String| CommandError::Usage(format!("--{option}: {why}"))
         };
         if let Some(minutes) = self.minutes {
-            minutes_fit(minutes).map_err(usage("minutes"))?;
+            check_minutes(minutes).map_err(usage("minutes"))?;
         }
         if let Some(nodes) = self.nodes_at_most {
-            nodes_fit(nodes).map_err(usage("nodes-at-most"))?;
+            check_node_count(nodes).map_err(usage("nodes-at-most"))?;
         }
         if let Some(share) = self.share {
-            share_fits("share", share).map_err(usage("share"))?;
+            check_share("share", share).map_err(usage("share"))?;
         }
         if let Some(share) = self.share_of_domain {
-            share_fits("share", share).map_err(usage("share-of-domain"))?;
+            check_share("share", share).map_err(usage("share-of-domain"))?;
         }
-        let base = if self.all || named { Budget::default() } else { configured };
-        Ok(Budget {
+        let base = if self.all || named { AuditBudget::default() } else { configured };
+        Ok(AuditBudget {
             seconds: self.minutes.map(|minutes| minutes * 60.0).or(base.seconds),
             nodes: self.nodes_at_most.map(|nodes| nodes as usize).or(base.nodes),
             share: self.share.or(base.share),
@@ -162,51 +162,51 @@ impl Options {
 
 /// Chooses whom an audit measures, where something limits it, and tells why not
 /// the others. What was chosen may be nobody.
-pub fn choose(
+pub fn select_audit_nodes(
     config: &Config,
-    catalogue: &Catalogue,
-    chosen: Chosen,
-    budget: Budget,
+    catalogue: &PlatformCatalogue,
+    chosen: PlanScope,
+    budget: AuditBudget,
     seed: u64,
-) -> Result<Chosen, Failure> {
+) -> Result<PlanScope, CommandError> {
     if budget.is_unlimited() {
         return Ok(chosen);
     }
     // What is wrong with the configuration is said here; below it cannot be.
-    Basis::new(config, &chosen.claims, catalogue, Profile::Audit, seed)?;
-    let known = known(config, &chosen.claims);
+    PlanBasis::new(config, &chosen.claims, catalogue, Profile::Audit, seed)?;
+    let known = gather_node_facts(config, &chosen.claims);
     let cost = |claims: &Claims| {
-        Basis::new(config, claims, catalogue, Profile::Audit, seed)
-            .map_or(f64::INFINITY, |basis| plan::sweep(&basis.request()).estimate_s)
+        PlanBasis::new(config, claims, catalogue, Profile::Audit, seed)
+            .map_or(f64::INFINITY, |basis| plan::plan_sweep(&basis.request()).estimate_s)
     };
-    let choice = stalest::choose(&Question {
+    let choice = audit_selection::select_nodes(&AuditSelectionRequest {
         claims: &chosen.claims,
         known: &known,
         budget,
         seed,
         cost: &cost,
     });
-    for line in told(&choice) {
+    for line in describe_choice(&choice) {
         note(&line);
     }
-    Ok(Chosen { claims: choice.claims(&chosen.claims), ..chosen })
+    Ok(PlanScope { claims: choice.restrict_claims(&chosen.claims), ..chosen })
 }
 
 /// The choice in lines: who, and the others by the reason why not.
-fn told(choice: &Choice) -> Vec<String> {
+fn describe_choice(choice: &AuditSelection) -> Vec<String> {
     let count = choice.nodes.len();
     let mut lines = vec![match count {
         0 => "nobody is measured".to_owned(),
         _ => format!(
             "measured {} {count} of {} nodes, about {:.0} min: {}",
             if count == 1 { "is" } else { "are" },
-            count + choice.left.len(),
+            count + choice.left_out.len(),
             (choice.estimate_s / 60.0).ceil(),
             hostlist::fold(choice.nodes.iter().map(NodeName::as_str))
         ),
     }];
     let mut by_why: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (node, left) in &choice.left {
+    for (node, left) in &choice.left_out {
         // When each was measured is in the record; here the reason is what matters.
         by_why.entry(&left.why).or_default().push(node.as_str());
     }
@@ -217,14 +217,14 @@ fn told(choice: &Choice) -> Vec<String> {
 }
 
 /// What is known of every claimed node.
-fn known(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Known> {
+fn gather_node_facts(config: &Config, claims: &Claims) -> BTreeMap<NodeName, AuditNodeState> {
     let nodes: BTreeSet<NodeName> =
         claims.domains.iter().flat_map(|domain| domain.nodes.iter().cloned()).collect();
     let (mut lately, troubles) = lately::lately(&config.run_dir, &nodes, &config.launcher);
     for trouble in troubles {
         note(&format!("not known from this run when nodes were measured: {trouble}"));
     }
-    let index = config.history.file(&config.run_dir);
+    let index = config.history.path_for(&config.run_dir);
     // Run folders are thinned out, and what they showed stays in the history.
     let older = History::open_read_only(&index).and_then(|history| history.last_measured());
     for (node, last) in older.unwrap_or_default() {
@@ -233,17 +233,17 @@ fn known(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Known> {
             it.measured = it.measured.max(Some(last.at_unix));
         }
     }
-    let mut known: BTreeMap<NodeName, Known> = BTreeMap::new();
+    let mut known: BTreeMap<NodeName, AuditNodeState> = BTreeMap::new();
     for node in nodes {
         let lately = lately.remove(&node).unwrap_or_default();
-        let unfit = claims.nodes.get(&node).and_then(|said| unfit(&node, said));
+        let unfit = claims.nodes.get(&node).and_then(|said| unfit_reason(&node, said));
         let (measured, tried, misses) = (lately.measured, lately.tried, lately.misses);
-        let of_node = Known { measured, tried, misses, unfit, ..Known::default() };
+        let of_node = AuditNodeState { measured, tried, misses, unfit, ..AuditNodeState::default() };
         known.insert(node, of_node);
     }
     if let Some(gate) = &config.gate {
-        suspected(config, gate, &mut known);
-        let (issued, _) = certificates::all(&gate.folder, &certificate::trust(Some(config)));
+        mark_suspects(config, gate, &mut known);
+        let (issued, _) = certificates::all(&gate.folder, &certificate::read_trusted_keys(Some(config)));
         for certificate in issued {
             if let Some(it) = known.get_mut(&certificate.node) {
                 it.certified = Some(certificate.issued_unix);
@@ -254,7 +254,7 @@ fn known(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Known> {
 }
 
 /// Notes whom the gate's journal has as slow and not yet seen again.
-fn suspected(config: &Config, gate: &Gate, known: &mut BTreeMap<NodeName, Known>) {
+fn mark_suspects(config: &Config, gate: &GateConfig, known: &mut BTreeMap<NodeName, AuditNodeState>) {
     let ledger = match journal::look(&gate.folder) {
         Ok(ledger) => ledger,
         Err(error) => {
@@ -263,8 +263,8 @@ fn suspected(config: &Config, gate: &Gate, known: &mut BTreeMap<NodeName, Known>
         }
     };
     let now = stamp::stamp().unix;
-    for (node, suspicion) in &ledger.suspected {
-        let open = again::is_open(suspicion, &config.policy, now);
+    for (node, suspicion) in &ledger.suspicions {
+        let open = repeat_confirmation::is_open(suspicion, &config.policy, now);
         if let Some(it) = known.get_mut(node).filter(|_| open) {
             it.suspected = true;
         }
@@ -273,7 +273,7 @@ fn suspected(config: &Config, gate: &Gate, known: &mut BTreeMap<NodeName, Known>
 
 /// Why a node is not idle in service, as far as sources say. What they do not say
 /// is found out when it is to be held.
-pub(super) fn unfit(node: &NodeName, said: &NodeSaid) -> Option<String> {
+pub(super) fn unfit_reason(node: &NodeName, said: &NodeReport) -> Option<String> {
     if let Some(mark) = said.opt_out.first() {
         return Some(format!("it is left alone: {}", clean(mark)));
     }
@@ -286,9 +286,9 @@ pub(super) fn unfit(node: &NodeName, said: &NodeSaid) -> Option<String> {
     match words.as_slice() {
         [] => None,
         words if is_slurms => {
-            let mut live = LiveNode::new(node.clone(), words);
+            let mut live = SchedulerNode::new(node.clone(), words);
             live.reason.clone_from(&said.reason);
-            standing::may_not_measure(&live)
+            node_state::explain_no_measurement(&live)
         }
         words if words.contains(&"SchedulingDisabled") => Some("it is cordoned".to_owned()),
         words if words.contains(&"Ready") => None,
@@ -300,13 +300,13 @@ pub(super) fn unfit(node: &NodeName, said: &NodeSaid) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn section(text: &str) -> Result<Budget, Mistake> {
-        auditing(&toml::from_str(text).expect("a section"))
+    fn section(text: &str) -> Result<AuditBudget, ConfigMistake> {
+        parse_audit(&toml::from_str(text).expect("a section"))
     }
 
     #[test]
     fn limits_are_in_their_range_or_named_with_their_place() {
-        assert_eq!(section(""), Ok(Budget::default()));
+        assert_eq!(section(""), Ok(AuditBudget::default()));
         let budget = section("minutes = 30\nnodes_at_most = 9\nshare = 0.05").expect("good");
         assert_eq!((budget.seconds, budget.nodes), (Some(1_800.0), Some(9)));
         for (text, at, why) in [
@@ -322,18 +322,18 @@ mod tests {
 
     #[test]
     fn options_stand_over_the_section_which_nodes_that_are_named_are_not_limited_by() {
-        let configured = Budget { seconds: Some(60.0), nodes: Some(4), ..Budget::default() };
-        let options = Options { nodes_at_most: Some(2), ..Options::default() };
-        let both = Budget { nodes: Some(2), ..configured };
+        let configured = AuditBudget { seconds: Some(60.0), nodes: Some(4), ..AuditBudget::default() };
+        let options = AuditOptions { nodes_at_most: Some(2), ..AuditOptions::default() };
+        let both = AuditBudget { nodes: Some(2), ..configured };
         assert_eq!(options.budget(configured, false).expect("good"), both);
-        let own = Budget { nodes: Some(2), ..Budget::default() };
+        let own = AuditBudget { nodes: Some(2), ..AuditBudget::default() };
         assert_eq!(options.budget(configured, true).expect("good"), own);
-        let none = Options::default();
+        let none = AuditOptions::default();
         assert_eq!(none.budget(configured, false).expect("good"), configured);
         assert!(none.budget(configured, true).expect("good").is_unlimited());
-        let all = Options { all: true, ..Options::default() };
+        let all = AuditOptions { all: true, ..AuditOptions::default() };
         assert!(all.budget(configured, false).expect("good").is_unlimited());
-        let wrong = Options { share: Some(2.0), ..Options::default() };
+        let wrong = AuditOptions { share: Some(2.0), ..AuditOptions::default() };
         assert!(
             wrong.budget(configured, false).expect_err("wrong").to_string().contains("--share")
         );
@@ -343,7 +343,7 @@ mod tests {
     fn only_nodes_that_are_idle_in_service_are_fit() {
         let of = |state: &[&str]| {
             let state = state.iter().map(|word| (*word).to_owned()).collect();
-            unfit(&"n1".into(), &NodeSaid { state, ..NodeSaid::default() })
+            unfit_reason(&"n1".into(), &NodeReport { state, ..NodeReport::default() })
         };
         for fit in [&[][..], &["IDLE"], &["Ready"]] {
             assert_eq!(of(fit), None, "{fit:?}");
@@ -357,9 +357,9 @@ mod tests {
         ] {
             assert!(of(not).is_some(), "{not:?}");
         }
-        let busy = NodeSaid { busy: Some(true), ..NodeSaid::default() };
-        assert_eq!(unfit(&"n1".into(), &busy).as_deref(), Some("it is busy"));
-        let left = NodeSaid { opt_out: vec!["label x".to_owned()], ..NodeSaid::default() };
-        assert!(unfit(&"n1".into(), &left).expect("left alone").contains("label x"));
+        let busy = NodeReport { busy: Some(true), ..NodeReport::default() };
+        assert_eq!(unfit_reason(&"n1".into(), &busy).as_deref(), Some("it is busy"));
+        let left = NodeReport { opt_out: vec!["label x".to_owned()], ..NodeReport::default() };
+        assert!(unfit_reason(&"n1".into(), &left).expect("left alone").contains("label x"));
     }
 }

@@ -10,12 +10,12 @@ use serde::Serialize;
 use super::Globals;
 use super::beside;
 use super::exit;
-use super::failure::Failure;
-use super::output::Output;
+use super::failure::CommandError;
+use super::output::OutputFile;
 use super::show;
 use super::stdout;
 use super::stored;
-use control::sources::input;
+use control::sources::input_file;
 use control::store::State;
 use control::store::archive;
 use control::store::history::History;
@@ -25,23 +25,23 @@ use control::store::salvage;
 use control::store::salvage::Salvage;
 use engine::judge::drift;
 use engine::report::bundle;
-use engine::report::bundle::Case;
+use engine::report::bundle::BundleCase;
 use engine::report::bundle::Excerpt;
-use engine::report::bundle::Packed;
-use engine::report::bundle::Piece;
+use engine::report::bundle::PackedFile;
+use engine::report::bundle::BundleRawOutput;
 use model::id::NodeName;
 use model::node_facts::NODE_FACTS_FORMAT;
 use model::node_facts::NodeFacts;
 use model::node_facts::NodeFactsLine;
 use model::run::Run;
-use model::trend::PartKind;
+use model::trend::FabricPartKind;
 use model::trend::Trend;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
 
 /// What a bundle is made of, and where it goes.
 #[derive(Debug)]
-pub(super) struct Order<'a> {
+pub(super) struct BundleRequest<'a> {
     /// The run folder.
     pub run: &'a Path,
     /// The node.
@@ -77,56 +77,56 @@ pub(super) struct PackedDocument<'a> {
     /// Names and addresses of others were taken out.
     redacted: bool,
     /// The files in it.
-    files: Vec<Packed>,
+    files: Vec<PackedFile>,
     /// What could not be packed, and why.
     missing: &'a [String],
 }
 
 /// Makes the archive and says what is in it.
-pub(super) fn run(order: &Order<'_>, globals: &Globals) -> anyhow::Result<u8> {
-    let output = Output::of(order.output.map(Path::to_owned).as_ref())?;
-    let salvage = salvage::open(order.run).map_err(stored::failure)?;
-    let facts = facts(order)?;
-    let mut case = case(order, salvage, facts)?;
-    if let Some(file) = beside::index(order.run, globals)? {
-        match trends(&case, &file) {
+pub(super) fn run(order: &BundleRequest<'_>, globals: &Globals) -> anyhow::Result<u8> {
+    let output = OutputFile::open_optional(order.output.map(Path::to_owned).as_ref())?;
+    let salvage = salvage::open(order.run).map_err(stored::record_error)?;
+    let facts = read_node_facts(order)?;
+    let mut case = collect_case(order, salvage, facts)?;
+    if let Some(file) = beside::find_history_index(order.run, globals)? {
+        match read_node_trends(&case, &file) {
             Ok(trends) => case.trends = trends,
             Err(why) => case.missing.push(format!("the history {}: {why}", file.display())),
         }
     }
     let created = case.run.info.created.clone();
     let run = case.run.info.id.clone();
-    let pieces = pieces(order.run, bundle::wanted(&case));
+    let pieces = read_raw_outputs(order.run, bundle::list_wanted_outputs(&case));
     let bundle = bundle::pack(case, pieces)?;
-    let bytes = archive::bytes(&bundle.name, &bundle.files, seconds(&created))?;
+    let bytes = archive::bytes(&bundle.name, &bundle.files, to_unix_seconds(&created))?;
     let path = match order.output {
         Some(path) => path.to_owned(),
         None => PathBuf::from(format!("{}.tar.gz", bundle.name)),
     };
     match output {
-        Some(output) => output.put(&bytes)?,
-        None => show::write(&path, &bytes)?,
+        Some(output) => output.write(&bytes)?,
+        None => show::write_file(&path, &bytes)?,
     }
     for missing in &bundle.missing {
         stdout::note(&format!("not in the bundle: {missing}"));
     }
     let shown = path.display().to_string();
     if globals.json {
-        stdout::json(&PackedDocument {
+        stdout::write_json(&PackedDocument {
             format: PACKED_FORMAT,
             run: &run,
             node: order.node,
             outcome: bundle.outcome,
             archive: shown,
             bytes: bytes.len(),
-            sha256: bundle::sha256(&bytes),
+            sha256: bundle::sha256_hex(&bytes),
             redacted: order.redact,
-            files: bundle.packed(),
+            files: bundle.manifest(),
             missing: &bundle.missing,
         })?;
     } else {
         let count = bundle.files.len();
-        stdout::text(&format!("{shown}: {count} files, {} bytes\n", bytes.len()))?;
+        stdout::write_text(&format!("{shown}: {count} files, {} bytes\n", bytes.len()))?;
     }
     if order.redact {
         stdout::note(&format!("read it before you send it. {}", bundle::NOT_CAUGHT));
@@ -135,12 +135,12 @@ pub(super) fn run(order: &Order<'_>, globals: &Globals) -> anyhow::Result<u8> {
 }
 
 /// All that is known of the node; an error where the run does not know it.
-fn case(order: &Order<'_>, salvage: Salvage, facts: Option<NodeFacts>) -> Result<Case, Failure> {
+fn collect_case(order: &BundleRequest<'_>, salvage: Salvage, facts: Option<NodeFacts>) -> Result<BundleCase, CommandError> {
     let Salvage { record, claims, verdicts, cells, results, machines, recordings, missing } =
         salvage;
     let judged = verdicts.is_some();
     let verdicts = verdicts.unwrap_or_else(|| Verdicts::empty(Outcome::Unknown));
-    let case = Case {
+    let case = BundleCase {
         node: NodeName::from(order.node),
         run: Run { info: record.info, claims, cells, verdicts, actions: None },
         judged,
@@ -159,18 +159,18 @@ fn case(order: &Order<'_>, salvage: Salvage, facts: Option<NodeFacts>) -> Result
         missing,
         redact: order.redact,
     };
-    let nodes = bundle::nodes(&case);
+    let nodes = bundle::named_nodes(&case);
     if nodes.contains(&case.node) {
         return Ok(case);
     }
     let shown = order.run.display();
     if nodes.is_empty() {
         let why = case.missing.join("; ");
-        return Err(Failure::usage(format!("{shown}: nothing can be said of any node: {why}")));
+        return Err(CommandError::usage(format!("{shown}: nothing can be said of any node: {why}")));
     }
-    let near = bundle::near(order.node, &nodes);
+    let near = bundle::nearest_names(order.node, &nodes);
     let near: Vec<&str> = near.into_iter().map(NodeName::as_str).collect();
-    Err(Failure::usage(format!(
+    Err(CommandError::usage(format!(
         "--bundle {:?}: {shown} knows no such node, expected one of its {}, such as {}",
         order.node,
         nodes.len(),
@@ -180,7 +180,7 @@ fn case(order: &Order<'_>, salvage: Salvage, facts: Option<NodeFacts>) -> Result
 
 /// How the parts of the node read until this run: what came later is another
 /// story, and would make another bundle of the same run.
-fn trends(case: &Case, file: &Path) -> Result<Vec<Trend>, String> {
+fn read_node_trends(case: &BundleCase, file: &Path) -> Result<Vec<Trend>, String> {
     let words = |error: HistoryError| error.to_string();
     let history = History::open_read_only(file).map_err(words)?;
     let runs = history.runs().map_err(words)?;
@@ -194,7 +194,7 @@ fn trends(case: &Case, file: &Path) -> Result<Vec<Trend>, String> {
     };
     let nodes = BTreeSet::from([case.node.clone()]);
     let selection =
-        Selection { nodes, ..Selection::of([PartKind::Node, PartKind::Gpu, PartKind::Rail]) };
+        Selection { nodes, ..Selection::of([FabricPartKind::Node, FabricPartKind::Gpu, FabricPartKind::Rail]) };
     let whole = history.whole_since().map_err(words)?;
     let mut trends = history.trends(&selection).map_err(words)?;
     for trend in &mut trends {
@@ -208,11 +208,11 @@ fn trends(case: &Case, file: &Path) -> Result<Vec<Trend>, String> {
 }
 
 /// What the node said of itself, where a file has it; of several the last counts.
-fn facts(order: &Order<'_>) -> Result<Option<NodeFacts>, Failure> {
+fn read_node_facts(order: &BundleRequest<'_>) -> Result<Option<NodeFacts>, CommandError> {
     let mut found = None;
     for path in order.facts {
         let shown = path.display();
-        let bytes = input::read(path).map_err(Failure::environment)?;
+        let bytes = input_file::read(path).map_err(CommandError::environment)?;
         let text = String::from_utf8_lossy(&bytes);
         let is_ours = |facts: &NodeFacts| facts.format == NODE_FACTS_FORMAT;
         if let Ok(facts) = serde_json::from_str::<NodeFacts>(&text)
@@ -228,14 +228,14 @@ fn facts(order: &Order<'_>) -> Result<Option<NodeFacts>, Failure> {
         }
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
             let line: NodeFactsLine = serde_json::from_str(line).map_err(|error| {
-                Failure::usage(format!(
+                CommandError::usage(format!(
                     "{shown}:{number}: {error}; expected what `fabricgate node facts --json` \
                      prints ({NODE_FACTS_FORMAT})"
                 ))
             })?;
             if !is_ours(&line.facts) {
                 let format = line.facts.format;
-                return Err(Failure::usage(format!(
+                return Err(CommandError::usage(format!(
                     "{shown}:{number}: format {format:?}, expected {NODE_FACTS_FORMAT:?}"
                 )));
             }
@@ -248,14 +248,14 @@ fn facts(order: &Order<'_>) -> Result<Option<NodeFacts>, Failure> {
 }
 
 /// The raw outputs, as far as there is room for them.
-fn pieces(folder: &Path, wanted: Vec<String>) -> Vec<Piece> {
-    let mut left = bundle::MOST;
+fn read_raw_outputs(folder: &Path, wanted: Vec<String>) -> Vec<BundleRawOutput> {
+    let mut left = bundle::MAX_BYTES;
     let one = |name: String| {
         let found = if left == 0 {
-            Err(format!("left out: a bundle holds {} bytes of raw outputs at most", bundle::MOST))
+            Err(format!("left out: a bundle holds {} bytes of raw outputs at most", bundle::MAX_BYTES))
         } else {
-            let first = bundle::FIRST.min(left);
-            salvage::ends(folder, &name, first, bundle::LAST.min(left - first))
+            let first = bundle::HEAD_BYTES.min(left);
+            salvage::ends(folder, &name, first, bundle::TAIL_BYTES.min(left - first))
                 .map(|(head, tail, left_out)| Excerpt { head, tail, left_out })
                 .map_err(|error| format!("cannot be read: {error}"))
         };
@@ -263,13 +263,13 @@ fn pieces(folder: &Path, wanted: Vec<String>) -> Vec<Piece> {
             let taken = (excerpt.head.len() + excerpt.tail.len()) as u64;
             left = left.saturating_sub(taken);
         }
-        Piece { name, found }
+        BundleRawOutput { name, found }
     };
     wanted.into_iter().map(one).collect()
 }
 
 /// A moment in seconds since 1970; the beginning of 1970 where it is none.
-fn seconds(moment: &str) -> u64 {
+fn to_unix_seconds(moment: &str) -> u64 {
     let at: Option<jiff::Timestamp> = moment.parse().ok();
     at.and_then(|it| u64::try_from(it.as_second()).ok()).unwrap_or(0)
 }

@@ -12,18 +12,18 @@ use std::path::PathBuf;
 use super::Globals;
 use super::burning;
 use super::exit;
-use super::failure::Failure;
-use super::output::Output;
+use super::failure::CommandError;
+use super::output::OutputFile;
 use super::plan;
-use super::plan::Basis;
+use super::plan::PlanBasis;
 use super::plan::Profile;
 use super::show;
-use super::site::Site;
+use super::site::SweepSetup;
 use super::stdout;
 use super::stdout::note;
 use super::stored;
 use super::sweep;
-use super::tenancy::Tenanted;
+use super::tenancy::TenantExclusions;
 use control::launch::Launcher;
 use control::store::acceptance;
 use control::store::file;
@@ -33,14 +33,14 @@ use engine::policy::acceptance as accept;
 use engine::report;
 use model::acceptance::ACCEPTANCE_FORMAT;
 use model::acceptance::Acceptance;
-use model::acceptance::Accepted;
-use model::acceptance::Asked;
+use model::acceptance::AcceptanceOutcome;
+use model::acceptance::BurnInRequest;
 use model::acceptance::BurnInState;
 use model::acceptance::StopRule;
 use model::claims::Claims;
 use model::hostlist;
 
-use rounds::Burn;
+use rounds::BurnInSession;
 
 /// Measure everything and every pair, again and again, with load in between.
 ///
@@ -51,9 +51,9 @@ use rounds::Burn;
 /// accepted, 3 when something fails, 4 when something is not known, 5 when a node,
 /// tool or file could not be reached, 6 when an action was refused.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct BurnInArgs {
     #[command(flatten)]
-    sweep: sweep::Args,
+    sweep: sweep::SweepArgs,
     /// Hold this many complete sweeps, instead of the configuration's [burn_in] rounds.
     #[arg(long, value_name = "N", conflicts_with = "resume", value_parser = rounds_of)]
     rounds: Option<u32>,
@@ -70,39 +70,39 @@ pub struct Args {
     markdown: Option<PathBuf>,
 }
 
-fn rounds_of(text: &str) -> Result<u32, String> {
+fn parse_rounds(text: &str) -> Result<u32, String> {
     let rounds = text.parse().map_err(|_| "expected a number of rounds".to_owned())?;
     burning::check_rounds(rounds)
 }
 
-fn hours_of(text: &str) -> Result<f64, String> {
+fn parse_hours(text: &str) -> Result<f64, String> {
     burning::check_hours(text.parse().map_err(|_| "expected hours".to_owned())?)
 }
 
-fn minutes_of(text: &str) -> Result<f64, String> {
+fn parse_minutes(text: &str) -> Result<f64, String> {
     burning::check_soak(text.parse().map_err(|_| "expected minutes".to_owned())?)
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &BurnInArgs, globals: &Globals) -> anyhow::Result<u8> {
     let files = &args.sweep.files;
     let named = [&files.html, &files.csv, &files.junit, &args.markdown];
-    show::once_each(named.into_iter().flatten().map(PathBuf::as_path))?;
+    show::check_distinct(named.into_iter().flatten().map(PathBuf::as_path))?;
     let begun = args.sweep.resume.as_deref().filter(|path| acceptance::is_one(path));
     let burn = match begun {
         Some(path) => {
-            let files = Files::open(args)?;
-            Some((resume(path, args, globals)?, files))
+            let files = BurnInFiles::open(args)?;
+            Some((resume_burn_in(path, args, globals)?, files))
         }
         None if args.sweep.resume.is_some() => None,
-        None => begin(args, globals)?,
+        None => begin_burn_in(args, globals)?,
     };
     match burn {
         Some((mut burn, files)) => {
             let ended = burn.run();
             // Others wait for the nodes, whatever became of it.
-            burn.let_go();
-            tell(&mut burn, ended, files, args, globals)
+            burn.release_nodes();
+            report_outcome(&mut burn, ended, files, args, globals)
         }
         None => {
             if let Some(path) = &args.markdown {
@@ -110,7 +110,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
                     "--markdown {}: one sweep has no acceptance; add --rounds or --hours",
                     path.display()
                 );
-                return Err(Failure::Usage(text).into());
+                return Err(CommandError::Usage(text).into());
             }
             sweep::run(&args.sweep, globals, Profile::BurnIn)
         }
@@ -118,10 +118,10 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 }
 
 /// A new burn-in; `None` where one sweep is asked for.
-fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<(Burn<'a>, Files)>> {
-    let mut site = Site::of(&args.sweep, globals, None)?;
+fn begin_burn_in<'a>(args: &'a BurnInArgs, globals: &'a Globals) -> anyhow::Result<Option<(BurnInSession<'a>, BurnInFiles)>> {
+    let mut site = SweepSetup::from_args(&args.sweep, globals, None)?;
     let set = &site.config.burn_in;
-    let asked = Asked {
+    let asked = BurnInRequest {
         rounds: args.rounds.or(set.rounds.filter(|_| args.hours.is_none())),
         hours: args.hours.or(set.hours.filter(|_| args.rounds.is_none())),
         budget_hours: set.budget_hours,
@@ -133,23 +133,23 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<(Bur
     if asked.rounds.is_none() && asked.hours.is_none() {
         if args.soak_minutes.is_some() {
             let text = "--soak-minutes: load runs between sweeps; add --rounds or --hours";
-            return Err(Failure::usage(text).into());
+            return Err(CommandError::usage(text).into());
         }
         return Ok(None);
     }
-    let files = Files::open(args)?;
-    super::holding::say_when_busy(&mut site.config, args.sweep.when_busy.map(|it| it.0))?;
+    let files = BurnInFiles::open(args)?;
+    super::holding::override_when_busy(&mut site.config, args.sweep.when_busy.map(|it| it.0))?;
     let (config, catalogue) = (&site.config, &site.in_force.catalogue);
-    let fleet = config.measurable(catalogue)?;
+    let fleet = config.collect_measurable_claims(catalogue)?;
     let selection = &args.sweep.selection;
     let chosen = if selection.partners.is_some() {
-        args.sweep.chosen(config, catalogue, fleet)?
+        args.sweep.select_nodes(config, catalogue, fleet)?
     } else {
         // A burn-in loads nodes for hours, so others take part only where a person says so.
-        plan::choose(fleet, selection)?
+        plan::select_nodes(fleet, selection)?
     };
     if !args.sweep.even_if_tenants {
-        Tenanted::of(config, catalogue, &chosen.fleet, &chosen.claims)?.is_none()?;
+        TenantExclusions::query(config, catalogue, &chosen.fleet, &chosen.claims)?.check_empty()?;
     }
     if !chosen.claims.left_out.is_empty() && selection.partners.is_none() {
         note(
@@ -158,25 +158,25 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<(Bur
         );
     }
     let profile = Profile::BurnIn;
-    let plan = Basis::new(config, &chosen.claims, catalogue, profile, asked.seed)?.plan()?;
-    sweep::check(config, &plan, profile)?;
+    let plan = PlanBasis::new(config, &chosen.claims, catalogue, profile, asked.seed)?.make_plan()?;
+    sweep::check_runnable(config, &plan, profile)?;
     let now = control::sweep::now();
     let runs = args.sweep.run_dir.as_ref().unwrap_or(&config.run_dir).clone();
     let begun = Acceptance {
         format: ACCEPTANCE_FORMAT.to_owned(),
-        id: run_id(now, super::entropy()),
+        id: run_id(now, super::random_number()),
         created: control::sweep::shown(now),
         ended: None,
         state: BurnInState::Running,
         real: !config.launcher.is_stand_in(),
-        source: source(&chosen.claims, &config.launcher),
+        source: describe_source(&chosen.claims, &config.launcher),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         asked,
-        accepted: Accepted::Unknown,
+        accepted: AcceptanceOutcome::Unknown,
         stop: None,
         rounds: Vec::new(),
         soaks: Vec::new(),
-        nodes: accept::begin(&chosen.claims),
+        nodes: accept::new_acceptances(&chosen.claims),
         comparison: None,
         since_anew: Vec::new(),
         versions: std::collections::BTreeMap::new(),
@@ -185,64 +185,64 @@ fn begin<'a>(args: &'a Args, globals: &'a Globals) -> anyhow::Result<Option<(Bur
         signature: None,
     };
     let folder = acceptance::create(&runs, &begun, &chosen.claims, &config.launcher)
-        .map_err(|error| unwritten(&error))?;
-    let burn = Burn::new(site, args, globals, chosen.fleet, chosen.claims, begun, folder, runs)?;
+        .map_err(|error| write_failure(&error))?;
+    let burn = BurnInSession::new(site, args, globals, chosen.fleet, chosen.claims, begun, folder, runs)?;
     Ok(Some((burn, files)))
 }
 
 /// A burn-in that was interrupted or killed.
-fn resume<'a>(path: &Path, args: &'a Args, globals: &'a Globals) -> anyhow::Result<Burn<'a>> {
+fn resume_burn_in<'a>(path: &Path, args: &'a BurnInArgs, globals: &'a Globals) -> anyhow::Result<BurnInSession<'a>> {
     let shown = path.display();
-    let opened = acceptance::open(path).map_err(stored::failure)?;
+    let opened = acceptance::open(path).map_err(stored::record_error)?;
     if opened.acceptance.state == BurnInState::Complete {
-        return Err(Failure::Usage(format!("--resume {shown}: this burn-in is complete")).into());
+        return Err(CommandError::Usage(format!("--resume {shown}: this burn-in is complete")).into());
     }
     let is_simulated = sweep::is_sim(&opened.setting.launcher);
-    if args.sweep.simulated.is_asked() && !is_simulated {
+    if args.sweep.simulated.is_requested() && !is_simulated {
         let text = "it is a burn-in of real nodes, which --sim cannot go on with";
-        return Err(Failure::Usage(format!("--resume {shown}: {text}")).into());
+        return Err(CommandError::Usage(format!("--resume {shown}: {text}")).into());
     }
     let scenario = path.join(file::SCENARIO);
-    let mut site = match is_simulated && !args.sweep.simulated.is_asked() && scenario.exists() {
-        true => Site::simulated(&args.sweep, globals, scenario)?,
-        false => Site::of(&args.sweep, globals, None)?,
+    let mut site = match is_simulated && !args.sweep.simulated.is_requested() && scenario.exists() {
+        true => SweepSetup::from_scenario(&args.sweep, globals, scenario)?,
+        false => SweepSetup::from_args(&args.sweep, globals, None)?,
     };
     if !(is_simulated && sweep::is_sim(&site.config.launcher)) {
         site.config.launcher = opened.setting.launcher.clone();
     }
-    super::holding::say_when_busy(&mut site.config, args.sweep.when_busy.map(|it| it.0))?;
-    let fleet = site.config.measurable(&site.in_force.catalogue).or_else(|error| match error {
-        Failure::Environment(why) => {
+    super::holding::override_when_busy(&mut site.config, args.sweep.when_busy.map(|it| it.0))?;
+    let fleet = site.config.collect_measurable_claims(&site.in_force.catalogue).or_else(|error| match error {
+        CommandError::Environment(why) => {
             note(&format!("{why}; going on with what was claimed when the burn-in began"));
             Ok(opened.claims.clone())
         }
-        error @ (Failure::Usage(_) | Failure::Refused(_)) => Err(error),
+        error @ (CommandError::Usage(_) | CommandError::Refused(_)) => Err(error),
     })?;
     site.config.check_stand_in()?;
     if !args.sweep.even_if_tenants {
         let catalogue = &site.in_force.catalogue;
-        Tenanted::of(&site.config, catalogue, &fleet, &opened.claims)?.is_none()?;
+        TenantExclusions::query(&site.config, catalogue, &fleet, &opened.claims)?.check_empty()?;
     }
     let mut begun = opened.acceptance;
     begun.state = BurnInState::Running;
     begun.stop = None;
     begun.ended = None;
     let runs = opened.setting.run_dir;
-    Burn::new(site, args, globals, fleet, opened.claims, begun, opened.folder, runs)
+    BurnInSession::new(site, args, globals, fleet, opened.claims, begun, opened.folder, runs)
 }
 
 /// Tells what came of it, and carries out what is asked for.
-fn tell(
-    burn: &mut Burn<'_>,
+fn report_outcome(
+    burn: &mut BurnInSession<'_>,
     ended: anyhow::Result<()>,
-    files: Files,
-    args: &Args,
+    files: BurnInFiles,
+    args: &BurnInArgs,
     globals: &Globals,
 ) -> anyhow::Result<u8> {
     let folder = burn.folder.path().to_owned();
-    let go_on = sweep::again(&folder, &args.sweep, globals, Profile::BurnIn);
+    let go_on = sweep::resume_command(&folder, &args.sweep, globals, Profile::BurnIn);
     if let Err(error) = ended {
-        note(&format!("the burn-in ended after {} rounds; go on with `{go_on}`", burn.held()));
+        note(&format!("the burn-in ended after {} rounds; go on with `{go_on}`", burn.completed_rounds()));
         return Err(error);
     }
     // Where a scheduler is down, people must see the result of days all the same.
@@ -253,51 +253,51 @@ fn tell(
     };
     let acceptance = &burn.acceptance;
     if globals.json {
-        stdout::json(acceptance)?;
+        stdout::write_json(acceptance)?;
     } else {
-        stdout::text(&report::acceptance::terminal(acceptance, &show::style()))?;
+        stdout::write_text(&report::acceptance::render_terminal(acceptance, &show::terminal_style()))?;
     }
-    let written = files.put(acceptance, burn)?;
+    let written = files.write(acceptance, burn)?;
     if acceptance.stop.as_ref().is_some_and(|stop| stop.rule == StopRule::Interrupted) {
         note("interrupted: what the rounds so far say is kept, no more is known");
         note(&format!("go on with `{go_on}`"));
     }
     note(&format!("burn-in folder {}", folder.display()));
     let code = match acceptance.accepted {
-        Accepted::Fail => exit::GATE_CLOSED,
+        AcceptanceOutcome::Fail => exit::GATE_CLOSED,
         _ if !written => exit::ENVIRONMENT,
-        Accepted::Unknown if burn.out_of_reach => exit::ENVIRONMENT,
-        Accepted::Unknown => exit::INCONCLUSIVE,
-        Accepted::Pass => exit::PASS,
+        AcceptanceOutcome::Unknown if burn.out_of_reach => exit::ENVIRONMENT,
+        AcceptanceOutcome::Unknown => exit::INCONCLUSIVE,
+        AcceptanceOutcome::Pass => exit::PASS,
     };
     Ok(acted?.unwrap_or(code))
 }
 
 /// The files that were asked for, opened.
-struct Files {
-    opened: show::Opened,
-    markdown: Option<Output>,
+struct BurnInFiles {
+    opened: show::ReportFiles,
+    markdown: Option<OutputFile>,
 }
 
-impl Files {
+impl BurnInFiles {
     /// Opens them, before anything is measured: days of it must not end with "cannot write".
-    fn open(args: &Args) -> Result<Self, Failure> {
+    fn open(args: &BurnInArgs) -> Result<Self, CommandError> {
         let opened = args.sweep.files.open()?;
-        Ok(Self { opened, markdown: Output::of(args.markdown.as_ref())? })
+        Ok(Self { opened, markdown: OutputFile::open_optional(args.markdown.as_ref())? })
     }
 
     /// Writes them; false where one could not be written.
-    fn put(self, acceptance: &Acceptance, burn: &Burn<'_>) -> anyhow::Result<bool> {
-        let Self { opened: show::Opened { html, csv, junit }, markdown } = self;
+    fn write(self, acceptance: &Acceptance, burn: &BurnInSession<'_>) -> anyhow::Result<bool> {
+        let Self { opened: show::ReportFiles { html, csv, junit }, markdown } = self;
         let mut written = true;
-        let mut put = |output: Option<Output>, bytes: Vec<u8>| {
-            written &= output.is_none_or(|output| show::put(output, &bytes));
+        let mut put = |output: Option<OutputFile>, bytes: Vec<u8>| {
+            written &= output.is_none_or(|output| show::write_output(output, &bytes));
         };
-        put(html, report::acceptance::page(acceptance)?.into_bytes());
-        put(junit, report::acceptance::junit(acceptance).into_bytes());
-        put(markdown, report::acceptance::markdown(acceptance).into_bytes());
+        put(html, report::acceptance::render_page(acceptance)?.into_bytes());
+        put(junit, report::acceptance::render_junit(acceptance).into_bytes());
+        put(markdown, report::acceptance::render_markdown(acceptance).into_bytes());
         match (csv, burn.last.as_ref()) {
-            (csv @ Some(_), Some(run)) => put(csv, show::render(run, show::Format::Csv)?),
+            (csv @ Some(_), Some(run)) => put(csv, show::render(run, show::ReportFormat::Csv)?),
             (Some(_), None) => {
                 note("no cells are written: no round was held now");
                 written = false;
@@ -308,24 +308,24 @@ impl Files {
     }
 }
 
-fn source(claims: &Claims, launcher: &Launcher) -> String {
+fn describe_source(claims: &Claims, launcher: &Launcher) -> String {
     let nodes = claims.domains.iter().flat_map(|domain| &domain.nodes);
     let folded = hostlist::fold(nodes.map(|node| node.as_str()));
     format!("{folded} through launcher {}", launcher.as_str())
 }
 
 /// A full or read-only disk is the environment's.
-fn unwritten(error: &dyn std::fmt::Display) -> Failure {
-    Failure::Environment(format!("the burn-in cannot be recorded: {error}"))
+fn write_failure(error: &dyn std::fmt::Display) -> CommandError {
+    CommandError::Environment(format!("the burn-in cannot be recorded: {error}"))
 }
 
 /// Puts the document into its folder, for programs and for people.
-fn keep(folder: &Folder, acceptance: &Acceptance) -> anyhow::Result<()> {
-    let wrong = |error: control::store::RecordError| unwritten(&error);
+fn write_acceptance(folder: &Folder, acceptance: &Acceptance) -> anyhow::Result<()> {
+    let wrong = |error: control::store::RecordError| write_failure(&error);
     folder.write_json(acceptance::DOCUMENT, acceptance).map_err(wrong)?;
-    let text = report::acceptance::markdown(acceptance);
+    let text = report::acceptance::render_markdown(acceptance);
     folder.write(acceptance::TEXT, text.as_bytes()).map_err(wrong)?;
-    let page = report::acceptance::page(acceptance)?;
+    let page = report::acceptance::render_page(acceptance)?;
     folder.write(acceptance::PAGE, page.as_bytes()).map_err(wrong)?;
     Ok(())
 }

@@ -7,11 +7,11 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::Mistake;
+use super::config::ConfigMistake;
 use engine::plan;
 use model::probe::Probe;
 use model::probe::ProbeScope;
-use readers::probe_catalog::Catalog;
+use readers::probe_catalog::ProbeCatalog;
 
 /// Minutes of load between two rounds where nothing is said: GPUs reach the
 /// temperature they keep within some minutes of load.
@@ -24,7 +24,7 @@ pub const DRIFT: f64 = 0.028;
 /// `[burn_in]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Section {
+pub struct BurnInSection {
     /// Complete sweeps that `burn-in` holds; without it and without `hours` one
     /// sweep, and no acceptance. `--rounds` goes first.
     #[schemars(with = "Option<u32>")]
@@ -57,7 +57,7 @@ pub struct Section {
 
 /// How a burn-in is repeated, as configured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Burning {
+pub struct BurnInConfig {
     /// Rounds to hold.
     pub rounds: Option<u32>,
     /// Hours to go on for.
@@ -81,7 +81,7 @@ const MOST_HOURS: f64 = 672.0;
 const MOST_ROUNDS: u32 = 10_000;
 
 /// Checks the section.
-pub fn burning(section: Section, catalog: &Catalog) -> Result<Burning, Mistake> {
+pub fn parse_burn_in(section: BurnInSection, catalog: &ProbeCatalog) -> Result<BurnInConfig, ConfigMistake> {
     let count = |key: &str, value: Option<Spanned<u32>>| match value {
         Some(value) => match check_rounds(*value.get_ref()) {
             Ok(rounds) => Ok(Some(rounds)),
@@ -114,7 +114,7 @@ pub fn burning(section: Section, catalog: &Catalog) -> Result<Burning, Mistake> 
         Some(names) => {
             for name in names {
                 let at = name.span().start;
-                soak.push(probe(name.get_ref(), catalog).map_err(|why| (at, why))?);
+                soak.push(find_soak_probe(name.get_ref(), catalog).map_err(|why| (at, why))?);
             }
         }
         None => {
@@ -122,7 +122,7 @@ pub fn burning(section: Section, catalog: &Catalog) -> Result<Burning, Mistake> 
             soak.extend(names.filter_map(|name| catalog.get(name)).cloned());
         }
     }
-    Ok(Burning {
+    Ok(BurnInConfig {
         rounds: count("rounds", section.rounds)?,
         hours: hours("hours", section.hours)?,
         budget_hours: hours("budget_hours", section.budget_hours)?,
@@ -134,7 +134,7 @@ pub fn burning(section: Section, catalog: &Catalog) -> Result<Burning, Mistake> 
 }
 
 /// A probe that can be load.
-fn probe(name: &str, catalog: &Catalog) -> Result<Probe, String> {
+fn find_soak_probe(name: &str, catalog: &ProbeCatalog) -> Result<Probe, String> {
     match catalog.get(name) {
         Some(probe) if matches!(probe.scope, ProbeScope::Node | ProbeScope::Domain) => {
             Ok(probe.clone())
@@ -143,7 +143,7 @@ fn probe(name: &str, catalog: &Catalog) -> Result<Probe, String> {
             "soak {name:?} is of scope {}, expected a probe of scope node or domain",
             probe.scope.as_str()
         )),
-        None => Err(format!("there is no probe {name:?}, expected one of: {}", catalog.names())),
+        None => Err(format!("there is no probe {name:?}, expected one of: {}", catalog.joined_names())),
     }
 }
 
@@ -175,8 +175,8 @@ pub fn check_soak(minutes: f64) -> Result<f64, String> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Burning, Mistake> {
-        burning(toml::from_str(text).expect("its shape"), &Catalog::built_in())
+    fn read(text: &str) -> Result<BurnInConfig, ConfigMistake> {
+        parse_burn_in(toml::from_str(text).expect("its shape"), &ProbeCatalog::built_in())
     }
 
     #[test]

@@ -11,43 +11,43 @@ use super::Globals;
 use super::asking;
 use super::config;
 use super::config::Config;
-use super::config::Source;
+use super::config::ClaimsSource;
 use super::exit;
 use super::expectations;
-use super::failure::Failure;
-use super::output::Output;
+use super::failure::CommandError;
+use super::output::OutputFile;
 use super::show;
-use super::sources::Wanted;
+use super::sources::SourcesConfig;
 use super::stdout;
 use engine::policy::capacity;
-use engine::policy::capacity::Assumption;
-use engine::policy::capacity::Block;
-use engine::policy::capacity::Levels;
-use engine::policy::capacity::Mix;
-use engine::policy::capacity::Placing;
-use engine::policy::capacity::Question;
-use engine::policy::capacity::Shape;
-use engine::policy::policy::Policy;
+use engine::policy::capacity::OutageAssumption;
+use engine::policy::capacity::CapacityBlock;
+use engine::policy::capacity::BlockSizes;
+use engine::policy::capacity::SegmentMix;
+use engine::policy::capacity::SegmentPlacement;
+use engine::policy::capacity::CapacityQuestion;
+use engine::policy::capacity::JobShape;
+use engine::policy::action_policy::Policy;
 use engine::report;
 use model::claims::Claims;
 use model::id::NodeName;
 use readers::claims::outages_file;
-use readers::claims::reconcile::is_out;
+use readers::claims::reconcile::is_out_state;
 use readers::claims::slurm::BLOCK_SIZES;
 use readers::claims::slurm::accounting;
 
 /// Nodes of a block where nothing is said: those of an NVL72 rack.
-const NODES: u32 = 18;
+const DEFAULT_BLOCK_NODES: u32 = 18;
 
 /// The most nodes of a block. The largest NVLink domains have some hundred.
-const MOST_NODES: u32 = 1_000;
+const MAX_BLOCK_NODES: u32 = 1_000;
 
 /// The most nodes of a job: more than any cluster of Slurm has.
-const MOST_JOB: u32 = 65_533;
+const MAX_JOB_NODES: u32 = 65_533;
 
 /// What a suspect has lost of its rate where nothing is said: one NVLink of the
 /// eighteen of a Blackwell GPU.
-const DEGRADED: f64 = 1.0 / 18.0;
+const DEFAULT_DEGRADED_SHARE: f64 = 1.0 / 18.0;
 
 /// Tell what segments and unavailable nodes leave schedulable, and what a drain costs.
 ///
@@ -58,7 +58,7 @@ const DEGRADED: f64 = 1.0 / 18.0;
 /// Ends with 4 when a source could not be read or says of some nodes only whether they are out, with 5
 /// when none tells of a block.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct CapacityArgs {
     /// Nodes of a block (18 where no source is asked).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_NODES)))]
     nodes: Option<u32>,
@@ -116,7 +116,7 @@ pub struct Args {
 }
 
 /// A share as people write it: 0.01, 1%, 1 %.
-fn share(text: &str) -> Option<f64> {
+fn parse_share(text: &str) -> Option<f64> {
     let (number, scale) = match text.trim().strip_suffix('%') {
         Some(number) => (number.trim(), 100.0),
         None => (text.trim(), 1.0),
@@ -125,24 +125,24 @@ fn share(text: &str) -> Option<f64> {
 }
 
 /// More than half of all nodes out is a percentage without its sign.
-fn half(text: &str) -> Result<f64, String> {
-    let share = share(text).filter(|share| (0.0..=0.5).contains(share));
+fn parse_unavailable_share(text: &str) -> Result<f64, String> {
+    let share = parse_share(text).filter(|share| (0.0..=0.5).contains(share));
     share.ok_or_else(|| "expected a share of nodes from 0 to 0.5, or 0% to 50%".to_owned())
 }
 
-fn lost(text: &str) -> Result<f64, String> {
-    let share = share(text).filter(|share| 0.0 < *share && *share < 1.0);
+fn parse_degraded_share(text: &str) -> Result<f64, String> {
+    let share = parse_share(text).filter(|share| 0.0 < *share && *share < 1.0);
     share.ok_or_else(|| "expected a share above 0 and below 1, such as 0.05 or 5%".to_owned())
 }
 
-fn part(text: &str) -> Result<f64, String> {
-    let share = share(text).filter(|share| 0.0 < *share && *share <= 1.0);
+fn parse_exposed_share(text: &str) -> Result<f64, String> {
+    let share = parse_share(text).filter(|share| 0.0 < *share && *share <= 1.0);
     share.ok_or_else(|| "expected a share above 0 and up to 1, such as 0.3 or 30%".to_owned())
 }
 
 /// The blocks as they stand, and how well that is known.
-struct Standing {
-    blocks: Vec<Block>,
+struct CapacityBlocks {
+    blocks: Vec<CapacityBlock>,
     notes: Vec<String>,
     /// The block sizes that a source tells, and whether all its blocks are here.
     block_sizes: Vec<u32>,
@@ -152,30 +152,30 @@ struct Standing {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &CapacityArgs, globals: &Globals) -> anyhow::Result<u8> {
     // Before anybody is asked: a mistake here should not cost their answers.
-    let written = args.mix.as_deref().map(Mix::parse).transpose();
-    let written = written.map_err(|error| Failure::Usage(format!("--mix: {error}")))?;
-    let plot = Output::of(args.plot.as_ref())?;
+    let written = args.mix.as_deref().map(SegmentMix::parse).transpose();
+    let written = written.map_err(|error| CommandError::Usage(format!("--mix: {error}")))?;
+    let plot = OutputFile::open_optional(args.plot.as_ref())?;
     let accounting = args.mix_from.as_deref().map(config::read_text).transpose()?;
     let config = match globals.config.as_deref() {
         Some(path) => Some(config::open(Some(path))?),
         None => None,
     };
     let policy = config.as_ref().map(|config| config.policy.clone()).unwrap_or_default();
-    let assumptions = assumptions(args, &policy)?;
-    let shapes = shapes(args)?;
+    let assumptions = build_assumptions(args, &policy)?;
+    let shapes = parse_job_shapes(args)?;
     let asked_sizes = match args.block_sizes.as_slice() {
         [] => None,
         sizes => {
-            let wrong = |error| Failure::Usage(format!("--block-sizes: {error}"));
-            Some(Levels::of(sizes).map_err(wrong)?)
+            let wrong = |error| CommandError::Usage(format!("--block-sizes: {error}"));
+            Some(BlockSizes::from_sizes(sizes).map_err(wrong)?)
         }
     };
-    let mut standing = standing(args, config.as_ref())?;
+    let mut standing = collect_blocks(args, config.as_ref())?;
     let largest = standing.blocks.iter().map(|block| block.nodes).max().unwrap_or(0);
     let mix = match (&accounting, &args.mix_from) {
-        (Some(text), Some(path)) => Some(accounted(text, path, largest, &mut standing.notes)?),
+        (Some(text), Some(path)) => Some(read_accounting_mix(text, path, largest, &mut standing.notes)?),
         _ => written.or_else(|| Some(policy.mix.clone()).filter(|mix| !mix.0.is_empty())),
     };
     if let Some(too_large) = mix.iter().flat_map(|mix| mix.0.keys()).find(|it| largest < **it) {
@@ -192,8 +192,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             given
         }
     };
-    let levels = levels(asked_sizes, &mut standing, !shapes.is_empty());
-    let question = Question {
+    let levels = choose_levels(asked_sizes, &mut standing, !shapes.is_empty());
+    let question = CapacityQuestion {
         blocks: standing.blocks,
         segments,
         at_least: args.at_least,
@@ -202,60 +202,60 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         degraded: args.degraded,
         exposed: args.exposed.unwrap_or(policy.exposed),
     };
-    let mut survey = capacity::survey(&question).map_err(|(block, error)| {
+    let mut survey = capacity::survey_capacity(&question).map_err(|(block, error)| {
         let file = args.observed.as_deref().map(Path::display);
         let file = file.map_or_else(String::new, |file| format!("--observed {file}: "));
         let name = block.name.map(|name| format!("block {name}: ")).unwrap_or_default();
-        Failure::Usage(format!("{file}{name}{error}"))
+        CommandError::Usage(format!("{file}{name}{error}"))
     })?;
     survey.notes = standing.notes;
     if let Some(levels) = levels {
         survey.add_levels(&levels, &shapes);
     }
     if let Some((output, path)) = plot.zip(args.plot.as_ref()) {
-        match report::capacity_plot::svg(&survey)? {
-            Some(picture) => output.put(picture.as_bytes())?,
+        match report::capacity_plot::render_svg(&survey)? {
+            Some(picture) => output.write(picture.as_bytes())?,
             None => stdout::note(&format!("{}: not drawn, no block has a node", path.display())),
         }
     }
     if globals.json {
-        stdout::json(&survey)?;
+        stdout::write_json(&survey)?;
     } else {
-        stdout::text(&report::capacity::render(&survey, &show::style()))?;
+        stdout::write_text(&report::capacity::render(&survey, &show::terminal_style()))?;
     }
     Ok(if standing.is_partial { exit::INCONCLUSIVE } else { exit::PASS })
 }
 
 /// The shapes of jobs that are asked about.
-fn shapes(args: &Args) -> Result<Vec<Shape>, Failure> {
-    let placings: &[Placing] = match (args.consolidate_segments, args.spread_segments) {
-        (false, false) => &[Placing::Anywhere, Placing::Consolidated, Placing::Spread],
-        (true, false) => &[Placing::Consolidated],
-        (false, true) => &[Placing::Spread],
-        (true, true) => &[Placing::ConsolidatedAndSpread],
+fn parse_job_shapes(args: &CapacityArgs) -> Result<Vec<JobShape>, CommandError> {
+    let placings: &[SegmentPlacement] = match (args.consolidate_segments, args.spread_segments) {
+        (false, false) => &[SegmentPlacement::Anywhere, SegmentPlacement::Consolidated, SegmentPlacement::Spread],
+        (true, false) => &[SegmentPlacement::Consolidated],
+        (false, true) => &[SegmentPlacement::Spread],
+        (true, true) => &[SegmentPlacement::ConsolidatedAndSpread],
     };
     let mut shapes = Vec::new();
     for &nodes in &args.job {
         let smaller: Vec<u32> = args.segment.iter().copied().filter(|it| *it < nodes).collect();
         if smaller.is_empty() {
             // Slurm: without effect where all nodes fit in one segment.
-            shapes.push(Shape { nodes, segment: None, placing: Placing::Anywhere });
+            shapes.push(JobShape { nodes, segment: None, placing: SegmentPlacement::Anywhere });
         }
         for segment in smaller {
             if nodes % segment != 0 {
-                return Err(Failure::Usage(format!(
+                return Err(CommandError::Usage(format!(
                     "--job {nodes}: no multiple of --segment {segment}, and Slurm refuses such a job"
                 )));
             }
             let segment = Some(segment);
-            shapes.extend(placings.iter().map(|&placing| Shape { nodes, segment, placing }));
+            shapes.extend(placings.iter().map(|&placing| JobShape { nodes, segment, placing }));
         }
     }
     Ok(shapes)
 }
 
 /// The levels that are reckoned for: where there are several, or a job is asked about.
-fn levels(asked: Option<Levels>, standing: &mut Standing, has_jobs: bool) -> Option<Levels> {
+fn choose_levels(asked: Option<BlockSizes>, standing: &mut CapacityBlocks, has_jobs: bool) -> Option<BlockSizes> {
     let is_asked = asked.is_some() || has_jobs;
     if !is_asked && standing.block_sizes.len() < 2 {
         return None;
@@ -266,7 +266,7 @@ fn levels(asked: Option<Levels>, standing: &mut Standing, has_jobs: bool) -> Opt
         standing.notes.push(text.to_owned());
         return None;
     }
-    let told = || Levels::of(&standing.block_sizes).ok();
+    let told = || BlockSizes::from_sizes(&standing.block_sizes).ok();
     if let Some(levels) = asked.or_else(told) {
         return Some(levels);
     }
@@ -275,51 +275,51 @@ fn levels(asked: Option<Levels>, standing: &mut Standing, has_jobs: bool) -> Opt
         "no source tells block sizes: taken as Slurm does without any, {first} nodes as the first \
          block has, and four levels above"
     ));
-    Levels::of_first_block(first)
+    BlockSizes::from_first_block(first)
 }
 
-fn assumptions(args: &Args, policy: &Policy) -> Result<Vec<Assumption>, Failure> {
+fn build_assumptions(args: &CapacityArgs, policy: &Policy) -> Result<Vec<OutageAssumption>, CommandError> {
     if let Some(path) = &args.observed {
         let text = config::read_text(path)?;
         let shares = outages_file::read(&text)
-            .map_err(|error| Failure::Usage(format!("{}:{error}", path.display())))?;
-        return Ok(vec![Assumption::Observed { shares }]);
+            .map_err(|error| CommandError::Usage(format!("{}:{error}", path.display())))?;
+        return Ok(vec![OutageAssumption::Observed { shares }]);
     }
     let shares = match args.unavailable.as_slice() {
         [] => &[policy.unavailable],
         given => given,
     };
-    Ok(shares.iter().map(|share| Assumption::Independent { unavailable: *share }).collect())
+    Ok(shares.iter().map(|share| OutageAssumption::Independent { unavailable: *share }).collect())
 }
 
 /// What jobs asked for, from accounting.
-fn accounted(text: &str, path: &Path, block: u32, notes: &mut Vec<String>) -> Result<Mix, Failure> {
-    let wrong = |error: String| Failure::Usage(format!("{}:{error}", path.display()));
+fn read_accounting_mix(text: &str, path: &Path, block: u32, notes: &mut Vec<String>) -> Result<SegmentMix, CommandError> {
+    let wrong = |error: String| CommandError::Usage(format!("{}:{error}", path.display()));
     let found = accounting::read(text, block).map_err(|error| wrong(error.to_string()))?;
-    let mix = Mix(found.node_seconds);
+    let mix = SegmentMix(found.node_seconds);
     mix.check().map_err(|error| wrong(format!(" {error}")))?;
-    let whole = found.jobs - found.asked;
+    let whole = found.jobs - found.with_segment;
     notes.push(format!(
         "the mix is of {} jobs; {whole} of them asked for no segment and count as whole blocks, or \
          as one segment where they are smaller",
         found.jobs
     ));
-    if 0 < found.rests {
-        let lines = found.rests;
+    if 0 < found.continuation_lines {
+        let lines = found.continuation_lines;
         notes.push(format!("{lines} lines of it were taken for the rest of a job's command"));
     }
     Ok(mix)
 }
 
-fn standing(args: &Args, config: Option<&Config>) -> Result<Standing, Failure> {
+fn collect_blocks(args: &CapacityArgs, config: Option<&Config>) -> Result<CapacityBlocks, CommandError> {
     if args.nodes.is_some() || (args.from.is_empty() && config.is_none()) {
-        let nodes = args.nodes.unwrap_or(NODES);
+        let nodes = args.nodes.unwrap_or(DEFAULT_BLOCK_NODES);
         if nodes < args.out {
             let text = format!("--out {}: expected at most the block's {nodes} nodes", args.out);
-            return Err(Failure::Usage(text));
+            return Err(CommandError::Usage(text));
         }
-        let blocks = vec![Block::of(nodes, args.out)];
-        return Ok(Standing {
+        let blocks = vec![CapacityBlock::new(nodes, args.out)];
+        return Ok(CapacityBlocks {
             blocks,
             notes: Vec::new(),
             block_sizes: Vec::new(),
@@ -330,35 +330,35 @@ fn standing(args: &Args, config: Option<&Config>) -> Result<Standing, Failure> {
     if 0 < args.out {
         let text = "--out: the configuration's sources tell which nodes are out; expected --nodes \
                     beside it";
-        return Err(Failure::Usage(text.to_owned()));
+        return Err(CommandError::Usage(text.to_owned()));
     }
     let site = config.map(|config| config.thresholds.clone()).unwrap_or_default();
-    let in_force = expectations::load(&site)?;
+    let in_force = expectations::load_thresholds(&site)?;
     let claims = match config {
-        Some(config) if args.from.is_empty() => config.claims(&in_force.catalogue)?,
+        Some(config) if args.from.is_empty() => config.collect_claims(&in_force.catalogue)?,
         _ => {
             let of_config = config.and_then(|config| match &config.claims {
-                Source::Sources(wanted) => Some(wanted.as_ref()),
+                ClaimsSource::Sources(wanted) => Some(wanted.as_ref()),
                 _ => None,
             });
-            let wanted = Wanted::from_words(&args.from, of_config)?;
-            asking::claims(&wanted, config, &in_force.catalogue)?
+            let wanted = SourcesConfig::from_option(&args.from, of_config)?;
+            asking::collect_claims(&wanted, config, &in_force.catalogue)?
         }
     };
-    asking::tell_problems(&claims);
-    of_claims(&claims)
+    asking::print_source_problems(&claims);
+    blocks_from_claims(&claims)
 }
 
 /// Blocks and the nodes of them that are out, as the sources say.
-fn of_claims(claims: &Claims) -> Result<Standing, Failure> {
+fn blocks_from_claims(claims: &Claims) -> Result<CapacityBlocks, CommandError> {
     let mut blocks = Vec::new();
     let mut notes = Vec::new();
     let mut is_every_block = true;
     for domain in claims.domains.iter().filter(|domain| !domain.nodes.is_empty()) {
         let nodes = u32::try_from(domain.nodes.len()).unwrap_or(u32::MAX);
-        if MOST_NODES < nodes {
+        if MAX_BLOCK_NODES < nodes {
             notes.push(format!(
-                "{} has {nodes} nodes, and no NVLink domain has more than {MOST_NODES}: left out",
+                "{} has {nodes} nodes, and no NVLink domain has more than {MAX_BLOCK_NODES}: left out",
                 domain.name
             ));
             is_every_block = false;
@@ -367,10 +367,10 @@ fn of_claims(claims: &Claims) -> Result<Standing, Failure> {
         let words = |node: &NodeName| {
             claims.nodes.get(node).map(|said| said.state.clone()).unwrap_or_default()
         };
-        let is_out = |node: &&NodeName| words(node).iter().any(|word| is_out(word));
+        let is_out = |node: &&NodeName| words(node).iter().any(|word| is_out_state(word));
         let is_unknown = |node: &&NodeName| words(node).is_empty();
         let out_nodes: Vec<_> = domain.nodes.iter().filter(is_out).cloned().collect();
-        blocks.push(Block {
+        blocks.push(CapacityBlock {
             name: Some(domain.name.to_string()),
             nodes,
             out: u32::try_from(out_nodes.len()).unwrap_or(u32::MAX),
@@ -381,7 +381,7 @@ fn of_claims(claims: &Claims) -> Result<Standing, Failure> {
     if blocks.is_empty() {
         let text = "no source tells of a block: expected --nodes N, or a source with domains, such \
                     as Slurm with topology/block";
-        return Err(Failure::Environment(text.to_owned()));
+        return Err(CommandError::Environment(text.to_owned()));
     }
     let nodes: usize = blocks.iter().map(|block| block.nodes as usize).sum();
     let unknown: usize = blocks.iter().map(|block| block.unknown_nodes.len()).sum();
@@ -393,16 +393,16 @@ fn of_claims(claims: &Claims) -> Result<Standing, Failure> {
         some => notes
             .push(format!("nobody says whether {some} of {nodes} nodes are out: they count as up")),
     }
-    let unread = claims.sources.iter().filter(|source| source.unread().is_some()).count();
+    let unread = claims.sources.iter().filter(|source| source.unread_problem().is_some()).count();
     if 0 < unread {
         notes.push(format!("{unread} sources could not be read in full"));
     }
     let is_partial = 0 < unread || (0 < unknown && unknown < nodes);
-    Ok(Standing { blocks, notes, block_sizes: block_sizes(claims), is_every_block, is_partial })
+    Ok(CapacityBlocks { blocks, notes, block_sizes: collect_block_sizes(claims), is_every_block, is_partial })
 }
 
 /// The block sizes that a source tells, the base block size first.
-fn block_sizes(claims: &Claims) -> Vec<u32> {
+fn collect_block_sizes(claims: &Claims) -> Vec<u32> {
     let told = claims.sources.iter().filter_map(|it| it.settings.get(BLOCK_SIZES));
     let read = |sizes: &String| sizes.split(',').map(|it| it.parse().ok()).collect::<Option<_>>();
     told.filter_map(read).max_by_key(|sizes: &Vec<u32>| sizes.len()).unwrap_or_default()

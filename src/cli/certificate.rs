@@ -12,11 +12,11 @@ use std::path::PathBuf;
 
 use super::Globals;
 use super::certificate_verify;
-use super::certifying::Certifying;
+use super::certifying::CertificatesConfig;
 use super::config;
 use super::config::Config;
 use super::exit;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::runs;
 use super::show;
 use super::stdout;
@@ -36,31 +36,31 @@ use control::store::signing::SigningKey;
 use control::store::signing::Trust;
 use control::store::stored as documents;
 use engine::policy::certificate;
-use engine::policy::ledger::Ledger;
+use engine::policy::journal_state::JournalState;
 use engine::report;
 use model::acceptance::ACCEPTANCE_FORMAT;
 use model::certificate::CERTIFICATES_FORMAT;
 use model::certificate::CertificatesDocument;
-use model::certificate::Shown;
-use model::certificate::Standing;
+use model::certificate::CertificateEntry;
+use model::certificate::CertificateStatus;
 use model::hostlist;
 use model::id::NodeName;
-use model::journal::Stamp;
+use model::journal::ClockStamp;
 use model::verdict::Outcome;
 use model::verdict::VERDICTS_FORMAT;
 use model::verdict::Verdicts;
 
 /// Show and verify what nodes were certified to deliver.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct CertificateArgs {
     #[command(subcommand)]
-    command: Command,
+    command: CertificateCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
-    Show(ShowArgs),
-    Verify(certificate_verify::Args),
+enum CertificateCommand {
+    Show(CertificateShowArgs),
+    Verify(certificate_verify::CertificateVerifyArgs),
     Keygen(KeygenArgs),
 }
 
@@ -69,7 +69,7 @@ enum Command {
 /// Ends with 4 where a node that was named has none, or one that cannot be read.
 #[derive(Debug, clap::Args)]
 #[command(visible_alias = "list")]
-struct ShowArgs {
+struct CertificateShowArgs {
     /// Nodes or host lists, such as node[0001-0018], or files; every node where none is given.
     #[arg(value_name = "NODE|FILE")]
     which: Vec<String>,
@@ -77,7 +77,7 @@ struct ShowArgs {
     #[arg(long, conflicts_with = "which")]
     all: bool,
     #[command(flatten)]
-    place: Place,
+    place: CertificateLocationArgs,
     /// Print the bytes that the signature of one certificate or acceptance is made over, and
     /// nothing else.
     #[arg(long, conflicts_with = "all", requires = "which")]
@@ -94,7 +94,7 @@ struct KeygenArgs {
 
 /// Where certificates are looked for.
 #[derive(Debug, clap::Args)]
-pub(super) struct Place {
+pub(super) struct CertificateLocationArgs {
     /// The gate's state folder, instead of the configuration's [gate] state.
     #[arg(long, value_name = "DIR", conflicts_with = "run")]
     state: Option<PathBuf>,
@@ -104,35 +104,35 @@ pub(super) struct Place {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &CertificateArgs, globals: &Globals) -> anyhow::Result<u8> {
     match &args.command {
-        Command::Show(args) => show(args, globals),
-        Command::Verify(args) => certificate_verify::run(args, globals),
-        Command::Keygen(args) => keygen(args, globals),
+        CertificateCommand::Show(args) => show_certificates(args, globals),
+        CertificateCommand::Verify(args) => certificate_verify::run(args, globals),
+        CertificateCommand::Keygen(args) => generate_key(args, globals),
     }
 }
 
 /// The configuration, where one is named.
-pub(super) fn configured(globals: &Globals) -> Result<Option<Config>, Failure> {
+pub(super) fn open_named_config(globals: &Globals) -> Result<Option<Config>, CommandError> {
     globals.config.as_deref().map(|path| config::open(Some(path))).transpose()
 }
 
 /// The keys of the configuration, which may be none. Trouble with one is a word.
-pub(super) fn trust(config: Option<&Config>) -> Trust {
-    let keys = config.map_or_else(|| Certifying::default().keys(), |it| it.certificates.keys());
-    keys.troubles.iter().for_each(|trouble| note(trouble));
+pub(super) fn read_trusted_keys(config: Option<&Config>) -> Trust {
+    let keys = config.map_or_else(|| CertificatesConfig::default().read_keys(), |it| it.certificates.read_keys());
+    keys.problems.iter().for_each(|trouble| note(trouble));
     keys.trust
 }
 
 /// A certificate that was asked for.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct CertificateLookup {
     /// The node that was named, or that the certificate names.
     pub(super) node: Option<NodeName>,
     /// Its file.
     pub(super) file: PathBuf,
     /// Itself; `None` where there is none.
-    pub(super) read: Result<Option<Held>, RecordError>,
+    pub(super) read: Result<Option<CertificateFile>, RecordError>,
     /// Why the place it was found in says that it counts no more.
     pub(super) withdrawn: Option<String>,
     /// A file that a person named: who could write it is not known.
@@ -141,14 +141,14 @@ pub(super) struct Found {
 
 /// What a file that was asked for holds.
 #[derive(Debug)]
-pub(super) enum Held {
+pub(super) enum CertificateFile {
     /// The certificate of a node.
     Certificate(Box<Read>),
     /// The acceptance document of a burn-in, which only somebody who names it means.
     Acceptance(Box<acceptance::Read>),
 }
 
-impl Held {
+impl CertificateFile {
     /// The document as it was read.
     pub(super) fn document(&self) -> &serde_json::Value {
         match self {
@@ -157,57 +157,57 @@ impl Held {
         }
     }
 
-    fn certificate(read: Read) -> Self {
+    fn from_certificate(read: Read) -> Self {
         Self::Certificate(Box::new(read))
     }
 }
 
 /// Finds what was asked for: files as they are, nodes in the folder of the gate,
 /// of a run, or of the newest run that certified each.
-pub(super) fn find(
+pub(super) fn find_certificates(
     which: &[String],
-    place: &Place,
+    place: &CertificateLocationArgs,
     globals: &Globals,
     config: Option<&Config>,
-) -> Result<Vec<Found>, Failure> {
-    let folders_of = || Folders::of(place, globals, config);
+) -> Result<Vec<CertificateLookup>, CommandError> {
+    let folders_of = || CertificateFolders::from_location(place, globals, config);
     let mut found = Vec::new();
     let mut folders = None;
     for name in which {
-        if is_file(name) {
-            found.push(of_path(Path::new(name)));
+        if is_file_path(name) {
+            found.push(lookup_file(Path::new(name)));
             continue;
         }
         let nodes = hostlist::expand(name)
-            .map_err(|error| Failure::Usage(format!("NODE {name:?}: {error}")))?;
+            .map_err(|error| CommandError::Usage(format!("NODE {name:?}: {error}")))?;
         let folders = match &mut folders {
             Some(folders) => folders,
             none => none.insert(folders_of()?),
         };
-        found.extend(nodes.into_iter().map(|node| folders.of_node(NodeName::from(node))));
+        found.extend(nodes.into_iter().map(|node| folders.lookup_node(NodeName::from(node))));
     }
     if which.is_empty() {
         let mut folders = folders_of()?;
         let nodes = folders.nodes();
-        found.extend(nodes.into_iter().map(|node| folders.of_node(node)));
+        found.extend(nodes.into_iter().map(|node| folders.lookup_node(node)));
     }
     Ok(found)
 }
 
 /// Whether a word names a file: a path, or something that is one here.
-fn is_file(word: &str) -> bool {
+fn is_file_path(word: &str) -> bool {
     let path = Path::new(word);
     word.contains('/') || path.is_file() || acceptance::is_one(path)
 }
 
-fn of_path(file: &Path) -> Found {
+fn lookup_file(file: &Path) -> CertificateLookup {
     // The folder of a burn-in stands for the document in it.
     let inside = acceptance::is_one(file).then(|| file.join(acceptance::DOCUMENT));
     let file = inside.as_deref().unwrap_or(file);
     let read = if documents::is_of(file, ACCEPTANCE_FORMAT) {
-        acceptance::of_file(file).map(|it| it.map(Box::new).map(Held::Acceptance))
+        acceptance::of_file(file).map(|it| it.map(Box::new).map(CertificateFile::Acceptance))
     } else {
-        certificates::of_file(file).map(|it| it.map(Held::certificate))
+        certificates::of_file(file).map(|it| it.map(CertificateFile::from_certificate))
     };
     let read = match read {
         // A file that was named must be there.
@@ -218,14 +218,14 @@ fn of_path(file: &Path) -> Found {
         read => read,
     };
     let node = match &read {
-        Ok(Some(Held::Certificate(it))) => Some(it.certificate.node.clone()),
+        Ok(Some(CertificateFile::Certificate(it))) => Some(it.certificate.node.clone()),
         _ => None,
     };
-    Found { node, file: file.to_owned(), read, withdrawn: None, is_file: true }
+    CertificateLookup { node, file: file.to_owned(), read, withdrawn: None, is_file: true }
 }
 
 /// Folders that hold certificates.
-struct Folders {
+struct CertificateFolders {
     /// They, the newest first.
     folders: Vec<PathBuf>,
     /// They are runs, of which a later one may find at fault what an earlier one
@@ -234,11 +234,11 @@ struct Folders {
     /// Nodes that each run found at fault, as far as it was asked.
     at_fault: BTreeMap<PathBuf, BTreeSet<NodeName>>,
     /// The journal of the gate, once it is asked.
-    ledger: Option<Ledger>,
+    ledger: Option<JournalState>,
 }
 
-impl Folders {
-    fn one(folder: &Path) -> Self {
+impl CertificateFolders {
+    fn single(folder: &Path) -> Self {
         Self {
             folders: vec![folder.to_owned()],
             are_runs: false,
@@ -247,25 +247,25 @@ impl Folders {
         }
     }
 
-    fn of(place: &Place, globals: &Globals, config: Option<&Config>) -> Result<Self, Failure> {
-        let named = |run: &PathBuf| runs::folder(run, globals.config.as_deref());
+    fn from_location(place: &CertificateLocationArgs, globals: &Globals, config: Option<&Config>) -> Result<Self, CommandError> {
+        let named = |run: &PathBuf| runs::find_run(run, globals.config.as_deref());
         let run = place.run.as_ref().map(named).transpose()?;
         if let Some(folder) = place.state.as_ref().or(run.as_ref()) {
             // A typo must not look like a fleet without certificates.
             std::fs::read_dir(folder)
-                .map_err(|error| Failure::Environment(format!("{}: {error}", folder.display())))?;
-            return Ok(Self::one(folder));
+                .map_err(|error| CommandError::Environment(format!("{}: {error}", folder.display())))?;
+            return Ok(Self::single(folder));
         }
         let Some(config) = config else {
             let text = "no certificates are known: expected --config FILE, --state DIR, --run RUN, \
                         or the path of a certificate";
-            return Err(Failure::usage(text));
+            return Err(CommandError::usage(text));
         };
         match &config.gate {
-            Some(gate) => Ok(Self::one(&gate.folder)),
+            Some(gate) => Ok(Self::single(&gate.folder)),
             None => {
                 let mut folders =
-                    documents::runs_in(&config.run_dir).map_err(Failure::environment)?;
+                    documents::runs_in(&config.run_dir).map_err(CommandError::environment)?;
                 folders.reverse();
                 Ok(Self { folders, are_runs: true, at_fault: BTreeMap::new(), ledger: None })
             }
@@ -285,7 +285,7 @@ impl Folders {
 
     /// The certificate of a node in the newest folder that has one, unless a newer
     /// run found the node at fault.
-    fn of_node(&mut self, node: NodeName) -> Found {
+    fn lookup_node(&mut self, node: NodeName) -> CertificateLookup {
         let mut last = None;
         for folder in self.folders.clone() {
             let folder = folder.as_path();
@@ -296,7 +296,7 @@ impl Folders {
             if is_there {
                 break;
             }
-            if self.are_runs && self.at_fault(folder).contains(&node) {
+            if self.are_runs && self.bad_nodes(folder).contains(&node) {
                 note(&format!(
                     "{node}: run {} found it at fault; what earlier ones certified counts no more",
                     folder.display()
@@ -306,22 +306,22 @@ impl Folders {
         }
         let (file, read) = last.unwrap_or((PathBuf::new(), Ok(None)));
         let withdrawn = match &read {
-            Ok(Some(read)) => self.withdrawn(&node, read.certificate.issued_unix),
+            Ok(Some(read)) => self.withdrawal_reason(&node, read.certificate.issued_unix),
             _ => None,
         };
-        let read = read.map(|it| it.map(Held::certificate));
-        Found { node: Some(node), file, read, withdrawn, is_file: false }
+        let read = read.map(|it| it.map(CertificateFile::from_certificate));
+        CertificateLookup { node: Some(node), file, read, withdrawn, is_file: false }
     }
 
     /// Why the gate's journal says that a certificate of this time counts no more: a file
     /// that was put back is as well signed as it was.
-    fn withdrawn(&mut self, node: &NodeName, issued_unix: i64) -> Option<String> {
+    fn withdrawal_reason(&mut self, node: &NodeName, issued_unix: i64) -> Option<String> {
         let folder = self.folders.first().filter(|_| !self.are_runs)?;
         let ledger = self.ledger.get_or_insert_with(|| match journal::look(folder) {
             Ok(ledger) => ledger,
             Err(error) => {
                 note(&format!("drains after a certificate are not known: {error}"));
-                Ledger::default()
+                JournalState::default()
             }
         });
         let drain = ledger.drains.get(node)?;
@@ -332,7 +332,7 @@ impl Folders {
 
     /// The nodes that a run found degraded or failed. One that cannot be read is
     /// told, and tells nothing.
-    fn at_fault(&mut self, folder: &Path) -> &BTreeSet<NodeName> {
+    fn bad_nodes(&mut self, folder: &Path) -> &BTreeSet<NodeName> {
         self.at_fault.entry(folder.to_owned()).or_insert_with(|| {
             let path = folder.join(file::VERDICTS);
             let verdicts = documents::json::<Verdicts>(&path, VERDICTS_FORMAT);
@@ -347,57 +347,57 @@ impl Folders {
     }
 }
 
-fn show(args: &ShowArgs, globals: &Globals) -> anyhow::Result<u8> {
-    let config = configured(globals)?;
-    let found = find(&args.which, &args.place, globals, config.as_ref())?;
+fn show_certificates(args: &CertificateShowArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let config = open_named_config(globals)?;
+    let found = find_certificates(&args.which, &args.place, globals, config.as_ref())?;
     if args.payload {
         if globals.json {
             let text = "--json: --payload prints the signed bytes and nothing else, expected one";
-            return Err(Failure::usage(text).into());
+            return Err(CommandError::usage(text).into());
         }
-        return payload(found);
+        return print_payload(found);
     }
-    let (trust, now) = (trust(config.as_ref()), stamp::stamp());
+    let (trust, now) = (read_trusted_keys(config.as_ref()), stamp::stamp());
     let mut document = CertificatesDocument {
         format: CERTIFICATES_FORMAT.to_owned(),
         at: now.at.clone(),
         certificates: Vec::new(),
         none: Vec::new(),
     };
-    let mut of_nodes: BTreeMap<(NodeName, PathBuf), Shown> = BTreeMap::new();
-    for Found { node, file, read, .. } in found {
+    let mut of_nodes: BTreeMap<(NodeName, PathBuf), CertificateEntry> = BTreeMap::new();
+    for CertificateLookup { node, file, read, .. } in found {
         let node = node.unwrap_or_else(|| NodeName::from(file.display().to_string()));
         match read {
             Ok(None) => document.none.push(node),
             read => {
-                let shown = shown(node.clone(), &file, read, &trust, &now);
+                let shown = describe_certificate(node.clone(), &file, read, &trust, &now);
                 of_nodes.insert((node, file), shown);
             }
         }
     }
     document.certificates = of_nodes.into_values().collect();
     if globals.json {
-        stdout::json(&document)?;
+        stdout::write_json(&document)?;
     } else {
-        stdout::text(&report::certificate::render(&document, &show::style()))?;
+        stdout::write_text(&report::certificate::render(&document, &show::terminal_style()))?;
     }
-    let unreadable = |it: &Shown| it.standing == Standing::Unreadable;
+    let unreadable = |it: &CertificateEntry| it.standing == CertificateStatus::Unreadable;
     let is_whole = document.none.is_empty() && !document.certificates.iter().any(unreadable);
     Ok(if is_whole { exit::PASS } else { exit::INCONCLUSIVE })
 }
 
 /// How one certificate stands.
-fn shown(
+fn describe_certificate(
     node: NodeName,
     file: &Path,
-    read: Result<Option<Held>, RecordError>,
+    read: Result<Option<CertificateFile>, RecordError>,
     trust: &Trust,
-    now: &Stamp,
-) -> Shown {
-    let mut shown = Shown {
+    now: &ClockStamp,
+) -> CertificateEntry {
+    let mut shown = CertificateEntry {
         node,
         file: file.display().to_string(),
-        standing: Standing::Unreadable,
+        standing: CertificateStatus::Unreadable,
         why: None,
         age_s: None,
         worst_ratio: None,
@@ -406,14 +406,14 @@ fn shown(
     match read {
         Ok(None) => {}
         Err(error) => shown.why = Some(error.to_string()),
-        Ok(Some(Held::Acceptance(_))) => {
+        Ok(Some(CertificateFile::Acceptance(_))) => {
             let why = "it is the acceptance of a burn-in, which `certificate verify` reads";
             shown.why = Some(why.to_owned());
         }
-        Ok(Some(Held::Certificate(read))) => {
+        Ok(Some(CertificateFile::Certificate(read))) => {
             let Read { certificate, document } = *read;
             let refusal = trust.refusal(&document);
-            (shown.standing, shown.why) = certificate::standing(&certificate, refusal, now.unix);
+            (shown.standing, shown.why) = certificate::certificate_standing(&certificate, refusal, now.unix);
             shown.age_s = Some(now.unix.saturating_sub(certificate.issued_unix));
             shown.worst_ratio = certificate.worst_ratio();
             shown.certificate = Some(certificate);
@@ -423,36 +423,36 @@ fn shown(
 }
 
 /// The signed bytes of the one that was asked for.
-fn payload(found: Vec<Found>) -> anyhow::Result<u8> {
+fn print_payload(found: Vec<CertificateLookup>) -> anyhow::Result<u8> {
     let count = found.len();
-    let [Found { node, read, .. }] = <[Found; 1]>::try_from(found)
-        .map_err(|_| Failure::Usage(format!("--payload: {count} certificates, expected one")))?;
-    match read.map_err(stored::failure)? {
-        Some(held) => stdout::bytes(&signing::payload(held.document()))?,
+    let [CertificateLookup { node, read, .. }] = <[CertificateLookup; 1]>::try_from(found)
+        .map_err(|_| CommandError::Usage(format!("--payload: {count} certificates, expected one")))?;
+    match read.map_err(stored::record_error)? {
+        Some(held) => stdout::write_bytes(&signing::payload(held.document()))?,
         None => {
             let node = node.map(|node| node.to_string()).unwrap_or_default();
-            return Err(Failure::Environment(format!("{node} has no certificate")).into());
+            return Err(CommandError::Environment(format!("{node} has no certificate")).into());
         }
     }
     Ok(exit::PASS)
 }
 
-fn keygen(args: &KeygenArgs, globals: &Globals) -> anyhow::Result<u8> {
+fn generate_key(args: &KeygenArgs, globals: &Globals) -> anyhow::Result<u8> {
     if globals.json {
         let text = "--json: a key is made for a person, and no document tells of it";
-        return Err(Failure::usage(text).into());
+        return Err(CommandError::usage(text).into());
     }
     let (key, text) = SigningKey::generate()?;
     let mut public = args.file.clone().into_os_string();
     public.push(".pub");
     let public = PathBuf::from(public);
-    create(&public, 0o644, &key.public().pem())?;
-    if let Err(error) = create(&args.file, 0o600, &text) {
+    create_file(&public, 0o644, &key.public().pem())?;
+    if let Err(error) = create_file(&args.file, 0o600, &text) {
         // One half of a pair is a riddle to whoever finds it.
         let _ = std::fs::remove_file(&public);
         return Err(error.into());
     }
-    stdout::text(&format!(
+    stdout::write_text(&format!(
         "key {}\nprivate key {}\npublic key {}\n",
         key.public().id(),
         args.file.display(),
@@ -462,7 +462,7 @@ fn keygen(args: &KeygenArgs, globals: &Globals) -> anyhow::Result<u8> {
 }
 
 /// Writes a new file, whole or not at all, with these permissions from its first moment on.
-fn create(path: &Path, mode: u32, text: &str) -> Result<(), Failure> {
+fn create_file(path: &Path, mode: u32, text: &str) -> Result<(), CommandError> {
     let write = || {
         let permissions = std::fs::Permissions::from_mode(mode);
         let mut builder = tempfile::Builder::new();
@@ -474,8 +474,8 @@ fn create(path: &Path, mode: u32, text: &str) -> Result<(), Failure> {
     };
     write().map(drop).map_err(|error: std::io::Error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => {
-            Failure::Usage(format!("{}: it exists, and no key is overwritten", path.display()))
+            CommandError::Usage(format!("{}: it exists, and no key is overwritten", path.display()))
         }
-        _ => Failure::Environment(format!("{}: {error}", path.display())),
+        _ => CommandError::Environment(format!("{}: {error}", path.display())),
     })
 }

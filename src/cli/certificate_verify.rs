@@ -11,11 +11,11 @@ use serde_json::Value;
 
 use super::Globals;
 use super::certificate;
-use super::certificate::Found;
-use super::certificate::Held;
-use super::certificate::Place;
+use super::certificate::CertificateLookup;
+use super::certificate::CertificateFile;
+use super::certificate::CertificateLocationArgs;
 use super::exit;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::show;
 use super::stdout;
 use super::stdout::note;
@@ -32,29 +32,29 @@ use control::store::signing::Trust;
 use control::store::stored as documents;
 use engine::policy::acceptance as accepting;
 use engine::policy::certificate as certifying;
-use engine::policy::certificate::Boundary;
+use engine::policy::certificate::CertificateBoundary;
 use engine::policy::identity;
 use engine::report;
-use engine::report::plain::plain;
-use model::certificate::Difference;
-use model::certificate::DriverVoids;
-use model::certificate::Identity;
+use engine::report::plain_text::to_plain;
+use model::certificate::IdentityDifference;
+use model::certificate::DriverVoidRule;
+use model::certificate::MachineIdentity;
 use model::certificate::VERIFICATION_FORMAT;
 use model::certificate::Verification;
 use model::certificate::VerificationDocument;
-use model::certificate::Verified;
-use model::certificate::VerifiedKind;
-use model::certificate::VoidOn;
+use model::certificate::VerificationOutcome;
+use model::certificate::VerificationKind;
+use model::certificate::VoidPolicy;
 use model::id::NodeName;
-use model::journal::Stamp;
+use model::journal::ClockStamp;
 use model::node_facts::NODE_FACTS_FORMAT;
 use model::node_facts::NodeFacts;
-use node::exec::own;
+use node::exec::self_exe;
 use node::facts;
-use node::facts::Gathering;
+use node::facts::FactsRequest;
 
 /// How long the driver of this machine may take to answer.
-const LIMIT: Duration = Duration::from_secs(60);
+const DRIVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Verify certificates and acceptance documents offline: signature, end, and the machine.
 ///
@@ -63,13 +63,13 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// nobody can tell (none is there, a signature is required and missing, nothing to
 /// compare, a burn-in that did not come to its end).
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct CertificateVerifyArgs {
     /// Nodes or host lists, such as node[0001-0018], or files: certificates, or the acceptance
     /// document of a burn-in or its folder.
     #[arg(value_name = "NODE|FILE", required = true)]
     which: Vec<String>,
     #[command(flatten)]
-    place: Place,
+    place: CertificateLocationArgs,
     /// A public key (Ed25519, PEM) whose signature counts, beside those of the configuration; a
     /// signature is required then.
     #[arg(long = "key", value_name = "FILE")]
@@ -96,39 +96,39 @@ pub struct Args {
 
 /// [`Boundary`] as a value of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct BoundaryArg(Boundary);
+struct BoundaryArg(CertificateBoundary);
 
 impl clap::ValueEnum for BoundaryArg {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self(Boundary::Node), Self(Boundary::Domain), Self(Boundary::Network)]
+        &[Self(CertificateBoundary::Node), Self(CertificateBoundary::Domain), Self(CertificateBoundary::Network)]
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
         Some(clap::builder::PossibleValue::new(match self.0 {
-            Boundary::Node => "node",
-            Boundary::Domain => "domain",
-            Boundary::Network => "network",
+            CertificateBoundary::Node => "node",
+            CertificateBoundary::Domain => "domain",
+            CertificateBoundary::Network => "network",
         }))
     }
 }
 
 /// Runs the command.
-pub(super) fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let config = certificate::configured(globals)?;
-    let mut trust = certificate::trust(config.as_ref());
+pub(super) fn run(args: &CertificateVerifyArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let config = certificate::open_named_config(globals)?;
+    let mut trust = certificate::read_trusted_keys(config.as_ref());
     for file in &args.keys {
-        trust.keys.push(PublicKey::read(file).map_err(key_failure)?);
+        trust.keys.push(PublicKey::read(file).map_err(key_error)?);
     }
     trust.required |= args.require_signature || !args.keys.is_empty();
-    let machines = machines(args)?;
-    let found = certificate::find(&args.which, &args.place, globals, config.as_ref())?;
+    let machines = read_machines(args)?;
+    let found = certificate::find_certificates(&args.which, &args.place, globals, config.as_ref())?;
     let now = stamp::stamp();
     let alone = found.len() == 1;
     let stand_ins = config.as_ref().is_some_and(|config| config.policy.simulated);
     let mut codes = Vec::new();
     let mut all = Vec::new();
     for it in found {
-        let holding = Holding {
+        let holding = VerificationContext {
             trust: &trust,
             machines: machines.as_deref(),
             alone,
@@ -136,11 +136,11 @@ pub(super) fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             unsigned: args.unsigned,
             now: &now,
         };
-        let (verification, code) = verified(it, &holding, stand_ins);
+        let (verification, code) = verify_document(it, &holding, stand_ins);
         codes.push(code);
         all.push(verification);
     }
-    let outcome = all.iter().map(|it| it.outcome).max().unwrap_or(Verified::Unknown);
+    let outcome = all.iter().map(|it| it.outcome).max().unwrap_or(VerificationOutcome::Unknown);
     let document = VerificationDocument {
         format: VERIFICATION_FORMAT.to_owned(),
         at: now.at,
@@ -148,27 +148,27 @@ pub(super) fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         certificates: all,
     };
     if globals.json {
-        stdout::json(&document)?;
+        stdout::write_json(&document)?;
     } else {
-        stdout::text(&report::certificate::verification(&document, &show::style()))?;
+        stdout::write_text(&report::certificate::render_verification(&document, &show::terminal_style()))?;
     }
     // That one is not valid is worth more than that another cannot be read.
     let worst = [exit::GATE_CLOSED, exit::ENVIRONMENT, exit::USAGE, exit::INCONCLUSIVE];
     Ok(worst.into_iter().find(|code| codes.contains(code)).unwrap_or(exit::PASS))
 }
 
-fn key_failure(error: SigningError) -> Failure {
-    if error.is_mistake() { Failure::usage(error) } else { Failure::environment(error) }
+fn key_error(error: SigningError) -> CommandError {
+    if error.is_mistake() { CommandError::usage(error) } else { CommandError::environment(error) }
 }
 
 /// The machines to compare with; `None` where nobody asked for that.
-fn machines(args: &Args) -> anyhow::Result<Option<Vec<NodeFacts>>> {
+fn read_machines(args: &CertificateVerifyArgs) -> anyhow::Result<Option<Vec<NodeFacts>>> {
     if args.here {
         if std::env::var_os(SIM_VARIABLE).is_some() {
             let why = "--here: a simulated node has no facts: its hardware is this machine's";
-            return Err(Failure::environment(why).into());
+            return Err(CommandError::environment(why).into());
         }
-        return Ok(Some(vec![this_machine()?]));
+        return Ok(Some(vec![read_this_machine()?]));
     }
     if args.against.is_empty() {
         return Ok(None);
@@ -176,23 +176,23 @@ fn machines(args: &Args) -> anyhow::Result<Option<Vec<NodeFacts>>> {
     let mut all = Vec::new();
     for file in &args.against {
         let facts = documents::json::<NodeFacts>(file, NODE_FACTS_FORMAT);
-        let missing = || Failure::Environment(format!("{}: no such file", file.display()));
-        all.push(facts.map_err(super::stored::failure)?.ok_or_else(missing)?);
+        let missing = || CommandError::Environment(format!("{}: no such file", file.display()));
+        all.push(facts.map_err(super::stored::record_error)?.ok_or_else(missing)?);
     }
     Ok(Some(all))
 }
 
-fn this_machine() -> anyhow::Result<NodeFacts> {
-    let executable = own::executable()?;
-    let gathering = Gathering {
+fn read_this_machine() -> anyhow::Result<NodeFacts> {
+    let executable = self_exe::current_executable()?;
+    let gathering = FactsRequest {
         executable: &executable,
         nvml: None,
         record: None,
         root: std::path::Path::new("/"),
-        limit: LIMIT,
+        limit: DRIVER_TIMEOUT,
     };
-    let runtime = super::runtime()?;
-    let gathered = runtime.block_on(facts::gather(&gathering));
+    let runtime = super::build_runtime()?;
+    let gathered = runtime.block_on(facts::collect_facts(&gathering));
     // A process that hangs in the kernel must not keep us.
     runtime.shutdown_background();
     if let Some(trouble) = gathered.trouble {
@@ -203,7 +203,7 @@ fn this_machine() -> anyhow::Result<NodeFacts> {
 
 /// What documents are held against.
 #[derive(Clone, Copy, Debug)]
-struct Holding<'a> {
+struct VerificationContext<'a> {
     trust: &'a Trust,
     /// The machines that were named; `None` where nobody asked for a comparison.
     machines: Option<&'a [NodeFacts]>,
@@ -213,10 +213,10 @@ struct Holding<'a> {
     scope: &'a [BoundaryArg],
     /// Files are taken without a signature that counts.
     unsigned: bool,
-    now: &'a Stamp,
+    now: &'a ClockStamp,
 }
 
-impl Holding<'_> {
+impl VerificationContext<'_> {
     /// Whether a document must be signed with a key that counts. The gate's own folder is
     /// as trusted as the gate; a file that a person names is not.
     fn needs_signature(&self, is_file: bool) -> bool {
@@ -225,60 +225,60 @@ impl Holding<'_> {
 
     /// The machine that a node is held against: the only one, or the one with the
     /// name of the node.
-    fn machine(&self, node: Option<&NodeName>, alone: bool) -> Option<Identity> {
+    fn find_machine(&self, node: Option<&NodeName>, alone: bool) -> Option<MachineIdentity> {
         let machines = self.machines?;
         let is_it = |facts: &&NodeFacts| {
             let host = facts.hostname.as_deref().unwrap_or_default();
             node.is_some_and(|node| node.matches_host(host))
         };
         let only = machines.first().filter(|_| alone && machines.len() == 1);
-        only.or_else(|| machines.iter().find(is_it)).map(identity::identity)
+        only.or_else(|| machines.iter().find(is_it)).map(identity::identity_from_facts)
     }
 }
 
 /// What speaks against a document, as it is found.
 #[derive(Debug, Default)]
-struct Doubts {
+struct VerificationProblems {
     wrong: Vec<String>,
-    untold: Vec<String>,
+    unknown: Vec<String>,
 }
 
-impl Doubts {
+impl VerificationProblems {
     /// What the signature is worth. What was declared void (`is_void`) needs none to
     /// be void.
-    fn signature(
+    fn check_signature(
         &mut self,
         document: &Value,
         (trust, needed): (&Trust, bool),
         is_void: bool,
     ) -> String {
-        let (said, refused) = signature(&signing::check(document, &trust.keys), trust, needed);
+        let (said, refused) = describe_signature(&signing::check(document, &trust.keys), trust, needed);
         match refused {
-            Some(Verified::Invalid) => self.wrong.push(said.clone()),
-            Some(_) if !is_void => self.untold.push(said.clone()),
+            Some(VerificationOutcome::Invalid) => self.wrong.push(said.clone()),
+            Some(_) if !is_void => self.unknown.push(said.clone()),
             _ => {}
         }
         said
     }
 
-    fn into(self, it: &mut Verification) -> u8 {
-        let (outcome, code) = match (self.wrong.is_empty(), self.untold.is_empty()) {
-            (false, _) => (Verified::Invalid, exit::GATE_CLOSED),
-            (true, false) => (Verified::Unknown, exit::INCONCLUSIVE),
-            (true, true) => (Verified::Valid, exit::PASS),
+    fn write_into(self, it: &mut Verification) -> u8 {
+        let (outcome, code) = match (self.wrong.is_empty(), self.unknown.is_empty()) {
+            (false, _) => (VerificationOutcome::Invalid, exit::GATE_CLOSED),
+            (true, false) => (VerificationOutcome::Unknown, exit::INCONCLUSIVE),
+            (true, true) => (VerificationOutcome::Valid, exit::PASS),
         };
         it.outcome = outcome;
-        it.why = self.wrong.into_iter().chain(self.untold).collect();
+        it.why = self.wrong.into_iter().chain(self.unknown).collect();
         code
     }
 }
 
-fn verified(found: Found, holding: &Holding<'_>, stand_ins: bool) -> (Verification, u8) {
+fn verify_document(found: CertificateLookup, holding: &VerificationContext<'_>, stand_ins: bool) -> (Verification, u8) {
     let mut it = Verification {
-        kind: VerifiedKind::Certificate,
+        kind: VerificationKind::Certificate,
         file: found.file.display().to_string(),
         node: found.node,
-        outcome: Verified::Unknown,
+        outcome: VerificationOutcome::Unknown,
         why: Vec::new(),
         signature: None,
         same: Vec::new(),
@@ -290,10 +290,10 @@ fn verified(found: Found, holding: &Holding<'_>, stand_ins: bool) -> (Verificati
         nodes: Vec::new(),
     };
     let code = match found.read {
-        Ok(Some(Held::Certificate(read))) => {
-            of_certificate(&mut it, *read, (found.withdrawn, found.is_file), holding)
+        Ok(Some(CertificateFile::Certificate(read))) => {
+            verify_certificate(&mut it, *read, (found.withdrawn, found.is_file), holding)
         }
-        Ok(Some(Held::Acceptance(read))) => of_acceptance(&mut it, &read, holding, stand_ins),
+        Ok(Some(CertificateFile::Acceptance(read))) => verify_acceptance(&mut it, &read, holding, stand_ins),
         Ok(None) => {
             it.why.push("it has no certificate".to_owned());
             exit::INCONCLUSIVE
@@ -307,62 +307,62 @@ fn verified(found: Found, holding: &Holding<'_>, stand_ins: bool) -> (Verificati
     (it, code)
 }
 
-fn of_certificate(
+fn verify_certificate(
     it: &mut Verification,
     read: Read,
     (withdrawn, it_is_file): (Option<String>, bool),
-    holding: &Holding<'_>,
+    holding: &VerificationContext<'_>,
 ) -> u8 {
     let Read { certificate, document } = read;
-    let mut doubts = Doubts::default();
+    let mut doubts = VerificationProblems::default();
     let is_void = certificate.voided.is_some();
-    it.signature = Some(doubts.signature(
+    it.signature = Some(doubts.check_signature(
         &document,
         (holding.trust, holding.needs_signature(it_is_file)),
         is_void,
     ));
-    doubts.wrong.extend(certifying::spent(&certificate, holding.now.unix));
+    doubts.wrong.extend(certifying::explain_expiry(&certificate, holding.now.unix));
     doubts.wrong.extend(withdrawn);
     let uncovered =
-        holding.scope.iter().filter_map(|asked| certifying::uncovered(&certificate, asked.0));
+        holding.scope.iter().filter_map(|asked| certifying::explain_uncovered(&certificate, asked.0));
     doubts.wrong.extend(uncovered);
     if holding.machines.is_some() {
-        let machine = holding.machine(it.node.as_ref(), holding.alone).unwrap_or_default();
-        let compared = certifying::compared(&certificate, &machine);
+        let machine = holding.find_machine(it.node.as_ref(), holding.alone).unwrap_or_default();
+        let compared = certifying::compare_machine(&certificate, &machine);
         let voids = compared.differs.iter().filter(|it| it.voids);
         doubts.wrong.extend(voids.map(|it| it.why.clone()));
-        if compared.is_nothing {
-            doubts.untold.push(certifying::NOTHING_TELLS.to_owned());
+        if compared.is_incomparable {
+            doubts.unknown.push(certifying::IDENTITY_UNKNOWN.to_owned());
         } else if !compared.same.iter().any(|part| part == "gpus" || part == "boot")
             && !certificate.identity.gpus.is_empty()
         {
             let why = "it names GPUs, and neither they nor the boot could be compared: a driver \
                        tells no machine from another";
-            doubts.untold.push(why.to_owned());
+            doubts.unknown.push(why.to_owned());
         }
-        (it.same, it.differs, it.untold) = (compared.same, compared.differs, compared.untold);
+        (it.same, it.differs, it.untold) = (compared.same, compared.differs, compared.unknown);
     }
     it.simulated = certificate.simulated;
     it.expires = Some(certificate.expires);
     it.run = Some(certificate.run);
-    doubts.into(it)
+    doubts.write_into(it)
 }
 
 /// An acceptance has no end: it says what was shown on one day, for the file. A boot
 /// or another driver takes nothing from that, other GPUs do.
-fn of_acceptance(
+fn verify_acceptance(
     it: &mut Verification,
     read: &acceptance::Read,
-    holding: &Holding<'_>,
+    holding: &VerificationContext<'_>,
     stand_ins: bool,
 ) -> u8 {
-    const VOID_ON: VoidOn = VoidOn { boot: false, driver: DriverVoids::Never, firmware: false };
+    const VOID_ON: VoidPolicy = VoidPolicy { boot: false, driver: DriverVoidRule::Never, firmware: false };
     let document = &read.acceptance;
-    it.kind = VerifiedKind::Acceptance;
+    it.kind = VerificationKind::Acceptance;
     it.run = Some(document.id.clone());
     it.nodes = document.nodes.iter().map(|node| node.node.clone()).collect();
-    let mut doubts = Doubts::default();
-    it.signature = Some(doubts.signature(
+    let mut doubts = VerificationProblems::default();
+    it.signature = Some(doubts.check_signature(
         &read.document,
         (holding.trust, holding.needs_signature(true)),
         false,
@@ -370,48 +370,48 @@ fn of_acceptance(
     for moment in [Some(&document.created), document.ended.as_ref()].into_iter().flatten() {
         match moment.parse::<jiff::Timestamp>() {
             Ok(at) if holding.now.unix < at.as_second() => {
-                doubts.wrong.push(format!("it is of {}, which is yet to come", plain(moment)));
+                doubts.wrong.push(format!("it is of {}, which is yet to come", to_plain(moment)));
             }
             Ok(_) => {}
-            Err(_) => doubts.wrong.push(format!("{:?} is no moment", plain(moment))),
+            Err(_) => doubts.wrong.push(format!("{:?} is no moment", to_plain(moment))),
         }
     }
-    let (wrong, untold) = accepting::doubts(document, stand_ins);
+    let (wrong, untold) = accepting::list_doubts(document, stand_ins);
     doubts.wrong.extend(wrong);
-    doubts.untold.extend(untold);
+    doubts.unknown.extend(untold);
     if holding.machines.is_some() {
         let alone = holding.alone && it.nodes.len() == 1;
         let mut is_nothing = true;
         for node in &it.nodes {
-            let Some(machine) = holding.machine(Some(node), alone) else { continue };
-            let then = accepting::identity(document, node);
-            let compared = certifying::held_against(&then, VOID_ON, &machine);
-            is_nothing &= compared.is_nothing;
+            let Some(machine) = holding.find_machine(Some(node), alone) else { continue };
+            let then = accepting::last_identity(document, node);
+            let compared = certifying::compare_identities(&then, VOID_ON, &machine);
+            is_nothing &= compared.is_incomparable;
             let of = |part: String| format!("{node}: {part}");
             let voids = compared.differs.iter().filter(|it| it.voids);
             doubts.wrong.extend(voids.map(|it| of(it.why.clone())));
             it.same.extend(compared.same.into_iter().map(of));
             let differs = compared.differs.into_iter();
-            it.differs.extend(differs.map(|it| Difference { part: of(it.part), ..it }));
-            it.untold.extend(compared.untold.into_iter().map(of));
+            it.differs.extend(differs.map(|it| IdentityDifference { part: of(it.part), ..it }));
+            it.untold.extend(compared.unknown.into_iter().map(of));
         }
         if is_nothing {
             let why = "nothing tells whether a machine is one of those that were accepted";
-            doubts.untold.push(why.to_owned());
+            doubts.unknown.push(why.to_owned());
         }
     }
-    doubts.into(it)
+    doubts.write_into(it)
 }
 
 /// What a signature is worth, in words, and what follows where it counts against. A
 /// signature that nothing verifies is worth nothing; `needed` says whether none will do.
-fn signature(checked: &Checked, trust: &Trust, needed: bool) -> (String, Option<Verified>) {
-    let unknown = needed.then_some(Verified::Unknown);
+fn describe_signature(checked: &Checked, trust: &Trust, needed: bool) -> (String, Option<VerificationOutcome>) {
+    let unknown = needed.then_some(VerificationOutcome::Unknown);
     match checked {
         Checked::Good(key) => (format!("good, of key {key}"), None),
         Checked::Wrong(key) => {
             let text = format!("the signature of key {key} does not fit what it says");
-            (text, Some(Verified::Invalid))
+            (text, Some(VerificationOutcome::Invalid))
         }
         Checked::Unsigned => ("it is not signed".to_owned(), unknown),
         Checked::Stranger(key) if trust.keys.is_empty() => (

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::Mistake;
+use super::config::ConfigMistake;
 use control::gate::certificates::Seal;
 use control::store::signing::PublicKey;
 use control::store::signing::SigningKey;
@@ -20,7 +20,7 @@ use control::store::signing::Trust;
 /// `[certificates]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Section {
+pub struct CertificatesSection {
     /// The file of the Ed25519 private key (PKCS#8 PEM, mode 600 or 400) that new certificates
     /// are signed with. Without it, they are not signed.
     key: Option<PathBuf>,
@@ -34,7 +34,7 @@ pub struct Section {
 
 /// Signatures, as configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Certifying {
+pub struct CertificatesConfig {
     /// The file of the key that signs.
     pub key: Option<PathBuf>,
     /// The files of the keys that count.
@@ -44,7 +44,7 @@ pub struct Certifying {
 }
 
 /// Reads `[certificates]`.
-pub fn certifying(section: Section, base: &Path) -> Result<Certifying, Mistake> {
+pub fn parse_certificates(section: CertificatesSection, base: &Path) -> Result<CertificatesConfig, ConfigMistake> {
     let is_nobody = section.key.is_none() && section.public_keys.is_empty();
     if let Some(required) = section.require_signature.as_ref().filter(|it| *it.get_ref())
         && is_nobody
@@ -53,7 +53,7 @@ pub fn certifying(section: Section, base: &Path) -> Result<Certifying, Mistake> 
                        key = \"FILE\" or public_keys = [\"FILE\"]";
         return Err((required.span().start, message.to_owned()));
     }
-    Ok(Certifying {
+    Ok(CertificatesConfig {
         key: section.key.map(|file| base.join(file)),
         public_keys: section.public_keys.into_iter().map(|file| base.join(file)).collect(),
         require_signature: section.require_signature.is_some_and(Spanned::into_inner),
@@ -62,18 +62,18 @@ pub fn certifying(section: Section, base: &Path) -> Result<Certifying, Mistake> 
 
 /// The keys of a configuration, as far as they could be read.
 #[derive(Debug)]
-pub struct Keys {
+pub struct CertificateKeys {
     key: Result<Option<SigningKey>, String>,
     /// Whose certificates count.
     pub trust: Trust,
     /// What could not be read.
-    pub troubles: Vec<String>,
+    pub problems: Vec<String>,
 }
 
-impl Keys {
+impl CertificateKeys {
     /// Why no certificate that is issued here would count: it must be signed, and
     /// that cannot be done.
-    pub fn unsealed(&self) -> Option<String> {
+    pub fn unsealed_reason(&self) -> Option<String> {
         let what = "certificates must be signed";
         match &self.key {
             _ if !self.trust.required => None,
@@ -92,9 +92,9 @@ impl Keys {
     }
 }
 
-impl Certifying {
+impl CertificatesConfig {
     /// Reads the keys. What cannot be read is told and counts for nothing.
-    pub fn keys(&self) -> Keys {
+    pub fn read_keys(&self) -> CertificateKeys {
         let key = self.key.as_deref().map(SigningKey::read).transpose();
         let key = key.map_err(|error| error.to_string());
         let mut trust = Trust { keys: Vec::new(), required: self.require_signature };
@@ -109,7 +109,7 @@ impl Certifying {
                 Err(error) => troubles.push(format!("[certificates] public_keys: {error}")),
             }
         }
-        Keys { key, trust, troubles }
+        CertificateKeys { key, trust, problems: troubles }
     }
 }
 
@@ -117,13 +117,13 @@ impl Certifying {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Certifying, Mistake> {
-        certifying(toml::from_str(text).expect("a section"), Path::new("/site"))
+    fn read(text: &str) -> Result<CertificatesConfig, ConfigMistake> {
+        parse_certificates(toml::from_str(text).expect("a section"), Path::new("/site"))
     }
 
     #[test]
     fn files_are_beside_the_configuration_and_nothing_is_required_unless_said() {
-        assert_eq!(read(""), Ok(Certifying::default()));
+        assert_eq!(read(""), Ok(CertificatesConfig::default()));
         let text = "key = \"k.pem\"\npublic_keys = [\"/etc/a.pub\"]\nrequire_signature = true";
         let read = read(text).expect("good");
         assert_eq!(read.key.as_deref(), Some(Path::new("/site/k.pem")));
@@ -145,17 +145,17 @@ mod tests {
         let (key, _) = SigningKey::generate().expect("chance");
         let public = dir.path().join("p.pub");
         std::fs::write(&public, key.public().pem()).expect("written");
-        let certifying = Certifying {
+        let certifying = CertificatesConfig {
             key: Some(dir.path().join("none.pem")),
             public_keys: vec![public, dir.path().join("none.pub")],
             require_signature: true,
         };
-        let keys = certifying.keys();
+        let keys = certifying.read_keys();
         assert_eq!(keys.trust.keys, [key.public().clone()]);
-        assert_eq!(keys.troubles.len(), 2, "{:?}", keys.troubles);
+        assert_eq!(keys.problems.len(), 2, "{:?}", keys.problems);
         assert!(keys.seal().key.is_err());
-        assert!(keys.unsealed().expect("told").contains("none.pem"));
-        let lax = Certifying { require_signature: false, ..certifying };
-        assert_eq!(lax.keys().unsealed(), None);
+        assert!(keys.unsealed_reason().expect("told").contains("none.pem"));
+        let lax = CertificatesConfig { require_signature: false, ..certifying };
+        assert_eq!(lax.read_keys().unsealed_reason(), None);
     }
 }

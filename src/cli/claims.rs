@@ -7,19 +7,19 @@ use std::path::PathBuf;
 use super::Globals;
 use super::asking;
 use super::config;
-use super::config::Source;
+use super::config::ClaimsSource;
 use super::exit;
 use super::expectations;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::show;
-use super::sources::Wanted;
+use super::sources::SourcesConfig;
 use super::stdout;
 use control::store::CLAIMS_FORMAT;
 use control::store::ClaimsRecord;
 use control::store::file;
 use engine::report;
 use model::claims::Claims;
-use model::disagreement::Severity;
+use model::disagreement::DisagreementSeverity;
 use model::limits;
 use readers::claims::reconcile;
 
@@ -31,7 +31,7 @@ use readers::claims::reconcile;
 /// configuration, whoever is found here. Ends with 3 when sources contradict each other, 4 when a
 /// source could not be read, 5 when none could.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ClaimsArgs {
     /// Files with claims, or folders of them.
     #[arg(value_name = "FILE", conflicts_with = "scenario")]
     files: Vec<PathBuf>,
@@ -49,34 +49,34 @@ pub struct Args {
     #[arg(long, value_name = "EARLIER")]
     against: Option<PathBuf>,
     #[command(flatten)]
-    simulated: config::Simulated,
+    simulated: config::SimulationArgs,
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &ClaimsArgs, globals: &Globals) -> anyhow::Result<u8> {
     // Before anybody is asked: a mistake here should not cost their answers.
-    let earlier = args.against.as_deref().map(earlier).transpose()?;
-    let claims = gathered(args, globals)?;
-    let changes = earlier.map(|earlier| reconcile::diff::diff(&earlier, &claims));
-    let code = code(&claims);
+    let earlier = args.against.as_deref().map(read_earlier_claims).transpose()?;
+    let claims = gather_claims(args, globals)?;
+    let changes = earlier.map(|earlier| reconcile::diff::diff_claims(&earlier, &claims));
+    let code = exit_code(&claims);
     if globals.json {
-        stdout::json(&ClaimsRecord { format: CLAIMS_FORMAT.to_owned(), claims, changes })?;
+        stdout::write_json(&ClaimsRecord { format: CLAIMS_FORMAT.to_owned(), claims, changes })?;
     } else {
         let text = match changes {
-            Some(changes) => report::claims::changes(&changes, &show::style()),
-            None => report::claims::render(&claims, &show::style()),
+            Some(changes) => report::claims::render_changes(&changes, &show::terminal_style()),
+            None => report::claims::render(&claims, &show::terminal_style()),
         };
-        stdout::text(&text)?;
+        stdout::write_text(&text)?;
     }
     Ok(code)
 }
 
 /// What was claimed at an earlier moment.
-fn earlier(path: &Path) -> Result<Claims, Failure> {
+fn read_earlier_claims(path: &Path) -> Result<Claims, CommandError> {
     let file = if path.is_dir() { path.join(file::CLAIMS) } else { path.to_owned() };
     let name = file.display().to_string();
     let text = config::read_text(&file)?;
-    let wrong = |why: String| Failure::Usage(format!("--against {name}: {why}"));
+    let wrong = |why: String| CommandError::Usage(format!("--against {name}: {why}"));
     let record: ClaimsRecord = serde_json::from_str(&text).map_err(|error| {
         wrong(format!("{error}; expected what `fabricgate claims --json` printed, or a run folder"))
     })?;
@@ -86,47 +86,47 @@ fn earlier(path: &Path) -> Result<Claims, Failure> {
     Ok(record.claims)
 }
 
-fn gathered(args: &Args, globals: &Globals) -> Result<Claims, Failure> {
+fn gather_claims(args: &ClaimsArgs, globals: &Globals) -> Result<Claims, CommandError> {
     let path = globals.config.as_deref();
     let named = !args.files.is_empty() || !args.from.is_empty();
-    let config = match (named, args.simulated.is_asked(), path) {
-        (_, true, path) => Some(args.simulated.config(path)?),
+    let config = match (named, args.simulated.is_requested(), path) {
+        (_, true, path) => Some(args.simulated.open_config(path)?),
         (_, false, Some(path)) => Some(config::open(Some(path))?),
         (_, false, None) => None,
     };
     let site = config.as_ref().map(|config| config.thresholds.clone()).unwrap_or_default();
-    let in_force = expectations::load(&site)?;
+    let in_force = expectations::load_thresholds(&site)?;
     let of_config = config.as_ref().and_then(|config| match &config.claims {
-        Source::Sources(wanted) => Some(wanted.as_ref()),
+        ClaimsSource::Sources(wanted) => Some(wanted.as_ref()),
         _ => None,
     });
     let mut wanted = match (&config, named) {
         (_, true) => {
-            let mut wanted = Wanted::from_words(&args.from, of_config)?;
+            let mut wanted = SourcesConfig::from_option(&args.from, of_config)?;
             wanted.files.extend(args.files.iter().cloned());
             wanted
         }
         (Some(config), false) => match of_config {
             Some(wanted) => wanted.clone(),
-            None => return config.claims(&in_force.catalogue),
+            None => return config.collect_claims(&in_force.catalogue),
         },
-        (None, false) => Wanted::found_here(),
+        (None, false) => SourcesConfig::detect(),
     };
     wanted.gpus_per_node = args.gpus_per_node.or(wanted.gpus_per_node);
     wanted.nics_per_node = args.nics_per_node.or(wanted.nics_per_node);
-    if wanted.is_nobody() {
+    if wanted.is_empty() {
         let text = "no source to ask: expected FILE, --from SOURCE, --config FILE, or Slurm or \
                     Kubernetes on this machine";
-        return Err(Failure::Usage(text.to_owned()));
+        return Err(CommandError::Usage(text.to_owned()));
     }
-    asking::claims(&wanted, config.as_ref(), &in_force.catalogue)
+    asking::collect_claims(&wanted, config.as_ref(), &in_force.catalogue)
 }
 
 /// The exit code: contradictions close the gate, what could not be read leaves
 /// it open whether there are some.
-fn code(claims: &Claims) -> u8 {
-    let contradicts = claims.disagreements.iter().any(|d| d.severity == Severity::Contradiction);
-    let unread = claims.sources.iter().any(|source| source.unread().is_some());
+fn exit_code(claims: &Claims) -> u8 {
+    let contradicts = claims.disagreements.iter().any(|d| d.severity == DisagreementSeverity::Contradiction);
+    let unread = claims.sources.iter().any(|source| source.unread_problem().is_some());
     let says_nothing =
         claims.assertions.is_empty() && claims.nodes.is_empty() && claims.domains.is_empty();
     match (says_nothing, contradicts, unread) {

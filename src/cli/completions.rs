@@ -6,7 +6,7 @@ use clap::CommandFactory;
 
 use super::Cli;
 use super::exit;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::stdout;
 
 /// Print the completions of a shell.
@@ -26,23 +26,23 @@ pub struct ManArgs {
 }
 
 /// Prints the completions of a shell.
-pub fn completions(args: &CompletionsArgs) -> anyhow::Result<u8> {
+pub fn print_completions(args: &CompletionsArgs) -> anyhow::Result<u8> {
     let mut bytes = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "fabricgate", &mut bytes);
-    stdout::bytes(&bytes)?;
+    stdout::write_bytes(&bytes)?;
     Ok(exit::PASS)
 }
 
 /// Prints or writes manual pages.
-pub fn man(args: &ManArgs) -> anyhow::Result<u8> {
+pub fn print_man_pages(args: &ManArgs) -> anyhow::Result<u8> {
     match &args.dir {
         None => {
             let mut bytes = Vec::new();
             clap_mangen::Man::new(Cli::command()).render(&mut bytes)?;
-            stdout::bytes(&bytes)?;
+            stdout::write_bytes(&bytes)?;
         }
         Some(dir) => clap_mangen::generate_to(Cli::command(), dir)
-            .map_err(|error| Failure::Environment(format!("{}: {error}", dir.display())))?,
+            .map_err(|error| CommandError::Environment(format!("{}: {error}", dir.display())))?,
     }
     Ok(exit::PASS)
 }

@@ -20,45 +20,45 @@ use super::acting;
 use super::asking;
 use super::auditing;
 use super::burning;
-use super::burning::Burning;
+use super::burning::BurnInConfig;
 use super::certifying;
-use super::certifying::Certifying;
-use super::failure::Failure;
+use super::certifying::CertificatesConfig;
+use super::failure::CommandError;
 use super::gating;
-use super::gating::Gate;
+use super::gating::GateConfig;
 use super::keeping;
-use super::keeping::Keeping;
+use super::keeping::HistoryConfig;
 use super::launcher;
-use super::launcher::Reach;
+use super::launcher::LauncherConfig;
 use super::metering;
-use super::metering::Metering;
+use super::metering::MetricsConfig;
 use super::notifying;
 use super::sources;
-use super::sources::Wanted;
+use super::sources::SourcesConfig;
 use super::stored;
 use super::watching;
-use super::watching::Watching;
+use super::watching::WatchConfig;
 use control::launch::Launcher;
-use control::launch::kubernetes::Gpus;
-use control::notify::Notify;
-use control::sources::input;
+use control::launch::kubernetes::GpuRequestMode;
+use control::notify::NotifySettings;
+use control::sources::input_file;
 use control::sweep::Confirm;
-use engine::plan::Limits;
-use engine::plan::stalest::Budget;
-use engine::policy::policy::Devices;
-use engine::policy::policy::Policy;
-use engine::thresholds::Catalogue;
+use engine::plan::PlanLimits;
+use engine::plan::audit_selection::AuditBudget;
+use engine::policy::action_policy::Devices;
+use engine::policy::action_policy::Policy;
+use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::probe::Probe;
-use model::span::TextError;
+use model::text_error::TextError;
 use node::exec;
 use readers::claims::claims_file;
 use readers::probe_catalog;
-use readers::probe_catalog::Catalog;
+use readers::probe_catalog::ProbeCatalog;
 use sim;
 
-pub use simulated::Simulated;
-use simulated::fabric;
+pub use simulated::SimulationArgs;
+use simulated::build_fabric;
 
 /// How long after a suspicion it is confirmed.
 const CONFIRM_AFTER: Duration = Duration::from_secs(30);
@@ -69,14 +69,14 @@ const MOST_READINGS: u32 = 5;
 /// The configuration of fabricgate, as it is written.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ConfigFile {
     /// What is claimed: the name of a file, or a list of names. A claims file, Slurm's topology,
     /// cabling, or any other that `fabricgate claims` reads. Without it, `[sources]` must ask somebody,
     /// unless the fabric is simulated or replayed.
     claims: Option<ClaimsFiles>,
     /// Who else is asked what is claimed. Without it nobody is.
     #[serde(default)]
-    sources: sources::Section,
+    sources: sources::SourcesSection,
     /// The folder of run folders. Default: `runs`, beside this file.
     run_dir: Option<PathBuf>,
     /// The site's own threshold files, laid over those that ship, in this order. Default: none.
@@ -92,13 +92,13 @@ struct File {
     pass_env: Vec<Spanned<String>>,
     /// How nodes are reached. Without it, this machine alone is measured.
     #[schemars(with = "Option<launcher::Section>")]
-    launcher: Option<Spanned<launcher::Section>>,
+    launcher: Option<Spanned<launcher::LauncherSection>>,
     /// What runs. Without it, the probes of the profile.
     #[serde(default)]
     probes: ProbesSection,
     /// How far plans go.
     #[serde(default)]
-    sweep: Limits,
+    sweep: PlanLimits,
     /// How a suspicion is looked at again.
     #[serde(default)]
     confirm: ConfirmSection,
@@ -107,27 +107,27 @@ struct File {
     policy: Option<Spanned<Policy>>,
     /// Who is told what is decided, with `--apply` only. Without it, nobody is.
     #[schemars(with = "Option<gating::Section>")]
-    gate: Option<Spanned<gating::Section>>,
+    gate: Option<Spanned<gating::GateSection>>,
     /// What the standing gate does (`fabricgate watch`).
     #[serde(default)]
-    watch: watching::Section,
+    watch: watching::WatchSection,
     /// How a burn-in is repeated.
     #[serde(default)]
-    burn_in: burning::Section,
+    burn_in: burning::BurnInSection,
     /// What monitoring is shown.
     #[serde(default)]
-    metrics: metering::Section,
+    metrics: metering::MetricsSection,
     /// How certificates are signed, and whose count (`fabricgate certificate`).
     #[serde(default)]
-    certificates: certifying::Section,
+    certificates: certifying::CertificatesSection,
     /// What an audit may take (`fabricgate audit`).
     #[serde(default)]
-    audit: auditing::Section,
+    audit: auditing::AuditSection,
     /// What runs showed, over time (`fabricgate history`). Without it, every run is added to a file
     /// beside `run_dir`.
-    history: Option<keeping::Section>,
+    history: Option<keeping::HistorySection>,
     /// Who is told of what came of runs (`fabricgate notify`). Without it, nobody is.
-    notify: Option<notifying::Section>,
+    notify: Option<notifying::NotifySection>,
 }
 
 /// One file with claims, or several.
@@ -177,7 +177,7 @@ struct ProbesSection {
 
 impl ProbesSection {
     /// How often each measurement is taken, and how often at most.
-    fn readings(&self) -> Result<(u32, u32), Mistake> {
+    fn readings(&self) -> Result<(u32, u32), ConfigMistake> {
         let within = |key: &str, said: &Option<Spanned<u32>>, least: u32, unsaid: u32| match said {
             Some(n) if !(least..=100).contains(n.get_ref()) => {
                 let message = format!("{key} {}, expected {least} to 100", n.get_ref());
@@ -192,7 +192,7 @@ impl ProbesSection {
     }
 
     /// The probes that it names, of all in force; `None` where it names none.
-    fn named(&self, catalog: &Catalog) -> Result<Option<Vec<Probe>>, Mistake> {
+    fn named_probes(&self, catalog: &ProbeCatalog) -> Result<Option<Vec<Probe>>, ConfigMistake> {
         let Some(names) = &self.run else { return Ok(None) };
         if names.is_empty() {
             return Err((0, "probes.run is empty: nothing would be measured".to_owned()));
@@ -201,7 +201,7 @@ impl ProbesSection {
         for name in names {
             let at = name.span().start;
             let Some(probe) = catalog.get(name.get_ref()) else {
-                let (name, known) = (name.get_ref(), catalog.names());
+                let (name, known) = (name.get_ref(), catalog.joined_names());
                 return Err((at, format!("there is no probe {name:?}, expected one of: {known}")));
             };
             if probes.iter().any(|known| known.name == probe.name) {
@@ -215,12 +215,12 @@ impl ProbesSection {
 }
 
 /// What may be done about nodes, where nodes are reached this way.
-fn policy(said: Option<Spanned<Policy>>, launcher: &Launcher) -> Result<Policy, Mistake> {
+fn check_policy(said: Option<Spanned<Policy>>, launcher: &Launcher) -> Result<Policy, ConfigMistake> {
     let Some(policy) = said else { return Ok(Policy::default()) };
     let at = policy.span().start;
     let policy = policy.into_inner();
     policy.check().map_err(|message| (at, message))?;
-    let asks_hami = acting::pods(launcher).is_some_and(|it| it.gpus == Gpus::DevicePlugin);
+    let asks_hami = acting::pod_settings(launcher).is_some_and(|it| it.gpus == GpuRequestMode::DevicePlugin);
     if policy.device == Devices::Hami && asks_hami {
         let why = "device = \"hami\" with pods that ask a device plugin for GPUs: the one \
                    that is out would never be measured again, and so never come back";
@@ -230,21 +230,21 @@ fn policy(said: Option<Spanned<Policy>>, launcher: &Launcher) -> Result<Policy, 
 }
 
 /// Has these variables passed on to what is started.
-fn pass_env(names: Vec<Spanned<String>>) -> Result<(), Mistake> {
+fn pass_environment(names: Vec<Spanned<String>>) -> Result<(), ConfigMistake> {
     for name in &names {
-        exec::secrets::is_name(name.get_ref())
+        exec::child_environment::check_variable_name(name.get_ref())
             .map_err(|why| (name.span().start, format!("pass_env {:?}: {why}", name.get_ref())))?;
     }
     let names: Vec<String> = names.into_iter().map(Spanned::into_inner).collect();
-    exec::secrets::pass(&names);
+    exec::child_environment::pass_variables(&names);
     Ok(())
 }
 
 /// Where claims come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ClaimsSource {
     /// Files, schedulers, nodes.
-    Sources(Box<Wanted>),
+    Sources(Box<SourcesConfig>),
     /// What the simulated scenario claims.
     Scenario(PathBuf),
     /// What was claimed in a stored run.
@@ -257,7 +257,7 @@ pub struct Config {
     /// The file it was read from.
     pub path: PathBuf,
     /// Where claims come from.
-    pub claims: Source,
+    pub claims: ClaimsSource,
     /// Where run folders go.
     pub run_dir: PathBuf,
     /// A site's own threshold files.
@@ -279,55 +279,55 @@ pub struct Config {
     /// The probes to run, in order; those of the profile where none is named.
     pub probes: Option<Vec<Probe>>,
     /// All probes in force.
-    pub catalog: Catalog,
+    pub catalog: ProbeCatalog,
     /// How often each measuring probe runs.
     pub readings: u32,
     /// How often at most, while the readings before do not decide.
     pub most_readings: u32,
     /// How far plans go.
-    pub limits: Limits,
+    pub limits: PlanLimits,
     /// What may be proposed.
     pub policy: Policy,
     /// Through whom proposals are carried out, where somebody says so.
-    pub gate: Option<Gate>,
+    pub gate: Option<GateConfig>,
     /// What the standing gate does.
-    pub watch: Watching,
+    pub watch: WatchConfig,
     /// What an audit may take.
-    pub audit: Budget,
+    pub audit: AuditBudget,
     /// How certificates are signed, and whose count.
-    pub certificates: Certifying,
+    pub certificates: CertificatesConfig,
     /// How a burn-in is repeated.
-    pub burn_in: Burning,
+    pub burn_in: BurnInConfig,
     /// What monitoring is shown.
-    pub metrics: Metering,
+    pub metrics: MetricsConfig,
     /// Where the history is and how long it is kept.
-    pub history: Keeping,
+    pub history: HistoryConfig,
     /// Who is told of what happens, where somebody is.
-    pub notify: Option<Notify>,
+    pub notify: Option<NotifySettings>,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
 }
 
 /// A mistake in a configuration: where it is, and what.
-pub type Mistake = (usize, String);
+pub type ConfigMistake = (usize, String);
 
 /// The JSON Schema of the file.
-pub fn schema() -> serde_json::Value {
-    schema::of::<File>("fabricgate's configuration")
+pub fn json_schema() -> serde_json::Value {
+    schema::json_schema_of::<ConfigFile>("fabricgate's configuration")
 }
 
 /// Opens and checks the configuration that the command line names.
-pub fn open(path: Option<&Path>) -> Result<Config, Failure> {
+pub fn open(path: Option<&Path>) -> Result<Config, CommandError> {
     let Some(path) = path else {
-        return Err(Failure::usage(
+        return Err(CommandError::usage(
             "no configuration: expected --config FILE or FABRICGATE_CONFIG",
         ));
     };
-    open_for(path, None)
+    open_with_scenario(path, None)
 }
 
 /// The same where this scenario is measured in the place of a cluster.
-fn open_for(path: &Path, scenario: Option<&Path>) -> Result<Config, Failure> {
+fn open_with_scenario(path: &Path, scenario: Option<&Path>) -> Result<Config, CommandError> {
     let name = path.display().to_string();
     let text = read_text(path)?;
     let base = path.parent().unwrap_or(Path::new(""));
@@ -335,13 +335,13 @@ fn open_for(path: &Path, scenario: Option<&Path>) -> Result<Config, Failure> {
 }
 
 /// The text of a file that a person wrote.
-pub fn read_text(path: &Path) -> Result<String, Failure> {
-    let bytes = input::read(path).map_err(Failure::environment)?;
+pub fn read_text(path: &Path) -> Result<String, CommandError> {
+    let bytes = input_file::read(path).map_err(CommandError::environment)?;
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
         let file = path.display().to_string();
-        Failure::usage(TextError::at(&file, &text, at, "not UTF-8 text"))
+        CommandError::usage(TextError::new(&file, &text, at, "not UTF-8 text"))
     })
 }
 
@@ -351,66 +351,66 @@ fn parse(
     path: &Path,
     base: &Path,
     scenario: Option<&Path>,
-) -> Result<Config, Failure> {
-    let read: File =
-        toml::from_str(text).map_err(|e| Failure::usage(TextError::toml(name, text, &e)))?;
-    let mistake = |(at, what): Mistake| Failure::usage(TextError::at(name, text, at, what));
+) -> Result<Config, CommandError> {
+    let read: ConfigFile =
+        toml::from_str(text).map_err(|e| CommandError::usage(TextError::from_toml(name, text, &e)))?;
+    let mistake = |(at, what): ConfigMistake| CommandError::usage(TextError::new(name, text, at, what));
     let files = match read.claims {
         Some(ClaimsFiles::One(file)) => vec![base.join(file)],
         Some(ClaimsFiles::Many(files)) => files.iter().map(|file| base.join(file)).collect(),
         None => Vec::new(),
     };
-    let wanted = read.sources.wanted(files, base).map_err(&mistake)?;
+    let wanted = read.sources.into_config(files, base).map_err(&mistake)?;
     let scontrol = wanted.slurm.as_ref().map(|slurm| slurm.scontrol.as_slice());
     let remote_shell = wanted.slurm.as_ref().and_then(|slurm| slurm.remote_shell);
     let mut reach = match read.launcher {
-        None => Reach::default(),
+        None => LauncherConfig::default(),
         Some(section) => {
             let at = section.span().start;
-            launcher::reach(section.into_inner(), at, base, scontrol).map_err(&mistake)?
+            launcher::parse_launcher(section.into_inner(), at, base, scontrol).map_err(&mistake)?
         }
     };
     if let Some(scenario) = scenario {
         reach.simulate(scenario);
     }
-    let Reach { launcher, parallel, worker, connect } = reach;
+    let LauncherConfig { launcher, parallel, worker, connect } = reach;
     let gate = match read.gate {
         None => None,
         Some(section) => {
             let at = section.span().start;
-            let gate = gating::gate(section.into_inner(), at, base, &wanted);
+            let gate = gating::parse_gate(section.into_inner(), at, base, &wanted);
             Some(gate.map_err(&mistake)?)
         }
     };
-    let claims = match (wanted.is_nobody() || scenario.is_some(), &launcher) {
-        (false, _) => Source::Sources(Box::new(wanted)),
-        (true, Launcher::Sim { scenario, .. }) => Source::Scenario(scenario.clone()),
-        (true, Launcher::Replay { run }) => Source::Run(run.clone()),
+    let claims = match (wanted.is_empty() || scenario.is_some(), &launcher) {
+        (false, _) => ClaimsSource::Sources(Box::new(wanted)),
+        (true, Launcher::Sim { scenario, .. }) => ClaimsSource::Scenario(scenario.clone()),
+        (true, Launcher::Replay { run }) => ClaimsSource::Run(run.clone()),
         (true, _) => {
             let message = "claims is missing, expected the name of a claims file, or [sources]";
             return Err(mistake((0, message.to_owned())));
         }
     };
-    let confirm = confirm(&read.confirm, &launcher).map_err(&mistake)?;
+    let confirm = parse_confirm(&read.confirm, &launcher).map_err(&mistake)?;
     let (readings, most_readings) = read.probes.readings().map_err(&mistake)?;
-    let catalog = probes_in_force(read.probes.dir.as_ref().map(|dir| base.join(dir)).as_deref())?;
-    let probes = read.probes.named(&catalog).map_err(&mistake)?;
-    let policy = policy(read.policy, &launcher).map_err(&mistake)?;
-    let watch = watching::watching(read.watch, &policy, gate.as_ref()).map_err(&mistake)?;
-    let certificates = certifying::certifying(read.certificates, base).map_err(&mistake)?;
-    let burn_in = burning::burning(read.burn_in, &catalog).map_err(&mistake)?;
-    let metrics = metering::metering(read.metrics, base).map_err(&mistake)?;
-    let audit = auditing::auditing(&read.audit).map_err(&mistake)?;
-    let history = keeping::keeping(read.history, base).map_err(&mistake)?;
-    let notify = read.notify.map(|section| notifying::notifying(section, base)).transpose();
+    let catalog = load_probes(read.probes.dir.as_ref().map(|dir| base.join(dir)).as_deref())?;
+    let probes = read.probes.named_probes(&catalog).map_err(&mistake)?;
+    let policy = check_policy(read.policy, &launcher).map_err(&mistake)?;
+    let watch = watching::parse_watch(read.watch, &policy, gate.as_ref()).map_err(&mistake)?;
+    let certificates = certifying::parse_certificates(read.certificates, base).map_err(&mistake)?;
+    let burn_in = burning::parse_burn_in(read.burn_in, &catalog).map_err(&mistake)?;
+    let metrics = metering::parse_metrics(read.metrics, base).map_err(&mistake)?;
+    let audit = auditing::parse_audit(&read.audit).map_err(&mistake)?;
+    let history = keeping::parse_history(read.history, base).map_err(&mistake)?;
+    let notify = read.notify.map(|section| notifying::parse_notify(section, base)).transpose();
     let notify = notify.map_err(&mistake)?;
-    pass_env(read.pass_env).map_err(&mistake)?;
+    pass_environment(read.pass_env).map_err(&mistake)?;
     let mut launcher = launcher;
     if let Launcher::Kubernetes(pods) = &launcher {
         // Set in the pods on purpose: what runs there gets them.
-        exec::secrets::pass(&pods.env.keys().cloned().collect::<Vec<_>>());
+        exec::child_environment::pass_variables(&pods.env.keys().cloned().collect::<Vec<_>>());
     }
-    launcher.carry(exec::secrets::carried());
+    launcher.set_carried_variables(exec::child_environment::srun_export_names());
     if let Launcher::Slurm(slurm) = &mut launcher {
         slurm.programs.remote_shell = remote_shell;
     }
@@ -446,17 +446,17 @@ fn parse(
         scratch: None,
     };
     if read.probes.own {
-        config.measure_by_ourselves();
+        config.use_native_probes();
     }
     Ok(config)
 }
 
 /// Reads `[confirm]`.
-fn confirm(section: &ConfirmSection, launcher: &Launcher) -> Result<Confirm, Mistake> {
+fn parse_confirm(section: &ConfirmSection, launcher: &Launcher) -> Result<Confirm, ConfigMistake> {
     // Simulated faults do not pass with time, and stored ones are past.
     let waits = !launcher.is_stand_in();
     let wait = match &section.wait_s {
-        Some(seconds) => duration("wait_s", seconds)?,
+        Some(seconds) => parse_duration("wait_s", seconds)?,
         None if waits => CONFIRM_AFTER,
         None => Duration::ZERO,
     };
@@ -464,7 +464,7 @@ fn confirm(section: &ConfirmSection, launcher: &Launcher) -> Result<Confirm, Mis
 }
 
 /// Seconds from a file, 0 to a day.
-pub fn duration(key: &str, seconds: &Spanned<f64>) -> Result<Duration, Mistake> {
+pub fn parse_duration(key: &str, seconds: &Spanned<f64>) -> Result<Duration, ConfigMistake> {
     let value = *seconds.get_ref();
     if !(0.0..=86_400.0).contains(&value) {
         return Err((seconds.span().start, format!("{key} {value}, expected 0 to 86400 seconds")));
@@ -473,8 +473,8 @@ pub fn duration(key: &str, seconds: &Spanned<f64>) -> Result<Duration, Mistake> 
 }
 
 /// The built-in probes, and those of a site's folder over them.
-pub fn probes_in_force(dir: Option<&Path>) -> Result<Catalog, Failure> {
-    let mut catalog = Catalog::built_in();
+pub fn load_probes(dir: Option<&Path>) -> Result<ProbeCatalog, CommandError> {
+    let mut catalog = ProbeCatalog::built_in();
     let Some(dir) = dir else { return Ok(catalog) };
     let list = || -> std::io::Result<Vec<PathBuf>> {
         let mut files = Vec::new();
@@ -488,16 +488,16 @@ pub fn probes_in_force(dir: Option<&Path>) -> Result<Catalog, Failure> {
         Ok(files)
     };
     let files =
-        list().map_err(|error| Failure::Environment(format!("{}: {error}", dir.display())))?;
+        list().map_err(|error| CommandError::Environment(format!("{}: {error}", dir.display())))?;
     let mut own: BTreeMap<String, String> = BTreeMap::new();
     for file in files {
         let text = read_text(&file)?;
         let name = file.display().to_string();
-        let probe = probe_catalog::parse(&name, &text).map_err(Failure::usage)?;
+        let probe = probe_catalog::parse_probe(&name, &text).map_err(CommandError::usage)?;
         // Two files of a site with one name: neither is the one that is meant.
         if let Some(other) = own.insert(probe.name.clone(), name.clone()) {
             let probe = &probe.name;
-            return Err(Failure::Usage(format!("{name}: probe {probe:?} is also in {other}")));
+            return Err(CommandError::Usage(format!("{name}: probe {probe:?} is also in {other}")));
         }
         catalog.add(probe);
     }
@@ -507,43 +507,43 @@ pub fn probes_in_force(dir: Option<&Path>) -> Result<Catalog, Failure> {
 impl Config {
     /// The history of the runs in a folder, where they are kept in one: those of a
     /// simulated fabric only where somebody asked for it.
-    pub fn history_of(&self, runs: &Path) -> Option<PathBuf> {
-        let is_kept = self.history.enabled && (self.history.asked || !self.launcher.is_stand_in());
-        is_kept.then(|| self.history.file(runs))
+    pub fn history_path(&self, runs: &Path) -> Option<PathBuf> {
+        let is_kept = self.history.enabled && (self.history.explicit || !self.launcher.is_stand_in());
+        is_kept.then(|| self.history.path_for(runs))
     }
 
     /// Runs what probes have in place of their tools, wherever they have any.
-    pub fn measure_by_ourselves(&mut self) {
+    pub fn use_native_probes(&mut self) {
         let named = self.probes.iter_mut().flatten();
         for probe in self.catalog.probes.values_mut().chain(named) {
-            *probe = probe.clone().by_ourselves();
+            *probe = probe.clone().into_fallback();
         }
     }
 
     /// What is claimed; `catalogue` tells platforms from products.
-    pub fn claims(&self, catalogue: &Catalogue) -> Result<Claims, Failure> {
+    pub fn collect_claims(&self, catalogue: &PlatformCatalogue) -> Result<Claims, CommandError> {
         match &self.claims {
-            Source::Sources(wanted) => {
-                asking::check_own_files(&wanted.files)?;
-                asking::claims(wanted, Some(self), catalogue)
+            ClaimsSource::Sources(wanted) => {
+                asking::check_claims_files(&wanted.files)?;
+                asking::collect_claims(wanted, Some(self), catalogue)
             }
-            Source::Scenario(path) => {
-                let fabric = fabric(path).map_err(|error| self.no_stand_in(&error))?;
-                let text = sim::record::claims_of_network(&fabric);
-                claims_file::parse(&path.display().to_string(), &text).map_err(Failure::usage)
+            ClaimsSource::Scenario(path) => {
+                let fabric = build_fabric(path).map_err(|error| self.stand_in_error(&error))?;
+                let text = sim::recording::network_claims_toml(&fabric);
+                claims_file::parse(&path.display().to_string(), &text).map_err(CommandError::usage)
             }
-            Source::Run(path) => {
-                let stored = stored::open_quietly(path);
-                Ok(stored.map_err(|error| self.no_stand_in(&error))?.claims)
+            ClaimsSource::Run(path) => {
+                let stored = stored::open_run_quietly(path);
+                Ok(stored.map_err(|error| self.stand_in_error(&error))?.claims)
             }
         }
     }
 
     /// What is claimed, for a sweep: it goes on without sources that cannot be
     /// read, tells so, and needs one domain at least.
-    pub fn measurable(&self, catalogue: &Catalogue) -> Result<Claims, Failure> {
-        let claims = self.claims(catalogue)?;
-        asking::tell_problems(&claims);
+    pub fn collect_measurable_claims(&self, catalogue: &PlatformCatalogue) -> Result<Claims, CommandError> {
+        let claims = self.collect_claims(catalogue)?;
+        asking::print_source_problems(&claims);
         if claims.domains.is_empty() {
             let text = format!(
                 "{}: no source claims a domain, so there is nothing to measure: name the nodes in a claims.toml \
@@ -551,40 +551,40 @@ impl Config {
                  of leaves",
                 self.path.display()
             );
-            return Err(Failure::Environment(text));
+            return Err(CommandError::Environment(text));
         }
         Ok(claims)
     }
 
     /// Whether what stands in for nodes is there: a mistake in a scenario would
     /// otherwise be every node's.
-    pub fn check_stand_in(&self) -> Result<(), Failure> {
+    pub fn check_stand_in(&self) -> Result<(), CommandError> {
         let there = match &self.launcher {
-            Launcher::Sim { scenario, .. } => fabric(scenario).map(|_| ()),
-            Launcher::Replay { run } => stored::open_quietly(run).map(|_| ()),
+            Launcher::Sim { scenario, .. } => build_fabric(scenario).map(|_| ()),
+            Launcher::Replay { run } => stored::open_run_quietly(run).map(|_| ()),
             Launcher::Local
             | Launcher::Command { .. }
             | Launcher::Slurm(_)
             | Launcher::Kubernetes(_) => Ok(()),
         };
-        there.map_err(|error| self.no_stand_in(&error))
+        there.map_err(|error| self.stand_in_error(&error))
     }
 
-    fn no_stand_in(&self, error: &Failure) -> Failure {
+    fn stand_in_error(&self, error: &CommandError) -> CommandError {
         let (from, kind) = (&self.launcher_from, self.launcher.as_str());
         let text = format!("{from}, kind \"{kind}\": {error}");
         match error {
-            Failure::Usage(_) => Failure::Usage(text),
-            Failure::Environment(_) => Failure::Environment(text),
-            Failure::Refused(_) => Failure::Refused(text),
+            CommandError::Usage(_) => CommandError::Usage(text),
+            CommandError::Environment(_) => CommandError::Environment(text),
+            CommandError::Refused(_) => CommandError::Refused(text),
         }
     }
 }
 
 /// Opens and reads a claims file.
-pub fn claims(path: &Path) -> Result<Claims, Failure> {
+pub fn read_claims_file(path: &Path) -> Result<Claims, CommandError> {
     let text = read_text(path)?;
-    claims_file::parse(&path.display().to_string(), &text).map_err(Failure::usage)
+    claims_file::parse(&path.display().to_string(), &text).map_err(CommandError::usage)
 }
 
 #[cfg(test)]

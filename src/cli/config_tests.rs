@@ -14,7 +14,7 @@ fn complaint(text: &str) -> String {
 #[test]
 fn paths_are_relative_to_the_file_and_defaults_are_small() {
     let config = read("claims = \"c.toml\"\n").expect("good");
-    let Source::Sources(wanted) = config.claims else { panic!("{:?}", config.claims) };
+    let ClaimsSource::Sources(wanted) = config.claims else { panic!("{:?}", config.claims) };
     assert_eq!(wanted.files, [PathBuf::from("/etc/c.toml")]);
     assert_eq!(config.run_dir, Path::new("/etc/runs"));
     assert_eq!((config.launcher, config.readings), (Launcher::Local, 1));
@@ -31,7 +31,7 @@ fn under_sim_a_configuration_is_read_for_a_simulated_fabric() {
     };
     let config = under_sim("claims = \"c\"\n[launcher]\nkind = \"slurm\"\nparallel = 200\n");
     let scenario = PathBuf::from("/s.toml");
-    assert_eq!(config.claims, Source::Scenario(scenario.clone()));
+    assert_eq!(config.claims, ClaimsSource::Scenario(scenario.clone()));
     assert_eq!(config.launcher, Launcher::Sim { scenario, workers: true });
     // Its faults do not pass with time, and its nodes are processes on this machine.
     assert_eq!((config.confirm.wait, config.parallel), (Duration::ZERO, 16));
@@ -87,7 +87,7 @@ fn pods_are_as_the_file_says_and_mistakes_have_a_place() {
     assert_eq!(pods.kubeconfig.as_deref(), Some(Path::new("/etc/k")));
     assert_eq!((pods.namespace.as_str(), pods.rdma["rdma/hca"]), ("fabricgate", 1));
     assert_eq!((pods.env["A"].as_str(), pods.gpus_per_node), ("{node}", Some(0)));
-    assert_eq!(pods.tolerated().len(), 3);
+    assert_eq!(pods.all_tolerations().len(), 3);
 
     let bad = |rest: &str| complaint(&with(&format!("image = \"f\"\n{rest}")));
     for (rest, expected) in [

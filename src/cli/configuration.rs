@@ -15,13 +15,13 @@ use super::stdout;
 
 /// Tell what can be configured, and check a configuration.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ConfigArgs {
     #[command(subcommand)]
-    command: Command,
+    command: ConfigCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum ConfigCommand {
     /// Read a configuration and tell what it means; exit code 2 names line and column of a mistake.
     Check {
         /// The configuration, instead of --config.
@@ -42,27 +42,27 @@ enum Command {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &ConfigArgs, globals: &Globals) -> anyhow::Result<u8> {
     match &args.command {
-        Command::Check { file } => {
+        ConfigCommand::Check { file } => {
             let file = file.as_deref().or(globals.config.as_deref());
-            return check::check(file, globals.json);
+            return check::check_config(file, globals.json);
         }
-        Command::Keys { below, markdown } => {
-            let all = keys::of(&config::schema());
+        ConfigCommand::Keys { below, markdown } => {
+            let all = keys::list_keys(&config::json_schema());
             let chosen = match below {
                 None => all,
-                Some(below) => keys::below(all, below)?,
+                Some(below) => keys::keys_below(all, below)?,
             };
             if globals.json {
-                stdout::json(&keys::document(chosen))?;
+                stdout::write_json(&keys::keys_document(chosen))?;
             } else if *markdown {
-                stdout::text(&keys::page(&chosen))?;
+                stdout::write_text(&keys::render_page(&chosen))?;
             } else {
-                stdout::text(&keys::listed(&chosen))?;
+                stdout::write_text(&keys::render_list(&chosen))?;
             }
         }
-        Command::Schema => stdout::json(&config::schema())?,
+        ConfigCommand::Schema => stdout::write_json(&config::json_schema())?,
     }
     Ok(exit::PASS)
 }

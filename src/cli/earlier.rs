@@ -20,7 +20,7 @@ const MOST: usize = 1_500;
 
 /// What earlier runs say of nodes, the newest first.
 #[derive(Debug, Default)]
-pub(super) struct Past {
+pub(super) struct PastRuns {
     /// The last run that measured a node, and how it came out.
     last: BTreeMap<NodeName, (PathBuf, Outcome)>,
     /// The last run that found something against it.
@@ -29,9 +29,9 @@ pub(super) struct Past {
     runs: BTreeMap<String, PathBuf>,
 }
 
-impl Past {
+impl PastRuns {
     /// Looks through the run folders. What cannot be read is told and passed over.
-    pub(super) fn of(config: &Config, run_dir: Option<&Path>) -> Self {
+    pub(super) fn read(config: &Config, run_dir: Option<&Path>) -> Self {
         let mut past = Self::default();
         let runs = run_dir.unwrap_or(&config.run_dir);
         let folders = control::store::stored::runs_in(runs).unwrap_or_else(|error| {
@@ -76,7 +76,7 @@ impl Past {
     }
 
     /// The run to compare a node with.
-    pub(super) fn of_node(
+    pub(super) fn run_to_compare(
         &self,
         node: &NodeName,
         drained: &BTreeMap<NodeName, String>,

@@ -12,8 +12,8 @@ use tokio::sync::watch;
 use super::acting;
 use super::config::Config;
 use super::exit;
-use super::failure::Failure;
-use super::gating::Told;
+use super::failure::CommandError;
+use super::gating::GateBackend;
 use super::stdout::note;
 use control::gate::journal::Journal;
 use control::gate::kubernetes::Fence;
@@ -22,21 +22,21 @@ use control::gate::kubernetes::evict;
 use control::gate::kubernetes::evict::Asking;
 use control::gate::kubernetes::evict::Emptying;
 use control::gate::turn::Turned;
-use control::sources::kubernetes::access;
-use control::sources::kubernetes::access::Reading;
+use control::sources::kubernetes::connection;
+use control::sources::kubernetes::connection::ResponseReadLimit;
 use control::sweep::signals::Signals;
 use model::action::Action;
 use model::action::ActionKind;
-use model::eviction::Eviction;
+use model::eviction::NodeEviction;
 use model::eviction::EvictionResult;
 use model::id::NodeName;
 
 /// Asks pods to leave the nodes that we drained, or without `apply` tells which
 /// would be asked. A failure is told of every node: the turn before it stands.
-pub fn after(config: &Config, turned: &Turned, apply: bool) -> Vec<Eviction> {
+pub fn after(config: &Config, turned: &Turned, apply: bool) -> Vec<NodeEviction> {
     let evictions = asked(config, turned, apply).unwrap_or_else(|failure| {
         let refused = Some(failure.to_string());
-        let of = |node: &NodeName| Eviction {
+        let of = |node: &NodeName| NodeEviction {
             node: node.clone(),
             refused: refused.clone(),
             pods: Vec::new(),
@@ -49,18 +49,18 @@ pub fn after(config: &Config, turned: &Turned, apply: bool) -> Vec<Eviction> {
     evictions
 }
 
-fn asked(config: &Config, turned: &Turned, apply: bool) -> Result<Vec<Eviction>, Failure> {
-    let gate = acting::gate(config)?;
-    let Told::Kubernetes(server) = &gate.told else {
+fn asked(config: &Config, turned: &Turned, apply: bool) -> Result<Vec<NodeEviction>, CommandError> {
+    let gate = acting::require_gate(config)?;
+    let GateBackend::Kubernetes(server) = &gate.backend else {
         note("evict: jobs of Slurm end by themselves; only Kubernetes has evictions");
         return Ok(Vec::new());
     };
     let cluster = Cluster::new(server.clone());
-    let fence = acting::fence(server);
+    let fence = acting::term_fence(server);
     let (stopper, stop) = watch::channel(false);
     let emptying = async {
-        let access = access::connect(server, Reading::Bounded).await;
-        let client = access.map_err(|problem| Failure::Environment(problem.message))?.client;
+        let access = connection::connect(server, ResponseReadLimit::Bounded).await;
+        let client = access.map_err(|problem| CommandError::Environment(problem.message))?.client;
         let asking = Asking {
             client: &client,
             scheduler: &cluster,
@@ -69,7 +69,7 @@ fn asked(config: &Config, turned: &Turned, apply: bool) -> Result<Vec<Eviction>,
         if !apply {
             return Ok(evict::look(asking, &turned.ledger, &proposed(turned)).await);
         }
-        let mut journal = Journal::open(&gate.folder).map_err(Failure::environment)?;
+        let mut journal = Journal::open(&gate.folder).map_err(CommandError::environment)?;
         let patience = Duration::try_from_secs_f64(config.policy.evict_s);
         let mut say = |text: &str| note(text);
         let emptied = evict::empty(Emptying {
@@ -79,9 +79,9 @@ fn asked(config: &Config, turned: &Turned, apply: bool) -> Result<Vec<Eviction>,
             stop,
             say: &mut say,
         });
-        emptied.await.map_err(Failure::environment)
+        emptied.await.map_err(CommandError::environment)
     };
-    super::runtime()?.block_on(async {
+    super::build_runtime()?.block_on(async {
         let mut signals = Signals::listen();
         let mut emptying = std::pin::pin!(emptying);
         loop {
@@ -110,7 +110,7 @@ fn proposed(turned: &Turned) -> BTreeMap<NodeName, String> {
     drains.map(|action| (action.node.clone(), class(action))).collect()
 }
 
-fn tell(eviction: &Eviction) {
+fn tell(eviction: &NodeEviction) {
     if let Some(why) = &eviction.refused {
         note(&format!("evict: {}: no pod is asked to leave: {why}", eviction.node));
     }
@@ -129,9 +129,9 @@ fn tell(eviction: &Eviction) {
 }
 
 /// The exit code of evictions: whether all that were asked to leave do.
-pub fn code(evictions: &[Eviction]) -> u8 {
+pub fn code(evictions: &[NodeEviction]) -> u8 {
     let stays = |result| matches!(result, EvictionResult::Left | EvictionResult::Unknown);
-    let is_partly = |eviction: &Eviction| {
+    let is_partly = |eviction: &NodeEviction| {
         eviction.refused.is_some() || eviction.pods.iter().any(|pod| stays(pod.result))
     };
     if evictions.iter().any(is_partly) { exit::ACTION_REFUSED } else { exit::PASS }

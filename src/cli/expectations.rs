@@ -3,50 +3,50 @@
 use std::path::PathBuf;
 
 use super::exit;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::stdout::note;
 use super::thresholds::Overrides;
-use super::thresholds::unknown_platform;
-use engine::thresholds::Catalogue;
+use super::thresholds::unknown_platform_text;
+use engine::thresholds::PlatformCatalogue;
 use engine::thresholds::builtin;
 
 /// Expectations with their digest.
 #[derive(Debug)]
-pub struct InForce {
+pub struct ActiveThresholds {
     /// The expectations.
-    pub catalogue: Catalogue,
+    pub catalogue: PlatformCatalogue,
     /// Their digest.
     pub digest: String,
 }
 
 /// Reads what is in force; `files` are a site's own, later ones win. What
 /// looks wrong without being an error is told.
-pub fn load(files: &[PathBuf]) -> Result<InForce, Failure> {
+pub fn load_thresholds(files: &[PathBuf]) -> Result<ActiveThresholds, CommandError> {
     let overrides = Overrides { files: files.to_vec() };
-    let (catalogue, warnings) = overrides.in_force().map_err(|error| match error.code() {
-        exit::USAGE => Failure::usage(error),
-        _ => Failure::environment(error),
+    let (catalogue, warnings) = overrides.load().map_err(|error| match error.exit_code() {
+        exit::USAGE => CommandError::usage(error),
+        _ => CommandError::environment(error),
     })?;
     for warning in warnings {
         note(&warning.to_string());
     }
     let digest = builtin::digest(&catalogue);
-    Ok(InForce { catalogue, digest })
+    Ok(ActiveThresholds { catalogue, digest })
 }
 
 /// Checks that a platform a person named exists; `place` is where they did.
-pub fn check_platform(catalogue: &Catalogue, name: &str, place: &str) -> Result<(), Failure> {
+pub fn check_platform(catalogue: &PlatformCatalogue, name: &str, place: &str) -> Result<(), CommandError> {
     match catalogue.platform(name) {
-        Some(class) if class.is_nic() => Err(Failure::Usage(format!(
+        Some(class) if class.is_nic() => Err(CommandError::Usage(format!(
             "{place}: {name} is a class of NICs, not a platform; it is claimed as `nic` in claims.toml"
         ))),
         Some(_) => Ok(()),
-        None => Err(Failure::Usage(format!("{place}: {}", unknown_platform(catalogue, name)))),
+        None => Err(CommandError::Usage(format!("{place}: {}", unknown_platform_text(catalogue, name)))),
     }
 }
 
 /// Whether NVLink ends at the node on this platform, as far as one is named and known.
-pub fn ends_at_node(catalogue: &Catalogue, platform: Option<&str>) -> bool {
+pub fn nvlink_ends_at_node(catalogue: &PlatformCatalogue, platform: Option<&str>) -> bool {
     let platform = platform.and_then(|name| catalogue.platform(name));
     platform.is_some_and(|platform| platform.nodes_per_domain == Some(1))
 }

@@ -9,13 +9,13 @@ use serde::Serialize;
 
 use super::Globals;
 use super::exit;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::runs;
 use super::stdout;
 use super::stdout::note;
 use super::stored;
-use engine::policy::reason;
-use engine::report::explain::dated;
+use engine::policy::drain_reason;
+use engine::report::explain::with_dates;
 use engine::report::explain::explain;
 use model::hostlist;
 use model::id::NodeName;
@@ -25,7 +25,7 @@ use model::verdict::Outcome;
 
 /// Show the chain from a verdict to its evidence.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ExplainArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain. Or a node alone: the newest
     /// run that measured it.
     #[arg(value_name = "RUN")]
@@ -56,17 +56,17 @@ pub(super) struct ExplainDocument<'a> {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let (folder, asked) = meant(args, globals.config.as_deref())?;
-    let stored = stored::open(&folder)?;
-    let results = stored.results().map_err(stored::failure)?;
+pub fn run(args: &ExplainArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let (folder, asked) = resolve_target(args, globals.config.as_deref())?;
+    let stored = stored::open_run(&folder)?;
+    let results = stored.results().map_err(stored::record_error)?;
     let taken =
         results.into_iter().filter_map(|r| Some((r.stdout?, (r.started, r.stage)))).collect();
-    let run = dated(stored::run(&stored)?, &taken);
+    let run = with_dates(stored::read_run(&stored)?, &taken);
     let locus = match asked {
-        Asked::Locus(locus) => locus,
-        Asked::Class(class) => of_class(&run, &class)?,
-        Asked::Nothing => return Err(unsaid(&run).into()),
+        ExplainTarget::Locus(locus) => locus,
+        ExplainTarget::Class(class) => node_with_class(&run, &class)?,
+        ExplainTarget::Nothing => return Err(missing_locus(&run).into()),
     };
     let Some(text) = explain(&run, &locus) else {
         let text = format!(
@@ -74,10 +74,10 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
              DOMAIN or the id of a finding",
             locus
         );
-        return Err(Failure::Usage(text).into());
+        return Err(CommandError::Usage(text).into());
     };
     if globals.json {
-        stdout::json(&ExplainDocument {
+        stdout::write_json(&ExplainDocument {
             format: EXPLAIN_FORMAT,
             run: &run.info.id,
             simulated: run.info.simulated,
@@ -85,13 +85,13 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             text: text.lines().collect(),
         })?;
     } else {
-        stdout::text(&text)?;
+        stdout::write_text(&text)?;
     }
     Ok(exit::PASS)
 }
 
 /// What of a run is to be explained.
-enum Asked {
+enum ExplainTarget {
     /// What was named.
     Locus(String),
     /// The node that a reason with this class drained.
@@ -101,61 +101,61 @@ enum Asked {
 }
 
 /// The run that is meant, and what of it.
-fn meant(args: &Args, config: Option<&Path>) -> Result<(PathBuf, Asked), Failure> {
-    let folder = runs::folder(&args.run, config)?;
+fn resolve_target(args: &ExplainArgs, config: Option<&Path>) -> Result<(PathBuf, ExplainTarget), CommandError> {
+    let folder = runs::find_run(&args.run, config)?;
     if let Some(locus) = &args.locus {
-        return Ok((folder, Asked::Locus(locus.clone())));
+        return Ok((folder, ExplainTarget::Locus(locus.clone())));
     }
     let text = args.run.to_string_lossy();
-    if reason::is_ours(&text) && !args.run.exists() {
-        return Ok((folder, Asked::Class(runs::drain(&text)?.class)));
+    if drain_reason::is_ours(&text) && !args.run.exists() {
+        return Ok((folder, ExplainTarget::Class(runs::parse_drain_reason(&text)?.class)));
     }
     if folder.exists() {
-        return Ok((folder, Asked::Nothing));
+        return Ok((folder, ExplainTarget::Nothing));
     }
     // `node0007:2` is a GPU of `node0007`.
     let node = text.split(':').next().unwrap_or_default();
-    let folder = runs::of_node(&NodeName::from(node), config)?;
+    let folder = runs::find_run_of_node(&NodeName::from(node), config)?;
     note(&format!("{}: the newest run that measured {node}", folder.display()));
-    Ok((folder, Asked::Locus(text.into_owned())))
+    Ok((folder, ExplainTarget::Locus(text.into_owned())))
 }
 
 /// The node about which a run has findings of this class.
-fn of_class(run: &Run, class: &str) -> Result<String, Failure> {
-    let is_named = |f: &&Finding| reason::is_same_class(class, f.class.as_str());
-    let nodes: BTreeSet<&str> = blamed(run, is_named);
+fn node_with_class(run: &Run, class: &str) -> Result<String, CommandError> {
+    let is_named = |f: &&Finding| drain_reason::is_same_class(class, f.class.as_str());
+    let nodes: BTreeSet<&str> = blamed_nodes(run, is_named);
     match nodes.iter().collect::<Vec<_>>().as_slice() {
         [one] => Ok((**one).to_owned()),
-        [] => Err(Failure::Usage(format!(
+        [] => Err(CommandError::Usage(format!(
             "run {} found nothing of class {class} about a node; expected LOCUS behind the reason",
             run.info.id
         ))),
-        several => Err(Failure::Usage(format!(
+        several => Err(CommandError::Usage(format!(
             "run {} found {class} about {} nodes; expected one of them behind the reason: {}",
             run.info.id,
             several.len(),
-            listed(&nodes)
+            fold_nodes(&nodes)
         ))),
     }
 }
 
 /// That LOCUS is missing, and what it may be.
-fn unsaid(run: &Run) -> Failure {
-    let nodes = blamed(run, |f| Outcome::Unknown < f.outcome);
+fn missing_locus(run: &Run) -> CommandError {
+    let nodes = blamed_nodes(run, |f| Outcome::Unknown < f.outcome);
     let what = match nodes.is_empty() {
         true => "it found nothing about a node".to_owned(),
-        false => format!("it found something about {}", listed(&nodes)),
+        false => format!("it found something about {}", fold_nodes(&nodes)),
     };
-    Failure::Usage(format!("LOCUS is missing behind run {}: {what}", run.info.id))
+    CommandError::Usage(format!("LOCUS is missing behind run {}: {what}", run.info.id))
 }
 
 /// Nodes that these findings are about.
-fn blamed(run: &Run, is_meant: impl Fn(&&Finding) -> bool) -> BTreeSet<&str> {
+fn blamed_nodes(run: &Run, is_meant: impl Fn(&&Finding) -> bool) -> BTreeSet<&str> {
     let findings = run.verdicts.findings.iter().filter(is_meant);
     findings.filter_map(|f| f.locus.node.as_ref()).map(NodeName::as_str).collect()
 }
 
 /// As a list of hosts.
-fn listed(nodes: &BTreeSet<&str>) -> String {
+fn fold_nodes(nodes: &BTreeSet<&str>) -> String {
     hostlist::fold(nodes.iter().copied())
 }

@@ -16,32 +16,32 @@ use super::asking;
 use super::config;
 use super::exit;
 use super::expectations;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::runs;
 use super::show;
 use super::stdout;
 use super::stored;
 use control::sources::slurm;
 use control::store::State;
-use engine::export::Degraded;
-use engine::export::Export;
-use engine::export::Options;
+use engine::export::DegradedPlacement;
+use engine::export::ExportOutput;
+use engine::export::ExportOptions;
 use engine::export::TARGETS;
-use engine::export::Target;
-use engine::export::target;
-use engine::place::map::Origin;
-use engine::place::map::Source;
-use engine::place::map::Verified;
+use engine::export::ExportTarget;
+use engine::export::find_target;
+use engine::place::map::MapOrigin;
+use engine::place::map::MapInput;
+use engine::place::map::VerifiedMap;
 use model::hostlist;
 use model::id::NodeName;
 use model::limits;
-use model::said::SourceKind;
+use model::source_report::SourceKind;
 use readers::claims::slurm::partitions::partition_of_topology;
 
 /// Write the verified map of a run for a scheduler, a framework, or another program.
 #[derive(Debug, clap::Args)]
 #[command(after_help = targets())]
-pub struct Args {
+pub struct ExportArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
@@ -74,7 +74,7 @@ pub struct Args {
     from: Option<PathBuf>,
     /// Where degraded and failed nodes go in a topology; they are kept where none is named.
     #[arg(long, value_enum, value_name = "WHERE")]
-    degraded: Option<DegradedWord>,
+    degraded: Option<DegradedArg>,
     /// The base block size of a topology; otherwise the largest block that Slurm takes with these.
     #[arg(long, value_name = "N")]
     block_size: Option<u32>,
@@ -83,7 +83,7 @@ pub struct Args {
     topology: Option<String>,
     /// Whether a filter advises or refuses what no measured domain can hold.
     #[arg(long, value_enum, value_name = "MODE")]
-    mode: Option<Mode>,
+    mode: Option<FilterModeArg>,
     /// Tensor-parallel ranks of the job.
     #[arg(long, value_name = "N")]
     tp: Option<u32>,
@@ -94,12 +94,12 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::GPUS_PER_NODE)))]
     gpus_per_node: Option<u32>,
     #[command(flatten)]
-    trust: Trust,
+    trust: MapTrustArgs,
 }
 
 /// Where degraded nodes go, as it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum DegradedWord {
+enum DegradedArg {
     /// They stay in their block.
     Keep,
     /// They are a block of their own.
@@ -110,7 +110,7 @@ enum DegradedWord {
 
 /// What a filter does, as it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Mode {
+enum FilterModeArg {
     /// It tells users, and lets everything pass.
     Advise,
     /// It refuses what cannot be.
@@ -119,7 +119,7 @@ enum Mode {
 
 /// What else a run may be beside complete and measured on hardware.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub struct Trust {
+pub struct MapTrustArgs {
     /// Take a run that did not come to its end: what it did not get to is unknown.
     #[arg(long)]
     even_if_partial: bool,
@@ -136,16 +136,16 @@ pub(super) struct ExportDocument<'a> {
     /// What was exported to.
     target: &'static str,
     /// The run it came from.
-    run: &'a Origin,
+    run: &'a MapOrigin,
     /// What must be known before it is used.
     remarks: &'a [String],
     /// The files.
-    files: Vec<File<'a>>,
+    files: Vec<ExportDocumentFile<'a>>,
 }
 
 /// A file of the answer.
 #[derive(Debug, Serialize, JsonSchema)]
-struct File<'a> {
+struct ExportDocumentFile<'a> {
     /// Its name.
     name: &'a str,
     /// What it holds; absent where it was written to `path`.
@@ -160,7 +160,7 @@ struct File<'a> {
 pub(super) const EXPORT_FORMAT: &str = "fabricgate.export/1";
 
 /// The targets, for people who ask for help.
-fn targets() -> String {
+fn targets_help() -> String {
     let width = TARGETS.iter().map(|target| target.name.len()).max().unwrap_or(0);
     let mut text = "Targets:\n".to_owned();
     for target in TARGETS {
@@ -176,34 +176,34 @@ fn targets() -> String {
 
 /// Runs the command. Writing a map is no verdict: the exit code says only whether it
 /// could be written.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let Some(target) = target(&args.to) else {
+pub fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let Some(target) = find_target(&args.to) else {
         let known: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
-        return Err(Failure::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "--to {}: no such target, expected one of {}",
-            engine::report::plain::plain(&args.to),
+            engine::report::plain_text::to_plain(&args.to),
             known.join(", ")
         ))
         .into());
     };
-    let options = options(args, target)?;
-    let mut map = map(&runs::folder(&args.run, globals.config.as_deref())?, args.trust)?;
+    let options = build_options(args, target)?;
+    let mut map = open_verified_map(&runs::find_run(&args.run, globals.config.as_deref())?, args.trust)?;
     if target.takes.contains(&"from") && args.from.is_none() && map.partitions.is_none() {
-        map.partitions = partitions(globals)?;
+        map.partitions = read_partition_topologies(globals)?;
     }
     let export = (target.write)(&map, &options)
-        .map_err(|refused| Failure::Usage(format!("export to {}: {refused}", target.name)))?;
+        .map_err(|refused| CommandError::Usage(format!("export to {}: {refused}", target.name)))?;
     for remark in &export.remarks {
-        stdout::note(&engine::report::plain::plain(remark));
+        stdout::note(&engine::report::plain_text::to_plain(remark));
     }
     // Standard output is where it goes without the option.
     let output = args.output.as_deref().filter(|path| path.as_os_str() != "-");
     let written = match output {
-        Some(output) => written(output, &export)?,
+        Some(output) => write_files(output, &export)?,
         None => Vec::new(),
     };
     if globals.json {
-        stdout::json(&answer(target, &map, &export, &written))?;
+        stdout::write_json(&build_document(target, &map, &export, &written))?;
     } else if output.is_none() {
         if let [file, more, ..] = export.files.as_slice() {
             stdout::note(&format!(
@@ -212,33 +212,33 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             ));
         }
         if let Some(file) = export.files.first() {
-            stdout::bytes(&file.bytes)?;
+            stdout::write_bytes(&file.bytes)?;
         }
     }
     Ok(exit::PASS)
 }
 
 /// The map of a stored run; refused where the run is not what a map is trusted for.
-pub fn map(path: &Path, trust: Trust) -> Result<Verified, Failure> {
-    let stored = stored::open_quietly(path)?;
+pub fn open_verified_map(path: &Path, trust: MapTrustArgs) -> Result<VerifiedMap, CommandError> {
+    let stored = stored::open_run_quietly(path)?;
     let is_complete = stored.record.state == State::Complete;
     let is_simulated = stored.record.info.simulated;
     let shown = path.display();
     if !is_complete && !trust.even_if_partial {
-        return Err(Failure::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "{shown}: this run did not come to its end; --resume finishes it, --even-if-partial takes it as it is"
         )));
     }
     if is_simulated && !trust.even_if_simulated {
-        return Err(Failure::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "{shown}: no hardware was measured in this run; --even-if-simulated takes it, and what is written says so"
         )));
     }
-    let run = stored::run(&stored)?;
-    let machines = stored.machines().map_err(stored::failure)?;
-    let recordings = stored.recordings().map_err(stored::failure)?;
-    let in_force = expectations::load(&[])?;
-    Ok(Verified::of(&Source {
+    let run = stored::read_run(&stored)?;
+    let machines = stored.machines().map_err(stored::record_error)?;
+    let recordings = stored.recordings().map_err(stored::record_error)?;
+    let in_force = expectations::load_thresholds(&[])?;
+    Ok(VerifiedMap::from_run(&MapInput {
         run: &run,
         is_complete,
         is_simulated,
@@ -250,11 +250,11 @@ pub fn map(path: &Path, trust: Trust) -> Result<Verified, Failure> {
 
 /// The topologies that Slurm's partitions name now, where a configuration says whom to ask
 /// and it answers.
-fn partitions(globals: &Globals) -> Result<Option<BTreeMap<String, String>>, Failure> {
+fn read_partition_topologies(globals: &Globals) -> Result<Option<BTreeMap<String, String>>, CommandError> {
     let Some(path) = &globals.config else { return Ok(None) };
     let config = config::open(Some(path))?;
-    let Some(slurm) = asking::slurm(&config) else { return Ok(None) };
-    let said = super::runtime()?.block_on(slurm::ask(&slurm));
+    let Some(slurm) = asking::slurm_controller(&config) else { return Ok(None) };
+    let said = super::build_runtime()?.block_on(slurm::fetch_claims(&slurm));
     let told = said.into_iter().find(|it| it.source.kind == SourceKind::SlurmPartitions);
     Ok(told.filter(|it| it.problems.is_empty()).map(|it| {
         let named = it.settings.into_iter().filter_map(|(key, topology)| {
@@ -266,7 +266,7 @@ fn partitions(globals: &Globals) -> Result<Option<BTreeMap<String, String>>, Fai
 
 /// The options of this target; one that it does not read is refused, since it would
 /// change nothing.
-fn options(args: &Args, target: &Target) -> Result<Options, Failure> {
+fn build_options(args: &ExportArgs, target: &ExportTarget) -> Result<ExportOptions, CommandError> {
     let given = [
         ("nodes", args.nodes.is_some()),
         ("domain", args.domain.is_some()),
@@ -285,14 +285,14 @@ fn options(args: &Args, target: &Target) -> Result<Options, Failure> {
     ];
     let strange = given.iter().find(|(name, is_given)| *is_given && !target.takes.contains(name));
     if let Some((name, _)) = strange {
-        return Err(Failure::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "--{name}: export to {} does not read it",
             target.name
         )));
     }
-    let nodes = args.nodes.as_deref().map(nodes).transpose()?;
+    let nodes = args.nodes.as_deref().map(parse_nodes).transpose()?;
     let text = |path: &Option<PathBuf>| path.as_deref().map(config::read_text).transpose();
-    Ok(Options {
+    Ok(ExportOptions {
         nodes,
         domain: args.domain.clone(),
         slices: text(&args.slices)?,
@@ -301,13 +301,13 @@ fn options(args: &Args, target: &Target) -> Result<Options, Failure> {
         form: args.form.clone(),
         from: text(&args.from)?,
         degraded: match args.degraded {
-            None | Some(DegradedWord::Keep) => Degraded::Keep,
-            Some(DegradedWord::OwnBlock) => Degraded::OwnBlock,
-            Some(DegradedWord::LeaveOut) => Degraded::LeaveOut,
+            None | Some(DegradedArg::Keep) => DegradedPlacement::Keep,
+            Some(DegradedArg::OwnBlock) => DegradedPlacement::OwnBlock,
+            Some(DegradedArg::LeaveOut) => DegradedPlacement::LeaveOut,
         },
         block_size: args.block_size,
         topology: args.topology.clone(),
-        enforce: args.mode == Some(Mode::Enforce),
+        enforce: args.mode == Some(FilterModeArg::Enforce),
         tp: args.tp,
         pp: args.pp,
         gpus_per_node: args.gpus_per_node,
@@ -315,41 +315,41 @@ fn options(args: &Args, target: &Target) -> Result<Options, Failure> {
 }
 
 /// The nodes of a host list.
-fn nodes(list: &str) -> Result<BTreeSet<NodeName>, Failure> {
+fn parse_nodes(list: &str) -> Result<BTreeSet<NodeName>, CommandError> {
     let names = hostlist::expand(list).map_err(|error| {
-        Failure::Usage(format!("--nodes {}: {error}", engine::report::plain::plain(list)))
+        CommandError::Usage(format!("--nodes {}: {error}", engine::report::plain_text::to_plain(list)))
     })?;
     Ok(names.into_iter().map(NodeName::from).collect())
 }
 
 /// Writes the files: one to the path itself, several into the folder of that name.
 /// A path that is a folder takes one file by its own name.
-fn written(output: &Path, export: &Export) -> Result<Vec<PathBuf>, Failure> {
+fn write_files(output: &Path, export: &ExportOutput) -> Result<Vec<PathBuf>, CommandError> {
     let is_folder = output.is_dir() || 1 < export.files.len();
     if is_folder {
         std::fs::create_dir_all(output)
-            .map_err(|error| Failure::Environment(format!("{}: {error}", output.display())))?;
+            .map_err(|error| CommandError::Environment(format!("{}: {error}", output.display())))?;
     }
     let mut paths = Vec::new();
     for file in &export.files {
         let path = if is_folder { output.join(&file.name) } else { output.to_owned() };
-        show::write(&path, &file.bytes)?;
+        show::write_file(&path, &file.bytes)?;
         paths.push(path);
     }
     Ok(paths)
 }
 
-fn answer<'a>(
-    target: &Target,
-    map: &'a Verified,
-    export: &'a Export,
+fn build_document<'a>(
+    target: &ExportTarget,
+    map: &'a VerifiedMap,
+    export: &'a ExportOutput,
     written: &[PathBuf],
 ) -> ExportDocument<'a> {
     let mut paths = written.iter().cloned();
     let files = export.files.iter().map(|file| {
         let path = paths.next();
         let content = path.is_none().then(|| String::from_utf8_lossy(&file.bytes));
-        File { name: &file.name, content, path }
+        ExportDocumentFile { name: &file.name, content, path }
     });
     ExportDocument {
         format: EXPORT_FORMAT,

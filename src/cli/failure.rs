@@ -4,7 +4,7 @@ use super::exit;
 
 /// Somebody's mistake, or the world's.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum CommandError {
     /// The command line, a configuration or a claim is wrong.
     #[error("{0}")]
     Usage(String),
@@ -16,9 +16,9 @@ pub enum Failure {
     Refused(String),
 }
 
-impl Failure {
+impl CommandError {
     /// Its exit code.
-    pub fn code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) => exit::USAGE,
             Self::Environment(_) => exit::ENVIRONMENT,
@@ -40,9 +40,9 @@ impl Failure {
 }
 
 /// The exit code of an error that ends the program.
-pub fn code(error: &anyhow::Error) -> u8 {
-    match error.downcast_ref::<Failure>() {
-        Some(failure) => failure.code(),
+pub fn exit_code_of(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref::<CommandError>() {
+        Some(failure) => failure.exit_code(),
         None => exit::INTERNAL,
     }
 }

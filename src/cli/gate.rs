@@ -14,8 +14,8 @@ use super::config;
 use super::config::Config;
 use super::exit;
 use super::expectations;
-use super::failure::Failure;
-use super::gating::Gate;
+use super::failure::CommandError;
+use super::gating::GateConfig;
 use super::pausing;
 use super::stdout;
 use super::stdout::note;
@@ -30,31 +30,31 @@ use control::gate::remake;
 use control::gate::scheduler::Scheduler;
 use control::gate::stamp;
 use engine::policy::budget;
-use engine::policy::ledger::Ledger;
-use engine::policy::older;
-use engine::policy::overview;
+use engine::policy::journal_state::JournalState;
+use engine::policy::stale_journal;
+use engine::policy::drain_overview;
 use engine::policy::pause;
 use engine::report;
-use engine::report::gate::Shown;
+use engine::report::gate::GateLiveView;
 use engine::report::gate_log;
 use model::action::ActionRecord;
 use model::action::ActionResult;
 use model::claims::Claims;
 use model::id::NodeName;
-use model::journal::Event;
-use model::journal::Stamp;
-use model::live::Live;
-use model::moment::rfc3339;
+use model::journal::JournalEvent;
+use model::journal::ClockStamp;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::time_format::format_rfc3339;
 
 /// How the gate stands, and what only a person can tell it.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct GateArgs {
     #[command(subcommand)]
-    command: Command,
+    command: GateCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum GateCommand {
     /// The nodes that we drained as the scheduler shows them now, what differs from our record
     /// first; what is spent, held and open.
     Status,
@@ -102,12 +102,12 @@ enum Command {
         why: Option<String>,
     },
     /// Count a node no more that the scheduler does not know any longer.
-    Forget(by_person::Told),
+    Forget(by_person::OperatorArgs),
     /// Take a drain over that is of our form and not in this journal.
     ///
     /// After a lost or restored state folder, or from another gate that is no more. From
     /// then on it is ours: measured by `recertify`, and given back when it passes.
-    Adopt(by_person::Told),
+    Adopt(by_person::OperatorArgs),
 }
 
 /// The format of `gate recover --json`.
@@ -123,59 +123,59 @@ pub(super) struct RecoveredDocument<'a> {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &GateArgs, globals: &Globals) -> anyhow::Result<u8> {
     let config = config::open(globals.config.as_deref())?;
-    let gate = acting::gate(&config)?;
+    let gate = acting::require_gate(&config)?;
     match &args.command {
-        Command::Status => status(&config, gate, globals),
-        Command::Log { since, node } => log(gate, *since, node.as_deref(), globals),
-        Command::Pause { lasts, why } => {
-            let event = pausing::begins(by_person::user(), by_person::reason(why)?, *lasts);
-            opened(gate)?.write(event).map_err(failure)?;
+        GateCommand::Status => show_status(&config, gate, globals),
+        GateCommand::Log { since, node } => show_log(gate, *since, node.as_deref(), globals),
+        GateCommand::Pause { lasts, why } => {
+            let event = pausing::pause_event(by_person::operator_name(), by_person::check_reason(why)?, *lasts);
+            open_journal(gate)?.write(event).map_err(journal_error)?;
             note("the gate is paused: nothing is drained or measured; what runs now goes on");
-            told(&config, gate, globals)
+            print_status_document(&config, gate, globals)
         }
-        Command::Resume { why } => {
-            let mut journal = opened(gate)?;
-            if pause::now(journal.ledger(), &stamp::stamp()).is_none() {
+        GateCommand::Resume { why } => {
+            let mut journal = open_journal(gate)?;
+            if pause::active_pause(journal.ledger(), &stamp::stamp()).is_none() {
                 note("the gate is not paused; nothing was changed");
             } else {
-                let event = Event::Resumed { by: by_person::user(), why: why.clone() };
-                journal.write(event).map_err(failure)?;
+                let event = JournalEvent::Resumed { by: by_person::operator_name(), why: why.clone() };
+                journal.write(event).map_err(journal_error)?;
                 note("the pause is over");
             }
             drop(journal);
-            told(&config, gate, globals)
+            print_status_document(&config, gate, globals)
         }
-        Command::Reset { why } => {
-            let why = by_person::reason(why)?;
-            let mut journal = opened(gate)?;
+        GateCommand::Reset { why } => {
+            let why = by_person::check_reason(why)?;
+            let mut journal = open_journal(gate)?;
             if journal.ledger().breaker.is_none() {
                 note("the breaker has not tripped; nothing was changed");
             } else {
-                let by = by_person::user();
-                journal.write(Event::Reset { by, why }).map_err(failure)?;
+                let by = by_person::operator_name();
+                journal.write(JournalEvent::Reset { by, why }).map_err(journal_error)?;
                 note("the breaker is put back");
             }
             drop(journal);
-            told(&config, gate, globals)
+            print_status_document(&config, gate, globals)
         }
-        Command::Forget(told) => Ok(by_person::forget(gate, told)?),
-        Command::Adopt(told) => {
-            let fleet = fleet(&config).ok();
-            Ok(by_person::adopt(&config, gate, fleet.as_ref(), told)?)
+        GateCommand::Forget(told) => Ok(by_person::forget_node(gate, told)?),
+        GateCommand::Adopt(told) => {
+            let fleet = collect_fleet(&config).ok();
+            Ok(by_person::adopt_drain(&config, gate, fleet.as_ref(), told)?)
         }
-        Command::Recover { gone, why } => {
+        GateCommand::Recover { gone, why } => {
             let gone = gone.as_deref().zip(why.as_deref());
-            let (records, are_gone) = recovered(&config, gate, gone)?;
+            let (records, are_gone) = recover_open_actions(&config, gate, gone)?;
             let is_open = records.iter().any(|it| it.result == ActionResult::Unknown);
             if globals.json {
-                stdout::json(&RecoveredDocument { format: RECOVERED_FORMAT, records: &records })?;
+                stdout::write_json(&RecoveredDocument { format: RECOVERED_FORMAT, records: &records })?;
             } else if records.is_empty() {
-                stdout::text("no action was left open\n")?;
+                stdout::write_text("no action was left open\n")?;
             }
             for record in records.iter().filter(|_| !globals.json) {
-                stdout::text(&format!("{}: {}\n", record.node, record.detail))?;
+                stdout::write_text(&format!("{}: {}\n", record.node, record.detail))?;
             }
             if !are_gone {
                 note("something that an earlier run made may still be there: see above");
@@ -186,8 +186,8 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 }
 
 /// Shows how the gate stands.
-fn status(config: &Config, gate: &Gate, globals: &Globals) -> anyhow::Result<u8> {
-    let ledger = journal::look(&gate.folder).map_err(failure)?;
+fn show_status(config: &Config, gate: &GateConfig, globals: &Globals) -> anyhow::Result<u8> {
+    let ledger = journal::look(&gate.folder).map_err(journal_error)?;
     if ledger.lines == 0 {
         let path = gate.folder.join(journal::JOURNAL);
         note(&format!(
@@ -196,67 +196,67 @@ fn status(config: &Config, gate: &Gate, globals: &Globals) -> anyhow::Result<u8>
             path.display()
         ));
     }
-    let (live, unasked) = match asked(gate)? {
+    let (live, unasked) = match read_live_nodes(gate)? {
         Ok(live) => (Some(live), None),
         Err(why) => (None, Some(why)),
     };
     let now = stamp::stamp();
-    let rows = overview::rows(&ledger, live.as_ref(), &config.policy, &now);
-    let shown = Shown { nodes: &rows, unasked: unasked.as_deref(), live: live.as_ref() };
+    let rows = drain_overview::build_rows(&ledger, live.as_ref(), &config.policy, &now);
+    let shown = GateLiveView { nodes: &rows, unasked: unasked.as_deref(), live: live.as_ref() };
     if globals.json {
-        let left = left(config, &ledger, live.as_ref(), &now);
-        stdout::json(&report::gate::document(&ledger, &now, shown, left.as_deref()))?;
+        let left = remaining_budgets(config, &ledger, live.as_ref(), &now);
+        stdout::write_json(&report::gate::build_document(&ledger, &now, shown, left.as_deref()))?;
         return Ok(exit::PASS);
     }
-    stdout::text(&report::gate::text(&ledger, &now, shown))?;
+    stdout::write_text(&report::gate::render(&ledger, &now, shown))?;
     if let Some(live) = &live {
-        stdout::text(&by_person::unrecorded(live, &ledger))?;
+        stdout::write_text(&by_person::list_unrecorded_drains(live, &ledger))?;
     }
-    for budget in left(config, &ledger, live.as_ref(), &now).into_iter().flatten() {
-        stdout::text(&format!("{budget}\n"))?;
+    for budget in remaining_budgets(config, &ledger, live.as_ref(), &now).into_iter().flatten() {
+        stdout::write_text(&format!("{budget}\n"))?;
     }
     Ok(exit::PASS)
 }
 
 /// What happened since then.
-fn log(gate: &Gate, since_s: u64, node: Option<&str>, globals: &Globals) -> anyhow::Result<u8> {
-    let entries = journal::entries(&gate.folder).map_err(failure)?;
+fn show_log(gate: &GateConfig, since_s: u64, node: Option<&str>, globals: &Globals) -> anyhow::Result<u8> {
+    let entries = journal::entries(&gate.folder).map_err(journal_error)?;
     let ago = i64::try_from(since_s).unwrap_or(i64::MAX);
     let since = stamp::stamp().unix.saturating_sub(ago);
     let node = node.map(NodeName::from);
-    let events = gate_log::happened(&entries, since, node.as_ref());
+    let events = gate_log::collect_events(&entries, since, node.as_ref());
     if globals.json {
-        stdout::json(&gate_log::document(&events, &rfc3339(since), node.as_ref()))?;
+        stdout::write_json(&gate_log::build_document(&events, &format_rfc3339(since), node.as_ref()))?;
     } else if events.is_empty() {
-        stdout::text(&format!("nothing happened since {}\n", rfc3339(since)))?;
+        stdout::write_text(&format!("nothing happened since {}\n", format_rfc3339(since)))?;
     } else {
-        stdout::text(&gate_log::text(&events))?;
+        stdout::write_text(&gate_log::render(&events))?;
     }
     Ok(exit::PASS)
 }
 
 /// How the scheduler shows all nodes now, or why it could not be asked.
-fn asked(gate: &Gate) -> Result<Result<Live, String>, Failure> {
-    let scheduler = acting::scheduler(gate);
-    let live = super::runtime()?.block_on(scheduler.read(&[]));
+fn read_live_nodes(gate: &GateConfig) -> Result<Result<SchedulerSnapshot, String>, CommandError> {
+    let scheduler = acting::scheduler_for(gate);
+    let live = super::build_runtime()?.block_on(scheduler.read(&[]));
     Ok(live.map_err(|error| format!("{}: {error}", scheduler.name())))
 }
 
 /// Programs are told how it stands now; a person was told what was done.
-fn told(config: &Config, gate: &Gate, globals: &Globals) -> anyhow::Result<u8> {
-    if globals.json { status(config, gate, globals) } else { Ok(exit::PASS) }
+fn print_status_document(config: &Config, gate: &GateConfig, globals: &Globals) -> anyhow::Result<u8> {
+    if globals.json { show_status(config, gate, globals) } else { Ok(exit::PASS) }
 }
 
-fn fleet(config: &Config) -> Result<Claims, Failure> {
-    expectations::load(&config.thresholds)
-        .and_then(|in_force| config.measurable(&in_force.catalogue))
+fn collect_fleet(config: &Config) -> Result<Claims, CommandError> {
+    expectations::load_thresholds(&config.thresholds)
+        .and_then(|in_force| config.collect_measurable_claims(&in_force.catalogue))
 }
 
 /// What is left of the budgets, where somebody says how large the fleet is: they
 /// are shares of it.
-fn left(config: &Config, ledger: &Ledger, live: Option<&Live>, now: &Stamp) -> Option<Vec<String>> {
-    match fleet(config) {
-        Ok(fleet) => Some(budget::left(ledger, live, &fleet, &config.policy, now)),
+fn remaining_budgets(config: &Config, ledger: &JournalState, live: Option<&SchedulerSnapshot>, now: &ClockStamp) -> Option<Vec<String>> {
+    match collect_fleet(config) {
+        Ok(fleet) => Some(budget::describe_remaining(ledger, live, &fleet, &config.policy, now)),
         Err(error) => {
             note(&format!("what is left of the budgets is not known: {error}"));
             None
@@ -265,8 +265,8 @@ fn left(config: &Config, ledger: &Ledger, live: Option<&Live>, now: &Stamp) -> O
 }
 
 /// Takes the next turn, and tells what the journal noticed about itself.
-fn opened(gate: &Gate) -> Result<Journal, Failure> {
-    let journal = Journal::open(&gate.folder).map_err(failure)?;
+fn open_journal(gate: &GateConfig) -> Result<Journal, CommandError> {
+    let journal = Journal::open(&gate.folder).map_err(journal_error)?;
     for text in journal.notes() {
         note(text);
     }
@@ -276,51 +276,51 @@ fn opened(gate: &Gate) -> Result<Journal, Failure> {
 /// Concludes what is open, after what was held is free, and makes drains again that the
 /// controller lost. What was concluded, and whether nothing is left of what earlier runs
 /// had made.
-fn recovered(
+fn recover_open_actions(
     config: &Config,
-    gate: &Gate,
+    gate: &GateConfig,
     gone: Option<(&str, &str)>,
-) -> Result<(Vec<ActionRecord>, bool), Failure> {
-    let scheduler = acting::scheduler(gate);
-    let mut journal = opened(gate)?;
+) -> Result<(Vec<ActionRecord>, bool), CommandError> {
+    let scheduler = acting::scheduler_for(gate);
+    let mut journal = open_journal(gate)?;
     if let Some((host, why)) = gone {
-        by_person::gone(&mut journal, host, why, acting::pods(&config.launcher).is_some())?;
+        by_person::record_host_gone(&mut journal, host, why, acting::pod_settings(&config.launcher).is_some())?;
     }
     let (_stopper, stop) = watch::channel(false);
     let mut say = |text: &str| note(text);
-    super::runtime()?.block_on(async {
+    super::build_runtime()?.block_on(async {
         let mut are_gone = hold::clean(Cleaning {
             journal: &mut journal,
             scheduler: scheduler.as_ref(),
-            programs: acting::programs(&config.launcher),
-            pods: acting::pods(&config.launcher),
-            pace: gate.pace,
+            programs: acting::slurm_programs(&config.launcher),
+            pods: acting::pod_settings(&config.launcher),
+            pace: gate.timeouts,
             gone: gone.map(|(host, _)| host),
             say: &mut say,
         })
         .await
-        .map_err(failure)?;
-        let with = With { config, gate, scheduler: scheduler.as_ref(), stop };
-        let in_flight = gate.pace.in_flight;
-        let carrier = with.carrier(&mut journal, &mut say);
-        let mut records = recover::recover(carrier, in_flight).await.map_err(failure)?;
+        .map_err(journal_error)?;
+        let with = RecoveryContext { config, gate, scheduler: scheduler.as_ref(), stop };
+        let in_flight = gate.timeouts.in_flight;
+        let carrier = with.executor(&mut journal, &mut say);
+        let mut records = recover::recover(carrier, in_flight).await.map_err(journal_error)?;
         if journal.ledger().drains.is_empty() {
             return Ok((records, are_gone));
         }
         match scheduler.read(&[]).await {
             Ok(live) => {
-                if let Some(why) = older::why(&live, journal.ledger(), "")
+                if let Some(why) = stale_journal::explain_stale(&live, journal.ledger(), "")
                     && journal.ledger().breaker.is_none()
                 {
                     note(&format!("the breaker trips: {why}"));
-                    let last = older::last_turn(&live, journal.ledger());
-                    let tripped = Event::Tripped { why, run: "gate recover".to_owned() };
-                    journal.write_beyond(last, tripped).map_err(failure)?;
+                    let last = stale_journal::last_turn(&live, journal.ledger());
+                    let tripped = JournalEvent::Tripped { why, run: "gate recover".to_owned() };
+                    journal.write_beyond(last, tripped).map_err(journal_error)?;
                 }
-                let mut carrier = with.carrier(&mut journal, &mut say);
-                let vanished = remake::looked(&mut carrier, &live).await.map_err(failure)?;
-                let kept = gate.pace.kept;
-                let made = remake::remake(carrier, &vanished, None, kept).await.map_err(failure)?;
+                let mut carrier = with.executor(&mut journal, &mut say);
+                let vanished = remake::looked(&mut carrier, &live).await.map_err(journal_error)?;
+                let kept = gate.timeouts.kept;
+                let made = remake::remake(carrier, &vanished, None, kept).await.map_err(journal_error)?;
                 are_gone &= made.iter().filter(|it| it.result == ActionResult::Done).count()
                     == vanished.lost.len();
                 records.extend(made);
@@ -335,15 +335,15 @@ fn recovered(
 }
 
 /// What all that is carried out here has in common.
-struct With<'a> {
+struct RecoveryContext<'a> {
     config: &'a Config,
-    gate: &'a Gate,
+    gate: &'a GateConfig,
     scheduler: &'a dyn Scheduler,
     stop: watch::Receiver<bool>,
 }
 
-impl With<'_> {
-    fn carrier<'c>(
+impl RecoveryContext<'_> {
+    fn executor<'c>(
         &'c self,
         journal: &'c mut Journal,
         say: &'c mut dyn FnMut(&str),
@@ -352,13 +352,13 @@ impl With<'_> {
             scheduler: self.scheduler,
             journal,
             names: &self.config.policy.marks,
-            settle: self.gate.pace.settle,
+            settle: self.gate.timeouts.settle,
             say,
             stop: self.stop.clone(),
         }
     }
 }
 
-fn failure(error: JournalError) -> Failure {
-    acting::failure(error.into())
+fn journal_error(error: JournalError) -> CommandError {
+    acting::turn_error(error.into())
 }

@@ -11,40 +11,40 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::Mistake;
-use super::config::duration;
-use super::sources::Rest;
-use super::sources::Wanted;
+use super::config::ConfigMistake;
+use super::config::parse_duration;
+use super::sources::SlurmrestdSource;
+use super::sources::SourcesConfig;
 use control::gate::carry::KEPT;
 use control::gate::pace::Pace;
 use control::gate::recover::IN_FLIGHT;
 use control::gate::scontrol::Scontrol;
-use control::sources::kubernetes::Kubernetes;
+use control::sources::kubernetes::KubernetesClientConfig;
 
 /// How long one call may take where nothing is said; Slurm's own MessageTimeout
 /// is 10 s.
-pub(super) const LIMIT: Duration = Duration::from_secs(15);
+pub(super) const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long a change may take to show. A resumed node answers within a second
 /// (0.06 to 0.8 s seen on 26.05 and 24.11); a busy controller takes longer.
-pub(super) const SETTLE: Duration = Duration::from_secs(10);
+pub(super) const SETTLE_TIME: Duration = Duration::from_secs(10);
 
 /// The same of Kubernetes: what was acknowledged shows at once, and only where an
 /// answer was lost is there anything to wait for.
-const SETTLE_OF_KUBERNETES: Duration = Duration::from_secs(3);
+const KUBERNETES_SETTLE_TIME: Duration = Duration::from_secs(3);
 
 /// etcd has on its disks what it acknowledged.
-const KEPT_BY_KUBERNETES: Duration = Duration::ZERO;
+const KUBERNETES_KEEP_TIME: Duration = Duration::ZERO;
 
 /// `[gate]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Section {
+pub struct GateSection {
     /// The folder of the journal, the lock and the certificates. Default: `gate`, beside this file.
     state: Option<PathBuf>,
     /// What carries changes to the scheduler. Default: `scontrol`.
     #[schemars(with = "Option<Through>")]
-    through: Option<Spanned<Through>>,
+    through: Option<Spanned<GateBackendKind>>,
     /// Slurm's `scontrol`, with words in front where it is reached through something. Default: that
     /// of `[sources.slurm]`.
     #[schemars(with = "Option<Vec<String>>")]
@@ -65,14 +65,14 @@ pub struct Section {
     /// As whom nodes are written, with `through = "kubernetes"`. Default: as
     /// `[sources.kubernetes]` says.
     #[schemars(with = "Option<OfKubernetes>")]
-    kubernetes: Option<Spanned<OfKubernetes>>,
+    kubernetes: Option<Spanned<GateKubernetesSection>>,
 }
 
 /// `[gate.kubernetes]`: as whom nodes are written. What it does not say is as
 /// `[sources.kubernetes]` says.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct OfKubernetes {
+struct GateKubernetesSection {
     /// The kubeconfig of the gate's account. Default: that of `[sources.kubernetes]`.
     kubeconfig: Option<PathBuf>,
     /// The context in it. Default: that of `[sources.kubernetes]`, or the file's current one.
@@ -82,7 +82,7 @@ struct OfKubernetes {
 /// What carries changes to the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Through {
+enum GateBackendKind {
     /// Slurm's program.
     Scontrol,
     /// slurmrestd, at the address of `[sources.slurmrestd]`.
@@ -93,54 +93,54 @@ enum Through {
 
 /// Who is told.
 #[derive(Clone, Debug)]
-pub enum Told {
+pub enum GateBackend {
     /// Slurm's controller, through its program.
     Scontrol(Scontrol),
     /// Slurm's controller, through slurmrestd.
-    Slurmrestd(Rest),
+    Slurmrestd(SlurmrestdSource),
     /// A Kubernetes cluster, through its API server.
-    Kubernetes(Kubernetes),
+    Kubernetes(KubernetesClientConfig),
 }
 
 /// The gate, as configured.
 #[derive(Clone, Debug)]
-pub struct Gate {
+pub struct GateConfig {
     /// Where it keeps its record: journal, lock, certificates.
     pub folder: PathBuf,
     /// Who is told.
-    pub told: Told,
+    pub backend: GateBackend,
     /// How patiently.
-    pub pace: Pace,
+    pub timeouts: Pace,
 }
 
 /// Reads `[gate]`; the section itself is at `at`. What it does not say of Slurm
 /// is as the sources say.
-pub fn gate(section: Section, at: usize, base: &Path, wanted: &Wanted) -> Result<Gate, Mistake> {
+pub fn parse_gate(section: GateSection, at: usize, base: &Path, wanted: &SourcesConfig) -> Result<GateConfig, ConfigMistake> {
     let seconds = |key: &str, value: Option<Spanned<f64>>, usual: Duration| match value {
         None => Ok(usual),
-        Some(value) => duration(key, &value),
+        Some(value) => parse_duration(key, &value),
     };
     let through = section.through.as_ref().map(|it| *it.get_ref());
     let (settle, kept) = match through {
-        Some(Through::Kubernetes) => (SETTLE_OF_KUBERNETES, KEPT_BY_KUBERNETES),
-        _ => (SETTLE, KEPT),
+        Some(GateBackendKind::Kubernetes) => (KUBERNETES_SETTLE_TIME, KUBERNETES_KEEP_TIME),
+        _ => (SETTLE_TIME, KEPT),
     };
-    let limit = seconds("limit_s", section.limit_s, LIMIT)?;
+    let limit = seconds("limit_s", section.limit_s, CALL_TIMEOUT)?;
     let settle = seconds("settle_s", section.settle_s, settle)?;
     let kept = seconds("keep_s", section.keep_s, kept)?;
     let in_flight = seconds("in_flight_s", section.in_flight_s, IN_FLIGHT)?;
-    if let (Some(section), false) = (&section.kubernetes, through == Some(Through::Kubernetes)) {
+    if let (Some(section), false) = (&section.kubernetes, through == Some(GateBackendKind::Kubernetes)) {
         let message = "[gate.kubernetes] says nothing without through = \"kubernetes\"";
         return Err((section.span().start, message.to_owned()));
     }
-    let told = match (through, &wanted.rest) {
-        (Some(Through::Slurmrestd), None) => {
+    let told = match (through, &wanted.slurmrestd) {
+        (Some(GateBackendKind::Slurmrestd), None) => {
             let at = section.through.as_ref().map_or(at, |it| it.span().start);
             let message = "through \"slurmrestd\": expected [sources.slurmrestd] with its address";
             return Err((at, message.to_owned()));
         }
-        (Some(Through::Slurmrestd), Some(rest)) => Told::Slurmrestd(rest.clone()),
-        (Some(Through::Kubernetes), _) => {
+        (Some(GateBackendKind::Slurmrestd), Some(rest)) => GateBackend::Slurmrestd(rest.clone()),
+        (Some(GateBackendKind::Kubernetes), _) => {
             let of = section.kubernetes.map(Spanned::into_inner).unwrap_or_default();
             let known = wanted.kubernetes.as_ref();
             let kubeconfig = of.kubeconfig.map(|file| base.join(file));
@@ -151,7 +151,7 @@ pub fn gate(section: Section, at: usize, base: &Path, wanted: &Wanted) -> Result
                 (None, None) => known.and_then(|it| it.context.clone()),
             };
             let kubeconfig = kubeconfig.or_else(|| known.and_then(|it| it.kubeconfig.clone()));
-            Told::Kubernetes(Kubernetes { kubeconfig, context, limit })
+            GateBackend::Kubernetes(KubernetesClientConfig { kubeconfig, context, limit })
         }
         _ => {
             let argv = match section.scontrol {
@@ -166,34 +166,34 @@ pub fn gate(section: Section, at: usize, base: &Path, wanted: &Wanted) -> Result
                 },
             };
             let remote_shell = wanted.slurm.as_ref().and_then(|slurm| slurm.remote_shell);
-            Told::Scontrol(Scontrol { argv, limit, remote_shell })
+            GateBackend::Scontrol(Scontrol { argv, limit, remote_shell })
         }
     };
     let folder = base.join(section.state.unwrap_or_else(|| PathBuf::from("gate")));
-    Ok(Gate { folder, told, pace: Pace { limit, settle, kept, in_flight } })
+    Ok(GateConfig { folder, backend: told, timeouts: Pace { limit, settle, kept, in_flight } })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(text: &str, wanted: &Wanted) -> Result<Gate, Mistake> {
-        let section: Section = toml::from_str(text).expect("a section");
-        gate(section, 0, Path::new("/site"), wanted)
+    fn read(text: &str, wanted: &SourcesConfig) -> Result<GateConfig, ConfigMistake> {
+        let section: GateSection = toml::from_str(text).expect("a section");
+        parse_gate(section, 0, Path::new("/site"), wanted)
     }
 
-    fn known() -> Wanted {
-        let kubernetes = Kubernetes {
+    fn known() -> SourcesConfig {
+        let kubernetes = KubernetesClientConfig {
             kubeconfig: Some(PathBuf::from("/site/read.kubeconfig")),
             context: Some("reader".to_owned()),
             limit: Duration::from_secs(1),
         };
-        Wanted { kubernetes: Some(kubernetes), ..Wanted::default() }
+        SourcesConfig { kubernetes: Some(kubernetes), ..SourcesConfig::default() }
     }
 
-    fn way(gate: &Gate) -> (Option<&Path>, Option<&str>) {
-        let Told::Kubernetes(way) = &gate.told else { panic!("{:?}", gate.told) };
-        assert_eq!(way.limit, gate.pace.limit);
+    fn way(gate: &GateConfig) -> (Option<&Path>, Option<&str>) {
+        let GateBackend::Kubernetes(way) = &gate.backend else { panic!("{:?}", gate.backend) };
+        assert_eq!(way.limit, gate.timeouts.limit);
         (way.kubeconfig.as_deref(), way.context.as_deref())
     }
 
@@ -203,16 +203,16 @@ mod tests {
         let gate = read(through, &known()).expect("good");
         let file = Path::new("/site/read.kubeconfig");
         assert_eq!(way(&gate), (Some(file), Some("reader")));
-        assert_eq!((gate.pace.kept, gate.pace.settle), (Duration::ZERO, SETTLE_OF_KUBERNETES));
+        assert_eq!((gate.timeouts.kept, gate.timeouts.settle), (Duration::ZERO, KUBERNETES_SETTLE_TIME));
         let gate = read(&format!("{through}kubernetes = {{context = \"writer\"}}"), &known());
         assert_eq!(way(&gate.expect("good")), (Some(file), Some("writer")));
         let own = format!("{through}kubernetes = {{kubeconfig = \"write.kubeconfig\"}}");
         let gate = read(&own, &known()).expect("good");
         assert_eq!(way(&gate), (Some(Path::new("/site/write.kubeconfig")), None));
-        let gate = read(through, &Wanted::default()).expect("good");
+        let gate = read(through, &SourcesConfig::default()).expect("good");
         assert_eq!(way(&gate), (None, None), "the environment's, or the pod's own");
         let gate = read(&format!("{through}keep_s = 2"), &known()).expect("good");
-        assert_eq!(gate.pace.kept, Duration::from_secs(2));
+        assert_eq!(gate.timeouts.kept, Duration::from_secs(2));
     }
 
     #[test]

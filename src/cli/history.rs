@@ -13,9 +13,9 @@ use std::path::PathBuf;
 use super::Globals;
 use super::config;
 use super::exit;
-use super::failure::Failure;
-use super::keeping::Keeping;
-use super::output::Output;
+use super::failure::CommandError;
+use super::keeping::HistoryConfig;
+use super::output::OutputFile;
 use super::show;
 use super::stdout;
 use super::stdout::note;
@@ -32,11 +32,11 @@ use engine::report::trend_plot;
 use model::hostlist;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::moment;
+use model::time_format;
 use model::trend::HISTORY_FORMAT;
 use model::trend::HistoryDocument;
 use model::trend::NodeHistory;
-use model::trend::PartKind;
+use model::trend::FabricPartKind;
 use model::trend::Trend;
 
 /// Show what runs measured over time, and where it left what is usual.
@@ -49,11 +49,11 @@ use model::trend::Trend;
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 #[group(id = "history_args")]
-pub struct Args {
+pub struct HistoryArgs {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<HistoryCommand>,
     #[command(flatten)]
-    place: Place,
+    place: HistoryLocationArgs,
     /// Only these nodes: names or host lists.
     #[arg(value_name = "NODE")]
     nodes: Vec<String>,
@@ -93,7 +93,7 @@ pub struct Args {
 /// Where runs and their index are.
 #[derive(Debug, clap::Args)]
 #[group(skip)]
-pub struct Place {
+pub struct HistoryLocationArgs {
     /// The folder of run folders, instead of the configuration's run_dir.
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
@@ -103,81 +103,81 @@ pub struct Place {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
-    Prune(prune::Args),
+enum HistoryCommand {
+    Prune(prune::HistoryPruneArgs),
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    if let Some(Command::Prune(args)) = &args.command {
+pub fn run(args: &HistoryArgs, globals: &Globals) -> anyhow::Result<u8> {
+    if let Some(HistoryCommand::Prune(args)) = &args.command {
         return prune::run(args, globals);
     }
     let now = sweep::now().as_second();
-    let since = args.since.as_deref().map(|text| from(text, now)).transpose()?;
-    let selection = selection(args)?;
-    show::once_each([&args.csv, &args.plot].into_iter().flatten().map(PathBuf::as_path))?;
-    let table = Output::of(args.csv.as_ref())?;
-    let picture = Output::of(args.plot.as_ref())?;
-    let place = args.place.found(globals)?;
+    let since = args.since.as_deref().map(|text| parse_since(text, now)).transpose()?;
+    let selection = parse_selection(args)?;
+    show::check_distinct([&args.csv, &args.plot].into_iter().flatten().map(PathBuf::as_path))?;
+    let table = OutputFile::open_optional(args.csv.as_ref())?;
+    let picture = OutputFile::open_optional(args.plot.as_ref())?;
+    let place = args.place.resolve(globals)?;
     let mut notes = Vec::new();
     let mut history = place.open(args.rebuild, &mut notes)?;
     if args.compact {
-        let Keeping { keep_days, thin_after_days, .. } = place.keeping;
+        let HistoryConfig { keep_days, thin_after_days, .. } = place.history;
         let retention = Retention { now_unix: now, keep_days, thin_after_days };
-        let thinned = history.compact(&retention).map_err(failure)?;
+        let thinned = history.compact(&retention).map_err(history_error)?;
         notes.push(format!(
             "{} points of {} runs were thinned to {}",
             thinned.before, thinned.runs, thinned.after
         ));
     }
-    let mut document = document(&history, &selection, since, notes)?;
+    let mut document = build_document(&history, &selection, since, notes)?;
     if !args.nodes.is_empty() && document.nodes.is_empty() {
         let text = format!("no run measured {}", args.nodes.join(", "));
-        return Err(Failure::Usage(text).into());
+        return Err(CommandError::Usage(text).into());
     }
-    let strange = unmeasured(&selection, &document);
+    let strange = find_unmeasured(&selection, &document);
     if !strange.is_empty() {
         document.notes.push(format!("no run measured {}", strange.join(", ")));
     }
     if let Some(output) = table {
-        output.put(&trend::csv(&document))?;
+        output.write(&trend::render_csv(&document))?;
     }
     if let Some((output, path)) = picture.zip(args.plot.as_ref()) {
-        plot(output, path, &document.trends)?;
+        write_plot(output, path, &document.trends)?;
     }
     if globals.json {
-        stdout::json(&document)?;
+        stdout::write_json(&document)?;
     } else {
-        let overview = selection.kinds == overview();
-        stdout::text(&trend::render(&document, overview, &show::style()))?;
+        let overview = selection.kinds == default_part_kinds();
+        stdout::write_text(&trend::render(&document, overview, &show::terminal_style()))?;
     }
     Ok(exit::PASS)
 }
 
 /// What is shown where nobody asks for a kind of part.
-fn overview() -> BTreeSet<PartKind> {
-    [PartKind::Node, PartKind::Domain].into()
+fn default_part_kinds() -> BTreeSet<FabricPartKind> {
+    [FabricPartKind::Node, FabricPartKind::Domain].into()
 }
 
-fn selection(args: &Args) -> Result<Selection, Failure> {
+fn parse_selection(args: &HistoryArgs) -> Result<Selection, CommandError> {
     let mut kinds = BTreeSet::new();
     let asked = [
-        (args.gpu.is_some(), PartKind::Gpu),
-        (args.link.is_some(), PartKind::Link),
-        (args.rail.is_some(), PartKind::Rail),
+        (args.gpu.is_some(), FabricPartKind::Gpu),
+        (args.link.is_some(), FabricPartKind::Link),
+        (args.rail.is_some(), FabricPartKind::Rail),
     ];
     kinds.extend(asked.into_iter().filter(|(asked, _)| *asked).map(|(_, kind)| kind));
     if kinds.is_empty() {
-        kinds = overview();
+        kinds = default_part_kinds();
     }
     if args.link.is_some() && args.nodes.is_empty() {
         let text = "--link without a node: a rack has thousands of paths, expected NODE";
-        return Err(Failure::Usage(text.to_owned()));
+        return Err(CommandError::Usage(text.to_owned()));
     }
     let mut nodes = BTreeSet::new();
     for list in &args.nodes {
         let names = hostlist::expand(list);
-        let names = names.map_err(|error| Failure::Usage(format!("{list:?}: {error}")))?;
+        let names = names.map_err(|error| CommandError::Usage(format!("{list:?}: {error}")))?;
         nodes.extend(names.into_iter().map(NodeName::from));
     }
     Ok(Selection {
@@ -193,23 +193,23 @@ fn selection(args: &Args) -> Result<Selection, Failure> {
 }
 
 /// Everything that is shown, with what is usual and what rang.
-fn document(
+fn build_document(
     history: &History,
     selection: &Selection,
     since: Option<i64>,
     notes: Vec<String>,
-) -> Result<HistoryDocument, Failure> {
-    let runs = history.runs().map_err(failure)?;
-    let whole = history.whole_since().map_err(failure)?;
-    let mut trends = history.trends(selection).map_err(failure)?;
+) -> Result<HistoryDocument, CommandError> {
+    let runs = history.runs().map_err(history_error)?;
+    let whole = history.whole_since().map_err(history_error)?;
+    let mut trends = history.trends(selection).map_err(history_error)?;
     for trend in &mut trends {
         drift::assess_since(trend, whole);
         if let Some(since) = since {
-            cut(trend, since);
+            cut_before(trend, since);
         }
     }
     trends.retain(|trend| !trend.points.is_empty());
-    let nodes = history.nodes().map_err(failure)?;
+    let nodes = history.nodes().map_err(history_error)?;
     let wanted = |node: &history::NodeRuns| {
         let domain = |d: &DomainName| selection.domains.contains(d);
         (selection.nodes.is_empty() || selection.nodes.contains(&node.node))
@@ -220,11 +220,11 @@ fn document(
         format: HISTORY_FORMAT.to_owned(),
         file: history.path().display().to_string(),
         runs: runs.len(),
-        simulated: history.is_simulated().map_err(failure)?,
+        simulated: history.is_simulated().map_err(history_error)?,
         first: runs.first().map(|run| run.at.clone()),
         last: runs.last().map(|run| run.at.clone()),
-        nodes: nodes.into_iter().filter(wanted).map(shown).collect(),
-        runs_per_false_alarm: (!trends.is_empty()).then(|| drift::SILENT / count),
+        nodes: nodes.into_iter().filter(wanted).map(to_node_history).collect(),
+        runs_per_false_alarm: (!trends.is_empty()).then(|| drift::FALSE_ALARM_INTERVAL / count),
         trends,
         notes,
     })
@@ -232,7 +232,7 @@ fn document(
 
 /// The nodes and domains that were asked for and are in no run: passed over in silence,
 /// a mistyped name would look like one that is well.
-fn unmeasured(selection: &Selection, document: &HistoryDocument) -> Vec<String> {
+fn find_unmeasured(selection: &Selection, document: &HistoryDocument) -> Vec<String> {
     let nodes: BTreeSet<&NodeName> = document.nodes.iter().map(|it| &it.node).collect();
     let of_nodes = document.nodes.iter().filter_map(|it| it.domain.as_ref());
     let of_parts = document.trends.iter().filter_map(|it| it.part.domain.as_ref());
@@ -246,7 +246,7 @@ fn unmeasured(selection: &Selection, document: &HistoryDocument) -> Vec<String> 
     names
 }
 
-fn shown(node: history::NodeRuns) -> NodeHistory {
+fn to_node_history(node: history::NodeRuns) -> NodeHistory {
     let last = node.last;
     NodeHistory {
         node: node.node,
@@ -261,23 +261,23 @@ fn shown(node: history::NodeRuns) -> NodeHistory {
 }
 
 /// The alarms of nodes and domains that a run rang, in words.
-pub fn rung(trends: &[Trend], run: &str) -> Vec<String> {
+pub fn describe_alarms(trends: &[Trend], run: &str) -> Vec<String> {
     let of_run = trends.iter().flat_map(|trend| {
         trend.alarms.iter().filter(|alarm| alarm.run == run).map(move |alarm| (trend, alarm))
     });
-    of_run.map(|(trend, alarm)| trend::alarm_words(trend, alarm)).collect()
+    of_run.map(|(trend, alarm)| trend::describe_alarm(trend, alarm)).collect()
 }
 
 /// Leaves out what was before.
-fn cut(trend: &mut Trend, since: i64) {
-    let from = moment::rfc3339(since);
+fn cut_before(trend: &mut Trend, since: i64) {
+    let from = time_format::format_rfc3339(since);
     trend.points.retain(|point| since <= point.at_unix);
     trend.alarms.retain(|alarm| from <= alarm.at);
     trend.changes.retain(|changed| from <= changed.at);
 }
 
 /// When: a date, a time, or so long before now.
-fn from(text: &str, now: i64) -> Result<i64, Failure> {
+fn parse_since(text: &str, now: i64) -> Result<i64, CommandError> {
     let ago = |text: &str, unit: char, seconds: i64| {
         let count: i64 = text.strip_suffix(unit)?.parse().ok().filter(|count| 0 <= *count)?;
         now.checked_sub(count.checked_mul(seconds)?)
@@ -289,7 +289,7 @@ fn from(text: &str, now: i64) -> Result<i64, Failure> {
         .or_else(|| text.parse::<jiff::Timestamp>().ok().map(|at| at.as_second()))
         .or_else(midnight);
     found.ok_or_else(|| {
-        Failure::Usage(format!(
+        CommandError::Usage(format!(
             "--since {text:?}: expected a date (2026-11-01), a time (2026-11-01T06:00:00Z), or how \
              long ago (30d, 12h)"
         ))
@@ -297,16 +297,16 @@ fn from(text: &str, now: i64) -> Result<i64, Failure> {
 }
 
 /// Where everything is.
-pub(super) struct Found {
+pub(super) struct HistoryLocation {
     pub(super) runs: PathBuf,
     pub(super) file: PathBuf,
-    pub(super) keeping: Keeping,
+    pub(super) history: HistoryConfig,
     pub(super) gate: Option<PathBuf>,
 }
 
-impl Place {
+impl HistoryLocationArgs {
     /// As the command line says, and the configuration where it does not.
-    pub(super) fn found(&self, globals: &Globals) -> Result<Found, Failure> {
+    pub(super) fn resolve(&self, globals: &Globals) -> Result<HistoryLocation, CommandError> {
         let config = match globals.config.as_deref() {
             Some(path) => Some(config::open(Some(path))?),
             None => None,
@@ -314,19 +314,19 @@ impl Place {
         let usual = config.as_ref().map_or_else(|| PathBuf::from("runs"), |c| c.run_dir.clone());
         let runs = self.run_dir.clone().unwrap_or(usual);
         let keeping = config.as_ref().map(|config| config.history.clone()).unwrap_or_default();
-        let file = self.file.clone().unwrap_or_else(|| keeping.file(&runs));
+        let file = self.file.clone().unwrap_or_else(|| keeping.path_for(&runs));
         let gate = config.and_then(|config| config.gate).map(|gate| gate.folder);
-        Ok(Found { runs, file, keeping, gate })
+        Ok(HistoryLocation { runs, file, history: keeping, gate })
     }
 }
 
-impl Found {
+impl HistoryLocation {
     /// The index, up to date: as far as runs can be read and it can be written.
     /// One that is damaged is set aside and made again.
-    pub(super) fn open(&self, anew: bool, notes: &mut Vec<String>) -> Result<History, Failure> {
+    pub(super) fn open(&self, anew: bool, notes: &mut Vec<String>) -> Result<History, CommandError> {
         if !self.runs.is_dir() && !self.file.exists() {
             let (runs, file) = (self.runs.display(), self.file.display());
-            return Err(Failure::Environment(format!(
+            return Err(CommandError::Environment(format!(
                 "there are no run folders at {runs} and no history at {file}: expected --run-dir DIR, \
                  --file FILE, or a configuration"
             )));
@@ -346,42 +346,42 @@ impl Found {
         });
         match opened {
             Ok((history, rebuilt)) => {
-                tell(&rebuilt, anew, notes);
+                describe_rebuild(&rebuilt, anew, notes);
                 Ok(history)
             }
             Err(error) if error.is_damage() => {
-                let aside = history::set_aside(&self.file).map_err(failure)?;
+                let aside = history::set_aside(&self.file).map_err(history_error)?;
                 notes.push(format!(
                     "the history was damaged: it is at {} now, and was made again from the run \
                      folders; what was thinned out and runs whose folders are gone are only there",
                     aside.display()
                 ));
                 note(notes.last().map_or("", String::as_str));
-                let mut history = History::open(&self.file).map_err(failure)?;
-                let rebuilt = history.rebuild(&self.runs).map_err(failure)?;
-                tell(&rebuilt, true, notes);
+                let mut history = History::open(&self.file).map_err(history_error)?;
+                let rebuilt = history.rebuild(&self.runs).map_err(history_error)?;
+                describe_rebuild(&rebuilt, true, notes);
                 Ok(history)
             }
             // Whoever may only read sees it as it is.
-            Err(error) if self.file.exists() && !anew && !is_verdict(&error) => {
-                let history = History::open_read_only(&self.file).map_err(failure)?;
+            Err(error) if self.file.exists() && !anew && !is_final(&error) => {
+                let history = History::open_read_only(&self.file).map_err(history_error)?;
                 notes.push(format!("shown as it was: it cannot be brought up to date ({error})"));
                 Ok(history)
             }
-            Err(error) => Err(failure(error)),
+            Err(error) => Err(history_error(error)),
         }
     }
 }
 
 /// Whether an error says what the file is, so that reading it is no way out.
-fn is_verdict(error: &HistoryError) -> bool {
+fn is_final(error: &HistoryError) -> bool {
     matches!(
         error,
         HistoryError::Newer { .. } | HistoryError::Foreign { .. } | HistoryError::Missing { .. }
     )
 }
 
-fn tell(rebuilt: &Rebuilt, anew: bool, notes: &mut Vec<String>) {
+fn describe_rebuild(rebuilt: &Rebuilt, anew: bool, notes: &mut Vec<String>) {
     if anew {
         let kept = match rebuilt.kept {
             0 => String::new(),
@@ -399,15 +399,15 @@ fn tell(rebuilt: &Rebuilt, anew: bool, notes: &mut Vec<String>) {
 
 /// The exit code of an error: what a file says is the user's to settle, the rest
 /// the environment's.
-pub(super) fn failure(error: HistoryError) -> Failure {
+pub(super) fn history_error(error: HistoryError) -> CommandError {
     match error {
-        HistoryError::Newer { .. } | HistoryError::Foreign { .. } => Failure::usage(error),
-        _ => Failure::environment(error),
+        HistoryError::Newer { .. } | HistoryError::Foreign { .. } => CommandError::usage(error),
+        _ => CommandError::environment(error),
     }
 }
 
-fn plot(output: Output, path: &Path, trends: &[Trend]) -> anyhow::Result<()> {
-    let Some(svg) = trend_plot::svg(trends)? else {
+fn write_plot(output: OutputFile, path: &Path, trends: &[Trend]) -> anyhow::Result<()> {
+    let Some(svg) = trend_plot::render_svg(trends)? else {
         note(&format!("{}: not drawn, there is no series", path.display()));
         return Ok(());
     };
@@ -415,5 +415,5 @@ fn plot(output: Output, path: &Path, trends: &[Trend]) -> anyhow::Result<()> {
         let (most, all) = (trend_plot::MOST, trends.len());
         note(&format!("the picture shows {most} of {all} series: NODE, --test and --gpu select"));
     }
-    Ok(output.put(svg.as_bytes())?)
+    Ok(output.write(svg.as_bytes())?)
 }

@@ -7,55 +7,55 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
-use super::expectations::InForce;
-use super::failure::Failure;
+use super::expectations::ActiveThresholds;
+use super::failure::CommandError;
 use super::runs;
 use super::stdout::note;
 use super::stored;
 use control::store::file;
 use control::store::stored::Stored;
 use control::store::stored::runs_in;
-use engine::judge::Case;
-use engine::judge::past;
-use model::history::History;
+use engine::judge::JudgeInput;
+use engine::judge::run_summary;
+use model::part_history::PartHistory;
 
 /// Earlier runs that parts are compared with.
 #[derive(Debug, clap::Args)]
-pub struct Earlier {
+pub struct EarlierRunsArgs {
     /// Earlier runs by folder, id or `latest`, or folders of runs: what a part showed there, under
     /// the same platform and driver, is a reference beside the fleet and the expectation.
     #[arg(long, value_name = "RUN", num_args = 1..)]
     history: Vec<PathBuf>,
 }
 
-impl Earlier {
+impl EarlierRunsArgs {
     /// Reads them all. The run that is judged, `own`, is no history of itself.
     pub fn load(
         &self,
-        in_force: &InForce,
+        in_force: &ActiveThresholds,
         own: Option<&PathBuf>,
         config: Option<&Path>,
-    ) -> Result<History, Failure> {
+    ) -> Result<PartHistory, CommandError> {
         let own = own.and_then(|path| fs::canonicalize(path).ok());
         let mut earlier = Vec::new();
         for named in &self.history {
-            for path in folders(&runs::folder(named, config)?) {
+            for path in list_run_folders(&runs::find_run(named, config)?) {
                 if own.is_some() && fs::canonicalize(&path).ok() == own {
                     continue;
                 }
-                let stored = stored::open_quietly(&path)?;
-                earlier.push((stored.record.info.created.clone(), of(&stored, in_force)?));
+                let stored = stored::open_run_quietly(&path)?;
+                earlier.push((stored.record.info.created.clone(), summarize_run(&stored, in_force)?));
             }
         }
         if !self.history.is_empty() {
             note(&format!("history: {} earlier runs", earlier.len()));
         }
-        Ok(past::history(&earlier))
+        Ok(run_summary::build_history(&earlier))
     }
 }
 
 /// A run folder, or the run folders in a folder, in order of their names.
-fn folders(path: &Path) -> Vec<PathBuf> {
+fn list_run_folders(path: &Path) -> Vec<PathBuf> {
     if path.join(file::RUN).is_file() {
         return vec![path.to_owned()];
     }
@@ -67,9 +67,9 @@ fn folders(path: &Path) -> Vec<PathBuf> {
 }
 
 /// What parts showed in a stored run.
-fn of(stored: &Stored, in_force: &InForce) -> Result<past::Run, Failure> {
-    let recordings = stored.recordings().map_err(stored::failure)?;
-    Ok(past::shown(&Case {
+fn summarize_run(stored: &Stored, in_force: &ActiveThresholds) -> Result<run_summary::RunSummary, CommandError> {
+    let recordings = stored.recordings().map_err(stored::record_error)?;
+    Ok(run_summary::summarize_sound_parts(&JudgeInput {
         claims: &stored.claims,
         recordings: &recordings,
         catalogue: &in_force.catalogue,

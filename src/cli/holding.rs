@@ -14,72 +14,72 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::config::Config;
-use super::failure::Failure;
-use super::plan::Basis;
+use super::failure::CommandError;
+use super::plan::PlanBasis;
 use super::plan::Profile;
 use super::stdout::note;
-use by_pods::ByPods;
-use by_slurm::BySlurm;
+use by_pods::PodAllocator;
+use by_slurm::SlurmAllocator;
 use control::gate::hold::HoldError;
 use control::gate::journal;
 use control::launch::Launcher;
-use control::launch::held::Held;
-use control::launch::held::Seat;
-use control::launch::kubernetes::ranks::NO_RANKS;
-use control::launch::slurm::WhenBusy;
+use control::launch::held::HeldNodes;
+use control::launch::held::WorkerTarget;
+use control::launch::kubernetes::pod_ranks::NO_RANKS;
+use control::launch::slurm::BusyNodePolicy;
 use control::sweep::signals::Signals;
 use engine::plan::Plan;
-use engine::plan::Skipped;
+use engine::plan::SkippedProbe;
 use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
 use model::probe::ProbeScope;
 
 /// Why ranks do not start where Slurm holds nothing.
-const BESIDE_SLURM: &str = "its ranks need a job, and no job holds it: it is drained and measured \
+const NO_JOB_REASON: &str = "its ranks need a job, and no job holds it: it is drained and measured \
                             beside the scheduler";
 
 /// How much longer a job is asked for than its sweep should take: estimates are
 /// estimates, and suspicions are confirmed.
-const TIMES: f64 = 2.0;
+const TIME_FACTOR: f64 = 2.0;
 /// And at least this long, in minutes.
-const LEAST_MINUTES: f64 = 10.0;
+const MIN_MINUTES: f64 = 10.0;
 
 /// [`WhenBusy`] as a value of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WhenBusyArg(pub WhenBusy);
+pub struct WhenBusyArg(pub BusyNodePolicy);
 
 impl clap::ValueEnum for WhenBusyArg {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self(WhenBusy::Skip), Self(WhenBusy::Wait), Self(WhenBusy::Reserve)]
+        &[Self(BusyNodePolicy::Skip), Self(BusyNodePolicy::Wait), Self(BusyNodePolicy::Reserve)]
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
         let (name, help) = match self.0 {
-            WhenBusy::Skip => ("skip", "leave them out and say so"),
-            WhenBusy::Wait => ("wait", "queue for them, for wait_s at most"),
-            WhenBusy::Reserve => ("reserve", "keep new jobs off them, wait for those that run"),
+            BusyNodePolicy::Skip => ("skip", "leave them out and say so"),
+            BusyNodePolicy::Wait => ("wait", "queue for them, for wait_s at most"),
+            BusyNodePolicy::Reserve => ("reserve", "keep new jobs off them, wait for those that run"),
         };
         Some(clap::builder::PossibleValue::new(name).help(help))
     }
 }
 
 /// Puts what the command line says in the place of what the configuration says.
-pub fn say_when_busy(config: &mut Config, said: Option<WhenBusy>) -> Result<(), Failure> {
+pub fn override_when_busy(config: &mut Config, said: Option<BusyNodePolicy>) -> Result<(), CommandError> {
     match (&mut config.launcher, said) {
         (_, None) => Ok(()),
         (Launcher::Slurm(slurm), Some(said)) => {
             slurm.busy = said;
             Ok(())
         }
-        (Launcher::Kubernetes(_), Some(WhenBusy::Reserve)) => Err(Failure::usage(
+        (Launcher::Kubernetes(_), Some(BusyNodePolicy::Reserve)) => Err(CommandError::usage(
             "--when-busy reserve: Kubernetes has no reservations; expected skip or wait",
         )),
         (Launcher::Kubernetes(kubernetes), Some(said)) => {
             kubernetes.busy = said;
             Ok(())
         }
-        (launcher, Some(_)) => Err(Failure::Usage(format!(
+        (launcher, Some(_)) => Err(CommandError::Usage(format!(
             "--when-busy: expected a launcher of kind \"slurm\" or \"kubernetes\", and it is \"{}\"",
             launcher.as_str()
         ))),
@@ -88,23 +88,23 @@ pub fn say_when_busy(config: &mut Config, said: Option<WhenBusy>) -> Result<(), 
 
 /// What holds nodes.
 #[derive(Debug)]
-enum Means {
+enum AllocationBackend {
     /// Jobs and reservations.
-    Slurm(Box<BySlurm>),
+    Slurm(Box<SlurmAllocator>),
     /// Pods.
-    Pods(Box<ByPods>),
+    Pods(Box<PodAllocator>),
 }
 
 /// Nodes that are held.
 #[derive(Debug)]
-pub struct Hold {
-    means: Means,
+pub struct NodeAllocation {
+    backend: AllocationBackend,
     runtime: tokio::runtime::Runtime,
 }
 
 /// What is to be held, and for what.
 #[derive(Clone, Copy, Debug)]
-pub struct Purpose<'a> {
+pub struct AllocationPurpose<'a> {
     /// The run it is for.
     pub run: &'a str,
     /// What is claimed.
@@ -119,90 +119,90 @@ pub struct Purpose<'a> {
     pub worker: &'a str,
 }
 
-impl Hold {
+impl NodeAllocation {
     /// Holds the nodes of a plan; `None` for launchers that hold nothing.
-    pub fn take(
+    pub fn allocate_for_plan(
         config: &Config,
         claims: &Claims,
         plan: &Plan,
         run: &str,
         profile: Profile,
-    ) -> Result<Option<Self>, Failure> {
+    ) -> Result<Option<Self>, CommandError> {
         let nodes = plan.nodes().into_iter().cloned().collect();
-        Self::of(
+        Self::allocate(
             config,
-            &Purpose {
+            &AllocationPurpose {
                 run,
                 claims,
                 nodes: &nodes,
                 drained: profile == Profile::Recertify,
-                minutes: minutes(plan.estimate_s, config.confirm.wait),
+                minutes: job_minutes(plan.estimate_s, config.confirm.wait),
                 worker: &config.worker,
             },
         )
     }
 
     /// Holds these nodes; `None` for launchers that hold nothing.
-    pub fn of(config: &Config, purpose: &Purpose<'_>) -> Result<Option<Self>, Failure> {
-        let runtime = super::runtime()?;
+    pub fn allocate(config: &Config, purpose: &AllocationPurpose<'_>) -> Result<Option<Self>, CommandError> {
+        let runtime = super::build_runtime()?;
         let means = match &config.launcher {
             Launcher::Slurm(slurm) => {
-                Means::Slurm(Box::new(BySlurm::new(config, slurm, purpose.run)))
+                AllocationBackend::Slurm(Box::new(SlurmAllocator::new(config, slurm, purpose.run)))
             }
             Launcher::Kubernetes(kubernetes) => {
-                let pods = runtime.block_on(ByPods::new(config, kubernetes, purpose))?;
-                Means::Pods(Box::new(pods))
+                let pods = runtime.block_on(PodAllocator::new(config, kubernetes, purpose))?;
+                AllocationBackend::Pods(Box::new(pods))
             }
             _ => return Ok(None),
         };
-        let mut hold = Self { means, runtime };
-        hold.hold(purpose)?;
-        hold.tell_skipped();
-        if hold.held().seats.is_empty() {
+        let mut hold = Self { backend: means, runtime };
+        hold.acquire(purpose)?;
+        hold.print_skipped();
+        if hold.launch_allocation().targets.is_empty() {
             let text = "no node can be measured now: see above why each is left out";
-            return Err(Failure::Environment(text.to_owned()));
+            return Err(CommandError::Environment(text.to_owned()));
         }
         Ok(Some(hold))
     }
 
-    fn hold(&mut self, purpose: &Purpose<'_>) -> Result<(), Failure> {
-        let Self { means, runtime } = self;
+    fn acquire(&mut self, purpose: &AllocationPurpose<'_>) -> Result<(), CommandError> {
+        let Self { backend: means, runtime } = self;
         runtime.block_on(async {
             let mut signals = Signals::listen();
             let holding = async {
                 match means {
-                    Means::Slurm(slurm) => slurm.hold(purpose).await,
-                    Means::Pods(pods) => pods.hold(purpose).await,
+                    AllocationBackend::Slurm(slurm) => slurm.acquire(purpose).await,
+                    AllocationBackend::Pods(pods) => pods.acquire(purpose).await,
                 }
             };
             tokio::select! {
-                held = holding => held.map_err(failure),
+                held = holding => held.map_err(allocation_error),
                 name = signals.next() => {
-                    Err(Failure::Environment(format!("{name} while nodes were being held")))
+                    Err(CommandError::Environment(format!("{name} while nodes were being held")))
                 }
             }
         })
     }
 
     /// What workers need to know of it.
-    pub fn held(&self) -> &Held {
-        match &self.means {
-            Means::Slurm(slurm) => slurm.held(),
-            Means::Pods(pods) => pods.held(),
+    pub fn launch_allocation(&self) -> &HeldNodes {
+        match &self.backend {
+            AllocationBackend::Slurm(slurm) => slurm.launch_allocation(),
+            AllocationBackend::Pods(pods) => pods.launch_allocation(),
         }
     }
 
     /// Tells who is left out, those with the same reason together.
-    fn tell_skipped(&self) {
-        for (why, nodes) in self.skipped() {
+    fn print_skipped(&self) {
+        for (why, nodes) in self.skipped_by_reason() {
             let nodes = hostlist::fold(nodes.iter().map(NodeName::as_str));
             note(&format!("left out: {nodes}: {why}"));
         }
     }
 
-    fn skipped(&self) -> BTreeMap<&str, Vec<NodeName>> {
+    fn skipped_by_reason(&self) -> BTreeMap<&str, Vec<NodeName>> {
         let mut by_reason: BTreeMap<&str, Vec<NodeName>> = BTreeMap::new();
-        for (node, why) in &self.held().skipped {
+        for (node, why) in &self.launch_allocation().skipped {
             by_reason.entry(why).or_default().push(node.clone());
         }
         by_reason
@@ -210,20 +210,20 @@ impl Hold {
 
     /// The claims without the nodes that are left out: what is not measured
     /// says nothing of those that are.
-    pub fn measurable(&self, claims: &Claims) -> Claims {
-        let Held { seats, skipped } = self.held();
+    pub fn restrict_claims(&self, claims: &Claims) -> Claims {
+        let HeldNodes { targets: seats, skipped } = self.launch_allocation();
         claims.with_nodes(|node| seats.contains_key(node) || !skipped.contains_key(node))
     }
 
     /// The plan for those that are held; who is left out is in it as well, so
     /// that nobody takes them for measured.
-    pub fn plan(&self, basis: &Basis<'_>) -> anyhow::Result<Plan> {
-        let mut plan = basis.plan()?;
-        self.without_ranks(&mut plan);
-        for (why, nodes) in self.skipped() {
+    pub fn make_plan(&self, basis: &PlanBasis<'_>) -> anyhow::Result<Plan> {
+        let mut plan = basis.make_plan()?;
+        self.drop_unstartable_ranks(&mut plan);
+        for (why, nodes) in self.skipped_by_reason() {
             let (probe, why) = ("every probe".to_owned(), why.to_owned());
             // One each: a list of nodes is no place to look for one.
-            plan.skipped.extend(nodes.into_iter().map(|node| Skipped {
+            plan.skipped.extend(nodes.into_iter().map(|node| SkippedProbe {
                 probe: probe.clone(),
                 nodes: vec![node],
                 why: why.clone(),
@@ -234,20 +234,20 @@ impl Hold {
     }
 }
 
-impl Hold {
+impl NodeAllocation {
     /// Takes out what cannot be started where a node stands alone: ranks on several
     /// nodes. Of a pair only that node goes without, of a whole domain everybody
     /// does. What every node runs by itself, in place of such a tool too, stays.
-    fn without_ranks(&self, plan: &mut Plan) {
-        let seats = &self.held().seats;
-        let (pods, why) = match &self.means {
-            Means::Slurm(_) => (false, BESIDE_SLURM),
-            Means::Pods(pods) => (!pods.starts_ranks(), NO_RANKS),
+    fn drop_unstartable_ranks(&self, plan: &mut Plan) {
+        let seats = &self.launch_allocation().targets;
+        let (pods, why) = match &self.backend {
+            AllocationBackend::Slurm(_) => (false, NO_JOB_REASON),
+            AllocationBackend::Pods(pods) => (!pods.can_start_ranks(), NO_RANKS),
         };
         let alone = |node: &NodeName| match seats.get(node) {
-            Some(Seat::Unallocated) => true,
-            Some(Seat::Pod { .. }) => pods,
-            Some(Seat::Job(_)) | None => false,
+            Some(WorkerTarget::Unallocated) => true,
+            Some(WorkerTarget::Pod { .. }) => pods,
+            Some(WorkerTarget::Job(_)) | None => false,
         };
         let mut missing: BTreeSet<(String, NodeName)> = BTreeSet::new();
         for round in &mut plan.rounds {
@@ -266,7 +266,7 @@ impl Hold {
             });
         }
         plan.rounds.retain(|round| !round.steps.is_empty());
-        plan.skipped.extend(missing.into_iter().map(|(probe, node)| Skipped {
+        plan.skipped.extend(missing.into_iter().map(|(probe, node)| SkippedProbe {
             probe,
             nodes: vec![node],
             why: why.to_owned(),
@@ -276,18 +276,18 @@ impl Hold {
 }
 
 /// Lets the nodes go, however the sweep ends.
-impl Drop for Hold {
+impl Drop for NodeAllocation {
     fn drop(&mut self) {
-        let Self { means, runtime } = self;
+        let Self { backend: means, runtime } = self;
         let troubles = runtime.block_on(async {
             match means {
-                Means::Slurm(slurm) => slurm.free().await,
-                Means::Pods(pods) => pods.free().await,
+                AllocationBackend::Slurm(slurm) => slurm.release().await,
+                AllocationBackend::Pods(pods) => pods.release().await,
             }
         });
         let record = match means {
-            Means::Slurm(slurm) => slurm.record(),
-            Means::Pods(pods) => pods.record(),
+            AllocationBackend::Slurm(slurm) => slurm.record(),
+            AllocationBackend::Pods(pods) => pods.record(),
         };
         record.remove(&record.folder);
         for trouble in troubles {
@@ -302,27 +302,27 @@ impl Drop for Hold {
 
 /// Where it is recorded what is held.
 #[derive(Clone, Debug)]
-struct Record {
+struct AllocationRecord {
     folder: PathBuf,
     /// Where there is no gate: the folder of all such records.
     passing: Option<PathBuf>,
 }
 
-impl Record {
+impl AllocationRecord {
     /// The gate's folder, whose next turn ends what a dead process left. Without a gate it
     /// is beside the runs, and goes when everything is freed.
-    fn of(config: &Config, run: &str) -> Self {
+    fn new(config: &Config, run: &str) -> Self {
         match &config.gate {
             Some(gate) => Self { folder: gate.folder.clone(), passing: None },
             None => {
-                let passing = config.run_dir.join(HOLDS);
+                let passing = config.run_dir.join(RECORDS_DIR);
                 Self { folder: passing.join(run), passing: Some(passing) }
             }
         }
     }
 
     /// The records of runs that had no gate and did not free everything.
-    fn left(&self) -> Vec<PathBuf> {
+    fn list_orphans(&self) -> Vec<PathBuf> {
         let entries = self.passing.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
         let mut left: Vec<PathBuf> =
             entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -334,7 +334,7 @@ impl Record {
     /// Removes a record that holds nothing any more, and the folders that were made for it.
     fn remove(&self, folder: &Path) {
         let Some(passing) = &self.passing else { return };
-        if journal::look(folder).is_ok_and(|ledger| ledger.holds.is_empty()) {
+        if journal::look(folder).is_ok_and(|ledger| ledger.allocations.is_empty()) {
             for name in [journal::JOURNAL, journal::LOCK] {
                 let _ = std::fs::remove_file(folder.join(name));
             }
@@ -348,23 +348,23 @@ impl Record {
 }
 
 /// The folder in that of the runs that has those records.
-const HOLDS: &str = ".holds";
+const RECORDS_DIR: &str = ".holds";
 
 /// How long a job may take whose plan should take this long.
-pub(super) fn minutes(estimate_s: f64, confirm: Duration) -> u64 {
-    let minutes = (TIMES * estimate_s + confirm.as_secs_f64()) / 60.0 + LEAST_MINUTES;
+pub(super) fn job_minutes(estimate_s: f64, confirm: Duration) -> u64 {
+    let minutes = (TIME_FACTOR * estimate_s + confirm.as_secs_f64()) / 60.0 + MIN_MINUTES;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "minutes of a sweep are few and positive"
     )]
-    let whole = minutes.ceil().clamp(LEAST_MINUTES, 525_600.0) as u64;
+    let whole = minutes.ceil().clamp(MIN_MINUTES, 525_600.0) as u64;
     whole
 }
 
-fn failure(error: HoldError) -> Failure {
+fn allocation_error(error: HoldError) -> CommandError {
     match error {
-        HoldError::Name(_) => Failure::usage(error),
-        _ => Failure::environment(error),
+        HoldError::Name(_) => CommandError::usage(error),
+        _ => CommandError::environment(error),
     }
 }

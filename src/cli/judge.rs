@@ -9,16 +9,16 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use super::Globals;
-use super::abreast::abreast;
+use super::abreast::parallel_map;
 use super::config;
 use super::exit;
 use super::expectations;
-use super::failure::Failure;
-use super::history_arg::Earlier;
+use super::failure::CommandError;
+use super::history_arg::EarlierRunsArgs;
 use super::show;
 use super::stdout::note;
 use super::thresholds::Overrides;
-use control::sources::input;
+use control::sources::input_file;
 use control::store::acceptance;
 use control::store::file;
 use control::store::id::run_id;
@@ -27,24 +27,24 @@ use control::sweep;
 use control::sweep::gaps;
 use control::sweep::gaps::Gap;
 use engine::judge;
-use engine::judge::Case;
+use engine::judge::JudgeInput;
 use model::claims::Claims;
 use model::id::NodeName;
-use model::recording::Recording;
-use model::recording::Scope;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
 use model::run::Run;
 use model::run::RunInfo;
-use model::subject::UnknownSubject;
+use model::unknown_subject::UnknownSubject;
 use model::verdict::Outcome;
-use readers::claims::per_node;
-use readers::claims::recorded;
+use readers::claims::single_node_domains;
+use readers::claims::output_layout;
 
 /// Where outputs lie in a folder.
 const LAYOUT: &str = "nodes/NODE/FILE, domains/DOMAIN/FILE or pairs/NODE/NODE/FILE";
 
 /// Judge recorded outputs against a platform's expectations.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct JudgeArgs {
     /// Outputs, or folders with nodes/NODE/FILE, domains/DOMAIN/FILE, pairs/NODE/NODE/FILE
     /// and claims.toml.
     #[arg(required = true, value_name = "FILE|DIR")]
@@ -55,14 +55,14 @@ pub struct Args {
     #[command(flatten)]
     overrides: Overrides,
     #[command(flatten)]
-    earlier: Earlier,
+    earlier: EarlierRunsArgs,
     #[command(flatten)]
-    files: show::Files,
+    files: show::ReportFileArgs,
 }
 
 /// The exit code of an outcome; `out_of_reach` says that an input could not be
 /// read or a report not written.
-pub fn code(outcome: Outcome, out_of_reach: bool) -> u8 {
+pub fn outcome_exit_code(outcome: Outcome, out_of_reach: bool) -> u8 {
     match outcome {
         Outcome::Degraded | Outcome::Failed => exit::GATE_CLOSED,
         Outcome::Pass | Outcome::Unknown if out_of_reach => exit::ENVIRONMENT,
@@ -72,41 +72,41 @@ pub fn code(outcome: Outcome, out_of_reach: bool) -> u8 {
 }
 
 /// One output to read, with its place where its folder gives one.
-struct Found {
+struct RecordedOutputFile {
     path: PathBuf,
-    scope: Option<Scope>,
+    scope: Option<RecordingScope>,
 }
 
 /// Everything the command line names, before any output is read.
 #[derive(Default)]
-struct Inputs {
+struct JudgeInputs {
     claims: Claims,
-    found: Vec<Found>,
+    outputs: Vec<RecordedOutputFile>,
     gaps: Vec<Gap>,
     unread: bool,
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &JudgeArgs, globals: &Globals) -> anyhow::Result<u8> {
     let files = args.files.open()?;
-    let in_force = expectations::load(&args.overrides.files)?;
+    let in_force = expectations::load_thresholds(&args.overrides.files)?;
     if let Some(name) = &args.platform {
         expectations::check_platform(&in_force.catalogue, name, "--platform")?;
     }
-    let mut inputs = Inputs::default();
+    let mut inputs = JudgeInputs::default();
     for path in &args.inputs {
         if path.is_dir() {
-            folder(path, &mut inputs)?;
+            read_folder(path, &mut inputs)?;
         } else {
-            inputs.found.push(Found { path: path.clone(), scope: None });
+            inputs.outputs.push(RecordedOutputFile { path: path.clone(), scope: None });
         }
     }
     let platform = args.platform.as_deref();
-    inputs.claims.domains = per_node::split(inputs.claims.domains, |claimed| {
-        expectations::ends_at_node(&in_force.catalogue, platform.or(claimed))
+    inputs.claims.domains = single_node_domains::split_domains(inputs.claims.domains, |claimed| {
+        expectations::nvlink_ends_at_node(&in_force.catalogue, platform.or(claimed))
     });
-    let recordings = read_all(&mut inputs);
-    let case = Case {
+    let recordings = read_outputs(&mut inputs);
+    let case = JudgeInput {
         claims: &inputs.claims,
         recordings: &recordings,
         catalogue: &in_force.catalogue,
@@ -116,13 +116,13 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         sampled: false,
     };
     let history = args.earlier.load(&in_force, None, globals.config.as_deref())?;
-    let mut judgement = judge::judge_against(&case, &history);
+    let mut judgement = judge::judge_run(&case, &history);
     gaps::close(&mut judgement.verdicts, &inputs.claims, &inputs.gaps);
     let now = sweep::now();
     let shown: Vec<String> = args.inputs.iter().map(|p| p.display().to_string()).collect();
     let run = Run {
         info: RunInfo {
-            id: run_id(now, super::entropy()),
+            id: run_id(now, super::random_number()),
             created: sweep::shown(now),
             profile: "judge".to_owned(),
             source: shown.join(" "),
@@ -134,27 +134,27 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         verdicts: judgement.verdicts,
         actions: None,
     };
-    let written = show::run(&run, files, globals.json)?;
-    Ok(code(run.verdicts.outcome, inputs.unread || !written))
+    let written = show::show_run(&run, files, globals.json)?;
+    Ok(outcome_exit_code(run.verdicts.outcome, inputs.unread || !written))
 }
 
 /// Lists a folder of recorded outputs and reads its claims.
-fn folder(root: &Path, inputs: &mut Inputs) -> Result<(), Failure> {
+fn read_folder(root: &Path, inputs: &mut JudgeInputs) -> Result<(), CommandError> {
     let shown = root.display();
     if root.join(file::RUN).is_file() {
         let text = format!("{shown}: this is a run folder; use `fabricgate replay {shown}`");
-        return Err(Failure::Usage(text));
+        return Err(CommandError::Usage(text));
     }
     if acceptance::is_one(root) {
         let text = format!(
             "{shown}: this is the folder of a burn-in; `fabricgate replay` judges the runs that its \
              acceptance.json names"
         );
-        return Err(Failure::Usage(text));
+        return Err(CommandError::Usage(text));
     }
     let outputs = outputs::list(root);
     if let Some(path) = &outputs.claims {
-        merge(&mut inputs.claims, config::claims(path)?, path)?;
+        merge_claims(&mut inputs.claims, config::read_claims_file(path)?, path)?;
     }
     for path in &outputs.misplaced {
         note(&format!("{}: not read, expected {LAYOUT}", path.display()));
@@ -171,9 +171,9 @@ fn folder(root: &Path, inputs: &mut Inputs) -> Result<(), Failure> {
     }
     for scope in &outputs.empty {
         let (nodes, what) = match scope {
-            Scope::Node(node) => (vec![node.clone()], UnknownSubject::node(node)),
-            Scope::Domain(domain) => (Vec::new(), UnknownSubject::domain(domain)),
-            Scope::Pair(a, b) => {
+            RecordingScope::Node(node) => (vec![node.clone()], UnknownSubject::node(node)),
+            RecordingScope::Domain(domain) => (Vec::new(), UnknownSubject::domain(domain)),
+            RecordingScope::Pair(a, b) => {
                 (vec![a.clone(), b.clone()], UnknownSubject::Other(format!("pair {a} - {b}")))
             }
         };
@@ -186,15 +186,15 @@ fn folder(root: &Path, inputs: &mut Inputs) -> Result<(), Failure> {
         inputs.gaps.push(Gap { nodes: Vec::new(), what, why: "holds no outputs".to_owned() });
     }
     let found = outputs.files.into_iter();
-    inputs.found.extend(found.map(|(path, scope)| Found { scope: Some(scope), path }));
+    inputs.outputs.extend(found.map(|(path, scope)| RecordedOutputFile { scope: Some(scope), path }));
     Ok(())
 }
 
 /// Adds the claims of one more folder.
-fn merge(claims: &mut Claims, more: Claims, path: &Path) -> Result<(), Failure> {
+fn merge_claims(claims: &mut Claims, more: Claims, path: &Path) -> Result<(), CommandError> {
     for domain in more.domains {
         let wrong = |what: String| {
-            Failure::Usage(format!("{}: {what} is claimed by another folder too", path.display()))
+            CommandError::Usage(format!("{}: {what} is claimed by another folder too", path.display()))
         };
         if claims.domains.iter().any(|d| d.name == domain.name) {
             return Err(wrong(format!("domain {}", domain.name)));
@@ -211,38 +211,38 @@ fn merge(claims: &mut Claims, more: Claims, path: &Path) -> Result<(), Failure> 
 
 /// Reads every output, several at a time, and gives each its place. What
 /// cannot be read becomes a gap.
-fn read_all(inputs: &mut Inputs) -> Vec<Recording> {
-    let parsed = abreast(&inputs.found, |found| {
-        let read = |path: &Path| input::read(path).map_err(|error| error.to_string());
+fn read_outputs(inputs: &mut JudgeInputs) -> Vec<ToolRecording> {
+    let parsed = parallel_map(&inputs.outputs, |found| {
+        let read = |path: &Path| input_file::read(path).map_err(|error| error.to_string());
         let stdout = read(&found.path)?;
-        let hosts = readers::outputs::read_hosts(&stdout);
-        Ok::<_, String>((readers::outputs::read(&stdout), hosts))
+        let hosts = readers::outputs::parse_hosts(&stdout);
+        Ok::<_, String>((readers::outputs::parse_output(&stdout), hosts))
     });
     let mut recordings = Vec::new();
     let mut taken = BTreeSet::new();
-    for (found, parsed) in inputs.found.iter().zip(parsed) {
+    for (found, parsed) in inputs.outputs.iter().zip(parsed) {
         let file = found.path.display().to_string();
         match parsed {
             // What each host said of itself is its own.
             Ok((_, hosts)) if !hosts.is_empty() => {
                 recordings.extend(hosts.into_iter().map(|(host, parsed)| {
-                    let scope = Scope::Node(NodeName::from(host.as_str()));
-                    Recording::new(scope, file.clone(), parsed)
+                    let scope = RecordingScope::Node(NodeName::from(host.as_str()));
+                    ToolRecording::new(scope, file.clone(), parsed)
                 }));
             }
             Ok((parsed, _)) => {
                 let scope = found.scope.clone().unwrap_or_else(|| {
                     let stem = found.path.file_stem().unwrap_or_default().to_string_lossy();
-                    recorded::stand_alone(&stem, &parsed, &mut taken)
+                    output_layout::standalone_scope(&stem, &parsed, &mut taken)
                 });
-                recordings.push(Recording::new(scope, file, parsed));
+                recordings.push(ToolRecording::new(scope, file, parsed));
             }
             Err(error) => {
                 note(&error);
                 inputs.unread = true;
                 let nodes: Vec<NodeName> = match &found.scope {
-                    Some(Scope::Node(node)) => vec![node.clone()],
-                    Some(Scope::Pair(a, b)) => vec![a.clone(), b.clone()],
+                    Some(RecordingScope::Node(node)) => vec![node.clone()],
+                    Some(RecordingScope::Pair(a, b)) => vec![a.clone(), b.clone()],
                     _ => Vec::new(),
                 };
                 inputs.gaps.push(Gap {

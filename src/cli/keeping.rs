@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::Mistake;
+use super::config::ConfigMistake;
 
 /// Days of a year: every point is kept so long.
 const KEEP_DAYS: u32 = 365;
@@ -22,7 +22,7 @@ const MOST_DAYS: u32 = 36_500;
 /// `[history]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Section {
+pub struct HistorySection {
     /// Whether every run is added when it ended. Default: true, and false where the fabric is
     /// simulated or replayed and nothing else stands in this section.
     enabled: Option<bool>,
@@ -45,11 +45,11 @@ pub struct Section {
 
 /// The history, as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Keeping {
+pub struct HistoryConfig {
     /// Whether every run is added.
     pub enabled: bool,
     /// Whether anybody wrote anything about it.
-    pub asked: bool,
+    pub explicit: bool,
     /// The file that somebody named.
     pub path: Option<PathBuf>,
     /// Days for which every point is kept.
@@ -60,11 +60,11 @@ pub struct Keeping {
     pub keep_runs_days: Option<u32>,
 }
 
-impl Default for Keeping {
+impl Default for HistoryConfig {
     fn default() -> Self {
         Self {
             enabled: true,
-            asked: false,
+            explicit: false,
             path: None,
             keep_days: KEEP_DAYS,
             thin_after_days: THIN_AFTER_DAYS,
@@ -73,15 +73,15 @@ impl Default for Keeping {
     }
 }
 
-impl Keeping {
+impl HistoryConfig {
     /// The file, for runs in this folder.
-    pub fn file(&self, runs: &Path) -> PathBuf {
-        self.path.clone().unwrap_or_else(|| beside(runs))
+    pub fn path_for(&self, runs: &Path) -> PathBuf {
+        self.path.clone().unwrap_or_else(|| default_history_path(runs))
     }
 }
 
 /// The file beside a folder of run folders: not in it, where everything is a run.
-pub fn beside(runs: &Path) -> PathBuf {
+pub fn default_history_path(runs: &Path) -> PathBuf {
     let runs = match runs.file_name() {
         Some(_) => runs.to_owned(),
         // `.` or `..`: its name is what the system says it is.
@@ -93,22 +93,22 @@ pub fn beside(runs: &Path) -> PathBuf {
 }
 
 /// Reads `[history]`.
-pub fn keeping(section: Option<Section>, base: &Path) -> Result<Keeping, Mistake> {
-    let Some(section) = section else { return Ok(Keeping::default()) };
-    let keep_days = days("keep_days", section.keep_days.as_ref(), 1)?.unwrap_or(KEEP_DAYS);
-    let thin_after_days = days("thin_after_days", section.thin_after_days.as_ref(), keep_days)?;
-    Ok(Keeping {
+pub fn parse_history(section: Option<HistorySection>, base: &Path) -> Result<HistoryConfig, ConfigMistake> {
+    let Some(section) = section else { return Ok(HistoryConfig::default()) };
+    let keep_days = parse_days("keep_days", section.keep_days.as_ref(), 1)?.unwrap_or(KEEP_DAYS);
+    let thin_after_days = parse_days("thin_after_days", section.thin_after_days.as_ref(), keep_days)?;
+    Ok(HistoryConfig {
         enabled: section.enabled.unwrap_or(true),
-        asked: true,
+        explicit: true,
         path: section.path.map(|path| base.join(path)),
         keep_days,
         thin_after_days: thin_after_days.unwrap_or(THIN_AFTER_DAYS.max(keep_days)),
-        keep_runs_days: days("keep_runs_days", section.keep_runs_days.as_ref(), 1)?,
+        keep_runs_days: parse_days("keep_runs_days", section.keep_runs_days.as_ref(), 1)?,
     })
 }
 
 /// Days from a file, from so many to a century.
-fn days(key: &str, days: Option<&Spanned<u32>>, least: u32) -> Result<Option<u32>, Mistake> {
+fn parse_days(key: &str, days: Option<&Spanned<u32>>, least: u32) -> Result<Option<u32>, ConfigMistake> {
     let Some(days) = days else { return Ok(None) };
     let value = *days.get_ref();
     if !(least..=MOST_DAYS).contains(&value) {
@@ -122,9 +122,9 @@ fn days(key: &str, days: Option<&Spanned<u32>>, least: u32) -> Result<Option<u32
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Keeping, String> {
-        let section: Section = toml::from_str(text).map_err(|e| e.message().to_owned())?;
-        keeping(Some(section), Path::new("/etc/fg"))
+    fn read(text: &str) -> Result<HistoryConfig, String> {
+        let section: HistorySection = toml::from_str(text).map_err(|e| e.message().to_owned())?;
+        parse_history(Some(section), Path::new("/etc/fg"))
             .map_err(|(at, message)| format!("{at}: {message}"))
     }
 
@@ -146,9 +146,9 @@ mod tests {
 
     #[test]
     fn the_file_stands_beside_the_runs_unless_somebody_says_where() {
-        let usual = Keeping::default();
-        assert_eq!(usual.file(Path::new("/x/runs")), Path::new("/x/runs-history.sqlite"));
-        assert_eq!(usual.file(Path::new("runs/")), Path::new("runs-history.sqlite"));
-        assert!(usual.enabled && !usual.asked);
+        let usual = HistoryConfig::default();
+        assert_eq!(usual.path_for(Path::new("/x/runs")), Path::new("/x/runs-history.sqlite"));
+        assert_eq!(usual.path_for(Path::new("runs/")), Path::new("runs-history.sqlite"));
+        assert!(usual.enabled && !usual.explicit);
     }
 }

@@ -13,29 +13,29 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::Mistake;
-use super::config::duration;
+use super::config::ConfigMistake;
+use super::config::parse_duration;
 use control::launch::Launcher;
-use control::launch::slurm::Programs;
-use control::launch::slurm::Slurm;
-use control::launch::slurm::WhenBusy;
-use control::launch::slurm::WhenDrained;
+use control::launch::slurm::SlurmPrograms;
+use control::launch::slurm::SlurmLauncher;
+use control::launch::slurm::BusyNodePolicy;
+use control::launch::slurm::DrainedNodePolicy;
 
 /// Steps that run at the same time where nothing is said. The tools run on the
 /// nodes; here each costs a process and its output.
-const PARALLEL: usize = 1_024;
+const DEFAULT_PARALLEL: usize = 1_024;
 
 /// The same for simulated nodes, which all run on this machine.
-const PARALLEL_HERE: usize = 16;
+const DEFAULT_SIMULATED_PARALLEL: usize = 16;
 
 /// How long a worker may take to answer where nothing is said: a login through
 /// a busy head node takes seconds.
-const CONNECT: Duration = Duration::from_secs(30);
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `[launcher]` of the configuration.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Section {
+pub struct LauncherSection {
     /// Through what nodes are reached. Required.
     #[schemars(with = "LauncherKind")]
     kind: Spanned<LauncherKind>,
@@ -93,13 +93,13 @@ pub struct Section {
     user: Option<Spanned<String>>,
     /// With `slurm`: what is done about nodes that jobs run on. Default: `skip`.
     #[schemars(with = "Option<WhenBusy>")]
-    busy: Option<Spanned<WhenBusy>>,
+    busy: Option<Spanned<BusyNodePolicy>>,
     /// With `slurm`: seconds for which busy nodes are waited for. Default: 3600.
     #[schemars(with = "Option<f64>")]
     wait_s: Option<Spanned<f64>>,
     /// With `slurm`: how nodes are measured that the gate has drained. Default: `reservation`.
     #[schemars(with = "Option<WhenDrained>")]
-    drained: Option<Spanned<WhenDrained>>,
+    drained: Option<Spanned<DrainedNodePolicy>>,
     /// With `slurm`: `srun`, with words in front where it is reached through something. Default: the
     /// one beside `scontrol`.
     #[schemars(with = "Option<Vec<String>>")]
@@ -121,7 +121,7 @@ pub struct Section {
     node_srun: Option<Spanned<Vec<String>>>,
     /// With `kubernetes`: the pods through which nodes are measured. Absent elsewhere.
     #[schemars(with = "Option<kubernetes::Section>")]
-    kubernetes: Option<Spanned<kubernetes::Section>>,
+    kubernetes: Option<Spanned<kubernetes::LauncherKubernetesSection>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
@@ -156,7 +156,7 @@ impl LauncherKind {
 
 /// How nodes are reached, as configured.
 #[derive(Debug)]
-pub struct Reach {
+pub struct LauncherConfig {
     /// Through what.
     pub launcher: Launcher,
     /// How many steps run at the same time.
@@ -167,36 +167,36 @@ pub struct Reach {
     pub connect: Duration,
 }
 
-impl Default for Reach {
+impl Default for LauncherConfig {
     fn default() -> Self {
         Self {
             launcher: Launcher::Local,
-            parallel: PARALLEL,
+            parallel: DEFAULT_PARALLEL,
             worker: "fabricgate".to_owned(),
-            connect: CONNECT,
+            connect: DEFAULT_CONNECT_TIMEOUT,
         }
     }
 }
 
-impl Reach {
+impl LauncherConfig {
     /// A simulated fabric in the place of whatever is configured; how it answers stays
     /// where that is one too.
     pub fn simulate(&mut self, scenario: &Path) {
         let workers = !matches!(self.launcher, Launcher::Sim { workers: false, .. });
         self.launcher = Launcher::Sim { scenario: scenario.to_owned(), workers };
-        self.parallel = self.parallel.min(PARALLEL_HERE);
+        self.parallel = self.parallel.min(DEFAULT_SIMULATED_PARALLEL);
     }
 }
 
 /// Reads `[launcher]`; the section itself is at `at`. Slurm's programs lie beside
 /// `scontrol` where nothing else is said.
-pub fn reach(
-    section: Section,
+pub fn parse_launcher(
+    section: LauncherSection,
     at: usize,
     base: &Path,
     scontrol: Option<&[String]>,
-) -> Result<Reach, Mistake> {
-    let mut reach = Reach::default();
+) -> Result<LauncherConfig, ConfigMistake> {
+    let mut reach = LauncherConfig::default();
     if let Some(n) = &section.parallel {
         if *n.get_ref() == 0 {
             return Err((n.span().start, "parallel 0, expected 1 or more".to_owned()));
@@ -204,7 +204,7 @@ pub fn reach(
         reach.parallel = usize::try_from(*n.get_ref()).unwrap_or(usize::MAX);
     }
     if let Some(seconds) = &section.connect_s {
-        reach.connect = duration("connect_s", seconds)?;
+        reach.connect = parse_duration("connect_s", seconds)?;
     }
     if let Some(worker) = &section.worker {
         if worker.get_ref().is_empty() {
@@ -227,7 +227,7 @@ pub fn reach(
     let pods = section.kubernetes.as_ref().map(|s| s.span().start);
     only(pods, "[launcher.kubernetes]", LauncherKind::Kubernetes)?;
     if kind != LauncherKind::Slurm
-        && let Some((key, at)) = section.of_slurm().into_iter().min_by_key(|(_, at)| *at)
+        && let Some((key, at)) = section.slurm_keys().into_iter().min_by_key(|(_, at)| *at)
     {
         let there = match (kind, key) {
             (LauncherKind::Kubernetes, "busy" | "wait_s") => {
@@ -252,16 +252,16 @@ pub fn reach(
         LauncherKind::Sim => {
             let scenario = section.scenario.ok_or_else(|| missing("scenario = \"FILE\""))?;
             if section.parallel.is_none() {
-                reach.parallel = PARALLEL_HERE;
+                reach.parallel = DEFAULT_SIMULATED_PARALLEL;
             }
             let workers = section.workers.as_ref().is_none_or(|workers| *workers.get_ref());
             Launcher::Sim { scenario: base.join(scenario.into_inner()), workers }
         }
-        LauncherKind::Slurm => Launcher::Slurm(Box::new(section.slurm(scontrol)?)),
+        LauncherKind::Slurm => Launcher::Slurm(Box::new(section.into_slurm(scontrol)?)),
         LauncherKind::Kubernetes => {
             let said = section.kubernetes.map(|said| (said.span().start, said.into_inner()));
-            let (at, said) = said.unwrap_or_else(|| (at, kubernetes::Section::default()));
-            Launcher::Kubernetes(Box::new(said.kubernetes(at, base)?))
+            let (at, said) = said.unwrap_or_else(|| (at, kubernetes::LauncherKubernetesSection::default()));
+            Launcher::Kubernetes(Box::new(said.into_kubernetes(at, base)?))
         }
         LauncherKind::Replay => {
             let run = section.run.ok_or_else(|| missing("run = \"RUN FOLDER\""))?;
@@ -271,9 +271,9 @@ pub fn reach(
     Ok(reach)
 }
 
-impl Section {
+impl LauncherSection {
     /// The keys that only Slurm has and that are there, with their places.
-    fn of_slurm(&self) -> Vec<(&'static str, usize)> {
+    fn slurm_keys(&self) -> Vec<(&'static str, usize)> {
         fn at<T>(key: &'static str, value: &Option<Spanned<T>>) -> Option<(&'static str, usize)> {
             value.as_ref().map(|it| (key, it.span().start))
         }
@@ -303,13 +303,13 @@ impl Section {
     }
 
     /// What is said of Slurm.
-    fn slurm(self, scontrol: Option<&[String]>) -> Result<Slurm, Mistake> {
-        let usual = Slurm::default();
-        let scontrol = words("scontrol", self.scontrol)?
+    fn into_slurm(self, scontrol: Option<&[String]>) -> Result<SlurmLauncher, ConfigMistake> {
+        let usual = SlurmLauncher::default();
+        let scontrol = parse_argv("scontrol", self.scontrol)?
             .or_else(|| scontrol.map(<[String]>::to_vec))
             .unwrap_or_else(|| usual.programs.scontrol.clone());
-        let beside = Programs::beside(&scontrol);
-        let time_limit = name("time_limit", self.time_limit.as_ref())?;
+        let beside = SlurmPrograms::from_scontrol(&scontrol);
+        let time_limit = parse_name("time_limit", self.time_limit.as_ref())?;
         if let (Some(limit), Some(said)) = (&time_limit, &self.time_limit)
             && !limit.chars().all(|c| c.is_ascii_digit() || matches!(c, ':' | '-'))
         {
@@ -319,40 +319,40 @@ impl Section {
             );
             return Err((said.span().start, message));
         }
-        let user = name("user", self.user.as_ref())?;
+        let user = parse_name("user", self.user.as_ref())?;
         let gres = self.gres.map(Spanned::into_inner);
-        Ok(Slurm {
-            partition: name("partition", self.partition.as_ref())?,
-            account: name("account", self.account.as_ref())?,
-            qos: name("qos", self.qos.as_ref())?,
-            reservation: name("reservation", self.reservation.as_ref())?,
+        Ok(SlurmLauncher {
+            partition: parse_name("partition", self.partition.as_ref())?,
+            account: parse_name("account", self.account.as_ref())?,
+            qos: parse_name("qos", self.qos.as_ref())?,
+            reservation: parse_name("reservation", self.reservation.as_ref())?,
             gres,
             options: self.options.map(Spanned::into_inner).unwrap_or_default(),
-            mpi: name("mpi", self.mpi.as_ref())?.unwrap_or(usual.mpi),
+            mpi: parse_name("mpi", self.mpi.as_ref())?.unwrap_or(usual.mpi),
             time_limit,
             user: user.unwrap_or(usual.user),
             busy: self.busy.map(Spanned::into_inner).unwrap_or_default(),
             wait_s: match &self.wait_s {
-                Some(seconds) => duration("wait_s", seconds)?.as_secs(),
+                Some(seconds) => parse_duration("wait_s", seconds)?.as_secs(),
                 None => usual.wait_s,
             },
             drained: self.drained.map(Spanned::into_inner).unwrap_or_default(),
-            programs: Programs {
-                srun: words("srun", self.srun)?.unwrap_or(beside.srun),
-                salloc: words("salloc", self.salloc)?.unwrap_or(beside.salloc),
-                scancel: words("scancel", self.scancel)?.unwrap_or(beside.scancel),
-                squeue: words("squeue", self.squeue)?.unwrap_or(beside.squeue),
+            programs: SlurmPrograms {
+                srun: parse_argv("srun", self.srun)?.unwrap_or(beside.srun),
+                salloc: parse_argv("salloc", self.salloc)?.unwrap_or(beside.salloc),
+                scancel: parse_argv("scancel", self.scancel)?.unwrap_or(beside.scancel),
+                squeue: parse_argv("squeue", self.squeue)?.unwrap_or(beside.squeue),
                 scontrol,
                 remote_shell: None,
             },
-            node_srun: words("node_srun", self.node_srun)?.unwrap_or(usual.node_srun),
+            node_srun: parse_argv("node_srun", self.node_srun)?.unwrap_or(usual.node_srun),
             carried: usual.carried,
         })
     }
 }
 
 /// A word that stands behind an option: one, and not empty.
-fn name(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, Mistake> {
+fn parse_name(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, ConfigMistake> {
     let Some(value) = value else { return Ok(None) };
     let text = value.get_ref();
     if text.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
@@ -363,7 +363,7 @@ fn name(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, Mi
 }
 
 /// The words of a program.
-fn words(key: &str, value: Option<Spanned<Vec<String>>>) -> Result<Option<Vec<String>>, Mistake> {
+fn parse_argv(key: &str, value: Option<Spanned<Vec<String>>>) -> Result<Option<Vec<String>>, ConfigMistake> {
     let Some(value) = value else { return Ok(None) };
     if value.get_ref().first().is_none_or(String::is_empty) {
         let message = format!("{key} is empty, expected words such as [\"{key}\"]");

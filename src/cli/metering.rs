@@ -9,19 +9,19 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::Mistake;
+use super::config::ConfigMistake;
 
 /// Nodes with series of their own: ten series each make 20,000, which every
 /// Prometheus takes from one target.
-const NODES: u32 = 2_000;
+const DEFAULT_NODES: u32 = 2_000;
 
 /// Runs that are looked through for the newest verdict of each node.
-const RUNS: u32 = 500;
+const DEFAULT_RUNS: u32 = 500;
 
 /// What monitoring is shown of nodes, runs and the gate.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Section {
+pub struct MetricsSection {
     /// The file for node-exporter's textfile collector, written after every run; its name ends with
     /// `.prom`. Without it, none is written.
     #[schemars(with = "Option<PathBuf>")]
@@ -38,7 +38,7 @@ pub struct Section {
 
 /// What is shown, as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metering {
+pub struct MetricsConfig {
     /// The textfile.
     pub textfile: Option<PathBuf>,
     /// Most nodes with series of their own.
@@ -47,15 +47,15 @@ pub struct Metering {
     pub runs: usize,
 }
 
-impl Default for Metering {
+impl Default for MetricsConfig {
     fn default() -> Self {
-        Self { textfile: None, nodes: NODES as usize, runs: RUNS as usize }
+        Self { textfile: None, nodes: DEFAULT_NODES as usize, runs: DEFAULT_RUNS as usize }
     }
 }
 
 /// Reads `[metrics]`.
-pub fn metering(section: Section, base: &Path) -> Result<Metering, Mistake> {
-    let usual = Metering::default();
+pub fn parse_metrics(section: MetricsSection, base: &Path) -> Result<MetricsConfig, ConfigMistake> {
+    let usual = MetricsConfig::default();
     let number = |key: &str, value: Option<Spanned<u32>>, usual: usize, most: u32| match value {
         None => Ok(usual),
         Some(value) if (1..=most).contains(value.get_ref()) => Ok(*value.get_ref() as usize),
@@ -71,7 +71,7 @@ pub fn metering(section: Section, base: &Path) -> Result<Metering, Mistake> {
             Some(base.join(file.into_inner()))
         }
     };
-    Ok(Metering {
+    Ok(MetricsConfig {
         textfile,
         nodes: number("nodes", section.nodes, usual.nodes, 100_000)?,
         runs: number("runs", section.runs, usual.runs, 100_000)?,

@@ -11,11 +11,11 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use super::Globals;
-use super::afterwards::Ended;
+use super::afterwards::FinishedRun;
 use super::config;
 use super::config::Config;
 use super::exit;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::metering;
 use super::stdout;
 use super::stdout::note;
@@ -28,14 +28,14 @@ use control::store::folder::parent;
 use control::store::history::Alarms;
 use control::store::latest::Latest;
 use engine::report::metrics;
-use engine::report::metrics::State;
-use engine::report::metrics::levels::levels;
-use engine::report::metrics::text;
+use engine::report::metrics::MetricsState;
+use engine::report::metrics::levels::compute_levels;
+use engine::report::metrics::exposition;
 
 /// Show the state of nodes, runs and the gate as Prometheus takes it: the newest verdict of each
 /// node, its worst ratios, its certificate, the last run of each profile, budgets, the breaker.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct MetricsArgs {
     /// Write a file for node-exporter's textfile collector instead, as the configuration's [metrics]
     /// textfile; its name ends with .prom.
     #[arg(long, value_name = "FILE")]
@@ -51,12 +51,12 @@ pub struct Args {
         default_value = "openmetrics",
         conflicts_with = "textfile"
     )]
-    format: Format,
+    format: MetricsFormat,
 }
 
 /// How the text is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Format {
+enum MetricsFormat {
     /// OpenMetrics 1.0.
     Openmetrics,
     /// Prometheus' text format 0.0.4, as a textfile has it.
@@ -65,40 +65,40 @@ enum Format {
 
 /// Runs the command. The numbers are no verdict: the exit code says only whether
 /// they could be shown.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &MetricsArgs, globals: &Globals) -> anyhow::Result<u8> {
     if globals.json {
         let text = "--json: metrics are no JSON document, see --format";
-        return Err(Failure::usage(text).into());
+        return Err(CommandError::usage(text).into());
     }
     if let Some(file) = &args.textfile {
-        metering::check_textfile(file).map_err(|why| Failure::usage(format!("--{why}")))?;
+        metering::check_textfile(file).map_err(|why| CommandError::usage(format!("--{why}")))?;
     }
     let config = config::open(globals.config.as_deref())?;
     let runs = args.run_dir.as_deref().unwrap_or(&config.run_dir);
-    let state = state(&config, runs, &alarms(&config, runs));
-    let families = metrics::families(&state, config.metrics.nodes);
+    let state = collect_state(&config, runs, &read_alarms(&config, runs));
+    let families = metrics::build_families(&state, config.metrics.nodes);
     match (&args.textfile, args.format) {
-        (Some(file), _) => place(file, &text::classic(&families))
-            .map_err(|error| Failure::Environment(format!("{}: {error}", file.display())))?,
-        (None, Format::Text) => stdout::text(&text::classic(&families))?,
-        (None, Format::Openmetrics) => stdout::text(&text::openmetrics(families))?,
+        (Some(file), _) => write_textfile(file, &exposition::render_classic(&families))
+            .map_err(|error| CommandError::Environment(format!("{}: {error}", file.display())))?,
+        (None, MetricsFormat::Text) => stdout::write_text(&exposition::render_classic(&families))?,
+        (None, MetricsFormat::Openmetrics) => stdout::write_text(&exposition::render_openmetrics(families))?,
     }
     Ok(exit::PASS)
 }
 
 /// The drift alarms that stand, where runs of this folder are kept in a history.
-pub(super) fn alarms(config: &Config, runs: &Path) -> Alarms {
+pub(super) fn read_alarms(config: &Config, runs: &Path) -> Alarms {
     let mut alarms = Alarms::default();
-    if let Some(file) = config.history_of(runs) {
+    if let Some(file) = config.history_path(runs) {
         alarms.refresh(&file);
     }
     alarms
 }
 
 /// The state as records have it now; what cannot be read is a note, and counted.
-pub(super) fn state(config: &Config, runs: &Path, alarms: &Alarms) -> State {
+pub(super) fn collect_state(config: &Config, runs: &Path, alarms: &Alarms) -> MetricsState {
     let mut latest = Latest::default();
-    let keys = config.certificates.keys();
+    let keys = config.certificates.read_keys();
     let shown = shown::state(
         &mut latest,
         &Sources {
@@ -109,7 +109,7 @@ pub(super) fn state(config: &Config, runs: &Path, alarms: &Alarms) -> State {
             fleet: None,
             policy: &config.policy,
             trust: &keys.trust,
-            unread: &keys.troubles,
+            unread: &keys.problems,
             alarms,
             now: &stamp::stamp(),
         },
@@ -121,9 +121,9 @@ pub(super) fn state(config: &Config, runs: &Path, alarms: &Alarms) -> State {
 }
 
 /// What a run leaves for monitoring: its levels in its folder, and the textfile.
-pub fn afterwards(ended: &Ended<'_>) {
+pub fn update_metrics(ended: &FinishedRun<'_>) {
     let folder = Folder::at(ended.folder);
-    if let Err(error) = folder.write_json(file::LEVELS, &levels(&ended.run.cells)) {
+    if let Err(error) = folder.write_json(file::LEVELS, &compute_levels(&ended.run.cells)) {
         note(&format!("metrics: {error}"));
     }
     let Some(textfile) = &ended.config.metrics.textfile else { return };
@@ -131,8 +131,8 @@ pub fn afterwards(ended: &Ended<'_>) {
         note("metrics: a run under --sim is no state of nodes; the textfile stays as it is");
         return;
     }
-    let families = metrics::families(ended.state(), ended.config.metrics.nodes);
-    if let Err(error) = place(textfile, &text::classic(&families)) {
+    let families = metrics::build_families(ended.state(), ended.config.metrics.nodes);
+    if let Err(error) = write_textfile(textfile, &exposition::render_classic(&families)) {
         let file = textfile.display();
         note(&format!("metrics: {file}: {error}; is its folder there, and may we write to it?"));
     }
@@ -140,7 +140,7 @@ pub fn afterwards(ended: &Ended<'_>) {
 
 /// Puts a textfile in place at one go, readable for node-exporter, whoever that
 /// runs as. Between two scrapes nothing needs it, so that it is not forced to disk.
-fn place(path: &Path, text: &str) -> io::Result<()> {
+fn write_textfile(path: &Path, text: &str) -> io::Result<()> {
     // Until it is renamed its name does not end as node-exporter asks for.
     let mut beside =
         tempfile::Builder::new().prefix(".fabricgate-").suffix(".tmp").tempfile_in(parent(path))?;

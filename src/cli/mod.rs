@@ -80,7 +80,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::Subcommand;
 
-use failure::Failure;
+use failure::CommandError;
 use plan::Profile;
 
 /// What `--version` says: with the commit, where the build was told it (`ci/package`
@@ -98,7 +98,7 @@ pub struct Cli {
     globals: Globals,
 
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 /// Options of every command.
@@ -133,43 +133,43 @@ pub enum Color {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
-    Parse(parse::Args),
-    Judge(judge::Args),
-    Claims(claims::Args),
-    Plan(plan::Args),
+enum CliCommand {
+    Parse(parse::ParseArgs),
+    Judge(judge::JudgeArgs),
+    Claims(claims::ClaimsArgs),
+    Plan(plan::PlanArgs),
     /// Measure nodes before their first job: state, inside, across, collectives.
-    Admit(sweep::Args),
-    BurnIn(burn_in::Args),
-    Recertify(recertify::Args),
-    Audit(audit::Args),
-    Apply(apply::Args),
-    Gate(gate::Args),
-    Watch(watch::Args),
-    Capacity(capacity::Args),
-    Certificate(certificate::Args),
-    Metrics(metrics::Args),
-    Report(report::Args),
-    Explain(explain::Args),
-    History(history::Args),
-    Export(export::Args),
-    Place(place::Args),
-    Replay(replay::Args),
-    Probes(probes::Args),
-    Thresholds(thresholds::Args),
-    Doctor(doctor::Args),
-    Sim(sim::Args),
-    Node(node::Args),
-    Config(configuration::Args),
-    Notify(notify::Args),
+    Admit(sweep::SweepArgs),
+    BurnIn(burn_in::BurnInArgs),
+    Recertify(recertify::RecertifyArgs),
+    Audit(audit::AuditArgs),
+    Apply(apply::ApplyArgs),
+    Gate(gate::GateArgs),
+    Watch(watch::WatchArgs),
+    Capacity(capacity::CapacityArgs),
+    Certificate(certificate::CertificateArgs),
+    Metrics(metrics::MetricsArgs),
+    Report(report::ReportArgs),
+    Explain(explain::ExplainArgs),
+    History(history::HistoryArgs),
+    Export(export::ExportArgs),
+    Place(place::PlaceArgs),
+    Replay(replay::ReplayArgs),
+    Probes(probes::ProbesArgs),
+    Thresholds(thresholds::ThresholdsArgs),
+    Doctor(doctor::DoctorArgs),
+    Sim(sim::SimArgs),
+    Node(node::NodeArgs),
+    Config(configuration::ConfigArgs),
+    Notify(notify::NotifyArgs),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
 }
 
 /// Parses the command line, runs the command, and gives its exit code.
 pub fn main() -> ExitCode {
-    if let Some(result) = sim::by_name() {
-        return ended(result, false);
+    if let Some(result) = sim::answer_by_name() {
+        return report_result(result, false);
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -187,44 +187,44 @@ pub fn main() -> ExitCode {
         Color::Never => anstream::ColorChoice::Never.write_global(),
     }
     if globals.json {
-        stdout::for_document();
+        stdout::reserve_for_document();
     }
     let result = match &cli.command {
-        Command::Parse(args) => parse::run(args, globals.json),
-        Command::Judge(args) => judge::run(args, globals),
-        Command::Claims(args) => claims::run(args, globals),
-        Command::Plan(args) => plan::run(args, globals),
-        Command::Admit(args) => sweep::run(args, globals, Profile::Admit),
-        Command::BurnIn(args) => burn_in::run(args, globals),
-        Command::Recertify(args) => recertify::run(args, globals),
-        Command::Audit(args) => audit::run(args, globals),
-        Command::Apply(args) => apply::run(args, globals),
-        Command::Gate(args) => gate::run(args, globals),
-        Command::Watch(args) => watch::run(args, globals),
-        Command::Capacity(args) => capacity::run(args, globals),
-        Command::Certificate(args) => certificate::run(args, globals),
-        Command::Metrics(args) => metrics::run(args, globals),
-        Command::Report(args) => report::run(args, globals),
-        Command::Explain(args) => explain::run(args, globals),
-        Command::History(args) => history::run(args, globals),
-        Command::Export(args) => export::run(args, globals),
-        Command::Place(args) => place::run(args, globals),
-        Command::Replay(args) => replay::run(args, globals),
-        Command::Probes(args) => probes::run(args, globals),
-        Command::Thresholds(args) => thresholds::run(args, globals),
-        Command::Doctor(args) => doctor::run(args, globals),
-        Command::Sim(args) => sim::run(args, globals),
-        Command::Node(args) => node::run(args, globals),
-        Command::Config(args) => configuration::run(args, globals),
-        Command::Notify(args) => notify::run(args, globals),
-        Command::Completions(args) => completions::completions(args),
-        Command::Man(args) => completions::man(args),
+        CliCommand::Parse(args) => parse::run(args, globals.json),
+        CliCommand::Judge(args) => judge::run(args, globals),
+        CliCommand::Claims(args) => claims::run(args, globals),
+        CliCommand::Plan(args) => plan::run(args, globals),
+        CliCommand::Admit(args) => sweep::run(args, globals, Profile::Admit),
+        CliCommand::BurnIn(args) => burn_in::run(args, globals),
+        CliCommand::Recertify(args) => recertify::run(args, globals),
+        CliCommand::Audit(args) => audit::run(args, globals),
+        CliCommand::Apply(args) => apply::run(args, globals),
+        CliCommand::Gate(args) => gate::run(args, globals),
+        CliCommand::Watch(args) => watch::run(args, globals),
+        CliCommand::Capacity(args) => capacity::run(args, globals),
+        CliCommand::Certificate(args) => certificate::run(args, globals),
+        CliCommand::Metrics(args) => metrics::run(args, globals),
+        CliCommand::Report(args) => report::run(args, globals),
+        CliCommand::Explain(args) => explain::run(args, globals),
+        CliCommand::History(args) => history::run(args, globals),
+        CliCommand::Export(args) => export::run(args, globals),
+        CliCommand::Place(args) => place::run(args, globals),
+        CliCommand::Replay(args) => replay::run(args, globals),
+        CliCommand::Probes(args) => probes::run(args, globals),
+        CliCommand::Thresholds(args) => thresholds::run(args, globals),
+        CliCommand::Doctor(args) => doctor::run(args, globals),
+        CliCommand::Sim(args) => sim::run(args, globals),
+        CliCommand::Node(args) => node::run(args, globals),
+        CliCommand::Config(args) => configuration::run(args, globals),
+        CliCommand::Notify(args) => notify::run(args, globals),
+        CliCommand::Completions(args) => completions::print_completions(args),
+        CliCommand::Man(args) => completions::print_man_pages(args),
     };
-    ended(result, globals.verbose)
+    report_result(result, globals.verbose)
 }
 
 /// The exit code of a command, and after a message where it failed.
-fn ended(result: anyhow::Result<u8>, verbose: bool) -> ExitCode {
+fn report_result(result: anyhow::Result<u8>, verbose: bool) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         // Nobody reads on. What was left to say is lost, so nothing is known.
@@ -232,22 +232,22 @@ fn ended(result: anyhow::Result<u8>, verbose: bool) -> ExitCode {
         Err(error) => {
             let told = if verbose { format!("{error:?}") } else { format!("{error:#}") };
             stdout::note(&told);
-            ExitCode::from(failure::code(&error))
+            ExitCode::from(failure::exit_code_of(&error))
         }
     }
 }
 
 /// What a command waits with for programs and servers.
-pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+pub(crate) fn build_runtime() -> Result<tokio::runtime::Runtime, CommandError> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::Environment(format!("no runtime: {error}")))
+        .map_err(|error| CommandError::Environment(format!("no runtime: {error}")))
 }
 
 /// A number that differs between two starts of the program, for names.
 #[expect(clippy::disallowed_methods, reason = "the command line is where the clock is read")]
-pub(crate) fn entropy() -> u64 {
+pub(crate) fn random_number() -> u64 {
     let nanos = jiff::Timestamp::now().as_nanosecond().unsigned_abs();
     let low = u64::try_from(nanos & u128::from(u64::MAX)).unwrap_or(0);
     low ^ (u64::from(std::process::id()) << 40)

@@ -22,20 +22,20 @@ use super::node_token;
 use super::sim;
 use super::stdout::note;
 use node::exec::guard;
-use node::exec::own;
+use node::exec::self_exe;
 use node::worker;
-use node::worker::Ended;
-use node::worker::Setup;
+use node::worker::WorkerEnd;
+use node::worker::WorkerSetup;
 
 /// What runs on the nodes: their account of themselves, workers, native probes.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct NodeArgs {
     #[command(subcommand)]
-    command: Command,
+    command: NodeCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum NodeCommand {
     Facts(FactsArgs),
     #[command(hide = true)]
     DriverFacts(DriverArgs),
@@ -58,7 +58,7 @@ enum Command {
     #[command(hide = true)]
     GpuList(children::ListArgs),
     #[command(hide = true)]
-    GpuAround(children::AroundArgs),
+    GpuAround(children::TelemetryArgs),
     #[command(hide = true)]
     GpuLibrary(LibraryArgs),
 }
@@ -90,52 +90,52 @@ struct GuardArgs {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &NodeArgs, globals: &Globals) -> anyhow::Result<u8> {
     match &args.command {
-        Command::Facts(args) => node_facts::run(args, globals.json),
-        Command::DriverFacts(args) => node_facts::ask_driver(args),
-        Command::Worker(args) => work(args),
-        Command::Probe(args) => node_probe::run(args, globals),
-        Command::Guard(args) => Ok(watch_over(args)),
-        Command::Attach(args) => node_attach::attach(args),
-        Command::Wait(args) => node_attach::wait(args),
-        Command::Token(args) => node_token::run(args),
-        Command::CopyChild(args) => children::copy(args),
-        Command::FabricChild(args) => children::fabric(args),
-        Command::CollectiveChild(args) => children::collective(args),
-        Command::GpuList(args) => children::list(args),
-        Command::GpuAround(args) => children::around(args),
-        Command::GpuLibrary(args) => node_library::run(args),
+        NodeCommand::Facts(args) => node_facts::run(args, globals.json),
+        NodeCommand::DriverFacts(args) => node_facts::ask_driver(args),
+        NodeCommand::Worker(args) => run_worker(args),
+        NodeCommand::Probe(args) => node_probe::run(args, globals),
+        NodeCommand::Guard(args) => Ok(guard_process(args)),
+        NodeCommand::Attach(args) => node_attach::attach(args),
+        NodeCommand::Wait(args) => node_attach::wait(args),
+        NodeCommand::Token(args) => node_token::run(args),
+        NodeCommand::CopyChild(args) => children::run_copy(args),
+        NodeCommand::FabricChild(args) => children::run_fabric(args),
+        NodeCommand::CollectiveChild(args) => children::run_collective_rank(args),
+        NodeCommand::GpuList(args) => children::list_gpus(args),
+        NodeCommand::GpuAround(args) => children::watch_gpus(args),
+        NodeCommand::GpuLibrary(args) => node_library::run(args),
     }
 }
 
-fn work(args: &WorkerArgs) -> anyhow::Result<u8> {
-    if let Some(code) = sim::refused_worker() {
+fn run_worker(args: &WorkerArgs) -> anyhow::Result<u8> {
+    if let Some(code) = sim::refused_worker_code() {
         return Ok(code);
     }
-    let setup = Setup {
-        executable: own::executable()?,
+    let setup = WorkerSetup {
+        executable: self_exe::current_executable()?,
         even_if_busy: args.even_if_busy,
         proc: PathBuf::from("/proc"),
         is_machine: !sim::is_simulated(),
     };
     // What the worker starts dies with this thread, so it must be the main one.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(worker::work(std::io::stdin(), std::io::stdout(), setup));
+    let ended = runtime.block_on(worker::run_worker(std::io::stdin(), std::io::stdout(), setup));
     // The writer may wait for somebody who never reads.
     runtime.shutdown_background();
     match ended {
-        Ended::Dismissed => Ok(exit::PASS),
-        Ended::Fault(why) => Err(anyhow::anyhow!("worker: {why}")),
+        WorkerEnd::Dismissed => Ok(exit::PASS),
+        WorkerEnd::Fault(why) => Err(anyhow::anyhow!("worker: {why}")),
     }
 }
 
-fn watch_over(args: &GuardArgs) -> u8 {
+fn guard_process(args: &GuardArgs) -> u8 {
     if args.groups {
-        guard::watch(BufReader::new(std::io::stdin()));
+        guard::guard_groups(BufReader::new(std::io::stdin()));
         return exit::PASS;
     }
-    let (code, why) = guard::become_tool(args.parent.unwrap_or(0), &args.argv);
+    let (code, why) = guard::exec_guarded(args.parent.unwrap_or(0), &args.argv);
     note(&why);
     code
 }

@@ -22,11 +22,11 @@ use tokio::time::timeout;
 
 use super::exit;
 use super::stdout::note;
-use control::launch::UNREACHED;
+use control::launch::UNREACHED_EXIT_CODE;
 use control::launch::kubernetes::CONTAINER;
-use control::sources::kubernetes::Kubernetes as Server;
-use control::sources::kubernetes::access;
-use control::sources::kubernetes::access::Reading;
+use control::sources::kubernetes::KubernetesClientConfig as Server;
+use control::sources::kubernetes::connection;
+use control::sources::kubernetes::connection::ResponseReadLimit;
 use model::text::clean;
 
 /// Bytes that are on their way at most, in either direction.
@@ -68,25 +68,25 @@ pub struct AttachArgs {
 
 /// Runs the command.
 pub fn attach(args: &AttachArgs) -> anyhow::Result<u8> {
-    let runtime = super::runtime()?;
-    let ended = runtime.block_on(attached(args));
+    let runtime = super::build_runtime()?;
+    let ended = runtime.block_on(attach_to_pod(args));
     // The input is read by a thread that may wait for more of it.
     runtime.shutdown_background();
     match ended {
         Ok(code) => Ok(code),
         Err(why) => {
             note(&why);
-            Ok(u8::try_from(UNREACHED).unwrap_or(u8::MAX))
+            Ok(u8::try_from(UNREACHED_EXIT_CODE).unwrap_or(u8::MAX))
         }
     }
 }
 
-async fn attached(args: &AttachArgs) -> Result<u8, String> {
+async fn attach_to_pod(args: &AttachArgs) -> Result<u8, String> {
     let limit = Duration::from_secs(args.limit);
     let at = format!("pod {}/{}", clean(&args.namespace), clean(&args.pod));
     let server =
         Server { kubeconfig: args.kubeconfig.clone(), context: args.context.clone(), limit };
-    let access = access::connect(&server, Reading::Endless).await;
+    let access = connection::connect(&server, ResponseReadLimit::Endless).await;
     let access = access.map_err(|problem| format!("{at}: {}", problem.message))?;
     let pods: Api<Pod> = Api::namespaced(access.client, &args.namespace);
     let how = AttachParams {
@@ -100,30 +100,30 @@ async fn attached(args: &AttachArgs) -> Result<u8, String> {
     let process = match timeout(limit, pods.exec(&args.pod, &args.argv, &how)).await {
         Ok(Ok(process)) => process,
         Ok(Err(error)) => {
-            return Err(format!("{at}: {}", refused(&error, &pods, args, limit).await));
+            return Err(format!("{at}: {}", explain_refusal(&error, &pods, args, limit).await));
         }
         Err(_) => return Err(format!("{at}: the server did not answer within {limit:?}")),
     };
-    passed(process).await.map_err(|why| format!("{at}: {why}"))
+    forward_streams(process).await.map_err(|why| format!("{at}: {why}"))
 }
 
 /// Passes on what is said until the words have ended: their exit code.
-async fn passed(mut process: AttachedProcess) -> Result<u8, String> {
+async fn forward_streams(mut process: AttachedProcess) -> Result<u8, String> {
     let ended = process.take_status().expect("it is taken once");
     let (stdin, stdout, stderr) = (process.stdin(), process.stdout(), process.stderr());
     if let Some(stdin) = stdin {
-        tokio::spawn(pass(tokio::io::stdin(), stdin));
+        tokio::spawn(forward_bytes(tokio::io::stdin(), stdin));
     }
     let said = async {
         let out = async {
             match stdout {
-                Some(from) => pass(from, tokio::io::stdout()).await,
+                Some(from) => forward_bytes(from, tokio::io::stdout()).await,
                 None => Ok(()),
             }
         };
         let err = async {
             match stderr {
-                Some(from) => pass(from, tokio::io::stderr()).await,
+                Some(from) => forward_bytes(from, tokio::io::stderr()).await,
                 None => Ok(()),
             }
         };
@@ -152,13 +152,13 @@ async fn passed(mut process: AttachedProcess) -> Result<u8, String> {
         Err(error) => format!("the connection was lost: {}", clean(&error.to_string())),
     };
     match status {
-        Some(status) => code(&status),
+        Some(status) => exit_code(&status),
         None => Err(lost),
     }
 }
 
 /// Passes bytes on as they come; ends the other side with this one.
-async fn pass(
+async fn forward_bytes(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
 ) -> std::io::Result<()> {
@@ -175,7 +175,7 @@ async fn pass(
 
 /// The exit code that this status tells (`remotecommand`: a failure has its code
 /// among its causes); an error where it tells none.
-fn code(status: &Status) -> Result<u8, String> {
+fn exit_code(status: &Status) -> Result<u8, String> {
     if status.status.as_deref() == Some("Success") {
         return Ok(exit::PASS);
     }
@@ -187,7 +187,7 @@ fn code(status: &Status) -> Result<u8, String> {
 }
 
 /// Why nothing was started there, in one sentence.
-async fn refused(
+async fn explain_refusal(
     error: &kube::Error,
     pods: &Api<Pod>,
     args: &AttachArgs,
@@ -195,10 +195,10 @@ async fn refused(
 ) -> String {
     let said = match error {
         kube::Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(status)) => {
-            let (_, words) = access::words(status.as_u16());
+            let (_, words) = connection::describe_status(status.as_u16());
             format!("{words} ({})", status.as_u16())
         }
-        other => access::refusal(other).1,
+        other => connection::refusal_problem(other).1,
     };
     // What a server answers to an exec says little of the pod.
     match timeout(limit, pods.get_opt(&args.pod)).await {
@@ -230,7 +230,7 @@ pub fn wait(args: &WaitArgs) -> anyhow::Result<u8> {
     const GLANCE: Duration = Duration::from_secs(1);
     // A year: no pod of a run lives as long, and no moment lies beyond it.
     const LONGEST: u64 = 366 * 86_400;
-    let runtime = super::runtime()?;
+    let runtime = super::build_runtime()?;
     runtime.block_on(async {
         let mut signals = control::sweep::signals::Signals::listen();
         let end = tokio::time::Instant::now() + Duration::from_secs(args.seconds.min(LONGEST));
@@ -240,9 +240,9 @@ pub fn wait(args: &WaitArgs) -> anyhow::Result<u8> {
                 _ = signals.next() => return,
                 () = tokio::time::sleep(GLANCE) => {}
             }
-            reap();
+            reap_children();
             let now = tokio::time::Instant::now();
-            if others() {
+            if has_other_processes() {
                 alone = now;
             }
             let idle = args.idle.map(Duration::from_secs);
@@ -256,13 +256,13 @@ pub fn wait(args: &WaitArgs) -> anyhow::Result<u8> {
 
 /// Takes note of what has ended: the first process of a container inherits what
 /// others left behind.
-fn reap() {
+fn reap_children() {
     use rustix::process::WaitOptions;
     while let Ok(Some(_)) = rustix::process::wait(WaitOptions::NOHANG) {}
 }
 
 /// Whether any other process can be seen from here.
-fn others() -> bool {
+fn has_other_processes() -> bool {
     let own = std::process::id();
     let Ok(entries) = std::fs::read_dir("/proc") else { return true };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
@@ -276,7 +276,7 @@ mod tests {
     use super::*;
 
     fn read(status: serde_json::Value) -> Result<u8, String> {
-        code(&serde_json::from_value(status).expect("a status"))
+        exit_code(&serde_json::from_value(status).expect("a status"))
     }
 
     #[test]

@@ -6,18 +6,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::exit;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::show;
 use super::stdout;
 use control::launch::SIM_VARIABLE;
 use engine::report::node_facts;
-use node::exec::own;
+use node::exec::self_exe;
 use node::facts;
-use node::facts::Gathering;
+use node::facts::FactsRequest;
 use node::facts::driver;
-use node::facts::library::GpuLibrary;
+use node::facts::gpu_library::GpuLibrary;
 use node::facts::nvml::NvmlLibrary;
-use node::facts::recorded::Recording;
+use node::facts::library_record::RecordingLibrary;
 
 /// Say what this machine is: GPUs, fabric, links, NICs, IMEX.
 ///
@@ -57,10 +57,10 @@ pub struct DriverArgs {
 pub fn run(args: &FactsArgs, json: bool) -> anyhow::Result<u8> {
     if std::env::var_os(SIM_VARIABLE).is_some() {
         let why = "a simulated node has no facts: its hardware is this machine's";
-        return Err(Failure::environment(why).into());
+        return Err(CommandError::environment(why).into());
     }
-    let executable = own::executable()?;
-    let gathering = Gathering {
+    let executable = self_exe::current_executable()?;
+    let gathering = FactsRequest {
         executable: &executable,
         nvml: args.nvml.as_deref(),
         record: args.record.as_deref(),
@@ -69,13 +69,13 @@ pub fn run(args: &FactsArgs, json: bool) -> anyhow::Result<u8> {
     };
     // The process that asks the driver dies with this thread.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let gathered = runtime.block_on(facts::gather(&gathering));
+    let gathered = runtime.block_on(facts::collect_facts(&gathering));
     // A process that hangs in the kernel must not keep us.
     runtime.shutdown_background();
     if json {
-        stdout::json(&gathered.facts)?;
+        stdout::write_json(&gathered.facts)?;
     } else {
-        stdout::text(&node_facts::text(&gathered.facts))?;
+        stdout::write_text(&node_facts::render(&gathered.facts))?;
     }
     match gathered.trouble {
         None => Ok(exit::PASS),
@@ -92,27 +92,27 @@ pub fn ask_driver(args: &DriverArgs) -> anyhow::Result<u8> {
     let library = match NvmlLibrary::load(args.nvml.as_deref()) {
         Ok(library) => library,
         Err(error) => {
-            driver::refuse(&error.to_string(), out)?;
+            driver::write_no_driver(&error.to_string(), out)?;
             return Ok(exit::PASS);
         }
     };
     let proc = args.root.join("proc");
     match &args.record {
-        None => tell(&library, &proc, out)?,
+        None => write_driver_facts(&library, &proc, out)?,
         Some(path) => {
-            let recording = Recording::of(&library);
-            tell(&recording, &proc, out)?;
-            let kept = serde_json::to_vec(&recording.kept())?;
-            show::write(path, &kept)?;
+            let recording = RecordingLibrary::new(&library);
+            write_driver_facts(&recording, &proc, out)?;
+            let kept = serde_json::to_vec(&recording.into_record())?;
+            show::write_file(path, &kept)?;
         }
     }
     Ok(exit::PASS)
 }
 
-fn tell(
+fn write_driver_facts(
     library: &dyn GpuLibrary,
     proc: &Path,
     out: &mut dyn std::io::Write,
 ) -> std::io::Result<()> {
-    driver::tell(library, proc, out, &mut std::io::stderr().lock())
+    driver::write_driver_facts(library, proc, out, &mut std::io::stderr().lock())
 }

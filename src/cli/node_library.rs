@@ -4,26 +4,26 @@
 use std::path::PathBuf;
 
 use super::exit;
-use node::doctor::library;
-use node::doctor::library::Library;
+use node::doctor::library_check;
+use node::doctor::library_check::ProbeLibrary;
 
 /// Say what a library of the driver is, all that is known so far in each line.
 #[derive(Debug, clap::Args)]
 pub struct LibraryArgs {
     /// Which.
     #[arg(value_parser = which)]
-    library: Library,
+    library: ProbeLibrary,
     /// The library, where it is not the one that the system finds.
     path: Option<PathBuf>,
 }
 
-fn which(word: &str) -> Result<Library, String> {
-    Library::of_word(word).ok_or_else(|| "no library that our probes use".to_owned())
+fn parse_library(word: &str) -> Result<ProbeLibrary, String> {
+    ProbeLibrary::from_name(word).ok_or_else(|| "no library that our probes use".to_owned())
 }
 
 /// Asks it.
 pub fn run(args: &LibraryArgs) -> anyhow::Result<u8> {
     let (mut out, mut progress) = (std::io::stdout().lock(), std::io::stderr());
-    library::tell(args.library, args.path.as_deref(), &mut out, &mut progress)?;
+    library_check::write_library_report(args.library, args.path.as_deref(), &mut out, &mut progress)?;
     Ok(exit::PASS)
 }

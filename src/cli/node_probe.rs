@@ -10,7 +10,7 @@ pub mod tcp;
 
 use super::Globals;
 use all::AllArgs;
-use attending::Telling;
+use attending::ProbeProgress;
 use collective::CollectiveArgs;
 use copy::CopyArgs;
 use fabric::FabricArgs;
@@ -20,11 +20,11 @@ use tcp::TcpArgs;
 #[derive(Debug, clap::Args)]
 pub struct ProbeArgs {
     #[command(subcommand)]
-    probe: Probe,
+    probe: NodeProbeCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Probe {
+enum NodeProbeCommand {
     All(Box<AllArgs>),
     Copy(Box<CopyArgs>),
     Collective(Box<CollectiveArgs>),
@@ -35,12 +35,12 @@ enum Probe {
 /// Runs a probe.
 pub fn run(args: &ProbeArgs, globals: &Globals) -> anyhow::Result<u8> {
     let json = globals.json;
-    let mut telling = Telling::of(globals.no_progress);
+    let mut telling = ProbeProgress::new(globals.no_progress);
     match &args.probe {
-        Probe::All(args) => all::run(args, json, &mut telling),
-        Probe::Collective(args) => collective::run(args, json, &mut telling),
-        Probe::Fabric(args) => fabric::run(args, json, &mut telling),
-        Probe::Copy(args) => copy::run(args, json, &mut telling),
-        Probe::Tcp(args) => tcp::run(args),
+        NodeProbeCommand::All(args) => all::run(args, json, &mut telling),
+        NodeProbeCommand::Collective(args) => collective::run(args, json, &mut telling),
+        NodeProbeCommand::Fabric(args) => fabric::run(args, json, &mut telling),
+        NodeProbeCommand::Copy(args) => copy::run(args, json, &mut telling),
+        NodeProbeCommand::Tcp(args) => tcp::run(args),
     }
 }

@@ -18,23 +18,23 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::exit;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::stdout;
 use super::stdout::note;
-use control::sources::kubernetes::Kubernetes as Server;
-use control::sources::kubernetes::access;
-use control::sources::kubernetes::access::Reading;
+use control::sources::kubernetes::KubernetesClientConfig as Server;
+use control::sources::kubernetes::connection;
+use control::sources::kubernetes::connection::ResponseReadLimit;
 use control::store::folder::parent;
 use control::sweep;
 
 /// How long the server may take.
-const LIMIT: Duration = Duration::from_secs(20);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a token is asked for.
-const LASTS_S: i64 = 3_600;
+const LIFETIME_S: i64 = 3_600;
 
 /// A kept token is used while it lasts so long: clients ask again a minute before its end.
-const LEFT_S: i64 = 600;
+const MIN_REMAINING_S: i64 = 600;
 
 /// Print a token of an account, as the `exec` of a kubeconfig does.
 ///
@@ -62,58 +62,58 @@ pub struct TokenArgs {
 /// Runs the command.
 pub fn run(args: &TokenArgs) -> anyhow::Result<u8> {
     let now = sweep::now().as_second();
-    let credential = match kept(&args.keep, now) {
+    let credential = match read_cached_token(&args.keep, now) {
         Some(credential) => credential,
         None => {
-            let asked = super::runtime()?.block_on(asked(args));
-            let credential = asked.map_err(Failure::Environment)?;
-            if let Err(error) = keep(&args.keep, &credential) {
+            let asked = super::build_runtime()?.block_on(request_token(args));
+            let credential = asked.map_err(CommandError::Environment)?;
+            if let Err(error) = write_cached_token(&args.keep, &credential) {
                 // The next one is asked for again.
                 note(&format!("{}: the token is not kept: {error}", args.keep.display()));
             }
             credential
         }
     };
-    stdout::text(&format!("{credential}\n"))?;
+    stdout::write_text(&format!("{credential}\n"))?;
     Ok(exit::PASS)
 }
 
 /// The token that is kept, where it lasts long enough.
-fn kept(path: &Path, now: i64) -> Option<Value> {
+fn read_cached_token(path: &Path, now: i64) -> Option<Value> {
     let credential: Value = serde_json::from_slice(&fs::read(path).ok()?).ok()?;
     let status = &credential["status"];
     status["token"].as_str()?;
     let ends: jiff::Timestamp = status["expirationTimestamp"].as_str()?.parse().ok()?;
-    (now + LEFT_S < ends.as_second()).then_some(credential)
+    (now + MIN_REMAINING_S < ends.as_second()).then_some(credential)
 }
 
 /// Puts it in place at one go; temporary files are their owner's alone.
-fn keep(path: &Path, credential: &Value) -> io::Result<()> {
+fn write_cached_token(path: &Path, credential: &Value) -> io::Result<()> {
     let mut beside = tempfile::Builder::new().prefix(".token-").tempfile_in(parent(path))?;
     beside.write_all(credential.to_string().as_bytes())?;
     beside.persist(path).map(drop).map_err(|error| error.error)
 }
 
-async fn asked(args: &TokenArgs) -> Result<Value, String> {
+async fn request_token(args: &TokenArgs) -> Result<Value, String> {
     let server = Server {
         kubeconfig: Some(args.kubeconfig.clone()),
         context: Some(args.context.clone()),
-        limit: LIMIT,
+        limit: SERVER_TIMEOUT,
     };
-    let access = access::connect(&server, Reading::Bounded).await;
+    let access = connection::connect(&server, ResponseReadLimit::Bounded).await;
     let access = access.map_err(|problem| problem.message)?;
     let wish = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-        "spec": {"expirationSeconds": LASTS_S}});
+        "spec": {"expirationSeconds": LIFETIME_S}});
     let accounts = format!("/api/v1/namespaces/{}/serviceaccounts", args.namespace);
     let how = kube::api::PostParams::default();
     let body = wish.to_string().into_bytes();
     let request = Request::new(accounts)
         .create_subresource("token", &args.account, &how, body)
         .map_err(|error| error.to_string())?;
-    let said: Value = match timeout(LIMIT, access.client.request(request)).await {
+    let said: Value = match timeout(SERVER_TIMEOUT, access.client.request(request)).await {
         Ok(Ok(said)) => said,
-        Ok(Err(error)) => return Err(access::refusal(&error).1),
-        Err(_) => return Err(format!("the server did not answer within {LIMIT:?}")),
+        Ok(Err(error)) => return Err(connection::refusal_problem(&error).1),
+        Err(_) => return Err(format!("the server did not answer within {SERVER_TIMEOUT:?}")),
     };
     let status = &said["status"];
     if !status["token"].is_string() || !status["expirationTimestamp"].is_string() {
@@ -174,19 +174,19 @@ mod tests {
     #[tokio::test]
     async fn a_token_is_asked_for_and_kept_for_its_owner_until_it_is_about_to_end() {
         let (_server, _folder, args) = server("2026-01-01T01:00:00Z").await;
-        let credential = asked(&args).await.expect("a token");
+        let credential = request_token(&args).await.expect("a token");
         assert_eq!(credential["status"]["token"], SECRET);
-        keep(&args.keep, &credential).expect("kept");
+        write_cached_token(&args.keep, &credential).expect("kept");
         let mode = fs::metadata(&args.keep).expect("a file").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let ends = "2026-01-01T01:00:00Z".parse::<jiff::Timestamp>().expect("a moment").as_second();
-        assert_eq!(kept(&args.keep, ends - 3_600), Some(credential));
-        for now in [ends - LEFT_S, ends, ends + 1] {
-            assert_eq!(kept(&args.keep, now), None, "{}", ends - now);
+        assert_eq!(read_cached_token(&args.keep, ends - 3_600), Some(credential));
+        for now in [ends - MIN_REMAINING_S, ends, ends + 1] {
+            assert_eq!(read_cached_token(&args.keep, now), None, "{}", ends - now);
         }
         for text in ["", "{}", "{\"status\": {\"token\": \"x\"}}"] {
             fs::write(&args.keep, text).expect("written");
-            assert_eq!(kept(&args.keep, 0), None, "{text}");
+            assert_eq!(read_cached_token(&args.keep, 0), None, "{text}");
         }
     }
 
@@ -201,13 +201,13 @@ mod tests {
             .with_priority(9)
             .mount(&server)
             .await;
-        let why = asked(&other).await.expect_err("refused");
+        let why = request_token(&other).await.expect_err("refused");
         assert!(why.contains("no right") && !why.contains(SECRET), "{why}");
         server.reset().await;
         let odd = json!({"kind": "TokenRequest", "status": {"token": SECRET}});
         let answer = ResponseTemplate::new(201).set_body_json(odd);
         Mock::given(any()).respond_with(answer).mount(&server).await;
-        let why = asked(&other).await.expect_err("without an end");
+        let why = request_token(&other).await.expect_err("without an end");
         assert!(!why.contains(SECRET), "{why}");
     }
 }

@@ -8,39 +8,39 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::Globals;
-use super::afterwards::Ended;
+use super::afterwards::FinishedRun;
 use super::config;
 use super::config::Config;
 use super::exit;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::stdout;
 use super::stdout::note;
 use control::gate::stamp;
-use control::notify::Kind;
-use control::notify::Notify;
-use control::notify::Target;
-use control::notify::Telling;
-use control::notify::body;
-use control::notify::memory::Store;
-use control::notify::secret::Where;
-use control::notify::send;
-use control::notify::tell;
-use engine::report::notice::Event;
-use engine::report::notice::Item;
-use engine::report::notice::generic::About;
-use engine::report::notice::news::News;
-use engine::report::notice::of_run;
-use engine::report::notice::of_state;
+use control::notify::NotifyTargetKind;
+use control::notify::NotifySettings;
+use control::notify::NotifyTarget;
+use control::notify::NotifyRequest;
+use control::notify::build_body;
+use control::notify::state::NotifyStateStore;
+use control::notify::secret::SecretSource;
+use control::notify::delivery;
+use control::notify::send_notices;
+use engine::report::notice::NoticeEvent;
+use engine::report::notice::NoticeItem;
+use engine::report::notice::message::MessageContext;
+use engine::report::notice::changes::NoticeChanges;
+use engine::report::notice::occasion_from_run;
+use engine::report::notice::occasion_from_state;
 
 /// Tell the receivers of the configuration's [notify] something.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct NotifyArgs {
     #[command(subcommand)]
-    command: Command,
+    command: NotifyCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum NotifyCommand {
     /// Send a test message, and say what came back.
     Test {
         /// The receivers, by name; all of them where none is named.
@@ -53,22 +53,22 @@ enum Command {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &NotifyArgs, globals: &Globals) -> anyhow::Result<u8> {
     let config = config::open(globals.config.as_deref())?;
     let Some(notify) = config.notify.as_ref().filter(|it| !it.targets.is_empty()) else {
         let text = format!("{}: expected [[notify.target]]", config.path.display());
-        return Err(Failure::usage(text).into());
+        return Err(CommandError::usage(text).into());
     };
-    let Command::Test { targets, dry_run } = &args.command;
+    let NotifyCommand::Test { targets, dry_run } = &args.command;
     let known: Vec<&str> = notify.targets.iter().map(|it| it.name.as_str()).collect();
     if let Some(strange) = targets.iter().find(|it| !known.contains(&it.as_str())) {
         let text = format!("TARGET {strange:?}, expected one of: {}", known.join(", "));
-        return Err(Failure::usage(text).into());
+        return Err(CommandError::usage(text).into());
     }
     let chosen = notify.targets.iter();
-    let chosen: Vec<&Target> =
+    let chosen: Vec<&NotifyTarget> =
         chosen.filter(|it| targets.is_empty() || targets.contains(&it.name)).collect();
-    test(&chosen, notify, *dry_run, globals.json)
+    send_test(&chosen, notify, *dry_run, globals.json)
 }
 
 /// The format of `notify test --json`.
@@ -80,12 +80,12 @@ pub(super) struct NotifyTestDocument {
     /// `fabricgate.notify-test/1`.
     format: &'static str,
     /// The receivers that were tried, in order.
-    targets: Vec<Answer>,
+    targets: Vec<NotifyTestResult>,
 }
 
 /// What came of one receiver. Under --dry-run only what would be sent.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Answer {
+struct NotifyTestResult {
     /// Its name.
     target: String,
     /// What it takes.
@@ -113,11 +113,11 @@ struct Answer {
     why: Option<String>,
 }
 
-impl Answer {
-    fn of(target: &Target) -> Self {
+impl NotifyTestResult {
+    fn new(target: &NotifyTarget) -> Self {
         Self {
             target: target.name.clone(),
-            kind: kind(target.kind),
+            kind: kind_name(target.kind),
             payload: None,
             arrived: None,
             place: None,
@@ -129,9 +129,9 @@ impl Answer {
     }
 }
 
-fn test(targets: &[&Target], notify: &Notify, dry_run: bool, json: bool) -> anyhow::Result<u8> {
+fn send_test(targets: &[&NotifyTarget], notify: &NotifySettings, dry_run: bool, json: bool) -> anyhow::Result<u8> {
     let now = stamp::stamp();
-    let about = About {
+    let about = MessageContext {
         site: notify.site.as_deref(),
         at: &now.at,
         run: None,
@@ -140,59 +140,59 @@ fn test(targets: &[&Target], notify: &Notify, dry_run: bool, json: bool) -> anyh
         is_test: true,
         is_simulated: false,
     };
-    let news = News { fresh: vec![sample()], ..News::default() };
-    let runtime = super::runtime()?;
+    let news = NoticeChanges { fresh: vec![sample_item()], ..NoticeChanges::default() };
+    let runtime = super::build_runtime()?;
     let mut answers = Vec::new();
     let mut all_arrived = true;
     for target in targets {
-        if matches!(target.address, Where::Inline(_)) {
+        if matches!(target.address, SecretSource::Inline(_)) {
             note(&format!(
                 "{}: its address is in the configuration, for all who may read that; url_file keeps it apart",
                 target.name
             ));
         }
-        let payload = body(target.kind, &news, &about, &now, notify);
+        let payload = build_body(target.kind, &news, &about, &now, notify);
         let name = &target.name;
         if dry_run {
-            answers.push(Answer { payload: Some(payload), ..Answer::of(target) });
+            answers.push(NotifyTestResult { payload: Some(payload), ..NotifyTestResult::new(target) });
             continue;
         }
         let sent = runtime.block_on(async {
             let deadline = Instant::now() + notify.within;
-            send::send(target, &payload, deadline, super::entropy()).await
+            delivery::send_message(target, &payload, deadline, super::random_number()).await
         });
         all_arrived &= sent.is_ok();
         let answer = match &sent {
             Ok(sent) => {
-                note(&format!("{name}: {} took it: {} {}", sent.place, sent.status, sent.said));
-                Answer {
+                note(&format!("{name}: {} took it: {} {}", sent.origin, sent.status, sent.answer));
+                NotifyTestResult {
                     arrived: Some(true),
-                    place: Some(sent.place.clone()),
+                    place: Some(sent.origin.clone()),
                     status: Some(sent.status),
                     attempts: Some(sent.attempts),
-                    said: Some(sent.said.clone()),
-                    ..Answer::of(target)
+                    said: Some(sent.answer.clone()),
+                    ..NotifyTestResult::new(target)
                 }
             }
             Err(error) => {
                 note(&format!("{name}: {error}"));
                 let why = Some(error.to_string());
-                Answer { arrived: Some(false), why, ..Answer::of(target) }
+                NotifyTestResult { arrived: Some(false), why, ..NotifyTestResult::new(target) }
             }
         };
         answers.push(answer);
     }
     if json || dry_run {
-        stdout::json(&NotifyTestDocument { format: NOTIFY_TEST_FORMAT, targets: answers })?;
+        stdout::write_json(&NotifyTestDocument { format: NOTIFY_TEST_FORMAT, targets: answers })?;
     }
     Ok(if all_arrived { exit::PASS } else { exit::ENVIRONMENT })
 }
 
 /// What a test tells of.
-fn sample() -> Item {
-    Item {
+fn sample_item() -> NoticeItem {
+    NoticeItem {
         key: "test".to_owned(),
-        event: Event::Action,
+        event: NoticeEvent::Action,
         node: None,
         domain: None,
         class: None,
@@ -205,22 +205,22 @@ fn sample() -> Item {
     }
 }
 
-fn kind(kind: Kind) -> &'static str {
+fn kind_name(kind: NotifyTargetKind) -> &'static str {
     match kind {
-        Kind::Generic => "generic",
-        Kind::Slack => "slack",
-        Kind::Alertmanager => "alertmanager",
+        NotifyTargetKind::Generic => "generic",
+        NotifyTargetKind::Slack => "slack",
+        NotifyTargetKind::Alertmanager => "alertmanager",
     }
 }
 
 /// Where it is kept who was told what: beside the gate's record, else beside runs.
-pub(super) fn store(config: &Config) -> Store {
+pub(super) fn notification_store(config: &Config) -> NotifyStateStore {
     let folder = config.gate.as_ref().map_or(&config.run_dir, |gate| &gate.folder);
-    Store { folder: folder.clone() }
+    NotifyStateStore { folder: folder.clone() }
 }
 
 /// Tells whoever wants to know what a run found and did.
-pub fn afterwards(ended: &Ended<'_>) {
+pub fn send_notifications(ended: &FinishedRun<'_>) {
     let Some(notify) = ended.config.notify.as_ref().filter(|it| !it.targets.is_empty()) else {
         return;
     };
@@ -229,16 +229,16 @@ pub fn afterwards(ended: &Ended<'_>) {
         return;
     }
     let shown = std::path::absolute(ended.folder).unwrap_or_else(|_| ended.folder.to_owned());
-    let mut occasion = of_run(ended.run, ended.acted, &shown.display().to_string(), ended.partial);
-    occasion.limit(ended.run, ended.state());
-    let state = of_state(ended.state());
+    let mut occasion = occasion_from_run(ended.run, ended.action_plan, &shown.display().to_string(), ended.partial);
+    occasion.limit_to_known(ended.run, ended.state());
+    let state = occasion_from_state(ended.state());
     occasion.items.extend(state.items);
-    occasion.well.extend(state.well);
+    occasion.healthy.extend(state.healthy);
     occasion.whole.extend(state.whole);
     let now = stamp::stamp();
-    let telling = Telling { notify, occasion: &occasion, now: &now, seed: super::entropy() };
-    let notes = match super::runtime() {
-        Ok(runtime) => runtime.block_on(tell(&telling, &store(ended.config))),
+    let telling = NotifyRequest { settings: notify, occasion: &occasion, now: &now, seed: super::random_number() };
+    let notes = match super::build_runtime() {
+        Ok(runtime) => runtime.block_on(send_notices(&telling, &notification_store(ended.config))),
         Err(error) => vec![error.to_string()],
     };
     for text in notes {

@@ -12,21 +12,21 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::Mistake;
-use super::config::duration;
-use control::notify::Kind;
-use control::notify::Notify;
-use control::notify::Target;
+use super::config::ConfigMistake;
+use super::config::parse_duration;
+use control::notify::NotifyTargetKind;
+use control::notify::NotifySettings;
+use control::notify::NotifyTarget;
 use control::notify::secret::Secret;
-use control::notify::secret::Where;
-use engine::report::notice::Event;
+use control::notify::secret::SecretSource;
+use engine::report::notice::NoticeEvent;
 use node::exec;
 
 /// How long all of it may take: a run of an hour may end that much later.
-const WITHIN: Duration = Duration::from_secs(20);
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long one attempt may take.
-const TIMEOUT: Duration = Duration::from_secs(5);
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often a message is tried.
 const ATTEMPTS: u32 = 4;
@@ -35,12 +35,12 @@ const ATTEMPTS: u32 = 4;
 const PER_HOUR: u32 = 12;
 
 /// Hours for which Alertmanager shows what nobody said again: a certificate's week.
-const STANDS_H: f64 = 168.0;
+const ALERT_HOURS: f64 = 168.0;
 
 /// Who is told of what happens, over webhooks.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Section {
+pub struct NotifySection {
     /// What the cluster is called in messages. Without it, they name none.
     site: Option<String>,
     /// Seconds that telling all receivers may take after a run, 1 to 600, default 20.
@@ -51,18 +51,18 @@ pub struct Section {
     stands_h: Option<Spanned<f64>>,
     /// The receivers, each as `[[notify.target]]`. Without one, nobody is told.
     #[schemars(with = "Vec<Receiver>")]
-    target: Vec<Spanned<Receiver>>,
+    target: Vec<Spanned<NotifyTargetSection>>,
 }
 
 /// One receiver. Where it is, one of `url_file`, `url_env` and `url` says.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Receiver {
+struct NotifyTargetSection {
     /// Its name in messages and for `fabricgate notify test`.
     #[schemars(with = "String")]
     name: Spanned<String>,
     /// What it takes: `generic`, `slack` or `alertmanager`.
-    kind: Takes,
+    kind: NotifySectionKind,
     /// The file that holds its address, on one line; it is read whenever somebody is told. Without it,
     /// `url_env` or `url` says where it is.
     url_file: Option<PathBuf>,
@@ -80,7 +80,7 @@ struct Receiver {
     ca_file: Option<PathBuf>,
     /// What it hears: degraded, failed, unknown, pass-again, action, breaker, expired, drift; default
     /// all but unknown.
-    on: Option<Vec<Event>>,
+    on: Option<Vec<NoticeEvent>>,
     /// Seconds that one attempt may take, 0.1 to 60, default 5.
     #[schemars(with = "Option<f64>")]
     timeout_s: Option<Spanned<f64>>,
@@ -96,7 +96,7 @@ struct Receiver {
 /// What a receiver takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-enum Takes {
+enum NotifySectionKind {
     /// One JSON document of our own (`fabricgate.notice/1`).
     Generic,
     /// Blocks of a Slack webhook, which Mattermost and others take too.
@@ -106,58 +106,58 @@ enum Takes {
 }
 
 /// Reads `[notify]`.
-pub fn notifying(section: Section, base: &Path) -> Result<Notify, Mistake> {
+pub fn parse_notify(section: NotifySection, base: &Path) -> Result<NotifySettings, ConfigMistake> {
     let within = match &section.within_s {
-        None => WITHIN,
-        Some(it) => within("within_s", it, 1.0, 600.0)?,
+        None => TOTAL_TIMEOUT,
+        Some(it) => parse_bounded_seconds("within_s", it, 1.0, 600.0)?,
     };
     let stands = match &section.stands_h {
         Some(it) if !(1.0..=8_784.0).contains(it.get_ref()) => {
             let text = format!("stands_h {}, expected 1 to 8784 hours", it.get_ref());
             return Err((it.span().start, text));
         }
-        it => it.as_ref().map_or(STANDS_H, |it| *it.get_ref()),
+        it => it.as_ref().map_or(ALERT_HOURS, |it| *it.get_ref()),
     };
-    let mut targets: Vec<Target> = Vec::new();
+    let mut targets: Vec<NotifyTarget> = Vec::new();
     for receiver in section.target {
         let at = receiver.span().start;
         let receiver = receiver.into_inner();
         let name_at = receiver.name.span().start;
-        let target = target(receiver, at, base)?;
+        let target = parse_target(receiver, at, base)?;
         if targets.iter().any(|it| it.name == target.name) {
             return Err((name_at, format!("name {:?} is given twice", target.name)));
         }
         targets.push(target);
     }
     let stands = Duration::from_secs_f64(stands * 3_600.0);
-    Ok(Notify { site: section.site, targets, within, stands })
+    Ok(NotifySettings { site: section.site, targets, within, resolve_after: stands })
 }
 
-fn target(receiver: Receiver, at: usize, base: &Path) -> Result<Target, Mistake> {
+fn parse_target(receiver: NotifyTargetSection, at: usize, base: &Path) -> Result<NotifyTarget, ConfigMistake> {
     let name = receiver.name.into_inner();
     if name.is_empty() || name.contains(char::is_control) {
         return Err((at, format!("name {name:?}, expected a word")));
     }
-    let file = receiver.url_file.map(|file| Where::File(base.join(file)));
+    let file = receiver.url_file.map(|file| SecretSource::File(base.join(file)));
     for name in [&receiver.url_env, &receiver.bearer_env].into_iter().flatten() {
-        exec::secrets::withhold(name);
+        exec::child_environment::withhold_variable(name);
     }
-    let variable = receiver.url_env.map(Where::Variable);
-    let inline = receiver.url.map(|url| Where::Inline(Secret::from(url)));
+    let variable = receiver.url_env.map(SecretSource::Variable);
+    let inline = receiver.url.map(|url| SecretSource::Inline(Secret::from(url)));
     let mut addresses = [file, variable, inline].into_iter().flatten();
     let (Some(address), None) = (addresses.next(), addresses.next()) else {
         let text = format!("{name}: expected one of url_file, url_env and url");
         return Err((at, text));
     };
-    if let Where::Inline(secret) = &address {
-        secret.url().map_err(|why| (at, format!("{name}: url: {why}")))?;
+    if let SecretSource::Inline(secret) = &address {
+        secret.parse_url().map_err(|why| (at, format!("{name}: url: {why}")))?;
     }
     let bearer = match (receiver.bearer_file, receiver.bearer_env) {
         (Some(_), Some(_)) => {
             return Err((at, format!("{name}: expected one of bearer_file and bearer_env")));
         }
-        (Some(file), None) => Some(Where::File(base.join(file))),
-        (None, variable) => variable.map(Where::Variable),
+        (Some(file), None) => Some(SecretSource::File(base.join(file))),
+        (None, variable) => variable.map(SecretSource::Variable),
     };
     let number = |key: &str, value: Option<Spanned<u32>>, usual: u32, most: u32| match value {
         None => Ok(usual),
@@ -165,17 +165,17 @@ fn target(receiver: Receiver, at: usize, base: &Path) -> Result<Target, Mistake>
         Some(it) => Err((it.span().start, format!("{key} {}, expected 1 to {most}", it.get_ref()))),
     };
     let kind = match receiver.kind {
-        Takes::Generic => Kind::Generic,
-        Takes::Slack => Kind::Slack,
-        Takes::Alertmanager => Kind::Alertmanager,
+        NotifySectionKind::Generic => NotifyTargetKind::Generic,
+        NotifySectionKind::Slack => NotifyTargetKind::Slack,
+        NotifySectionKind::Alertmanager => NotifyTargetKind::Alertmanager,
     };
-    let usual = || Event::ALL.into_iter().filter(|it| *it != Event::Unknown).collect();
-    let mut on: BTreeSet<Event> = receiver.on.map_or_else(usual, |on| on.into_iter().collect());
-    if kind == Kind::Alertmanager {
+    let usual = || NoticeEvent::ALL.into_iter().filter(|it| *it != NoticeEvent::Unknown).collect();
+    let mut on: BTreeSet<NoticeEvent> = receiver.on.map_or_else(usual, |on| on.into_iter().collect());
+    if kind == NotifyTargetKind::Alertmanager {
         // An alert that nobody ends would be shown for days after its repair.
-        on.insert(Event::PassAgain);
+        on.insert(NoticeEvent::PassAgain);
     }
-    Ok(Target {
+    Ok(NotifyTarget {
         name,
         kind,
         address,
@@ -183,32 +183,32 @@ fn target(receiver: Receiver, at: usize, base: &Path) -> Result<Target, Mistake>
         ca_file: receiver.ca_file.map(|file| base.join(file)),
         on,
         timeout: match &receiver.timeout_s {
-            None => TIMEOUT,
-            Some(it) => within("timeout_s", it, 0.1, 60.0)?,
+            None => ATTEMPT_TIMEOUT,
+            Some(it) => parse_bounded_seconds("timeout_s", it, 0.1, 60.0)?,
         },
         attempts: number("attempts", receiver.attempts, ATTEMPTS, 20)?,
         per_hour: number("per_hour", receiver.per_hour, PER_HOUR, 1_000)? as usize,
     })
 }
 
-fn within(key: &str, value: &Spanned<f64>, least: f64, most: f64) -> Result<Duration, Mistake> {
+fn parse_bounded_seconds(key: &str, value: &Spanned<f64>, least: f64, most: f64) -> Result<Duration, ConfigMistake> {
     if !(least..=most).contains(value.get_ref()) {
         let text = format!("{key} {}, expected {least} to {most} seconds", value.get_ref());
         return Err((value.span().start, text));
     }
-    duration(key, value)
+    parse_duration(key, value)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Notify, String> {
-        let section: Section = toml::from_str(text).map_err(|error| error.message().to_owned())?;
-        notifying(section, Path::new("/etc")).map_err(|(_, message)| message)
+    fn read(text: &str) -> Result<NotifySettings, String> {
+        let section: NotifySection = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        parse_notify(section, Path::new("/etc")).map_err(|(_, message)| message)
     }
 
-    fn target(rest: &str) -> Result<Notify, String> {
+    fn target(rest: &str) -> Result<NotifySettings, String> {
         read(&format!("[[target]]\nname = \"ops\"\nkind = \"slack\"\n{rest}\n"))
     }
 
@@ -216,13 +216,13 @@ mod tests {
     fn defaults_are_small_and_files_are_beside_the_configuration() {
         let notify = target("url_file = \"slack.url\"\nbearer_file = \"t\"").expect("good");
         let it = &notify.targets[0];
-        assert_eq!(it.address, Where::File(PathBuf::from("/etc/slack.url")));
-        assert_eq!(it.bearer, Some(Where::File(PathBuf::from("/etc/t"))));
+        assert_eq!(it.address, SecretSource::File(PathBuf::from("/etc/slack.url")));
+        assert_eq!(it.bearer, Some(SecretSource::File(PathBuf::from("/etc/t"))));
         let variable = target("url_env = \"U\"\nbearer_env = \"B\"").expect("good");
-        assert_eq!(variable.targets[0].bearer, Some(Where::Variable("B".to_owned())));
-        assert!(!it.on.contains(&Event::Unknown) && it.on.contains(&Event::Failed));
-        assert_eq!((it.timeout, it.attempts, it.per_hour), (TIMEOUT, ATTEMPTS, 12));
-        assert_eq!((notify.within, notify.stands.as_secs()), (WITHIN, 604_800));
+        assert_eq!(variable.targets[0].bearer, Some(SecretSource::Variable("B".to_owned())));
+        assert!(!it.on.contains(&NoticeEvent::Unknown) && it.on.contains(&NoticeEvent::Failed));
+        assert_eq!((it.timeout, it.attempts, it.per_hour), (ATTEMPT_TIMEOUT, ATTEMPTS, 12));
+        assert_eq!((notify.within, notify.resolve_after.as_secs()), (TOTAL_TIMEOUT, 604_800));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::path::PathBuf;
 
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::stdout;
 use control::store::folder::Beside;
 
@@ -13,51 +13,51 @@ const STDOUT: &str = "-";
 
 /// A file that was opened to be written once.
 #[derive(Debug)]
-pub struct Output {
+pub struct OutputFile {
     path: PathBuf,
-    to: To,
+    to: OutputTarget,
 }
 
 #[derive(Debug)]
-enum To {
+enum OutputTarget {
     Stdout,
     /// A pipe, a terminal, a device: it cannot be replaced by renaming.
     Special,
     File(Beside),
 }
 
-impl Output {
+impl OutputFile {
     /// Opens it; what is there already stays as it is until [`put`](Self::put).
-    pub fn open(path: &Path) -> Result<Self, Failure> {
+    pub fn open(path: &Path) -> Result<Self, CommandError> {
         let of = |to| Ok(Self { path: path.to_owned(), to });
         if path.as_os_str() == STDOUT {
-            stdout::take()?;
-            return of(To::Stdout);
+            stdout::reserve_for_file()?;
+            return of(OutputTarget::Stdout);
         }
         let failed = |why: &dyn std::fmt::Display| {
-            Failure::Environment(format!("cannot write {}: {why}", path.display()))
+            CommandError::Environment(format!("cannot write {}: {why}", path.display()))
         };
         match path.metadata() {
             Ok(meta) if meta.is_dir() => Err(failed(&"it is a folder")),
-            Ok(meta) if !meta.is_file() => of(To::Special),
-            _ => Beside::open(path).map_err(|error| failed(&error)).map(To::File).and_then(of),
+            Ok(meta) if !meta.is_file() => of(OutputTarget::Special),
+            _ => Beside::open(path).map_err(|error| failed(&error)).map(OutputTarget::File).and_then(of),
         }
     }
 
     /// The same of an option that may be absent.
-    pub fn of(path: Option<&PathBuf>) -> Result<Option<Self>, Failure> {
+    pub fn open_optional(path: Option<&PathBuf>) -> Result<Option<Self>, CommandError> {
         path.map(|path| Self::open(path)).transpose()
     }
 
     /// Writes it, whole or not at all.
-    pub fn put(self, bytes: &[u8]) -> Result<(), Failure> {
+    pub fn write(self, bytes: &[u8]) -> Result<(), CommandError> {
         let written = match self.to {
-            To::Stdout => return stdout::taken(bytes),
-            To::Special => std::fs::write(&self.path, bytes),
-            To::File(beside) => beside.put(bytes),
+            OutputTarget::Stdout => return stdout::write_reserved_file(bytes),
+            OutputTarget::Special => std::fs::write(&self.path, bytes),
+            OutputTarget::File(beside) => beside.put(bytes),
         };
         written.map_err(|error| {
-            Failure::Environment(format!("cannot write {}: {error}", self.path.display()))
+            CommandError::Environment(format!("cannot write {}: {error}", self.path.display()))
         })
     }
 }
@@ -74,11 +74,11 @@ mod tests {
         let path = place.path().join("report.html");
         fs::write(&path, "old").expect("written");
         let names = || fs::read_dir(place.path()).expect("a folder").count();
-        drop(Output::open(&path).expect("opened"));
+        drop(OutputFile::open(&path).expect("opened"));
         assert_eq!((fs::read_to_string(&path).expect("there"), names()), ("old".to_owned(), 1));
-        let output = Output::open(&path).expect("opened");
+        let output = OutputFile::open(&path).expect("opened");
         assert_eq!(fs::read_to_string(&path).expect("there"), "old");
-        output.put(b"new").expect("written");
+        output.write(b"new").expect("written");
         assert_eq!((fs::read_to_string(&path).expect("there"), names()), ("new".to_owned(), 1));
     }
 
@@ -86,8 +86,8 @@ mod tests {
     fn what_cannot_be_written_is_told_when_it_is_opened() {
         let place = tempfile::tempdir().expect("a folder");
         for path in [place.path().join("none/report.html"), place.path().to_owned()] {
-            let error = Output::open(&path).expect_err("no such place");
-            assert_eq!(error.code(), super::super::exit::ENVIRONMENT, "{error}");
+            let error = OutputFile::open(&path).expect_err("no such place");
+            assert_eq!(error.exit_code(), super::super::exit::ENVIRONMENT, "{error}");
             assert!(error.to_string().contains(&path.display().to_string()), "{error}");
         }
     }

@@ -6,31 +6,31 @@ use super::exit;
 use super::show;
 use super::stdout;
 use super::stdout::note;
-use control::sources::input;
-use engine::report::parsed::render;
-use model::parsed::ParseDocument;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
+use control::sources::input_file;
+use engine::report::tool_output::render;
+use model::parse_output::ParseDocument;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
 use readers::outputs;
 
 /// Read tool outputs and print what they say; judge nothing.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ParseArgs {
     /// Files to read: text or JSON of any supported tool.
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }
 
 /// Runs the command.
-pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
-    let style = show::style();
+pub fn run(args: &ParseArgs, json: bool) -> anyhow::Result<u8> {
+    let style = show::terminal_style();
     let mut code = exit::PASS;
     for (at, path) in args.files.iter().enumerate() {
         let file = path.display().to_string();
-        let parsed = match input::read(path) {
+        let parsed = match input_file::read(path) {
             Ok(bytes) => {
-                let parsed = outputs::read(&bytes);
+                let parsed = outputs::parse_output(&bytes);
                 if !parsed.is_sound() {
                     code = code.max(exit::INCONCLUSIVE);
                 }
@@ -40,18 +40,18 @@ pub fn run(args: &Args, json: bool) -> anyhow::Result<u8> {
                 note(&error.to_string());
                 code = exit::ENVIRONMENT;
                 let problem =
-                    Problem::new(ProblemKind::Unrecognised, format!("cannot be read: {error}"));
-                Parsed { problems: vec![problem], ..Parsed::default() }
+                    OutputProblem::new(OutputProblemKind::Unrecognised, format!("cannot be read: {error}"));
+                ParseOutput { problems: vec![problem], ..ParseOutput::default() }
             }
         };
         let document = ParseDocument::new(file, parsed);
         if json {
             let mut line = serde_json::to_vec(&document)?;
             line.push(b'\n');
-            stdout::document(&line)?;
+            stdout::write_document(&line)?;
         } else {
             let gap = if at == 0 { "" } else { "\n" };
-            stdout::text(&format!("{gap}{}", render(&document, &style)))?;
+            stdout::write_text(&format!("{gap}{}", render(&document, &style)))?;
         }
     }
     Ok(code)

@@ -8,21 +8,21 @@ use std::collections::BTreeSet;
 
 use super::auditing;
 use super::config::Config;
-use super::earlier::Past;
-use super::failure::Failure;
+use super::earlier::PastRuns;
+use super::failure::CommandError;
 use super::plan;
-use super::plan::Chosen;
-use super::plan::Selection;
+use super::plan::PlanScope;
+use super::plan::NodeSelectionArgs;
 use super::stdout::note;
 use control::gate::certificates;
 use control::store::signing::Trust;
 use control::sweep;
 use engine::judge;
 use engine::plan::partners as choosing;
-use engine::plan::partners::Pool;
-use engine::plan::partners::Wanted;
+use engine::plan::partners::PartnerCandidates;
+use engine::plan::partners::PartnerDemand;
 use engine::policy::certificate;
-use engine::thresholds::Catalogue;
+use engine::thresholds::PlatformCatalogue;
 use model::claims::ClaimedDomain;
 use model::claims::Claims;
 use model::hostlist;
@@ -33,45 +33,45 @@ use model::verdict::Verdicts;
 
 /// How far repeated readings of a copy between nodes scatter, as a share of the rate, where
 /// nothing disturbs them.
-const USUAL_SIGMA: f64 = 0.005;
+const DEFAULT_SIGMA: f64 = 0.005;
 
 /// The nodes that are named and their partners, told to people.
-pub(super) fn choose(
+pub(super) fn choose_partners(
     config: &Config,
-    catalogue: &Catalogue,
+    catalogue: &PlatformCatalogue,
     fleet: Claims,
-    selection: &Selection,
-    past: &Past,
-) -> Result<Chosen, Failure> {
-    let mut chosen = plan::choose(fleet, selection)?;
+    selection: &NodeSelectionArgs,
+    past: &PastRuns,
+) -> Result<PlanScope, CommandError> {
+    let mut chosen = plan::select_nodes(fleet, selection)?;
     let most = selection.partners;
     if chosen.named.is_empty() || selection.with_domain || most == Some(0) {
         return Ok(chosen);
     }
-    let asking = Asking {
+    let asking = PartnerSearch {
         config,
-        across: &plan::nvlink_across(&chosen.fleet, catalogue, config.platform.as_deref()),
+        across: &plan::find_nvlink_domains(&chosen.fleet, catalogue, config.platform.as_deref()),
         fleet: &chosen.fleet,
         named: &chosen.named,
         past,
         most,
     };
-    let partners = partners(&asking);
-    for line in told(&partners, &chosen.named, config.readings) {
+    let partners = find_partners(&asking);
+    for line in describe_partners(&partners, &chosen.named, config.readings) {
         note(&line);
     }
     let takes_part =
-        |node: &NodeName| chosen.named.contains(node) || partners.taken.contains_key(node);
+        |node: &NodeName| chosen.named.contains(node) || partners.nodes.contains_key(node);
     chosen.claims = chosen.fleet.with_nodes(takes_part);
     Ok(chosen)
 }
 
 /// Partners are measured for the sake of others: where none of those is left, nothing is.
-pub(super) fn still_for_some(claims: &Claims, named: &BTreeSet<NodeName>) -> Result<(), Failure> {
+pub(super) fn check_named_left(claims: &Claims, named: &BTreeSet<NodeName>) -> Result<(), CommandError> {
     let is_left = |node: &NodeName| claims.domain_of(node).is_some();
     match named.is_empty() || named.iter().any(is_left) {
         true => Ok(()),
-        false => Err(Failure::environment(
+        false => Err(CommandError::environment(
             "no node that was named can be measured now: see above why each is left out",
         )),
     }
@@ -79,7 +79,7 @@ pub(super) fn still_for_some(claims: &Claims, named: &BTreeSet<NodeName>) -> Res
 
 /// The outcome of the nodes that were named, told where that of all is worse: partners
 /// take part for their sake.
-pub(super) fn outcome(verdicts: &Verdicts, named: &BTreeSet<NodeName>) -> Outcome {
+pub(super) fn named_outcome(verdicts: &Verdicts, named: &BTreeSet<NodeName>) -> Outcome {
     let of_named = verdicts.nodes.iter().filter(|it| named.contains(&it.node));
     let outcome = of_named.map(|it| it.outcome).max().unwrap_or(verdicts.outcome);
     if outcome < verdicts.outcome {
@@ -94,29 +94,29 @@ pub(super) fn outcome(verdicts: &Verdicts, named: &BTreeSet<NodeName>) -> Outcom
 
 /// What partners are chosen by.
 #[derive(Clone, Copy, Debug)]
-struct Asking<'a> {
+struct PartnerSearch<'a> {
     config: &'a Config,
     /// Domains whose platform joins nodes by NVLink.
     across: &'a BTreeSet<DomainName>,
     fleet: &'a Claims,
     named: &'a BTreeSet<NodeName>,
-    past: &'a Past,
+    past: &'a PastRuns,
     /// As many as a person asks for.
     most: Option<usize>,
 }
 
 /// Nodes that take part for others' sake.
 #[derive(Debug, Default)]
-struct Partners {
+struct PartnerNodes {
     /// Each, and whether it is cleared.
-    taken: BTreeMap<NodeName, bool>,
+    nodes: BTreeMap<NodeName, bool>,
     /// Why there is none where one is needed.
     missing: Vec<String>,
 }
 
-fn told(partners: &Partners, named: &BTreeSet<NodeName>, readings: u32) -> Vec<String> {
+fn describe_partners(partners: &PartnerNodes, named: &BTreeSet<NodeName>, readings: u32) -> Vec<String> {
     let fold = |cleared: bool| {
-        let nodes = partners.taken.iter().filter(|(_, it)| **it == cleared);
+        let nodes = partners.nodes.iter().filter(|(_, it)| **it == cleared);
         hostlist::fold(nodes.map(|(node, _)| node.as_str()))
     };
     let why = format!(
@@ -124,8 +124,8 @@ fn told(partners: &Partners, named: &BTreeSet<NodeName>, readings: u32) -> Vec<S
         hostlist::fold(named.iter().map(NodeName::as_str))
     );
     let mut lines = Vec::new();
-    let has = |cleared: bool| partners.taken.values().any(|it| *it == cleared);
-    let count = partners.taken.len();
+    let has = |cleared: bool| partners.nodes.values().any(|it| *it == cleared);
+    let count = partners.nodes.len();
     match (has(true), has(false)) {
         (true, false) => {
             lines.push(format!("measured against {}, which are cleared: {why}", fold(true)));
@@ -142,10 +142,10 @@ fn told(partners: &Partners, named: &BTreeSet<NodeName>, readings: u32) -> Vec<S
         (false, false) => {}
     }
     if 0 < count {
-        let least = judge::would_be_seen(count, readings, USUAL_SIGMA);
+        let least = judge::detectable_loss(count, readings, DEFAULT_SIGMA);
         lines.push(format!(
             "where readings scatter by {:.1} %, a loss of {:.1} % of a GPU or more would be seen",
-            100.0 * USUAL_SIGMA,
+            100.0 * DEFAULT_SIGMA,
             100.0 * least
         ));
     }
@@ -155,11 +155,11 @@ fn told(partners: &Partners, named: &BTreeSet<NodeName>, readings: u32) -> Vec<S
 
 /// The partners of the nodes that are named: in each domain that NVLink joins, and over
 /// the network where rails are claimed.
-fn partners(asking: &Asking<'_>) -> Partners {
-    let Asking { config, across, fleet, named, .. } = *asking;
+fn find_partners(asking: &PartnerSearch<'_>) -> PartnerNodes {
+    let PartnerSearch { config, across, fleet, named, .. } = *asking;
     // What cannot be read of the keys is told where certificates are issued.
-    let trust = config.certificates.keys().trust;
-    let mut partners = Partners::default();
+    let trust = config.certificates.read_keys().trust;
+    let mut partners = PartnerNodes::default();
     let is_named = |domain: &&ClaimedDomain| domain.nodes.iter().any(|node| named.contains(node));
     for domain in fleet.domains.iter().filter(is_named) {
         let may_span = match domain.platform.as_deref().or(config.platform.as_deref()) {
@@ -168,12 +168,12 @@ fn partners(asking: &Asking<'_>) -> Partners {
         };
         if may_span && 1 < domain.nodes.len() {
             let nodes: Vec<&NodeName> = domain.nodes.iter().collect();
-            take(asking, &trust, &format!("domain {}", domain.name), &nodes, &mut partners);
+            add_partners(asking, &trust, &format!("domain {}", domain.name), &nodes, &mut partners);
         }
     }
     let over_network =
         !fleet.rails.is_empty() || fleet.domains.iter().any(|it| it.gpus_per_node == Some(0));
-    if over_network && partners.taken.is_empty() && partners.missing.is_empty() {
+    if over_network && partners.nodes.is_empty() && partners.missing.is_empty() {
         // Under the same leaf first: an uplink is no part of a node.
         let leaves: Vec<_> = fleet
             .leaves
@@ -185,21 +185,21 @@ fn partners(asking: &Asking<'_>) -> Partners {
             nodes = fleet.domains.iter().flat_map(|domain| &domain.nodes).collect();
         }
         if 1 < nodes.len() {
-            take(asking, &trust, "its rails", &nodes, &mut partners);
+            add_partners(asking, &trust, "its rails", &nodes, &mut partners);
         }
     }
     partners
 }
 
 /// Takes partners among these nodes.
-fn take(
-    asking: &Asking<'_>,
+fn add_partners(
+    asking: &PartnerSearch<'_>,
     trust: &Trust,
     place: &str,
     nodes: &[&NodeName],
-    partners: &mut Partners,
+    partners: &mut PartnerNodes,
 ) {
-    let Asking { config, fleet, named, past, most, .. } = *asking;
+    let PartnerSearch { config, fleet, named, past, most, .. } = *asking;
     let cleared = |node: &NodeName| is_cleared(config, trust, node, past);
     let others: Vec<&NodeName> = nodes.iter().copied().filter(|it| !named.contains(*it)).collect();
     if others.is_empty() {
@@ -210,26 +210,26 @@ fn take(
     let idle = |node: &&NodeName| {
         let said = fleet.nodes.get(*node);
         past.passed_last(node).is_none()
-            && said.is_none_or(|said| auditing::unfit(node, said).is_none())
+            && said.is_none_or(|said| auditing::unfit_reason(node, said).is_none())
     };
     let (good, rest): (Vec<&NodeName>, Vec<&NodeName>) =
         others.iter().copied().partition(|node| cleared(node));
-    let pool = Pool { cleared: good, idle: rest.into_iter().filter(idle).collect() };
-    let wanted = Wanted { exactly: most, usual: config.limits.partners, cleared_named };
+    let pool = PartnerCandidates { cleared: good, idle: rest.into_iter().filter(idle).collect() };
+    let wanted = PartnerDemand { exactly: most, usual: config.limits.partners, cleared_named };
     let list = hostlist::fold(named.iter().map(NodeName::as_str));
-    let taken = choosing::partners(&pool, wanted, &list);
+    let taken = choosing::choose_partners(&pool, wanted, &list);
     if taken.is_empty() && cleared_named == 0 {
         partners.missing.push(format!(
             "{place}: no other node of it is idle and without a finding against it, so its nodes are \
              measured among themselves; --with-domain takes the others along"
         ));
     }
-    partners.taken.extend(taken);
+    partners.nodes.extend(taken);
 }
 
 /// Whether a node is known to be good: by its last run, or a certificate that
 /// counts and that no later run speaks against.
-fn is_cleared(config: &Config, trust: &Trust, node: &NodeName, past: &Past) -> bool {
+fn is_cleared(config: &Config, trust: &Trust, node: &NodeName, past: &PastRuns) -> bool {
     match past.passed_last(node) {
         Some(passed) => passed,
         None => has_certificate(config, trust, node),
@@ -240,7 +240,7 @@ fn has_certificate(config: &Config, trust: &Trust, node: &NodeName) -> bool {
     let Some(gate) = &config.gate else { return false };
     let now = sweep::now().as_second();
     match certificates::trusted(&gate.folder, node, trust) {
-        Ok(Some(certificate)) => certificate::spent(&certificate, now).is_none(),
+        Ok(Some(certificate)) => certificate::explain_expiry(&certificate, now).is_none(),
         // One that cannot be read, or whose signature does not count, clears nobody.
         Ok(None) | Err(_) => false,
     }
@@ -258,7 +258,7 @@ mod tests {
 
     /// Whom `n1` is measured against where `n2` has a certificate that nobody signed,
     /// under a configuration that says this of signatures.
-    fn taken(certificates: &str) -> Vec<NodeName> {
+    fn find_test_partners(certificates: &str) -> Vec<NodeName> {
         let folder = tempfile::tempdir().expect("a folder");
         let (key, _) = SigningKey::generate().expect("a key");
         fs::write(folder.path().join("key.pub"), key.public().pem()).expect("written");
@@ -280,23 +280,23 @@ mod tests {
             nic: None,
         };
         let fleet = Claims { domains: vec![domain], ..Claims::default() };
-        let asking = Asking {
+        let asking = PartnerSearch {
             config: &config,
             across: &BTreeSet::new(),
             fleet: &fleet,
             named: &["n1".into()].into(),
-            past: &Past::default(),
+            past: &PastRuns::default(),
             most: Some(3),
         };
-        let taken = partners(&asking).taken.into_iter();
+        let taken = find_partners(&asking).nodes.into_iter();
         taken.filter_map(|(node, cleared)| cleared.then_some(node)).collect()
     }
 
     #[test]
     fn a_certificate_clears_a_partner_only_where_its_signature_counts() {
-        assert_eq!(taken(""), ["n2".into()]);
-        assert_eq!(taken("public_keys = [\"key.pub\"]"), ["n2".into()]);
+        assert_eq!(find_test_partners(""), ["n2".into()]);
+        assert_eq!(find_test_partners("public_keys = [\"key.pub\"]"), ["n2".into()]);
         let required = "public_keys = [\"key.pub\"]\nrequire_signature = true";
-        assert_eq!(taken(required), Vec::<NodeName>::new());
+        assert_eq!(find_test_partners(required), Vec::<NodeName>::new());
     }
 }

@@ -3,18 +3,18 @@
 
 use super::acting;
 use super::config::Config;
-use super::failure::Failure;
+use super::failure::CommandError;
 use control::gate::journal;
 use control::gate::stamp;
 use engine::policy::pause;
-use model::journal::Event;
-use model::moment::rfc3339;
+use model::journal::JournalEvent;
+use model::time_format::format_rfc3339;
 
 /// Longest pause: a gate that is forgotten is none.
 const LONGEST_S: u64 = 30 * 24 * 3_600;
 
 /// A span of time, as `90s`, `30m`, `2h` or `7d`, in seconds.
-pub(super) fn span(text: &str) -> Result<u64, String> {
+pub(super) fn parse_span(text: &str) -> Result<u64, String> {
     let wrong = || "expected a number and s, m, h or d, such as 2h".to_owned();
     let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
     let (number, unit) = text.split_at(at);
@@ -30,8 +30,8 @@ pub(super) fn span(text: &str) -> Result<u64, String> {
 }
 
 /// The same, no longer than a pause may last.
-pub(super) fn pause_of(text: &str) -> Result<u64, String> {
-    let seconds = span(text)?;
+pub(super) fn parse_pause(text: &str) -> Result<u64, String> {
+    let seconds = parse_span(text)?;
     match seconds <= LONGEST_S {
         true => Ok(seconds),
         false => Err(format!("expected {}d at most", LONGEST_S / 86_400)),
@@ -39,24 +39,24 @@ pub(super) fn pause_of(text: &str) -> Result<u64, String> {
 }
 
 /// The line of the journal that begins a pause.
-pub(super) fn begins(by: String, why: String, for_s: u64) -> Event {
+pub(super) fn pause_event(by: String, why: String, for_s: u64) -> JournalEvent {
     let lasts = i64::try_from(for_s).unwrap_or(i64::MAX);
-    let until = rfc3339(stamp::stamp().unix.saturating_add(lasts));
-    Event::Paused { by, why, for_s, until }
+    let until = format_rfc3339(stamp::stamp().unix.saturating_add(lasts));
+    JournalEvent::Paused { by, why, for_s, until }
 }
 
 /// Refuses to measure while the gate is paused.
-pub(super) fn check(config: &Config) -> Result<(), Failure> {
+pub(super) fn check_not_paused(config: &Config) -> Result<(), CommandError> {
     let Some(gate) = &config.gate else { return Ok(()) };
     // What else is wrong with the journal, the turn of the gate tells.
-    let Ok(ledger) = journal::look(&gate.folder).map_err(|it| acting::failure(it.into())) else {
+    let Ok(ledger) = journal::look(&gate.folder).map_err(|it| acting::turn_error(it.into())) else {
         return Ok(());
     };
-    match pause::now(&ledger, &stamp::stamp()) {
+    match pause::active_pause(&ledger, &stamp::stamp()) {
         None => Ok(()),
-        Some(paused) => Err(Failure::Refused(format!(
+        Some(paused) => Err(CommandError::Refused(format!(
             "the gate is {}; nothing is measured until then, or until `fabricgate gate resume`",
-            pause::told(paused)
+            pause::describe_pause(paused)
         ))),
     }
 }
@@ -68,14 +68,14 @@ mod tests {
     #[test]
     fn spans_are_read_and_what_is_none_is_refused() {
         for (text, seconds) in [("90s", 90), ("30m", 1_800), ("2h", 7_200), ("7d", 604_800)] {
-            assert_eq!(span(text), Ok(seconds), "{text}");
+            assert_eq!(parse_span(text), Ok(seconds), "{text}");
         }
         for text in
             ["", "2", "h", "0h", "-2h", "2 h", "2hours", "1.5h", "99999999999999999999d", "2é"]
         {
-            assert!(span(text).is_err(), "{text}");
+            assert!(parse_span(text).is_err(), "{text}");
         }
-        assert_eq!(pause_of("30d"), Ok(LONGEST_S));
-        assert_eq!(pause_of("31d"), Err("expected 30d at most".to_owned()));
+        assert_eq!(parse_pause("30d"), Ok(LONGEST_S));
+        assert_eq!(parse_pause("31d"), Err("expected 30d at most".to_owned()));
     }
 }

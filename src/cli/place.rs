@@ -8,25 +8,25 @@ use std::path::PathBuf;
 use super::Globals;
 use super::exit;
 use super::export;
-use super::export::Trust;
-use super::failure::Failure;
+use super::export::MapTrustArgs;
+use super::failure::CommandError;
 use super::runs;
 use super::stdout;
 use engine::place;
-use engine::place::Asked;
-use engine::place::Choice;
-use engine::place::Level;
-use engine::place::Part;
+use engine::place::PlacementRequest;
+use engine::place::PlacementChoice;
+use engine::place::PlacementLevel;
+use engine::place::PlacementPart;
 use engine::place::Placement;
-use engine::place::Unplaced;
-use engine::place::Way;
-use engine::place::matrix::Scale;
-use engine::report::plain::plain;
+use engine::place::PlacementError;
+use engine::place::PlacementRule;
+use engine::place::strength_matrix::StrengthScale;
+use engine::report::plain_text::to_plain;
 use model::id::NodeName;
 
 /// The best-connected set of GPUs or nodes, by what a run measured; nothing is reserved.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct PlaceArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
@@ -35,7 +35,7 @@ pub struct Args {
     count: usize,
     /// What is chosen; GPUs where --node is given, otherwise nodes.
     #[arg(long, value_enum, value_name = "LEVEL")]
-    level: Option<LevelWord>,
+    level: Option<PlaceLevelArg>,
     /// Choose among the GPUs of this node.
     #[arg(long, value_name = "NODE", conflicts_with = "domain")]
     node: Option<String>,
@@ -44,17 +44,17 @@ pub struct Args {
     domain: Option<String>,
     /// The rule: the best-connected set, the one whose loss hurts the rest least, or both.
     #[arg(long, value_enum, value_name = "RULE", default_value = "best")]
-    strategy: Strategy,
+    strategy: PlaceStrategyArg,
     /// Choose degraded parts, too; what failed or was not measured is never chosen.
     #[arg(long)]
     allow_degraded: bool,
     #[command(flatten)]
-    trust: Trust,
+    trust: MapTrustArgs,
 }
 
 /// The levels, as they are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum LevelWord {
+enum PlaceLevelArg {
     /// GPUs.
     Gpu,
     /// Nodes.
@@ -63,7 +63,7 @@ enum LevelWord {
 
 /// The rules, as they are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Strategy {
+enum PlaceStrategyArg {
     /// The best-connected set.
     Best,
     /// The set whose loss hurts the rest least.
@@ -74,60 +74,60 @@ enum Strategy {
 
 /// Runs the command. A choice is no verdict: the exit code says only whether one
 /// could be made.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let map = export::map(&runs::folder(&args.run, globals.config.as_deref())?, args.trust)?;
+pub fn run(args: &PlaceArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let map = export::open_verified_map(&runs::find_run(&args.run, globals.config.as_deref())?, args.trust)?;
     let level = match (args.level, &args.node) {
-        (Some(LevelWord::Gpu), _) | (None, Some(_)) => Level::Gpu,
-        (Some(LevelWord::Node), _) | (None, None) => Level::Node,
+        (Some(PlaceLevelArg::Gpu), _) | (None, Some(_)) => PlacementLevel::Gpu,
+        (Some(PlaceLevelArg::Node), _) | (None, None) => PlacementLevel::Node,
     };
-    let asked = Asked {
+    let asked = PlacementRequest {
         count: args.count,
         level,
         node: args.node.as_deref().map(NodeName::from),
         domain: args.domain.clone(),
-        ways: match args.strategy {
-            Strategy::Best => vec![Way::Best],
-            Strategy::Spare => vec![Way::Spare],
-            Strategy::Both => vec![Way::Best, Way::Spare],
+        rules: match args.strategy {
+            PlaceStrategyArg::Best => vec![PlacementRule::Best],
+            PlaceStrategyArg::Spare => vec![PlacementRule::Spare],
+            PlaceStrategyArg::Both => vec![PlacementRule::Best, PlacementRule::Spare],
         },
         allow_degraded: args.allow_degraded,
     };
-    let placement = place::place(&map, &asked).map_err(|error| match error {
-        Unplaced::Question(why) => Failure::Usage(plain(&why).into_owned()),
-        Unplaced::TooFew(why) => Failure::Usage(format!("-k {}: {}", args.count, plain(&why))),
+    let placement = place::choose_placement(&map, &asked).map_err(|error| match error {
+        PlacementError::InvalidRequest(why) => CommandError::Usage(to_plain(&why).into_owned()),
+        PlacementError::TooFew(why) => CommandError::Usage(format!("-k {}: {}", args.count, to_plain(&why))),
     })?;
     if globals.json {
-        stdout::json(&placement)?;
+        stdout::write_json(&placement)?;
     } else {
-        for line in map.header() {
-            stdout::note(&plain(&line));
+        for line in map.header_lines() {
+            stdout::note(&to_plain(&line));
         }
-        stdout::text(&text(&placement))?;
+        stdout::write_text(&render_placement(&placement))?;
     }
     Ok(exit::PASS)
 }
 
 /// For people.
-fn text(placement: &Placement) -> String {
+fn render_placement(placement: &Placement) -> String {
     let mut text = String::new();
     let what = match placement.level {
-        Level::Gpu => "GPUs",
-        Level::Node => "nodes",
+        PlacementLevel::Gpu => "GPUs",
+        PlacementLevel::Node => "nodes",
     };
     for choice in &placement.choices {
         let rule = match choice.way {
-            Way::Best => "best connected",
-            Way::Spare => "hurts the rest least",
+            PlacementRule::Best => "best connected",
+            PlacementRule::Spare => "hurts the rest least",
         };
         let _ = writeln!(
             text,
             "{rule}: {} of {} {what} in {}",
             choice.parts.len(),
             placement.candidates,
-            plain(&placement.scope)
+            to_plain(&placement.scope)
         );
-        let _ = writeln!(text, "  {}", names(&choice.parts));
-        explained(choice, placement.scale, &mut text);
+        let _ = writeln!(text, "  {}", format_parts(&choice.parts));
+        write_choice(choice, placement.scale, &mut text);
     }
     if let Some(detectable) = placement.detectable {
         let _ = writeln!(
@@ -137,32 +137,32 @@ fn text(placement: &Placement) -> String {
         );
     }
     for excluded in &placement.excluded {
-        let _ = writeln!(text, "left out: {}: {}", plain(&excluded.part), plain(&excluded.why));
+        let _ = writeln!(text, "left out: {}: {}", to_plain(&excluded.part), to_plain(&excluded.why));
     }
     text
 }
 
-fn explained(choice: &Choice, scale: Scale, text: &mut String) {
+fn write_choice(choice: &PlacementChoice, scale: StrengthScale, text: &mut String) {
     let of = match choice.way {
-        Way::Best => "",
-        Way::Spare => " of the rest",
+        PlacementRule::Best => "",
+        PlacementRule::Spare => " of the rest",
     };
     let number = |value: f64| match scale {
-        Scale::Share => format!("{:.1} % of what its links must deliver", value * 100.0),
-        Scale::GigabytesPerSecond => format!("{value:.1} GB/s"),
+        StrengthScale::Share => format!("{:.1} % of what its links must deliver", value * 100.0),
+        StrengthScale::GigabytesPerSecond => format!("{value:.1} GB/s"),
     };
     if let (Some(pair), Some(mean)) = (&choice.weakest, choice.mean) {
-        let (a, b) = (plain(&pair.a), plain(&pair.b));
+        let (a, b) = (to_plain(&pair.a), to_plain(&pair.b));
         let _ = writeln!(text, "  weakest pair{of}: {a} - {b}, {}", number(pair.strength));
         let _ = writeln!(text, "  mean{of}: {}", number(mean));
     }
     match (&choice.next, choice.weakest_bound, choice.mean_bound) {
         (Some(next), ..) => {
             let weakest = next.weakest.as_ref().map_or_else(String::new, |pair| {
-                let (a, b) = (plain(&pair.a), plain(&pair.b));
+                let (a, b) = (to_plain(&pair.a), to_plain(&pair.b));
                 format!(": weakest pair{of} {a} - {b}, {}", number(pair.strength))
             });
-            let _ = writeln!(text, "  next best: {}{weakest}", names(&next.parts));
+            let _ = writeln!(text, "  next best: {}{weakest}", format_parts(&next.parts));
         }
         (None, Some(weakest), Some(mean)) => {
             let _ = writeln!(
@@ -176,7 +176,7 @@ fn explained(choice: &Choice, scale: Scale, text: &mut String) {
     }
 }
 
-fn names(parts: &[Part]) -> String {
+fn format_parts(parts: &[PlacementPart]) -> String {
     let names: Vec<String> = parts.iter().map(ToString::to_string).collect();
-    plain(&names.join(" ")).into_owned()
+    to_plain(&names.join(" ")).into_owned()
 }

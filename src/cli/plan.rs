@@ -7,18 +7,18 @@ use super::Globals;
 use super::auditing;
 use super::config;
 use super::config::Config;
-use super::earlier::Past;
+use super::earlier::PastRuns;
 use super::exit;
 use super::expectations;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::partners;
 use super::stdout;
 use engine::plan;
 use engine::plan::Plan;
-use engine::plan::Round;
-use engine::plan::Step;
+use engine::plan::PlanRound;
+use engine::plan::PlanStep;
 use engine::plan::cost;
-use engine::thresholds::Catalogue;
+use engine::thresholds::PlatformCatalogue;
 use engine::thresholds::Platform;
 use model::claims::ClaimedDomain;
 use model::claims::Claims;
@@ -28,22 +28,22 @@ use model::id::NodeName;
 use model::probe::Probe;
 use model::probe::ProbeScope;
 pub use model::profile::Profile;
-use model::words;
-use readers::probe_catalog::Catalog;
+use model::shell_quote;
+use readers::probe_catalog::ProbeCatalog;
 
 /// Show what would be measured, where, and what it costs; run nothing.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct PlanArgs {
     /// The profile.
     #[arg(value_enum, value_name = "PROFILE")]
     profile: ProfileArg,
     #[command(flatten)]
-    selection: Selection,
+    selection: NodeSelectionArgs,
     /// The seed of the order of nodes and pairs.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     #[command(flatten)]
-    simulated: config::Simulated,
+    simulated: config::SimulationArgs,
     /// Measure by fabricgate itself instead of by nvbandwidth and nccl-tests.
     #[arg(long)]
     own_probes: bool,
@@ -51,12 +51,12 @@ pub struct Args {
     #[arg(long)]
     rounds: bool,
     #[command(flatten)]
-    audit: auditing::Options,
+    audit: auditing::AuditOptions,
 }
 
 /// Which nodes are meant.
 #[derive(Debug, Default, clap::Args)]
-pub struct Selection {
+pub struct NodeSelectionArgs {
     /// Nodes or host lists, such as node[0001-0018]; all claimed ones where none is given.
     #[arg(value_name = "NODE")]
     pub nodes: Vec<String>,
@@ -99,7 +99,7 @@ impl clap::ValueEnum for ProfileArg {
 
 /// Claims of which a plan covers a part.
 #[derive(Debug)]
-pub struct Chosen {
+pub struct PlanScope {
     /// All that is claimed.
     pub fleet: Claims,
     /// The part that takes part.
@@ -109,19 +109,19 @@ pub struct Chosen {
 }
 
 /// The claimed nodes among `nodes`, or all where none is named.
-pub fn choose(fleet: Claims, selection: &Selection) -> Result<Chosen, Failure> {
+pub fn select_nodes(fleet: Claims, selection: &NodeSelectionArgs) -> Result<PlanScope, CommandError> {
     let nodes = &selection.nodes;
     if nodes.is_empty() {
-        return Ok(Chosen { claims: fleet.clone(), fleet, named: BTreeSet::new() });
+        return Ok(PlanScope { claims: fleet.clone(), fleet, named: BTreeSet::new() });
     }
     let mut wanted: BTreeSet<NodeName> = BTreeSet::new();
     for list in nodes {
         let names = hostlist::expand(list)
-            .map_err(|error| Failure::Usage(format!("NODE {list:?}: {error}")))?;
+            .map_err(|error| CommandError::Usage(format!("NODE {list:?}: {error}")))?;
         for node in names.into_iter().map(NodeName::from) {
             if fleet.domain_of(&node).is_none() {
                 let text = format!("NODE {list:?}: no domain claims {node}");
-                return Err(Failure::Usage(text));
+                return Err(CommandError::Usage(text));
             }
             wanted.insert(node);
         }
@@ -133,12 +133,12 @@ pub fn choose(fleet: Claims, selection: &Selection) -> Result<Chosen, Failure> {
         wanted.extend(whole.into_iter().flat_map(|domain| domain.nodes.iter().cloned()));
     }
     let claims = fleet.with_nodes(|node| wanted.contains(node));
-    Ok(Chosen { fleet, claims, named })
+    Ok(PlanScope { fleet, claims, named })
 }
 
 /// What plans are made from under this configuration.
 #[derive(Debug)]
-pub struct Basis<'a> {
+pub struct PlanBasis<'a> {
     config: &'a Config,
     claims: &'a Claims,
     profile: Profile,
@@ -147,20 +147,20 @@ pub struct Basis<'a> {
     across: BTreeSet<DomainName>,
 }
 
-impl<'a> Basis<'a> {
+impl<'a> PlanBasis<'a> {
     /// Which platforms join nodes by NVLink is in the catalogue of expectations.
     pub fn new(
         config: &'a Config,
         claims: &'a Claims,
-        catalogue: &Catalogue,
+        catalogue: &PlatformCatalogue,
         profile: Profile,
         seed: u64,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CommandError> {
         let nodes = claims.domains.iter().map(|d| d.nodes.len()).sum();
         config.launcher.check(nodes).map_err(|error| {
-            Failure::Usage(format!("{}: [launcher]: {error}", config.path.display()))
+            CommandError::Usage(format!("{}: [launcher]: {error}", config.path.display()))
         })?;
-        let across = nvlink_across(claims, catalogue, config.platform.as_deref());
+        let across = find_nvlink_domains(claims, catalogue, config.platform.as_deref());
         let probes = match &config.probes {
             Some(named) => named.iter().collect(),
             None => {
@@ -172,8 +172,8 @@ impl<'a> Basis<'a> {
     }
 
     /// What the plan stage is asked.
-    pub fn request(&self) -> plan::Request<'_> {
-        plan::Request {
+    pub fn request(&self) -> plan::PlanRequest<'_> {
+        plan::PlanRequest {
             claims: self.claims,
             profile: self.profile,
             probes: &self.probes,
@@ -187,9 +187,9 @@ impl<'a> Basis<'a> {
     }
 
     /// The plan, held against its own rules.
-    pub fn plan(&self) -> anyhow::Result<Plan> {
-        let plan = plan::sweep(&self.request());
-        if let Some(wrong) = plan::lint::lint(&plan, self.claims).first() {
+    pub fn make_plan(&self) -> anyhow::Result<Plan> {
+        let plan = plan::plan_sweep(&self.request());
+        if let Some(wrong) = plan::lint::lint_plan(&plan, self.claims).first() {
             anyhow::bail!("the plan breaks its own rules: {wrong}");
         }
         Ok(plan)
@@ -197,9 +197,9 @@ impl<'a> Basis<'a> {
 }
 
 /// The domains of which a platform is claimed that joins nodes by NVLink.
-pub fn nvlink_across(
+pub fn find_nvlink_domains(
     claims: &Claims,
-    catalogue: &Catalogue,
+    catalogue: &PlatformCatalogue,
     platform: Option<&str>,
 ) -> BTreeSet<DomainName> {
     let spans = |name: &str| catalogue.platform(name).is_some_and(Platform::spans_nodes);
@@ -209,21 +209,21 @@ pub fn nvlink_across(
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let mut config = args.simulated.config(globals.config.as_deref())?;
+pub fn run(args: &PlanArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let mut config = args.simulated.open_config(globals.config.as_deref())?;
     if args.own_probes {
-        config.measure_by_ourselves();
+        config.use_native_probes();
     }
-    let in_force = expectations::load(&config.thresholds)?;
-    let fleet = config.measurable(&in_force.catalogue)?;
+    let in_force = expectations::load_thresholds(&config.thresholds)?;
+    let fleet = config.collect_measurable_claims(&in_force.catalogue)?;
     let past = match args.selection.nodes.is_empty() {
-        true => Past::default(),
-        false => Past::of(&config, None),
+        true => PastRuns::default(),
+        false => PastRuns::read(&config, None),
     };
-    let mut chosen = partners::choose(&config, &in_force.catalogue, fleet, &args.selection, &past)?;
+    let mut chosen = partners::choose_partners(&config, &in_force.catalogue, fleet, &args.selection, &past)?;
     if args.profile.0 == Profile::Audit {
         let budget = args.audit.budget(config.audit, !args.selection.nodes.is_empty())?;
-        chosen = auditing::choose(&config, &in_force.catalogue, chosen, budget, args.seed)?;
+        chosen = auditing::select_audit_nodes(&config, &in_force.catalogue, chosen, budget, args.seed)?;
         if chosen.claims.domains.is_empty() {
             stdout::note("nobody can be measured now, so nothing is planned");
             return Ok(exit::INCONCLUSIVE);
@@ -231,20 +231,20 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     } else if args.audit.are_given() {
         let text = "--minutes, --nodes-at-most, --share, --share-of-domain, --all: expected the \
                     profile audit";
-        return Err(Failure::usage(text).into());
+        return Err(CommandError::usage(text).into());
     }
     let basis =
-        Basis::new(&config, &chosen.claims, &in_force.catalogue, args.profile.0, args.seed)?;
-    let plan = basis.plan()?;
+        PlanBasis::new(&config, &chosen.claims, &in_force.catalogue, args.profile.0, args.seed)?;
+    let plan = basis.make_plan()?;
     if globals.json {
-        stdout::plan(&plan)?;
+        stdout::write_plan(&plan)?;
     } else {
-        stdout::text(&shown(&plan, &config.catalog, args.rounds))?;
+        stdout::write_text(&render_plan(&plan, &config.catalog, args.rounds))?;
     }
     Ok(exit::PASS)
 }
 
-fn shown(plan: &Plan, catalog: &Catalog, with_rounds: bool) -> String {
+fn render_plan(plan: &Plan, catalog: &ProbeCatalog, with_rounds: bool) -> String {
     let nodes = plan.nodes();
     let mut text = format!(
         "{}: {} steps on {} nodes, {} at a time, about {:.0} s, {:.0} node-seconds\n",
@@ -261,16 +261,16 @@ fn shown(plan: &Plan, catalog: &Catalog, with_rounds: bool) -> String {
     // Rounds of one probe in one stage follow each other.
     let mut rest = plan.rounds.as_slice();
     while let Some(first) = rest.first().and_then(|round| round.steps.first()) {
-        let same = |round: &Round| {
+        let same = |round: &PlanRound| {
             round.stage == first.stage && round.steps.iter().all(|s| s.probe == first.probe)
         };
         let end = rest.iter().position(|round| !same(round)).unwrap_or(rest.len()).max(1);
         let (rounds, others) = rest.split_at(end);
         rest = others;
-        stage(&mut text, plan, catalog, rounds, first);
+        write_stage(&mut text, plan, catalog, rounds, first);
         if with_rounds {
             for round in rounds {
-                pairs(&mut text, plan, round);
+                write_pairs(&mut text, plan, round);
             }
         }
     }
@@ -287,7 +287,7 @@ fn shown(plan: &Plan, catalog: &Catalog, with_rounds: bool) -> String {
 }
 
 /// One probe in one stage.
-fn stage(text: &mut String, plan: &Plan, catalog: &Catalog, rounds: &[Round], first: &Step) {
+fn write_stage(text: &mut String, plan: &Plan, catalog: &ProbeCatalog, rounds: &[PlanRound], first: &PlanStep) {
     let steps = || rounds.iter().flat_map(|round| &round.steps);
     let disturbs = catalog.get(&first.probe).map_or("unknown", |probe| probe.disturbs.as_str());
     let readings = match (first.readings, first.most_readings) {
@@ -295,7 +295,7 @@ fn stage(text: &mut String, plan: &Plan, catalog: &Catalog, rounds: &[Round], fi
         (n, most) if n == most => format!(" x {n} readings"),
         (n, most) => format!(" x {n} to {most} readings"),
     };
-    let time: f64 = rounds.iter().map(|round| cost::of_round(round, plan.parallel)).sum();
+    let time: f64 = rounds.iter().map(|round| cost::estimate_round(round, plan.parallel)).sum();
     let _ = writeln!(
         text,
         "stage {} {}: {} steps of about {} s{readings} (limit {} s), disturbs {disturbs}",
@@ -320,27 +320,27 @@ fn stage(text: &mut String, plan: &Plan, catalog: &Catalog, rounds: &[Round], fi
     );
     let on: BTreeSet<&str> = steps().flat_map(|s| &s.nodes).map(|n| n.as_str()).collect();
     let _ = writeln!(text, "    on {}", hostlist::fold(on));
-    let _ = writeln!(text, "    {}", words::line(&first.argv));
+    let _ = writeln!(text, "    {}", shell_quote::join_quoted(&first.argv));
     if first.together {
         let _ = writeln!(text, "    on every node that takes part");
     }
     if let Some(serve) = &first.serve {
-        let _ = writeln!(text, "    with, on the other node, {}", words::line(&serve.argv));
+        let _ = writeln!(text, "    with, on the other node, {}", shell_quote::join_quoted(&serve.argv));
     }
     if let Some(otherwise) = &first.otherwise {
         let on = if otherwise.together { ", on every node" } else { "" };
-        let _ = writeln!(text, "    where that is missing{on}, {}", words::line(&otherwise.argv));
+        let _ = writeln!(text, "    where that is missing{on}, {}", shell_quote::join_quoted(&otherwise.argv));
     }
 }
 
 /// Who is with whom in a round.
-fn pairs(text: &mut String, plan: &Plan, round: &Round) {
+fn write_pairs(text: &mut String, plan: &Plan, round: &PlanRound) {
     let _ = writeln!(
         text,
         "    round {}: {}, about {:.0} s",
         round.round,
         round.what,
-        cost::of_round(round, plan.parallel)
+        cost::estimate_round(round, plan.parallel)
     );
     for step in &round.steps {
         let nodes: Vec<&str> = step.nodes.iter().map(|node| node.as_str()).collect();
@@ -357,7 +357,7 @@ fn pairs(text: &mut String, plan: &Plan, round: &Round) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::plan::Limits;
+    use engine::plan::PlanLimits;
     use engine::thresholds::builtin;
     use readers::claims::claims_file;
 
@@ -373,8 +373,8 @@ mod tests {
 
     #[test]
     fn only_platforms_of_several_nodes_are_joined_by_nvlink() {
-        let catalogue = builtin::catalogue();
-        let of = |platform| nvlink_across(&claims(), catalogue, platform);
+        let catalogue = builtin::builtin_catalogue();
+        let of = |platform| find_nvlink_domains(&claims(), catalogue, platform);
         assert_eq!(of(None), BTreeSet::from(["block1".into()]));
         assert_eq!(of(Some("gb300-nvl72")).len(), 2, "a platform that a person names goes first");
         assert!(of(Some("hgx-h200")).is_empty());
@@ -382,10 +382,10 @@ mod tests {
 
     #[test]
     fn a_plan_shows_its_stages_rounds_and_pairs() {
-        let (claims, catalog) = (claims(), Catalog::built_in());
+        let (claims, catalog) = (claims(), ProbeCatalog::built_in());
         let names = ["nvbandwidth-lane", "tcp", "nvidia-smi-q"];
         let probes: Vec<&Probe> = names.iter().filter_map(|name| catalog.get(name)).collect();
-        let plan = plan::sweep(&plan::Request {
+        let plan = plan::plan_sweep(&plan::PlanRequest {
             claims: &claims,
             profile: Profile::Audit,
             probes: &probes,
@@ -394,9 +394,9 @@ mod tests {
             parallel: 64,
             seed: 0,
             nvlink_across: &BTreeSet::from(["block1".into()]),
-            limits: Limits::default(),
+            limits: PlanLimits::default(),
         });
-        let text = shown(&plan, &catalog, true);
+        let text = render_plan(&plan, &catalog, true);
         let says = |part: &str| assert!(text.contains(part), "{part:?} is not in\n{text}");
         says("audit: 17 steps on 7 nodes");
         says("pairs of GPUs are sampled");
@@ -408,22 +408,22 @@ mod tests {
         says(", rail rail0\n");
         says("    with, on the other node, ");
         says("left out: nvbandwidth-lane on h[1-3]: needs NVLink between nodes");
-        assert!(!shown(&plan, &catalog, false).contains(", rail rail0"));
+        assert!(!render_plan(&plan, &catalog, false).contains(", rail rail0"));
     }
 
     #[test]
     fn a_part_of_a_fleet_keeps_the_part_of_its_leaves() {
         let part =
-            Selection { nodes: vec!["a[1-2]".to_owned()], with_domain: false, partners: None };
-        let chosen = choose(claims(), &part).expect("claimed");
+            NodeSelectionArgs { nodes: vec!["a[1-2]".to_owned()], with_domain: false, partners: None };
+        let chosen = select_nodes(claims(), &part).expect("claimed");
         assert_eq!((chosen.claims.domains.len(), chosen.claims.leaves.len()), (1, 1));
         assert_eq!(chosen.claims.leaves[0].nodes.len(), 2);
         assert_eq!(chosen.fleet.leaves.len(), 2);
     }
     #[test]
     fn a_node_is_measured_with_the_rest_of_its_domain_where_asked_for() {
-        let whole = Selection { nodes: vec!["a3".to_owned()], with_domain: true, partners: None };
-        let chosen = choose(claims(), &whole).expect("claimed");
+        let whole = NodeSelectionArgs { nodes: vec!["a3".to_owned()], with_domain: true, partners: None };
+        let chosen = select_nodes(claims(), &whole).expect("claimed");
         assert_eq!(chosen.claims.domains.len(), 1);
         assert_eq!(chosen.claims.domains[0].nodes.len(), 4);
     }

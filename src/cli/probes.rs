@@ -9,28 +9,28 @@ use serde::Serialize;
 use super::Globals;
 use super::config;
 use super::exit;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::stdout;
 use super::stdout::note;
-use model::probe::Grain;
+use model::probe::ProbeGranularity;
 use model::probe::PROBES_FORMAT;
 use model::probe::Probe;
 use model::probe::ProbeScope;
 use model::probe::ProbesDocument;
-use model::probe::Ready;
-use model::words;
+use model::probe::ReadySignal;
+use model::shell_quote;
 use readers::probe_catalog;
-use readers::probe_catalog::Catalog;
+use readers::probe_catalog::ProbeCatalog;
 
 /// List, show and check the probes in force.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ProbesArgs {
     #[command(subcommand)]
-    command: Command,
+    command: ProbesCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum ProbesCommand {
     /// List the probes in force.
     List {
         /// A folder with a site's own probe files.
@@ -58,13 +58,13 @@ enum Command {
 pub const CHECK_FORMAT: &str = "fabricgate.probes-check/1";
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &ProbesArgs, globals: &Globals) -> anyhow::Result<u8> {
     match &args.command {
-        Command::List { probes } => {
-            let catalog = in_force(probes.as_ref(), globals)?;
+        ProbesCommand::List { probes } => {
+            let catalog = load_probes(probes.as_ref(), globals)?;
             if globals.json {
                 let probes = catalog.probes.into_values().collect();
-                stdout::json(&ProbesDocument { format: PROBES_FORMAT.to_owned(), probes })?;
+                stdout::write_json(&ProbesDocument { format: PROBES_FORMAT.to_owned(), probes })?;
             } else {
                 let mut text = String::new();
                 for probe in catalog.probes.values() {
@@ -78,34 +78,34 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
                         probe.title
                     );
                 }
-                stdout::text(&text)?;
+                stdout::write_text(&text)?;
             }
         }
-        Command::Show { name, probes } => {
-            let catalog = in_force(probes.as_ref(), globals)?;
+        ProbesCommand::Show { name, probes } => {
+            let catalog = load_probes(probes.as_ref(), globals)?;
             let Some(probe) = catalog.get(name) else {
-                let known = catalog.names();
+                let known = catalog.joined_names();
                 let text = format!("NAME {name:?}: no such probe, expected one of: {known}");
-                return Err(Failure::Usage(text).into());
+                return Err(CommandError::Usage(text).into());
             };
             if globals.json {
                 let probes = vec![probe.clone()];
-                stdout::json(&ProbesDocument { format: PROBES_FORMAT.to_owned(), probes })?;
+                stdout::write_json(&ProbesDocument { format: PROBES_FORMAT.to_owned(), probes })?;
             } else {
-                stdout::text(&shown(probe))?;
+                stdout::write_text(&render_probe(probe))?;
             }
         }
-        Command::Check { files } => return check(files, globals.json),
+        ProbesCommand::Check { files } => return check_files(files, globals.json),
     }
     Ok(exit::PASS)
 }
 
 /// A site's folder: from the option, else from the configuration, if any.
-fn in_force(dir: Option<&PathBuf>, globals: &Globals) -> Result<Catalog, Failure> {
+fn load_probes(dir: Option<&PathBuf>, globals: &Globals) -> Result<ProbeCatalog, CommandError> {
     match (dir, &globals.config) {
-        (Some(dir), _) => config::probes_in_force(Some(dir)),
+        (Some(dir), _) => config::load_probes(Some(dir)),
         (None, Some(path)) => Ok(config::open(Some(path))?.catalog),
-        (None, None) => Ok(Catalog::built_in()),
+        (None, None) => Ok(ProbeCatalog::built_in()),
     }
 }
 
@@ -115,12 +115,12 @@ pub(super) struct ProbesCheckDocument {
     /// `fabricgate.probes-check/1`.
     format: &'static str,
     /// The files, in the order in which they were named.
-    files: Vec<Checked>,
+    files: Vec<CheckedProbeFile>,
 }
 
 /// One file: its probe, or what is wrong with it.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Checked {
+struct CheckedProbeFile {
     /// The file.
     file: String,
     /// Its probe.
@@ -131,10 +131,10 @@ struct Checked {
     error: Option<String>,
 }
 
-fn check(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
-    let (document, code) = checked(files);
+fn check_files(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
+    let (document, code) = build_document(files);
     let mut text = String::new();
-    for Checked { file, probe, error } in &document.files {
+    for CheckedProbeFile { file, probe, error } in &document.files {
         if let Some(probe) = probe {
             let _ = writeln!(text, "{file}: good, probe {}", probe.name);
         }
@@ -143,46 +143,46 @@ fn check(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
         }
     }
     if json {
-        stdout::json(&document)?;
+        stdout::write_json(&document)?;
     } else {
-        stdout::text(&text)?;
+        stdout::write_text(&text)?;
     }
     Ok(code)
 }
 
 /// What the files say, and the exit code of the worst.
-fn checked(files: &[PathBuf]) -> (ProbesCheckDocument, u8) {
+fn build_document(files: &[PathBuf]) -> (ProbesCheckDocument, u8) {
     let mut code = exit::PASS;
     let mut document = ProbesCheckDocument { format: CHECK_FORMAT, files: Vec::new() };
     for path in files {
         let file = path.display().to_string();
         let read = config::read_text(path)
-            .and_then(|text| probe_catalog::parse(&file, &text).map_err(Failure::usage));
+            .and_then(|text| probe_catalog::parse_probe(&file, &text).map_err(CommandError::usage));
         let (probe, error) = match read {
             Ok(probe) => (Some(probe), None),
             Err(failure) => {
-                code = code.max(failure.code());
+                code = code.max(failure.exit_code());
                 (None, Some(failure.to_string()))
             }
         };
-        document.files.push(Checked { file, probe, error });
+        document.files.push(CheckedProbeFile { file, probe, error });
     }
     (document, code)
 }
 
-fn shown(probe: &Probe) -> String {
+fn render_probe(probe: &Probe) -> String {
     let mut text = format!("{}: {}\n", probe.name, probe.title);
     let mut line = |label: &str, value: String| {
         let _ = writeln!(text, "  {label:<9} {value}");
     };
     line("from", probe.origin.clone());
-    line("command", words::line(&probe.argv));
+    line("command", shell_quote::join_quoted(&probe.argv));
     if let Some(serve) = &probe.serve {
         let ready = match serve.ready {
-            Ready::Port => "ready when it listens at its port",
-            Ready::Line => "ready when it prints `listening PORT`",
+            ReadySignal::Port => "ready when it listens at its port",
+            ReadySignal::Line => "ready when it prints `listening PORT`",
         };
-        line("serves", format!("{} ({ready})", words::line(&serve.argv)));
+        line("serves", format!("{} ({ready})", shell_quote::join_quoted(&serve.argv)));
     }
     if probe.together {
         line("on", "every node that takes part, which tell each other things".to_owned());
@@ -190,13 +190,13 @@ fn shown(probe: &Probe) -> String {
     if let Some(otherwise) = &probe.otherwise {
         let on = if otherwise.together { " (on every node)" } else { "" };
         let parser = otherwise.parser;
-        line("otherwise", format!("{}{on}, read as {parser}", words::line(&otherwise.argv)));
+        line("otherwise", format!("{}{on}, read as {parser}", shell_quote::join_quoted(&otherwise.argv)));
     }
     line("read as", probe.parser.to_string());
     let scope = match (probe.scope, probe.grain) {
         (ProbeScope::Node, _) => "one node",
-        (ProbeScope::Pair, Grain::Node) => "two nodes of a domain",
-        (ProbeScope::Pair, Grain::Gpu) => "two nodes of a domain, lane by lane",
+        (ProbeScope::Pair, ProbeGranularity::Node) => "two nodes of a domain",
+        (ProbeScope::Pair, ProbeGranularity::Gpu) => "two nodes of a domain, lane by lane",
         (ProbeScope::Rail, _) => "two nodes over a rail",
         (ProbeScope::Domain, _) => "all nodes of a domain",
     };
@@ -237,25 +237,25 @@ mod tests {
         let text = include_str!("../../probes/iperf3.toml");
         std::fs::write(&good, text).expect("written");
         std::fs::write(&bad, text.replace("stage = 2", "stage = 3")).expect("written");
-        let (document, code) = checked(&[bad, good.clone()]);
+        let (document, code) = build_document(&[bad, good.clone()]);
         assert_eq!(code, exit::USAGE);
         let [first, second] = document.files.as_slice() else { panic!("{document:?}") };
         assert!(first.probe.is_none());
         let error = first.error.as_deref().unwrap_or_default();
         assert!(error.contains("bad.toml:11:9: stage 3"), "{error}");
         assert_eq!(second.probe.as_ref().map(|p| p.name.as_str()), Some("iperf3"));
-        assert_eq!(checked(&[good]).1, exit::PASS);
-        assert_eq!(checked(&[folder.path().join("none.toml")]).1, exit::ENVIRONMENT);
+        assert_eq!(build_document(&[good]).1, exit::PASS);
+        assert_eq!(build_document(&[folder.path().join("none.toml")]).1, exit::ENVIRONMENT);
     }
 
     #[test]
     fn a_probe_of_two_sides_shows_both() {
-        let catalog = Catalog::built_in();
-        let text = shown(catalog.get("tcp").expect("built in"));
+        let catalog = ProbeCatalog::built_in();
+        let text = render_probe(catalog.get("tcp").expect("built in"));
         for part in ["--serve", "prints `listening PORT`", "rail: two nodes", "all readings"] {
             assert!(text.contains(part), "{part:?} is not in\n{text}");
         }
-        let lane = shown(catalog.get("nvbandwidth-lane").expect("built in"));
+        let lane = render_probe(catalog.get("nvbandwidth-lane").expect("built in"));
         assert!(lane.contains("NVLink between nodes") && lane.contains("covers    lane"), "{lane}");
     }
 }

@@ -8,20 +8,20 @@ use std::path::PathBuf;
 
 use super::Globals;
 use super::config::Config;
-use super::earlier::Past;
+use super::earlier::PastRuns;
 use super::exit;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::partners;
 use super::plan;
-use super::plan::Chosen;
+use super::plan::PlanScope;
 use super::plan::Profile;
 use super::runs;
-use super::show::Repaired;
+use super::show::RepairComparison;
 use super::stdout::note;
 use super::sweep;
-use super::sweep::Swept;
-use before::Before;
-use engine::thresholds::Catalogue;
+use super::sweep::SweepOutput;
+use before::PriorRun;
+use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::id::NodeName;
 
@@ -35,9 +35,9 @@ use model::id::NodeName;
 /// it changes no verdict and no rule for giving nodes back. --all measures the whole
 /// fleet.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct RecertifyArgs {
     #[command(flatten)]
-    sweep: sweep::Args,
+    sweep: sweep::SweepArgs,
     /// Measure all claimed nodes.
     #[arg(long, conflicts_with_all = ["nodes", "resume"])]
     all: bool,
@@ -47,25 +47,25 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &RecertifyArgs, globals: &Globals) -> anyhow::Result<u8> {
     if !args.all && !args.sweep.names_nodes() && args.sweep.resume.is_none() {
         let text = "expected NODE, the nodes that were repaired, or --all for all claimed nodes";
-        return Err(Failure::usage(text).into());
+        return Err(CommandError::usage(text).into());
     }
     // An hour of measuring must not end with "that run cannot be read".
     let named_before = match &args.before {
-        Some(path) => Some(before::named(&runs::folder(path, globals.config.as_deref())?)?),
+        Some(path) => Some(before::read_named_run(&runs::find_run(path, globals.config.as_deref())?)?),
         None => None,
     };
-    let mut past = Past::default();
+    let mut past = PastRuns::default();
     let mut named: BTreeSet<NodeName> = BTreeSet::new();
-    let mut choosing = |config: &mut Config, catalogue: &Catalogue, fleet: Claims| {
-        let (chosen, of_past) = choose(args, (config, catalogue), fleet, named_before.as_ref())?;
+    let mut choosing = |config: &mut Config, catalogue: &PlatformCatalogue, fleet: Claims| {
+        let (chosen, of_past) = select_nodes(args, (config, catalogue), fleet, named_before.as_ref())?;
         past = of_past;
         named.clone_from(&chosen.named);
         Ok(chosen)
     };
-    let swept = sweep::measured(&args.sweep, globals, Profile::Recertify, &mut choosing)?;
+    let swept = sweep::measure_sweep(&args.sweep, globals, Profile::Recertify, &mut choosing)?;
     let Some(mut swept) = swept else {
         note("nobody can be measured now, so nothing is known");
         return Ok(exit::INCONCLUSIVE);
@@ -73,41 +73,41 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     if args.sweep.resume.is_some() {
         // Whom it is about, nobody wrote down: all that is measured.
         named = swept.done.run.verdicts.nodes.iter().map(|it| it.node.clone()).collect();
-        past = Past::of(&swept.site.config, args.sweep.run_dir.as_deref());
+        past = PastRuns::read(&swept.site.config, args.sweep.run_dir.as_deref());
     }
-    let repaired = repaired(&swept, &named, &past, named_before)?;
-    sweep::told(&mut swept, &args.sweep, globals, Profile::Recertify, repaired.as_ref())
+    let repaired = compare_repair(&swept, &named, &past, named_before)?;
+    sweep::report_outcome(&mut swept, &args.sweep, globals, Profile::Recertify, repaired.as_ref())
 }
 
 /// The nodes that are measured: those named and their partners.
-fn choose(
-    args: &Args,
-    (config, catalogue): (&Config, &Catalogue),
+fn select_nodes(
+    args: &RecertifyArgs,
+    (config, catalogue): (&Config, &PlatformCatalogue),
     fleet: Claims,
-    named_before: Option<&Before>,
-) -> Result<(Chosen, Past), Failure> {
+    named_before: Option<&PriorRun>,
+) -> Result<(PlanScope, PastRuns), CommandError> {
     let selection = &args.sweep.selection;
-    let named = plan::choose(fleet.clone(), selection)?.named;
+    let named = plan::select_nodes(fleet.clone(), selection)?.named;
     if let Some(before) = named_before {
-        before.check(&named)?;
+        before.check_covers(&named)?;
     }
     let past = match named.is_empty() {
-        true => Past::default(),
-        false => Past::of(config, args.sweep.run_dir.as_deref()),
+        true => PastRuns::default(),
+        false => PastRuns::read(config, args.sweep.run_dir.as_deref()),
     };
-    Ok((partners::choose(config, catalogue, fleet, selection, &past)?, past))
+    Ok((partners::choose_partners(config, catalogue, fleet, selection, &past)?, past))
 }
 
 /// What the repair changed, of the nodes that were named; `None` where none was.
-fn repaired(
-    swept: &Swept,
+fn compare_repair(
+    swept: &SweepOutput,
     named: &BTreeSet<NodeName>,
-    past: &Past,
-    named_before: Option<Before>,
-) -> anyhow::Result<Option<Repaired>> {
+    past: &PastRuns,
+    named_before: Option<PriorRun>,
+) -> anyhow::Result<Option<RepairComparison>> {
     if named.is_empty() {
         return Ok(None);
     }
-    let drained = before::drained(&swept.site.config);
-    Ok(Some(before::repaired(swept, named, past, &drained, named_before)?))
+    let drained = before::find_drain_runs(&swept.site.config);
+    Ok(Some(before::compare_with_prior(swept, named, past, &drained, named_before)?))
 }

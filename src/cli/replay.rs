@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::Globals;
 use super::expectations;
-use super::history_arg::Earlier;
+use super::history_arg::EarlierRunsArgs;
 use super::judge;
 use super::runs;
 use super::show;
@@ -16,32 +16,32 @@ use control::store::State;
 
 /// Read and judge a stored run again with today's expectations.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ReplayArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
     #[command(flatten)]
     overrides: Overrides,
     #[command(flatten)]
-    earlier: Earlier,
+    earlier: EarlierRunsArgs,
     #[command(flatten)]
-    files: show::Files,
+    files: show::ReportFileArgs,
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &ReplayArgs, globals: &Globals) -> anyhow::Result<u8> {
     let files = args.files.open()?;
-    let run = runs::folder(&args.run, globals.config.as_deref())?;
-    let stored = stored::open(&run)?;
-    let in_force = expectations::load(&args.overrides.files)?;
+    let run = runs::find_run(&args.run, globals.config.as_deref())?;
+    let stored = stored::open_run(&run)?;
+    let in_force = expectations::load_thresholds(&args.overrides.files)?;
     let history = args.earlier.load(&in_force, Some(&run), globals.config.as_deref())?;
-    let results = stored.results().map_err(stored::failure)?;
-    let recordings = stored::reread(&stored, &results)?;
-    let run = stored::rejudged(&stored, &results, recordings, &in_force, &history);
+    let results = stored.results().map_err(stored::record_error)?;
+    let recordings = stored::reparse_outputs(&stored, &results)?;
+    let run = stored::rejudge_run(&stored, &results, recordings, &in_force, &history);
     let then = match stored.record.state {
         // What an earlier attempt said is no word on what came after it.
         State::Running => None,
-        State::Partial | State::Complete => stored.verdicts().map_err(stored::failure)?,
+        State::Partial | State::Complete => stored.verdicts().map_err(stored::record_error)?,
     };
     match then {
         None => note("this run was never judged"),
@@ -58,6 +58,6 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             ));
         }
     }
-    let written = show::run(&run, files, globals.json)?;
-    Ok(judge::code(run.verdicts.outcome, !written))
+    let written = show::show_run(&run, files, globals.json)?;
+    Ok(judge::outcome_exit_code(run.verdicts.outcome, !written))
 }

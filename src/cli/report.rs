@@ -6,11 +6,11 @@ use super::Globals;
 use super::beside;
 use super::bundling;
 use super::exit;
-use super::failure::Failure;
-use super::output::Output;
+use super::failure::CommandError;
+use super::output::OutputFile;
 use super::runs;
 use super::show;
-use super::show::Format;
+use super::show::ReportFormat;
 use super::stdout;
 use super::stored;
 
@@ -20,13 +20,13 @@ use super::stored;
 /// serial numbers, raw outputs, the cells that convict, the partners that acquit,
 /// pictures and a page that sums it up.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ReportArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
     /// The form, terminal where none is named; --json means json.
     #[arg(long, value_enum, value_name = "FORM", conflicts_with = "bundle")]
-    format: Option<Format>,
+    format: Option<ReportFormat>,
     /// Write to this file instead of standard output.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -49,12 +49,12 @@ pub struct Args {
 
 /// Runs the command. Showing a run is no verdict: the exit code says only
 /// whether it could be shown.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &ReportArgs, globals: &Globals) -> anyhow::Result<u8> {
     let config = globals.config.as_deref();
-    let folder = runs::folder(&args.run, config)?;
-    let before = args.before.as_ref().map(|run| runs::folder(run, config)).transpose()?;
+    let folder = runs::find_run(&args.run, config)?;
+    let before = args.before.as_ref().map(|run| runs::find_run(run, config)).transpose()?;
     if let Some(node) = &args.bundle {
-        let order = bundling::Order {
+        let order = bundling::BundleRequest {
             run: &folder,
             node,
             output: args.output.as_deref(),
@@ -64,31 +64,31 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         return bundling::run(&order, globals);
     }
     let format = match (globals.json, args.format) {
-        (true, None | Some(Format::Json)) => Format::Json,
+        (true, None | Some(ReportFormat::Json)) => ReportFormat::Json,
         (true, Some(_)) => {
             return Err(
-                Failure::usage("--format: --json means json, expected one of the two").into()
+                CommandError::usage("--format: --json means json, expected one of the two").into()
             );
         }
-        (false, format) => format.unwrap_or(Format::Terminal),
+        (false, format) => format.unwrap_or(ReportFormat::Terminal),
     };
-    if args.before.is_some() && format != Format::Html {
-        return Err(Failure::usage("--before: expected --format html beside it").into());
+    if args.before.is_some() && format != ReportFormat::Html {
+        return Err(CommandError::usage("--before: expected --format html beside it").into());
     }
     // Standard output is where it goes without the option.
     let output = args.output.as_ref().filter(|path| path.as_os_str() != "-");
-    let output = Output::of(output)?;
-    let stored = stored::open(&folder)?;
-    let run = stored::run(&stored)?;
+    let output = OutputFile::open_optional(output)?;
+    let stored = stored::open_run(&folder)?;
+    let run = stored::read_run(&stored)?;
     let bytes = match format {
-        Format::Html => beside::page(&run, &stored, &folder, before.as_deref(), globals)?,
-        _ => show::render_with(&run, format, beside::repaired(&folder).as_ref())?,
+        ReportFormat::Html => beside::render_comparison_page(&run, &stored, &folder, before.as_deref(), globals)?,
+        _ => show::render_with_repair(&run, format, beside::read_repair(&folder).as_ref())?,
     };
     match output {
-        Some(output) => output.put(&bytes)?,
-        None if format == Format::Json => stdout::document(&bytes)?,
-        None if format == Format::Terminal => stdout::text(&String::from_utf8_lossy(&bytes))?,
-        None => stdout::bytes(&bytes)?,
+        Some(output) => output.write(&bytes)?,
+        None if format == ReportFormat::Json => stdout::write_document(&bytes)?,
+        None if format == ReportFormat::Terminal => stdout::write_text(&String::from_utf8_lossy(&bytes))?,
+        None => stdout::write_bytes(&bytes)?,
     }
     Ok(exit::PASS)
 }

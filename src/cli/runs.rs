@@ -7,7 +7,7 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use super::config;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::stdout::note;
 use control::store::RUN_FORMAT;
 use control::store::RunRecord;
@@ -15,8 +15,8 @@ use control::store::State;
 use control::store::file;
 use control::store::stored::json;
 use control::store::stored::runs_in;
-use engine::policy::reason;
-use engine::policy::reason::OwnReason;
+use engine::policy::drain_reason;
+use engine::policy::drain_reason::OwnReason;
 use model::id::NodeName;
 use model::verdict::VERDICTS_FORMAT;
 use model::verdict::Verdicts;
@@ -25,38 +25,38 @@ use model::verdict::Verdicts;
 const LATEST: &str = "latest";
 
 /// The folder of run folders where no configuration says it.
-const USUAL: &str = "runs";
+const DEFAULT_RUN_DIR: &str = "runs";
 
 /// Run folders that are searched, the newest first.
 const MOST: usize = 1_500;
 
 /// The run folder that is meant. One that is not found stays as it was named, for the
 /// error of opening it.
-pub fn folder(named: &Path, config: Option<&Path>) -> Result<PathBuf, Failure> {
+pub fn find_run(named: &Path, config: Option<&Path>) -> Result<PathBuf, CommandError> {
     if named.exists() {
         return Ok(named.to_owned());
     }
     let Some(text) = named.to_str() else { return Ok(named.to_owned()) };
     if text == LATEST {
-        return latest(&runs(config)?);
+        return find_latest_run(&find_runs_folder(config)?);
     }
-    if reason::is_ours(text) {
-        return of_reason(&drain(text)?, config);
+    if drain_reason::is_ours(text) {
+        return find_run_of_drain(&parse_drain_reason(text)?, config);
     }
     let is_name = named.components().count() == 1;
     // Without a configuration that can be read, a folder that is missing is all there is to tell.
-    let found = is_name.then(|| runs(config).ok().map(|runs| runs.join(named))).flatten();
+    let found = is_name.then(|| find_runs_folder(config).ok().map(|runs| runs.join(named))).flatten();
     Ok(found.filter(|it| it.join(file::RUN).is_file()).unwrap_or_else(|| named.to_owned()))
 }
 
 /// The folder of a run that a reason names.
-pub fn of_reason(own: &OwnReason, config: Option<&Path>) -> Result<PathBuf, Failure> {
-    let runs = runs(config)?;
+pub fn find_run_of_drain(own: &OwnReason, config: Option<&Path>) -> Result<PathBuf, CommandError> {
+    let runs = find_runs_folder(config)?;
     let folder = runs.join(&own.run);
     if folder.join(file::RUN).is_file() {
         return Ok(folder);
     }
-    Err(Failure::Environment(format!(
+    Err(CommandError::Environment(format!(
         "run {} of this reason is not in {}: expected --config FILE with the run_dir of the gate \
          that wrote it",
         own.run,
@@ -65,28 +65,28 @@ pub fn of_reason(own: &OwnReason, config: Option<&Path>) -> Result<PathBuf, Fail
 }
 
 /// A reason that was pasted, taken apart.
-pub fn drain(text: &str) -> Result<OwnReason, Failure> {
-    let is_whole = |own: &OwnReason| reason::is_run_id(&own.run);
-    reason::read(text.trim()).filter(is_whole).ok_or_else(|| {
-        Failure::Usage(format!(
+pub fn parse_drain_reason(text: &str) -> Result<OwnReason, CommandError> {
+    let is_whole = |own: &OwnReason| drain_reason::is_run_id(&own.run);
+    drain_reason::parse_reason(text.trim()).filter(is_whole).ok_or_else(|| {
+        CommandError::Usage(format!(
             "{text:?} is not the whole reason of a drain ({}CLASS:RUN eEPOCH): `sinfo -R` shows 20 \
              characters of it, `scontrol show node` all; `fabricgate explain NODE` needs none",
-            reason::PREFIX
+            drain_reason::PREFIX
         ))
     })
 }
 
 /// The newest run that has a verdict for this node.
-pub fn of_node(node: &NodeName, config: Option<&Path>) -> Result<PathBuf, Failure> {
-    let runs = runs(config)?;
-    for folder in listed(&runs)?.into_iter().rev().take(MOST) {
+pub fn find_run_of_node(node: &NodeName, config: Option<&Path>) -> Result<PathBuf, CommandError> {
+    let runs = find_runs_folder(config)?;
+    for folder in list_runs(&runs)?.into_iter().rev().take(MOST) {
         match json::<Verdicts>(&folder.join(file::VERDICTS), VERDICTS_FORMAT) {
             Ok(Some(said)) if said.nodes.iter().any(|it| it.node == *node) => return Ok(folder),
             Ok(_) => {}
             Err(error) => note(&format!("passed over: {error}")),
         }
     }
-    Err(Failure::Usage(format!(
+    Err(CommandError::Usage(format!(
         "{:?} is no run, and no run in {} measured a node of that name; expected RUN LOCUS (a \
          folder, an id or `latest`, then what is explained), the reason of a drain, or NODE",
         node.as_str(),
@@ -95,25 +95,25 @@ pub fn of_node(node: &NodeName, config: Option<&Path>) -> Result<PathBuf, Failur
 }
 
 /// The newest run that ended, or the newest one.
-fn latest(runs: &Path) -> Result<PathBuf, Failure> {
-    let all = listed(runs)?;
+fn find_latest_run(runs: &Path) -> Result<PathBuf, CommandError> {
+    let all = list_runs(runs)?;
     let is_over = |folder: &&PathBuf| {
         let record = json::<RunRecord>(&folder.join(file::RUN), RUN_FORMAT);
         record.is_ok_and(|it| it.is_some_and(|it| it.state != State::Running))
     };
     all.iter().rev().find(is_over).or(all.last()).cloned().ok_or_else(|| {
-        Failure::Environment(format!("{LATEST}: there is no run in {}", runs.display()))
+        CommandError::Environment(format!("{LATEST}: there is no run in {}", runs.display()))
     })
 }
 
-fn listed(runs: &Path) -> Result<Vec<PathBuf>, Failure> {
-    runs_in(runs).map_err(Failure::environment)
+fn list_runs(runs: &Path) -> Result<Vec<PathBuf>, CommandError> {
+    runs_in(runs).map_err(CommandError::environment)
 }
 
 /// Where run folders are.
-fn runs(config: Option<&Path>) -> Result<PathBuf, Failure> {
+fn find_runs_folder(config: Option<&Path>) -> Result<PathBuf, CommandError> {
     Ok(match config {
         Some(path) => config::open(Some(path))?.run_dir,
-        None => PathBuf::from(USUAL),
+        None => PathBuf::from(DEFAULT_RUN_DIR),
     })
 }

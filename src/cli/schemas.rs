@@ -28,13 +28,13 @@ use engine::export::documents;
 use engine::place;
 use engine::plan;
 use engine::policy::capacity;
-use engine::policy::topology;
+use engine::policy::topology_proposal;
 use engine::report::bundle;
 use engine::report::gate as gate_report;
 use engine::report::gate_log;
 use engine::report::metrics::levels;
-use engine::report::notice::generic;
-use engine::report::notice::news;
+use engine::report::notice::message;
+use engine::report::notice::changes;
 use engine::thresholds::Platform;
 use model::acceptance;
 use model::action;
@@ -46,17 +46,17 @@ use model::copy;
 use model::fabric_probe;
 use model::journal;
 use model::node_facts;
-use model::parsed;
+use model::parse_output;
 use model::probe;
-use model::raw;
+use model::raw_result;
 use model::tcp;
 use model::trend;
 use model::verdict;
 use model::watch;
-use model::worker;
+use model::worker_protocol;
 
 /// The schema of what is written for `T`, pinned to its format.
-fn schema<T: JsonSchema>(format: Option<&str>) -> String {
+fn schema_text<T: JsonSchema>(format: Option<&str>) -> String {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     let schema = settings.into_generator().into_root_schema_for::<T>();
     let mut schema = schema.to_value();
@@ -69,7 +69,7 @@ fn schema<T: JsonSchema>(format: Option<&str>) -> String {
 }
 
 /// Every document, by the file of its schema.
-fn made() -> Vec<(&'static str, String)> {
+fn build_schemas() -> Vec<(&'static str, String)> {
     /// `name: Type, FORMAT;` of each.
     macro_rules! schemas {
         ($($name:literal: $type:ty, $format:expr;)*) => {
@@ -81,12 +81,12 @@ fn made() -> Vec<(&'static str, String)> {
         "actions": action::ActionPlan, action::ACTIONS_FORMAT;
         "bundle": bundle::BundleDocument<'_>, bundle::BUNDLE_FORMAT;
         "burn-in": store::acceptance::Setting, store::acceptance::SETTING_FORMAT;
-        "capacity": capacity::Survey, capacity::CAPACITY_FORMAT;
+        "capacity": capacity::CapacitySurvey, capacity::CAPACITY_FORMAT;
         "certificate": certificate::Certificate, certificate::CERTIFICATE_FORMAT;
         "certificates": certificate::CertificatesDocument, certificate::CERTIFICATES_FORMAT;
         "claims": store::ClaimsRecord, store::CLAIMS_FORMAT;
         "collective": collective::CollectiveDocument, collective::COLLECTIVE_FORMAT;
-        "comparison": comparison::Repairs, comparison::COMPARISON_FORMAT;
+        "comparison": comparison::RepairReport, comparison::COMPARISON_FORMAT;
         "config-check": check::ConfigCheckDocument, check::CHECK_FORMAT;
         "config-keys": keys::KeysDocument, keys::KEYS_FORMAT;
         "copy": copy::CopyDocument, copy::COPY_FORMAT;
@@ -99,17 +99,17 @@ fn made() -> Vec<(&'static str, String)> {
         "gate-log": gate_log::GateLogDocument<'_>, gate_log::GATE_LOG_FORMAT;
         "history": trend::HistoryDocument, trend::HISTORY_FORMAT;
         "history-prune": prune::PruneDocument, prune::PRUNE_FORMAT;
-        "journal": journal::Entry, journal::JOURNAL_FORMAT;
-        "levels": levels::Levels, levels::LEVELS_FORMAT;
-        "machine": worker::Machine, worker::MACHINE_FORMAT;
+        "journal": journal::JournalEntry, journal::JOURNAL_FORMAT;
+        "levels": levels::RunLevels, levels::LEVELS_FORMAT;
+        "machine": worker_protocol::MachineRecord, worker_protocol::MACHINE_FORMAT;
         "map": documents::MapDocument<'_>, documents::MAP_FORMAT;
         "measurement": store::MeasurementRecord, store::MEASUREMENT_FORMAT;
         "node-facts": node_facts::NodeFacts, node_facts::NODE_FACTS_FORMAT;
-        "notice": generic::Notice, generic::NOTICE_FORMAT;
-        "notified": news::Notified, news::NOTIFIED_FORMAT;
+        "notice": message::Notice, message::NOTICE_FORMAT;
+        "notified": changes::DeliveryState, changes::NOTIFIED_FORMAT;
         "notify-test": notify::NotifyTestDocument, notify::NOTIFY_TEST_FORMAT;
         "packed": bundling::PackedDocument<'_>, bundling::PACKED_FORMAT;
-        "parse": parsed::ParseDocument, parsed::PARSE_FORMAT;
+        "parse": parse_output::ParseDocument, parse_output::PARSE_FORMAT;
         "placement": place::Placement, place::PLACEMENT_FORMAT;
         "plan": plan::Plan, plan::PLAN_FORMAT;
         "probes": probe::ProbesDocument, probe::PROBES_FORMAT;
@@ -117,26 +117,26 @@ fn made() -> Vec<(&'static str, String)> {
         "ranks": documents::RanksDocument<'_>, documents::RANKS_FORMAT;
         "recovered": gate::RecoveredDocument<'_>, gate::RECOVERED_FORMAT;
         "report": show::ReportDocument<'_>, show::REPORT_FORMAT;
-        "result": raw::RawResult, raw::RESULT_FORMAT;
+        "result": raw_result::RawResult, raw_result::RESULT_FORMAT;
         "run": store::RunRecord, store::RUN_FORMAT;
         "sim-record": sim::RecordedDocument<'_>, sim::RECORDED_FORMAT;
         "tcp": tcp::TcpDocument, tcp::TCP_FORMAT;
         "thresholds-measured": measured::MeasuredDocument, measured::MEASURED_FORMAT;
-        "topology": topology::Proposal, topology::TOPOLOGY_FORMAT;
+        "topology": topology_proposal::TopologyProposal, topology_proposal::TOPOLOGY_FORMAT;
         "verdicts": verdict::Verdicts, verdict::VERDICTS_FORMAT;
         "verification": certificate::VerificationDocument, certificate::VERIFICATION_FORMAT;
         "watch": watch::WatchLine, watch::WATCH_FORMAT;
         "watch-state": state::State, state::STATE_FORMAT;
     };
     // TOML, of which JSON Schema describes the tables.
-    made.push(("platform", schema::<Platform>(None)));
+    made.push(("platform", schema_text::<Platform>(None)));
     made
 }
 
 #[test]
 fn the_published_schemas_are_those_of_the_types() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/schema");
-    let made = made();
+    let made = build_schemas();
     for (name, made) in &made {
         let path = folder.join(format!("{name}.schema.json"));
         if std::env::var_os("UPDATE_REPORTS").is_some() {

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::failure::Failure;
-use super::output::Output;
+use super::failure::CommandError;
+use super::output::OutputFile;
 use super::stdout;
 use control::store::file;
 use engine::report::TerminalStyle;
@@ -21,14 +21,14 @@ use engine::report::json;
 use engine::report::junit;
 use engine::report::terminal;
 use model::action::ActionPlan;
-use model::comparison::Repairs;
+use model::comparison::RepairReport;
 use model::run::Run;
 use model::run::RunInfo;
 use model::verdict::Verdicts;
 
 /// A form of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub enum ReportFormat {
     /// For people, in a terminal.
     Terminal,
     /// One JSON document with verdicts and proposals.
@@ -43,7 +43,7 @@ pub enum Format {
 
 /// Files to write a report to, besides the terminal.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub struct Files {
+pub struct ReportFileArgs {
     /// Write the report as a self-contained page.
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
@@ -55,31 +55,31 @@ pub struct Files {
     pub(super) junit: Option<PathBuf>,
 }
 
-impl Files {
+impl ReportFileArgs {
     /// Whether any file is asked for.
     pub fn any(&self) -> bool {
         self.html.is_some() || self.csv.is_some() || self.junit.is_some()
     }
 
     /// Opens all of them, before anything is measured for them.
-    pub fn open(&self) -> Result<Opened, Failure> {
+    pub fn open(&self) -> Result<ReportFiles, CommandError> {
         let named = [&self.html, &self.csv, &self.junit].into_iter().flatten();
-        once_each(named.map(PathBuf::as_path))?;
-        Ok(Opened {
-            html: Output::of(self.html.as_ref())?,
-            csv: Output::of(self.csv.as_ref())?,
-            junit: Output::of(self.junit.as_ref())?,
+        check_distinct(named.map(PathBuf::as_path))?;
+        Ok(ReportFiles {
+            html: OutputFile::open_optional(self.html.as_ref())?,
+            csv: OutputFile::open_optional(self.csv.as_ref())?,
+            junit: OutputFile::open_optional(self.junit.as_ref())?,
         })
     }
 }
 
 /// That no file is named twice: the second would take the place of the first.
-pub fn once_each<'p>(paths: impl Iterator<Item = &'p Path>) -> Result<(), Failure> {
+pub fn check_distinct<'p>(paths: impl Iterator<Item = &'p Path>) -> Result<(), CommandError> {
     let mut seen: BTreeSet<&Path> = BTreeSet::new();
     for path in paths {
         if !seen.insert(path) {
             let text = format!("{}: it is named for two files", path.display());
-            return Err(Failure::Usage(text));
+            return Err(CommandError::Usage(text));
         }
     }
     Ok(())
@@ -87,10 +87,10 @@ pub fn once_each<'p>(paths: impl Iterator<Item = &'p Path>) -> Result<(), Failur
 
 /// Those files, opened.
 #[derive(Debug, Default)]
-pub struct Opened {
-    pub(super) html: Option<Output>,
-    pub(super) csv: Option<Output>,
-    pub(super) junit: Option<Output>,
+pub struct ReportFiles {
+    pub(super) html: Option<OutputFile>,
+    pub(super) csv: Option<OutputFile>,
+    pub(super) junit: Option<OutputFile>,
 }
 
 /// The format of a run as JSON.
@@ -109,29 +109,29 @@ pub(super) struct ReportDocument<'a> {
     actions: Option<&'a ActionPlan>,
     /// What a repair changed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    comparison: Option<&'a Repairs>,
+    comparison: Option<&'a RepairReport>,
 }
 
 /// What is told of a repair beside the run that was made after it.
 #[derive(Debug)]
-pub struct Repaired {
+pub struct RepairComparison {
     /// What it changed, node by node.
-    pub repairs: Repairs,
+    pub repairs: RepairReport,
     /// The run before it, for figures that show before and after: that with which most
     /// nodes were compared, where there is one.
     pub before: Option<Run>,
 }
 
-impl Repaired {
+impl RepairComparison {
     /// What a page shows of it.
-    fn beside(&self) -> html::Beside<'_> {
+    fn page_context(&self) -> html::HtmlPageContext<'_> {
         let (repairs, before) = (Some(&self.repairs), self.before.as_ref());
-        html::Beside { before, repairs, ..html::Beside::default() }
+        html::HtmlPageContext { before, repairs, ..html::HtmlPageContext::default() }
     }
 
     /// The run with which most nodes were compared; of several the newest, as ids begin
     /// with a moment.
-    pub fn commonest(repairs: &Repairs) -> Option<&str> {
+    pub fn most_compared_run(repairs: &RepairReport) -> Option<&str> {
         let mut count: BTreeMap<&str, usize> = BTreeMap::new();
         for repair in &repairs.nodes {
             *count.entry(repair.comparison.before.as_str()).or_default() += 1;
@@ -141,26 +141,26 @@ impl Repaired {
 }
 
 /// A run in one form; the terminal's as this terminal is.
-pub fn render(run: &Run, format: Format) -> anyhow::Result<Vec<u8>> {
-    render_with(run, format, None)
+pub fn render(run: &Run, format: ReportFormat) -> anyhow::Result<Vec<u8>> {
+    render_with_repair(run, format, None)
 }
 
 /// The same with what a repair changed, where the run tells of one.
-pub fn render_with(
+pub fn render_with_repair(
     run: &Run,
-    format: Format,
-    repaired: Option<&Repaired>,
+    format: ReportFormat,
+    repaired: Option<&RepairComparison>,
 ) -> anyhow::Result<Vec<u8>> {
     let repairs = repaired.map(|it| &it.repairs);
     Ok(match format {
-        Format::Terminal => {
-            let mut text = terminal::render(run, &style());
+        ReportFormat::Terminal => {
+            let mut text = terminal::render(run, &terminal_style());
             if let Some(repairs) = repairs {
-                text.push_str(&comparison::terminal(repairs, &style()));
+                text.push_str(&comparison::render_terminal(repairs, &terminal_style()));
             }
             text.into_bytes()
         }
-        Format::Json => {
+        ReportFormat::Json => {
             let document = ReportDocument {
                 format: REPORT_FORMAT,
                 run: &run.info,
@@ -172,25 +172,25 @@ pub fn render_with(
             bytes.push(b'\n');
             bytes
         }
-        Format::Csv => csv::matrix(run),
-        Format::Junit => {
+        ReportFormat::Csv => csv::render_matrix(run),
+        ReportFormat::Junit => {
             let text = junit::render(run);
             match repairs {
-                Some(repairs) => comparison::in_junit(&text, repairs).into_bytes(),
+                Some(repairs) => comparison::append_to_junit(&text, repairs).into_bytes(),
                 None => text.into_bytes(),
             }
         }
-        Format::Html => page(run, &repaired.map(Repaired::beside).unwrap_or_default())?,
+        ReportFormat::Html => render_page(run, &repaired.map(RepairComparison::page_context).unwrap_or_default())?,
     })
 }
 
 /// The page of a run with what is shown beside it.
-pub fn page(run: &Run, beside: &html::Beside<'_>) -> anyhow::Result<Vec<u8>> {
+pub fn render_page(run: &Run, beside: &html::HtmlPageContext<'_>) -> anyhow::Result<Vec<u8>> {
     Ok(html::render(run, beside)?.into_bytes())
 }
 
 /// How the terminal behind standard output wants its report.
-pub fn style() -> TerminalStyle {
+pub fn terminal_style() -> TerminalStyle {
     /// Columns where standard output is no terminal.
     const WIDTH: u16 = 100;
     let out = std::io::stdout();
@@ -201,41 +201,41 @@ pub fn style() -> TerminalStyle {
 }
 
 /// The forms that every run folder holds, with their names.
-pub fn kept(
+pub fn render_stored_forms(
     run: &Run,
-    repaired: Option<&Repaired>,
+    repaired: Option<&RepairComparison>,
 ) -> anyhow::Result<Vec<(&'static str, Vec<u8>)>> {
-    let page = render_with(run, Format::Html, repaired)?;
-    Ok(vec![(file::MATRIX, render(run, Format::Csv)?), (file::REPORT, page)])
+    let page = render_with_repair(run, ReportFormat::Html, repaired)?;
+    Ok(vec![(file::MATRIX, render(run, ReportFormat::Csv)?), (file::REPORT, page)])
 }
 
 /// Shows the run, then writes the files that were asked for; false where one
 /// could not be written.
-pub fn run(run: &Run, files: Opened, as_json: bool) -> anyhow::Result<bool> {
+pub fn show_run(run: &Run, files: ReportFiles, as_json: bool) -> anyhow::Result<bool> {
     // The verdict first: a file that cannot be written must not hide it.
     if as_json {
-        stdout::document(&json::verdicts(&run.verdicts))?;
+        stdout::write_document(&json::render_verdicts(&run.verdicts))?;
     } else {
-        stdout::text(&String::from_utf8_lossy(&render(run, Format::Terminal)?))?;
+        stdout::write_text(&String::from_utf8_lossy(&render(run, ReportFormat::Terminal)?))?;
     }
-    self::files(run, files, None)
+    self::write_files(run, files, None)
 }
 
 /// Writes the files that were asked for, with what a repair changed; false where one could
 /// not be written.
-pub fn files(run: &Run, files: Opened, repaired: Option<&Repaired>) -> anyhow::Result<bool> {
-    let Opened { html, csv, junit } = files;
+pub fn write_files(run: &Run, files: ReportFiles, repaired: Option<&RepairComparison>) -> anyhow::Result<bool> {
+    let ReportFiles { html, csv, junit } = files;
     let mut written = true;
-    for (output, format) in [(html, Format::Html), (csv, Format::Csv), (junit, Format::Junit)] {
+    for (output, format) in [(html, ReportFormat::Html), (csv, ReportFormat::Csv), (junit, ReportFormat::Junit)] {
         let Some(output) = output else { continue };
-        written &= put(output, &render_with(run, format, repaired)?);
+        written &= write_output(output, &render_with_repair(run, format, repaired)?);
     }
     Ok(written)
 }
 
 /// Writes one; false where that could not be done, which is told.
-pub fn put(output: Output, bytes: &[u8]) -> bool {
-    let written = output.put(bytes);
+pub fn write_output(output: OutputFile, bytes: &[u8]) -> bool {
+    let written = output.write(bytes);
     if let Err(error) = &written {
         stdout::note(&error.to_string());
     }
@@ -243,11 +243,11 @@ pub fn put(output: Output, bytes: &[u8]) -> bool {
 }
 
 /// Writes a file a person named.
-pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
-    Output::open(path)?.put(bytes)
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), CommandError> {
+    OutputFile::open(path)?.write(bytes)
 }
 
 /// An action plan for this terminal, and what is left of budgets.
-pub fn actions(plan: &ActionPlan, budgets: &[String]) -> String {
-    actions::render(plan, &style(), budgets)
+pub fn render_actions(plan: &ActionPlan, budgets: &[String]) -> String {
+    actions::render(plan, &terminal_style(), budgets)
 }

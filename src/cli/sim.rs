@@ -17,25 +17,25 @@ use super::exit;
 use super::stdout;
 use super::stdout::note;
 use control::launch::SIM_AGE_VARIABLE;
-use control::sources::input;
+use control::sources::input_file;
 use model::collective::CollectiveDocument;
 use model::copy::CopyDocument;
 use model::hostlist;
-use model::worker::STEP_VARIABLE;
+use model::worker_protocol::STEP_VARIABLE;
 use node::probes::copy;
-use sim::bench::Bench;
-use sim::fabric::Fabric;
-use sim::fault::Age;
-use sim::noise::Key;
-use sim::own;
-use sim::own::Place;
-use sim::record;
-use sim::render::Answer;
+use sim::invocation::ToolInvocation;
+use sim::fabric::SimFabric;
+use sim::fault::BurnInAge;
+use sim::noise::NoiseKey;
+use sim::native_probes;
+use sim::native_probes::NativeProbeSite;
+use sim::recording;
+use sim::render::SimToolOutput;
 use sim::scenario::Scenario;
 use sim::tcp;
-use sim::tool;
-use sim::tool::Reply;
-use sim::unwell;
+use sim::tool_dispatch;
+use sim::tool_dispatch::SimToolReply;
+use sim::misbehaviour;
 
 /// The scenario that this process plays a part of.
 pub const SCENARIO: &str = "FABRICGATE_SIM";
@@ -48,21 +48,21 @@ const READING: &str = "FABRICGATE_SIM_READING";
 
 /// Record or answer from a simulated fabric.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct SimArgs {
     #[command(subcommand)]
-    command: Command,
+    command: SimCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
-    Record(RecordArgs),
-    Tool(ToolArgs),
-    Claims(ClaimsArgs),
+enum SimCommand {
+    Record(SimRecordArgs),
+    Tool(SimToolArgs),
+    Claims(SimClaimsArgs),
 }
 
 /// Write what the tools would print in a scenario, ready to be judged.
 #[derive(Debug, clap::Args)]
-struct RecordArgs {
+struct SimRecordArgs {
     /// The scenario, a TOML file.
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
@@ -82,7 +82,7 @@ struct RecordArgs {
 
 /// Answer as one tool on one node of a scenario.
 #[derive(Debug, clap::Args)]
-struct ToolArgs {
+struct SimToolArgs {
     /// The tool: nvbandwidth, all_reduce_perf, nvidia-smi, ...
     #[arg(value_name = "NAME")]
     name: String,
@@ -105,37 +105,37 @@ struct ToolArgs {
 
 /// Print the claims of a scenario, as `claims.toml`.
 #[derive(Debug, clap::Args)]
-struct ClaimsArgs {
+struct SimClaimsArgs {
     /// The scenario.
     #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &SimArgs, globals: &Globals) -> anyhow::Result<u8> {
     match &args.command {
-        Command::Record(args) => record(args, globals.json),
-        Command::Tool(args) => answer(args),
-        Command::Claims(args) => claims(args),
+        SimCommand::Record(args) => record_scenario(args, globals.json),
+        SimCommand::Tool(args) => answer_tool(args),
+        SimCommand::Claims(args) => print_claims(args),
     }
 }
 
 /// The scenario in this file, or the exit code and after a message.
-fn load(path: &Path) -> Result<Scenario, u8> {
-    let bytes = input::read(path).map_err(|error| {
+fn load_scenario(path: &Path) -> Result<Scenario, u8> {
+    let bytes = input_file::read(path).map_err(|error| {
         note(&error.to_string());
         exit::ENVIRONMENT
     })?;
     let text = String::from_utf8_lossy(&bytes);
-    let scenario = Scenario::read(&text).map_err(|error| {
+    let scenario = Scenario::parse(&text).map_err(|error| {
         note(&format!("{}: {error}", path.display()));
         exit::USAGE
     })?;
-    let age = std::env::var(SIM_AGE_VARIABLE).ok().and_then(|word| Age::read(&word));
-    Ok(scenario.at(age.unwrap_or_default()))
+    let age = std::env::var(SIM_AGE_VARIABLE).ok().and_then(|word| BurnInAge::parse(&word));
+    Ok(scenario.at_age(age.unwrap_or_default()))
 }
 
-fn refuse(message: &str) -> anyhow::Result<u8> {
+fn print_usage_error(message: &str) -> anyhow::Result<u8> {
     note(message);
     Ok(exit::USAGE)
 }
@@ -156,30 +156,30 @@ pub(super) struct RecordedDocument<'a> {
     truth: String,
 }
 
-fn record(args: &RecordArgs, json: bool) -> anyhow::Result<u8> {
-    let scenario = match load(&args.scenario) {
+fn record_scenario(args: &SimRecordArgs, json: bool) -> anyhow::Result<u8> {
+    let scenario = match load_scenario(&args.scenario) {
         Ok(scenario) => scenario,
         Err(code) => return Ok(code),
     };
-    let recording = match record::record(&scenario, args.seed, args.readings) {
+    let recording = match recording::record_scenario(&scenario, args.seed, args.readings) {
         Ok(recording) => recording,
-        Err(why) => return refuse(&format!("{}: {why}", args.scenario.display())),
+        Err(why) => return print_usage_error(&format!("{}: {why}", args.scenario.display())),
     };
     let target = &args.directory;
     let Some(name) = target.file_name() else {
-        return refuse(&format!("{}: expected a directory with a name", target.display()));
+        return print_usage_error(&format!("{}: expected a directory with a name", target.display()));
     };
     let occupied = match fs::read_dir(target) {
         Ok(mut entries) => entries.next().is_some(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
-        Err(error) => return refuse(&format!("{}: {error}", target.display())),
+        Err(error) => return print_usage_error(&format!("{}: {error}", target.display())),
     };
     if occupied && !args.force {
-        return refuse(&format!("{}: is not empty; --force replaces it", target.display()));
+        return print_usage_error(&format!("{}: is not empty; --force replaces it", target.display()));
     }
     // --force is for recordings, not for whatever a typo points at.
     if occupied && !target.join("claims.toml").is_file() {
-        return refuse(&format!(
+        return print_usage_error(&format!(
             "{}: holds no claims.toml, so it is no recording and is not replaced",
             target.display()
         ));
@@ -213,7 +213,7 @@ fn record(args: &RecordArgs, json: bool) -> anyhow::Result<u8> {
             files: recording.files.keys().collect(),
             truth: truth.display().to_string(),
         };
-        stdout::json(&document)?;
+        stdout::write_json(&document)?;
         return Ok(exit::PASS);
     }
     anstream::eprintln!(
@@ -236,35 +236,35 @@ fn write_files(root: &Path, files: &BTreeMap<String, String>) -> std::io::Result
     Ok(())
 }
 
-fn claims(args: &ClaimsArgs) -> anyhow::Result<u8> {
-    let scenario = match load(&args.scenario) {
+fn print_claims(args: &SimClaimsArgs) -> anyhow::Result<u8> {
+    let scenario = match load_scenario(&args.scenario) {
         Ok(scenario) => scenario,
         Err(code) => return Ok(code),
     };
-    let fabric = match Fabric::build(&scenario) {
+    let fabric = match SimFabric::build(&scenario) {
         Ok(fabric) => fabric,
-        Err(why) => return refuse(&format!("{}: {why}", args.scenario.display())),
+        Err(why) => return print_usage_error(&format!("{}: {why}", args.scenario.display())),
     };
-    print(&record::claims_of_network(&fabric))?;
+    print(&recording::network_claims_toml(&fabric))?;
     Ok(exit::PASS)
 }
 
 /// Answers as the tool under whose name the program was started, where a
 /// scenario is set; `None` otherwise, and then this is fabricgate.
-pub fn by_name() -> Option<anyhow::Result<u8>> {
+pub fn answer_by_name() -> Option<anyhow::Result<u8>> {
     let mut words = std::env::args_os();
     let program = PathBuf::from(words.next()?);
-    let name = tool::NAMES.iter().find(|name| program.file_name().is_some_and(|f| f == **name))?;
+    let name = tool_dispatch::NAMES.iter().find(|name| program.file_name().is_some_and(|f| f == **name))?;
     let scenario = std::env::var_os(SCENARIO)?;
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let own: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
-    let (name, words) = match ranks(name, &own) {
+    let (name, words) = match parse_rank_command(name, &own) {
         None => ((*name).to_owned(), own),
         // Rank 0 of a tool collects what the others measured, and prints it.
         Some(None) => return Some(Ok(exit::PASS)),
         Some(Some(launched)) => ("mpirun".to_owned(), launched),
     };
-    let args = ToolArgs {
+    let args = SimToolArgs {
         name,
         scenario: PathBuf::from(scenario),
         node: std::env::var(NODE).unwrap_or_default(),
@@ -272,13 +272,13 @@ pub fn by_name() -> Option<anyhow::Result<u8>> {
         seed: number(SEED),
         args: words,
     };
-    Some(answer(&args))
+    Some(answer_tool(&args))
 }
 
 /// As one of several ranks that srun started: the call of mpirun that would have
 /// started the same, for rank 0; nothing for the others. `None` where this is
 /// no such rank.
-fn ranks(name: &str, words: &[String]) -> Option<Option<Vec<String>>> {
+fn parse_rank_command(name: &str, words: &[String]) -> Option<Option<Vec<String>>> {
     let says = |name: &str| std::env::var(name).ok();
     let ranks: u32 = says("SLURM_STEP_NUM_TASKS")?.parse().ok().filter(|ranks| 1 < *ranks)?;
     if says("SLURM_PROCID")? != "0" {
@@ -301,11 +301,11 @@ pub fn is_simulated() -> bool {
 }
 
 /// The scenario and the node that this process plays, where it plays one.
-fn role() -> Option<Result<(Scenario, String), u8>> {
+fn read_role() -> Option<Result<(Scenario, String), u8>> {
     let path = PathBuf::from(std::env::var_os(SCENARIO)?);
     let node = std::env::var(NODE).unwrap_or_default();
     let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
-    Some(load(&path).map(|scenario| {
+    Some(load_scenario(&path).map(|scenario| {
         let seed = seed.unwrap_or(scenario.seed);
         (Scenario { seed, ..scenario }, node)
     }))
@@ -313,20 +313,20 @@ fn role() -> Option<Result<(Scenario, String), u8>> {
 
 /// The exit code of a worker that must not start: its simulated node cannot be
 /// reached, which is told on stderr as the program that reaches nodes does.
-pub fn refused_worker() -> Option<u8> {
-    match role()? {
+pub fn refused_worker_code() -> Option<u8> {
+    match read_role()? {
         Err(code) => Some(code),
         Ok((scenario, node)) => {
-            let why = unwell::refuse_worker(&scenario, &node)?;
+            let why = misbehaviour::refuse_worker(&scenario, &node)?;
             anstream::eprintln!("{why}");
-            Some(unwell::REFUSED)
+            Some(misbehaviour::REFUSED)
         }
     }
 }
 
 /// What the native TCP probe is asked.
 #[derive(Clone, Copy, Debug)]
-pub struct TcpQuestion<'a> {
+pub struct SimTcpRequest<'a> {
     /// `PEER:PORT`; the server's side where there is none.
     pub connect: Option<&'a str>,
     /// The other node's name, where it is not the one in `connect`.
@@ -340,13 +340,13 @@ pub struct TcpQuestion<'a> {
 }
 
 /// The native TCP probe on a simulated node; `None` where none is simulated.
-pub fn tcp_probe(question: &TcpQuestion<'_>) -> Option<anyhow::Result<u8>> {
-    Some(match role()? {
+pub fn answer_tcp_probe(question: &SimTcpRequest<'_>) -> Option<anyhow::Result<u8>> {
+    Some(match read_role()? {
         Err(code) => Ok(code),
         Ok((scenario, node)) => {
-            let ailing = tool::ailing(&scenario, &[&node], tool::TCP_PROBE);
+            let ailing = tool_dispatch::node_misbehaviour(&scenario, &[&node], tool_dispatch::TCP_PROBE);
             match (ailing, question.connect) {
-                (Some(reply), _) => act(reply),
+                (Some(reply), _) => perform_reply(reply),
                 (None, None) => serve_tcp(),
                 (None, Some(server)) => measure_tcp(&scenario, &node, server, question),
             }
@@ -356,7 +356,7 @@ pub fn tcp_probe(question: &TcpQuestion<'_>) -> Option<anyhow::Result<u8>> {
 
 /// What a native GPU probe does on a simulated node.
 #[derive(Debug)]
-pub enum Played<D> {
+pub enum SimProbeAnswer<D> {
     /// It comes to this document.
     Document(D),
     /// It ended otherwise, with this code.
@@ -365,62 +365,62 @@ pub enum Played<D> {
 
 /// The native copy probe on a simulated node, alone or with `nodes`; `None`
 /// where none is simulated.
-pub fn copy_probe(
-    task: &copy::task::Task,
+pub fn answer_copy_probe(
+    task: &copy::task::CopyTask,
     nodes: &[String],
-) -> Option<anyhow::Result<Played<CopyDocument>>> {
-    let asked = own::copy::Asked {
+) -> Option<anyhow::Result<SimProbeAnswer<CopyDocument>>> {
+    let asked = native_probes::copy::SimCopyRequest {
         tests: &task.tests,
         readings: task.readings,
         buffer_bytes: task.buffer_bytes,
         copies: task.copies,
         warmup: task.warmup,
-        lane: task.across == Some(copy::task::Across::Lane),
+        lane: task.across == Some(copy::task::CrossNodePairs::Lane),
     };
-    let play = |place: &Place<'_>| own::copy::document(place, &asked);
-    played(tool::COPY_PROBE, nodes, &task.gpus, &BTreeMap::new(), &play)
+    let play = |place: &NativeProbeSite<'_>| native_probes::copy::build_document(place, &asked);
+    answer_probe(tool_dispatch::COPY_PROBE, nodes, &task.gpus, &BTreeMap::new(), &play)
 }
 
 /// The native NCCL probe on a simulated node, alone or with `nodes`, these
 /// variables set for NCCL beside those of its own environment; `None` where none
 /// is simulated.
-pub fn collective_probe(
-    asked: &own::collective::Asked<'_>,
+pub fn answer_collective_probe(
+    asked: &native_probes::collective::SimCollectiveRequest<'_>,
     gpus: &[u32],
     nodes: &[String],
     environment: &BTreeMap<String, String>,
-) -> Option<anyhow::Result<Played<CollectiveDocument>>> {
-    let play = |place: &Place<'_>| own::collective::document(place, asked);
-    played(tool::COLLECTIVE_PROBE, nodes, gpus, environment, &play)
+) -> Option<anyhow::Result<SimProbeAnswer<CollectiveDocument>>> {
+    let play = |place: &NativeProbeSite<'_>| native_probes::collective::build_document(place, asked);
+    answer_probe(tool_dispatch::COLLECTIVE_PROBE, nodes, gpus, environment, &play)
 }
 
-fn played<D>(
+fn answer_probe<D>(
     probe: &str,
     nodes: &[String],
     gpus: &[u32],
     environment: &BTreeMap<String, String>,
-    play: &dyn Fn(&Place<'_>) -> D,
-) -> Option<anyhow::Result<Played<D>>> {
-    let (scenario, node) = match role()? {
+    play: &dyn Fn(&NativeProbeSite<'_>) -> D,
+) -> Option<anyhow::Result<SimProbeAnswer<D>>> {
+    let (scenario, node) = match read_role()? {
         Ok(role) => role,
-        Err(code) => return Some(Ok(Played::Ended(code))),
+        Err(code) => return Some(Ok(SimProbeAnswer::Ended(code))),
     };
-    if let Some(reply) = tool::ailing(&scenario, &[&node], probe) {
-        return Some(act(reply).map(Played::Ended));
+    if let Some(reply) = tool_dispatch::node_misbehaviour(&scenario, &[&node], probe) {
+        return Some(perform_reply(reply).map(SimProbeAnswer::Ended));
     }
-    let fabric = match Fabric::build(&scenario) {
+    let fabric = match SimFabric::build(&scenario) {
         Ok(fabric) => fabric,
-        Err(why) => return Some(refuse(&why).map(Played::Ended)),
+        Err(why) => return Some(print_usage_error(&why).map(SimProbeAnswer::Ended)),
     };
     if let Some(name) = nodes.iter().chain([&node]).find(|name| fabric.node(name).is_err()) {
         let why = format!("{name} is no node of the scenario");
-        return Some(refuse(&why).map(Played::Ended));
+        return Some(print_usage_error(&why).map(SimProbeAnswer::Ended));
     }
     let mut environment = environment.clone();
-    for (name, value) in steering() {
+    for (name, value) in steering_variables() {
         environment.entry(name).or_insert(value);
     }
-    Some(Ok(Played::Document(play(&Place {
+    Some(Ok(SimProbeAnswer::Document(play(&NativeProbeSite {
         scenario: &scenario,
         fabric: &fabric,
         node: &node,
@@ -428,13 +428,13 @@ fn played<D>(
         gpus,
         environment,
         noise: noise_number,
-        before: readings_before(0),
+        prior_runs: readings_before(0),
     }))))
 }
 
 /// The variables that tools are steered with; the rest of an environment is
 /// nobody's.
-fn steering() -> BTreeMap<String, String> {
+fn steering_variables() -> BTreeMap<String, String> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .filter(|(name, _)| {
@@ -452,16 +452,16 @@ fn measure_tcp(
     scenario: &Scenario,
     node: &str,
     server: &str,
-    question: &TcpQuestion<'_>,
+    question: &SimTcpRequest<'_>,
 ) -> anyhow::Result<u8> {
-    let TcpQuestion { rail, readings, seconds, .. } = *question;
+    let SimTcpRequest { rail, readings, seconds, .. } = *question;
     let (host, port) = server.rsplit_once(':').unwrap_or((server, ""));
     let peer = question.peer.unwrap_or(host);
-    let knocked = port.parse().is_ok_and(|port| tcp::knock(port).is_ok());
+    let knocked = port.parse().is_ok_and(|port| tcp::connect_once(port).is_ok());
     let step = std::env::var(STEP_VARIABLE).ok();
     let document = match knocked {
-        true => tcp::document(scenario, node, peer, rail, readings, seconds, step.as_deref()),
-        false => tcp::unanswered(scenario, node, peer, rail, seconds),
+        true => tcp::build_document(scenario, node, peer, rail, readings, seconds, step.as_deref()),
+        false => tcp::unanswered_document(scenario, node, peer, rail, seconds),
     };
     print(&format!("{document}\n"))?;
     let complete = document["complete"] == true;
@@ -472,7 +472,7 @@ fn measure_tcp(
 /// differs.
 fn noise_number(reading: u32) -> u32 {
     let Ok(step) = std::env::var(STEP_VARIABLE) else { return reading };
-    let key = Key::of(u64::from(reading)).named(&step).value();
+    let key = NoiseKey::from_seed(u64::from(reading)).with_name(&step).value();
     u32::try_from(key >> 32).unwrap_or(reading)
 }
 
@@ -482,63 +482,63 @@ fn readings_before(reading: u32) -> u32 {
     step.and_then(|step| step.rsplit_once('.')?.1.parse().ok()).unwrap_or(reading)
 }
 
-fn answer(args: &ToolArgs) -> anyhow::Result<u8> {
-    let scenario = match load(&args.scenario) {
+fn answer_tool(args: &SimToolArgs) -> anyhow::Result<u8> {
+    let scenario = match load_scenario(&args.scenario) {
         Ok(scenario) => scenario,
         Err(code) => return Ok(code),
     };
-    if let Some(why) = unwell::refuse_worker(&scenario, &args.node) {
+    if let Some(why) = misbehaviour::refuse_worker(&scenario, &args.node) {
         anstream::eprintln!("{why}");
-        return Ok(unwell::REFUSED);
+        return Ok(misbehaviour::REFUSED);
     }
-    let fabric = match Fabric::build(&scenario) {
+    let fabric = match SimFabric::build(&scenario) {
         Ok(fabric) => fabric,
-        Err(why) => return refuse(&format!("{}: {why}", args.scenario.display())),
+        Err(why) => return print_usage_error(&format!("{}: {why}", args.scenario.display())),
     };
     let across = fabric.node(&args.node).is_err();
     if across && !fabric.claims.iter().any(|claim| claim.name == args.node) {
-        return refuse(&format!("--node {}: no node or claimed domain of the scenario", args.node));
+        return print_usage_error(&format!("--node {}: no node or claimed domain of the scenario", args.node));
     }
-    let bench = Bench {
+    let bench = ToolInvocation {
         scenario: &scenario,
         fabric: &fabric,
         scope: &args.node,
-        across,
+        spans_domain: across,
         seed: args.seed.unwrap_or(scenario.seed),
         reading: noise_number(args.reading),
-        before: readings_before(args.reading),
+        prior_readings: readings_before(args.reading),
         job: None,
     };
-    match tool::call(&bench, &args.name, &args.args, &steering()) {
-        None => refuse(&format!("no simulated tool `{}`", args.name)),
-        Some(reply) => act(reply),
+    match tool_dispatch::call_tool(&bench, &args.name, &args.args, &steering_variables()) {
+        None => print_usage_error(&format!("no simulated tool `{}`", args.name)),
+        Some(reply) => perform_reply(reply),
     }
 }
 
 /// Does what a tool does.
-fn act(reply: Reply) -> anyhow::Result<u8> {
+fn perform_reply(reply: SimToolReply) -> anyhow::Result<u8> {
     match reply {
-        Reply::Says(answer) => tell(&answer),
-        Reply::Serves { port, before, answer } => {
+        SimToolReply::Prints(answer) => print_answer(&answer),
+        SimToolReply::Serves { port, before, answer } => {
             print(&before)?;
             match tcp::serve_at(port) {
-                Ok(()) => tell(&answer),
+                Ok(()) => print_answer(&answer),
                 Err(error) => {
                     anstream::eprintln!("Couldn't listen to port {port}: {error}");
                     Ok(1)
                 }
             }
         }
-        Reply::Calls { port, answer, refused } => {
-            tell(if tcp::knock(port).is_ok() { &answer } else { &refused })
+        SimToolReply::Connects { port, answer, refused } => {
+            print_answer(if tcp::connect_once(port).is_ok() { &answer } else { &refused })
         }
-        Reply::Hangs => loop {
+        SimToolReply::Hangs => loop {
             std::thread::park();
         },
-        Reply::Floods => {
+        SimToolReply::Floods => {
             let mut out = anstream::stdout().lock();
-            let piece = unwell::FLOOD_LINE.repeat(1000);
-            for _ in 0..unwell::FLOOD / piece.len() {
+            let piece = misbehaviour::FLOOD_LINE.repeat(1000);
+            for _ in 0..misbehaviour::FLOOD / piece.len() {
                 out.write_all(piece.as_bytes())?;
             }
             Ok(exit::PASS)
@@ -546,7 +546,7 @@ fn act(reply: Reply) -> anyhow::Result<u8> {
     }
 }
 
-fn tell(answer: &Answer) -> anyhow::Result<u8> {
+fn print_answer(answer: &SimToolOutput) -> anyhow::Result<u8> {
     if let Some((path, text)) = &answer.file
         && let Err(error) = fs::write(path, text)
     {

@@ -8,53 +8,53 @@ use super::acting;
 use super::config;
 use super::config::Config;
 use super::expectations;
-use super::expectations::InForce;
-use super::failure::Failure;
+use super::expectations::ActiveThresholds;
+use super::failure::CommandError;
 use super::pausing;
-use super::sweep::Args;
-use super::sweep::scenario_of;
+use super::sweep::SweepArgs;
+use super::sweep::stored_scenario;
 use control::store::stored::Stored;
 
 /// What a command measures with: the configuration and the expectations.
 #[derive(Debug)]
-pub(super) struct Site {
+pub(super) struct SweepSetup {
     pub(super) config: Config,
-    pub(super) in_force: InForce,
+    pub(super) in_force: ActiveThresholds,
 }
 
-impl Site {
+impl SweepSetup {
     /// Both as the command line asks for them.
-    pub(super) fn of(
-        args: &Args,
+    pub(super) fn from_args(
+        args: &SweepArgs,
         globals: &Globals,
         resumed: Option<&Stored>,
-    ) -> Result<Self, Failure> {
-        let config = match resumed.and_then(|stored| scenario_of(stored, args)) {
-            Some(scenario) => return Self::simulated(args, globals, scenario),
-            None => args.simulated.config(globals.config.as_deref())?,
+    ) -> Result<Self, CommandError> {
+        let config = match resumed.and_then(|stored| stored_scenario(stored, args)) {
+            Some(scenario) => return Self::from_scenario(args, globals, scenario),
+            None => args.simulated.open_config(globals.config.as_deref())?,
         };
-        Self::with(config, args)
+        Self::from_config(config, args)
     }
 
     /// Both where the scenario is that of a run that is gone on with.
-    pub(super) fn simulated(
-        args: &Args,
+    pub(super) fn from_scenario(
+        args: &SweepArgs,
         globals: &Globals,
         scenario: PathBuf,
-    ) -> Result<Self, Failure> {
-        Self::with(config::Simulated::by(scenario).config(globals.config.as_deref())?, args)
+    ) -> Result<Self, CommandError> {
+        Self::from_config(config::SimulationArgs::from_scenario(scenario).open_config(globals.config.as_deref())?, args)
     }
 
-    fn with(mut config: Config, args: &Args) -> Result<Self, Failure> {
+    fn from_config(mut config: Config, args: &SweepArgs) -> Result<Self, CommandError> {
         if args.own_probes {
-            config.measure_by_ourselves();
+            config.use_native_probes();
         }
         if args.apply {
             // An hour of measuring must not end with "nobody would be told".
-            acting::gate(&config)?;
+            acting::require_gate(&config)?;
         }
-        pausing::check(&config)?;
-        let in_force = expectations::load(&config.thresholds)?;
+        pausing::check_not_paused(&config)?;
+        let in_force = expectations::load_thresholds(&config.thresholds)?;
         if let Some(name) = &config.platform {
             let place = format!("{}: platform", config.path.display());
             expectations::check_platform(&in_force.catalogue, name, &place)?;

@@ -11,27 +11,27 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::Mistake;
-use super::failure::Failure;
-use control::sources::http::Address;
-use control::sources::kubernetes::Kubernetes;
-use control::sources::slurm::Slurm;
+use super::config::ConfigMistake;
+use super::failure::CommandError;
+use control::sources::http::ServerAddress;
+use control::sources::kubernetes::KubernetesClientConfig;
+use control::sources::slurm::SlurmClientConfig;
 use model::limits;
-use model::said::Family;
-use node::exec::lookup;
+use model::source_report::SourceFamily;
+use node::exec::path_lookup;
 
 /// How long one question may take where nothing is said: Slurm's own
 /// MessageTimeout is 10 s, and an answer on its way must not be cut off.
-const LIMIT: Duration = Duration::from_secs(15);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// `[sources]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Section {
+pub struct SourcesSection {
     /// Families of sources, the one whose domains are measured first. Default: file, slurm,
     /// kubernetes, nodes, cabling, frameworks.
     #[schemars(with = "Option<Vec<Family>>")]
-    order: Option<Spanned<Vec<Family>>>,
+    order: Option<Spanned<Vec<SourceFamily>>>,
     /// GPUs that every node must have. Without it, nobody is held to a number.
     #[serde(deserialize_with = "limits::gpus")]
     gpus_per_node: Option<u32>,
@@ -42,20 +42,20 @@ pub struct Section {
     #[schemars(with = "Option<f64>")]
     limit_s: Option<Spanned<f64>>,
     /// Asks Slurm through its programs; an empty section will do. Without it, it is not asked.
-    slurm: Option<SlurmSection>,
+    slurm: Option<SlurmSourceSection>,
     /// Asks Slurm through slurmrestd. Without it, it is not asked.
-    slurmrestd: Option<RestSection>,
+    slurmrestd: Option<SlurmrestdSourceSection>,
     /// Asks a Kubernetes API server; an empty section will do. Without it, it is not asked.
-    kubernetes: Option<KubernetesSection>,
+    kubernetes: Option<KubernetesSourceSection>,
     /// Asks the dashboard of a Ray cluster. Without it, it is not asked.
-    ray: Option<RaySection>,
+    ray: Option<RaySourceSection>,
     /// Whether nodes are asked themselves, through the launcher. Default: false.
     nodes: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct SlurmSection {
+struct SlurmSourceSection {
     /// `scontrol`, with words in front where it is reached through something. Default:
     /// `["scontrol"]`.
     #[schemars(with = "Option<Vec<String>>")]
@@ -71,7 +71,7 @@ struct SlurmSection {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct RestSection {
+struct SlurmrestdSourceSection {
     /// `http://HOST:PORT`, `https://HOST:PORT` or `unix:/SOCKET`. Required.
     #[schemars(with = "String")]
     address: Spanned<String>,
@@ -83,7 +83,7 @@ struct RestSection {
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct KubernetesSection {
+struct KubernetesSourceSection {
     /// The kubeconfig. Default: `KUBECONFIG`, `~/.kube/config`, or the pod's account.
     kubeconfig: Option<PathBuf>,
     /// The context in it. Default: its current one.
@@ -92,16 +92,16 @@ struct KubernetesSection {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct RaySection {
+struct RaySourceSection {
     /// `http://HEAD:8265`. Required. A password in it is sent, and shown nowhere.
     address: String,
 }
 
 /// Where slurmrestd is. The token is read when it is asked, and not before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rest {
+pub struct SlurmrestdSource {
     /// Its address.
-    pub address: Address,
+    pub address: ServerAddress,
     /// The file with the token.
     pub token_file: Option<PathBuf>,
     /// The user the token is for, where it does not say.
@@ -110,21 +110,21 @@ pub struct Rest {
 
 /// Who is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct SourcesConfig {
     /// Files and folders.
     pub files: Vec<PathBuf>,
     /// Slurm's controller through its programs.
-    pub slurm: Option<Slurm>,
+    pub slurm: Option<SlurmClientConfig>,
     /// Slurm's controller through slurmrestd.
-    pub rest: Option<Rest>,
+    pub slurmrestd: Option<SlurmrestdSource>,
     /// A Kubernetes API server.
-    pub kubernetes: Option<Kubernetes>,
+    pub kubernetes: Option<KubernetesClientConfig>,
     /// The dashboard of a Ray cluster.
-    pub ray: Option<Address>,
+    pub ray: Option<ServerAddress>,
     /// The nodes themselves, through the launcher.
     pub nodes: bool,
     /// Whose domains are measured.
-    pub order: Vec<Family>,
+    pub order: Vec<SourceFamily>,
     /// GPUs every node must have.
     pub gpus_per_node: Option<u32>,
     /// NICs of the compute network every node must have.
@@ -133,33 +133,33 @@ pub struct Wanted {
     pub limit: Duration,
 }
 
-impl Default for Wanted {
+impl Default for SourcesConfig {
     fn default() -> Self {
         Self {
             files: Vec::new(),
             slurm: None,
-            rest: None,
+            slurmrestd: None,
             kubernetes: None,
             ray: None,
             nodes: false,
-            order: Family::ALL.to_vec(),
+            order: SourceFamily::ALL.to_vec(),
             gpus_per_node: None,
             nics_per_node: None,
-            limit: LIMIT,
+            limit: DEFAULT_TIMEOUT,
         }
     }
 }
 
-impl Section {
+impl SourcesSection {
     /// Who is asked under this section, with these claims files before.
-    pub fn wanted(self, files: Vec<PathBuf>, base: &Path) -> Result<Wanted, Mistake> {
-        let mut wanted = Wanted {
+    pub fn into_config(self, files: Vec<PathBuf>, base: &Path) -> Result<SourcesConfig, ConfigMistake> {
+        let mut wanted = SourcesConfig {
             files,
             gpus_per_node: self.gpus_per_node,
             nics_per_node: self.nics_per_node,
             ray: self.ray.map(|ray| ray.address.into()),
             nodes: self.nodes.unwrap_or(false),
-            ..Wanted::default()
+            ..SourcesConfig::default()
         };
         if let Some(seconds) = self.limit_s {
             let value = *seconds.get_ref();
@@ -187,7 +187,7 @@ impl Section {
                 }
                 Some(words) => Ok(words.into_inner()),
             };
-            wanted.slurm = Some(Slurm {
+            wanted.slurm = Some(SlurmClientConfig {
                 scontrol: program(slurm.scontrol, "scontrol")?,
                 sinfo: program(slurm.sinfo, "sinfo")?,
                 limit: wanted.limit,
@@ -197,14 +197,14 @@ impl Section {
         if let Some(rest) = self.slurmrestd {
             check_address(rest.address.get_ref())
                 .map_err(|said| (rest.address.span().start, said))?;
-            wanted.rest = Some(Rest {
+            wanted.slurmrestd = Some(SlurmrestdSource {
                 address: rest.address.into_inner().into(),
                 token_file: rest.token_file.map(|file| base.join(file)),
                 user: rest.user,
             });
         }
         if let Some(kubernetes) = self.kubernetes {
-            wanted.kubernetes = Some(Kubernetes {
+            wanted.kubernetes = Some(KubernetesClientConfig {
                 kubeconfig: kubernetes.kubeconfig.map(|file| base.join(file)),
                 context: kubernetes.context,
                 limit: wanted.limit,
@@ -221,16 +221,16 @@ fn check_address(address: &str) -> Result<(), String> {
     }
     Err(format!(
         "address {}, expected http://HOST:PORT, https://HOST:PORT or unix:/SOCKET",
-        Address::from(address)
+        ServerAddress::from(address)
     ))
 }
 
-impl Wanted {
+impl SourcesConfig {
     /// Whether nobody is asked.
-    pub fn is_nobody(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.files.is_empty()
             && self.slurm.is_none()
-            && self.rest.is_none()
+            && self.slurmrestd.is_none()
             && self.kubernetes.is_none()
             && self.ray.is_none()
             && !self.nodes
@@ -238,14 +238,14 @@ impl Wanted {
 
     /// Who is asked under these words of `--from`; what the configuration says
     /// of those sources holds.
-    pub fn from_words(words: &[String], config: Option<&Self>) -> Result<Self, Failure> {
+    pub fn from_option(words: &[String], config: Option<&Self>) -> Result<Self, CommandError> {
         let mut wanted = match config {
             Some(config) => Self { files: Vec::new(), ..config.clone() },
             None => Self::default(),
         };
         let configured = Self {
             slurm: wanted.slurm.take(),
-            rest: wanted.rest.take(),
+            slurmrestd: wanted.slurmrestd.take(),
             kubernetes: wanted.kubernetes.take(),
             ray: wanted.ray.take(),
             ..Self::default()
@@ -262,10 +262,10 @@ impl Wanted {
                     slurm.limit = wanted.limit;
                     wanted.slurm = Some(slurm);
                 }
-                ("slurmrestd", None) => match &configured.rest {
-                    Some(rest) => wanted.rest = Some(rest.clone()),
+                ("slurmrestd", None) => match &configured.slurmrestd {
+                    Some(rest) => wanted.slurmrestd = Some(rest.clone()),
                     None => {
-                        return Err(missing_value(
+                        return Err(missing_address(
                             "slurmrestd",
                             "unix:/SOCKET or http://HOST:PORT",
                         ));
@@ -273,13 +273,13 @@ impl Wanted {
                 },
                 ("slurmrestd", Some(address)) => {
                     check_address(address)
-                        .map_err(|said| Failure::Usage(format!("--from slurmrestd: {said}")))?;
+                        .map_err(|said| CommandError::Usage(format!("--from slurmrestd: {said}")))?;
                     let address = address.into();
-                    wanted.rest = Some(Rest { address, token_file: None, user: None });
+                    wanted.slurmrestd = Some(SlurmrestdSource { address, token_file: None, user: None });
                 }
                 ("kubernetes", context) => {
                     let known = configured.kubernetes.clone();
-                    let mut kubernetes = known.unwrap_or(Kubernetes {
+                    let mut kubernetes = known.unwrap_or(KubernetesClientConfig {
                         kubeconfig: None,
                         context: None,
                         limit: wanted.limit,
@@ -289,7 +289,7 @@ impl Wanted {
                 }
                 ("ray", None) => match &configured.ray {
                     Some(ray) => wanted.ray = Some(ray.clone()),
-                    None => return Err(missing_value("ray", "http://HEAD:8265")),
+                    None => return Err(missing_address("ray", "http://HEAD:8265")),
                 },
                 ("ray", Some(address)) => wanted.ray = Some(address.into()),
                 ("nodes", None) => wanted.nodes = true,
@@ -298,7 +298,7 @@ impl Wanted {
                 }
                 _ if Path::new(word).exists() => wanted.files.push(PathBuf::from(word)),
                 _ => {
-                    return Err(Failure::Usage(format!(
+                    return Err(CommandError::Usage(format!(
                         "--from {word}: expected slurm, slurmrestd[=ADDRESS], kubernetes[=CONTEXT], \
                          ray[=ADDRESS], nodes, files, or the name of a file that is there"
                     )));
@@ -310,10 +310,10 @@ impl Wanted {
 
     /// Who can be asked here without being told: Slurm where its programs are,
     /// Kubernetes where somebody is logged in.
-    pub fn found_here() -> Self {
+    pub fn detect() -> Self {
         let mut wanted = Self::default();
-        if lookup::find("scontrol", None).is_some() {
-            wanted.slurm = Some(Slurm { limit: wanted.limit, ..Slurm::default() });
+        if path_lookup::find_program("scontrol", None).is_some() {
+            wanted.slurm = Some(SlurmClientConfig { limit: wanted.limit, ..SlurmClientConfig::default() });
         }
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
@@ -322,14 +322,14 @@ impl Wanted {
             || home.join(".kube/config").is_file()
         {
             let limit = wanted.limit;
-            wanted.kubernetes = Some(Kubernetes { kubeconfig: None, context: None, limit });
+            wanted.kubernetes = Some(KubernetesClientConfig { kubeconfig: None, context: None, limit });
         }
         wanted
     }
 }
 
-fn missing_value(name: &str, example: &str) -> Failure {
-    Failure::Usage(format!(
+fn missing_address(name: &str, example: &str) -> CommandError {
+    CommandError::Usage(format!(
         "--from {name}: where is it? Expected {name}={example}, or [sources.{name}]"
     ))
 }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::abreast::abreast;
+use super::abreast::parallel_map;
 use super::expectations;
-use super::failure::Failure;
+use super::failure::CommandError;
 use super::stdout::note;
 use control::launch::Launcher;
-use control::launch::Program;
+use control::launch::WorkerProgram;
 use control::store::RecordError;
 use control::store::State;
 use control::store::stored;
@@ -19,18 +19,18 @@ use control::sweep::judged::Judged;
 use control::sweep::outputs;
 use engine::judge::Judgement;
 use engine::plan::Plan;
-use engine::plan::Step;
-use engine::policy::policy;
-use model::history::History;
-use model::raw::RawResult;
-use model::recording::Recording;
+use engine::plan::PlanStep;
+use engine::policy::action_policy;
+use model::part_history::PartHistory;
+use model::raw_result::RawResult;
+use model::tool_recording::ToolRecording;
 use model::run::Run;
-use model::tool_call::AnswerTools;
+use model::tool_call::ToolBackend;
 use sim::scenario_tools::ScenarioTools;
 
 /// Opens a run folder; tells people when the run did not come to its end.
-pub fn open(path: &Path) -> Result<Stored, Failure> {
-    let stored = stored::open(path).map_err(failure)?;
+pub fn open_run(path: &Path) -> Result<Stored, CommandError> {
+    let stored = stored::open(path).map_err(record_error)?;
     let shown = path.display();
     match stored.record.state {
         State::Complete => {}
@@ -43,60 +43,60 @@ pub fn open(path: &Path) -> Result<Stored, Failure> {
 }
 
 /// Opens a run folder without a word on how far its run came.
-pub fn open_quietly(path: &Path) -> Result<Stored, Failure> {
-    stored::open(path).map_err(failure)
+pub fn open_run_quietly(path: &Path) -> Result<Stored, CommandError> {
+    stored::open(path).map_err(record_error)
 }
 
 /// The exit code of an error while reading a run folder: a file that is not
 /// there is the environment's, one that says something wrong is the user's.
-pub fn failure(error: RecordError) -> Failure {
+pub fn record_error(error: RecordError) -> CommandError {
     match error {
-        RecordError::Io { .. } => Failure::environment(error),
-        _ => Failure::usage(error),
+        RecordError::Io { .. } => CommandError::environment(error),
+        _ => CommandError::usage(error),
     }
 }
 
 /// The tools of a scenario that answers in this process.
 pub(super) fn simulated_tools(
     launcher: &Launcher,
-    program: &Program,
-) -> Result<Option<Arc<dyn AnswerTools>>, Failure> {
+    program: &WorkerProgram,
+) -> Result<Option<Arc<dyn ToolBackend>>, CommandError> {
     let Launcher::Sim { scenario: path, workers: false } = launcher else { return Ok(None) };
     let text = std::fs::read_to_string(path)
-        .map_err(|source| failure(RecordError::Io { path: path.clone(), source }))?;
+        .map_err(|source| record_error(RecordError::Io { path: path.clone(), source }))?;
     let tools = ScenarioTools::from_text(&text, program.age.as_deref())
-        .map_err(|why| failure(RecordError::Malformed { path: path.clone(), line: 1, why }))?;
+        .map_err(|why| record_error(RecordError::Malformed { path: path.clone(), line: 1, why }))?;
     Ok(Some(Arc::new(tools)))
 }
 
 /// The run as it was judged then. One that never got so far, or was gone on
 /// with since, is judged now.
-pub fn run(stored: &Stored) -> Result<Run, Failure> {
+pub fn read_run(stored: &Stored) -> Result<Run, CommandError> {
     let is_over = stored.record.state != State::Running;
-    let verdicts = stored.verdicts().map_err(failure)?;
-    let actions = stored.actions().map_err(failure)?;
+    let verdicts = stored.verdicts().map_err(record_error)?;
+    let actions = stored.actions().map_err(record_error)?;
     let (Some(verdicts), Some(actions), true) = (verdicts, actions, is_over) else {
-        let in_force = expectations::load(&[])?;
-        let results = stored.results().map_err(failure)?;
-        let recordings = stored.recordings_of(&results).map_err(failure)?;
-        return Ok(rejudged(stored, &results, recordings, &in_force, &History::default()));
+        let in_force = expectations::load_thresholds(&[])?;
+        let results = stored.results().map_err(record_error)?;
+        let recordings = stored.recordings_of(&results).map_err(record_error)?;
+        return Ok(rejudge_run(stored, &results, recordings, &in_force, &PartHistory::default()));
     };
     Ok(Run {
         info: stored.record.info.clone(),
         claims: stored.claims.clone(),
-        cells: stored.cells().map_err(failure)?,
+        cells: stored.cells().map_err(record_error)?,
         verdicts,
         actions: Some(actions),
     })
 }
 
 /// The run judged again with these expectations, and what earlier runs showed.
-pub fn rejudged(
+pub fn rejudge_run(
     stored: &Stored,
     results: &[RawResult],
-    recordings: Vec<Recording>,
-    in_force: &expectations::InForce,
-    history: &History,
+    recordings: Vec<ToolRecording>,
+    in_force: &expectations::ActiveThresholds,
+    history: &PartHistory,
 ) -> Run {
     let run = Judged {
         claims: &stored.claims,
@@ -114,17 +114,17 @@ pub fn rejudged(
     let record = &stored.record;
     let seen = sweep::run_seen(&record.info, &record.launcher, record.state == State::Complete);
     let actions =
-        policy::of_verdicts(&verdicts, &stored.claims, &record.policy, Some(coverage), &seen);
+        action_policy::propose_from_verdicts(&verdicts, &stored.claims, &record.policy, Some(coverage), &seen);
     let info = stored.record.info.clone();
     Run { info, claims, cells, verdicts, actions: Some(actions) }
 }
 
 /// The stored raw outputs, read again, several at a time.
-pub fn reread(stored: &Stored, results: &[RawResult]) -> Result<Vec<Recording>, Failure> {
+pub fn reparse_outputs(stored: &Stored, results: &[RawResult]) -> Result<Vec<ToolRecording>, CommandError> {
     let plans = || std::iter::once(&stored.plan).chain(&stored.confirm);
-    let steps: BTreeMap<usize, &Step> =
+    let steps: BTreeMap<usize, &PlanStep> =
         plans().flat_map(Plan::steps).map(|step| (step.step, step)).collect();
-    let read = abreast(results, |result| -> Result<Option<Recording>, RecordError> {
+    let read = parallel_map(results, |result| -> Result<Option<ToolRecording>, RecordError> {
         let (Some(name), Some(step)) = (&result.stdout, steps.get(&result.step)) else {
             return Ok(None);
         };
@@ -132,5 +132,5 @@ pub fn reread(stored: &Stored, results: &[RawResult]) -> Result<Vec<Recording>, 
         let stderr = result.stderr.as_deref().map_or(Ok(Vec::new()), |name| stored.raw(name))?;
         Ok(outputs::read(step, result, &stdout, &stderr))
     });
-    read.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>().map_err(failure)
+    read.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>().map_err(record_error)
 }

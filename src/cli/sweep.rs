@@ -7,38 +7,38 @@ use std::path::PathBuf;
 
 use super::Globals;
 use super::acting;
-use super::acting::Judged;
-use super::afterwards::Ended;
-use super::afterwards::afterwards;
+use super::acting::GateRunInput;
+use super::afterwards::FinishedRun;
+use super::afterwards::run_hooks;
 use super::config;
 use super::config::Config;
-use super::earlier::Past;
+use super::earlier::PastRuns;
 use super::evicting;
 use super::exit;
-use super::expectations::InForce;
-use super::failure::Failure;
+use super::expectations::ActiveThresholds;
+use super::failure::CommandError;
 use super::holding;
-use super::holding::Hold;
+use super::holding::NodeAllocation;
 use super::holding::WhenBusyArg;
 use super::judge;
 use super::partners;
 use super::plan;
-use super::plan::Basis;
-use super::plan::Chosen;
+use super::plan::PlanBasis;
+use super::plan::PlanScope;
 use super::plan::Profile;
 use super::runs;
 use super::show;
-use super::show::Repaired;
-use super::site::Site;
+use super::show::RepairComparison;
+use super::site::SweepSetup;
 use super::stdout;
 use super::stdout::note;
 use super::stored;
-use super::tenancy::Tenanted;
+use super::tenancy::TenantExclusions;
 use control::gate::stamp;
 use control::gate::turn::Turned;
 use control::launch::Launcher;
-use control::launch::Program;
-use control::launch::held::Held;
+use control::launch::WorkerProgram;
+use control::launch::held::HeldNodes;
 use control::store::State;
 use control::store::file;
 use control::store::id::run_id;
@@ -51,26 +51,26 @@ use control::sweep::Sweep;
 use control::sweep::SweepError;
 use engine::plan::Plan;
 use engine::plan::lint;
-use engine::thresholds::Catalogue;
+use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
 use model::run::Run;
 use model::run::RunInfo;
-use model::words;
+use model::shell_quote;
 use node::exec;
-use node::exec::own;
+use node::exec::self_exe;
 use sim;
 
 /// Measure the claimed nodes, judge, and propose; change nothing, unless --apply says so.
 #[derive(Debug, clap::Args)]
 // Commands that have more besides flatten it into a struct of the same name.
 #[group(id = "sweep")]
-pub struct Args {
+pub struct SweepArgs {
     #[command(flatten)]
-    pub(super) selection: plan::Selection,
+    pub(super) selection: plan::NodeSelectionArgs,
     #[command(flatten)]
-    pub(super) simulated: config::Simulated,
+    pub(super) simulated: config::SimulationArgs,
     /// Where run folders go, instead of the configuration's run_dir.
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
     pub(super) run_dir: Option<PathBuf>,
@@ -100,17 +100,17 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "HOW")]
     pub(super) when_busy: Option<WhenBusyArg>,
     #[command(flatten)]
-    pub(super) files: show::Files,
+    pub(super) files: show::ReportFileArgs,
 }
 
-impl Args {
+impl SweepArgs {
     /// Whether somebody names the nodes.
     pub fn names_nodes(&self) -> bool {
         !self.selection.nodes.is_empty()
     }
 
     /// Whether somebody says what to do about nodes that are used.
-    pub fn says_when_busy(&self) -> bool {
+    pub fn has_when_busy(&self) -> bool {
         self.when_busy.is_some()
     }
 
@@ -120,40 +120,40 @@ impl Args {
     }
 
     /// The nodes that are asked for, of all, and their partners.
-    pub(super) fn chosen(
+    pub(super) fn select_nodes(
         &self,
         config: &Config,
-        catalogue: &Catalogue,
+        catalogue: &PlatformCatalogue,
         fleet: Claims,
-    ) -> Result<Chosen, Failure> {
+    ) -> Result<PlanScope, CommandError> {
         let past = match self.names_nodes() {
-            true => Past::of(config, self.run_dir.as_deref()),
-            false => Past::default(),
+            true => PastRuns::read(config, self.run_dir.as_deref()),
+            false => PastRuns::default(),
         };
-        partners::choose(config, catalogue, fleet, &self.selection, &past)
+        partners::choose_partners(config, catalogue, fleet, &self.selection, &past)
     }
 }
 
 /// Chooses among all that are claimed; nobody may be left.
-pub(super) type Choose<'a> =
-    &'a mut dyn FnMut(&mut Config, &Catalogue, Claims) -> Result<Chosen, Failure>;
+pub(super) type NodeSelector<'a> =
+    &'a mut dyn FnMut(&mut Config, &PlatformCatalogue, Claims) -> Result<PlanScope, CommandError>;
 
 /// Runs the command under a profile.
-pub fn run(args: &Args, globals: &Globals, profile: Profile) -> anyhow::Result<u8> {
-    run_of(args, globals, profile, &mut |config, catalogue, fleet| {
-        args.chosen(config, catalogue, fleet)
+pub fn run(args: &SweepArgs, globals: &Globals, profile: Profile) -> anyhow::Result<u8> {
+    run_with(args, globals, profile, &mut |config, catalogue, fleet| {
+        args.select_nodes(config, catalogue, fleet)
     })
 }
 
 /// Runs it on those that are chosen.
-pub(super) fn run_of(
-    args: &Args,
+pub(super) fn run_with(
+    args: &SweepArgs,
     globals: &Globals,
     profile: Profile,
-    choose: Choose<'_>,
+    choose: NodeSelector<'_>,
 ) -> anyhow::Result<u8> {
-    match measured(args, globals, profile, choose)? {
-        Some(mut swept) => told(&mut swept, args, globals, profile, None),
+    match measure_sweep(args, globals, profile, choose)? {
+        Some(mut swept) => report_outcome(&mut swept, args, globals, profile, None),
         None => {
             note("nobody can be measured now, so nothing is known");
             Ok(exit::INCONCLUSIVE)
@@ -163,38 +163,38 @@ pub(super) fn run_of(
 
 /// A sweep that was carried out and not told of yet.
 #[derive(Debug)]
-pub(super) struct Swept {
-    pub(super) site: Site,
+pub(super) struct SweepOutput {
+    pub(super) site: SweepSetup,
     pub(super) done: sweep::Done,
     fleet: Claims,
     /// The nodes that a person named; none where all that took part are meant.
     named: BTreeSet<NodeName>,
-    files: show::Opened,
+    files: show::ReportFiles,
 }
 
 /// Measures. Which nodes, `choose` says of all that are claimed; nothing where
 /// nobody is left.
-pub(super) fn measured(
-    args: &Args,
+pub(super) fn measure_sweep(
+    args: &SweepArgs,
     globals: &Globals,
     profile: Profile,
-    choose: Choose<'_>,
-) -> anyhow::Result<Option<Swept>> {
+    choose: NodeSelector<'_>,
+) -> anyhow::Result<Option<SweepOutput>> {
     // An hour of measuring must not end with "cannot write".
     let files = args.files.open()?;
     let resumed = match &args.resume {
         Some(run) => {
-            let run = runs::folder(run, globals.config.as_deref())?;
-            Some(interrupted(&run, profile, args)?)
+            let run = runs::find_run(run, globals.config.as_deref())?;
+            Some(open_interrupted(&run, profile, args)?)
         }
         None => None,
     };
-    let Site { mut config, in_force } = Site::of(args, globals, resumed.as_ref())?;
+    let SweepSetup { mut config, in_force } = SweepSetup::from_args(args, globals, resumed.as_ref())?;
     let mut named = BTreeSet::new();
     let (fleet, claims, seed) = match &resumed {
-        Some(stored) => then(stored, &mut config, &in_force)?,
+        Some(stored) => resume_inputs(stored, &mut config, &in_force)?,
         None => {
-            let fleet = config.measurable(&in_force.catalogue)?;
+            let fleet = config.collect_measurable_claims(&in_force.catalogue)?;
             let chosen = choose(&mut config, &in_force.catalogue, fleet)?;
             if chosen.claims.domains.is_empty() {
                 return Ok(None);
@@ -203,9 +203,9 @@ pub(super) fn measured(
             (chosen.fleet, chosen.claims, args.seed)
         }
     };
-    holding::say_when_busy(&mut config, args.when_busy.map(|it| it.0))?;
-    let site = Site { config, in_force };
-    let done = one(&One {
+    holding::override_when_busy(&mut config, args.when_busy.map(|it| it.0))?;
+    let site = SweepSetup { config, in_force };
+    let done = run_sweep(&SweepTask {
         site: &site,
         args,
         globals,
@@ -216,77 +216,77 @@ pub(super) fn measured(
         seed,
         resumed: resumed.as_ref(),
     })?;
-    Ok(Some(Swept { site, done, fleet, named, files }))
+    Ok(Some(SweepOutput { site, done, fleet, named, files }))
 }
 
 /// Tells what came of it, and carries out what is asked for.
-pub(super) fn told(
-    swept: &mut Swept,
-    args: &Args,
+pub(super) fn report_outcome(
+    swept: &mut SweepOutput,
+    args: &SweepArgs,
     globals: &Globals,
     profile: Profile,
-    repaired: Option<&Repaired>,
+    repaired: Option<&RepairComparison>,
 ) -> anyhow::Result<u8> {
-    let Swept { site, done, fleet, named, files } = swept;
+    let SweepOutput { site, done, fleet, named, files } = swept;
     let files = std::mem::take(files);
     let config = &site.config;
-    let acted = acted(config, fleet, done, args.apply);
-    let kept = kept(done, repaired);
-    let shown = shown(&done.run, files, globals, repaired);
+    let acted = apply_gate(config, fleet, done, args.apply);
+    let kept = write_artifacts_with_repair(done, repaired);
+    let shown = show_run(&done.run, files, globals, repaired);
     if done.partial {
         note("interrupted: the run is partial, what was not measured is unknown");
-        note(&format!("go on with `{}`", again(done.folder.path(), args, globals, profile)));
+        note(&format!("go on with `{}`", resume_command(done.folder.path(), args, globals, profile)));
     }
     note(&format!("run folder {}", done.folder.path().display()));
     // Whatever went wrong above: the run was measured and judged, and people, history
     // and monitoring must not lack it because a scheduler was down. What was not done
     // is no action that they are told of.
     let carried_out = done.run.actions.as_ref().filter(|_| args.apply && acted.is_ok());
-    afterwards(&Ended::of(config, done, carried_out));
+    run_hooks(&FinishedRun::new(config, done, carried_out));
     kept?;
     let acted = acted?;
-    let outcome = partners::outcome(&done.run.verdicts, named);
-    let code = judge::code(outcome, done.out_of_reach || !shown?);
+    let outcome = partners::named_outcome(&done.run.verdicts, named);
+    let code = judge::outcome_exit_code(outcome, done.out_of_reach || !shown?);
     Ok(acted.unwrap_or(code))
 }
 
 /// Shows a run where it was asked for; false where a file could not be written.
-fn shown(
+fn show_run(
     run: &Run,
-    files: show::Opened,
+    files: show::ReportFiles,
     globals: &Globals,
-    repaired: Option<&Repaired>,
+    repaired: Option<&RepairComparison>,
 ) -> anyhow::Result<bool> {
     if globals.json {
-        stdout::document(&show::render_with(run, show::Format::Json, repaired)?)?;
+        stdout::write_document(&show::render_with_repair(run, show::ReportFormat::Json, repaired)?)?;
     } else {
-        let told = show::render_with(run, show::Format::Terminal, repaired)?;
-        stdout::text(&String::from_utf8_lossy(&told))?;
+        let told = show::render_with_repair(run, show::ReportFormat::Terminal, repaired)?;
+        stdout::write_text(&String::from_utf8_lossy(&told))?;
     }
-    show::files(run, files, repaired)
+    show::write_files(run, files, repaired)
 }
 
 /// Fleet, claims and seed of a run that is gone on with: what was claimed and
 /// planned then is what is finished now.
-fn then(
+fn resume_inputs(
     stored: &Stored,
     config: &mut Config,
-    in_force: &InForce,
-) -> Result<(Claims, Claims, u64), Failure> {
+    in_force: &ActiveThresholds,
+) -> Result<(Claims, Claims, u64), CommandError> {
     let then = &stored.record.launcher;
     if !(is_sim(then) && is_sim(&config.launcher)) {
         config.launcher = then.clone();
-        config.launcher.carry(exec::secrets::carried());
+        config.launcher.set_carried_variables(exec::child_environment::srun_export_names());
     }
     let fleet =
-        config.measurable(&in_force.catalogue).or_else(|error| fleet_then(stored, error))?;
+        config.collect_measurable_claims(&in_force.catalogue).or_else(|error| stored_fleet(stored, error))?;
     Ok((fleet, stored.claims.clone(), stored.record.seed))
 }
 
 /// One sweep to carry out.
-struct One<'a> {
-    site: &'a Site,
-    args: &'a Args,
+struct SweepTask<'a> {
+    site: &'a SweepSetup,
+    args: &'a SweepArgs,
     globals: &'a Globals,
     profile: Profile,
     fleet: &'a Claims,
@@ -297,43 +297,43 @@ struct One<'a> {
 }
 
 /// Holds the nodes where a scheduler has them, measures, and lets them go.
-fn one(one: &One<'_>) -> anyhow::Result<sweep::Done> {
-    let One { site, args, globals, profile, fleet, seed, resumed, .. } = *one;
+fn run_sweep(one: &SweepTask<'_>) -> anyhow::Result<sweep::Done> {
+    let SweepTask { site, args, globals, profile, fleet, seed, resumed, .. } = *one;
     let (config, in_force) = (&site.config, &site.in_force);
     let tenanted = match args.even_if_tenants {
-        true => Tenanted::default(),
-        false => Tenanted::of(config, &in_force.catalogue, fleet, &one.claims)?,
+        true => TenantExclusions::default(),
+        false => TenantExclusions::query(config, &in_force.catalogue, fleet, &one.claims)?,
     };
     if resumed.is_some() {
-        tenanted.is_none()?;
+        tenanted.check_empty()?;
     }
-    let mut claims = tenanted.without(&one.claims);
-    partners::still_for_some(&claims, one.named)?;
+    let mut claims = tenanted.restrict_claims(&one.claims);
+    partners::check_named_left(&claims, one.named)?;
     let mut plan = match resumed {
         Some(stored) => stored.plan.clone(),
-        None => Basis::new(config, &claims, &in_force.catalogue, profile, seed)?.plan()?,
+        None => PlanBasis::new(config, &claims, &in_force.catalogue, profile, seed)?.make_plan()?,
     };
     if let Some(stored) = resumed {
         check_plan(stored, &plan, &claims)?;
     }
-    check(config, &plan, profile)?;
-    let (mut program, _links) = program(config, args.even_if_busy)?;
-    let info = info(config, &claims, profile);
+    check_runnable(config, &plan, profile)?;
+    let (mut program, _links) = worker_program(config, args.even_if_busy)?;
+    let info = new_run_info(config, &claims, profile);
     let run = resumed.map_or(info.id.as_str(), |stored| &stored.record.info.id);
-    let hold = Hold::take(config, &claims, &plan, run, profile)?;
+    let hold = NodeAllocation::allocate_for_plan(config, &claims, &plan, run, profile)?;
     if let Some(hold) = &hold {
-        program.held = hold.held().clone();
+        program.held = hold.launch_allocation().clone();
         if resumed.is_none() {
-            claims = hold.measurable(&claims);
-            partners::still_for_some(&claims, one.named)?;
+            claims = hold.restrict_claims(&claims);
+            partners::check_named_left(&claims, one.named)?;
         }
     }
-    let basis = Basis::new(config, &claims, &in_force.catalogue, profile, seed)?;
+    let basis = PlanBasis::new(config, &claims, &in_force.catalogue, profile, seed)?;
     if let Some(hold) = hold.as_ref().filter(|_| resumed.is_none()) {
-        plan = hold.plan(&basis)?;
+        plan = hold.make_plan(&basis)?;
     }
     if resumed.is_none() {
-        tenanted.tell(&mut plan);
+        tenanted.mark_plan(&mut plan);
     }
     let runs = args.run_dir.as_ref().unwrap_or(&config.run_dir);
     let place = resumed.map_or(Place::New(runs), Place::Resume);
@@ -353,68 +353,68 @@ fn one(one: &One<'_>) -> anyhow::Result<sweep::Done> {
         platform: config.platform.as_deref(),
         policy: &config.policy,
         place,
-        progress: progress(globals),
+        progress: new_progress(globals),
         again: None,
     });
     // Whatever became of the sweep: others wait for the nodes.
     drop(hold);
-    swept.map_err(failed)
+    swept.map_err(sweep_error)
 }
 
 /// Whether a plan that was stored still keeps its rules.
-pub(super) fn check_plan(stored: &Stored, plan: &Plan, claims: &Claims) -> Result<(), Failure> {
-    let Some(wrong) = lint::lint(plan, claims).into_iter().next() else { return Ok(()) };
+pub(super) fn check_plan(stored: &Stored, plan: &Plan, claims: &Claims) -> Result<(), CommandError> {
+    let Some(wrong) = lint::lint_plan(plan, claims).into_iter().next() else { return Ok(()) };
     let file = stored.path().join(file::PLAN);
-    Err(Failure::Usage(format!("{}: the plan breaks its own rules: {wrong}", file.display())))
+    Err(CommandError::Usage(format!("{}: the plan breaks its own rules: {wrong}", file.display())))
 }
 
 /// Whether there is anything to run, and anything to run it on.
-pub(super) fn check(config: &Config, plan: &Plan, profile: Profile) -> Result<(), Failure> {
+pub(super) fn check_runnable(config: &Config, plan: &Plan, profile: Profile) -> Result<(), CommandError> {
     config.check_stand_in()?;
     if plan.rounds.is_empty() {
-        return Err(Failure::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "nothing can be run: every probe is left out on every node, see `fabricgate plan {}`",
             profile.as_str()
         )));
     }
     if config.launcher == Launcher::Local {
-        check_local(plan);
+        warn_local_names(plan);
     }
     Ok(())
 }
 
-pub(super) fn progress(globals: &Globals) -> Progress {
+pub(super) fn new_progress(globals: &Globals) -> Progress {
     if globals.no_progress { Progress::silent() } else { Progress::lines() }
 }
 
 /// Whose fault it is that there was no sweep.
-pub(super) fn failed(error: SweepError) -> anyhow::Error {
+pub(super) fn sweep_error(error: SweepError) -> anyhow::Error {
     match error {
         // A full or read-only disk is no bug of ours.
         SweepError::Record(error) => {
-            Failure::Environment(format!("the run cannot be recorded: {error}")).into()
+            CommandError::Environment(format!("the run cannot be recorded: {error}")).into()
         }
         SweepError::Taken { .. } | SweepError::Unreachable { .. } => {
-            Failure::Environment(error.to_string()).into()
+            CommandError::Environment(error.to_string()).into()
         }
-        SweepError::Complete { .. } => Failure::Usage(error.to_string()).into(),
-        SweepError::Answers(error) => stored::failure(error).into(),
+        SweepError::Complete { .. } => CommandError::Usage(error.to_string()).into(),
+        SweepError::Answers(error) => stored::record_error(error).into(),
         other => anyhow::Error::from(other),
     }
 }
 
 /// Puts into a run's folder what every run folder holds.
-pub(super) fn keep(done: &sweep::Done) -> anyhow::Result<()> {
-    kept(done, None)
+pub(super) fn write_artifacts(done: &sweep::Done) -> anyhow::Result<()> {
+    write_artifacts_with_repair(done, None)
 }
 
 /// The same, and what a repair changed.
-fn kept(done: &sweep::Done, repaired: Option<&Repaired>) -> anyhow::Result<()> {
-    for (name, bytes) in show::kept(&done.run, repaired)? {
-        done.folder.write(name, &bytes).map_err(Failure::environment)?;
+fn write_artifacts_with_repair(done: &sweep::Done, repaired: Option<&RepairComparison>) -> anyhow::Result<()> {
+    for (name, bytes) in show::render_stored_forms(&done.run, repaired)? {
+        done.folder.write(name, &bytes).map_err(CommandError::environment)?;
     }
-    if let Some(Repaired { repairs, .. }) = repaired {
-        done.folder.write_json(file::COMPARISON, repairs).map_err(Failure::environment)?;
+    if let Some(RepairComparison { repairs, .. }) = repaired {
+        done.folder.write_json(file::COMPARISON, repairs).map_err(CommandError::environment)?;
     }
     Ok(())
 }
@@ -422,7 +422,7 @@ fn kept(done: &sweep::Done, repaired: Option<&Repaired>) -> anyhow::Result<()> {
 /// Takes a turn of the gate where there is one, and puts what it proposes and
 /// did in the place of what verdicts alone propose. The exit code where it
 /// overrides that of the verdicts: something was not done as asked for.
-pub(super) fn acted(
+pub(super) fn apply_gate(
     config: &Config,
     fleet: &Claims,
     done: &mut sweep::Done,
@@ -431,11 +431,11 @@ pub(super) fn acted(
     if config.gate.is_none() {
         return Ok(None);
     }
-    let stored = stored::open_quietly(done.folder.path())?;
-    let judged = Judged { stored: &stored, run: &done.run, fleet };
-    match acting::turn(config, &judged, apply) {
+    let stored = stored::open_run_quietly(done.folder.path())?;
+    let judged = GateRunInput { stored: &stored, run: &done.run, fleet };
+    match acting::run_gate(config, &judged, apply) {
         Ok(Turned { plan, evictions, .. }) => {
-            let mut code = acting::code(&plan).max(evicting::code(&evictions));
+            let mut code = acting::exit_code(&plan).max(evicting::code(&evictions));
             // It was carried out all the same, and stands in the journal.
             if let Err(error) = done.folder.write_json(file::ACTIONS, &plan) {
                 note(&format!("what was decided is not in the run folder: {error}"));
@@ -454,7 +454,7 @@ pub(super) fn acted(
 }
 
 /// The command that goes on with a run.
-pub(super) fn again(folder: &Path, args: &Args, globals: &Globals, profile: Profile) -> String {
+pub(super) fn resume_command(folder: &Path, args: &SweepArgs, globals: &Globals, profile: Profile) -> String {
     let mut words = vec!["fabricgate".to_owned(), profile.as_str().to_owned()];
     if let Some(config) = &globals.config {
         words.extend(["--config".to_owned(), config.display().to_string()]);
@@ -469,14 +469,14 @@ pub(super) fn again(folder: &Path, args: &Args, globals: &Globals, profile: Prof
         words.push("--apply".to_owned());
     }
     words.extend(["--resume".to_owned(), folder.display().to_string()]);
-    words::line(&words)
+    shell_quote::join_quoted(&words)
 }
 
 /// The scenario that a simulated run measured, as it was then, unless another
 /// is asked for.
-pub(super) fn scenario_of(stored: &Stored, args: &Args) -> Option<PathBuf> {
+pub(super) fn stored_scenario(stored: &Stored, args: &SweepArgs) -> Option<PathBuf> {
     let scenario = stored.path().join(file::SCENARIO);
-    (is_sim(&stored.record.launcher) && !args.simulated.is_asked() && scenario.exists())
+    (is_sim(&stored.record.launcher) && !args.simulated.is_requested() && scenario.exists())
         .then_some(scenario)
 }
 
@@ -487,42 +487,42 @@ pub(super) fn is_sim(launcher: &Launcher) -> bool {
 /// The fleet of a run that is gone on with while nobody says how large it is
 /// today: what was claimed of the nodes it covers. Budgets are shares of it, so
 /// a smaller fleet allows less.
-fn fleet_then(stored: &Stored, error: Failure) -> Result<Claims, Failure> {
+fn stored_fleet(stored: &Stored, error: CommandError) -> Result<Claims, CommandError> {
     match error {
-        Failure::Environment(why) => {
+        CommandError::Environment(why) => {
             note(&format!("{why}; going on with what was claimed when the run began"));
             Ok(stored.claims.clone())
         }
-        error @ (Failure::Usage(_) | Failure::Refused(_)) => Err(error),
+        error @ (CommandError::Usage(_) | CommandError::Refused(_)) => Err(error),
     }
 }
 
 /// A run that can be gone on with.
-pub(super) fn interrupted(path: &Path, profile: Profile, args: &Args) -> Result<Stored, Failure> {
-    let stored = stored::open_quietly(path)?;
+pub(super) fn open_interrupted(path: &Path, profile: Profile, args: &SweepArgs) -> Result<Stored, CommandError> {
+    let stored = stored::open_run_quietly(path)?;
     let shown = path.display();
     if stored.record.state == State::Complete {
-        return Err(Failure::Usage(format!("--resume {shown}: this run is complete")));
+        return Err(CommandError::Usage(format!("--resume {shown}: this run is complete")));
     }
-    if args.simulated.is_asked() && !is_sim(&stored.record.launcher) {
+    if args.simulated.is_requested() && !is_sim(&stored.record.launcher) {
         let text = "it is a run of real nodes, which --sim cannot go on with";
-        return Err(Failure::Usage(format!("--resume {shown}: {text}")));
+        return Err(CommandError::Usage(format!("--resume {shown}: {text}")));
     }
     if stored.record.info.profile != profile.as_str() {
         let was = &stored.record.info.profile;
-        return Err(Failure::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "--resume {shown}: it is a run of profile {was}, use `fabricgate {was} --resume`"
         )));
     }
     Ok(stored)
 }
 
-pub(super) fn info(config: &Config, claims: &Claims, profile: Profile) -> RunInfo {
+pub(super) fn new_run_info(config: &Config, claims: &Claims, profile: Profile) -> RunInfo {
     let now = sweep::now();
     let nodes = claims.domains.iter().flat_map(|d| &d.nodes);
     let folded = hostlist::fold(nodes.map(|n| n.as_str()));
     RunInfo {
-        id: run_id(now, super::entropy()),
+        id: run_id(now, super::random_number()),
         created: sweep::shown(now),
         profile: profile.as_str().to_owned(),
         source: format!("{folded} through launcher {}", config.launcher.as_str()),
@@ -533,35 +533,35 @@ pub(super) fn info(config: &Config, claims: &Claims, profile: Profile) -> RunInf
 
 /// What workers are started with. The folder of simulated tools goes when the
 /// second part is dropped.
-pub(super) fn program(
+pub(super) fn worker_program(
     config: &Config,
     even_if_busy: bool,
-) -> anyhow::Result<(Program, Option<tempfile::TempDir>)> {
-    let here = own::executable()?;
+) -> anyhow::Result<(WorkerProgram, Option<tempfile::TempDir>)> {
+    let here = self_exe::current_executable()?;
     let links = match &config.launcher {
         Launcher::Sim { .. } => {
-            let folder = config::simulated::folder()?;
-            for name in sim::tool::NAMES {
+            let folder = config::simulated::private_temp_dir()?;
+            for name in sim::tool_dispatch::NAMES {
                 std::os::unix::fs::symlink(&here, folder.path().join(name))?;
             }
             Some(folder)
         }
         _ => None,
     };
-    let program = Program {
-        here: here.display().to_string(),
-        there: config.worker.clone(),
+    let program = WorkerProgram {
+        local_exe: here.display().to_string(),
+        node_exe: config.worker.clone(),
         links: links.as_ref().map(|folder| folder.path().to_owned()),
         path: std::env::var("PATH").unwrap_or_default(),
         even_if_busy,
-        held: Held::default(),
+        held: HeldNodes::default(),
         age: None,
     };
     Ok((program, links))
 }
 
 /// Tells people when the local launcher measures under another name.
-fn check_local(plan: &Plan) {
+fn warn_local_names(plan: &Plan) {
     let host = stamp::host();
     for node in plan.nodes() {
         if !node.matches_host(&host) {

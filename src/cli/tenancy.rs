@@ -7,46 +7,46 @@ use std::collections::BTreeMap;
 
 use super::asking;
 use super::config::Config;
-use super::config::Source;
-use super::failure::Failure;
+use super::config::ClaimsSource;
+use super::failure::CommandError;
 use super::gating;
 use super::stdout::note;
 use control::launch::Launcher;
 use control::sources::kubernetes;
-use control::sources::kubernetes::Kubernetes;
+use control::sources::kubernetes::KubernetesClientConfig;
 use control::sources::slurm;
 use engine::plan::Plan;
-use engine::plan::Skipped;
+use engine::plan::SkippedProbe;
 use engine::plan::tenants;
-use engine::thresholds::Catalogue;
+use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
-use model::said::Said;
+use model::source_report::SourceReport;
 
 /// Nodes that are left out because a tenant uses their domain, each with why.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tenanted(BTreeMap<NodeName, String>);
+pub(super) struct TenantExclusions(BTreeMap<NodeName, String>);
 
-impl Tenanted {
+impl TenantExclusions {
     /// Asks who uses the domains of `chosen`. An error where nothing is left to measure.
-    pub(super) fn of(
+    pub(super) fn query(
         config: &Config,
-        catalogue: &Catalogue,
+        catalogue: &PlatformCatalogue,
         fleet: &Claims,
         chosen: &Claims,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, CommandError> {
         if config.launcher.is_stand_in() {
             return Ok(Self::default());
         }
-        let said = asked(config)?;
+        let said = ask_schedulers(config)?;
         let spans = |platform: Option<&str>| {
             let known = platform.and_then(|name| catalogue.platform(name));
             known.is_none_or(|platform| platform.spans_nodes())
         };
         let everywhere = config.platform.as_deref();
-        let tenants = tenants::of(&said, |name| is_own(config, name));
-        let refused = tenants::refused(&tenants, fleet, chosen, |domain| {
+        let tenants = tenants::find_tenants(&said, |name| is_own(config, name));
+        let refused = tenants::find_blocked_domains(&tenants, fleet, chosen, |domain| {
             spans(everywhere.or(domain.platform.as_deref()))
         });
         let mut nodes = BTreeMap::new();
@@ -57,23 +57,23 @@ impl Tenanted {
             nodes.extend(domain.nodes.iter().map(|node| (node.clone(), why.clone())));
         }
         let tenanted = Self(nodes);
-        if !tenanted.0.is_empty() && tenanted.without(chosen).domains.is_empty() {
+        if !tenanted.0.is_empty() && tenanted.restrict_claims(chosen).domains.is_empty() {
             let whys: Vec<String> = refused.into_values().collect();
-            return Err(Failure::Refused(format!("nothing is measured: {}", whys.join("; "))));
+            return Err(CommandError::Refused(format!("nothing is measured: {}", whys.join("; "))));
         }
         Ok(tenanted)
     }
 
     /// Refuses where a node would be left out: a run that was begun is not finished in part.
-    pub(super) fn is_none(&self) -> Result<(), Failure> {
+    pub(super) fn check_empty(&self) -> Result<(), CommandError> {
         match self.0.values().next() {
             None => Ok(()),
-            Some(why) => Err(Failure::Refused(format!("nothing is measured: {why}"))),
+            Some(why) => Err(CommandError::Refused(format!("nothing is measured: {why}"))),
         }
     }
 
     /// The claims of what may be probed.
-    pub(super) fn without(&self, claims: &Claims) -> Claims {
+    pub(super) fn restrict_claims(&self, claims: &Claims) -> Claims {
         match self.0.is_empty() {
             true => claims.clone(),
             false => claims.with_nodes(|node| !self.0.contains_key(node)),
@@ -81,8 +81,8 @@ impl Tenanted {
     }
 
     /// Puts who was left out into a plan, so that they do not count as measured.
-    pub(super) fn tell(&self, plan: &mut Plan) {
-        plan.skipped.extend(self.0.iter().map(|(node, why)| Skipped {
+    pub(super) fn mark_plan(&self, plan: &mut Plan) {
+        plan.skipped.extend(self.0.iter().map(|(node, why)| SkippedProbe {
             probe: "every probe".to_owned(),
             nodes: vec![node.clone()],
             why: why.clone(),
@@ -92,28 +92,28 @@ impl Tenanted {
 }
 
 /// What schedulers say now.
-fn asked(config: &Config) -> Result<Vec<Said>, Failure> {
-    let runtime = super::runtime()?;
+fn ask_schedulers(config: &Config) -> Result<Vec<SourceReport>, CommandError> {
+    let runtime = super::build_runtime()?;
     let mut said = Vec::new();
-    if let Some(slurm) = asking::slurm(config) {
-        said.extend(runtime.block_on(slurm::ask(&slurm)));
+    if let Some(slurm) = asking::slurm_controller(config) {
+        said.extend(runtime.block_on(slurm::fetch_claims(&slurm)));
     }
-    if let Some(server) = server(config) {
-        said.extend(runtime.block_on(kubernetes::ask(&server)));
+    if let Some(server) = kubernetes_server(config) {
+        said.extend(runtime.block_on(kubernetes::fetch_claims(&server)));
     }
     Ok(said)
 }
 
 /// The cluster in which nodes are measured, or that is a source.
-fn server(config: &Config) -> Option<Kubernetes> {
+fn kubernetes_server(config: &Config) -> Option<KubernetesClientConfig> {
     if let Launcher::Kubernetes(launcher) = &config.launcher {
-        let limit = config.gate.as_ref().map_or(gating::LIMIT, |gate| gate.pace.limit);
+        let limit = config.gate.as_ref().map_or(gating::CALL_TIMEOUT, |gate| gate.timeouts.limit);
         let (kubeconfig, context) = (launcher.kubeconfig.clone(), launcher.context.clone());
-        return Some(Kubernetes { kubeconfig, context, limit });
+        return Some(KubernetesClientConfig { kubeconfig, context, limit });
     }
     match &config.claims {
-        Source::Sources(wanted) => wanted.kubernetes.clone(),
-        Source::Scenario(_) | Source::Run(_) => None,
+        ClaimsSource::Sources(wanted) => wanted.kubernetes.clone(),
+        ClaimsSource::Scenario(_) | ClaimsSource::Run(_) => None,
     }
 }
 

@@ -13,25 +13,25 @@ use super::Globals;
 use super::exit;
 use super::stdout;
 use super::stdout::note;
-use control::sources::input;
-use engine::thresholds::Catalogue;
+use control::sources::input_file;
+use engine::thresholds::PlatformCatalogue;
 use engine::thresholds::Platform;
 use engine::thresholds::builtin;
-use engine::thresholds::fault::Fault;
-use engine::thresholds::fault::nearest;
+use engine::thresholds::fault::ThresholdFault;
+use engine::thresholds::fault::suggest_name;
 use engine::thresholds::file;
 use engine::thresholds::lint;
 use engine::thresholds::overlay;
 
 /// List, show and check the expectations in force.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ThresholdsArgs {
     #[command(subcommand)]
-    command: Command,
+    command: ThresholdsCommand,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Command {
+enum ThresholdsCommand {
     /// List the platforms and NIC classes in force.
     List {
         #[command(flatten)]
@@ -52,7 +52,7 @@ enum Command {
         files: Vec<PathBuf>,
     },
     /// Propose a threshold file of this site from what a run showed, for a person to read.
-    Measured(measured::Args),
+    Measured(measured::ThresholdsMeasuredArgs),
 }
 
 /// A site's own threshold files.
@@ -68,15 +68,15 @@ pub struct Overrides {
 pub enum OverrideError {
     /// A file cannot be read.
     #[error(transparent)]
-    Input(#[from] input::InputError),
+    Input(#[from] input_file::InputError),
     /// A file is wrong.
     #[error("{}", joined(.0))]
-    Faults(Vec<Fault>),
+    Faults(Vec<ThresholdFault>),
 }
 
 impl OverrideError {
     /// The exit code that this means.
-    pub fn code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Input(_) => exit::ENVIRONMENT,
             Self::Faults(_) => exit::USAGE,
@@ -84,33 +84,33 @@ impl OverrideError {
     }
 }
 
-fn joined(faults: &[Fault]) -> String {
+fn join_faults(faults: &[ThresholdFault]) -> String {
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 impl Overrides {
     /// What ships with these files on top, and what looks wrong in them.
-    pub fn in_force(&self) -> Result<(Catalogue, Vec<Fault>), OverrideError> {
-        let mut catalogue = builtin::catalogue().clone();
+    pub fn load(&self) -> Result<(PlatformCatalogue, Vec<ThresholdFault>), OverrideError> {
+        let mut catalogue = builtin::builtin_catalogue().clone();
         let mut warnings = Vec::new();
         for path in &self.files {
-            warnings.extend(lay(&mut catalogue, path)?);
+            warnings.extend(add_file(&mut catalogue, path)?);
         }
         Ok((catalogue, warnings))
     }
 }
 
 /// Lays one file over the catalogue; gives its warnings.
-fn lay(catalogue: &mut Catalogue, path: &std::path::Path) -> Result<Vec<Fault>, OverrideError> {
+fn add_file(catalogue: &mut PlatformCatalogue, path: &std::path::Path) -> Result<Vec<ThresholdFault>, OverrideError> {
     let origin = path.display().to_string();
-    let bytes = input::read(path)?;
-    let text = file::text(&bytes, &origin).map_err(|fault| OverrideError::Faults(vec![*fault]))?;
+    let bytes = input_file::read(path)?;
+    let text = file::decode_text(&bytes, &origin).map_err(|fault| OverrideError::Faults(vec![*fault]))?;
     overlay::apply(catalogue, text, &origin).map_err(OverrideError::Faults)
 }
 
 /// `thresholds list --json`.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct ListDocument {
+pub struct ThresholdsListDocument {
     /// `fabricgate.thresholds/1`.
     pub format: String,
     /// Digest of all expectations in force.
@@ -142,7 +142,7 @@ pub struct PlatformSummary {
 
 /// `thresholds show --json`.
 #[derive(Debug, Serialize, JsonSchema)]
-pub struct ShowDocument {
+pub struct ThresholdsShowDocument {
     /// `fabricgate.thresholds/1`.
     pub format: String,
     /// Digest of all expectations in force.
@@ -153,18 +153,18 @@ pub struct ShowDocument {
 
 /// `thresholds check --json`.
 #[derive(Debug, Serialize)]
-pub struct CheckDocument {
+pub struct ThresholdsCheckDocument {
     /// `fabricgate.thresholds/1`.
     pub format: String,
     /// One entry per file.
-    pub files: Vec<CheckedFile>,
+    pub files: Vec<CheckedThresholdFile>,
     /// What looks wrong about all of them together.
     pub warnings: Vec<String>,
 }
 
 /// One checked file.
 #[derive(Debug, Serialize)]
-pub struct CheckedFile {
+pub struct CheckedThresholdFile {
     /// The file as it was named.
     pub file: String,
     /// Whether it can be used.
@@ -172,27 +172,27 @@ pub struct CheckedFile {
     /// Why it could not be read at all.
     pub unreadable: Option<String>,
     /// What is wrong.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<ThresholdFault>,
     /// What looks wrong.
-    pub warnings: Vec<Fault>,
+    pub warnings: Vec<ThresholdFault>,
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &ThresholdsArgs, globals: &Globals) -> anyhow::Result<u8> {
     let json = globals.json;
     match &args.command {
-        Command::List { overrides } => with_catalogue(overrides, |all| list(all, json)),
-        Command::Show { name, overrides } => with_catalogue(overrides, |all| show(all, name, json)),
-        Command::Check { files } => check(files, json),
-        Command::Measured(args) => measured::run(args, globals),
+        ThresholdsCommand::List { overrides } => with_catalogue(overrides, |all| list_platforms(all, json)),
+        ThresholdsCommand::Show { name, overrides } => with_catalogue(overrides, |all| show_platform(all, name, json)),
+        ThresholdsCommand::Check { files } => check_files(files, json),
+        ThresholdsCommand::Measured(args) => measured::run(args, globals),
     }
 }
 
 fn with_catalogue(
     overrides: &Overrides,
-    then: impl FnOnce(&Catalogue) -> anyhow::Result<u8>,
+    then: impl FnOnce(&PlatformCatalogue) -> anyhow::Result<u8>,
 ) -> anyhow::Result<u8> {
-    match overrides.in_force() {
+    match overrides.load() {
         Ok((catalogue, warnings)) => {
             for warning in warnings {
                 anstream::eprintln!("warning: {warning}");
@@ -201,38 +201,38 @@ fn with_catalogue(
         }
         Err(error) => {
             note(&error.to_string());
-            Ok(error.code())
+            Ok(error.exit_code())
         }
     }
 }
 
-fn list(catalogue: &Catalogue, json: bool) -> anyhow::Result<u8> {
+fn list_platforms(catalogue: &PlatformCatalogue, json: bool) -> anyhow::Result<u8> {
     let digest = builtin::digest(catalogue);
     if json {
-        let platforms = catalogue.platforms.values().map(summary).collect();
-        stdout::json(&ListDocument { format: file::FORMAT.to_owned(), digest, platforms })?;
+        let platforms = catalogue.platforms.values().map(summarize_platform).collect();
+        stdout::write_json(&ThresholdsListDocument { format: file::THRESHOLDS_FORMAT.to_owned(), digest, platforms })?;
         return Ok(exit::PASS);
     }
     let mut table =
-        show::table(&["name", "what", "GPUs", "nodes", "tests", "collectives", "from"], "what");
+        show::new_table(&["name", "what", "GPUs", "nodes", "tests", "collectives", "from"], "what");
     for platform in catalogue.platforms.values() {
-        let row = summary(platform);
+        let row = summarize_platform(platform);
         table.add_row([
             row.name,
             row.title,
-            show::count(row.gpus_per_node),
-            show::count(row.nodes_per_domain),
+            show::format_count(row.gpus_per_node),
+            show::format_count(row.nodes_per_domain),
             row.tests.to_string(),
             row.collectives.to_string(),
             row.origin,
         ]);
     }
     show::align_right(&mut table, &[2, 3, 4, 5]);
-    stdout::text(&format!("{}\n\ndigest {digest}\n", show::trimmed(&table)))?;
+    stdout::write_text(&format!("{}\n\ndigest {digest}\n", show::trim_table(&table)))?;
     Ok(exit::PASS)
 }
 
-fn summary(platform: &Platform) -> PlatformSummary {
+fn summarize_platform(platform: &Platform) -> PlatformSummary {
     PlatformSummary {
         name: platform.name.clone(),
         title: platform.title.clone(),
@@ -245,45 +245,45 @@ fn summary(platform: &Platform) -> PlatformSummary {
     }
 }
 
-fn show(catalogue: &Catalogue, name: &str, json: bool) -> anyhow::Result<u8> {
+fn show_platform(catalogue: &PlatformCatalogue, name: &str, json: bool) -> anyhow::Result<u8> {
     let Some(platform) = catalogue.platform(name) else {
-        note(&unknown_platform(catalogue, name));
+        note(&unknown_platform_text(catalogue, name));
         return Ok(exit::USAGE);
     };
     let digest = builtin::digest(catalogue);
     if json {
-        let format = file::FORMAT.to_owned();
-        stdout::json(&ShowDocument { format, digest, platform: platform.clone() })?;
+        let format = file::THRESHOLDS_FORMAT.to_owned();
+        stdout::write_json(&ThresholdsShowDocument { format, digest, platform: platform.clone() })?;
     } else {
-        stdout::text(&show::rendered(platform, &digest))?;
+        stdout::write_text(&show::render_platform(platform, &digest))?;
     }
     Ok(exit::PASS)
 }
 
 /// What to say about a platform that does not exist: the value, the nearest
 /// name and all names.
-pub fn unknown_platform(catalogue: &Catalogue, name: &str) -> String {
+pub fn unknown_platform_text(catalogue: &PlatformCatalogue, name: &str) -> String {
     let names: Vec<&str> = catalogue.platforms.keys().map(String::as_str).collect();
-    let meant = nearest(name, names.iter().copied())
+    let meant = suggest_name(name, names.iter().copied())
         .map_or_else(String::new, |nearest| format!(", did you mean `{nearest}`?"));
     format!("there is no platform `{name}`{meant}\nexpected one of: {}", names.join(", "))
 }
 
-fn check(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
-    let mut catalogue = builtin::catalogue().clone();
+fn check_files(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
+    let mut catalogue = builtin::builtin_catalogue().clone();
     let mut checked = Vec::new();
     let mut code = exit::PASS;
     if files.is_empty() {
-        checked.extend(shipped());
+        checked.extend(check_shipped());
     }
     for path in files {
         let file = path.display().to_string();
         let mut entry =
-            CheckedFile { file, ok: true, unreadable: None, faults: vec![], warnings: vec![] };
-        match lay(&mut catalogue, path) {
+            CheckedThresholdFile { file, ok: true, unreadable: None, faults: vec![], warnings: vec![] };
+        match add_file(&mut catalogue, path) {
             Ok(warnings) => entry.warnings = warnings,
             Err(error) => {
-                code = code.max(error.code());
+                code = code.max(error.exit_code());
                 entry.ok = false;
                 match error {
                     OverrideError::Input(error) => entry.unreadable = Some(error.to_string()),
@@ -293,23 +293,23 @@ fn check(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
         }
         checked.push(entry);
     }
-    let shared = lint::shared_devices(&catalogue).into_iter();
+    let shared = lint::find_shared_devices(&catalogue).into_iter();
     let warnings: Vec<String> =
         shared.map(|(a, b, device)| format!("`{device}` of {a} is also a GPU of {b}")).collect();
     if json {
-        let format = file::FORMAT.to_owned();
-        stdout::json(&CheckDocument { format, files: checked, warnings })?;
+        let format = file::THRESHOLDS_FORMAT.to_owned();
+        stdout::write_json(&ThresholdsCheckDocument { format, files: checked, warnings })?;
     } else {
-        let files = checked.iter().map(report);
+        let files = checked.iter().map(describe_file);
         let all = warnings.iter().map(|warning| format!("warning: {warning}\n"));
-        stdout::text(&files.chain(all).collect::<String>())?;
+        stdout::write_text(&files.chain(all).collect::<String>())?;
     }
     Ok(code)
 }
 
-fn shipped() -> Vec<CheckedFile> {
-    let mut catalogue = Catalogue::default();
-    builtin::FILES
+fn check_shipped() -> Vec<CheckedThresholdFile> {
+    let mut catalogue = PlatformCatalogue::default();
+    builtin::BUILTIN_FILES
         .iter()
         .map(|(name, text)| {
             let (faults, warnings) = match overlay::apply(&mut catalogue, text, name) {
@@ -317,12 +317,12 @@ fn shipped() -> Vec<CheckedFile> {
                 Err(faults) => (faults, Vec::new()),
             };
             let ok = faults.is_empty();
-            CheckedFile { file: (*name).to_owned(), ok, unreadable: None, faults, warnings }
+            CheckedThresholdFile { file: (*name).to_owned(), ok, unreadable: None, faults, warnings }
         })
         .collect()
 }
 
-fn report(entry: &CheckedFile) -> String {
+fn describe_file(entry: &CheckedThresholdFile) -> String {
     let faults = entry.faults.iter().map(|fault| format!("error: {fault}\n"));
     let warnings = entry.warnings.iter().map(|warning| format!("warning: {warning}\n"));
     let text: String = faults.chain(warnings).collect();
@@ -331,13 +331,13 @@ fn report(entry: &CheckedFile) -> String {
     }
     let verdict = match (entry.faults.len(), entry.warnings.len()) {
         (0, 0) => "ok".to_owned(),
-        (0, n) => format!("ok, {}", counted(n, "warning")),
-        (n, _) => counted(n, "error"),
+        (0, n) => format!("ok, {}", count_noun(n, "warning")),
+        (n, _) => count_noun(n, "error"),
     };
     format!("{text}{}: {verdict}\n", entry.file)
 }
 
-fn counted(n: usize, noun: &str) -> String {
+fn count_noun(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn an_unknown_platform_is_named_with_the_nearest_and_all_others() {
-        let text = unknown_platform(builtin::catalogue(), "gb200-nvl27");
+        let text = unknown_platform_text(builtin::builtin_catalogue(), "gb200-nvl27");
         assert!(
             text.starts_with("there is no platform `gb200-nvl27`, did you mean `gb200-nvl72`?")
         );

@@ -15,12 +15,12 @@ use super::config;
 use super::config::Config;
 use super::exit;
 use super::expectations;
-use super::failure::Failure;
-use super::gating::Gate;
-use super::gating::Told;
+use super::failure::CommandError;
+use super::gating::GateConfig;
+use super::gating::GateBackend;
 use super::stdout;
 use super::stdout::note;
-use super::watching::Expired;
+use super::watching::ExpiredMarkAction;
 use control::gate::lease::Term;
 use control::gate::lease::keeper;
 use control::gate::stamp;
@@ -33,28 +33,28 @@ use control::gate::watch::pokes;
 use control::gate::watch::state;
 use control::gate::watch::vitals::Vitals;
 use control::gate::watch::watch;
-use control::notify::aside::Aside;
-use control::sources::kubernetes::Kubernetes;
+use control::notify::background::BackgroundNotifier;
+use control::sources::kubernetes::KubernetesClientConfig;
 use control::sweep::signals::Signals;
 use engine::report;
 use model::claims::Claims;
 use model::watch::WATCH_FORMAT;
 use model::watch::WatchEvent;
 use model::watch::WatchLine;
-use node::exec::own;
+use node::exec::self_exe;
 
 /// The folder in which a pod finds its own account and namespace.
-const POD: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+const POD_NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
 /// How often it is checked whether the instance that has our address is still there.
-const GLANCE: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_secs(1);
 
 /// So often the address may still be in use after the lock was let go.
-const LET_GO: u32 = 5;
+const RELEASE_RETRIES: u32 = 5;
 
 /// Keep the gate: certify what is unverified, re-certify what expired or was repaired.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct WatchArgs {
     /// Start what is due; without it, only say what that is.
     #[arg(long)]
     apply: bool,
@@ -64,47 +64,47 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
     let config = Arc::new(config::open(globals.config.as_deref())?);
-    let gate = acting::gate(&config)?;
+    let gate = acting::require_gate(&config)?;
     let watching = &config.watch;
-    let scheduler = acting::scheduler(gate);
-    let keys = config.certificates.keys();
-    if let Some(trouble) = keys.troubles.first().filter(|_| keys.trust.required) {
+    let scheduler = acting::scheduler_for(gate);
+    let keys = config.certificates.read_keys();
+    if let Some(trouble) = keys.problems.first().filter(|_| keys.trust.required) {
         // Later nobody is there to see it, and a fleet would count as uncertified.
-        return Err(Failure::Environment(trouble.clone()).into());
+        return Err(CommandError::Environment(trouble.clone()).into());
     }
-    keys.troubles.iter().for_each(|trouble| note(trouble));
+    keys.problems.iter().for_each(|trouble| note(trouble));
     let vitals = Arc::new(Vitals::default());
     // Several turns may be missed while a large fleet is read.
-    let within_s = watching.pace.interval.as_secs_f64() * 3.0 + 60.0;
+    let within_s = watching.timeouts.interval.as_secs_f64() * 3.0 + 60.0;
     if let Some(address) = watching.listen {
         let serve = || http::serve(address, Arc::clone(&vitals), within_s);
         let waits = args.apply && !args.once;
-        let Some(bound) = listening(address, &serve, waits.then_some(&gate.folder))? else {
+        let Some(bound) = start_listener(address, &serve, waits.then_some(&gate.folder))? else {
             return Ok(exit::PASS);
         };
         note(&format!("/healthz, /readyz and /metrics are at {bound}"));
     }
-    let kubernetes = kubernetes(gate);
+    let kubernetes = kubernetes_server(gate);
     if !args.once {
-        monitored(&config, gate, &vitals)?;
+        start_monitoring(&config, gate, &vitals)?;
     }
-    let lease = lease(&config, kubernetes.as_ref());
+    let lease = lease_settings(&config, kubernetes.as_ref());
     let pokes = match &kubernetes {
         Some(kubernetes) if !args.once => {
             let pokes = pokes::start(kubernetes.clone(), Arc::clone(&vitals));
-            Some(pokes.map_err(|error| Failure::Environment(format!("no thread: {error}")))?)
+            Some(pokes.map_err(|error| CommandError::Environment(format!("no thread: {error}")))?)
         }
         _ => None,
     };
-    let program = own::executable()?.display().to_string();
-    let path = std::path::absolute(&config.path).map_err(Failure::environment)?;
+    let program = self_exe::current_executable()?.display().to_string();
+    let path = std::path::absolute(&config.path).map_err(CommandError::environment)?;
     let (stopper, stop) = tokio::sync::watch::channel(false);
-    let mut lines = Lines { json: globals.json, lost: None };
-    let mut tell = |event: WatchEvent| lines.tell(event);
+    let mut lines = WatchOutput { json: globals.json, lost: None };
+    let mut tell = |event: WatchEvent| lines.print_event(event);
     let asked = Arc::clone(&config);
-    let writer = |term: &Term| acting::scheduler_in(gate, Some(term));
+    let writer = |term: &Term| acting::scheduler_for_term(gate, Some(term));
     let mut arguments: Vec<String> =
         ["--apply", "--config", &path.display().to_string()].map(str::to_owned).into();
     if watching.even_if_tenants {
@@ -113,13 +113,13 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let watching = watch(Watch {
         folder: gate.folder.clone(),
         scheduler: scheduler.as_ref(),
-        claims: Arc::new(move || claims(&asked)),
+        claims: Arc::new(move || collect_claims(&asked)),
         settings: watching.settings.clone(),
         policy: &config.policy,
         trust: &keys.trust,
-        taints: watching.expired == Expired::Taint,
+        taints: watching.expired == ExpiredMarkAction::Taint,
         writer: Some(&writer),
-        pace: watching.pace.clone(),
+        pace: watching.timeouts.clone(),
         program: vec![program],
         arguments,
         apply: args.apply,
@@ -130,7 +130,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         vitals,
         tell: &mut tell,
     });
-    let ended = super::runtime()?.block_on(async {
+    let ended = super::build_runtime()?.block_on(async {
         let mut signals = Signals::listen();
         let mut watching = std::pin::pin!(watching);
         loop {
@@ -147,7 +147,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         WatchError::Folder { .. }
         | WatchError::Taken(_)
         | WatchError::Untold(_)
-        | WatchError::Unknown(_) => Failure::environment(error),
+        | WatchError::Unknown(_) => CommandError::environment(error),
     })?;
     match lines.lost {
         Some(error) => Err(error),
@@ -157,21 +157,21 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
 
 /// Listens. Where another instance of this folder has the address, its end is waited for;
 /// nothing where this one is told to end meanwhile.
-fn listening(
+fn start_listener(
     address: SocketAddr,
     serve: &dyn Fn() -> io::Result<SocketAddr>,
     waits: Option<&PathBuf>,
-) -> Result<Option<SocketAddr>, Failure> {
-    let failed = |error: io::Error| Failure::Environment(format!("listen {address}: {error}"));
+) -> Result<Option<SocketAddr>, CommandError> {
+    let failed = |error: io::Error| CommandError::Environment(format!("listen {address}: {error}"));
     let in_use = match serve() {
         Ok(bound) => return Ok(Some(bound)),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
         Err(error) => return Err(failed(error)),
     };
     let Some(folder) = waits else { return Err(failed(in_use)) };
-    super::runtime()?.block_on(async {
+    super::build_runtime()?.block_on(async {
         let mut signals = Signals::listen();
-        let (mut told, mut left) = (false, LET_GO);
+        let (mut told, mut left) = (false, RELEASE_RETRIES);
         loop {
             match state::lock(folder).map_err(failed)? {
                 Err(who) => {
@@ -181,14 +181,14 @@ fn listening(
                             "watch: waiting: {folder}: {who} is at work here, and has {address}"
                         ));
                     }
-                    (told, left) = (true, LET_GO);
+                    (told, left) = (true, RELEASE_RETRIES);
                 }
                 // It ends, or another program has the address.
                 Ok(_) if left == 0 => return Err(failed(in_use)),
                 Ok(_) => left -= 1,
             }
             tokio::select! {
-                () = tokio::time::sleep(GLANCE) => {}
+                () = tokio::time::sleep(POLL) => {}
                 _ = signals.next() => return Ok(None),
             }
             match serve() {
@@ -202,14 +202,14 @@ fn listening(
 
 /// Starts the thread that puts together what monitoring is shown, and that of
 /// notifications where somebody is to be told.
-fn monitored(config: &Config, gate: &Gate, vitals: &Arc<Vitals>) -> Result<(), Failure> {
-    let failed = |error: io::Error| Failure::Environment(format!("no thread: {error}"));
+fn start_monitoring(config: &Config, gate: &GateConfig, vitals: &Arc<Vitals>) -> Result<(), CommandError> {
+    let failed = |error: io::Error| CommandError::Environment(format!("no thread: {error}"));
     let told = config.notify.clone().filter(|it| !it.targets.is_empty());
     let aside = told.map(|notify| {
         let say = |text: &str| note(&format!("notify: {text}"));
-        Aside::start(notify, super::notify::store(config), super::entropy(), stamp::stamp, say)
+        BackgroundNotifier::start(notify, super::notify::notification_store(config), super::random_number(), stamp::stamp, say)
     });
-    let keys = config.certificates.keys();
+    let keys = config.certificates.read_keys();
     let monitor = Monitor {
         runs: config.run_dir.clone(),
         most: config.metrics.runs,
@@ -218,9 +218,9 @@ fn monitored(config: &Config, gate: &Gate, vitals: &Arc<Vitals>) -> Result<(), F
         gate: gate.folder.clone(),
         policy: config.policy.clone(),
         trust: keys.trust,
-        unread: keys.troubles,
-        history: config.history_of(&config.run_dir),
-        interval: config.watch.pace.interval,
+        unread: keys.problems,
+        history: config.history_path(&config.run_dir),
+        interval: config.watch.timeouts.interval,
         aside: aside.transpose().map_err(failed)?,
     };
     let say = |text: &str| note(&format!("metrics: {text}"));
@@ -228,28 +228,28 @@ fn monitored(config: &Config, gate: &Gate, vitals: &Arc<Vitals>) -> Result<(), F
 }
 
 /// What is claimed. Sources that cannot be read are left out, as in a sweep.
-fn claims(config: &Config) -> Result<Claims, String> {
-    let in_force = expectations::load(&config.thresholds).map_err(|error| error.to_string())?;
-    config.measurable(&in_force.catalogue).map_err(|error| error.to_string())
+fn collect_claims(config: &Config) -> Result<Claims, String> {
+    let in_force = expectations::load_thresholds(&config.thresholds).map_err(|error| error.to_string())?;
+    config.collect_measurable_claims(&in_force.catalogue).map_err(|error| error.to_string())
 }
 
 /// The way to the cluster whose nodes are gated, where it is one of Kubernetes.
-fn kubernetes(gate: &Gate) -> Option<Kubernetes> {
-    match &gate.told {
-        Told::Kubernetes(kubernetes) => Some(kubernetes.clone()),
-        Told::Scontrol(_) | Told::Slurmrestd(_) => None,
+fn kubernetes_server(gate: &GateConfig) -> Option<KubernetesClientConfig> {
+    match &gate.backend {
+        GateBackend::Kubernetes(kubernetes) => Some(kubernetes.clone()),
+        GateBackend::Scontrol(_) | GateBackend::Slurmrestd(_) => None,
     }
 }
 
 /// The Lease: the one that is named, and the usual one where Kubernetes is gated.
-fn lease(config: &Config, kubernetes: Option<&Kubernetes>) -> Option<keeper::Wanted> {
+fn lease_settings(config: &Config, kubernetes: Option<&KubernetesClientConfig>) -> Option<keeper::Wanted> {
     let kubernetes = kubernetes?;
     let named = config.watch.lease.clone().unwrap_or_default();
-    let of_pod = || std::fs::read_to_string(POD).ok().map(|text| text.trim().to_owned());
+    let of_pod = || std::fs::read_to_string(POD_NAMESPACE_FILE).ok().map(|text| text.trim().to_owned());
     let holder = || {
         // In a pod that is its name.
         let host = stamp::host();
-        if std::path::Path::new(POD).exists() {
+        if std::path::Path::new(POD_NAMESPACE_FILE).exists() {
             host
         } else {
             format!("{host}_{}", std::process::id())
@@ -266,15 +266,15 @@ fn lease(config: &Config, kubernetes: Option<&Kubernetes>) -> Option<keeper::Wan
 }
 
 /// Where what happens is told.
-struct Lines {
+struct WatchOutput {
     json: bool,
     lost: Option<anyhow::Error>,
 }
 
-impl Lines {
-    fn tell(&mut self, event: WatchEvent) {
+impl WatchOutput {
+    fn print_event(&mut self, event: WatchEvent) {
         if !self.json {
-            for line in report::watch::lines(&event) {
+            for line in report::watch::event_lines(&event) {
                 note(&line);
             }
             return;
@@ -284,7 +284,7 @@ impl Lines {
             .expect("events are structs, lists and numbers, all of which JSON has");
         text.push('\n');
         // Nobody who reads is no reason to leave nodes half measured.
-        if let Err(error) = stdout::document(text.as_bytes()) {
+        if let Err(error) = stdout::write_document(text.as_bytes()) {
             self.lost.get_or_insert(error);
         }
     }

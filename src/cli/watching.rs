@@ -10,16 +10,16 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::Mistake;
-use super::config::duration;
-use super::gating::Gate;
-use super::gating::Told;
+use super::config::ConfigMistake;
+use super::config::parse_duration;
+use super::gating::GateConfig;
+use super::gating::GateBackend;
 use control::gate::watch::Pace;
-use engine::policy::again;
+use engine::policy::repeat_confirmation;
 use engine::policy::certificate;
 use engine::policy::clean;
-use engine::policy::due::Settings;
-use engine::policy::policy::Policy;
+use engine::policy::schedule::ScheduleSettings;
+use engine::policy::action_policy::Policy;
 use model::profile::Profile;
 
 /// How often it looks where nothing asks for it.
@@ -38,14 +38,14 @@ const REST: (f64, f64) = (300.0, 21_600.0);
 /// Nodes of one job: a rack.
 const NODES: u32 = 72;
 /// Nodes together: one that is due and the partners that a second look takes.
-const TOGETHER: u32 = 4;
+const DEFAULT_NODES_PER_SWEEP: u32 = 4;
 /// Logs that are kept.
 const LOGS: u32 = 50;
 
 /// `[watch]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Section {
+pub struct WatchSection {
     /// Seconds between two looks where nothing asks for one, from 1. Default: 60.
     #[schemars(with = "Option<f64>")]
     interval_s: Option<Spanned<f64>>,
@@ -75,9 +75,9 @@ pub struct Section {
     #[schemars(with = "Option<f64>")]
     cool_down_h: Option<Spanned<f64>>,
     /// How long a node rests after an attempt.
-    backoff: Backoff,
+    backoff: WatchBackoffSection,
     /// Which profile is run for which cause.
-    profiles: Profiles,
+    profiles: WatchProfilesSection,
     /// Seconds that jobs may take to conclude when the watch is told to end. Default: 60.
     #[schemars(with = "Option<f64>")]
     conclude_s: Option<Spanned<f64>>,
@@ -90,15 +90,15 @@ pub struct Section {
     /// The Lease that makes one instance of several pods, on Kubernetes only. Without it, the lock
     /// of the state folder alone does.
     #[schemars(with = "Option<Lease>")]
-    lease: Option<Spanned<Lease>>,
+    lease: Option<Spanned<WatchLeaseSection>>,
     /// What becomes of the marks of nodes whose certificate has expired. Default: `condition`.
     #[schemars(with = "Option<Expired>")]
-    expired: Option<Spanned<Expired>>,
+    expired: Option<Spanned<ExpiredMarkAction>>,
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Backoff {
+struct WatchBackoffSection {
     /// Seconds after the first attempt, more than 0; twice as long after each that changed nothing.
     /// Default: 300.
     #[schemars(with = "Option<f64>")]
@@ -110,24 +110,24 @@ struct Backoff {
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct Profiles {
+struct WatchProfilesSection {
     /// Of nodes with the start-up taint. Default: `admit`.
-    unverified: Option<Asked>,
+    unverified: Option<WatchProfile>,
     /// Of nodes that we drained and that were repaired; not `admit`. Default: `recertify`.
     #[schemars(with = "Option<Asked>")]
-    repaired: Option<Spanned<Asked>>,
+    repaired: Option<Spanned<WatchProfile>>,
     /// Of nodes whose certificate has expired or will soon. Default: `recertify`.
     #[schemars(with = "Option<Asked>")]
-    expired: Option<Spanned<Asked>>,
+    expired: Option<Spanned<WatchProfile>>,
     /// Of nodes that never had one. Default: `admit`.
     #[schemars(with = "Option<Asked>")]
-    missing: Option<Spanned<Asked>>,
+    missing: Option<Spanned<WatchProfile>>,
 }
 
 /// A profile, or nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-enum Asked {
+enum WatchProfile {
     /// `fabricgate admit`.
     Admit,
     /// `fabricgate burn-in`.
@@ -138,7 +138,7 @@ enum Asked {
     Off,
 }
 
-impl Asked {
+impl WatchProfile {
     fn profile(self) -> Option<Profile> {
         match self {
             Self::Admit => Some(Profile::Admit),
@@ -151,7 +151,7 @@ impl Asked {
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Lease {
+struct WatchLeaseSection {
     /// Its namespace. Default: that of the pod.
     #[schemars(with = "Option<String>")]
     namespace: Option<Spanned<String>>,
@@ -172,7 +172,7 @@ struct Lease {
 /// What becomes of marks whose certificate has expired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Expired {
+pub enum ExpiredMarkAction {
     /// They say that nothing is known.
     #[default]
     Condition,
@@ -182,24 +182,24 @@ pub enum Expired {
 
 /// The watch, as configured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Watching {
+pub struct WatchConfig {
     /// What is due when.
-    pub settings: Settings,
+    pub settings: ScheduleSettings,
     /// Whether jobs probe across domains that tenants use.
     pub even_if_tenants: bool,
     /// How patient it is.
-    pub pace: Pace,
+    pub timeouts: Pace,
     /// Where it answers.
     pub listen: Option<SocketAddr>,
     /// Which Lease it needs, where it says so.
-    pub lease: Option<LeaseNamed>,
+    pub lease: Option<LeaseConfig>,
     /// What becomes of marks whose certificate has expired.
-    pub expired: Expired,
+    pub expired: ExpiredMarkAction,
 }
 
 /// A Lease as it was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseNamed {
+pub struct LeaseConfig {
     /// Its namespace; that of the pod where none is named.
     pub namespace: Option<String>,
     /// Its name.
@@ -212,7 +212,7 @@ pub struct LeaseNamed {
     pub holder: Option<String>,
 }
 
-impl Default for LeaseNamed {
+impl Default for LeaseConfig {
     fn default() -> Self {
         Self {
             namespace: None,
@@ -225,12 +225,12 @@ impl Default for LeaseNamed {
 }
 
 /// Reads `[watch]`.
-pub fn watching(
-    section: Section,
+pub fn parse_watch(
+    section: WatchSection,
     policy: &Policy,
-    gate: Option<&Gate>,
-) -> Result<Watching, Mistake> {
-    let of_kubernetes = gate.is_some_and(|gate| matches!(gate.told, Told::Kubernetes(_)));
+    gate: Option<&GateConfig>,
+) -> Result<WatchConfig, ConfigMistake> {
+    let of_kubernetes = gate.is_some_and(|gate| matches!(gate.backend, GateBackend::Kubernetes(_)));
     if let (Some(lease), false) = (&section.lease, of_kubernetes) {
         let message = "lease: only [gate] through = \"kubernetes\" has one; elsewhere the lock of \
                        the state folder makes one instance";
@@ -238,7 +238,7 @@ pub fn watching(
     }
     let seconds = |key: &str, value: &Option<Spanned<f64>>, usual: Duration| match value {
         None => Ok(usual),
-        Some(value) => duration(key, value),
+        Some(value) => parse_duration(key, value),
     };
     let interval = seconds("interval_s", &section.interval_s, INTERVAL)?;
     if interval < Duration::from_secs(1) {
@@ -246,9 +246,9 @@ pub fn watching(
         return Err((at, "interval_s: expected 1 to 86400 seconds".to_owned()));
     }
     let hours = |key: &str, value: &Option<Spanned<f64>>, usual: f64| match value {
-        None => Ok(whole(usual * 3_600.0)),
+        None => Ok(whole_seconds(usual * 3_600.0)),
         Some(value) if (0.0..=8_784.0).contains(value.get_ref()) => {
-            Ok(whole(value.get_ref() * 3_600.0))
+            Ok(whole_seconds(value.get_ref() * 3_600.0))
         }
         Some(value) => {
             let message = format!("{key} {}, expected 0 to 8784 hours", value.get_ref());
@@ -267,36 +267,36 @@ pub fn watching(
         return Err((at, "most_s is less than first_s".to_owned()));
     }
     let [repaired, expired, missing] = [
-        ("repaired", &section.profiles.repaired, Asked::Recertify),
-        ("expired", &section.profiles.expired, Asked::Recertify),
-        ("missing", &section.profiles.missing, Asked::Admit),
+        ("repaired", &section.profiles.repaired, WatchProfile::Recertify),
+        ("expired", &section.profiles.expired, WatchProfile::Recertify),
+        ("missing", &section.profiles.missing, WatchProfile::Admit),
     ]
     .map(|(key, asked, usual)| (key, asked.as_ref().map_or(usual, |it| *it.get_ref()), asked));
-    if repaired.1 == Asked::Admit {
+    if repaired.1 == WatchProfile::Admit {
         let at = repaired.2.as_ref().map_or(0, |it| it.span().start);
         let message = "repaired = \"admit\": only whole runs give a node back, expected \
                        \"recertify\", \"burn-in\" or \"off\"";
         return Err((at, message.to_owned()));
     }
-    let settings = Settings {
-        at_once: number("at_once", &section.at_once, 1, 1..=1_000)?,
-        nodes: number("nodes", &section.nodes, NODES, 1..=10_000)?,
-        together: number("together", &section.together, TOGETHER, 1..=10_000)?,
-        unverified: section.profiles.unverified.unwrap_or(Asked::Admit).profile(),
+    let settings = ScheduleSettings {
+        concurrent_domains: parse_count("at_once", &section.at_once, 1, 1..=1_000)?,
+        nodes: parse_count("nodes", &section.nodes, NODES, 1..=10_000)?,
+        min_nodes_together: parse_count("together", &section.together, DEFAULT_NODES_PER_SWEEP, 1..=10_000)?,
+        unverified: section.profiles.unverified.unwrap_or(WatchProfile::Admit).profile(),
         repaired: repaired.1.profile(),
         expired: expired.1.profile(),
         missing: missing.1.profile(),
         ahead_s: hours("expire_ahead_h", &section.expire_ahead_h, AHEAD_H)?,
         audit_every_s: hours("audit_every_h", &section.audit_every_h, 0.0)?,
-        again_s: again::ages(policy),
+        confirmation_ages_s: repeat_confirmation::confirmation_ages_s(policy),
         cool_down_s: hours("cool_down_h", &section.cool_down_h, COOL_DOWN_H)?,
-        rest_s: whole(rest_s.as_secs_f64()).max(1),
-        rest_most_s: whole(most_s.as_secs_f64()).max(1),
+        rest_s: whole_seconds(rest_s.as_secs_f64()).max(1),
+        rest_most_s: whole_seconds(most_s.as_secs_f64()).max(1),
         clean_sweeps: policy.clean_sweeps as usize,
-        clean_apart_s: clean::apart_s(policy),
+        clean_apart_s: clean::min_clean_gap_s(policy),
     };
-    renewed(&section, &settings, policy)?;
-    if let Some(asked) = section.expired.as_ref().filter(|it| *it.get_ref() == Expired::Taint)
+    check_renewal(&section, &settings, policy)?;
+    if let Some(asked) = section.expired.as_ref().filter(|it| *it.get_ref() == ExpiredMarkAction::Taint)
         && settings.unverified.is_none()
     {
         let message = "expired = \"taint\" with profiles.unverified = \"off\": nothing would ever \
@@ -307,7 +307,7 @@ pub fn watching(
         interval,
         claims: seconds("claims_s", &section.claims_s, CLAIMS)?,
         conclude: seconds("conclude_s", &section.conclude_s, CONCLUDE)?,
-        logs: number("logs", &section.logs, LOGS, 1..=100_000)?,
+        logs: parse_count("logs", &section.logs, LOGS, 1..=100_000)?,
     };
     let listen = match section.listen {
         None => None,
@@ -319,11 +319,11 @@ pub fn watching(
             (listen.span().start, message)
         })?),
     };
-    let lease = section.lease.map(|it| named(it.into_inner())).transpose()?;
-    Ok(Watching {
+    let lease = section.lease.map(|it| parse_lease(it.into_inner())).transpose()?;
+    Ok(WatchConfig {
         settings,
         even_if_tenants: section.even_if_tenants,
-        pace,
+        timeouts: pace,
         listen,
         lease,
         expired: section.expired.map(Spanned::into_inner).unwrap_or_default(),
@@ -331,9 +331,9 @@ pub fn watching(
 }
 
 /// Refuses to renew what is renewed as soon as it is there.
-fn renewed(section: &Section, settings: &Settings, policy: &Policy) -> Result<(), Mistake> {
+fn check_renewal(section: &WatchSection, settings: &ScheduleSettings, policy: &Policy) -> Result<(), ConfigMistake> {
     let Some(profile) = settings.expired else { return Ok(()) };
-    let days = certificate::days(profile, policy);
+    let days = certificate::certificate_days(profile, policy);
     if days == 0 || settings.ahead_s < i64::from(days) * 86_400 {
         return Ok(());
     }
@@ -346,8 +346,8 @@ fn renewed(section: &Section, settings: &Settings, policy: &Policy) -> Result<()
     Err((at, message))
 }
 
-fn named(lease: Lease) -> Result<LeaseNamed, Mistake> {
-    let usual = LeaseNamed::default();
+fn parse_lease(lease: WatchLeaseSection) -> Result<LeaseConfig, ConfigMistake> {
+    let usual = LeaseConfig::default();
     for (key, value) in [("namespace", &lease.namespace), ("name", &lease.name)] {
         let Some(value) = value else { continue };
         // RFC 1123, as the server wants it.
@@ -366,7 +366,7 @@ fn named(lease: Lease) -> Result<LeaseNamed, Mistake> {
     }
     let seconds = |key: &str, value: &Option<Spanned<f64>>, usual: Duration| match value {
         None => Ok(usual),
-        Some(value) => duration(key, value),
+        Some(value) => parse_duration(key, value),
     };
     let duration = seconds("duration_s", &lease.duration_s, usual.duration)?;
     let renew = seconds("renew_s", &lease.renew_s, usual.renew)?;
@@ -379,7 +379,7 @@ fn named(lease: Lease) -> Result<LeaseNamed, Mistake> {
         let message = "the Lease: expected duration_s of a second at least and of twice renew_s";
         return Err((at, message.to_owned()));
     }
-    Ok(LeaseNamed {
+    Ok(LeaseConfig {
         namespace: lease.namespace.map(Spanned::into_inner),
         name: lease.name.map_or(usual.name, Spanned::into_inner),
         duration,
@@ -388,12 +388,12 @@ fn named(lease: Lease) -> Result<LeaseNamed, Mistake> {
     })
 }
 
-fn number(
+fn parse_count(
     key: &str,
     value: &Option<Spanned<u32>>,
     usual: u32,
     within: std::ops::RangeInclusive<u32>,
-) -> Result<usize, Mistake> {
+) -> Result<usize, ConfigMistake> {
     match value {
         None => Ok(usual as usize),
         Some(value) if within.contains(value.get_ref()) => Ok(*value.get_ref() as usize),
@@ -405,7 +405,7 @@ fn number(
 }
 
 /// Seconds without their fraction.
-fn whole(seconds: f64) -> i64 {
+fn whole_seconds(seconds: f64) -> i64 {
     #[expect(clippy::cast_possible_truncation, reason = "bounded by a year where it is read")]
     let whole = seconds.round() as i64;
     whole
@@ -418,8 +418,8 @@ mod tests {
     #[test]
     fn certificates_are_not_renewed_as_soon_as_they_are_there() {
         let read = |ahead: &str, days: u32| {
-            let section: Section = toml::from_str(ahead).expect("a section");
-            watching(section, &Policy { certificate_days: days, ..Policy::default() }, None)
+            let section: WatchSection = toml::from_str(ahead).expect("a section");
+            parse_watch(section, &Policy { certificate_days: days, ..Policy::default() }, None)
         };
         let (_, said) = read("expire_ahead_h = 30.0", 1).expect_err("it never ends");
         assert!(said.starts_with("expire_ahead_h 30 is no less than the 1 days"), "{said}");

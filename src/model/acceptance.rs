@@ -10,9 +10,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::certificate::Minimum;
-use super::comparison::Compared;
-use super::comparison::Comparison;
+use super::certificate::TestMinimum;
+use super::comparison::PartComparison;
+use super::comparison::RunComparison;
 use super::id::DomainName;
 use super::id::NodeName;
 use super::signature::Signature;
@@ -26,7 +26,7 @@ pub const ACCEPTANCE_FORMAT: &str = "fabricgate.acceptance/1";
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Accepted {
+pub enum AcceptanceOutcome {
     /// All that was asked for was measured, and is as expected from the first
     /// round to the last.
     Pass,
@@ -36,7 +36,7 @@ pub enum Accepted {
     Fail,
 }
 
-impl Accepted {
+impl AcceptanceOutcome {
     /// The name used in documents.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl Accepted {
     }
 
     /// What a verdict of one round comes to.
-    pub fn of(outcome: Outcome) -> Self {
+    pub fn from_outcome(outcome: Outcome) -> Self {
         match outcome {
             Outcome::Pass => Self::Pass,
             Outcome::Unknown => Self::Unknown,
@@ -120,7 +120,7 @@ impl StopRule {
 
 /// What ended it, or took a node out of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Stop {
+pub struct BurnInStop {
     /// The rule.
     pub rule: StopRule,
     /// After which round, from 1; 0 is before the first.
@@ -132,7 +132,7 @@ pub struct Stop {
 /// What a burn-in was asked to do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Asked {
+pub struct BurnInRequest {
     /// Rounds to hold.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rounds: Option<u32>,
@@ -216,7 +216,7 @@ pub struct BurnInRound {
 
 /// Load between two rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct SoakDone {
+pub struct SoakRecord {
     /// The round it followed.
     pub after_round: u32,
     /// When it was begun, RFC 3339.
@@ -248,7 +248,7 @@ pub struct NodeAcceptance {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
     /// Whether it is accepted.
-    pub accepted: Accepted,
+    pub accepted: AcceptanceOutcome,
     /// Why, in one sentence.
     pub reason: String,
     /// Rounds that count for it: those since it was last another machine, without
@@ -258,20 +258,20 @@ pub struct NodeAcceptance {
     pub passed: u32,
     /// After which round it began anew, and why: what it was before proves nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub anew: Option<Stop>,
+    pub anew: Option<BurnInStop>,
     /// What took it out before the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub out: Option<Stop>,
+    pub out: Option<BurnInStop>,
     /// The least that was measured in any round, by test.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub minima: Vec<Minimum>,
+    pub minima: Vec<TestMinimum>,
     /// The smallest degradation that every round would have seen, as a share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detectable: Option<f64>,
     /// The part of it that lost most from the first round to the last, where that
     /// is more than noise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drift: Option<Compared>,
+    pub drift: Option<PartComparison>,
 }
 
 /// A burn-in (`fabricgate.acceptance/1`).
@@ -295,25 +295,25 @@ pub struct Acceptance {
     /// Version of fabricgate.
     pub version: String,
     /// What was asked for.
-    pub asked: Asked,
+    pub asked: BurnInRequest,
     /// Whether everything is accepted: the worst of the nodes.
-    pub accepted: Accepted,
+    pub accepted: AcceptanceOutcome,
     /// What ended it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stop: Option<Stop>,
+    pub stop: Option<BurnInStop>,
     /// The rounds, in order.
     pub rounds: Vec<BurnInRound>,
     /// The load between them, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub soaks: Vec<SoakDone>,
+    pub soaks: Vec<SoakRecord>,
     /// Every node, in order of name.
     pub nodes: Vec<NodeAcceptance>,
     /// The first round against the last, without nodes that began anew in between.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub comparison: Option<Comparison>,
+    pub comparison: Option<RunComparison>,
     /// Nodes that began anew: their first round since against the last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub since_anew: Vec<Comparison>,
+    pub since_anew: Vec<RunComparison>,
     /// Versions of drivers and tools, by name: each that an output named.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub versions: BTreeMap<String, Vec<String>>,

@@ -11,9 +11,9 @@ use serde::Serialize;
 use super::finding_class::FindingClass;
 use super::id::DomainName;
 use super::id::NodeName;
-use super::kubernetes_node::DeviceMark;
+use super::kubernetes_node::GpuCordon;
 use super::verdict::Outcome;
-use super::verdict::RatioOf;
+use super::verdict::RatioReference;
 
 /// What is proposed for one node.
 #[derive(
@@ -33,7 +33,7 @@ pub enum ActionKind {
 
 /// What is said on a node: in its features and its field for programs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub struct Mark {
+pub struct VerdictMark {
     /// The verdict.
     pub outcome: Outcome,
     /// The class of the worst finding, where there is one.
@@ -74,10 +74,10 @@ pub struct Action {
     pub reason: String,
     /// What is said on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mark: Option<Mark>,
+    pub mark: Option<VerdictMark>,
     /// The one GPU that is taken out instead of the whole node (Kubernetes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub device: Option<DeviceMark>,
+    pub device: Option<GpuCordon>,
     /// The findings it rests on.
     pub findings: Vec<String>,
     /// What the worst of them measured, as a share of what it was found by.
@@ -85,7 +85,7 @@ pub struct Action {
     pub ratio: Option<f64>,
     /// What that is a share of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ratio_of: Option<RatioOf>,
+    pub ratio_of: Option<RatioReference>,
     /// Schedulable nodes that it costs, where that was computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
@@ -116,7 +116,7 @@ impl Action {
 
 /// Something that could have been proposed and was not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Withheld {
+pub struct WithheldAction {
     /// The finding or node.
     pub what: String,
     /// Why nothing is proposed for it.
@@ -126,13 +126,13 @@ pub struct Withheld {
     pub budget: bool,
     /// It would be drained, and another run has to say the same first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub again: Option<Again>,
+    pub again: Option<PendingConfirmation>,
     /// No second, independent measurement has confirmed it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
 }
 
-impl Withheld {
+impl WithheldAction {
     /// Something that is not proposed, for a reason that is not a budget.
     pub fn new(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), why: why.into(), budget: false, again: None, unconfirmed: false }
@@ -141,7 +141,7 @@ impl Withheld {
 
 /// What another run has to say again before a node is drained.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Again {
+pub struct PendingConfirmation {
     /// The run that said so first. It may be the one at hand.
     pub first: String,
     /// Classes of findings, one of which has to be found again.
@@ -202,7 +202,7 @@ pub struct ActionPlan {
     /// What is proposed, in order of node.
     pub actions: Vec<Action>,
     /// What is not, and why.
-    pub withheld: Vec<Withheld>,
+    pub withheld: Vec<WithheldAction>,
     /// What became of it, where it was carried out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub records: Vec<ActionRecord>,
@@ -210,7 +210,7 @@ pub struct ActionPlan {
 
 impl ActionPlan {
     /// These actions, shown and not carried out, and nothing beside them.
-    pub fn of(actions: Vec<Action>) -> Self {
+    pub fn from_actions(actions: Vec<Action>) -> Self {
         Self {
             format: ACTIONS_FORMAT.to_owned(),
             dry_run: true,

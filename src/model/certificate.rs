@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::id::DomainName;
 use super::id::NodeName;
-use super::moment::rfc3339;
+use super::time_format::format_rfc3339;
 use super::signature::Signature;
 use super::unit::Unit;
 use super::verdict::MeasuredScope;
@@ -24,7 +24,7 @@ pub const CERTIFICATE_FORMAT: &str = "fabricgate.certificate/1";
 /// empty, and an identity with nothing in it is equal to none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Identity {
+pub struct MachineIdentity {
     /// UUIDs of its GPUs, in order of index.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
@@ -41,7 +41,7 @@ pub struct Identity {
 
 /// The least that was measured in one test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Minimum {
+pub struct TestMinimum {
     /// The test.
     pub testcase: String,
     /// The least over everything that the node took part in.
@@ -57,22 +57,22 @@ pub struct Minimum {
 /// do. It holds for certificates that are issued from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct VoidOn {
+pub struct VoidPolicy {
     /// Whether a boot does: NVLinks train anew then, and the fabric is joined anew.
     pub boot: bool,
     /// Which other driver does.
-    pub driver: DriverVoids,
+    pub driver: DriverVoidRule,
     /// Whether other firmware of a GPU does.
     pub firmware: bool,
 }
 
-impl Default for VoidOn {
+impl Default for VoidPolicy {
     fn default() -> Self {
-        Self { boot: true, driver: DriverVoids::Any, firmware: true }
+        Self { boot: true, driver: DriverVoidRule::Any, firmware: true }
     }
 }
 
-impl VoidOn {
+impl VoidPolicy {
     /// Whether nothing is left out.
     pub fn is_all(&self) -> bool {
         *self == Self::default()
@@ -82,7 +82,7 @@ impl VoidOn {
 /// Which change of the driver makes a certificate void.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum DriverVoids {
+pub enum DriverVoidRule {
     /// Any other version.
     #[default]
     Any,
@@ -92,7 +92,7 @@ pub enum DriverVoids {
     Never,
 }
 
-impl fmt::Display for DriverVoids {
+impl fmt::Display for DriverVoidRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Any => "any other",
@@ -110,7 +110,7 @@ pub struct Certificate {
     /// The node.
     pub node: NodeName,
     /// The machine that it was then.
-    pub identity: Identity,
+    pub identity: MachineIdentity,
     /// Its domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
@@ -126,7 +126,7 @@ pub struct Certificate {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,
     /// The least that was measured, by test.
-    pub minima: Vec<Minimum>,
+    pub minima: Vec<TestMinimum>,
     /// The smallest degradation that would have been seen, as a share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detectable: Option<f64>,
@@ -145,11 +145,11 @@ pub struct Certificate {
     /// What makes it void, as was configured when it was issued; absent where
     /// everything does.
     #[serde(default, skip_serializing_if = "VoidOn::is_all")]
-    pub void_on: VoidOn,
+    pub void_on: VoidPolicy,
     /// It was declared void before its time. The rest stays: what a node once
     /// delivered is worth knowing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub voided: Option<Voided>,
+    pub voided: Option<VoidRecord>,
     /// Who signed it. Taken off where it is declared void: what it says then
     /// is not what was signed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,7 +163,7 @@ impl Certificate {
         Self {
             format: CERTIFICATE_FORMAT.to_owned(),
             node,
-            identity: Identity::default(),
+            identity: MachineIdentity::default(),
             domain: None,
             platform: None,
             profile: "recertify".to_owned(),
@@ -173,11 +173,11 @@ impl Certificate {
             detectable: None,
             thresholds_digest: "d".to_owned(),
             run: "r1".to_owned(),
-            issued: rfc3339(issued_unix),
+            issued: format_rfc3339(issued_unix),
             issued_unix,
-            expires: rfc3339(expires_unix),
+            expires: format_rfc3339(expires_unix),
             expires_unix,
-            void_on: VoidOn::default(),
+            void_on: VoidPolicy::default(),
             voided: None,
             signature: None,
         }
@@ -196,7 +196,7 @@ impl Certificate {
 
 /// Why a certificate counts no longer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Voided {
+pub struct VoidRecord {
     /// When, RFC 3339.
     pub at: String,
     /// Why, in words.
@@ -208,7 +208,7 @@ pub struct Voided {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Standing {
+pub enum CertificateStatus {
     /// It counts.
     Valid,
     /// Its time has passed, or has yet to come.
@@ -221,7 +221,7 @@ pub enum Standing {
     Unreadable,
 }
 
-impl Standing {
+impl CertificateStatus {
     /// Its word in documents and tables.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -245,7 +245,7 @@ pub struct CertificatesDocument {
     /// When they were looked at, RFC 3339.
     pub at: String,
     /// One of each node, in order of name.
-    pub certificates: Vec<Shown>,
+    pub certificates: Vec<CertificateEntry>,
     /// Nodes that were asked for and have none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub none: Vec<NodeName>,
@@ -253,13 +253,13 @@ pub struct CertificatesDocument {
 
 /// One certificate, and how it stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Shown {
+pub struct CertificateEntry {
     /// The node.
     pub node: NodeName,
     /// Where it is.
     pub file: String,
     /// Whether it counts.
-    pub standing: Standing,
+    pub standing: CertificateStatus,
     /// Why not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
@@ -285,7 +285,7 @@ pub struct VerificationDocument {
     /// When, RFC 3339.
     pub at: String,
     /// The worst of all.
-    pub outcome: Verified,
+    pub outcome: VerificationOutcome,
     /// One for each certificate or acceptance, in the order in which they were asked for.
     pub certificates: Vec<Verification>,
 }
@@ -295,7 +295,7 @@ pub struct VerificationDocument {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Verified {
+pub enum VerificationOutcome {
     /// It does.
     Valid,
     /// Nobody can tell.
@@ -304,7 +304,7 @@ pub enum Verified {
     Invalid,
 }
 
-impl Verified {
+impl VerificationOutcome {
     /// Its word in documents and tables.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -318,7 +318,7 @@ impl Verified {
 /// What can be verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum VerifiedKind {
+pub enum VerificationKind {
     /// The certificate of one node.
     #[default]
     Certificate,
@@ -331,14 +331,14 @@ pub enum VerifiedKind {
 pub struct Verification {
     /// What it is; a certificate where nobody could read it.
     #[serde(default)]
-    pub kind: VerifiedKind,
+    pub kind: VerificationKind,
     /// Where it is, or the node that has none.
     pub file: String,
     /// The node it is of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeName>,
     /// What came of it.
-    pub outcome: Verified,
+    pub outcome: VerificationOutcome,
     /// Why it is not valid or unknown, worst first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub why: Vec<String>,
@@ -350,7 +350,7 @@ pub struct Verification {
     pub same: Vec<String>,
     /// Parts that differ.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub differs: Vec<Difference>,
+    pub differs: Vec<IdentityDifference>,
     /// Parts that one side does not tell.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untold: Vec<String>,
@@ -370,7 +370,7 @@ pub struct Verification {
 
 /// A part of a machine's identity that is not as it was certified.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Difference {
+pub struct IdentityDifference {
     /// Which: `gpus`, `driver`, `boot`, `firmware of GPU 0 VBIOS`.
     pub part: String,
     /// What differs, in words.

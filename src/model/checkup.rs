@@ -24,18 +24,18 @@ pub struct Checkup {
     /// What it is called: the node, or its own hostname.
     pub machine: String,
     /// What was looked at.
-    pub checks: Vec<Check>,
+    pub checks: Vec<CheckupItem>,
 }
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Check {
+pub struct CheckupItem {
     /// What it belongs to.
-    pub area: Area,
+    pub area: CheckupArea,
     /// What it is: a program, a device, a limit.
     pub what: String,
     /// Whether it is there.
-    pub state: State,
+    pub state: CheckupState,
     /// What was seen.
     pub detail: String,
     /// Whether a sweep goes without it only in part: the probes of the default
@@ -54,7 +54,7 @@ pub struct Check {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Area {
+pub enum CheckupArea {
     /// The driver and its devices.
     Driver,
     /// Programs that probes run.
@@ -69,9 +69,9 @@ pub enum Area {
     Machine,
 }
 
-impl Area {
+impl CheckupArea {
     /// Its name in words.
-    pub fn words(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Driver => "driver",
             Self::Programs => "programs",
@@ -88,7 +88,7 @@ impl Area {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum CheckupState {
     /// It is, and can be used.
     Has,
     /// It is not, and fabricgate measures in its place.
@@ -99,7 +99,7 @@ pub enum State {
     Lacks,
 }
 
-impl State {
+impl CheckupState {
     /// Its name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -111,33 +111,33 @@ impl State {
     }
 }
 
-impl Check {
+impl CheckupItem {
     /// Something that is there.
-    pub fn has(area: Area, what: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::of(area, what, State::Has, detail)
+    pub fn available(area: CheckupArea, what: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(area, what, CheckupState::Has, detail)
     }
 
     /// Something that is not there and that fabricgate itself stands in for.
-    pub fn fallback(area: Area, what: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::of(area, what, State::Fallback, detail)
+    pub fn fallback(area: CheckupArea, what: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(area, what, CheckupState::Fallback, detail)
     }
 
     /// Something that is not there, with what to do about it.
-    pub fn lacks(
-        area: Area,
+    pub fn missing(
+        area: CheckupArea,
         what: impl Into<String>,
         detail: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
-        Self { remedy: Some(remedy.into()), ..Self::of(area, what, State::Lacks, detail) }
+        Self { remedy: Some(remedy.into()), ..Self::new(area, what, CheckupState::Lacks, detail) }
     }
 
     /// Something that cannot be told.
-    pub fn unknown(area: Area, what: impl Into<String>, detail: impl Into<String>) -> Self {
-        Self::of(area, what, State::Unknown, detail)
+    pub fn unknown(area: CheckupArea, what: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::new(area, what, CheckupState::Unknown, detail)
     }
 
-    fn of(area: Area, what: impl Into<String>, state: State, detail: impl Into<String>) -> Self {
+    fn new(area: CheckupArea, what: impl Into<String>, state: CheckupState, detail: impl Into<String>) -> Self {
         Self {
             area,
             what: what.into(),
@@ -151,7 +151,7 @@ impl Check {
 
     /// The same, as something that default sweeps need.
     #[must_use]
-    pub fn needed(self) -> Self {
+    pub fn mark_needed(self) -> Self {
         Self { needed: true, ..self }
     }
 }

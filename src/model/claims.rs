@@ -15,13 +15,13 @@ use super::disagreement::Disagreement;
 use super::id::DomainName;
 use super::id::NodeName;
 use super::limits;
-use super::said::Belief;
-use super::said::Group;
-use super::said::NodeSaid;
-use super::said::ProblemKind;
-use super::said::Source;
-use super::said::SourceKind;
-use super::said::SourceProblem;
+use super::source_report::JobAssumption;
+use super::source_report::NodeGroup;
+use super::source_report::NodeReport;
+use super::source_report::SourceProblemKind;
+use super::source_report::ClaimSource;
+use super::source_report::SourceKind;
+use super::source_report::SourceProblem;
 
 /// Everything asserted, from all sources that could be read: what is measured
 /// (`domains`, `leaves`, `rails`), who says so, and who says otherwise.
@@ -37,16 +37,16 @@ pub struct Claims {
     pub rails: Vec<ClaimedRail>,
     /// The sources, each with what of it could not be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub sources: Vec<SourceRead>,
+    pub sources: Vec<SourceSummary>,
     /// Who says which nodes belong together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub assertions: Vec<Assertion>,
+    pub assertions: Vec<GroupAssertion>,
     /// What all sources together say of single nodes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub nodes: BTreeMap<NodeName, NodeSaid>,
+    pub nodes: BTreeMap<NodeName, NodeReport>,
     /// What jobs and frameworks take for granted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub beliefs: Vec<Belief>,
+    pub beliefs: Vec<JobAssumption>,
     /// Where the sources contradict each other, worst first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disagreements: Vec<Disagreement>,
@@ -58,10 +58,10 @@ pub struct Claims {
 
 /// A source, and what of it could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SourceRead {
+pub struct SourceSummary {
     /// The source.
     #[serde(flatten)]
-    pub source: Source,
+    pub source: ClaimSource,
     /// Settings of the system behind it, by its own names for them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
@@ -73,21 +73,21 @@ pub struct SourceRead {
     pub problems: Vec<SourceProblem>,
 }
 
-impl SourceRead {
+impl SourceSummary {
     /// What of it was asked for and not read, where anything was: nobody knows
     /// what it claims.
-    pub fn unread(&self) -> Option<&SourceProblem> {
+    pub fn unread_problem(&self) -> Option<&SourceProblem> {
         self.problems.iter().find(|problem| match problem.kind {
             // That a cluster has no such kind of object is often no fault.
             // One number of one node or group, which is left out.
-            ProblemKind::TooLarge => false,
-            ProblemKind::Missing => !matches!(
+            SourceProblemKind::TooLarge => false,
+            SourceProblemKind::Missing => !matches!(
                 self.source.kind,
                 SourceKind::ComputeDomains | SourceKind::KubernetesTopologies
             ),
             // What a reader leaves out of a file it knows is told; a file that
             // nobody knows, or a server that speaks otherwise, was not read.
-            ProblemKind::Unsupported => matches!(
+            SourceProblemKind::Unsupported => matches!(
                 self.source.kind,
                 SourceKind::Unrecognised | SourceKind::SlurmNodes | SourceKind::SlurmPartitions
             ),
@@ -98,12 +98,12 @@ impl SourceRead {
 
 /// One source's word that nodes belong together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Assertion {
+pub struct GroupAssertion {
     /// Its source: an index into [`Claims::sources`].
     pub source: usize,
     /// What it says.
     #[serde(flatten)]
-    pub group: Group,
+    pub group: NodeGroup,
 }
 
 /// One claimed domain.
@@ -150,7 +150,7 @@ pub struct ClaimedRail {
 
 impl ClaimedRail {
     /// Whether its network holds this address; nothing where none is claimed.
-    pub fn holds(&self, ip: IpAddr) -> Option<bool> {
+    pub fn contains_address(&self, ip: IpAddr) -> Option<bool> {
         let (base, bits) = self.network.as_deref()?.split_once('/')?;
         let (Ok(base), Ok(bits)) = (base.parse::<IpAddr>(), bits.parse::<u32>()) else {
             return Some(false);
@@ -190,12 +190,12 @@ impl Claims {
     }
 
     /// How many nodes a domain claims, those that take no part included.
-    pub fn nodes_claimed(&self, domain: &ClaimedDomain) -> usize {
+    pub fn count_claimed_nodes(&self, domain: &ClaimedDomain) -> usize {
         domain.nodes.len() + self.left_out.get(&domain.name).map_or(0, Vec::len)
     }
 
     /// How many nodes are claimed, those that take no part included.
-    pub fn all_nodes_claimed(&self) -> usize {
+    pub fn count_all_claimed_nodes(&self) -> usize {
         let here = self.domains.iter().map(|domain| domain.nodes.len());
         here.chain(self.left_out.values().map(Vec::len)).sum()
     }
@@ -229,8 +229,8 @@ mod tests {
             let network = Some(network.to_owned());
             let rail = ClaimedRail { name: "r".to_owned(), device: None, network, rdma: None };
             let ip = address.parse().expect("an address");
-            assert_eq!(rail.holds(ip), Some(holds), "{address}");
-            assert_eq!(ClaimedRail { network: None, ..rail }.holds(ip), None);
+            assert_eq!(rail.contains_address(ip), Some(holds), "{address}");
+            assert_eq!(ClaimedRail { network: None, ..rail }.contains_address(ip), None);
         }
     }
 }

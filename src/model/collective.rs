@@ -8,9 +8,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::probed::Around;
-use super::probed::ProbeProblem;
-use super::probed::ProbedRank;
+use super::probe_report::DriverTelemetry;
+use super::probe_report::ProbeProblem;
+use super::probe_report::ProbedRank;
 
 /// The format of a [`CollectiveDocument`].
 pub const COLLECTIVE_FORMAT: &str = "fabricgate.collective/1";
@@ -48,7 +48,7 @@ pub struct CollectiveDocument {
     pub tests: Vec<CollectiveTest>,
     /// What the driver said around it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub around: Option<Around>,
+    pub around: Option<DriverTelemetry>,
     /// What went wrong.
     pub problems: Vec<ProbeProblem>,
     /// Everything that was asked for was measured.

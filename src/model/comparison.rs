@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use super::id::NodeName;
-use super::trend::Changed;
-use super::trend::Part;
+use super::trend::RunChange;
+use super::trend::FabricPart;
 use super::unit::Unit;
 use super::verdict::Outcome;
 
@@ -18,7 +18,7 @@ use super::verdict::Outcome;
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Difference {
+pub enum ComparisonOutcome {
     /// More than the noise of both explains.
     Better,
     /// Within the noise of both.
@@ -33,9 +33,9 @@ pub enum Difference {
 
 /// One part in one test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Compared {
+pub struct PartComparison {
     /// Which part.
-    pub part: Part,
+    pub part: FabricPart,
     /// The test.
     pub testcase: String,
     /// The unit of values.
@@ -56,12 +56,12 @@ pub struct Compared {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<f64>,
     /// What that comes to.
-    pub difference: Difference,
+    pub difference: ComparisonOutcome,
 }
 
 /// Two runs compared.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Comparison {
+pub struct RunComparison {
     /// Id of the first run.
     pub before: String,
     /// When it was made, RFC 3339.
@@ -71,7 +71,7 @@ pub struct Comparison {
     /// When it was made, RFC 3339.
     pub after_created: String,
     /// By part and test, what changed most first.
-    pub parts: Vec<Compared>,
+    pub parts: Vec<PartComparison>,
 }
 
 /// The format of [`Repairs`].
@@ -79,19 +79,19 @@ pub const COMPARISON_FORMAT: &str = "fabricgate.comparison/1";
 
 /// What a run shows of nodes that were repaired before (`comparison.json`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Repairs {
+pub struct RepairReport {
     /// `fabricgate.comparison/1`.
     pub format: String,
     /// By node, in order of name.
-    pub nodes: Vec<Repair>,
+    pub nodes: Vec<NodeRepair>,
     /// Nodes of which no earlier run tells, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub without: Vec<Without>,
+    pub without: Vec<UncomparedNode>,
 }
 
 /// What changed on one node since a run before its repair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Repair {
+pub struct NodeRepair {
     /// The node.
     pub node: NodeName,
     /// How it came out then.
@@ -104,14 +104,14 @@ pub struct Repair {
     pub says: Vec<String>,
     /// Its hardware, software and place, as far as both runs tell.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub changes: Vec<Changed>,
+    pub changes: Vec<RunChange>,
     /// Its readings.
-    pub comparison: Comparison,
+    pub comparison: RunComparison,
 }
 
 /// A node that cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Without {
+pub struct UncomparedNode {
     /// The node.
     pub node: NodeName,
     /// Why not.

@@ -8,10 +8,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::probed::Around;
-use super::probed::ProbeProblem;
-use super::probed::ProbedGpu;
-use super::probed::ProbedRank;
+use super::probe_report::DriverTelemetry;
+use super::probe_report::ProbeProblem;
+use super::probe_report::ProbedGpu;
+use super::probe_report::ProbedRank;
 
 /// The format of a [`CopyDocument`].
 pub const COPY_FORMAT: &str = "fabricgate.copy/1";
@@ -44,7 +44,7 @@ pub struct CopyDocument {
     pub tests: Vec<CopyTest>,
     /// What the driver said around it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub around: Option<Around>,
+    pub around: Option<DriverTelemetry>,
     /// What went wrong.
     pub problems: Vec<ProbeProblem>,
     /// Everything that was asked for was measured.

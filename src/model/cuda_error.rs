@@ -56,7 +56,7 @@ pub enum CudaError {
 use CudaError as E;
 
 /// Each error: the driver's name, where it has one, the runtime's name, and texts.
-const TABLE: &[(CudaError, &str, &str, &[&str])] = &[
+const CUDA_ERRORS: &[(CudaError, &str, &str, &[&str])] = &[
     (
         E::NotInitialized,
         "NOT_INITIALIZED",
@@ -168,33 +168,33 @@ const TABLE: &[(CudaError, &str, &str, &[&str])] = &[
 ];
 
 /// What the names of the driver's errors begin with.
-const DRIVER: &str = "CUDA_ERROR_";
+const DRIVER_PREFIX: &str = "CUDA_ERROR_";
 
 impl CudaError {
     /// The error of this name, the driver's or the runtime's.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         let is_it = |driver: &str, runtime: &str| {
-            let own = name.strip_prefix(DRIVER).filter(|rest| !rest.is_empty());
+            let own = name.strip_prefix(DRIVER_PREFIX).filter(|rest| !rest.is_empty());
             name == runtime || own == Some(driver)
         };
-        TABLE.iter().find(|(_, driver, runtime, _)| is_it(driver, runtime)).map(|it| it.0)
+        CUDA_ERRORS.iter().find(|(_, driver, runtime, _)| is_it(driver, runtime)).map(|it| it.0)
     }
 
     /// The error that a message tells of, with which it begins. A text that goes on in
     /// other words is another one.
-    pub fn told(message: &str) -> Option<Self> {
+    pub fn from_message(message: &str) -> Option<Self> {
         let message = message.trim();
         let is_whole = |text: &&str| {
             let start = message.get(..text.len()).filter(|it| it.eq_ignore_ascii_case(text));
             let rest = start.map(|_| message[text.len()..].trim_start());
             rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
         };
-        TABLE.iter().find(|(.., texts)| texts.iter().any(is_whole)).map(|it| it.0)
+        CUDA_ERRORS.iter().find(|(.., texts)| texts.iter().any(is_whole)).map(|it| it.0)
     }
 
     /// The runtime's name.
-    pub fn runtime(self) -> &'static str {
-        TABLE.iter().find(|it| it.0 == self).map_or("cudaErrorUnknown", |it| it.2)
+    pub fn runtime_name(self) -> &'static str {
+        CUDA_ERRORS.iter().find(|it| it.0 == self).map_or("cudaErrorUnknown", |it| it.2)
     }
 }
 
@@ -204,23 +204,23 @@ mod tests {
 
     #[test]
     fn every_error_is_known_by_each_of_its_names_and_texts() {
-        for (error, driver, runtime, texts) in TABLE {
-            assert_eq!((CudaError::named(runtime), error.runtime()), (Some(*error), *runtime));
+        for (error, driver, runtime, texts) in CUDA_ERRORS {
+            assert_eq!((CudaError::from_name(runtime), error.runtime_name()), (Some(*error), *runtime));
             if !driver.is_empty() {
-                assert_eq!(CudaError::named(&format!("{DRIVER}{driver}")), Some(*error));
+                assert_eq!(CudaError::from_name(&format!("{DRIVER_PREFIX}{driver}")), Some(*error));
             }
             for text in *texts {
                 for message in
                     [(*text).to_owned(), format!("{text} (run with x)"), format!("{text}'")]
                 {
-                    assert_eq!(CudaError::told(&message), Some(*error), "{message}");
+                    assert_eq!(CudaError::from_message(&message), Some(*error), "{message}");
                 }
             }
         }
         for name in ["", "CUDA_ERROR_", "CUDA_ERROR_OTHER", "cudaError", "ncclSystemError"] {
-            assert_eq!(CudaError::named(name), None);
+            assert_eq!(CudaError::from_name(name), None);
         }
-        assert_eq!(CudaError::told("operation not permitted when stream is capturing"), None);
-        assert_eq!(CudaError::told("\u{e9}"), None);
+        assert_eq!(CudaError::from_message("operation not permitted when stream is capturing"), None);
+        assert_eq!(CudaError::from_message("\u{e9}"), None);
     }
 }

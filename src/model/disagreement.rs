@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::disagreement_class::DisagreementClass;
 use super::id::DomainName;
 use super::id::NodeName;
-use super::said::Basis;
-use super::said::Source;
+use super::source_report::ClaimBasis;
+use super::source_report::ClaimSource;
 
 /// One contradiction, with both sides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -21,7 +21,7 @@ pub struct Disagreement {
     /// What kind, such as `block-against-clique`.
     pub class: DisagreementClass,
     /// How bad.
-    pub severity: Severity,
+    pub severity: DisagreementSeverity,
     /// The domain it is about, where it is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
@@ -29,7 +29,7 @@ pub struct Disagreement {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeName>,
     /// Who says what; one side where a source contradicts itself.
-    pub sides: Vec<Side>,
+    pub sides: Vec<DisagreementSide>,
     /// One sentence for a person.
     pub summary: String,
     /// What to look at or do.
@@ -45,7 +45,7 @@ impl Disagreement {
     }
 
     /// The same, about these nodes too.
-    pub fn about<'n>(mut self, nodes: impl IntoIterator<Item = &'n NodeName>) -> Self {
+    pub fn with_nodes<'n>(mut self, nodes: impl IntoIterator<Item = &'n NodeName>) -> Self {
         self.nodes.extend(nodes.into_iter().cloned());
         self.nodes.sort();
         self.nodes.dedup();
@@ -53,7 +53,7 @@ impl Disagreement {
     }
 
     /// The same, with one more side.
-    pub fn side(mut self, side: Side) -> Self {
+    pub fn with_side(mut self, side: DisagreementSide) -> Self {
         if !self.sides.contains(&side) {
             self.sides.push(side);
         }
@@ -61,7 +61,7 @@ impl Disagreement {
     }
 
     /// The same, with what to look at or do.
-    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+    pub fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
@@ -69,14 +69,14 @@ impl Disagreement {
 
 /// One side of a contradiction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Side {
+pub struct DisagreementSide {
     /// Who.
-    pub source: Source,
+    pub source: ClaimSource,
     /// Where there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
     /// How it knows.
-    pub basis: Basis,
+    pub basis: ClaimBasis,
     /// What it says.
     pub says: String,
 }
@@ -86,7 +86,7 @@ pub struct Side {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Severity {
+pub enum DisagreementSeverity {
     /// Worth knowing; nobody need be wrong.
     Note,
     /// Somebody is probably wrong, or a claim cannot be checked.
@@ -95,7 +95,7 @@ pub enum Severity {
     Contradiction,
 }
 
-impl Severity {
+impl DisagreementSeverity {
     /// Its name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -106,7 +106,7 @@ impl Severity {
     }
 }
 
-impl fmt::Display for Severity {
+impl fmt::Display for DisagreementSeverity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }

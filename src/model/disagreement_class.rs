@@ -95,7 +95,7 @@ classes! {
 /// The name of a class that is not listed, as in findings. Only
 /// [`DisagreementClass::from_name`] makes one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Unlisted(Box<str>);
+pub struct UnlistedDisagreementClass(Box<str>);
 
 impl DisagreementClass {
     /// The name in documents.
@@ -104,7 +104,7 @@ impl DisagreementClass {
     }
 
     /// The class of a disagreement of which a finding has this name.
-    pub fn from_finding(name: &str) -> Option<Self> {
+    pub fn from_finding_name(name: &str) -> Option<Self> {
         name.strip_prefix(PREFIX).map(Self::from_name)
     }
 }

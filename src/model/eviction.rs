@@ -11,7 +11,7 @@ use super::id::NodeName;
 
 /// What became of the pods of one node, or would.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Eviction {
+pub struct NodeEviction {
     /// The node.
     pub node: NodeName,
     /// Why nothing there was asked to leave, where that is so.

@@ -14,11 +14,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 /// What begins a line by which a process asks for an exchange.
-pub const PREFIX: &str = "exchange ";
+pub const EXCHANGE_PREFIX: &str = "exchange ";
 
 /// What a process gives to an exchange, behind [`PREFIX`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ask {
+pub struct ExchangeRequest {
     /// The exchange, from 0.
     pub number: u64,
     /// What it gives; null where it only waits for the others.
@@ -29,20 +29,20 @@ pub struct Ask {
 
 /// What a process is answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct ExchangeReply {
     /// The exchange.
     pub number: u64,
     /// Which of the members is asked, from 0.
     pub me: usize,
     /// What everybody gave, in the same order for all.
-    pub shares: Vec<Share>,
+    pub shares: Vec<ExchangeShare>,
     /// How long the first waited for the last, in seconds.
     pub waited_s: f64,
 }
 
 /// What a member gave to an exchange.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Share {
+pub struct ExchangeShare {
     /// What the member is called: its node.
     pub member: String,
     /// What it gave; absent where it is gone.

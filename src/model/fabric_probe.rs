@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::probed::ProbeProblem;
-use super::probed::ProbedGpu;
+use super::probe_report::ProbeProblem;
+use super::probe_report::ProbedGpu;
 
 /// The format of a [`FabricProbeDocument`].
 pub const FABRIC_PROBE_FORMAT: &str = "fabricgate.fabric/1";

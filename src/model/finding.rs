@@ -6,9 +6,9 @@ use crate::verdict::{Evidence, Finding};
 impl Finding {
     /// The same finding with a number and what the platform must show; the ratio follows
     /// from them.
-    pub fn numbers(mut self, measured: f64, expected: f64, unit: Unit) -> Self {
-        self.measured = Some(fine(measured));
-        self.expected = Some(fine(expected));
+    pub fn with_numbers(mut self, measured: f64, expected: f64, unit: Unit) -> Self {
+        self.measured = Some(round_fine(measured));
+        self.expected = Some(round_fine(expected));
         self.unit = Some(unit);
         self.ratio = ratio(measured, expected);
         self
@@ -16,35 +16,35 @@ impl Finding {
 
     /// The same finding with a rate that was held against what others show; `expected` is
     /// what the platform must show there, where that is known.
-    pub fn below_peers(mut self, measured: f64, peers: f64, expected: Option<f64>) -> Self {
-        self.measured = Some(fine(measured));
+    pub fn with_peer_level(mut self, measured: f64, peers: f64, expected: Option<f64>) -> Self {
+        self.measured = Some(round_fine(measured));
         self.unit = Some(Unit::GigabytesPerSecond);
-        self.peers = Some(fine(peers));
+        self.peers = Some(round_fine(peers));
         self.ratio_to_peers = ratio(measured, peers);
-        self.expected = expected.map(fine);
+        self.expected = expected.map(round_fine);
         self.ratio = expected.and_then(|expected| ratio(measured, expected));
         self
     }
 
     /// The same finding with a rate that was held against one of these.
-    pub fn below(self, measured: f64, reference: Reference) -> Self {
+    pub fn with_reference(self, measured: f64, reference: RateReference) -> Self {
         match reference {
-            Reference::Expected(value) => self.numbers(measured, value, Unit::GigabytesPerSecond),
-            Reference::Peers { level, expected } => self.below_peers(measured, level, expected),
+            RateReference::Expected(value) => self.with_numbers(measured, value, Unit::GigabytesPerSecond),
+            RateReference::Peers { level, expected } => self.with_peer_level(measured, level, expected),
         }
     }
 
     /// The same finding with a rate that was held against what the part showed before.
-    pub fn below_own(mut self, measured: f64, own: f64) -> Self {
-        self.measured = Some(fine(measured));
+    pub fn with_own_history(mut self, measured: f64, own: f64) -> Self {
+        self.measured = Some(round_fine(measured));
         self.unit = Some(Unit::GigabytesPerSecond);
-        self.own = Some(fine(own));
+        self.own = Some(round_fine(own));
         self.ratio_to_own = ratio(measured, own);
         self
     }
 
     /// The same finding with the numbers of another one.
-    pub fn numbers_of(self, other: &Finding) -> Self {
+    pub fn with_numbers_of(self, other: &Finding) -> Self {
         Self {
             measured: other.measured,
             expected: other.expected,
@@ -59,13 +59,13 @@ impl Finding {
     }
 
     /// The same finding, said in one sentence.
-    pub fn saying(mut self, summary: impl Into<String>) -> Self {
+    pub fn with_summary(mut self, summary: impl Into<String>) -> Self {
         self.summary = summary.into();
         self
     }
 
     /// The same finding with one more piece of evidence.
-    pub fn because(
+    pub fn with_evidence(
         mut self,
         file: &str,
         testcase: Option<&str>,
@@ -83,7 +83,7 @@ impl Finding {
 
 /// What a rate was held against.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Reference {
+pub enum RateReference {
     /// What the platform must show.
     Expected(f64),
     /// What others show.
@@ -95,7 +95,7 @@ pub enum Reference {
     },
 }
 
-impl Reference {
+impl RateReference {
     /// In GB/s.
     pub fn value(self) -> f64 {
         match self {
@@ -109,7 +109,7 @@ fn ratio(measured: f64, reference: f64) -> Option<f64> {
 }
 
 /// Four decimals of what a port carries, and more where that is little.
-pub fn fine(value: f64) -> f64 {
+pub fn round_fine(value: f64) -> f64 {
     if value.abs() < 1.0 { (value * 1e6).round() / 1e6 } else { round(value) }
 }
 

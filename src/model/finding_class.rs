@@ -102,10 +102,10 @@ classes! {
 /// The name of a class that is not listed. Only [`FindingClass::from_name`] makes one,
 /// so that it is never the name of a listed class.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Unlisted(Box<str>);
+pub struct UnlistedFindingClass(Box<str>);
 
 /// The names of these, as text.
-pub fn joined<'c>(classes: impl IntoIterator<Item = &'c FindingClass>) -> String {
+pub fn join_class_names<'c>(classes: impl IntoIterator<Item = &'c FindingClass>) -> String {
     classes.into_iter().map(FindingClass::as_str).collect::<Vec<_>>().join(", ")
 }
 

@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::throttle::ThrottleReason;
+use super::throttle_reason::ThrottleReason;
 
 /// One GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -86,7 +86,7 @@ pub struct GpuFacts {
     /// Xid errors in the kernel's log; absent where the log could not be read,
     /// empty where it names none. The log begins some time after boot.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub xids: Option<Vec<XidSeen>>,
+    pub xids: Option<Vec<XidSummary>>,
     /// What the driver asks for: `none`, `reset`, `reboot`, `drain peer-to-peer`,
     /// `drain and reset`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -141,7 +141,7 @@ pub struct FabricFacts {
 
 /// Whether a ClusterUUID is that of no fabric: a GPU that is not registered shows zeros,
 /// and so does every other one. An empty text names none either.
-pub fn names_no_fabric(uuid: &str) -> bool {
+pub fn is_null_cluster_uuid(uuid: &str) -> bool {
     uuid.bytes().all(|byte| matches!(byte, b'0' | b'-'))
 }
 
@@ -149,27 +149,27 @@ impl FabricFacts {
     /// Whether the fabric reaches beyond this node: a ClusterUUID that is not all
     /// zeros.
     pub fn is_multi_node(&self) -> bool {
-        self.cluster_uuid.as_ref().is_some_and(|uuid| !names_no_fabric(uuid))
+        self.cluster_uuid.as_ref().is_some_and(|uuid| !is_null_cluster_uuid(uuid))
     }
 
     /// What the driver says is wrong, in words; none where it says nothing is, or
     /// does not say.
-    pub fn unhealthy(&self) -> Vec<String> {
+    pub fn health_problems(&self) -> Vec<String> {
         let mut words = Vec::new();
         if let Some(status) = self.status.as_ref().filter(|status| *status != "success") {
             words.push(format!("registration ended with: {status}"));
         }
         let Some(health) = &self.health else { return words };
         let conditions = [
-            (health.degraded_bandwidth, Condition::Yes, "degraded bandwidth"),
-            (health.route_unhealthy, Condition::Yes, "unhealthy route"),
-            (health.route_recovery, Condition::Yes, "route recovery in progress (ask again later)"),
+            (health.degraded_bandwidth, HealthCondition::Yes, "degraded bandwidth"),
+            (health.route_unhealthy, HealthCondition::Yes, "unhealthy route"),
+            (health.route_recovery, HealthCondition::Yes, "route recovery in progress (ask again later)"),
             (
                 health.access_timeout_recovery,
-                Condition::Yes,
+                HealthCondition::Yes,
                 "access time-out recovery in progress (ask again later)",
             ),
-            (health.partition_assigned, Condition::No, "no partition assigned"),
+            (health.partition_assigned, HealthCondition::No, "no partition assigned"),
         ];
         let bad = conditions.iter().filter(|(found, bad, _)| found == bad);
         words.extend(bad.map(|(_, _, what)| (*what).to_owned()));
@@ -203,7 +203,7 @@ pub enum FabricState {
 
 impl FabricState {
     /// In words, as `nvidia-smi` says it.
-    pub fn words(&self) -> &'static str {
+    pub fn label(&self) -> &'static str {
         match self {
             Self::Completed => "completed",
             Self::InProgress => "in progress",
@@ -219,7 +219,7 @@ impl FabricState {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Condition {
+pub enum HealthCondition {
     /// It is met.
     Yes,
     /// It is not met.
@@ -229,7 +229,7 @@ pub enum Condition {
     Unknown,
 }
 
-impl Condition {
+impl HealthCondition {
     /// In a word.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -247,19 +247,19 @@ pub struct FabricHealth {
     /// The mask itself.
     pub mask: u32,
     /// Bandwidth is below what it should be.
-    pub degraded_bandwidth: Condition,
+    pub degraded_bandwidth: HealthCondition,
     /// A route is being recovered: ask again later.
-    pub route_recovery: Condition,
+    pub route_recovery: HealthCondition,
     /// A route is unhealthy.
-    pub route_unhealthy: Condition,
+    pub route_unhealthy: HealthCondition,
     /// Recovery from an access time-out is under way: ask again later.
-    pub access_timeout_recovery: Condition,
+    pub access_timeout_recovery: HealthCondition,
     /// What is configured wrongly; `none` where nothing is, absent where the
     /// driver does not say.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incorrect_configuration: Option<String>,
     /// The GPU is assigned to a partition (newer drivers).
-    pub partition_assigned: Condition,
+    pub partition_assigned: HealthCondition,
     /// `healthy`, `unhealthy`, `limited capacity`; absent where the driver does
     /// not say.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -441,7 +441,7 @@ pub struct RetiredPages {
 /// An Xid error in the kernel's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct XidSeen {
+pub struct XidSummary {
     /// Its number.
     pub xid: u32,
     /// How often the log names it.

@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::collections::HashSet;
 
 /// The most names one list may stand for.
-pub const MOST: usize = 100_000;
+pub const MAX_NAMES: usize = 100_000;
 
 /// Digits beyond this are a name, not a number: they might not fit 64 bits.
-const MOST_DIGITS: usize = 18;
+const MAX_DIGITS: usize = 18;
 
 /// Why a host list cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,14 +31,14 @@ fn error<T>(offset: usize, message: impl Into<String>) -> Result<T, HostlistErro
 
 /// One stretch of a bracket: `lo-hi:step`, printed with `width` digits.
 #[derive(Clone, Copy, Debug)]
-struct Range {
+struct HostlistRange {
     lo: u64,
     hi: u64,
     step: u64,
     width: usize,
 }
 
-impl Range {
+impl HostlistRange {
     fn len(self) -> u64 {
         ((self.hi - self.lo) / self.step).saturating_add(1)
     }
@@ -46,32 +46,32 @@ impl Range {
 
 /// A piece of one element: text as it stands, or a bracket.
 #[derive(Debug)]
-enum Piece<'a> {
+enum HostlistPiece<'a> {
     Text(&'a str),
-    Ranges(Vec<Range>),
+    Ranges(Vec<HostlistRange>),
 }
 
 /// All names of a host list, in its order. Names are separated by commas or
 /// blanks. A name given twice is there twice.
 pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     let mut names = Vec::new();
-    for (start, element) in elements(list)? {
-        let pieces = pieces(start, element)?;
+    for (start, element) in split_elements(list)? {
+        let pieces = parse_pieces(start, element)?;
         let count = pieces.iter().try_fold(1u64, |count, piece| match piece {
-            Piece::Text(_) => Some(count),
-            Piece::Ranges(ranges) => {
+            HostlistPiece::Text(_) => Some(count),
+            HostlistPiece::Ranges(ranges) => {
                 let of_bracket = ranges.iter().try_fold(0u64, |n, r| n.checked_add(r.len()))?;
                 count.checked_mul(of_bracket)
             }
         });
-        let room = (MOST - names.len()) as u64;
+        let room = (MAX_NAMES - names.len()) as u64;
         if count.is_none_or(|count| room < count) {
-            return error(start, format!("stands for more than {MOST} names"));
+            return error(start, format!("stands for more than {MAX_NAMES} names"));
         }
         let first = names.len();
         names.push(String::new());
         for piece in &pieces {
-            append(&mut names, first, piece);
+            append_piece(&mut names, first, piece);
         }
     }
     Ok(names)
@@ -85,10 +85,10 @@ pub fn is_name(text: &str) -> bool {
 }
 
 /// Puts every value of `piece` behind every name from `first` on.
-fn append(names: &mut Vec<String>, first: usize, piece: &Piece<'_>) {
+fn append_piece(names: &mut Vec<String>, first: usize, piece: &HostlistPiece<'_>) {
     match piece {
-        Piece::Text(text) => names[first..].iter_mut().for_each(|name| name.push_str(text)),
-        Piece::Ranges(ranges) => {
+        HostlistPiece::Text(text) => names[first..].iter_mut().for_each(|name| name.push_str(text)),
+        HostlistPiece::Ranges(ranges) => {
             let stems = names.split_off(first);
             for stem in stems {
                 for range in ranges {
@@ -104,7 +104,7 @@ fn append(names: &mut Vec<String>, first: usize, piece: &Piece<'_>) {
 }
 
 /// The elements between commas and blanks outside brackets, with offsets.
-fn elements(list: &str) -> Result<Vec<(usize, &str)>, HostlistError> {
+fn split_elements(list: &str) -> Result<Vec<(usize, &str)>, HostlistError> {
     let mut elements = Vec::new();
     let mut start: Option<usize> = None;
     let mut open: Option<usize> = None;
@@ -162,7 +162,7 @@ fn elements(list: &str) -> Result<Vec<(usize, &str)>, HostlistError> {
     Ok(elements)
 }
 
-fn pieces(start: usize, element: &str) -> Result<Vec<Piece<'_>>, HostlistError> {
+fn parse_pieces(start: usize, element: &str) -> Result<Vec<HostlistPiece<'_>>, HostlistError> {
     // A name becomes an argument of a launcher and a folder of a run: it must
     // look neither like an option nor like `..`.
     if element.starts_with(['-', '.']) {
@@ -174,31 +174,31 @@ fn pieces(start: usize, element: &str) -> Result<Vec<Piece<'_>>, HostlistError> 
     while let Some(open) = rest.find('[') {
         let close = rest[open..].find(']').map_or(rest.len(), |i| open + i);
         if 0 < open {
-            pieces.push(Piece::Text(&rest[..open]));
+            pieces.push(HostlistPiece::Text(&rest[..open]));
         }
-        pieces.push(Piece::Ranges(ranges(at + open + 1, &rest[open + 1..close])?));
+        pieces.push(HostlistPiece::Ranges(parse_ranges(at + open + 1, &rest[open + 1..close])?));
         at += close + 1;
         rest = &rest[close + 1..];
     }
     if !rest.is_empty() {
-        pieces.push(Piece::Text(rest));
+        pieces.push(HostlistPiece::Text(rest));
     }
     Ok(pieces)
 }
 
-fn ranges(start: usize, inside: &str) -> Result<Vec<Range>, HostlistError> {
+fn parse_ranges(start: usize, inside: &str) -> Result<Vec<HostlistRange>, HostlistError> {
     let mut ranges = Vec::new();
     let mut at = start;
     for part in inside.split(',') {
-        ranges.push(range(at, part)?);
+        ranges.push(parse_range(at, part)?);
         at += part.len() + 1;
     }
     Ok(ranges)
 }
 
-fn range(at: usize, part: &str) -> Result<Range, HostlistError> {
+fn parse_range(at: usize, part: &str) -> Result<HostlistRange, HostlistError> {
     let (bounds, step) = match part.split_once(':') {
-        Some((bounds, step)) => (bounds, number(at + bounds.len() + 1, step)?),
+        Some((bounds, step)) => (bounds, parse_number(at + bounds.len() + 1, step)?),
         None => (part, 1),
     };
     if step == 0 {
@@ -208,30 +208,30 @@ fn range(at: usize, part: &str) -> Result<Range, HostlistError> {
         Some((low, high)) => (low, Some(high)),
         None => (bounds, None),
     };
-    let lo = number(at, low)?;
+    let lo = parse_number(at, low)?;
     let Some(high) = high else {
         if bounds.len() < part.len() {
             return error(at, format!("{part:?}: a step needs a range such as 0-8:2"));
         }
-        return Ok(Range { lo, hi: lo, step: 1, width: low.len() });
+        return Ok(HostlistRange { lo, hi: lo, step: 1, width: low.len() });
     };
     let high_at = at + low.len() + 1;
-    let hi = number(high_at, high)?;
+    let hi = parse_number(high_at, high)?;
     if hi < lo {
         return error(at, format!("{bounds:?} runs backwards"));
     }
     if high.starts_with('0') && 1 < high.len() && high.len() != low.len() {
         return error(high_at, format!("{bounds:?}: the two ends are padded differently"));
     }
-    Ok(Range { lo, hi, step, width: low.len() })
+    Ok(HostlistRange { lo, hi, step, width: low.len() })
 }
 
-fn number(at: usize, digits: &str) -> Result<u64, HostlistError> {
+fn parse_number(at: usize, digits: &str) -> Result<u64, HostlistError> {
     if digits.is_empty() {
         return error(at, "a number is missing here");
     }
-    if MOST_DIGITS < digits.len() {
-        return error(at, format!("{digits:?} has more than {MOST_DIGITS} digits"));
+    if MAX_DIGITS < digits.len() {
+        return error(at, format!("{digits:?} has more than {MAX_DIGITS} digits"));
     }
     match digits.parse() {
         Ok(number) if digits.bytes().all(|b| b.is_ascii_digit()) => Ok(number),
@@ -240,17 +240,17 @@ fn number(at: usize, digits: &str) -> Result<u64, HostlistError> {
 }
 
 /// A name around its last number: what stands before and behind it.
-type Frame<'a> = (&'a str, &'a str);
+type NumberedNameFrame<'a> = (&'a str, &'a str);
 
 /// A short host list for these names, each once. Names that
 /// differ only in their last number share a bracket; order follows the first
 /// name of each group.
 pub fn fold<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
-    let mut order: Vec<Result<Frame<'a>, &'a str>> = Vec::new();
-    let mut groups: BTreeMap<Frame<'a>, Vec<(u64, &'a str)>> = BTreeMap::new();
+    let mut order: Vec<Result<NumberedNameFrame<'a>, &'a str>> = Vec::new();
+    let mut groups: BTreeMap<NumberedNameFrame<'a>, Vec<(u64, &'a str)>> = BTreeMap::new();
     let mut whole: HashSet<&'a str> = HashSet::new();
     for name in names {
-        match split(name) {
+        match split_number(name) {
             Some((frame, digits)) => {
                 let group = groups.entry(frame).or_insert_with(|| {
                     order.push(Ok(frame));
@@ -270,14 +270,14 @@ pub fn fold<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
                 let mut numbers = groups.remove(&frame).unwrap_or_default();
                 numbers.sort_unstable_by_key(|(number, digits)| (*number, digits.len()));
                 numbers.dedup();
-                parts.push(folded(frame, &numbers));
+                parts.push(fold_group(frame, &numbers));
             }
         }
     }
     parts.join(",")
 }
 
-fn folded((before, behind): Frame<'_>, numbers: &[(u64, &str)]) -> String {
+fn fold_group((before, behind): NumberedNameFrame<'_>, numbers: &[(u64, &str)]) -> String {
     if let [(_, only)] = numbers {
         return format!("{before}{only}{behind}");
     }
@@ -301,13 +301,13 @@ fn folded((before, behind): Frame<'_>, numbers: &[(u64, &str)]) -> String {
 }
 
 /// A name at its last run of digits; `None` where it has none or too long a one.
-fn split(name: &str) -> Option<(Frame<'_>, &str)> {
+fn split_number(name: &str) -> Option<(NumberedNameFrame<'_>, &str)> {
     let end = name.rfind(|c: char| c.is_ascii_digit())? + 1;
     let start = name[..end]
         .rfind(|c: char| !c.is_ascii_digit())
         .map_or(0, |at| at + name[at..].chars().next().map_or(1, char::len_utf8));
     let digits = &name[start..end];
-    (digits.len() <= MOST_DIGITS).then_some(((&name[..start], &name[end..]), digits))
+    (digits.len() <= MAX_DIGITS).then_some(((&name[..start], &name[end..]), digits))
 }
 
 #[cfg(test)]
@@ -389,7 +389,7 @@ mod tests {
         assert!(complaint("n[0-9][0-9][0-9][0-9][0-9][0-9]").contains("more than 100000"));
         assert!(complaint("n[0-999999999999999999][0-999999999999999999]").contains("more than"));
         assert!(complaint("n[1-100000],m").contains("more than"));
-        assert_eq!(names("n[1-100000]").len(), MOST);
+        assert_eq!(names("n[1-100000]").len(), MAX_NAMES);
     }
 
     #[test]
@@ -405,9 +405,9 @@ mod tests {
     fn the_longest_list_without_a_number_is_folded_once() {
         let letter = |digit: usize| char::from(b'a' + u8::try_from(digit % 26).expect("a letter"));
         let word = |n: usize| -> String { (0..4).map(|i| letter(n / 26usize.pow(i))).collect() };
-        let list = (0..MOST).map(word).collect::<Vec<_>>().join(",");
+        let list = (0..MAX_NAMES).map(word).collect::<Vec<_>>().join(",");
         let expanded = names(&list);
-        assert_eq!(expanded.len(), MOST);
+        assert_eq!(expanded.len(), MAX_NAMES);
         let twice = expanded.iter().chain(&expanded).map(String::as_str);
         assert_eq!(fold(twice), list);
     }
@@ -428,7 +428,7 @@ mod tests {
         ) {
             let parts = |names: &[String]| {
                 let folded = fold(names.iter().map(String::as_str));
-                let elements = elements(&folded).expect("what fold writes can be read");
+                let elements = split_elements(&folded).expect("what fold writes can be read");
                 elements.into_iter().map(|(_, part)| part.to_owned()).collect::<BTreeSet<_>>()
             };
             let before = parts(&names);
@@ -455,7 +455,7 @@ mod tests {
         #[test]
         fn no_text_panics_and_every_error_points_inside(list in "[a-b0-9\\[\\],:. -]{0,24}|\\PC{0,12}") {
             match expand(&list) {
-                Ok(names) => prop_assert!(!names.is_empty() && names.len() <= MOST),
+                Ok(names) => prop_assert!(!names.is_empty() && names.len() <= MAX_NAMES),
                 Err(error) => prop_assert!(error.offset <= list.len()),
             }
         }

@@ -10,11 +10,11 @@ use serde::Serialize;
 
 use super::action::Action;
 use super::action::ActionResult;
-use super::change::Change;
-use super::eviction::Eviction;
+use super::node_update::NodeUpdate;
+use super::eviction::NodeEviction;
 use super::finding_class::FindingClass;
 use super::id::NodeName;
-use super::live::LiveNode;
+use super::scheduler_snapshot::SchedulerNode;
 
 /// The format of a line.
 pub const JOURNAL_FORMAT: &str = "fabricgate.journal/1";
@@ -22,7 +22,7 @@ pub const JOURNAL_FORMAT: &str = "fabricgate.journal/1";
 /// A moment, by two clocks: that of the wall may jump, that of the machine's
 /// uptime counts only within one boot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Stamp {
+pub struct ClockStamp {
     /// By the wall's clock, RFC 3339.
     pub at: String,
     /// The same in seconds since 1970.
@@ -37,26 +37,26 @@ pub struct Stamp {
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Entry {
+pub struct JournalEntry {
     /// `fabricgate.journal/1`.
     pub format: String,
     /// Its number, from 1 and without gaps.
     pub seq: u64,
     /// When.
     #[serde(flatten)]
-    pub stamp: Stamp,
+    pub stamp: ClockStamp,
     /// Which turn of which gate wrote it: every gate that takes the lock counts
     /// one on.
     pub epoch: u64,
     /// What.
     #[serde(flatten)]
-    pub event: Event,
+    pub event: JournalEvent,
 }
 
 /// What is written down.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
-pub enum Event {
+pub enum JournalEvent {
     /// A gate took its turn.
     Opened {
         /// The machine.
@@ -75,9 +75,9 @@ pub enum Event {
         /// The action. Boxed: most lines are far smaller.
         action: Box<Action>,
         /// What will be written.
-        change: Box<Change>,
+        change: Box<NodeUpdate>,
         /// The node as it was read right before.
-        before: Box<LiveNode>,
+        before: Box<SchedulerNode>,
     },
     /// How it ended.
     Outcome {
@@ -188,7 +188,7 @@ pub enum Event {
         /// The drain, as the node shows it.
         action: Box<Action>,
         /// The node as it was read.
-        before: Box<LiveNode>,
+        before: Box<SchedulerNode>,
         /// When the reason was written, in seconds since 1970, where the scheduler says so.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         set: Option<i64>,
@@ -272,7 +272,7 @@ pub enum Event {
     /// What became of that.
     Evicted {
         /// Pod by pod.
-        eviction: Eviction,
+        eviction: NodeEviction,
     },
     /// It is gone again, or never came to be.
     Freed {

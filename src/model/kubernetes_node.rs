@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 /// The prefix of everything of ours on a node.
-pub const PREFIX: &str = "fabricgate.io/";
+pub const FABRICGATE_PREFIX: &str = "fabricgate.io/";
 /// The taint of a node that is below what it must deliver; its value is the
 /// class of the finding. `NoSchedule` is a drain, `PreferNoSchedule` a mark.
 pub const DEGRADED: &str = "fabricgate.io/degraded";
@@ -66,7 +66,7 @@ pub struct KubernetesNode {
     pub annotations: BTreeMap<String, String>,
     /// Our condition.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub condition: Option<Condition>,
+    pub condition: Option<FabricNodeCondition>,
     /// Marks with which somebody asks to leave it alone, or is at work on it:
     /// each in words, with the label, annotation or taint that says so.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -98,7 +98,7 @@ pub struct Taint {
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
-pub struct Condition {
+pub struct FabricNodeCondition {
     /// `True`, `False` or `Unknown`.
     pub status: String,
     /// A word for programs, CamelCase.
@@ -113,7 +113,7 @@ pub struct Condition {
     Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(default)]
-pub struct KubernetesMarks {
+pub struct KubernetesNodeUpdate {
     /// Taints of ours by key and effect; without a value the taint is taken away.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<TaintEdit>,
@@ -125,17 +125,17 @@ pub struct KubernetesMarks {
     pub annotations: BTreeMap<String, Option<String>>,
     /// Our condition.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub condition: Option<Condition>,
+    pub condition: Option<FabricNodeCondition>,
     /// The one GPU that a change of state concerns, instead of the whole node.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub device: Option<DeviceMark>,
+    pub device: Option<GpuCordon>,
 }
 
 /// One GPU of a node that is taken out while the node stays in service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub struct DeviceMark {
+pub struct GpuCordon {
     /// How.
-    pub way: DeviceWay,
+    pub way: GpuCordonMethod,
     /// Its index on the node, for people.
     pub index: u32,
     /// Its UUID, by which whoever gives it to pods knows it.
@@ -147,14 +147,14 @@ pub struct DeviceMark {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum DeviceWay {
+pub enum GpuCordonMethod {
     /// A `DeviceTaintRule` of dynamic resource allocation.
     TaintRule,
     /// HAMi's annotation.
     Hami,
 }
 
-impl DeviceWay {
+impl GpuCordonMethod {
     /// Its name, as policies spell it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -164,18 +164,18 @@ impl DeviceWay {
     }
 }
 
-impl DeviceMark {
+impl GpuCordon {
     /// As it stands in our annotation: how, index and UUID.
-    pub fn text(&self) -> String {
+    pub fn to_annotation(&self) -> String {
         format!("{}:{}:{}", self.way.as_str(), self.index, self.uuid)
     }
 
     /// What such a text says; anybody may write there.
-    pub fn read(text: &str) -> Option<Self> {
+    pub fn from_annotation(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ':');
         let way = match parts.next()? {
-            "taint-rule" => DeviceWay::TaintRule,
-            "hami" => DeviceWay::Hami,
+            "taint-rule" => GpuCordonMethod::TaintRule,
+            "hami" => GpuCordonMethod::Hami,
             _ => return None,
         };
         let (index, uuid) = (parts.next()?.parse().ok()?, parts.next()?);
@@ -201,12 +201,12 @@ pub fn cordoned_devices(list: &str) -> impl Iterator<Item = &str> {
 impl KubernetesNode {
     /// The GPU that our annotation names as taken out; whether it is, the state
     /// says.
-    pub fn device(&self) -> Option<DeviceMark> {
-        self.annotations.get(DEVICE).and_then(|text| DeviceMark::read(text))
+    pub fn cordoned_gpu(&self) -> Option<GpuCordon> {
+        self.annotations.get(DEVICE).and_then(|text| GpuCordon::from_annotation(text))
     }
 
     /// Whether our taint of a drain keeps new pods from the whole node.
-    pub fn is_tainted_whole(&self) -> bool {
+    pub fn has_drain_taint(&self) -> bool {
         self.taints.iter().any(|taint| taint.key == DEGRADED && taint.effect == NO_SCHEDULE)
     }
 }

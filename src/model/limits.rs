@@ -9,58 +9,58 @@ use serde::de::Error;
 /// GPUs of one node, and so the largest index of one plus one. The largest machines
 /// have 16, sliced ones 112; this is nine times that, and a table of all pairs of such a
 /// node has a million cells.
-pub const GPUS_PER_NODE: u32 = 1_024;
+pub const MAX_GPUS_PER_NODE: u32 = 1_024;
 
 /// NICs of one node: as many as GPUs.
-pub const NICS_PER_NODE: u32 = GPUS_PER_NODE;
+pub const MAX_NICS_PER_NODE: u32 = MAX_GPUS_PER_NODE;
 
 /// GPUs that are laid out in one table of all pairs. The largest NVLink domain announced
 /// has 576; a table of this size takes some 50 MB while it is judged.
-pub const GPUS_IN_A_TABLE: usize = 2_048;
+pub const MAX_GPUS_IN_TABLE: usize = 2_048;
 
 /// Nodes of one claimed group, ranks of one job, GPUs that a job takes to be in one
 /// domain: twice the largest clusters that are public.
-pub const MEMBERS: u32 = 1 << 20;
+pub const MAX_MEMBERS: u32 = 1 << 20;
 
 /// Readings of one step of a plan. Profiles take at most dozens.
-pub const READINGS: u32 = 10_000;
+pub const MAX_READINGS: u32 = 10_000;
 
 /// Why this count cannot be used, where it cannot.
-pub fn over(count: u64, most: u32, of: &str) -> Option<String> {
+pub fn limit_error(count: u64, most: u32, of: &str) -> Option<String> {
     (u64::from(most) < count).then(|| format!("{count} {of}, expected at most {most}"))
 }
 
-fn held<'de, D: Deserializer<'de>>(
+fn deserialize_limited<'de, D: Deserializer<'de>>(
     deserializer: D,
     most: u32,
     of: &str,
 ) -> Result<Option<u32>, D::Error> {
     let count = Option::<u32>::deserialize(deserializer)?;
-    match count.and_then(|count| over(count.into(), most, of)) {
+    match count.and_then(|count| limit_error(count.into(), most, of)) {
         Some(why) => Err(D::Error::custom(why)),
         None => Ok(count),
     }
 }
 
 /// GPUs per node, for `deserialize_with`.
-pub fn gpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
-    held(deserializer, GPUS_PER_NODE, "GPUs per node")
+pub fn deserialize_gpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    deserialize_limited(deserializer, MAX_GPUS_PER_NODE, "GPUs per node")
 }
 
 /// NICs per node, for `deserialize_with`.
-pub fn nics<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
-    held(deserializer, NICS_PER_NODE, "NICs per node")
+pub fn deserialize_nics<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    deserialize_limited(deserializer, MAX_NICS_PER_NODE, "NICs per node")
 }
 
 /// Members of a group, for `deserialize_with`.
-pub fn members<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
-    held(deserializer, MEMBERS, "members")
+pub fn deserialize_members<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+    deserialize_limited(deserializer, MAX_MEMBERS, "members")
 }
 
 /// Readings of a step, for `deserialize_with`.
-pub fn readings<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+pub fn deserialize_readings<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     let count = u32::deserialize(deserializer)?;
-    match over(count.into(), READINGS, "readings") {
+    match limit_error(count.into(), MAX_READINGS, "readings") {
         Some(why) => Err(D::Error::custom(why)),
         None => Ok(count),
     }

@@ -15,11 +15,11 @@ use super::unit::Unit;
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Measurement {
     /// A number per pair (or per device, in a matrix of one row).
-    Matrix(Matrix),
+    Matrix(MeasurementMatrix),
     /// Numbers over message sizes.
-    Series(Series),
+    Series(MeasurementSeries),
     /// One number.
-    Scalar(Scalar),
+    Scalar(MeasurementScalar),
 }
 
 impl Measurement {
@@ -44,7 +44,7 @@ impl Measurement {
 
 /// A table of numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Matrix {
+pub struct MeasurementMatrix {
     /// Which complete run of the file this belongs to, from 0.
     pub run: u32,
     /// The test, with the tool's suffix for parts (`..._read1`).
@@ -64,7 +64,7 @@ pub struct Matrix {
     pub coefficient_of_variation: Option<f64>,
 }
 
-impl Matrix {
+impl MeasurementMatrix {
     /// All cells that hold a number, as (row, column, value).
     pub fn numbers(&self) -> impl Iterator<Item = (usize, usize, f64)> + '_ {
         self.cells.iter().enumerate().flat_map(|(i, row)| {
@@ -75,7 +75,7 @@ impl Matrix {
 
 /// Numbers over message sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Series {
+pub struct MeasurementSeries {
     /// Which complete run of the file this belongs to, from 0.
     pub run: u32,
     /// The test.
@@ -83,7 +83,7 @@ pub struct Series {
     /// The unit of `algbw` and `busbw` (or of the latencies).
     pub unit: Option<Unit>,
     /// One point per size and placement, in the order printed.
-    pub points: Vec<Point>,
+    pub points: Vec<SeriesPoint>,
     /// The tool's own average over all rows.
     pub average_busbw: Option<f64>,
 }
@@ -93,7 +93,7 @@ pub struct Series {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Placement {
+pub enum BufferPlacement {
     /// Two buffers.
     OutOfPlace,
     /// One buffer.
@@ -102,11 +102,11 @@ pub enum Placement {
 
 /// One row (or half of a row) of a series.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Point {
+pub struct SeriesPoint {
     /// Message size in bytes.
     pub bytes: u64,
     /// Which half of the row this is; absent where the tool has no halves.
-    pub placement: Option<Placement>,
+    pub placement: Option<BufferPlacement>,
     /// Time of one operation, in microseconds.
     pub time_us: Option<f64>,
     /// Bytes over time.
@@ -137,7 +137,7 @@ pub struct Point {
 
 /// One number.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Scalar {
+pub struct MeasurementScalar {
     /// Which complete run of the file this belongs to, from 0.
     pub run: u32,
     /// The test.

@@ -50,13 +50,13 @@ pub struct NodeFacts {
     /// What its network interfaces are cabled to, as LLDP and InfiniBand
     /// switches say.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub neighbours: Vec<Neighbour>,
+    pub neighbours: Vec<NicNeighbour>,
     /// Memory export between nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imex: Option<ImexFacts>,
     /// What could not be read, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingFact>,
 }
 
 /// The NVIDIA driver.
@@ -150,7 +150,7 @@ pub struct GpuDistance {
     /// The GPU's index.
     pub gpu: u32,
     /// How near.
-    pub relation: Relation,
+    pub relation: PciDistance,
 }
 
 /// How near two PCI devices are. The order is that of distance.
@@ -158,7 +158,7 @@ pub struct GpuDistance {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Relation {
+pub enum PciDistance {
     /// Below one PCI Express switch.
     SameSwitch,
     /// Below one host bridge.
@@ -171,9 +171,9 @@ pub enum Relation {
     Unknown,
 }
 
-impl Relation {
+impl PciDistance {
     /// In words.
-    pub fn words(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::SameSwitch => "same switch",
             Self::SameRoot => "same root",
@@ -187,7 +187,7 @@ impl Relation {
 /// What a network interface is cabled to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Neighbour {
+pub struct NicNeighbour {
     /// The interface of this node.
     pub device: String,
     /// The port of that device, where it is not the first.
@@ -201,9 +201,9 @@ pub struct Neighbour {
     pub port: Option<String>,
 }
 
-impl Neighbour {
+impl NicNeighbour {
     /// Whether it is at the other end of this interface.
-    pub fn is_of(&self, nic: &NicFacts) -> bool {
+    pub fn is_attached_to(&self, nic: &NicFacts) -> bool {
         let is_port = self.device_port.unwrap_or(1) == nic.port.unwrap_or(1);
         (self.device == nic.device && is_port) || nic.net_devices.contains(&self.device)
     }
@@ -242,7 +242,7 @@ pub struct ImexPeer {
 /// and no sign of a fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct Missing {
+pub struct MissingFact {
     /// What.
     pub what: String,
     /// Of which GPUs, where it is of GPUs.

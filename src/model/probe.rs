@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::parsed::Tool;
+use super::parse_output::Tool;
 
 /// What one execution of a probe measures.
 #[derive(
@@ -44,7 +44,7 @@ impl ProbeScope {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Grain {
+pub enum ProbeGranularity {
     /// One execution covers all GPUs of the two nodes.
     #[default]
     Node,
@@ -57,7 +57,7 @@ pub enum Grain {
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Covers {
+pub enum PairCoverage {
     /// None: a collective, a state, a host's network.
     #[default]
     None,
@@ -67,7 +67,7 @@ pub enum Covers {
     All,
 }
 
-impl Covers {
+impl PairCoverage {
     /// The name used in documents.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -83,7 +83,7 @@ impl Covers {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Disturbs {
+pub enum ProbeImpact {
     /// Driver queries only.
     Nothing,
     /// GPU memory, copy engines, NVLink: jobs there slow down or fail.
@@ -92,7 +92,7 @@ pub enum Disturbs {
     Network,
 }
 
-impl Disturbs {
+impl ProbeImpact {
     /// The name used in documents.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -106,7 +106,7 @@ impl Disturbs {
 /// What must hold before a probe makes sense.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Preconditions {
+pub struct ProbePreconditions {
     /// Fewest GPUs on the node.
     pub min_gpus: u32,
     /// No job may use the GPUs meanwhile.
@@ -120,7 +120,7 @@ pub struct Preconditions {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Ready {
+pub enum ReadySignal {
     /// It listens at the port it was given (`{port}`).
     Port,
     /// Its first line of output is `listening PORT`; that port fills `{port}` of the client.
@@ -129,27 +129,27 @@ pub enum Ready {
 
 /// A command, word by word. A burn-in of ten thousand nodes has millions of them, of
 /// which most are the same: those share their words.
-pub type Words = Arc<[String]>;
+pub type SharedArgv = Arc<[String]>;
 
 /// The command that serves on the second node while the first runs the probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Serve {
+pub struct ProbeServer {
     /// Its command, with the same placeholders.
-    pub argv: Words,
+    pub argv: SharedArgv,
     /// How it says that it is ready.
-    pub ready: Ready,
+    pub ready: ReadySignal,
 }
 
 /// What is run in place of a tool that a node does not have, or of every tool
 /// where a person says so.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Otherwise {
+pub struct ProbeFallback {
     /// Whose output it prints.
     pub parser: Tool,
     /// Its command, with the same placeholders. Takes one reading.
-    pub argv: Words,
+    pub argv: SharedArgv,
     /// Every node that takes part runs it, see [`Probe::together`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub together: bool,
@@ -168,28 +168,28 @@ pub struct Probe {
     pub argv: Vec<String>,
     /// The serving side, for tools of two sides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub serve: Option<Serve>,
+    pub serve: Option<ProbeServer>,
     /// Every node that takes part runs the command, and what they have to tell
     /// each other passes through the coordinator (`model::exchange`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub together: bool,
     /// What is run where the tool is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub otherwise: Option<Otherwise>,
+    pub otherwise: Option<ProbeFallback>,
     /// What one execution measures.
     pub scope: ProbeScope,
     /// The ends of a pair.
     #[serde(default)]
-    pub grain: Grain,
+    pub grain: ProbeGranularity,
     /// The pairs of GPUs that one execution reads.
     #[serde(default)]
-    pub covers: Covers,
+    pub covers: PairCoverage,
     /// The first stage of a sweep that uses it: 0 identity and state, 1 inside
     /// the node, 2 fast sweep, 4 collective, 5 complete sweep. Stage 3 repeats
     /// what raised a suspicion.
     pub stage: u8,
     /// What must hold before.
-    pub requires: Preconditions,
+    pub requires: ProbePreconditions,
     /// The tool takes all readings in one execution (`{readings}`).
     #[serde(default)]
     pub reads_itself: bool,
@@ -199,7 +199,7 @@ pub struct Probe {
     /// When it is given up, in seconds, likewise.
     pub timeout_s: f64,
     /// What it takes away from others.
-    pub disturbs: Disturbs,
+    pub disturbs: ProbeImpact,
     /// The file it was read from, as shown to people.
     pub origin: String,
 }
@@ -277,7 +277,7 @@ pub mod placeholder {
 
 impl Probe {
     /// All words of its commands.
-    pub fn words(&self) -> impl Iterator<Item = &String> {
+    pub fn command_words(&self) -> impl Iterator<Item = &String> {
         let serve = self.serve.iter().flat_map(|serve| serve.argv.iter());
         let otherwise = self.otherwise.iter().flat_map(|otherwise| otherwise.argv.iter());
         self.argv.iter().chain(serve).chain(otherwise)
@@ -285,8 +285,8 @@ impl Probe {
 
     /// The same probe with what it has in place of its tool as its command; a
     /// probe that has nothing stays as it is.
-    pub fn by_ourselves(mut self) -> Self {
-        if let Some(Otherwise { parser, argv, together }) = self.otherwise.take() {
+    pub fn into_fallback(mut self) -> Self {
+        if let Some(ProbeFallback { parser, argv, together }) = self.otherwise.take() {
             (self.parser, self.argv, self.together) = (parser, argv.to_vec(), together);
             self.serve = None;
         }
@@ -294,7 +294,7 @@ impl Probe {
     }
 
     /// Whether a command says this placeholder.
-    pub fn says(&self, placeholder: &str) -> bool {
-        self.words().any(|word| word.contains(placeholder))
+    pub fn uses_placeholder(&self, placeholder: &str) -> bool {
+        self.command_words().any(|word| word.contains(placeholder))
     }
 }

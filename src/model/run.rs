@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use super::action::ActionPlan;
-use super::cell::Cell;
+use super::measured_cell::MeasuredCell;
 use super::claims::Claims;
 use super::verdict::Verdicts;
 
@@ -29,17 +29,17 @@ pub struct RunInfo {
 }
 
 /// What every form of a simulated run says.
-pub const SIMULATED: &str = "SIMULATED: no hardware was measured";
+pub const SIMULATION_NOTICE: &str = "SIMULATED: no hardware was measured";
 
 /// That sentence, where a run was simulated.
-pub fn simulated(is_simulated: bool) -> Option<&'static str> {
-    is_simulated.then_some(SIMULATED)
+pub fn simulation_notice(is_simulated: bool) -> Option<&'static str> {
+    is_simulated.then_some(SIMULATION_NOTICE)
 }
 
 impl RunInfo {
     /// What its forms say first where it was simulated.
-    pub fn simulated(&self) -> Option<&'static str> {
-        simulated(self.simulated)
+    pub fn simulation_notice(&self) -> Option<&'static str> {
+        simulation_notice(self.simulated)
     }
 }
 
@@ -51,7 +51,7 @@ pub struct Run {
     /// What was claimed.
     pub claims: Claims,
     /// Every cell, in the direction of the data.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<MeasuredCell>,
     /// What the judge says.
     pub verdicts: Verdicts,
     /// What is proposed, where an action plan was made.

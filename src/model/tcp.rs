@@ -17,9 +17,9 @@ pub struct TcpDocument {
     /// The version of fabricgate that measured.
     pub version: String,
     /// The side that connected and printed this.
-    pub source: End,
+    pub source: TcpEndpoint,
     /// The side that served.
-    pub destination: End,
+    pub destination: TcpEndpoint,
     /// The rail, where one is named.
     pub rail: Option<String>,
     /// Connections that carry data at the same time.
@@ -42,7 +42,7 @@ pub struct TcpDocument {
 
 /// An end of the path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct End {
+pub struct TcpEndpoint {
     /// The node.
     pub node: String,
     /// Its address on this path.

@@ -2,7 +2,7 @@
 
 /// Control characters, line separators, and the invisible format characters
 /// that reorder or hide text (UAX #9 explicit formatting, zero width, tags).
-pub fn steers(c: char) -> bool {
+pub fn is_control_or_invisible(c: char) -> bool {
     c.is_control()
         || matches!(
             c,
@@ -30,7 +30,7 @@ pub fn clean(text: &str) -> String {
             out.push(' ');
         }
         // A log may be one word, or a million of them.
-        out.extend(word.chars().filter(|c| !steers(*c) && *c != '\u{fffd}').take(LONGEST + 1));
+        out.extend(word.chars().filter(|c| !is_control_or_invisible(*c) && *c != '\u{fffd}').take(LONGEST + 1));
         if 4 * LONGEST < out.len() {
             break;
         }
@@ -43,7 +43,7 @@ pub fn clean(text: &str) -> String {
 }
 
 /// Edits between two words: characters that are changed, added or taken away (Levenshtein 1966).
-pub fn edits(a: &str, b: &str) -> usize {
+pub fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, from) in a.chars().enumerate() {
@@ -59,7 +59,7 @@ pub fn edits(a: &str, b: &str) -> usize {
 }
 
 /// A share as a percentage with one decimal.
-pub fn percent(share: f64) -> String {
+pub fn format_percent(share: f64) -> String {
     if share.is_finite() { format!("{:.1} %", share * 100.0) } else { "not a number".to_owned() }
 }
 
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn edits_are_counted_in_characters() {
-        assert_eq!(edits("kitten", "sitting"), 3);
-        assert_eq!(edits("", "äb"), 2);
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+        assert_eq!(edit_distance("", "äb"), 2);
     }
 }

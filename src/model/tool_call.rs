@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 
 use super::id::NodeName;
-use super::raw::Ending;
+use super::raw_result::ProcessEnding;
 
 /// One reading of a step.
 #[derive(Clone, Copy, Debug)]
@@ -21,9 +21,9 @@ pub struct ToolCall<'a> {
 
 /// Whole outputs, and how the command ended.
 #[derive(Clone, Debug)]
-pub struct ToolAnswer {
+pub struct ToolOutput {
     /// How it ended.
-    pub ending: Ending,
+    pub ending: ProcessEnding,
     /// Its standard output.
     pub stdout: Vec<u8>,
     /// Its standard error.
@@ -31,7 +31,7 @@ pub struct ToolAnswer {
 }
 
 /// Answers in the place of tools on nodes.
-pub trait AnswerTools: Debug + Send + Sync {
+pub trait ToolBackend: Debug + Send + Sync {
     /// The outputs of a command; an error says why it was not started.
-    fn answer(&self, call: &ToolCall<'_>) -> Result<ToolAnswer, String>;
+    fn run_tool(&self, call: &ToolCall<'_>) -> Result<ToolOutput, String>;
 }

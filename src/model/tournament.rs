@@ -5,26 +5,26 @@
 //! other in n - 1 rounds, which is the least there can be. With n odd a place
 //! is empty: one item idles in each of n rounds.
 
-use super::chance::Chance;
+use super::seeded_rng::SeededRng;
 
 /// Two different items.
-pub type Pair = (usize, usize);
+pub type IndexPair = (usize, usize);
 
 /// A complete tournament of `n` items: every pair exactly once. The seed says
 /// which item has which place in the circle, and the order of the rounds.
-pub fn rounds(n: usize, seed: u64) -> Vec<Vec<Pair>> {
-    matchings(n, usize::MAX, seed)
+pub fn make_rounds(n: usize, seed: u64) -> Vec<Vec<IndexPair>> {
+    make_matchings(n, usize::MAX, seed)
 }
 
 /// `k` matchings with distinct partners: the first rounds of the tournament of
 /// this seed. Fewer where there are no more partners. The others are not made:
 /// those of ten thousand nodes are fifty million pairs.
-pub fn matchings(n: usize, k: usize, seed: u64) -> Vec<Vec<Pair>> {
+pub fn make_matchings(n: usize, k: usize, seed: u64) -> Vec<Vec<IndexPair>> {
     if n < 2 {
         return Vec::new();
     }
     let places = n + n % 2;
-    let mut chance = Chance::new(seed, "tournament");
+    let mut chance = SeededRng::new(seed, "tournament");
     let mut label: Vec<usize> = (0..n).collect();
     chance.shuffle(&mut label);
     let turning = places - 1;
@@ -62,7 +62,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_pair_meets_exactly_once_in_the_fewest_rounds(n in 0usize..90, seed: u64) {
-            let rounds = rounds(n, seed);
+            let rounds = make_rounds(n, seed);
             let expected = match n { 0 | 1 => 0, n if n % 2 == 0 => n - 1, n => n };
             prop_assert_eq!(rounds.len(), expected);
             let mut met = BTreeSet::new();
@@ -80,7 +80,7 @@ mod tests {
 
         #[test]
         fn matchings_have_distinct_partners(n in 2usize..60, k in 1usize..12, seed: u64) {
-            let matchings = matchings(n, k, seed);
+            let matchings = make_matchings(n, k, seed);
             prop_assert_eq!(matchings.len(), k.min(n - 1 + n % 2));
             let mut partners: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
             for (a, b) in matchings.iter().flatten() {
@@ -91,17 +91,17 @@ mod tests {
 
         #[test]
         fn a_seed_always_gives_the_same_rounds(n in 0usize..40, seed: u64) {
-            prop_assert_eq!(rounds(n, seed), rounds(n, seed));
+            prop_assert_eq!(make_rounds(n, seed), make_rounds(n, seed));
         }
     }
 
     #[test]
     fn another_seed_gives_other_partners() {
-        assert_ne!(matchings(18, 1, 1), matchings(18, 1, 2));
+        assert_ne!(make_matchings(18, 1, 1), make_matchings(18, 1, 2));
     }
 
     #[test]
     fn a_board_of_8_gpus_takes_7_rounds() {
-        assert_eq!(rounds(8, 3).len(), 7);
+        assert_eq!(make_rounds(8, 3).len(), 7);
     }
 }

@@ -22,7 +22,7 @@ pub const HISTORY_FORMAT: &str = "fabricgate.history/1";
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum PartKind {
+pub enum FabricPartKind {
     /// A path between two ends.
     Link,
     /// A GPU: the median over its partners.
@@ -39,9 +39,9 @@ pub enum PartKind {
 #[derive(
     Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
-pub struct Part {
+pub struct FabricPart {
     /// What it is.
-    pub kind: PartKind,
+    pub kind: FabricPartKind,
     /// Its domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
@@ -64,7 +64,7 @@ pub struct Part {
 
 /// What a part showed in one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Point {
+pub struct TrendPoint {
     /// The run.
     pub run: String,
     /// When it was made, RFC 3339.
@@ -86,7 +86,7 @@ pub struct Point {
 
 /// What is usual for a part, from points that nothing was found against.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Baseline {
+pub struct TrendBaseline {
     /// The trimmed mean, in the unit of the series.
     pub mean: f64,
     /// Robust standard deviation, as a share of the mean.
@@ -99,7 +99,7 @@ pub struct Baseline {
 
 /// Where a series left what was usual.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Alarm {
+pub struct TrendAlarm {
     /// The run at which the sum crossed the line.
     pub run: String,
     /// When, RFC 3339.
@@ -123,7 +123,7 @@ pub struct Alarm {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum ChangeKind {
+pub enum RunChangeKind {
     /// Driver version.
     Driver,
     /// A firmware version.
@@ -146,7 +146,7 @@ pub enum ChangeKind {
 
 /// One thing that changed between two runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Changed {
+pub struct RunChange {
     /// The first run that shows the new state.
     pub run: String,
     /// When that was, RFC 3339.
@@ -155,7 +155,7 @@ pub struct Changed {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeName>,
     /// What kind of thing.
-    pub kind: ChangeKind,
+    pub kind: RunChangeKind,
     /// Which thing, in words: `driver`, `GPU 2 vbios`.
     pub what: String,
     /// How it was.
@@ -168,58 +168,58 @@ pub struct Changed {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trend {
     /// Whose.
-    pub part: Part,
+    pub part: FabricPart,
     /// The test.
     pub testcase: String,
     /// The unit of values.
     pub unit: Unit,
     /// In order of time.
-    pub points: Vec<Point>,
+    pub points: Vec<TrendPoint>,
     /// What is usual; absent where there is too little.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub baseline: Option<Baseline>,
+    pub baseline: Option<TrendBaseline>,
     /// Where it left that, in order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub alarms: Vec<Alarm>,
+    pub alarms: Vec<TrendAlarm>,
     /// What changed meanwhile, in order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub changes: Vec<Changed>,
+    pub changes: Vec<RunChange>,
 }
 
 impl Trend {
     /// What changed from the run that an alarm dates back to until the run that
     /// rang it: what may be behind it.
-    pub fn beside(&self, alarm: &Alarm) -> Vec<&Changed> {
+    pub fn changes_during(&self, alarm: &TrendAlarm) -> Vec<&RunChange> {
         let since = self.points.iter().find(|point| point.run == alarm.since);
         let from = since.map_or(&alarm.at, |point| &point.at);
         self.changes.iter().filter(|c| *from <= c.at && c.at <= alarm.at).collect()
     }
 
     /// Whether an alarm is for the worse: less, or of a latency more.
-    pub fn is_worse(&self, alarm: &Alarm) -> bool {
+    pub fn is_worse(&self, alarm: &TrendAlarm) -> bool {
         if self.unit.is_bandwidth() { alarm.shift < 0.0 } else { 0.0 < alarm.shift }
     }
 
     /// The alarm for the worse that nothing has ended.
-    pub fn standing(&self) -> Option<Standing> {
+    pub fn open_alarm(&self) -> Option<OpenAlarm> {
         let alarm = self.alarms.last().filter(|alarm| alarm.stands && self.is_worse(alarm))?;
-        Some(Standing {
+        Some(OpenAlarm {
             part: self.part.clone(),
             testcase: self.testcase.clone(),
             alarm: alarm.clone(),
-            beside: self.beside(alarm).into_iter().cloned().collect(),
+            beside: self.changes_during(alarm).into_iter().cloned().collect(),
         })
     }
 
     /// The last point.
-    pub fn last(&self) -> Option<&Point> {
+    pub fn last_point(&self) -> Option<&TrendPoint> {
         self.points.last()
     }
 
     /// The last value as a share of what is usual; of a latency the other way
     /// round, so that less is always worse.
-    pub fn of_usual(&self) -> Option<f64> {
-        let (last, usual) = (self.last()?.value, self.baseline.as_ref()?.mean);
+    pub fn ratio_to_usual(&self) -> Option<f64> {
+        let (last, usual) = (self.last_point()?.value, self.baseline.as_ref()?.mean);
         let share = if self.unit.is_bandwidth() { last / usual } else { usual / last };
         Some(share).filter(|share| share.is_finite())
     }
@@ -227,16 +227,16 @@ impl Trend {
 
 /// An alarm for the worse that nothing has ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Standing {
+pub struct OpenAlarm {
     /// Whose.
-    pub part: Part,
+    pub part: FabricPart,
     /// The test.
     pub testcase: String,
     /// The alarm.
-    pub alarm: Alarm,
+    pub alarm: TrendAlarm,
     /// What changed from the run that it dates back to until the run that rang it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub beside: Vec<Changed>,
+    pub beside: Vec<RunChange>,
 }
 
 /// A node in the history.

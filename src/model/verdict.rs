@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::finding_class::FindingClass;
 use super::id::DomainName;
 use super::id::NodeName;
-use super::rule::FindingRule;
-use super::subject::UnknownSubject;
+use super::finding_rule::FindingRule;
+use super::unknown_subject::UnknownSubject;
 use super::unit::Unit;
 
 /// How a part came out. The order is the order of severity.
@@ -156,7 +156,7 @@ pub struct Locus {
 
 impl Locus {
     /// A part of this kind, nothing else said yet.
-    pub fn of(kind: LocusKind) -> Self {
+    pub fn new(kind: LocusKind) -> Self {
         Self {
             kind,
             domain: None,
@@ -292,16 +292,16 @@ impl Finding {
     }
 
     /// The ratio by which it was found, and what it is of.
-    pub fn found_by(&self) -> Option<(f64, RatioOf)> {
+    pub fn deciding_ratio(&self) -> Option<(f64, RatioReference)> {
         let of = |ratio: Option<f64>, of| ratio.map(|ratio| (ratio, of));
-        of(self.ratio_to_peers, RatioOf::Peers)
-            .or_else(|| of(self.ratio_to_own, RatioOf::Own))
-            .or_else(|| of(self.ratio, RatioOf::Expected))
+        of(self.ratio_to_peers, RatioReference::Peers)
+            .or_else(|| of(self.ratio_to_own, RatioReference::Own))
+            .or_else(|| of(self.ratio, RatioReference::Expected))
     }
 
     /// The same without what it is of.
-    pub fn share(&self) -> Option<f64> {
-        self.found_by().map(|(ratio, _)| ratio)
+    pub fn deciding_share(&self) -> Option<f64> {
+        self.deciding_ratio().map(|(ratio, _)| ratio)
     }
 }
 
@@ -310,7 +310,7 @@ impl Finding {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum RatioOf {
+pub enum RatioReference {
     /// The platform's number.
     Expected,
     /// The median of the peers.
@@ -319,9 +319,9 @@ pub enum RatioOf {
     Own,
 }
 
-impl RatioOf {
+impl RatioReference {
     /// What stands before its number.
-    pub fn short(self) -> &'static str {
+    pub fn prefix(self) -> &'static str {
         match self {
             Self::Expected => "expected",
             Self::Peers => "peers' median",
@@ -330,7 +330,7 @@ impl RatioOf {
     }
 
     /// What a ratio is of, in a sentence.
-    pub fn words(self) -> &'static str {
+    pub fn label(self) -> &'static str {
         match self {
             Self::Expected => "what is expected",
             Self::Peers => "the peers' median",
@@ -389,7 +389,7 @@ pub struct NodeVerdict {
 
 /// Something that is not known, and why.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
-pub struct Unknown {
+pub struct UnknownEntry {
     /// What is not known.
     #[schemars(with = "String")]
     pub what: UnknownSubject,
@@ -416,7 +416,7 @@ pub struct Verdicts {
     /// Every node, in order of name.
     pub nodes: Vec<NodeVerdict>,
     /// What is not known, and why.
-    pub unknown: Vec<Unknown>,
+    pub unknown: Vec<UnknownEntry>,
     /// Remarks that change no outcome: single dips, a level above expectation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,

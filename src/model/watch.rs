@@ -20,7 +20,7 @@ pub const WATCH_FORMAT: &str = "fabricgate.watch/1";
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Cause {
+pub enum DueReason {
     /// It joined with the start-up taint.
     Unverified,
     /// We drained it, and it changed, rested, or passed once.
@@ -35,7 +35,7 @@ pub enum Cause {
     Audit,
 }
 
-impl Cause {
+impl DueReason {
     /// Its name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl Cause {
     }
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for DueReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
@@ -113,12 +113,12 @@ pub enum WatchEvent {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         paused: Option<String>,
         /// Nodes that are not measured now, by why.
-        not_due: Vec<NotDue>,
+        not_due: Vec<DeferredNodes>,
     },
     /// Nodes are to be measured.
-    Due(JobLine),
+    Due(WatchJob),
     /// A job was started.
-    Started(JobLine),
+    Started(WatchJob),
     /// A job printed a line.
     Said {
         /// Which.
@@ -130,12 +130,12 @@ pub enum WatchEvent {
     Ended {
         /// Which.
         #[serde(flatten)]
-        job: JobLine,
+        job: WatchJob,
         /// Its exit code; absent where it was ended.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<u8>,
         /// What that means.
-        outcome: Outcome,
+        outcome: JobOutcome,
         /// How long it took.
         seconds: f64,
     },
@@ -164,7 +164,7 @@ pub enum WatchEvent {
 
 /// Nodes that are not measured, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct NotDue {
+pub struct DeferredNodes {
     /// Why.
     pub why: String,
     /// The nodes, as a host list.
@@ -175,7 +175,7 @@ pub struct NotDue {
 
 /// A job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct JobLine {
+pub struct WatchJob {
     /// Its name; empty where nothing was started.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub job: String,
@@ -189,7 +189,7 @@ pub struct JobLine {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partners: Vec<NodeName>,
     /// The most urgent of its causes.
-    pub cause: Cause,
+    pub cause: DueReason,
     /// Why, in one sentence.
     pub why: String,
     /// The command.
@@ -204,7 +204,7 @@ pub struct JobLine {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum JobOutcome {
     /// Everything was as expected (0).
     Passed,
     /// Something is degraded or failed (3).
@@ -221,9 +221,9 @@ pub enum Outcome {
     Killed,
 }
 
-impl Outcome {
+impl JobOutcome {
     /// What an exit code means.
-    pub fn of(code: Option<u8>) -> Self {
+    pub fn from_exit_code(code: Option<u8>) -> Self {
         match code {
             Some(0) => Self::Passed,
             Some(3) => Self::Closed,

@@ -4,25 +4,25 @@
 //! opened by the caller. A site's file replaces the built-in probe of the same
 //! name.
 
-mod check;
+mod validation;
 
 use std::collections::BTreeMap;
 
-use check::check;
+use validation::check_probe_file;
 use serde::Deserialize;
 use toml::Spanned;
 
-use model::parsed::Tool;
-use model::probe::Covers;
-use model::probe::Disturbs;
-use model::probe::Grain;
-use model::probe::Otherwise;
-use model::probe::Preconditions;
+use model::parse_output::Tool;
+use model::probe::PairCoverage;
+use model::probe::ProbeImpact;
+use model::probe::ProbeGranularity;
+use model::probe::ProbeFallback;
+use model::probe::ProbePreconditions;
 use model::probe::Probe;
 use model::probe::ProbeScope;
-use model::probe::Ready;
-use model::probe::Serve;
-use model::span::TextError;
+use model::probe::ReadySignal;
+use model::probe::ProbeServer;
+use model::text_error::TextError;
 
 /// The files of `probes/`.
 const BUILT_IN: &[(&str, &str)] = &[
@@ -76,29 +76,29 @@ const BUILT_IN: &[(&str, &str)] = &[
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ProbeFile {
     name: Spanned<String>,
     title: String,
     parser: Tool,
     argv: Spanned<Vec<Spanned<String>>>,
     serve: Option<ServeSection>,
     together: Option<Spanned<bool>>,
-    otherwise: Option<OtherwiseSection>,
+    otherwise: Option<FallbackSection>,
     scope: ProbeScope,
-    grain: Option<Spanned<Grain>>,
-    covers: Option<Spanned<Covers>>,
+    grain: Option<Spanned<ProbeGranularity>>,
+    covers: Option<Spanned<PairCoverage>>,
     reads_itself: Option<Spanned<bool>>,
     stage: Spanned<u8>,
     #[serde(default)]
-    requires: Preconditions,
+    requires: ProbePreconditions,
     cost_s: Spanned<f64>,
     timeout_s: Spanned<f64>,
-    disturbs: Disturbs,
+    disturbs: ProbeImpact,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct OtherwiseSection {
+struct FallbackSection {
     parser: Tool,
     argv: Spanned<Vec<Spanned<String>>>,
     together: Option<Spanned<bool>>,
@@ -108,22 +108,22 @@ struct OtherwiseSection {
 #[serde(deny_unknown_fields)]
 struct ServeSection {
     argv: Spanned<Vec<Spanned<String>>>,
-    ready: Spanned<Ready>,
+    ready: Spanned<ReadySignal>,
 }
 
 /// All probes in force, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Catalog {
+pub struct ProbeCatalog {
     /// The probes.
     pub probes: BTreeMap<String, Probe>,
 }
 
-impl Catalog {
+impl ProbeCatalog {
     /// The probes that are compiled in.
     pub fn built_in() -> Self {
         let mut catalog = Self::default();
         for (file, text) in BUILT_IN {
-            let probe = parse(file, text).expect("a test reads every built-in probe");
+            let probe = parse_probe(file, text).expect("a test reads every built-in probe");
             catalog.add(probe);
         }
         catalog
@@ -140,27 +140,27 @@ impl Catalog {
     }
 
     /// All names, for messages.
-    pub fn names(&self) -> String {
+    pub fn joined_names(&self) -> String {
         self.probes.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 }
 
 /// Reads the text of a probe file. `file` is its name in messages.
-pub fn parse(file: &str, text: &str) -> Result<Probe, TextError> {
-    let read: File = toml::from_str(text).map_err(|e| TextError::toml(file, text, &e))?;
-    check(&read).map_err(|(offset, message)| TextError::at(file, text, offset, message))?;
+pub fn parse_probe(file: &str, text: &str) -> Result<Probe, TextError> {
+    let read: ProbeFile = toml::from_str(text).map_err(|e| TextError::from_toml(file, text, &e))?;
+    check_probe_file(&read).map_err(|(offset, message)| TextError::new(file, text, offset, message))?;
     Ok(Probe {
         name: read.name.into_inner(),
         title: read.title,
         parser: read.parser,
-        argv: words(read.argv),
+        argv: argv_strings(read.argv),
         serve: read
             .serve
-            .map(|s| Serve { argv: words(s.argv).into(), ready: s.ready.into_inner() }),
+            .map(|s| ProbeServer { argv: argv_strings(s.argv).into(), ready: s.ready.into_inner() }),
         together: read.together.is_some_and(Spanned::into_inner),
-        otherwise: read.otherwise.map(|it| Otherwise {
+        otherwise: read.otherwise.map(|it| ProbeFallback {
             parser: it.parser,
-            argv: words(it.argv).into(),
+            argv: argv_strings(it.argv).into(),
             together: it.together.is_some_and(Spanned::into_inner),
         }),
         scope: read.scope,
@@ -176,7 +176,7 @@ pub fn parse(file: &str, text: &str) -> Result<Probe, TextError> {
     })
 }
 
-fn words(argv: Spanned<Vec<Spanned<String>>>) -> Vec<String> {
+fn argv_strings(argv: Spanned<Vec<Spanned<String>>>) -> Vec<String> {
     argv.into_inner().into_iter().map(Spanned::into_inner).collect()
 }
 
@@ -190,16 +190,16 @@ mod tests {
 
     fn complaint(from: &str, to: &str) -> String {
         assert!(GOOD.contains(from));
-        parse("p.toml", &GOOD.replace(from, to)).expect_err("a bad file").to_string()
+        parse_probe("p.toml", &GOOD.replace(from, to)).expect_err("a bad file").to_string()
     }
 
     #[test]
     fn every_built_in_probe_can_be_read_and_is_called_like_its_file() {
         for (file, text) in BUILT_IN {
-            let probe = parse(file, text).unwrap_or_else(|error| panic!("{error}"));
+            let probe = parse_probe(file, text).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(format!("probes/{}.toml", probe.name), *file);
         }
-        assert_eq!(Catalog::built_in().probes.len(), BUILT_IN.len());
+        assert_eq!(ProbeCatalog::built_in().probes.len(), BUILT_IN.len());
     }
 
     #[test]
@@ -235,17 +235,17 @@ mod tests {
 
     #[test]
     fn what_is_run_in_place_of_a_tool_is_read_and_mistakes_in_it_are_named() {
-        let probe = parse("p.toml", PAIR).unwrap_or_else(|error| panic!("{error}"));
+        let probe = parse_probe("p.toml", PAIR).unwrap_or_else(|error| panic!("{error}"));
         let otherwise = probe.otherwise.clone().expect("it has one");
         assert!(!probe.together && otherwise.together);
         assert_eq!(otherwise.argv[..], ["{self}", "{node}"]);
-        let own = probe.by_ourselves();
+        let own = probe.into_fallback();
         assert_eq!((own.argv, own.parser), (otherwise.argv.to_vec(), Tool::FabricgateTcp));
         assert!(own.together && own.otherwise.is_none());
 
         let said = |from: &str, to: &str| {
             assert!(PAIR.contains(from), "{from}");
-            parse("p.toml", &PAIR.replace(from, to)).expect_err("a bad file").to_string()
+            parse_probe("p.toml", &PAIR.replace(from, to)).expect_err("a bad file").to_string()
         };
         for (from, to, expected) in [
             (
@@ -279,14 +279,14 @@ mod tests {
             assert!(said.starts_with(expected), "{to}: {said}");
         }
         let alone = PAIR.replace("together = true\n", "").replace("{node}", "{peer}");
-        assert!(parse("p.toml", &alone).is_ok(), "one node alone may know the other's name");
+        assert!(parse_probe("p.toml", &alone).is_ok(), "one node alone may know the other's name");
     }
 
     #[test]
     fn what_every_node_runs_has_neither_a_server_nor_a_peer() {
         let together = PAIR.replace("stage = 2", "stage = 2\ntogether = true");
-        assert!(parse("p.toml", &together).expect("good").together);
-        let said = |text: &str| parse("p.toml", text).expect_err("a bad file").to_string();
+        assert!(parse_probe("p.toml", &together).expect("good").together);
+        let said = |text: &str| parse_probe("p.toml", text).expect_err("a bad file").to_string();
         let peer = said(&together.replace("{hosts}", "{peer_address}"));
         assert!(peer.contains("{peer_address} means nothing there"), "{peer}");
         let serve = "[serve]\nargv = [\"x\"]\nready = \"line\"\n";
@@ -302,22 +302,22 @@ mod tests {
 
     fn of_a_rail(from: &str, to: &str) -> String {
         assert!(RAIL.contains(from));
-        parse("p.toml", &RAIL.replace(from, to)).expect_err("a bad file").to_string()
+        parse_probe("p.toml", &RAIL.replace(from, to)).expect_err("a bad file").to_string()
     }
 
     #[test]
     fn everything_that_a_probe_of_two_nodes_says_is_read() {
-        let probe = parse("p.toml", RAIL).expect("good");
+        let probe = parse_probe("p.toml", RAIL).expect("good");
         let serve = probe.serve.expect("two sides");
-        assert_eq!((serve.argv.len(), serve.ready), (2, Ready::Port));
-        assert_eq!((probe.scope, probe.covers), (ProbeScope::Rail, Covers::None));
+        assert_eq!((serve.argv.len(), serve.ready), (2, ReadySignal::Port));
+        assert_eq!((probe.scope, probe.covers), (ProbeScope::Rail, PairCoverage::None));
         let pair = GOOD
             .replace("\"node\"", "\"pair\"\ngrain = \"gpu\"\ncovers = \"lane\"")
             .replace("stage = 1", "stage = 5")
             .replace("{gpus}", "{hosts}/{lane}");
         let pair = format!("{pair}[requires]\nnvlink_across = true\n");
-        let probe = parse("p.toml", &pair).unwrap_or_else(|error| panic!("{error}: {pair}"));
-        assert_eq!((probe.grain, probe.covers), (Grain::Gpu, Covers::Lane));
+        let probe = parse_probe("p.toml", &pair).unwrap_or_else(|error| panic!("{error}: {pair}"));
+        assert_eq!((probe.grain, probe.covers), (ProbeGranularity::Gpu, PairCoverage::Lane));
         assert!(probe.requires.nvlink_across && probe.serve.is_none());
     }
 

@@ -3,12 +3,12 @@
 //! Names, order and descriptions are the tool's interface, established from
 //! its sources v0.2 to v0.8.
 
-use super::fabric::Engine;
-use super::tooling::Nvbandwidth;
+use super::fabric::SimCopyEngine;
+use super::tool_config::NvbandwidthLayout;
 
 /// What one test measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SimCaseKind {
     /// Between host and each GPU: to the device, with the other direction
     /// busy, with all GPUs at once.
     Host {
@@ -34,7 +34,7 @@ pub enum Kind {
         to_one: bool,
     },
     /// Each GPU with each other, all disjoint pairs of a round at once.
-    PairsAtOnce {
+    PairsConcurrent {
         /// The row's GPU reads.
         read: bool,
     },
@@ -58,33 +58,33 @@ pub enum Kind {
 
 /// One test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Case {
+pub struct SimCase {
     /// Its name.
     pub name: &'static str,
     /// What it measures.
-    pub kind: Kind,
+    pub kind: SimCaseKind,
     /// Who copies.
-    pub engine: Engine,
+    pub engine: SimCopyEngine,
 }
 
-const fn host(name: &'static str, engine: Engine, flags: [bool; 3]) -> Case {
+const fn host(name: &'static str, engine: SimCopyEngine, flags: [bool; 3]) -> SimCase {
     let [to_device, bidirectional, all] = flags;
-    Case { name, kind: Kind::Host { to_device, bidirectional, all }, engine }
+    SimCase { name, kind: SimCaseKind::Host { to_device, bidirectional, all }, engine }
 }
 
-const fn pairs(name: &'static str, engine: Engine, read: bool, bidirectional: bool) -> Case {
-    Case { name, kind: Kind::Pairs { read, bidirectional }, engine }
+const fn pairs(name: &'static str, engine: SimCopyEngine, read: bool, bidirectional: bool) -> SimCase {
+    SimCase { name, kind: SimCaseKind::Pairs { read, bidirectional }, engine }
 }
 
-const fn star(name: &'static str, engine: Engine, read: bool, to_one: bool) -> Case {
-    Case { name, kind: Kind::Star { read, to_one }, engine }
+const fn star(name: &'static str, engine: SimCopyEngine, read: bool, to_one: bool) -> SimCase {
+    SimCase { name, kind: SimCaseKind::Star { read, to_one }, engine }
 }
 
-const CE: Engine = Engine::Copy;
-const SM: Engine = Engine::Kernel;
+const CE: SimCopyEngine = SimCopyEngine::Copy;
+const SM: SimCopyEngine = SimCopyEngine::Kernel;
 
 /// The tests of one node, in the order they run.
-const NODE: &[Case] = &[
+const NODE: &[SimCase] = &[
     host("host_to_device_memcpy_ce", CE, [true, false, false]),
     host("device_to_host_memcpy_ce", CE, [false, false, false]),
     host("host_to_device_bidirectional_memcpy_ce", CE, [true, true, false]),
@@ -117,13 +117,13 @@ const NODE: &[Case] = &[
     star("all_to_one_read_sm", SM, true, true),
     star("one_to_all_write_sm", SM, false, false),
     star("one_to_all_read_sm", SM, true, false),
-    Case { name: "host_device_latency_sm", kind: Kind::HostLatency, engine: SM },
-    Case { name: "device_to_device_latency_sm", kind: Kind::PeerLatency, engine: SM },
-    Case { name: "device_local_copy", kind: Kind::Local, engine: CE },
+    SimCase { name: "host_device_latency_sm", kind: SimCaseKind::HostLatency, engine: SM },
+    SimCase { name: "device_to_device_latency_sm", kind: SimCaseKind::PeerLatency, engine: SM },
+    SimCase { name: "device_local_copy", kind: SimCaseKind::Local, engine: CE },
 ];
 
 /// The tests across nodes, in the order they run.
-const MULTINODE: &[Case] = &[
+const MULTINODE: &[SimCase] = &[
     pairs("multinode_device_to_device_memcpy_read_ce", CE, true, false),
     pairs("multinode_device_to_device_memcpy_write_ce", CE, false, false),
     pairs("multinode_device_to_device_bidirectional_memcpy_read_ce", CE, true, true),
@@ -134,64 +134,64 @@ const MULTINODE: &[Case] = &[
     pairs("multinode_device_to_device_bidirectional_memcpy_write_sm", SM, false, true),
     star("multinode_device_to_device_all_to_one_write_sm", SM, false, true),
     star("multinode_device_to_device_all_from_one_read_sm", SM, true, false),
-    Case {
+    SimCase {
         name: "multinode_device_to_device_broadcast_one_to_all_sm",
-        kind: Kind::Broadcast,
+        kind: SimCaseKind::Broadcast,
         engine: SM,
     },
-    Case {
+    SimCase {
         name: "multinode_device_to_device_broadcast_all_to_all_sm",
-        kind: Kind::BroadcastAll,
+        kind: SimCaseKind::BroadcastAll,
         engine: SM,
     },
-    Case { name: "multinode_bisect_write_ce", kind: Kind::Bisect, engine: CE },
+    SimCase { name: "multinode_bisect_write_ce", kind: SimCaseKind::Bisect, engine: CE },
 ];
 
 /// The tests that only our own copy probe has.
-const OWN: &[Case] = &[
-    Case {
+const NATIVE: &[SimCase] = &[
+    SimCase {
         name: "device_to_device_concurrent_memcpy_read_ce",
-        kind: Kind::PairsAtOnce { read: true },
+        kind: SimCaseKind::PairsConcurrent { read: true },
         engine: CE,
     },
-    Case {
+    SimCase {
         name: "device_to_device_concurrent_memcpy_write_ce",
-        kind: Kind::PairsAtOnce { read: false },
+        kind: SimCaseKind::PairsConcurrent { read: false },
         engine: CE,
     },
-    Case { name: "host_to_device_latency_ce", kind: Kind::CopyLatency, engine: CE },
-    Case { name: "device_to_host_latency_ce", kind: Kind::CopyLatency, engine: CE },
-    Case { name: "device_to_device_latency_ce", kind: Kind::PeerCopyLatency, engine: CE },
+    SimCase { name: "host_to_device_latency_ce", kind: SimCaseKind::CopyLatency, engine: CE },
+    SimCase { name: "device_to_host_latency_ce", kind: SimCaseKind::CopyLatency, engine: CE },
+    SimCase { name: "device_to_device_latency_ce", kind: SimCaseKind::PeerCopyLatency, engine: CE },
 ];
 
 /// A test of our own copy probe: those of nvbandwidth that copy engines do, and
 /// some more.
-pub fn own(name: &str) -> Option<&'static Case> {
+pub fn native_case(name: &str) -> Option<&'static SimCase> {
     let shared = NODE.iter().chain(MULTINODE).filter(|case| case.engine == CE);
-    shared.chain(OWN).find(|case| case.name == name)
+    shared.chain(NATIVE).find(|case| case.name == name)
 }
 
 /// The tests a version knows, in the order they run.
-pub fn list(version: Nvbandwidth, multinode: bool) -> Vec<&'static Case> {
+pub fn cases_of_version(version: NvbandwidthLayout, multinode: bool) -> Vec<&'static SimCase> {
     let node = NODE.iter().filter(move |case| match case.kind {
-        Kind::HostLatency | Kind::PeerLatency => Nvbandwidth::V0_5 <= version,
-        Kind::Local => Nvbandwidth::V0_8 <= version,
-        Kind::Host { bidirectional, all, .. } if case.engine == SM && bidirectional && !all => {
-            Nvbandwidth::V0_5 <= version
+        SimCaseKind::HostLatency | SimCaseKind::PeerLatency => NvbandwidthLayout::V0_5 <= version,
+        SimCaseKind::Local => NvbandwidthLayout::V0_8 <= version,
+        SimCaseKind::Host { bidirectional, all, .. } if case.engine == SM && bidirectional && !all => {
+            NvbandwidthLayout::V0_5 <= version
         }
         _ => true,
     });
-    let across = MULTINODE.iter().filter(move |_| multinode && Nvbandwidth::V0_8 <= version);
+    let across = MULTINODE.iter().filter(move |_| multinode && NvbandwidthLayout::V0_8 <= version);
     node.chain(across).collect()
 }
 
-impl Case {
+impl SimCase {
     /// Whether the data of a fan goes to the one. On one node a read of "all to
     /// one" is all reading from the one (nvbandwidth's sources, v0.8); across nodes
     /// such tests are called "all from one".
-    pub fn arrives(&self) -> bool {
+    pub fn is_inbound(&self) -> bool {
         match self.kind {
-            Kind::Star { read, to_one } => to_one != (read && !self.is_multinode()),
+            SimCaseKind::Star { read, to_one } => to_one != (read && !self.is_multinode()),
             _ => false,
         }
     }
@@ -205,7 +205,7 @@ impl Case {
     pub fn is_latency(&self) -> bool {
         matches!(
             self.kind,
-            Kind::HostLatency | Kind::PeerLatency | Kind::CopyLatency | Kind::PeerCopyLatency
+            SimCaseKind::HostLatency | SimCaseKind::PeerLatency | SimCaseKind::CopyLatency | SimCaseKind::PeerCopyLatency
         )
     }
 
@@ -213,56 +213,56 @@ impl Case {
     pub fn needs_peer(&self) -> bool {
         !matches!(
             self.kind,
-            Kind::Host { .. } | Kind::HostLatency | Kind::CopyLatency | Kind::Local
+            SimCaseKind::Host { .. } | SimCaseKind::HostLatency | SimCaseKind::CopyLatency | SimCaseKind::Local
         )
     }
 
     /// The headline of its matrix; `part` is the part of a three-part test.
-    pub fn description(&self, version: Nvbandwidth, part: &str) -> String {
+    pub fn description(&self, version: NvbandwidthLayout, part: &str) -> String {
         let engine = if self.engine == CE { "CE" } else { "SM" };
         match self.kind {
-            Kind::Host { bidirectional: true, .. } => {
+            SimCaseKind::Host { bidirectional: true, .. } => {
                 format!("memcpy {engine} CPU(row) <-> GPU(column) bandwidth (GB/s)")
             }
-            Kind::Host { to_device, .. } => {
+            SimCaseKind::Host { to_device, .. } => {
                 let arrow = if to_device { "->" } else { "<-" };
                 format!("memcpy {engine} CPU(row) {arrow} GPU(column) bandwidth (GB/s)")
             }
-            Kind::Pairs { bidirectional: true, .. } => {
+            SimCaseKind::Pairs { bidirectional: true, .. } => {
                 // The multi-node tests say CPU where they mean a GPU.
                 let row = if self.is_multinode() { "CPU" } else { "GPU" };
                 let part = if part.is_empty() { String::new() } else { format!(" {part}") };
                 format!("memcpy {engine} {row}(row) <-> GPU(column){part} bandwidth (GB/s)")
             }
-            Kind::Pairs { read, .. } => {
+            SimCaseKind::Pairs { read, .. } => {
                 // The arrow is not the direction of the data.
                 let arrow = if read { "->" } else { "<-" };
                 format!("memcpy {engine} GPU(row) {arrow} GPU(column) bandwidth (GB/s)")
             }
-            Kind::Star { read, to_one } => self.star_description(version, engine, read, to_one),
+            SimCaseKind::Star { read, to_one } => self.star_description(version, engine, read, to_one),
             // nvbandwidth has no such tests, and so no words for them.
-            Kind::PairsAtOnce { .. } | Kind::CopyLatency | Kind::PeerCopyLatency => String::new(),
-            Kind::HostLatency => "memory latency SM CPU(row) <-> GPU(column) (ns)".to_owned(),
-            Kind::PeerLatency => {
+            SimCaseKind::PairsConcurrent { .. } | SimCaseKind::CopyLatency | SimCaseKind::PeerCopyLatency => String::new(),
+            SimCaseKind::HostLatency => "memory latency SM CPU(row) <-> GPU(column) (ns)".to_owned(),
+            SimCaseKind::PeerLatency => {
                 "Device to Device Latency SM GPU(row) <-> GPU(column) (ns)".to_owned()
             }
-            Kind::Local => "memcpy local GPU(column) bandwidth (GB/s)".to_owned(),
-            Kind::Broadcast => {
+            SimCaseKind::Local => "memcpy local GPU(column) bandwidth (GB/s)".to_owned(),
+            SimCaseKind::Broadcast => {
                 "multicast SM GPU(column) -> All Gpus total bandwidth (GB/s)".to_owned()
             }
-            Kind::BroadcastAll => "multicast SM All -> All Gpus total bandwidth (GB/s)".to_owned(),
-            Kind::Bisect => "Bisect benchmarking, simultaneous write CE BW".to_owned(),
+            SimCaseKind::BroadcastAll => "multicast SM All -> All Gpus total bandwidth (GB/s)".to_owned(),
+            SimCaseKind::Bisect => "Bisect benchmarking, simultaneous write CE BW".to_owned(),
         }
     }
 
     fn star_description(
         &self,
-        version: Nvbandwidth,
+        version: NvbandwidthLayout,
         engine: &str,
         read: bool,
         to_one: bool,
     ) -> String {
-        if self.is_multinode() || version < Nvbandwidth::V0_5 {
+        if self.is_multinode() || version < NvbandwidthLayout::V0_5 {
             let arrow = if read { "<-" } else { "->" };
             return match to_one || self.is_multinode() {
                 true => {

@@ -6,18 +6,18 @@
 
 use std::collections::BTreeMap;
 
-use super::bench::Bench;
-use super::bench::meaning;
-use super::fabric::Fabric;
+use super::invocation::ToolInvocation;
+use super::invocation::cuda_error_text;
+use super::fabric::SimFabric;
 use super::fabric::GpuIndex;
-use super::fabric::Node;
-use super::fabric::Route;
-use super::fault::Fault;
-use super::tooling::NcclTests;
+use super::fabric::SimNode;
+use super::fabric::CopyRoute;
+use super::fault::SimFault;
+use super::tool_config::NcclTestsLayout;
 
 /// One collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collective {
+pub enum SimCollective {
     /// `all_reduce_perf`
     AllReduce,
     /// `all_gather_perf`
@@ -34,9 +34,9 @@ pub enum Collective {
     SendRecv,
 }
 
-impl Collective {
+impl SimCollective {
     /// The collective of this program.
-    pub fn of(program: &str) -> Option<Self> {
+    pub fn from_program(program: &str) -> Option<Self> {
         Some(match program {
             "all_reduce_perf" => Self::AllReduce,
             "all_gather_perf" => Self::AllGather,
@@ -59,7 +59,7 @@ impl Collective {
     }
 
     /// The printed reduction and root.
-    pub fn labels(self) -> (&'static str, i32) {
+    pub fn redop_and_root(self) -> (&'static str, i32) {
         match self {
             Self::AllReduce | Self::ReduceScatter => ("sum", -1),
             Self::Reduce => ("sum", 0),
@@ -71,7 +71,7 @@ impl Collective {
     /// The elements that one call is about, and the bytes of the whole operation, for a message
     /// of at most this many: whole elements, and where every rank has a part, parts of whole 16
     /// bytes (nccl-tests, `GetCollByteCount`). Small messages come to nothing there.
-    pub fn counted(self, bytes: u64, ranks: usize) -> (u64, u64) {
+    pub fn message_counts(self, bytes: u64, ranks: usize) -> (u64, u64) {
         let (elements, ranks) = (bytes / 4, ranks.max(1) as u64);
         match self {
             Self::AllGather | Self::ReduceScatter | Self::AllToAll => {
@@ -92,7 +92,7 @@ impl Collective {
 
 /// What the data of a collective runs over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wires {
+pub enum SimCollectiveTransport {
     /// NVLink, inside a node or across the nodes of a domain.
     NvLink,
     /// PCIe inside a node.
@@ -105,7 +105,7 @@ pub enum Wires {
 
 /// One half of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Half {
+pub struct SimCollectiveHalf {
     /// Microseconds.
     pub time: f64,
     /// GB/s.
@@ -118,52 +118,52 @@ pub struct Half {
 
 /// One row: a message size.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Row {
+pub struct SimCollectiveRow {
     /// Bytes of the whole operation.
     pub bytes: u64,
     /// Elements of four bytes that a call is about: of one rank's part, where each has one.
     pub count: u64,
     /// Out of place and in place.
-    pub halves: [Half; 2],
+    pub halves: [SimCollectiveHalf; 2],
 }
 
 /// One run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct CollectiveRun {
+pub struct SimCollectiveRun {
     /// The program.
     pub program: String,
     /// The collective.
-    pub collective: Collective,
+    pub collective: SimCollective,
     /// Its ranks.
     pub gpus: Vec<GpuIndex>,
     /// How many of them one process has (`-g`).
-    pub each: usize,
+    pub gpus_per_process: usize,
     /// Smallest and largest size.
     pub bytes: [u64; 2],
     /// One row per size.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SimCollectiveRow>,
     /// The layout.
-    pub version: NcclTests,
+    pub version: NcclTestsLayout,
     /// It failed on this host, with this text.
     pub failure: Option<(String, String)>,
 }
 
-impl CollectiveRun {
+impl SimCollectiveRun {
     /// Halves with wrong data.
     pub fn out_of_bounds(&self) -> usize {
         self.halves().filter(|half| half.wrong.is_some_and(|wrong| 0 < wrong)).count()
     }
 
     /// Mean bus bandwidth of all halves.
-    pub fn average(&self) -> f64 {
+    pub fn average_bus_bandwidth(&self) -> f64 {
         let (sum, count) = self.halves().fold((0.0, 0.0), |(s, n), h| (s + h.busbw, n + 1.0));
         if count == 0.0 { 0.0 } else { sum / count }
     }
 
     /// The process of every rank, and its place in it. Ranks of a process follow each other.
-    pub fn processes(&self, fabric: &Fabric) -> Vec<(usize, usize)> {
+    pub fn processes(&self, fabric: &SimFabric) -> Vec<(usize, usize)> {
         let mut on_node = BTreeMap::new();
-        let each = self.each.max(1);
+        let each = self.gpus_per_process.max(1);
         let number = |gpu: &GpuIndex| {
             let next: &mut usize = on_node.entry(fabric.gpus[*gpu].node).or_default();
             *next += 1;
@@ -173,22 +173,22 @@ impl CollectiveRun {
         self.gpus.iter().map(number).collect()
     }
 
-    fn halves(&self) -> impl Iterator<Item = &Half> {
+    fn halves(&self) -> impl Iterator<Item = &SimCollectiveHalf> {
         self.rows.iter().flat_map(|row| &row.halves)
     }
 }
 
-impl Bench<'_> {
+impl ToolInvocation<'_> {
     /// Runs one program of nccl-tests over these GPUs; `None` where there is none of this name.
-    pub fn collective(
+    pub fn run_collective(
         &self,
         program: &str,
         bytes: [u64; 2],
         gpus: Vec<GpuIndex>,
-    ) -> Option<CollectiveRun> {
-        let collective = Collective::of(program)?;
+    ) -> Option<SimCollectiveRun> {
+        let collective = SimCollective::from_program(program)?;
         let failure = match gpus.is_empty() {
-            true => Some(self.without_device()),
+            true => Some(self.no_device_error()),
             false => self.collective_failure(&gpus),
         };
         let bus = match gpus.is_empty() {
@@ -198,7 +198,7 @@ impl Bench<'_> {
         let mut rows = Vec::new();
         let mut size = bytes[0];
         while size <= bytes[1] && failure.is_none() && !gpus.is_empty() {
-            rows.push(self.row(program, collective, &gpus, size, bus));
+            rows.push(self.collective_row(program, collective, &gpus, size, bus));
             match size.checked_mul(2) {
                 Some(next) => size = next,
                 None => break,
@@ -206,56 +206,56 @@ impl Bench<'_> {
         }
         let version = self.scenario.tools.nccl_tests;
         let program = program.to_owned();
-        Some(CollectiveRun { program, collective, gpus, each: 1, bytes, rows, version, failure })
+        Some(SimCollectiveRun { program, collective, gpus, gpus_per_process: 1, bytes, rows, version, failure })
     }
 
     /// What counting the GPUs ends with where a driver finds none, and the host.
-    fn without_device(&self) -> (String, String) {
-        let host = self.without_gpu().map_or(self.scope, |(host, _)| host);
-        let what = meaning("CUDA_ERROR_NO_DEVICE");
+    fn no_device_error(&self) -> (String, String) {
+        let host = self.first_host_without_gpu().map_or(self.scope, |(host, _)| host);
+        let what = cuda_error_text("CUDA_ERROR_NO_DEVICE");
         (host.to_owned(), format!("Test CUDA failure common.cu:1013 '{what}'"))
     }
 
-    pub(super) fn row(
+    pub(super) fn collective_row(
         &self,
         program: &str,
-        collective: Collective,
+        collective: SimCollective,
         gpus: &[GpuIndex],
         bytes: u64,
         bus: f64,
-    ) -> Row {
-        let (count, whole) = collective.counted(bytes, gpus.len());
+    ) -> SimCollectiveRow {
+        let (count, whole) = collective.message_counts(bytes, gpus.len());
         let (ranks, size) = (gpus.len() as f64, whole as f64);
         let factor = collective.factor(ranks);
-        let wires = self.wires(gpus);
+        let wires = self.transport(gpus);
         let wrong = gpus.iter().any(|gpu| self.fabric.gpus[*gpu].corrupt);
         let halves = [0_u64, 1].map(|place| {
-            let key = self.key(program).with(bytes).with(place);
+            let key = self.key(program).with_part(bytes).with_part(place);
             let start = 9.0 + 3.4 * f64::from(gpus.len().ilog2());
             // GB/s is 1,000 bytes a microsecond.
             // Small messages never fill the pipeline and so do not wait for it.
-            let full = self.fabric.home(gpus[0]).hardware.filling;
+            let full = self.fabric.node_of(gpus[0]).hardware.filling;
             let filling = full * (size / (size + full)) * f64::from(gpus.len().ilog2());
             let transfer = match factor == 0.0 {
                 true => 0.0,
                 false => (size + filling) * factor / (bus * 1e3),
             };
             let time =
-                (start + transfer) / self.read_members(key, gpus, |gpu| self.share(gpu, wires));
+                (start + transfer) / self.read_members(key, gpus, |gpu| self.member_share(gpu, wires));
             let algbw = size / time / 1e3;
             let checked = place == 0 || !collective.unchecked_in_place();
             let amount = if wrong && 0 < count { count / 1000 + 1 } else { 0 };
-            Half { time, algbw, busbw: algbw * factor, wrong: checked.then_some(amount) }
+            SimCollectiveHalf { time, algbw, busbw: algbw * factor, wrong: checked.then_some(amount) }
         });
-        Row { bytes: whole, count, halves }
+        SimCollectiveRow { bytes: whole, count, halves }
     }
 
     /// What large messages reach.
-    pub(super) fn bus_bandwidth(&self, collective: Collective, gpus: &[GpuIndex]) -> f64 {
+    pub(super) fn bus_bandwidth(&self, collective: SimCollective, gpus: &[GpuIndex]) -> f64 {
         let fabric = self.fabric;
-        let hardware = fabric.home(gpus[0]).hardware;
-        let wires = self.wires(gpus);
-        let all = wires != Wires::NvLink;
+        let hardware = fabric.node_of(gpus[0]).hardware;
+        let wires = self.transport(gpus);
+        let all = wires != SimCollectiveTransport::NvLink;
         let hosts = u32::try_from(self.node_names(gpus).len()).unwrap_or(u32::MAX);
         if all && 1 < hosts {
             // Every node sends and receives once around the ring, over all NICs.
@@ -263,68 +263,68 @@ impl Bench<'_> {
             nodes.dedup();
             let power = |node: usize| fabric.nodes[node].power;
             return match wires {
-                Wires::Socket => fabric.network.socket_ring(&nodes, power),
-                _ => fabric.network.ring(&nodes, power),
+                SimCollectiveTransport::Socket => fabric.network.socket_ring_rate(&nodes, power),
+                _ => fabric.network.ring_rate(&nodes, power),
             };
         }
         let rate = match collective {
             _ if all => hardware.pcie_peer * 0.6,
             // Four GPUs are served by a ring, more by reduction in the switch.
-            Collective::AllReduce if self.reduces(gpus) => hardware.all_reduce,
-            Collective::AllReduce if 4 < gpus.len() && !hardware.multicast() => hardware.all_reduce,
-            Collective::AllToAll => hardware.ring * 0.96,
+            SimCollective::AllReduce if self.uses_switch_reduction(gpus) => hardware.all_reduce,
+            SimCollective::AllReduce if 4 < gpus.len() && !hardware.multicast() => hardware.all_reduce,
+            SimCollective::AllToAll => hardware.ring * 0.96,
             _ => hardware.ring,
         };
-        rate * gpus.iter().map(|gpu| self.share(*gpu, wires)).fold(1.0, f64::min)
+        rate * gpus.iter().map(|gpu| self.member_share(*gpu, wires)).fold(1.0, f64::min)
     }
 
     /// What faults leave one member of the full rate. All wait for the slowest, and what
     /// holds two of them back does not add up.
-    fn share(&self, gpu: GpuIndex, wires: Wires) -> f64 {
-        let power = self.fabric.home(gpu).power;
+    fn member_share(&self, gpu: GpuIndex, wires: SimCollectiveTransport) -> f64 {
+        let power = self.fabric.node_of(gpu).power;
         match wires {
-            Wires::NvLink => self.fabric.link_share(gpu) * power,
-            Wires::Pcie | Wires::Nic | Wires::Socket => power,
+            SimCollectiveTransport::NvLink => self.fabric.link_share(gpu) * power,
+            SimCollectiveTransport::Pcie | SimCollectiveTransport::Nic | SimCollectiveTransport::Socket => power,
         }
     }
 
     /// Whether the switch reduces: for more than four GPUs, where it can and
     /// nobody turned it off.
-    pub fn reduces(&self, gpus: &[GpuIndex]) -> bool {
-        let ring = self.told("NCCL_ALGO").is_some_and(|algo| algo.eq_ignore_ascii_case("ring"));
+    pub fn uses_switch_reduction(&self, gpus: &[GpuIndex]) -> bool {
+        let ring = self.nccl_variable("NCCL_ALGO").is_some_and(|algo| algo.eq_ignore_ascii_case("ring"));
         self.can_reduce(gpus) && !ring
     }
 
     /// Whether NCCL finds multicast in the switch.
     pub fn can_reduce(&self, gpus: &[GpuIndex]) -> bool {
         4 < gpus.len()
-            && self.told("NCCL_NVLS_ENABLE") != Some("0")
-            && self.wires(gpus) == Wires::NvLink
-            && self.fabric.home(gpus[0]).hardware.multicast()
+            && self.nccl_variable("NCCL_NVLS_ENABLE") != Some("0")
+            && self.transport(gpus) == SimCollectiveTransport::NvLink
+            && self.fabric.node_of(gpus[0]).hardware.multicast()
     }
 
     /// What the data of a collective over these GPUs runs over.
-    pub fn wires(&self, gpus: &[GpuIndex]) -> Wires {
+    pub fn transport(&self, gpus: &[GpuIndex]) -> SimCollectiveTransport {
         let (fabric, first) = (self.fabric, gpus[0]);
         let fallback = self.scenario.faults.iter().any(
-            |fault| matches!(fault, Fault::CollectiveFallback { scope } if scope == self.scope),
+            |fault| matches!(fault, SimFault::CollectiveFallback { scope } if scope == self.scope),
         );
-        let told = |name: &str, value: &str| self.told(name) == Some(value);
+        let told = |name: &str, value: &str| self.nccl_variable(name) == Some(value);
         let off_fabric = fallback
             || told("NCCL_MNNVL_ENABLE", "0")
-            || gpus.iter().any(|gpu| fabric.route(first, *gpu) == Route::Nic)
+            || gpus.iter().any(|gpu| fabric.route(first, *gpu) == CopyRoute::Nic)
             || gpus.iter().any(|gpu| fabric.link_share(*gpu) == 0.0);
         let several = gpus.iter().any(|gpu| fabric.gpus[*gpu].node != fabric.gpus[first].node);
         // NCCL_MNNVL_ENABLE is about several nodes only.
         let here = fallback
             || gpus
                 .iter()
-                .any(|gpu| fabric.link_share(*gpu) == 0.0 || !fabric.home(*gpu).fabric_up);
+                .any(|gpu| fabric.link_share(*gpu) == 0.0 || !fabric.node_of(*gpu).fabric_up);
         match (several, off_fabric) {
-            (true, true) if told("NCCL_IB_DISABLE", "1") => Wires::Socket,
-            (true, true) => Wires::Nic,
-            (false, _) if here => Wires::Pcie,
-            _ => Wires::NvLink,
+            (true, true) if told("NCCL_IB_DISABLE", "1") => SimCollectiveTransport::Socket,
+            (true, true) => SimCollectiveTransport::Nic,
+            (false, _) if here => SimCollectiveTransport::Pcie,
+            _ => SimCollectiveTransport::NvLink,
         }
     }
 
@@ -334,19 +334,19 @@ impl Bench<'_> {
 
     pub(super) fn collective_failure(&self, gpus: &[GpuIndex]) -> Option<(String, String)> {
         for fault in &self.scenario.faults {
-            if let Fault::ToolError { node, testcase: None, error } = fault
+            if let SimFault::ToolError { node, testcase: None, error } = fault
                 && self.is_here(node, gpus)
             {
-                let what = meaning(error);
+                let what = cuda_error_text(error);
                 return Some((node.clone(), format!("Test CUDA failure common.cu:303 '{what}'")));
             }
         }
         let alone = self.node_names(gpus).len() < 2;
         // Memory is imported only where NVLink joins nodes, and NCCL was not told otherwise.
-        let is_off = self.told("NCCL_MNNVL_ENABLE") == Some("0");
+        let is_off = self.nccl_variable("NCCL_MNNVL_ENABLE") == Some("0");
         let lacks =
-            |node: &&Node| !node.reachable || (!node.imex && node.hardware.spans_nodes && !is_off);
-        let missing = gpus.iter().map(|gpu| self.fabric.home(*gpu)).find(lacks)?;
+            |node: &&SimNode| !node.reachable || (!node.imex && node.hardware.spans_nodes && !is_off);
+        let missing = gpus.iter().map(|gpu| self.fabric.node_of(*gpu)).find(lacks)?;
         (!alone).then(|| {
             let what = "unhandled cuda error / import of a fabric handle failed";
             (missing.name.clone(), format!("Test NCCL failure common.cu:961 '{what}'"))

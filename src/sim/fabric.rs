@@ -6,12 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use super::fault::Fault;
-use super::fault::HostWay;
-use super::fault::Way;
-use super::network::Network;
+use super::fault::SimFault;
+use super::fault::HostLinkDirection;
+use super::fault::SimLinkDirection;
+use super::network::SimNetwork;
 use super::platform::Hardware;
-use super::scenario::Group;
+use super::scenario::ExpandedDomain;
 use super::scenario::Scenario;
 use model::hostlist;
 
@@ -20,15 +20,15 @@ pub type GpuIndex = usize;
 
 /// Everything that exists, with its faults.
 #[derive(Clone, Debug)]
-pub struct Fabric {
+pub struct SimFabric {
     /// All nodes, by domain and in the order of their lists.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<SimNode>,
     /// All GPUs.
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<SimGpu>,
     /// What is claimed.
-    pub claims: Vec<Group>,
+    pub claims: Vec<ExpandedDomain>,
     /// The network between nodes.
-    pub network: Network,
+    pub network: SimNetwork,
     /// Index of every node by its name.
     by_name: BTreeMap<String, usize>,
     /// Share of the rate left between two GPUs.
@@ -38,7 +38,7 @@ pub struct Fabric {
 
 /// One node.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct SimNode {
     /// Its name.
     pub name: String,
     /// Number of the domain it is really in.
@@ -65,7 +65,7 @@ pub struct Node {
 
 /// One GPU.
 #[derive(Clone, Debug)]
-pub struct Gpu {
+pub struct SimGpu {
     /// Index of its node.
     pub node: usize,
     /// Its slot, which is its CUDA index while none before it is missing.
@@ -92,7 +92,7 @@ pub struct Gpu {
 
 /// What a copy runs over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Route {
+pub enum CopyRoute {
     /// This many links that both ends can use.
     NvLink(u32),
     /// PCIe inside the node.
@@ -103,7 +103,7 @@ pub enum Route {
 
 /// Who moves the data; each gets another share of the link rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
+pub enum SimCopyEngine {
     /// The copy engine.
     Copy,
     /// A kernel.
@@ -112,7 +112,7 @@ pub enum Engine {
     Peer,
 }
 
-impl Engine {
+impl SimCopyEngine {
     fn share(self, hardware: &Hardware) -> f64 {
         match self {
             Self::Copy => hardware.copy_engine,
@@ -122,15 +122,15 @@ impl Engine {
     }
 }
 
-impl Fabric {
+impl SimFabric {
     /// The fabric of a scenario, faults applied.
     pub fn build(scenario: &Scenario) -> Result<Self, String> {
-        let real = scenario.real()?;
+        let real = scenario.real_domains()?;
         let mut fabric = Self {
             nodes: Vec::new(),
             gpus: Vec::new(),
-            claims: scenario.claimed()?,
-            network: Network::default(),
+            claims: scenario.claimed_domains()?,
+            network: SimNetwork::default(),
             by_name: BTreeMap::new(),
             pairs: BTreeMap::new(),
             shared_planes: scenario.tools.shared_planes,
@@ -140,14 +140,14 @@ impl Fabric {
                 fabric.add_node(name, domain, group);
             }
         }
-        fabric.network = Network::build(scenario, &fabric.nodes)?;
+        fabric.network = SimNetwork::build(scenario, &fabric.nodes)?;
         for (number, fault) in scenario.faults.iter().enumerate() {
-            fabric.apply(fault, &real).map_err(|why| scenario.wrong_fault(number, &why))?;
+            fabric.apply_fault(fault, &real).map_err(|why| scenario.fault_error(number, &why))?;
         }
         // What comes with time is looked at now: a burn-in of hours does not end by a typo.
         for (number, later) in scenario.later.iter().enumerate() {
-            let applied = fabric.clone().apply(&later.fault, &real);
-            applied.map_err(|why| scenario.wrong_later(number, &why))?;
+            let applied = fabric.clone().apply_fault(&later.fault, &real);
+            applied.map_err(|why| scenario.delayed_fault_error(number, &why))?;
         }
         for node in 0..fabric.nodes.len() {
             let gpus = &fabric.gpus;
@@ -156,12 +156,12 @@ impl Fabric {
         Ok(fabric)
     }
 
-    fn add_node(&mut self, name: &str, domain: usize, group: &Group) {
+    fn add_node(&mut self, name: &str, domain: usize, group: &ExpandedDomain) {
         let hardware = group.hardware;
         let (node, first) = (self.nodes.len(), self.gpus.len());
         let all = hardware.all_links();
         self.by_name.insert(name.to_owned(), node);
-        self.gpus.extend((0..group.gpus).map(|slot| Gpu {
+        self.gpus.extend((0..group.gpus).map(|slot| SimGpu {
             node,
             slot,
             tx: all,
@@ -174,7 +174,7 @@ impl Fabric {
             drift: 0.0,
             swapped: false,
         }));
-        self.nodes.push(Node {
+        self.nodes.push(SimNode {
             name: name.to_owned(),
             domain,
             hardware,
@@ -220,30 +220,30 @@ impl Fabric {
     }
 
     /// The claimed domain of several nodes that a run over all of these is of.
-    pub fn claim_of<'n>(&self, nodes: impl IntoIterator<Item = &'n str>) -> Option<&Group> {
+    pub fn claim_of<'n>(&self, nodes: impl IntoIterator<Item = &'n str>) -> Option<&ExpandedDomain> {
         let nodes: Vec<&str> = nodes.into_iter().collect();
         let holds =
-            |claim: &&Group| nodes.iter().all(|node| claim.nodes.iter().any(|it| it == node));
+            |claim: &&ExpandedDomain| nodes.iter().all(|node| claim.nodes.iter().any(|it| it == node));
         let several = self.claims.iter().filter(|claim| 1 < claim.nodes.len() && 1 < nodes.len());
         several.into_iter().find(holds)
     }
 
     /// The node of a GPU.
-    pub fn home(&self, gpu: GpuIndex) -> &Node {
+    pub fn node_of(&self, gpu: GpuIndex) -> &SimNode {
         &self.nodes[self.gpus[gpu].node]
     }
 
     /// The index CUDA gives this GPU: its place among those that are there.
-    pub fn device(&self, gpu: GpuIndex) -> u32 {
-        let before = self.home(gpu).gpus.iter().take_while(|other| **other != gpu).count();
+    pub fn cuda_index(&self, gpu: GpuIndex) -> u32 {
+        let before = self.node_of(gpu).gpus.iter().take_while(|other| **other != gpu).count();
         u32::try_from(before).unwrap_or(u32::MAX)
     }
 
     /// What a copy from one GPU to another runs over.
-    pub fn route(&self, from: GpuIndex, to: GpuIndex) -> Route {
-        let (source, sink) = (self.home(from), self.home(to));
+    pub fn route(&self, from: GpuIndex, to: GpuIndex) -> CopyRoute {
+        let (source, sink) = (self.node_of(from), self.node_of(to));
         let same_node = self.gpus[from].node == self.gpus[to].node;
-        let without = if same_node { Route::Pcie } else { Route::Nic };
+        let without = if same_node { CopyRoute::Pcie } else { CopyRoute::Nic };
         let one_fabric = same_node || (source.domain == sink.domain && source.hardware.spans_nodes);
         if !one_fabric || !source.fabric_up || !sink.fabric_up {
             return without;
@@ -253,28 +253,28 @@ impl Fabric {
             true => (tx & rx).count_ones(),
             false => tx.count_ones().min(rx.count_ones()),
         };
-        if links == 0 { without } else { Route::NvLink(links) }
+        if links == 0 { without } else { CopyRoute::NvLink(links) }
     }
 
     /// GB/s from one GPU to another, without noise.
-    pub fn copy(&self, from: GpuIndex, to: GpuIndex, engine: Engine) -> f64 {
-        let hardware = self.home(from).hardware;
+    pub fn copy_rate(&self, from: GpuIndex, to: GpuIndex, engine: SimCopyEngine) -> f64 {
+        let hardware = self.node_of(from).hardware;
         let rate = match self.route(from, to) {
-            Route::NvLink(links) => f64::from(links) * hardware.link_rate * engine.share(hardware),
-            Route::Pcie => hardware.pcie_peer,
-            Route::Nic => {
+            CopyRoute::NvLink(links) => f64::from(links) * hardware.link_rate * engine.share(hardware),
+            CopyRoute::Pcie => hardware.pcie_peer,
+            CopyRoute::Nic => {
                 let rail = self.gpus[from].slot as usize;
-                self.network.carried(self.gpus[from].node, self.gpus[to].node, rail)
+                self.network.gpu_rate(self.gpus[from].node, self.gpus[to].node, rail)
             }
         };
         let pair = self.pairs.get(&(from, to)).copied().unwrap_or(1.0);
-        let copies = self.home(from).copies.min(self.home(to).copies);
-        rate * pair * copies * self.home(from).power.min(self.home(to).power)
+        let copies = self.node_of(from).copies.min(self.node_of(to).copies);
+        rate * pair * copies * self.node_of(from).power.min(self.node_of(to).power)
     }
 
     /// GB/s between host memory and a GPU of the same node, without noise.
-    pub fn host_copy(&self, gpu: GpuIndex, to_device: bool) -> f64 {
-        let node = self.home(gpu);
+    pub fn host_copy_rate(&self, gpu: GpuIndex, to_device: bool) -> f64 {
+        let node = self.node_of(gpu);
         let (rate, way) = match to_device {
             true => (node.hardware.h2d, 0),
             false => (node.hardware.d2h, 1),
@@ -286,77 +286,77 @@ impl Fabric {
     pub fn link_share(&self, gpu: GpuIndex) -> f64 {
         let state = &self.gpus[gpu];
         let up = state.tx.count_ones().min(state.rx.count_ones());
-        f64::from(up) / f64::from(self.home(gpu).hardware.links)
+        f64::from(up) / f64::from(self.node_of(gpu).hardware.links)
     }
 
     #[expect(clippy::too_many_lines, reason = "an arm for each kind of fault")]
-    fn apply(&mut self, fault: &Fault, real: &[Group]) -> Result<(), String> {
+    fn apply_fault(&mut self, fault: &SimFault, real: &[ExpandedDomain]) -> Result<(), String> {
         match fault {
-            Fault::LostLinks { gpu, count, first, direction } => {
+            SimFault::LostLinks { gpu, count, first, direction } => {
                 let gpu = self.gpu(gpu)?;
-                let lost = self.planes(gpu, *first, *count)?;
-                self.lose(gpu, lost, *direction);
+                let lost = self.plane_bits(gpu, *first, *count)?;
+                self.remove_links(gpu, lost, *direction);
             }
-            Fault::GpuParked { gpu } => {
+            SimFault::GpuParked { gpu } => {
                 let gpu = self.gpu(gpu)?;
-                self.lose(gpu, u64::MAX, Way::Both);
+                self.remove_links(gpu, u64::MAX, SimLinkDirection::Both);
             }
-            Fault::GpuMissing { gpu } => {
+            SimFault::GpuMissing { gpu } => {
                 let gpu = self.gpu(gpu)?;
                 self.gpus[gpu].present = false;
             }
-            Fault::GpuSwapped { gpu } => {
+            SimFault::GpuSwapped { gpu } => {
                 let gpu = self.gpu(gpu)?;
                 self.gpus[gpu].swapped = true;
             }
-            Fault::PlaneOut { domain, count, first } => {
+            SimFault::PlaneOut { domain, count, first } => {
                 let group = real
                     .iter()
                     .find(|group| group.name == *domain)
                     .ok_or_else(|| format!("no [[domain]] `{domain}`"))?;
-                self.lose_planes(&group.nodes, *first, *count)?;
+                self.remove_planes(&group.nodes, *first, *count)?;
             }
-            Fault::PlaneOutForNode { node, count, first } => {
-                self.lose_planes(std::slice::from_ref(node), *first, *count)?;
+            SimFault::PlaneOutForNode { node, count, first } => {
+                self.remove_planes(std::slice::from_ref(node), *first, *count)?;
             }
-            Fault::SlowPair { a, b, share, one_way } => {
+            SimFault::SlowPair { a, b, share, one_way } => {
                 let (a, b) = (self.gpu(a)?, self.gpu(b)?);
-                let share = fraction(*share)?;
+                let share = check_share(*share)?;
                 let back = (!one_way).then_some((b, a));
                 for pair in [(a, b)].into_iter().chain(back) {
                     let left = self.pairs.entry(pair).or_insert(1.0);
                     *left = left.min(share);
                 }
             }
-            Fault::HostLink { gpu, share, direction } => {
+            SimFault::HostLink { gpu, share, direction } => {
                 let gpu = self.gpu(gpu)?;
-                let share = fraction(*share)?;
+                let share = check_share(*share)?;
                 let host = &mut self.gpus[gpu].host;
-                if *direction != HostWay::D2h {
+                if *direction != HostLinkDirection::D2h {
                     host[0] = host[0].min(share);
                 }
-                if *direction != HostWay::H2d {
+                if *direction != HostLinkDirection::H2d {
                     host[1] = host[1].min(share);
                 }
             }
-            Fault::FabricDown { node } => {
+            SimFault::FabricDown { node } => {
                 let node = self.node(node)?;
                 self.nodes[node].fabric_up = false;
             }
-            Fault::PowerCap { node, share } => {
+            SimFault::PowerCap { node, share } => {
                 let node = self.node(node)?;
-                self.nodes[node].power = self.nodes[node].power.min(fraction(*share)?);
+                self.nodes[node].power = self.nodes[node].power.min(check_share(*share)?);
             }
-            Fault::Corrupt { gpu } => {
+            SimFault::Corrupt { gpu } => {
                 let gpu = self.gpu(gpu)?;
                 self.gpus[gpu].corrupt = true;
             }
-            Fault::ShownInactive { gpu, link } => {
+            SimFault::ShownInactive { gpu, link } => {
                 let gpu = self.gpu(gpu)?;
-                let hidden = self.planes(gpu, *link, 1)?;
+                let hidden = self.plane_bits(gpu, *link, 1)?;
                 self.gpus[gpu].shown &= !hidden;
             }
-            Fault::CliqueShown { nodes, like } => {
+            SimFault::CliqueShown { nodes, like } => {
                 let like = real.iter().position(|group| group.name == *like);
                 let like = like.ok_or("like: no [[domain]] of this name")?;
                 for node in hostlist::expand(nodes).map_err(|why| why.to_string())? {
@@ -364,7 +364,7 @@ impl Fabric {
                     self.nodes[node].clique = like;
                 }
             }
-            Fault::ImexPeerMissing { node } => {
+            SimFault::ImexPeerMissing { node } => {
                 let node = self.node(node)?;
                 let hardware = self.nodes[node].hardware;
                 if !hardware.spans_nodes {
@@ -372,55 +372,55 @@ impl Fabric {
                 }
                 self.nodes[node].imex = false;
             }
-            Fault::Dips { gpu, rate, depth } => {
+            SimFault::Dips { gpu, rate, depth } => {
                 let gpu = self.gpu(gpu)?;
                 self.gpus[gpu].dips = Some((*rate, *depth));
             }
-            Fault::Drift { gpu, share } => {
+            SimFault::Drift { gpu, share } => {
                 let gpu = self.gpu(gpu)?;
-                self.gpus[gpu].drift = self.gpus[gpu].drift.max(fraction(*share)?);
+                self.gpus[gpu].drift = self.gpus[gpu].drift.max(check_share(*share)?);
             }
-            Fault::RailRate { node, rail, share, direction } => {
+            SimFault::RailRate { node, rail, share, direction } => {
                 let node = self.node(node)?;
-                self.network.slow_rail(node, *rail, fraction(*share)?, *direction)?;
+                self.network.slow_rail(node, *rail, check_share(*share)?, *direction)?;
             }
-            Fault::RailDown { node, rail } => {
+            SimFault::RailDown { node, rail } => {
                 let node = self.node(node)?;
-                self.network.slow_rail(node, *rail, 0.0, Way::Both)?;
+                self.network.slow_rail(node, *rail, 0.0, SimLinkDirection::Both)?;
             }
-            Fault::PairLoss { a, b, share } => {
+            SimFault::PairLoss { a, b, share } => {
                 let (a, b) = (self.node(a)?, self.node(b)?);
-                self.network.lossy(a, b, fraction(*share)?);
+                self.network.add_loss(a, b, check_share(*share)?);
             }
-            Fault::LeafUplink { leaf, share } => {
-                self.network.lose_uplinks(leaf, fraction(*share)?)?;
+            SimFault::LeafUplink { leaf, share } => {
+                self.network.lose_uplinks(leaf, check_share(*share)?)?;
             }
-            Fault::Busy { node, process } => {
+            SimFault::Busy { node, process } => {
                 let node = self.node(node)?;
                 self.nodes[node].process = Some(process.clone());
             }
-            Fault::Unreachable { node } => {
+            SimFault::Unreachable { node } => {
                 let node = self.node(node)?;
                 self.nodes[node].reachable = false;
                 self.nodes[node].imex = false;
             }
             // These are about tools, not hardware; only their names are checked.
-            Fault::ToolError { node, .. }
-            | Fault::Waived { node, .. }
-            | Fault::ToolHangs { node, .. }
-            | Fault::ToolMissing { node, .. }
-            | Fault::ToolFloods { node, .. }
-            | Fault::ToolGarbage { node, .. } => {
+            SimFault::ToolError { node, .. }
+            | SimFault::Waived { node, .. }
+            | SimFault::ToolHangs { node, .. }
+            | SimFault::ToolMissing { node, .. }
+            | SimFault::ToolFloods { node, .. }
+            | SimFault::ToolGarbage { node, .. } => {
                 self.node(node)?;
             }
-            Fault::DisturbedCopies { node, share } => {
+            SimFault::DisturbedCopies { node, share } => {
                 let node = self.node(node)?;
-                self.nodes[node].copies = self.nodes[node].copies.min(fraction(*share)?);
+                self.nodes[node].copies = self.nodes[node].copies.min(check_share(*share)?);
             }
-            Fault::Truncated { scope, .. }
-            | Fault::NcclSetting { scope, .. }
-            | Fault::CollectiveFallback { scope }
-            | Fault::MissingCells { scope, .. } => {
+            SimFault::Truncated { scope, .. }
+            | SimFault::NcclSetting { scope, .. }
+            | SimFault::CollectiveFallback { scope }
+            | SimFault::MissingCells { scope, .. } => {
                 let claimed = self.claims.iter().any(|claim| claim.name == *scope);
                 if !claimed && self.node(scope).is_err() {
                     return Err(format!("no claimed domain and no node `{scope}`"));
@@ -431,8 +431,8 @@ impl Fabric {
     }
 
     /// The bits of `count` links of a GPU from `first` on.
-    fn planes(&self, gpu: GpuIndex, first: u32, count: u32) -> Result<u64, String> {
-        let links = self.home(gpu).hardware.links;
+    fn plane_bits(&self, gpu: GpuIndex, first: u32, count: u32) -> Result<u64, String> {
+        let links = self.node_of(gpu).hardware.links;
         if count == 0 || links < first.saturating_add(count) {
             return Err(format!(
                 "links {first} to {} of {links}",
@@ -442,33 +442,33 @@ impl Fabric {
         Ok((first..first + count).map(|link| 1_u64 << link).sum())
     }
 
-    fn lose(&mut self, gpu: GpuIndex, links: u64, direction: Way) {
+    fn remove_links(&mut self, gpu: GpuIndex, links: u64, direction: SimLinkDirection) {
         let gpu = &mut self.gpus[gpu];
-        if direction != Way::Rx {
+        if direction != SimLinkDirection::Rx {
             gpu.tx &= !links;
         }
-        if direction != Way::Tx {
+        if direction != SimLinkDirection::Tx {
             gpu.rx &= !links;
         }
         // A link that fails one way only stays trained, so it is still shown.
-        if direction == Way::Both {
+        if direction == SimLinkDirection::Both {
             gpu.shown &= !links;
         }
     }
 
-    fn lose_planes(&mut self, nodes: &[String], first: u32, count: u32) -> Result<(), String> {
+    fn remove_planes(&mut self, nodes: &[String], first: u32, count: u32) -> Result<(), String> {
         for name in nodes {
             let node = self.node(name)?;
             for gpu in self.nodes[node].gpus.clone() {
-                let lost = self.planes(gpu, first, count)?;
-                self.lose(gpu, lost, Way::Both);
+                let lost = self.plane_bits(gpu, first, count)?;
+                self.remove_links(gpu, lost, SimLinkDirection::Both);
             }
         }
         Ok(())
     }
 }
 
-fn fraction(share: f64) -> Result<f64, String> {
+fn check_share(share: f64) -> Result<f64, String> {
     match (0.0..=1.0).contains(&share) {
         true => Ok(share),
         false => Err(format!("share = {share}: expected 0 to 1")),

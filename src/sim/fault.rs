@@ -9,7 +9,7 @@ use serde::Deserialize;
 /// One fault. GPUs are named `node:slot`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Fault {
+pub enum SimFault {
     /// A GPU lost NVLinks.
     LostLinks {
         /// Which GPU.
@@ -22,7 +22,7 @@ pub enum Fault {
         first: u32,
         /// Which direction.
         #[serde(default)]
-        direction: Way,
+        direction: SimLinkDirection,
     },
     /// A GPU is up without any NVLink.
     GpuParked {
@@ -82,7 +82,7 @@ pub enum Fault {
         share: f64,
         /// Which direction.
         #[serde(default)]
-        direction: HostWay,
+        direction: HostLinkDirection,
     },
     /// All links of a node are up and none is used.
     FabricDown {
@@ -203,7 +203,7 @@ pub enum Fault {
         share: f64,
         /// Which direction.
         #[serde(default)]
-        direction: Way,
+        direction: SimLinkDirection,
     },
     /// A NIC of a node has no link.
     RailDown {
@@ -275,7 +275,7 @@ pub enum Fault {
 /// heat.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Later {
+pub struct DelayedFault {
     /// It shows from this round of a burn-in on, counted from 1.
     #[serde(default)]
     pub from_round: u32,
@@ -289,12 +289,12 @@ pub struct Later {
     #[serde(default)]
     pub while_soaking: bool,
     /// What is wrong then.
-    pub fault: Fault,
+    pub fault: SimFault,
 }
 
 /// How far a burn-in has come, for what comes with time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Age {
+pub struct BurnInAge {
     /// The round, from 1; 0 is none.
     pub round: u32,
     /// Minutes of load before it.
@@ -303,9 +303,9 @@ pub struct Age {
     pub soaking: bool,
 }
 
-impl Age {
+impl BurnInAge {
     /// As one word: `2:10`, and `2:10:soaking` while the load runs.
-    pub fn read(word: &str) -> Option<Self> {
+    pub fn parse(word: &str) -> Option<Self> {
         let mut parts = word.split(':');
         let round = parts.next()?.parse().ok()?;
         let soaked_minutes = parts.next()?.parse().ok()?;
@@ -318,9 +318,9 @@ impl Age {
     }
 }
 
-impl Later {
+impl DelayedFault {
     /// Whether it shows at this age.
-    pub fn shows(&self, age: Age) -> bool {
+    pub fn is_active(&self, age: BurnInAge) -> bool {
         self.from_round <= age.round
             && self.until_round.is_none_or(|end| age.round < end)
             && self.soaked_minutes <= age.soaked_minutes
@@ -331,7 +331,7 @@ impl Later {
 /// Which way of a fabric link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
+pub enum SimLinkDirection {
     /// Both.
     #[default]
     Both,
@@ -344,7 +344,7 @@ pub enum Way {
 /// Which way of a host link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum HostWay {
+pub enum HostLinkDirection {
     /// Both.
     #[default]
     Both,
@@ -354,22 +354,22 @@ pub enum HostWay {
     D2h,
 }
 
-fn one() -> u32 {
+fn default_count() -> u32 {
     1
 }
 
-fn half() -> f64 {
+fn default_share() -> f64 {
     0.5
 }
 
-fn ecc() -> String {
+fn default_error() -> String {
     "CUDA_ERROR_ECC_UNCORRECTABLE".to_owned()
 }
 
-fn python() -> String {
+fn default_program() -> String {
     "python3".to_owned()
 }
 
-fn depth() -> [f64; 2] {
+fn default_depth() -> [f64; 2] {
     [0.05, 0.40]
 }

@@ -10,33 +10,33 @@
 //! does, and a seed decides all noise. Only [`tcp`] opens ports, so that
 //! whoever starts a simulated server can see it listen.
 
-pub mod bench;
+pub mod invocation;
 pub mod cases;
 pub mod collective;
 pub mod fabric;
 pub mod fault;
-pub mod lines;
-pub mod loom;
-pub mod mpi;
+pub mod source_map;
+pub mod nvloom;
+pub mod mpirun;
 pub mod network;
 pub mod noise;
-pub mod own;
-pub mod pair;
+pub mod native_probes;
+pub mod client_server;
 pub mod platform;
-pub mod record;
+pub mod recording;
 pub mod render;
 pub mod scenario;
 pub mod scenario_tools;
 pub mod tcp;
-pub mod tool;
-pub mod tooling;
+pub mod tool_dispatch;
+pub mod tool_config;
 pub mod truth;
-pub mod unwell;
+pub mod misbehaviour;
 
-pub use unwell::is_unreachable;
-pub use unwell::refuse_worker;
+pub use misbehaviour::is_unreachable;
+pub use misbehaviour::refuse_worker;
 
 #[cfg(test)]
-mod printed_tests;
+mod render_tests;
 #[cfg(test)]
 mod tests;

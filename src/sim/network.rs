@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::fabric::Node;
-use super::fault::Way;
+use super::fabric::SimNode;
+use super::fault::SimLinkDirection;
 use super::platform::Hardware;
 use super::scenario::Scenario;
 use model::hostlist;
@@ -21,18 +21,18 @@ use model::hostlist;
 /// What TCP delivers of a line rate: frames of 1,500 bytes carry 1,448 bytes
 /// and take 1,538 on the wire (Ethernet, IPv4, TCP with timestamps). Simulated
 /// hosts have the processors for it.
-const TCP: f64 = 1448.0 / 1538.0;
+const TCP_EFFICIENCY: f64 = 1448.0 / 1538.0;
 
 /// What is left when NICs have no link at all: the management network, 10 Gb/s.
-const MANAGEMENT: f64 = 1.25;
+const MANAGEMENT_RATE: f64 = 1.25;
 
 /// Round trips in microseconds: through one leaf, and through leaves and spine.
-const ROUND_TRIP: [f64; 2] = [10.0, 14.0];
+const ROUND_TRIP_US: [f64; 2] = [10.0, 14.0];
 
 /// `[network]` of a scenario.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Settings {
+pub struct SimNetworkSection {
     /// NICs per node.
     pub rails: Option<usize>,
     /// Line rate of a NIC, GB/s.
@@ -48,7 +48,7 @@ pub struct Settings {
 /// `[[leaf]]` of a scenario.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Section {
+pub struct SimLeafSection {
     /// Its name.
     pub name: String,
     /// Folded list of its nodes.
@@ -59,7 +59,7 @@ pub struct Section {
 
 /// One leaf.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Leaf {
+pub struct SimLeaf {
     /// Its name.
     pub name: String,
     /// Names of its nodes.
@@ -70,25 +70,25 @@ pub struct Leaf {
 
 /// The NICs of one node.
 #[derive(Clone, Debug, PartialEq)]
-struct Nics {
+struct SimNodeNics {
     /// Line rate of each.
     rate: f64,
     /// What RDMA delivers of it.
     rdma: f64,
     /// Share left of sending and receiving, by rail.
-    ways: Vec<[f64; 2]>,
+    shares: Vec<[f64; 2]>,
     leaf: Option<usize>,
 }
 
 /// The network of a scenario, with its faults. Nodes go by their index in the
 /// fabric.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Network {
+pub struct SimNetwork {
     /// The leaves.
-    pub leaves: Vec<Leaf>,
+    pub leaves: Vec<SimLeaf>,
     /// The scenario describes its network, so it is claimed too.
-    pub described: bool,
-    nics: Vec<Nics>,
+    pub is_described: bool,
+    nics: Vec<SimNodeNics>,
     losses: BTreeMap<(usize, usize), f64>,
 }
 
@@ -104,16 +104,16 @@ pub fn device_name(rail: usize) -> String {
 
 /// The rail that a name, a device, or a number means: `rail3`, `mlx5_3`,
 /// `eth3`, `3`.
-pub fn rail_of(word: &str) -> Option<usize> {
+pub fn parse_rail(word: &str) -> Option<usize> {
     let digits = word.bytes().rev().take_while(u8::is_ascii_digit).count();
     word[word.len() - digits..].parse().ok()
 }
 
-impl Network {
+impl SimNetwork {
     /// The network of a scenario without its faults.
-    pub fn build(scenario: &Scenario, nodes: &[Node]) -> Result<Self, String> {
+    pub fn build(scenario: &Scenario, nodes: &[SimNode]) -> Result<Self, String> {
         let lines = &scenario.lines;
-        let wrong = |why: &str| Err(lines.say("", why));
+        let wrong = |why: &str| Err(lines.error_at("", why));
         let settings = scenario.network.clone().unwrap_or_default();
         if settings.rails.is_some_and(|rails| !(1..=64).contains(&rails)) {
             return wrong("network.rails: expected 1 to 64");
@@ -121,15 +121,15 @@ impl Network {
         if settings.rate.is_some_and(|rate| !(0.0 < rate && rate <= 10_000.0)) {
             return wrong("network.rate: expected GB/s, above 0");
         }
-        let nics = |hardware: &Hardware| Nics {
+        let nics = |hardware: &Hardware| SimNodeNics {
             rate: settings.rate.unwrap_or(hardware.rail_rate),
             rdma: hardware.nic / hardware.rail_rate,
-            ways: vec![[1.0; 2]; settings.rails.unwrap_or(hardware.rails)],
+            shares: vec![[1.0; 2]; settings.rails.unwrap_or(hardware.rails)],
             leaf: None,
         };
         let mut network = Self {
             leaves: Vec::new(),
-            described: scenario.network.is_some() || !scenario.leaves.is_empty(),
+            is_described: scenario.network.is_some() || !scenario.leaves.is_empty(),
             nics: nodes.iter().map(|node| nics(node.hardware)).collect(),
             losses: BTreeMap::new(),
         };
@@ -138,7 +138,7 @@ impl Network {
         for (number, leaf) in scenario.leaves.iter().enumerate() {
             let wrong = |why: String| {
                 let name = format!("[[leaf]] `{}`", leaf.name);
-                lines.say_named(&format!("leaf/{number}"), &name, &why)
+                lines.error_at_named(&format!("leaf/{number}"), &name, &why)
             };
             let names = hostlist::expand(&leaf.nodes).map_err(|why| wrong(why.to_string()))?;
             network
@@ -179,7 +179,7 @@ impl Network {
             }
         }
         let uplinks = uplinks.map_or(nodes.len() as f64, f64::from);
-        self.leaves.push(Leaf { name: name.to_owned(), nodes, uplinks });
+        self.leaves.push(SimLeaf { name: name.to_owned(), nodes, uplinks });
         Ok(())
     }
 
@@ -189,24 +189,24 @@ impl Network {
         node: usize,
         rail: usize,
         share: f64,
-        direction: Way,
+        direction: SimLinkDirection,
     ) -> Result<(), String> {
-        let rails = self.nics[node].ways.len();
+        let rails = self.nics[node].shares.len();
         let ways = self.nics[node]
-            .ways
+            .shares
             .get_mut(rail)
             .ok_or_else(|| format!("rail {rail} of {rails}, counted from 0"))?;
-        if direction != Way::Rx {
+        if direction != SimLinkDirection::Rx {
             ways[0] = ways[0].min(share);
         }
-        if direction != Way::Tx {
+        if direction != SimLinkDirection::Tx {
             ways[1] = ways[1].min(share);
         }
         Ok(())
     }
 
     /// Makes the path between two nodes lose packets.
-    pub fn lossy(&mut self, a: usize, b: usize, share: f64) {
+    pub fn add_loss(&mut self, a: usize, b: usize, share: f64) {
         let left = self.losses.entry((a.min(b), a.max(b))).or_insert(1.0);
         *left = left.min(share);
     }
@@ -219,18 +219,18 @@ impl Network {
     }
 
     /// NICs of a node.
-    pub fn rails(&self, node: usize) -> usize {
-        self.nics[node].ways.len()
+    pub fn rail_count(&self, node: usize) -> usize {
+        self.nics[node].shares.len()
     }
 
     /// Most NICs that any node has.
     pub fn most_rails(&self) -> usize {
-        self.nics.iter().map(|nics| nics.ways.len()).max().unwrap_or(0)
+        self.nics.iter().map(|nics| nics.shares.len()).max().unwrap_or(0)
     }
 
     /// Whether a node's NIC has a link.
     pub fn is_up(&self, node: usize, rail: usize) -> bool {
-        self.nics[node].ways.get(rail).is_some_and(|ways| 0.0 < ways[0].max(ways[1]))
+        self.nics[node].shares.get(rail).is_some_and(|ways| 0.0 < ways[0].max(ways[1]))
     }
 
     /// Share that losses leave between two nodes.
@@ -240,22 +240,22 @@ impl Network {
 
     /// Whether a flow between two nodes leaves its leaf. Nodes of no leaf are
     /// on one switch.
-    pub fn crosses(&self, from: usize, to: usize) -> bool {
+    pub fn leaves_leaf(&self, from: usize, to: usize) -> bool {
         self.nics[from].leaf != self.nics[to].leaf
     }
 
     /// Microseconds from one node to another and back.
-    pub fn round_trip(&self, from: usize, to: usize) -> f64 {
-        ROUND_TRIP[usize::from(self.crosses(from, to))]
+    pub fn round_trip_us(&self, from: usize, to: usize) -> f64 {
+        ROUND_TRIP_US[usize::from(self.leaves_leaf(from, to))]
     }
 
     /// GB/s of line rate from one node to another over a rail; 0 where there
     /// is no link.
-    pub fn line(&self, from: usize, to: usize, rail: usize) -> f64 {
+    pub fn line_rate(&self, from: usize, to: usize, rail: usize) -> f64 {
         let (source, sink) = (&self.nics[from], &self.nics[to]);
-        let (Some(tx), Some(rx)) = (source.ways.get(rail), sink.ways.get(rail)) else { return 0.0 };
+        let (Some(tx), Some(rx)) = (source.shares.get(rail), sink.shares.get(rail)) else { return 0.0 };
         let mut rate = (source.rate * tx[0]).min(sink.rate * rx[1]);
-        if self.crosses(from, to) {
+        if self.leaves_leaf(from, to) {
             for leaf in [source.leaf, sink.leaf].into_iter().flatten() {
                 rate = rate.min(self.leaves[leaf].uplinks * source.rate);
             }
@@ -264,41 +264,41 @@ impl Network {
     }
 
     /// GB/s that RDMA delivers from one node to another over a rail.
-    pub fn rdma(&self, from: usize, to: usize, rail: usize) -> f64 {
-        self.line(from, to, rail) * self.nics[from].rdma
+    pub fn rdma_rate(&self, from: usize, to: usize, rail: usize) -> f64 {
+        self.line_rate(from, to, rail) * self.nics[from].rdma
     }
 
     /// GB/s that RDMA delivers from a node's NIC to a partner without fault.
-    pub fn rdma_alone(&self, node: usize, rail: usize) -> f64 {
+    pub fn rdma_rate_alone(&self, node: usize, rail: usize) -> f64 {
         let nics = &self.nics[node];
-        nics.ways.get(rail).map_or(0.0, |ways| nics.rate * ways[0] * nics.rdma)
+        nics.shares.get(rail).map_or(0.0, |ways| nics.rate * ways[0] * nics.rdma)
     }
 
     /// GB/s that TCP delivers from one node to another over a rail.
-    pub fn tcp(&self, from: usize, to: usize, rail: usize) -> f64 {
-        self.line(from, to, rail) * TCP
+    pub fn tcp_rate(&self, from: usize, to: usize, rail: usize) -> f64 {
+        self.line_rate(from, to, rail) * TCP_EFFICIENCY
     }
 
     /// GB/s that a GPU's traffic gets between two nodes. It takes the rail of
     /// its slot; where that has no link it shares another one's.
-    pub fn carried(&self, from: usize, to: usize, slot: usize) -> f64 {
-        let rails = self.rails(from).min(self.rails(to)).max(1);
-        let own = self.rdma(from, to, slot % rails);
+    pub fn gpu_rate(&self, from: usize, to: usize, slot: usize) -> f64 {
+        let rails = self.rail_count(from).min(self.rail_count(to)).max(1);
+        let own = self.rdma_rate(from, to, slot % rails);
         if 0.0 < own {
             return own;
         }
-        let others = (1..rails).map(|step| self.rdma(from, to, (slot + step) % rails));
-        others.into_iter().find(|rate| 0.0 < *rate).map_or(MANAGEMENT, |rate| rate / 2.0)
+        let others = (1..rails).map(|step| self.rdma_rate(from, to, (slot + step) % rails));
+        others.into_iter().find(|rate| 0.0 < *rate).map_or(MANAGEMENT_RATE, |rate| rate / 2.0)
     }
 
     /// GB/s that rings through these nodes get, all rails together. Data is cut
     /// into equal parts, one for each rail, so the slowest hop sets the pace.
     /// `power` is what a node can use of its hops.
-    pub fn ring(&self, nodes: &[usize], power: impl Fn(usize) -> f64) -> f64 {
-        let rails = nodes.iter().map(|node| self.rails(*node)).min().unwrap_or(0);
+    pub fn ring_rate(&self, nodes: &[usize], power: impl Fn(usize) -> f64) -> f64 {
+        let rails = nodes.iter().map(|node| self.rail_count(*node)).min().unwrap_or(0);
         let after = nodes.iter().cycle().skip(1);
         let hop = |from: usize, to: usize| {
-            let line = (0..rails).map(|rail| self.carried(from, to, rail));
+            let line = (0..rails).map(|rail| self.gpu_rate(from, to, rail));
             line.fold(f64::INFINITY, f64::min) * power(from).min(power(to))
         };
         let hops = nodes.iter().zip(after).map(|(from, to)| hop(*from, *to));
@@ -307,11 +307,11 @@ impl Network {
     }
 
     /// The same over TCP.
-    pub fn socket_ring(&self, nodes: &[usize], power: impl Fn(usize) -> f64) -> f64 {
-        let share = nodes.first().map_or(1.0, |node| TCP / self.nics[*node].rdma);
+    pub fn socket_ring_rate(&self, nodes: &[usize], power: impl Fn(usize) -> f64) -> f64 {
+        let share = nodes.first().map_or(1.0, |node| TCP_EFFICIENCY / self.nics[*node].rdma);
         // One processor core moves the bytes of one channel: sockets reach about
         // half of what TCP could.
-        self.ring(nodes, power) * share / 2.0
+        self.ring_rate(nodes, power) * share / 2.0
     }
 }
 
@@ -320,72 +320,72 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fabric::Engine;
-    use crate::fabric::Fabric;
+    use crate::fabric::SimCopyEngine;
+    use crate::fabric::SimFabric;
 
     /// Four HGX nodes behind two leaves.
-    fn fabric(more: &str) -> Fabric {
+    fn fabric(more: &str) -> SimFabric {
         let text = format!(
             "title = \"t\"\n[[domain]]\nnodes = \"n[1-4]\"\nplatform = \"hgx-h100\"\nper_node = true\n\
              [[leaf]]\nname = \"a\"\nnodes = \"n[1-2]\"\n\
              [[leaf]]\nname = \"b\"\nnodes = \"n[3-4]\"\nuplinks = 1\n{more}"
         );
-        Fabric::build(&Scenario::read(&text).expect("good")).expect("a fabric")
+        SimFabric::build(&Scenario::parse(&text).expect("good")).expect("a fabric")
     }
 
-    fn fault(kind: &str, more: &str) -> Network {
+    fn fault(kind: &str, more: &str) -> SimNetwork {
         fabric(&format!("[[fault]]\nkind = \"{kind}\"\n{more}")).network
     }
 
     #[test]
     fn a_healthy_rail_delivers_what_its_platform_does() {
         let network = fabric("").network;
-        assert!((network.rdma(0, 1, 7) - 48.6).abs() < 1e-9);
-        assert!((network.ring(&[0, 1, 2, 3], |_| 1.0) - 8.0 * 48.6).abs() < 1e-9);
-        assert!(network.crosses(1, 2) && !network.crosses(2, 3));
-        assert!(network.round_trip(0, 1) < network.round_trip(0, 2));
+        assert!((network.rdma_rate(0, 1, 7) - 48.6).abs() < 1e-9);
+        assert!((network.ring_rate(&[0, 1, 2, 3], |_| 1.0) - 8.0 * 48.6).abs() < 1e-9);
+        assert!(network.leaves_leaf(1, 2) && !network.leaves_leaf(2, 3));
+        assert!(network.round_trip_us(0, 1) < network.round_trip_us(0, 2));
     }
 
     #[test]
     fn a_slow_direction_of_a_nic_slows_only_what_runs_that_way() {
         let network = fault("rail-rate", "node=\"n2\"\nrail=3\nshare=0.5\ndirection=\"tx\"\n");
-        assert!((network.line(1, 0, 3) - 25.0).abs() < 1e-9);
-        assert!((network.line(0, 1, 3) - 50.0).abs() < 1e-9);
-        assert!((network.line(1, 0, 2) - 50.0).abs() < 1e-9);
+        assert!((network.line_rate(1, 0, 3) - 25.0).abs() < 1e-9);
+        assert!((network.line_rate(0, 1, 3) - 50.0).abs() < 1e-9);
+        assert!((network.line_rate(1, 0, 2) - 50.0).abs() < 1e-9);
         // A ring waits for its slowest hop on every rail.
-        assert!((network.ring(&[0, 1], |_| 1.0) - 8.0 * 24.3).abs() < 1e-9);
+        assert!((network.ring_rate(&[0, 1], |_| 1.0) - 8.0 * 24.3).abs() < 1e-9);
     }
 
     #[test]
     fn gpus_of_a_rail_without_link_share_anothers() {
         let network = fault("rail-down", "node=\"n2\"\nrail=3\n");
         assert!(!network.is_up(1, 3) && network.is_up(0, 3));
-        assert_eq!(network.line(0, 1, 3), 0.0);
-        assert!((network.carried(0, 1, 3) - 24.3).abs() < 1e-9);
+        assert_eq!(network.line_rate(0, 1, 3), 0.0);
+        assert!((network.gpu_rate(0, 1, 3) - 24.3).abs() < 1e-9);
     }
 
     #[test]
     fn a_lossy_path_is_slow_both_ways_and_no_other_is() {
         let network = fault("pair-loss", "a=\"n4\"\nb=\"n1\"\nshare=0.3\n");
-        assert!((network.line(0, 3, 0) - 15.0).abs() < 1e-9);
-        assert!((network.line(3, 0, 0) - 15.0).abs() < 1e-9);
-        assert!((network.line(0, 2, 0) - 50.0).abs() < 1e-9);
+        assert!((network.line_rate(0, 3, 0) - 15.0).abs() < 1e-9);
+        assert!((network.line_rate(3, 0, 0) - 15.0).abs() < 1e-9);
+        assert!((network.line_rate(0, 2, 0) - 50.0).abs() < 1e-9);
     }
 
     #[test]
     fn uplinks_limit_only_what_leaves_the_leaf() {
         let network = fault("leaf-uplink", "leaf=\"b\"\nshare=0.5\n");
-        assert!((network.line(0, 3, 0) - 25.0).abs() < 1e-9);
-        assert!((network.line(2, 3, 0) - 50.0).abs() < 1e-9);
-        assert!((network.line(0, 1, 0) - 50.0).abs() < 1e-9);
+        assert!((network.line_rate(0, 3, 0) - 25.0).abs() < 1e-9);
+        assert!((network.line_rate(2, 3, 0) - 50.0).abs() < 1e-9);
+        assert!((network.line_rate(0, 1, 0) - 50.0).abs() < 1e-9);
     }
 
     #[test]
     fn a_copy_between_nodes_takes_the_rail_of_its_gpu() {
         let slow = "[[fault]]\nkind=\"rail-rate\"\nnode=\"n1\"\nrail=2\nshare=0.5\n";
         let fabric = fabric(slow);
-        assert!((fabric.copy(2, 8, Engine::Copy) - 24.3).abs() < 1e-9);
-        assert!((fabric.copy(1, 8, Engine::Copy) - 48.6).abs() < 1e-9);
+        assert!((fabric.copy_rate(2, 8, SimCopyEngine::Copy) - 24.3).abs() < 1e-9);
+        assert!((fabric.copy_rate(1, 8, SimCopyEngine::Copy) - 48.6).abs() < 1e-9);
     }
 
     #[test]
@@ -394,8 +394,8 @@ mod tests {
             let text = format!(
                 "title=\"t\"\n[[domain]]\nnodes=\"n[1-2]\"\nplatform=\"hgx-h100\"\nper_node=true\n{more}"
             );
-            let built = Scenario::read(&text).map_err(|e| e.to_string());
-            let built = built.and_then(|scenario| Fabric::build(&scenario).map(|_| ()));
+            let built = Scenario::parse(&text).map_err(|e| e.to_string());
+            let built = built.and_then(|scenario| SimFabric::build(&scenario).map(|_| ()));
             built.expect_err(more)
         };
         let rail = "[[fault]]\nkind=\"rail-rate\"\nnode=\"n1\"\nrail=8\nshare=0.5\n";
@@ -415,9 +415,9 @@ mod tests {
     #[test]
     fn a_rail_has_several_names() {
         for word in ["rail3", "mlx5_3", "eth3", "3"] {
-            assert_eq!(rail_of(word), Some(3), "{word}");
+            assert_eq!(parse_rail(word), Some(3), "{word}");
         }
-        assert_eq!(rail_of("-"), None);
+        assert_eq!(parse_rail("-"), None);
     }
 
     proptest! {
@@ -437,11 +437,11 @@ mod tests {
             let broken = fabric(&format!("[[fault]]\n{more}")).network;
             for (from, to) in (0..4).flat_map(|from| (0..4).map(move |to| (from, to))) {
                 for on in 0..8 {
-                    let (before, now) = (healthy.line(from, to, on), broken.line(from, to, on));
+                    let (before, now) = (healthy.line_rate(from, to, on), broken.line_rate(from, to, on));
                     let touched = match kind {
                         0 => on == rail && (from == node || to == node),
                         1 => [from, to] == [node, other] || [from, to] == [other, node],
-                        _ => healthy.crosses(from, to),
+                        _ => healthy.leaves_leaf(from, to),
                     };
                     prop_assert!(now <= before && (touched || now == before));
                     // A share of a node's own NIC is what its flows get at most.

@@ -12,7 +12,7 @@ use serde::Deserialize;
 /// How readings scatter.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Noise {
+pub struct SimNoise {
     /// Relative standard deviation. A copy engine over NVLink shows 0.06 to
     /// 0.2 %, collectives and NICs 1 to 3 %.
     pub sigma: f64,
@@ -22,16 +22,16 @@ pub struct Noise {
     pub dip_depth: [f64; 2],
 }
 
-impl Default for Noise {
+impl Default for SimNoise {
     fn default() -> Self {
         Self { sigma: 0.001, dip_rate: 0.0, dip_depth: [0.05, 0.40] }
     }
 }
 
-impl Noise {
+impl SimNoise {
     /// The factor by which this reading differs from the truth.
-    pub fn factor(&self, key: Key) -> f64 {
-        let mut stream = Stream::new(key);
+    pub fn factor(&self, key: NoiseKey) -> f64 {
+        let mut stream = NoiseStream::new(key);
         // Ten standard deviations would turn the sign at absurd settings.
         let mut factor = (1.0 + self.sigma * stream.normal()).max(0.01);
         if stream.uniform() < self.dip_rate {
@@ -44,24 +44,24 @@ impl Noise {
 
 /// What a reading is of, folded into one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key(u64);
+pub struct NoiseKey(u64);
 
-impl Key {
+impl NoiseKey {
     /// The key of everything under this seed.
-    pub fn of(seed: u64) -> Self {
-        Self(mix(seed))
+    pub fn from_seed(seed: u64) -> Self {
+        Self(mix_bits(seed))
     }
 
     /// A narrower key.
     #[must_use]
-    pub fn with(self, part: u64) -> Self {
-        Self(mix(self.0 ^ mix(part)))
+    pub fn with_part(self, part: u64) -> Self {
+        Self(mix_bits(self.0 ^ mix_bits(part)))
     }
 
     /// A narrower key, by name.
     #[must_use]
-    pub fn named(self, name: &str) -> Self {
-        name.bytes().fold(self.with(name.len() as u64), |key, byte| key.with(u64::from(byte)))
+    pub fn with_name(self, name: &str) -> Self {
+        name.bytes().fold(self.with_part(name.len() as u64), |key, byte| key.with_part(u64::from(byte)))
     }
 
     /// The key as a number, for names and identifiers that must look random.
@@ -71,12 +71,12 @@ impl Key {
 
     /// A fraction in [0, 1) that belongs to this key.
     pub fn fraction(self) -> f64 {
-        Stream::new(self).uniform()
+        NoiseStream::new(self).uniform()
     }
 }
 
 /// The output function of SplitMix64 (Steele, Lea, Flood 2014).
-fn mix(value: u64) -> u64 {
+fn mix_bits(value: u64) -> u64 {
     let mut z = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -85,16 +85,16 @@ fn mix(value: u64) -> u64 {
 
 /// xoshiro256++ (Blackman, Vigna 2019), seeded through SplitMix64 as its
 /// authors advise.
-struct Stream {
+struct NoiseStream {
     state: [u64; 4],
 }
 
-impl Stream {
-    fn new(key: Key) -> Self {
+impl NoiseStream {
+    fn new(key: NoiseKey) -> Self {
         let mut seed = key.0;
         let state = std::array::from_fn(|_| {
             seed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            mix(seed)
+            mix_bits(seed)
         });
         Self { state }
     }
@@ -131,9 +131,9 @@ mod tests {
 
     #[test]
     fn a_seed_reproduces_its_readings_and_another_does_not() {
-        let noise = Noise { sigma: 0.01, dip_rate: 0.1, ..Noise::default() };
+        let noise = SimNoise { sigma: 0.01, dip_rate: 0.1, ..SimNoise::default() };
         let read = |seed| {
-            (0..50).map(|i| noise.factor(Key::of(seed).named("x").with(i))).collect::<Vec<_>>()
+            (0..50).map(|i| noise.factor(NoiseKey::from_seed(seed).with_name("x").with_part(i))).collect::<Vec<_>>()
         };
         assert_eq!(read(1), read(1));
         assert_ne!(read(1), read(2));
@@ -141,14 +141,14 @@ mod tests {
 
     #[test]
     fn readings_scatter_as_asked_and_dip_to_the_left() {
-        let noise = Noise { sigma: 0.01, dip_rate: 0.0, dip_depth: [0.05, 0.4] };
+        let noise = SimNoise { sigma: 0.01, dip_rate: 0.0, dip_depth: [0.05, 0.4] };
         let n = 20_000;
-        let all: Vec<f64> = (0..n).map(|i| noise.factor(Key::of(3).with(i))).collect();
+        let all: Vec<f64> = (0..n).map(|i| noise.factor(NoiseKey::from_seed(3).with_part(i))).collect();
         let mean = all.iter().sum::<f64>() / 20_000.0;
         let sigma = (all.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 20_000.0).sqrt();
         assert!((mean - 1.0).abs() < 5e-4 && (sigma - 0.01).abs() < 5e-4, "{mean} {sigma}");
-        let dipping = Noise { dip_rate: 0.05, ..noise };
-        let dips = (0..n).filter(|i| dipping.factor(Key::of(3).with(*i)) < 0.94).count();
+        let dipping = SimNoise { dip_rate: 0.05, ..noise };
+        let dips = (0..n).filter(|i| dipping.factor(NoiseKey::from_seed(3).with_part(*i)) < 0.94).count();
         assert!((700..1300).contains(&dips), "{dips}");
     }
 }

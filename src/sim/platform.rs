@@ -236,12 +236,12 @@ const GH200: Hardware = Hardware {
 const ALL: &[&Hardware] = &[&A100, &H100, &H200, &B200, &B300, &GB200, &GB300, &GH200];
 
 /// The hardware of this platform.
-pub fn hardware(platform: &str) -> Option<&'static Hardware> {
+pub fn find_hardware(platform: &str) -> Option<&'static Hardware> {
     ALL.iter().copied().find(|hardware| hardware.platform == platform)
 }
 
 /// The platforms that can be simulated.
-pub fn names() -> Vec<&'static str> {
+pub fn platform_names() -> Vec<&'static str> {
     ALL.iter().map(|hardware| hardware.platform).collect()
 }
 

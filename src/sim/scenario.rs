@@ -9,21 +9,21 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::cases;
-use super::collective::Collective;
-use super::fault::Age;
-use super::fault::Fault;
-use super::fault::Later;
-use super::lines::Lines;
+use super::collective::SimCollective;
+use super::fault::BurnInAge;
+use super::fault::SimFault;
+use super::fault::DelayedFault;
+use super::source_map::ScenarioSourceMap;
 use super::network;
-use super::network::Settings;
-use super::noise::Noise;
+use super::network::SimNetworkSection;
+use super::noise::SimNoise;
 use super::platform;
 use super::platform::Hardware;
-use super::tool;
-use super::tooling::Format;
-use super::tooling::Nvbandwidth;
-use super::tooling::Tools;
-use super::unwell;
+use super::tool_dispatch;
+use super::tool_config::SimToolFormat;
+use super::tool_config::NvbandwidthLayout;
+use super::tool_config::SimToolConfig;
+use super::misbehaviour;
 use model::hostlist;
 
 /// One scenario file.
@@ -40,36 +40,36 @@ pub struct Scenario {
     pub readings: u32,
     /// How readings scatter.
     #[serde(default)]
-    pub noise: Noise,
+    pub noise: SimNoise,
     /// The tools and their versions.
     #[serde(default)]
-    pub tools: Tools,
+    pub tools: SimToolConfig,
     /// The domains as they really are.
     #[serde(rename = "domain")]
-    pub domains: Vec<Domain>,
+    pub domains: Vec<ScenarioDomain>,
     /// The domains as claimed; the real ones when absent.
     #[serde(rename = "claim", default)]
-    pub claims: Vec<Domain>,
+    pub claims: Vec<ScenarioDomain>,
     /// The scale-out network, where it is not the platform's usual one.
-    pub network: Option<Settings>,
+    pub network: Option<SimNetworkSection>,
     /// Its leaves, by name.
     #[serde(rename = "leaf", default)]
-    pub leaves: Vec<network::Section>,
+    pub leaves: Vec<network::SimLeafSection>,
     /// What is wrong.
     #[serde(rename = "fault", default)]
-    pub faults: Vec<Fault>,
+    pub faults: Vec<SimFault>,
     /// What is wrong from some time on.
     #[serde(default)]
-    pub later: Vec<Later>,
+    pub later: Vec<DelayedFault>,
     /// Where all this stands.
     #[serde(skip)]
-    pub lines: Lines,
+    pub lines: ScenarioSourceMap,
 }
 
 /// One domain, real or claimed.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Domain {
+pub struct ScenarioDomain {
     /// Its name; with `per_node` the nodes' names are used instead.
     #[serde(default)]
     pub name: String,
@@ -86,7 +86,7 @@ pub struct Domain {
 
 /// A domain with its nodes unfolded.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Group {
+pub struct ExpandedDomain {
     /// Its name.
     pub name: String,
     /// The section of the file that says so, from 0.
@@ -106,28 +106,28 @@ pub struct Group {
 pub enum ScenarioError {
     /// It is no TOML, or not of this shape.
     #[error("{0}")]
-    Shape(#[from] toml::de::Error),
+    Syntax(#[from] toml::de::Error),
     /// It contradicts itself.
     #[error("{0}")]
-    Sense(String),
+    Inconsistent(String),
 }
 
 impl Scenario {
     /// Reads a scenario and checks it.
-    pub fn read(text: &str) -> Result<Self, ScenarioError> {
+    pub fn parse(text: &str) -> Result<Self, ScenarioError> {
         let mut scenario: Self = toml::from_str(text)?;
-        scenario.lines = Lines::of(text);
-        scenario.check().map_err(ScenarioError::Sense)?;
+        scenario.lines = ScenarioSourceMap::from_toml(text);
+        scenario.check().map_err(ScenarioError::Inconsistent)?;
         Ok(scenario)
     }
 
     /// The scenario at an age: what has come by then is wrong as well.
     #[must_use]
-    pub fn at(mut self, age: Age) -> Self {
+    pub fn at_age(mut self, age: BurnInAge) -> Self {
         for (number, later) in self.later.iter().enumerate() {
-            if later.shows(age) {
+            if later.is_active(age) {
                 let now = format!("fault/{}", self.faults.len());
-                self.lines.also(&format!("later/{number}/fault"), now);
+                self.lines.add_alias(&format!("later/{number}/fault"), now);
                 self.faults.push(later.fault.clone());
             }
         }
@@ -135,47 +135,47 @@ impl Scenario {
     }
 
     /// The domains as they really are.
-    pub fn real(&self) -> Result<Vec<Group>, String> {
-        unfold("domain", &self.domains, &self.lines)
+    pub fn real_domains(&self) -> Result<Vec<ExpandedDomain>, String> {
+        expand_domains("domain", &self.domains, &self.lines)
     }
 
     /// The domains as claimed.
-    pub fn claimed(&self) -> Result<Vec<Group>, String> {
+    pub fn claimed_domains(&self) -> Result<Vec<ExpandedDomain>, String> {
         match self.claims.is_empty() {
-            true => self.real(),
-            false => unfold("claim", &self.claims, &self.lines),
+            true => self.real_domains(),
+            false => expand_domains("claim", &self.claims, &self.lines),
         }
     }
 
     fn check(&self) -> Result<(), String> {
-        let real = self.real()?;
+        let real = self.real_domains()?;
         let known: BTreeSet<&String> = real.iter().flat_map(|group| &group.nodes).collect();
-        for group in self.claimed()? {
+        for group in self.claimed_domains()? {
             if let Some(node) = group.nodes.iter().find(|node| !known.contains(node)) {
                 let why = format!("claim `{}` names {node}, which no [[domain]] has", group.name);
-                return Err(self.lines.say(&format!("claim/{}", group.section), &why));
+                return Err(self.lines.error_at(&format!("claim/{}", group.section), &why));
             }
         }
-        self.check_tools().map_err(|why| self.lines.say("", &why))?;
+        self.check_tools().map_err(|why| self.lines.error_at("", &why))?;
         for (number, fault) in self.faults.iter().enumerate() {
-            self.check_fault(fault).map_err(|why| self.wrong_fault(number, &why))?;
+            self.check_fault(fault).map_err(|why| self.fault_error(number, &why))?;
         }
         for (number, later) in self.later.iter().enumerate() {
-            self.check_fault(&later.fault).map_err(|why| self.wrong_later(number, &why))?;
+            self.check_fault(&later.fault).map_err(|why| self.delayed_fault_error(number, &why))?;
         }
         Ok(())
     }
 
     /// What is wrong with a fault.
-    pub(super) fn wrong_fault(&self, number: usize, why: &str) -> String {
+    pub(super) fn fault_error(&self, number: usize, why: &str) -> String {
         let name = format!("fault {}", number + 1);
-        self.lines.say_named(&format!("fault/{number}"), &name, why)
+        self.lines.error_at_named(&format!("fault/{number}"), &name, why)
     }
 
     /// What is wrong with a fault that comes with time.
-    pub(super) fn wrong_later(&self, number: usize, why: &str) -> String {
+    pub(super) fn delayed_fault_error(&self, number: usize, why: &str) -> String {
         let name = format!("later {}", number + 1);
-        self.lines.say_named(&format!("later/{number}/fault"), &name, why)
+        self.lines.error_at_named(&format!("later/{number}/fault"), &name, why)
     }
 
     /// What is said of tools, readings and noise.
@@ -188,10 +188,10 @@ impl Scenario {
             return Err(format!("tools.bytes = [{least}, {most}]: expected smallest, largest"));
         }
         let tools = &self.tools;
-        if tools.nvbandwidth_format == Format::Json && !tools.nvbandwidth.has_json() {
+        if tools.nvbandwidth_format == SimToolFormat::Json && !tools.nvbandwidth.has_json() {
             return Err("tools.nvbandwidth_format = \"json\": known for 0.5 to 0.8 only".to_owned());
         }
-        if let Some(name) = self.tools.collectives.iter().find(|n| Collective::of(n).is_none()) {
+        if let Some(name) = self.tools.collectives.iter().find(|n| SimCollective::from_program(n).is_none()) {
             return Err(format!("tools.collectives: no program `{name}` in nccl-tests"));
         }
         for tool in &self.tools.missing {
@@ -210,54 +210,54 @@ impl Scenario {
 
 impl Scenario {
     /// What a fault says about tools; hardware is checked by the fabric.
-    fn check_fault(&self, fault: &Fault) -> Result<(), String> {
+    fn check_fault(&self, fault: &SimFault) -> Result<(), String> {
         match fault {
-            Fault::Waived { tests, .. } => {
-                let known = cases::list(Nvbandwidth::V0_10, true);
+            SimFault::Waived { tests, .. } => {
+                let known = cases::cases_of_version(NvbandwidthLayout::V0_10, true);
                 let strange = tests.iter().find(|name| known.iter().all(|c| c.name != **name));
                 strange.map_or(Ok(()), |name| Err(format!("nvbandwidth has no test `{name}`")))
             }
-            Fault::Truncated { share, .. } if !(0.0..=1.0).contains(share) => {
+            SimFault::Truncated { share, .. } if !(0.0..=1.0).contains(share) => {
                 Err(format!("share = {share}: expected 0 to 1"))
             }
-            Fault::Truncated { tool, .. } => {
+            SimFault::Truncated { tool, .. } => {
                 let tools = &self.tools.collectives;
                 match PROGRAMS.contains(&tool.as_str()) || tools.contains(tool) {
                     true => Ok(()),
                     false => Err(format!("no tool `{tool}`; known are {}", PROGRAMS.join(", "))),
                 }
             }
-            Fault::ToolHangs { tool, .. }
-            | Fault::ToolFloods { tool, .. }
-            | Fault::ToolGarbage { tool, .. } => {
-                match tool::NAMES.iter().chain(tool::PROBES).any(|name| name == tool) {
+            SimFault::ToolHangs { tool, .. }
+            | SimFault::ToolFloods { tool, .. }
+            | SimFault::ToolGarbage { tool, .. } => {
+                match tool_dispatch::NAMES.iter().chain(tool_dispatch::PROBES).any(|name| name == tool) {
                     true => Ok(()),
-                    false => Err(format!("no tool `{tool}`; known are {}", tool::NAMES.join(", "))),
+                    false => Err(format!("no tool `{tool}`; known are {}", tool_dispatch::NAMES.join(", "))),
                 }
             }
-            Fault::ToolMissing { tool, .. } => check_installed(tool),
-            Fault::MissingCells { share, .. } | Fault::Dips { rate: share, .. }
+            SimFault::ToolMissing { tool, .. } => check_installed(tool),
+            SimFault::MissingCells { share, .. } | SimFault::Dips { rate: share, .. }
                 if !(0.0..=1.0).contains(share) =>
             {
                 Err(format!("{share}: expected 0 to 1"))
             }
-            Fault::Dips { depth, .. } => check_depth(*depth),
+            SimFault::Dips { depth, .. } => check_depth(*depth),
             // It settles after six readings, and something must be left then.
-            Fault::Drift { share, .. } if !(0.0..=0.16).contains(share) => Err(format!(
+            SimFault::Drift { share, .. } if !(0.0..=0.16).contains(share) => Err(format!(
                 "share = {share}: expected 0 to 0.16, which is lost with each of six readings"
             )),
             // On a node without any rate nothing ends.
-            Fault::PowerCap { share, .. } if !(0.001..=1.0).contains(share) => {
+            SimFault::PowerCap { share, .. } if !(0.001..=1.0).contains(share) => {
                 Err(format!("share = {share}: expected 0.001 to 1"))
             }
-            Fault::ToolError { testcase: Some(test), .. } => {
-                let known = cases::list(Nvbandwidth::V0_10, true);
-                match known.iter().any(|case| case.name == *test) || cases::own(test).is_some() {
+            SimFault::ToolError { testcase: Some(test), .. } => {
+                let known = cases::cases_of_version(NvbandwidthLayout::V0_10, true);
+                match known.iter().any(|case| case.name == *test) || cases::native_case(test).is_some() {
                     true => Ok(()),
                     false => Err(format!("nvbandwidth has no test `{test}`")),
                 }
             }
-            Fault::NcclSetting { name, value, .. } => {
+            SimFault::NcclSetting { name, value, .. } => {
                 let is_it =
                     |known: &(&str, &str)| known.0 == name && known.1.eq_ignore_ascii_case(value);
                 let words = SETTINGS.map(|(name, value)| format!("{name}={value}")).join(", ");
@@ -266,7 +266,7 @@ impl Scenario {
                     false => Err(format!("{name}={value}: expected one of {words}")),
                 }
             }
-            Fault::SlowPair { a, b, .. } | Fault::PairLoss { a, b, .. } if a == b => {
+            SimFault::SlowPair { a, b, .. } | SimFault::PairLoss { a, b, .. } if a == b => {
                 Err(format!("{a} with itself: expected two"))
             }
             _ => Ok(()),
@@ -302,22 +302,22 @@ const PROGRAMS: &[&str] = &[
 
 /// Whether a node can lack this tool.
 fn check_installed(tool: &str) -> Result<(), String> {
-    match tool == unwell::NCCL_TESTS || tool::NAMES.contains(&tool) {
+    match tool == misbehaviour::NCCL_TESTS || tool_dispatch::NAMES.contains(&tool) {
         true => Ok(()),
-        false => Err(format!("no tool `{tool}`; known are {}", tool::NAMES.join(", "))),
+        false => Err(format!("no tool `{tool}`; known are {}", tool_dispatch::NAMES.join(", "))),
     }
 }
 
-fn unfold(section: &str, domains: &[Domain], lines: &Lines) -> Result<Vec<Group>, String> {
+fn expand_domains(section: &str, domains: &[ScenarioDomain], lines: &ScenarioSourceMap) -> Result<Vec<ExpandedDomain>, String> {
     let mut groups = Vec::new();
     let mut seen = BTreeSet::new();
     for (number, domain) in domains.iter().enumerate() {
         let at = format!("[[{section}]] `{}`", domain.name);
         let wrong = |key: &str, why: &str| {
-            lines.say_of(&format!("{section}/{number}"), key, &format!("{at}: {why}"))
+            lines.error_at_key(&format!("{section}/{number}"), key, &format!("{at}: {why}"))
         };
-        let hardware = platform::hardware(&domain.platform).ok_or_else(|| {
-            let known = platform::names().join(", ");
+        let hardware = platform::find_hardware(&domain.platform).ok_or_else(|| {
+            let known = platform::platform_names().join(", ");
             wrong("platform", &format!("no platform `{}`; known are {known}", domain.platform))
         })?;
         let nodes =
@@ -330,7 +330,7 @@ fn unfold(section: &str, domains: &[Domain], lines: &Lines) -> Result<Vec<Group>
             let why = format!("{gpus} GPUs per node, expected 1 to {}", hardware.gpus);
             return Err(wrong("gpus_per_node", &why));
         }
-        let group = |name: &str, nodes, folded: &str| Group {
+        let group = |name: &str, nodes, folded: &str| ExpandedDomain {
             name: name.to_owned(),
             section: number,
             nodes,
@@ -342,7 +342,7 @@ fn unfold(section: &str, domains: &[Domain], lines: &Lines) -> Result<Vec<Group>
             groups.extend(nodes.iter().map(|node| group(node, vec![node.clone()], node)));
         } else if domain.name.is_empty() {
             let why = format!("[[{section}]] {}: a name or per_node = true", domain.nodes);
-            return Err(lines.say(&format!("{section}/{number}"), &why));
+            return Err(lines.error_at(&format!("{section}/{number}"), &why));
         } else {
             groups.push(group(&domain.name, nodes, &domain.nodes));
         }
@@ -351,7 +351,7 @@ fn unfold(section: &str, domains: &[Domain], lines: &Lines) -> Result<Vec<Group>
     for group in &groups {
         let wrong = |why: &str| {
             let told = format!("[[{section}]] `{}`: {why}", group.name);
-            Err(lines.say_of(&format!("{section}/{}", group.section), "name", &told))
+            Err(lines.error_at_key(&format!("{section}/{}", group.section), "name", &told))
         };
         if !taken.insert(&group.name) {
             return wrong("the name is taken");
@@ -369,39 +369,39 @@ fn unfold(section: &str, domains: &[Domain], lines: &Lines) -> Result<Vec<Group>
         }
     }
     if groups.is_empty() {
-        return Err(lines.say(section, &format!("no [[{section}]]")));
+        return Err(lines.error_at(section, &format!("no [[{section}]]")));
     }
     Ok(groups)
 }
 
-fn first_seed() -> u64 {
+fn default_seed() -> u64 {
     1
 }
 
-fn once() -> u32 {
+fn default_readings() -> u32 {
     1
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::Fabric;
+    use crate::fabric::SimFabric;
 
     const RACK: &str =
         "title = \"t\"\n[[domain]]\nname = \"r\"\nnodes = \"n[1-2]\"\nplatform = \"gb200-nvl72\"\n";
 
     #[test]
     fn what_is_claimed_is_what_is_unless_said_otherwise() {
-        let scenario = Scenario::read(RACK).expect("a good scenario");
-        assert_eq!(scenario.claimed(), scenario.real());
-        assert_eq!(scenario.real().expect("groups")[0].gpus, 4);
+        let scenario = Scenario::parse(RACK).expect("a good scenario");
+        assert_eq!(scenario.claimed_domains(), scenario.real_domains());
+        assert_eq!(scenario.real_domains().expect("groups")[0].gpus, 4);
     }
 
     #[test]
     fn what_makes_no_sense_is_named_by_its_line() {
         let says = |text: &str, told: &str| {
-            let scenario = Scenario::read(text).map_err(|error| error.to_string());
-            let error = scenario.and_then(|it| Fabric::build(&it).map(drop)).expect_err(text);
+            let scenario = Scenario::parse(text).map_err(|error| error.to_string());
+            let error = scenario.and_then(|it| SimFabric::build(&it).map(drop)).expect_err(text);
             assert!(error.starts_with(told), "{error}");
         };
         let with = |more: &str| format!("{RACK}{more}");
@@ -429,16 +429,16 @@ mod tests {
         let later = "[[later]]\nfrom_round = 2\nfault = { kind = \"fabric-down\", node = \"q\" }\n";
         says(&with(later), "line 8: later 1: no node `q`");
         // What has come by now is another fault of the same line.
-        let scenario = Scenario::read(&with(later)).expect("it makes sense so far");
-        let age = Age { round: 2, ..Age::default() };
-        let error = Fabric::build(&scenario.at(age)).expect_err("no such node");
+        let scenario = Scenario::parse(&with(later)).expect("it makes sense so far");
+        let age = BurnInAge { round: 2, ..BurnInAge::default() };
+        let error = SimFabric::build(&scenario.at_age(age)).expect_err("no such node");
         assert!(error.starts_with("line 8: fault 1: no node `q`"), "{error}");
     }
 
     #[test]
     fn mistakes_end_in_one_sentence_that_names_them() {
         let says = |text: &str, what: &str| {
-            let message = Scenario::read(text).expect_err(text).to_string();
+            let message = Scenario::parse(text).expect_err(text).to_string();
             assert!(message.contains(what), "{message}");
         };
         says(&RACK.replace("gb200-nvl72", "gb2000"), "no platform `gb2000`");
@@ -465,7 +465,7 @@ mod tests {
     fn faults_that_would_do_nothing_or_leave_nothing_are_refused() {
         let says = |fault: &str, what: &str| {
             let text = format!("{RACK}[[fault]]\n{fault}\n");
-            let message = Scenario::read(&text).expect_err(&text).to_string();
+            let message = Scenario::parse(&text).expect_err(&text).to_string();
             assert!(message.contains(": fault 1: ") && message.contains(what), "{message}");
         };
         says("kind=\"power-cap\"\nnode=\"n1\"\nshare=0.0", "expected 0.001 to 1");
@@ -484,6 +484,6 @@ mod tests {
         says("kind=\"slow-pair\"\na=\"n1:0\"\nb=\"n1:0\"\nshare=0.5", "expected two");
         says("kind=\"truncated\"\nscope=\"r\"\ntool=\"nvbandwidth\"\nshare=1.5", "expected 0 to 1");
         let good = format!("{RACK}[[fault]]\n{}\n", setting("0"));
-        assert!(Scenario::read(&good).is_ok());
+        assert!(Scenario::parse(&good).is_ok());
     }
 }

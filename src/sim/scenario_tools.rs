@@ -3,88 +3,88 @@
 //!
 //! Native probes need a worker and are not answered here.
 
-use super::bench::Bench;
-use super::fabric::Fabric;
-use super::fault::Age;
-use super::noise::Key;
-use super::render::Answer;
+use super::invocation::ToolInvocation;
+use super::fabric::SimFabric;
+use super::fault::BurnInAge;
+use super::noise::NoiseKey;
+use super::render::SimToolOutput;
 use super::scenario::Scenario;
-use super::tool;
-use super::tool::Reply;
-use super::unwell;
-use model::raw::Ending;
-use model::tool_call::AnswerTools;
-use model::tool_call::ToolAnswer;
+use super::tool_dispatch;
+use super::tool_dispatch::SimToolReply;
+use super::misbehaviour;
+use model::raw_result::ProcessEnding;
+use model::tool_call::ToolBackend;
+use model::tool_call::ToolOutput;
 use model::tool_call::ToolCall;
 
 /// A scenario and its fabric, built once for all readings.
 #[derive(Debug)]
 pub struct ScenarioTools {
     scenario: Scenario,
-    fabric: Fabric,
+    fabric: SimFabric,
 }
 
 impl ScenarioTools {
     /// Reads the text of a scenario. `age` is how far a burn-in has come.
     pub fn from_text(text: &str, age: Option<&str>) -> Result<Self, String> {
-        let scenario = Scenario::read(text).map_err(|error| error.to_string())?;
-        Self::new(scenario.at(age.and_then(Age::read).unwrap_or_default()))
+        let scenario = Scenario::parse(text).map_err(|error| error.to_string())?;
+        Self::new(scenario.at_age(age.and_then(BurnInAge::parse).unwrap_or_default()))
     }
 
     /// Builds the fabric of a scenario.
     pub fn new(scenario: Scenario) -> Result<Self, String> {
-        let fabric = Fabric::build(&scenario)?;
+        let fabric = SimFabric::build(&scenario)?;
         Ok(Self { scenario, fabric })
     }
 }
 
-impl AnswerTools for ScenarioTools {
-    fn answer(&self, call: &ToolCall<'_>) -> Result<ToolAnswer, String> {
+impl ToolBackend for ScenarioTools {
+    fn run_tool(&self, call: &ToolCall<'_>) -> Result<ToolOutput, String> {
         let [first, ..] = call.nodes else { return Err("the step names no node".to_owned()) };
         let refused =
-            call.nodes.iter().find_map(|node| unwell::refuse_worker(&self.scenario, node.as_str()));
+            call.nodes.iter().find_map(|node| misbehaviour::refuse_worker(&self.scenario, node.as_str()));
         if let Some(why) = refused {
             return Err(why);
         }
-        let (environment, command) = tool::environment(call.argv);
+        let (environment, command) = tool_dispatch::split_environment(call.argv);
         let Some((name, args)) = command.split_first() else {
             return Err("the step has no command".to_owned());
         };
         // As simulated workers number readings, by step and reading.
-        let key = Key::of(0).named(&format!("{}.{}", call.step, call.reading)).value();
-        let bench = Bench {
+        let key = NoiseKey::from_seed(0).with_name(&format!("{}.{}", call.step, call.reading)).value();
+        let bench = ToolInvocation {
             scenario: &self.scenario,
             fabric: &self.fabric,
             scope: first.as_str(),
-            across: self.fabric.node(first.as_str()).is_err(),
+            spans_domain: self.fabric.node(first.as_str()).is_err(),
             seed: self.scenario.seed,
             reading: u32::try_from(key >> 32).unwrap_or(call.reading),
-            before: call.reading,
+            prior_readings: call.reading,
             job: None,
         };
-        tool::call(&bench, name, args, &environment)
-            .map(answer)
+        tool_dispatch::call_tool(&bench, name, args, &environment)
+            .map(to_tool_answer)
             .ok_or_else(|| format!("{name} is answered by workers only: leave out workers = false"))
     }
 }
 
-fn answer(reply: Reply) -> ToolAnswer {
-    let ended = |answer: Answer| ToolAnswer {
-        ending: Ending::Exited { code: i32::from(answer.code) },
+fn to_tool_answer(reply: SimToolReply) -> ToolOutput {
+    let ended = |answer: SimToolOutput| ToolOutput {
+        ending: ProcessEnding::Exited { code: i32::from(answer.code) },
         stdout: answer.stdout.into_bytes(),
         stderr: answer.stderr.into_bytes(),
     };
     match reply {
         // A server is there whenever its client is.
-        Reply::Says(answer) | Reply::Serves { answer, .. } | Reply::Calls { answer, .. } => {
+        SimToolReply::Prints(answer) | SimToolReply::Serves { answer, .. } | SimToolReply::Connects { answer, .. } => {
             ended(answer)
         }
-        Reply::Hangs => {
-            ToolAnswer { ending: Ending::TimedOut, stdout: Vec::new(), stderr: Vec::new() }
+        SimToolReply::Hangs => {
+            ToolOutput { ending: ProcessEnding::TimedOut, stdout: Vec::new(), stderr: Vec::new() }
         }
-        Reply::Floods => {
-            let line = unwell::FLOOD_LINE;
-            ended(Answer::of(line.repeat(unwell::FLOOD / line.len())))
+        SimToolReply::Floods => {
+            let line = misbehaviour::FLOOD_LINE;
+            ended(SimToolOutput::success(line.repeat(misbehaviour::FLOOD / line.len())))
         }
     }
 }

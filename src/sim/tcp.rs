@@ -12,9 +12,9 @@ use std::net::TcpStream;
 use serde_json::Value;
 use serde_json::json;
 
-use super::fabric::Fabric;
+use super::fabric::SimFabric;
 use super::network;
-use super::noise::Key;
+use super::noise::NoiseKey;
 use super::render;
 use super::scenario::Scenario;
 
@@ -41,13 +41,13 @@ pub fn serve_at(port: u16) -> io::Result<()> {
 }
 
 /// Connects once to a server at this port, which then ends.
-pub fn knock(port: u16) -> io::Result<()> {
+pub fn connect_once(port: u16) -> io::Result<()> {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map(|_| ())
 }
 
 /// The client's document, `fabricgate.tcp/1`. The rail is a name or a device;
 /// the first one when absent. `step` is the plan's `STEP.READING`.
-pub fn document(
+pub fn build_document(
     scenario: &Scenario,
     node: &str,
     peer: &str,
@@ -56,29 +56,29 @@ pub fn document(
     seconds: f64,
     step: Option<&str>,
 ) -> Value {
-    let mut document = unmeasured(scenario, node, peer, rail, seconds);
-    let measured = Fabric::build(scenario).and_then(|fabric| {
+    let mut document = empty_document(scenario, node, peer, rail, seconds);
+    let measured = SimFabric::build(scenario).and_then(|fabric| {
         let (from, to) = (fabric.node(node)?, fabric.node(peer)?);
-        let rail = rail.map_or(Some(0), network::rail_of).unwrap_or(0);
+        let rail = rail.map_or(Some(0), network::parse_rail).unwrap_or(0);
         let up = [from, to].iter().all(|end| fabric.network.is_up(*end, rail));
         if !up || !fabric.nodes[to].reachable {
             return Err(format!("connect to {peer}: No route to host"));
         }
-        let key = Key::of(scenario.seed).named("tcp").named(step.unwrap_or_default());
-        let key = key.with(from as u64).with(to as u64).with(rail as u64);
-        let way = |from: usize, to: usize, key: Key| {
+        let key = NoiseKey::from_seed(scenario.seed).with_name("tcp").with_name(step.unwrap_or_default());
+        let key = key.with_part(from as u64).with_part(to as u64).with_part(rail as u64);
+        let way = |from: usize, to: usize, key: NoiseKey| {
             let power = fabric.nodes[from].power.min(fabric.nodes[to].power);
-            let truth = fabric.network.tcp(from, to, rail) * power;
-            flow(truth * scenario.noise.factor(key), seconds, fabric.network.loss(from, to))
+            let truth = fabric.network.tcp_rate(from, to, rail) * power;
+            flow_json(truth * scenario.noise.factor(key), seconds, fabric.network.loss(from, to))
         };
         let all: Vec<Value> = (0..readings)
             .map(|reading| {
-                let key = key.with(u64::from(reading));
-                json!({ "reading": reading, "forward": way(from, to, key.with(1)),
-                    "reverse": way(to, from, key.with(2)) })
+                let key = key.with_part(u64::from(reading));
+                json!({ "reading": reading, "forward": way(from, to, key.with_part(1)),
+                    "reverse": way(to, from, key.with_part(2)) })
             })
             .collect();
-        Ok((all, latency(fabric.network.round_trip(from, to), key.with(3))))
+        Ok((all, latency_json(fabric.network.round_trip_us(from, to), key.with_part(3))))
     });
     match measured {
         Ok((readings, latency)) => {
@@ -92,30 +92,30 @@ pub fn document(
 }
 
 /// The document of a client that nobody answered.
-pub fn unanswered(
+pub fn unanswered_document(
     scenario: &Scenario,
     node: &str,
     peer: &str,
     rail: Option<&str>,
     seconds: f64,
 ) -> Value {
-    let mut document = unmeasured(scenario, node, peer, rail, seconds);
+    let mut document = empty_document(scenario, node, peer, rail, seconds);
     document["problems"] = json!([format!("connect to {peer}: Connection refused")]);
     document
 }
 
 /// A document without readings.
-fn unmeasured(
+fn empty_document(
     scenario: &Scenario,
     node: &str,
     peer: &str,
     rail: Option<&str>,
     seconds: f64,
 ) -> Value {
-    let fabric = Fabric::build(scenario).ok();
+    let fabric = SimFabric::build(scenario).ok();
     let end = |name: &str| {
         let place = fabric.as_ref().and_then(|fabric| fabric.node(name).ok());
-        json!({ "node": name, "address": place.map(render::address), "device": null })
+        json!({ "node": name, "address": place.map(render::node_address), "device": null })
     };
     json!({
         "format": "fabricgate.tcp/1",
@@ -135,19 +135,19 @@ fn unmeasured(
 }
 
 /// One direction of a reading. Warm-up is sent too and counts for no rate.
-fn flow(rate: f64, seconds: f64, loss: f64) -> Value {
+fn flow_json(rate: f64, seconds: f64, loss: f64) -> Value {
     let sent = (rate * 1e9 * (seconds + WARM_UP)).round();
     // About one segment in ten thousand, at a loss of everything.
     let again = (sent / 1448.0 * (1.0 - loss) * 1e-4).round();
-    json!({ "sent_bytes": render::count(sent), "received_bytes": render::count(sent), "seconds": seconds,
-        "rate": rate, "retransmits": render::count(again) })
+    json!({ "sent_bytes": render::json_count(sent), "received_bytes": render::json_count(sent), "seconds": seconds,
+        "rate": rate, "retransmits": render::json_count(again) })
 }
 
 /// Round trips: the shortest is what the path takes, and queues add to some.
-fn latency(truth: f64, key: Key) -> Value {
+fn latency_json(truth: f64, key: NoiseKey) -> Value {
     let mut all: Vec<f64> = (0..ROUND_TRIPS)
         .map(|number| {
-            let wait = key.with(number).fraction();
+            let wait = key.with_part(number).fraction();
             truth * (1.0 + 0.03 * wait + 0.6 * wait.powi(40))
         })
         .collect();
@@ -165,8 +165,8 @@ mod tests {
             "title=\"t\"\n[network]\nrails=2\nrate=1.25\nleaf_nodes=2\n\
              [[domain]]\nnodes=\"n[1-4]\"\nplatform=\"hgx-h100\"\nper_node=true\n{more}"
         );
-        let scenario = Scenario::read(&text).expect("good");
-        document(&scenario, "n1", peer, rail, 3, 1.0, Some(step))
+        let scenario = Scenario::parse(&text).expect("good");
+        build_document(&scenario, "n1", peer, rail, 3, 1.0, Some(step))
     }
 
     fn rate(document: &Value, reading: usize, way: &str) -> f64 {
@@ -226,7 +226,7 @@ mod tests {
         let mut line = String::new();
         io::BufReader::new(reader).read_line(&mut line).expect("a line");
         let port = line.trim().strip_prefix("listening ").expect("its words").parse();
-        knock(port.expect("a port")).expect("it listens");
+        connect_once(port.expect("a port")).expect("it listens");
         server.join().expect("no panic").expect("it ended");
     }
 
@@ -234,8 +234,8 @@ mod tests {
     fn nobody_at_the_port_is_a_problem_and_no_reading() {
         let text =
             "title=\"t\"\n[[domain]]\nnodes=\"n[1-2]\"\nplatform=\"hgx-h100\"\nper_node=true\n";
-        let scenario = Scenario::read(text).expect("good");
-        let got = unanswered(&scenario, "n1", "n2", Some("rail0"), 1.0);
+        let scenario = Scenario::parse(text).expect("good");
+        let got = unanswered_document(&scenario, "n1", "n2", Some("rail0"), 1.0);
         assert_eq!(got["complete"], false);
         assert_eq!(got["readings"], json!([]));
         assert_eq!(got["problems"][0], "connect to n2: Connection refused");

@@ -2,33 +2,33 @@
 
 use proptest::prelude::*;
 
-use super::bench::Bench;
-use super::bench::Outcome;
-use super::fabric::Engine;
-use super::fabric::Fabric;
-use super::fabric::Route;
-use super::mpi;
-use super::record;
+use super::invocation::ToolInvocation;
+use super::invocation::SimTestOutcome;
+use super::fabric::SimCopyEngine;
+use super::fabric::SimFabric;
+use super::fabric::CopyRoute;
+use super::mpirun;
+use super::recording;
 use super::render;
 use super::scenario::Scenario;
-use super::tool;
-use super::tooling::Nvbandwidth;
-use super::truth::WrongClass;
+use super::tool_dispatch;
+use super::tool_config::NvbandwidthLayout;
+use super::truth::TrueFaultClass;
 
 fn scenario(more: &str) -> Scenario {
     let text = format!(
         "title = \"t\"\n[[domain]]\nname = \"r\"\nnodes = \"n[1-3]\"\nplatform = \"gb200-nvl72\"\n{more}"
     );
-    Scenario::read(&text).expect("a good scenario")
+    Scenario::parse(&text).expect("a good scenario")
 }
 
-fn fabric(more: &str) -> Fabric {
-    Fabric::build(&scenario(more)).expect("a fabric")
+fn fabric(more: &str) -> SimFabric {
+    SimFabric::build(&scenario(more)).expect("a fabric")
 }
 
-fn bench<'a>(scenario: &'a Scenario, fabric: &'a Fabric, scope: &'a str) -> Bench<'a> {
+fn bench<'a>(scenario: &'a Scenario, fabric: &'a SimFabric, scope: &'a str) -> ToolInvocation<'a> {
     let across = fabric.node(scope).is_err();
-    Bench { scenario, fabric, scope, across, seed: 1, reading: 0, before: 0, job: None }
+    ToolInvocation { scenario, fabric, scope, spans_domain: across, seed: 1, reading: 0, prior_readings: 0, job: None }
 }
 
 const HEALTHY: f64 = 18.0 * 50.0 * 0.861;
@@ -40,7 +40,7 @@ fn a_lost_link_costs_its_share_in_row_and_column_and_nowhere_else() {
     for from in 0..fabric.gpus.len() {
         for to in (0..fabric.gpus.len()).filter(|to| *to != from) {
             let share = if from == bad || to == bad { 17.0 / 18.0 } else { 1.0 };
-            let rate = fabric.copy(from, to, Engine::Copy);
+            let rate = fabric.copy_rate(from, to, SimCopyEngine::Copy);
             assert!((rate / HEALTHY - share).abs() < 1e-9, "{from} {to} {rate}");
         }
     }
@@ -50,24 +50,24 @@ fn a_lost_link_costs_its_share_in_row_and_column_and_nowhere_else() {
 fn a_fault_in_one_direction_leaves_the_other() {
     let fabric =
         fabric("[[fault]]\nkind = \"lost-links\"\ngpu = \"n1:0\"\ncount = 9\ndirection = \"rx\"\n");
-    assert!((fabric.copy(4, 0, Engine::Copy) / HEALTHY - 0.5).abs() < 1e-9);
-    assert!((fabric.copy(0, 4, Engine::Copy) / HEALTHY - 1.0).abs() < 1e-9);
+    assert!((fabric.copy_rate(4, 0, SimCopyEngine::Copy) / HEALTHY - 0.5).abs() < 1e-9);
+    assert!((fabric.copy_rate(0, 4, SimCopyEngine::Copy) / HEALTHY - 1.0).abs() < 1e-9);
 }
 
 #[test]
 fn two_gpus_that_lost_different_links_share_what_both_have() {
     let lost = "[[fault]]\nkind = \"lost-links\"\ngpu = \"n1:0\"\nfirst = 3\n\
                 [[fault]]\nkind = \"lost-links\"\ngpu = \"n2:0\"\nfirst = 7\n";
-    assert_eq!(fabric(lost).route(0, 4), Route::NvLink(16));
+    assert_eq!(fabric(lost).route(0, 4), CopyRoute::NvLink(16));
     let apart = fabric(&format!("[tools]\nshared_planes = false\n{lost}"));
-    assert_eq!(apart.route(0, 4), Route::NvLink(17));
+    assert_eq!(apart.route(0, 4), CopyRoute::NvLink(17));
 }
 
 #[test]
 fn a_plane_out_costs_every_cell_the_same() {
     let fabric = fabric("[[fault]]\nkind = \"plane-out\"\ndomain = \"r\"\ncount = 2\n");
-    assert!((fabric.copy(0, 11, Engine::Copy) / HEALTHY - 16.0 / 18.0).abs() < 1e-9);
-    assert!((fabric.copy(1, 2, Engine::Copy) / HEALTHY - 16.0 / 18.0).abs() < 1e-9);
+    assert!((fabric.copy_rate(0, 11, SimCopyEngine::Copy) / HEALTHY - 16.0 / 18.0).abs() < 1e-9);
+    assert!((fabric.copy_rate(1, 2, SimCopyEngine::Copy) / HEALTHY - 16.0 / 18.0).abs() < 1e-9);
 }
 
 #[test]
@@ -77,29 +77,29 @@ fn without_a_common_fabric_copies_take_pcie_or_the_nic() {
         [[domain]]\nname=\"b\"\nnodes=\"n2\"\nplatform=\"gb200-nvl72\"\n\
         [[claim]]\nname=\"c\"\nnodes=\"n[1-2]\"\nplatform=\"gb200-nvl72\"\n\
         [[fault]]\nkind=\"gpu-parked\"\ngpu=\"n1:3\"\n";
-    let fabric = Fabric::build(&Scenario::read(text).expect("good")).expect("a fabric");
-    assert_eq!(fabric.route(0, 4), Route::Nic);
-    assert_eq!(fabric.route(0, 3), Route::Pcie);
-    assert_eq!(fabric.route(0, 1), Route::NvLink(18));
+    let fabric = SimFabric::build(&Scenario::parse(text).expect("good")).expect("a fabric");
+    assert_eq!(fabric.route(0, 4), CopyRoute::Nic);
+    assert_eq!(fabric.route(0, 3), CopyRoute::Pcie);
+    assert_eq!(fabric.route(0, 1), CopyRoute::NvLink(18));
 }
 
 #[test]
 fn a_missing_gpu_shifts_the_devices_after_it() {
     let fabric = fabric("[[fault]]\nkind = \"gpu-missing\"\ngpu = \"n1:1\"\n");
     let last = fabric.gpu("n1:3").expect("the GPU");
-    assert_eq!(fabric.device(last), 2);
+    assert_eq!(fabric.cuda_index(last), 2);
     assert_eq!(fabric.gpus_of([&"n1".to_owned()]).len(), 3);
 }
 
 #[test]
 fn faults_that_name_nothing_are_refused_by_number() {
     let wrong = |fault: &str| {
-        let error = Fabric::build(&scenario(&format!("[[fault]]\n{fault}\n"))).expect_err(fault);
+        let error = SimFabric::build(&scenario(&format!("[[fault]]\n{fault}\n"))).expect_err(fault);
         assert!(error.starts_with("line ") && error.contains(": fault 1: "), "{error}");
         // And before their time has come.
         let fault = fault.replace('\n', ", ");
         let later = scenario(&format!("[[later]]\nfrom_round = 9\nfault = {{ {fault} }}\n"));
-        let error = Fabric::build(&later).expect_err(&fault);
+        let error = SimFabric::build(&later).expect_err(&fault);
         assert!(error.starts_with("line 8: later 1: "), "{error}");
     };
     wrong("kind = \"gpu-parked\"\ngpu = \"n9:0\"");
@@ -116,13 +116,13 @@ fn a_read_shows_the_data_direction_transposed_against_a_write() {
         "[noise]\nsigma = 0.0\n\
          [[fault]]\nkind = \"lost-links\"\ngpu = \"n1:0\"\ncount = 9\ndirection = \"tx\"\n",
     );
-    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let fabric = SimFabric::build(&scenario).expect("a fabric");
     let node = "n1".to_owned();
     let cells = |test: &str| {
         let run =
-            bench(&scenario, &fabric, &node).nvbandwidth(Nvbandwidth::V0_8, &[test.to_owned()]);
+            bench(&scenario, &fabric, &node).run_nvbandwidth(NvbandwidthLayout::V0_8, &[test.to_owned()]);
         match &run.tests[0].1 {
-            Outcome::Measured(tables) => tables[0].cells.clone(),
+            SimTestOutcome::Measured(tables) => tables[0].cells.clone(),
             other => panic!("{other:?}"),
         }
     };
@@ -139,22 +139,22 @@ fn a_read_shows_the_data_direction_transposed_against_a_write() {
 #[test]
 fn every_version_runs_its_own_list_of_tests() {
     let scenario = scenario("");
-    let fabric = Fabric::build(&scenario).expect("a fabric");
-    let count = |version| bench(&scenario, &fabric, "n1").nvbandwidth(version, &[]).tests.len();
-    assert_eq!(count(Nvbandwidth::V0_2), 30);
-    assert_eq!(count(Nvbandwidth::V0_5), 34);
-    assert_eq!(count(Nvbandwidth::V0_8), 35);
-    let across = bench(&scenario, &fabric, "r").nvbandwidth(Nvbandwidth::V0_8, &[]);
+    let fabric = SimFabric::build(&scenario).expect("a fabric");
+    let count = |version| bench(&scenario, &fabric, "n1").run_nvbandwidth(version, &[]).tests.len();
+    assert_eq!(count(NvbandwidthLayout::V0_2), 30);
+    assert_eq!(count(NvbandwidthLayout::V0_5), 34);
+    assert_eq!(count(NvbandwidthLayout::V0_8), 35);
+    let across = bench(&scenario, &fabric, "r").run_nvbandwidth(NvbandwidthLayout::V0_8, &[]);
     assert_eq!(across.tests.len(), 48);
 }
 
 #[test]
 fn one_gpu_alone_waives_what_needs_a_peer() {
     let text = "title=\"t\"\n[[domain]]\nnodes=\"g1\"\nplatform=\"gh200\"\nper_node=true\n";
-    let scenario = Scenario::read(text).expect("good");
-    let fabric = Fabric::build(&scenario).expect("a fabric");
-    let run = bench(&scenario, &fabric, "g1").nvbandwidth(Nvbandwidth::V0_5, &[]);
-    let waived = run.tests.iter().filter(|(_, outcome)| *outcome == Outcome::Waived).count();
+    let scenario = Scenario::parse(text).expect("good");
+    let fabric = SimFabric::build(&scenario).expect("a fabric");
+    let run = bench(&scenario, &fabric, "g1").run_nvbandwidth(NvbandwidthLayout::V0_5, &[]);
+    let waived = run.tests.iter().filter(|(_, outcome)| *outcome == SimTestOutcome::Waived).count();
     // The same number that DCGM's recorded run of one GPU shows.
     assert_eq!((run.tests.len() - waived, waived), (17, 17));
 }
@@ -162,11 +162,11 @@ fn one_gpu_alone_waives_what_needs_a_peer() {
 #[test]
 fn the_json_of_a_three_part_test_appends_its_rows() {
     let scenario = scenario("");
-    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let fabric = SimFabric::build(&scenario).expect("a fabric");
     let bench = bench(&scenario, &fabric, "n1");
     let test = "device_to_device_bidirectional_memcpy_read_ce".to_owned();
-    let run = bench.nvbandwidth(Nvbandwidth::V0_6, &[test]);
-    let answer = render::nvbandwidth_json::json(&bench, Nvbandwidth::V0_6, &run);
+    let run = bench.run_nvbandwidth(NvbandwidthLayout::V0_6, &[test]);
+    let answer = render::nvbandwidth_json::render_json(&bench, NvbandwidthLayout::V0_6, &run);
     let value: serde_json::Value = serde_json::from_str(&answer.stdout).expect("valid JSON");
     let entry = &value["nvbandwidth"]["testcases"][0];
     assert_eq!(entry["bandwidth_matrix"].as_array().map(Vec::len), Some(12));
@@ -182,9 +182,9 @@ fn the_json_of_a_three_part_test_appends_its_rows() {
 #[test]
 fn an_error_ends_the_run_and_names_host_and_rank() {
     let scenario = scenario("[[fault]]\nkind = \"tool-error\"\nnode = \"n2\"\n");
-    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let fabric = SimFabric::build(&scenario).expect("a fabric");
     let args = ["-p", "multinode"].map(str::to_owned);
-    let answer = tool::run(&bench(&scenario, &fabric, "n1"), "nvbandwidth", &args).expect("known");
+    let answer = tool_dispatch::run_tool(&bench(&scenario, &fabric, "n1"), "nvbandwidth", &args).expect("known");
     assert_eq!(answer.code, 1);
     assert!(answer.stdout.ends_with("Running multinode_device_to_device_memcpy_read_ce.\n"));
     assert!(answer.stderr.contains("[CUDA_ERROR_ECC_UNCORRECTABLE]"), "{}", answer.stderr);
@@ -194,10 +194,10 @@ fn an_error_ends_the_run_and_names_host_and_rank() {
 #[test]
 fn wrong_data_is_counted_and_ends_with_code_seven() {
     let scenario = scenario("[[fault]]\nkind = \"corrupt\"\ngpu = \"n3:3\"\n");
-    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let fabric = SimFabric::build(&scenario).expect("a fabric");
     let args = ["-b", "1M", "-e", "2M"].map(str::to_owned);
     let bench = bench(&scenario, &fabric, "r");
-    let answer = tool::run(&bench, "all_reduce_perf", &args).expect("known");
+    let answer = tool_dispatch::run_tool(&bench, "all_reduce_perf", &args).expect("known");
     assert_eq!(answer.code, 7);
     assert!(answer.stdout.contains("# Out of bounds values : 4 FAILED"), "{}", answer.stdout);
 }
@@ -205,20 +205,20 @@ fn wrong_data_is_counted_and_ends_with_code_seven() {
 #[test]
 fn too_few_gpus_and_unknown_tools_are_refused_as_the_tools_do() {
     let scenario = scenario("");
-    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let fabric = SimFabric::build(&scenario).expect("a fabric");
     let bench = bench(&scenario, &fabric, "n1");
     let args = ["-g", "8"].map(str::to_owned);
-    assert_eq!(tool::run(&bench, "all_reduce_perf", &args).expect("known").code, 5);
-    assert_eq!(tool::run(&bench, "nosuchtool", &[]), None);
+    assert_eq!(tool_dispatch::run_tool(&bench, "all_reduce_perf", &args).expect("known").code, 5);
+    assert_eq!(tool_dispatch::run_tool(&bench, "nosuchtool", &[]), None);
 }
 
 #[test]
 fn a_collective_is_as_fast_as_its_slowest_member() {
     let rate = |more: &str| {
         let scenario = scenario(&format!("[noise]\nsigma = 0.0\n{more}"));
-        let fabric = Fabric::build(&scenario).expect("a fabric");
+        let fabric = SimFabric::build(&scenario).expect("a fabric");
         let bench = bench(&scenario, &fabric, "r");
-        let run = bench.collective("all_reduce_perf", [16 << 30, 16 << 30], bench.gpus());
+        let run = bench.run_collective("all_reduce_perf", [16 << 30, 16 << 30], bench.gpus());
         run.expect("known").rows[0].halves[0].busbw
     };
     let healthy = rate("");
@@ -235,7 +235,7 @@ fn a_recording_has_the_layout_of_the_contract_and_hides_the_truth() {
         "[[fault]]\nkind = \"lost-links\"\ngpu = \"n2:1\"\n\
          [[fault]]\nkind = \"truncated\"\nscope = \"n3\"\ntool = \"nvbandwidth\"\n",
     );
-    let recording = record::record(&scenario, None, Some(2)).expect("a recording");
+    let recording = recording::record_scenario(&scenario, None, Some(2)).expect("a recording");
     let has = |path: &str| recording.files.contains_key(path);
     assert!(has("claims.toml") && has("nodes/n1/nvbandwidth-2.txt"));
     assert!(has("nodes/n1/nvidia-smi-nvlink.txt") && has("domains/r/all_reduce_perf-1.txt"));
@@ -244,34 +244,34 @@ fn a_recording_has_the_layout_of_the_contract_and_hides_the_truth() {
     let whole = &recording.files["nodes/n1/nvbandwidth-1.txt"];
     let cut = &recording.files["nodes/n3/nvbandwidth-1.txt"];
     assert!(cut.len() <= whole.len() / 2 + 1 && !cut.is_empty());
-    assert_eq!(Ok(recording), record::record(&scenario, None, Some(2)));
+    assert_eq!(Ok(recording), recording::record_scenario(&scenario, None, Some(2)));
 }
 
 #[test]
 fn the_newest_nvbandwidth_mirrors_its_bidirectional_matrices_and_older_ones_do_not() {
     let scenario = scenario("");
-    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let fabric = SimFabric::build(&scenario).expect("a fabric");
     let symmetric = |version| {
         let test = "device_to_device_bidirectional_memcpy_write_ce".to_owned();
-        let run = bench(&scenario, &fabric, "n1").nvbandwidth(version, &[test]);
+        let run = bench(&scenario, &fabric, "n1").run_nvbandwidth(version, &[test]);
         match &run.tests[0].1 {
-            Outcome::Measured(tables) => {
+            SimTestOutcome::Measured(tables) => {
                 tables.iter().all(|table| table.cells[1] == table.cells[4] && table.columns == 4)
             }
             other => panic!("{other:?}"),
         }
     };
-    assert!(symmetric(Nvbandwidth::V0_10) && !symmetric(Nvbandwidth::V0_8));
+    assert!(symmetric(NvbandwidthLayout::V0_10) && !symmetric(NvbandwidthLayout::V0_8));
 }
 
 #[test]
 fn a_missing_imex_peer_ends_runs_across_the_domain_and_shows_in_its_table() {
     let scenario = scenario("[[fault]]\nkind = \"imex-peer-missing\"\nnode = \"n2\"\n");
-    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let fabric = SimFabric::build(&scenario).expect("a fabric");
     let bench = bench(&scenario, &fabric, "r");
     let run = |name, args: &[&str]| {
         let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        tool::run(&bench, name, &args).expect("known")
+        tool_dispatch::run_tool(&bench, name, &args).expect("known")
     };
     assert_eq!(run("all_reduce_perf", &[]).code, 3);
     assert!(run("nvbandwidth", &["-p", "multinode"]).stderr.contains("INVALID_HANDLE"));
@@ -286,11 +286,11 @@ fn a_missing_imex_peer_ends_runs_across_the_domain_and_shows_in_its_table() {
 }
 
 /// What mpirun on `node` answers, and what our parsers make of it.
-fn launched(scenario: &Scenario, line: &str) -> (render::Answer, model::parsed::Parsed) {
-    let fabric = Fabric::build(scenario).expect("a fabric");
+fn run_launched(scenario: &Scenario, line: &str) -> (render::SimToolOutput, model::parse_output::ParseOutput) {
+    let fabric = SimFabric::build(scenario).expect("a fabric");
     let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-    let answer = tool::run(&bench(scenario, &fabric, "n1"), "mpirun", &args).expect("known");
-    let parsed = readers::outputs::read(answer.both().as_bytes());
+    let answer = tool_dispatch::run_tool(&bench(scenario, &fabric, "n1"), "mpirun", &args).expect("known");
+    let parsed = readers::outputs::parse_output(answer.combined().as_bytes());
     (answer, parsed)
 }
 
@@ -306,7 +306,7 @@ fn mpirun_runs_the_pair_tests_on_exactly_its_hosts() {
     ];
     for (hosts, low) in [("n1:4,n2:4", false), ("n1:4,n3:4", true), ("n3:4,n2:4", true)] {
         let line = format!("-np 8 --host {hosts} nvbandwidth -t {}", tests.join(" "));
-        let (answer, parsed) = launched(&scenario, &line);
+        let (answer, parsed) = run_launched(&scenario, &line);
         assert!(answer.code == 0 && parsed.complete, "{:?}", parsed.problems);
         assert_eq!(parsed.measurements.len(), tests.len(), "{hosts}");
         assert_eq!(parsed.facts.hosts.len(), 2, "{:?}", parsed.facts.hosts);
@@ -325,12 +325,12 @@ fn collectives_say_which_way_they_went() {
     let apart = "title = \"t\"\n\
         [[domain]]\nname=\"a\"\nnodes=\"n[1-2]\"\nplatform=\"gb200-nvl72\"\n\
         [[domain]]\nname=\"b\"\nnodes=\"n3\"\nplatform=\"gb200-nvl72\"\n";
-    let scenario = Scenario::read(apart).expect("good");
+    let scenario = Scenario::parse(apart).expect("good");
     let run = |hosts: &str, more: &str| {
         let line = format!(
             "--host {hosts} -x NCCL_DEBUG=INFO -x NCCL_DEBUG_SUBSYS=INIT,TUNING {more} --mca pml ucx all_reduce_perf -b 8G -e 8G -g 1"
         );
-        let (answer, parsed) = launched(&scenario, &line);
+        let (answer, parsed) = run_launched(&scenario, &line);
         assert!(answer.code == 0 && parsed.complete, "{:?}", parsed.problems);
         let model::measurement::Measurement::Series(series) = &parsed.measurements[0] else {
             panic!("{:?}", parsed.measurements)
@@ -356,22 +356,22 @@ fn collectives_say_which_way_they_went() {
 #[test]
 fn a_run_that_mpirun_cannot_start_is_a_problem_for_the_reader() {
     let scenario = scenario("[[fault]]\nkind = \"unreachable\"\nnode = \"n2\"\n");
-    let (answer, parsed) = launched(&scenario, "--host n1:4,n2:4 all_reduce_perf -g 1");
+    let (answer, parsed) = run_launched(&scenario, "--host n1:4,n2:4 all_reduce_perf -g 1");
     assert_eq!(answer.code, 1);
     assert!(!parsed.problems.is_empty() && parsed.measurements.is_empty(), "{parsed:?}");
-    let (answer, _) = launched(&scenario, "--host n1:4 nosuchtool");
+    let (answer, _) = run_launched(&scenario, "--host n1:4 nosuchtool");
     assert!(answer.code == 1 && answer.stderr.contains("mpirun was unable to find"), "{answer:?}");
-    let (answer, parsed) = launched(&scenario, "--host n1:8 all_reduce_perf -g 1");
+    let (answer, parsed) = run_launched(&scenario, "--host n1:8 all_reduce_perf -g 1");
     assert!(answer.code == 5 && !parsed.problems.is_empty(), "{parsed:?}");
 }
 
 #[test]
 fn nvidia_smi_lists_who_uses_the_gpus() {
     let scenario = scenario("[[fault]]\nkind = \"busy\"\nnode = \"n2\"\nprocess = \"job\"\n");
-    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let fabric = SimFabric::build(&scenario).expect("a fabric");
     let ask = |node: &str, query: &str| {
         let args = [query.to_owned(), "--format=csv,noheader".to_owned()];
-        tool::run(&bench(&scenario, &fabric, node), "nvidia-smi", &args).expect("known")
+        tool_dispatch::run_tool(&bench(&scenario, &fabric, node), "nvidia-smi", &args).expect("known")
     };
     let apps = "--query-compute-apps=pid,process_name";
     assert_eq!(ask("n1", apps).stdout, "");
@@ -388,16 +388,16 @@ fn tools_that_do_not_behave_do_so_under_mpirun_too() {
         "[[fault]]\nkind = \"tool-hangs\"\nnode = \"n2\"\ntool = \"nvbandwidth\"\n\
          [[fault]]\nkind = \"tool-garbage\"\nnode = \"n1\"\ntool = \"all_reduce_perf\"\n",
     );
-    let fabric = Fabric::build(&scenario).expect("a fabric");
+    let fabric = SimFabric::build(&scenario).expect("a fabric");
     let call = |name: &str, line: &str| {
         let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        tool::call(&bench(&scenario, &fabric, "n1"), name, &args, &Default::default())
+        tool_dispatch::call_tool(&bench(&scenario, &fabric, "n1"), name, &args, &Default::default())
     };
-    assert!(matches!(call("nvbandwidth", ""), Some(tool::Reply::Says(_))));
-    assert_eq!(call("mpirun", "-H n1:4,n2:4 nvbandwidth"), Some(tool::Reply::Hangs));
-    assert!(matches!(call("mpirun", "-H n1:4,n3:4 nvbandwidth"), Some(tool::Reply::Says(_))));
-    let Some(tool::Reply::Says(garbage)) = call("all_reduce_perf", "-g 4") else { panic!("says") };
-    let parsed = readers::outputs::read(garbage.stdout.as_bytes());
+    assert!(matches!(call("nvbandwidth", ""), Some(tool_dispatch::SimToolReply::Prints(_))));
+    assert_eq!(call("mpirun", "-H n1:4,n2:4 nvbandwidth"), Some(tool_dispatch::SimToolReply::Hangs));
+    assert!(matches!(call("mpirun", "-H n1:4,n3:4 nvbandwidth"), Some(tool_dispatch::SimToolReply::Prints(_))));
+    let Some(tool_dispatch::SimToolReply::Prints(garbage)) = call("all_reduce_perf", "-g 4") else { panic!("says") };
+    let parsed = readers::outputs::parse_output(garbage.stdout.as_bytes());
     assert!(parsed.tool.is_none() && parsed.measurements.is_empty(), "{parsed:?}");
 }
 
@@ -405,8 +405,8 @@ fn tools_that_do_not_behave_do_so_under_mpirun_too() {
 fn nvloom_shows_a_slow_gpu_in_its_own_row() {
     let slow = scenario("[[fault]]\nkind = \"lost-links\"\ngpu = \"n2:1\"\ncount = 9\n");
     let line = "--host n1:4,n2:4,n3:4 nvloom_cli -s gpu-to-rack rack-to-rack fabric-stress";
-    let (answer, parsed) = launched(&slow, line);
-    assert_eq!((answer.code, parsed.tool), (0, Some(model::parsed::Tool::Nvloom)));
+    let (answer, parsed) = run_launched(&slow, line);
+    assert_eq!((answer.code, parsed.tool), (0, Some(model::parse_output::Tool::Nvloom)));
     assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
     let model::measurement::Measurement::Matrix(matrix) = &parsed.measurements[0] else {
         panic!("{:?}", parsed.measurements)
@@ -416,10 +416,10 @@ fn nvloom_shows_a_slow_gpu_in_its_own_row() {
     for (rank, rate) in rates.iter().enumerate() {
         assert_eq!(*rate < 500.0, rank == 5, "{rank}: {rate}");
     }
-    let (answer, parsed) = launched(&slow, "--host n1:4 nvloom_cli -t nosuchtest");
+    let (answer, parsed) = run_launched(&slow, "--host n1:4 nvloom_cli -t nosuchtest");
     assert!(answer.code == 1 && !parsed.problems.is_empty());
     let gone = scenario("[[fault]]\nkind = \"imex-peer-missing\"\nnode = \"n2\"\n");
-    let (answer, parsed) = launched(&gone, line);
+    let (answer, parsed) = run_launched(&gone, line);
     assert!(answer.code == 1 && parsed.problems[0].host.as_deref() == Some("n2"), "{parsed:?}");
 }
 
@@ -436,7 +436,7 @@ proptest! {
         ));
         for from in 0..12 {
             for to in (0..12).filter(|to| *to != from) {
-                let rate = fabric.copy(from, to, Engine::Copy);
+                let rate = fabric.copy_rate(from, to, SimCopyEngine::Copy);
                 let limit = |links: u64| {
                     // A GPU without links still has PCIe and a NIC.
                     if links == 0 { 50.0 } else { f64::from(links.count_ones()) * 50.0 * 0.861 }
@@ -450,9 +450,9 @@ proptest! {
     #[test]
     fn a_seed_gives_the_same_recording_every_time(seed in 0_u64..1000) {
         let scenario = scenario("[tools]\nrecord = [\"nvbandwidth\"]\nnode_tests = [\"device_to_device_memcpy_read_ce\"]\n");
-        let once = record::record(&scenario, Some(seed), None);
-        prop_assert_eq!(&once, &record::record(&scenario, Some(seed), None));
-        prop_assert_ne!(&once, &record::record(&scenario, Some(seed + 1), None));
+        let once = recording::record_scenario(&scenario, Some(seed), None);
+        prop_assert_eq!(&once, &recording::record_scenario(&scenario, Some(seed), None));
+        prop_assert_ne!(&once, &recording::record_scenario(&scenario, Some(seed + 1), None));
     }
 }
 
@@ -460,12 +460,12 @@ proptest! {
 fn what_env_sets_in_front_of_a_command_is_told_apart_from_it() {
     let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
     let argv = words("env NCCL_DEBUG=INFO A=b=c all_reduce_perf -b 8 -c=1");
-    let (set, command) = tool::environment(&argv);
+    let (set, command) = tool_dispatch::split_environment(&argv);
     assert_eq!(command, words("all_reduce_perf -b 8 -c=1"));
     assert_eq!(set.get("A").map(String::as_str), Some("b=c"));
     assert_eq!(set.len(), 2);
     let argv = words("all_reduce_perf A=b");
-    assert_eq!(tool::environment(&argv), (mpi::Environment::new(), &argv[..]));
+    assert_eq!(tool_dispatch::split_environment(&argv), (mpirun::MpiEnvironment::new(), &argv[..]));
 }
 
 #[test]
@@ -474,10 +474,10 @@ fn the_log_of_a_node_with_one_gpu_is_whole() {
         let text = format!(
             "title=\"t\"\n[[domain]]\nnodes=\"g1\"\nplatform=\"gh200\"\nper_node=true\n{more}"
         );
-        let scenario = Scenario::read(&text).expect("good");
-        let fabric = Fabric::build(&scenario).expect("a fabric");
-        let answer = tool::run(&bench(&scenario, &fabric, "g1"), "nvidia-smi", &["-q".to_owned()]);
-        let parsed = readers::outputs::read(answer.expect("known").stdout.as_bytes());
+        let scenario = Scenario::parse(&text).expect("good");
+        let fabric = SimFabric::build(&scenario).expect("a fabric");
+        let answer = tool_dispatch::run_tool(&bench(&scenario, &fabric, "g1"), "nvidia-smi", &["-q".to_owned()]);
+        let parsed = readers::outputs::parse_output(answer.expect("known").stdout.as_bytes());
         assert!(parsed.complete, "{:?}", parsed.problems);
     }
 }
@@ -485,7 +485,7 @@ fn the_log_of_a_node_with_one_gpu_is_whole() {
 #[test]
 fn a_tool_that_is_missing_leaves_no_recording() {
     let one = scenario("[[fault]]\nkind=\"tool-missing\"\nnode=\"n1\"\ntool=\"nvbandwidth\"\n");
-    let files = record::record(&one, None, None).expect("a recording").files;
+    let files = recording::record_scenario(&one, None, None).expect("a recording").files;
     for gone in ["nodes/n1/nvbandwidth.txt", "domains/r/nvbandwidth.txt"] {
         assert!(!files.contains_key(gone), "{gone}");
     }
@@ -493,10 +493,10 @@ fn a_tool_that_is_missing_leaves_no_recording() {
     let cut = scenario(
         "[[fault]]\nkind=\"truncated\"\nscope=\"n1\"\ntool=\"nvidia-smi-nvlink\"\nshare=0.1\n",
     );
-    let fabric = Fabric::build(&cut).expect("a fabric");
+    let fabric = SimFabric::build(&cut).expect("a fabric");
     let args = ["nvlink", "-s"].map(str::to_owned);
     let length = |node| {
-        let answer = tool::run(&bench(&cut, &fabric, node), "nvidia-smi", &args);
+        let answer = tool_dispatch::run_tool(&bench(&cut, &fabric, node), "nvidia-smi", &args);
         answer.expect("known").stdout.len()
     };
     assert!(length("n1") * 9 < length("n2"));
@@ -525,10 +525,10 @@ fn the_truth_names_claimed_domains_and_single_nodes() {
         [[fault]]\nkind=\"clique-shown\"\nnodes=\"m1,m2,m3\"\nlike=\"a\"\n\
         [[fault]]\nkind=\"lost-links\"\ngpu=\"n1:1\"\ncount=2\n\
         [[fault]]\nkind=\"gpu-missing\"\ngpu=\"n1:1\"\n";
-    let scenario = Scenario::read(text).expect("good");
-    let truth = super::truth::of(&scenario, &Fabric::build(&scenario).expect("a fabric"), 1).wrongs;
+    let scenario = Scenario::parse(text).expect("good");
+    let truth = super::truth::compute_truth(&scenario, &SimFabric::build(&scenario).expect("a fabric"), 1).wrongs;
     assert_eq!(truth[0].domain.as_deref(), Some("x"));
     assert_eq!([&truth[1], &truth[2]].map(|w| w.node.as_deref()), [Some("m1"), Some("m2")]);
-    assert_eq!((truth[3].class, truth[3].peer.as_deref()), (WrongClass::MergedCliques, Some("y")));
+    assert_eq!((truth[3].class, truth[3].peer.as_deref()), (TrueFaultClass::MergedCliques, Some("y")));
     assert_eq!(truth[4].share, Some(1.0 - 2.0 / 18.0));
 }

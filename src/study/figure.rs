@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Point;
-use super::World;
+use super::StudyPoint;
+use super::StudyWorld;
 
 /// The picture's size and margins, in pixels.
 const SIZE: [f64; 2] = [640.0, 340.0];
@@ -26,17 +26,17 @@ const MARKS: [(f64, &str); 5] = [
 ];
 
 /// Found and faults of each loss.
-type Line = BTreeMap<u64, (u64, u64)>;
+type DetectionCurve = BTreeMap<u64, (u64, u64)>;
 
 /// The points of racks with faults, all numbers of simultaneous faults together.
-pub fn svg(points: &[Point]) -> String {
-    let mut lines: BTreeMap<u64, Line> = BTreeMap::new();
-    let racks = points.iter().filter(|p| p.setting.world == World::Domain);
-    for point in racks.filter(|p| 0 < p.ours.faults) {
+pub fn render_svg(points: &[StudyPoint]) -> String {
+    let mut lines: BTreeMap<u64, DetectionCurve> = BTreeMap::new();
+    let racks = points.iter().filter(|p| p.setting.world == StudyWorld::Domain);
+    for point in racks.filter(|p| 0 < p.scheme.faults) {
         // Positive numbers are in the order of their bits.
         let line = lines.entry(point.setting.sigma.to_bits()).or_default();
         let sum = line.entry(point.setting.loss.to_bits()).or_default();
-        *sum = (sum.0 + point.ours.found, sum.1 + point.ours.faults);
+        *sum = (sum.0 + point.scheme.found, sum.1 + point.scheme.faults);
     }
     let [width, height] = SIZE;
     let losses = || lines.values().flat_map(BTreeMap::keys).map(|bits| f64::from_bits(*bits));
@@ -105,24 +105,24 @@ pub fn svg(points: &[Point]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Setting;
-    use super::super::Tally;
+    use super::super::StudySetting;
+    use super::super::StudyTally;
     use super::*;
 
     #[test]
     fn a_line_for_each_noise_goes_through_its_points() {
-        let of = |sigma, loss, found| Point {
-            setting: Setting { world: World::Domain, sigma, loss, faults: 1 },
-            ours: Tally { faults: 100, found, ..Tally::default() },
-            rivals: [Tally::default(); 5],
+        let of = |sigma, loss, found| StudyPoint {
+            setting: StudySetting { world: StudyWorld::Domain, sigma, loss, faults: 1 },
+            scheme: StudyTally { faults: 100, found, ..StudyTally::default() },
+            baselines: [StudyTally::default(); 5],
         };
         let points = [of(0.01, 0.5, 100), of(0.01, 0.03, 40), of(0.02, 0.5, 100)];
-        let svg = svg(&points);
+        let svg = render_svg(&points);
         assert_eq!(svg.matches("<circle").count(), 3);
         assert_eq!(svg.matches("stroke-width=\"2\"").count(), 2);
         assert!(svg.contains("noise 1 %") && svg.contains("noise 2 %"), "{svg}");
         // All found is at the top, at the right end of the axis.
         assert!(svg.contains("cx=\"490.0\" cy=\"28.0\""), "{svg}");
-        assert!(super::svg(&[]).ends_with("</svg>\n"));
+        assert!(super::render_svg(&[]).ends_with("</svg>\n"));
     }
 }

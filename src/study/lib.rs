@@ -8,8 +8,8 @@
 
 mod figure;
 mod instrument;
-mod odds;
-mod rivals;
+mod closed_form;
+mod baselines;
 mod score;
 mod sweep;
 mod table;
@@ -23,28 +23,28 @@ use std::sync::PoisonError;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 
-use instrument::Instrument;
-use instrument::Shapes;
-use world::Ground;
+use instrument::SimInstrument;
+use instrument::OutputShapes;
+use world::StudyGround;
 
-use engine::plan::Limits;
-use engine::plan::Request;
+use engine::plan::PlanLimits;
+use engine::plan::PlanRequest;
 use model::probe::Probe;
 use model::profile::Profile;
-use readers::probe_catalog::Catalog;
-use sim::fabric::Fabric;
-use sim::noise::Key;
+use readers::probe_catalog::ProbeCatalog;
+use sim::fabric::SimFabric;
+use sim::noise::NoiseKey;
 
-pub use figure::svg;
-pub use odds::Odds;
-pub use rivals::RIVALS;
-pub use score::Tally;
+pub use figure::render_svg;
+pub use closed_form::ClosedFormOdds;
+pub use baselines::BASELINES;
+pub use score::StudyTally;
 pub use table::STUDY_FORMAT;
 pub use table::StudyDocument;
-pub use table::json;
-pub use table::text;
-pub use world::Setting;
-pub use world::World;
+pub use table::build_document;
+pub use table::render_text;
+pub use world::StudySetting;
+pub use world::StudyWorld;
 
 /// Readings of a step while they do not decide: what a sweep has when nothing
 /// is configured.
@@ -52,38 +52,38 @@ const READINGS: [u32; 2] = [1, 5];
 
 /// What one point of the study came to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Point {
+pub struct StudyPoint {
     /// What was simulated.
-    pub setting: Setting,
+    pub setting: StudySetting,
     /// The scheme as a whole.
-    pub ours: Tally,
+    pub scheme: StudyTally,
     /// The simpler rules, in the order of [`RIVALS`].
-    pub rivals: [Tally; 5],
+    pub baselines: [StudyTally; 5],
 }
 
 /// Many sweeps of one setting, on so many threads.
-pub fn study(setting: Setting, trials: u64, seed: u64, threads: usize) -> Point {
-    let ground = Ground::of(setting.world);
+pub fn run_study(setting: StudySetting, trials: u64, seed: u64, threads: usize) -> StudyPoint {
+    let ground = StudyGround::new(setting.world);
     let next = AtomicU64::new(0);
-    let point = Point { setting, ours: Tally::default(), rivals: [Tally::default(); 5] };
+    let point = StudyPoint { setting, scheme: StudyTally::default(), baselines: [StudyTally::default(); 5] };
     let total = Mutex::new(point);
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
-                let catalog = Catalog::built_in();
+                let catalog = ProbeCatalog::built_in();
                 let names = setting.world.probes().iter();
                 let probes: Vec<&Probe> = names.filter_map(|name| catalog.get(name)).collect();
-                let mut shapes = Shapes::new();
+                let mut shapes = OutputShapes::new();
                 loop {
                     let trial = next.fetch_add(1, Ordering::Relaxed);
                     if trials <= trial {
                         break;
                     }
-                    let key = key(&setting, seed, trial);
-                    let (ours, rivals) = trial_of(&ground, &setting, key, &probes, &mut shapes);
+                    let key = trial_key(&setting, seed, trial);
+                    let (ours, rivals) = run_trial(&ground, &setting, key, &probes, &mut shapes);
                     let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
-                    total.ours.add(&ours);
-                    for (sum, one) in total.rivals.iter_mut().zip(&rivals) {
+                    total.scheme.add(&ours);
+                    for (sum, one) in total.baselines.iter_mut().zip(&rivals) {
                         sum.add(one);
                     }
                 }
@@ -94,49 +94,49 @@ pub fn study(setting: Setting, trials: u64, seed: u64, threads: usize) -> Point 
 }
 
 /// The key of all chance of one trial.
-fn key(setting: &Setting, seed: u64, trial: u64) -> Key {
-    let key = Key::of(seed).named(setting.world.as_str()).with(setting.sigma.to_bits());
-    key.with(setting.loss.to_bits()).with(setting.faults as u64).with(trial)
+fn trial_key(setting: &StudySetting, seed: u64, trial: u64) -> NoiseKey {
+    let key = NoiseKey::from_seed(seed).with_name(setting.world.as_str()).with_part(setting.sigma.to_bits());
+    key.with_part(setting.loss.to_bits()).with_part(setting.faults as u64).with_part(trial)
 }
 
 /// What a sweep of a trial is asked.
-fn request<'a>(ground: &'a Ground, probes: &'a [&'a Probe], key: Key) -> Request<'a> {
-    Request {
+fn build_request<'a>(ground: &'a StudyGround, probes: &'a [&'a Probe], key: NoiseKey) -> PlanRequest<'a> {
+    PlanRequest {
         claims: &ground.claims,
         profile: Profile::Audit,
         probes,
         readings: READINGS[0],
         most_readings: READINGS[1],
         parallel: ground.world.units(),
-        seed: key.named("plan").value(),
-        nvlink_across: &ground.across,
-        limits: Limits::default(),
+        seed: key.with_name("plan").value(),
+        nvlink_across: &ground.nvlink_domains,
+        limits: PlanLimits::default(),
     }
 }
 
 /// One sweep and what everybody says of it.
-fn trial_of(
-    ground: &Ground,
-    setting: &Setting,
-    key: Key,
+fn run_trial(
+    ground: &StudyGround,
+    setting: &StudySetting,
+    key: NoiseKey,
     probes: &[&Probe],
-    shapes: &mut Shapes,
-) -> (Tally, [Tally; 5]) {
-    let guilty = ground.guilty(setting, key);
-    let scenario = ground.scenario(setting, key, &guilty);
-    let fabric = Fabric::build(&scenario).expect("a scenario of the study can be built");
+    shapes: &mut OutputShapes,
+) -> (StudyTally, [StudyTally; 5]) {
+    let guilty = ground.draw_faulty_parts(setting, key);
+    let scenario = ground.build_scenario(setting, key, &guilty);
+    let fabric = SimFabric::build(&scenario).expect("a scenario of the study can be built");
     let mut instrument =
-        Instrument { scenario: &scenario, fabric: &fabric, shapes, rendered: false };
-    let swept = sweep::sweep(&request(ground, probes, key), &mut instrument);
-    let (accused, retests) = rivals::accuse(ground.world, ground.expected, &swept, &instrument);
-    let mut rivals = accused.map(|accused| Tally::of_accused(&accused, &guilty));
+        SimInstrument { scenario: &scenario, fabric: &fabric, shapes, renders_outputs: false };
+    let swept = sweep::run_sweep(&build_request(ground, probes, key), &mut instrument);
+    let (accused, retests) = baselines::accuse_parts(ground.world, ground.expected, &swept, &instrument);
+    let mut rivals = accused.map(|accused| StudyTally::from_accused(&accused, &guilty));
     let [one_number @ .., retest] = &mut rivals;
     for rival in one_number {
-        (rival.rounds, rival.readings) = swept.fast;
+        (rival.rounds, rival.readings) = swept.fast_stage;
     }
     retest.rounds = swept.models.len() as u64 * (1 + u64::from(0 < retests));
-    retest.readings = swept.matched + retests;
-    let mut ours = Tally::of_verdicts(setting, &fabric, [&swept.first, &swept.last], &guilty);
+    retest.readings = swept.matching_readings + retests;
+    let mut ours = StudyTally::from_verdicts(setting, &fabric, [&swept.first_verdicts, &swept.final_verdicts], &guilty);
     (ours.rounds, ours.readings) = (swept.rounds, swept.readings);
     (ours, rivals)
 }

@@ -34,8 +34,8 @@ struct Globals {
 
 #[derive(Debug, clap::Subcommand)]
 enum StudyCommand {
-    Sweeps(sweeps::Args),
-    Year(year::Args),
+    Sweeps(sweeps::StudyArgs),
+    Year(year::YearArgs),
 }
 
 fn main() -> ExitCode {
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     };
     let globals = &cli.globals;
     if globals.json {
-        stdout::for_document();
+        stdout::reserve_for_document();
     }
     let result = match &cli.command {
         StudyCommand::Sweeps(args) => sweeps::run(args, globals),
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             stdout::note(&format!("{error:#}"));
-            ExitCode::from(failure::code(&error))
+            ExitCode::from(failure::exit_code_of(&error))
         }
     }
 }
@@ -80,7 +80,7 @@ mod tests {
                 StudyCommand::Year(args) => year::run(args, &cli.globals),
             };
             let error = result.expect_err("there is no such folder");
-            assert_eq!(failure::code(&error), exit::ENVIRONMENT, "{words}: {error:#}");
+            assert_eq!(failure::exit_code_of(&error), exit::ENVIRONMENT, "{words}: {error:#}");
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::world::Setting;
-use super::world::World;
+use super::world::StudySetting;
+use super::world::StudyWorld;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -12,11 +12,11 @@ use model::verdict::Finding;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
-use sim::fabric::Fabric;
+use sim::fabric::SimFabric;
 
 /// What many sweeps came to, in whole numbers: their order makes no difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Tally {
+pub struct StudyTally {
     /// Sweeps.
     pub sweeps: u64,
     /// Faulty parts in all of them.
@@ -45,7 +45,7 @@ pub struct Tally {
     pub readings: u64,
 }
 
-impl Tally {
+impl StudyTally {
     /// Adds other sweeps.
     pub fn add(&mut self, other: &Self) {
         self.sweeps += other.sweeps;
@@ -63,7 +63,7 @@ impl Tally {
     }
 
     /// One sweep in which a simple rule accused these parts.
-    pub(super) fn of_accused(accused: &BTreeSet<usize>, guilty: &BTreeSet<usize>) -> Self {
+    pub(super) fn from_accused(accused: &BTreeSet<usize>, guilty: &BTreeSet<usize>) -> Self {
         let found = accused.intersection(guilty).count() as u64;
         let innocent = accused.difference(guilty).count() as u64;
         Self {
@@ -78,17 +78,17 @@ impl Tally {
     }
 
     /// One sweep, by its first and its last word.
-    pub(super) fn of_verdicts(
-        setting: &Setting,
-        fabric: &Fabric,
+    pub(super) fn from_verdicts(
+        setting: &StudySetting,
+        fabric: &SimFabric,
         [first, last]: [&Verdicts; 2],
         guilty: &BTreeSet<usize>,
     ) -> Self {
         let world = setting.world;
-        let blamed = Blamed::of(world, fabric, last.findings.iter(), guilty);
-        let before = Blamed::of(world, fabric, first.findings.iter(), guilty);
+        let blamed = StudyBlame::from_findings(world, fabric, last.findings.iter(), guilty);
+        let before = StudyBlame::from_findings(world, fabric, first.findings.iter(), guilty);
         let convicted = last.findings.iter().filter(|finding| finding.confirmed);
-        let convicted = Blamed::of(world, fabric, convicted, guilty);
+        let convicted = StudyBlame::from_findings(world, fabric, convicted, guilty);
         let mut tally = Self {
             sweeps: 1,
             faults: guilty.len() as u64,
@@ -100,7 +100,7 @@ impl Tally {
             ..Self::default()
         };
         for unit in guilty.difference(&blamed.found) {
-            let node = NodeName::from(fabric.nodes[home(world, fabric, *unit)].name.as_str());
+            let node = NodeName::from(fabric.nodes[node_of(world, fabric, *unit)].name.as_str());
             let verdict = last.nodes.iter().find(|n| n.node == node);
             let detectable = verdict.and_then(|n| n.detectable);
             if blamed.in_pair.contains(unit) {
@@ -116,25 +116,25 @@ impl Tally {
 }
 
 /// The node of a part.
-fn home(world: World, fabric: &Fabric, unit: usize) -> usize {
+fn node_of(world: StudyWorld, fabric: &SimFabric, unit: usize) -> usize {
     match world {
-        World::Domain => fabric.gpus[unit].node,
-        World::Fleet => unit,
+        StudyWorld::Domain => fabric.gpus[unit].node,
+        StudyWorld::Fleet => unit,
     }
 }
 
 /// What findings blame, held against the truth.
 #[derive(Debug, Default)]
-struct Blamed {
+struct StudyBlame {
     found: BTreeSet<usize>,
     in_pair: BTreeSet<usize>,
     innocent: u64,
 }
 
-impl Blamed {
-    fn of<'f>(
-        world: World,
-        fabric: &Fabric,
+impl StudyBlame {
+    fn from_findings<'f>(
+        world: StudyWorld,
+        fabric: &SimFabric,
         findings: impl Iterator<Item = &'f Finding>,
         guilty: &BTreeSet<usize>,
     ) -> Self {
@@ -142,13 +142,13 @@ impl Blamed {
         let mut innocent: BTreeSet<String> = BTreeSet::new();
         for finding in findings.filter(|finding| Outcome::Unknown < finding.outcome) {
             let locus = &finding.locus;
-            let own = named(world, fabric, locus.node.as_ref(), locus.gpu);
+            let own = parts_of_locus(world, fabric, locus.node.as_ref(), locus.gpu);
             let mut guilty_ones: BTreeSet<usize> = own.intersection(guilty).copied().collect();
             if locus.kind == LocusKind::Pair {
                 let peer = locus.peer.as_deref().unwrap_or_default();
                 let gpu = peer.rsplit_once(':').and_then(|(n, g)| Some((n, g.parse().ok()?)));
                 let (node, gpu) = gpu.map_or((peer, None), |(node, gpu)| (node, Some(gpu)));
-                let peer = named(world, fabric, Some(&NodeName::from(node)), gpu);
+                let peer = parts_of_locus(world, fabric, Some(&NodeName::from(node)), gpu);
                 guilty_ones.extend(peer.intersection(guilty));
                 blamed.in_pair.extend(&guilty_ones);
             } else {
@@ -166,9 +166,9 @@ impl Blamed {
 
 /// The parts that a place of a finding stands for: a GPU, all GPUs of a node, a
 /// node; none where it is something larger.
-fn named(
-    world: World,
-    fabric: &Fabric,
+fn parts_of_locus(
+    world: StudyWorld,
+    fabric: &SimFabric,
     node: Option<&NodeName>,
     gpu: Option<u32>,
 ) -> BTreeSet<usize> {
@@ -176,8 +176,8 @@ fn named(
         return BTreeSet::new();
     };
     match world {
-        World::Fleet => BTreeSet::from([node]),
-        World::Domain => {
+        StudyWorld::Fleet => BTreeSet::from([node]),
+        StudyWorld::Domain => {
             let own = fabric.nodes[node].gpus.iter().copied();
             own.filter(|at| gpu.is_none_or(|gpu| fabric.gpus[*at].slot == gpu)).collect()
         }

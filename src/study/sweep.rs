@@ -7,31 +7,31 @@
 
 use std::collections::BTreeSet;
 
-use super::instrument::Sample;
+use super::instrument::PairSample;
 use engine::judge;
-use engine::judge::Case;
+use engine::judge::JudgeInput;
 use engine::judge::Judgement;
-use engine::judge::sequential;
+use engine::judge::sequential_test;
 use engine::plan;
 use engine::plan::Plan;
-use engine::plan::Request;
-use engine::plan::Step;
-use engine::plan::Suspect;
-use engine::thresholds::Catalogue;
+use engine::plan::PlanRequest;
+use engine::plan::PlanStep;
+use engine::plan::ConfirmationSuspect;
+use engine::thresholds::PlatformCatalogue;
 use engine::thresholds::builtin;
 use model::claims::Claims;
-use model::history::History;
-use model::parsed::Parsed;
-use model::recording::Recording;
+use model::part_history::PartHistory;
+use model::parse_output::ParseOutput;
+use model::tool_recording::ToolRecording;
 use model::verdict::Verdicts;
 
 /// Takes readings.
-pub(super) trait Reader {
+pub(super) trait StepReader {
     /// One reading of a step: the output as it was read, and its numbers.
-    fn read(&mut self, step: &Step, reading: u32) -> (Recording, Vec<Sample>);
+    fn read(&mut self, step: &PlanStep, reading: u32) -> (ToolRecording, Vec<PairSample>);
 
     /// So many seconds went by: a pass of a round, or a wait.
-    fn passed(&mut self, _seconds: f64) {}
+    fn advance_time(&mut self, _seconds: f64) {}
 }
 
 /// Seconds until suspects are measured again, where nothing is configured.
@@ -39,15 +39,15 @@ pub(super) const CONFIRM_AFTER_S: f64 = 30.0;
 
 /// What a sweep gave.
 #[derive(Debug)]
-pub(super) struct Swept {
+pub(super) struct StudySweep {
     /// What was read in the fast stage, in order.
-    pub(super) samples: Vec<Sample>,
+    pub(super) samples: Vec<PairSample>,
     /// What was read in the first round of each probe, first readings only.
-    pub(super) matching: Vec<Sample>,
+    pub(super) matching: Vec<PairSample>,
     /// The judge's first word.
-    pub(super) first: Verdicts,
+    pub(super) first_verdicts: Verdicts,
     /// The word after the second look.
-    pub(super) last: Verdicts,
+    pub(super) final_verdicts: Verdicts,
     /// Pairs were sampled on purpose.
     pub(super) sampled: bool,
     /// Times that all nodes waited for the slowest: rounds, and passes of them.
@@ -55,122 +55,122 @@ pub(super) struct Swept {
     /// Readings of pairs of nodes.
     pub(super) readings: u64,
     /// Rounds and readings of the fast stage alone.
-    pub(super) fast: (u64, u64),
+    pub(super) fast_stage: (u64, u64),
     /// Readings of the first rounds.
-    pub(super) matched: u64,
+    pub(super) matching_readings: u64,
     /// The first step of each probe.
-    pub(super) models: Vec<Step>,
+    pub(super) models: Vec<PlanStep>,
     /// Recordings of both stages.
-    pub(super) recordings: Vec<Recording>,
+    pub(super) recordings: Vec<ToolRecording>,
 }
 
 /// Everything read by the rounds of a plan.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
-    pub(super) recordings: Vec<Recording>,
-    samples: Vec<Sample>,
-    matching: Vec<Sample>,
-    matched: u64,
-    models: Vec<Step>,
+pub(super) struct StudyReadings {
+    pub(super) recordings: Vec<ToolRecording>,
+    samples: Vec<PairSample>,
+    matching: Vec<PairSample>,
+    matching_readings: u64,
+    models: Vec<PlanStep>,
     rounds: u64,
     readings: u64,
 }
 
 /// What readings are compared with, and when suspects are looked at again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Against<'a> {
+pub(super) struct StudyReference<'a> {
     /// The expectations in force.
-    pub(super) catalogue: &'a Catalogue,
+    pub(super) catalogue: &'a PlatformCatalogue,
     /// What parts showed in earlier runs.
-    pub(super) history: &'a History,
+    pub(super) history: &'a PartHistory,
     /// Seconds until the second look.
     pub(super) confirm_after_s: f64,
 }
 
 /// Sweeps what a request asks for.
-pub(super) fn sweep(request: &Request<'_>, reader: &mut impl Reader) -> Swept {
-    let against = Against {
-        catalogue: builtin::catalogue(),
-        history: &History::default(),
+pub(super) fn run_sweep(request: &PlanRequest<'_>, reader: &mut impl StepReader) -> StudySweep {
+    let against = StudyReference {
+        catalogue: builtin::builtin_catalogue(),
+        history: &PartHistory::default(),
         confirm_after_s: CONFIRM_AFTER_S,
     };
-    sweep_against(request, reader, against)
+    run_sweep_against(request, reader, against)
 }
 
 /// The same against something else.
-pub(super) fn sweep_against(
-    request: &Request<'_>,
-    reader: &mut impl Reader,
-    against: Against<'_>,
-) -> Swept {
-    let Against { history, confirm_after_s, .. } = against;
-    let without = Against { history: &History::default(), ..against };
-    let main = plan::sweep(request);
-    let mut taken = Taken::default();
-    run(&main, reader, &mut taken);
+pub(super) fn run_sweep_against(
+    request: &PlanRequest<'_>,
+    reader: &mut impl StepReader,
+    against: StudyReference<'_>,
+) -> StudySweep {
+    let StudyReference { history, confirm_after_s, .. } = against;
+    let without = StudyReference { history: &PartHistory::default(), ..against };
+    let main = plan::plan_sweep(request);
+    let mut taken = StudyReadings::default();
+    run_rounds(&main, reader, &mut taken);
     let fast = (taken.rounds, taken.readings);
-    sort(&mut taken.recordings);
+    sort_recordings(&mut taken.recordings);
     // Suspects are looked for without history, as in a live sweep.
-    let judgement = judged(request, &main, &taken.recordings, without);
-    let suspects = judge::confirm::suspects(&judgement);
-    let again = second_look(request, &main, &judgement, &suspects, &taken.recordings);
+    let judgement = judge_recordings(request, &main, &taken.recordings, without);
+    let suspects = judge::confirm::find_suspects(&judgement);
+    let again = plan_confirmation(request, &main, &judgement, &suspects, &taken.recordings);
     let first = if history.is_empty() {
         judgement
     } else {
-        judged(request, &main, &taken.recordings, against)
+        judge_recordings(request, &main, &taken.recordings, against)
     };
     let mut last = first.verdicts.clone();
     if let Some(again) = again {
-        let mut more = Taken::default();
-        reader.passed(confirm_after_s);
-        run(&again, reader, &mut more);
-        sort(&mut more.recordings);
+        let mut more = StudyReadings::default();
+        reader.advance_time(confirm_after_s);
+        run_rounds(&again, reader, &mut more);
+        sort_recordings(&mut more.recordings);
         let mut both = taken.recordings.clone();
         both.extend(more.recordings.iter().cloned());
-        let second = judge::confirm::second_case(&both, &suspects);
-        let second = judged(request, &main, &second, without);
-        let seen = case(request.claims, &more.recordings, against.catalogue, main.sampled);
-        last = judge::confirm::confirm(&first, &second.verdicts, &seen);
+        let second = judge::confirm::select_confirm_recordings(&both, &suspects);
+        let second = judge_recordings(request, &main, &second, without);
+        let seen = build_case(request.claims, &more.recordings, against.catalogue, main.sampled);
+        last = judge::confirm::apply_confirmation(&first, &second.verdicts, &seen);
         taken.rounds += more.rounds;
         taken.readings += more.readings;
         taken.recordings = both;
     }
-    Swept {
+    StudySweep {
         samples: taken.samples,
         matching: taken.matching,
-        first: first.verdicts,
-        last,
+        first_verdicts: first.verdicts,
+        final_verdicts: last,
         sampled: main.sampled,
         rounds: taken.rounds,
         readings: taken.readings,
-        fast,
-        matched: taken.matched,
+        fast_stage: fast,
+        matching_readings: taken.matching_readings,
         models: taken.models,
         recordings: taken.recordings,
     }
 }
 
 /// The order in which a live sweep judges: that of names.
-fn sort(recordings: &mut [Recording]) {
+fn sort_recordings(recordings: &mut [ToolRecording]) {
     recordings.sort_by(|a, b| (&a.scope, &a.file).cmp(&(&b.scope, &b.file)));
 }
 
 /// Whom to look at again and with whom; `None` where nobody is suspected.
-fn second_look(
-    request: &Request<'_>,
+fn plan_confirmation(
+    request: &PlanRequest<'_>,
     main: &Plan,
     judgement: &Judgement,
-    suspects: &[judge::confirm::Suspect],
-    recordings: &[Recording],
+    suspects: &[judge::confirm::ConfirmSuspect],
+    recordings: &[ToolRecording],
 ) -> Option<Plan> {
     let probes = |files: &BTreeSet<String>| {
         let names = request.probes.iter().map(|probe| &probe.name);
         let raised = |name: &&String| files.iter().any(|file| file.contains(&format!("/{name}.")));
         names.filter(raised).cloned().collect()
     };
-    let suspects: Vec<Suspect> = suspects
+    let suspects: Vec<ConfirmationSuspect> = suspects
         .iter()
-        .map(|suspect| Suspect {
+        .map(|suspect| ConfirmationSuspect {
             node: suspect.node.clone(),
             peer: suspect.peer.clone(),
             rail: suspect.rail.clone(),
@@ -181,30 +181,30 @@ fn second_look(
     if suspects.is_empty() {
         return None;
     }
-    let cleared = judge::confirm::cleared(judgement, recordings);
-    let plan = plan::confirm(main, request, &suspects, &cleared, main.seed.wrapping_add(1));
+    let cleared = judge::confirm::find_cleared_nodes(judgement, recordings);
+    let plan = plan::plan_confirmation(main, request, &suspects, &cleared, main.seed.wrapping_add(1));
     (!plan.rounds.is_empty()).then_some(plan)
 }
 
 /// The judge's word on some recordings.
-fn judged(
-    request: &Request<'_>,
+fn judge_recordings(
+    request: &PlanRequest<'_>,
     plan: &Plan,
-    recordings: &[Recording],
-    against: Against<'_>,
+    recordings: &[ToolRecording],
+    against: StudyReference<'_>,
 ) -> Judgement {
-    let case = case(request.claims, recordings, against.catalogue, plan.sampled);
-    judge::judge_against(&case, against.history)
+    let case = build_case(request.claims, recordings, against.catalogue, plan.sampled);
+    judge::judge_run(&case, against.history)
 }
 
 /// What is judged.
-pub(super) fn case<'a>(
+pub(super) fn build_case<'a>(
     claims: &'a Claims,
-    recordings: &'a [Recording],
-    catalogue: &'a Catalogue,
+    recordings: &'a [ToolRecording],
+    catalogue: &'a PlatformCatalogue,
     sampled: bool,
-) -> Case<'a> {
-    Case {
+) -> JudgeInput<'a> {
+    JudgeInput {
         claims,
         recordings,
         catalogue,
@@ -217,7 +217,7 @@ pub(super) fn case<'a>(
 
 /// Runs rounds as a live sweep does: planned readings, then more of the steps
 /// whose readings do not decide.
-pub(super) fn run(plan: &Plan, reader: &mut impl Reader, taken: &mut Taken) {
+pub(super) fn run_rounds(plan: &Plan, reader: &mut impl StepReader, taken: &mut StudyReadings) {
     let mut begun: BTreeSet<String> = BTreeSet::new();
     for round in &plan.rounds {
         let is_first = round.steps.first().is_some_and(|step| begun.insert(step.probe.clone()));
@@ -225,7 +225,7 @@ pub(super) fn run(plan: &Plan, reader: &mut impl Reader, taken: &mut Taken) {
             taken.models.extend(round.steps.first().cloned());
         }
         let most = round.steps.iter().map(|step| step.most_readings).max().unwrap_or(0);
-        let mut read: Vec<Vec<Recording>> = round.steps.iter().map(|_| Vec::new()).collect();
+        let mut read: Vec<Vec<ToolRecording>> = round.steps.iter().map(|_| Vec::new()).collect();
         for reading in 0..most {
             let undecided = if round.steps.iter().all(|step| reading < step.readings) {
                 BTreeSet::new()
@@ -235,11 +235,11 @@ pub(super) fn run(plan: &Plan, reader: &mut impl Reader, taken: &mut Taken) {
                     .iter()
                     .zip(&read)
                     .flat_map(|(step, read)| {
-                        let outputs: Vec<&Parsed> = read.iter().map(|r| &r.parsed).collect();
-                        sequential::paths(step.step, &outputs)
+                        let outputs: Vec<&ParseOutput> = read.iter().map(|r| &r.parsed).collect();
+                        sequential_test::collect_paths(step.step, &outputs)
                     })
                     .collect();
-                sequential::undecided(&paths).into_iter().collect()
+                sequential_test::undecided_steps(&paths).into_iter().collect()
             };
             let mut any = false;
             let mut longest = 0.0_f64;
@@ -253,7 +253,7 @@ pub(super) fn run(plan: &Plan, reader: &mut impl Reader, taken: &mut Taken) {
                 longest = longest.max(step.estimate_s);
                 let (recording, samples) = reader.read(step, reading);
                 if is_first && reading == 0 {
-                    taken.matched += 1;
+                    taken.matching_readings += 1;
                     taken.matching.extend(samples.iter().copied());
                 }
                 taken.samples.extend(samples);
@@ -263,7 +263,7 @@ pub(super) fn run(plan: &Plan, reader: &mut impl Reader, taken: &mut Taken) {
                 break;
             }
             taken.rounds += 1;
-            reader.passed(longest);
+            reader.advance_time(longest);
         }
         taken.recordings.extend(read.into_iter().flatten());
     }

@@ -7,40 +7,40 @@ use comfy_table::Table;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Odds;
-use super::Point;
-use super::RIVALS;
-use super::Tally;
-use super::World;
+use super::ClosedFormOdds;
+use super::StudyPoint;
+use super::BASELINES;
+use super::StudyTally;
+use super::StudyWorld;
 
 /// The format of the JSON document.
 pub const STUDY_FORMAT: &str = "fabricgate.study/1";
 
 /// One table for every world and noise level, healthy sweeps last.
-pub fn text(points: &[Point]) -> String {
+pub fn render_text(points: &[StudyPoint]) -> String {
     let mut out = String::new();
     let mut rest = points;
     while let Some(first) = rest.first() {
-        let of = |p: &Point| (p.setting.world, p.setting.sigma.to_bits(), p.setting.faults == 0);
+        let of = |p: &StudyPoint| (p.setting.world, p.setting.sigma.to_bits(), p.setting.faults == 0);
         let end = rest.iter().position(|p| of(p) != of(first)).unwrap_or(rest.len());
         let (points, others) = rest.split_at(end);
         rest = others;
         let setting = first.setting;
         let what = match setting.world {
-            World::Domain => "18 nodes of 4 GPUs",
-            World::Fleet => "1,024 nodes",
+            StudyWorld::Domain => "18 nodes of 4 GPUs",
+            StudyWorld::Fleet => "1,024 nodes",
         };
         let healthy = if setting.faults == 0 { ", healthy" } else { "" };
         let written = write!(
             out,
             "\n{what}, noise {}{healthy}\n{}\n",
-            percent(setting.sigma),
+            format_percent(setting.sigma),
             if setting.faults == 0 { healthy_table(points) } else { faulty_table(points) }
         );
         debug_assert!(written.is_ok(), "writing to a string does not fail");
     }
-    let racks: Vec<Point> =
-        points.iter().copied().filter(|p| p.setting.world == World::Domain).collect();
+    let racks: Vec<StudyPoint> =
+        points.iter().copied().filter(|p| p.setting.world == StudyWorld::Domain).collect();
     if !racks.is_empty() {
         let title = "wrong convictions of 7,200 GPUs that are swept daily, computed";
         out.push_str(&format!("\n{title}\n{}\n", odds_table(&racks)));
@@ -50,8 +50,8 @@ pub fn text(points: &[Point]) -> String {
 
 /// Rows are what was lost and by how many; columns are found and false blames
 /// per sweep, of every rule.
-fn faulty_table(points: &[Point]) -> Table {
-    let mut table = plain();
+fn faulty_table(points: &[StudyPoint]) -> Table {
+    let mut table = markdown_table();
     let mut header = [
         "lost",
         "faults",
@@ -67,39 +67,39 @@ fn faulty_table(points: &[Point]) -> Table {
     ]
     .map(str::to_owned)
     .to_vec();
-    header.extend(RIVALS.iter().map(|name| format!("{name}: found / false")));
+    header.extend(BASELINES.iter().map(|name| format!("{name}: found / false")));
     table.set_header(header);
     for point in points {
-        let (setting, ours) = (point.setting, &point.ours);
-        let faults = |count: u64| percent(ratio(count, ours.faults));
+        let (setting, ours) = (point.setting, &point.scheme);
+        let faults = |count: u64| format_percent(ratio(count, ours.faults));
         let mut row = vec![
-            percent(setting.loss),
+            format_percent(setting.loss),
             setting.faults.to_string(),
             ours.sweeps.to_string(),
             faults(ours.found),
             faults(ours.in_pair),
             faults(ours.beyond),
             faults(ours.missed),
-            each(ours.false_blames, ours),
+            per_sweep(ours.false_blames, ours),
             ours.false_sweeps.to_string(),
-            each(ours.rounds, ours),
-            each(ours.readings, ours),
+            per_sweep(ours.rounds, ours),
+            per_sweep(ours.readings, ours),
         ];
-        row.extend(point.rivals.iter().map(|rival| {
+        row.extend(point.baselines.iter().map(|rival| {
             format!(
                 "{} / {}",
-                percent(ratio(rival.found, rival.faults)),
-                each(rival.false_blames, rival)
+                format_percent(ratio(rival.found, rival.faults)),
+                per_sweep(rival.false_blames, rival)
             )
         }));
         table.add_row(row);
     }
-    aligned(table)
+    align_columns(table)
 }
 
 /// One row for every rule.
-fn healthy_table(points: &[Point]) -> Table {
-    let mut table = plain();
+fn healthy_table(points: &[StudyPoint]) -> Table {
+    let mut table = markdown_table();
     table.set_header(vec![
         "rule",
         "sweeps",
@@ -111,7 +111,7 @@ fn healthy_table(points: &[Point]) -> Table {
         "readings",
     ]);
     for point in points {
-        let row = |name: &str, tally: &Tally, ours: bool| {
+        let row = |name: &str, tally: &StudyTally, ours: bool| {
             let only = |count: u64| if ours { count.to_string() } else { "-".to_owned() };
             vec![
                 name.to_owned(),
@@ -120,21 +120,21 @@ fn healthy_table(points: &[Point]) -> Table {
                 tally.false_sweeps.to_string(),
                 only(tally.false_suspicions),
                 only(tally.false_confirmed),
-                each(tally.rounds, tally),
-                each(tally.readings, tally),
+                per_sweep(tally.rounds, tally),
+                per_sweep(tally.readings, tally),
             ]
         };
-        table.add_row(row("fabricgate", &point.ours, true));
-        for (name, rival) in RIVALS.iter().zip(&point.rivals) {
+        table.add_row(row("fabricgate", &point.scheme, true));
+        for (name, rival) in BASELINES.iter().zip(&point.baselines) {
             table.add_row(row(name, rival, false));
         }
     }
-    aligned(table)
+    align_columns(table)
 }
 
 /// What cannot be counted in any number of sweeps that fits.
-fn odds_table(points: &[Point]) -> Table {
-    let mut table = plain();
+fn odds_table(points: &[StudyPoint]) -> Table {
+    let mut table = markdown_table();
     table.set_header(vec![
         "noise",
         "parts a year, at most",
@@ -145,25 +145,25 @@ fn odds_table(points: &[Point]) -> Table {
     sigmas.sort_by(f64::total_cmp);
     sigmas.dedup();
     for sigma in sigmas {
-        let odds = Odds::of(sigma);
+        let odds = ClosedFormOdds::from_sigma(sigma);
         table.add_row(vec![
-            percent(sigma),
-            format!("{:.1e}", odds.parts),
-            format!("{:.1e}", odds.pairs),
-            format!("{:.1e}", odds.suspected),
+            format_percent(sigma),
+            format!("{:.1e}", odds.convicted_gpus),
+            format!("{:.1e}", odds.convicted_pairs),
+            format!("{:.1e}", odds.suspected_pairs),
         ]);
     }
-    aligned(table)
+    align_columns(table)
 }
 
 /// Columns as Markdown has them, so that a table can be put into a document.
-pub(super) fn plain() -> Table {
+pub(super) fn markdown_table() -> Table {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::ASCII_MARKDOWN);
     table
 }
 
-pub(super) fn aligned(mut table: Table) -> Table {
+pub(super) fn align_columns(mut table: Table) -> Table {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
@@ -178,12 +178,12 @@ pub struct StudyDocument {
     /// The seed of everything that is by chance.
     seed: u64,
     /// Each kind of sweep that was studied.
-    points: Vec<Studied>,
+    points: Vec<StudyDocumentPoint>,
 }
 
 /// One kind of sweep, many times.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Studied {
+struct StudyDocumentPoint {
     /// What was swept.
     world: &'static str,
     /// Noise of a reading, as a share.
@@ -193,25 +193,25 @@ struct Studied {
     /// Faults in a sweep.
     faults: usize,
     /// What each rule made of it, ours first.
-    rules: Vec<Counted>,
+    rules: Vec<StudyDocumentRule>,
 }
 
 /// What one rule made of all sweeps.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Counted {
+struct StudyDocumentRule {
     /// The rule.
     rule: &'static str,
     #[serde(flatten)]
-    tally: Tally,
+    tally: StudyTally,
 }
 
 /// All points as one document.
-pub fn json(points: &[Point], seed: u64) -> StudyDocument {
+pub fn build_document(points: &[StudyPoint], seed: u64) -> StudyDocument {
     let points = points.iter().map(|point| {
-        let ours = Counted { rule: "fabricgate", tally: point.ours };
-        let rivals = RIVALS.iter().zip(point.rivals);
-        let rivals = rivals.map(|(rule, tally)| Counted { rule, tally });
-        Studied {
+        let ours = StudyDocumentRule { rule: "fabricgate", tally: point.scheme };
+        let rivals = BASELINES.iter().zip(point.baselines);
+        let rivals = rivals.map(|(rule, tally)| StudyDocumentRule { rule, tally });
+        StudyDocumentPoint {
             world: point.setting.world.as_str(),
             sigma: point.setting.sigma,
             loss: point.setting.loss,
@@ -227,13 +227,13 @@ fn ratio(part: u64, whole: u64) -> f64 {
 }
 
 /// A share in percent, with decimals where they say something.
-fn percent(share: f64) -> String {
+fn format_percent(share: f64) -> String {
     let text = format!("{:.1}", share * 100.0);
     format!("{} %", text.strip_suffix(".0").unwrap_or(&text))
 }
 
 /// Per sweep.
-fn each(count: u64, tally: &Tally) -> String {
+fn per_sweep(count: u64, tally: &StudyTally) -> String {
     let value = ratio(count, tally.sweeps);
     if value == 0.0 || 100.0 <= value { format!("{value:.0}") } else { format!("{value:.3}") }
 }

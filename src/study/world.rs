@@ -7,12 +7,12 @@ use std::fmt::Write;
 use model::claims::Claims;
 use model::id::DomainName;
 use readers::claims::claims_file;
-use sim::fabric::Engine;
-use sim::fabric::Fabric;
-use sim::fault::Fault;
-use sim::fault::Way;
-use sim::noise::Key;
-use sim::noise::Noise;
+use sim::fabric::SimCopyEngine;
+use sim::fabric::SimFabric;
+use sim::fault::SimFault;
+use sim::fault::SimLinkDirection;
+use sim::noise::NoiseKey;
+use sim::noise::SimNoise;
 use sim::scenario::Scenario;
 
 /// Share of readings that dip, and how deep: the left tail.
@@ -25,14 +25,14 @@ const FLEET: (usize, usize) = (1024, 32);
 
 /// What is swept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum World {
+pub enum StudyWorld {
     /// 18 nodes of 4 GPUs, all joined by NVLink; a fault is one GPU's.
     Domain,
     /// 1,024 nodes behind 32 leaves, one NIC each; a fault is one NIC's.
     Fleet,
 }
 
-impl World {
+impl StudyWorld {
     /// The name used on the command line and in documents.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -60,9 +60,9 @@ impl World {
 
 /// One point of the study.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Setting {
+pub struct StudySetting {
     /// What is swept.
-    pub world: World,
+    pub world: StudyWorld,
     /// Relative standard deviation of one reading.
     pub sigma: f64,
     /// What a faulty part has lost of its rate.
@@ -73,40 +73,40 @@ pub struct Setting {
 
 /// A world without its faults: what all trials share.
 #[derive(Debug)]
-pub(super) struct Ground {
-    pub(super) world: World,
+pub(super) struct StudyGround {
+    pub(super) world: StudyWorld,
     pub(super) claims: Claims,
-    pub(super) across: BTreeSet<DomainName>,
+    pub(super) nvlink_domains: BTreeSet<DomainName>,
     /// What a healthy pair reads, in GB/s.
     pub(super) expected: f64,
     healthy: Scenario,
 }
 
-impl Ground {
-    pub(super) fn of(world: World) -> Self {
+impl StudyGround {
+    pub(super) fn new(world: StudyWorld) -> Self {
         let (scenario, claims) = match world {
-            World::Domain => rack(),
-            World::Fleet => fleet(),
+            StudyWorld::Domain => rack_sections(),
+            StudyWorld::Fleet => fleet_sections(),
         };
-        let healthy = Scenario::read(&scenario).expect("a scenario of the study is good");
+        let healthy = Scenario::parse(&scenario).expect("a scenario of the study is good");
         let claims = claims_file::parse("study", &claims).expect("claims of the study are good");
-        let fabric = Fabric::build(&healthy).expect("a scenario of the study can be built");
+        let fabric = SimFabric::build(&healthy).expect("a scenario of the study can be built");
         let expected = match world {
-            World::Domain => fabric.copy(0, RACK.1, Engine::Copy),
-            World::Fleet => fabric.network.rdma(0, 1, 0),
+            StudyWorld::Domain => fabric.copy_rate(0, RACK.1, SimCopyEngine::Copy),
+            StudyWorld::Fleet => fabric.network.rdma_rate(0, 1, 0),
         };
         let across = claims.domains.iter().map(|domain| domain.name.clone());
-        let across = across.filter(|_| world == World::Domain).collect();
-        Self { world, claims, across, expected, healthy }
+        let nvlink_domains = across.filter(|_| world == StudyWorld::Domain).collect();
+        Self { world, claims, nvlink_domains, expected, healthy }
     }
 
     /// The faulty parts of a trial: each other ones, in an order of chance.
-    pub(super) fn guilty(&self, setting: &Setting, key: Key) -> BTreeSet<usize> {
+    pub(super) fn draw_faulty_parts(&self, setting: &StudySetting, key: NoiseKey) -> BTreeSet<usize> {
         let units = self.world.units();
         let mut guilty = BTreeSet::new();
         let mut number = 0;
         while guilty.len() < setting.faults.min(units) {
-            let pick = (key.named("guilty").with(number).fraction() * units as f64).floor();
+            let pick = (key.with_name("guilty").with_part(number).fraction() * units as f64).floor();
             guilty.extend((0..units).find(|unit| *unit as f64 >= pick));
             number += 1;
         }
@@ -114,28 +114,28 @@ impl Ground {
     }
 
     /// The scenario of a trial.
-    pub(super) fn scenario(
+    pub(super) fn build_scenario(
         &self,
-        setting: &Setting,
-        key: Key,
+        setting: &StudySetting,
+        key: NoiseKey,
         guilty: &BTreeSet<usize>,
     ) -> Scenario {
         let (dip_rate, dip_depth) = DIPS;
         let share = 1.0 - setting.loss;
         let faults = match self.world {
-            World::Domain => guilty.iter().flat_map(|gpu| slow_gpu(*gpu, share)).collect(),
-            World::Fleet => guilty.iter().map(|node| slow_nic(*node, share)).collect(),
+            StudyWorld::Domain => guilty.iter().flat_map(|gpu| slow_gpu(*gpu, share)).collect(),
+            StudyWorld::Fleet => guilty.iter().map(|node| slow_nic(*node, share)).collect(),
         };
         Scenario {
             seed: key.value(),
-            noise: Noise { sigma: setting.sigma, dip_rate, dip_depth },
+            noise: SimNoise { sigma: setting.sigma, dip_rate, dip_depth },
             faults,
             ..self.healthy.clone()
         }
     }
 }
 
-fn rack() -> (String, String) {
+fn rack_sections() -> (String, String) {
     let nodes = format!("n[01-{}]", RACK.0);
     let scenario = format!(
         "title = \"rack\"\n[[domain]]\nname = \"rack\"\nnodes = {nodes:?}\nplatform = \"gb200-nvl72\"\n"
@@ -148,7 +148,7 @@ fn rack() -> (String, String) {
 }
 
 /// Nothing but NICs is measured there, so no GPUs are claimed.
-fn fleet() -> (String, String) {
+fn fleet_sections() -> (String, String) {
     let (all, leaf) = FLEET;
     let nodes = format!("n[0001-{all:04}]");
     let scenario = format!(
@@ -170,14 +170,14 @@ fn fleet() -> (String, String) {
 
 /// A GPU that is slow with every other one, both ways. Faults of links come in
 /// eighteenths; these do not, and two of them meet at the rate of one.
-fn slow_gpu(gpu: usize, share: f64) -> impl Iterator<Item = Fault> {
+fn slow_gpu(gpu: usize, share: f64) -> impl Iterator<Item = SimFault> {
     let name = |gpu: usize| format!("n{:02}:{}", gpu / RACK.1 + 1, gpu % RACK.1);
-    (0..World::Domain.units())
+    (0..StudyWorld::Domain.units())
         .filter(move |other| *other != gpu)
-        .map(move |other| Fault::SlowPair { a: name(gpu), b: name(other), share, one_way: false })
+        .map(move |other| SimFault::SlowPair { a: name(gpu), b: name(other), share, one_way: false })
 }
 
-fn slow_nic(node: usize, share: f64) -> Fault {
+fn slow_nic(node: usize, share: f64) -> SimFault {
     let node = format!("n{:04}", node + 1);
-    Fault::RailRate { node, rail: 0, share, direction: Way::Both }
+    SimFault::RailRate { node, rail: 0, share, direction: SimLinkDirection::Both }
 }

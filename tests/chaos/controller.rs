@@ -19,7 +19,7 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 use std::time::Instant;
 
-use engine::policy::reason;
+use engine::policy::drain_reason;
 use model::hostlist;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -319,7 +319,7 @@ impl State {
             lists.flat_map(|list| hostlist::expand(list).expect("a host list")).collect();
         let order = slurm::order(body);
         let journal = std::fs::metadata(&self.journal).map_or(0, |it| it.len());
-        let run = order.set.get(DRAIN).and_then(|it| reason::read(it)).map(|own| own.run);
+        let run = order.set.get(DRAIN).and_then(|it| drain_reason::parse_reason(it)).map(|own| own.run);
         let verdicts = run.map(|run| self.runs.join(run).join("verdicts.json"));
         let evidence = verdicts.is_none_or(|file| file.is_file());
         let by = By::Gate(command);

@@ -1,7 +1,7 @@
 //! Fuzz targets for what cabling files, neighbours, frameworks and jobs say:
 //! whatever the text, a reader says something sound or names what is wrong.
 
-use model::said::Said;
+use model::source_report::SourceReport;
 use readers::claims::cabling;
 use readers::claims::job;
 use readers::claims::nccl_topology;
@@ -13,7 +13,7 @@ use super::fuzz;
 use super::mutation::mutate;
 
 /// What holds of everything that a reader says.
-fn is_sound(said: &Said) {
+fn is_sound(said: &SourceReport) {
     let shown = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_control());
     assert!(said.problems.len() <= 201, "{} problems", said.problems.len());
     for problem in &said.problems {
@@ -45,7 +45,7 @@ fn reader(
     own: &[&str],
     tokens: &'static [&'static str],
     recognises: fn(&str) -> bool,
-    read: fn(&str, &str) -> Said,
+    read: fn(&str, &str) -> SourceReport,
 ) {
     for good in own {
         assert!(recognises(good), "{target}: {good}");

@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use sim::bench::Bench;
-use sim::fabric::Fabric;
-use sim::own;
-use sim::own::Place;
+use sim::invocation::ToolInvocation;
+use sim::fabric::SimFabric;
+use sim::native_probes;
+use sim::native_probes::NativeProbeSite;
 use sim::render;
-use sim::render::perftest::Run;
+use sim::render::perftest::SimPerftestRun;
 use sim::scenario::Scenario;
-use sim::tooling::Nvbandwidth;
+use sim::tool_config::NvbandwidthLayout;
 
 /// Outputs of every tool, by the name of its parser.
 #[derive(Debug, Default)]
@@ -91,12 +91,12 @@ const DOMAIN_TESTS: &[&str] = &[
     "multinode_bisect_write_ce",
 ];
 
-const VERSIONS: &[Nvbandwidth] = &[
-    Nvbandwidth::V0_2,
-    Nvbandwidth::V0_5,
-    Nvbandwidth::V0_6,
-    Nvbandwidth::V0_8,
-    Nvbandwidth::V0_10,
+const VERSIONS: &[NvbandwidthLayout] = &[
+    NvbandwidthLayout::V0_2,
+    NvbandwidthLayout::V0_5,
+    NvbandwidthLayout::V0_6,
+    NvbandwidthLayout::V0_8,
+    NvbandwidthLayout::V0_10,
 ];
 
 fn make() -> Corpus {
@@ -104,18 +104,18 @@ fn make() -> Corpus {
     for (number, fault) in FAULTS.iter().enumerate() {
         for layout in ["2.13", "2.17"] {
             let text = format!("{MACHINES}{fault}[tools]\nnccl_tests = \"{layout}\"\n");
-            let scenario = Scenario::read(&text).expect("a good scenario");
-            let fabric = Fabric::build(&scenario).expect("a fabric");
+            let scenario = Scenario::parse(&text).expect("a good scenario");
+            let fabric = SimFabric::build(&scenario).expect("a fabric");
             for (scope, across) in [("box1", false), ("tray07", false), ("rack", true)] {
                 let (seed, reading) = (3, 0);
-                let bench = Bench {
+                let bench = ToolInvocation {
                     scenario: &scenario,
                     fabric: &fabric,
                     scope,
-                    across,
+                    spans_domain: across,
                     seed,
                     reading,
-                    before: reading,
+                    prior_readings: reading,
                     job: None,
                 };
                 collectives(&bench, &mut corpus);
@@ -146,41 +146,41 @@ const NVBANDWIDTH: &[&str] = &[
     "{\n\t\"nvbandwidth\" :\n\t{\n\t\t\"error\" :\"\"[CUDA_ERROR_INVALID_HANDLE] invalid resource handle",
 ];
 
-fn matrices(bench: &Bench<'_>, corpus: &mut Corpus) {
+fn matrices(bench: &ToolInvocation<'_>, corpus: &mut Corpus) {
     let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    let tests = names(if bench.across { DOMAIN_TESTS } else { NODE_TESTS });
+    let tests = names(if bench.spans_domain { DOMAIN_TESTS } else { NODE_TESTS });
     for version in VERSIONS {
-        let run = bench.nvbandwidth(*version, &tests);
-        let text = render::nvbandwidth::text(bench, *version, &run).both();
+        let run = bench.run_nvbandwidth(*version, &tests);
+        let text = render::nvbandwidth::render_text(bench, *version, &run).combined();
         corpus.nvbandwidth.push(text.into_bytes());
         if version.has_json() {
-            let text = render::nvbandwidth_json::json(bench, *version, &run).both();
+            let text = render::nvbandwidth_json::render_json(bench, *version, &run).combined();
             corpus.nvbandwidth.push(text.into_bytes());
         }
     }
 }
 
-fn collectives(bench: &Bench<'_>, corpus: &mut Corpus) {
+fn collectives(bench: &ToolInvocation<'_>, corpus: &mut Corpus) {
     for program in ["all_reduce_perf", "alltoall_perf"] {
-        let run = bench.collective(program, [1024, 8192], bench.gpus()).expect("a known program");
-        corpus.nccl.push(render::nccl::text(bench, &run).both().into_bytes());
-        corpus.nccl.push(render::nccl_json::json(bench, &run).into_bytes());
+        let run = bench.run_collective(program, [1024, 8192], bench.gpus()).expect("a known program");
+        corpus.nccl.push(render::nccl::render_text(bench, &run).combined().into_bytes());
+        corpus.nccl.push(render::nccl_json::render_json(bench, &run).into_bytes());
     }
 }
 
-fn states(bench: &Bench<'_>, corpus: &mut Corpus, number: usize) {
-    if bench.across {
-        corpus.imex.push(render::imex::text(bench).both().into_bytes());
-        corpus.imex.push(render::imex::json(bench).both().into_bytes());
+fn states(bench: &ToolInvocation<'_>, corpus: &mut Corpus, number: usize) {
+    if bench.spans_domain {
+        corpus.imex.push(render::imex::render_text(bench).combined().into_bytes());
+        corpus.imex.push(render::imex::render_json(bench).combined().into_bytes());
         return;
     }
     let even = number.is_multiple_of(2);
-    let nic = Run { gbits: even, ..Run::alone(0) };
-    corpus.p2p.push(render::p2p::text(bench, even).both().into_bytes());
-    corpus.nvlink.push(render::smi::nvlink_status(bench).both().into_bytes());
-    corpus.topo.push(render::smi::topology(bench).both().into_bytes());
-    corpus.query.push(render::smi::query(bench).both().into_bytes());
-    corpus.perftest.push(render::perftest::bandwidth(bench, &nic).both().into_bytes());
+    let nic = SimPerftestRun { gbits: even, ..SimPerftestRun::all_sizes(0) };
+    corpus.p2p.push(render::p2p::render_text(bench, even).combined().into_bytes());
+    corpus.nvlink.push(render::smi::render_nvlink_status(bench).combined().into_bytes());
+    corpus.topo.push(render::smi::render_topology(bench).combined().into_bytes());
+    corpus.query.push(render::smi::render_query(bench).combined().into_bytes());
+    corpus.perftest.push(render::perftest::render_bandwidth(bench, &nic).combined().into_bytes());
 }
 
 const NVLINK: &[&str] = &["\
@@ -292,14 +292,14 @@ const IPERF3: &[&str] = &[
 fn own_probes(corpus: &mut Corpus) {
     let rack = ["tray07".to_owned(), "tray08".to_owned()];
     for fault in FAULTS {
-        let scenario = Scenario::read(&format!("{MACHINES}{fault}")).expect("a good scenario");
-        let fabric = Fabric::build(&scenario).expect("a fabric");
+        let scenario = Scenario::parse(&format!("{MACHINES}{fault}")).expect("a good scenario");
+        let fabric = SimFabric::build(&scenario).expect("a fabric");
         for nodes in [&[][..], &rack[..]] {
             let alone = ["box1".to_owned()];
-            let printed = |say: &dyn Fn(&Place<'_>) -> String| -> Vec<u8> {
+            let printed = |say: &dyn Fn(&NativeProbeSite<'_>) -> String| -> Vec<u8> {
                 let members = if nodes.is_empty() { &alone[..] } else { nodes };
                 let lines = members.iter().map(|node| {
-                    say(&Place {
+                    say(&NativeProbeSite {
                         scenario: &scenario,
                         fabric: &fabric,
                         node,
@@ -307,14 +307,14 @@ fn own_probes(corpus: &mut Corpus) {
                         gpus: &[],
                         environment: BTreeMap::new(),
                         noise: |reading| reading,
-                        before: 0,
+                        prior_runs: 0,
                     }) + "\n"
                 });
                 lines.collect::<String>().into_bytes()
             };
             let tests = if nodes.is_empty() { NODE_TESTS } else { DOMAIN_TESTS };
             let tests: Vec<String> = tests.iter().map(|test| (*test).to_owned()).collect();
-            let task = own::copy::Asked {
+            let task = native_probes::copy::SimCopyRequest {
                 tests: &tests,
                 readings: 2,
                 buffer_bytes: 512 << 20,
@@ -323,10 +323,10 @@ fn own_probes(corpus: &mut Corpus) {
                 lane: false,
             };
             corpus.copy.push(printed(&|place| {
-                serde_json::to_string(&own::copy::document(place, &task)).expect("plain data")
+                serde_json::to_string(&native_probes::copy::build_document(place, &task)).expect("plain data")
             }));
             let tests = ["all_reduce_perf", "sendrecv_perf"].map(str::to_owned);
-            let asked = own::collective::Asked {
+            let asked = native_probes::collective::SimCollectiveRequest {
                 tests: &tests,
                 readings: 1,
                 bytes: [1 << 20, 8 << 20],
@@ -335,7 +335,7 @@ fn own_probes(corpus: &mut Corpus) {
                 asserted: Some("MNNVL"),
             };
             corpus.collective.push(printed(&|place| {
-                let document = own::collective::document(place, &asked);
+                let document = native_probes::collective::build_document(place, &asked);
                 serde_json::to_string(&document).expect("plain data")
             }));
         }

@@ -13,13 +13,13 @@ use fabricgate::cli::config;
 use model::hostlist;
 use model::probe::ProbeScope;
 use model::probe::placeholder;
-use model::said::Said;
-use model::span::TextError;
+use model::source_report::SourceReport;
+use model::text_error::TextError;
 use readers::claims::claims_file;
 use readers::claims::kubernetes::compute_domains;
 use readers::claims::kubernetes::nodes;
 use readers::claims::kubernetes::topologies;
-use readers::outputs::json;
+use readers::outputs::lenient_json;
 use readers::outputs::text::decode;
 use readers::probe_catalog;
 use serde_json::Value;
@@ -62,7 +62,7 @@ fn broken_json_is_read_as_far_as_it_goes() {
 /// The reader of JSON that is none, beside serde_json.
 pub(super) fn almost_json(bytes: &[u8]) {
     let text = decode(bytes);
-    let Some(found) = json::find_where(&text, |_| true) else { return };
+    let Some(found) = lenient_json::find_document_where(&text, |_| true) else { return };
     let last = u32::try_from(text.lines().count() + 1).expect("a small text");
     assert!(found.line <= last && depth(&found.value) <= 64);
     if let Some(stop) = &found.stopped {
@@ -105,7 +105,7 @@ pub(super) fn host_lists(bytes: &[u8]) {
     let list = String::from_utf8_lossy(bytes);
     match hostlist::expand(&list) {
         Ok(names) => {
-            assert!(!names.is_empty() && names.len() <= hostlist::MOST);
+            assert!(!names.is_empty() && names.len() <= hostlist::MAX_NAMES);
             let folded = hostlist::fold(names.iter().map(String::as_str));
             let again = hostlist::expand(&folded)
                 .unwrap_or_else(|error| panic!("{folded:?} cannot be read: {error}"));
@@ -165,7 +165,7 @@ const TOML: &[&str] = &[
 ];
 
 /// What every source keeps to, whatever it was given.
-pub(super) fn speaks_sense(said: &Said) {
+pub(super) fn speaks_sense(said: &SourceReport) {
     for problem in &said.problems {
         assert!(!problem.message.trim().is_empty(), "a problem without words");
     }
@@ -293,7 +293,7 @@ pub(super) fn claims_files(bytes: &[u8]) {
 }
 
 pub(super) fn threshold_seeds() -> Vec<Vec<u8>> {
-    builtin::FILES.iter().map(|(_, text)| text.as_bytes().to_vec()).collect()
+    builtin::BUILTIN_FILES.iter().map(|(_, text)| text.as_bytes().to_vec()).collect()
 }
 
 #[test]
@@ -305,14 +305,14 @@ fn threshold_files_are_read_whole_or_refused_with_every_place() {
 
 /// A file of thresholds, over those that are built in.
 pub(super) fn threshold_files(bytes: &[u8]) {
-    let text = match file::text(bytes, "f.toml") {
+    let text = match file::decode_text(bytes, "f.toml") {
         Ok(text) => text,
         Err(fault) => {
             assert!(1 <= fault.line && !fault.to_string().is_empty());
             return;
         }
     };
-    let before = builtin::catalogue();
+    let before = builtin::builtin_catalogue();
     let mut catalogue = before.clone();
     match overlay::apply(&mut catalogue, text, "f.toml") {
         Ok(_) => {
@@ -342,22 +342,22 @@ fn probe_files_are_read_whole_or_refused_at_a_place() {
 /// A file that describes a probe.
 pub(super) fn probe_files(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    match probe_catalog::parse("f.toml", &text) {
+    match probe_catalog::parse_probe("f.toml", &text) {
         Ok(probe) => {
             assert!(!probe.argv.is_empty());
-            assert!(!probe.words().any(|word| word.contains('\0')));
+            assert!(!probe.command_words().any(|word| word.contains('\0')));
             assert!(0.0 < probe.timeout_s && probe.timeout_s.is_finite());
             assert!(!probe.name.contains(['/', '.']) && !probe.name.is_empty());
             // Every brace is a placeholder that somebody fills.
-            for word in probe.words() {
+            for word in probe.command_words() {
                 let fill = |word: String, name: &&str| word.replace(name, "");
                 let rest = placeholder::ALL.iter().fold(word.clone(), fill);
                 assert!(!rest.contains(['{', '}']), "{word:?}");
             }
             let is_two_sided = matches!(probe.scope, ProbeScope::Pair | ProbeScope::Rail);
-            assert!(is_two_sided || (probe.serve.is_none() && !probe.says(placeholder::PEER)));
-            assert!(probe.serve.is_some() || !probe.says(placeholder::PORT));
-            assert_eq!(probe.reads_itself, probe.says(placeholder::READINGS));
+            assert!(is_two_sided || (probe.serve.is_none() && !probe.uses_placeholder(placeholder::PEER)));
+            assert!(probe.serve.is_some() || !probe.uses_placeholder(placeholder::PORT));
+            assert_eq!(probe.reads_itself, probe.uses_placeholder(placeholder::READINGS));
             assert!([0, 1, 2, 4, 5].contains(&probe.stage));
         }
         Err(error) => points_into(&text, &error),
@@ -454,7 +454,7 @@ fn scenarios_are_read_whole_or_refused_with_one_message() {
 /// A file that describes simulated machines.
 pub(super) fn scenario_files(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    if let Err(error) = Scenario::read(&text) {
+    if let Err(error) = Scenario::parse(&text) {
         assert!(!error.to_string().is_empty());
     }
 }

@@ -2,8 +2,8 @@
 //! (`ci/fuzz`), which finds inputs of its own and needs only where to begin and
 //! what must hold.
 
-use model::parsed::Tool;
-use readers::claims::detect;
+use model::parse_output::Tool;
+use readers::claims::format_detection;
 use readers::outputs;
 
 use super::corpus::corpus;
@@ -91,7 +91,7 @@ pub(crate) const ALL: &[Door] = &[
 fn sources(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut include = |_: &str| Err("no such file".to_owned());
-    for said in detect::read("f", &text, &mut include) {
+    for said in format_detection::read_text("f", &text, &mut include) {
         documents::speaks_sense(&said);
     }
 }

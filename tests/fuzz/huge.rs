@@ -7,8 +7,8 @@ use std::panic::catch_unwind;
 
 use engine::judge;
 use engine::thresholds::builtin;
-use model::recording::Recording;
-use model::recording::Scope;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
 use readers::claims::claims_file;
 use readers::outputs;
 
@@ -41,11 +41,11 @@ fn huge_numbers_of_tools_are_judged_and_never_overflow() {
     let claims = "[[domain]]\nname = \"rack\"\nnodes = \"tray[07-08]\"\nplatform = \"gb200-nvl72\"\ngpus_per_node = 2\n\
         [[domain]]\nname = \"box1\"\nnodes = \"box1\"\nplatform = \"hgx-h100\"\ngpus_per_node = 3\n";
     let claims = claims_file::parse("c", claims).expect("good claims");
-    let catalogue = builtin::catalogue();
+    let catalogue = builtin::builtin_catalogue();
     let scopes = [
-        Scope::Node("box1".into()),
-        Scope::Domain("rack".into()),
-        Scope::Pair("tray07".into(), "tray08".into()),
+        RecordingScope::Node("box1".into()),
+        RecordingScope::Domain("rack".into()),
+        RecordingScope::Pair("tray07".into(), "tray08".into()),
     ];
     let (mut tried, mut broke) = (0, BTreeMap::new());
     for texts in corpus().of_tools() {
@@ -57,9 +57,9 @@ fn huge_numbers_of_tools_are_judged_and_never_overflow() {
                 let changed = format!("{}{huge}{}", &text[..from], &text[to..]);
                 for scope in &scopes {
                     let judged = catch_unwind(AssertUnwindSafe(|| {
-                        let parsed = outputs::read_streams(changed.as_bytes(), changed.as_bytes());
-                        let recordings = [Recording::new(scope.clone(), "f", parsed)];
-                        judge::judge(&judge::Case {
+                        let parsed = outputs::parse_streams(changed.as_bytes(), changed.as_bytes());
+                        let recordings = [ToolRecording::new(scope.clone(), "f", parsed)];
+                        judge::judge_without_history(&judge::JudgeInput {
                             claims: &claims,
                             recordings: &recordings,
                             catalogue,

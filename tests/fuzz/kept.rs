@@ -14,28 +14,28 @@ use control::store::signing::PublicKey;
 use control::store::signing::Trust;
 use engine::policy::budget;
 use engine::policy::certificate;
-use engine::policy::overview;
-use engine::policy::policy::Policy;
-use engine::policy::standing;
+use engine::policy::drain_overview;
+use engine::policy::action_policy::Policy;
+use engine::policy::node_state;
 use engine::report;
 use model::acceptance::Acceptance;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionResult;
-use model::action::Mark;
+use model::action::VerdictMark;
 use model::certificate::CERTIFICATES_FORMAT;
 use model::certificate::CertificatesDocument;
-use model::certificate::Shown;
-use model::change::Change;
+use model::certificate::CertificateEntry;
+use model::node_update::NodeUpdate;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::journal::Entry;
-use model::journal::Event;
+use model::journal::JournalEntry;
+use model::journal::JournalEvent;
 use model::journal::HoldKind;
 use model::journal::JOURNAL_FORMAT;
-use model::journal::Stamp;
-use model::live::Live;
-use model::live::LiveNode;
+use model::journal::ClockStamp;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
 use model::verdict::Outcome;
 
 use super::stored;
@@ -45,9 +45,9 @@ use super::stored::is_quiet;
 /// When all this is looked at.
 const NOW: i64 = 1_795_233_600;
 
-fn stamp(unix: i64) -> Stamp {
+fn stamp(unix: i64) -> ClockStamp {
     let at = "2026-11-21T04:00:00Z".to_owned();
-    Stamp { at, unix, boot: "b".to_owned(), uptime_s: 5.5 }
+    ClockStamp { at, unix, boot: "b".to_owned(), uptime_s: 5.5 }
 }
 
 /// What a gate wrote down, by whoever only looks, and by the gate that goes on with it.
@@ -63,24 +63,24 @@ pub(crate) fn journals(bytes: &[u8]) {
         }
     };
     let (now, policy) = (stamp(NOW), Policy::default());
-    let rows = overview::rows(&ledger, None, &policy, &now);
-    let shown = report::gate::Shown { nodes: &rows, unasked: None, live: None };
-    is_quiet(&report::gate::text(&ledger, &now, shown));
+    let rows = drain_overview::build_rows(&ledger, None, &policy, &now);
+    let shown = report::gate::GateLiveView { nodes: &rows, unasked: None, live: None };
+    is_quiet(&report::gate::render(&ledger, &now, shown));
     let entries = journal::entries(place.path()).expect("it was summed");
-    is_quiet(&report::gate_log::text(&report::gate_log::happened(&entries, i64::MIN, None)));
+    is_quiet(&report::gate_log::render(&report::gate_log::collect_events(&entries, i64::MIN, None)));
     for node in ledger.drains.values().map(|drain| &drain.before) {
-        let _ = (standing::owner(node, &ledger), standing::may_not_release(node, &ledger));
-        let _ = standing::may_not_drain(node, &ledger);
+        let _ = (node_state::drain_owner(node, &ledger), node_state::explain_no_release(node, &ledger));
+        let _ = node_state::explain_no_drain(node, &ledger);
     }
-    let _ = budget::shares(&ledger, 18, &policy, &now);
+    let _ = budget::budget_shares(&ledger, 18, &policy, &now);
     // An epoch after the last one there can be is refused; nothing else is.
     let Ok(mut gate) = Journal::open_now(place.path()) else {
         return assert_eq!(ledger.epoch, u64::MAX, "it was read, and is not gone on with");
     };
-    gate.write(Event::Reset { by: "a".to_owned(), why: "b".to_owned() }).expect("written");
+    gate.write(JournalEvent::Reset { by: "a".to_owned(), why: "b".to_owned() }).expect("written");
     let (after, lines) = (gate.ledger().clone(), ledger.lines + 2);
     drop(gate);
-    assert_eq!((after.lines, &after.drains, &after.open), (lines, &ledger.drains, &ledger.open));
+    assert_eq!((after.lines, &after.drains, &after.open_intents), (lines, &ledger.drains, &ledger.open_intents));
     let again = journal::look(place.path()).expect("what a gate wrote can be read");
     assert_eq!(again, after);
 }
@@ -114,17 +114,17 @@ pub(crate) fn certificates(bytes: &[u8]) {
     let (counting, troubles) = certificates::all(place.path(), trust());
     assert_eq!(counting.len() + troubles.len(), 1, "one file is counted once: {troubles:?}");
     let now = stamp(NOW);
-    let live = LiveNode::new("n1", &["IDLE"]);
-    let live = Live { nodes: [(node.clone(), live)].into(), troubles: Vec::new() };
+    let live = SchedulerNode::new("n1", &["IDLE"]);
+    let live = SchedulerSnapshot { nodes: [(node.clone(), live)].into(), troubles: Vec::new() };
     let (controls, _) = certificates::valid(place.path(), &live, trust(), &now);
     assert!(controls.len() <= counting.len());
     for own in &counting {
         let _ = certificate::replaces(own, own, &now);
-        let shown = Shown {
+        let shown = CertificateEntry {
             node: node.clone(),
             file: "n1.json".to_owned(),
-            standing: certificate::standing(own, None, NOW).0,
-            why: certificate::outlived(own, &live.nodes[&node]),
+            standing: certificate::certificate_standing(own, None, NOW).0,
+            why: certificate::explain_outlived(own, &live.nodes[&node]),
             age_s: None,
             worst_ratio: own.worst_ratio(),
             certificate: Some(own.clone()),
@@ -154,10 +154,10 @@ pub(crate) fn certificates(bytes: &[u8]) {
 }
 
 fn shown(document: &Acceptance) {
-    is_quiet(&report::acceptance::terminal(document, &STYLE));
-    is_quiet(&report::acceptance::markdown(document));
-    is_quiet(&report::acceptance::junit(document));
-    let page = report::acceptance::page(document).expect("a page");
+    is_quiet(&report::acceptance::render_terminal(document, &STYLE));
+    is_quiet(&report::acceptance::render_markdown(document));
+    is_quiet(&report::acceptance::render_junit(document));
+    let page = report::acceptance::render_page(document).expect("a page");
     assert!(!page.contains("<script>"), "a script of the document's");
 }
 
@@ -170,7 +170,7 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
     let (node, run) = (NodeName::from("n1"), "r1".to_owned());
     let word = |text: &str| text.to_owned();
     let intent = |id: &str, kind: ActionKind, outcome: Outcome| {
-        let mark = Mark {
+        let mark = VerdictMark {
             outcome,
             class: Some(FindingClass::from_name("lost-links")),
             run: word("r1"),
@@ -180,27 +180,27 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
             boot_id: None,
         };
         let action = Action { mark: Some(mark), ratio: Some(0.5), ..Action::new(kind, "n1") };
-        Event::Intent {
+        JournalEvent::Intent {
             id: word(id),
             run: word("r1"),
             action: Box::new(action),
-            change: Box::new(Change::drain("fabricgate degraded 0.5 r1")),
-            before: Box::new(LiveNode::new("n1", &["IDLE", "DRAIN"])),
+            change: Box::new(NodeUpdate::drain("fabricgate degraded 0.5 r1")),
+            before: Box::new(SchedulerNode::new("n1", &["IDLE", "DRAIN"])),
         }
     };
     let ended =
-        |id: &str, result| Event::Outcome { id: word(id), result, detail: word("it shows") };
-    let opened = Event::Opened { host: word("head"), pid: 7, version: word("0.1.0") };
+        |id: &str, result| JournalEvent::Outcome { id: word(id), result, detail: word("it shows") };
+    let opened = JournalEvent::Opened { host: word("head"), pid: 7, version: word("0.1.0") };
     let measured = NOW;
-    let clean = Event::Clean { node: node.clone(), run, measured, boot_id: Some(word("b")) };
-    let suspected = Event::Suspected {
+    let clean = JournalEvent::Clean { node: node.clone(), run, measured, boot_id: Some(word("b")) };
+    let suspected = JournalEvent::Suspected {
         node: node.clone(),
         run: word("r0"),
         measured,
         boot_id: None,
         classes: vec![FindingClass::from_name("lost-links")],
     };
-    let held = Event::Holding {
+    let held = JournalEvent::Holding {
         name: word("fabricgate-1"),
         kind: HoldKind::Reservation,
         nodes: vec![node.clone()],
@@ -211,42 +211,42 @@ pub(crate) fn journal_seeds() -> Vec<Vec<u8>> {
     let story = vec![
         opened,
         suspected,
-        Event::Cleared { node: node.clone(), run: word("r0"), measured },
+        JournalEvent::Cleared { node: node.clone(), run: word("r0"), measured },
         intent("i1", ActionKind::Drain, Outcome::Degraded),
         ended("i1", ActionResult::Done),
-        Event::Evicting { node: node.clone(), pods: vec![word("a/b")] },
+        JournalEvent::Evicting { node: node.clone(), pods: vec![word("a/b")] },
         clean,
-        Event::Relapsed { node: node.clone(), run: word("r2"), measured },
+        JournalEvent::Relapsed { node: node.clone(), run: word("r2"), measured },
         held,
-        Event::Freed { name: word("fabricgate-1"), detail: word("ended") },
+        JournalEvent::Freed { name: word("fabricgate-1"), detail: word("ended") },
         intent("i2", ActionKind::Release, Outcome::Pass),
         ended("i2", ActionResult::Refused),
-        Event::Undone { node: node.clone(), id: word("i1"), detail: word("resumed") },
+        JournalEvent::Undone { node: node.clone(), id: word("i1"), detail: word("resumed") },
         intent("i3", ActionKind::Relabel, Outcome::Degraded),
         ended("i3", ActionResult::Unknown),
-        Event::Tripped { why: word("four of eighteen"), run: word("r1") },
-        Event::Reset { by: word("ann"), why: word("looked") },
-        Event::Controller { started: word("2026-11-21T04:00:00") },
-        Event::Adopted {
+        JournalEvent::Tripped { why: word("four of eighteen"), run: word("r1") },
+        JournalEvent::Reset { by: word("ann"), why: word("looked") },
+        JournalEvent::Controller { started: word("2026-11-21T04:00:00") },
+        JournalEvent::Adopted {
             run: word("r7"),
             action: Box::new(Action {
                 reason: word("fabricgate:r7:nvlink-low e3"),
                 ..Action::new(ActionKind::Drain, "n1")
             }),
-            before: Box::new(LiveNode::new("n1", &["IDLE", "DRAIN"])),
+            before: Box::new(SchedulerNode::new("n1", &["IDLE", "DRAIN"])),
             set: Some(NOW),
             by: word("ann"),
             why: word("of the old gate"),
         },
-        Event::Lost { node: node.clone(), id: word("i1"), detail: word("it started") },
-        Event::Condition { id: word("i1"), node: node.clone(), shown: false },
-        Event::Absent { node: node.clone() },
-        Event::Present { node: node.clone() },
-        Event::Forgotten { node: node.clone(), by: word("ann"), why: word("sold") },
-        Event::Gone { host: word("head"), by: word("ann"), why: word("burnt") },
+        JournalEvent::Lost { node: node.clone(), id: word("i1"), detail: word("it started") },
+        JournalEvent::Condition { id: word("i1"), node: node.clone(), shown: false },
+        JournalEvent::Absent { node: node.clone() },
+        JournalEvent::Present { node: node.clone() },
+        JournalEvent::Forgotten { node: node.clone(), by: word("ann"), why: word("sold") },
+        JournalEvent::Gone { host: word("head"), by: word("ann"), why: word("burnt") },
     ];
-    let line = |(seq, event): (u64, &Event)| {
-        let entry = Entry {
+    let line = |(seq, event): (u64, &JournalEvent)| {
+        let entry = JournalEntry {
             format: JOURNAL_FORMAT.to_owned(),
             seq,
             stamp: stamp(NOW),

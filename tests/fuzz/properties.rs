@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 
 use model::measurement::Measurement;
-use model::parsed::ParseDocument;
-use model::parsed::Parsed;
+use model::parse_output::ParseDocument;
+use model::parse_output::ParseOutput;
 use readers::outputs::text::decode;
 use serde_json::Value;
 
 /// Checks what a parser made of an input. `stands` says that every number must
 /// stand in the input as it is: the tool's parser adds and converts nothing.
-pub(crate) fn check(bytes: &[u8], parsed: &Parsed, stands: bool) {
+pub(crate) fn check(bytes: &[u8], parsed: &ParseOutput, stands: bool) {
     let text = decode(bytes);
     for measurement in &parsed.measurements {
         fits(measurement);
@@ -91,11 +91,11 @@ fn printed(text: &str) -> HashSet<u64> {
 }
 
 /// A document read back is the same, and nothing in it can steer a terminal.
-fn survives_json(parsed: &Parsed) {
+fn survives_json(parsed: &ParseOutput) {
     let document = ParseDocument::new("input".to_owned(), parsed.clone());
     let text = serde_json::to_string(&document).expect("a document is plain data");
     let back: ParseDocument = serde_json::from_str(&text).expect("a document can be read back");
-    let back = Parsed {
+    let back = ParseOutput {
         tool: back.tool,
         tool_version: back.tool_version,
         complete: back.complete,

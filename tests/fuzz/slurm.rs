@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use model::said::GroupKind;
-use model::said::Said;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceReport;
 use readers::claims::slurm::config;
 use readers::claims::slurm::nodes;
 use readers::claims::slurm::partitions;
@@ -116,14 +116,14 @@ pub(crate) fn seeds() -> Vec<Vec<u8>> {
 }
 
 /// What holds of everything that is said, whatever it was read from.
-fn holds(said: &Said) {
+fn holds(said: &SourceReport) {
     assert!(said.problems.len() <= 201 && said.notes.len() <= 201);
     assert!(said.problems.iter().all(|p| !p.message.is_empty()));
     assert!(said.problems.iter().all(|p| p.at.as_ref().is_none_or(|at| !at.is_empty())));
     let mut names = BTreeSet::new();
     for group in &said.groups {
         let nodes: BTreeSet<_> = group.nodes.iter().collect();
-        let is_partition = group.kind == GroupKind::Partition;
+        let is_partition = group.kind == NodeGroupKind::Partition;
         assert!(is_partition || nodes.len() == group.nodes.len(), "{group:?}");
         assert!(nodes.iter().all(|node| !node.as_str().is_empty()));
         let key = (group.kind, &group.topology, &group.scheme, &group.name);
@@ -150,7 +150,7 @@ pub(crate) fn all_readers(bytes: &[u8]) {
     };
     holds(&topology_conf::read("f", &text, &mut include));
     assert!(opened <= 100, "includes end");
-    let read: [fn(&str, &str) -> Said; 6] = [
+    let read: [fn(&str, &str) -> SourceReport; 6] = [
         topology_yaml::read,
         show_topology::read,
         nodes::read,

@@ -20,9 +20,9 @@ use control::store::stored;
 use engine::report;
 use engine::report::TerminalStyle;
 use model::run::Run;
-use model::trend::PartKind;
-use model::worker::FromWorker;
-use model::worker::ToWorker;
+use model::trend::FabricPartKind;
+use model::worker_protocol::WorkerMessage;
+use model::worker_protocol::CoordinatorMessage;
 
 use super::dice::Dice;
 use super::fuzz;
@@ -221,9 +221,9 @@ pub(crate) fn run_folders(bytes: &[u8]) {
     let run = Run { info: run.record.info, claims: run.claims, cells, verdicts, actions };
     is_quiet(&report::terminal::render(&run, &STYLE));
     is_quiet(&report::junit::render(&run));
-    let page = report::html::render(&run, &report::html::Beside::default()).expect("a page");
+    let page = report::html::render(&run, &report::html::HtmlPageContext::default()).expect("a page");
     assert_eq!(page.matches("<script").count(), page.matches("</script").count());
-    let table = report::csv::matrix(&run);
+    let table = report::csv::render_matrix(&run);
     let mut rows = csv::Reader::from_reader(table.as_slice());
     assert_eq!(rows.records().filter(Result::is_ok).count(), run.cells.len());
 }
@@ -238,7 +238,7 @@ pub(crate) fn histories(bytes: &[u8]) {
         Err(error) => return assert!(error.to_string().contains("history.db"), "{error}"),
     };
     let _ = (history.runs(), history.nodes(), history.known(), history.last_measured());
-    let every = [PartKind::Link, PartKind::Gpu, PartKind::Node, PartKind::Rail, PartKind::Domain];
+    let every = [FabricPartKind::Link, FabricPartKind::Gpu, FabricPartKind::Node, FabricPartKind::Rail, FabricPartKind::Domain];
     let trends = history.trends(&Selection::of(every));
     if let Ok(trends) = trends {
         assert!(trends.iter().all(|it| !it.points.is_empty()), "a series of nothing");
@@ -249,17 +249,17 @@ pub(crate) fn histories(bytes: &[u8]) {
 /// Lines between a coordinator and its workers, both ways.
 pub(crate) fn workers(bytes: &[u8]) {
     for line in bytes.split(|byte| *byte == b'\n') {
-        if let Ok(said) = serde_json::from_slice::<FromWorker>(line) {
-            if let FromWorker::Output { data, .. } = &said {
+        if let Ok(said) = serde_json::from_slice::<WorkerMessage>(line) {
+            if let WorkerMessage::Output { data, .. } = &said {
                 let _ = BASE64_STANDARD.decode(data);
             }
             let again = serde_json::to_vec(&said).expect("plain data");
-            let back: FromWorker = serde_json::from_slice(&again).expect("read back");
+            let back: WorkerMessage = serde_json::from_slice(&again).expect("read back");
             assert_eq!(back, said);
         }
-        if let Ok(asked) = serde_json::from_slice::<ToWorker>(line) {
+        if let Ok(asked) = serde_json::from_slice::<CoordinatorMessage>(line) {
             let again = serde_json::to_vec(&asked).expect("plain data");
-            let back: ToWorker = serde_json::from_slice(&again).expect("read back");
+            let back: CoordinatorMessage = serde_json::from_slice(&again).expect("read back");
             assert_eq!(back, asked);
         }
     }

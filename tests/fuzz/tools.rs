@@ -1,11 +1,11 @@
 //! Fuzz targets for the outputs of tools: no parser ends, hangs or invents a number,
 //! whatever it is given.
 
-use model::parsed::Parsed;
-use model::parsed::Tool;
+use model::parse_output::ParseOutput;
+use model::parse_output::Tool;
 use readers::outputs;
-use readers::outputs::Confidence;
-use readers::outputs::Input;
+use readers::outputs::ParserConfidence;
+use readers::outputs::ParserInput;
 use readers::outputs::text::decode;
 
 use super::corpus::corpus;
@@ -21,11 +21,11 @@ fn parser(
     tool: Tool,
     own: fn() -> &'static [Vec<u8>],
     tokens: &'static [&'static str],
-    recognises: fn(&Input<'_>) -> Confidence,
-    parse: fn(&Input<'_>) -> Parsed,
+    recognises: fn(&ParserInput<'_>) -> ParserConfidence,
+    parse: fn(&ParserInput<'_>) -> ParseOutput,
 ) {
     for good in own() {
-        let parsed = outputs::read(good);
+        let parsed = outputs::parse_output(good);
         assert_eq!(parsed.tool, Some(tool), "{target}: {}", String::from_utf8_lossy(good));
         properties::check(good, &parsed, stands(parsed.tool));
     }
@@ -37,15 +37,15 @@ fn parser(
 pub(super) fn one_tool(
     bytes: &[u8],
     tool: Tool,
-    recognises: fn(&Input<'_>) -> Confidence,
-    parse: fn(&Input<'_>) -> Parsed,
+    recognises: fn(&ParserInput<'_>) -> ParserConfidence,
+    parse: fn(&ParserInput<'_>) -> ParseOutput,
 ) {
     let text = decode(bytes);
-    let input = Input::new(&text);
+    let input = ParserInput::new(&text);
     let sure = recognises(&input);
     let direct = parse(&input);
     properties::check(bytes, &direct, stands(Some(tool)));
-    let parsed = outputs::read(bytes);
+    let parsed = outputs::parse_output(bytes);
     assert!(sure == 0 || parsed.tool.is_some(), "recognised, then not read");
     properties::check(bytes, &parsed, all_stand(bytes, &parsed));
 }
@@ -66,13 +66,13 @@ fn stands(tool: Option<Tool>) -> bool {
 
 /// Whether every number of an input must stand in it: its tool takes them over, and no
 /// part of it may be of a tool that converts (a file of two tools is read as both).
-fn all_stand(bytes: &[u8], parsed: &Parsed) -> bool {
+fn all_stand(bytes: &[u8], parsed: &ParseOutput) -> bool {
     use outputs::iperf3;
     use outputs::nvloom;
     use outputs::perftest;
     use outputs::smi::nvlink;
     use outputs::tcp;
-    const CONVERTING: [fn(&Input<'_>) -> Confidence; 5] = [
+    const CONVERTING: [fn(&ParserInput<'_>) -> ParserConfidence; 5] = [
         iperf3::recognises,
         nvloom::recognises,
         perftest::recognises,
@@ -80,7 +80,7 @@ fn all_stand(bytes: &[u8], parsed: &Parsed) -> bool {
         tcp::recognises,
     ];
     let text = decode(bytes);
-    let input = Input::new(&text);
+    let input = ParserInput::new(&text);
     stands(parsed.tool) && CONVERTING.iter().all(|recognises| recognises(&input) == 0)
 }
 
@@ -383,7 +383,7 @@ fn mixtures_of_all_outputs_never_break_the_reader() {
 
 /// Whatever tool it may be from.
 pub(super) fn any_tool(bytes: &[u8]) {
-    let parsed = outputs::read(bytes);
+    let parsed = outputs::parse_output(bytes);
     properties::check(bytes, &parsed, all_stand(bytes, &parsed));
 }
 
@@ -394,7 +394,7 @@ fn bytes_without_any_sense_are_no_measurements() {
         (0..length).map(|_| u8::try_from(dice.below(256)).expect("a byte")).collect()
     };
     fuzz("noise", 300, make, |bytes| {
-        let parsed = outputs::read(bytes);
+        let parsed = outputs::parse_output(bytes);
         assert!(parsed.measurements.is_empty() && !parsed.complete);
         properties::check(bytes, &parsed, true);
     });

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
 use readers::outputs;
 
 use super::corpus::corpus;
@@ -157,21 +157,21 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
 }
 
 /// What must be the same: all but who printed it, and on which line.
-fn same(parsed: &Parsed) -> Parsed {
+fn same(parsed: &ParseOutput) -> ParseOutput {
     let mut parsed = parsed.clone();
     parsed.facts.hosts.clear();
-    let plain = |p: &Problem| Problem { line: None, rank: None, host: None, ..p.clone() };
+    let plain = |p: &OutputProblem| OutputProblem { line: None, rank: None, host: None, ..p.clone() };
     parsed.problems = parsed.problems.iter().map(plain).collect();
     parsed
 }
 
 /// What differs, for people.
-fn difference(was: &Parsed, is: &Parsed) -> Option<String> {
+fn difference(was: &ParseOutput, is: &ParseOutput) -> Option<String> {
     let (was, is) = (same(was), same(is));
     if was == is {
         return None;
     }
-    let of = |p: &Parsed| {
+    let of = |p: &ParseOutput| {
         let tool = p.tool.map_or("no tool", |tool| tool.as_str());
         let problems: Vec<String> = p
             .problems
@@ -193,10 +193,10 @@ fn difference(was: &Parsed, is: &Parsed) -> Option<String> {
 fn what_stands_around_an_output_changes_nothing_of_it() {
     let (mut wrong, mut held) = (Vec::new(), 0);
     for (name, text) in samples() {
-        let was = outputs::read(text.as_bytes());
+        let was = outputs::parse_output(text.as_bytes());
         let mut hold = |how: &str, wrapped: String| {
             held += 1;
-            if let Some(why) = difference(&was, &outputs::read(wrapped.as_bytes())) {
+            if let Some(why) = difference(&was, &outputs::parse_output(wrapped.as_bytes())) {
                 wrong.push(format!("{how}: {name}: {why}"));
             }
         };
@@ -224,7 +224,7 @@ fn nothing_is_taken_off_an_output_that_nobody_wrapped() {
     let corpus = corpus();
     for bytes in corpus.of_tools().flatten() {
         let text = outputs::text::decode(bytes);
-        let lines = outputs::text::lines(&text);
+        let lines = outputs::text::split_lines(&text);
         let is: Vec<&str> = lines.iter().map(|line| line.text).collect();
         let was: Vec<&str> = text.lines().map(str::trim_end).collect();
         let launched = was.iter().any(|line| line.contains("<stdout>:") || line.starts_with("0: "));
@@ -239,8 +239,8 @@ fn no_document_that_lacks_something_is_complete() {
         let cuts = lines.len().min(16);
         for kept in 0..cuts {
             let cut = lines[..kept * lines.len() / cuts].join("\n");
-            let parsed = outputs::read(cut.as_bytes());
-            let is_cut = parsed.has(ProblemKind::Truncated);
+            let parsed = outputs::parse_output(cut.as_bytes());
+            let is_cut = parsed.has_problem(OutputProblemKind::Truncated);
             assert!(!(is_cut && parsed.complete), "{name}, {kept}: {:?}", parsed.problems);
         }
     }

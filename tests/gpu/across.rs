@@ -2,10 +2,10 @@
 //! memory: what is measured, and what is said when something is wrong. Rates
 //! are the simulated machines'.
 
-use model::parsed::ProblemKind;
-use node::probes::copy::task::Across;
-use node::probes::copy::task::Task;
-use node::probes::said::Line;
+use model::parse_output::OutputProblemKind;
+use node::probes::copy::task::CrossNodePairs;
+use node::probes::copy::task::CopyTask;
+use node::probes::protocol::ProbeMessage;
 
 use crate::stub::Library;
 use crate::stub::Machine;
@@ -22,8 +22,8 @@ fn node(name: &str, gpus: u32) -> Machine {
     Machine::of(gpus).with(&format!("node = {name}")).with("pair = 1")
 }
 
-fn task(node: &str, across: Across, tests: &[&str]) -> Task {
-    Task {
+fn task(node: &str, across: CrossNodePairs, tests: &[&str]) -> CopyTask {
+    CopyTask {
         cuda: Some("{cuda}".into()),
         root: "{root}".into(),
         node: node.to_owned(),
@@ -38,7 +38,7 @@ fn task(node: &str, across: Across, tests: &[&str]) -> Task {
 }
 
 /// Measures on these machines, called n0, n1 and so on.
-fn measure(across: Across, tests: &[&str], machines: Vec<Machine>) -> Vec<Said> {
+fn measure(across: CrossNodePairs, tests: &[&str], machines: Vec<Machine>) -> Vec<Said> {
     let talkers: Vec<Talker> = (0..)
         .zip(machines)
         .map(|(at, machine): (u32, Machine)| {
@@ -57,7 +57,7 @@ fn is_near(value: Option<f64>, wanted: f64) -> bool {
 #[test]
 fn every_pair_of_two_nodes_is_measured_in_the_direction_of_its_data() {
     let said = measure(
-        Across::All,
+        CrossNodePairs::All,
         &[WRITE, READ],
         vec![
             // What n0 writes from its GPU 0 to GPU 1 of n1 is slow.
@@ -72,7 +72,7 @@ fn every_pair_of_two_nodes_is_measured_in_the_direction_of_its_data() {
             .lines
             .iter()
             .filter_map(|line| match line {
-                Line::Rank(rank) => Some((rank.rank, rank.node.as_str(), rank.gpu)),
+                ProbeMessage::Rank(rank) => Some((rank.rank, rank.node.as_str(), rank.gpu)),
                 _ => None,
             })
             .collect();
@@ -97,7 +97,7 @@ fn every_pair_of_two_nodes_is_measured_in_the_direction_of_its_data() {
 #[test]
 fn lanes_are_measured_both_ways_at_once_and_a_slow_one_holds_up_nobody() {
     let said = measure(
-        Across::Lane,
+        CrossNodePairs::Lane,
         &[BISECT],
         vec![node("n0", 2), node("n1", 2).with("pair 1 n0:1 = 0.01")],
     );
@@ -107,7 +107,7 @@ fn lanes_are_measured_both_ways_at_once_and_a_slow_one_holds_up_nobody() {
     assert!(is_near(said[1].value(BISECT, "2->0", "0"), 1.0));
     assert!(is_near(said[1].value(BISECT, "3->1", "0"), 0.01));
     assert!(said[0].lines.iter().any(|line| match line {
-        Line::Test(shape) => shape.rows == ["0->2", "1->3"] && shape.cols == ["0"],
+        ProbeMessage::Test(shape) => shape.rows == ["0->2", "1->3"] && shape.cols == ["0"],
         _ => false,
     }));
 }
@@ -115,7 +115,7 @@ fn lanes_are_measured_both_ways_at_once_and_a_slow_one_holds_up_nobody() {
 #[test]
 fn another_clique_is_told_and_pairs_inside_the_nodes_are_measured() {
     let machines = vec![node("n0", 2), node("n1", 2).with("clique = 2")];
-    let said = measure(Across::All, &[WRITE], machines);
+    let said = measure(CrossNodePairs::All, &[WRITE], machines);
     for (at, said) in said.iter().enumerate() {
         assert_eq!(said.classes(), ["other-fabric"], "{said:?}");
         let problem = said.problems()[0];
@@ -130,7 +130,7 @@ fn another_clique_is_told_and_pairs_inside_the_nodes_are_measured() {
 #[test]
 fn a_node_without_a_channel_says_so_and_the_others_learn_it() {
     let machines = vec![node("n0", 1), node("n1", 1).with("imex = no"), node("n2", 1)];
-    let said = measure(Across::Lane, &[BISECT], machines);
+    let said = measure(CrossNodePairs::Lane, &[BISECT], machines);
     assert_eq!(said[1].classes()[0], "no-imex-channel", "{:?}", said[1]);
     assert_eq!(said[0].classes(), ["peer-lost"]);
     let told = said[0].problems()[0];
@@ -145,7 +145,7 @@ fn a_node_without_a_channel_says_so_and_the_others_learn_it() {
 fn a_node_without_a_driver_is_not_waited_for() {
     let mut talkers = Vec::new();
     for name in ["n0", "n1"] {
-        let mut task = task(name, Across::Lane, &[BISECT]);
+        let mut task = task(name, CrossNodePairs::Lane, &[BISECT]);
         if name == "n1" {
             task.cuda = Some("/no/such/libcuda.so.1".into());
         }
@@ -162,7 +162,7 @@ fn a_node_without_a_driver_is_not_waited_for() {
 #[test]
 fn a_driver_without_fabric_handles_is_called_too_old() {
     let old = node("n1", 1).without(Library::Cuda, &["cuMemExportToShareableHandle"]);
-    let said = measure(Across::Lane, &[BISECT], vec![node("n0", 1), old]);
+    let said = measure(CrossNodePairs::Lane, &[BISECT], vec![node("n0", 1), old]);
     assert_eq!(said[1].classes()[0], "driver-too-old");
     assert_eq!(said[0].classes()[0], "peer-lost");
     assert!(said[0].cells(BISECT).is_empty());
@@ -172,7 +172,7 @@ fn a_driver_without_fabric_handles_is_called_too_old() {
 fn a_node_that_dies_in_the_middle_of_a_round_costs_its_own_pairs() {
     let dies = node("n1", 1).with("die cuMemcpyAsync = 30");
     let machines = vec![node("n0", 1), dies, node("n2", 1)];
-    let said = measure(Across::All, &[WRITE, BISECT], machines);
+    let said = measure(CrossNodePairs::All, &[WRITE, BISECT], machines);
     for (said, row, col) in [(&said[0], "0", "2"), (&said[2], "2", "0")] {
         assert!(said.classes().contains(&"peer-gone"), "{said:?}");
         assert!(is_near(said.value(WRITE, row, col), 1.0), "{said:?}");
@@ -189,7 +189,7 @@ fn a_node_that_dies_in_the_middle_of_a_round_costs_its_own_pairs() {
 #[test]
 fn a_gpu_that_is_lost_costs_its_own_pairs() {
     let loses = node("n0", 2).with("lost 1 = 719 after 60");
-    let said = measure(Across::All, &[WRITE, READ], vec![loses, node("n1", 1)]);
+    let said = measure(CrossNodePairs::All, &[WRITE, READ], vec![loses, node("n1", 1)]);
     assert!(said[0].classes().contains(&"gpu-lost"), "{:?}", said[0]);
     assert_eq!(said[1].classes(), ["peer-lost"]);
     assert_eq!(
@@ -203,9 +203,9 @@ fn a_gpu_that_is_lost_costs_its_own_pairs() {
 #[test]
 fn wrong_data_is_a_fault_of_its_pair_and_gives_no_number() {
     let wrong = node("n0", 2).with("wrong-data 0 n1:0");
-    let said = measure(Across::Lane, &[BISECT], vec![wrong, node("n1", 2)]);
+    let said = measure(CrossNodePairs::Lane, &[BISECT], vec![wrong, node("n1", 2)]);
     let problem = said[0].problems()[0];
-    assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Corrupt, "wrong-data"));
+    assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Corrupt, "wrong-data"));
     assert_eq!((problem.gpu, problem.testcase.as_deref()), (Some(0), Some(BISECT)));
     assert!(problem.detail.starts_with("what n0:0 -> n1:0 copied is wrong: "), "{problem:?}");
     assert_eq!(said[0].value(BISECT, "0->2", "0"), None);
@@ -216,17 +216,17 @@ fn wrong_data_is_a_fault_of_its_pair_and_gives_no_number() {
 #[test]
 fn a_host_link_that_spoils_data_is_not_taken_for_the_fabric() {
     let spoils = node("n0", 2).with("wrong-data host 0");
-    let said = measure(Across::Lane, &[BISECT], vec![spoils, node("n1", 2)]);
+    let said = measure(CrossNodePairs::Lane, &[BISECT], vec![spoils, node("n1", 2)]);
     let problem = said[0].problems()[0];
-    assert_eq!((problem.kind, problem.gpu), (ProblemKind::Corrupt, Some(0)));
+    assert_eq!((problem.kind, problem.gpu), (OutputProblemKind::Corrupt, Some(0)));
     assert!(problem.detail.contains("does not hold what the host wrote there"), "{problem:?}");
     assert_eq!(said[1].classes(), ["peer-lost"]);
     assert!(is_near(said[0].value(BISECT, "1->3", "0"), 1.0));
     assert!(is_near(said[1].value(BISECT, "3->1", "0"), 1.0));
     // On its way back it is right at a second look, and the copy between GPUs counts.
     let spoils = node("n0", 1).with("wrong-data 0 host");
-    let said = measure(Across::Lane, &[BISECT], vec![spoils, node("n1", 1)]);
-    assert_eq!(said[0].problems()[0].kind, ProblemKind::Corrupt);
+    let said = measure(CrossNodePairs::Lane, &[BISECT], vec![spoils, node("n1", 1)]);
+    assert_eq!(said[0].problems()[0].kind, OutputProblemKind::Corrupt);
     assert!(said[0].cells(BISECT).is_empty(), "its source could not be checked");
 }
 
@@ -235,7 +235,7 @@ fn memory_is_imported_once_and_given_back_before_its_owner_releases_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let calls = folder.path().join("calls");
     let noted = |name| node(name, 2).with(&format!("calls = {}", calls.display()));
-    let said = measure(Across::All, &[WRITE, READ], vec![noted("n0"), noted("n1")]);
+    let said = measure(CrossNodePairs::All, &[WRITE, READ], vec![noted("n0"), noted("n1")]);
     assert!(said.iter().all(Said::is_whole), "{said:?}");
     let text = std::fs::read_to_string(&calls).expect("calls");
     let calls: Vec<(&str, &str)> = text.lines().filter_map(|line| line.split_once(' ')).collect();
@@ -259,10 +259,10 @@ fn memory_is_imported_once_and_given_back_before_its_owner_releases_it() {
 
 #[test]
 fn one_node_alone_measures_its_own_pairs() {
-    let said = measure(Across::All, &[WRITE], vec![node("n0", 2)]);
+    let said = measure(CrossNodePairs::All, &[WRITE], vec![node("n0", 2)]);
     assert!(said[0].is_whole(), "{said:?}");
     assert!(is_near(said[0].value(WRITE, "1", "0"), 1.0));
-    let said = measure(Across::Lane, &[BISECT], vec![node("n0", 1)]);
+    let said = measure(CrossNodePairs::Lane, &[BISECT], vec![node("n0", 1)]);
     assert_eq!(said[0].classes(), ["no-counterpart"]);
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use model::copy::CopyDocument;
-use model::parsed::ProblemKind;
+use model::parse_output::OutputProblemKind;
 use node::ffi::cuda::code;
 
 use crate::copy::machine;
@@ -32,7 +32,7 @@ fn numbers(document: &CopyDocument) -> usize {
 fn nothing_begins(place: &Place, class: &str, said: &str) {
     let (ran, document) = probe(place, DOWN, &[]);
     let problem = only(&document);
-    assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Error, class));
+    assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Error, class));
     assert!(problem.detail.contains(said), "{}", problem.detail);
     assert_eq!((ran.code, document.complete, numbers(&document)), (ENVIRONMENT, false, 0));
 }
@@ -94,7 +94,7 @@ fn a_gpu_that_somebody_has_for_himself_leaves_the_others() {
         let place = Place::of(&machine(3).with(line).with("gpu 1 busy"));
         let (ran, document) = probe(&place, &format!("{DOWN},{READ}"), &["--readings=1"]);
         let problem = only(&document);
-        assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Error, class));
+        assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Error, class));
         assert_eq!(problem.gpu, Some(1));
         assert!(problem.detail.contains("nvidia-smi -c 0"), "{}", problem.detail);
         assert_eq!((ran.code, document.complete), (INCONCLUSIVE, false));
@@ -140,7 +140,7 @@ fn a_lost_peer_is_named_and_pairs_without_it_are_measured() {
     let place = Place::of(&machine(3).with("lost 1 = 719 after 60"));
     let (ran, document) = probe(&place, READ, &["--readings=1"]);
     assert_eq!((ran.code, document.complete), (INCONCLUSIVE, false));
-    assert!(document.problems.iter().all(|it| it.kind == ProblemKind::Error), "{document:#?}");
+    assert!(document.problems.iter().all(|it| it.kind == OutputProblemKind::Error), "{document:#?}");
     let lost = document.problems.iter().filter(|it| it.class == "gpu-lost");
     assert!(lost.filter_map(|it| it.gpu).any(|gpu| gpu == 1), "{document:#?}");
     assert_eq!(table(&document, READ, 0), "- - 390.0 | - - - | 390.0 - -");
@@ -168,7 +168,7 @@ fn an_error_of_memory_is_told_as_that() {
         let fault = format!("fail cuStreamSynchronize = {code} from 6");
         let (ran, document) = probe(&Place::of(&Machine::with(machine(2), &fault)), READ, &[]);
         assert!(document.problems.iter().any(|it| it.class == class), "{document:#?}");
-        assert!(document.problems.iter().all(|it| it.kind == ProblemKind::Error));
+        assert!(document.problems.iter().all(|it| it.kind == OutputProblemKind::Error));
         assert!([INCONCLUSIVE, ENVIRONMENT].contains(&ran.code));
         assert!(!document.complete);
     }

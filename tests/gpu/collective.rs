@@ -17,16 +17,16 @@ use std::time::Duration;
 use std::time::Instant;
 
 use model::collective::CollectivePoint;
-use model::exchange::Answer;
-use model::exchange::Ask;
-use model::exchange::PREFIX;
-use model::parsed::ProblemKind;
-use model::probed::ProbeProblem;
-use node::probes::board::Board;
-use node::probes::collective::formula::Collective;
-use node::probes::collective::path;
-use node::probes::collective::task::Task;
-use node::probes::said::Line;
+use model::exchange::ExchangeReply;
+use model::exchange::ExchangeRequest;
+use model::exchange::EXCHANGE_PREFIX;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::ProbeProblem;
+use node::probes::exchange_group::ExchangeGroup;
+use node::probes::collective::formula::NcclCollective;
+use node::probes::collective::nccl_path;
+use node::probes::collective::task::CollectiveTask;
+use node::probes::protocol::ProbeMessage;
 
 use crate::stub::Library;
 use crate::stub::Machine;
@@ -61,10 +61,10 @@ impl Node {
 /// What a rank said until it ended.
 #[derive(Debug, Default)]
 struct Ran {
-    lines: Vec<Line>,
+    lines: Vec<ProbeMessage>,
     /// Lines that are none of ours.
     strange: Vec<String>,
-    asks: Vec<Ask>,
+    asks: Vec<ExchangeRequest>,
     stderr: String,
     /// Its exit code; none where a signal ended it.
     code: Option<i32>,
@@ -73,7 +73,7 @@ struct Ran {
 impl Ran {
     fn problems(&self) -> Vec<&ProbeProblem> {
         let problems = self.lines.iter().filter_map(|line| match line {
-            Line::Problem(problem) => Some(problem),
+            ProbeMessage::Problem(problem) => Some(problem),
             _ => None,
         });
         problems.collect()
@@ -86,14 +86,14 @@ impl Ran {
 
     fn points(&self) -> Vec<(&str, &CollectivePoint)> {
         let points = self.lines.iter().filter_map(|line| match line {
-            Line::Point { testcase, point, .. } => Some((testcase.as_str(), point)),
+            ProbeMessage::Point { testcase, point, .. } => Some((testcase.as_str(), point)),
             _ => None,
         });
         points.collect()
     }
 
     fn is_whole(&self) -> bool {
-        self.lines.last() == Some(&Line::End)
+        self.lines.last() == Some(&ProbeMessage::End)
     }
 
     /// Its only problem.
@@ -106,8 +106,8 @@ impl Ran {
 }
 
 /// What is asked for, of every rank.
-fn task(tests: &[&str]) -> Task {
-    Task {
+fn task(tests: &[&str]) -> CollectiveTask {
+    CollectiveTask {
         cuda: None,
         nccl: None,
         node: String::new(),
@@ -125,7 +125,7 @@ fn task(tests: &[&str]) -> Task {
 
 /// All tests there are.
 fn all() -> Vec<&'static str> {
-    Collective::ALL.into_iter().map(Collective::name).collect()
+    NcclCollective::ALL.into_iter().map(NcclCollective::name).collect()
 }
 
 enum Event {
@@ -134,7 +134,7 @@ enum Event {
 }
 
 /// Runs all ranks of all nodes to their end.
-fn run(nodes: &[Node], task: &Task, wanted: &path::Wanted) -> Vec<Ran> {
+fn run(nodes: &[Node], task: &CollectiveTask, wanted: &nccl_path::NcclPathRequest) -> Vec<Ran> {
     let folder = tempfile::tempdir().expect("a folder");
     let (say, events) = mpsc::channel();
     let mut started = Vec::new();
@@ -144,7 +144,7 @@ fn run(nodes: &[Node], task: &Task, wanted: &path::Wanted) -> Vec<Ran> {
         std::fs::create_dir(&home).expect("made");
         let variables: BTreeMap<&str, PathBuf> = node.machine.write(&home).into_iter().collect();
         for gpu in &node.gpus {
-            let task = Task {
+            let task = CollectiveTask {
                 cuda: variables.get("FABRICGATE_CUDA").cloned(),
                 nccl: task.nccl.clone().or_else(|| variables.get("FABRICGATE_NCCL").cloned()),
                 node: node.name.to_owned(),
@@ -156,7 +156,7 @@ fn run(nodes: &[Node], task: &Task, wanted: &path::Wanted) -> Vec<Ran> {
             let child = Command::new(assert_cmd::cargo::cargo_bin!("fabricgate"))
                 .args(["node", "collective-child", "--task", &task])
                 .envs(&variables)
-                .envs(path::environment(wanted))
+                .envs(nccl_path::nccl_environment(wanted))
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
@@ -166,7 +166,7 @@ fn run(nodes: &[Node], task: &Task, wanted: &path::Wanted) -> Vec<Ran> {
             members.push(node.name.to_owned());
         }
     }
-    follow(&mut started, &events, Board::new(members));
+    follow(&mut started, &events, ExchangeGroup::new(members));
     started.into_iter().map(Started::ended).collect()
 }
 
@@ -196,7 +196,7 @@ impl Started {
         Self { child, ran: Ran::default(), stderr: Some(stderr) }
     }
 
-    fn answer(&mut self, answer: &Answer) {
+    fn answer(&mut self, answer: &ExchangeReply) {
         let text = serde_json::to_string(answer).expect("plain data");
         let input = self.child.stdin.as_mut().expect("a pipe");
         // It may be dead by now.
@@ -212,7 +212,7 @@ impl Started {
 }
 
 /// Carries exchanges until all outputs are closed.
-fn follow(started: &mut [Started], events: &mpsc::Receiver<Event>, mut board: Board) {
+fn follow(started: &mut [Started], events: &mpsc::Receiver<Event>, mut board: ExchangeGroup) {
     let begun = Instant::now();
     let mut open = started.len();
     while 0 < open {
@@ -222,11 +222,11 @@ fn follow(started: &mut [Started], events: &mpsc::Receiver<Event>, mut board: Bo
         match event {
             Ok(Event::Closed(at)) => {
                 open -= 1;
-                answers = board.leave(at, "its process ended");
+                answers = board.remove(at, "its process ended");
             }
-            Ok(Event::Line(at, line)) => match line.strip_prefix(PREFIX) {
+            Ok(Event::Line(at, line)) => match line.strip_prefix(EXCHANGE_PREFIX) {
                 Some(ask) => {
-                    let ask: Ask = serde_json::from_str(ask).expect("an exchange");
+                    let ask: ExchangeRequest = serde_json::from_str(ask).expect("an exchange");
                     started[at].ran.asks.push(ask.clone());
                     answers = board.ask(at, ask, now);
                 }
@@ -237,7 +237,7 @@ fn follow(started: &mut [Started], events: &mpsc::Receiver<Event>, mut board: Bo
             },
             Err(_) => {}
         }
-        answers.extend(board.late(now).answers);
+        answers.extend(board.expire(now).answers);
         for (at, answer) in answers {
             started[at].answer(&answer);
         }
@@ -251,8 +251,8 @@ fn follow(started: &mut [Started], events: &mpsc::Receiver<Event>, mut board: Bo
     }
 }
 
-fn measured(nodes: &[Node], task: &Task) -> Vec<Ran> {
-    run(nodes, task, &path::Wanted::default())
+fn measured(nodes: &[Node], task: &CollectiveTask) -> Vec<Ran> {
+    run(nodes, task, &nccl_path::NcclPathRequest::default())
 }
 
 /// Two nodes with two ranks and one.
@@ -267,12 +267,12 @@ fn three_with(line: &str) -> [Node; 2] {
 
 #[test]
 fn ranks_of_two_nodes_measure_every_collective_and_find_its_data_right() {
-    let task = Task { readings: 2, ..task(&all()) };
+    let task = CollectiveTask { readings: 2, ..task(&all()) };
     let ran = measured(&three(), &task);
     for rank in &ran {
         assert!(rank.is_whole() && rank.code == Some(0), "{rank:#?}");
         assert!(rank.problems().is_empty() && rank.strange.is_empty(), "{rank:#?}");
-        let ranks = rank.lines.iter().filter(|line| matches!(line, Line::Rank(_))).count();
+        let ranks = rank.lines.iter().filter(|line| matches!(line, ProbeMessage::Rank(_))).count();
         assert_eq!(ranks, 3, "everybody knows everybody");
     }
     assert!(ran[1].points().is_empty() && ran[2].points().is_empty(), "the first one says it");
@@ -280,7 +280,7 @@ fn ranks_of_two_nodes_measure_every_collective_and_find_its_data_right() {
     // Three sizes, two readings.
     assert_eq!(points.len(), 6 * 3 * 2);
     for (name, point) in points {
-        let collective = Collective::of_name(name).expect("one of ours");
+        let collective = NcclCollective::from_name(name).expect("one of ours");
         let rate = point.bytes as f64 / point.time_us / 1e3;
         assert!((point.algbw - rate).abs() <= rate * 1e-9, "{name} {point:?}");
         let busbw = point.algbw * collective.factor(3);
@@ -309,7 +309,7 @@ fn the_unique_id_is_given_once_and_never_shown() {
 fn messages_too_large_to_be_checked_wholly_are_checked_in_places() {
     let least_bytes = 6 << 20;
     let task =
-        Task { least_bytes, most_bytes: 6 << 20, iterations: 1, ..task(&["all_gather_perf"]) };
+        CollectiveTask { least_bytes, most_bytes: 6 << 20, iterations: 1, ..task(&["all_gather_perf"]) };
     let ran = measured(&[Node::of("n1", 2)], &task);
     let points = ran[0].points();
     assert_eq!(points.len(), 1, "{ran:#?}");
@@ -323,7 +323,7 @@ fn one_rank_exercises_everything_and_claims_no_bandwidth() {
     let ran = measured(&[Node::of("n1", 1)], &task(&all()));
     assert!(ran[0].is_whole(), "{ran:#?}");
     let problem = ran[0].problem();
-    assert_eq!((problem.class.as_str(), problem.kind), ("one-rank", ProblemKind::Waived));
+    assert_eq!((problem.class.as_str(), problem.kind), ("one-rank", OutputProblemKind::Waived));
     let points = ran[0].points();
     assert_eq!(points.len(), 6 * 3);
     let right = |point: &CollectivePoint| point.busbw == 0.0 && 0.0 < point.algbw;
@@ -338,7 +338,7 @@ fn wrong_data_is_counted_and_names_the_rank_that_received_it() {
     let problems = ran[1].problems();
     assert_eq!(problems.len(), 3, "one for every size: {problems:?}");
     for problem in problems {
-        assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Corrupt, "wrong-data"));
+        assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Corrupt, "wrong-data"));
         assert_eq!(
             (problem.gpu, problem.testcase.as_deref()),
             (Some(1), Some("reduce_scatter_perf"))
@@ -353,13 +353,13 @@ fn wrong_data_is_counted_and_names_the_rank_that_received_it() {
 /// No problem but wrong data speaks against a GPU.
 fn nobody_is_accused(ran: &[Ran]) {
     for problem in ran.iter().flat_map(Ran::problems) {
-        assert_ne!(problem.kind, ProblemKind::Corrupt, "{problem:?}");
+        assert_ne!(problem.kind, OutputProblemKind::Corrupt, "{problem:?}");
     }
 }
 
 #[test]
 fn a_rank_that_dies_while_ranks_connect_is_named_and_the_others_end() {
-    let task = Task { patience_s: 2, ..task(&["all_reduce_perf"]) };
+    let task = CollectiveTask { patience_s: 2, ..task(&["all_reduce_perf"]) };
     let ran = measured(&three_with("nccl init 1 = die"), &task);
     nobody_is_accused(&ran);
     assert_eq!(ran[1].code, None, "a signal ended it");
@@ -374,7 +374,7 @@ fn a_rank_that_dies_while_ranks_connect_is_named_and_the_others_end() {
 
 #[test]
 fn ranks_that_never_connect_end_in_time_and_say_for_what_they_waited() {
-    let task = Task { patience_s: 2, ..task(&["all_reduce_perf"]) };
+    let task = CollectiveTask { patience_s: 2, ..task(&["all_reduce_perf"]) };
     let ran = measured(&three_with("nccl init 2 = hang"), &task);
     nobody_is_accused(&ran);
     let problem = ran[0].problem();
@@ -405,7 +405,7 @@ fn a_rank_that_dies_in_the_middle_ends_all_and_what_was_measured_is_kept() {
 
 #[test]
 fn a_death_that_nccl_does_not_notice_ends_with_the_patience() {
-    let task = Task { patience_s: 2, ..task(&["sendrecv_perf"]) };
+    let task = CollectiveTask { patience_s: 2, ..task(&["sendrecv_perf"]) };
     let nodes = three_with("nccl die 2 = 3").map(|node| node.with("nccl deaf = yes"));
     let ran = measured(&nodes, &task);
     nobody_is_accused(&ran);
@@ -415,7 +415,7 @@ fn a_death_that_nccl_does_not_notice_ends_with_the_patience() {
 
 #[test]
 fn an_operation_that_never_ends_is_waited_for_no_longer_than_patience() {
-    let task = Task { patience_s: 2, ..task(&["alltoall_perf"]) };
+    let task = CollectiveTask { patience_s: 2, ..task(&["alltoall_perf"]) };
     // An abort that hangs must not keep a process either.
     let nodes = three_with("nccl stall 0 = 3").map(|node| node.with("nccl abort = hang"));
     let ran = measured(&nodes, &task);
@@ -428,7 +428,7 @@ fn an_operation_that_never_ends_is_waited_for_no_longer_than_patience() {
 
 #[test]
 fn an_error_behind_the_scenes_is_that_of_its_rank_and_known_to_the_others() {
-    let task = Task { patience_s: 2, ..task(&["all_reduce_perf"]) };
+    let task = CollectiveTask { patience_s: 2, ..task(&["all_reduce_perf"]) };
     let ran = measured(&three_with("nccl async 1 = 2 at 4"), &task);
     nobody_is_accused(&ran);
     let own = ran[1].problem();
@@ -486,7 +486,7 @@ fn memory_that_is_gone_when_it_is_asked_for_ends_all_before_they_connect() {
 fn a_gpu_that_is_lost_in_the_middle_is_told_by_its_rank_and_the_others_end() {
     let [one, other] = three();
     let other = other.with("lost 0 = 719 after 60");
-    let task = Task { patience_s: 2, ..task(&all()) };
+    let task = CollectiveTask { patience_s: 2, ..task(&all()) };
     let ran = measured(&[one, other], &task);
     nobody_is_accused(&ran);
     let own = ran[2].problem();
@@ -519,9 +519,9 @@ fn no_driver_is_one_clear_problem_and_the_others_know() {
 #[test]
 fn no_library_at_all_is_one_clear_problem() {
     let nccl = Some(PathBuf::from("/no/such/libnccl.so.2"));
-    let ran = measured(&[Node::of("n1", 1)], &Task { nccl, ..task(&["all_reduce_perf"]) });
+    let ran = measured(&[Node::of("n1", 1)], &CollectiveTask { nccl, ..task(&["all_reduce_perf"]) });
     let problem = ran[0].problem();
-    assert_eq!((problem.class.as_str(), problem.kind), ("no-nccl", ProblemKind::Error));
+    assert_eq!((problem.class.as_str(), problem.kind), ("no-nccl", OutputProblemKind::Error));
     assert!(problem.detail.contains("/no/such/libnccl.so.2"), "{problem:?}");
     assert_eq!(ran[0].code, Some(0));
 }
@@ -531,7 +531,7 @@ fn an_nccl_too_old_to_wait_connects_by_waiting() {
     let nodes = three().map(|node| node.without(&["ncclCommInitRankConfig", "ncclCommFinalize"]));
     let ran = measured(&nodes, &task(&["all_reduce_perf"]));
     assert!(ran.iter().all(Ran::is_whole), "{ran:#?}");
-    let is_note = |line: &Line| matches!(line, Line::Note { name, .. } if name == "blocking");
+    let is_note = |line: &ProbeMessage| matches!(line, ProbeMessage::Note { name, .. } if name == "blocking");
     assert!(ran[0].lines.iter().any(is_note));
     assert_eq!(ran[0].points().len(), 3);
 }
@@ -547,7 +547,7 @@ fn a_test_whose_calls_are_missing_is_skipped_and_the_others_run() {
 
 #[test]
 fn communicators_that_block_measure_the_same() {
-    let wanted = path::Wanted { blocking: true, ..path::Wanted::default() };
+    let wanted = nccl_path::NcclPathRequest { blocking: true, ..nccl_path::NcclPathRequest::default() };
     let ran = run(&three(), &task(&["all_reduce_perf", "alltoall_perf"]), &wanted);
     assert!(ran.iter().all(Ran::is_whole), "{ran:#?}");
     assert_eq!(ran[0].points().len(), 6);
@@ -569,19 +569,19 @@ fn little_memory_anywhere_cuts_the_largest_message_everywhere() {
 
 #[test]
 fn what_nccl_says_of_its_path_is_read_and_held_against_what_was_asked_for() {
-    let path_of = |ran: &[Ran]| path::said(&ran[0].stderr);
+    let path_of = |ran: &[Ran]| nccl_path::parse_log(&ran[0].stderr);
     let tests = task(&["all_reduce_perf"]);
     let chosen = measured(&three(), &tests);
     let said = path_of(&chosen);
     assert!(said.transports.contains("P2P/CUMEM"), "{said:?}");
     assert_eq!(said.algorithms["all_reduce_perf"], "RING");
-    assert!(path::assert(path::Path::Ib, &said, 2).is_some());
-    let wanted = path::Wanted { path: Some(path::Path::Socket), ..path::Wanted::default() };
+    assert!(nccl_path::check_path(nccl_path::NcclPath::Ib, &said, 2).is_some());
+    let wanted = nccl_path::NcclPathRequest { path: Some(nccl_path::NcclPath::Socket), ..nccl_path::NcclPathRequest::default() };
     let forced = run(&three(), &tests, &wanted);
-    assert_eq!(path::assert(path::Path::Socket, &path_of(&forced), 2), None);
+    assert_eq!(nccl_path::check_path(nccl_path::NcclPath::Socket, &path_of(&forced), 2), None);
     assert!(forced[0].strange.is_empty(), "standard output is for our own lines");
-    let rail = path::Wanted { rail: Some("mlx5_3".to_owned()), ..path::Wanted::default() };
+    let rail = nccl_path::NcclPathRequest { rail: Some("mlx5_3".to_owned()), ..nccl_path::NcclPathRequest::default() };
     let pinned = run(&three(), &tests, &rail);
     assert!(pinned[0].stderr.contains("NCCL_IB_HCA set to =mlx5_3"), "{}", pinned[0].stderr);
-    assert_eq!(path::assert(path::Path::Ib, &path_of(&pinned), 2), None);
+    assert_eq!(nccl_path::check_path(nccl_path::NcclPath::Ib, &path_of(&pinned), 2), None);
 }

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use model::copy::CopyDocument;
 use model::copy::CopyTest;
-use model::parsed::ProblemKind;
-use model::probed::ProbeProblem;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::ProbeProblem;
 
 use crate::program::Place;
 use crate::program::Ran;
@@ -178,7 +178,7 @@ fn wrong_data_is_told_of_the_way_it_went_and_the_numbers_stay() {
     let place = Place::of(&machine(3).with("wrong-data 2 0"));
     let (ran, document) = probe(&place, READ, &[]);
     let problem = only(&document);
-    assert_eq!(problem.kind, ProblemKind::Corrupt);
+    assert_eq!(problem.kind, OutputProblemKind::Corrupt);
     assert_eq!((problem.class.as_str(), problem.gpu), ("wrong-data", Some(0)));
     assert_eq!(problem.testcase.as_deref(), Some(READ));
     assert!(problem.detail.contains("from GPU 2 to GPU 0"), "{}", problem.detail);
@@ -197,7 +197,7 @@ fn one_gpu_has_no_pairs_and_that_is_no_fault() {
     let tests = format!("host_to_device_memcpy_ce,{READ},device_local_copy");
     let (ran, document) = probe(&Place::of(&machine(1)), &tests, &[]);
     let problem = only(&document);
-    assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Waived, "one-gpu"));
+    assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Waived, "one-gpu"));
     assert_eq!((ran.code, document.complete), (Some(0), true), "{document:#?}");
     assert_eq!(table(&document, "host_to_device_memcpy_ce", 0), "55.0");
     assert!(document.tests.iter().all(|test| test.testcase != READ), "no numbers of nothing");
@@ -208,7 +208,7 @@ fn pairs_that_do_not_reach_each_other_have_no_number() {
     let place = Place::of(&machine(3).with("no-peer 0 2").with("no-peer 2 0"));
     let (ran, document) = probe(&place, READ, &[]);
     let problem = only(&document);
-    assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Waived, "no-peer-access"));
+    assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Waived, "no-peer-access"));
     assert_eq!(table(&document, READ, 0), "- 390.0 - | 390.0 - 390.0 | - 390.0 -");
     assert_eq!((ran.code, document.complete), (Some(0), true));
 }

@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use model::parsed::ProblemKind;
-use model::probed::ProbeProblem;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::ProbeProblem;
 use node::probes::copy;
-use node::probes::copy::task::Task;
-use node::probes::said::Line;
-use node::probes::said::Mouth;
+use node::probes::copy::task::CopyTask;
+use node::probes::protocol::ProbeMessage;
+use node::probes::protocol::ProbeEmitter;
 
 use crate::stub::Library;
 use crate::stub::Machine;
@@ -19,12 +19,12 @@ use crate::stub::Machine;
 /// What a probe said, and what it told of its progress.
 #[derive(Debug)]
 struct Said {
-    lines: Vec<Line>,
+    lines: Vec<ProbeMessage>,
     progress: String,
 }
 
-fn task(tests: &[&str]) -> Task {
-    Task {
+fn task(tests: &[&str]) -> CopyTask {
+    CopyTask {
         cuda: None,
         root: "/no/such/root".into(),
         node: "n1".to_owned(),
@@ -38,16 +38,16 @@ fn task(tests: &[&str]) -> Task {
     }
 }
 
-fn measured(machine: &Machine, task: Task) -> Said {
+fn measured(machine: &Machine, task: CopyTask) -> Said {
     let folder = tempfile::tempdir().expect("a folder");
     let library = machine.driver(folder.path(), Library::Cuda);
-    said(&Task { cuda: Some(library), ..task })
+    said(&CopyTask { cuda: Some(library), ..task })
 }
 
-fn said(task: &Task) -> Said {
+fn said(task: &CopyTask) -> Said {
     let (mut out, mut progress) = (Vec::new(), Vec::new());
     let mut input: &[u8] = b"";
-    let mut mouth = Mouth::new(&mut out, &mut progress, &mut input);
+    let mut mouth = ProbeEmitter::new(&mut out, &mut progress, &mut input);
     copy::measure(task, &mut mouth).expect("somebody listens");
     let text = String::from_utf8(out).expect("text");
     let lines = text.lines().map(|line| serde_json::from_str(line).expect("a line")).collect();
@@ -59,7 +59,7 @@ impl Said {
     fn cells(&self, test: &str) -> BTreeMap<(String, String), Vec<f64>> {
         let mut cells: BTreeMap<_, Vec<f64>> = BTreeMap::new();
         for line in &self.lines {
-            if let Line::Cell(cell) = line
+            if let ProbeMessage::Cell(cell) = line
                 && cell.testcase == test
             {
                 let values = cells.entry((cell.row.clone(), cell.col.clone())).or_default();
@@ -82,7 +82,7 @@ impl Said {
 
     fn problems(&self) -> Vec<&ProbeProblem> {
         let problems = self.lines.iter().filter_map(|line| match line {
-            Line::Problem(problem) => Some(problem),
+            ProbeMessage::Problem(problem) => Some(problem),
             _ => None,
         });
         problems.collect()
@@ -95,7 +95,7 @@ impl Said {
     }
 
     fn is_complete(&self) -> bool {
-        self.lines.contains(&Line::End)
+        self.lines.contains(&ProbeMessage::End)
     }
 }
 
@@ -107,8 +107,8 @@ fn machine(gpus: u32) -> Machine {
 #[test]
 fn every_test_gives_every_cell_at_the_machine_s_rates() {
     let machine = machine(3).with("gpu down = 50").with("gpu up = 40").with("port = 600");
-    let names: Vec<&str> = copy::cases::names().collect();
-    let said = measured(&machine, Task { readings: 2, ..task(&names) });
+    let names: Vec<&str> = copy::cases::case_names().collect();
+    let said = measured(&machine, CopyTask { readings: 2, ..task(&names) });
     assert!(said.problems().is_empty() && said.is_complete(), "{:#?}", said.problems());
     for (test, rate) in [
         ("host_to_device_memcpy_ce", 50.0),
@@ -205,7 +205,7 @@ fn the_time_of_a_small_copy_is_in_microseconds() {
         assert_eq!(said.row(test), [2.5; 2], "{test}");
     }
     let units = said.lines.iter().filter_map(|line| match line {
-        Line::Test(shape) => Some(shape.unit.as_str()),
+        ProbeMessage::Test(shape) => Some(shape.unit.as_str()),
         _ => None,
     });
     assert_eq!(units.collect::<Vec<_>>(), ["us"; 3]);
@@ -215,11 +215,11 @@ fn the_time_of_a_small_copy_is_in_microseconds() {
 fn data_that_arrives_wrong_speaks_against_the_copy_and_its_number_is_said() {
     let tests = ["device_to_device_memcpy_write_ce", "device_to_device_memcpy_read_ce"];
     let machine = machine(3).with("wrong-data 1 2");
-    let said = measured(&machine, Task { readings: 3, ..task(&tests) });
+    let said = measured(&machine, CopyTask { readings: 3, ..task(&tests) });
     let problems = said.problems();
     assert_eq!(problems.len(), 2, "{problems:#?}");
     for (problem, (test, by)) in problems.iter().zip(tests.iter().zip([1, 2])) {
-        assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Corrupt, "wrong-data"));
+        assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Corrupt, "wrong-data"));
         assert_eq!((problem.testcase.as_deref(), problem.gpu), (Some(*test), Some(by)));
         // One bit of one word in the middle of each of three copies of 64 KiB.
         let start = "3 words were wrong (first at byte 32768: 0x";
@@ -240,7 +240,7 @@ fn a_host_link_that_spoils_data_is_not_blamed_on_the_fabric() {
         for problem in said.problems() {
             assert_eq!(
                 (problem.kind, problem.gpu),
-                (ProblemKind::Corrupt, Some(1)),
+                (OutputProblemKind::Corrupt, Some(1)),
                 "{problem:#?}"
             );
         }
@@ -252,7 +252,7 @@ fn gpus_without_a_way_to_each_other_have_no_number() {
     let tests = ["device_to_device_memcpy_write_ce", "device_to_device_concurrent_memcpy_write_ce"];
     let said = measured(&machine(3).with("no-peer 0 2"), task(&tests));
     let problem = said.only_problem();
-    assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Waived, "no-peer-access"));
+    assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Waived, "no-peer-access"));
     assert!(problem.detail.starts_with("GPU 0 and GPU 2 do not reach"), "{}", problem.detail);
     for test in tests {
         assert_eq!(said.cells(test).len(), 4, "{test}");
@@ -273,7 +273,7 @@ fn one_gpu_has_everything_but_pairs() {
     let problems = said.problems();
     assert_eq!(problems.len(), 2);
     for problem in problems {
-        assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Waived, "one-gpu"));
+        assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Waived, "one-gpu"));
     }
     assert!(said.is_complete());
 }
@@ -306,13 +306,13 @@ fn what_keeps_a_machine_from_being_measured_is_one_problem_with_a_class() {
     ] {
         let said = measured(&machine, task(&["device_local_copy"]));
         let problem = said.only_problem();
-        assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Error, class));
+        assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Error, class));
         assert_eq!(problem.code.as_deref(), Some(code), "{class}");
         assert!(!said.is_complete(), "{class}");
     }
     let said = measured(&one().with("gpu mig"), task(&["device_local_copy"]));
     assert_eq!((said.only_problem().class.as_str(), said.only_problem().gpu), ("mig", Some(0)));
-    let nowhere = Task { cuda: Some("/no/such/libcuda.so.1".into()), ..task(&[]) };
+    let nowhere = CopyTask { cuda: Some("/no/such/libcuda.so.1".into()), ..task(&[]) };
     assert_eq!(self::said(&nowhere).only_problem().class, "no-driver");
 }
 
@@ -329,7 +329,7 @@ fn a_gpu_that_cannot_be_opened_leaves_the_others() {
 #[test]
 fn too_little_memory_says_how_much_there_was() {
     let machine = machine(2).with("gpu 1 memory = 2097152").with("gpu 1 used = 1048576");
-    let wanted = Task { buffer_bytes: 8 << 20, ..task(&["device_local_copy"]) };
+    let wanted = CopyTask { buffer_bytes: 8 << 20, ..task(&["device_local_copy"]) };
     let said = measured(&machine, wanted);
     let problem = said.only_problem();
     assert_eq!((problem.class.as_str(), problem.gpu), ("no-memory", Some(1)));
@@ -339,7 +339,7 @@ fn too_little_memory_says_how_much_there_was() {
     let root = tempfile::tempdir().expect("a folder");
     fs::create_dir(root.path().join("proc")).expect("made");
     fs::write(root.path().join("proc/meminfo"), "MemAvailable:  4096 kB\n").expect("written");
-    let task = Task { root: root.path().to_owned(), ..task(&["host_to_device_memcpy_ce"]) };
+    let task = CopyTask { root: root.path().to_owned(), ..task(&["host_to_device_memcpy_ce"]) };
     // The first is the word that streams wait for.
     let said = measured(&self::machine(1).with("fail cuMemHostAlloc = 2 from 2"), task);
     let problem = said.only_problem();
@@ -351,7 +351,7 @@ fn too_little_memory_says_how_much_there_was() {
 fn a_gpu_that_is_lost_on_the_way_is_named_once_and_the_others_go_on() {
     let tests = ["host_to_device_memcpy_ce", "device_local_copy", "device_to_host_memcpy_ce"];
     let machine = machine(3).with("lost 1 = 999 after 40");
-    let said = measured(&machine, Task { readings: 3, ..task(&tests) });
+    let said = measured(&machine, CopyTask { readings: 3, ..task(&tests) });
     let problem = said.only_problem();
     assert_eq!((problem.class.as_str(), problem.gpu), ("gpu-lost", Some(1)));
     assert_eq!(problem.code.as_deref(), Some("CUDA_ERROR_UNKNOWN"));
@@ -373,7 +373,7 @@ fn streams_that_cannot_be_held_are_a_note_and_no_error() {
     for machine in machines {
         let said = measured(&machine, task(&["device_local_copy"]));
         let note = said.lines.iter().find_map(|line| match line {
-            Line::Note { name, value } => Some((name.as_str(), value.as_str())),
+            ProbeMessage::Note { name, value } => Some((name.as_str(), value.as_str())),
             _ => None,
         });
         let value = "copies start as they are enqueued: the driver cannot hold streams here";
@@ -391,9 +391,9 @@ fn gpus_are_numbered_along_the_bus_and_only_those_asked_for_are_used() {
         .with("gpu 0 local = 1000")
         .with("gpu 2 bus = 0000:3B:00.0")
         .with("gpu 0 down = 30");
-    let said = measured(&machine, Task { gpus: vec![2, 0], ..task(&["host_to_device_memcpy_ce"]) });
+    let said = measured(&machine, CopyTask { gpus: vec![2, 0], ..task(&["host_to_device_memcpy_ce"]) });
     let gpus = said.lines.iter().filter_map(|line| match line {
-        Line::Gpu(gpu) => Some((gpu.index, gpu.bus_id.clone().expect("an address"))),
+        ProbeMessage::Gpu(gpu) => Some((gpu.index, gpu.bus_id.clone().expect("an address"))),
         _ => None,
     });
     let gpus: Vec<_> = gpus.collect();
@@ -413,10 +413,10 @@ fn host_memory_is_taken_near_the_gpu_where_the_system_tells() {
     write("bus/pci/devices/0000:1b:00.0/numa_node", "1\n");
     // All there may be: this thread may run on some of them.
     write("devices/system/node/node1/cpulist", "0-1023\n");
-    let task = Task { root: root.path().to_owned(), ..task(&["host_to_device_memcpy_ce"]) };
+    let task = CopyTask { root: root.path().to_owned(), ..task(&["host_to_device_memcpy_ce"]) };
     let said = measured(&machine(2), task);
     let nodes = said.lines.iter().filter_map(|line| match line {
-        Line::Gpu(gpu) => Some(gpu.numa_node),
+        ProbeMessage::Gpu(gpu) => Some(gpu.numa_node),
         _ => None,
     });
     assert_eq!(nodes.collect::<Vec<_>>(), [Some(1), None]);
@@ -470,10 +470,10 @@ fn whatever_call_fails_everything_that_was_taken_is_given_back_and_nobody_is_bla
                 assert_eq!(count(takes) - failed, count(back), "{call} {fault}: {takes}");
             }
             for problem in said.problems() {
-                assert_eq!(problem.kind, ProblemKind::Error, "{call} {fault}: {problem:#?}");
+                assert_eq!(problem.kind, OutputProblemKind::Error, "{call} {fault}: {problem:#?}");
             }
             assert_eq!(said.is_complete(), said.problems().is_empty(), "{call} {fault}");
-            let noted = said.lines.iter().any(|line| matches!(line, Line::Note { .. }));
+            let noted = said.lines.iter().any(|line| matches!(line, ProbeMessage::Note { .. }));
             if said.problems().is_empty() && !noted {
                 silent.insert(call.as_str());
             }

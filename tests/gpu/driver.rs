@@ -6,12 +6,12 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use node::ffi::cuda::Address;
-use node::ffi::cuda::Context;
-use node::ffi::cuda::Cuda;
-use node::ffi::cuda::CudaError;
-use node::ffi::cuda::Device;
-use node::ffi::cuda::Stream;
+use node::ffi::cuda::DevicePointer;
+use node::ffi::cuda::CudaContext;
+use node::ffi::cuda::CudaLibrary;
+use node::ffi::cuda::CudaCallError;
+use node::ffi::cuda::CudaDevice;
+use node::ffi::cuda::CudaStream;
 use node::ffi::cuda::code;
 use node::ffi::cuda::code::attribute;
 
@@ -19,19 +19,19 @@ use crate::stub::Library;
 use crate::stub::Machine;
 
 /// A driver of this machine, and the folder it lives in.
-pub(crate) fn driver(machine: &Machine) -> (tempfile::TempDir, Cuda) {
+pub(crate) fn driver(machine: &Machine) -> (tempfile::TempDir, CudaLibrary) {
     let folder = tempfile::tempdir().expect("a folder");
-    let cuda = Cuda::load(Some(&machine.driver(folder.path(), Library::Cuda))).expect("loads");
+    let cuda = CudaLibrary::load(Some(&machine.driver(folder.path(), Library::Cuda))).expect("loads");
     (folder, cuda)
 }
 
 /// A GPU in use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Used {
-    pub(crate) device: Device,
-    pub(crate) context: Context,
-    pub(crate) stream: Stream,
-    pub(crate) memory: Address,
+    pub(crate) device: CudaDevice,
+    pub(crate) context: CudaContext,
+    pub(crate) stream: CudaStream,
+    pub(crate) memory: DevicePointer,
 }
 
 /// How much a test copies.
@@ -39,13 +39,13 @@ pub(crate) const BYTES: usize = 4 << 20;
 
 /// A driver of this machine and its GPUs, each with a context, a stream and
 /// [`BYTES`] of memory that hold its number.
-pub(crate) fn begun(machine: &Machine) -> (tempfile::TempDir, Cuda, Vec<Used>) {
+pub(crate) fn begun(machine: &Machine) -> (tempfile::TempDir, CudaLibrary, Vec<Used>) {
     let (folder, cuda) = driver(machine);
     cuda.init().expect("begins");
     let gpus = cuda.devices().expect("counted").into_iter().map(|device| {
-        let context = cuda.retain(device).expect("a context");
-        cuda.enter(context).expect("entered");
-        let (stream, memory) = (cuda.stream().expect("a stream"), cuda.alloc(BYTES));
+        let context = cuda.retain_primary_context(device).expect("a context");
+        cuda.set_current_context(context).expect("entered");
+        let (stream, memory) = (cuda.create_stream().expect("a stream"), cuda.alloc(BYTES));
         let memory = memory.expect("memory");
         cuda.fill(memory, device.0.unsigned_abs(), BYTES / 4, stream).expect("filled");
         cuda.wait_stream(stream).expect("done");
@@ -56,8 +56,8 @@ pub(crate) fn begun(machine: &Machine) -> (tempfile::TempDir, Cuda, Vec<Used>) {
 }
 
 /// The first words at an address that this GPU reaches.
-pub(crate) fn words(cuda: &Cuda, gpu: Used, at: Address, bytes: usize) -> Vec<u32> {
-    cuda.enter(gpu.context).expect("entered");
+pub(crate) fn words(cuda: &CudaLibrary, gpu: Used, at: DevicePointer, bytes: usize) -> Vec<u32> {
+    cuda.set_current_context(gpu.context).expect("entered");
     let host = cuda.host_memory(bytes).expect("host memory");
     cuda.copy_to_host(&host, at, bytes, gpu.stream).expect("copied");
     cuda.wait_stream(gpu.stream).expect("done");
@@ -65,22 +65,22 @@ pub(crate) fn words(cuda: &Cuda, gpu: Used, at: Address, bytes: usize) -> Vec<u3
     words.iter().map(|word| u32::from_ne_bytes(*word)).collect()
 }
 
-pub(crate) fn code_of<T: std::fmt::Debug>(answer: Result<T, CudaError>) -> Option<i32> {
+pub(crate) fn code_of<T: std::fmt::Debug>(answer: Result<T, CudaCallError>) -> Option<i32> {
     answer.expect_err("an error").code()
 }
 
 #[test]
 fn a_library_that_is_not_there_or_is_another_one_is_told() {
-    let said = Cuda::load(Some(Path::new("/no/such/libcuda.so.1"))).expect_err("not there");
+    let said = CudaLibrary::load(Some(Path::new("/no/such/libcuda.so.1"))).expect_err("not there");
     assert!(said.to_string().starts_with("/no/such/libcuda.so.1 cannot be opened: "), "{said}");
     let folder = tempfile::tempdir().expect("a folder");
     let text = folder.path().join("libcuda.so.1");
     std::fs::write(&text, "no library").expect("written");
-    let said = Cuda::load(Some(&text)).expect_err("no library").to_string();
+    let said = CudaLibrary::load(Some(&text)).expect_err("no library").to_string();
     assert!(said.contains("libcuda.so.1 cannot be opened: "), "{said}");
     let foreign = Machine::of(1).without(Library::Cuda, &["cuInit"]);
     let foreign = foreign.driver(folder.path(), Library::Cuda);
-    let said = Cuda::load(Some(&foreign)).expect_err("another library").to_string();
+    let said = CudaLibrary::load(Some(&foreign)).expect_err("another library").to_string();
     assert!(said.ends_with("libcuda.so.1 has no cuInit, so it is another library"), "{said}");
 }
 
@@ -98,7 +98,7 @@ fn the_machine_is_told_as_it_is() {
     assert_eq!(cuda.driver_version(), Ok((12, 8)));
     cuda.init().expect("begins");
     let devices = cuda.devices().expect("counted");
-    assert_eq!(devices, [Device(0), Device(1)]);
+    assert_eq!(devices, [CudaDevice(0), CudaDevice(1)]);
     let [first, second] = devices[..] else { unreachable!() };
     assert_eq!(cuda.name(second).expect("a name"), "Stub H200");
     assert_eq!(cuda.bus_id(second).expect("an address"), "0000:c1:00.0");
@@ -110,7 +110,7 @@ fn the_machine_is_told_as_it_is() {
     assert_eq!(code_of(cuda.attribute(first, 9999)), Some(code::INVALID_VALUE));
     assert_eq!(cuda.can_access_peer(first, second), Ok(true));
     assert_eq!(cuda.can_access_peer(first, first), Ok(false));
-    assert_eq!(code_of(cuda.name(Device(2))), Some(code::INVALID_DEVICE));
+    assert_eq!(code_of(cuda.name(CudaDevice(2))), Some(code::INVALID_DEVICE));
 }
 
 #[test]
@@ -138,19 +138,19 @@ fn memory_is_given_until_there_is_none_and_taken_back() {
     cuda.free(gpus[0].memory).expect("given back");
     assert_eq!(cuda.memory_info(), Ok((8 << 20, 8 << 20)));
     cuda.destroy_stream(gpus[0].stream).expect("ended");
-    cuda.release(gpus[0].device).expect("released");
-    assert_eq!(code_of(cuda.enter(gpus[0].context)), Some(201), "CUDA_ERROR_INVALID_CONTEXT");
+    cuda.release_primary_context(gpus[0].device).expect("released");
+    assert_eq!(code_of(cuda.set_current_context(gpus[0].context)), Some(201), "CUDA_ERROR_INVALID_CONTEXT");
 }
 
 #[test]
 fn copies_between_gpus_arrive_where_there_is_access() {
     let (_folder, cuda, gpus) = begun(&Machine::of(3).with("no-peer 0 2"));
     let (zero, one, two) = (gpus[0], gpus[1], gpus[2]);
-    cuda.enter(zero.context).expect("entered");
-    cuda.enable_peer(one.context).expect("it can");
-    let again = cuda.enable_peer(one.context);
+    cuda.set_current_context(zero.context).expect("entered");
+    cuda.enable_peer_access(one.context).expect("it can");
+    let again = cuda.enable_peer_access(one.context);
     assert_eq!(code_of(again), Some(code::PEER_ACCESS_ALREADY_ENABLED));
-    assert_eq!(code_of(cuda.enable_peer(two.context)), Some(code::PEER_ACCESS_UNSUPPORTED));
+    assert_eq!(code_of(cuda.enable_peer_access(two.context)), Some(code::PEER_ACCESS_UNSUPPORTED));
     cuda.copy(zero.memory, one.memory, BYTES, zero.stream).expect("copied");
     cuda.synchronize().expect("done");
     assert!(words(&cuda, zero, zero.memory, BYTES).iter().all(|word| *word == 1));
@@ -162,23 +162,23 @@ fn copies_between_gpus_arrive_where_there_is_access() {
 fn a_held_stream_waits_for_the_host_and_events_for_streams() {
     let (_folder, cuda, gpus) = begun(&Machine::of(1));
     let first = gpus[0].stream;
-    let second = cuda.stream().expect("a stream");
+    let second = cuda.create_stream().expect("a stream");
     let gate = cuda.host_memory(4096).expect("host memory");
-    let (reached, never) = (cuda.event().expect("an event"), cuda.event().expect("an event"));
-    cuda.hold(first, gate.address().expect("an address"), 1).expect("held");
+    let (reached, never) = (cuda.create_event().expect("an event"), cuda.create_event().expect("an event"));
+    cuda.wait_value(first, gate.address().expect("an address"), 1).expect("held");
     cuda.fill(gpus[0].memory, 9, BYTES / 4, first).expect("filled");
-    cuda.record(reached, first).expect("recorded");
-    cuda.wait_for(second, reached).expect("waits");
+    cuda.record_event(reached, first).expect("recorded");
+    cuda.wait_event(second, reached).expect("waits");
     assert_eq!(cuda.is_idle(first), Ok(false));
     assert_eq!(cuda.is_idle(second), Ok(false));
-    assert_eq!(cuda.was_reached(reached), Ok(false));
-    assert_eq!(cuda.was_reached(never), Ok(true), "nothing was recorded");
+    assert_eq!(cuda.is_event_done(reached), Ok(false));
+    assert_eq!(cuda.is_event_done(never), Ok(true), "nothing was recorded");
     assert_eq!(code_of(cuda.elapsed_ms(reached, reached)), Some(code::NOT_READY));
     assert_eq!(code_of(cuda.elapsed_ms(never, never)), Some(code::INVALID_HANDLE));
     gate.set_word(1);
     cuda.wait_stream(second).expect("done");
     assert_eq!(cuda.is_idle(first), Ok(true));
-    assert_eq!(cuda.was_reached(reached), Ok(true));
+    assert_eq!(cuda.is_event_done(reached), Ok(true));
     assert_eq!(words(&cuda, gpus[0], gpus[0].memory, 8), [9, 9]);
     cuda.destroy_event(reached).expect("ended");
     assert_eq!(code_of(cuda.destroy_event(reached)), Some(code::INVALID_HANDLE));
@@ -189,10 +189,10 @@ fn who_sets_the_word_may_be_another_thread() {
     let (_folder, cuda, gpus) = begun(&Machine::of(1));
     let gate = cuda.host_memory(4096).expect("host memory");
     let word = gate.address().expect("an address").0;
-    cuda.hold(gpus[0].stream, Address(word), 1).expect("held");
+    cuda.wait_value(gpus[0].stream, DevicePointer(word), 1).expect("held");
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            cuda.enter(gpus[0].context).expect("entered");
+            cuda.set_current_context(gpus[0].context).expect("entered");
             cuda.wait_stream(gpus[0].stream)
         });
         cuda.driver_version().expect("others are answered meanwhile");
@@ -205,11 +205,11 @@ fn who_sets_the_word_may_be_another_thread() {
 fn a_stream_that_is_held_takes_so_much_and_then_whoever_queues_waits_with_it() {
     let (_folder, cuda, gpus) = begun(&Machine::of(1));
     let gate = cuda.host_memory(4096).expect("host memory");
-    cuda.hold(gpus[0].stream, gate.address().expect("an address"), 1).expect("held");
+    cuda.wait_value(gpus[0].stream, gate.address().expect("an address"), 1).expect("held");
     let queued = AtomicUsize::new(1);
     std::thread::scope(|scope| {
         let queues = scope.spawn(|| {
-            cuda.enter(gpus[0].context).expect("entered");
+            cuda.set_current_context(gpus[0].context).expect("entered");
             for _ in 0..2000 {
                 cuda.copy(gpus[0].memory, gpus[0].memory, 16, gpus[0].stream).expect("queued");
                 queued.fetch_add(1, Ordering::SeqCst);
@@ -231,12 +231,12 @@ fn a_stream_that_is_held_takes_so_much_and_then_whoever_queues_waits_with_it() {
 fn with_a_context_goes_what_was_taken_in_it() {
     let (_folder, cuda, gpus) = begun(&Machine::of(2));
     let (one, other) = (gpus[0], gpus[1]);
-    assert_eq!(cuda.retain(one.device), Ok(one.context), "the same, twice");
-    cuda.release(one.device).expect("once");
+    assert_eq!(cuda.retain_primary_context(one.device), Ok(one.context), "the same, twice");
+    cuda.release_primary_context(one.device).expect("once");
     assert!(words(&cuda, one, one.memory, 8) == [0, 0], "still there");
-    cuda.release(one.device).expect("twice");
-    assert_eq!(code_of(cuda.release(one.device)), Some(201), "CUDA_ERROR_INVALID_CONTEXT");
-    cuda.enter(other.context).expect("entered");
+    cuda.release_primary_context(one.device).expect("twice");
+    assert_eq!(code_of(cuda.release_primary_context(one.device)), Some(201), "CUDA_ERROR_INVALID_CONTEXT");
+    cuda.set_current_context(other.context).expect("entered");
     assert_eq!(code_of(cuda.free(one.memory)), Some(code::INVALID_VALUE));
     assert_eq!(code_of(cuda.wait_stream(one.stream)), Some(code::INVALID_HANDLE));
     cuda.free(other.memory).expect("given back");
@@ -245,15 +245,15 @@ fn with_a_context_goes_what_was_taken_in_it() {
 #[test]
 fn events_are_of_one_context() {
     let (_folder, cuda, gpus) = begun(&Machine::of(2));
-    let event = cuda.event().expect("an event");
-    let wrong = cuda.record(event, gpus[0].stream);
+    let event = cuda.create_event().expect("an event");
+    let wrong = cuda.record_event(event, gpus[0].stream);
     assert_eq!(code_of(wrong), Some(code::INVALID_HANDLE), "GPU 1 was current");
-    cuda.record(event, gpus[1].stream).expect("recorded");
-    cuda.enter(gpus[0].context).expect("entered");
-    let other = cuda.event().expect("an event");
-    cuda.record(other, gpus[0].stream).expect("recorded");
+    cuda.record_event(event, gpus[1].stream).expect("recorded");
+    cuda.set_current_context(gpus[0].context).expect("entered");
+    let other = cuda.create_event().expect("an event");
+    cuda.record_event(other, gpus[0].stream).expect("recorded");
     assert_eq!(code_of(cuda.elapsed_ms(event, other)), Some(code::INVALID_HANDLE));
-    cuda.wait_for(gpus[0].stream, event).expect("waiting is allowed");
+    cuda.wait_event(gpus[0].stream, event).expect("waiting is allowed");
 }
 
 #[test]
@@ -261,55 +261,55 @@ fn fabric_memory_is_created_exported_imported_and_mapped() {
     let (_here, owner, owners) = begun(&Machine::of(2).with("node = n1").with("clique = 7"));
     let (_there, other, others) = begun(&Machine::of(2).with("node = n2").with("clique = 7"));
     let bytes = owner.granularity(owners[1].device).expect("a size");
-    assert_eq!(code_of(owner.create(owners[1].device, bytes + 1)), Some(code::INVALID_VALUE));
-    let created = owner.create(owners[1].device, bytes).expect("created");
-    let at = owner.reserve(bytes, bytes).expect("reserved");
-    owner.map(at, bytes, created).expect("mapped");
+    assert_eq!(code_of(owner.create_allocation(owners[1].device, bytes + 1)), Some(code::INVALID_VALUE));
+    let created = owner.create_allocation(owners[1].device, bytes).expect("created");
+    let at = owner.reserve_addresses(bytes, bytes).expect("reserved");
+    owner.map_allocation(at, bytes, created).expect("mapped");
     let early = owner.fill(at, 5, bytes / 4, owners[1].stream);
     assert_eq!(code_of(early), Some(code::INVALID_VALUE), "nobody may use it yet");
-    owner.allow(at, bytes, owners[1].device).expect("allowed");
+    owner.set_access(at, bytes, owners[1].device).expect("allowed");
     owner.fill(at, 5, bytes / 4, owners[1].stream).expect("filled");
     owner.wait_stream(owners[1].stream).expect("done");
 
-    let imported = other.import(owner.export(created).expect("exported")).expect("imported");
-    let seen = other.reserve(bytes, bytes).expect("reserved");
-    other.map(seen, bytes, imported).expect("mapped");
-    other.allow(seen, bytes, others[0].device).expect("allowed");
+    let imported = other.import_fabric_handle(owner.export_fabric_handle(created).expect("exported")).expect("imported");
+    let seen = other.reserve_addresses(bytes, bytes).expect("reserved");
+    other.map_allocation(seen, bytes, imported).expect("mapped");
+    other.set_access(seen, bytes, others[0].device).expect("allowed");
     other.copy(others[0].memory, seen, bytes, others[1].stream).expect_err("of another GPU");
     let (first, last) = (others[0], bytes / 4 - 1);
-    other.enter(first.context).expect("entered");
+    other.set_current_context(first.context).expect("entered");
     other.copy(first.memory, seen, bytes, first.stream).expect("copied");
     other.wait_stream(first.stream).expect("done");
     assert_eq!(words(&other, first, first.memory, bytes)[last], 5);
-    other.unmap(seen, bytes).expect("unmapped");
-    other.unreserve(seen, bytes).expect("given back");
-    other.release_memory(imported).expect("released");
+    other.unmap_addresses(seen, bytes).expect("unmapped");
+    other.free_addresses(seen, bytes).expect("given back");
+    other.release_allocation(imported).expect("released");
 
     // Its own, which is how one finds out whether the fabric works at all.
-    let own = owner.import(owner.export(created).expect("exported")).expect("its own");
-    owner.release_memory(own).expect("released");
-    assert_eq!(code_of(owner.unreserve(at, bytes)), Some(code::INVALID_VALUE), "still mapped");
-    owner.unmap(at, bytes).expect("unmapped");
-    owner.unreserve(at, bytes).expect("given back");
-    owner.release_memory(created).expect("released");
+    let own = owner.import_fabric_handle(owner.export_fabric_handle(created).expect("exported")).expect("its own");
+    owner.release_allocation(own).expect("released");
+    assert_eq!(code_of(owner.free_addresses(at, bytes)), Some(code::INVALID_VALUE), "still mapped");
+    owner.unmap_addresses(at, bytes).expect("unmapped");
+    owner.free_addresses(at, bytes).expect("given back");
+    owner.release_allocation(created).expect("released");
 }
 
 #[test]
 fn fabric_memory_is_refused_without_a_channel_and_across_cliques() {
     let (_folder, none, gpus) = begun(&Machine::of(1).with("imex = no"));
-    let refused = none.create(gpus[0].device, 2 << 20);
+    let refused = none.create_allocation(gpus[0].device, 2 << 20);
     assert_eq!(code_of(refused), Some(code::NOT_PERMITTED));
     let (_folder, old, gpus) = begun(&Machine::of(1).with("fabric = no"));
     assert_eq!(old.attribute(gpus[0].device, attribute::FABRIC_HANDLES), Ok(0));
-    assert_eq!(code_of(old.create(gpus[0].device, 2 << 20)), Some(code::NOT_SUPPORTED));
+    assert_eq!(code_of(old.create_allocation(gpus[0].device, 2 << 20)), Some(code::NOT_SUPPORTED));
     let (_one, one, gpus) = begun(&Machine::of(1).with("clique = 1"));
     let (_two, two, _) = begun(&Machine::of(1).with("clique = 2"));
-    let created = one.create(gpus[0].device, 2 << 20).expect("created");
-    let handle = one.export(created).expect("exported");
-    assert_eq!(code_of(two.import(handle)), Some(code::INVALID_HANDLE));
-    one.release_memory(created).expect("released");
-    assert_eq!(code_of(one.import(handle)), Some(code::INVALID_HANDLE), "it is gone");
-    assert_eq!(code_of(one.import([0; 64])), Some(code::INVALID_HANDLE));
+    let created = one.create_allocation(gpus[0].device, 2 << 20).expect("created");
+    let handle = one.export_fabric_handle(created).expect("exported");
+    assert_eq!(code_of(two.import_fabric_handle(handle)), Some(code::INVALID_HANDLE));
+    one.release_allocation(created).expect("released");
+    assert_eq!(code_of(one.import_fabric_handle(handle)), Some(code::INVALID_HANDLE), "it is gone");
+    assert_eq!(code_of(one.import_fabric_handle([0; 64])), Some(code::INVALID_HANDLE));
 }
 
 /// The variable that tells a test's second process which handle to open.
@@ -342,13 +342,13 @@ fn opens_what_another_process_has() {
         *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("hexadecimal");
     }
     let (_folder, cuda, gpus) = begun(&Machine::of(2).with("pair = 100"));
-    cuda.enter(gpus[0].context).expect("entered");
+    cuda.set_current_context(gpus[0].context).expect("entered");
     let there = cuda.ipc_open(handle).expect("opened");
     assert_eq!(words(&cuda, gpus[0], there, 8), [1, 1]);
-    let (start, end) = (cuda.event().expect("an event"), cuda.event().expect("an event"));
-    cuda.record(start, gpus[0].stream).expect("recorded");
+    let (start, end) = (cuda.create_event().expect("an event"), cuda.create_event().expect("an event"));
+    cuda.record_event(start, gpus[0].stream).expect("recorded");
     cuda.copy(gpus[0].memory, there, BYTES, gpus[0].stream).expect("copied");
-    cuda.record(end, gpus[0].stream).expect("recorded");
+    cuda.record_event(end, gpus[0].stream).expect("recorded");
     cuda.fill(there, 77, 2, gpus[0].stream).expect("filled");
     cuda.synchronize().expect("done");
     let ms = cuda.elapsed_ms(start, end).expect("a time");

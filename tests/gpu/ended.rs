@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::time::Instant;
 
 use model::copy::CopyDocument;
-use model::parsed::ProblemKind;
+use model::parse_output::OutputProblemKind;
 use rustix::process::Pid;
 use rustix::process::Signal;
 use rustix::process::kill_process;
@@ -66,7 +66,7 @@ fn a_call_that_hangs_is_named_and_what_was_measured_stays() {
     let place = Place::of(&machine(2).with(HANGS_LATE));
     let (ran, document) = probe(&place, DOWN, &["--readings=1", "--silence=5"]);
     let problem = only(&document);
-    assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Error, "hung"));
+    assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Error, "hung"));
     assert!(problem.detail.contains("GPU 1: reading 0"), "{}", problem.detail);
     assert_eq!(table(&document, DOWN, 0), "55.0 -");
     assert_eq!((ran.code, document.complete), (Some(4), false));
@@ -87,7 +87,7 @@ fn the_limit_of_the_whole_probe_holds() {
     let place = Place::of(&machine(2).with(HANGS_LATE));
     let (ran, document) = probe(&place, DOWN, &["--readings=1", "--limit=3"]);
     let problem = only(&document);
-    assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Truncated, "out-of-time"));
+    assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Truncated, "out-of-time"));
     // How far it came until then is the machine's business.
     assert!(matches!(ran.code, Some(4 | 5)) && !document.complete, "{ran:?}");
 }
@@ -97,7 +97,7 @@ fn a_process_that_the_driver_ends_is_told_with_its_signal() {
     let place = Place::of(&machine(2).with("die cuEventElapsedTime = 3"));
     let (ran, document) = probe(&place, DOWN, &["--readings=1"]);
     let problem = only(&document);
-    assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Error, "child-died"));
+    assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Error, "child-died"));
     assert!(problem.detail.contains("SIGABRT (6)"), "{}", problem.detail);
     assert_eq!(table(&document, DOWN, 0), "55.0 -");
     assert_eq!((ran.code, document.complete), (Some(4), false));
@@ -129,7 +129,7 @@ fn who_interrupts_the_probe_gets_what_there_is() {
     let ran = place.ended(started);
     let document: CopyDocument = ran.document();
     let problem = only(&document);
-    assert_eq!((problem.kind, problem.class.as_str()), (ProblemKind::Truncated, "interrupted"));
+    assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Truncated, "interrupted"));
     assert_eq!(table(&document, DOWN, 0), "55.0 -");
     assert_eq!((ran.code, document.complete), (Some(4), false));
 }

@@ -27,7 +27,7 @@ fn a_call_fails_always_or_when_it_is_said() {
 fn a_lost_gpu_answers_nothing_else_any_more_and_the_others_go_on() {
     let (_folder, cuda, gpus) = begun(&Machine::of(3).with("lost 1 = 719 after 7"));
     let (one, two) = (gpus[1], gpus[2]);
-    cuda.enter(one.context).expect("entered");
+    cuda.set_current_context(one.context).expect("entered");
     // It began with four calls in its context: a stream, memory, a fill, a wait.
     for _ in 0..3 {
         cuda.memory_info().expect("still there");
@@ -36,15 +36,15 @@ fn a_lost_gpu_answers_nothing_else_any_more_and_the_others_go_on() {
     assert_eq!(code_of(cuda.wait_stream(one.stream)), Some(code::LAUNCH_FAILED));
     assert_eq!(code_of(cuda.alloc(4096)), Some(code::LAUNCH_FAILED));
     cuda.name(one.device).expect("its name is known");
-    assert_eq!(code_of(cuda.retain(one.device)), Some(code::LAUNCH_FAILED));
-    cuda.enter(two.context).expect("entered");
+    assert_eq!(code_of(cuda.retain_primary_context(one.device)), Some(code::LAUNCH_FAILED));
+    cuda.set_current_context(two.context).expect("entered");
     cuda.fill(two.memory, 3, BYTES / 4, two.stream).expect("filled");
     cuda.synchronize().expect("done");
     // Who reaches for its memory is taken down with it.
-    cuda.enable_peer(one.context).expect("it could");
+    cuda.enable_peer_access(one.context).expect("it could");
     cuda.copy(two.memory, one.memory, BYTES, two.stream).expect("queued");
     assert_eq!(code_of(cuda.wait_stream(two.stream)), Some(code::LAUNCH_FAILED));
-    cuda.enter(gpus[0].context).expect("entered");
+    cuda.set_current_context(gpus[0].context).expect("entered");
     cuda.synchronize().expect("nothing to do with it");
 }
 
@@ -55,9 +55,9 @@ fn a_gpu_that_others_use_alone_or_that_nobody_may_use_is_unavailable() {
     let (_folder, cuda) = driver(&machine);
     cuda.init().expect("begins");
     let gpus = cuda.devices().expect("counted");
-    assert_eq!(code_of(cuda.retain(gpus[0])), Some(code::DEVICE_UNAVAILABLE));
-    assert_eq!(code_of(cuda.retain(gpus[1])), Some(code::DEVICE_UNAVAILABLE));
-    cuda.retain(gpus[2]).expect("nobody else uses it");
+    assert_eq!(code_of(cuda.retain_primary_context(gpus[0])), Some(code::DEVICE_UNAVAILABLE));
+    assert_eq!(code_of(cuda.retain_primary_context(gpus[1])), Some(code::DEVICE_UNAVAILABLE));
+    cuda.retain_primary_context(gpus[2]).expect("nobody else uses it");
 }
 
 #[test]
@@ -65,12 +65,12 @@ fn memory_that_goes_while_it_is_copied_breaks_the_context() {
     let (_folder, cuda, gpus) = begun(&Machine::of(1));
     let gpu = gpus[0];
     let bytes = cuda.granularity(gpu.device).expect("a size");
-    let created = cuda.create(gpu.device, bytes).expect("created");
-    let at = cuda.reserve(bytes, bytes).expect("reserved");
-    cuda.map(at, bytes, created).expect("mapped");
-    cuda.allow(at, bytes, gpu.device).expect("allowed");
+    let created = cuda.create_allocation(gpu.device, bytes).expect("created");
+    let at = cuda.reserve_addresses(bytes, bytes).expect("reserved");
+    cuda.map_allocation(at, bytes, created).expect("mapped");
+    cuda.set_access(at, bytes, gpu.device).expect("allowed");
     cuda.fill(at, 1, bytes / 4, gpu.stream).expect("queued");
-    cuda.unmap(at, bytes).expect("unmapped too early");
+    cuda.unmap_addresses(at, bytes).expect("unmapped too early");
     assert_eq!(code_of(cuda.wait_stream(gpu.stream)), Some(code::ILLEGAL_ADDRESS));
     assert_eq!(code_of(cuda.alloc(4096)), Some(code::ILLEGAL_ADDRESS), "for good");
 }
@@ -80,7 +80,7 @@ fn streams_that_cannot_wait_for_the_host_say_so() {
     let (_folder, cuda, gpus) = begun(&Machine::of(1).with("stream-memory = no"));
     let gate = cuda.host_memory(4096).expect("host memory");
     let word = gate.address().expect("an address");
-    assert_eq!(code_of(cuda.hold(gpus[0].stream, word, 1)), Some(code::NOT_SUPPORTED));
+    assert_eq!(code_of(cuda.wait_value(gpus[0].stream, word, 1)), Some(code::NOT_SUPPORTED));
 }
 
 #[test]

@@ -12,12 +12,12 @@ use std::process::Stdio;
 use model::gpu_facts::FabricState;
 use model::gpu_facts::LinkState;
 use model::node_facts::NodeFacts;
-use model::probed::Around;
-use node::facts::around;
+use model::probe_report::DriverTelemetry;
+use node::facts::telemetry;
 
 use crate::stub::Library;
 use crate::stub::Machine;
-use model::throttle::ThrottleReason;
+use model::throttle_reason::ThrottleReason;
 
 /// The program under test on this machine.
 fn fabricgate(machine: &Machine, folder: &tempfile::TempDir, arguments: &[&str]) -> Command {
@@ -38,7 +38,7 @@ fn facts(machine: &Machine, limit: &str) -> (Output, NodeFacts) {
 
 /// Watches until the process said this, in a line or in several, and makes an
 /// account of all it said until its end.
-fn watched(machine: &Machine, until: &[&str], own: &[u32]) -> Around {
+fn watched(machine: &Machine, until: &[&str], own: &[u32]) -> DriverTelemetry {
     let folder = tempfile::tempdir().expect("a folder");
     let library = machine.write(folder.path());
     let nvml = library.iter().find(|(name, _)| *name == Library::Nvml.variable());
@@ -56,13 +56,13 @@ fn watched(machine: &Machine, until: &[&str], own: &[u32]) -> Around {
     while !begun || !until.iter().all(|it| said.contains(it)) {
         let mut line = String::new();
         assert_ne!(reader.read_line(&mut line).expect("read"), 0, "it ended: {said}");
-        begun |= around::has_begun(&line);
+        begun |= telemetry::has_begun(&line);
         said += &line;
     }
     drop(input);
     reader.read_to_string(&mut said).expect("read");
     assert!(child.wait().expect("ended").success());
-    around::of(&said, own, None)
+    telemetry::summarize_telemetry(&said, own, None)
 }
 
 /// A sample of each of two GPUs was taken.
@@ -141,13 +141,13 @@ fn around_a_probe_the_load_the_growth_of_errors_and_others_are_told() {
     let around = watched(&machine, &BOTH, &[4712]);
     assert!(0 < around.samples);
     let [first, second] = around.gpus.as_slice() else { panic!("two GPUs: {around:?}") };
-    let clock = |gpu: &model::probed::GpuAround| {
-        let at = |it: &Option<model::probed::GpuState>| it.as_ref()?.sm_mhz;
+    let clock = |gpu: &model::probe_report::GpuTelemetry| {
+        let at = |it: &Option<model::probe_report::GpuTelemetrySample>| it.as_ref()?.sm_mhz;
         (at(&gpu.before), at(&gpu.under_load))
     };
     assert_eq!((clock(first), clock(second)), ((Some(345), Some(1_980)), (Some(345), Some(1_980))));
     let generation =
-        |at: &Option<model::probed::GpuState>| at.as_ref().and_then(|it| it.pcie_generation);
+        |at: &Option<model::probe_report::GpuTelemetrySample>| at.as_ref().and_then(|it| it.pcie_generation);
     assert_eq!((generation(&second.before), generation(&second.under_load)), (Some(1), Some(3)));
     let throttled = &first.under_load.as_ref().expect("sampled").throttled;
     assert_eq!(throttled.as_slice(), [ThrottleReason::SoftwarePowerCap]);

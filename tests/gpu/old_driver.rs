@@ -1,9 +1,9 @@
 //! A driver that lacks calls: each says so by its name, and nothing else fails.
 
-use node::ffi::cuda::Address;
-use node::ffi::cuda::Cuda;
-use node::ffi::cuda::CudaError;
-use node::ffi::cuda::Device;
+use node::ffi::cuda::DevicePointer;
+use node::ffi::cuda::CudaLibrary;
+use node::ffi::cuda::CudaCallError;
+use node::ffi::cuda::CudaDevice;
 
 use crate::driver::begun;
 use crate::driver::driver;
@@ -12,10 +12,10 @@ use crate::stub::Machine;
 use crate::symbols::looked_up;
 
 /// What a call lacks.
-fn lacks<T: std::fmt::Debug>(answer: Result<T, CudaError>) -> &'static str {
+fn lacks<T: std::fmt::Debug>(answer: Result<T, CudaCallError>) -> &'static str {
     match answer.expect_err("it is not there") {
-        CudaError::Missing { call } => call,
-        CudaError::Failed { call, .. } => panic!("{call} was called"),
+        CudaCallError::Missing { call } => call,
+        CudaCallError::Failed { call, .. } => panic!("{call} was called"),
     }
 }
 
@@ -23,29 +23,29 @@ fn lacks<T: std::fmt::Debug>(answer: Result<T, CudaError>) -> &'static str {
 fn each_call_that_a_driver_lacks_says_so() {
     // Handles of a driver that has everything; none of them is used.
     let (_whole, whole, gpus) = begun(&Machine::of(1));
-    let (gpu, event) = (gpus[0], whole.event().expect("an event"));
-    let created = whole.create(gpu.device, 2 << 20).expect("created");
+    let (gpu, event) = (gpus[0], whole.create_event().expect("an event"));
+    let created = whole.create_allocation(gpu.device, 2 << 20).expect("created");
     let kept = ["cuInit", "cuMemHostAlloc"];
     let all = looked_up("src/node/ffi/cuda.rs");
     let missing: Vec<&str> =
         all.iter().map(String::as_str).filter(|symbol| !kept.contains(symbol)).collect();
     let (_folder, old) = driver(&Machine::of(1).without(Library::Cuda, &missing));
     old.init().expect("begins");
-    let at = Address(4096);
+    let at = DevicePointer(4096);
     let host = whole.host_memory(4096).expect("host memory");
     let said: Vec<&str> = vec![
         lacks(old.driver_version()),
         lacks(old.devices()),
-        lacks(old.name(Device(0))),
-        lacks(old.uuid(Device(0))),
-        lacks(old.bus_id(Device(0))),
-        lacks(old.total_memory(Device(0))),
-        lacks(old.attribute(Device(0), 20)),
-        lacks(old.can_access_peer(Device(0), Device(0))),
-        lacks(old.retain(Device(0))),
-        lacks(old.release(Device(0))),
-        lacks(old.enter(gpu.context)),
-        lacks(old.enable_peer(gpu.context)),
+        lacks(old.name(CudaDevice(0))),
+        lacks(old.uuid(CudaDevice(0))),
+        lacks(old.bus_id(CudaDevice(0))),
+        lacks(old.total_memory(CudaDevice(0))),
+        lacks(old.attribute(CudaDevice(0), 20)),
+        lacks(old.can_access_peer(CudaDevice(0), CudaDevice(0))),
+        lacks(old.retain_primary_context(CudaDevice(0))),
+        lacks(old.release_primary_context(CudaDevice(0))),
+        lacks(old.set_current_context(gpu.context)),
+        lacks(old.enable_peer_access(gpu.context)),
         lacks(old.synchronize()),
         lacks(old.memory_info()),
         lacks(old.alloc(1)),
@@ -54,30 +54,30 @@ fn each_call_that_a_driver_lacks_says_so() {
         lacks(old.copy(at, at, 1, gpu.stream)),
         lacks(old.copy_to_device(at, &host, 1, gpu.stream)),
         lacks(old.copy_to_host(&host, at, 1, gpu.stream)),
-        lacks(old.stream()),
+        lacks(old.create_stream()),
         lacks(old.destroy_stream(gpu.stream)),
         lacks(old.wait_stream(gpu.stream)),
         lacks(old.is_idle(gpu.stream)),
-        lacks(old.wait_for(gpu.stream, event)),
-        lacks(old.hold(gpu.stream, at, 1)),
-        lacks(old.event()),
+        lacks(old.wait_event(gpu.stream, event)),
+        lacks(old.wait_value(gpu.stream, at, 1)),
+        lacks(old.create_event()),
         lacks(old.destroy_event(event)),
-        lacks(old.record(event, gpu.stream)),
-        lacks(old.was_reached(event)),
+        lacks(old.record_event(event, gpu.stream)),
+        lacks(old.is_event_done(event)),
         lacks(old.elapsed_ms(event, event)),
         lacks(old.ipc_handle(at)),
         lacks(old.ipc_open([0; 64])),
         lacks(old.ipc_close(at)),
-        lacks(old.granularity(Device(0))),
-        lacks(old.create(Device(0), 1)),
-        lacks(old.release_memory(created)),
-        lacks(old.reserve(1, 1)),
-        lacks(old.unreserve(at, 1)),
-        lacks(old.map(at, 1, created)),
-        lacks(old.unmap(at, 1)),
-        lacks(old.allow(at, 1, Device(0))),
-        lacks(old.export(created)),
-        lacks(old.import([0; 64])),
+        lacks(old.granularity(CudaDevice(0))),
+        lacks(old.create_allocation(CudaDevice(0), 1)),
+        lacks(old.release_allocation(created)),
+        lacks(old.reserve_addresses(1, 1)),
+        lacks(old.free_addresses(at, 1)),
+        lacks(old.map_allocation(at, 1, created)),
+        lacks(old.unmap_addresses(at, 1)),
+        lacks(old.set_access(at, 1, CudaDevice(0))),
+        lacks(old.export_fabric_handle(created)),
+        lacks(old.import_fabric_handle([0; 64])),
     ];
     // What is not among them: names of errors (ours are used), a part of `devices`,
     // the newer of two, host memory's end, and its address, which needs its beginning.
@@ -97,8 +97,8 @@ fn each_call_that_a_driver_lacks_says_so() {
 fn a_driver_without_fabric_memory_does_everything_else() {
     let missing = ["cuMemCreate", "cuMemExportToShareableHandle", "cuDeviceGetUuid_v2"];
     let (_folder, old, gpus) = begun(&Machine::of(2).without(Library::Cuda, &missing));
-    assert_eq!(Cuda::missing(&old), ["cuDeviceGetUuid_v2", "cuMemCreate", missing[1]]);
-    let error = old.create(gpus[0].device, 2 << 20).expect_err("it is not there");
+    assert_eq!(CudaLibrary::missing_symbols(&old), ["cuDeviceGetUuid_v2", "cuMemCreate", missing[1]]);
+    let error = old.create_allocation(gpus[0].device, 2 << 20).expect_err("it is not there");
     let said = "this driver has no cuMemCreate: it is older than the call";
     assert_eq!((error.to_string().as_str(), error.code()), (said, None));
     assert_eq!(error.call(), "cuMemCreate");

@@ -6,8 +6,8 @@
 use model::collective::CollectiveDocument;
 use model::copy::CopyDocument;
 use model::fabric_probe::FabricProbeDocument;
-use model::parsed::ProblemKind;
-use model::probed::ProbeProblem;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::ProbeProblem;
 use rustix::process::Pid;
 use rustix::process::Signal;
 use rustix::process::kill_process;
@@ -108,7 +108,7 @@ fn a_rank_that_dies_or_hangs_is_named_and_ends_in_time() {
 fn wrong_results_are_said_and_end_with_the_code_for_it() {
     let place = Place::of(&machine(2).with("nccl wrong 1 = 2"));
     let (ran, document) = collective(&place, &["--readings=1"]);
-    let corrupt = document.problems.iter().find(|it| it.kind == ProblemKind::Corrupt);
+    let corrupt = document.problems.iter().find(|it| it.kind == OutputProblemKind::Corrupt);
     assert_eq!(corrupt.expect("told").gpu, Some(1), "{document:#?}");
     assert_eq!(ran.code, Some(3));
 }
@@ -160,7 +160,7 @@ fn a_fabric_that_is_not_permitted_is_an_answer_and_no_fault() {
     let (ran, document) = fabric(&place, &[]);
     let step = document.steps.iter().find(|it| it.step == "fabric-create").expect("tried");
     assert!(step.said.contains("800"), "{}", step.said);
-    assert!(document.problems.iter().all(|it| it.kind == ProblemKind::Error), "{document:#?}");
+    assert!(document.problems.iter().all(|it| it.kind == OutputProblemKind::Error), "{document:#?}");
     assert_eq!((ran.code, document.complete), (Some(4), false));
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use node::ffi::cuda::Cuda;
-use node::ffi::nccl::Nccl;
+use node::ffi::cuda::CudaLibrary;
+use node::ffi::nccl::NcclLibrary;
 
 use crate::stub::Library;
 use crate::stub::Machine;
@@ -45,8 +45,8 @@ fn the_stub_of_the_driver_has_the_calls_that_are_looked_up_and_no_others() {
     let looked_up = looked_up("src/node/ffi/cuda.rs");
     assert!(40 < looked_up.len(), "the list is found: {looked_up:?}");
     assert_eq!(exported("tests/gpu/libcuda", "cu"), looked_up);
-    let cuda = Cuda::load(Some(&build(Library::Cuda, &[]))).expect("loads");
-    assert_eq!(cuda.missing(), Vec::<&str>::new());
+    let cuda = CudaLibrary::load(Some(&build(Library::Cuda, &[]))).expect("loads");
+    assert_eq!(cuda.missing_symbols(), Vec::<&str>::new());
 }
 
 #[test]
@@ -56,8 +56,8 @@ fn the_stub_of_nccl_has_the_calls_that_are_looked_up_and_no_others() {
     looked_up.extend(["ncclGetErrorString", "ncclGetLastError"].map(str::to_owned));
     assert!(18 < looked_up.len(), "the list is found: {looked_up:?}");
     assert_eq!(exported("tests/gpu/libnccl", "nccl"), looked_up);
-    let nccl = Nccl::load(Some(&build(Library::Nccl, &[]))).expect("loads");
-    assert_eq!(nccl.missing(), Vec::<&str>::new());
+    let nccl = NcclLibrary::load(Some(&build(Library::Nccl, &[]))).expect("loads");
+    assert_eq!(nccl.missing_symbols(), Vec::<&str>::new());
 }
 
 #[test]
@@ -66,8 +66,8 @@ fn an_older_driver_lacks_what_it_lacks_and_nothing_else() {
     let folder = tempfile::tempdir().expect("a folder");
     let machine = Machine::of(1).without(Library::Cuda, &missing);
     let library = machine.driver(folder.path(), Library::Cuda);
-    let cuda = Cuda::load(Some(&library)).expect("loads");
-    assert_eq!(cuda.missing(), missing);
+    let cuda = CudaLibrary::load(Some(&library)).expect("loads");
+    assert_eq!(cuda.missing_symbols(), missing);
 }
 
 #[test]

@@ -13,13 +13,13 @@ use std::sync::mpsc;
 use std::time::Duration;
 use std::time::Instant;
 
-use model::exchange::Answer;
-use model::exchange::Ask;
-use model::exchange::PREFIX;
-use model::probed::ProbeProblem;
-use node::probes::board::Board;
-use node::probes::said::Cell;
-use node::probes::said::Line;
+use model::exchange::ExchangeReply;
+use model::exchange::ExchangeRequest;
+use model::exchange::EXCHANGE_PREFIX;
+use model::probe_report::ProbeProblem;
+use node::probes::exchange_group::ExchangeGroup;
+use node::probes::protocol::ProbeMatrixCell;
+use node::probes::protocol::ProbeMessage;
 
 use crate::stub::Machine;
 
@@ -40,7 +40,7 @@ pub(crate) struct Talker {
 /// What a process said.
 #[derive(Debug, Default)]
 pub(crate) struct Said {
-    pub(crate) lines: Vec<Line>,
+    pub(crate) lines: Vec<ProbeMessage>,
     /// What it told while it ran.
     pub(crate) progress: String,
     pub(crate) code: Option<i32>,
@@ -55,9 +55,9 @@ impl Said {
             .map(|it| it.value)
     }
 
-    pub(crate) fn cells(&self, testcase: &str) -> Vec<&Cell> {
+    pub(crate) fn cells(&self, testcase: &str) -> Vec<&ProbeMatrixCell> {
         let cells = self.lines.iter().filter_map(|line| match line {
-            Line::Cell(cell) if cell.testcase == testcase => Some(cell),
+            ProbeMessage::Cell(cell) if cell.testcase == testcase => Some(cell),
             _ => None,
         });
         cells.collect()
@@ -65,7 +65,7 @@ impl Said {
 
     pub(crate) fn problems(&self) -> Vec<&ProbeProblem> {
         let problems = self.lines.iter().filter_map(|line| match line {
-            Line::Problem(problem) => Some(problem),
+            ProbeMessage::Problem(problem) => Some(problem),
             _ => None,
         });
         problems.collect()
@@ -77,14 +77,14 @@ impl Said {
 
     pub(crate) fn note(&self, wanted: &str) -> Option<&str> {
         self.lines.iter().find_map(|line| match line {
-            Line::Note { name, value } if name == wanted => Some(value.as_str()),
+            ProbeMessage::Note { name, value } if name == wanted => Some(value.as_str()),
             _ => None,
         })
     }
 
     /// It says that everything that was asked for was measured.
     pub(crate) fn is_whole(&self) -> bool {
-        self.lines.last() == Some(&Line::End)
+        self.lines.last() == Some(&ProbeMessage::End)
     }
 }
 
@@ -110,18 +110,18 @@ pub(crate) fn talk(talkers: &[Talker]) -> Vec<Said> {
     let mut running: Vec<Running> =
         (0..).zip(talkers).map(|(at, talker)| start(at, talker, heard.clone())).collect();
     drop(heard);
-    let mut board = Board::new(talkers.iter().map(|it| it.name.clone()).collect());
+    let mut board = ExchangeGroup::new(talkers.iter().map(|it| it.name.clone()).collect());
     let began = Instant::now();
     let mut left = running.len();
     while 0 < left {
         let now = began.elapsed();
         let said: Vec<String> = running.iter().map(|it| text(&it.progress)).collect();
         assert!(now < HANGS, "they hang: {said:?}");
-        let wait = board.due().map_or(Duration::from_secs(1), |due| due.saturating_sub(now));
+        let wait = board.next_deadline().map_or(Duration::from_secs(1), |due| due.saturating_sub(now));
         let answers = match lines.recv_timeout(wait.min(Duration::from_secs(1))) {
-            Ok((at, Some(line))) => match line.strip_prefix(PREFIX) {
+            Ok((at, Some(line))) => match line.strip_prefix(EXCHANGE_PREFIX) {
                 Some(text) => {
-                    let ask: Ask = serde_json::from_str(text).expect("an exchange");
+                    let ask: ExchangeRequest = serde_json::from_str(text).expect("an exchange");
                     board.ask(at, ask, began.elapsed())
                 }
                 None => {
@@ -133,10 +133,10 @@ pub(crate) fn talk(talkers: &[Talker]) -> Vec<Said> {
             },
             Ok((at, None)) => {
                 left -= 1;
-                board.leave(at, "its process ended")
+                board.remove(at, "its process ended")
             }
             Err(_) => {
-                let late = board.late(began.elapsed());
+                let late = board.expire(began.elapsed());
                 for at in late.gone {
                     let _ = running[at].child.kill();
                 }
@@ -158,7 +158,7 @@ pub(crate) fn talk(talkers: &[Talker]) -> Vec<Said> {
         .collect()
 }
 
-fn send(running: &mut [Running], answers: Vec<(usize, Answer)>) {
+fn send(running: &mut [Running], answers: Vec<(usize, ExchangeReply)>) {
     for (at, answer) in answers {
         let text = serde_json::to_string(&answer).expect("plain data");
         if let Some(input) = &mut running[at].input {

@@ -1,10 +1,10 @@
 //! The simulated machine's time: copies that run at the same time share what they
 //! go through, and events tell it. What a probe's numbers mean rests on this.
 
-use node::ffi::cuda::Address;
-use node::ffi::cuda::Cuda;
-use node::ffi::cuda::Event;
-use node::ffi::cuda::Stream;
+use node::ffi::cuda::DevicePointer;
+use node::ffi::cuda::CudaLibrary;
+use node::ffi::cuda::CudaEvent;
+use node::ffi::cuda::CudaStream;
 
 use crate::driver::BYTES;
 use crate::driver::Used;
@@ -13,22 +13,22 @@ use crate::driver::words;
 use crate::stub::Machine;
 
 /// A copy: to, from, and on which of the GPUs.
-type Copied = (Address, Address, usize);
+type Copied = (DevicePointer, DevicePointer, usize);
 
 /// The rates in GB/s of copies that begin together, each in a stream of its own.
-fn together(cuda: &Cuda, gpus: &[Used], copies: &[Copied]) -> Vec<f64> {
+fn together(cuda: &CudaLibrary, gpus: &[Used], copies: &[Copied]) -> Vec<f64> {
     let gate = cuda.host_memory(4096).expect("host memory");
     let word = gate.address().expect("an address");
-    let queued: Vec<(Stream, Event, Event)> = copies
+    let queued: Vec<(CudaStream, CudaEvent, CudaEvent)> = copies
         .iter()
         .map(|(to, from, gpu)| {
-            cuda.enter(gpus[*gpu].context).expect("entered");
-            let stream = cuda.stream().expect("a stream");
-            let (start, end) = (cuda.event().expect("an event"), cuda.event().expect("one"));
-            cuda.hold(stream, word, 1).expect("held");
-            cuda.record(start, stream).expect("recorded");
+            cuda.set_current_context(gpus[*gpu].context).expect("entered");
+            let stream = cuda.create_stream().expect("a stream");
+            let (start, end) = (cuda.create_event().expect("an event"), cuda.create_event().expect("one"));
+            cuda.wait_value(stream, word, 1).expect("held");
+            cuda.record_event(start, stream).expect("recorded");
             cuda.copy(*to, *from, BYTES, stream).expect("copied");
-            cuda.record(end, stream).expect("recorded");
+            cuda.record_event(end, stream).expect("recorded");
             (stream, start, end)
         })
         .collect();
@@ -44,11 +44,11 @@ fn together(cuda: &Cuda, gpus: &[Used], copies: &[Copied]) -> Vec<f64> {
 }
 
 /// All GPUs' contexts reach all others.
-fn with_access(cuda: &Cuda, gpus: &[Used]) {
+fn with_access(cuda: &CudaLibrary, gpus: &[Used]) {
     for from in gpus {
-        cuda.enter(from.context).expect("entered");
+        cuda.set_current_context(from.context).expect("entered");
         for to in gpus.iter().filter(|to| to.device != from.device) {
-            cuda.enable_peer(to.context).expect("it can");
+            cuda.enable_peer_access(to.context).expect("it can");
         }
     }
 }
@@ -69,11 +69,11 @@ fn a_copy_takes_its_bytes_over_its_rate() {
 #[test]
 fn a_short_copy_takes_the_machines_latency() {
     let (_folder, cuda, gpus) = begun(&Machine::of(1).with("latency = 5"));
-    let (start, end) = (cuda.event().expect("an event"), cuda.event().expect("one"));
+    let (start, end) = (cuda.create_event().expect("an event"), cuda.create_event().expect("one"));
     let (at, stream) = (gpus[0].memory, gpus[0].stream);
-    cuda.record(start, stream).expect("recorded");
+    cuda.record_event(start, stream).expect("recorded");
     cuda.copy(at, at.offset(64), 16, stream).expect("copied");
-    cuda.record(end, stream).expect("recorded");
+    cuda.record_event(end, stream).expect("recorded");
     cuda.wait_stream(stream).expect("reached");
     assert_eq!(cuda.elapsed_ms(start, end), Ok(0.005));
 }
@@ -83,7 +83,7 @@ fn pairs_have_their_rates_in_each_direction() {
     let machine = Machine::of(3).with("pair = 400").with("pair 1 0 = 300").with("port = 450");
     let (_folder, cuda, gpus) = begun(&machine);
     with_access(&cuda, &gpus);
-    let at: Vec<Address> = gpus.iter().map(|gpu| gpu.memory).collect();
+    let at: Vec<DevicePointer> = gpus.iter().map(|gpu| gpu.memory).collect();
     assert_eq!(together(&cuda, &gpus, &[(at[0], at[1], 0)]), [300.0]);
     assert_eq!(together(&cuda, &gpus, &[(at[1], at[0], 0)]), [400.0]);
     // Both directions at once take nothing from each other.
@@ -113,14 +113,14 @@ fn what_is_left_when_a_copy_ends_goes_to_the_others() {
     let machine = Machine::of(3).with("pair = 400").with("port = 400").with("pair 2 1 = 100");
     let (_folder, cuda, gpus) = begun(&machine);
     with_access(&cuda, &gpus);
-    let at: Vec<Address> = gpus.iter().map(|gpu| gpu.memory).collect();
+    let at: Vec<DevicePointer> = gpus.iter().map(|gpu| gpu.memory).collect();
     let rates = together(&cuda, &gpus, &[(at[1], at[0], 0), (at[1], at[2], 2)]);
     assert_eq!(rates, [300.0, 100.0]);
     // Through a switch that carries half of what two pairs need.
     let machine = Machine::of(4).with("pair = 400").with("switch = 400");
     let (_folder, cuda, gpus) = begun(&machine);
     with_access(&cuda, &gpus);
-    let at: Vec<Address> = gpus.iter().map(|gpu| gpu.memory).collect();
+    let at: Vec<DevicePointer> = gpus.iter().map(|gpu| gpu.memory).collect();
     assert_eq!(together(&cuda, &gpus, &[(at[1], at[0], 0)]), [400.0]);
     let rates = together(&cuda, &gpus, &[(at[1], at[0], 0), (at[3], at[2], 2)]);
     assert_eq!(rates, [200.0, 200.0]);

@@ -4,7 +4,7 @@
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionPlan;
-use model::action::Mark;
+use model::action::VerdictMark;
 use model::finding_class::FindingClass;
 use model::verdict::Outcome;
 
@@ -15,7 +15,7 @@ pub(crate) fn action(kind: ActionKind, node: &str, class: &str) -> Action {
         ActionKind::Relabel => Outcome::Degraded,
         ActionKind::Release | ActionKind::Certify => Outcome::Pass,
     };
-    let mark = Mark {
+    let mark = VerdictMark {
         outcome,
         class: (outcome != Outcome::Pass).then(|| FindingClass::from_name(class)),
         run: "r1".to_owned(),
@@ -29,5 +29,5 @@ pub(crate) fn action(kind: ActionKind, node: &str, class: &str) -> Action {
 
 /// These, to be carried out.
 pub(crate) fn plan(actions: Vec<Action>) -> ActionPlan {
-    ActionPlan { dry_run: false, ..ActionPlan::of(actions) }
+    ActionPlan { dry_run: false, ..ActionPlan::from_actions(actions) }
 }

@@ -17,9 +17,9 @@ use model::action::ActionKind;
 use model::action::ActionPlan;
 use model::action::ActionRecord;
 use model::action::ActionResult;
-use model::change::Change;
-use model::change::StateChange;
-use model::journal::Event;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
+use model::journal::JournalEvent;
 use model::kubernetes_node::DEGRADED;
 use model::kubernetes_node::REASON;
 use model::kubernetes_node::UNVERIFIED;
@@ -146,7 +146,7 @@ async fn a_plan_is_carried_out_once_and_the_second_time_changes_nothing() {
     assert!(!taints(&nodes[3]).contains("fabricgate"), "{}", nodes[3]);
     assert_eq!(own_condition(&nodes[3]).expect("a condition")["status"], "True");
     assert_eq!(nodes[3]["metadata"]["labels"]["fabricgate.io/verified-domain"], "rack-a");
-    assert!(ledger.open.is_empty());
+    assert!(ledger.open_intents.is_empty());
 
     assert_eq!(carried(&lab, folder.path(), &whole).await, alike(&names, ActionResult::Already));
     for (name, node) in names.iter().zip(&nodes) {
@@ -186,9 +186,9 @@ async fn what_a_crash_left_open_is_seen_on_the_nodes() {
     let folder = tempfile::tempdir().expect("a folder");
     let reason = "fabricgate:nvlink-low:r1 e1".to_owned();
     let change =
-        Change { state: Some(StateChange::Drain { reason: reason.clone() }), ..Change::default() };
+        NodeUpdate { state: Some(NodeStateChange::Drain { reason: reason.clone() }), ..NodeUpdate::default() };
     let mut journal = Journal::open(folder.path()).expect("a journal");
-    let intents = live.nodes.values().map(|before| Event::Intent {
+    let intents = live.nodes.values().map(|before| JournalEvent::Intent {
         id: format!("r1/{}/drain/e1", before.name),
         run: "r1".to_owned(),
         action: Box::new(Action {
@@ -216,6 +216,6 @@ async fn what_a_crash_left_open_is_seen_on_the_nodes() {
         ("crc-taken".to_owned(), ActionResult::Superseded),
     ];
     assert_eq!(found, expected);
-    assert!(journal.ledger().open.is_empty());
+    assert!(journal.ledger().open_intents.is_empty());
     remove(&server, &names).await;
 }

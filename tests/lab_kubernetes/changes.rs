@@ -9,22 +9,22 @@ use control::gate::scheduler::Scheduler;
 use control::gate::scheduler::SchedulerError;
 use kube::core::Request;
 use kube::core::params::DeleteParams;
-use model::change::Change;
-use model::change::StateChange;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::id::NodeName;
 use model::kubernetes_node::CERTIFICATE;
 use model::kubernetes_node::CONDITION;
-use model::kubernetes_node::Condition;
+use model::kubernetes_node::FabricNodeCondition;
 use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::KubernetesMarks;
-use model::kubernetes_node::PREFIX;
+use model::kubernetes_node::KubernetesNodeUpdate;
+use model::kubernetes_node::FABRICGATE_PREFIX;
 use model::kubernetes_node::REASON;
 use model::kubernetes_node::TaintEdit;
 use model::kubernetes_node::UNVERIFIED;
 use model::kubernetes_node::VERDICT;
-use model::live::Live;
-use model::live::LiveNode;
-use model::said::ProblemKind;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
+use model::source_report::SourceProblemKind;
 use serde_json::Value;
 use serde_json::json;
 
@@ -103,25 +103,25 @@ pub(super) fn named(names: &[String]) -> Vec<NodeName> {
     names.iter().map(|name| NodeName::from(name.as_str())).collect()
 }
 
-pub(super) async fn read(gate: &Kubernetes, names: &[String]) -> Live {
+pub(super) async fn read(gate: &Kubernetes, names: &[String]) -> SchedulerSnapshot {
     gate.read(&named(names)).await.expect("an answer")
 }
 
-pub(super) async fn one(gate: &Kubernetes, name: &str) -> LiveNode {
+pub(super) async fn one(gate: &Kubernetes, name: &str) -> SchedulerNode {
     let live = read(gate, &[name.to_owned()]).await;
     live.nodes.get(&NodeName::from(name)).expect("the node").clone()
 }
 
-pub(super) fn drain() -> Change {
-    Change::drain(OURS)
+pub(super) fn drain() -> NodeUpdate {
+    NodeUpdate::drain(OURS)
 }
 
-pub(super) fn resume() -> Change {
-    Change { state: Some(StateChange::Resume), ..Change::default() }
+pub(super) fn resume() -> NodeUpdate {
+    NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() }
 }
 
-fn condition(status: &str, message: &str) -> Condition {
-    Condition {
+fn condition(status: &str, message: &str) -> FabricNodeCondition {
+    FabricNodeCondition {
         status: status.to_owned(),
         reason: "Measured".to_owned(),
         message: message.to_owned(),
@@ -132,13 +132,13 @@ fn edit(key: &str, effect: &str, value: Option<&str>) -> TaintEdit {
     TaintEdit { key: key.to_owned(), effect: effect.to_owned(), value: value.map(str::to_owned) }
 }
 
-fn marks(marks: KubernetesMarks) -> Change {
-    Change { kubernetes: Some(marks), ..Change::default() }
+fn marks(marks: KubernetesNodeUpdate) -> NodeUpdate {
+    NodeUpdate { kubernetes: Some(marks), ..NodeUpdate::default() }
 }
 
 /// What a pass says.
-pub(super) fn certify(message: &str) -> Change {
-    marks(KubernetesMarks {
+pub(super) fn certify(message: &str) -> NodeUpdate {
+    marks(KubernetesNodeUpdate {
         taints: vec![
             edit(UNVERIFIED, "NoSchedule", None),
             edit(DEGRADED, "PreferNoSchedule", None),
@@ -160,12 +160,12 @@ pub(super) fn of_others(node: &Value) -> Value {
     for words in ["labels", "annotations"] {
         let mut own = node["metadata"][words].take();
         if let Some(words) = own.as_object_mut() {
-            words.retain(|key, _| !key.starts_with(PREFIX));
+            words.retain(|key, _| !key.starts_with(FABRICGATE_PREFIX));
         }
         node["metadata"][words] = if own.is_null() { json!({}) } else { own };
     }
     let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
-    let is_ours = |it: &Value| it["key"].as_str().is_some_and(|key| key.starts_with(PREFIX));
+    let is_ours = |it: &Value| it["key"].as_str().is_some_and(|key| key.starts_with(FABRICGATE_PREFIX));
     node["spec"]["taints"] = taints.into_iter().filter(|it| !is_ours(it)).collect();
     let conditions = node["status"]["conditions"].as_array_mut().expect("conditions");
     conditions.retain(|it| it["type"] != CONDITION);
@@ -282,7 +282,7 @@ async fn a_drain_its_release_and_marks_leave_an_operators_node_as_it_was() {
     let before = server.node(name).await;
     let others = of_others(&before);
     let nodes = named(&names);
-    let unchanged = async |change: &Change| {
+    let unchanged = async |change: &NodeUpdate| {
         let then = version(&server.node(name).await);
         gate.change(&nodes, change).await.expect("nothing to do");
         assert_eq!(version(&server.node(name).await), then, "{change:?}");
@@ -296,14 +296,14 @@ async fn a_drain_its_release_and_marks_leave_an_operators_node_as_it_was() {
     assert_eq!(taints.last(), Some(&ours));
     assert_eq!(drained["metadata"]["annotations"][REASON], OURS);
     let live = one(&gate, name).await;
-    assert!(live.is("DRAIN") && live.reason.as_deref() == Some(OURS), "{live:?}");
+    assert!(live.has_state("DRAIN") && live.reason.as_deref() == Some(OURS), "{live:?}");
     unchanged(&drain()).await;
 
-    let soft = marks(KubernetesMarks {
+    let soft = marks(KubernetesNodeUpdate {
         taints: vec![edit(DEGRADED, "PreferNoSchedule", Some("nvlink-low"))],
         labels: [(VERDICT.to_owned(), Some("degraded".to_owned()))].into(),
         condition: Some(condition("False", "nvlink-low")),
-        ..KubernetesMarks::default()
+        ..KubernetesNodeUpdate::default()
     });
     gate.change(&nodes, &soft).await.expect("marked");
     assert_eq!(of_others(&server.node(name).await), others);
@@ -320,7 +320,7 @@ async fn a_drain_its_release_and_marks_leave_an_operators_node_as_it_was() {
     let certified = server.node(name).await;
     assert_eq!(of_others(&certified), others);
     let left = certified["spec"]["taints"].to_string();
-    assert!(!left.contains(PREFIX), "{left}");
+    assert!(!left.contains(FABRICGATE_PREFIX), "{left}");
     let first = own_condition(&certified).expect("a condition");
     assert_eq!((&first["status"], &first["message"]), (&json!("True"), &json!("a")));
     unchanged(&certify("a")).await;
@@ -351,7 +351,7 @@ async fn a_taint_of_our_key_without_our_reason_is_not_ours_to_lift() {
     let before = server.node("chg-byhand").await;
     for change in [resume(), drain()] {
         let error = gate.change(&["chg-byhand".into()], &change).await.expect_err("refused");
-        assert_eq!(error.kind, ProblemKind::Contradictory, "{error}");
+        assert_eq!(error.kind, SourceProblemKind::Contradictory, "{error}");
         assert!(error.message.contains("nothing was written"), "{error}");
     }
     assert_eq!(server.node("chg-byhand").await, before);
@@ -426,12 +426,12 @@ async fn each_right_that_is_missing_is_named_and_nothing_half_done_is_hidden() {
         let gate = Kubernetes::new(lab.asks_as("gate"));
         let few = gate.read(&named(&names)).await;
         let all = gate.read(&[]).await;
-        let change = Change { kubernetes: certify("a").kubernetes, ..drain() };
+        let change = NodeUpdate { kubernetes: certify("a").kubernetes, ..drain() };
         let written = gate.change(&named(&names), &change).await;
         let now = server.node(&names[0]).await;
         let is_drained = now["metadata"]["annotations"].get(REASON).is_some();
         let denied = |said: &SchedulerError| {
-            assert_eq!(said.kind, ProblemKind::Denied, "{said}");
+            assert_eq!(said.kind, SourceProblemKind::Denied, "{said}");
             assert!(said.message.contains("no right to that (403)"), "{said}");
         };
         match rights.get(missing) {
@@ -479,7 +479,7 @@ async fn each_right_that_is_missing_is_named_and_nothing_half_done_is_hidden() {
     forbid(&server).await;
     let expired = Kubernetes::new(lab.asks_as("expired"));
     let error = expired.change(&named(&names), &drain()).await.expect_err("nobody knows it");
-    assert_eq!(error.kind, ProblemKind::Denied, "{error}");
+    assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
     assert!(error.message.contains("expired token?"), "{error}");
     remove(&server, &names).await;
 }
@@ -504,6 +504,6 @@ async fn a_server_that_is_away_is_told_as_unknown() {
         gate.read(&[]).await.expect_err("away"),
         gate.change(&names, &drain()).await.expect_err("away"),
     ] {
-        assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+        assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
     }
 }

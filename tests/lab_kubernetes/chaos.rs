@@ -12,7 +12,7 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 use std::time::Instant;
 
-use engine::policy::reason;
+use engine::policy::drain_reason;
 use rustix::process::Signal;
 use serde_json::Value;
 use serde_json::json;
@@ -258,7 +258,7 @@ impl Shared {
         }
         let order = order(&node, &patch);
         let journal = fs::metadata(self.site.join("gate/journal.jsonl")).map_or(0, |it| it.len());
-        let run = order.set.get(DRAIN).and_then(|it| reason::read(it)).map(|own| own.run);
+        let run = order.set.get(DRAIN).and_then(|it| drain_reason::parse_reason(it)).map(|own| own.run);
         let verdicts = run.map(|run| self.site.join("runs").join(run).join("verdicts.json"));
         let evidence = verdicts.is_none_or(|file| file.is_file());
         let mut state = self.state();

@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use control::sources::kubernetes::ask;
+use control::sources::kubernetes::fetch_claims;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::Group;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
+use model::source_report::ClaimBasis;
+use model::source_report::NodeGroup;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 use serde_json::Value;
 use serde_json::json;
 
@@ -82,28 +82,28 @@ fn tray(clique: &str, domain: &str, leaf: &str) -> Value {
 }
 
 /// `kind scheme name: nodes`, one a group.
-fn told(said: &Said) -> Vec<String> {
-    let line = |group: &Group| {
+fn told(said: &SourceReport) -> Vec<String> {
+    let line = |group: &NodeGroup| {
         let nodes: Vec<&str> = group.nodes.iter().map(NodeName::as_str).collect();
         format!("{:?} {} {}: {}", group.kind, group.scheme, group.name, nodes.join(" "))
     };
     said.groups.iter().map(line).collect()
 }
 
-fn kinds(said: &[Said]) -> Vec<(SourceKind, Vec<ProblemKind>)> {
-    let kinds = |said: &Said| said.problems.iter().map(|problem| problem.kind).collect();
+fn kinds(said: &[SourceReport]) -> Vec<(SourceKind, Vec<SourceProblemKind>)> {
+    let kinds = |said: &SourceReport| said.problems.iter().map(|problem| problem.kind).collect();
     said.iter().map(|said| (said.source.kind, kinds(said))).collect()
 }
 
 #[tokio::test]
 async fn a_real_server_says_exactly_what_it_was_filled_with() {
-    use ProblemKind::*;
+    use SourceProblemKind::*;
     use SourceKind::*;
     let Some(lab) = own_lab(&[("FABRICGATE_LAB_BARE", "1")]) else { return };
     let server = lab.admin().await;
 
     // Empty, and without any of the definitions.
-    let said = ask(&lab.asks_as("admin")).await;
+    let said = fetch_claims(&lab.asks_as("admin")).await;
     let missing = [
         (KubernetesNodes, vec![]),
         (ComputeDomains, vec![Missing]),
@@ -114,13 +114,13 @@ async fn a_real_server_says_exactly_what_it_was_filled_with() {
     assert_eq!(said[0].notes, ["no node is listed"]);
 
     fill(&server).await;
-    let said = ask(&lab.asks_as("admin")).await;
+    let said = fetch_claims(&lab.asks_as("admin")).await;
     nodes_are_as_filled(&said[0]);
     others_are_as_filled(&said);
 
     // A user without rights, one with nodes only, and one whom nobody knows.
     for (user, words) in [("stranger", "nodes is forbidden"), ("expired", "expired token?")] {
-        let said = ask(&lab.asks_as(user)).await;
+        let said = fetch_claims(&lab.asks_as(user)).await;
         assert_eq!(said[0].problems.len(), 1, "{user}: {:?}", said[0].problems);
         assert_eq!(said[0].problems[0].kind, Denied, "{user}");
         assert!(said[0].problems[0].message.contains(words), "{:?}", said[0].problems);
@@ -179,10 +179,10 @@ fn the_program_says_so_too(lab: &Lab) {
 }
 
 /// Rights are in force a moment after they are given.
-async fn as_soon_as_allowed(lab: &Lab) -> Vec<Said> {
+async fn as_soon_as_allowed(lab: &Lab) -> Vec<SourceReport> {
     for _ in 0..100 {
-        let said = ask(&lab.asks_as("gate")).await;
-        if said[0].problems.iter().all(|problem| problem.kind != ProblemKind::Denied) {
+        let said = fetch_claims(&lab.asks_as("gate")).await;
+        if said[0].problems.iter().all(|problem| problem.kind != SourceProblemKind::Denied) {
             return said;
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -250,7 +250,7 @@ async fn fill(server: &Server) {
     }
 }
 
-fn nodes_are_as_filled(said: &Said) {
+fn nodes_are_as_filled(said: &SourceReport) {
     assert_eq!(said.nodes.len(), FILLERS + 6);
     assert_eq!(
         told(said),
@@ -269,11 +269,11 @@ fn nodes_are_as_filled(said: &Said) {
             "Switch topograph-tier-1 spine: odd t1 t2 t3 t4".to_owned(),
         ]
     );
-    let copied = Basis::Copied { from: "label nvidia.com/gpu.clique".to_owned() };
-    assert_eq!((&said.groups[4].basis, &said.groups[5].basis), (&copied, &Basis::Asserted));
+    let copied = ClaimBasis::Copied { from: "label nvidia.com/gpu.clique".to_owned() };
+    assert_eq!((&said.groups[4].basis, &said.groups[5].basis), (&copied, &ClaimBasis::Asserted));
     assert!(said.groups[0].since.is_some(), "the server says when a label was written");
     assert_eq!(said.problems.len(), 1, "{:?}", said.problems);
-    assert_eq!(said.problems[0].kind, ProblemKind::Malformed);
+    assert_eq!(said.problems[0].kind, SourceProblemKind::Malformed);
     let at = said.problems[0].at.as_deref().expect("a place");
     assert!(at.ends_with("/api/v1/nodes: node odd: label nvidia.com/gpu.clique"), "{at}");
     assert!(said.notes.iter().any(|note| note.contains("clique 32766")), "{:?}", said.notes);
@@ -296,7 +296,7 @@ fn nodes_are_as_filled(said: &Said) {
     assert_eq!(ill.marks["taint node.kubernetes.io/not-ready"], "NoSchedule");
 }
 
-fn others_are_as_filled(said: &[Said]) {
+fn others_are_as_filled(said: &[SourceReport]) {
     let domains = &said[1];
     assert_eq!(domains.problems, []);
     assert_eq!(

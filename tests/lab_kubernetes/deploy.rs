@@ -42,7 +42,7 @@ pub(super) type Answer = Result<Value, (u16, String)>;
 
 async fn configuration() -> Option<Config> {
     let path: PathBuf = std::env::var_os("FABRICGATE_LAB_KUBERNETES")?.into();
-    tls::install();
+    tls::install_provider();
     let read = Kubeconfig::read_from(path).expect("a kubeconfig");
     let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
     Some(config.expect("a configuration"))

@@ -10,8 +10,8 @@ use model::action::ActionKind;
 use model::action::ActionResult;
 use model::kubernetes_node::DEVICE;
 use model::kubernetes_node::DEVICE_CORDON;
-use model::kubernetes_node::DeviceMark;
-use model::kubernetes_node::DeviceWay;
+use model::kubernetes_node::GpuCordon;
+use model::kubernetes_node::GpuCordonMethod;
 use model::kubernetes_node::REASON;
 use serde_json::Value;
 use serde_json::json;
@@ -206,7 +206,7 @@ async fn carried(
     run: &str,
     node: &str,
     kind: ActionKind,
-    device: Option<&DeviceMark>,
+    device: Option<&GpuCordon>,
 ) -> ActionResult {
     let mut action = action(kind, node);
     action.device = device.cloned();
@@ -221,8 +221,8 @@ async fn told(lab: &Lab, node: &str) -> (String, Option<String>) {
     (node.state.join("+"), node.reason.clone())
 }
 
-fn of(way: DeviceWay, uuid: &str) -> DeviceMark {
-    DeviceMark { way, index: 1, uuid: uuid.to_owned() }
+fn of(way: GpuCordonMethod, uuid: &str) -> GpuCordon {
+    GpuCordon { way, index: 1, uuid: uuid.to_owned() }
 }
 
 #[tokio::test]
@@ -234,7 +234,7 @@ async fn of_hami_s_list_only_our_gpu_comes_and_goes() {
     let path = format!("/api/v1/nodes/{name}");
     let theirs = |list: &str| json!({"metadata": {"annotations": {DEVICE_CORDON: list}}});
     server.merge(&path, &theirs("GPU-x")).await;
-    let mark = of(DeviceWay::Hami, "GPU-1a");
+    let mark = of(GpuCordonMethod::Hami, "GPU-1a");
     let list = async || server.node(&name).await["metadata"]["annotations"][DEVICE_CORDON].clone();
 
     let done = carried(&lab, folder.path(), "r1", &name, ActionKind::Drain, Some(&mark)).await;
@@ -258,8 +258,8 @@ async fn a_rule_that_a_person_deletes_is_undone_and_one_that_follows_a_whole_dra
     add(&server, &plain_node(&name)).await;
     let uuids = ["GPU-0a".to_owned(), "GPU-1a".to_owned()];
     offer(&server, &name, &uuids).await;
-    let mark = of(DeviceWay::TaintRule, "GPU-1a");
-    let carried = async |run: &str, kind: ActionKind, device: Option<&DeviceMark>| {
+    let mark = of(GpuCordonMethod::TaintRule, "GPU-1a");
+    let carried = async |run: &str, kind: ActionKind, device: Option<&GpuCordon>| {
         carried(&lab, folder.path(), run, &name, kind, device).await
     };
     assert_eq!(carried("r1", ActionKind::Drain, Some(&mark)).await, ActionResult::Done);
@@ -304,7 +304,7 @@ async fn stays(lab: &Lab, server: &Server, why: &str) {
     let folder = tempfile::tempdir().expect("a folder");
     let name = lab.name("stays");
     add(server, &plain_node(&name)).await;
-    let mark = of(DeviceWay::TaintRule, "GPU-1a");
+    let mark = of(GpuCordonMethod::TaintRule, "GPU-1a");
     let done = carried(lab, folder.path(), "r1", &name, ActionKind::Drain, Some(&mark)).await;
     assert_eq!(done, ActionResult::Failed);
     let node = server.node(&name).await;

@@ -16,26 +16,26 @@ use control::gate::kubernetes::evict::Emptying;
 use control::gate::scheduler::Answer;
 use control::gate::scheduler::Scheduler;
 use control::gate::scheduler::SchedulerError;
-use control::sources::kubernetes::access::Reading;
-use control::sources::kubernetes::access::connect;
-use engine::policy::reason;
+use control::sources::kubernetes::connection::ResponseReadLimit;
+use control::sources::kubernetes::connection::connect;
+use engine::policy::drain_reason;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::Client;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionResult;
-use model::change::Change;
-use model::eviction::Eviction;
+use model::node_update::NodeUpdate;
+use model::eviction::NodeEviction;
 use model::eviction::EvictionResult;
 use model::id::NodeName;
-use model::journal::Event;
+use model::journal::JournalEvent;
 use model::kubernetes_node::KubernetesNode;
 use model::kubernetes_node::REASON;
 use model::kubernetes_node::Taint;
-use model::live::Live;
-use model::live::LiveNode;
-use model::said::ProblemKind;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
+use model::source_report::SourceProblemKind;
 use serde_json::Value;
 use serde_json::json;
 use tokio::sync::watch;
@@ -66,7 +66,7 @@ struct Over;
 
 impl Fence for Over {
     fn holds<'a>(&'a self) -> Answer<'a, ()> {
-        let error = SchedulerError::new(ProblemKind::Contradictory, "another has the term");
+        let error = SchedulerError::new(SourceProblemKind::Contradictory, "another has the term");
         Box::pin(async { Err(error) })
     }
 }
@@ -76,13 +76,13 @@ impl Scheduler for Nodes {
         "nodes".to_owned()
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot> {
         Box::pin(async move {
             let api: Api<Node> = Api::all(self.0.clone());
-            let mut live = Live::default();
+            let mut live = SchedulerSnapshot::default();
             for name in nodes {
                 let node = api.get_opt(name.as_str()).await.map_err(|error| {
-                    SchedulerError::new(ProblemKind::Unreachable, error.to_string())
+                    SchedulerError::new(SourceProblemKind::Unreachable, error.to_string())
                 })?;
                 let Some(node) = node else { continue };
                 live.nodes.insert(name.clone(), as_live(name, &node));
@@ -91,16 +91,16 @@ impl Scheduler for Nodes {
         })
     }
 
-    fn change<'a>(&'a self, _: &'a [NodeName], _: &'a Change) -> Answer<'a, ()> {
-        Box::pin(async { Err(SchedulerError::new(ProblemKind::Denied, "it only reads")) })
+    fn change<'a>(&'a self, _: &'a [NodeName], _: &'a NodeUpdate) -> Answer<'a, ()> {
+        Box::pin(async { Err(SchedulerError::new(SourceProblemKind::Denied, "it only reads")) })
     }
 
-    fn words(&self, _: &[NodeName], _: &Change) -> Vec<Vec<String>> {
+    fn words(&self, _: &[NodeName], _: &NodeUpdate) -> Vec<Vec<String>> {
         Vec::new()
     }
 }
 
-fn as_live(name: &NodeName, node: &Node) -> LiveNode {
+fn as_live(name: &NodeName, node: &Node) -> SchedulerNode {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
     let taints: Vec<Taint> = taints
         .map(|taint| Taint {
@@ -109,7 +109,7 @@ fn as_live(name: &NodeName, node: &Node) -> LiveNode {
             effect: taint.effect.clone(),
         })
         .collect();
-    let mut live = LiveNode::new(name.clone(), &["ALLOCATED", "DRAIN"]);
+    let mut live = SchedulerNode::new(name.clone(), &["ALLOCATED", "DRAIN"]);
     live.reason =
         node.metadata.annotations.iter().flatten().find(|it| it.0 == REASON).map(|it| it.1.clone());
     let uid = node.metadata.uid.clone().unwrap_or_default();
@@ -170,8 +170,8 @@ fn journal_with(folder: &Path, nodes: &[&str], reason: &str) {
     for node in nodes {
         let id = format!("run1/{node}/drain");
         let action = Action { reason: reason.to_owned(), ..Action::new(ActionKind::Drain, *node) };
-        let before = Box::new(LiveNode::new(*node, &["ALLOCATED"]));
-        let intent = Event::Intent {
+        let before = Box::new(SchedulerNode::new(*node, &["ALLOCATED"]));
+        let intent = JournalEvent::Intent {
             id: id.clone(),
             run: "run1".to_owned(),
             action: Box::new(action),
@@ -179,7 +179,7 @@ fn journal_with(folder: &Path, nodes: &[&str], reason: &str) {
             before,
         };
         let outcome =
-            Event::Outcome { id, result: ActionResult::Done, detail: "it shows".to_owned() };
+            JournalEvent::Outcome { id, result: ActionResult::Done, detail: "it shows".to_owned() };
         journal.write_all(vec![intent, outcome]).expect("written");
     }
 }
@@ -200,7 +200,7 @@ async fn end_what_ends(client: Client, team: String) {
 }
 
 /// `pod: result` of a node, with the detail of those that stay.
-fn of(evictions: &[Eviction], node: &str) -> BTreeMap<String, (EvictionResult, String)> {
+fn of(evictions: &[NodeEviction], node: &str) -> BTreeMap<String, (EvictionResult, String)> {
     let eviction = evictions.iter().find(|it| it.node.as_str() == node).expect("the node");
     let pods = eviction.pods.iter();
     let name = |pod: &str| pod.split_once('/').expect("a namespace").1.to_owned();
@@ -213,9 +213,9 @@ async fn pods_leave_drained_nodes_and_budgets_hold_them() {
     let Some(lab) = lab::lab() else { return };
     let server = lab.admin().await;
     // As the gate asks: an answer of 429 comes back at once.
-    let access = connect(&lab.asks_as("admin"), Reading::Bounded).await.expect("a way");
+    let access = connect(&lab.asks_as("admin"), ResponseReadLimit::Bounded).await.expect("a way");
     let client = access.client;
-    let reason = reason::write("run1", CLASS, 1);
+    let reason = drain_reason::format_reason("run1", CLASS, 1);
     let team = lab.namespace("team").await;
     for node in NODES {
         // A test that failed before has left it.

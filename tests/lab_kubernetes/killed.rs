@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use control::gate::journal;
 use control::gate::kubernetes::Kubernetes as Gate;
-use engine::policy::ledger::Ledger;
+use engine::policy::journal_state::JournalState;
 use model::action::ActionKind;
 use model::action::ActionPlan;
 use node::exec;
-use node::exec::Request;
+use node::exec::ProcessRequest;
 use serde_json::Value;
 
 use super::proxy::Call;
@@ -74,9 +74,9 @@ enum Kill {
     After(usize),
 }
 
-fn run(argv: &[&str]) -> exec::Finished {
+fn run(argv: &[&str]) -> exec::FinishedProcess {
     let argv = argv.iter().map(|word| (*word).to_owned()).collect();
-    let request = Request { argv, limit: Duration::from_secs(120), capture: exec::CAPTURE };
+    let request = ProcessRequest { argv, limit: Duration::from_secs(120), capture: exec::CAPTURE };
     let (_nobody, stop) = tokio::sync::watch::channel(false);
     now(exec::run(&request, stop)).expect("a program")
 }
@@ -136,7 +136,7 @@ impl Killed {
             Kill::After(at) if at == call.number => Weather::LostAnswerThen(Box::new(end.clone())),
             _ => Weather::Fine,
         });
-        let this = exec::own::executable().expect("a program").display().to_string();
+        let this = exec::self_exe::current_executable().expect("a program").display().to_string();
         let folder = format!("{CHILD}={}", self.folder.path().display());
         let test = "killed::the_turn_that_is_killed";
         run(&["env", &folder, &this, "--exact", test, "--nocapture", "--test-threads", "1"]);
@@ -148,7 +148,7 @@ impl Killed {
         self.names.iter().map(|name| (name.clone(), now(self.admin.node(name)))).collect()
     }
 
-    fn ledger(&self) -> Ledger {
+    fn ledger(&self) -> JournalState {
         journal::look(&self.folder.path().join("state")).expect("a journal")
     }
 }
@@ -161,7 +161,7 @@ fn accounted(killed: &Killed, before: &BTreeMap<String, Value>, kill: Kill) {
         assert_eq!(foreign(&node), foreign(&before[&name]), "{kill:?}: {name}");
         let _whole = drained(&node);
         let is_same = said(&node) == said(&before[&name]);
-        let is_open = ledger.open.iter().any(|open| open.action.node.as_str() == name);
+        let is_open = ledger.open_intents.iter().any(|open| open.action.node.as_str() == name);
         let is_said = ledger.marks.get(&name.as_str().into()).is_some_and(|it| it.run == "r1");
         assert!(is_same || is_open || is_said, "{kill:?}: {name}: {node}: {ledger:?}");
     }
@@ -182,7 +182,7 @@ fn killed_at(kubeconfig: &Path, kill: Kill) -> (bool, usize) {
     accounted(&killed, &before, kill);
 
     let (after, ledger) = (killed.nodes(), killed.ledger());
-    assert!(ledger.open.is_empty(), "{kill:?}: {ledger:?}");
+    assert!(ledger.open_intents.is_empty(), "{kill:?}: {ledger:?}");
     assert_eq!(own(&ledger), [bad.as_str(), worse.as_str()], "{kill:?}");
     // One of before, two of now, and what the killed turn may have told.
     assert!((3..=5).contains(&ledger.spent.len()), "{kill:?}: {:?}", ledger.spent);

@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::time::Instant;
 
-use control::sources::kubernetes::Kubernetes;
+use control::sources::kubernetes::KubernetesClientConfig;
 use control::sources::tls;
 use kube::Client;
 use kube::Config;
@@ -161,9 +161,9 @@ impl Lab {
     }
 
     /// The way to it, as the library is told.
-    pub(super) fn asks_as(&self, user: &str) -> Kubernetes {
+    pub(super) fn asks_as(&self, user: &str) -> KubernetesClientConfig {
         let kubeconfig = Some(self.kubeconfig(user));
-        Kubernetes { kubeconfig, context: None, limit: Duration::from_secs(30) }
+        KubernetesClientConfig { kubeconfig, context: None, limit: Duration::from_secs(30) }
     }
 
     /// A name that no other test has, also not of an earlier run against the same
@@ -364,7 +364,7 @@ pub(super) struct Server(pub(super) Client);
 
 impl Server {
     pub(super) async fn of(kubeconfig: &Path) -> Server {
-        tls::install();
+        tls::install_provider();
         let read = Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
         let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
         Server(Client::try_from(config.expect("a configuration")).expect("a client"))
@@ -537,7 +537,7 @@ impl Simulated {
         let folder = tempfile::tempdir().expect("a folder");
         let tools = folder.path().join("tools");
         fs::create_dir(&tools).expect("a folder");
-        for name in sim::tool::NAMES {
+        for name in sim::tool_dispatch::NAMES {
             symlink(binary(), tools.join(name)).expect("a link");
         }
         let simulated = Simulated(folder);

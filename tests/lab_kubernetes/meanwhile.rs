@@ -27,19 +27,19 @@ use control::gate::kubernetes::Kubernetes;
 use control::gate::scheduler::Answer;
 use control::gate::scheduler::Scheduler;
 use control::gate::scheduler::SchedulerError;
-use control::sources::kubernetes::Kubernetes as Asked;
+use control::sources::kubernetes::KubernetesClientConfig as Asked;
 use kube::Client;
 use kube::core::Request;
-use model::change::Change;
-use model::change::StateChange;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::id::NodeName;
 use model::kubernetes_node::DEGRADED;
 use model::kubernetes_node::GATE;
-use model::kubernetes_node::KubernetesMarks;
-use model::kubernetes_node::PREFIX;
+use model::kubernetes_node::KubernetesNodeUpdate;
+use model::kubernetes_node::FABRICGATE_PREFIX;
 use model::kubernetes_node::REASON;
 use model::kubernetes_node::VERDICT;
-use model::said::ProblemKind;
+use model::source_report::SourceProblemKind;
 use serde_json::Value;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -49,10 +49,10 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 /// The drain of run `r1` in its first turn, by the gate of this name.
-fn drain_by(gate: &str) -> Change {
+fn drain_by(gate: &str) -> NodeUpdate {
     let annotations = [(GATE.to_owned(), Some(gate.to_owned()))].into();
-    let kubernetes = Some(KubernetesMarks { annotations, ..KubernetesMarks::default() });
-    Change { kubernetes, ..drain() }
+    let kubernetes = Some(KubernetesNodeUpdate { annotations, ..KubernetesNodeUpdate::default() });
+    NodeUpdate { kubernetes, ..drain() }
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn of_two_gates_with_the_same_reason_the_second_is_told_that_it_is_not_its
     // The same reason to the letter: only who wrote it is another.
     let second = gate.change_as_seen(&nodes, &drain_by("two"), &seen).await;
     let error = second.expect_err("it is another's");
-    assert_eq!(error.kind, ProblemKind::Contradictory, "{error}");
+    assert_eq!(error.kind, SourceProblemKind::Contradictory, "{error}");
     let node = server.node("chg-twice").await;
     assert_eq!(version(&node), before, "nothing was written");
     assert_eq!(node["metadata"]["annotations"][GATE], "one");
@@ -144,8 +144,8 @@ async fn eight_writers_of_one_nodes_taints_lose_nothing_and_neither_do_we() {
             gate.change(&nodes, &change).await.unwrap_or_else(|error| panic!("{error}"));
             changes += 1;
             let live = one(&gate, name).await;
-            let is_drained = live.is("DRAIN");
-            assert_eq!(is_drained, change.state != Some(StateChange::Resume), "{changes}");
+            let is_drained = live.has_state("DRAIN");
+            assert_eq!(is_drained, change.state != Some(NodeStateChange::Resume), "{changes}");
         }
     }
     let mut conflicts = 0;
@@ -188,7 +188,7 @@ enum Deed {
 /// A fence that does these things, one each time it is asked.
 #[derive(Debug)]
 struct Meanwhile {
-    lab: control::sources::kubernetes::Kubernetes,
+    lab: control::sources::kubernetes::KubernetesClientConfig,
     name: String,
     deeds: Mutex<VecDeque<Deed>>,
     asked: Mutex<usize>,
@@ -239,7 +239,7 @@ impl Fence for Meanwhile {
                 }
                 Deed::Forbid => {
                     let why = "the lease is another's";
-                    return Err(SchedulerError::new(ProblemKind::Denied, why));
+                    return Err(SchedulerError::new(SourceProblemKind::Denied, why));
                 }
             }
             Ok(())
@@ -260,7 +260,7 @@ async fn meanwhile(lab: &Lab, server: &Server, name: &str, deeds: &[Deed]) -> Ca
     let nodes = [NodeName::from(name)];
     let seen = gate.read(&nodes).await.expect("an answer");
     let kubernetes = certify("a").kubernetes;
-    let change = Change { kubernetes, ..drain() };
+    let change = NodeUpdate { kubernetes, ..drain() };
     let said = gate.change_as_seen(&nodes, &change, &seen).await;
     let asked = *fence.asked.lock().expect("a count");
     Case { said, asked, node: server.get(&format!("{NODES}/{name}")).await }
@@ -274,7 +274,7 @@ struct Case {
 }
 
 impl Case {
-    fn refused(&self, kind: ProblemKind, words: &str) {
+    fn refused(&self, kind: SourceProblemKind, words: &str) {
         let error = self.said.as_ref().expect_err("refused");
         assert_eq!(error.kind, kind, "{error}");
         assert!(error.message.contains(words), "{error}");
@@ -288,7 +288,7 @@ impl Case {
             node["metadata"]["annotations"],
             node["spec"]["taints"]
         ]);
-        kept.to_string().contains(PREFIX) || own_condition(node).is_some()
+        kept.to_string().contains(FABRICGATE_PREFIX) || own_condition(node).is_some()
     }
 }
 
@@ -296,7 +296,7 @@ impl Case {
 async fn what_becomes_of_a_node_between_reading_and_writing_decides() {
     let Some(lab) = lab() else { return };
     let server = lab.admin().await;
-    use ProblemKind::*;
+    use SourceProblemKind::*;
 
     let calm = meanwhile(&lab, &server, "chm-calm", &[]).await;
     calm.said.clone().expect("written");
@@ -370,7 +370,7 @@ async fn a_node_that_became_another_since_it_was_read_is_not_written() {
         assert!(error.message.contains(words), "{words}: {error}");
     }
     let live = read(&gate, &names).await;
-    let drained = live.nodes.values().filter(|node| node.is("DRAIN"));
+    let drained = live.nodes.values().filter(|node| node.has_state("DRAIN"));
     let drained: Vec<&str> = drained.map(|node| node.name.as_str()).collect();
     assert_eq!(drained, ["chs-3"]);
     assert!(server.get(&format!("{NODES}/chs-2")).await.is_none(), "no ghost");
@@ -396,6 +396,6 @@ async fn many_nodes_are_read_and_written_at_once() {
     assert!(live.nodes.values().all(|node| node.reason.as_deref() == Some(OURS)));
     gate.change_as_seen(&named(&names), &resume(), &live).await.expect("given back");
     let live = read(&gate, &names).await;
-    assert!(live.nodes.values().all(|node| !node.is("DRAIN")));
+    assert!(live.nodes.values().all(|node| !node.has_state("DRAIN")));
     remove(&server, &names).await;
 }

@@ -18,7 +18,7 @@ use control::gate::scheduler::Scheduler;
 use model::action::ActionKind;
 use model::action::ActionResult;
 use model::action::ActionResult::*;
-use model::said::ProblemKind;
+use model::source_report::SourceProblemKind;
 use rustix::process::Pid;
 use rustix::process::Signal;
 use rustix::process::kill_process;
@@ -149,10 +149,10 @@ fn a_server_that_hangs_or_is_killed_in_the_middle_leaves_nothing_half_done() {
         });
         assert_eq!(result, Unknown, "{name}: nobody can tell");
         let ledger = journal::look(&state).expect("a journal");
-        assert_eq!(ledger.open.len(), 1, "{name}: {ledger:?}");
+        assert_eq!(ledger.open_intents.len(), 1, "{name}: {ledger:?}");
         // As long as it is gone nothing is read, and nothing concluded.
         let error = now(plain.read(&[name.into()])).expect_err("gone");
-        assert_eq!(error.kind, ProblemKind::Unreachable, "{name}: {error}");
+        assert_eq!(error.kind, SourceProblemKind::Unreachable, "{name}: {error}");
         if hangs {
             // What it was told before it hung, it may do now.
             server.signal(Signal::CONT);
@@ -170,7 +170,7 @@ fn a_server_that_hangs_or_is_killed_in_the_middle_leaves_nothing_half_done() {
         turn(&state, &plain, &again);
         let (node, ledger) = (now(admin.node(name)), journal::look(&state).expect("a journal"));
         assert_eq!(own(&ledger), [name], "{ledger:?}");
-        assert!(ledger.open.is_empty(), "{name}: {ledger:?}");
+        assert!(ledger.open_intents.is_empty(), "{name}: {ledger:?}");
         let written = ledger.drains[&name.into()].action.reason.clone();
         assert_eq!(drained(&node), Some(written.clone()), "{name}");
         assert!(was_drained.is_none_or(|was| was == written), "{name}: drained twice");

@@ -105,7 +105,7 @@ fn field(text: &str, key: &str) -> String {
 impl Proxy {
     /// To the server of this kubeconfig; `folder` gets kubeconfigs that lead here.
     pub(super) fn to(kubeconfig: &Path, folder: &Path) -> Self {
-        tls::install();
+        tls::install_provider();
         let text = fs::read_to_string(kubeconfig).expect("a kubeconfig");
         let authority = fs::read(field(&text, "certificate-authority")).expect("a certificate");
         let client = reqwest::Client::builder()

@@ -11,8 +11,8 @@ use std::time::Duration;
 use std::time::Instant;
 
 use control::gate::kubernetes::Kubernetes as Gate;
-use control::sources::kubernetes::access::Reading;
-use control::sources::kubernetes::access::connect;
+use control::sources::kubernetes::connection::ResponseReadLimit;
+use control::sources::kubernetes::connection::connect;
 use serde_json::Value;
 use serde_json::json;
 
@@ -87,7 +87,7 @@ impl Drop for Watch {
 /// What the server says to who would go on from there: an error in place of
 /// events, or events until a second is over.
 async fn from(kubeconfig: &Path, version: &str) -> String {
-    let client = connect(&through(kubeconfig), Reading::Bounded).await.expect("a way").client;
+    let client = connect(&through(kubeconfig), ResponseReadLimit::Bounded).await.expect("a way").client;
     let uri = format!("{NODES}?watch=true&timeoutSeconds=1&resourceVersion={version}");
     let request = axum::http::Request::builder().uri(uri).body(Vec::new()).expect("a request");
     match client.request_text(request).await {

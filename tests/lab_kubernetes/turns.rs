@@ -12,10 +12,10 @@ use control::gate::journal::Journal;
 use control::gate::kubernetes::Kubernetes as Gate;
 use control::gate::recover;
 use control::gate::scheduler::Scheduler;
-use control::sources::kubernetes::Kubernetes;
-use control::sources::kubernetes::access::Reading;
-use control::sources::kubernetes::access::connect;
-use engine::policy::ledger::Ledger;
+use control::sources::kubernetes::KubernetesClientConfig;
+use control::sources::kubernetes::connection::ResponseReadLimit;
+use control::sources::kubernetes::connection::connect;
+use engine::policy::journal_state::JournalState;
 use engine::policy::marks::MarkNames;
 use kube::Client;
 use kube::core::Request;
@@ -24,11 +24,11 @@ use model::action::ActionKind;
 use model::action::ActionPlan;
 use model::action::ActionRecord;
 use model::action::ActionResult;
-use model::change::Change;
-use model::change::StateChange;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::id::NodeName;
-use model::journal::Event;
-use model::live::LiveNode;
+use model::journal::JournalEvent;
+use model::scheduler_snapshot::SchedulerNode;
 use serde_json::Value;
 use serde_json::json;
 
@@ -52,8 +52,8 @@ pub(super) fn now<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// The way through a kubeconfig.
-pub(super) fn through(kubeconfig: &Path) -> Kubernetes {
-    Kubernetes { kubeconfig: Some(kubeconfig.to_owned()), context: None, limit: LIMIT }
+pub(super) fn through(kubeconfig: &Path) -> KubernetesClientConfig {
+    KubernetesClientConfig { kubeconfig: Some(kubeconfig.to_owned()), context: None, limit: LIMIT }
 }
 
 /// The server as its administrator sees it, in fair weather. A client lives no
@@ -66,7 +66,7 @@ impl Admin {
     }
 
     async fn client(&self) -> Client {
-        connect(&through(&self.0), Reading::Bounded).await.expect("a way").client
+        connect(&through(&self.0), ResponseReadLimit::Bounded).await.expect("a way").client
     }
 
     async fn send(&self, method: &str, path: &str, kind: &str, body: &Value) -> Option<Value> {
@@ -89,14 +89,14 @@ impl Admin {
 
     /// The same of a server that may be away just now.
     pub(super) async fn try_get(&self, path: &str) -> Option<Value> {
-        let client = connect(&through(&self.0), Reading::Bounded).await.ok()?.client;
+        let client = connect(&through(&self.0), ResponseReadLimit::Bounded).await.ok()?.client;
         let request = axum::http::Request::builder().uri(path).body(Vec::new());
         client.request(request.expect("a request")).await.ok()
     }
 
     /// A patch that may find nobody.
     pub(super) async fn try_patch(&self, path: &str, patch: &Value) -> Option<Value> {
-        let client = connect(&through(&self.0), Reading::Bounded).await.ok()?.client;
+        let client = connect(&through(&self.0), ResponseReadLimit::Bounded).await.ok()?.client;
         let request = axum::http::Request::builder().method("PATCH").uri(path);
         let request = request.header("content-type", "application/merge-patch+json");
         let request = request.body(patch.to_string().into_bytes()).expect("a request");
@@ -244,12 +244,12 @@ pub(super) fn results(records: &[ActionRecord]) -> Vec<ActionResult> {
     records.iter().map(|it| it.result).collect()
 }
 
-pub(super) fn own(ledger: &Ledger) -> Vec<&str> {
+pub(super) fn own(ledger: &JournalState) -> Vec<&str> {
     ledger.drains.keys().map(NodeName::as_str).collect()
 }
 
 /// One node as the gate sees it.
-pub(super) fn seen(gate: &Gate, name: &str) -> LiveNode {
+pub(super) fn seen(gate: &Gate, name: &str) -> SchedulerNode {
     let name = NodeName::from(name);
     let mut live = now(gate.read(std::slice::from_ref(&name))).expect("read");
     live.nodes.remove(&name).expect("the node")
@@ -267,15 +267,15 @@ pub(super) fn drained_before(state: &Path, admin: &Admin, gate: &Gate, name: &st
     now(admin.patch(&format!("{NODES}/{name}"), &patch));
     let mut journal = Journal::open(state).expect("a turn");
     let id = format!("r0/{name}/drain/e1");
-    let state = Some(StateChange::Drain { reason: reason.clone() });
-    let intent = Event::Intent {
+    let state = Some(NodeStateChange::Drain { reason: reason.clone() });
+    let intent = JournalEvent::Intent {
         id: id.clone(),
         run: "r0".to_owned(),
         action: Box::new(Action { reason, ..action(ActionKind::Drain, name) }),
-        change: Box::new(Change { state, ..Change::default() }),
+        change: Box::new(NodeUpdate { state, ..NodeUpdate::default() }),
         before,
     };
-    let outcome = Event::Outcome { id, result: ActionResult::Done, detail: String::new() };
+    let outcome = JournalEvent::Outcome { id, result: ActionResult::Done, detail: String::new() };
     journal.write_all(vec![intent, outcome]).expect("written");
 }
 

@@ -18,11 +18,11 @@ use control::gate::lease::keeper::Standing;
 use control::gate::lease::keeper::Wanted;
 use control::gate::scheduler::Scheduler;
 use control::gate::scheduler::SchedulerError;
-use control::sources::kubernetes::Kubernetes as Asked;
-use model::change::Change;
-use model::kubernetes_node::KubernetesMarks;
+use control::sources::kubernetes::KubernetesClientConfig as Asked;
+use model::node_update::NodeUpdate;
+use model::kubernetes_node::KubernetesNodeUpdate;
 use model::kubernetes_node::VERDICT;
-use model::said::ProblemKind;
+use model::source_report::SourceProblemKind;
 use serde_json::Value;
 use serde_json::json;
 
@@ -195,7 +195,7 @@ impl Instance {
 
     /// The process of a job that it started.
     fn job(&self, name: &str) -> rustix::process::Pid {
-        let found = node::exec::attended::marked("FABRICGATE_WATCH_JOB", name);
+        let found = node::exec::background::find_marked_processes("FABRICGATE_WATCH_JOB", name);
         *found.expect("/proc").first().unwrap_or_else(|| panic!("{name}: {}", self.text()))
     }
 }
@@ -268,8 +268,8 @@ async fn who_lost_the_term_writes_nothing_and_who_has_it_writes() {
     let made = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
     server.create("/api/v1/nodes", &made).await;
     let labels = [(VERDICT.to_owned(), Some("pass".to_owned()))].into();
-    let marks = KubernetesMarks { labels, ..KubernetesMarks::default() };
-    let change = Change { kubernetes: Some(marks), ..Change::default() };
+    let marks = KubernetesNodeUpdate { labels, ..KubernetesNodeUpdate::default() };
+    let change = NodeUpdate { kubernetes: Some(marks), ..NodeUpdate::default() };
     let cluster = |term: Result<Term, String>| {
         let fence = TermFence::new(lab.asks_as("admin"), term);
         Kubernetes::new(lab.asks_as("admin")).fenced(std::sync::Arc::new(fence))
@@ -334,7 +334,7 @@ async fn a_fence_whose_token_ends_in_the_middle_reads_the_one_that_is_there_then
     })
     .await;
     let error = kept.holds().await.expect_err("nobody may tell");
-    assert_eq!(error.kind, ProblemKind::Denied, "{error}");
+    assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
     fs::copy(lab.kubeconfig("admin"), &copy).expect("renewed");
     renewed.holds().await.expect("the token that is there now was read");
     tokio::task::spawn_blocking(|| keeper.release()).await.expect("released");
@@ -427,7 +427,7 @@ async fn a_paused_leader_s_child_writes_nothing_after_another_took_over() {
     })
     .await;
     wait_for("the child has ended", async || {
-        let found = node::exec::attended::marked("FABRICGATE_WATCH_JOB", &job);
+        let found = node::exec::background::find_marked_processes("FABRICGATE_WATCH_JOB", &job);
         // Its parent sleeps and does not reap it: a dead one has no environment.
         if found.expect("/proc").is_empty() { Ok(()) } else { Err(String::new()) }
     })
@@ -466,7 +466,7 @@ async fn a_watch_that_is_killed_leaves_nothing_that_its_successor_does_not_end()
     let trouble = second.until("trouble", 1).await;
     let what = trouble["what"].as_str().expect("words");
     assert!(what.contains(&job) && what.contains("were ended"), "{what}");
-    assert!(node::exec::attended::marked("FABRICGATE_WATCH_JOB", &job).expect("/proc").is_empty());
+    assert!(node::exec::background::find_marked_processes("FABRICGATE_WATCH_JOB", &job).expect("/proc").is_empty());
     site.until_certified(&second).await;
     assert_eq!(second.end(), Some(0));
 }

@@ -17,14 +17,14 @@ use control::gate::journal;
 use control::gate::kubernetes::Kubernetes as Gate;
 use control::gate::kubernetes::events;
 use control::gate::scheduler::Scheduler;
-use control::sources::kubernetes::access::Reading;
-use control::sources::kubernetes::access::connect;
-use engine::policy::ledger::Ledger;
+use control::sources::kubernetes::connection::ResponseReadLimit;
+use control::sources::kubernetes::connection::connect;
+use engine::policy::journal_state::JournalState;
 use model::action::ActionKind;
 use model::action::ActionRecord;
 use model::action::ActionResult;
 use model::action::ActionResult::*;
-use model::said::ProblemKind;
+use model::source_report::SourceProblemKind;
 use serde_json::Value;
 use serde_json::json;
 
@@ -80,7 +80,7 @@ impl Site {
         (records[0].result, records[0].detail.clone())
     }
 
-    fn ledger(&self) -> Ledger {
+    fn ledger(&self) -> JournalState {
         journal::look(&self.folder.path().join("state")).expect("a journal")
     }
 
@@ -92,7 +92,7 @@ impl Site {
     fn is_drained(&self) {
         let (node, ledger) = (self.now(), self.ledger());
         assert_eq!(own(&ledger), [self.node.as_str()], "{ledger:?}");
-        assert!(ledger.open.is_empty(), "{ledger:?}");
+        assert!(ledger.open_intents.is_empty(), "{ledger:?}");
         let written = &ledger.drains[&self.node.as_str().into()].action.reason;
         assert_eq!(drained(&node).as_ref(), Some(written));
         assert_eq!(foreign(&node), foreign(&self.before));
@@ -110,7 +110,7 @@ impl Site {
         // What nobody answered is waited for, some times as long as a change takes to show.
         for _ in 0..60 {
             self.turn(ActionKind::Drain);
-            if self.ledger().open.is_empty() {
+            if self.ledger().open_intents.is_empty() {
                 break;
             }
             std::thread::sleep(Duration::from_secs(1));
@@ -203,7 +203,7 @@ fn a_server_that_is_lost_after_the_write_leaves_an_open_entry_that_is_concluded(
     let (result, detail) = site.drain();
     assert_eq!(result, Unknown, "{detail}");
     let ledger = site.ledger();
-    assert_eq!(ledger.open.len(), 1, "{ledger:?}");
+    assert_eq!(ledger.open_intents.len(), 1, "{ledger:?}");
     assert!(drained(&site.now()).is_some());
     let before = site.now();
     site.concludes();
@@ -297,20 +297,20 @@ fn a_right_that_is_missing_is_told_and_nothing_is_believed_done() {
     half.proxy.weather(first(usize::MAX, Call::is_status, denied));
     let (result, detail) = half.drain();
     let is_there = drained(&half.now()).is_some();
-    let is_known = own(&half.ledger()) == [half.node.as_str()] || !half.ledger().open.is_empty();
+    let is_known = own(&half.ledger()) == [half.node.as_str()] || !half.ledger().open_intents.is_empty();
     assert!(is_there && is_known, "{result:?}: {detail}: {:?}", half.ledger());
     assert_eq!(foreign(&half.now()), foreign(&half.before));
     // Pods may not be seen: nobody is known to be idle, and drains are made still.
     let blind = Site::new(&lab, "weather-blind");
     blind.proxy.weather(first(usize::MAX, |it| it.path.starts_with("/api/v1/pods"), denied));
     let live = now(blind.gate.read(&[blind.node.as_str().into()])).expect("read");
-    assert!(live.nodes.values().all(|node| !node.is("IDLE")), "{live:?}");
+    assert!(live.nodes.values().all(|node| !node.has_state("IDLE")), "{live:?}");
     assert!(live.troubles.iter().any(|it| it.contains("pods were not read")), "{live:?}");
     // Nodes may not be read: nothing is known, and nothing done.
     let dark = Site::new(&lab, "weather-dark");
     dark.proxy.weather(first(usize::MAX, |it| it.path.starts_with(NODES), denied));
     let error = now(dark.gate.read(&[dark.node.as_str().into()])).expect_err("denied");
-    assert_eq!(error.kind, ProblemKind::Denied, "{error}");
+    assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
     dark.is_untouched();
 }
 
@@ -324,7 +324,7 @@ fn a_token_that_runs_out_in_the_middle_is_read_anew() {
     site.gate = Gate::new(through(&site.proxy.kubeconfig("gate", &credentials)));
     // Nobody renewed it: nothing is read and nothing done, and it is not shown.
     let error = now(site.gate.read(&[site.node.as_str().into()])).expect_err("denied");
-    assert_eq!(error.kind, ProblemKind::Denied, "{error}");
+    assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
     assert!(!error.message.contains("in-the-middle"), "{error}");
     fs::write(&token, "admin-token").expect("written");
     now(site.gate.read(&[site.node.as_str().into()])).expect("a token that was renewed is read");
@@ -477,7 +477,7 @@ fn of_two_gates_at_once_one_drains_and_the_other_leaves_it_to_that() {
         assert_eq!(foreign(&node), foreign(before), "{name}");
         let owners = folders.iter().filter(|folder| {
             let ledger = journal::look(&folder.path().join("state")).expect("a journal");
-            assert!(ledger.open.is_empty(), "{ledger:?}");
+            assert!(ledger.open_intents.is_empty(), "{ledger:?}");
             own(&ledger).contains(&name.as_str())
         });
         assert_eq!(owners.count(), 1, "{name} has one owner");
@@ -493,7 +493,7 @@ fn what_was_done_is_said_on_the_node_where_that_is_allowed() {
     let records = site.turn(ActionKind::Drain);
     let server = through(&site.folder.path().join("admin.proxy.kubeconfig"));
     let tell = async || {
-        let access = connect(&server, Reading::Bounded).await.expect("a way");
+        let access = connect(&server, ResponseReadLimit::Bounded).await.expect("a way");
         events::tell(&access.client, &records, &live).await
     };
     now(tell()).expect("told");

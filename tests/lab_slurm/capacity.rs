@@ -23,10 +23,10 @@ fn capacity(lab: &Lab, arguments: &[&str]) -> (Value, i32) {
     let binary = std::env::var(BINARY).unwrap_or(env!("CARGO_BIN_EXE_fabricgate").to_owned());
     let words = [&binary, "capacity", "--json", "--from", "slurm", "--config", &config];
     let argv = [&words, arguments].concat().into_iter().map(str::to_owned).collect();
-    let request = Request { argv, limit: Duration::from_secs(120), capture: exec::CAPTURE };
+    let request = ProcessRequest { argv, limit: Duration::from_secs(120), capture: exec::CAPTURE };
     let (_nobody, stop) = tokio::sync::watch::channel(false);
     let finished = now(exec::run(&request, stop)).expect("the program");
-    let Ending::Exited { code } = finished.ending else { panic!("{}", finished.ending) };
+    let ProcessEnding::Exited { code } = finished.ending else { panic!("{}", finished.ending) };
     let document = serde_json::from_slice(&finished.stdout.bytes).unwrap_or_else(|error| {
         panic!("{error}: {}", String::from_utf8_lossy(&finished.stderr.bytes))
     });

@@ -11,14 +11,14 @@ use control::gate::journal;
 use control::gate::journal::Journal;
 use control::gate::recover;
 use control::gate::scontrol::Scontrol;
-use engine::policy::ledger::Ledger;
+use engine::policy::journal_state::JournalState;
 use engine::policy::marks::MarkNames;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionPlan;
 use model::action::ActionRecord;
 use model::action::ActionResult;
-use model::live::LiveNode;
+use model::scheduler_snapshot::SchedulerNode;
 
 use super::changes::one;
 pub(super) use super::proposals::action;
@@ -80,11 +80,11 @@ impl<'l> Site<'l> {
         turn(&self.state(), &self.scontrol, plan, carry::KEPT)
     }
 
-    fn ledger(&self) -> Ledger {
+    fn ledger(&self) -> JournalState {
         journal::look(&self.state()).expect("a journal")
     }
 
-    fn node(&self, name: &str) -> LiveNode {
+    fn node(&self, name: &str) -> SchedulerNode {
         one(
             &Scontrol {
                 argv: self.lab.argv(&["scontrol"]),
@@ -156,7 +156,7 @@ fn results(records: &[ActionRecord]) -> Vec<(&str, ActionResult)> {
     records.iter().map(|it| (it.node.as_str(), it.result)).collect()
 }
 
-pub(super) fn own(ledger: &Ledger) -> Vec<&str> {
+pub(super) fn own(ledger: &JournalState) -> Vec<&str> {
     ledger.drains.keys().map(NodeName::as_str).collect()
 }
 
@@ -199,7 +199,7 @@ fn nodes_are_drained_marked_and_given_back_in_few_calls() {
     assert_eq!(site.updates().len(), 4);
     assert_eq!(own(&site.ledger()), ["node0020"]);
     lab.wait_for("the nodes", || site.node("node0001").state == ["IDLE"]);
-    assert!(site.node("node0020").is("DRAIN"));
+    assert!(site.node("node0020").has_state("DRAIN"));
     assert_eq!(site.node("node0001").reason, None);
 }
 
@@ -255,7 +255,7 @@ fn a_person_who_writes_right_after_us_is_not_written_over() {
     assert_eq!(site.node("node0010").reason.as_deref(), Some("ann: fan"));
     assert_eq!(site.updates().len(), 1);
     // It was there for a moment, and counts.
-    assert!(site.ledger().spent.len() == 1 && site.ledger().open.is_empty());
+    assert!(site.ledger().spent.len() == 1 && site.ledger().open_intents.is_empty());
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn who_may_not_change_nodes_fails_with_clear_words_and_loses_nothing() {
         assert!(record.detail.contains("Invalid user id"), "{record:?}");
     }
     let ledger = site.ledger();
-    assert!(ledger.open.is_empty() && ledger.spent.is_empty() && ledger.drains.is_empty());
+    assert!(ledger.open_intents.is_empty() && ledger.spent.is_empty() && ledger.drains.is_empty());
     assert_eq!(site.node("node0014").state, ["IDLE"]);
 }
 
@@ -337,9 +337,9 @@ fn with_a_controller_that_hangs_for_long_it_stays_open_until_it_can_be_seen() {
     lab.signal("CONT");
     let (unknown, refused) = (ActionResult::Unknown, ActionResult::Refused);
     assert_eq!(results(&records), [("node0017", unknown), ("node0018", refused)], "{records:?}");
-    assert_eq!((site.ledger().open.len(), site.ledger().spent.len()), (1, 1));
+    assert_eq!((site.ledger().open_intents.len(), site.ledger().spent.len()), (1, 1));
     // It was made when the controller woke up, and the next turn finds it.
-    lab.wait_for("the drain", || site.node("node0017").is("DRAIN"));
+    lab.wait_for("the drain", || site.node("node0017").has_state("DRAIN"));
     let records = site.carry(&all);
     let (already, done) = (ActionResult::Already, ActionResult::Done);
     assert_eq!(results(&records), [("node0017", already), ("node0018", done)], "{records:?}");
@@ -357,7 +357,7 @@ fn a_drain_that_its_controller_forgot_is_made_again() {
     let records = site.carry(&plan(drains(&["node0019"])));
     assert_eq!(results(&records), [("node0019", ActionResult::Done)], "{records:?}");
     let node = site.node("node0019");
-    assert!(node.is("DRAIN"), "{node:?}");
+    assert!(node.has_state("DRAIN"), "{node:?}");
     assert_eq!(node.reason.as_deref(), Some("fabricgate:nvlink-low:r1 e1"));
     // It may have been kept by chance; then it is not told twice.
     let told = site.updates().len();
@@ -374,8 +374,8 @@ fn defect_5_an_undo_within_moments_is_respected() {
     let records = site.carry(&plan(drains(&["node0019"])));
     assert_eq!(results(&records), [("node0019", ActionResult::Superseded)], "{records:?}");
     assert_eq!(site.updates().len(), 1, "it is not told twice");
-    assert!(!site.node("node0019").is("DRAIN"));
+    assert!(!site.node("node0019").has_state("DRAIN"));
     let ledger = site.ledger();
-    assert_eq!((own(&ledger).len(), ledger.undone.len(), ledger.open.len()), (0, 1, 0));
+    assert_eq!((own(&ledger).len(), ledger.undone_drains.len(), ledger.open_intents.len()), (0, 1, 0));
     assert!(ledger.controller.is_some(), "its start is known: {ledger:?}");
 }

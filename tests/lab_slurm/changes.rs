@@ -6,10 +6,10 @@ use control::gate::scheduler::Scheduler;
 use control::gate::scheduler::SchedulerError;
 use control::gate::scontrol::Scontrol;
 use control::gate::slurmrestd::Slurmrestd;
-use model::change::Change;
-use model::change::StateChange;
-use model::live::Live;
-use model::live::LiveNode;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
 
 use super::*;
 
@@ -53,38 +53,38 @@ pub(super) fn named(names: &[&str]) -> Vec<NodeName> {
     names.iter().map(|name| NodeName::from(*name)).collect()
 }
 
-pub(super) fn drain(reason: &str) -> Change {
-    Change::drain(reason)
+pub(super) fn drain(reason: &str) -> NodeUpdate {
+    NodeUpdate::drain(reason)
 }
 
-pub(super) fn resume() -> Change {
-    Change { state: Some(StateChange::Resume), ..Change::default() }
+pub(super) fn resume() -> NodeUpdate {
+    NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() }
 }
 
-pub(super) fn comment(text: &str) -> Change {
-    Change { comment: Some(text.to_owned()), ..Change::default() }
+pub(super) fn comment(text: &str) -> NodeUpdate {
+    NodeUpdate { comment: Some(text.to_owned()), ..NodeUpdate::default() }
 }
 
 pub(super) fn told(
     way: &dyn Scheduler,
     names: &[&str],
-    change: &Change,
+    change: &NodeUpdate,
 ) -> Result<(), SchedulerError> {
     now(way.change(&named(names), change))
 }
 
-pub(super) fn done(way: &dyn Scheduler, names: &[&str], change: &Change) {
+pub(super) fn done(way: &dyn Scheduler, names: &[&str], change: &NodeUpdate) {
     told(way, names, change).unwrap_or_else(|error| panic!("{}: {names:?}: {error}", way.name()));
 }
 
-pub(super) fn seen(way: &dyn Scheduler, names: &[&str]) -> Live {
+pub(super) fn seen(way: &dyn Scheduler, names: &[&str]) -> SchedulerSnapshot {
     let live = now(way.read(&named(names)));
     let live = live.unwrap_or_else(|error| panic!("{}: {names:?}: {error}", way.name()));
     assert_eq!(live.troubles, Vec::<String>::new(), "{}", way.name());
     live
 }
 
-pub(super) fn one(way: &dyn Scheduler, name: &str) -> LiveNode {
+pub(super) fn one(way: &dyn Scheduler, name: &str) -> SchedulerNode {
     let mut live = seen(way, &[name]);
     assert_eq!(live.nodes.len(), 1, "{}: {live:?}", way.name());
     live.nodes.remove(&NodeName::from(name)).expect("the node that was asked for")
@@ -133,7 +133,7 @@ fn one_call_drains_many_and_both_ways_read_the_same() {
 fn the_words_that_are_shown_do_what_is_meant() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
-    let change = Change { extra: Some(r#"{"a": "it's $(x)"}"#.to_owned()), ..drain("two words") };
+    let change = NodeUpdate { extra: Some(r#"{"a": "it's $(x)"}"#.to_owned()), ..drain("two words") };
     for argv in ways.scontrol.words(&named(&["node0003", "node0004"]), &change) {
         assert_eq!(argv[0], lab.run);
         lab.run(&argv[1..].iter().map(String::as_str).collect::<Vec<_>>());
@@ -143,7 +143,7 @@ fn the_words_that_are_shown_do_what_is_meant() {
         assert_eq!(node.reason.as_deref(), Some("two words"));
         assert_eq!(node.extra, r#"{"a": "it's $(x)"}"#);
     }
-    let undo = Change { extra: Some(String::new()), ..resume() };
+    let undo = NodeUpdate { extra: Some(String::new()), ..resume() };
     done(&ways.scontrol, &["node0003", "node0004"], &undo);
 }
 
@@ -205,7 +205,7 @@ fn slurm_adds_to_the_reason_of_a_drained_node() {
     lab.settle();
     done(&ways.scontrol, &["node0030"], &drain("fabricgate:x:r1 e1"));
     lab.run(&["scontrol", "reboot", "node0030"]);
-    lab.wait_for("the reboot", || one(&ways.scontrol, "node0030").is("REBOOT_ISSUED"));
+    lab.wait_for("the reboot", || one(&ways.scontrol, "node0030").has_state("REBOOT_ISSUED"));
     let found = ways.both().map(|way| one(way, "node0030"));
     // Its daemon is there all the time, so it may be back by now.
     lab.wait_for("it back", || {
@@ -218,7 +218,7 @@ fn slurm_adds_to_the_reason_of_a_drained_node() {
     for node in found {
         assert_eq!(node.reason.as_deref(), Some("fabricgate:x:r1 e1 : reboot issued"));
         assert_eq!(node.reason_by.as_deref(), Some("slurm"), "no longer who drained it");
-        assert!(node.is("DRAIN"), "{node:?}");
+        assert!(node.has_state("DRAIN"), "{node:?}");
     }
 }
 
@@ -234,13 +234,13 @@ fn a_list_is_applied_up_to_the_first_unknown_node() {
             (["anosuch", "node0005"], false),
         ] {
             let error = told(way, &names, &drain("partly")).expect_err("an unknown node");
-            assert_eq!(error.kind, ProblemKind::Incomplete, "{error}");
+            assert_eq!(error.kind, SourceProblemKind::Incomplete, "{error}");
             assert!(error.message.contains("Invalid node name"), "{error}");
             let live = seen(way, &names);
             assert_eq!(live.nodes.len(), 1, "a vanished node hides no other: {live:?}");
             let node = &live.nodes[&NodeName::from("node0005")];
             assert_eq!(node.reason.is_some(), is_done, "{}: {names:?}", way.name());
-            assert_eq!(node.is("DRAIN"), is_done);
+            assert_eq!(node.has_state("DRAIN"), is_done);
             if is_done {
                 done(way, &["node0005"], &resume());
             }
@@ -283,11 +283,11 @@ fn resuming_idle_nodes_fails_and_resumes_the_others() {
     let ways = Ways::to(&lab);
     for way in ways.both() {
         let error = told(way, &["node0009"], &resume()).expect_err("it is idle");
-        assert_eq!(error.kind, ProblemKind::Incomplete, "{error}");
+        assert_eq!(error.kind, SourceProblemKind::Incomplete, "{error}");
         assert!(error.message.contains("Invalid node state"), "{error}");
 
         done(way, &["node0010"], &drain("x"));
-        let both = Change { comment: Some("written".to_owned()), ..resume() };
+        let both = NodeUpdate { comment: Some("written".to_owned()), ..resume() };
         told(way, &["node0009", "node0010"], &both).expect_err("one is idle");
         lab.wait_for("the drained one", || one(way, "node0010").state == ["IDLE"]);
         assert_eq!(one(way, "node0009").comment, "written", "the rest of the change is made");
@@ -303,7 +303,7 @@ fn the_reason_of_a_drain_goes_with_the_drain() {
         done(way, &["node0011"], &drain("fabricgate:x:r1 e1"));
         done(way, &["node0011"], &resume());
         let node = one(way, "node0011");
-        assert_eq!((node.is("DRAIN"), &node.reason, &node.reason_by), (false, &None, &None));
+        assert_eq!((node.has_state("DRAIN"), &node.reason, &node.reason_by), (false, &None, &None));
         // 24.11 keeps it where nobody is drained any more.
         let text = lab.run(&["scontrol", "show", "node", "node0011"]);
         assert_eq!(text.contains("Reason=fabricgate"), !lab.has_yaml(), "{text}");
@@ -322,8 +322,8 @@ fn a_node_with_a_job_has_the_flag_and_is_not_drained() {
         assert!(0 < one(way, "node0003").allocated_cpus.expect("a number"), "{}", way.name());
         done(way, &["node0003"], &drain("fabricgate:x:r1 e1"));
         let node = one(way, "node0003");
-        assert!(node.is("DRAIN") && !node.is("IDLE"), "{node:?}");
-        assert!(node.is("MIXED") || node.is("ALLOCATED"), "{node:?}");
+        assert!(node.has_state("DRAIN") && !node.has_state("IDLE"), "{node:?}");
+        assert!(node.has_state("MIXED") || node.has_state("ALLOCATED"), "{node:?}");
         let jobs = lab.run(&["squeue", "-h", "-t", "R", "-o", "%N"]);
         assert_eq!(jobs.trim(), "node0003", "the job goes on");
         lab.run(&["scancel", "--user=root"]);
@@ -362,7 +362,7 @@ fn reasons_are_read_back_as_they_were_written() {
         }
         for refused in ["", " ", "two\nlines", "a\ttab", "\u{1b}[31mred\u{1b}[0m", "a\u{0}b"] {
             let error = told(way, &["node0012"], &drain(refused)).expect_err(refused);
-            assert_eq!(error.kind, ProblemKind::Malformed, "{error}");
+            assert_eq!(error.kind, SourceProblemKind::Malformed, "{error}");
             assert!(!error.message.contains(char::is_control), "{error:?}");
         }
         let node = one(way, "node0012");
@@ -399,10 +399,10 @@ fn features_are_written_whole_and_can_be_taken_away() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
     let list = |words: &[&str]| Some(words.iter().map(|word| (*word).to_owned()).collect());
-    let features = |available: &[&str], active: &[&str]| Change {
+    let features = |available: &[&str], active: &[&str]| NodeUpdate {
         available_features: list(available),
         active_features: list(active),
-        ..Change::default()
+        ..NodeUpdate::default()
     };
     let pair = ["node0014", "node0015"];
     for way in ways.both() {
@@ -423,7 +423,7 @@ fn features_are_written_whole_and_can_be_taken_away() {
         // One list alone: what is available becomes active, and what is active
         // cannot be dropped.
         let alone =
-            |words: &[&str]| Change { available_features: list(words), ..Change::default() };
+            |words: &[&str]| NodeUpdate { available_features: list(words), ..NodeUpdate::default() };
         done(way, &pair, &alone(&["gb200", "more"]));
         assert_eq!(one(way, "node0014").active_features, ["gb200", "more"]);
         told(way, &pair, &alone(&["gb200"])).expect_err("it is active");
@@ -436,7 +436,7 @@ fn features_go_with_a_reconfiguration_and_the_free_fields_stay() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
     let words = || Some(vec!["gb200".to_owned(), "fabric_verified".to_owned()]);
-    let change = Change {
+    let change = NodeUpdate {
         available_features: words(),
         active_features: words(),
         extra: Some(r#"{"fabricgate":{"run":"r1"}}"#.to_owned()),
@@ -447,14 +447,14 @@ fn features_go_with_a_reconfiguration_and_the_free_fields_stay() {
         done(way, &["node0016"], &change);
         lab.run(&["scontrol", "reconfigure"]);
         // For a moment its state is UNKNOWN.
-        lab.wait_for("its daemon", || one(&ways.scontrol, "node0016").is("IDLE"));
+        lab.wait_for("its daemon", || one(&ways.scontrol, "node0016").has_state("IDLE"));
         let node = one(way, "node0016");
         assert_eq!(node.active_features, ["gb200"], "as in slurm.conf");
         assert_eq!(node.extra, r#"{"fabricgate":{"run":"r1"}}"#);
         assert_eq!(node.comment, "rack visit on monday");
         assert_eq!(node.reason.as_deref(), Some("fabricgate:x:r1 e1"));
         assert_eq!(node.state, ["IDLE", "DRAIN"]);
-        let undo = Change { extra: Some(String::new()), comment: Some(String::new()), ..resume() };
+        let undo = NodeUpdate { extra: Some(String::new()), comment: Some(String::new()), ..resume() };
         done(way, &["node0016"], &undo);
         lab.wait_for("it idle", || one(way, "node0016").state == ["IDLE"]);
         let node = one(way, "node0016");
@@ -466,18 +466,18 @@ fn features_go_with_a_reconfiguration_and_the_free_fields_stay() {
 fn a_node_is_moved_where_slurm_can_move_nodes() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
-    let to = |unit: &str| Change { topology: Some(unit.to_owned()), ..Change::default() };
+    let to = |unit: &str| NodeUpdate { topology: Some(unit.to_owned()), ..NodeUpdate::default() };
     for way in ways.both() {
         let moved = told(way, &["node0018"], &to("topo-block:block02"));
         if !lab.has_yaml() {
             let error = moved.expect_err("24.11 cannot");
-            assert_eq!(error.kind, ProblemKind::Unsupported, "{error}");
+            assert_eq!(error.kind, SourceProblemKind::Unsupported, "{error}");
             continue;
         }
         moved.expect("moved");
         assert_eq!(one(way, "node0018").topology.as_deref(), Some("topo-block:block02"));
         let error = told(way, &["node0018"], &to("topo-block:nosuch")).expect_err("no such block");
-        assert_eq!(error.kind, ProblemKind::Incomplete, "{error}");
+        assert_eq!(error.kind, SourceProblemKind::Incomplete, "{error}");
         lab.run(&["scontrol", "reconfigure"]);
         assert_eq!(one(way, "node0018").topology, None, "a reconfiguration forgets it");
     }
@@ -491,9 +491,9 @@ fn a_name_that_stands_for_more_than_one_node_is_refused() {
     for way in ways.both() {
         for name in ["ALL", "all", "node[0001-0036]", "node0001,node0002", "block{block01}", "-h"] {
             let error = told(way, &["node0001", name], &comment("ours")).expect_err(name);
-            assert_eq!(error.kind, ProblemKind::Malformed, "{error}");
+            assert_eq!(error.kind, SourceProblemKind::Malformed, "{error}");
             let error = now(way.read(&named(&[name]))).expect_err(name);
-            assert_eq!(error.kind, ProblemKind::Malformed, "{error}");
+            assert_eq!(error.kind, SourceProblemKind::Malformed, "{error}");
         }
         let all = seen(way, &[]);
         assert!(all.nodes.values().all(|it| it.comment == "everybody"), "what Slurm makes of ALL");

@@ -189,7 +189,7 @@ impl Recorded {
         let argv = words.iter().map(|word| (*word).to_owned()).collect();
         let limit = Duration::from_secs(60);
         let (_nobody, stop) = tokio::sync::watch::channel(false);
-        let request = Request { argv, limit, capture: exec::CAPTURE };
+        let request = ProcessRequest { argv, limit, capture: exec::CAPTURE };
         now(exec::run(&request, stop)).expect("a program").ending.is_success()
     }
 

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use engine::export::Degraded;
-use engine::export::Options;
-use engine::export::target;
-use engine::place::map::Source;
-use engine::place::map::Verified;
+use engine::export::DegradedPlacement;
+use engine::export::ExportOptions;
+use engine::export::find_target;
+use engine::place::map::MapInput;
+use engine::place::map::VerifiedMap;
 use engine::thresholds::builtin;
-use model::cell::Cell;
+use model::measured_cell::MeasuredCell;
 use model::id::NodeName;
 use model::run::Run;
 use model::run::RunInfo;
-use model::said::SourceKind;
+use model::source_report::SourceKind;
 use model::unit::Unit;
 use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
@@ -30,14 +30,14 @@ use super::of;
 
 /// The two racks of the lab, where node0018 was measured in the second and node0005
 /// has a slow link.
-fn map() -> Verified {
+fn map() -> VerifiedMap {
     let text = "[[domain]]\nname = \"block01\"\nnodes = \"node[0001-0018]\"\nplatform = \"gb200-nvl72\"\ngpus_per_node = 4\n\
                 [[domain]]\nname = \"block02\"\nnodes = \"node[0019-0036]\"\nplatform = \"gb200-nvl72\"\ngpus_per_node = 4\n";
     let claims = claims_file::parse("claims.toml", text).expect("good claims");
     let mut cells = Vec::new();
     for domain in &claims.domains {
         for (a, b) in domain.nodes.iter().flat_map(|a| domain.nodes.iter().map(move |b| (a, b))) {
-            cells.push(Cell {
+            cells.push(MeasuredCell {
                 domain: Some(domain.name.clone()),
                 stage: Some(2),
                 testcase: "multinode_device_to_device_memcpy_read_ce".into(),
@@ -80,13 +80,13 @@ fn map() -> Verified {
         simulated: false,
     };
     let run = Run { info, claims, cells, verdicts, actions: None };
-    let mut map = Verified::of(&Source {
+    let mut map = VerifiedMap::from_run(&MapInput {
         run: &run,
         is_complete: true,
         is_simulated: false,
         machines: &[],
         recordings: &[],
-        catalogue: builtin::catalogue(),
+        catalogue: builtin::builtin_catalogue(),
     });
     // As `act::topology` says of a node that another run measured there.
     let moved = NodeName::from("node0018");
@@ -101,8 +101,8 @@ fn map() -> Verified {
     map
 }
 
-fn export(to: &str, options: &Options) -> String {
-    let export = (target(to).expect("a target").write)(&map(), options);
+fn export(to: &str, options: &ExportOptions) -> String {
+    let export = (find_target(to).expect("a target").write)(&map(), options);
     let export = export.unwrap_or_else(|why| panic!("{to}: {why}"));
     String::from_utf8(export.files[0].bytes.clone()).expect("text")
 }
@@ -156,9 +156,9 @@ fn slurmctld_has_the_blocks_as_they_were_measured() {
         if lab.has_yaml() { ("topology.yaml", "yaml") } else { ("topology.conf", "conf") };
     let topology = lab.has_yaml().then(|| "topo-block".to_owned());
     for (degraded, expected) in [
-        (Degraded::Keep, vec![("block01", "node[0001-0017]"), ("block02", "node[0018-0036]")]),
+        (DegradedPlacement::Keep, vec![("block01", "node[0001-0017]"), ("block02", "node[0018-0036]")]),
         (
-            Degraded::OwnBlock,
+            DegradedPlacement::OwnBlock,
             vec![
                 ("block01", "node[0001-0004,0006-0017]"),
                 ("block01.degraded", "node0005"),
@@ -166,11 +166,11 @@ fn slurmctld_has_the_blocks_as_they_were_measured() {
             ],
         ),
     ] {
-        let options = Options {
+        let options = ExportOptions {
             form: Some(form.to_owned()),
             topology: topology.clone(),
             degraded,
-            ..Options::default()
+            ..ExportOptions::default()
         };
         let mut text = export("slurm-topology", &options);
         if lab.has_yaml() {
@@ -208,12 +208,12 @@ fn defect_9_a_topology_that_a_partition_names_is_never_left_out() {
     let mut map = map();
     map.partitions = Some(named.collect());
     let write =
-        |options: &Options| (target("slurm-topology").expect("a target").write)(&map, options);
-    let said = write(&Options::default()).expect_err("refused").to_string();
+        |options: &ExportOptions| (find_target("slurm-topology").expect("a target").write)(&map, options);
+    let said = write(&ExportOptions::default()).expect_err("refused").to_string();
     assert!(said.contains("topo-flat") && said.contains("--from FILE"), "{said}");
     // The site's own file, changed, is taken.
     let file = std::fs::read_to_string(etc(&lab).join("topology.yaml")).expect("the lab's");
-    let whole = write(&Options { from: Some(file), ..Options::default() }).expect("written");
+    let whole = write(&ExportOptions { from: Some(file), ..ExportOptions::default() }).expect("written");
     let text = String::from_utf8(whole.files[0].bytes.clone()).expect("text");
     assert!(text.contains("topo-flat"), "{text}");
     let mut put = Put::on(&lab);
@@ -240,7 +240,7 @@ fn sbatch_runs_the_filter_and_is_refused_what_no_block_can_hold() {
     for (enforce, refused) in [(false, false), (true, true)] {
         put.file(
             "cli_filter.lua",
-            &export("slurm-cli-filter", &Options { enforce, ..Options::default() }),
+            &export("slurm-cli-filter", &ExportOptions { enforce, ..ExportOptions::default() }),
         );
         // The second block has 19 nodes, the first 16 in order.
         let (said, ending) = asked("-N20 --segment=20");
@@ -259,11 +259,11 @@ fn sbatch_runs_the_filter_and_is_refused_what_no_block_can_hold() {
 fn srun_places_tasks_in_the_order_of_the_host_file() {
     let Some(lab) = lab() else { return };
     // The degraded one comes last, which no order of Slurm's own would do.
-    let options = Options {
+    let options = ExportOptions {
         nodes: Some(names("node[0004-0007]")),
         form: Some("slurm".to_owned()),
         gpus_per_node: Some(2),
-        ..Options::default()
+        ..ExportOptions::default()
     };
     let hosts = export("ranks", &options);
     assert!(hosts.ends_with("node0007\nnode0005\nnode0005\n"), "{hosts}");

@@ -11,16 +11,16 @@ use std::sync::mpsc;
 use std::thread;
 
 use control::gate::journal::Journal;
-use engine::policy::reason;
+use engine::policy::drain_reason;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionResult;
-use model::change::Change;
-use model::change::StateChange;
-use model::journal::Event;
-use model::live::LiveNode;
-use node::exec::Seen;
-use node::exec::Setting;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
+use model::journal::JournalEvent;
+use model::scheduler_snapshot::SchedulerNode;
+use node::exec::ProcessEvent;
+use node::exec::ProcessContext;
 use serde_json::Value;
 use sim;
 
@@ -76,7 +76,7 @@ pub(super) fn furnish(lab: &Lab, scenario: &str) {
     let tools = srv.join("tools");
     fs::create_dir_all(&tools).expect("a folder");
     // Ranks are started by the real srun, so nobody plays mpirun.
-    for name in sim::tool::NAMES.iter().filter(|name| **name != "mpirun") {
+    for name in sim::tool_dispatch::NAMES.iter().filter(|name| **name != "mpirun") {
         let link = tools.join(name);
         if !link.exists() {
             symlink("../fabricgate", link).expect("a link");
@@ -167,7 +167,7 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn signal(&self, signal: &str) {
         let argv = ["kill", signal, &self.pid.to_string()].map(str::to_owned).to_vec();
-        let request = Request { argv, limit: Duration::from_secs(5), capture: 1 << 10 };
+        let request = ProcessRequest { argv, limit: Duration::from_secs(5), capture: 1 << 10 };
         let (_nobody, stop) = tokio::sync::watch::channel(false);
         assert!(now(exec::run(&request, stop)).expect("kill").ending.is_success());
     }
@@ -184,17 +184,17 @@ pub(super) fn start(site: &tempfile::TempDir, arguments: &[&str]) -> Running {
     let argv: Vec<String> = std::iter::once(binary()).chain(words).collect();
     let (tell, told) = mpsc::channel();
     let thread = thread::spawn(move || {
-        let request = Request { argv, limit: Duration::from_secs(300), capture: exec::CAPTURE };
+        let request = ProcessRequest { argv, limit: Duration::from_secs(300), capture: exec::CAPTURE };
         let (_nobody, stop) = tokio::sync::watch::channel(false);
-        let setting = Setting::default();
-        let mut seen = |seen: Seen<'_>| {
-            if let Seen::Started { group } = seen {
+        let setting = ProcessContext::default();
+        let mut seen = |seen: ProcessEvent<'_>| {
+            if let ProcessEvent::Started { group } = seen {
                 tell.send(group).expect("somebody listens");
             }
         };
-        let finished = now(exec::watched(&request, &setting, stop, &mut seen)).expect("started");
+        let finished = now(exec::run_observed(&request, &setting, stop, &mut seen)).expect("started");
         let code = match finished.ending {
-            Ending::Exited { code } => Some(code),
+            ProcessEnding::Exited { code } => Some(code),
             _ => None,
         };
         let text = |bytes| String::from_utf8(bytes).expect("text");
@@ -244,26 +244,26 @@ impl Lab {
 pub(super) fn drained_by_us(lab: &Lab, site: &tempfile::TempDir, node: &str) -> String {
     let run = "20261121-101010-abcdef";
     let mut journal = Journal::open(&site.path().join("gate")).expect("a journal");
-    let reason = reason::write(run, "nvlink-low", journal.epoch());
+    let reason = drain_reason::format_reason(run, "nvlink-low", journal.epoch());
     let action = Action {
         reason: reason.clone(),
         why: "a test".to_owned(),
         ..Action::new(ActionKind::Drain, node)
     };
     let id = format!("{run}/{node}/drain");
-    let state = Some(StateChange::Drain { reason: reason.clone() });
+    let state = Some(NodeStateChange::Drain { reason: reason.clone() });
     journal
-        .write(Event::Intent {
+        .write(JournalEvent::Intent {
             id: id.clone(),
             run: run.to_owned(),
             action: Box::new(action),
-            change: Box::new(Change { state, ..Change::default() }),
-            before: Box::new(LiveNode::new(node, &["IDLE"])),
+            change: Box::new(NodeUpdate { state, ..NodeUpdate::default() }),
+            before: Box::new(SchedulerNode::new(node, &["IDLE"])),
         })
         .expect("written");
     lab.drain(node, &reason);
     let (result, detail) = (ActionResult::Done, String::new());
-    journal.write(Event::Outcome { id, result, detail }).expect("written");
+    journal.write(JournalEvent::Outcome { id, result, detail }).expect("written");
     reason
 }
 

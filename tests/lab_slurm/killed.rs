@@ -7,15 +7,15 @@ use std::path::Path;
 use control::gate::journal;
 use control::gate::journal::Journal;
 use control::gate::scontrol::Scontrol;
-use engine::policy::ledger::Ledger;
+use engine::policy::journal_state::JournalState;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionPlan;
 use model::action::ActionResult;
-use model::change::Change;
-use model::change::StateChange;
-use model::journal::Event;
-use model::live::LiveNode;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
+use model::journal::JournalEvent;
+use model::scheduler_snapshot::SchedulerNode;
 
 use super::carry::PATIENCE;
 use super::carry::action;
@@ -112,7 +112,7 @@ fn finished(lab: &Lab, folder: &Path) {
     lab.wait_for("the call", || lines(folder, "over").len() == lines(folder, "made").len());
 }
 
-fn live(lab: &Lab) -> BTreeMap<NodeName, LiveNode> {
+fn live(lab: &Lab) -> BTreeMap<NodeName, SchedulerNode> {
     let scontrol =
         Scontrol { argv: lab.argv(&["scontrol"]), limit: PATIENCE, remote_shell: Some(false) };
     seen(&scontrol, &[]).nodes
@@ -120,15 +120,15 @@ fn live(lab: &Lab) -> BTreeMap<NodeName, LiveNode> {
 
 /// Each node is untouched, or carries our mark and is in the journal.
 fn accounted(
-    before: &BTreeMap<NodeName, LiveNode>,
-    after: &BTreeMap<NodeName, LiveNode>,
-    ledger: &Ledger,
+    before: &BTreeMap<NodeName, SchedulerNode>,
+    after: &BTreeMap<NodeName, SchedulerNode>,
+    ledger: &JournalState,
     run: &str,
     kill: Kill,
 ) {
     for (name, node) in after {
         let is_same = said(node) == said(&before[name]);
-        let is_open = ledger.open.iter().any(|open| open.action.node == *name);
+        let is_open = ledger.open_intents.iter().any(|open| open.action.node == *name);
         let is_said = ledger.marks.get(name).is_some_and(|mark| mark.run == run);
         assert!(is_same || is_open || is_said, "{kill:?}: {name}: {node:?}: {ledger:?}");
     }
@@ -154,24 +154,24 @@ impl<'l> Killed<'l> {
         let here = self.folder.path();
         kill.arm(here);
         let _ = fs::remove_file(here.join("records.json"));
-        let program = exec::own::executable().expect("these tests").display().to_string();
+        let program = exec::self_exe::current_executable().expect("these tests").display().to_string();
         let child = format!("{CHILD}={}", here.display());
         let test = "killed::the_turn_that_is_killed";
         let argv = ["env", &child, &program, "--exact", test, "--nocapture"].map(str::to_owned);
         let limit = Duration::from_secs(120);
-        let request = Request { argv: argv.to_vec(), limit, capture: exec::CAPTURE };
+        let request = ProcessRequest { argv: argv.to_vec(), limit, capture: exec::CAPTURE };
         let (_nobody, stop) = tokio::sync::watch::channel(false);
         let finished = now(exec::run(&request, stop)).expect("these tests");
         let said = String::from_utf8_lossy(&finished.stderr.bytes);
         match finished.ending {
-            Ending::Exited { code: 0 } => {}
-            Ending::Signalled { signal: 9 } => assert_ne!(kill, Kill::Never, "{said}"),
+            ProcessEnding::Exited { code: 0 } => {}
+            ProcessEnding::Signalled { signal: 9 } => assert_ne!(kill, Kill::Never, "{said}"),
             other => panic!("{kill:?}: {other}: {said}"),
         }
         (here.join("records.json").is_file(), lines(here, "calls"))
     }
 
-    fn ledger(&self) -> Ledger {
+    fn ledger(&self) -> JournalState {
         journal::look(&self.folder.path().join("state")).expect("a journal")
     }
 
@@ -187,8 +187,8 @@ impl Drop for Killed<'_> {
 }
 
 /// What a gate could have changed of a node.
-fn said(node: &LiveNode) -> (Vec<String>, Option<String>, String, Vec<String>, Vec<String>) {
-    let LiveNode { state, reason, extra, active_features, available_features, .. } = node.clone();
+fn said(node: &SchedulerNode) -> (Vec<String>, Option<String>, String, Vec<String>, Vec<String>) {
+    let SchedulerNode { state, reason, extra, active_features, available_features, .. } = node.clone();
     (state, reason, extra, active_features, available_features)
 }
 
@@ -200,15 +200,15 @@ fn drained_before(killed: &Killed<'_>, name: &str) {
     killed.lab.run(&["scontrol", "update", &node, "State=DRAIN", &why]);
     let mut journal = Journal::open(&killed.folder.path().join("state")).expect("a turn");
     let id = format!("r0/{name}/drain/e1");
-    let state = Some(StateChange::Drain { reason: reason.clone() });
-    let intent = Event::Intent {
+    let state = Some(NodeStateChange::Drain { reason: reason.clone() });
+    let intent = JournalEvent::Intent {
         id: id.clone(),
         run: "r0".to_owned(),
         action: Box::new(Action { reason, ..action(ActionKind::Drain, name, "nvlink-low") }),
-        change: Box::new(Change { state, ..Change::default() }),
-        before: Box::new(LiveNode::new(name, &["IDLE"])),
+        change: Box::new(NodeUpdate { state, ..NodeUpdate::default() }),
+        before: Box::new(SchedulerNode::new(name, &["IDLE"])),
     };
-    let outcome = Event::Outcome { id, result: ActionResult::Done, detail: String::new() };
+    let outcome = JournalEvent::Outcome { id, result: ActionResult::Done, detail: String::new() };
     journal.write_all(vec![intent, outcome]).expect("written");
 }
 
@@ -225,17 +225,17 @@ fn killed_at(lab: &Lab, plan: &ActionPlan, kill: Kill) -> (bool, usize) {
     let (ended_now, _) = killed.turn(Kill::Never);
     assert!(ended_now, "{kill:?}");
     let (after, ledger) = (live(lab), killed.ledger());
-    assert!(ledger.open.is_empty(), "{kill:?}: {ledger:?}");
+    assert!(ledger.open_intents.is_empty(), "{kill:?}: {ledger:?}");
     assert_eq!(own(&ledger), ["node0001", "node0002"], "{kill:?}");
     // One of before, two of now, and what the killed turn may have told.
     assert!((3..=5).contains(&ledger.spent.len()), "{kill:?}: {:?}", ledger.spent);
     for name in ["node0001", "node0002"] {
         let node = &after[&NodeName::from(name)];
         let own = &ledger.drains[&node.name].action.reason;
-        assert!(node.is("DRAIN"), "{kill:?}: {node:?}");
+        assert!(node.has_state("DRAIN"), "{kill:?}: {node:?}");
         assert_eq!(node.reason.as_ref(), Some(own), "{kill:?}");
     }
-    assert!(!after[&NodeName::from("node0004")].is("DRAIN"), "{kill:?}");
+    assert!(!after[&NodeName::from("node0004")].has_state("DRAIN"), "{kill:?}");
     for node in after.values().filter(|node| NodeName::from("node0004") < node.name) {
         assert_eq!(said(node), said(&before[&node.name]), "{kill:?}: {}", node.name);
     }
@@ -327,7 +327,7 @@ impl<'l> Stored<'l> {
         self.told(kill, &["apply", &self.run, "--apply"])
     }
 
-    fn ledger(&self) -> Ledger {
+    fn ledger(&self) -> JournalState {
         journal::look(&self.site.path().join("gate")).expect("a journal")
     }
 
@@ -352,19 +352,19 @@ impl<'l> Stored<'l> {
         }
         let (recovered, calls_to_recover) = self.told(Kill::Never, &["gate", "recover"]);
         expect(&recovered, 0);
-        assert!(self.ledger().open.is_empty(), "{kill:?}: {:?}", self.ledger());
+        assert!(self.ledger().open_intents.is_empty(), "{kill:?}: {:?}", self.ledger());
         let drained = |it: &String| it.contains("DRAIN");
         assert!(!calls_to_recover.iter().any(drained), "{kill:?}: {calls_to_recover:?}");
         expect(&self.apply(Kill::Never).0, 0);
         let (after, ledger) = (live(lab), self.ledger());
         let all: Vec<&str> =
-            after.values().filter(|it| it.is("DRAIN")).map(|it| it.name.as_str()).collect();
+            after.values().filter(|it| it.has_state("DRAIN")).map(|it| it.name.as_str()).collect();
         assert_eq!((all, own(&ledger)), (vec![BAD], vec![BAD]), "{kill:?}");
         let bad = NodeName::from(BAD);
         assert_eq!(after[&bad].reason.as_ref(), Some(&ledger.drains[&bad].action.reason));
         // One, and what the killed turn may have told.
         assert!((1..=2).contains(&ledger.spent.len()), "{kill:?}: {ledger:?}");
-        assert!(ledger.open.is_empty(), "{kill:?}: {ledger:?}");
+        assert!(ledger.open_intents.is_empty(), "{kill:?}: {ledger:?}");
         assert_eq!(told(here, BAD, "DRAIN"), 1, "{kill:?}: {:?}", lines(here, "made"));
         // Another one tells nobody anything.
         let (again, calls_again) = self.apply(Kill::Never);

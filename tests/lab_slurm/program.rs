@@ -1,6 +1,6 @@
 //! `fabricgate claims` against a real Slurm, as a person would run it.
 
-use model::said::SourceKind;
+use model::source_report::SourceKind;
 use serde_json::Value;
 
 use super::*;
@@ -43,10 +43,10 @@ fn claims(site: &tempfile::TempDir, arguments: &[&str]) -> Told {
     let config = site.path().join("fabricgate.toml").display().to_string();
     let argv = [&[&binary, "claims", "--json", "--config", &config], arguments].concat();
     let argv = argv.into_iter().map(str::to_owned).collect();
-    let request = Request { argv, limit: Duration::from_secs(120), capture: exec::CAPTURE };
+    let request = ProcessRequest { argv, limit: Duration::from_secs(120), capture: exec::CAPTURE };
     let (_nobody, stop) = tokio::sync::watch::channel(false);
     let finished = now(exec::run(&request, stop)).expect("the program");
-    let Ending::Exited { code } = finished.ending else { panic!("{}", finished.ending) };
+    let ProcessEnding::Exited { code } = finished.ending else { panic!("{}", finished.ending) };
     let text = |bytes| String::from_utf8(bytes).expect("text");
     Told { code, stdout: text(finished.stdout.bytes), stderr: text(finished.stderr.bytes) }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use control::gate::hold;
 use control::gate::journal;
-use control::launch::slurm::Programs;
+use control::launch::slurm::SlurmPrograms;
 
 use crate::carry::tidy;
 use crate::gate::expect;
@@ -106,7 +106,7 @@ fn defect_1_a_reservation_is_renewed_from_now() {
     let words = ["ReservationName=fabricgate-renewed-maint", "Nodes=node0007", "StartTime=now"];
     let words = [&["scontrol", "create", "reservation"], &words[..]].concat();
     lab.run(&[&words[..], &["Duration=10", "Users=root", "Flags=MAINT,IGNORE_JOBS"]].concat());
-    let programs = Programs { scontrol: lab.argv(&["scontrol"]), ..Programs::default() };
+    let programs = SlurmPrograms { scontrol: lab.argv(&["scontrol"]), ..SlurmPrograms::default() };
     let renewed = now(hold::renew(&programs, Duration::from_secs(15), name));
     let listed = lab.run(&["scontrol", "show", "reservation", "-o"]);
     lab.run(&["scontrol", "delete", &format!("ReservationName={name}")]);

@@ -13,24 +13,24 @@ use control::gate::topology::Controller;
 use control::gate::topology::Ending;
 use control::gate::topology::Writing;
 use control::gate::topology::Written;
-use engine::policy::ledger::Ledger;
+use engine::policy::journal_state::JournalState;
 use engine::policy::marks;
 use engine::policy::marks::MarkNames;
-use engine::policy::policy::Policy;
-use engine::policy::topology;
-use engine::policy::topology::FaultKind;
-use engine::policy::topology::Ground;
-use engine::policy::topology::Proposal;
-use engine::policy::topology::Wanted;
+use engine::policy::action_policy::Policy;
+use engine::policy::topology_proposal;
+use engine::policy::topology_proposal::FaultKind;
+use engine::policy::topology_proposal::TopologyContext;
+use engine::policy::topology_proposal::TopologyProposal;
+use engine::policy::topology_proposal::TopologyRequest;
 use fabricgate::cli::topology as cli;
-use fabricgate::cli::topology::Asked;
+use fabricgate::cli::topology::TopologyUpdateRequest;
 use model::action::ActionResult;
-use model::action::Mark;
-use model::change::Change;
-use model::change::StateChange;
+use model::action::VerdictMark;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::live::LiveNode;
+use model::scheduler_snapshot::SchedulerNode;
 use model::verdict::Outcome;
 
 use super::Lab;
@@ -50,18 +50,18 @@ fn controller(lab: &Lab) -> Controller {
     controller
 }
 
-fn live(lab: &Lab, name: &str) -> LiveNode {
+fn live(lab: &Lab, name: &str) -> SchedulerNode {
     let name = NodeName::from(name);
     let mut live = now(scontrol(lab).read(std::slice::from_ref(&name))).expect("a node");
     live.nodes.remove(&name).expect("the node")
 }
 
-fn change(lab: &Lab, nodes: &[NodeName], change: &Change) {
+fn change(lab: &Lab, nodes: &[NodeName], change: &NodeUpdate) {
     now(scontrol(lab).change(nodes, change)).expect("changed");
 }
 
-fn mark(outcome: Outcome) -> Mark {
-    Mark {
+fn mark(outcome: Outcome) -> VerdictMark {
+    VerdictMark {
         outcome,
         class: (outcome != Outcome::Pass).then_some(FindingClass::NvlinkLow),
         run: "20261121T1200-ab12".to_owned(),
@@ -129,36 +129,36 @@ fn what_others_say_on_a_node_is_kept_through_drain_marks_and_return() {
     let _tidy = Tidy::up(&lab);
     let (node, names) = (NodeName::from("node0004"), MarkNames::default());
     let one = std::slice::from_ref(&node);
-    let theirs = Change {
+    let theirs = NodeUpdate {
         available_features: Some(vec!["gb200".into(), "rack7".into(), "x|y".into()]),
         active_features: Some(vec!["gb200".into(), "x|y".into()]),
         extra: Some(r#"{"site" : {"ticket":4711, "w":1.50e2},"b":[1, 2]}"#.into()),
         comment: Some("looked at by anna".into()),
-        ..Change::default()
+        ..NodeUpdate::default()
     };
     change(&lab, one, &theirs);
     let kept = r#"{"site":{"ticket":4711,"w":1.50e2},"b":[1,2],"fabricgate":{"#;
-    let state = |state| Change { state: Some(state), ..Change::default() };
-    let drain = StateChange::Drain { reason: "fabricgate:nvlink-low:r1 e1".into() };
+    let state = |state| NodeUpdate { state: Some(state), ..NodeUpdate::default() };
+    let drain = NodeStateChange::Drain { reason: "fabricgate:nvlink-low:r1 e1".into() };
     for (outcome, state) in [
         (Outcome::Degraded, state(drain)),
-        (Outcome::Pass, state(StateChange::Resume)),
-        (Outcome::Unknown, Change::default()),
+        (Outcome::Pass, state(NodeStateChange::Resume)),
+        (Outcome::Unknown, NodeUpdate::default()),
     ] {
         let before = live(&lab, "node0004");
-        let marked = marks::change(&before, &mark(outcome), &names);
-        change(&lab, one, &Change { state: state.state, ..marked });
+        let marked = marks::mark_change(&before, &mark(outcome), &names);
+        change(&lab, one, &NodeUpdate { state: state.state, ..marked });
         let after = live(&lab, "node0004");
-        assert!(marks::says(&after, &mark(outcome), &names), "{outcome}: {after:?}");
+        assert!(marks::has_mark(&after, &mark(outcome), &names), "{outcome}: {after:?}");
         let ours = if outcome == Outcome::Degraded { &names.degraded } else { &names.verified };
         assert_eq!(after.available_features, ["gb200", "rack7", "x|y", ours], "{outcome}");
         assert_eq!(after.active_features, ["gb200", "x|y", ours], "{outcome}");
         assert!(after.extra.starts_with(kept), "{}", after.extra);
         assert_eq!(after.comment, "looked at by anna");
         // Said once: nothing is left to write.
-        assert!(marks::change(&after, &mark(outcome), &names).is_nothing());
+        assert!(marks::mark_change(&after, &mark(outcome), &names).is_empty());
     }
-    assert_eq!(marks::read(&live(&lab, "node0004"), &names), Some(mark(Outcome::Pass)));
+    assert_eq!(marks::read_mark(&live(&lab, "node0004"), &names), Some(mark(Outcome::Pass)));
 }
 
 #[test]
@@ -167,11 +167,11 @@ fn a_field_that_is_no_object_stays_and_the_features_are_written() {
     let _tidy = Tidy::up(&lab);
     let (node, names) = (NodeName::from("node0005"), MarkNames::default());
     let one = std::slice::from_ref(&node);
-    let theirs = Change { extra: Some("rack=7 ticket".into()), ..Change::default() };
+    let theirs = NodeUpdate { extra: Some("rack=7 ticket".into()), ..NodeUpdate::default() };
     change(&lab, one, &theirs);
     let before = live(&lab, "node0005");
-    let marked = marks::change(&before, &mark(Outcome::Degraded), &names);
-    assert_eq!(marks::unsaid(&before, &mark(Outcome::Degraded), &names).len(), 1);
+    let marked = marks::mark_change(&before, &mark(Outcome::Degraded), &names);
+    assert_eq!(marks::explain_unwritable(&before, &mark(Outcome::Degraded), &names).len(), 1);
     change(&lab, one, &marked);
     let after = live(&lab, "node0005");
     assert_eq!((after.extra.as_str(), after.comment.as_str()), ("rack=7 ticket", ""));
@@ -188,14 +188,14 @@ fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
     let slurm = scontrol(&lab);
     for node in &marked {
         let node = live(&lab, node.as_str());
-        let said = marks::change(&node, &mark(Outcome::Degraded), &names);
+        let said = marks::mark_change(&node, &mark(Outcome::Degraded), &names);
         change(&lab, std::slice::from_ref(&node.name), &said);
     }
-    change(&lab, &marked, &Change { comment: Some("theirs".into()), ..Change::default() });
+    change(&lab, &marked, &NodeUpdate { comment: Some("theirs".into()), ..NodeUpdate::default() });
     // A person takes our entry away: that node is left to them.
-    change(&lab, &marked[3..], &Change { extra: Some(String::new()), ..Change::default() });
+    change(&lab, &marked[3..], &NodeUpdate { extra: Some(String::new()), ..NodeUpdate::default() });
     let marks = marked.iter().map(|node| (node.clone(), mark(Outcome::Degraded)));
-    let ledger = Ledger { marks: marks.collect(), ..Ledger::default() };
+    let ledger = JournalState { marks: marks.collect(), ..JournalState::default() };
     let all = || now(slurm.read(&[])).expect("all nodes");
     assert_eq!(now(reassert::reassert(&slurm, &all(), &ledger, &policy)), []);
     for restarts in [false, true] {
@@ -207,7 +207,7 @@ fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
         let lost = all();
         let written = lost.nodes[&marked[0]].clone();
         assert_eq!(written.active_features, ["gb200"], "this is how it would be noticed");
-        assert_eq!(marks::read(&written, &names), Some(mark(Outcome::Degraded)));
+        assert_eq!(marks::read_mark(&written, &names), Some(mark(Outcome::Degraded)));
         assert_eq!(written.comment, "theirs");
         let told = now(reassert::reassert(&slurm, &lost, &ledger, &policy));
         let told: Vec<_> = told.iter().map(|it| (it.node.clone(), it.result)).collect();
@@ -222,20 +222,20 @@ fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
     }
 }
 
-fn ground(lab: &Lab) -> Ground {
+fn ground(lab: &Lab) -> TopologyContext {
     let live = now(scontrol(lab).read(&[])).expect("all nodes");
     let version = now(controller(lab).version());
     assert!(version.is_some());
-    Ground { version, nodes: live.nodes.into_keys().collect() }
+    TopologyContext { version, nodes: live.nodes.into_keys().collect() }
 }
 
-fn proposed(lab: &Lab, text: &str, moves: &[(&str, &str)]) -> Proposal {
+fn proposed(lab: &Lab, text: &str, moves: &[(&str, &str)]) -> TopologyProposal {
     let moves = moves.iter().map(|(node, block)| (NodeName::from(*node), (*block).to_owned()));
-    let wanted = Wanted { topology: None, moves: moves.collect() };
-    topology::propose(text, &wanted, &ground(lab)).expect("a proposal")
+    let wanted = TopologyRequest { topology: None, moves: moves.collect() };
+    topology_proposal::propose_topology(text, &wanted, &ground(lab)).expect("a proposal")
 }
 
-fn write(lab: &Lab, proposal: &Proposal, time: &str) -> Written {
+fn write(lab: &Lab, proposal: &TopologyProposal, time: &str) -> Written {
     let controller = controller(lab);
     let writing = Writing {
         controller: &controller,
@@ -253,7 +253,7 @@ fn write(lab: &Lab, proposal: &Proposal, time: &str) -> Written {
     written
 }
 
-fn shown(lab: &Lab, proposal: &Proposal) -> BTreeMap<String, BTreeSet<NodeName>> {
+fn shown(lab: &Lab, proposal: &TopologyProposal) -> BTreeMap<String, BTreeSet<NodeName>> {
     now(controller(lab).blocks(proposal)).expect("blocks")
 }
 
@@ -272,7 +272,7 @@ fn a_better_file_is_put_in_place_and_shown() {
     let tidy = Tidy::up(&lab);
     let text = with_room(&tidy);
     let proposal = proposed(&lab, &text, &[("node0018", "block02")]);
-    assert_eq!(proposal.in_the_way(), Vec::<&topology::Fault>::new());
+    assert_eq!(proposal.blocking_faults(), Vec::<&topology_proposal::Fault>::new());
     let written = write(&lab, &proposal, "t1");
     assert_eq!(written.ending, Ending::Placed, "{written:?}");
     assert_eq!(shown(&lab, &proposal), proposal.blocks);
@@ -294,7 +294,7 @@ fn the_command_line_writes_what_it_showed() {
     let tidy = Tidy::up(&lab);
     let text = with_room(&tidy);
     let (scontrol, argv) = (scontrol(&lab), lab.argv(&["scontrol"]));
-    let asked = Asked {
+    let asked = TopologyUpdateRequest {
         file: &tidy.file,
         topology: None,
         moves: &["node0018=block02".to_owned()],
@@ -304,18 +304,18 @@ fn the_command_line_writes_what_it_showed() {
         scontrol: &argv,
         limit: LIMIT,
     };
-    let shown = cli::show(&asked).expect("a proposal");
-    assert_eq!((shown.code(), &shown.troubles, &shown.written), (0, &Vec::new(), &None));
-    assert!(shown.text().contains("proposed, not written"), "{}", shown.text());
+    let shown = cli::propose_topology(&asked).expect("a proposal");
+    assert_eq!((shown.exit_code(), &shown.troubles, &shown.written), (0, &Vec::new(), &None));
+    assert!(shown.render().contains("proposed, not written"), "{}", shown.render());
     assert_eq!(shown.at_once.is_some(), lab.has_yaml());
     assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), text);
-    let answer = cli::write(&asked).expect("an answer");
-    assert_eq!((answer.code(), &answer.proposal.diff), (0, &shown.proposal.diff));
+    let answer = cli::write_topology(&asked).expect("an answer");
+    assert_eq!((answer.exit_code(), &answer.proposal.diff), (0, &shown.proposal.diff));
     assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), shown.proposal.after);
-    assert!(cli::show(&Asked { moves: &["node0018".to_owned()], ..asked }).is_err());
+    assert!(cli::propose_topology(&TopologyUpdateRequest { moves: &["node0018".to_owned()], ..asked }).is_err());
     // Where the scheduler does not answer, nothing is written.
     let silent = Scontrol { argv: lab.argv(&["false"]), limit: LIMIT, remote_shell: Some(false) };
-    assert!(cli::write(&Asked { scheduler: &silent, ..asked }).is_err());
+    assert!(cli::write_topology(&TopologyUpdateRequest { scheduler: &silent, ..asked }).is_err());
 }
 
 #[test]
@@ -375,10 +375,10 @@ fn a_block_below_its_size_is_refused_where_slurm_would_not_start_with_it() {
     let tidy = Tidy::up(&lab);
     let proposal = proposed(&lab, &tidy.text, &[("node0018", "block02")]);
     if lab.has_yaml() {
-        assert_eq!(proposal.in_the_way(), Vec::<&topology::Fault>::new());
+        assert_eq!(proposal.blocking_faults(), Vec::<&topology_proposal::Fault>::new());
         return;
     }
-    let kinds: Vec<FaultKind> = proposal.in_the_way().iter().map(|fault| fault.kind).collect();
+    let kinds: Vec<FaultKind> = proposal.blocking_faults().iter().map(|fault| fault.kind).collect();
     assert_eq!(kinds, [FaultKind::Small]);
     let written = write(&lab, &proposal, "t1");
     assert_eq!((written.ending, written.backup), (Ending::Refused, None));
@@ -424,10 +424,10 @@ fn places_at_run_time_hold_until_a_reconfigure_and_no_node_is_ever_taken_out() {
     let proposal = proposed(&lab, &tidy.text, &[("node0018", "block02")]);
     let version = now(controller(&lab).version());
     if !lab.has_yaml() {
-        assert!(topology::at_once(&proposal, version).is_err());
+        assert!(topology_proposal::at_once(&proposal, version).is_err());
         return;
     }
-    let moved = topology::at_once(&proposal, version).expect("commands");
+    let moved = topology_proposal::at_once(&proposal, version).expect("commands");
     assert!(moved.commands.iter().flatten().all(|word| word != "Topology="));
     assert_eq!(moved.commands.len(), moved.changes.len());
     for restarts in [false, true] {

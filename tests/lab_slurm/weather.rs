@@ -4,7 +4,7 @@
 use control::gate::scheduler::Scheduler;
 use control::gate::scontrol::Scontrol;
 use control::gate::slurmrestd::Slurmrestd;
-use model::live::LiveNode;
+use model::scheduler_snapshot::SchedulerNode;
 
 use super::changes::Ways;
 use super::changes::comment;
@@ -17,11 +17,11 @@ use super::changes::told;
 use super::*;
 
 /// Restarts a controller that was killed, and waits until it knows its nodes.
-fn restarted(lab: &Lab, way: &dyn Scheduler, name: &str) -> LiveNode {
+fn restarted(lab: &Lab, way: &dyn Scheduler, name: &str) -> SchedulerNode {
     lab.run(&["slurmctld"]);
     lab.wait_for("the controller", || {
         let live = now(way.read(&named(&[name])));
-        live.is_ok_and(|it| it.nodes.values().any(|node| !node.is("UNKNOWN")))
+        live.is_ok_and(|it| it.nodes.values().any(|node| !node.has_state("UNKNOWN")))
     });
     one(way, name)
 }
@@ -36,8 +36,8 @@ fn an_acknowledged_drain_may_be_lost_with_its_controller() {
             done(way, &["node0020"], &drain("fabricgate:x:r1 e1"));
             lab.signal("KILL");
             let node = restarted(&lab, way, "node0020");
-            assert_eq!(node.is("DRAIN"), node.reason.is_some(), "{node:?}");
-            let lost = !node.is("DRAIN");
+            assert_eq!(node.has_state("DRAIN"), node.reason.is_some(), "{node:?}");
+            let lost = !node.has_state("DRAIN");
             lab.settle();
             lost
         });
@@ -85,7 +85,7 @@ fn a_change_that_timed_out_may_be_made_later() {
         };
         let error = told(&way, &["node0021"], &drain("late")).expect_err("it hangs");
         lab.signal("CONT");
-        assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+        assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
         assert!(error.message.contains("reading again"), "{error}");
         lab.wait_for("the drain", || {
             one(&ways.scontrol, "node0021").reason.as_deref() == Some("late")
@@ -116,7 +116,7 @@ fn a_controller_that_hangs_is_told_nothing() {
         found.2.expect_err("it hangs"),
     ];
     for error in errors {
-        assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+        assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
         assert!(error.message.contains("scontrol ping"), "it says what to do: {error}");
     }
     // The ping found out, so nothing is on its way.
@@ -136,11 +136,11 @@ fn a_controller_that_is_gone_is_unreachable() {
     lab.settle();
     for (changed, read, all) in found {
         for error in [changed.expect_err("gone"), read.expect_err("gone"), all.expect_err("gone")] {
-            assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+            assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
             assert!(error.message.contains("slurmctld"), "{error}");
         }
     }
-    assert!(!node.is("DRAIN"));
+    assert!(!node.has_state("DRAIN"));
 }
 
 #[test]
@@ -154,13 +154,13 @@ fn a_program_or_server_that_is_not_there_is_said_so() {
         Scontrol { argv: lab.argv(&["/nowhere/scontrol"]), limit, remote_shell: Some(false) };
     for way in [&none, &inside] {
         let error = told(way, &["node0001"], &comment("x")).expect_err("no program");
-        assert_eq!(error.kind, ProblemKind::Missing, "{error}");
+        assert_eq!(error.kind, SourceProblemKind::Missing, "{error}");
         assert!(error.message.contains("must be installed"), "{error}");
     }
     let address = "unix:/nowhere/slurmrestd".into();
     let nobody = Slurmrestd { address, ..ways.rest.clone() };
     let error = told(&nobody, &["node0001"], &comment("x")).expect_err("no server");
-    assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+    assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn who_may_not_change_nodes_changes_none() {
     for way in [&by_alice as &dyn Scheduler, &ways.rest] {
         for change in [drain("mine"), resume(), comment("mine")] {
             let error = told(way, &["node0024"], &change).expect_err("she may not");
-            assert_eq!(error.kind, ProblemKind::Denied, "{error}");
+            assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
             assert!(error.message.contains("AdminLevel"), "it says who may: {error}");
         }
         let node = one(way, "node0024");
@@ -197,7 +197,7 @@ fn a_token_is_read_anew_each_time_and_never_shown() {
             now(ways.rest.read(&[])).expect_err("not let in"),
         ];
         for error in errors {
-            assert_eq!(error.kind, ProblemKind::Denied, "{bad:?}: {error}");
+            assert_eq!(error.kind, SourceProblemKind::Denied, "{bad:?}: {error}");
             assert!(bad.is_empty() || !error.message.contains(&secret(bad)), "{error}");
         }
     }
@@ -211,5 +211,5 @@ fn a_token_is_read_anew_each_time_and_never_shown() {
 
     let nowhere = Slurmrestd { token_file: Some("/nowhere/token".into()), ..ways.rest.clone() };
     let error = told(&nowhere, &["node0001"], &comment("x")).expect_err("no token");
-    assert_eq!(error.kind, ProblemKind::Missing, "{error}");
+    assert_eq!(error.kind, SourceProblemKind::Missing, "{error}");
 }

@@ -15,12 +15,12 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
-use model::probe::Ready;
+use model::probe::ReadySignal;
 use model::tcp::TcpDocument;
-use model::worker::FromWorker;
-use model::worker::Order;
-use model::worker::ToWorker;
-use model::worker::Waiting;
+use model::worker_protocol::WorkerMessage;
+use model::worker_protocol::ProcessOrder;
+use model::worker_protocol::CoordinatorMessage;
+use model::worker_protocol::ReadinessCheck;
 
 use super::Worker;
 use super::order;
@@ -59,18 +59,18 @@ fn document(output: &[u8]) -> TcpDocument {
 fn a_worker_measures_tcp_between_two_of_its_own_processes() {
     let mut worker = Worker::start();
     let serve = ["{self}", "node", "probe", "tcp", "--serve", "--bind", "127.0.0.1", "--node", "b"];
-    worker.say(&ToWorker::Run(Order {
-        ready: Some(Waiting { how: Ready::Line, port: 0 }),
+    worker.say(&CoordinatorMessage::Run(ProcessOrder {
+        ready: Some(ReadinessCheck { how: ReadySignal::Line, port: 0 }),
         ..order(1, &serve)
     }));
-    let FromWorker::Ready { port, .. } = worker.hear() else { panic!("not ready") };
+    let WorkerMessage::Ready { port, .. } = worker.hear() else { panic!("not ready") };
     let peer = format!("127.0.0.1:{port}");
     let client = [
         &["{self}", "node", "probe", "tcp", "--connect", &peer, "--bind", "127.0.0.1"][..],
         &["--device", "-", "--node", "a", "--peer", "b", "--rail", "rail0", "--streams", "3"],
         &["--seconds", "0.2", "--warmup", "0.05", "--readings", "2"],
     ];
-    worker.say(&ToWorker::Run(order(2, &client.concat())));
+    worker.say(&CoordinatorMessage::Run(order(2, &client.concat())));
     let came = worker.come(2);
     for id in [1, 2] {
         let stderr = String::from_utf8_lossy(&came[&id].stderr);

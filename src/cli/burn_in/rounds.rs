@@ -12,23 +12,23 @@ use std::path::PathBuf;
 use std::time::Duration;
 use std::time::Instant;
 
-use super::Args;
-use super::keep;
-use super::unwritten;
+use super::BurnInArgs;
+use super::write_acceptance;
+use super::write_failure;
 use crate::cli::Globals;
-use crate::cli::afterwards::Ended;
-use crate::cli::afterwards::afterwards;
-use crate::cli::failure::Failure;
+use crate::cli::afterwards::FinishedRun;
+use crate::cli::afterwards::run_hooks;
+use crate::cli::failure::CommandError;
 use crate::cli::holding;
-use crate::cli::holding::Hold;
-use crate::cli::holding::Purpose;
-use crate::cli::plan::Basis;
+use crate::cli::holding::NodeAllocation;
+use crate::cli::holding::AllocationPurpose;
+use crate::cli::plan::PlanBasis;
 use crate::cli::plan::Profile;
-use crate::cli::site::Site;
+use crate::cli::site::SweepSetup;
 use crate::cli::stdout::note;
 use crate::cli::stored;
 use crate::cli::sweep;
-use control::launch::Program;
+use control::launch::WorkerProgram;
 use control::store::State;
 use control::store::file;
 use control::store::folder::Folder;
@@ -41,12 +41,12 @@ use control::sweep::Sweep;
 use engine::plan;
 use engine::plan::Plan;
 use engine::policy::acceptance as accept;
-use engine::policy::stops;
+use engine::policy::burn_in_termination;
 use model::acceptance::Acceptance;
-use model::acceptance::Accepted;
+use model::acceptance::AcceptanceOutcome;
 use model::acceptance::BurnInRound;
 use model::acceptance::BurnInState;
-use model::acceptance::Stop;
+use model::acceptance::BurnInStop;
 use model::acceptance::StopRule;
 use model::claims::Claims;
 use model::profile::Profile as Named;
@@ -54,8 +54,8 @@ use model::run::Run;
 use model::verdict::Outcome;
 
 /// A burn-in under way.
-pub(super) struct Burn<'a> {
-    site: Site,
+pub(super) struct BurnInSession<'a> {
+    site: SweepSetup,
     globals: &'a Globals,
     fleet: Claims,
     /// What was claimed when it began.
@@ -64,21 +64,21 @@ pub(super) struct Burn<'a> {
     pub(super) folder: Folder,
     /// Where the run folders of rounds go.
     runs: PathBuf,
-    program: Program,
+    program: WorkerProgram,
     _links: Option<tempfile::TempDir>,
-    hold: Option<Hold>,
+    allocation: Option<NodeAllocation>,
     _lock: File,
     /// The last run, for a report of its cells.
     pub(super) last: Option<Run>,
     pub(super) out_of_reach: bool,
 }
 
-impl<'a> Burn<'a> {
+impl<'a> BurnInSession<'a> {
     /// Takes the folder, and holds the nodes for all rounds.
     #[expect(clippy::too_many_arguments, reason = "what a burn-in is made of")]
     pub(super) fn new(
-        site: Site,
-        args: &'a Args,
+        site: SweepSetup,
+        args: &'a BurnInArgs,
         globals: &'a Globals,
         fleet: Claims,
         claims: Claims,
@@ -86,13 +86,13 @@ impl<'a> Burn<'a> {
         folder: Folder,
         runs: PathBuf,
     ) -> anyhow::Result<Self> {
-        let lock = folder.lock().map_err(|error| unwritten(&error))?;
+        let lock = folder.lock().map_err(|error| write_failure(&error))?;
         let Some(lock) = lock else {
             let shown = folder.path().display();
             let text = format!("{shown}: another fabricgate is at work on this burn-in");
-            return Err(Failure::Environment(text).into());
+            return Err(CommandError::Environment(text).into());
         };
-        let (program, links) = sweep::program(&site.config, args.sweep.even_if_busy)?;
+        let (program, links) = sweep::worker_program(&site.config, args.sweep.even_if_busy)?;
         let mut burn = Self {
             site,
             globals,
@@ -103,24 +103,24 @@ impl<'a> Burn<'a> {
             runs,
             program,
             _links: links,
-            hold: None,
+            allocation: None,
             _lock: lock,
             last: None,
             out_of_reach: false,
         };
-        burn.take_hold()?;
+        burn.allocate_nodes()?;
         Ok(burn)
     }
 
     /// Holds the nodes once, for all rounds and the load between them: nodes that
     /// somebody else uses in between cool down, or break.
-    fn take_hold(&mut self) -> anyhow::Result<()> {
+    fn allocate_nodes(&mut self) -> anyhow::Result<()> {
         let config = &self.site.config;
-        let claims = accept::taking_part(&self.claims, &self.acceptance.nodes);
+        let claims = accept::participating_claims(&self.claims, &self.acceptance.nodes);
         let asked = &self.acceptance.asked;
-        let plan = self.basis(&claims, asked.seed)?.plan()?;
-        let each = holding::minutes(plan.estimate_s, config.confirm.wait) as f64;
-        let left = asked.rounds.map_or(1.0, |n| f64::from(n) - self.held() as f64).max(1.0);
+        let plan = self.plan_basis(&claims, asked.seed)?.make_plan()?;
+        let each = holding::job_minutes(plan.estimate_s, config.confirm.wait) as f64;
+        let left = asked.rounds.map_or(1.0, |n| f64::from(n) - self.completed_rounds() as f64).max(1.0);
         let by_rounds = left * (each + asked.soak_minutes);
         // A last round may begin right before the hours are over.
         let by_hours = asked.hours.map(|hours| hours * 60.0 + each + asked.soak_minutes);
@@ -136,9 +136,9 @@ impl<'a> Burn<'a> {
         )]
         let minutes = minutes.ceil() as u64;
         let nodes = plan.nodes().into_iter().cloned().collect();
-        self.hold = Hold::of(
+        self.allocation = NodeAllocation::allocate(
             config,
-            &Purpose {
+            &AllocationPurpose {
                 run: &self.acceptance.id,
                 claims: &claims,
                 nodes: &nodes,
@@ -147,32 +147,32 @@ impl<'a> Burn<'a> {
                 worker: &config.worker,
             },
         )?;
-        if let Some(hold) = &self.hold {
-            self.program.held = hold.held().clone();
+        if let Some(hold) = &self.allocation {
+            self.program.held = hold.launch_allocation().clone();
         }
         Ok(())
     }
 
     /// Lets the nodes go.
-    pub(super) fn let_go(&mut self) {
-        self.hold = None;
+    pub(super) fn release_nodes(&mut self) {
+        self.allocation = None;
     }
 
     /// Rounds that were held to their end.
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn completed_rounds(&self) -> usize {
         self.acceptance.rounds.iter().filter(|round| round.ended.is_some()).count()
     }
 
-    fn basis<'b>(&'b self, claims: &'b Claims, seed: u64) -> Result<Basis<'b>, Failure> {
-        let Site { config, in_force } = &self.site;
-        Basis::new(config, claims, &in_force.catalogue, Profile::BurnIn, seed)
+    fn plan_basis<'b>(&'b self, claims: &'b Claims, seed: u64) -> Result<PlanBasis<'b>, CommandError> {
+        let SweepSetup { config, in_force } = &self.site;
+        PlanBasis::new(config, claims, &in_force.catalogue, Profile::BurnIn, seed)
     }
 
     /// Round after round, until a rule ends it.
     pub(super) fn run(&mut self) -> anyhow::Result<()> {
         loop {
-            if let Some(stop) = stops::stop(&self.acceptance, self.hours(), self.hours_of_next()) {
-                return self.end(BurnInState::Complete, stop);
+            if let Some(stop) = burn_in_termination::check_stop(&self.acceptance, self.elapsed_hours(), self.next_round_hours()) {
+                return self.finish(BurnInState::Complete, stop);
             }
             let before = self.acceptance.rounds.iter().filter(|round| round.ended.is_some());
             let before = before.map(|round| round.round).max().unwrap_or(0);
@@ -182,36 +182,36 @@ impl<'a> Burn<'a> {
             let is_begun = self.acceptance.rounds.last().is_some_and(|it| it.ended.is_none());
             if soaks && !was_soaked && !is_begun {
                 if !self.soak(before)? {
-                    return self.interrupted(before);
+                    return self.record_interruption(before);
                 }
                 if self.acceptance.nodes.iter().all(|node| node.out.is_some()) {
                     continue;
                 }
             }
-            if !self.round(before + 1)? {
-                return self.interrupted(before);
+            if !self.run_round(before + 1)? {
+                return self.record_interruption(before);
             }
         }
     }
 
-    fn interrupted(&mut self, after_round: u32) -> anyhow::Result<()> {
+    fn record_interruption(&mut self, after_round: u32) -> anyhow::Result<()> {
         let why = "somebody ended it".to_owned();
-        self.end(BurnInState::Partial, Stop { rule: StopRule::Interrupted, after_round, why })
+        self.finish(BurnInState::Partial, BurnInStop { rule: StopRule::Interrupted, after_round, why })
     }
 
-    fn end(&mut self, state: BurnInState, stop: Stop) -> anyhow::Result<()> {
+    fn finish(&mut self, state: BurnInState, stop: BurnInStop) -> anyhow::Result<()> {
         self.acceptance.state = state;
         self.acceptance.stop = Some(stop);
         self.acceptance.ended = Some(control::sweep::shown(control::sweep::now()));
-        self.keep()
+        self.save()
     }
 
     /// Concludes from what there is, and writes it down.
-    fn keep(&mut self) -> anyhow::Result<()> {
+    fn save(&mut self) -> anyhow::Result<()> {
         accept::conclude(&mut self.acceptance);
-        self.acceptance.notes = accept::notes(&self.acceptance);
+        self.acceptance.notes = accept::list_notes(&self.acceptance);
         self.sign()?;
-        keep(&self.folder, &self.acceptance)
+        write_acceptance(&self.folder, &self.acceptance)
     }
 
     /// Signs the document where a key is configured: only one that came to its end.
@@ -220,7 +220,7 @@ impl<'a> Burn<'a> {
         if self.acceptance.state != BurnInState::Complete {
             return Ok(());
         }
-        let keys = self.site.config.certificates.keys();
+        let keys = self.site.config.certificates.read_keys();
         match keys.seal().key {
             Ok(Some(key)) => self.acceptance.signature = Some(key.sign(&self.acceptance)?),
             Ok(None) if keys.trust.required => {
@@ -233,14 +233,14 @@ impl<'a> Burn<'a> {
     }
 
     /// Hours it was at work.
-    fn hours(&self) -> f64 {
+    fn elapsed_hours(&self) -> f64 {
         let rounds = self.acceptance.rounds.iter().map(|round| round.minutes);
         let soaks = self.acceptance.soaks.iter().map(|soak| soak.minutes);
         rounds.chain(soaks).sum::<f64>() / 60.0
     }
 
     /// What a further round with its load would take: what the last one took.
-    fn hours_of_next(&self) -> f64 {
+    fn next_round_hours(&self) -> f64 {
         let round = self.acceptance.rounds.iter().rev().find(|round| round.ended.is_some());
         let soak = self.acceptance.soaks.last().map(|soak| soak.minutes);
         let soak = soak.unwrap_or(self.acceptance.asked.soak_minutes);
@@ -248,10 +248,10 @@ impl<'a> Burn<'a> {
     }
 
     /// Holds one round; false where somebody ended it.
-    fn round(&mut self, number: u32) -> anyhow::Result<bool> {
+    fn run_round(&mut self, number: u32) -> anyhow::Result<bool> {
         let began = Instant::now();
         let unfinished = match self.acceptance.rounds.last() {
-            Some(last) if last.ended.is_none() => self.unfinished(&last.run.clone())?,
+            Some(last) if last.ended.is_none() => self.open_unfinished_round(&last.run.clone())?,
             _ => None,
         };
         if unfinished.is_none() {
@@ -267,20 +267,20 @@ impl<'a> Burn<'a> {
         self.program.age = (!self.acceptance.real).then(|| format!("{number}:{soaked}"));
         let done = match unfinished {
             Some(stored) if stored.record.state == State::Complete => {
-                Finished::Before(Box::new(stored))
+                BurnInRoundEnd::Stored(Box::new(stored))
             }
-            Some(stored) => Finished::Now(Box::new(self.go_on(&stored)?)),
-            None => Finished::Now(Box::new(self.fresh(number, seed, soaked)?)),
+            Some(stored) => BurnInRoundEnd::Fresh(Box::new(self.resume_round(&stored)?)),
+            None => BurnInRoundEnd::Fresh(Box::new(self.start_round(number, seed, soaked)?)),
         };
         let minutes = began.elapsed().as_secs_f64() / 60.0;
         let (run, partial, folder) = match done {
-            Finished::Now(done) => {
-                sweep::keep(&done)?;
+            BurnInRoundEnd::Fresh(done) => {
+                sweep::write_artifacts(&done)?;
                 self.out_of_reach |= done.out_of_reach;
-                afterwards(&Ended::of(&self.site.config, &done, None));
+                run_hooks(&FinishedRun::new(&self.site.config, &done, None));
                 (done.run, done.partial, done.folder.path().to_owned())
             }
-            Finished::Before(stored) => (stored::run(&stored)?, false, stored.path().to_owned()),
+            BurnInRoundEnd::Stored(stored) => (stored::read_run(&stored)?, false, stored.path().to_owned()),
         };
         if let Some(round) = self.acceptance.rounds.last_mut() {
             round.minutes += minutes;
@@ -289,19 +289,19 @@ impl<'a> Burn<'a> {
             self.last = Some(run);
             return Ok(false);
         }
-        self.take_in(number, run, &stored::open_quietly(&folder)?)?;
+        self.record_round(number, run, &stored::open_run_quietly(&folder)?)?;
         Ok(true)
     }
 
     /// A round that is not begun yet.
-    fn fresh(&mut self, number: u32, seed: u64, soaked: f64) -> anyhow::Result<Done> {
-        let mut claims = accept::taking_part(&self.claims, &self.acceptance.nodes);
-        let mut plan = self.basis(&claims, seed)?.plan()?;
-        if let Some(hold) = &self.hold {
-            claims = hold.measurable(&claims);
-            plan = hold.plan(&self.basis(&claims, seed)?)?;
+    fn start_round(&mut self, number: u32, seed: u64, soaked: f64) -> anyhow::Result<Done> {
+        let mut claims = accept::participating_claims(&self.claims, &self.acceptance.nodes);
+        let mut plan = self.plan_basis(&claims, seed)?.make_plan()?;
+        if let Some(hold) = &self.allocation {
+            claims = hold.restrict_claims(&claims);
+            plan = hold.make_plan(&self.plan_basis(&claims, seed)?)?;
         }
-        let info = sweep::info(&self.site.config, &claims, Profile::BurnIn);
+        let info = sweep::new_run_info(&self.site.config, &claims, Profile::BurnIn);
         self.acceptance.rounds.push(BurnInRound {
             round: number,
             run: info.id.clone(),
@@ -317,53 +317,53 @@ impl<'a> Burn<'a> {
             nodes: Vec::new(),
         });
         // Known by name before it begins: whoever goes on with it must find it.
-        keep(&self.folder, &self.acceptance)?;
+        write_acceptance(&self.folder, &self.acceptance)?;
         let of = match (self.acceptance.asked.rounds, self.acceptance.asked.hours) {
             (Some(rounds), _) => format!(" of {rounds}"),
-            (None, Some(hours)) => format!(", {:.2} of {hours} h are over", self.hours()),
+            (None, Some(hours)) => format!(", {:.2} of {hours} h are over", self.elapsed_hours()),
             (None, None) => String::new(),
         };
         note(&format!("round {number}{of}: run {}", info.id));
-        let basis = self.basis(&claims, seed)?;
+        let basis = self.plan_basis(&claims, seed)?;
         let named = (info.id.as_str(), info.created.as_str());
         let place = Place::New(&self.runs);
-        self.sweep(&plan, &basis.request(), &claims, named, &self.program, place, None)
+        self.sweep_round(&plan, &basis.request(), &claims, named, &self.program, place, None)
     }
 
     /// A round that was begun and did not come to its end.
-    fn go_on(&self, stored: &Stored) -> anyhow::Result<Done> {
+    fn resume_round(&self, stored: &Stored) -> anyhow::Result<Done> {
         sweep::check_plan(stored, &stored.plan, &stored.claims)?;
         note(&format!("going on with run {}", stored.record.info.id));
-        let basis = self.basis(&stored.claims, stored.record.seed)?;
+        let basis = self.plan_basis(&stored.claims, stored.record.seed)?;
         let info = &stored.record.info;
         let named = (info.id.as_str(), info.created.as_str());
         let place = Place::Resume(stored);
         let request = basis.request();
-        self.sweep(&stored.plan, &request, &stored.claims, named, &self.program, place, None)
+        self.sweep_round(&stored.plan, &request, &stored.claims, named, &self.program, place, None)
     }
 
     /// The folder of a round that was begun; `None` where it never came so far.
-    fn unfinished(&self, run: &str) -> Result<Option<Stored>, Failure> {
+    fn open_unfinished_round(&self, run: &str) -> Result<Option<Stored>, CommandError> {
         let folder = self.runs.join(run);
         match folder.join(file::PLAN).is_file() && folder.join(file::RUN).is_file() {
-            true => stored::open_quietly(&folder).map(Some),
+            true => stored::open_run_quietly(&folder).map(Some),
             false => Ok(None),
         }
     }
 
     #[expect(clippy::too_many_arguments, reason = "what a sweep is made of")]
-    fn sweep(
+    fn sweep_round(
         &self,
         plan: &Plan,
-        request: &plan::Request<'_>,
+        request: &plan::PlanRequest<'_>,
         claims: &Claims,
         (id, created): (&str, &str),
-        program: &Program,
+        program: &WorkerProgram,
         place: Place<'_>,
         lasting: Option<Duration>,
     ) -> anyhow::Result<Done> {
-        let Site { config, in_force } = &self.site;
-        let mut info = sweep::info(config, claims, Named::BurnIn);
+        let SweepSetup { config, in_force } = &self.site;
+        let mut info = sweep::new_run_info(config, claims, Named::BurnIn);
         info.id = id.to_owned();
         info.created = created.to_owned();
         if lasting.is_some() {
@@ -386,10 +386,10 @@ impl<'a> Burn<'a> {
             platform: config.platform.as_deref(),
             policy: &config.policy,
             place,
-            progress: sweep::progress(self.globals),
+            progress: sweep::new_progress(self.globals),
             again: lasting.map(|lasting| Again { lasting }),
         });
-        swept.map_err(sweep::failed)
+        swept.map_err(sweep::sweep_error)
     }
 
     /// Carries out what verdicts ask for, at the end: of the rounds in which nodes
@@ -412,11 +412,11 @@ impl<'a> Burn<'a> {
                 continue;
             };
             let folder = self.runs.join(&round.run);
-            let stored = stored::open_quietly(&folder)?;
-            let mut run = stored::run(&stored)?;
+            let stored = stored::open_run_quietly(&folder)?;
+            let mut run = stored::read_run(&stored)?;
             for verdict in &mut run.verdicts.nodes {
                 let known = self.acceptance.nodes.iter().find(|it| it.node == verdict.node);
-                let open = known.filter(|it| it.accepted != Accepted::Pass);
+                let open = known.filter(|it| it.accepted != AcceptanceOutcome::Pass);
                 if verdict.outcome == Outcome::Pass
                     && let Some(known) = open
                 {
@@ -425,7 +425,7 @@ impl<'a> Burn<'a> {
                 }
             }
             let mut done = Done::of(run, Folder::at(&folder));
-            let acted = sweep::acted(&self.site.config, &self.fleet, &mut done, true)?;
+            let acted = sweep::apply_gate(&self.site.config, &self.fleet, &mut done, true)?;
             code = code.max(acted);
         }
         Ok(code)
@@ -433,8 +433,8 @@ impl<'a> Burn<'a> {
 }
 
 /// A round that came to an end.
-enum Finished {
-    Now(Box<Done>),
+enum BurnInRoundEnd {
+    Fresh(Box<Done>),
     /// The program was ended between the end of the sweep and writing it down.
-    Before(Box<Stored>),
+    Stored(Box<Stored>),
 }

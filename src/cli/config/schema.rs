@@ -5,22 +5,22 @@ use schemars::generate::SchemaSettings;
 
 /// The JSON Schema of what is read: sections inside, no references, and nothing that
 /// TOML has no word for.
-pub(super) fn of<T: JsonSchema>(title: &str) -> serde_json::Value {
+pub(super) fn json_schema_of<T: JsonSchema>(title: &str) -> serde_json::Value {
     let mut settings = SchemaSettings::draft07().for_deserialize();
     // Editors of TOML (taplo) read draft 4 to 7, and follow references badly.
     settings.inline_subschemas = true;
     let schema = settings.into_generator().into_root_schema_for::<T>();
     let mut schema = schema.to_value();
-    without_null(&mut schema);
+    remove_null(&mut schema);
     schema["title"] = title.into();
     schema
 }
 
 /// An optional value is absent in TOML, and never null.
-fn without_null(schema: &mut serde_json::Value) {
+fn remove_null(schema: &mut serde_json::Value) {
     use serde_json::Value;
     match schema {
-        Value::Array(values) => values.iter_mut().for_each(without_null),
+        Value::Array(values) => values.iter_mut().for_each(remove_null),
         Value::Object(map) => {
             if let Some(Value::Array(types)) = map.get_mut("type") {
                 types.retain(|it| it != "null");
@@ -43,7 +43,7 @@ fn without_null(schema: &mut serde_json::Value) {
                     }
                 }
             }
-            map.values_mut().for_each(without_null);
+            map.values_mut().for_each(remove_null);
         }
         _ => {}
     }

@@ -9,19 +9,19 @@ use std::path::PathBuf;
 
 use super::Config;
 use super::open;
-use super::open_for;
+use super::open_with_scenario;
 use super::parse;
 use super::read_text;
-use crate::cli::failure::Failure;
-use engine::thresholds::fault::nearest;
-use model::span::TextError;
-use sim::fabric::Fabric;
+use crate::cli::failure::CommandError;
+use engine::thresholds::fault::suggest_name;
+use model::text_error::TextError;
+use sim::fabric::SimFabric;
 use sim::scenario::Scenario;
 use sim::scenario::ScenarioError;
 
 /// Options of commands that can do without a configuration.
 #[derive(Debug, clap::Args)]
-pub struct Simulated {
+pub struct SimulationArgs {
     /// Measure a simulated fabric instead of a cluster's: a scenario file, or one that is compiled
     /// in (rack-lost-link, two-racks-healthy, rail-half-rate, split-clique); rack-lost-link where none is
     /// named.
@@ -32,39 +32,39 @@ pub struct Simulated {
 
 /// A folder for a moment that nobody else may write to, whatever the umask: tools that
 /// workers start are looked for there.
-pub(crate) fn folder() -> io::Result<tempfile::TempDir> {
+pub(crate) fn private_temp_dir() -> io::Result<tempfile::TempDir> {
     let own = fs::Permissions::from_mode(0o700);
     tempfile::Builder::new().prefix("fabricgate-sim-").permissions(own).tempdir()
 }
 
-impl Simulated {
+impl SimulationArgs {
     /// This scenario.
-    pub fn by(scenario: PathBuf) -> Self {
+    pub fn from_scenario(scenario: PathBuf) -> Self {
         Self { scenario: Some(scenario) }
     }
 
     /// Whether a simulated fabric is asked for.
-    pub fn is_asked(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         self.scenario.is_some()
     }
 
     /// The configuration that is meant.
-    pub fn config(&self, path: Option<&Path>) -> Result<Config, Failure> {
+    pub fn open_config(&self, path: Option<&Path>) -> Result<Config, CommandError> {
         let Some(scenario) = &self.scenario else { return open(path) };
         let name = scenario.display().to_string();
-        let scratch = folder().map_err(|error| {
-            Failure::Environment(format!("no folder for temporary files: {error}"))
+        let scratch = private_temp_dir().map_err(|error| {
+            CommandError::Environment(format!("no folder for temporary files: {error}"))
         })?;
         let built_in = BUILT_IN_SCENARIOS.iter().find(|(built_in, _)| *built_in == name);
         let scenario = match built_in {
-            Some((name, text)) => as_file(scratch.path(), name, text)?,
-            None if is_name(scenario) => return Err(unknown(&name)),
+            Some((name, text)) => write_scenario(scratch.path(), name, text)?,
+            None if is_name(scenario) => return Err(unknown_scenario(&name)),
             // Workers may stand elsewhere.
             None => std::path::absolute(scenario)
-                .map_err(|error| Failure::Environment(format!("{name}: {error}")))?,
+                .map_err(|error| CommandError::Environment(format!("{name}: {error}")))?,
         };
         let config = match path {
-            Some(path) => open_for(path, Some(&scenario))?,
+            Some(path) => open_with_scenario(path, Some(&scenario))?,
             None => parse("", "", Path::new("--sim"), Path::new(""), Some(&scenario))?,
         };
         Ok(Config { scratch: Some(scratch), ..config })
@@ -77,22 +77,22 @@ fn is_name(scenario: &Path) -> bool {
     !is_spelled_as_file && !scenario.exists()
 }
 
-fn unknown(name: &str) -> Failure {
+fn unknown_scenario(name: &str) -> CommandError {
     let known = || BUILT_IN_SCENARIOS.iter().map(|(name, _)| *name);
-    let hint = nearest(name, known());
+    let hint = suggest_name(name, known());
     let hint = hint.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
     let known: Vec<&str> = known().collect();
-    Failure::Usage(format!(
+    CommandError::Usage(format!(
         "--sim {name}: no such scenario{hint} Expected a file or one of {}",
         known.join(", ")
     ))
 }
 
 /// A scenario that is compiled in, as a file that workers can read.
-fn as_file(scratch: &Path, name: &str, text: &str) -> Result<PathBuf, Failure> {
+fn write_scenario(scratch: &Path, name: &str, text: &str) -> Result<PathBuf, CommandError> {
     let path = scratch.join(format!("{name}.toml"));
     fs::write(&path, text)
-        .map_err(|error| Failure::Environment(format!("{}: {error}", path.display())))?;
+        .map_err(|error| CommandError::Environment(format!("{}: {error}", path.display())))?;
     Ok(path)
 }
 
@@ -105,13 +105,13 @@ const BUILT_IN_SCENARIOS: &[(&str, &str)] = &[
 ];
 
 /// The simulated hardware of a scenario file.
-pub(super) fn fabric(path: &Path) -> Result<Fabric, Failure> {
+pub(super) fn build_fabric(path: &Path) -> Result<SimFabric, CommandError> {
     let name = path.display().to_string();
-    let wrong = |why: String| Failure::Usage(format!("{name}: {why}"));
+    let wrong = |why: String| CommandError::Usage(format!("{name}: {why}"));
     let text = read_text(path)?;
-    let scenario = Scenario::read(&text).map_err(|error| match error {
-        ScenarioError::Shape(error) => Failure::usage(TextError::toml(&name, &text, &error)),
-        ScenarioError::Sense(why) => wrong(why),
+    let scenario = Scenario::parse(&text).map_err(|error| match error {
+        ScenarioError::Syntax(error) => CommandError::usage(TextError::from_toml(&name, &text, &error)),
+        ScenarioError::Inconsistent(why) => wrong(why),
     })?;
-    Fabric::build(&scenario).map_err(wrong)
+    SimFabric::build(&scenario).map_err(wrong)
 }

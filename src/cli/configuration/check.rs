@@ -12,20 +12,20 @@ use serde::Serialize;
 
 use crate::cli::config;
 use crate::cli::config::Config;
-use crate::cli::config::Source;
+use crate::cli::config::ClaimsSource;
 use crate::cli::exit;
 use crate::cli::expectations;
-use crate::cli::failure::Failure;
-use crate::cli::gating::Told;
-use crate::cli::sources::Wanted;
+use crate::cli::failure::CommandError;
+use crate::cli::gating::GateBackend;
+use crate::cli::sources::SourcesConfig;
 use crate::cli::stdout;
 use crate::cli::watching;
 use control::launch::Launcher;
-use control::launch::shell;
-use control::notify::secret::Where;
-use engine::policy::policy::Policy;
-use engine::policy::policy::SoftFaults;
-use model::words;
+use control::launch::remote_shell;
+use control::notify::secret::SecretSource;
+use engine::policy::action_policy::Policy;
+use engine::policy::action_policy::SoftFaults;
+use model::shell_quote;
 
 /// The format of `config check --json`.
 pub const CHECK_FORMAT: &str = "fabricgate.config-check/1";
@@ -43,14 +43,14 @@ pub(in crate::cli) struct ConfigCheckDocument {
     #[serde(skip_serializing_if = "Option::is_none")]
     mistake: Option<String>,
     /// What it means.
-    means: Vec<Meaning>,
+    means: Vec<ConfigMeaning>,
     /// What it may not have meant.
     warnings: Vec<String>,
 }
 
 /// One thing that it means.
 #[derive(Debug, PartialEq, Eq, Serialize, JsonSchema)]
-struct Meaning {
+struct ConfigMeaning {
     /// What is spoken of.
     what: &'static str,
     /// What is said of it.
@@ -58,11 +58,11 @@ struct Meaning {
 }
 
 /// Reads a configuration and tells what it means.
-pub fn check(file: Option<&Path>, json: bool) -> anyhow::Result<u8> {
+pub fn check_config(file: Option<&Path>, json: bool) -> anyhow::Result<u8> {
     let name = file.map(|file| file.display().to_string()).unwrap_or_default();
-    match read(file) {
+    match read_config(file) {
         Ok(config) => {
-            let (means, warnings) = (means(&config), warnings(&config, &Path::exists));
+            let (means, warnings) = (describe_config(&config), collect_warnings(&config, &Path::exists));
             if json {
                 let format = CHECK_FORMAT;
                 let checked = ConfigCheckDocument {
@@ -73,16 +73,16 @@ pub fn check(file: Option<&Path>, json: bool) -> anyhow::Result<u8> {
                     means,
                     warnings,
                 };
-                stdout::json(&checked)?;
+                stdout::write_json(&checked)?;
             } else {
                 let mut text = format!("{name}: ok\n");
-                for Meaning { what, said } in &means {
+                for ConfigMeaning { what, said } in &means {
                     text.push_str(&format!("  {what:<11} {said}\n"));
                 }
                 for warning in &warnings {
                     text.push_str(&format!("  warning: {warning}\n"));
                 }
-                stdout::text(&text)?;
+                stdout::write_text(&text)?;
             }
             Ok(exit::PASS)
         }
@@ -97,7 +97,7 @@ pub fn check(file: Option<&Path>, json: bool) -> anyhow::Result<u8> {
                     means: Vec::new(),
                     warnings: Vec::new(),
                 };
-                stdout::json(&checked)?;
+                stdout::write_json(&checked)?;
             }
             Err(error.into())
         }
@@ -105,9 +105,9 @@ pub fn check(file: Option<&Path>, json: bool) -> anyhow::Result<u8> {
 }
 
 /// A configuration, with the files that must be right for anything to run.
-fn read(file: Option<&Path>) -> Result<Config, Failure> {
+fn read_config(file: Option<&Path>) -> Result<Config, CommandError> {
     let config = config::open(file)?;
-    let in_force = expectations::load(&config.thresholds)?;
+    let in_force = expectations::load_thresholds(&config.thresholds)?;
     if let Some(name) = &config.platform {
         let place = format!("{}: platform", config.path.display());
         expectations::check_platform(&in_force.catalogue, name, &place)?;
@@ -116,7 +116,7 @@ fn read(file: Option<&Path>) -> Result<Config, Failure> {
     Ok(config)
 }
 
-fn means(config: &Config) -> Vec<Meaning> {
+fn describe_config(config: &Config) -> Vec<ConfigMeaning> {
     let policy = &config.policy;
     let share = |share: f64| format!("{} %", (share * 1_000.0).round() / 10.0);
     let wait = config.confirm.wait.as_secs_f64();
@@ -142,10 +142,10 @@ fn means(config: &Config) -> Vec<Meaning> {
     let gate = match &config.gate {
         None => "nobody is told anything".to_owned(),
         Some(gate) => {
-            let told = match &gate.told {
-                Told::Scontrol(it) => format!("Slurm through `{}`", words::line(&it.argv)),
-                Told::Slurmrestd(rest) => format!("Slurm through slurmrestd at {}", rest.address),
-                Told::Kubernetes(_) => "Kubernetes".to_owned(),
+            let told = match &gate.backend {
+                GateBackend::Scontrol(it) => format!("Slurm through `{}`", shell_quote::join_quoted(&it.argv)),
+                GateBackend::Slurmrestd(rest) => format!("Slurm through slurmrestd at {}", rest.address),
+                GateBackend::Kubernetes(_) => "Kubernetes".to_owned(),
             };
             format!("{told} is told with --apply; state in {}", gate.folder.display())
         }
@@ -156,21 +156,21 @@ fn means(config: &Config) -> Vec<Meaning> {
         None => "answers nowhere".to_owned(),
     };
     [
-        ("claims", claims(&config.claims)),
-        ("thresholds", thresholds(config)),
-        ("launcher", launcher(config)),
+        ("claims", describe_claims(&config.claims)),
+        ("thresholds", describe_thresholds(config)),
+        ("launcher", describe_launcher(config)),
         ("probes", format!("{probes}; {readings}")),
         ("confirm", confirm),
         ("run folders", config.run_dir.display().to_string()),
         ("policy", budget),
         ("gate", gate),
-        ("watch", format!("looks every {} s; {listens}", watch.pace.interval.as_secs_f64())),
+        ("watch", format!("looks every {} s; {listens}", watch.timeouts.interval.as_secs_f64())),
     ]
-    .map(|(what, said)| Meaning { what, said })
+    .map(|(what, said)| ConfigMeaning { what, said })
     .into()
 }
 
-fn thresholds(config: &Config) -> String {
+fn describe_thresholds(config: &Config) -> String {
     let mut text = "those that ship".to_owned();
     for file in &config.thresholds {
         text.push_str(&format!(", then {}", file.display()));
@@ -181,20 +181,20 @@ fn thresholds(config: &Config) -> String {
     text
 }
 
-fn claims(source: &Source) -> String {
+fn describe_claims(source: &ClaimsSource) -> String {
     match source {
-        Source::Scenario(path) => format!("of the simulated fabric {}", path.display()),
-        Source::Run(path) => format!("as in the run {}", path.display()),
-        Source::Sources(wanted) => asked(wanted).join("; "),
+        ClaimsSource::Scenario(path) => format!("of the simulated fabric {}", path.display()),
+        ClaimsSource::Run(path) => format!("as in the run {}", path.display()),
+        ClaimsSource::Sources(wanted) => describe_sources(wanted).join("; "),
     }
 }
 
-fn asked(wanted: &Wanted) -> Vec<String> {
+fn describe_sources(wanted: &SourcesConfig) -> Vec<String> {
     let mut all: Vec<String> = wanted.files.iter().map(|file| file.display().to_string()).collect();
     if let Some(slurm) = &wanted.slurm {
-        all.push(format!("Slurm through `{}`", words::line(&slurm.scontrol)));
+        all.push(format!("Slurm through `{}`", shell_quote::join_quoted(&slurm.scontrol)));
     }
-    if let Some(rest) = &wanted.rest {
+    if let Some(rest) = &wanted.slurmrestd {
         all.push(format!("Slurm through slurmrestd at {}", rest.address));
     }
     if let Some(kubernetes) = &wanted.kubernetes {
@@ -210,10 +210,10 @@ fn asked(wanted: &Wanted) -> Vec<String> {
     all
 }
 
-fn launcher(config: &Config) -> String {
+fn describe_launcher(config: &Config) -> String {
     let how = match &config.launcher {
         Launcher::Local => "this machine alone".to_owned(),
-        Launcher::Command { template } => format!("`{}`", words::line(template)),
+        Launcher::Command { template } => format!("`{}`", shell_quote::join_quoted(template)),
         Launcher::Sim { scenario, .. } => format!("a simulated fabric, {}", scenario.display()),
         Launcher::Replay { run } => format!("a stored run, {}", run.display()),
         Launcher::Slurm(slurm) => match &slurm.partition {
@@ -228,14 +228,14 @@ fn launcher(config: &Config) -> String {
 }
 
 /// What is allowed and yet rarely meant. `is_there` tells whether a file is.
-fn warnings(config: &Config, is_there: &dyn Fn(&Path) -> bool) -> Vec<String> {
+fn collect_warnings(config: &Config, is_there: &dyn Fn(&Path) -> bool) -> Vec<String> {
     let mut all = Vec::new();
     let policy = &config.policy;
     if config.gate.is_none() {
         if *policy != Policy::default() {
             all.push("[policy] without [gate]: it is decided, and nobody is told".to_owned());
         }
-        let usual = watching::watching(watching::Section::default(), policy, None);
+        let usual = watching::parse_watch(watching::WatchSection::default(), policy, None);
         if usual.is_ok_and(|usual| usual != config.watch) {
             all.push("[watch] without [gate]: `watch --apply` has nobody to tell".to_owned());
         }
@@ -265,21 +265,21 @@ fn warnings(config: &Config, is_there: &dyn Fn(&Path) -> bool) -> Vec<String> {
                 .to_owned(),
         );
     }
-    all.extend(unknown_shell(config));
-    all.extend(exposed(config, &rights));
-    all.extend(missing(config, is_there));
+    all.extend(find_unknown_shells(config));
+    all.extend(find_exposures(config, &file_mode));
+    all.extend(find_missing_files(config, is_there));
     all
 }
 
 /// Programs of which the words in front do not tell whether a shell reads what is behind.
-fn unknown_shell(config: &Config) -> Vec<String> {
+fn find_unknown_shells(config: &Config) -> Vec<String> {
     let mut programs: Vec<(&str, &[String], Option<bool>)> = Vec::new();
-    if let Source::Sources(wanted) = &config.claims
+    if let ClaimsSource::Sources(wanted) = &config.claims
         && let Some(slurm) = &wanted.slurm
     {
         programs.push(("[sources.slurm] scontrol", &slurm.scontrol, slurm.remote_shell));
     }
-    if let Some(Told::Scontrol(it)) = config.gate.as_ref().map(|gate| &gate.told) {
+    if let Some(GateBackend::Scontrol(it)) = config.gate.as_ref().map(|gate| &gate.backend) {
         programs.push(("[gate] scontrol", &it.argv, it.remote_shell));
     }
     if let Launcher::Slurm(slurm) = &config.launcher {
@@ -290,37 +290,37 @@ fn unknown_shell(config: &Config) -> Vec<String> {
     programs.dedup_by(|a, b| a.1 == b.1);
     let unknown = programs
         .into_iter()
-        .filter(|(_, program, said)| shell::reader(program, *said) == shell::Reader::Unknown);
+        .filter(|(_, program, said)| remote_shell::detect_reader(program, *said) == remote_shell::ArgvReader::Unknown);
     unknown
         .map(|(key, program, _)| {
             format!(
                 "{key}: nothing tells whether the words behind `{}` are read by a shell (as behind \
                  ssh); what one would run is not said to it: see [sources.slurm] remote_shell",
-                words::line(program)
+                shell_quote::join_quoted(program)
             )
         })
         .collect()
 }
 
 /// The rights of a file, where it is there.
-fn rights(path: &Path) -> Option<u32> {
+fn file_mode(path: &Path) -> Option<u32> {
     std::fs::metadata(path).ok().map(|it| it.permissions().mode())
 }
 
 /// What lets others read a secret, or ask.
-fn exposed(config: &Config, rights: &dyn Fn(&Path) -> Option<u32>) -> Vec<String> {
+fn find_exposures(config: &Config, rights: &dyn Fn(&Path) -> Option<u32>) -> Vec<String> {
     let mut all = Vec::new();
     let mut files: Vec<(String, &Path)> = Vec::new();
     let mut rests = Vec::new();
-    if let Source::Sources(wanted) = &config.claims {
-        rests.extend(&wanted.rest);
+    if let ClaimsSource::Sources(wanted) = &config.claims {
+        rests.extend(&wanted.slurmrestd);
     }
-    if let Some(Told::Slurmrestd(rest)) = config.gate.as_ref().map(|gate| &gate.told) {
+    if let Some(GateBackend::Slurmrestd(rest)) = config.gate.as_ref().map(|gate| &gate.backend) {
         rests.push(rest);
     }
     rests.dedup();
     for rest in rests {
-        if sends_openly(rest.address.as_str()) {
+        if is_plaintext_address(rest.address.as_str()) {
             let text = "[sources.slurmrestd] address: the token goes over http:// in clear text; expected \
                         https://, or unix:/ on this machine";
             all.push(text.to_owned());
@@ -329,8 +329,8 @@ fn exposed(config: &Config, rights: &dyn Fn(&Path) -> Option<u32>) -> Vec<String
         files.extend(file.map(|file| ("[sources.slurmrestd] token_file".to_owned(), file)));
     }
     for target in config.notify.iter().flat_map(|notify| &notify.targets) {
-        if let Where::Inline(address) = &target.address
-            && address.url().is_ok_and(|url| sends_openly(url.as_str()))
+        if let SecretSource::Inline(address) = &target.address
+            && address.parse_url().is_ok_and(|url| is_plaintext_address(url.as_str()))
         {
             all.push(format!(
                 "[[notify.target]] {}: what it is told, and its token, go over http:// in clear text",
@@ -340,7 +340,7 @@ fn exposed(config: &Config, rights: &dyn Fn(&Path) -> Option<u32>) -> Vec<String
         for (key, place) in
             [("url_file", Some(&target.address)), ("bearer_file", target.bearer.as_ref())]
         {
-            if let Some(Where::File(file)) = place {
+            if let Some(SecretSource::File(file)) = place {
                 files.push((format!("[[notify.target]] {}: {key}", target.name), file));
             }
         }
@@ -364,7 +364,7 @@ fn exposed(config: &Config, rights: &dyn Fn(&Path) -> Option<u32>) -> Vec<String
 }
 
 /// Whether a token to this address can be read on its way.
-fn sends_openly(address: &str) -> bool {
+fn is_plaintext_address(address: &str) -> bool {
     let Some(rest) = address.strip_prefix("http://") else { return false };
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
@@ -377,11 +377,11 @@ fn sends_openly(address: &str) -> bool {
 }
 
 /// The files that are named and are not there.
-fn missing(config: &Config, is_there: &dyn Fn(&Path) -> bool) -> Vec<String> {
+fn find_missing_files(config: &Config, is_there: &dyn Fn(&Path) -> bool) -> Vec<String> {
     let mut named: Vec<(&str, PathBuf)> = Vec::new();
-    if let Source::Sources(wanted) = &config.claims {
+    if let ClaimsSource::Sources(wanted) = &config.claims {
         named.extend(wanted.files.iter().map(|file| ("claims", file.clone())));
-        let token = wanted.rest.as_ref().and_then(|rest| rest.token_file.clone());
+        let token = wanted.slurmrestd.as_ref().and_then(|rest| rest.token_file.clone());
         named.extend(token.map(|file| ("[sources.slurmrestd] token_file", file)));
         let kubeconfig = wanted.kubernetes.as_ref().and_then(|it| it.kubeconfig.clone());
         named.extend(kubeconfig.map(|file| ("[sources.kubernetes] kubeconfig", file)));
@@ -389,7 +389,7 @@ fn missing(config: &Config, is_there: &dyn Fn(&Path) -> bool) -> Vec<String> {
     if let Launcher::Kubernetes(pods) = &config.launcher {
         named.extend(pods.kubeconfig.clone().map(|it| ("[launcher.kubernetes] kubeconfig", it)));
     }
-    if let Some(Told::Kubernetes(it)) = config.gate.as_ref().map(|gate| &gate.told) {
+    if let Some(GateBackend::Kubernetes(it)) = config.gate.as_ref().map(|gate| &gate.backend) {
         named.extend(it.kubeconfig.clone().map(|it| ("[gate.kubernetes] kubeconfig", it)));
     }
     named.sort();
@@ -406,18 +406,18 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("f.toml");
         std::fs::write(&path, text).expect("written");
-        read(Some(&path)).expect("a good file")
+        read_config(Some(&path)).expect("a good file")
     }
 
-    fn warned(text: &str) -> String {
-        warnings(&read_text(text), &|_| true).join("\n")
+    fn warnings_of(text: &str) -> String {
+        collect_warnings(&read_text(text), &|_| true).join("\n")
     }
 
     #[test]
     fn what_is_rarely_meant_is_warned_of_and_a_plain_file_is_not() {
-        assert_eq!(warned("claims = \"c\"\n"), "");
+        assert_eq!(warnings_of("claims = \"c\"\n"), "");
         let gate = "claims = \"c\"\n[gate]\n[policy]\nmix = { 16 = 1.0 }\n";
-        assert_eq!(warned(gate), "");
+        assert_eq!(warnings_of(gate), "");
         for (text, expected) in [
             ("claims = \"c\"\n[policy]\nper_domain = 1\n", "[policy] without [gate]"),
             ("claims = \"c\"\n[watch]\ninterval_s = 10\n", "[watch] without [gate]"),
@@ -427,7 +427,7 @@ mod tests {
             ("claims = \"c\"\n[gate]\n[policy]\nper_hour = 0\n", "allows no drain"),
             ("claims = \"c\"\n[policy]\nsimulated = true\n", "act on a real scheduler"),
         ] {
-            let said = warned(text);
+            let said = warnings_of(text);
             assert!(said.contains(expected), "{text}: {said}");
         }
     }
@@ -440,7 +440,7 @@ mod tests {
         let hook = "[notify]\n[[notify.target]]\nname = \"ops\"\nkind = \"generic\"\nbearer_file = \"b\"\n";
         let url = |url: &str| format!("claims = \"c\"\n{hook}url = \"{url}\"\n");
         let listens = |at: &str| format!("claims = \"c\"\n[watch]\nlisten = \"{at}:9464\"\n");
-        let said = |text: &str, mode: u32| exposed(&read_text(text), &|_| Some(mode)).join("\n");
+        let said = |text: &str, mode: u32| find_exposures(&read_text(text), &|_| Some(mode)).join("\n");
         for (text, mode, expected) in [
             (rest("http://slurm:6820"), 0o600, "http://"),
             (rest("https://slurm:6820"), 0o644, "token_file: "),
@@ -469,21 +469,21 @@ mod tests {
     #[test]
     fn a_program_whose_reader_is_not_known_is_named() {
         let text = "claims = \"c\"\n[sources.slurm]\nscontrol = [\"/opt/on-head\", \"scontrol\"]\n";
-        let said = warned(text);
+        let said = warnings_of(text);
         assert!(
             said.contains("[sources.slurm] scontrol: ") && said.contains("remote_shell"),
             "{said}"
         );
-        assert_eq!(warned(&format!("{text}remote_shell = true\n")), "");
+        assert_eq!(warnings_of(&format!("{text}remote_shell = true\n")), "");
         let ssh = "claims = \"c\"\n[sources.slurm]\nscontrol = [\"sudo\", \"ssh\", \"head\", \"scontrol\"]\n";
-        assert_eq!(warned(ssh), "");
+        assert_eq!(warnings_of(ssh), "");
     }
 
     #[test]
     fn files_that_are_not_there_are_named_with_their_key() {
         let text = "claims = [\"a.toml\", \"b.csv\"]\n[sources.kubernetes]\nkubeconfig = \"k\"\n";
         let config = read_text(text);
-        let said = warnings(&config, &|path| path.ends_with("a.toml")).join("\n");
+        let said = collect_warnings(&config, &|path| path.ends_with("a.toml")).join("\n");
         assert!(!said.contains("a.toml") && said.contains("claims: "), "{said}");
         assert!(said.contains("[sources.kubernetes] kubeconfig: "), "{said}");
     }
@@ -492,7 +492,7 @@ mod tests {
     fn every_part_is_told_once() {
         let text = "claims = \"c\"\n[sources.slurm]\n[launcher]\nkind = \"command\"\n\
                     template = [\"ssh\", \"{node}\"]\n[gate]\n";
-        let means = means(&read_text(text));
+        let means = describe_config(&read_text(text));
         let said = |what: &str| {
             means.iter().find(|it| it.what == what).map(|it| it.said.clone()).unwrap_or_default()
         };

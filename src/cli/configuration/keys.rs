@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::cli::failure::Failure;
+use crate::cli::failure::CommandError;
 
 /// The format of `config keys --json`.
 pub const KEYS_FORMAT: &str = "fabricgate.config-keys/1";
@@ -19,12 +19,12 @@ pub struct KeysDocument {
     /// `fabricgate.config-keys/1`.
     format: &'static str,
     /// They, in the order of the page.
-    keys: Vec<Key>,
+    keys: Vec<ConfigKey>,
 }
 
 /// One key, or a section with keys of its own.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Key {
+pub struct ConfigKey {
     /// Where it stands: `watch.backoff.first_s`; `[]` is an entry of a list.
     pub key: String,
     /// What is written there.
@@ -42,14 +42,14 @@ pub struct Key {
     pub required: bool,
     /// The words that may stand there, with what they mean.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub choices: Vec<Choice>,
+    pub choices: Vec<ConfigKeyChoice>,
     /// It has keys of its own.
     pub section: bool,
 }
 
 /// A word that may stand there.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub struct Choice {
+pub struct ConfigKeyChoice {
     /// The word.
     pub value: String,
     /// What it means.
@@ -57,33 +57,33 @@ pub struct Choice {
 }
 
 /// The document of `config keys --json`.
-pub fn document(keys: Vec<Key>) -> KeysDocument {
+pub fn keys_document(keys: Vec<ConfigKey>) -> KeysDocument {
     KeysDocument { format: KEYS_FORMAT, keys }
 }
 
 /// All keys of a schema, in its order.
-pub fn of(schema: &Value) -> Vec<Key> {
+pub fn list_keys(schema: &Value) -> Vec<ConfigKey> {
     let mut keys = Vec::new();
-    walk("", schema, &mut keys);
+    walk_schema("", schema, &mut keys);
     keys
 }
 
 /// The key of this name and those below it.
-pub fn below(keys: Vec<Key>, name: &str) -> Result<Vec<Key>, Failure> {
+pub fn keys_below(keys: Vec<ConfigKey>, name: &str) -> Result<Vec<ConfigKey>, CommandError> {
     let sections: Vec<String> =
         keys.iter().filter(|key| !key.key.contains('.')).map(|key| key.key.clone()).collect();
     let inside = format!("{name}.");
-    let chosen: Vec<Key> =
+    let chosen: Vec<ConfigKey> =
         keys.into_iter().filter(|it| it.key == name || it.key.starts_with(&inside)).collect();
     if chosen.is_empty() {
         let known = sections.join(", ");
         let text = format!("KEY {name:?}: there is no such key, expected one of or below: {known}");
-        return Err(Failure::Usage(text));
+        return Err(CommandError::Usage(text));
     }
     Ok(chosen)
 }
 
-fn walk(place: &str, schema: &Value, keys: &mut Vec<Key>) {
+fn walk_schema(place: &str, schema: &Value, keys: &mut Vec<ConfigKey>) {
     let required = schema["required"].as_array().map(Vec::as_slice).unwrap_or_default();
     let Some(properties) = schema["properties"].as_object() else { return };
     // A section's own keys first, as TOML has them, then the sections in it.
@@ -92,9 +92,9 @@ fn walk(place: &str, schema: &Value, keys: &mut Vec<Key>) {
     for (name, schema) in own.into_iter().chain(sections) {
         let path = if place.is_empty() { name.clone() } else { format!("{place}.{name}") };
         let is_required = required.iter().any(|it| it == name);
-        keys.push(key(path.clone(), schema, is_required));
-        walk(&path, schema, keys);
-        walk(&format!("{path}[]"), &schema["items"], keys);
+        keys.push(build_key(path.clone(), schema, is_required));
+        walk_schema(&path, schema, keys);
+        walk_schema(&format!("{path}[]"), &schema["items"], keys);
     }
 }
 
@@ -102,7 +102,7 @@ fn has_keys(schema: &Value) -> bool {
     schema["properties"].is_object()
 }
 
-fn key(key: String, schema: &Value, is_required: bool) -> Key {
+fn build_key(key: String, schema: &Value, is_required: bool) -> ConfigKey {
     let text = schema["description"].as_str().unwrap_or_default();
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let (mut meaning, mut default, mut required) = (text.clone(), None, is_required);
@@ -120,47 +120,47 @@ fn key(key: String, schema: &Value, is_required: bool) -> Key {
     }
     let section = has_keys(schema);
     if let (None, Some(value), false) = (&default, schema.get("default"), section) {
-        default = Some(format!("`{}`", in_toml(value)));
+        default = Some(format!("`{}`", to_toml(value)));
     }
-    let choices = choices(schema);
-    Key { key, kind: kind(schema), meaning, default, is_sentence, required, choices, section }
+    let choices = list_choices(schema);
+    ConfigKey { key, kind: describe_kind(schema), meaning, default, is_sentence, required, choices, section }
 }
 
 /// A default as one writes it.
-fn in_toml(value: &Value) -> String {
+fn to_toml(value: &Value) -> String {
     match value {
         Value::Object(map) => {
             let inside: Vec<String> =
-                map.iter().map(|(key, value)| format!("{key} = {}", in_toml(value))).collect();
+                map.iter().map(|(key, value)| format!("{key} = {}", to_toml(value))).collect();
             if inside.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", inside.join(", ")) }
         }
         Value::Array(values) => {
-            format!("[{}]", values.iter().map(in_toml).collect::<Vec<_>>().join(", "))
+            format!("[{}]", values.iter().map(to_toml).collect::<Vec<_>>().join(", "))
         }
         other => other.to_string(),
     }
 }
 
-fn kind(schema: &Value) -> String {
+fn describe_kind(schema: &Value) -> String {
     if has_keys(schema) {
         return "section".to_owned();
     }
     if let Some(ways) = schema["anyOf"].as_array() {
-        return ways.iter().map(kind).collect::<Vec<_>>().join(" or ");
+        return ways.iter().map(describe_kind).collect::<Vec<_>>().join(" or ");
     }
     let values = ["additionalProperties", "patternProperties"].map(|name| &schema[name]);
     match schema["type"].as_str() {
         Some("array") if has_keys(&schema["items"]) => "list of tables".to_owned(),
-        Some("array") if !choices(schema).is_empty() => "list of words".to_owned(),
-        Some("array") => format!("list of {}s", kind(&schema["items"])),
-        _ if !choices(schema).is_empty() => "one of".to_owned(),
+        Some("array") if !list_choices(schema).is_empty() => "list of words".to_owned(),
+        Some("array") => format!("list of {}s", describe_kind(&schema["items"])),
+        _ if !list_choices(schema).is_empty() => "one of".to_owned(),
         Some("object") => match values {
-            [value, _] if value["type"].is_string() => format!("table of {}s", kind(value)),
+            [value, _] if value["type"].is_string() => format!("table of {}s", describe_kind(value)),
             [_, patterns] if patterns.is_object() => {
                 let first = patterns.as_object().and_then(|it| it.values().next());
                 format!(
                     "table of {}",
-                    first.map_or_else(String::new, |it| format!("{}s", kind(it)))
+                    first.map_or_else(String::new, |it| format!("{}s", describe_kind(it)))
                 )
             }
             _ => "table".to_owned(),
@@ -171,29 +171,29 @@ fn kind(schema: &Value) -> String {
 }
 
 /// The words that may stand there: those of the entries, for a list.
-fn choices(schema: &Value) -> Vec<Choice> {
+fn list_choices(schema: &Value) -> Vec<ConfigKeyChoice> {
     let choice = |it: &Value| {
         let value = it["const"].as_str()?.to_owned();
         let meaning = it["description"].as_str().unwrap_or_default();
         let meaning = meaning.split_whitespace().collect::<Vec<_>>().join(" ");
-        Some(Choice { value, meaning })
+        Some(ConfigKeyChoice { value, meaning })
     };
     let one_of = schema["oneOf"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let mut all: Vec<Choice> = one_of.iter().filter_map(choice).collect();
+    let mut all: Vec<ConfigKeyChoice> = one_of.iter().filter_map(choice).collect();
     for group in one_of.iter().chain([schema, &schema["items"]]) {
         let words = group["enum"].as_array().map(Vec::as_slice).unwrap_or_default();
         let bare =
-            |it: &Value| Some(Choice { value: it.as_str()?.to_owned(), meaning: String::new() });
+            |it: &Value| Some(ConfigKeyChoice { value: it.as_str()?.to_owned(), meaning: String::new() });
         all.extend(words.iter().filter_map(bare));
     }
     if all.is_empty() && schema["items"].is_object() {
-        all = choices(&schema["items"]);
+        all = list_choices(&schema["items"]);
     }
     all
 }
 
 /// What holds where it is absent, in one word where there is none.
-fn absent(key: &Key) -> &str {
+fn default_text(key: &ConfigKey) -> &str {
     match &key.default {
         Some(default) => default,
         None if key.required => "required",
@@ -202,14 +202,14 @@ fn absent(key: &Key) -> &str {
 }
 
 /// The keys for a terminal.
-pub fn listed(keys: &[Key]) -> String {
+pub fn render_list(keys: &[ConfigKey]) -> String {
     let mut text = String::new();
     for it in keys {
         if it.section {
             let _ = writeln!(text, "\n[{}]\n    {}", it.key, it.meaning);
             continue;
         }
-        let absent = absent(it).replace('`', "");
+        let absent = default_text(it).replace('`', "");
         let absent = match (it.required, absent.as_str()) {
             (_, "") => String::new(),
             (true, _) => ", required".to_owned(),
@@ -218,18 +218,18 @@ pub fn listed(keys: &[Key]) -> String {
         };
         let _ = writeln!(text, "{}  ({}{absent})\n    {}", it.key, it.kind, it.meaning);
         for choice in &it.choices {
-            let _ = writeln!(text, "      {:<16} {}", quoted(&choice.value), choice.meaning);
+            let _ = writeln!(text, "      {:<16} {}", quote(&choice.value), choice.meaning);
         }
     }
     text.trim_start().to_owned()
 }
 
-fn quoted(word: &str) -> String {
+fn quote(word: &str) -> String {
     format!("\"{word}\"")
 }
 
 /// The keys as a page of the documentation.
-pub fn page(keys: &[Key]) -> String {
+pub fn render_page(keys: &[ConfigKey]) -> String {
     let mut text = String::from(
         "# Every key of the configuration\n\n\
          Made from the code by `fabricgate config keys --markdown`; a test holds it against that. \
@@ -246,9 +246,9 @@ pub fn page(keys: &[Key]) -> String {
     for it in keys {
         let (place, name) = it.key.rsplit_once('.').unwrap_or(("", &it.key));
         if it.section {
-            let _ = writeln!(text, "\n## `[{}]`\n\n{}", it.key, cell(&it.meaning));
+            let _ = writeln!(text, "\n## `[{}]`\n\n{}", it.key, escape_cell(&it.meaning));
             if let Some(default) = &it.default {
-                let _ = writeln!(text, "{}", cell(&sentence(default)));
+                let _ = writeln!(text, "{}", escape_cell(&to_sentence(default)));
             }
             group = None;
             continue;
@@ -266,8 +266,8 @@ pub fn page(keys: &[Key]) -> String {
             .choices
             .iter()
             .map(|choice| match choice.meaning.trim_end_matches('.') {
-                "" => format!("`{}`", quoted(&choice.value)),
-                meaning => format!("`{}`: {meaning}", quoted(&choice.value)),
+                "" => format!("`{}`", quote(&choice.value)),
+                meaning => format!("`{}`: {meaning}", quote(&choice.value)),
             })
             .collect();
         let words =
@@ -276,20 +276,20 @@ pub fn page(keys: &[Key]) -> String {
             text,
             "| `{name}` | {} | {} | {}{} |",
             it.kind,
-            cell(absent(it)),
-            cell(&it.meaning),
-            cell(&words)
+            escape_cell(default_text(it)),
+            escape_cell(&it.meaning),
+            escape_cell(&words)
         );
     }
     text
 }
 
-fn cell(text: &str) -> String {
+fn escape_cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
 /// What holds without a section, as a sentence.
-fn sentence(text: &str) -> String {
+fn to_sentence(text: &str) -> String {
     let mut letters = text.chars();
     match letters.next() {
         Some(first) => format!("{}{}.", first.to_uppercase(), letters.as_str()),
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn every_key_says_what_it_means_and_what_holds_without_it() {
-        let keys = of(&config::schema());
+        let keys = list_keys(&config::json_schema());
         assert!(120 < keys.len(), "the keys are found: {}", keys.len());
         let silent: Vec<&str> = keys
             .iter()
@@ -314,7 +314,7 @@ mod tests {
             .map(|it| it.key.as_str())
             .collect();
         assert!(silent.is_empty(), "keys without a doc comment: {silent:?}");
-        let says = |it: &Key| {
+        let says = |it: &ConfigKey| {
             let text = it.meaning.to_lowercase();
             ["default", "without", "absent"].iter().any(|word| text.contains(word))
         };
@@ -328,12 +328,12 @@ mod tests {
 
     #[test]
     fn the_published_page_and_schema_are_those_of_the_code() {
-        let schema = config::schema();
+        let schema = config::json_schema();
         let mut pretty = serde_json::to_string_pretty(&schema).expect("json");
         pretty.push('\n');
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let made = [
-            ("docs/configuration.md", page(&of(&schema))),
+            ("docs/configuration.md", render_page(&list_keys(&schema))),
             ("reports/schema/config.schema.json", pretty),
         ];
         for (name, made) in made {
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_key_is_told_with_its_type_its_default_and_its_words() {
-        let keys = of(&config::schema());
+        let keys = list_keys(&config::json_schema());
         let key = |name: &str| keys.iter().find(|it| it.key == name).expect("a key");
         let interval = key("watch.interval_s");
         assert_eq!((interval.kind.as_str(), interval.default.as_deref()), ("number", Some("60")));
@@ -360,9 +360,9 @@ mod tests {
         assert_eq!(key("claims").kind, "string or list of strings");
         assert_eq!(key("launcher.kubernetes.rdma").kind, "table of integers");
         assert!(key("launcher.kubernetes.tolerations[].key").meaning.contains("taint"));
-        let watch = below(keys.clone(), "watch").expect("there");
+        let watch = keys_below(keys.clone(), "watch").expect("there");
         assert!(watch.iter().all(|it| it.key.starts_with("watch")) && 10 < watch.len());
-        let why = below(keys, "wacht").expect_err("not there").to_string();
+        let why = keys_below(keys, "wacht").expect_err("not there").to_string();
         assert!(why.contains("\"wacht\"") && why.contains("watch"), "{why}");
     }
 }

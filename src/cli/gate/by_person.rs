@@ -4,32 +4,32 @@
 use crate::cli::acting;
 use crate::cli::config::Config;
 use crate::cli::exit;
-use crate::cli::failure::Failure;
-use crate::cli::gating::Gate;
+use crate::cli::failure::CommandError;
+use crate::cli::gating::GateConfig;
 use crate::cli::stdout::note;
 use control::gate::journal::Journal;
 use control::gate::reassert;
 use control::gate::stamp;
-use engine::policy::ledger::Ledger;
+use engine::policy::journal_state::JournalState;
 use engine::policy::marks;
-use engine::policy::standing;
-use engine::policy::standing::Owner;
+use engine::policy::node_state;
+use engine::policy::node_state::DrainOwner;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionResult;
-use model::change::Change;
+use model::node_update::NodeUpdate;
 use model::claims::Claims;
 use model::id::NodeName;
-use model::journal::Event;
+use model::journal::JournalEvent;
 use model::kubernetes_node::GATE;
-use model::kubernetes_node::KubernetesMarks;
-use model::live::Live;
-use model::live::LiveNode;
+use model::kubernetes_node::KubernetesNodeUpdate;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 
 /// Which node, and why.
 #[derive(Debug, clap::Args)]
-pub(super) struct Told {
+pub(super) struct OperatorArgs {
     /// The node.
     #[arg(value_name = "NODE")]
     node: String,
@@ -39,134 +39,134 @@ pub(super) struct Told {
 }
 
 /// Who says something: it is kept in the journal.
-pub(super) fn user() -> String {
+pub(super) fn operator_name() -> String {
     std::env::var("USER").unwrap_or_else(|_| "unknown".to_owned())
 }
 
 /// A reason that says something.
-pub(super) fn reason(why: &str) -> Result<String, Failure> {
+pub(super) fn check_reason(why: &str) -> Result<String, CommandError> {
     match why.trim() {
-        "" => Err(Failure::usage("--why: expected a reason, it is kept in the journal")),
+        "" => Err(CommandError::usage("--why: expected a reason, it is kept in the journal")),
         why => Ok(why.to_owned()),
     }
 }
 
-impl Told {
-    fn node(&self) -> Result<NodeName, Failure> {
+impl OperatorArgs {
+    fn parse_node(&self) -> Result<NodeName, CommandError> {
         let node = NodeName::from(self.node.as_str());
         match node.is_one_node() {
             true => Ok(node),
-            false => Err(Failure::Usage(format!("{:?}: expected the name of one node", self.node))),
+            false => Err(CommandError::Usage(format!("{:?}: expected the name of one node", self.node))),
         }
     }
 }
 
 /// One node as the scheduler shows it now; `None` where it knows no such node.
-fn read(gate: &Gate, node: &NodeName) -> Result<(Live, Option<LiveNode>), Failure> {
-    let scheduler = acting::scheduler(gate);
+fn read_node(gate: &GateConfig, node: &NodeName) -> Result<(SchedulerSnapshot, Option<SchedulerNode>), CommandError> {
+    let scheduler = acting::scheduler_for(gate);
     let nodes = std::slice::from_ref(node);
-    let live = crate::cli::runtime()?
+    let live = crate::cli::build_runtime()?
         .block_on(scheduler.read(nodes))
-        .map_err(|error| Failure::Environment(format!("{}: {error}", scheduler.name())))?;
+        .map_err(|error| CommandError::Environment(format!("{}: {error}", scheduler.name())))?;
     let found = live.nodes.get(node).cloned();
     if found.is_none() && !live.troubles.is_empty() {
         let trouble = clean(&live.troubles.join("; "));
-        return Err(Failure::Environment(format!("{node} could not be read: {trouble}")));
+        return Err(CommandError::Environment(format!("{node} could not be read: {trouble}")));
     }
     Ok((live, found))
 }
 
 /// Takes everything of a node that is gone out of what counts.
-pub(super) fn forget(gate: &Gate, told: &Told) -> Result<u8, Failure> {
-    let (node, why) = (told.node()?, reason(&told.why)?);
-    if let (_, Some(there)) = read(gate, &node)? {
-        return Err(Failure::Usage(format!(
+pub(super) fn forget_node(gate: &GateConfig, told: &OperatorArgs) -> Result<u8, CommandError> {
+    let (node, why) = (told.parse_node()?, check_reason(&told.why)?);
+    if let (_, Some(there)) = read_node(gate, &node)? {
+        return Err(CommandError::Usage(format!(
             "{node} is known to the scheduler ({}): a node is forgotten when it is gone for good. \
              A drain of ours ends when it passes its runs, see `fabricgate recertify`",
             clean(&there.state.join("+"))
         )));
     }
-    let mut journal = super::opened(gate)?;
+    let mut journal = super::open_journal(gate)?;
     if !is_known(journal.ledger(), &node) {
         note(&format!("the journal has nothing of {node}; nothing was changed"));
         return Ok(exit::PASS);
     }
-    let forgotten = Event::Forgotten { node: node.clone(), by: user(), why };
-    journal.write(forgotten).map_err(super::failure)?;
+    let forgotten = JournalEvent::Forgotten { node: node.clone(), by: operator_name(), why };
+    journal.write(forgotten).map_err(super::journal_error)?;
     note(&format!("{node} is forgotten: it is in no budget any more"));
     Ok(exit::PASS)
 }
 
-fn is_known(ledger: &Ledger, node: &NodeName) -> bool {
+fn is_known(ledger: &JournalState, node: &NodeName) -> bool {
     ledger.drains.contains_key(node)
-        || ledger.undone.contains_key(node)
-        || ledger.suspected.contains_key(node)
+        || ledger.undone_drains.contains_key(node)
+        || ledger.suspicions.contains_key(node)
         || ledger.marks.contains_key(node)
-        || ledger.open.iter().any(|open| open.action.node == *node)
-        || ledger.holds.values().any(|hold| hold.nodes.contains(node))
+        || ledger.open_intents.iter().any(|open| open.action.node == *node)
+        || ledger.allocations.values().any(|hold| hold.nodes.contains(node))
 }
 
 /// Takes a drain of our form over that the journal does not know.
-pub(super) fn adopt(
+pub(super) fn adopt_drain(
     config: &Config,
-    gate: &Gate,
+    gate: &GateConfig,
     fleet: Option<&Claims>,
-    told: &Told,
-) -> Result<u8, Failure> {
-    let (name, why) = (told.node()?, reason(&told.why)?);
-    let (live, Some(node)) = read(gate, &name)? else {
-        return Err(Failure::Usage(format!("the scheduler does not know {name}")));
+    told: &OperatorArgs,
+) -> Result<u8, CommandError> {
+    let (name, why) = (told.parse_node()?, check_reason(&told.why)?);
+    let (live, Some(node)) = read_node(gate, &name)? else {
+        return Err(CommandError::Usage(format!("the scheduler does not know {name}")));
     };
-    let mut journal = super::opened(gate)?;
-    match standing::owner(&node, journal.ledger()) {
-        Owner::Us(_) => {
+    let mut journal = super::open_journal(gate)?;
+    match node_state::drain_owner(&node, journal.ledger()) {
+        DrainOwner::ThisGate(_) => {
             note(&format!("{name} is drained by us already; nothing was changed"));
             return Ok(exit::PASS);
         }
-        Owner::Unrecorded if standing::has_drain(&node) => {}
-        Owner::Unrecorded | Owner::Nobody => {
-            return Err(Failure::Usage(format!("{name} is not drained")));
+        DrainOwner::Unrecorded if node_state::has_drain(&node) => {}
+        DrainOwner::Unrecorded | DrainOwner::NotDrained => {
+            return Err(CommandError::Usage(format!("{name} is not drained")));
         }
-        Owner::Other(reason) => {
-            return Err(Failure::Usage(format!(
+        DrainOwner::Other(reason) => {
+            return Err(CommandError::Usage(format!(
                 "{name} is drained by somebody else, not in our form: {reason}"
             )));
         }
     }
-    let own = standing::own_reason(&node).expect("of our form");
+    let own = node_state::own_reason(&node).expect("of our form");
     let text = node.reason.clone().unwrap_or_default();
-    let mark = marks::read(&node, &config.policy.marks).filter(|mark| mark.run == own.run);
+    let mark = marks::read_mark(&node, &config.policy.marks).filter(|mark| mark.run == own.run);
     let action = Action {
         domain: fleet.and_then(|fleet| fleet.domain_of(&name)).map(|domain| domain.name.clone()),
-        reason: written(&text, own.appended.as_deref()).to_owned(),
+        reason: strip_appended(&text, own.appended.as_deref()).to_owned(),
         mark,
         why: format!("taken over: {why}"),
         ..Action::new(ActionKind::Drain, name.clone())
     };
-    let adopted = Event::Adopted {
+    let adopted = JournalEvent::Adopted {
         run: own.run,
         action: Box::new(action),
         set: node.reason_at.filter(|at| 0 < *at),
         before: Box::new(node),
-        by: user(),
+        by: operator_name(),
         why,
     };
-    journal.write(adopted).map_err(super::failure)?;
+    journal.write(adopted).map_err(super::journal_error)?;
     note(&format!("{name} is ours: `fabricgate recertify {name}` measures it, and gives it back"));
-    signed(gate, &journal, &live, &name)
+    mark_adopted_node(gate, &journal, &live, &name)
 }
 
 /// Says on a node of Kubernetes that this gate has its drain.
-fn signed(gate: &Gate, journal: &Journal, live: &Live, node: &NodeName) -> Result<u8, Failure> {
+fn mark_adopted_node(gate: &GateConfig, journal: &Journal, live: &SchedulerSnapshot, node: &NodeName) -> Result<u8, CommandError> {
     if live.nodes[node].kubernetes.is_none() {
         return Ok(exit::PASS);
     }
     let annotations = [(GATE.to_owned(), Some(journal.ledger().gate.clone()))].into();
-    let marks = KubernetesMarks { annotations, ..KubernetesMarks::default() };
-    let change = Change { kubernetes: Some(marks), ..Change::default() };
-    let scheduler = acting::scheduler(gate);
+    let marks = KubernetesNodeUpdate { annotations, ..KubernetesNodeUpdate::default() };
+    let change = NodeUpdate { kubernetes: Some(marks), ..NodeUpdate::default() };
+    let scheduler = acting::scheduler_for(gate);
     let told = reassert::write(scheduler.as_ref(), vec![(node.clone(), change)], live);
-    let told = crate::cli::runtime()?.block_on(told);
+    let told = crate::cli::build_runtime()?.block_on(told);
     match told.iter().find(|it| it.result != ActionResult::Done) {
         None => Ok(exit::PASS),
         Some(it) => {
@@ -177,46 +177,46 @@ fn signed(gate: &Gate, journal: &Journal, live: &Live, node: &NodeName) -> Resul
 }
 
 /// A reason without what was appended to it.
-fn written<'t>(text: &'t str, appended: Option<&str>) -> &'t str {
+fn strip_appended<'t>(text: &'t str, appended: Option<&str>) -> &'t str {
     let end = appended.and_then(|appended| text.rfind(appended)).unwrap_or(text.len());
     text[..end].trim_end_matches([' ', ':'])
 }
 
 /// Writes down that the processes of a machine are gone. Pods say themselves whose they
 /// are; of what else is held, only the journal does.
-pub(super) fn gone(
+pub(super) fn record_host_gone(
     journal: &mut Journal,
     host: &str,
     why: &str,
     has_pods: bool,
-) -> Result<(), Failure> {
-    let why = reason(why)?;
+) -> Result<(), CommandError> {
+    let why = check_reason(why)?;
     if host == stamp::host() {
-        return Err(Failure::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "--gone {host}: that is this machine, and whether a process is there is known here; \
              end the process, then `fabricgate gate recover`"
         )));
     }
     let hosts: Vec<String> =
-        journal.ledger().holds.values().map(|hold| clean(&hold.host)).collect();
-    if !has_pods && !journal.ledger().holds.values().any(|hold| hold.host == host) {
+        journal.ledger().allocations.values().map(|hold| clean(&hold.host)).collect();
+    if !has_pods && !journal.ledger().allocations.values().any(|hold| hold.host == host) {
         let held = match hosts.is_empty() {
             true => "nothing is held".to_owned(),
             false => format!("what is held is held by {}", hosts.join(", ")),
         };
-        return Err(Failure::Usage(format!("--gone {host}: it holds nothing here; {held}")));
+        return Err(CommandError::Usage(format!("--gone {host}: it holds nothing here; {held}")));
     }
-    let event = Event::Gone { host: host.to_owned(), by: user(), why };
-    journal.write(event).map_err(super::failure)
+    let event = JournalEvent::Gone { host: host.to_owned(), by: operator_name(), why };
+    journal.write(event).map_err(super::journal_error)
 }
 
 /// Drains of our form that the journal does not know, a line each.
-pub(super) fn unrecorded(live: &Live, ledger: &Ledger) -> String {
-    let line = |node: &LiveNode| {
-        let why = standing::unrecorded_in_words(node);
+pub(super) fn list_unrecorded_drains(live: &SchedulerSnapshot, ledger: &JournalState) -> String {
+    let line = |node: &SchedulerNode| {
+        let why = node_state::describe_unrecorded(node);
         format!("not in the journal: {}: {why}; it counts in the budgets\n", node.name)
     };
-    standing::unrecorded(live, ledger).into_iter().map(line).collect()
+    node_state::unrecorded_drains(live, ledger).into_iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -230,7 +230,7 @@ mod tests {
             ("fabricgate:a:b e1 : Not responding", Some("Not responding")),
             ("fabricgate:a:b e1 bob looks", Some("bob looks")),
         ] {
-            assert_eq!(written(text, appended), "fabricgate:a:b e1", "{text}");
+            assert_eq!(strip_appended(text, appended), "fabricgate:a:b e1", "{text}");
         }
     }
 }

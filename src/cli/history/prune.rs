@@ -12,12 +12,12 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Found;
-use super::Place;
-use super::failure;
+use super::HistoryLocation;
+use super::HistoryLocationArgs;
+use super::history_error;
 use crate::cli::Globals;
 use crate::cli::exit;
-use crate::cli::failure::Failure;
+use crate::cli::failure::CommandError;
 use crate::cli::stdout;
 use crate::cli::stdout::note;
 use control::gate::certificates;
@@ -28,20 +28,20 @@ use control::store::folder::Folder;
 use control::store::history::History;
 use control::store::stored;
 use control::sweep;
-use model::moment::DAY_S;
+use model::time_format::DAY_S;
 
 /// The format of `--json`.
 pub(in crate::cli) const PRUNE_FORMAT: &str = "fabricgate.history-prune/1";
 
 /// Documents that burn-in and re-certification leave in a run folder for the
 /// files of an acceptance: such a folder is part of them.
-const PAPERS: [&str; 2] = ["acceptance.json", "comparison.json"];
+const RUN_DOCUMENTS: [&str; 2] = ["acceptance.json", "comparison.json"];
 
 /// Remove run folders that are old and that nothing refers to; without --apply only say which.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct HistoryPruneArgs {
     #[command(flatten)]
-    place: Place,
+    place: HistoryLocationArgs,
     /// Older than so many days, instead of the configuration's [history] keep_runs_days.
     #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36_500))]
     older_than: Option<u32>,
@@ -55,7 +55,7 @@ pub struct Args {
 
 /// A run folder, and what becomes of it.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Aged {
+struct PruneCandidate {
     /// The folder.
     folder: PathBuf,
     /// Its run.
@@ -79,16 +79,16 @@ pub(in crate::cli) struct PruneDocument {
     /// Folders were removed; otherwise this only says which would be.
     applied: bool,
     /// The folders that are old enough.
-    folders: Vec<Aged>,
+    folders: Vec<PruneCandidate>,
     /// What else a reader should know.
     notes: Vec<String>,
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    let place = args.place.found(globals)?;
-    let days = args.older_than.or(place.keeping.keep_runs_days).ok_or_else(|| {
-        Failure::Usage(
+pub fn run(args: &HistoryPruneArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let place = args.place.resolve(globals)?;
+    let days = args.older_than.or(place.history.keep_runs_days).ok_or_else(|| {
+        CommandError::Usage(
             "how old may run folders be? expected --older-than DAYS, or [history] keep_runs_days"
                 .to_owned(),
         )
@@ -96,11 +96,11 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     let mut notes = Vec::new();
     let history = place.open(false, &mut notes)?;
     let limit = sweep::now().as_second() - i64::from(days) * DAY_S;
-    let needed = needed(&place, &history)?;
-    let mut folders = aged(&place.runs, limit, &history, &needed)?;
+    let needed = find_referenced_runs(&place, &history)?;
+    let mut folders = find_candidates(&place.runs, limit, &history, &needed)?;
     let mut code = exit::PASS;
     for aged in folders.iter_mut().filter(|aged| args.apply && aged.kept_because.is_none()) {
-        match remove(&aged.folder) {
+        match remove_run(&aged.folder) {
             Ok(()) => aged.removed = true,
             Err(why) => {
                 aged.kept_because = Some(why);
@@ -116,13 +116,13 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         notes,
     };
     match globals.json {
-        true => stdout::json(&document)?,
-        false => tell(&document)?,
+        true => stdout::write_json(&document)?,
+        false => print_prune(&document)?,
     }
     Ok(code)
 }
 
-fn tell(document: &PruneDocument) -> anyhow::Result<()> {
+fn print_prune(document: &PruneDocument) -> anyhow::Result<()> {
     let mut text = String::new();
     for aged in &document.folders {
         let folder = aged.folder.display();
@@ -132,7 +132,7 @@ fn tell(document: &PruneDocument) -> anyhow::Result<()> {
             (None, false) => format!("goes     {folder}, of {}\n", aged.created),
         };
     }
-    stdout::text(&text)?;
+    stdout::write_text(&text)?;
     for remark in &document.notes {
         note(remark);
     }
@@ -147,17 +147,17 @@ fn tell(document: &PruneDocument) -> anyhow::Result<()> {
 
 /// Runs that somebody refers to, and who. That a reference cannot be read is no
 /// permission: it ends the command.
-fn needed(place: &Found, history: &History) -> Result<BTreeMap<String, String>, Failure> {
+fn find_referenced_runs(place: &HistoryLocation, history: &History) -> Result<BTreeMap<String, String>, CommandError> {
     let mut needed = BTreeMap::new();
-    for (node, run) in history.newest().map_err(failure)? {
+    for (node, run) in history.newest().map_err(history_error)? {
         needed.entry(run).or_insert_with(|| format!("it is the newest complete run of {node}"));
     }
     let Some(gate) = &place.gate else { return Ok(needed) };
-    let ledger = journal::look(gate).map_err(Failure::environment)?;
+    let ledger = journal::look(gate).map_err(CommandError::environment)?;
     for (node, drain) in &ledger.drains {
         needed.insert(drain.run.clone(), format!("the drain of {node} rests on it"));
     }
-    for (node, suspicion) in &ledger.suspected {
+    for (node, suspicion) in &ledger.suspicions {
         needed
             .entry(suspicion.run.clone())
             .or_insert_with(|| format!("{node} is suspected on it, and drained on a second one"));
@@ -169,10 +169,10 @@ fn needed(place: &Found, history: &History) -> Result<BTreeMap<String, String>, 
     }
     let (nodes, troubles) = certificates::nodes(gate);
     if let Some(trouble) = troubles.first() {
-        return Err(Failure::Environment(trouble.clone()));
+        return Err(CommandError::Environment(trouble.clone()));
     }
     for node in nodes {
-        let certificate = certificates::read(gate, &node).map_err(Failure::environment)?;
+        let certificate = certificates::read(gate, &node).map_err(CommandError::environment)?;
         if let Some(certificate) = certificate {
             needed.insert(certificate.run, format!("the certificate of {node} rests on it"));
         }
@@ -181,14 +181,14 @@ fn needed(place: &Found, history: &History) -> Result<BTreeMap<String, String>, 
 }
 
 /// The run folders from before a moment, with why they stay.
-fn aged(
+fn find_candidates(
     runs: &Path,
     limit: i64,
     history: &History,
     needed: &BTreeMap<String, String>,
-) -> Result<Vec<Aged>, Failure> {
-    let known = history.known().map_err(failure)?;
-    let wrong = |path: &Path, error| Failure::Environment(format!("{}: {error}", path.display()));
+) -> Result<Vec<PruneCandidate>, CommandError> {
+    let known = history.known().map_err(history_error)?;
+    let wrong = |path: &Path, error| CommandError::Environment(format!("{}: {error}", path.display()));
     let (mut folders, mut texts) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(runs).map_err(|error| wrong(runs, error))? {
         let folder = entry.map_err(|error| wrong(runs, error))?.path();
@@ -197,7 +197,7 @@ fn aged(
             continue;
         }
         // A burn-in has a folder of its own beside those of its rounds.
-        for paper in PAPERS {
+        for paper in RUN_DOCUMENTS {
             let path = folder.join(paper);
             match fs::read_to_string(&path) {
                 Ok(text) => texts.push((folder.clone(), paper, text)),
@@ -229,14 +229,14 @@ fn aged(
             }
         });
         let (run, created) = (info.id.clone(), info.created.clone());
-        aged.push(Aged { folder, run, created, kept_because, removed: false });
+        aged.push(PruneCandidate { folder, run, created, kept_because, removed: false });
     }
     Ok(aged)
 }
 
 /// Removes a folder that nobody is writing into. `run.json` goes first: what is left
 /// of it, where that ends half-way, is no run.
-fn remove(folder: &Path) -> Result<(), String> {
+fn remove_run(folder: &Path) -> Result<(), String> {
     let lock = Folder::at(folder).lock().map_err(|error| error.to_string())?;
     let Some(_lock) = lock else { return Err("somebody is writing into it".to_owned()) };
     fs::remove_file(folder.join(file::RUN))

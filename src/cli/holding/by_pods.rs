@@ -3,11 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Purpose;
-use super::Record;
+use super::AllocationPurpose;
+use super::AllocationRecord;
 use crate::cli::config::Config;
-use crate::cli::failure::Failure;
-use crate::cli::gating::LIMIT;
+use crate::cli::failure::CommandError;
+use crate::cli::gating::CALL_TIMEOUT;
 use crate::cli::stdout::note;
 use control::gate::hold::HoldError;
 use control::gate::kubernetes::Kubernetes as Cluster;
@@ -18,61 +18,61 @@ use control::gate::pods::Objects;
 use control::gate::pods::Wanted;
 use control::gate::pods::Wish;
 use control::gate::scheduler::Scheduler;
-use control::launch::held::Held;
-use control::launch::kubernetes::Kubernetes;
-use control::launch::kubernetes::Ranks;
-use control::sources::kubernetes::Kubernetes as Server;
+use control::launch::held::HeldNodes;
+use control::launch::kubernetes::KubernetesLauncher;
+use control::launch::kubernetes::RankLaunchMode;
+use control::sources::kubernetes::KubernetesClientConfig as Server;
 
 /// How pods hold nodes, and which.
-pub(super) struct ByPods {
-    kubernetes: Kubernetes,
+pub(super) struct PodAllocator {
+    kubernetes: KubernetesLauncher,
     worker: String,
     objects: Objects,
     scheduler: Box<dyn Scheduler>,
-    record: Record,
+    record: AllocationRecord,
     limit: Duration,
     holding: Holding,
 }
 
-impl fmt::Debug for ByPods {
+impl fmt::Debug for PodAllocator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ByPods").field("holding", &self.holding).finish_non_exhaustive()
     }
 }
 
-impl ByPods {
+impl PodAllocator {
     /// The way to the server of who may make pods. Nodes are read as the same
     /// user, who cannot change them.
     pub(super) async fn new(
         config: &Config,
-        kubernetes: &Kubernetes,
-        purpose: &Purpose<'_>,
-    ) -> Result<Self, Failure> {
-        let limit = config.gate.as_ref().map_or(LIMIT, |gate| gate.pace.limit);
+        kubernetes: &KubernetesLauncher,
+        purpose: &AllocationPurpose<'_>,
+    ) -> Result<Self, CommandError> {
+        let limit = config.gate.as_ref().map_or(CALL_TIMEOUT, |gate| gate.timeouts.limit);
         let (kubeconfig, context) = (kubernetes.kubeconfig.clone(), kubernetes.context.clone());
         let server = Server { kubeconfig, context, limit };
-        let objects = Objects::of(kubernetes, limit).await.map_err(Failure::Environment)?;
+        let objects = Objects::of(kubernetes, limit).await.map_err(CommandError::Environment)?;
         Ok(Self {
             kubernetes: kubernetes.clone(),
             worker: purpose.worker.to_owned(),
             objects,
             scheduler: Box::new(Cluster::new(server)),
-            record: Record::of(config, purpose.run),
+            record: AllocationRecord::new(config, purpose.run),
             limit,
             holding: Holding::default(),
         })
     }
 
-    pub(super) fn held(&self) -> &Held {
+    pub(super) fn launch_allocation(&self) -> &HeldNodes {
         &self.holding.held
     }
 
     /// Whether tools can run across pods.
-    pub(super) fn starts_ranks(&self) -> bool {
-        self.kubernetes.ranks != Ranks::None
+    pub(super) fn can_start_ranks(&self) -> bool {
+        self.kubernetes.ranks != RankLaunchMode::None
     }
 
-    pub(super) async fn hold(&mut self, purpose: &Purpose<'_>) -> Result<(), HoldError> {
+    pub(super) async fn acquire(&mut self, purpose: &AllocationPurpose<'_>) -> Result<(), HoldError> {
         let domains = purpose.claims.domains.iter().map(|domain| Wanted {
             name: domain.name.clone(),
             nodes: domain.nodes.iter().filter(|it| purpose.nodes.contains(*it)).cloned().collect(),
@@ -89,13 +89,13 @@ impl ByPods {
         pods::hold(&mut holder, &wish, holding).await
     }
 
-    pub(super) async fn free(&mut self) -> Vec<String> {
+    pub(super) async fn release(&mut self) -> Vec<String> {
         let mut say = |text: &str| note(text);
         let (mut holder, holding) = self.holder(&mut say);
         pods::free(&mut holder, holding).await
     }
 
-    pub(super) fn record(&self) -> &Record {
+    pub(super) fn record(&self) -> &AllocationRecord {
         &self.record
     }
 

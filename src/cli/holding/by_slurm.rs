@@ -3,14 +3,14 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::Purpose;
-use super::Record;
+use super::AllocationPurpose;
+use super::AllocationRecord;
 use crate::cli::acting;
 use crate::cli::config::Config;
-use crate::cli::gating::Gate;
-use crate::cli::gating::LIMIT;
-use crate::cli::gating::SETTLE;
-use crate::cli::gating::Told;
+use crate::cli::gating::GateConfig;
+use crate::cli::gating::CALL_TIMEOUT;
+use crate::cli::gating::SETTLE_TIME;
+use crate::cli::gating::GateBackend;
 use crate::cli::stdout::note;
 use control::gate::carry::KEPT;
 use control::gate::hold;
@@ -23,36 +23,36 @@ use control::gate::pace::Pace;
 use control::gate::recover::IN_FLIGHT;
 use control::gate::scheduler::Scheduler;
 use control::gate::scontrol::Scontrol;
-use control::launch::held::Held;
-use control::launch::slurm::Slurm;
+use control::launch::held::HeldNodes;
+use control::launch::slurm::SlurmLauncher;
 use model::id::NodeName;
 
 /// How Slurm holds nodes, and which.
 #[derive(Debug)]
-pub(super) struct BySlurm {
-    slurm: Slurm,
+pub(super) struct SlurmAllocator {
+    slurm: SlurmLauncher,
     scheduler: Box<dyn Scheduler>,
-    record: Record,
+    record: AllocationRecord,
     pace: Pace,
     holding: Holding,
-    renewal: Option<Renewal>,
+    renewal: Option<ReservationRenewal>,
 }
 
 /// Renews a reservation in which drains are lifted, for as long as it is there.
 #[derive(Debug)]
-struct Renewal {
+struct ReservationRenewal {
     /// Dropped, it ends the thread.
     _end: mpsc::Sender<()>,
 }
 
-impl Renewal {
+impl ReservationRenewal {
     /// Without a thread the reservation ends when it was first said to.
-    fn of(slurm: &Slurm, limit: Duration, name: &str) -> Option<Self> {
+    fn start(slurm: &SlurmLauncher, limit: Duration, name: &str) -> Option<Self> {
         let (end, ended) = mpsc::channel();
         let (programs, name) = (slurm.programs.clone(), name.to_owned());
         let work = move || {
             while ended.recv_timeout(hold::RENEWED) == Err(mpsc::RecvTimeoutError::Timeout) {
-                let Ok(runtime) = crate::cli::runtime() else { continue };
+                let Ok(runtime) = crate::cli::build_runtime() else { continue };
                 if let Err(why) = runtime.block_on(hold::renew(&programs, limit, &name)) {
                     note(&format!("reservation {name} is not renewed: {why}"));
                 }
@@ -63,17 +63,17 @@ impl Renewal {
     }
 }
 
-impl BySlurm {
+impl SlurmAllocator {
     /// Through the gate of the configuration where that tells Slurm, or through
     /// scontrol as patiently as a gate that says nothing of times: who tells
     /// Kubernetes cannot lift a drain of Slurm's.
-    pub(super) fn new(config: &Config, slurm: &Slurm, run: &str) -> Self {
-        let tells_slurm = |gate: &&Gate| !matches!(gate.told, Told::Kubernetes(_));
+    pub(super) fn new(config: &Config, slurm: &SlurmLauncher, run: &str) -> Self {
+        let tells_slurm = |gate: &&GateConfig| !matches!(gate.backend, GateBackend::Kubernetes(_));
         let gate = config.gate.as_ref().filter(tells_slurm);
-        let usual = Pace { limit: LIMIT, settle: SETTLE, kept: KEPT, in_flight: IN_FLIGHT };
-        let pace = gate.map_or(usual, |it| it.pace);
+        let usual = Pace { limit: CALL_TIMEOUT, settle: SETTLE_TIME, kept: KEPT, in_flight: IN_FLIGHT };
+        let pace = gate.map_or(usual, |it| it.timeouts);
         let scheduler: Box<dyn Scheduler> = match gate {
-            Some(gate) => acting::scheduler(gate),
+            Some(gate) => acting::scheduler_for(gate),
             None => Box::new(Scontrol {
                 argv: slurm.programs.scontrol.clone(),
                 limit: pace.limit,
@@ -83,18 +83,18 @@ impl BySlurm {
         Self {
             slurm: slurm.clone(),
             scheduler,
-            record: Record::of(config, run),
+            record: AllocationRecord::new(config, run),
             pace,
             holding: Holding::default(),
             renewal: None,
         }
     }
 
-    pub(super) fn held(&self) -> &Held {
+    pub(super) fn launch_allocation(&self) -> &HeldNodes {
         &self.holding.held
     }
 
-    pub(super) async fn hold(&mut self, purpose: &Purpose<'_>) -> Result<(), HoldError> {
+    pub(super) async fn acquire(&mut self, purpose: &AllocationPurpose<'_>) -> Result<(), HoldError> {
         let of = |domain: &model::claims::ClaimedDomain| -> Vec<NodeName> {
             domain.nodes.iter().filter(|node| purpose.nodes.contains(*node)).cloned().collect()
         };
@@ -105,32 +105,32 @@ impl BySlurm {
             drained: purpose.drained,
             minutes: purpose.minutes,
         };
-        self.tidy().await?;
+        self.release_orphans().await?;
         let mut say = |text: &str| note(text);
         let (mut holder, holding) = self.holder(&mut say);
         let held = hold::hold(&mut holder, &wish, holding).await;
         if let Some(name) =
             self.holding.reservation.as_ref().filter(|_| !self.holding.drained.is_empty())
         {
-            self.renewal = Renewal::of(&self.slurm, self.pace.limit, name);
+            self.renewal = ReservationRenewal::start(&self.slurm, self.pace.limit, name);
         }
         held
     }
 
-    pub(super) async fn free(&mut self) -> Vec<String> {
+    pub(super) async fn release(&mut self) -> Vec<String> {
         self.renewal = None;
         let mut say = |text: &str| note(text);
         let (mut holder, holding) = self.holder(&mut say);
         hold::free(&mut holder, holding).await
     }
 
-    pub(super) fn record(&self) -> &Record {
+    pub(super) fn record(&self) -> &AllocationRecord {
         &self.record
     }
 
     /// Ends what runs without a gate left behind.
-    async fn tidy(&self) -> Result<(), HoldError> {
-        for folder in self.record.left() {
+    async fn release_orphans(&self) -> Result<(), HoldError> {
+        for folder in self.record.list_orphans() {
             let mut say = |text: &str| note(text);
             hold::tidied(Leftovers {
                 folder: &folder,

@@ -11,24 +11,24 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::name;
-use crate::cli::config::Mistake;
-use crate::cli::config::duration;
-use control::launch::kubernetes::ComputeDomains;
-use control::launch::kubernetes::Gpus;
-use control::launch::kubernetes::Kubernetes;
+use super::parse_name;
+use crate::cli::config::ConfigMistake;
+use crate::cli::config::parse_duration;
+use control::launch::kubernetes::ComputeDomainMode;
+use control::launch::kubernetes::GpuRequestMode;
+use control::launch::kubernetes::KubernetesLauncher;
 use control::launch::kubernetes::PullPolicy;
-use control::launch::kubernetes::Ranks;
+use control::launch::kubernetes::RankLaunchMode;
 use control::launch::kubernetes::Toleration;
-use control::launch::slurm::WhenBusy;
+use control::launch::slurm::BusyNodePolicy;
 
 /// More of one resource than any node has.
-const MOST: u32 = 1_024;
+const MAX_RESOURCE_COUNT: u32 = 1_024;
 
 /// `[launcher.kubernetes]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Section {
+pub(super) struct LauncherKubernetesSection {
     /// The kubeconfig of who may make pods. Default: the environment's, or the pod's own account.
     kubeconfig: Option<PathBuf>,
     /// The context in it. Default: its current one.
@@ -51,7 +51,7 @@ pub(super) struct Section {
     /// Pods have the node's network, and so its RDMA devices. Default: false.
     host_network: bool,
     /// How GPUs are asked for. Default: `device-plugin`.
-    gpus: Gpus,
+    gpus: GpuRequestMode,
     /// What the device plugin calls a GPU. Default: `nvidia.com/gpu`.
     #[schemars(with = "Option<String>")]
     resource: Option<Spanned<String>>,
@@ -65,9 +65,9 @@ pub(super) struct Section {
     #[schemars(with = "BTreeMap<String, u32>")]
     rdma: BTreeMap<Spanned<String>, Spanned<u32>>,
     /// Whether ComputeDomains are made. Default: `auto`.
-    compute_domain: ComputeDomains,
+    compute_domain: ComputeDomainMode,
     /// How `mpirun` reaches the other pods. Default: `none`.
-    ranks: Ranks,
+    ranks: RankLaunchMode,
     /// Variables of the pods; `{node}` in a value is the node. They are stored with the run: no
     /// place for secrets. Default: none.
     #[schemars(with = "BTreeMap<String, String>")]
@@ -90,7 +90,7 @@ pub(super) struct Section {
     priority_class: Option<Spanned<String>>,
     /// What is done about nodes with GPU pods; not `reserve`. Default: `skip`.
     #[schemars(with = "Option<WhenBusy>")]
-    busy: Option<Spanned<WhenBusy>>,
+    busy: Option<Spanned<BusyNodePolicy>>,
     /// Seconds for which busy nodes are waited for. Default: 3600.
     #[schemars(with = "Option<f64>")]
     wait_s: Option<Spanned<f64>>,
@@ -102,38 +102,38 @@ pub(super) struct Section {
     deadline_s: Option<Spanned<f64>>,
 }
 
-impl Section {
+impl LauncherKubernetesSection {
     /// What is said of pods; the section itself is at `at`.
-    pub(super) fn kubernetes(self, at: usize, base: &Path) -> Result<Kubernetes, Mistake> {
-        let usual = Kubernetes::default();
-        let Some(image) = name("image", self.image.as_ref())? else {
+    pub(super) fn into_kubernetes(self, at: usize, base: &Path) -> Result<KubernetesLauncher, ConfigMistake> {
+        let usual = KubernetesLauncher::default();
+        let Some(image) = parse_name("image", self.image.as_ref())? else {
             let message = "launcher of kind \"kubernetes\": expected image = \"REGISTRY/NAME:TAG\" \
                            in [launcher.kubernetes], with fabricgate and the tools in it";
             return Err((at, message.to_owned()));
         };
         for (key, count) in &self.rdma {
-            resource("rdma", key)?;
-            counted(key.get_ref(), count)?;
+            check_resource("rdma", key)?;
+            check_count(key.get_ref(), count)?;
         }
         if let Some(key) = &self.resource {
-            resource("resource", key)?;
+            check_resource("resource", key)?;
         }
         for key in self.env.keys() {
-            variable(key)?;
+            check_variable(key)?;
         }
         for toleration in &self.tolerations {
-            tolerable(toleration)?;
+            check_toleration(toleration)?;
         }
         for capability in self.capabilities.iter().flatten() {
-            name("capabilities", Some(capability))?;
+            parse_name("capabilities", Some(capability))?;
         }
         if let Some(gpus) = &self.gpus_per_node
             && *gpus.get_ref() != 0
         {
-            counted("gpus_per_node", gpus)?;
+            check_count("gpus_per_node", gpus)?;
         }
         if let Some(busy) = &self.busy
-            && *busy.get_ref() == WhenBusy::Reserve
+            && *busy.get_ref() == BusyNodePolicy::Reserve
         {
             let message = "busy \"reserve\", expected \"skip\" or \"wait\": Kubernetes has no \
                            reservations";
@@ -141,29 +141,29 @@ impl Section {
         }
         let some_seconds = |key: &str, value: &Option<Spanned<f64>>| match value {
             None => Ok(None),
-            Some(value) => match duration(key, value)?.as_secs() {
+            Some(value) => match parse_duration(key, value)?.as_secs() {
                 0 => Err((value.span().start, format!("{key} 0, expected 1 second or more"))),
                 seconds => Ok(Some(seconds)),
             },
         };
-        Ok(Kubernetes {
+        Ok(KubernetesLauncher {
             kubeconfig: self.kubeconfig.map(|file| base.join(file)),
-            context: name("context", self.context.as_ref())?,
-            namespace: label("namespace", self.namespace.as_ref())?.unwrap_or(usual.namespace),
+            context: parse_name("context", self.context.as_ref())?,
+            namespace: parse_label("namespace", self.namespace.as_ref())?.unwrap_or(usual.namespace),
             image,
-            pull_secret: dns("pull_secret", self.pull_secret.as_ref())?,
+            pull_secret: parse_dns_name("pull_secret", self.pull_secret.as_ref())?,
             pull_policy: self.pull_policy,
-            service_account: dns("service_account", self.service_account.as_ref())?,
+            service_account: parse_dns_name("service_account", self.service_account.as_ref())?,
             host_network: self.host_network,
             gpus: self.gpus,
             resource: self.resource.map_or(usual.resource, Spanned::into_inner),
-            device_class: dns("device_class", self.device_class.as_ref())?
+            device_class: parse_dns_name("device_class", self.device_class.as_ref())?
                 .unwrap_or(usual.device_class),
             gpus_per_node: self.gpus_per_node.map(Spanned::into_inner),
-            rdma: inner(self.rdma, Spanned::into_inner),
+            rdma: strip_spans(self.rdma, Spanned::into_inner),
             compute_domain: self.compute_domain,
             ranks: self.ranks,
-            env: inner(self.env, |value| value),
+            env: strip_spans(self.env, |value| value),
             tolerations: self.tolerations.into_iter().map(Spanned::into_inner).collect(),
             cordoned: self.cordoned,
             privileged: self.privileged,
@@ -171,11 +171,11 @@ impl Section {
                 Some(all) => all.into_iter().map(Spanned::into_inner).collect(),
                 None => usual.capabilities,
             },
-            shm: quantity("shm", self.shm.as_ref())?.unwrap_or(usual.shm),
-            priority_class: dns("priority_class", self.priority_class.as_ref())?,
+            shm: parse_quantity("shm", self.shm.as_ref())?.unwrap_or(usual.shm),
+            priority_class: parse_dns_name("priority_class", self.priority_class.as_ref())?,
             busy: self.busy.map_or(usual.busy, Spanned::into_inner),
             wait_s: match &self.wait_s {
-                Some(seconds) => duration("wait_s", seconds)?.as_secs(),
+                Some(seconds) => parse_duration("wait_s", seconds)?.as_secs(),
                 None => usual.wait_s,
             },
             start_s: some_seconds("start_s", &self.start_s)?.unwrap_or(usual.start_s),
@@ -184,15 +184,15 @@ impl Section {
     }
 }
 
-fn inner<V, W>(map: BTreeMap<Spanned<String>, V>, value: fn(V) -> W) -> BTreeMap<String, W> {
+fn strip_spans<V, W>(map: BTreeMap<Spanned<String>, V>, value: fn(V) -> W) -> BTreeMap<String, W> {
     map.into_iter().map(|(key, it)| (key.into_inner(), value(it))).collect()
 }
 
-fn counted(key: &str, count: &Spanned<u32>) -> Result<(), Mistake> {
-    if (1..=MOST).contains(count.get_ref()) {
+fn check_count(key: &str, count: &Spanned<u32>) -> Result<(), ConfigMistake> {
+    if (1..=MAX_RESOURCE_COUNT).contains(count.get_ref()) {
         return Ok(());
     }
-    Err((count.span().start, format!("{key} {}, expected 1 to {MOST}", count.get_ref())))
+    Err((count.span().start, format!("{key} {}, expected 1 to {MAX_RESOURCE_COUNT}", count.get_ref())))
 }
 
 /// Lower-case letters, digits and dashes, beginning and ending with none of these.
@@ -206,32 +206,32 @@ fn is_label(text: &str) -> bool {
 }
 
 /// The name of a namespace (RFC 1123 label).
-fn label(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, Mistake> {
-    checked(key, value, is_label, "lower-case letters, digits and dashes, 63 at most")
+fn parse_label(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, ConfigMistake> {
+    parse_checked(key, value, is_label, "lower-case letters, digits and dashes, 63 at most")
 }
 
 /// The name of most objects (RFC 1123 subdomain).
-fn dns(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, Mistake> {
+fn parse_dns_name(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, ConfigMistake> {
     let is_name = |text: &str| text.len() <= 253 && text.split('.').all(is_label);
-    checked(key, value, is_name, "the name of an object: lower-case letters, digits, dashes, dots")
+    parse_checked(key, value, is_name, "the name of an object: lower-case letters, digits, dashes, dots")
 }
 
 /// A size, as Kubernetes writes it: a number, and maybe a suffix.
-fn quantity(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, Mistake> {
+fn parse_quantity(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, ConfigMistake> {
     const SUFFIXES: &[&str] = &["", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
     let is_size = |text: &str| {
         let digits = text.trim_start_matches(|c: char| c.is_ascii_digit());
         digits.len() < text.len() && SUFFIXES.contains(&digits)
     };
-    checked(key, value, is_size, "a size such as \"16Gi\"")
+    parse_checked(key, value, is_size, "a size such as \"16Gi\"")
 }
 
-fn checked(
+fn parse_checked(
     key: &str,
     value: Option<&Spanned<String>>,
     is_good: impl Fn(&str) -> bool,
     expected: &str,
-) -> Result<Option<String>, Mistake> {
+) -> Result<Option<String>, ConfigMistake> {
     let Some(value) = value else { return Ok(None) };
     let text = value.get_ref();
     if is_good(text) {
@@ -241,7 +241,7 @@ fn checked(
 }
 
 /// The name of an extended resource: a domain, a slash, a name.
-fn resource(key: &str, value: &Spanned<String>) -> Result<(), Mistake> {
+fn check_resource(key: &str, value: &Spanned<String>) -> Result<(), ConfigMistake> {
     let text = value.get_ref();
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let is_resource = text.split_once('/').is_some_and(|(domain, name)| {
@@ -255,7 +255,7 @@ fn resource(key: &str, value: &Spanned<String>) -> Result<(), Mistake> {
 }
 
 /// The name of a variable, as shells know them.
-fn variable(value: &Spanned<String>) -> Result<(), Mistake> {
+fn check_variable(value: &Spanned<String>) -> Result<(), ConfigMistake> {
     let text = value.get_ref();
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if text.chars().all(plain) && text.chars().next().is_some_and(|c| !c.is_ascii_digit()) {
@@ -265,7 +265,7 @@ fn variable(value: &Spanned<String>) -> Result<(), Mistake> {
 }
 
 /// A toleration that says something, and not of everything by mistake.
-fn tolerable(toleration: &Spanned<Toleration>) -> Result<(), Mistake> {
+fn check_toleration(toleration: &Spanned<Toleration>) -> Result<(), ConfigMistake> {
     const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
     let (at, it) = (toleration.span().start, toleration.get_ref());
     if it.key.is_none() && it.value.is_some() {

@@ -1,8 +1,8 @@
 //! `fabricgate node probe all`: everything that this node can measure by itself.
 
 use super::attending;
-use super::attending::Common;
-use super::attending::Telling;
+use super::attending::GpuProbeOptions;
+use super::attending::ProbeProgress;
 use super::collective;
 use super::collective::CollectiveArgs;
 use super::copy;
@@ -24,7 +24,7 @@ use crate::cli::stdout;
 #[derive(Debug, clap::Args)]
 pub struct AllArgs {
     #[command(flatten)]
-    common: Common,
+    common: GpuProbeOptions,
     /// NCCL, where it is not the one that is found.
     #[arg(long, value_name = "PATH", env = "FABRICGATE_NCCL")]
     nccl: Option<String>,
@@ -44,56 +44,56 @@ pub struct AllArgs {
 /// Options of one probe, by themselves.
 #[derive(clap::Parser)]
 #[command(no_binary_name = true)]
-struct One<A: clap::Args> {
+struct ProbeOptionsParser<A: clap::Args> {
     #[command(flatten)]
     options: A,
 }
 
 /// Options of one probe from words, with its defaults for all else.
-fn parsed<A: clap::Args>(words: &[String]) -> anyhow::Result<A> {
-    Ok(<One<A> as clap::Parser>::try_parse_from(words)?.options)
+fn parse_options<A: clap::Args>(words: &[String]) -> anyhow::Result<A> {
+    Ok(<ProbeOptionsParser<A> as clap::Parser>::try_parse_from(words)?.options)
 }
 
 /// Measures and prints.
-pub fn run(args: &AllArgs, json: bool, telling: &mut Telling) -> anyhow::Result<u8> {
+pub fn run(args: &AllArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::Result<u8> {
     let readings = format!("--readings={}", args.readings);
     let buffer = format!("--buffer={}", args.buffer);
-    let mut copies: CopyArgs = parsed(&["--set=full".to_owned(), readings.clone(), buffer])?;
-    let mut fabrics: FabricArgs = parsed(&[])?;
+    let mut copies: CopyArgs = parse_options(&["--set=full".to_owned(), readings.clone(), buffer])?;
+    let mut fabrics: FabricArgs = parse_options(&[])?;
     let max = format!("--max={}", args.max);
     let mut words = vec!["--tests=all".to_owned(), readings, max];
     words.extend(args.nccl.as_ref().map(|path| format!("--nccl={path}")));
-    let mut collectives: CollectiveArgs = parsed(&words)?;
-    let common = Common { together: false, ..args.common.clone() };
+    let mut collectives: CollectiveArgs = parse_options(&words)?;
+    let common = GpuProbeOptions { together: false, ..args.common.clone() };
     copies.common = common.clone();
     fabrics.common = common.clone();
     collectives.common = common;
 
     let mut codes = Vec::new();
-    head(json, "Copies", true)?;
+    print_heading(json, "Copies", true)?;
     codes.push(copy::run(&copies, json, telling)?);
     if !sim::is_simulated() && !telling.was_interrupted() {
-        head(json, "Sharing of memory", false)?;
+        print_heading(json, "Sharing of memory", false)?;
         codes.push(fabric::run(&fabrics, json, telling)?);
     }
     if !telling.was_interrupted() {
-        head(json, "Collectives", false)?;
+        print_heading(json, "Collectives", false)?;
         codes.push(collective::run(&collectives, json, telling)?);
     }
-    Ok(worst(&codes))
+    Ok(worst_exit_code(&codes))
 }
 
-fn head(json: bool, title: &str, is_first: bool) -> anyhow::Result<()> {
+fn print_heading(json: bool, title: &str, is_first: bool) -> anyhow::Result<()> {
     if json {
         return Ok(());
     }
     let above = if is_first { "" } else { "\n" };
-    stdout::text(&format!("{above}== {title}\n"))
+    stdout::write_text(&format!("{above}== {title}\n"))
 }
 
 /// The exit code of all: wrong data first, then what could not be measured. That
 /// nothing could be begun is so only where it was so everywhere.
-fn worst(codes: &[u8]) -> u8 {
+fn worst_exit_code(codes: &[u8]) -> u8 {
     if codes.contains(&exit::GATE_CLOSED) {
         exit::GATE_CLOSED
     } else if codes.iter().all(|code| *code == exit::PASS) {
@@ -111,9 +111,9 @@ mod tests {
 
     #[test]
     fn the_worst_part_decides() {
-        assert_eq!(worst(&[0, 0]), exit::PASS);
-        assert_eq!(worst(&[0, 5]), exit::INCONCLUSIVE);
-        assert_eq!(worst(&[5, 5]), exit::ENVIRONMENT);
-        assert_eq!(worst(&[4, 3, 5]), exit::GATE_CLOSED);
+        assert_eq!(worst_exit_code(&[0, 0]), exit::PASS);
+        assert_eq!(worst_exit_code(&[0, 5]), exit::INCONCLUSIVE);
+        assert_eq!(worst_exit_code(&[5, 5]), exit::ENVIRONMENT);
+        assert_eq!(worst_exit_code(&[4, 3, 5]), exit::GATE_CLOSED);
     }
 }

@@ -14,27 +14,27 @@ use tokio::sync::mpsc;
 use tokio::sync::watch;
 
 use crate::cli::exit;
-use crate::cli::failure::Failure;
+use crate::cli::failure::CommandError;
 use crate::cli::sim;
 use crate::cli::stdout;
 use control::sweep::signals::Signals;
-use model::parsed::ProblemKind;
-use model::probed::Around;
-use model::probed::ProbeProblem;
-use model::probed::ProbedGpu;
-use model::worker::LONGEST_LINE;
-use node::exec::own;
-use node::facts::around;
-use node::probes::attend;
-use node::probes::attend::Attended;
-use node::probes::attend::Others;
-use node::probes::attend::Part;
-use node::probes::attend::Watching;
-use node::probes::attend::Work;
-use node::probes::attend::heard::Heard;
-use node::probes::attend::heard::clean;
-use node::probes::said::Line;
-use node::probes::said::Mouth;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::DriverTelemetry;
+use model::probe_report::ProbeProblem;
+use model::probe_report::ProbedGpu;
+use model::worker_protocol::LONGEST_LINE;
+use node::exec::self_exe;
+use node::facts::telemetry;
+use node::probes::supervisor;
+use node::probes::supervisor::SupervisorOutput;
+use node::probes::supervisor::ExchangePeers;
+use node::probes::supervisor::ProbeChildSpec;
+use node::probes::supervisor::SamplerSpec;
+use node::probes::supervisor::SupervisorSpec;
+use node::probes::supervisor::child_output::ChildOutput;
+use node::probes::supervisor::child_output::clean;
+use node::probes::protocol::ProbeMessage;
+use node::probes::protocol::ProbeEmitter;
 
 /// The name of this machine, as the kernel tells it.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
@@ -44,7 +44,7 @@ const MOST_GPUS: u32 = 1_024;
 
 /// Options of every probe on GPUs.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Common {
+pub struct GpuProbeOptions {
     /// What this node is called; `-` stands for its host name.
     #[arg(long, value_name = "NAME", default_value = "-")]
     pub node: String,
@@ -75,9 +75,9 @@ pub struct Common {
     pub dry_run: bool,
 }
 
-impl Common {
+impl GpuProbeOptions {
     /// What this node is called.
-    pub fn node(&self) -> String {
+    pub fn node_name(&self) -> String {
         if !matches!(self.node.as_str(), "" | "-") {
             return clean(&self.node);
         }
@@ -87,7 +87,7 @@ impl Common {
     }
 
     /// How GPUs are watched meanwhile.
-    fn watching(&self) -> Option<Watching> {
+    fn sampler_settings(&self) -> Option<SamplerSpec> {
         if self.no_around {
             return None;
         }
@@ -97,24 +97,24 @@ impl Common {
                 words.extend([name.to_owned(), path.display().to_string()]);
             }
         }
-        Some(Watching { words, has_begun: around::has_begun })
+        Some(SamplerSpec { args: words, has_begun: telemetry::has_begun })
     }
 
     /// What is attended, with no process in it yet.
-    pub fn work(&self) -> anyhow::Result<Work> {
-        Ok(Work {
-            executable: own::executable()?,
-            node: self.node(),
-            parts: Vec::new(),
-            watching: self.watching(),
-            limit: Duration::from_secs_f64(self.limit),
-            silence: Duration::from_secs_f64(self.silence),
-            lists: false,
+    pub fn build_work(&self) -> anyhow::Result<SupervisorSpec> {
+        Ok(SupervisorSpec {
+            executable: self_exe::current_executable()?,
+            node: self.node_name(),
+            children: Vec::new(),
+            sampler: self.sampler_settings(),
+            time_limit: Duration::from_secs_f64(self.limit),
+            max_silence: Duration::from_secs_f64(self.silence),
+            exchanges_lists: false,
         })
     }
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+fn parse_seconds(text: &str) -> Result<f64, String> {
     // A day is longer than any probe.
     const MOST: f64 = 86_400.0;
     match text.parse::<f64>() {
@@ -124,13 +124,13 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// Numbers of GPUs: `0,2-3`, and all where it says `all`.
-pub fn gpus(text: &str) -> Result<Gpus, String> {
+pub fn parse_gpus(text: &str) -> Result<GpuSelection, String> {
     let number = |text: &str| match text.trim().parse::<u32>() {
         Ok(number) if number < MOST_GPUS => Ok(number),
         _ => Err(format!("`{text}`: expected numbers of GPUs such as 0,2-3")),
     };
     if matches!(text.trim(), "all" | "-") {
-        return Ok(Gpus::default());
+        return Ok(GpuSelection::default());
     }
     let mut found = Vec::new();
     for word in text.split(',') {
@@ -147,16 +147,16 @@ pub fn gpus(text: &str) -> Result<Gpus, String> {
     }
     found.sort_unstable();
     found.dedup();
-    Ok(Gpus(found))
+    Ok(GpuSelection(found))
 }
 
 /// GPUs by their numbers; all when there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gpus(pub Vec<u32>);
+pub struct GpuSelection(pub Vec<u32>);
 
 /// Bytes with a suffix as nccl-tests has it: `8`, `512K`, `16M`, `8G`, and with
 /// or without `i` and `B`, all of which are powers of 1024.
-pub fn bytes(text: &str) -> Result<u64, String> {
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}`: expected bytes such as 8, 512K, 16M or 8G");
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
@@ -172,8 +172,8 @@ pub fn bytes(text: &str) -> Result<u64, String> {
 
 /// Starts the processes and waits for what comes of it. The processes die with
 /// this thread.
-pub fn attended(work: &Work, together: bool, telling: &mut Telling) -> anyhow::Result<Attended> {
-    let runtime = crate::cli::runtime()?;
+pub fn run_supervised(work: &SupervisorSpec, together: bool, telling: &mut ProbeProgress) -> anyhow::Result<SupervisorOutput> {
+    let runtime = crate::cli::build_runtime()?;
     let attended = runtime.block_on(async {
         let (ends, stop) = watch::channel(None);
         let listening = tokio::spawn(async move {
@@ -182,16 +182,16 @@ pub fn attended(work: &Work, together: bool, telling: &mut Telling) -> anyhow::R
             let _ = ends.send(Some(how));
             std::future::pending::<()>().await;
         });
-        let mut tell = |part: usize, doing: &str| telling.next(work, part, doing);
+        let mut tell = |part: usize, doing: &str| telling.show(work, part, doing);
         let mut say = |line: &str| {
             let mut out = io::stdout().lock();
             writeln!(out, "{line}").and_then(|()| out.flush())
         };
         let others = match together {
-            false => Others::Nobody,
-            true => Others::Above { lines: standard_input(), say: &mut say },
+            false => ExchangePeers::LocalOnly,
+            true => ExchangePeers::Upstream { lines: read_stdin_lines(), say: &mut say },
         };
-        let attended = attend::attend(work, others, stop, &mut tell).await;
+        let attended = supervisor::supervise(work, others, stop, &mut tell).await;
         listening.abort();
         attended
     });
@@ -204,7 +204,7 @@ pub fn attended(work: &Work, together: bool, telling: &mut Telling) -> anyhow::R
 
 /// The lines of standard input, read by a thread that ends with the process: a
 /// read cannot be given up.
-fn standard_input() -> mpsc::Receiver<Vec<u8>> {
+fn read_stdin_lines() -> mpsc::Receiver<Vec<u8>> {
     let (say, lines) = mpsc::channel(16);
     std::thread::spawn(move || {
         let mut input = io::stdin().lock();
@@ -227,15 +227,15 @@ fn standard_input() -> mpsc::Receiver<Vec<u8>> {
 /// Tells a person at a terminal what is being measured, on one line that is
 /// written over and over.
 #[derive(Debug)]
-pub struct Telling {
+pub struct ProbeProgress {
     is_shown: bool,
     is_dirty: bool,
     was_interrupted: bool,
 }
 
-impl Telling {
+impl ProbeProgress {
     /// Tells, where somebody looks at it.
-    pub fn of(no_progress: bool) -> Self {
+    pub fn new(no_progress: bool) -> Self {
         let is_shown = !no_progress && io::stderr().is_terminal();
         Self { is_shown, is_dirty: false, was_interrupted: false }
     }
@@ -245,11 +245,11 @@ impl Telling {
         self.was_interrupted
     }
 
-    fn next(&mut self, work: &Work, part: usize, doing: &str) {
+    fn show(&mut self, work: &SupervisorSpec, part: usize, doing: &str) {
         if !self.is_shown {
             return;
         }
-        let name = work.parts.get(part).map_or("", |part| part.name.as_str());
+        let name = work.children.get(part).map_or("", |part| part.name.as_str());
         let between = if name.is_empty() { "" } else { ": " };
         let line: String = format!("{name}{between}{}", clean(doing)).chars().take(78).collect();
         let mut err = anstream::stderr().lock();
@@ -268,49 +268,49 @@ impl Telling {
 
 /// The GPUs of this node, as a process of its own lists them; or why there are
 /// none.
-pub fn listed(
-    common: &Common,
-    telling: &mut Telling,
-) -> anyhow::Result<Result<Listed, Vec<ProbeProblem>>> {
+pub fn list_gpus(
+    common: &GpuProbeOptions,
+    telling: &mut ProbeProgress,
+) -> anyhow::Result<Result<NodeGpus, Vec<ProbeProblem>>> {
     let mut words = ["node", "gpu-list"].map(str::to_owned).to_vec();
     for (name, path) in [("--cuda", common.cuda.as_ref()), ("--root", Some(&common.root))] {
         if let Some(path) = path {
             words.extend([name.to_owned(), path.display().to_string()]);
         }
     }
-    let mut work = common.work()?;
-    work.watching = None;
-    work.parts.push(Part { words, env: environment(), ..Part::default() });
-    let attended = attended(&work, false, telling)?;
-    let heard = attended.parts.first();
-    let mut listed = Listed::default();
-    for line in heard.iter().flat_map(|heard| &heard.lines) {
+    let mut work = common.build_work()?;
+    work.sampler = None;
+    work.children.push(ProbeChildSpec { args: words, env: child_environment(), ..ProbeChildSpec::default() });
+    let attended = run_supervised(&work, false, telling)?;
+    let heard = attended.children.first();
+    let mut listed = NodeGpus::default();
+    for line in heard.iter().flat_map(|heard| &heard.messages) {
         match line {
-            Line::Driver { cuda } => listed.cuda = Some(cuda.clone()),
-            Line::Gpu(gpu) => listed.gpus.push(gpu.clone()),
+            ProbeMessage::Driver { cuda } => listed.cuda = Some(cuda.clone()),
+            ProbeMessage::Gpu(gpu) => listed.gpus.push(gpu.clone()),
             _ => {}
         }
     }
-    if heard.is_some_and(Heard::is_whole) {
+    if heard.is_some_and(ChildOutput::is_complete) {
         return Ok(Ok(listed));
     }
-    let told = heard.iter().flat_map(|heard| heard.told().cloned().chain(heard.problem()));
+    let told = heard.iter().flat_map(|heard| heard.problems().cloned().chain(heard.exit_problem()));
     Ok(Err(told.collect()))
 }
 
 /// What a node has.
 #[derive(Clone, Debug, Default)]
-pub struct Listed {
+pub struct NodeGpus {
     /// CUDA version of the driver.
     pub cuda: Option<String>,
     /// Its GPUs.
     pub gpus: Vec<ProbedGpu>,
 }
 
-impl Listed {
+impl NodeGpus {
     /// Those of its GPUs that are asked for, all if none is, and problems for
     /// those that are not there.
-    pub fn chosen(&self, wanted: &Gpus) -> (Vec<u32>, Vec<ProbeProblem>) {
+    pub fn select(&self, wanted: &GpuSelection) -> (Vec<u32>, Vec<ProbeProblem>) {
         let there: Vec<u32> = self.gpus.iter().map(|gpu| gpu.index).collect();
         if wanted.0.is_empty() {
             return (there, Vec::new());
@@ -320,7 +320,7 @@ impl Listed {
         let problem = |index: u32| {
             let count = there.len();
             let detail = format!("there is no GPU {index}: the driver shows {count}");
-            let mut problem = ProbeProblem::new(ProblemKind::Error, "no-such-gpu", detail);
+            let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-such-gpu", detail);
             problem.gpu = Some(index);
             problem
         };
@@ -330,14 +330,14 @@ impl Listed {
 
 /// Variables of every process: GPUs are counted as NVML counts them, and code is
 /// loaded when it is used.
-pub fn environment() -> BTreeMap<String, String> {
+pub fn child_environment() -> BTreeMap<String, String> {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     [pair("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), pair("CUDA_MODULE_LOADING", "LAZY")].into()
 }
 
 /// Who takes part, where nodes are simulated: they have no processes that would
 /// exchange anything, and must know each other all the same.
-pub fn simulated_nodes(together: bool) -> anyhow::Result<Vec<String>> {
+pub fn read_simulated_nodes(together: bool) -> anyhow::Result<Vec<String>> {
     /// How long the others may take to start, in seconds.
     const PATIENCE_S: f64 = 60.0;
     if !together || !sim::is_simulated() {
@@ -345,29 +345,29 @@ pub fn simulated_nodes(together: bool) -> anyhow::Result<Vec<String>> {
     }
     let (mut out, mut progress) = (io::stdout().lock(), io::sink());
     let mut input = io::stdin().lock();
-    let mut mouth = Mouth::new(&mut out, &mut progress, &mut input);
-    let answer = mouth.barrier(PATIENCE_S).map_err(Failure::environment)?;
+    let mut mouth = ProbeEmitter::new(&mut out, &mut progress, &mut input);
+    let answer = mouth.barrier(PATIENCE_S).map_err(CommandError::environment)?;
     let present = answer.shares.into_iter().filter(|share| share.gone.is_none());
     Ok(present.map(|share| share.member).collect())
 }
 
 /// What the driver said around it, where it was asked.
-pub fn around(attended: &Attended) -> Option<Around> {
-    let watched = attended.watched.as_ref()?;
-    Some(around::of(&watched.said, &attended.numbers, watched.trouble.as_deref()))
+pub fn driver_telemetry(attended: &SupervisorOutput) -> Option<DriverTelemetry> {
+    let watched = attended.sampled.as_ref()?;
+    Some(telemetry::summarize_telemetry(&watched.text, &attended.pids, watched.failure.as_deref()))
 }
 
 /// Prints a document on one line.
-pub fn line<T: Serialize>(document: &T) -> anyhow::Result<()> {
+pub fn print_line<T: Serialize>(document: &T) -> anyhow::Result<()> {
     let mut line = serde_json::to_vec(document)?;
     line.push(b'\n');
-    stdout::bytes(&line)
+    stdout::write_bytes(&line)
 }
 
 /// The exit code of a measurement: wrong data closes the gate; what was not
 /// measured is unknown; where nothing was begun it is the environment's fault.
-pub fn code(complete: bool, begun: bool, problems: &[ProbeProblem]) -> u8 {
-    if problems.iter().any(|problem| problem.kind == ProblemKind::Corrupt) {
+pub fn exit_code(complete: bool, begun: bool, problems: &[ProbeProblem]) -> u8 {
+    if problems.iter().any(|problem| problem.kind == OutputProblemKind::Corrupt) {
         exit::GATE_CLOSED
     } else if complete {
         exit::PASS
@@ -379,8 +379,8 @@ pub fn code(complete: bool, begun: bool, problems: &[ProbeProblem]) -> u8 {
 }
 
 /// A task as the word that its process is given.
-pub fn task<T: Serialize>(command: &str, task: &T) -> anyhow::Result<Vec<String>> {
-    let task = serde_json::to_string(task).map_err(Failure::environment)?;
+pub fn child_command<T: Serialize>(command: &str, task: &T) -> anyhow::Result<Vec<String>> {
+    let task = serde_json::to_string(task).map_err(CommandError::environment)?;
     Ok(["node", command, "--task", &task].map(str::to_owned).to_vec())
 }
 
@@ -390,32 +390,32 @@ mod tests {
 
     #[test]
     fn gpus_are_numbers_and_ranges() {
-        assert_eq!(gpus("0,2-3").map(|it| it.0), Ok(vec![0, 2, 3]));
-        assert_eq!(gpus("3,1,1").map(|it| it.0), Ok(vec![1, 3]));
-        assert_eq!(gpus("all").map(|it| it.0), Ok(vec![]));
+        assert_eq!(parse_gpus("0,2-3").map(|it| it.0), Ok(vec![0, 2, 3]));
+        assert_eq!(parse_gpus("3,1,1").map(|it| it.0), Ok(vec![1, 3]));
+        assert_eq!(parse_gpus("all").map(|it| it.0), Ok(vec![]));
         for wrong in ["", "a", "3-1", "0,", "-1", "0-99999999"] {
-            assert!(gpus(wrong).is_err(), "{wrong}");
+            assert!(parse_gpus(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn bytes_have_the_suffixes_of_nccl_tests() {
-        assert_eq!(bytes("8"), Ok(8));
-        assert_eq!(bytes("512K"), Ok(512 << 10));
-        assert_eq!(bytes("16MiB"), Ok(16 << 20));
-        assert_eq!(bytes("8g"), Ok(8 << 30));
+        assert_eq!(parse_bytes("8"), Ok(8));
+        assert_eq!(parse_bytes("512K"), Ok(512 << 10));
+        assert_eq!(parse_bytes("16MiB"), Ok(16 << 20));
+        assert_eq!(parse_bytes("8g"), Ok(8 << 30));
         for wrong in ["", "0", "K", "1.5M", "-1", "1T", "99999999999999999999"] {
-            assert!(bytes(wrong).is_err(), "{wrong}");
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn wrong_data_is_worse_than_missing_data() {
-        let corrupt = [ProbeProblem::new(ProblemKind::Corrupt, "wrong-data", "x")];
-        assert_eq!(code(true, true, &[]), exit::PASS);
-        assert_eq!(code(true, true, &corrupt), exit::GATE_CLOSED);
-        assert_eq!(code(false, true, &corrupt), exit::GATE_CLOSED);
-        assert_eq!(code(false, true, &[]), exit::INCONCLUSIVE);
-        assert_eq!(code(false, false, &[]), exit::ENVIRONMENT);
+        let corrupt = [ProbeProblem::new(OutputProblemKind::Corrupt, "wrong-data", "x")];
+        assert_eq!(exit_code(true, true, &[]), exit::PASS);
+        assert_eq!(exit_code(true, true, &corrupt), exit::GATE_CLOSED);
+        assert_eq!(exit_code(false, true, &corrupt), exit::GATE_CLOSED);
+        assert_eq!(exit_code(false, true, &[]), exit::INCONCLUSIVE);
+        assert_eq!(exit_code(false, false, &[]), exit::ENVIRONMENT);
     }
 }

@@ -11,14 +11,14 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 
 use crate::cli::exit;
-use crate::cli::failure::Failure;
-use node::facts::around;
+use crate::cli::failure::CommandError;
+use node::facts::telemetry;
 use node::facts::nvml::NvmlLibrary;
 use node::probes::collective;
 use node::probes::copy;
 use node::probes::copy::listing;
 use node::probes::fabric;
-use node::probes::said::Mouth;
+use node::probes::protocol::ProbeEmitter;
 
 /// Do a part of a probe, and say what comes of it one document a line.
 #[derive(Debug, clap::Args)]
@@ -41,7 +41,7 @@ pub struct ListArgs {
 
 /// Ask the driver what GPUs do until standard input ends, one document a line.
 #[derive(Debug, clap::Args)]
-pub struct AroundArgs {
+pub struct TelemetryArgs {
     /// The driver's library, where it is not the one that the system finds.
     #[arg(long, value_name = "PATH")]
     nvml: Option<PathBuf>,
@@ -51,55 +51,55 @@ pub struct AroundArgs {
 }
 
 /// Watches.
-pub fn around(args: &AroundArgs) -> anyhow::Result<u8> {
+pub fn watch_gpus(args: &TelemetryArgs) -> anyhow::Result<u8> {
     let out = &mut io::stdout().lock();
     match NvmlLibrary::load(args.nvml.as_deref()) {
-        Err(error) => around::refuse(&error.to_string(), out)?,
+        Err(error) => telemetry::write_no_telemetry(&error.to_string(), out)?,
         Ok(library) => {
-            let rest = around::until_closed(io::stdin());
+            let rest = telemetry::wait_until_closed(io::stdin());
             let proc = args.root.join("proc");
-            around::watch(&library, &proc, out, &mut io::stderr(), rest)?;
+            telemetry::watch_gpus(&library, &proc, out, &mut io::stderr(), rest)?;
         }
     }
     Ok(exit::PASS)
 }
 
 /// Copies.
-pub fn copy(args: &ChildArgs) -> anyhow::Result<u8> {
-    speak(args, copy::measure)
+pub fn run_copy(args: &ChildArgs) -> anyhow::Result<u8> {
+    run_task(args, copy::measure)
 }
 
 /// Tries what may be shared.
-pub fn fabric(args: &ChildArgs) -> anyhow::Result<u8> {
-    speak(args, fabric::explore)
+pub fn run_fabric(args: &ChildArgs) -> anyhow::Result<u8> {
+    run_task(args, fabric::run_trials)
 }
 
 /// Is one rank of collectives.
-pub fn collective(args: &ChildArgs) -> anyhow::Result<u8> {
-    speak(args, collective::measure)
+pub fn run_collective_rank(args: &ChildArgs) -> anyhow::Result<u8> {
+    run_task(args, collective::measure)
 }
 
-fn speak<T: DeserializeOwned>(
+fn run_task<T: DeserializeOwned>(
     args: &ChildArgs,
-    work: impl FnOnce(&T, &mut Mouth<'_>) -> io::Result<()>,
+    work: impl FnOnce(&T, &mut ProbeEmitter<'_>) -> io::Result<()>,
 ) -> anyhow::Result<u8> {
     let task = serde_json::from_str(&args.task)
-        .map_err(|error| Failure::usage(format!("--task: {error}")))?;
-    with_mouth(|mouth| work(&task, mouth))?;
+        .map_err(|error| CommandError::usage(format!("--task: {error}")))?;
+    with_emitter(|mouth| work(&task, mouth))?;
     Ok(exit::PASS)
 }
 
 /// Runs something that speaks on the standard streams.
-fn with_mouth(work: impl FnOnce(&mut Mouth<'_>) -> io::Result<()>) -> io::Result<()> {
+fn with_emitter(work: impl FnOnce(&mut ProbeEmitter<'_>) -> io::Result<()>) -> io::Result<()> {
     let mut input: Box<dyn BufRead> = Box::new(io::stdin().lock());
     let mut out: Box<dyn Write> = Box::new(io::stdout().lock());
     // Not locked: what panics must be able to say so.
     let mut progress: Box<dyn Write> = Box::new(io::stderr());
-    work(&mut Mouth::new(&mut *out, &mut *progress, &mut *input))
+    work(&mut ProbeEmitter::new(&mut *out, &mut *progress, &mut *input))
 }
 
 /// Lists GPUs.
-pub fn list(args: &ListArgs) -> anyhow::Result<u8> {
-    with_mouth(|mouth| listing::list(args.cuda.as_deref(), &args.root, mouth))?;
+pub fn list_gpus(args: &ListArgs) -> anyhow::Result<u8> {
+    with_emitter(|mouth| listing::list_gpus(args.cuda.as_deref(), &args.root, mouth))?;
     Ok(exit::PASS)
 }

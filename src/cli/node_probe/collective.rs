@@ -5,27 +5,27 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::attending;
-use super::attending::Common;
-use super::attending::Gpus;
-use super::attending::Telling;
+use super::attending::GpuProbeOptions;
+use super::attending::GpuSelection;
+use super::attending::ProbeProgress;
 use crate::cli::exit;
-use crate::cli::failure::Failure;
+use crate::cli::failure::CommandError;
 use crate::cli::sim;
-use crate::cli::sim::Played;
+use crate::cli::sim::SimProbeAnswer;
 use crate::cli::stdout;
-use ::sim::own::collective::Asked as AskedOfSimulation;
+use ::sim::native_probes::collective::SimCollectiveRequest as AskedOfSimulation;
 use engine::report;
 use model::collective::CollectiveDocument;
-use model::probed::ProbeProblem;
-use node::probes::attend::Part;
-use node::probes::attend::collectives;
-use node::probes::attend::collectives::Asked;
-use node::probes::attend::heard::clean;
-use node::probes::collective::formula::Collective;
-use node::probes::collective::path;
-use node::probes::collective::path::Path;
-use node::probes::collective::path::Wanted;
-use node::probes::collective::task::Task;
+use model::probe_report::ProbeProblem;
+use node::probes::supervisor::ProbeChildSpec;
+use node::probes::supervisor::collective_document;
+use node::probes::supervisor::collective_document::CollectiveProbeRequest;
+use node::probes::supervisor::child_output::clean;
+use node::probes::collective::formula::NcclCollective;
+use node::probes::collective::nccl_path;
+use node::probes::collective::nccl_path::NcclPath;
+use node::probes::collective::nccl_path::NcclPathRequest;
+use node::probes::collective::task::CollectiveTask;
 
 /// Measure collectives of NCCL over the GPUs of this node, one process per GPU,
 /// without MPI.
@@ -41,13 +41,13 @@ use node::probes::collective::task::Task;
 #[derive(Clone, Debug, clap::Args)]
 pub struct CollectiveArgs {
     #[command(flatten)]
-    pub(super) common: Common,
+    pub(super) common: GpuProbeOptions,
     /// NCCL, where it is not the one that is found.
     #[arg(long, value_name = "PATH", env = "FABRICGATE_NCCL")]
     nccl: Option<PathBuf>,
     /// The GPUs that take part, by their number in the order of the PCI bus.
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = attending::gpus)]
-    gpus: Gpus,
+    gpus: GpuSelection,
     /// Tests by nccl-tests' names, in the order they shall run; `all` are all.
     #[arg(long, value_name = "TEST,..", value_delimiter = ',', default_value = "all_reduce_perf")]
     tests: Vec<String>,
@@ -78,12 +78,12 @@ pub struct CollectiveArgs {
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     patience: u64,
     #[command(flatten)]
-    path: PathArgs,
+    path: CollectivePathArgs,
 }
 
 /// Over which path.
 #[derive(Clone, Debug, clap::Args)]
-struct PathArgs {
+struct CollectivePathArgs {
     /// The path that NCCL must take: it is forced, and another one is an error.
     #[arg(long, value_name = "PATH", value_parser = ["mnnvl", "nvls", "p2p", "ib", "socket"])]
     assert: Option<String>,
@@ -105,29 +105,29 @@ struct PathArgs {
     blocking: bool,
 }
 
-impl PathArgs {
-    fn asserted(&self) -> Option<Path> {
-        self.assert.as_deref().and_then(Path::of_name)
+impl CollectivePathArgs {
+    fn asserted_path(&self) -> Option<NcclPath> {
+        self.assert.as_deref().and_then(NcclPath::from_name)
     }
 
     fn environment(&self) -> anyhow::Result<BTreeMap<String, String>> {
-        let mut environment = path::environment(&Wanted {
-            path: self.asserted(),
+        let mut environment = nccl_path::nccl_environment(&NcclPathRequest {
+            path: self.asserted_path(),
             rail: self.rail.clone(),
             interface: self.interface.clone(),
             blocking: self.blocking,
         });
         for (is_off, path, name) in [
-            (self.no_mnnvl, Path::Mnnvl, "NCCL_MNNVL_ENABLE"),
-            (self.no_nvls, Path::Nvls, "NCCL_NVLS_ENABLE"),
+            (self.no_mnnvl, NcclPath::Mnnvl, "NCCL_MNNVL_ENABLE"),
+            (self.no_nvls, NcclPath::Nvls, "NCCL_NVLS_ENABLE"),
         ] {
             if !is_off {
                 continue;
             }
-            if self.asserted() == Some(path) {
+            if self.asserted_path() == Some(path) {
                 let name = path.name();
                 let why = format!("--assert {name} and --no-{name} exclude each other");
-                return Err(Failure::usage(why).into());
+                return Err(CommandError::usage(why).into());
             }
             environment.insert(name.to_owned(), "0".to_owned());
         }
@@ -139,27 +139,27 @@ impl CollectiveArgs {
     fn tests(&self) -> Vec<String> {
         match self.tests.as_slice() {
             [all] if all == "all" => {
-                Collective::ALL.iter().map(|it| it.name().to_owned()).collect()
+                NcclCollective::ALL.iter().map(|it| it.name().to_owned()).collect()
             }
             tests => tests.to_vec(),
         }
     }
 
-    fn asked(&self) -> anyhow::Result<Asked> {
+    fn build_request(&self) -> anyhow::Result<CollectiveProbeRequest> {
         if self.max < self.min {
             let why = format!("--min {} is above --max {}", self.min, self.max);
-            return Err(Failure::usage(why).into());
+            return Err(CommandError::usage(why).into());
         }
-        Ok(Asked {
-            node: self.common.node(),
+        Ok(CollectiveProbeRequest {
+            node: self.common.node_name(),
             tests: self.tests(),
-            path: self.path.asserted(),
+            path: self.path.asserted_path(),
             environment: self.path.environment()?,
         })
     }
 
-    fn task(&self, asked: &Asked, gpu: u32) -> Task {
-        Task {
+    fn build_task(&self, asked: &CollectiveProbeRequest, gpu: u32) -> CollectiveTask {
+        CollectiveTask {
             cuda: self.common.cuda.clone(),
             nccl: self.nccl.clone(),
             node: asked.node.clone(),
@@ -177,13 +177,13 @@ impl CollectiveArgs {
 }
 
 /// Measures and prints.
-pub fn run(args: &CollectiveArgs, json: bool, telling: &mut Telling) -> anyhow::Result<u8> {
-    let asked = args.asked()?;
+pub fn run(args: &CollectiveArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::Result<u8> {
+    let asked = args.build_request()?;
     if args.common.dry_run {
-        stdout::text(&plan(args, &asked, telling)?)?;
+        stdout::write_text(&describe_plan(args, &asked, telling)?)?;
         return Ok(exit::PASS);
     }
-    let nodes = attending::simulated_nodes(args.common.together)?;
+    let nodes = attending::read_simulated_nodes(args.common.together)?;
     let question = AskedOfSimulation {
         tests: &asked.tests,
         readings: args.readings,
@@ -192,63 +192,63 @@ pub fn run(args: &CollectiveArgs, json: bool, telling: &mut Telling) -> anyhow::
         iterations: args.iterations,
         asserted: asked.path.map(simulated_name),
     };
-    let played = sim::collective_probe(&question, &args.gpus.0, &nodes, &asked.environment);
+    let played = sim::answer_collective_probe(&question, &args.gpus.0, &nodes, &asked.environment);
     let document = match played {
         Some(played) => match played? {
-            Played::Document(document) => document,
-            Played::Ended(code) => return Ok(code),
+            SimProbeAnswer::Document(document) => document,
+            SimProbeAnswer::Ended(code) => return Ok(code),
         },
         None => measure(args, &asked, telling)?,
     };
     if json || args.common.together {
-        attending::line(&document)?;
+        attending::print_line(&document)?;
     } else {
-        stdout::text(&report::collective::text(&document))?;
+        stdout::write_text(&report::collective_probe::render(&document))?;
     }
     // Of several nodes the first has the numbers of all.
     let begun = document.tests.iter().any(|test| !test.points.is_empty()) || document.complete;
-    Ok(attending::code(document.complete, begun, &document.problems))
+    Ok(attending::exit_code(document.complete, begun, &document.problems))
 }
 
 /// What simulated NCCL calls a path.
-fn simulated_name(path: Path) -> &'static str {
+fn simulated_name(path: NcclPath) -> &'static str {
     match path {
-        Path::Mnnvl => "MNNVL",
-        Path::Nvls => "NVLS",
-        Path::P2p => "P2P/CUMEM",
-        Path::Ib => "NET/IB",
-        Path::Socket => "NET/Socket",
+        NcclPath::Mnnvl => "MNNVL",
+        NcclPath::Nvls => "NVLS",
+        NcclPath::P2p => "P2P/CUMEM",
+        NcclPath::Ib => "NET/IB",
+        NcclPath::Socket => "NET/Socket",
     }
 }
 
 fn measure(
     args: &CollectiveArgs,
-    asked: &Asked,
-    telling: &mut Telling,
+    asked: &CollectiveProbeRequest,
+    telling: &mut ProbeProgress,
 ) -> anyhow::Result<CollectiveDocument> {
-    let (listed, lacking) = match attending::listed(&args.common, telling)? {
-        Ok(listed) => listed.chosen(&args.gpus),
+    let (listed, lacking) = match attending::list_gpus(&args.common, telling)? {
+        Ok(listed) => listed.select(&args.gpus),
         // The ranks that cannot be would keep other nodes waiting for nothing.
-        Err(problems) => return Ok(CollectiveDocument { problems, ..asked.document() }),
+        Err(problems) => return Ok(CollectiveDocument { problems, ..asked.empty_document() }),
     };
-    let mut work = args.common.work()?;
-    work.lists = true;
+    let mut work = args.common.build_work()?;
+    work.exchanges_lists = true;
     // Ranks that wait for NCCL say nothing meanwhile, and give up by themselves.
     let patience = Duration::from_secs(args.patience + ENDING_S);
-    work.silence = work.silence.max(patience);
+    work.max_silence = work.max_silence.max(patience);
     for gpu in listed {
-        let mut env = attending::environment();
+        let mut env = attending::child_environment();
         env.extend(asked.environment.clone());
-        work.parts.push(Part {
+        work.children.push(ProbeChildSpec {
             name: format!("GPU {gpu}"),
             gpu: Some(gpu),
-            words: attending::task("collective-child", &args.task(asked, gpu))?,
+            args: attending::child_command("collective-child", &args.build_task(asked, gpu))?,
             env,
         });
     }
-    let attended = attending::attended(&work, args.common.together, telling)?;
-    let around = attending::around(&attended);
-    let mut document = CollectiveDocument { around, ..collectives::document(asked, &attended) };
+    let attended = attending::run_supervised(&work, args.common.together, telling)?;
+    let around = attending::driver_telemetry(&attended);
+    let mut document = CollectiveDocument { around, ..collective_document::build_document(asked, &attended) };
     document.complete &= lacking.is_empty();
     document.problems.extend(lacking);
     Ok(document)
@@ -258,10 +258,10 @@ fn measure(
 const ENDING_S: u64 = 15;
 
 /// What would be measured.
-fn plan(args: &CollectiveArgs, asked: &Asked, telling: &mut Telling) -> anyhow::Result<String> {
-    let gpus = match attending::listed(&args.common, telling)? {
-        Ok(listed) => format!("{:?}", listed.chosen(&args.gpus).0),
-        Err(problems) => why(&problems),
+fn describe_plan(args: &CollectiveArgs, asked: &CollectiveProbeRequest, telling: &mut ProbeProgress) -> anyhow::Result<String> {
+    let gpus = match attending::list_gpus(&args.common, telling)? {
+        Ok(listed) => format!("{:?}", listed.select(&args.gpus).0),
+        Err(problems) => first_problem(&problems),
     };
     let tests: Vec<String> = asked.tests.iter().map(|test| clean(test)).collect();
     Ok(format!(
@@ -277,6 +277,6 @@ fn plan(args: &CollectiveArgs, asked: &Asked, telling: &mut Telling) -> anyhow::
 }
 
 /// The first of these reasons.
-fn why(problems: &[ProbeProblem]) -> String {
+fn first_problem(problems: &[ProbeProblem]) -> String {
     problems.first().map_or_else(|| "none".to_owned(), |problem| clean(&problem.detail))
 }

@@ -3,24 +3,24 @@
 use std::fmt::Write as _;
 
 use super::attending;
-use super::attending::Common;
-use super::attending::Gpus;
-use super::attending::Telling;
+use super::attending::GpuProbeOptions;
+use super::attending::GpuSelection;
+use super::attending::ProbeProgress;
 use crate::cli::exit;
 use crate::cli::sim;
-use crate::cli::sim::Played;
+use crate::cli::sim::SimProbeAnswer;
 use crate::cli::stdout;
 use engine::report;
 use model::copy::CopyDocument;
-use node::probes::attend::Part;
-use node::probes::attend::copies;
-use node::probes::attend::heard::clean;
+use node::probes::supervisor::ProbeChildSpec;
+use node::probes::supervisor::copy_document;
+use node::probes::supervisor::child_output::clean;
 use node::probes::copy::cases;
-use node::probes::copy::task::Across;
-use node::probes::copy::task::Task;
+use node::probes::copy::task::CrossNodePairs;
+use node::probes::copy::task::CopyTask;
 
 /// The tests of a quick look.
-const QUICK: [&str; 5] = [
+const QUICK_TESTS: [&str; 5] = [
     "host_to_device_memcpy_ce",
     "device_to_host_memcpy_ce",
     "device_to_device_memcpy_read_ce",
@@ -42,12 +42,12 @@ const QUICK: [&str; 5] = [
 #[derive(Clone, Debug, clap::Args)]
 pub struct CopyArgs {
     #[command(flatten)]
-    pub(super) common: Common,
+    pub(super) common: GpuProbeOptions,
     #[command(flatten)]
-    what: What,
+    what: CopyTestArgs,
     /// The GPUs to measure, by their number in the order of the PCI bus: 0,2-3.
     #[arg(long, value_name = "LIST", default_value = "all", value_parser = attending::gpus)]
-    gpus: Gpus,
+    gpus: GpuSelection,
     /// Numbers taken of each cell.
     #[arg(long, value_name = "K", default_value_t = 3,
         value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -66,16 +66,16 @@ pub struct CopyArgs {
     warmup: u32,
     /// Measure across nodes: GPU i with GPU i (`lane`), or every pair (`all`).
     #[arg(long, value_name = "WHICH", value_enum, hide = true, requires = "together")]
-    across: Option<Pairs>,
+    across: Option<CopyPairScope>,
 }
 
 /// Which tests.
 #[derive(Clone, Debug, clap::Args)]
-struct What {
+struct CopyTestArgs {
     /// Which tests: `quick` are host copies both ways, reads and writes between
     /// GPUs, and copies inside a GPU; `full` are all there are.
     #[arg(long, value_enum, default_value = "quick", conflicts_with = "tests")]
-    set: Set,
+    set: CopyTestPreset,
     /// Tests by nvbandwidth's names, in the order they shall run.
     #[arg(long, value_name = "TEST,..", value_delimiter = ',')]
     tests: Vec<String>,
@@ -83,7 +83,7 @@ struct What {
 
 /// A set of tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Set {
+pub enum CopyTestPreset {
     /// What shows most in little time.
     Quick,
     /// Everything.
@@ -92,7 +92,7 @@ pub enum Set {
 
 /// Pairs of GPUs on several nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Pairs {
+enum CopyPairScope {
     /// GPU i of one node with GPU i of another.
     Lane,
     /// Every pair.
@@ -101,16 +101,16 @@ enum Pairs {
 
 impl CopyArgs {
     /// What is asked for.
-    fn task(&self) -> Task {
+    fn build_task(&self) -> CopyTask {
         let tests = match (self.what.tests.as_slice(), self.what.set) {
-            ([], Set::Quick) => QUICK.map(str::to_owned).to_vec(),
-            ([], Set::Full) => cases::names().map(str::to_owned).collect(),
+            ([], CopyTestPreset::Quick) => QUICK_TESTS.map(str::to_owned).to_vec(),
+            ([], CopyTestPreset::Full) => cases::case_names().map(str::to_owned).collect(),
             (tests, _) => tests.to_vec(),
         };
-        Task {
+        CopyTask {
             cuda: self.common.cuda.clone(),
             root: self.common.root.clone(),
-            node: self.common.node(),
+            node: self.common.node_name(),
             gpus: self.gpus.0.clone(),
             tests,
             readings: self.readings,
@@ -118,36 +118,36 @@ impl CopyArgs {
             copies: self.copies,
             warmup: self.warmup,
             across: self.across.map(|pairs| match pairs {
-                Pairs::Lane => Across::Lane,
-                Pairs::All => Across::All,
+                CopyPairScope::Lane => CrossNodePairs::Lane,
+                CopyPairScope::All => CrossNodePairs::All,
             }),
         }
     }
 }
 
 /// Measures and prints.
-pub fn run(args: &CopyArgs, json: bool, telling: &mut Telling) -> anyhow::Result<u8> {
+pub fn run(args: &CopyArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::Result<u8> {
     if args.common.dry_run {
-        let listed = attending::listed(&args.common, telling)?;
-        let found = listed.map(|listed| listed.chosen(&args.gpus).0.len());
-        stdout::text(&estimate(&args.task(), found.ok()))?;
+        let listed = attending::list_gpus(&args.common, telling)?;
+        let found = listed.map(|listed| listed.select(&args.gpus).0.len());
+        stdout::write_text(&describe_estimate(&args.build_task(), found.ok()))?;
         return Ok(exit::PASS);
     }
-    let task = args.task();
-    let nodes = attending::simulated_nodes(args.common.together)?;
-    let document = match sim::copy_probe(&task, &nodes) {
+    let task = args.build_task();
+    let nodes = attending::read_simulated_nodes(args.common.together)?;
+    let document = match sim::answer_copy_probe(&task, &nodes) {
         Some(played) => match played? {
-            Played::Document(document) => document,
-            Played::Ended(code) => return Ok(code),
+            SimProbeAnswer::Document(document) => document,
+            SimProbeAnswer::Ended(code) => return Ok(code),
         },
         None => measure(args, &task, telling)?,
     };
     if json || args.common.together {
-        attending::line(&document)?;
+        attending::print_line(&document)?;
     } else {
-        stdout::text(&report::copy::text(&document))?;
+        stdout::write_text(&report::copy_probe::render(&document))?;
     }
-    Ok(attending::code(document.complete, has_begun(&document), &document.problems))
+    Ok(attending::exit_code(document.complete, has_begun(&document), &document.problems))
 }
 
 fn has_begun(document: &CopyDocument) -> bool {
@@ -155,21 +155,21 @@ fn has_begun(document: &CopyDocument) -> bool {
 }
 
 /// Measures.
-fn measure(args: &CopyArgs, task: &Task, telling: &mut Telling) -> anyhow::Result<CopyDocument> {
-    let mut work = args.common.work()?;
-    work.parts.push(Part {
-        words: attending::task("copy-child", task)?,
-        env: attending::environment(),
-        ..Part::default()
+fn measure(args: &CopyArgs, task: &CopyTask, telling: &mut ProbeProgress) -> anyhow::Result<CopyDocument> {
+    let mut work = args.common.build_work()?;
+    work.children.push(ProbeChildSpec {
+        args: attending::child_command("copy-child", task)?,
+        env: attending::child_environment(),
+        ..ProbeChildSpec::default()
     });
-    let attended = attending::attended(&work, args.common.together, telling)?;
-    let around = attending::around(&attended);
-    Ok(CopyDocument { around, ..copies::document(task, &attended) })
+    let attended = attending::run_supervised(&work, args.common.together, telling)?;
+    let around = attending::driver_telemetry(&attended);
+    Ok(CopyDocument { around, ..copy_document::build_document(task, &attended) })
 }
 
 /// What would be copied, and how long that takes where links are as fast as
 /// those of the slowest platform that has an expectation of its own.
-fn estimate(task: &Task, gpus: Option<usize>) -> String {
+fn describe_estimate(task: &CopyTask, gpus: Option<usize>) -> String {
     // PCIe 4 x16 and NVLink 3 (thresholds/hgx-a100.toml), in bytes a second.
     const HOST: f64 = 24e9;
     const PAIR: f64 = 230e9;

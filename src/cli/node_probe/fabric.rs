@@ -2,17 +2,17 @@
 //! allows.
 
 use super::attending;
-use super::attending::Common;
-use super::attending::Telling;
+use super::attending::GpuProbeOptions;
+use super::attending::ProbeProgress;
 use crate::cli::exit;
-use crate::cli::failure::Failure;
+use crate::cli::failure::CommandError;
 use crate::cli::sim;
 use crate::cli::stdout;
 use engine::report;
 use model::fabric_probe::FabricProbeDocument;
-use node::probes::attend::Part;
-use node::probes::attend::fabrics;
-use node::probes::fabric::task::Task;
+use node::probes::supervisor::ProbeChildSpec;
+use node::probes::supervisor::fabric_document;
+use node::probes::fabric::task::FabricTask;
 
 /// Try which ways of sharing GPU memory work here: between processes, and over
 /// the NVLink fabric between nodes.
@@ -27,7 +27,7 @@ use node::probes::fabric::task::Task;
 #[derive(Clone, Debug, clap::Args)]
 pub struct FabricArgs {
     #[command(flatten)]
-    pub(super) common: Common,
+    pub(super) common: GpuProbeOptions,
     /// Size of what is shared, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 2,
         value_parser = clap::value_parser!(u64).range(1..=4_096))]
@@ -35,42 +35,42 @@ pub struct FabricArgs {
 }
 
 /// Tries and prints.
-pub fn run(args: &FabricArgs, json: bool, telling: &mut Telling) -> anyhow::Result<u8> {
+pub fn run(args: &FabricArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::Result<u8> {
     if args.common.dry_run {
         let size = args.size;
-        stdout::text(&format!("two processes share {size} MiB of every GPU; a few seconds\n"))?;
+        stdout::write_text(&format!("two processes share {size} MiB of every GPU; a few seconds\n"))?;
         return Ok(exit::PASS);
     }
     if sim::is_simulated() {
         let why = "a simulated node has no driver whose calls could be tried";
-        return Err(Failure::environment(why).into());
+        return Err(CommandError::environment(why).into());
     }
-    let document = explore(args, telling)?;
+    let document = probe_fabric(args, telling)?;
     if json {
-        attending::line(&document)?;
+        attending::print_line(&document)?;
     } else {
-        stdout::text(&report::fabric_probe::text(&document))?;
+        stdout::write_text(&report::fabric_probe::render(&document))?;
     }
-    Ok(attending::code(document.complete, !document.steps.is_empty(), &document.problems))
+    Ok(attending::exit_code(document.complete, !document.steps.is_empty(), &document.problems))
 }
 
-fn explore(args: &FabricArgs, telling: &mut Telling) -> anyhow::Result<FabricProbeDocument> {
-    let task = Task {
+fn probe_fabric(args: &FabricArgs, telling: &mut ProbeProgress) -> anyhow::Result<FabricProbeDocument> {
+    let task = FabricTask {
         cuda: args.common.cuda.clone(),
         root: args.common.root.clone(),
-        node: args.common.node(),
+        node: args.common.node_name(),
         bytes: args.size << 20,
     };
-    let mut work = args.common.work()?;
-    work.watching = None;
+    let mut work = args.common.build_work()?;
+    work.sampler = None;
     for name in ["the first process", "the second process"] {
-        work.parts.push(Part {
+        work.children.push(ProbeChildSpec {
             name: name.to_owned(),
-            words: attending::task("fabric-child", &task)?,
-            env: attending::environment(),
-            ..Part::default()
+            args: attending::child_command("fabric-child", &task)?,
+            env: attending::child_environment(),
+            ..ProbeChildSpec::default()
         });
     }
-    let attended = attending::attended(&work, false, telling)?;
-    Ok(fabrics::document(&task, &attended))
+    let attended = attending::run_supervised(&work, false, telling)?;
+    Ok(fabric_document::build_document(&task, &attended))
 }

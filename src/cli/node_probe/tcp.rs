@@ -5,9 +5,9 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::cli::entropy;
+use crate::cli::random_number;
 use crate::cli::exit;
-use crate::cli::failure::Failure;
+use crate::cli::failure::CommandError;
 use crate::cli::sim;
 use crate::cli::stdout;
 use node::probes::tcp;
@@ -64,40 +64,40 @@ pub struct TcpArgs {
     wait: f64,
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+fn parse_seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if (0.0..=tcp::MOST_SECONDS).contains(&value) => Ok(value),
         _ => Err(format!("expected seconds from 0 to {}", tcp::MOST_SECONDS)),
     }
 }
 
-fn some_seconds(text: &str) -> Result<f64, String> {
-    match seconds(text)? {
+fn parse_positive_seconds(text: &str) -> Result<f64, String> {
+    match parse_seconds(text)? {
         0.0 => Err("expected more than no time".to_owned()),
         value => Ok(value),
     }
 }
 
 /// A word, where it is not `-` for none.
-fn given(word: &str) -> Option<String> {
+fn parse_optional(word: &str) -> Option<String> {
     (!matches!(word, "" | "-")).then(|| word.to_owned())
 }
 
 /// Serves or measures.
 pub fn run(args: &TcpArgs) -> anyhow::Result<u8> {
-    if let Some(answer) = simulated(args) {
+    if let Some(answer) = answer_simulated(args) {
         return answer;
     }
-    let address = match given(&args.bind) {
+    let address = match parse_optional(&args.bind) {
         None => None,
         Some(text) => Some(text.parse::<IpAddr>().map_err(|_| {
-            Failure::usage(format!("--bind {text}: expected an IP address or `-`"))
+            CommandError::usage(format!("--bind {text}: expected an IP address or `-`"))
         })?),
     };
-    let local = tcp::Local {
-        node: given(&args.node).unwrap_or_default(),
+    let local = tcp::TcpBinding {
+        node: parse_optional(&args.node).unwrap_or_default(),
         address,
-        device: given(&args.device),
+        device: parse_optional(&args.device),
     };
     if args.serve {
         let announce = |port| {
@@ -106,42 +106,42 @@ pub fn run(args: &TcpArgs) -> anyhow::Result<u8> {
         };
         return match tcp::serve(&local, Duration::from_secs_f64(args.wait), announce) {
             Ok(()) => Ok(exit::PASS),
-            Err(error) => Ok(unmeasured(&error)),
+            Err(error) => Ok(report_failure(&error)),
         };
     }
-    let task = tcp::Task {
-        peer: given(&args.peer).unwrap_or_default(),
-        rail: given(&args.rail),
+    let task = tcp::TcpTask {
+        peer: parse_optional(&args.peer).unwrap_or_default(),
+        rail: parse_optional(&args.rail),
         streams: args.streams,
         seconds: Duration::from_secs_f64(args.seconds),
         warmup: Duration::from_secs_f64(args.warmup),
         readings: args.readings,
         latency: !args.no_latency,
-        session: entropy(),
+        session: random_number(),
     };
     let peer = args.connect.as_deref().unwrap_or_default();
     match tcp::resolve(peer).and_then(|peer| tcp::measure(&local, peer, &task)) {
         Ok(document) => {
-            stdout::json(&document)?;
+            stdout::write_json(&document)?;
             for problem in &document.problems {
                 stdout::note(problem);
             }
             Ok(if document.complete { exit::PASS } else { exit::INCONCLUSIVE })
         }
-        Err(error) => Ok(unmeasured(&error)),
+        Err(error) => Ok(report_failure(&error)),
     }
 }
 
 /// Says why nothing was measured.
-fn unmeasured(error: &tcp::TcpError) -> u8 {
-    stdout::note(&error.told());
+fn report_failure(error: &tcp::TcpError) -> u8 {
+    stdout::note(&error.to_line());
     if error.had_begun() { exit::INCONCLUSIVE } else { exit::ENVIRONMENT }
 }
 
 /// The simulated fabric's answer, where one is simulated.
-fn simulated(args: &TcpArgs) -> Option<anyhow::Result<u8>> {
-    let (peer, rail) = (given(&args.peer), given(&args.rail));
-    sim::tcp_probe(&sim::TcpQuestion {
+fn answer_simulated(args: &TcpArgs) -> Option<anyhow::Result<u8>> {
+    let (peer, rail) = (parse_optional(&args.peer), parse_optional(&args.rail));
+    sim::answer_tcp_probe(&sim::SimTcpRequest {
         connect: args.connect.as_deref(),
         peer: peer.as_deref(),
         rail: rail.as_deref(),

@@ -10,33 +10,33 @@ use std::path::Path;
 use std::path::PathBuf;
 
 use crate::cli::config::Config;
-use crate::cli::earlier::Past;
-use crate::cli::failure::Failure;
-use crate::cli::show::Repaired;
+use crate::cli::earlier::PastRuns;
+use crate::cli::failure::CommandError;
+use crate::cli::show::RepairComparison;
 use crate::cli::stdout::note;
 use crate::cli::stored;
-use crate::cli::sweep::Swept;
+use crate::cli::sweep::SweepOutput;
 use control::gate::journal;
 use control::store::history::identity;
 use control::store::stored::Stored;
-use engine::judge::compared;
-use engine::judge::compared::Side;
-use engine::policy::repair;
-use engine::policy::repair::Sides;
+use engine::judge::run_comparison;
+use engine::judge::run_comparison::ComparisonSide;
+use engine::policy::repair_summary;
+use engine::policy::repair_summary::RepairSides;
 use model::comparison::COMPARISON_FORMAT;
-use model::comparison::Repair;
-use model::comparison::Repairs;
-use model::comparison::Without;
+use model::comparison::NodeRepair;
+use model::comparison::RepairReport;
+use model::comparison::UncomparedNode;
 use model::id::NodeName;
-use model::recording::Recording;
+use model::tool_recording::ToolRecording;
 use model::run::Run;
-use model::trend::ChangeKind;
-use model::trend::Changed;
+use model::trend::RunChangeKind;
+use model::trend::RunChange;
 use model::verdict::Outcome;
 use readers::claims::reconcile::diff;
 
 /// The run on which our drain of each node rests, where there is a journal.
-pub(super) fn drained(config: &Config) -> BTreeMap<NodeName, String> {
+pub(super) fn find_drain_runs(config: &Config) -> BTreeMap<NodeName, String> {
     let Some(gate) = &config.gate else { return BTreeMap::new() };
     match journal::look(&gate.folder) {
         Ok(ledger) => ledger.drains.into_iter().map(|(node, drain)| (node, drain.run)).collect(),
@@ -49,37 +49,37 @@ pub(super) fn drained(config: &Config) -> BTreeMap<NodeName, String> {
 
 /// A run before a repair, read.
 #[derive(Debug)]
-pub(super) struct Before {
+pub(super) struct PriorRun {
     stored: Stored,
     run: Run,
-    recordings: Vec<Recording>,
+    recordings: Vec<ToolRecording>,
 }
 
 /// The run that a person named.
-pub(super) fn named(path: &Path) -> Result<Before, Failure> {
-    Before::read(path).map_err(|error| match error {
-        Failure::Usage(text) => Failure::Usage(format!("--before: {text}")),
-        Failure::Environment(text) => Failure::Environment(format!("--before: {text}")),
-        Failure::Refused(text) => Failure::Refused(text),
+pub(super) fn read_named_run(path: &Path) -> Result<PriorRun, CommandError> {
+    PriorRun::read(path).map_err(|error| match error {
+        CommandError::Usage(text) => CommandError::Usage(format!("--before: {text}")),
+        CommandError::Environment(text) => CommandError::Environment(format!("--before: {text}")),
+        CommandError::Refused(text) => CommandError::Refused(text),
     })
 }
 
-impl Before {
-    fn read(path: &Path) -> Result<Self, Failure> {
-        let stored = stored::open_quietly(path)?;
-        let run = stored::run(&stored)?;
-        let recordings = stored.recordings().map_err(stored::failure)?;
+impl PriorRun {
+    fn read(path: &Path) -> Result<Self, CommandError> {
+        let stored = stored::open_run_quietly(path)?;
+        let run = stored::read_run(&stored)?;
+        let recordings = stored.recordings().map_err(stored::record_error)?;
         Ok(Self { stored, run, recordings })
     }
 
-    fn says_nothing_of(&self, node: &NodeName) -> bool {
+    fn lacks_node(&self, node: &NodeName) -> bool {
         !self.run.verdicts.nodes.iter().any(|it| it.node == *node)
     }
 
     /// Whether it tells of any of the nodes.
-    pub(super) fn check(&self, named: &BTreeSet<NodeName>) -> Result<(), Failure> {
-        match !named.is_empty() && named.iter().all(|node| self.says_nothing_of(node)) {
-            true => Err(Failure::Usage(format!(
+    pub(super) fn check_covers(&self, named: &BTreeSet<NodeName>) -> Result<(), CommandError> {
+        match !named.is_empty() && named.iter().all(|node| self.lacks_node(node)) {
+            true => Err(CommandError::Usage(format!(
                 "--before {}: this run measured none of the nodes named",
                 self.stored.path().display()
             ))),
@@ -89,80 +89,80 @@ impl Before {
 }
 
 /// What changed of each node since the run before its repair.
-pub(super) fn repaired(
-    swept: &Swept,
+pub(super) fn compare_with_prior(
+    swept: &SweepOutput,
     named: &BTreeSet<NodeName>,
-    past: &Past,
+    past: &PastRuns,
     drained: &BTreeMap<NodeName, String>,
-    named_before: Option<Before>,
-) -> anyhow::Result<Repaired> {
+    named_before: Option<PriorRun>,
+) -> anyhow::Result<RepairComparison> {
     let mut repairs =
-        Repairs { format: COMPARISON_FORMAT.to_owned(), nodes: Vec::new(), without: Vec::new() };
-    let now = Now::of(swept)?;
-    let mut read: BTreeMap<PathBuf, Result<Before, String>> = BTreeMap::new();
+        RepairReport { format: COMPARISON_FORMAT.to_owned(), nodes: Vec::new(), without: Vec::new() };
+    let now = RecertificationRun::read(swept)?;
+    let mut read: BTreeMap<PathBuf, Result<PriorRun, String>> = BTreeMap::new();
     for node in named {
         let found = match &named_before {
             Some(before) => Ok(before),
-            None => match past.of_node(node, drained) {
+            None => match past.run_to_compare(node, drained) {
                 None => Err("no earlier run in run_dir measured it".to_owned()),
                 Some(path) => {
                     let entry = read
                         .entry(path.clone())
-                        .or_insert_with(|| Before::read(path).map_err(|error| error.to_string()));
+                        .or_insert_with(|| PriorRun::read(path).map_err(|error| error.to_string()));
                     entry.as_ref().map_err(Clone::clone)
                 }
             },
         };
-        match found.and_then(|before| now.repair(node, before)) {
+        match found.and_then(|before| now.compare_node(node, before)) {
             Ok(repair) => repairs.nodes.push(repair),
-            Err(why) => repairs.without.push(Without { node: node.clone(), why }),
+            Err(why) => repairs.without.push(UncomparedNode { node: node.clone(), why }),
         }
     }
-    let commonest = Repaired::commonest(&repairs);
+    let commonest = RepairComparison::most_compared_run(&repairs);
     let mut all = named_before.into_iter().chain(read.into_values().flatten());
     let before = all.find(|it| Some(it.run.info.id.as_str()) == commonest).map(|it| it.run);
-    Ok(Repaired { repairs, before })
+    Ok(RepairComparison { repairs, before })
 }
 
 /// The run that was just made.
-struct Now<'a> {
+struct RecertificationRun<'a> {
     run: &'a Run,
-    recordings: Vec<Recording>,
+    recordings: Vec<ToolRecording>,
     identities: BTreeMap<NodeName, identity::Identity>,
 }
 
-impl<'a> Now<'a> {
-    fn of(swept: &'a Swept) -> Result<Self, Failure> {
-        let stored = stored::open_quietly(swept.done.folder.path())?;
-        let recordings = stored.recordings().map_err(stored::failure)?;
-        let identities = identities(&stored, &recordings)?;
+impl<'a> RecertificationRun<'a> {
+    fn read(swept: &'a SweepOutput) -> Result<Self, CommandError> {
+        let stored = stored::open_run_quietly(swept.done.folder.path())?;
+        let recordings = stored.recordings().map_err(stored::record_error)?;
+        let identities = read_identities(&stored, &recordings)?;
         Ok(Self { run: &swept.done.run, recordings, identities })
     }
 
-    fn repair(&self, node: &NodeName, before: &Before) -> Result<Repair, String> {
+    fn compare_node(&self, node: &NodeName, before: &PriorRun) -> Result<NodeRepair, String> {
         let then = before.run.verdicts.nodes.iter().find(|it| it.node == *node);
         let id = &before.run.info.id;
         let then = then.ok_or_else(|| format!("run {id} does not tell of it"))?;
-        let was = identities(&before.stored, &before.recordings).map_err(|it| it.to_string())?;
-        let changes = self.changes(node, before, was.get(node));
-        let side = |run: &'a Run, recordings: &'a [Recording]| Side {
+        let was = read_identities(&before.stored, &before.recordings).map_err(|it| it.to_string())?;
+        let changes = self.list_changes(node, before, was.get(node));
+        let side = |run: &'a Run, recordings: &'a [ToolRecording]| ComparisonSide {
             run: &run.info.id,
             created: &run.info.created,
             cells: &run.cells,
             recordings,
         };
-        let earlier = Side {
+        let earlier = ComparisonSide {
             run: &before.run.info.id,
             created: &before.run.info.created,
             cells: &before.run.cells,
             recordings: &before.recordings,
         };
         let later = side(self.run, &[]);
-        let later = Side { recordings: &self.recordings, ..later };
+        let later = ComparisonSide { recordings: &self.recordings, ..later };
         let comparison =
-            compared::compare(&earlier, &later, &|part| part.node.as_ref() == Some(node));
+            run_comparison::compare_runs(&earlier, &later, &|part| part.node.as_ref() == Some(node));
         let after = self.run.verdicts.nodes.iter().find(|it| it.node == *node);
-        let says = repair::says(&Sides {
+        let says = repair_summary::summarize_repair(&RepairSides {
             node,
             before: then,
             found: &before.run.verdicts.findings,
@@ -170,7 +170,7 @@ impl<'a> Now<'a> {
             comparison: &comparison,
             changes: &changes,
         });
-        Ok(Repair {
+        Ok(NodeRepair {
             node: node.clone(),
             before: then.outcome,
             before_reason: then.reason.clone(),
@@ -182,13 +182,13 @@ impl<'a> Now<'a> {
     }
 
     /// What is not as it was: the machine, and what is claimed of it.
-    fn changes(
+    fn list_changes(
         &self,
         node: &NodeName,
-        before: &Before,
+        before: &PriorRun,
         was: Option<&identity::Identity>,
-    ) -> Vec<Changed> {
-        let changed = |kind, what: String, before: String, after: String| Changed {
+    ) -> Vec<RunChange> {
+        let changed = |kind, what: String, before: String, after: String| RunChange {
             run: self.run.info.id.clone(),
             at: self.run.info.created.clone(),
             node: Some(node.clone()),
@@ -199,7 +199,7 @@ impl<'a> Now<'a> {
         };
         let is = self.identities.get(node);
         let both = was.zip(is).map(|(was, is)| identity::differences(was, is)).unwrap_or_default();
-        let mut all: Vec<Changed> = both
+        let mut all: Vec<RunChange> = both
             .into_iter()
             .map(|(what, was, is)| changed(identity::IdentityName::read(&what).kind, what, was, is))
             .collect();
@@ -209,15 +209,15 @@ impl<'a> Now<'a> {
         if let (Some(was), Some(is)) = (of(&before.run), of(self.run))
             && was != is
         {
-            all.push(changed(ChangeKind::Claim, "domain".to_owned(), was, is));
+            all.push(changed(RunChangeKind::Claim, "domain".to_owned(), was, is));
         }
         let (then, now) = (&before.stored.claims.nodes, &self.run.claims.nodes);
         if let (Some(was), Some(is)) = (then.get(node), now.get(node)) {
             let told: BTreeSet<String> = all.iter().map(|change| change.what.clone()).collect();
-            for (what, was, is) in diff::facts_changed(was, is) {
+            for (what, was, is) in diff::changed_facts(was, is) {
                 // Identities hold some of it, and know it of whoever was not read.
                 if what != "boot id" && !told.contains(what) {
-                    all.push(changed(ChangeKind::Claim, what.to_owned(), was, is));
+                    all.push(changed(RunChangeKind::Claim, what.to_owned(), was, is));
                 }
             }
         }
@@ -225,10 +225,10 @@ impl<'a> Now<'a> {
     }
 }
 
-fn identities(
+fn read_identities(
     stored: &Stored,
-    recordings: &[Recording],
-) -> Result<BTreeMap<NodeName, identity::Identity>, Failure> {
-    let machines = stored.machines().map_err(stored::failure)?;
+    recordings: &[ToolRecording],
+) -> Result<BTreeMap<NodeName, identity::Identity>, CommandError> {
+    let machines = stored.machines().map_err(stored::record_error)?;
     Ok(identity::identities(&stored.claims, &machines, recordings))
 }

@@ -11,28 +11,28 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Overrides;
-use super::unknown_platform;
+use super::unknown_platform_text;
 use crate::cli::Globals;
 use crate::cli::exit;
 use crate::cli::expectations;
-use crate::cli::failure::Failure;
+use crate::cli::failure::CommandError;
 use crate::cli::runs;
 use crate::cli::show;
 use crate::cli::stdout;
 use crate::cli::stdout::note;
 use crate::cli::stored;
-use engine::judge::typical;
-use engine::judge::typical::Refusal;
-use engine::judge::typical::Typical;
-use engine::judge::typical::TypicalCollective;
-use engine::thresholds::Catalogue;
-use engine::thresholds::stated;
-use engine::thresholds::stated::Stated;
-use engine::thresholds::stated::StatedCollective;
+use engine::judge::site_levels;
+use engine::judge::site_levels::SiteLevelRefusal;
+use engine::judge::site_levels::SiteTestLevel;
+use engine::judge::site_levels::SiteCollectiveLevel;
+use engine::thresholds::PlatformCatalogue;
+use engine::thresholds::site_file;
+use engine::thresholds::site_file::SiteExpectation;
+use engine::thresholds::site_file::SiteCollective;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::recording::Recording;
-use model::recording::Scope;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
 use model::run::Run;
 use model::text::clean;
 
@@ -41,7 +41,7 @@ pub const MEASURED_FORMAT: &str = "fabricgate.thresholds-measured/1";
 
 /// Propose a threshold file of this site from what a run showed.
 #[derive(Debug, clap::Args)]
-pub struct Args {
+pub struct ThresholdsMeasuredArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
     run: PathBuf,
@@ -74,7 +74,7 @@ pub struct MeasuredDocument {
     /// The collectives that have a level.
     collectives: Vec<MeasuredCollective>,
     /// The tests that have none.
-    left_out: Vec<LeftOut>,
+    left_out: Vec<UnmeasuredTest>,
 }
 
 /// The level of one test.
@@ -125,7 +125,7 @@ struct MeasuredCollective {
 
 /// A test without a level.
 #[derive(Debug, Serialize, JsonSchema)]
-struct LeftOut {
+struct UnmeasuredTest {
     /// The test.
     testcase: String,
     /// Why.
@@ -133,36 +133,36 @@ struct LeftOut {
 }
 
 /// Runs the command.
-pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub fn run(args: &ThresholdsMeasuredArgs, globals: &Globals) -> anyhow::Result<u8> {
     let json = globals.json;
     if let Some(path) = args.output.as_ref().filter(|path| path.exists() && !args.force) {
         let said = format!("{}: is there already; --force replaces it", path.display());
-        return Err(Failure::Usage(said).into());
+        return Err(CommandError::Usage(said).into());
     }
-    let in_force = expectations::load(&args.overrides.files)?;
-    let folder = runs::folder(&args.run, globals.config.as_deref())?;
-    let stored = stored::open(&folder)?;
+    let in_force = expectations::load_thresholds(&args.overrides.files)?;
+    let folder = runs::find_run(&args.run, globals.config.as_deref())?;
+    let stored = stored::open_run(&folder)?;
     let real = !stored.record.launcher.is_stand_in();
-    let run = stored::run(&stored)?;
-    let name = platform_of(&run, args.platform.as_deref(), &in_force.catalogue)?;
+    let run = stored::read_run(&stored)?;
+    let name = choose_platform(&run, args.platform.as_deref(), &in_force.catalogue)?;
     let Some(platform) = in_force.catalogue.platform(&name) else {
-        return Err(Failure::Usage(unknown_platform(&in_force.catalogue, &name)).into());
+        return Err(CommandError::Usage(unknown_platform_text(&in_force.catalogue, &name)).into());
     };
-    let places = Places::of(&run, &name);
-    let levels = typical::typical(platform, &run.cells, |domain| places.has_domain(domain));
+    let places = PlatformScope::new(&run, &name);
+    let levels = site_levels::test_levels(platform, &run.cells, |domain| places.has_domain(domain));
     let mut tests = Vec::new();
-    let mut left_out: Vec<(&str, &Refusal)> = Vec::new();
+    let mut left_out: Vec<(&str, &SiteLevelRefusal)> = Vec::new();
     for (test, level) in &levels {
         match level {
             Ok(level) => tests.push((test.as_str(), level)),
             Err(why) => left_out.push((test, why)),
         }
     }
-    let recordings = stored.recordings().map_err(stored::failure)?;
-    let recordings: Vec<&Recording> =
+    let recordings = stored.recordings().map_err(stored::record_error)?;
+    let recordings: Vec<&ToolRecording> =
         recordings.iter().filter(|recording| places.has_output(recording)).collect();
     let mut collectives = Vec::new();
-    for level in typical::collectives(platform, &recordings) {
+    for level in site_levels::collective_levels(platform, &recordings) {
         match level {
             Ok(level) => collectives.push(level),
             Err((expected, why)) => note(&format!("{} is left out: {why}", expected.testcase)),
@@ -174,7 +174,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
             |(test, why)| format!("{test}: {why}"),
         );
         let said = format!("{}: no level of {name} can be stated: {why}", folder.display());
-        return Err(Failure::Usage(said).into());
+        return Err(CommandError::Usage(said).into());
     }
     if !real {
         note(
@@ -186,10 +186,10 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         let (id, created) = (clean(&run.info.id), clean(&run.info.created));
         format!("median of {numbers} numbers on {nodes} nodes, run {id} of {created}{real}")
     };
-    let stated: Vec<StatedCollective<'_>> =
-        collectives.iter().map(|level| level.stated(source(level.numbers, level.nodes))).collect();
-    let head = head(&run, &args.overrides);
-    let sheet = stated::sheet(&name, &head, &sheet_of(&tests, &source), &stated);
+    let stated: Vec<SiteCollective<'_>> =
+        collectives.iter().map(|level| level.to_stated(source(level.numbers, level.nodes))).collect();
+    let head = header_lines(&run, &args.overrides);
+    let sheet = site_file::render_site_file(&name, &head, &collect_stated(&tests, &source), &stated);
     for (test, why) in &left_out {
         note(&format!("{test} is left out: {why}"));
     }
@@ -207,33 +207,33 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         ));
     }
     if let Some(path) = &args.output {
-        show::write(path, sheet.as_bytes())?;
+        show::write_file(path, sheet.as_bytes())?;
         note(&format!(
             "read {0}, then put it in force: thresholds = [\"{0}\"] in the configuration, or --thresholds {0}",
             path.display()
         ));
     }
     if json {
-        stdout::json(&MeasuredDocument {
+        stdout::write_json(&MeasuredDocument {
             format: MEASURED_FORMAT,
             run: run.info.id.clone(),
             platform: name,
             real,
-            tests: tests.iter().map(|(test, level)| measured(test, level)).collect(),
-            collectives: collectives.iter().map(measured_collective).collect(),
+            tests: tests.iter().map(|(test, level)| to_measured_test(test, level)).collect(),
+            collectives: collectives.iter().map(to_measured_collective).collect(),
             left_out: left_out
                 .iter()
-                .map(|(test, why)| LeftOut { testcase: (*test).to_owned(), why: why.to_string() })
+                .map(|(test, why)| UnmeasuredTest { testcase: (*test).to_owned(), why: why.to_string() })
                 .collect(),
         })?;
     } else if args.output.is_none() {
-        stdout::text(&sheet)?;
+        stdout::write_text(&sheet)?;
     }
     Ok(exit::PASS)
 }
 
 /// The platform that is asked for, else the only one of the run.
-fn platform_of(run: &Run, asked: Option<&str>, catalogue: &Catalogue) -> Result<String, Failure> {
+fn choose_platform(run: &Run, asked: Option<&str>, catalogue: &PlatformCatalogue) -> Result<String, CommandError> {
     if let Some(name) = asked {
         expectations::check_platform(catalogue, name, "--platform")?;
         return Ok(name.to_owned());
@@ -244,10 +244,10 @@ fn platform_of(run: &Run, asked: Option<&str>, catalogue: &Catalogue) -> Result<
     names.dedup();
     match &names[..] {
         [name] => Ok(name.clone()),
-        [] => Err(Failure::Usage(
+        [] => Err(CommandError::Usage(
             "the run does not say which platform it measured; expected --platform NAME".to_owned(),
         )),
-        several => Err(Failure::Usage(format!(
+        several => Err(CommandError::Usage(format!(
             "the run measured several platforms; expected --platform with one of: {}",
             several.join(", ")
         ))),
@@ -256,15 +256,15 @@ fn platform_of(run: &Run, asked: Option<&str>, catalogue: &Catalogue) -> Result<
 
 /// Which domains and nodes are of a platform: those that say so, or that say nothing in
 /// a run that is all of it.
-struct Places<'r> {
+struct PlatformScope<'r> {
     domains: BTreeMap<&'r DomainName, bool>,
     nodes: BTreeMap<&'r NodeName, bool>,
     /// Whether what nobody claims is of it.
     rest: bool,
 }
 
-impl<'r> Places<'r> {
-    fn of(run: &'r Run, platform: &str) -> Self {
+impl<'r> PlatformScope<'r> {
+    fn new(run: &'r Run, platform: &str) -> Self {
         let whole = run.verdicts.platform.as_deref();
         let is_of = |own: Option<&str>| own.or(whole).is_none_or(|own| own == platform);
         let mut places =
@@ -281,16 +281,16 @@ impl<'r> Places<'r> {
         domain.and_then(|domain| self.domains.get(domain)).copied().unwrap_or(self.rest)
     }
 
-    fn has_output(&self, recording: &Recording) -> bool {
+    fn has_output(&self, recording: &ToolRecording) -> bool {
         let node = match &recording.scope {
-            Scope::Node(node) => Some(node),
-            Scope::Domain(_) | Scope::Pair(..) => recording.nodes.first(),
+            RecordingScope::Node(node) => Some(node),
+            RecordingScope::Domain(_) | RecordingScope::Pair(..) => recording.nodes.first(),
         };
         node.and_then(|node| self.nodes.get(node)).copied().unwrap_or(self.rest)
     }
 }
 
-fn head(run: &Run, overrides: &Overrides) -> Vec<String> {
+fn header_lines(run: &Run, overrides: &Overrides) -> Vec<String> {
     let mut head = vec![
         format!("What run {} of {} showed, as expectations of this site.", run.info.id, run.info.created),
         "Put it in force only if you know why these levels are as they are: from then on a fault that all".to_owned(),
@@ -304,11 +304,11 @@ fn head(run: &Run, overrides: &Overrides) -> Vec<String> {
     head
 }
 
-fn sheet_of(
-    tests: &[(&str, &Typical<'_>)],
+fn collect_stated(
+    tests: &[(&str, &SiteTestLevel<'_>)],
     source: &dyn Fn(usize, usize) -> String,
-) -> Vec<Stated> {
-    let stated = |(test, level): &(&str, &Typical<'_>)| {
+) -> Vec<SiteExpectation> {
+    let stated = |(test, level): &(&str, &SiteTestLevel<'_>)| {
         let mut remarks = Vec::new();
         if let Some(before) = level.expected.value {
             remarks.push(format!(
@@ -324,12 +324,12 @@ fn sheet_of(
                 "{links} missing on every GPU would show the same: nvidia-smi nvlink -s tells"
             ));
         }
-        level.stated(test, source(level.numbers, level.nodes), remarks)
+        level.to_stated(test, source(level.numbers, level.nodes), remarks)
     };
     tests.iter().map(stated).collect()
 }
 
-fn measured(test: &str, level: &Typical<'_>) -> MeasuredTest {
+fn to_measured_test(test: &str, level: &SiteTestLevel<'_>) -> MeasuredTest {
     MeasuredTest {
         testcase: test.to_owned(),
         unit: level.expected.unit.to_string(),
@@ -343,7 +343,7 @@ fn measured(test: &str, level: &Typical<'_>) -> MeasuredTest {
     }
 }
 
-fn measured_collective(level: &TypicalCollective<'_>) -> MeasuredCollective {
+fn to_measured_collective(level: &SiteCollectiveLevel<'_>) -> MeasuredCollective {
     MeasuredCollective {
         testcase: level.expected.testcase.clone(),
         algorithm: level.expected.algorithm.clone(),

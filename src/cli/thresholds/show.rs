@@ -10,7 +10,7 @@ use comfy_table::presets;
 use engine::thresholds::CollectiveExpectation;
 use engine::thresholds::Expectation;
 use engine::thresholds::Platform;
-use model::text::percent;
+use model::text::format_percent;
 
 /// Where the one column of prose in a table is folded. Names and numbers are
 /// what people copy and are never folded.
@@ -18,7 +18,7 @@ const WIDTH: u16 = 150;
 
 /// One platform for people: the numbers in tables, their sources below, each
 /// source once.
-pub(super) fn rendered(platform: &Platform, digest: &str) -> String {
+pub(super) fn render_platform(platform: &Platform, digest: &str) -> String {
     let mut text = format!("{}: {}\n", platform.name, platform.title);
     let mut line = |label: &str, value: String| {
         text.push_str(&format!("  {label:<17} {value}\n"));
@@ -44,9 +44,9 @@ pub(super) fn rendered(platform: &Platform, digest: &str) -> String {
         line("", nvlink.source.clone());
     }
     line("digest", digest.to_owned());
-    let mut sources = Sources::default();
+    let mut sources = NumberedSources::default();
     if !platform.expectations.is_empty() {
-        let mut table = table(
+        let mut table = new_table(
             &["test", "value", "unit", "tolerance", "floor", "made of", "known by", "source"],
             "made of",
         );
@@ -54,10 +54,10 @@ pub(super) fn rendered(platform: &Platform, digest: &str) -> String {
             table.add_row(test_row(expectation, &mut sources));
         }
         align_right(&mut table, &[1, 3, 4]);
-        text.push_str(&format!("\n{}\n", trimmed(&table)));
+        text.push_str(&format!("\n{}\n", trim_table(&table)));
     }
     if !platform.collectives.is_empty() {
-        let mut table = table(
+        let mut table = new_table(
             &[
                 "collective",
                 "from",
@@ -76,29 +76,29 @@ pub(super) fn rendered(platform: &Platform, digest: &str) -> String {
             table.add_row(collective_row(collective, &mut sources));
         }
         align_right(&mut table, &[1, 2, 5, 6, 7]);
-        text.push_str(&format!("\n{}\n", trimmed(&table)));
+        text.push_str(&format!("\n{}\n", trim_table(&table)));
     }
     if platform.expectations.is_empty() && platform.collectives.is_empty() {
         text.push_str("\nNothing is expected: nothing is known about what it delivers.\n");
     }
-    text.push_str(&sources.rendered());
+    text.push_str(&sources.render());
     text
 }
 
-fn test_row(expectation: &Expectation, sources: &mut Sources) -> Vec<String> {
+fn test_row(expectation: &Expectation, sources: &mut NumberedSources) -> Vec<String> {
     vec![
         expectation.testcase.clone(),
-        number(expectation.value),
+        format_number(expectation.value),
         expectation.unit.to_string(),
-        expectation.value.map_or_else(|| "-".to_owned(), |_| percent(expectation.tolerance)),
-        number(expectation.floor),
+        expectation.value.map_or_else(|| "-".to_owned(), |_| format_percent(expectation.tolerance)),
+        format_number(expectation.floor),
         expectation.derivation.clone(),
         expectation.confidence.as_str().to_owned(),
         sources.mark(&expectation.source, &expectation.origin),
     ]
 }
 
-fn collective_row(collective: &CollectiveExpectation, sources: &mut Sources) -> Vec<String> {
+fn collective_row(collective: &CollectiveExpectation, sources: &mut NumberedSources) -> Vec<String> {
     let ranks = if collective.min_ranks == collective.max_ranks {
         collective.min_ranks.to_string()
     } else {
@@ -106,13 +106,13 @@ fn collective_row(collective: &CollectiveExpectation, sources: &mut Sources) -> 
     };
     vec![
         collective.testcase.clone(),
-        size(collective.min_bytes),
+        format_size(collective.min_bytes),
         ranks,
         collective.algorithm.clone(),
         collective.transport.clone(),
-        number(Some(collective.busbw)),
-        percent(collective.tolerance),
-        number(collective.floor),
+        format_number(Some(collective.busbw)),
+        format_percent(collective.tolerance),
+        format_number(collective.floor),
         collective.confidence.as_str().to_owned(),
         sources.mark(&collective.source, &collective.origin),
     ]
@@ -120,11 +120,11 @@ fn collective_row(collective: &CollectiveExpectation, sources: &mut Sources) -> 
 
 /// Sources in the order of their first use, numbered from 1.
 #[derive(Debug, Default)]
-struct Sources {
+struct NumberedSources {
     seen: Vec<(String, String)>,
 }
 
-impl Sources {
+impl NumberedSources {
     fn mark(&mut self, source: &str, origin: &str) -> String {
         let known = self.seen.iter().position(|(s, o)| s == source && o == origin);
         let at = known.unwrap_or_else(|| {
@@ -134,7 +134,7 @@ impl Sources {
         format!("[{}]", at + 1)
     }
 
-    fn rendered(&self) -> String {
+    fn render(&self) -> String {
         let mut text = String::new();
         if !self.seen.is_empty() {
             text.push_str("\nsources\n");
@@ -149,7 +149,7 @@ impl Sources {
 }
 
 /// A table whose column `prose` may be folded.
-pub(super) fn table(header: &[&str], prose: &str) -> Table {
+pub(super) fn new_table(header: &[&str], prose: &str) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_content_arrangement(ContentArrangement::Dynamic);
@@ -173,21 +173,21 @@ pub(super) fn align_right(table: &mut Table, columns: &[usize]) {
 }
 
 /// A table without the blanks that pad its lines.
-pub(super) fn trimmed(table: &Table) -> String {
+pub(super) fn trim_table(table: &Table) -> String {
     table.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
 
 /// A number that may be unknown.
-pub(super) fn count(value: Option<u32>) -> String {
+pub(super) fn format_count(value: Option<u32>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-fn number(value: Option<f64>) -> String {
+fn format_number(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
 
 /// Bytes in the largest binary unit that divides them.
-fn size(bytes: u64) -> String {
+fn format_size(bytes: u64) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes.trailing_zeros() >= shift && (bytes >> shift) > 0 {
             return format!("{} {unit}", bytes >> shift);
@@ -199,7 +199,7 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::thresholds::Catalogue;
+    use engine::thresholds::PlatformCatalogue;
     use engine::thresholds::overlay;
 
     const LAB: &str = r#"
@@ -242,10 +242,10 @@ source = "our own burn-in"
 
     #[test]
     fn show_explains_every_number_and_names_the_file_once_there_are_several() {
-        let mut catalogue = Catalogue::default();
+        let mut catalogue = PlatformCatalogue::default();
         overlay::apply(&mut catalogue, LAB, "lab.toml").expect("a sound file");
         overlay::apply(&mut catalogue, SITE, "site.toml").expect("a sound file");
-        insta::assert_snapshot!(rendered(&catalogue.platforms["lab"], "0123456789abcdef"), @r#"
+        insta::assert_snapshot!(render_platform(&catalogue.platforms["lab"], "0123456789abcdef"), @r#"
         lab: A lab
           from              lab.toml, site.toml
           devices           NVIDIA Lab
@@ -271,8 +271,8 @@ source = "our own burn-in"
     fn sizes_are_told_in_the_largest_unit_that_divides_them() {
         let sizes = [(8 << 30, "8 GiB"), (512 << 20, "512 MiB"), (3 << 10, "3 KiB"), (7, "7 B")];
         for (bytes, text) in sizes {
-            assert_eq!(size(bytes), text);
+            assert_eq!(format_size(bytes), text);
         }
-        assert_eq!(size(0), "0 B");
+        assert_eq!(format_size(0), "0 B");
     }
 }

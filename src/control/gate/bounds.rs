@@ -6,11 +6,11 @@
 //! looks, and a node called `ALL` is every node; so none of them is sent.
 
 use super::scheduler::SchedulerError;
-use model::change::Change;
-use model::change::StateChange;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::hostlist;
 use model::id::NodeName;
-use model::said::ProblemKind;
+use model::source_report::SourceProblemKind;
 use model::text::clean;
 
 /// Bytes of a node list in one call. Linux takes 128 KiB in one word of a
@@ -42,8 +42,8 @@ pub(super) fn nodes(nodes: &[NodeName]) -> Result<(), SchedulerError> {
 }
 
 /// Whether this can be written so that it is read back as it was meant.
-pub(super) fn change(change: &Change) -> Result<(), SchedulerError> {
-    if let Some(StateChange::Drain { reason }) = &change.state {
+pub(super) fn change(change: &NodeUpdate) -> Result<(), SchedulerError> {
+    if let Some(NodeStateChange::Drain { reason }) = &change.state {
         if reason.trim().is_empty() {
             return refused("a drain needs a reason; slurmrestd would take it without one");
         }
@@ -76,7 +76,7 @@ fn one_line(what: &str, text: &str) -> Result<(), SchedulerError> {
 
 fn refused(message: impl Into<String>) -> Result<(), SchedulerError> {
     Err(SchedulerError::new(
-        ProblemKind::Malformed,
+        SourceProblemKind::Malformed,
         format!("nothing was sent: {}", message.into()),
     ))
 }
@@ -89,11 +89,11 @@ mod tests {
     fn a_reason_is_one_plain_line() {
         for good in ["fabricgate:nvlink-low:r1 e7", "it's \"é\" 🙂 a=b; $(x)", &"x".repeat(300)]
         {
-            assert_eq!(change(&Change::drain(good)), Ok(()), "{good}");
+            assert_eq!(change(&NodeUpdate::drain(good)), Ok(()), "{good}");
         }
         for bad in ["", " ", "a\nb", "a\tb", "\u{1b}[31mred", "a\u{0}b", "a\u{85}b"] {
-            let error = change(&Change::drain(bad)).expect_err(bad);
-            assert_eq!(error.kind, ProblemKind::Malformed);
+            let error = change(&NodeUpdate::drain(bad)).expect_err(bad);
+            assert_eq!(error.kind, SourceProblemKind::Malformed);
             assert!(error.message.starts_with("nothing was sent"), "{error}");
             assert!(!error.message.contains(char::is_control), "{error:?}");
         }
@@ -101,17 +101,17 @@ mod tests {
 
     #[test]
     fn features_are_single_words_and_free_fields_single_lines() {
-        let with = |feature: &str| Change {
+        let with = |feature: &str| NodeUpdate {
             active_features: Some(vec!["gb200".to_owned(), feature.to_owned()]),
-            ..Change::default()
+            ..NodeUpdate::default()
         };
         assert_eq!(change(&with("fabric_verified")), Ok(()));
         for bad in ["", "a,b", "a b", "a\n"] {
             assert!(change(&with(bad)).is_err(), "{bad:?}");
         }
-        let empty = Change { extra: Some(String::new()), ..Change::default() };
+        let empty = NodeUpdate { extra: Some(String::new()), ..NodeUpdate::default() };
         assert_eq!(change(&empty), Ok(()), "empty clears it");
-        let comment = Change { comment: Some("a\nb".to_owned()), ..Change::default() };
+        let comment = NodeUpdate { comment: Some("a\nb".to_owned()), ..NodeUpdate::default() };
         assert!(change(&comment).is_err());
     }
 

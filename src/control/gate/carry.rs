@@ -39,13 +39,13 @@ use model::action::ActionKind;
 use model::action::ActionPlan;
 use model::action::ActionRecord;
 use model::action::ActionResult;
-use model::change::Change;
-use model::change::StateChange;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::id::NodeName;
-use model::journal::Event;
-use model::live::Live;
-use model::live::LiveNode;
-use model::said::ProblemKind;
+use model::journal::JournalEvent;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
+use model::source_report::SourceProblemKind;
 use model::text;
 use still::sign;
 use still::state;
@@ -175,22 +175,22 @@ struct Item<'p> {
 /// An action that may be tried now.
 struct Ready<'p> {
     item: Item<'p>,
-    before: LiveNode,
+    before: SchedulerNode,
 }
 
 /// Actions that write the same.
 struct Group<'p> {
-    change: Change,
+    change: NodeUpdate,
     ready: Vec<Ready<'p>>,
 }
 
 impl Group<'_> {
     /// What is told to the scheduler: the nodes, the change, and how the nodes
     /// were when it was decided.
-    fn call(&self) -> (Vec<NodeName>, Change, Live) {
+    fn call(&self) -> (Vec<NodeName>, NodeUpdate, SchedulerSnapshot) {
         let nodes = self.ready.iter().map(|it| it.item.action.node.clone()).collect();
         let seen = self.ready.iter().map(|it| (it.before.name.clone(), it.before.clone()));
-        (nodes, self.change.clone(), Live { nodes: seen.collect(), troubles: Vec::new() })
+        (nodes, self.change.clone(), SchedulerSnapshot { nodes: seen.collect(), troubles: Vec::new() })
     }
 }
 
@@ -198,8 +198,8 @@ impl Group<'_> {
 struct Begun<'p> {
     item: Item<'p>,
     id: String,
-    change: Change,
-    before: LiveNode,
+    change: NodeUpdate,
+    before: SchedulerNode,
     /// It was seen on the node.
     was_shown: bool,
 }
@@ -368,7 +368,7 @@ impl<'p> Turn<'_, 'p> {
             }
         };
         let mut groups: Vec<Group<'p>> = Vec::new();
-        let mut places: BTreeMap<Change, usize> = BTreeMap::new();
+        let mut places: BTreeMap<NodeUpdate, usize> = BTreeMap::new();
         for item in items {
             match self.decide(item.action, &live) {
                 Err((result, why)) => self.settle(item, result, &why),
@@ -388,8 +388,8 @@ impl<'p> Turn<'_, 'p> {
     fn decide(
         &self,
         action: &Action,
-        live: &Live,
-    ) -> Result<(Change, LiveNode), (ActionResult, String)> {
+        live: &SchedulerSnapshot,
+    ) -> Result<(NodeUpdate, SchedulerNode), (ActionResult, String)> {
         let Some(node) = live.nodes.get(&action.node) else {
             let trouble = live.troubles.first().map(|it| format!(" ({it})")).unwrap_or_default();
             let why = format!("the scheduler does not know this node{trouble}");
@@ -399,12 +399,12 @@ impl<'p> Turn<'_, 'p> {
         let state = state(action, node, journal.ledger(), self.run, journal.epoch())?;
         let device = still::device(action, node, journal.ledger())?;
         let said =
-            |mark| marks::beside(action.kind, device.as_ref(), node, mark, self.carrier.names);
+            |mark| marks::change_beside_device(action.kind, device.as_ref(), node, mark, self.carrier.names);
         let said = action.mark.as_ref().map(said);
-        let mut change = Change { state, ..said.unwrap_or_default() };
+        let mut change = NodeUpdate { state, ..said.unwrap_or_default() };
         sign(&mut change, node, journal.ledger());
-        if change.is_nothing() {
-            let unsaid = |mark| marks::unsaid(node, mark, self.carrier.names);
+        if change.is_empty() {
+            let unsaid = |mark| marks::explain_unwritable(node, mark, self.carrier.names);
             let unsaid = action.mark.as_ref().map(unsaid).unwrap_or_default();
             return Err(match unsaid.first() {
                 Some(why) if action.kind != ActionKind::Drain => {
@@ -428,7 +428,7 @@ impl<'p> Turn<'_, 'p> {
         for told in told::announced(&groups) {
             (self.carrier.say)(&told);
         }
-        let calls: Vec<(Vec<NodeName>, Change, Live)> = groups.iter().map(Group::call).collect();
+        let calls: Vec<(Vec<NodeName>, NodeUpdate, SchedulerSnapshot)> = groups.iter().map(Group::call).collect();
         let begun = self.begin(groups)?;
         let changed = begun.iter().filter(|(begun, _)| begun.change.state.is_some());
         let changed = changed.map(|(it, _)| (it.item.action.node.clone(), it.item.action.kind));
@@ -449,7 +449,7 @@ impl<'p> Turn<'_, 'p> {
             }
         }
         let is_refused = |said: &Result<(), SchedulerError>| {
-            said.as_ref().is_err_and(|error| error.kind != ProblemKind::Unreachable)
+            said.as_ref().is_err_and(|error| error.kind != SourceProblemKind::Unreachable)
         };
         let patience = match said.iter().all(is_refused) {
             true => self.carrier.settle.min(REFUSED),
@@ -491,7 +491,7 @@ impl<'p> Turn<'_, 'p> {
         for (at, Group { change, ready }) in groups.into_iter().enumerate() {
             for Ready { item, before } in ready {
                 let id = id(self.run, item.action, epoch);
-                events.push(Event::Intent {
+                events.push(JournalEvent::Intent {
                     id: id.clone(),
                     run: self.run.to_owned(),
                     action: Box::new(self.written(item.action, &change)),
@@ -507,11 +507,11 @@ impl<'p> Turn<'_, 'p> {
     }
 
     /// The action with what is really written.
-    fn written(&self, action: &Action, change: &Change) -> Action {
+    fn written(&self, action: &Action, change: &NodeUpdate) -> Action {
         let mut action = action.clone();
         let calls = self.carrier.scheduler.words(std::slice::from_ref(&action.node), change);
         action.command = calls.join(&"&&".to_owned());
-        if let Some(StateChange::Drain { reason }) = &change.state {
+        if let Some(NodeStateChange::Drain { reason }) = &change.state {
             action.reason.clone_from(reason);
         }
         action
@@ -523,12 +523,12 @@ impl<'p> Turn<'_, 'p> {
         seen: &Seen,
     ) -> Result<(), JournalError> {
         let outcome = |(begun, result, detail): &(Begun<'_>, ActionResult, String)| {
-            Event::Outcome { id: begun.id.clone(), result: *result, detail: text::clean(detail) }
+            JournalEvent::Outcome { id: begun.id.clone(), result: *result, detail: text::clean(detail) }
         };
         let is_untold = |(begun, result, _): &&(Begun<'_>, ActionResult, String)| {
             *result == ActionResult::Done && seen.is_untold(begun)
         };
-        let untold = |(begun, ..): &(Begun<'_>, ActionResult, String)| Event::Condition {
+        let untold = |(begun, ..): &(Begun<'_>, ActionResult, String)| JournalEvent::Condition {
             id: begun.id.clone(),
             node: begun.item.action.node.clone(),
             shown: false,
@@ -567,7 +567,7 @@ pub(super) fn note_start(
 ) -> Result<(), JournalError> {
     match started {
         Some(started) if journal.ledger().controller.as_ref() != Some(started) => {
-            journal.write(Event::Controller { started: started.clone() })
+            journal.write(JournalEvent::Controller { started: started.clone() })
         }
         _ => Ok(()),
     }

@@ -8,8 +8,8 @@ use super::super::fixture::now;
 use super::super::fixture::plan;
 use super::super::journal::look;
 use super::*;
-use engine::policy::standing;
-use engine::policy::standing::Owner;
+use engine::policy::node_state;
+use engine::policy::node_state::DrainOwner;
 use model::finding_class::FindingClass;
 use model::kubernetes_node::GATE;
 
@@ -64,9 +64,9 @@ fn equal_changes_share_one_call_and_all_is_written_down() {
     assert_eq!(fake.changed(), [["n1", "n2", "n4"]]);
     assert!(records.iter().all(|it| it.result == ActionResult::Done), "{records:?}");
     assert_eq!(fake.node("n4").reason.as_deref(), Some(DRAIN));
-    assert_eq!(fake.node("n3"), LiveNode::new("n3", &["IDLE"]), "it is not in the plan");
+    assert_eq!(fake.node("n3"), SchedulerNode::new("n3", &["IDLE"]), "it is not in the plan");
     let ledger = look(folder.path()).expect("read");
-    assert_eq!((ledger.drains.len(), ledger.open.len(), ledger.spent.len()), (3, 0, 3));
+    assert_eq!((ledger.drains.len(), ledger.open_intents.len(), ledger.spent.len()), (3, 0, 3));
     let own = &ledger.drains[&NodeName::from("n1")];
     assert_eq!((own.action.reason.as_str(), own.epoch), (DRAIN, 1));
     assert_eq!(own.action.command, ["change n1"]);
@@ -83,7 +83,7 @@ fn a_second_time_nothing_is_changed() {
     assert!(fake.changed().is_empty());
     assert_eq!(journal.ledger().lines, lines);
     // Also where what was said beside it is gone: its record knows the reason.
-    fake.put(LiveNode { extra: String::new(), ..fake.node("n1") });
+    fake.put(SchedulerNode { extra: String::new(), ..fake.node("n1") });
     let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Already)]);
     assert_eq!(journal.ledger().drains[&NodeName::from("n1")].epoch, 1);
@@ -174,7 +174,7 @@ fn an_error_is_never_taken_for_not_done() {
         assert_eq!(results(&records), [("n1", expected)], "{mishap:?}: {records:?}");
         let ledger = journal.ledger();
         let is_unknown = expected == ActionResult::Unknown;
-        assert_eq!(ledger.open.len(), usize::from(is_unknown), "{mishap:?}");
+        assert_eq!(ledger.open_intents.len(), usize::from(is_unknown), "{mishap:?}");
         assert_eq!(ledger.spent.len(), usize::from(expected != ActionResult::Failed));
     }
 }
@@ -201,7 +201,7 @@ fn in_part(fake: &Fake) -> Vec<ActionRecord> {
     let (_folder, mut journal) = journal();
     // It is there when it is read and gone when it is changed.
     fake.mishaps.borrow_mut().push_back(Mishap::InPart);
-    fake.put(LiveNode::new("n3", &["IDLE"]));
+    fake.put(SchedulerNode::new("n3", &["IDLE"]));
     let (_sender, stop) = watch::channel(false);
     let all = plan(["n1", "n2", "n3"].map(|node| action(ActionKind::Drain, node)).to_vec());
     let gone = Cell(fake);
@@ -225,16 +225,16 @@ impl Scheduler for Cell<'_> {
         self.0.name()
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot> {
         self.0.read(nodes)
     }
 
-    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()> {
         self.0.nodes.borrow_mut().remove(&NodeName::from("n3"));
         self.0.change(nodes, change)
     }
 
-    fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
+    fn words(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
         self.0.words(nodes, change)
     }
 }
@@ -265,7 +265,7 @@ fn a_drain_that_was_acknowledged_and_lost_is_made_again_once() {
 fn a_drain_that_shows_and_vanishes_before_it_is_kept_is_made_again() {
     let fake = Fake::of(1);
     let (_folder, mut journal) = journal();
-    let lost = vec![LiveNode::new("n1", &["IDLE"])];
+    let lost = vec![SchedulerNode::new("n1", &["IDLE"])];
     fake.others.borrow_mut().extend([Vec::new(), Vec::new(), lost]);
     let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Done)]);
@@ -301,7 +301,7 @@ fn whoever_is_asked_to_stop_begins_nothing_more() {
     let records = try_carry(&fake, &mut journal, &one, true).expect("written");
     assert_eq!(results(&records), [("n1", ActionResult::Refused)]);
     assert!(records[0].detail.contains("asked to stop"));
-    assert!(fake.changed().is_empty() && journal.ledger().open.is_empty());
+    assert!(fake.changed().is_empty() && journal.ledger().open_intents.is_empty());
 }
 
 #[test]
@@ -361,16 +361,16 @@ fn a_drain_without_a_record_is_not_ended() {
 }
 
 /// A node of Kubernetes that is idle, in this boot.
-fn of_kubernetes(name: &str, boot: &str) -> LiveNode {
+fn of_kubernetes(name: &str, boot: &str) -> SchedulerNode {
     let kubernetes = Some(Box::default());
-    LiveNode { boot_id: Some(boot.to_owned()), kubernetes, ..LiveNode::new(name, &["IDLE"]) }
+    SchedulerNode { boot_id: Some(boot.to_owned()), kubernetes, ..SchedulerNode::new(name, &["IDLE"]) }
 }
 
 #[test]
 fn a_node_that_left_service_after_the_decision_is_not_certified() {
     let fake = Fake::of(2);
     fake.put(Fake::drained("n1", "psu"));
-    fake.put(LiveNode::new("n2", &["DOWN"]));
+    fake.put(SchedulerNode::new("n2", &["DOWN"]));
     let (_folder, mut journal) = journal();
     let both = ["n1", "n2"].map(|node| action(ActionKind::Certify, node)).to_vec();
     let records = carried(&fake, &mut journal, &plan(both));
@@ -415,13 +415,13 @@ fn two_gates_that_write_the_same_reason_are_told_apart() {
     // Of the one that is ours we know it, and of the other we never do.
     fake.put(theirs);
     let ledger = journal.ledger();
-    assert!(matches!(standing::owner(&fake.node("n2"), ledger), Owner::Us(_)));
+    assert!(matches!(node_state::drain_owner(&fake.node("n2"), ledger), DrainOwner::ThisGate(_)));
     let own = ledger.drains.keys().map(NodeName::as_str).collect::<Vec<_>>();
     assert_eq!(own, ["n2"]);
     let mut as_another = fake.node("n2");
     let seen = as_another.kubernetes.as_mut().expect("told");
     seen.annotations.insert(GATE.to_owned(), "another".to_owned());
-    assert_eq!(standing::owner(&as_another, ledger), Owner::Unrecorded);
+    assert_eq!(node_state::drain_owner(&as_another, ledger), DrainOwner::Unrecorded);
     // A release takes back what the drain brought.
     let release = action(ActionKind::Release, "n2");
     let records = carried(&fake, &mut journal, &plan(vec![release]));
@@ -438,7 +438,7 @@ fn a_drain_that_is_made_again_and_not_answered_stays_open() {
     let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Unknown)], "{records:?}");
     let ledger = journal.ledger();
-    assert_eq!((ledger.open.len(), ledger.spent.len()), (1, 1));
+    assert_eq!((ledger.open_intents.len(), ledger.spent.len()), (1, 1));
 }
 
 #[test]
@@ -450,14 +450,14 @@ fn defect_5_a_drain_that_a_person_undoes_within_moments_is_respected_and_known_a
         // Read, shown; then a person resumes it, which leaves what we say in Extra.
         let drain = action(ActionKind::Drain, "n1");
         let mark = drain.mark.clone().expect("a mark");
-        let extra = marks::change(&LiveNode::new("n1", &["IDLE"]), &mark, &names()).extra;
-        let undone = LiveNode { extra: extra.expect("written"), ..LiveNode::new("n1", &["IDLE"]) };
+        let extra = marks::mark_change(&SchedulerNode::new("n1", &["IDLE"]), &mark, &names()).extra;
+        let undone = SchedulerNode { extra: extra.expect("written"), ..SchedulerNode::new("n1", &["IDLE"]) };
         fake.others.borrow_mut().extend([Vec::new(), Vec::new(), vec![undone]]);
         let records = carried(&fake, &mut journal, &plan(vec![drain]));
         assert_eq!(results(&records), [("n1", ActionResult::Superseded)], "{starts:?} {records:?}");
         assert_eq!(fake.changed().len(), 1, "not made again");
         let ledger = journal.ledger();
-        let noted = (ledger.drains.len(), ledger.undone.len(), ledger.open.len());
+        let noted = (ledger.drains.len(), ledger.undone_drains.len(), ledger.open_intents.len());
         assert_eq!(noted, (0, 1, 0), "{starts:?}");
     }
 }
@@ -469,7 +469,7 @@ fn defect_5_without_a_start_of_the_controller_nothing_was_lost() {
         let (_folder, mut journal) = journal();
         fake.starts.borrow_mut().extend(starts.iter().map(|it| (*it).to_owned()));
         // Without a trace of us.
-        let lost = vec![LiveNode::new("n1", &["IDLE"])];
+        let lost = vec![SchedulerNode::new("n1", &["IDLE"])];
         fake.others.borrow_mut().extend([Vec::new(), Vec::new(), lost]);
         carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
         fake.changed().len()
@@ -533,16 +533,16 @@ impl Scheduler for Full<'_> {
         self.0.name()
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot> {
         self.0.read(nodes)
     }
 
-    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()> {
         std::fs::rename(&self.1, self.1.with_extension("gone")).expect("moved");
         self.0.change(nodes, change)
     }
 
-    fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
+    fn words(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
         self.0.words(nodes, change)
     }
 }

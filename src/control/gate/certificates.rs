@@ -21,20 +21,20 @@ use crate::store::signing::SigningKey;
 use crate::store::signing::Trust;
 use crate::store::stored;
 use engine::policy::certificate;
-use engine::policy::certificate::Acted;
-use engine::policy::certificate::Evidence;
-use engine::policy::policy::Policy;
+use engine::policy::certificate::GateRecord;
+use engine::policy::certificate::CertificateEvidence;
+use engine::policy::action_policy::Policy;
 use model::action::ActionKind;
 use model::action::ActionRecord;
 use model::action::ActionResult;
-use model::action::Withheld;
+use model::action::WithheldAction;
 use model::certificate::CERTIFICATE_FORMAT;
 use model::certificate::Certificate;
-use model::certificate::Voided;
+use model::certificate::VoidRecord;
 use model::id::NodeName;
-use model::journal::Stamp;
-use model::live::Live;
-use model::moment::DAY_S;
+use model::journal::ClockStamp;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::time_format::DAY_S;
 
 /// The folder of certificates in a gate's state folder.
 pub const FOLDER: &str = "certificates";
@@ -48,7 +48,7 @@ pub struct Issued {
     pub nodes: Vec<NodeName>,
     /// Nodes that passed and have none, and why; certificates that were there
     /// and could not be read.
-    pub withheld: Vec<Withheld>,
+    pub withheld: Vec<WithheldAction>,
 }
 
 /// With what certificates are signed, and whose signatures count.
@@ -67,13 +67,13 @@ pub struct Seal<'a> {
 /// them: what is not certified on a node has no certificate here either.
 pub fn issue(
     folder: &Path,
-    evidence: &Evidence<'_>,
-    acted: &Acted<'_>,
+    evidence: &CertificateEvidence<'_>,
+    acted: &GateRecord<'_>,
     policy: &Policy,
     seal: &Seal<'_>,
-    now: &Stamp,
+    now: &ClockStamp,
 ) -> Result<Issued, RecordError> {
-    let (made, withheld) = certificate::certificates(evidence, acted, policy, now.unix);
+    let (made, withheld) = certificate::issue_certificates(evidence, acted, policy, now.unix);
     write(folder, made, withheld, seal, now)
 }
 
@@ -81,7 +81,7 @@ pub fn issue(
 pub fn keep(
     folder: &Path,
     made: Vec<Certificate>,
-    withheld: Vec<Withheld>,
+    withheld: Vec<WithheldAction>,
     seal: &Seal<'_>,
 ) -> Result<Issued, RecordError> {
     let mut issued = Issued { nodes: Vec::new(), withheld };
@@ -99,7 +99,7 @@ pub fn keep(
 fn sealed(
     mut made: Vec<Certificate>,
     seal: &Seal<'_>,
-    withheld: &mut Vec<Withheld>,
+    withheld: &mut Vec<WithheldAction>,
 ) -> Vec<Certificate> {
     if made.is_empty() {
         return made;
@@ -109,16 +109,16 @@ fn sealed(
         (Ok(None), false) => return made,
         (Ok(None), true) => {
             let why = "certificates must be signed, and no key is configured: none is issued";
-            withheld.push(Withheld::new("certificates", why));
+            withheld.push(WithheldAction::new("certificates", why));
             return Vec::new();
         }
         (Err(why), false) => {
-            withheld.push(Withheld::new("signatures", format!("none is signed: {why}")));
+            withheld.push(WithheldAction::new("signatures", format!("none is signed: {why}")));
             return made;
         }
         (Err(why), true) => {
             let why = format!("certificates must be signed, so none is issued: {why}");
-            withheld.push(Withheld::new("certificates", why));
+            withheld.push(WithheldAction::new("certificates", why));
             return Vec::new();
         }
     };
@@ -135,14 +135,14 @@ fn sealed(
 fn write(
     folder: &Path,
     made: Vec<Certificate>,
-    withheld: Vec<Withheld>,
+    withheld: Vec<WithheldAction>,
     seal: &Seal<'_>,
-    now: &Stamp,
+    now: &ClockStamp,
 ) -> Result<Issued, RecordError> {
     let mut issued = Issued { nodes: Vec::new(), withheld };
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
     for new in sealed(made, seal, &mut issued.withheld) {
-        let mut withhold = |why| issued.withheld.push(Withheld::new(new.node.to_string(), why));
+        let mut withhold = |why| issued.withheld.push(WithheldAction::new(new.node.to_string(), why));
         match trusted(folder, &new.node, seal.trust) {
             Ok(Some(old)) if !certificate::replaces(&new, &old, now) => {
                 withhold(format!("passed, and is certified until {} already", old.expires));
@@ -272,15 +272,15 @@ pub fn nodes(folder: &Path) -> (Vec<NodeName>, Vec<String>) {
 /// control group. And what could not be read, each with its file.
 pub fn valid(
     folder: &Path,
-    live: &Live,
+    live: &SchedulerSnapshot,
     trust: &Trust,
-    now: &Stamp,
+    now: &ClockStamp,
 ) -> (BTreeSet<NodeName>, Vec<String>) {
     let (certificates, troubles) = all(folder, trust);
     let fresh = |certificate: &Certificate| {
         let node = live.nodes.get(&certificate.node);
-        certificate::spent(certificate, now.unix).is_none()
-            && node.is_none_or(|node| certificate::outlived(certificate, node).is_none())
+        certificate::explain_expiry(certificate, now.unix).is_none()
+            && node.is_none_or(|node| certificate::explain_outlived(certificate, node).is_none())
             && now.unix.saturating_sub(certificate.issued_unix) <= DAY_S
     };
     let controls = certificates.into_iter().filter(fresh).map(|it| it.node).collect();
@@ -289,13 +289,13 @@ pub fn valid(
 
 /// Declares a node's certificate void, as when it was drained; whether there
 /// was one to void. One that cannot be read is void already.
-pub fn void(folder: &Path, node: &NodeName, why: &str, now: &Stamp) -> Result<bool, RecordError> {
+pub fn void(folder: &Path, node: &NodeName, why: &str, now: &ClockStamp) -> Result<bool, RecordError> {
     let old = match read(folder, node) {
         Err(RecordError::Malformed { .. }) => return Ok(false),
         read => read?,
     };
     let Some(mut certificate) = old.filter(|old| old.voided.is_none()) else { return Ok(false) };
-    certificate.voided = Some(Voided { at: now.at.clone(), why: why.to_owned() });
+    certificate.voided = Some(VoidRecord { at: now.at.clone(), why: why.to_owned() });
     // It does not fit any more. Left there, taking the word away would make it fit.
     certificate.signature = None;
     let path = path(folder, node)?;

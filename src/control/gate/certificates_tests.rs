@@ -12,8 +12,8 @@ fn unsealed() -> Seal<'static> {
     Seal { key: Ok(None), trust: &NOBODY }
 }
 
-fn now(after: i64) -> Stamp {
-    Stamp { at: "2026-03-04T06:00:00.000Z".to_owned(), unix: MADE + after, ..Stamp::default() }
+fn now(after: i64) -> ClockStamp {
+    ClockStamp { at: "2026-03-04T06:00:00.000Z".to_owned(), unix: MADE + after, ..ClockStamp::default() }
 }
 
 fn issued(folder: &Path, nodes: &[&str]) -> Issued {
@@ -25,7 +25,7 @@ fn issued(folder: &Path, nodes: &[&str]) -> Issued {
 fn certificates_come_back_as_they_were_issued() {
     let dir = tempfile::tempdir().expect("a folder");
     assert_eq!(
-        valid(dir.path(), &Live::default(), &NOBODY, &now(0)),
+        valid(dir.path(), &SchedulerSnapshot::default(), &NOBODY, &now(0)),
         (BTreeSet::new(), Vec::new()),
         "nothing is there yet"
     );
@@ -43,7 +43,7 @@ fn certificates_come_back_as_they_were_issued() {
 fn the_control_group_is_of_the_last_day_and_holds() {
     let dir = tempfile::tempdir().expect("a folder");
     issued(dir.path(), &["n1"]);
-    let controls = |after| valid(dir.path(), &Live::default(), &NOBODY, &now(after)).0.len();
+    let controls = |after| valid(dir.path(), &SchedulerSnapshot::default(), &NOBODY, &now(after)).0.len();
     assert_eq!([controls(-1), controls(0), controls(DAY_S), controls(DAY_S + 1)], [0, 1, 1, 0]);
     assert!(void(dir.path(), &"n1".into(), "drained by us", &now(60)).expect("written"));
     assert_eq!(controls(60), 0);
@@ -58,7 +58,7 @@ fn a_voided_certificate_stays_with_its_reason_until_a_new_one_is_issued() {
     assert!(void(dir.path(), &n1, "drained", &now(60)).expect("written"));
     assert!(!void(dir.path(), &n1, "again", &now(60)).expect("nothing to do"));
     let voided = read(dir.path(), &n1).expect("readable").expect("there");
-    let why = Voided { at: now(60).at, why: "drained".to_owned() };
+    let why = VoidRecord { at: now(60).at, why: "drained".to_owned() };
     assert_eq!(voided, Certificate { voided: Some(why), ..certificate("n1") });
     assert_eq!(issued(dir.path(), &["n1"]).nodes, std::slice::from_ref(&n1));
     assert_eq!(read(dir.path(), &n1).expect("readable"), Some(certificate("n1")));
@@ -80,7 +80,7 @@ fn what_cannot_be_read_is_told_with_its_file_and_is_no_certificate() {
     put("ALL.json", &whole.replace("n2", "ALL"));
     put(".n7.json.1.tmp", "half");
     fs::create_dir(dir.path().join(FOLDER).join("n8.json")).expect("a folder");
-    let (controls, troubles) = valid(dir.path(), &Live::default(), &NOBODY, &now(60));
+    let (controls, troubles) = valid(dir.path(), &SchedulerSnapshot::default(), &NOBODY, &now(60));
     assert_eq!(controls, BTreeSet::from(["n1".into()]));
     assert_eq!(troubles.len(), 7, "{troubles:#?}");
     let of = |name: &str| -> &str {
@@ -134,7 +134,7 @@ fn a_folder_that_cannot_be_written_is_an_error_that_names_it() {
     let error = write(dir.path(), vec![certificate("n1")], Vec::new(), &unsealed(), &now(0))
         .expect_err("full");
     assert!(error.to_string().contains(FOLDER), "{error}");
-    let (controls, troubles) = valid(dir.path(), &Live::default(), &NOBODY, &now(0));
+    let (controls, troubles) = valid(dir.path(), &SchedulerSnapshot::default(), &NOBODY, &now(0));
     assert!(controls.is_empty());
     assert_eq!(troubles.len(), 1, "{troubles:?}");
 }
@@ -165,7 +165,7 @@ fn what_must_be_signed_counts_only_as_it_was_signed() {
     let (other, _) = strict();
     let seal = signed_by(&other, &trust);
     keep(dir.path(), vec![certificate("n4")], Vec::new(), &seal).expect("written");
-    let (controls, troubles) = valid(dir.path(), &Live::default(), &trust, &now(60));
+    let (controls, troubles) = valid(dir.path(), &SchedulerSnapshot::default(), &trust, &now(60));
     assert_eq!(controls, ["n1".into()].into());
     let of = |node: &str| troubles.iter().find(|it| it.contains(node)).expect("told");
     assert!(of("n2.json").contains("does not fit"), "{troubles:?}");

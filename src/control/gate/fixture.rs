@@ -14,16 +14,16 @@ use super::scheduler::SchedulerError;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionPlan;
-use model::action::Mark;
+use model::action::VerdictMark;
 use model::certificate::Certificate;
-use model::certificate::Identity;
-use model::change::Change;
-use model::change::StateChange;
+use model::certificate::MachineIdentity;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::live::Live;
-use model::live::LiveNode;
-use model::said::ProblemKind;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
+use model::source_report::SourceProblemKind;
 use model::verdict::Outcome;
 
 /// How one call of `change` goes.
@@ -48,16 +48,16 @@ pub(super) enum Mishap {
 /// A scheduler in memory.
 #[derive(Debug, Default)]
 pub(super) struct Fake {
-    pub(super) nodes: RefCell<BTreeMap<NodeName, LiveNode>>,
+    pub(super) nodes: RefCell<BTreeMap<NodeName, SchedulerNode>>,
     pub(super) silent: Cell<bool>,
     /// What of its answers cannot be read.
     pub(super) troubles: RefCell<Vec<String>>,
     /// What was changed, in calls.
-    pub(super) calls: RefCell<Vec<(Vec<NodeName>, Change)>>,
+    pub(super) calls: RefCell<Vec<(Vec<NodeName>, NodeUpdate)>>,
     /// How the next calls go.
     pub(super) mishaps: RefCell<VecDeque<Mishap>>,
     /// What somebody else does to nodes right before the next readings.
-    pub(super) others: RefCell<VecDeque<Vec<LiveNode>>>,
+    pub(super) others: RefCell<VecDeque<Vec<SchedulerNode>>>,
     /// When it started; a different one each time that it is asked, the last one again.
     pub(super) starts: RefCell<VecDeque<String>>,
     /// Conditions of nodes of Kubernetes are taken.
@@ -69,44 +69,44 @@ impl Fake {
     pub(super) fn of(count: usize) -> Self {
         let fake = Self::default();
         for number in 1..=count {
-            fake.put(LiveNode::new(format!("n{number}"), &["IDLE"]));
+            fake.put(SchedulerNode::new(format!("n{number}"), &["IDLE"]));
         }
         fake
     }
 
-    pub(super) fn put(&self, node: LiveNode) {
+    pub(super) fn put(&self, node: SchedulerNode) {
         self.nodes.borrow_mut().insert(node.name.clone(), node);
     }
 
-    pub(super) fn node(&self, name: &str) -> LiveNode {
+    pub(super) fn node(&self, name: &str) -> SchedulerNode {
         self.nodes.borrow()[&NodeName::from(name)].clone()
     }
 
     /// A drain by somebody's hand.
-    pub(super) fn drained(name: &str, reason: &str) -> LiveNode {
+    pub(super) fn drained(name: &str, reason: &str) -> SchedulerNode {
         let reason = Some(reason.to_owned());
-        LiveNode { reason, ..LiveNode::new(name, &["IDLE", "DRAIN"]) }
+        SchedulerNode { reason, ..SchedulerNode::new(name, &["IDLE", "DRAIN"]) }
     }
 
     /// Names of the nodes in each call.
     pub(super) fn changed(&self) -> Vec<Vec<String>> {
-        let names = |(nodes, _): &(Vec<NodeName>, Change)| {
+        let names = |(nodes, _): &(Vec<NodeName>, NodeUpdate)| {
             nodes.iter().map(|node| node.as_str().to_owned()).collect()
         };
         self.calls.borrow().iter().map(names).collect()
     }
 
-    fn do_it(&self, nodes: &[NodeName], change: &Change) {
+    fn do_it(&self, nodes: &[NodeName], change: &NodeUpdate) {
         let mut all = self.nodes.borrow_mut();
         for name in nodes {
             let Some(node) = all.get_mut(name) else { continue };
             match &change.state {
-                Some(StateChange::Drain { reason }) => {
+                Some(NodeStateChange::Drain { reason }) => {
                     node.state.retain(|word| word != "DRAIN");
                     node.state.push("DRAIN".to_owned());
                     node.reason = Some(reason.clone());
                 }
-                Some(StateChange::Resume) => {
+                Some(NodeStateChange::Resume) => {
                     node.state.retain(|word| word != "DRAIN");
                     node.reason = None;
                 }
@@ -143,7 +143,7 @@ impl Fake {
 }
 
 fn late() -> SchedulerError {
-    SchedulerError::new(ProblemKind::Unreachable, "Socket timed out on send/recv operation")
+    SchedulerError::new(SourceProblemKind::Unreachable, "Socket timed out on send/recv operation")
 }
 
 impl Scheduler for Fake {
@@ -151,7 +151,7 @@ impl Scheduler for Fake {
         "memory".to_owned()
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot> {
         Box::pin(async move {
             bounds::nodes(nodes)?;
             if self.silent.get() {
@@ -164,7 +164,7 @@ impl Scheduler for Fake {
             let asked = |name: &NodeName| nodes.is_empty() || nodes.contains(name);
             let told = all.iter().filter(|(name, _)| asked(name));
             let nodes = told.map(|(name, node)| (name.clone(), node.clone())).collect();
-            Ok(Live { nodes, troubles: self.troubles.borrow().clone() })
+            Ok(SchedulerSnapshot { nodes, troubles: self.troubles.borrow().clone() })
         })
     }
 
@@ -174,13 +174,13 @@ impl Scheduler for Fake {
         Box::pin(async move { Ok(now) })
     }
 
-    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()> {
         Box::pin(async move {
             self.calls.borrow_mut().push((nodes.to_vec(), change.clone()));
             let mishap = self.mishaps.borrow_mut().pop_front().unwrap_or(Mishap::None);
             match mishap {
                 Mishap::Denied => {
-                    return Err(SchedulerError::new(ProblemKind::Denied, "Invalid user id"));
+                    return Err(SchedulerError::new(SourceProblemKind::Denied, "Invalid user id"));
                 }
                 Mishap::LateAndLost => return Err(late()),
                 Mishap::AckedAndLost => return Ok(()),
@@ -190,7 +190,7 @@ impl Scheduler for Fake {
             match mishap {
                 Mishap::LateAndDone => Err(late()),
                 Mishap::InPart => {
-                    Err(SchedulerError::new(ProblemKind::Missing, "Invalid node name specified"))
+                    Err(SchedulerError::new(SourceProblemKind::Missing, "Invalid node name specified"))
                 }
                 Mishap::ThenSilent => {
                     self.silent.set(true);
@@ -201,7 +201,7 @@ impl Scheduler for Fake {
         })
     }
 
-    fn words(&self, nodes: &[NodeName], _change: &Change) -> Vec<Vec<String>> {
+    fn words(&self, nodes: &[NodeName], _change: &NodeUpdate) -> Vec<Vec<String>> {
         vec![nodes.iter().map(|node| format!("change {node}")).collect()]
     }
 }
@@ -215,7 +215,7 @@ pub(super) fn action(kind: ActionKind, node: &str) -> Action {
     };
     Action {
         domain: Some("block01".into()),
-        mark: Some(Mark {
+        mark: Some(VerdictMark {
             outcome,
             class,
             run: "r1".to_owned(),
@@ -231,7 +231,7 @@ pub(super) fn action(kind: ActionKind, node: &str) -> Action {
 }
 
 pub(super) fn plan(actions: Vec<Action>) -> ActionPlan {
-    ActionPlan { dry_run: false, ..ActionPlan::of(actions) }
+    ActionPlan { dry_run: false, ..ActionPlan::from_actions(actions) }
 }
 
 /// A state folder with its first turn begun.
@@ -252,7 +252,7 @@ pub(super) const MADE: i64 = 1_772_600_767;
 
 /// A certificate of a node.
 pub(super) fn certificate(node: &str) -> Certificate {
-    let identity = Identity {
+    let identity = MachineIdentity {
         gpus: vec!["GPU-a".to_owned()],
         boot_id: Some("b".to_owned()),
         driver: None,

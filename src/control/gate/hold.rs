@@ -26,29 +26,29 @@ use super::stamp;
 use crate::gate::pace::Pace;
 use crate::launch::LaunchError;
 use crate::launch::check_name;
-use crate::launch::held::Held;
-use crate::launch::held::Seat;
+use crate::launch::held::HeldNodes;
+use crate::launch::held::WorkerTarget;
 use crate::launch::slurm::IMMEDIATE_S;
-use crate::launch::slurm::Job;
-use crate::launch::slurm::Programs;
-use crate::launch::slurm::Slurm;
-use crate::launch::slurm::WhenBusy;
-use crate::launch::slurm::WhenDrained;
+use crate::launch::slurm::SlurmJobRequest;
+use crate::launch::slurm::SlurmPrograms;
+use crate::launch::slurm::SlurmLauncher;
+use crate::launch::slurm::BusyNodePolicy;
+use crate::launch::slurm::DrainedNodePolicy;
 use calls::Calls;
 use calls::Complaint;
 use calls::folded;
 use calls::outside;
-use engine::policy::ledger::Ledger;
-use engine::policy::standing;
-use engine::policy::standing::Owner;
-use model::change::Change;
-use model::change::StateChange;
+use engine::policy::journal_state::JournalState;
+use engine::policy::node_state;
+use engine::policy::node_state::DrainOwner;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::journal::Event;
+use model::journal::JournalEvent;
 use model::journal::HoldKind;
-use model::live::Live;
-use model::live::LiveNode;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
 
 pub use end::Cleaning;
 pub use end::Leftovers;
@@ -83,7 +83,7 @@ pub const RENEWED: Duration = Duration::from_secs(3_600);
 #[expect(missing_debug_implementations, reason = "it lends whom to tell")]
 pub struct Holder<'a> {
     /// How Slurm is used.
-    pub slurm: &'a Slurm,
+    pub slurm: &'a SlurmLauncher,
     /// Who is asked about nodes, and told to resume and drain them.
     pub scheduler: &'a dyn Scheduler,
     /// The gate's state folder.
@@ -118,7 +118,7 @@ pub struct Holding {
     /// Nodes to be drained again, with their reasons.
     pub drained: Vec<(NodeName, String)>,
     /// The nodes, and why others are left out.
-    pub held: Held,
+    pub held: HeldNodes,
 }
 
 /// Why nothing can be held.
@@ -197,11 +197,11 @@ struct Wanted {
 }
 
 /// Whether a node still shows this drain of ours, with nothing written behind it.
-fn is_still_ours(live: &Live, node: &NodeName, reason: &str) -> bool {
+fn is_still_ours(live: &SchedulerSnapshot, node: &NodeName, reason: &str) -> bool {
     live.nodes.get(node).is_some_and(|node| {
-        standing::has_drain(node)
+        node_state::has_drain(node)
             && sight::carries(node, reason)
-            && standing::was_added_to(node).is_none()
+            && node_state::appended_text(node).is_none()
     })
 }
 
@@ -210,14 +210,14 @@ impl Holder<'_> {
         Calls { programs: &self.slurm.programs, limit: self.pace.limit }
     }
 
-    async fn read(&self, nodes: &[NodeName]) -> Result<Live, HoldError> {
+    async fn read(&self, nodes: &[NodeName]) -> Result<SchedulerSnapshot, HoldError> {
         let name = || self.scheduler.name();
         let read = self.scheduler.read(nodes).await;
         read.map_err(|error| HoldError::Scheduler { name: name(), error })
     }
 
     /// Who is idle, busy, drained by us, or unfit.
-    fn sorted(&self, all: &[NodeName], live: &Live, ledger: &Ledger, drained: bool) -> Sorted {
+    fn sorted(&self, all: &[NodeName], live: &SchedulerSnapshot, ledger: &JournalState, drained: bool) -> Sorted {
         let mut sorted = Sorted {
             unfit: outside(self.slurm.partition.as_deref(), all, live),
             ..Sorted::default()
@@ -231,12 +231,12 @@ impl Holder<'_> {
                 continue;
             }
             let node = &self.without_reservation(node, None);
-            let Some(why) = standing::may_not_measure(node) else {
+            let Some(why) = node_state::explain_no_measurement(node) else {
                 sorted.idle.insert(name.clone());
                 continue;
             };
-            match standing::owner(node, ledger) {
-                Owner::Us(drain) if drained => match self.may_lift(node) {
+            match node_state::drain_owner(node, ledger) {
+                DrainOwner::ThisGate(drain) if drained => match self.may_lift(node) {
                     None => {
                         sorted.ours.insert(name.clone(), drain.action.reason.clone());
                     }
@@ -244,10 +244,10 @@ impl Holder<'_> {
                         sorted.unfit.insert(name.clone(), why);
                     }
                 },
-                Owner::Unrecorded => {
-                    sorted.unfit.insert(name.clone(), standing::unrecorded_in_words(node));
+                DrainOwner::Unrecorded => {
+                    sorted.unfit.insert(name.clone(), node_state::describe_unrecorded(node));
                 }
-                Owner::Nobody if is_in_use(node) => {
+                DrainOwner::NotDrained if is_in_use(node) => {
                     sorted.busy.insert(name.clone(), why);
                 }
                 _ => {
@@ -259,27 +259,27 @@ impl Holder<'_> {
     }
 
     /// Why a node that we drained cannot be measured all the same.
-    fn may_lift(&self, node: &LiveNode) -> Option<String> {
-        if self.slurm.drained == WhenDrained::Refuse {
+    fn may_lift(&self, node: &SchedulerNode) -> Option<String> {
+        if self.slurm.drained == DrainedNodePolicy::Refuse {
             let how = "drained = \"reservation\" of [launcher] measures it inside a reservation, \
                        \"no-allocate\" beside the scheduler";
             return Some(format!("it is drained by us, and drained = \"refuse\" is set; {how}"));
         }
-        if !standing::is_drained(node) {
+        if !node_state::is_drained(node) {
             return Some("it is drained by us, and its jobs have not ended yet".to_owned());
         }
-        if let Some(why) = standing::was_added_to(node) {
+        if let Some(why) = node_state::appended_text(node) {
             return Some(why);
         }
         let mut lifted = node.clone();
         lifted.state.retain(|word| word != "DRAIN");
         lifted.reason = None;
-        standing::may_not_measure(&lifted)
+        node_state::explain_no_measurement(&lifted)
     }
 
     /// The node as it is for those who may use its reservation: ours, or the
     /// one that the site gave us.
-    fn without_reservation(&self, node: &LiveNode, ours: Option<&str>) -> LiveNode {
+    fn without_reservation(&self, node: &SchedulerNode, ours: Option<&str>) -> SchedulerNode {
         let mut node = node.clone();
         let site = self.slurm.reservation.as_deref();
         let is_for_us =
@@ -296,22 +296,22 @@ impl Holder<'_> {
         let mut wanted = Wanted { nodes: sorted.idle, ..Wanted::default() };
         holding.held.skipped.extend(sorted.unfit);
         match self.slurm.busy {
-            WhenBusy::Skip => holding.held.skipped.extend(sorted.busy),
-            WhenBusy::Wait | WhenBusy::Reserve => {
+            BusyNodePolicy::Skip => holding.held.skipped.extend(sorted.busy),
+            BusyNodePolicy::Wait | BusyNodePolicy::Reserve => {
                 wanted.nodes.extend(sorted.busy.keys().cloned());
                 wanted.busy.extend(sorted.busy.into_keys());
             }
         }
-        let lifted = self.slurm.drained == WhenDrained::Reservation;
+        let lifted = self.slurm.drained == DrainedNodePolicy::Reservation;
         for (node, reason) in sorted.ours {
             if lifted {
                 wanted.nodes.insert(node.clone());
                 holding.drained.push((node, reason));
             } else {
-                holding.held.seats.insert(node, Seat::Unallocated);
+                holding.held.targets.insert(node, WorkerTarget::Unallocated);
             }
         }
-        let reserve_busy = self.slurm.busy == WhenBusy::Reserve;
+        let reserve_busy = self.slurm.busy == BusyNodePolicy::Reserve;
         for (_, nodes) in &wish.domains {
             let needs = |node: &NodeName| {
                 holding.drained.iter().any(|(drained, _)| drained == node)
@@ -371,7 +371,7 @@ impl Holder<'_> {
             // From here on they are to be drained again, however this ends.
             self.announce(&name, HoldKind::Reservation, &wanted.reserved, &lifting)?;
             holding.drained = lifting;
-            let resume = Change { state: Some(StateChange::Resume), ..Change::default() };
+            let resume = NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
             let told = self.scheduler.change(&drained, &resume).await;
             if let Err(error) = told {
                 // Some may be back; those that are not are left out below.
@@ -415,10 +415,10 @@ impl Holder<'_> {
     }
 
     /// Why a node cannot be measured now.
-    fn unfit(&self, live: &Live, node: &NodeName, ours: Option<&str>) -> Option<String> {
+    fn unfit(&self, live: &SchedulerSnapshot, node: &NodeName, ours: Option<&str>) -> Option<String> {
         match live.nodes.get(node) {
             None => Some("the scheduler does not know it".to_owned()),
-            Some(node) => standing::may_not_measure(&self.without_reservation(node, ours)),
+            Some(node) => node_state::explain_no_measurement(&self.without_reservation(node, ours)),
         }
     }
 
@@ -490,7 +490,7 @@ impl Holder<'_> {
             let counted = least.filter(|n| 0 < *n).map(|n| format!("gpu:{n}"));
             let list = folded(&members);
             let comment = format!("fabricgate measures {domain}");
-            let job = Job {
+            let job = SlurmJobRequest {
                 name,
                 comment: &comment,
                 nodes: &list,
@@ -504,7 +504,7 @@ impl Holder<'_> {
                 Ok(number) => {
                     (self.say)(&format!("{domain}: job {number} holds {list}"));
                     for node in members {
-                        holding.held.seats.insert(node, Seat::Job(number.clone()));
+                        holding.held.targets.insert(node, WorkerTarget::Job(number.clone()));
                     }
                     return Ok(());
                 }
@@ -534,7 +534,7 @@ impl Holder<'_> {
         drained: &[(NodeName, String)],
     ) -> Result<(), HoldError> {
         let mut journal = Journal::open(self.folder)?;
-        journal.write(Event::Holding {
+        journal.write(JournalEvent::Holding {
             name: name.to_owned(),
             kind,
             nodes: nodes.to_vec(),
@@ -547,7 +547,7 @@ impl Holder<'_> {
 }
 
 /// Gives a reservation in which drains are lifted its full time again, from now.
-pub async fn renew(programs: &Programs, limit: Duration, name: &str) -> Result<(), String> {
+pub async fn renew(programs: &SlurmPrograms, limit: Duration, name: &str) -> Result<(), String> {
     let renewed = Calls { programs, limit }.renew(name, LASTS).await;
     renewed.map_err(|complaint| complaint.message)
 }
@@ -558,14 +558,14 @@ pub fn job_name(run: &str) -> String {
 }
 
 /// Whether jobs use it, and nothing else is wrong with it.
-fn is_in_use(node: &LiveNode) -> bool {
+fn is_in_use(node: &SchedulerNode) -> bool {
     const PASSING: &[&str] = &["ALLOCATED", "MIXED", "COMPLETING", "PLANNED", "IDLE"];
     node.state.iter().all(|word| PASSING.contains(&word.as_str()))
 }
 
 /// The same without plans: the job that these nodes are planned for may be the
 /// one of ours that was just given up.
-fn unplanned(live: &Live) -> Live {
+fn unplanned(live: &SchedulerSnapshot) -> SchedulerSnapshot {
     let mut live = live.clone();
     for node in live.nodes.values_mut() {
         node.state.retain(|word| word != "PLANNED");

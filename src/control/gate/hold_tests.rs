@@ -12,7 +12,7 @@ use model::action::ActionResult;
 const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
 
 /// A Slurm that knows one reservation, in a file, and grants every job.
-fn programs(folder: &Path) -> Programs {
+fn programs(folder: &Path) -> SlurmPrograms {
     let file = folder.join("reservation").display().to_string();
     let script = format!(
         "case \"$*\" in *'create reservation'*) for w; do case $w in ReservationName=*) \
@@ -20,7 +20,7 @@ fn programs(folder: &Path) -> Programs {
          *'show reservation'*) cat {file} 2>/dev/null; echo;; esac"
     );
     let sh = |script: &str, name: &str| ["sh", "-c", script, name].map(str::to_owned).to_vec();
-    Programs {
+    SlurmPrograms {
         srun: sh("exit 1", "srun"),
         scancel: sh(":", "scancel"),
         squeue: sh(":", "squeue"),
@@ -32,25 +32,25 @@ fn programs(folder: &Path) -> Programs {
 
 /// Holds n1, which we drained, while others do this each time that nodes are read; what was
 /// told to the scheduler.
-fn held(others: Vec<Vec<LiveNode>>) -> (Fake, Vec<(Vec<NodeName>, Change)>) {
+fn held(others: Vec<Vec<SchedulerNode>>) -> (Fake, Vec<(Vec<NodeName>, NodeUpdate)>) {
     let fake = Fake::of(0);
     fake.put(Fake::drained("n1", DRAIN));
     let (folder, mut journal) = fixture::journal();
     let id = "r1/n1/drain/e1".to_owned();
     let action = Action { reason: DRAIN.to_owned(), ..fixture::action(ActionKind::Drain, "n1") };
-    let state = Some(StateChange::Drain { reason: DRAIN.to_owned() });
-    let intent = Event::Intent {
+    let state = Some(NodeStateChange::Drain { reason: DRAIN.to_owned() });
+    let intent = JournalEvent::Intent {
         id: id.clone(),
         run: "r1".to_owned(),
         action: Box::new(action),
-        change: Box::new(Change { state, ..Change::default() }),
-        before: Box::new(LiveNode::new("n1", &["IDLE"])),
+        change: Box::new(NodeUpdate { state, ..NodeUpdate::default() }),
+        before: Box::new(SchedulerNode::new("n1", &["IDLE"])),
     };
-    let done = Event::Outcome { id, result: ActionResult::Done, detail: String::new() };
+    let done = JournalEvent::Outcome { id, result: ActionResult::Done, detail: String::new() };
     journal.write_all(vec![intent, done]).expect("written");
     drop(journal);
     fake.others.borrow_mut().extend(others);
-    let slurm = Slurm { programs: programs(folder.path()), ..Slurm::default() };
+    let slurm = SlurmLauncher { programs: programs(folder.path()), ..SlurmLauncher::default() };
     let pace = Pace {
         limit: Duration::from_secs(10),
         settle: Duration::ZERO,
@@ -81,7 +81,7 @@ fn a_drain_of_ours_is_lifted_and_made_again() {
 #[test]
 fn a_drain_that_a_person_takes_away_before_it_is_lifted_stays_away() {
     // Read to be sorted; then a person gives it back.
-    let (fake, told) = held(vec![Vec::new(), vec![LiveNode::new("n1", &["IDLE"])]]);
+    let (fake, told) = held(vec![Vec::new(), vec![SchedulerNode::new("n1", &["IDLE"])]]);
     assert_eq!(fake.node("n1").state, ["IDLE"]);
     assert!(told.is_empty(), "neither lifted nor drained again: {told:?}");
 }
@@ -90,18 +90,18 @@ fn a_drain_that_a_person_takes_away_before_it_is_lifted_stays_away() {
 #[test]
 fn a_node_that_the_launcher_s_partition_lacks_is_named_and_keeps_no_other_out() {
     let nodes: Vec<NodeName> = ["n1", "n2", "n3"].map(NodeName::from).to_vec();
-    let shown = |partitions: [&[&str]; 2]| Live {
+    let shown = |partitions: [&[&str]; 2]| SchedulerSnapshot {
         nodes: ["n1", "n2"]
             .into_iter()
             .zip(partitions)
             .map(|(name, partitions)| {
                 let partitions = partitions.iter().map(|it| (*it).to_owned()).collect();
-                (name.into(), LiveNode { partitions, ..LiveNode::new(name, &["IDLE"]) })
+                (name.into(), SchedulerNode { partitions, ..SchedulerNode::new(name, &["IDLE"]) })
             })
             .collect(),
         troubles: Vec::new(),
     };
-    let of = |partition: Option<&str>, live: &Live| -> Vec<String> {
+    let of = |partition: Option<&str>, live: &SchedulerSnapshot| -> Vec<String> {
         outside(partition, &nodes, live).into_keys().map(String::from).collect()
     };
     let live = shown([&["main", "probe"], &["main"]]);
@@ -131,7 +131,7 @@ impl Left {
     fn by(host: &str) -> Self {
         let fake = Fake::of(1);
         let (folder, mut journal) = fixture::journal();
-        let holding = |name: &str, kind: HoldKind, drained| Event::Holding {
+        let holding = |name: &str, kind: HoldKind, drained| JournalEvent::Holding {
             name: name.to_owned(),
             kind,
             nodes: vec!["n1".into()],
@@ -188,12 +188,12 @@ impl Left {
 fn defect_1_a_hold_of_which_slurm_shows_nothing_is_over_whoever_made_it() {
     let mut left = Left::by("elsewhere").unreserved();
     let (are_gone, told) = left.cleaned(None, 0);
-    assert!(are_gone && left.journal.ledger().holds.is_empty(), "{told}");
+    assert!(are_gone && left.journal.ledger().allocations.is_empty(), "{told}");
     assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{told}");
     // What was announced a moment ago may be about to be made.
     let mut left = Left::by("elsewhere").unreserved();
     let (are_gone, told) = left.cleaned(None, 3_600);
-    assert!(!are_gone && left.journal.ledger().holds.len() == 2, "{told}");
+    assert!(!are_gone && left.journal.ledger().allocations.len() == 2, "{told}");
     assert!(left.fake.changed().is_empty());
 }
 

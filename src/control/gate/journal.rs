@@ -25,11 +25,11 @@ use serde::Deserialize;
 use super::stamp;
 use super::strict;
 use crate::store::folder::parent;
-use engine::policy::ledger::Ledger;
-use model::journal::Entry;
-use model::journal::Event;
+use engine::policy::journal_state::JournalState;
+use model::journal::JournalEntry;
+use model::journal::JournalEvent;
 use model::journal::JOURNAL_FORMAT;
-use model::journal::Stamp;
+use model::journal::ClockStamp;
 use model::text;
 
 /// The file of lines.
@@ -56,7 +56,7 @@ pub struct Journal {
     whole: u64,
     /// Something behind that may be half a line of ours.
     torn: bool,
-    ledger: Ledger,
+    ledger: JournalState,
     notes: Vec<String>,
 }
 
@@ -161,7 +161,7 @@ impl Journal {
             // The name of a new file is durable only when its folder is.
             force(folder)?;
         }
-        let opened = Event::Opened {
+        let opened = JournalEvent::Opened {
             host: stamp::host(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -178,30 +178,30 @@ impl Journal {
 
     /// Writes one line and forces it to disk. After an error nothing of it is
     /// there, and what it announces must not be done.
-    pub fn write(&mut self, event: Event) -> Result<(), JournalError> {
+    pub fn write(&mut self, event: JournalEvent) -> Result<(), JournalError> {
         self.write_all(vec![event])
     }
 
     /// The same for many lines, which are forced to disk together.
-    pub fn write_all(&mut self, events: Vec<Event>) -> Result<(), JournalError> {
+    pub fn write_all(&mut self, events: Vec<JournalEvent>) -> Result<(), JournalError> {
         self.append(self.ledger.epoch, events)
     }
 
     /// The same in a turn that lies behind `last`, where that was taken by a journal that
     /// knew more than this one: no number of a turn is used twice.
-    pub fn write_beyond(&mut self, last: Option<u64>, event: Event) -> Result<(), JournalError> {
+    pub fn write_beyond(&mut self, last: Option<u64>, event: JournalEvent) -> Result<(), JournalError> {
         let epoch = last.and_then(|last| last.checked_add(1)).unwrap_or_default();
         self.append(epoch.max(self.ledger.epoch), vec![event])
     }
 
-    fn append(&mut self, epoch: u64, events: Vec<Event>) -> Result<(), JournalError> {
+    fn append(&mut self, epoch: u64, events: Vec<JournalEvent>) -> Result<(), JournalError> {
         if events.is_empty() {
             return Ok(());
         }
         let stamp = self.stamp();
-        let entries: Vec<Entry> = (self.ledger.lines + 1..)
+        let entries: Vec<JournalEntry> = (self.ledger.lines + 1..)
             .zip(events)
-            .map(|(seq, event)| Entry {
+            .map(|(seq, event)| JournalEntry {
                 format: JOURNAL_FORMAT.to_owned(),
                 seq,
                 stamp: stamp.clone(),
@@ -227,7 +227,7 @@ impl Journal {
         }
         self.whole += lines.len() as u64;
         for entry in &entries {
-            self.ledger.take(entry);
+            self.ledger.apply(entry);
         }
         Ok(())
     }
@@ -259,7 +259,7 @@ impl Journal {
     }
 
     /// The present moment, never before the last line's.
-    fn stamp(&mut self) -> Stamp {
+    fn stamp(&mut self) -> ClockStamp {
         let (stamp, note) = monotone(stamp::stamp(), self.ledger.last.as_ref());
         if let Some(note) = note
             && !self.notes.contains(&note)
@@ -274,7 +274,7 @@ impl Journal {
     }
 
     /// What all lines so far amount to.
-    pub fn ledger(&self) -> &Ledger {
+    pub fn ledger(&self) -> &JournalState {
         &self.ledger
     }
 
@@ -297,21 +297,21 @@ impl Journal {
 
 /// What a journal amounts to, for whoever only looks; nothing is locked, and
 /// where there is none it is empty.
-pub fn look(folder: &Path) -> Result<Ledger, JournalError> {
-    let mut ledger = Ledger::default();
-    each(folder, &mut |entry| ledger.take(&entry))?;
+pub fn look(folder: &Path) -> Result<JournalState, JournalError> {
+    let mut ledger = JournalState::default();
+    each(folder, &mut |entry| ledger.apply(&entry))?;
     Ok(ledger)
 }
 
 /// All whole lines of a journal, oldest first.
-pub fn entries(folder: &Path) -> Result<Vec<Entry>, JournalError> {
+pub fn entries(folder: &Path) -> Result<Vec<JournalEntry>, JournalError> {
     let mut entries = Vec::new();
     each(folder, &mut |entry| entries.push(entry))?;
     Ok(entries)
 }
 
 /// Reads the whole lines of a journal, where there is one.
-fn each(folder: &Path, take: &mut dyn FnMut(Entry)) -> Result<(), JournalError> {
+fn each(folder: &Path, take: &mut dyn FnMut(JournalEntry)) -> Result<(), JournalError> {
     let path = folder.join(JOURNAL);
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
@@ -328,14 +328,14 @@ fn each(folder: &Path, take: &mut dyn FnMut(Entry)) -> Result<(), JournalError> 
 /// The sum of all whole lines, and how many bytes they are. A last line without
 /// its end was being written when its program was ended: what it announces was
 /// never begun.
-fn sum(path: &Path, bytes: &[u8]) -> Result<(Ledger, usize), JournalError> {
-    let mut ledger = Ledger::default();
-    let whole = lines(path, bytes, &mut |entry| ledger.take(&entry))?;
+fn sum(path: &Path, bytes: &[u8]) -> Result<(JournalState, usize), JournalError> {
+    let mut ledger = JournalState::default();
+    let whole = lines(path, bytes, &mut |entry| ledger.apply(&entry))?;
     Ok((ledger, whole))
 }
 
 /// Takes all whole lines, and gives how many bytes they are.
-fn lines(path: &Path, bytes: &[u8], take: &mut dyn FnMut(Entry)) -> Result<usize, JournalError> {
+fn lines(path: &Path, bytes: &[u8], take: &mut dyn FnMut(JournalEntry)) -> Result<usize, JournalError> {
     let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let lines = bytes[..whole].split_inclusive(|byte| *byte == b'\n');
     for ((line, number), bytes) in (1..).zip(1..).zip(lines) {
@@ -369,7 +369,7 @@ struct Versioned {
     format: String,
 }
 
-fn entry(path: &Path, line: usize, bytes: &[u8]) -> Result<Entry, JournalError> {
+fn entry(path: &Path, line: usize, bytes: &[u8]) -> Result<JournalEntry, JournalError> {
     let malformed = |why: String| JournalError::Malformed { path: path.to_owned(), line, why };
     let no_line = |error: serde_json::Error| {
         malformed(format!("no {JOURNAL_FORMAT} line: {}", in_line(&error)))
@@ -396,14 +396,14 @@ fn version(format: &str) -> (&str, Option<u32>) {
 
 /// A moment that is not before the last one, and a word where the wall's clock
 /// says otherwise. The uptime is left as it is: within one boot it is right.
-fn monotone(now: Stamp, last: Option<&Stamp>) -> (Stamp, Option<String>) {
+fn monotone(now: ClockStamp, last: Option<&ClockStamp>) -> (ClockStamp, Option<String>) {
     let Some(last) = last.filter(|last| now.unix < last.unix) else { return (now, None) };
     let note = format!(
         "the clock says {}, and the journal's last line was written at {}: the clock was set back, \
          or was wrong then; new lines keep the later time",
         now.at, last.at
     );
-    (Stamp { at: last.at.clone(), unix: last.unix, ..now }, Some(note))
+    (ClockStamp { at: last.at.clone(), unix: last.unix, ..now }, Some(note))
 }
 
 fn make(folder: &Path) -> Result<(), JournalError> {

@@ -4,10 +4,10 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 use node::exec;
-use node::exec::Request;
+use node::exec::ProcessRequest;
 
-fn tripped(why: &str) -> Event {
-    Event::Tripped { why: why.to_owned(), run: "r1".to_owned() }
+fn tripped(why: &str) -> JournalEvent {
+    JournalEvent::Tripped { why: why.to_owned(), run: "r1".to_owned() }
 }
 
 fn bytes(folder: &Path) -> Vec<u8> {
@@ -25,7 +25,7 @@ fn three_lines() -> (tempfile::TempDir, Vec<u8>) {
     journal.write(tripped("é\n\"x\"")).expect("written");
     journal
         .write_all(vec![
-            Event::Reset { by: "ada".to_owned(), why: String::new() },
+            JournalEvent::Reset { by: "ada".to_owned(), why: String::new() },
             tripped("again"),
         ])
         .expect("written");
@@ -67,7 +67,7 @@ fn after_the_last_turn_there_can_be_no_gate_takes_one() {
 fn who_looks_changes_and_creates_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("state");
-    assert_eq!(look(&state).expect("nothing there"), Ledger::default());
+    assert_eq!(look(&state).expect("nothing there"), JournalState::default());
     assert!(!state.exists());
     let (folder, mut written) = three_lines();
     let journal = Journal::open(folder.path()).expect("opened");
@@ -182,7 +182,7 @@ fn a_lock_that_is_held_by_another_process_holds_until_that_one_is_killed() {
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let other = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let request = Request { argv, limit: Duration::from_secs(60), capture: exec::CAPTURE };
+        let request = ProcessRequest { argv, limit: Duration::from_secs(60), capture: exec::CAPTURE };
         runtime.expect("a runtime").block_on(exec::run(&request, stopped))
     });
     let start = Instant::now();
@@ -243,7 +243,7 @@ fn a_journal_that_was_touched_by_others_is_not_written_to() {
 
 #[test]
 fn a_clock_that_went_backwards_is_noticed_and_time_stands_still() {
-    let at = |unix: i64, at: &str| Stamp {
+    let at = |unix: i64, at: &str| ClockStamp {
         at: at.to_owned(),
         unix,
         boot: "b".to_owned(),
@@ -295,7 +295,7 @@ fn a_full_disk_is_an_error_before_anything_is_done_and_leaves_no_half_line() {
     let command = |words: &[&str]| {
         let argv = words.iter().map(|word| (*word).to_owned()).collect();
         let (_nobody, stop) = tokio::sync::watch::channel(false);
-        let request = Request { argv, limit: Duration::from_secs(20), capture: exec::CAPTURE };
+        let request = ProcessRequest { argv, limit: Duration::from_secs(20), capture: exec::CAPTURE };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let ended = runtime.expect("a runtime").block_on(exec::run(&request, stop));
         ended.is_ok_and(|it| it.ending.is_success())

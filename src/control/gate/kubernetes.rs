@@ -24,13 +24,13 @@ use super::bounds;
 use super::scheduler::Answer;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
-use crate::sources::kubernetes::Kubernetes as Server;
-use engine::policy::words;
+use crate::sources::kubernetes::KubernetesClientConfig as Server;
+use engine::policy::command_line;
 use line::Line;
-use model::change::Change;
+use model::node_update::NodeUpdate;
 use model::id::NodeName;
-use model::live::Live;
-use model::said::ProblemKind;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::source_report::SourceProblemKind;
 use model::text::clean;
 use patch::Edits;
 use write::Order;
@@ -66,8 +66,8 @@ impl Kubernetes {
     async fn write(
         &self,
         nodes: &[NodeName],
-        change: &Change,
-        seen: Option<Live>,
+        change: &NodeUpdate,
+        seen: Option<SchedulerSnapshot>,
     ) -> Result<(), SchedulerError> {
         bounds::change(change)?;
         if let Some(name) = nodes.iter().find(|name| !look::is_name(name)) {
@@ -91,7 +91,7 @@ impl Kubernetes {
 
 fn refused(mut why: String) -> SchedulerError {
     why.insert_str(0, "nothing was sent: ");
-    SchedulerError::new(ProblemKind::Malformed, why)
+    SchedulerError::new(SourceProblemKind::Malformed, why)
 }
 
 impl Scheduler for Kubernetes {
@@ -102,20 +102,20 @@ impl Scheduler for Kubernetes {
         format!("Kubernetes{of}{}", context.unwrap_or_default())
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot> {
         let nodes = nodes.to_vec();
         Box::pin(self.line.ask(move |desk| async move { look::look(desk, &nodes).await }))
     }
 
-    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()> {
         Box::pin(self.write(nodes, change, None))
     }
 
     fn change_as_seen<'a>(
         &'a self,
         nodes: &'a [NodeName],
-        change: &'a Change,
-        seen: &'a Live,
+        change: &'a NodeUpdate,
+        seen: &'a SchedulerSnapshot,
     ) -> Answer<'a, ()> {
         Box::pin(self.write(nodes, change, Some(seen.clone())))
     }
@@ -124,7 +124,7 @@ impl Scheduler for Kubernetes {
         true
     }
 
-    fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
+    fn words(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
         if Edits::of(change).is_err() {
             return Vec::new();
         }
@@ -135,7 +135,7 @@ impl Scheduler for Kubernetes {
         if let Some(context) = &self.server.context {
             options.extend(["--context".to_owned(), context.clone()]);
         }
-        words::kubectl(nodes, change, &options)
+        command_line::kubectl_commands(nodes, change, &options)
     }
 }
 

@@ -25,10 +25,10 @@ use super::kubernetes::Fence;
 use super::scheduler::Answer;
 use super::scheduler::SchedulerError;
 use super::stamp;
-use crate::sources::kubernetes::Kubernetes as Server;
-use crate::sources::kubernetes::access;
-use crate::sources::kubernetes::access::Reading;
-use model::said::ProblemKind;
+use crate::sources::kubernetes::KubernetesClientConfig as Server;
+use crate::sources::kubernetes::connection;
+use crate::sources::kubernetes::connection::ResponseReadLimit;
+use model::source_report::SourceProblemKind;
 use model::text::clean;
 
 /// The variable that tells a child under which term it was started.
@@ -152,17 +152,17 @@ impl TermFence {
         let Term { namespace, name, holder, transitions } = self
             .term
             .as_ref()
-            .map_err(|why| SchedulerError::new(ProblemKind::Malformed, why.clone()))?;
+            .map_err(|why| SchedulerError::new(SourceProblemKind::Malformed, why.clone()))?;
         let of = format!("the Lease {namespace}/{name}");
-        let unknown = |kind: ProblemKind, why: String| {
+        let unknown = |kind: SourceProblemKind, why: String| {
             SchedulerError::new(kind, format!("{of} cannot be read: {why}"))
         };
         let lost = |why: String| {
             let message = format!("{of} {why}; another instance is at work");
-            SchedulerError::new(ProblemKind::Contradictory, message)
+            SchedulerError::new(SourceProblemKind::Contradictory, message)
         };
         let lease = match self.read(namespace, name, &unknown).await {
-            Err(SchedulerError { kind: ProblemKind::Denied, .. }) if self.forget() => {
+            Err(SchedulerError { kind: SourceProblemKind::Denied, .. }) if self.forget() => {
                 self.read(namespace, name, &unknown).await?
             }
             read => read?,
@@ -198,13 +198,13 @@ impl TermFence {
         &self,
         namespace: &str,
         name: &str,
-        unknown: &impl Fn(ProblemKind, String) -> SchedulerError,
+        unknown: &impl Fn(SourceProblemKind, String) -> SchedulerError,
     ) -> Result<Lease, SchedulerError> {
         let kept = held(&self.api).clone();
         let api = match kept {
             Some(api) => api,
             None => {
-                let access = access::connect(&self.server, Reading::Bounded).await;
+                let access = connection::connect(&self.server, ResponseReadLimit::Bounded).await;
                 let access = access.map_err(|it| unknown(it.kind, it.message))?;
                 Api::namespaced(access.client, namespace)
             }
@@ -212,12 +212,12 @@ impl TermFence {
         let lease = match timeout(self.server.limit, api.get(name)).await {
             Ok(Ok(lease)) => lease,
             Ok(Err(error)) => {
-                let (kind, message) = access::refusal(&error);
+                let (kind, message) = connection::refusal_problem(&error);
                 return Err(unknown(kind, message));
             }
             Err(_) => {
                 let why = format!("no answer within {:?}", self.server.limit);
-                return Err(unknown(ProblemKind::Unreachable, why));
+                return Err(unknown(SourceProblemKind::Unreachable, why));
             }
         };
         *held(&self.api) = Some(api);

@@ -27,21 +27,21 @@ use super::scheduler::Scheduler;
 use super::stamp;
 use crate::gate::pace::Pace;
 use crate::launch::check_name;
-use crate::launch::held::Held;
-use crate::launch::kubernetes::Kubernetes;
+use crate::launch::held::HeldNodes;
+use crate::launch::kubernetes::KubernetesLauncher;
 use crate::launch::kubernetes::UNSCHEDULABLE;
-use crate::launch::kubernetes::manifest::Origin;
-use crate::launch::slurm::WhenBusy;
-use engine::policy::ledger::Ledger;
-use engine::policy::standing;
-use engine::policy::standing::Owner;
+use crate::launch::kubernetes::manifest::ManifestOwner;
+use crate::launch::slurm::BusyNodePolicy;
+use engine::policy::journal_state::JournalState;
+use engine::policy::node_state;
+use engine::policy::node_state::DrainOwner;
 use model::hostlist;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::journal::Event;
+use model::journal::JournalEvent;
 use model::journal::HoldKind;
-use model::live::Live;
-use model::live::LiveNode;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean as cleaned;
 use placing::Placing;
 
@@ -67,7 +67,7 @@ const IDLE_S: u64 = 300;
 #[expect(missing_debug_implementations, reason = "it lends whom to tell")]
 pub struct Holder<'a> {
     /// How pods are wanted.
-    pub kubernetes: &'a Kubernetes,
+    pub kubernetes: &'a KubernetesLauncher,
     /// fabricgate, as the image calls it.
     pub worker: &'a str,
     /// Where they are made.
@@ -113,7 +113,7 @@ pub struct Holding {
     /// The run, once something of it may exist.
     pub run: Option<String>,
     /// The nodes, and why others are left out.
-    pub held: Held,
+    pub held: HeldNodes,
 }
 
 /// Holds nodes: finds out who can be measured, makes their pods, and waits until
@@ -153,7 +153,7 @@ pub async fn hold(
     let (start_s, now) = (holder.kubernetes.start_s, stamp::stamp());
     let until = i64::try_from(start_s.saturating_add(deadline_s)).unwrap_or(i64::MAX);
     let host = stamp::host();
-    let origin = Origin {
+    let origin = ManifestOwner {
         run: wish.run,
         host: &host,
         pid: std::process::id(),
@@ -172,7 +172,7 @@ pub async fn hold(
     placing.check().await?;
     {
         let mut journal = Journal::open(holder.folder)?;
-        journal.write(Event::Holding {
+        journal.write(JournalEvent::Holding {
             name: wish.run.to_owned(),
             kind: HoldKind::Pods,
             nodes: domains.iter().flat_map(|it| it.nodes.clone()).collect(),
@@ -190,7 +190,7 @@ pub async fn hold(
 pub async fn free(holder: &mut Holder<'_>, holding: &mut Holding) -> Vec<String> {
     let Some(name) = holding.run.take() else { return Vec::new() };
     match remove(holder.objects, &name, stamp::stamp().unix).await {
-        Ok(detail) => match write_after(holder.folder, vec![Event::Freed { name, detail }]).await {
+        Ok(detail) => match write_after(holder.folder, vec![JournalEvent::Freed { name, detail }]).await {
             Ok(()) => Vec::new(),
             Err(error) => vec![format!("the gate's journal: {error}")],
         },
@@ -214,14 +214,14 @@ impl Holder<'_> {
     async fn idle(
         &mut self,
         all: &[NodeName],
-        ledger: &Ledger,
+        ledger: &JournalState,
         drained: bool,
         holding: &mut Holding,
     ) -> Result<BTreeSet<NodeName>, HoldError> {
         let start = Instant::now();
         let mut told: Option<Instant> = None;
         let waits = match self.kubernetes.busy {
-            WhenBusy::Skip => Duration::ZERO,
+            BusyNodePolicy::Skip => Duration::ZERO,
             _ => Duration::from_secs(self.kubernetes.wait_s),
         };
         loop {
@@ -249,7 +249,7 @@ impl Holder<'_> {
     }
 
     /// Who is idle, busy, or unfit.
-    fn sorted(&self, all: &[NodeName], live: &Live, ledger: &Ledger, drained: bool) -> Sorted {
+    fn sorted(&self, all: &[NodeName], live: &SchedulerSnapshot, ledger: &JournalState, drained: bool) -> Sorted {
         let mut sorted = Sorted::default();
         for name in all {
             let Some(node) = live.nodes.get(name) else {
@@ -261,7 +261,7 @@ impl Holder<'_> {
                 continue;
             }
             let node = &self.as_for_pods(node, ledger, drained);
-            match standing::may_not_measure(node) {
+            match node_state::explain_no_measurement(node) {
                 None => {
                     sorted.idle.insert(name.clone());
                 }
@@ -278,7 +278,7 @@ impl Holder<'_> {
 
     /// The taint that would keep our pod away, where there is one that its state
     /// does not tell.
-    fn repelled(&self, node: &LiveNode) -> Option<String> {
+    fn repelled(&self, node: &SchedulerNode) -> Option<String> {
         // Those are told by words of their own: cordoned, not ready.
         let told_otherwise = |key: &str| BESIDE_WORDS.contains(&key);
         let taints = &node.kubernetes.as_ref()?.taints;
@@ -295,10 +295,10 @@ impl Holder<'_> {
 
     /// The node as it is for pods that tolerate what ours do: our own taints are
     /// no obstacle, and are not lifted for that.
-    fn as_for_pods(&self, node: &LiveNode, ledger: &Ledger, drained: bool) -> LiveNode {
-        let ours = drained && matches!(standing::owner(node, ledger), Owner::Us(_));
+    fn as_for_pods(&self, node: &SchedulerNode, ledger: &JournalState, drained: bool) -> SchedulerNode {
+        let ours = drained && matches!(node_state::drain_owner(node, ledger), DrainOwner::ThisGate(_));
         let mut node = node.clone();
-        if ours && standing::was_added_to(&node).is_none() {
+        if ours && node_state::appended_text(&node).is_none() {
             node.state.retain(|word| word != "DRAIN");
             node.reason = None;
         }
@@ -307,7 +307,7 @@ impl Holder<'_> {
             node.state.retain(|word| word != "TAINTED");
         }
         node.state.retain(|word| word != "UNVERIFIED");
-        let cordon = self.kubernetes.tolerated();
+        let cordon = self.kubernetes.all_tolerations();
         if cordon.iter().any(|it| it.key.as_deref() == Some(UNSCHEDULABLE)) {
             node.state.retain(|word| word != "CORDONED");
         }
@@ -316,7 +316,7 @@ impl Holder<'_> {
 }
 
 /// Whether pods use it, and nothing else is wrong with it.
-fn is_in_use(node: &LiveNode) -> bool {
+fn is_in_use(node: &SchedulerNode) -> bool {
     const PASSING: &[&str] = &["ALLOCATED", "MIXED", "COMPLETING", "IDLE"];
     node.state.iter().all(|word| PASSING.contains(&word.as_str()))
 }

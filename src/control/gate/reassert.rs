@@ -11,15 +11,15 @@ use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
 use super::sight::says;
 use super::stamp;
-use engine::policy::ledger::Ledger;
+use engine::policy::journal_state::JournalState;
 use engine::policy::marks;
-use engine::policy::policy::Policy;
+use engine::policy::action_policy::Policy;
 use model::action::ActionResult;
-use model::change::Change;
+use model::node_update::NodeUpdate;
 use model::id::NodeName;
-use model::journal::Event;
-use model::live::Live;
-use model::said::ProblemKind;
+use model::journal::JournalEvent;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::source_report::SourceProblemKind;
 
 /// What became of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Reasserted {
     /// The node.
     pub node: NodeName,
     /// What was written, or was to be.
-    pub change: Change,
+    pub change: NodeUpdate,
     /// How it ended.
     pub result: ActionResult,
     /// In words.
@@ -38,11 +38,11 @@ pub struct Reasserted {
 /// nothing written where `live` has lost nothing.
 pub async fn reassert(
     scheduler: &dyn Scheduler,
-    live: &Live,
-    ledger: &Ledger,
+    live: &SchedulerSnapshot,
+    ledger: &JournalState,
     policy: &Policy,
 ) -> Vec<Reasserted> {
-    let lost = marks::forgotten(live, ledger, policy, &stamp::stamp());
+    let lost = marks::find_lost_marks(live, ledger, policy, &stamp::stamp());
     if lost.is_empty() {
         return Vec::new();
     }
@@ -56,8 +56,8 @@ pub async fn reassert(
             return lost.into_iter().map(refused).collect();
         }
     };
-    let still: BTreeMap<NodeName, Change> =
-        marks::forgotten(&fresh, ledger, policy, &stamp::stamp()).into_iter().collect();
+    let still: BTreeMap<NodeName, NodeUpdate> =
+        marks::find_lost_marks(&fresh, ledger, policy, &stamp::stamp()).into_iter().collect();
     let mut told = Vec::new();
     let mut wanted = Vec::new();
     for (node, change) in lost {
@@ -78,15 +78,15 @@ pub async fn reassert(
 /// whether they show.
 pub async fn write(
     scheduler: &dyn Scheduler,
-    wanted: Vec<(NodeName, Change)>,
-    fresh: &Live,
+    wanted: Vec<(NodeName, NodeUpdate)>,
+    fresh: &SchedulerSnapshot,
 ) -> Vec<Reasserted> {
-    let mut groups: BTreeMap<Change, Vec<NodeName>> = BTreeMap::new();
+    let mut groups: BTreeMap<NodeUpdate, Vec<NodeName>> = BTreeMap::new();
     for (node, change) in wanted {
         groups.entry(change).or_default().push(node);
     }
     let mut told = Vec::new();
-    let mut answers: Vec<(Vec<NodeName>, Change, Option<SchedulerError>)> = Vec::new();
+    let mut answers: Vec<(Vec<NodeName>, NodeUpdate, Option<SchedulerError>)> = Vec::new();
     // Where nobody answers, each call takes its whole limit with the journal locked.
     let mut silent: Option<SchedulerError> = None;
     for (change, nodes) in groups {
@@ -97,7 +97,7 @@ pub async fn write(
             continue;
         }
         let error = scheduler.change_as_seen(&nodes, &change, fresh).await.err();
-        silent = error.clone().filter(|error| error.kind == ProblemKind::Unreachable);
+        silent = error.clone().filter(|error| error.kind == SourceProblemKind::Unreachable);
         answers.push((nodes, change, error));
     }
     let all: Vec<NodeName> = answers.iter().flat_map(|(nodes, ..)| nodes).cloned().collect();
@@ -108,7 +108,7 @@ pub async fn write(
     let is_whole = seen.as_ref().is_ok_and(|live| live.troubles.is_empty());
     for (nodes, change, error) in answers {
         // Whatever did not answer in time may still do as it was told.
-        let is_open = error.as_ref().is_none_or(|it| it.kind == ProblemKind::Unreachable);
+        let is_open = error.as_ref().is_none_or(|it| it.kind == SourceProblemKind::Unreachable);
         let complaint = error.map(|error| format!(", and it said: {error}")).unwrap_or_default();
         for node in nodes {
             let shown = seen.as_ref().map(|live| live.nodes.get(&node));
@@ -137,21 +137,21 @@ pub async fn write(
 }
 
 /// What is to be noted of this: conditions that the server has taken by now.
-pub fn noted(told: &[Reasserted], ledger: &Ledger) -> Vec<Event> {
+pub fn noted(told: &[Reasserted], ledger: &JournalState) -> Vec<JournalEvent> {
     let shown = told.iter().filter(|it| {
         let marks = it.change.kubernetes.as_ref();
         let is_there = matches!(it.result, ActionResult::Done | ActionResult::Already);
         is_there && marks.is_some_and(|marks| marks.condition.is_some())
     });
     let event = |it: &Reasserted| {
-        let id = ledger.untold.get(&it.node)?.clone();
-        Some(Event::Condition { id, node: it.node.clone(), shown: true })
+        let id = ledger.unacknowledged.get(&it.node)?.clone();
+        Some(JournalEvent::Condition { id, node: it.node.clone(), shown: true })
     };
     shown.filter_map(event).collect()
 }
 
 impl Reasserted {
-    fn new(node: NodeName, change: Change, result: ActionResult, detail: &str) -> Self {
+    fn new(node: NodeName, change: NodeUpdate, result: ActionResult, detail: &str) -> Self {
         Self { node, change, result, detail: detail.to_owned() }
     }
 }
@@ -163,15 +163,15 @@ mod tests {
     use super::*;
     use crate::gate::scheduler::Answer;
     use engine::policy::marks::MarkNames;
-    use model::action::Mark;
-    use model::live::LiveNode;
+    use model::action::VerdictMark;
+    use model::scheduler_snapshot::SchedulerNode;
     use model::verdict::Outcome;
 
     /// A scheduler that forgets, and errs as it is told.
     #[derive(Debug, Default)]
     struct Forgetful {
-        live: RefCell<Live>,
-        calls: RefCell<Vec<(Vec<NodeName>, Change)>>,
+        live: RefCell<SchedulerSnapshot>,
+        calls: RefCell<Vec<(Vec<NodeName>, NodeUpdate)>>,
         reads_fail: bool,
         /// Changes end with an error, and these nodes are changed all the same.
         half: Option<usize>,
@@ -184,14 +184,14 @@ mod tests {
             "a made-up scheduler".to_owned()
         }
 
-        fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+        fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot> {
             let mut live = self.live.borrow().clone();
             live.nodes.retain(|name, _| nodes.contains(name));
-            let error = SchedulerError::new(ProblemKind::Unreachable, "no answer");
+            let error = SchedulerError::new(SourceProblemKind::Unreachable, "no answer");
             Box::pin(async move { if self.reads_fail { Err(error) } else { Ok(live) } })
         }
 
-        fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+        fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()> {
             self.calls.borrow_mut().push((nodes.to_vec(), change.clone()));
             for name in &nodes[..self.half.unwrap_or(nodes.len())] {
                 let mut live = self.live.borrow_mut();
@@ -202,17 +202,17 @@ mod tests {
                     node.available_features.reverse();
                 }
             }
-            let error = SchedulerError::new(ProblemKind::Unreachable, "timed out");
+            let error = SchedulerError::new(SourceProblemKind::Unreachable, "timed out");
             Box::pin(async move { if self.half.is_some() { Err(error) } else { Ok(()) } })
         }
 
-        fn words(&self, _: &[NodeName], _: &Change) -> Vec<Vec<String>> {
+        fn words(&self, _: &[NodeName], _: &NodeUpdate) -> Vec<Vec<String>> {
             Vec::new()
         }
     }
 
-    fn mark() -> Mark {
-        Mark {
+    fn mark() -> VerdictMark {
+        VerdictMark {
             outcome: Outcome::Degraded,
             class: None,
             run: "r".to_owned(),
@@ -224,13 +224,13 @@ mod tests {
     }
 
     /// Three nodes that lost their features.
-    fn forgetful() -> (Forgetful, Ledger) {
+    fn forgetful() -> (Forgetful, JournalState) {
         let names = ["n1", "n2", "n3"].map(NodeName::from);
         let slurm = Forgetful::default();
-        let mut ledger = Ledger::default();
+        let mut ledger = JournalState::default();
         for name in names {
-            let mut node = LiveNode::new(name.as_str(), &["IDLE"]);
-            let extra = marks::change(&node, &mark(), &MarkNames::default()).extra;
+            let mut node = SchedulerNode::new(name.as_str(), &["IDLE"]);
+            let extra = marks::mark_change(&node, &mark(), &MarkNames::default()).extra;
             node.extra = extra.expect("a field");
             slurm.live.borrow_mut().nodes.insert(name.clone(), node);
             ledger.marks.insert(name, mark());
@@ -238,7 +238,7 @@ mod tests {
         (slurm, ledger)
     }
 
-    fn told(slurm: &Forgetful, live: &Live, ledger: &Ledger) -> Vec<(String, ActionResult)> {
+    fn told(slurm: &Forgetful, live: &SchedulerSnapshot, ledger: &JournalState) -> Vec<(String, ActionResult)> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let told = runtime.block_on(reassert(slurm, live, ledger, &Policy::default()));
         told.iter().map(|it| (it.node.to_string(), it.result)).collect()

@@ -18,11 +18,11 @@ use super::sight::is_untold;
 use super::sight::sight;
 use super::stamp;
 use super::stamp::age;
-use engine::policy::ledger::Open;
+use engine::policy::journal_state::OpenIntent;
 use model::action::ActionRecord;
 use model::action::ActionResult;
 use model::id::NodeName;
-use model::journal::Event;
+use model::journal::JournalEvent;
 use model::text;
 
 /// What was told to a scheduler right before a crash may still be on its way:
@@ -62,7 +62,7 @@ async fn recover_after(
     // Whoever was killed between a drain and its certificate.
     let drained: Vec<NodeName> = carrier.journal.ledger().drains.keys().cloned().collect();
     certificates::void_all(carrier.journal.folder(), &drained, FAULT, carrier.say);
-    let open = carrier.journal.ledger().open.clone();
+    let open = carrier.journal.ledger().open_intents.clone();
     if open.is_empty() {
         return Ok(Vec::new());
     }
@@ -72,7 +72,7 @@ async fn recover_after(
     let mut untold: BTreeSet<String> = BTreeSet::new();
     for look in 0..2 {
         // Whoever was not done yet is looked at twice before that is said.
-        let looked: Vec<&Open> = open
+        let looked: Vec<&OpenIntent> = open
             .iter()
             .filter(|it| found.get(&it.id).is_none_or(|(said, _)| *said == ActionResult::Refused))
             .collect();
@@ -118,10 +118,10 @@ async fn recover_after(
         let of_node = node.clone();
         records.push(ActionRecord { kind, node, result, detail: detail.clone(), at });
         if result != ActionResult::Unknown {
-            events.push(Event::Outcome { id: open.id.clone(), result, detail });
+            events.push(JournalEvent::Outcome { id: open.id.clone(), result, detail });
         }
         if result == ActionResult::Done && untold.contains(&open.id) {
-            events.push(Event::Condition { id: open.id, node: of_node, shown: false });
+            events.push(JournalEvent::Condition { id: open.id, node: of_node, shown: false });
         }
     }
     carrier.journal.write_all(events)?;

@@ -14,23 +14,23 @@ use crate::store::signing::Trust;
 use engine::policy::marks::MarkNames;
 use model::action::Action;
 use model::action::ActionKind;
-use model::change::Change;
-use model::change::StateChange;
-use model::live::LiveNode;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
+use model::scheduler_snapshot::SchedulerNode;
 
 const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
 
-fn drain() -> Change {
-    let state = Some(StateChange::Drain { reason: DRAIN.to_owned() });
-    Change { state, ..Change::default() }
+fn drain() -> NodeUpdate {
+    let state = Some(NodeStateChange::Drain { reason: DRAIN.to_owned() });
+    NodeUpdate { state, ..NodeUpdate::default() }
 }
 
-fn resume() -> Change {
-    Change { state: Some(StateChange::Resume), ..Change::default() }
+fn resume() -> NodeUpdate {
+    NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() }
 }
 
-fn intent(id: &str, action: Action, change: Change, before: LiveNode) -> Event {
-    Event::Intent {
+fn intent(id: &str, action: Action, change: NodeUpdate, before: SchedulerNode) -> JournalEvent {
+    JournalEvent::Intent {
         id: id.to_owned(),
         run: "r1".to_owned(),
         action: Box::new(Action { reason: DRAIN.to_owned(), ..action }),
@@ -53,8 +53,8 @@ fn recovered(fake: &Fake, journal: &mut Journal) -> Vec<ActionRecord> {
     now(recover_after(carrier, soon, no_time)).expect("the journal can be written")
 }
 
-fn idle(name: &str) -> LiveNode {
-    LiveNode::new(name, &["IDLE"])
+fn idle(name: &str) -> SchedulerNode {
+    SchedulerNode::new(name, &["IDLE"])
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn with_a_silent_scheduler_all_stays_open_and_nothing_is_written() {
     fake.silent.set(true);
     let records = recovered(&fake, &mut journal);
     assert_eq!(records[0].result, ActionResult::Unknown);
-    assert_eq!((journal.ledger().open.len(), journal.ledger().lines), (1, lines));
+    assert_eq!((journal.ledger().open_intents.len(), journal.ledger().lines), (1, lines));
     // When it answers again, it is concluded.
     fake.silent.set(false);
     assert_eq!(recovered(&fake, &mut journal)[0].result, ActionResult::Refused);
@@ -141,13 +141,13 @@ fn with_a_silent_scheduler_all_stays_open_and_nothing_is_written() {
 #[test]
 fn marks_that_were_written_are_found_and_those_that_were_not_are_dropped() {
     let fake = Fake::of(3);
-    let extra = |extra: &str| Change { extra: Some(extra.to_owned()), ..Change::default() };
+    let extra = |extra: &str| NodeUpdate { extra: Some(extra.to_owned()), ..NodeUpdate::default() };
     let (_folder, mut journal) = journal();
     let all = ["n1", "n2", "n3"]
         .map(|node| intent(node, action(ActionKind::Certify, node), extra("ours"), idle(node)));
     journal.write_all(all.to_vec()).expect("written");
-    fake.put(LiveNode { extra: "ours".to_owned(), ..idle("n1") });
-    fake.put(LiveNode { extra: "hers".to_owned(), ..idle("n3") });
+    fake.put(SchedulerNode { extra: "ours".to_owned(), ..idle("n1") });
+    fake.put(SchedulerNode { extra: "hers".to_owned(), ..idle("n3") });
     let results: Vec<ActionResult> =
         recovered(&fake, &mut journal).iter().map(|it| it.result).collect();
     let expected = [ActionResult::Done, ActionResult::Refused, ActionResult::Superseded];
@@ -168,7 +168,7 @@ fn what_nobody_answered_is_not_dropped_by_the_next_turn() {
     let fake = Fake::of(1);
     let (_folder, mut journal) = journal();
     let late =
-        Event::Outcome { id: "a".to_owned(), result: ActionResult::Unknown, detail: String::new() };
+        JournalEvent::Outcome { id: "a".to_owned(), result: ActionResult::Unknown, detail: String::new() };
     let begun = intent("a", action(ActionKind::Drain, "n1"), drain(), idle("n1"));
     journal.write_all(vec![begun, late]).expect("written");
     let looked = |journal: &mut Journal| {
@@ -216,12 +216,12 @@ fn defect_2_of_security_what_a_killed_sender_sent_may_land_later_and_is_paid_for
     let record = looked(&mut journal, IN_FLIGHT);
     assert_eq!(record.result, ActionResult::Unknown, "{record:?}");
     assert!(record.detail.contains("may yet be done"), "{record:?}");
-    assert_eq!((journal.ledger().open.len(), journal.ledger().spent.len()), (1, 1));
+    assert_eq!((journal.ledger().open_intents.len(), journal.ledger().spent.len()), (1, 1));
     // A person drains the node meanwhile: it may still land, over theirs.
     fake.put(Fake::drained("n1", "psu: swap"));
     let record = looked(&mut journal, IN_FLIGHT);
     assert_eq!(record.result, ActionResult::Unknown, "{record:?}");
-    assert_eq!((journal.ledger().open.len(), journal.ledger().spent.len()), (1, 1));
+    assert_eq!((journal.ledger().open_intents.len(), journal.ledger().spent.len()), (1, 1));
     // It lands, and is ours.
     fake.put(Fake::drained("n1", DRAIN));
     assert_eq!(looked(&mut journal, IN_FLIGHT).result, ActionResult::Done);
@@ -236,5 +236,5 @@ fn an_intent_of_a_dead_sender_is_left_to_others_when_it_can_land_no_more() {
     journal.write(begun).expect("written");
     fake.put(Fake::drained("n1", "psu: swap"));
     assert_eq!(recovered(&fake, &mut journal)[0].result, ActionResult::Superseded);
-    assert!(journal.ledger().open.is_empty());
+    assert!(journal.ledger().open_intents.is_empty());
 }

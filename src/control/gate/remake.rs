@@ -12,33 +12,33 @@ use super::carry::Carrier;
 use super::carry::note_start;
 use super::journal::JournalError;
 use super::scheduler::Scheduler;
-use engine::policy::vanished;
-use engine::policy::vanished::Vanished;
+use engine::policy::lost_drains;
+use engine::policy::lost_drains::LostDrains;
 use model::action::Action;
 use model::action::ActionPlan;
 use model::action::ActionRecord;
 use model::hostlist;
 use model::id::NodeName;
-use model::journal::Event;
-use model::live::Live;
+use model::journal::JournalEvent;
+use model::scheduler_snapshot::SchedulerSnapshot;
 use model::text::clean;
 
 /// What became of our drains that nodes do not show. The start of the controller is
 /// asked for where one is gone, and written down.
-pub async fn looked(carrier: &mut Carrier<'_>, live: &Live) -> Result<Vanished, JournalError> {
-    if !vanished::is_any(live, carrier.journal.ledger()) {
-        return Ok(Vanished::default());
+pub async fn looked(carrier: &mut Carrier<'_>, live: &SchedulerSnapshot) -> Result<LostDrains, JournalError> {
+    if !lost_drains::has_undrained(live, carrier.journal.ledger()) {
+        return Ok(LostDrains::default());
     }
     let started = carrier.scheduler.started().await.ok().flatten();
     note_start(carrier.journal, started.as_ref())?;
-    Ok(vanished::vanished(live, carrier.journal.ledger(), carrier.names))
+    Ok(lost_drains::find_lost_drains(live, carrier.journal.ledger(), carrier.names))
 }
 
 /// Drains the lost ones again. Where the breaker has tripped, or more is out than may be
 /// (`over`), nothing is done and that is told.
 pub async fn remake(
     carrier: Carrier<'_>,
-    vanished: &Vanished,
+    vanished: &LostDrains,
     over: Option<&str>,
     kept: Duration,
 ) -> Result<Vec<ActionRecord>, JournalError> {
@@ -63,14 +63,14 @@ pub async fn remake(
     for (node, how) in &vanished.lost {
         let Some(drain) = journal.ledger().drains.get(node) else { continue };
         let (node, id, detail) = (node.clone(), drain.id.clone(), how.clone());
-        events.push(Event::Lost { node, id, detail });
+        events.push(JournalEvent::Lost { node, id, detail });
         let action = Action { command: Vec::new(), ..drain.action.clone() };
         by_run.entry(drain.run.clone()).or_default().push(action);
     }
     journal.write_all(events)?;
     let mut records = Vec::new();
     for (run, actions) in by_run {
-        let plan = ActionPlan { dry_run: false, ..ActionPlan::of(actions) };
+        let plan = ActionPlan { dry_run: false, ..ActionPlan::from_actions(actions) };
         let carrier = Carrier {
             scheduler,
             journal: &mut *journal,

@@ -13,7 +13,7 @@ use engine::policy::marks::MarkNames;
 use model::action::ActionKind;
 use model::action::ActionResult;
 use model::kubernetes_node::KubernetesNode;
-use model::live::LiveNode;
+use model::scheduler_snapshot::SchedulerNode;
 
 const SETTLE: Duration = Duration::from_millis(100);
 
@@ -39,7 +39,7 @@ fn drained(fake: &Fake) -> (tempfile::TempDir, Journal) {
 }
 
 fn made_again(fake: &Fake, journal: &mut Journal, over: Option<&str>) -> Vec<ActionRecord> {
-    let live = Live { nodes: fake.nodes.borrow().clone(), troubles: Vec::new() };
+    let live = SchedulerSnapshot { nodes: fake.nodes.borrow().clone(), troubles: Vec::new() };
     let vanished = with(fake, journal, async |mut it| looked(&mut it, &live).await);
     let vanished = vanished.expect("written");
     let kept = Duration::ZERO;
@@ -55,18 +55,18 @@ fn defect_2_a_drain_that_a_controller_lost_is_made_again_as_it_was() {
     assert_eq!(journal.ledger().controller.as_deref(), Some("monday"));
     let reason = fake.node("n1").reason;
     *fake.starts.borrow_mut() = ["tuesday".to_owned()].into();
-    fake.put(LiveNode::new("n1", &["IDLE"]));
-    fake.put(LiveNode::new("n2", &["IDLE"]));
+    fake.put(SchedulerNode::new("n1", &["IDLE"]));
+    fake.put(SchedulerNode::new("n2", &["IDLE"]));
     // A person took one of them away: our words stay.
-    let said = journal.ledger().under[&NodeName::from("n2")].extra.clone().expect("written");
-    fake.put(LiveNode { extra: said, ..LiveNode::new("n2", &["IDLE"]) });
+    let said = journal.ledger().drain_details[&NodeName::from("n2")].extra.clone().expect("written");
+    fake.put(SchedulerNode { extra: said, ..SchedulerNode::new("n2", &["IDLE"]) });
     let records = made_again(&fake, &mut journal, None);
     assert_eq!(records.len(), 1, "{records:?}");
     assert_eq!((records[0].node.as_str(), records[0].result), ("n1", ActionResult::Done));
     assert_eq!(fake.node("n1").reason, reason, "it is the same drain");
     assert_eq!(fake.node("n2").state, ["IDLE"]);
     let ledger = journal.ledger();
-    assert_eq!((ledger.drains.len(), ledger.open.len()), (2, 0));
+    assert_eq!((ledger.drains.len(), ledger.open_intents.len()), (2, 0));
     assert_eq!(ledger.controller.as_deref(), Some("tuesday"));
     // Once.
     fake.calls.borrow_mut().clear();
@@ -78,9 +78,9 @@ fn defect_2_a_drain_that_a_controller_lost_is_made_again_as_it_was() {
 fn what_was_lost_stays_in_service_where_too_much_is_out_or_the_breaker_tripped() {
     let fake = Fake::of(2);
     let (_folder, mut journal) = drained(&fake);
-    fake.put(LiveNode::new("n1", &["IDLE"]));
+    fake.put(SchedulerNode::new("n1", &["IDLE"]));
     assert!(made_again(&fake, &mut journal, Some("3 drains are outstanding (limit 2)")).is_empty());
-    let tripped = Event::Tripped { why: "x".to_owned(), run: "r2".to_owned() };
+    let tripped = JournalEvent::Tripped { why: "x".to_owned(), run: "r2".to_owned() };
     journal.write(tripped).expect("written");
     assert!(made_again(&fake, &mut journal, None).is_empty());
     assert!(fake.changed().is_empty());
@@ -96,23 +96,23 @@ fn defect_1_a_drain_that_a_restored_store_lost_is_made_again_at_once_as_it_was()
     let (_folder, mut journal) = drained(&fake);
     let reason = fake.node("n1").reason;
     // A person took the other one away: the node was written since.
-    fake.put(on_kubernetes(LiveNode::new("n1", &["IDLE"]), "5"));
-    fake.put(on_kubernetes(LiveNode::new("n2", &["IDLE"]), "9"));
+    fake.put(on_kubernetes(SchedulerNode::new("n1", &["IDLE"]), "5"));
+    fake.put(on_kubernetes(SchedulerNode::new("n2", &["IDLE"]), "9"));
     let records = made_again(&fake, &mut journal, None);
     assert_eq!(records.len(), 1, "{records:?}");
     assert_eq!((records[0].node.as_str(), records[0].result), ("n1", ActionResult::Done));
     assert_eq!(fake.node("n1").reason, reason, "it is the same drain");
     assert_eq!(fake.node("n2").state, ["IDLE"]);
     let ledger = journal.ledger();
-    assert_eq!((ledger.drains.len(), ledger.open.len()), (2, 0));
+    assert_eq!((ledger.drains.len(), ledger.open_intents.len()), (2, 0));
     fake.calls.borrow_mut().clear();
     assert!(made_again(&fake, &mut journal, None).is_empty());
     assert!(fake.changed().is_empty());
 }
 
 /// A node at this version of its object.
-fn on_kubernetes(node: LiveNode, version: &str) -> LiveNode {
+fn on_kubernetes(node: SchedulerNode, version: &str) -> SchedulerNode {
     let (uid, version) = (format!("uid-{}", node.name), version.to_owned());
     let object = KubernetesNode { uid, version, ..KubernetesNode::default() };
-    LiveNode { kubernetes: Some(Box::new(object)), ..node }
+    SchedulerNode { kubernetes: Some(Box::new(object)), ..node }
 }

@@ -10,10 +10,10 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use model::change::Change;
+use model::node_update::NodeUpdate;
 use model::id::NodeName;
-use model::live::Live;
-use model::said::ProblemKind;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::source_report::SourceProblemKind;
 
 /// What a scheduler promises to answer.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SchedulerError>> + 'a>>;
@@ -25,7 +25,7 @@ pub trait Scheduler: fmt::Debug {
 
     /// What it says of these nodes, or of all where none is named. Nodes that it
     /// does not know are absent.
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live>;
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot>;
 
     /// When the controller that answers started, in its own words; `None` where it does
     /// not say. Only whether it is another than before means something.
@@ -34,15 +34,15 @@ pub trait Scheduler: fmt::Debug {
     }
 
     /// Makes one change on all of these nodes, in as few calls as it takes.
-    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()>;
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()>;
 
     /// The same, for nodes as whoever decided had read them. Who can compare and
     /// set refuses where a node has become another since; the others write.
     fn change_as_seen<'a>(
         &'a self,
         nodes: &'a [NodeName],
-        change: &'a Change,
-        _seen: &'a Live,
+        change: &'a NodeUpdate,
+        _seen: &'a SchedulerSnapshot,
     ) -> Answer<'a, ()> {
         self.change(nodes, change)
     }
@@ -55,7 +55,7 @@ pub trait Scheduler: fmt::Debug {
     }
 
     /// What `change` would do, as commands that a person could type.
-    fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>>;
+    fn words(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>>;
 }
 
 /// Why a scheduler did not answer as asked.
@@ -63,14 +63,14 @@ pub trait Scheduler: fmt::Debug {
 #[error("{message}")]
 pub struct SchedulerError {
     /// What kind of trouble it is.
-    pub kind: ProblemKind,
+    pub kind: SourceProblemKind,
     /// What it said, and what to do about it.
     pub message: String,
 }
 
 impl SchedulerError {
     /// Trouble of this kind.
-    pub fn new(kind: ProblemKind, message: impl Into<String>) -> Self {
+    pub fn new(kind: SourceProblemKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }
 }

@@ -10,18 +10,18 @@ use super::bounds;
 use super::scheduler::Answer;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
-use crate::launch::shell;
-use crate::sources::slurm::Desk;
-use crate::sources::slurm::Lack;
-use crate::sources::slurm::Program;
-use crate::sources::slurm::Slurm;
-use model::change::Change;
-use model::change::StateChange;
+use crate::launch::remote_shell;
+use crate::sources::slurm::SlurmClient;
+use crate::sources::slurm::SlurmAnswerFailure;
+use crate::sources::slurm::SlurmProgram;
+use crate::sources::slurm::SlurmClientConfig;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::id::NodeName;
-use model::live::Live;
-use model::said::ProblemKind;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::source_report::SourceProblemKind;
 use model::text::clean;
-use readers::claims::slurm::live;
+use readers::claims::slurm::live_nodes;
 
 /// Bytes of an answer that are kept: 10,000 nodes of Slurm 26.05 are 26 MB.
 const MOST: usize = 256 * 1024 * 1024;
@@ -39,7 +39,7 @@ pub struct Scontrol {
 
 impl Default for Scontrol {
     fn default() -> Self {
-        let Slurm { scontrol: argv, limit, remote_shell, .. } = Slurm::default();
+        let SlurmClientConfig { scontrol: argv, limit, remote_shell, .. } = SlurmClientConfig::default();
         Self { argv, limit, remote_shell }
     }
 }
@@ -49,7 +49,7 @@ impl Scheduler for Scontrol {
         self.argv.join(" ")
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot> {
         Box::pin(self.look(nodes))
     }
 
@@ -57,13 +57,13 @@ impl Scheduler for Scontrol {
         Box::pin(self.boot_time())
     }
 
-    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()> {
         Box::pin(self.tell(nodes, change))
     }
 
-    fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
+    fn words(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
         let argv = |order: &Vec<String>| {
-            let told = shell::argv(&self.argv, self.remote_shell, &borrowed(order));
+            let told = remote_shell::quote_argv(&self.argv, self.remote_shell, &borrowed(order));
             // What is not said is shown all the same.
             told.unwrap_or_else(|_| [self.argv.as_slice(), order].concat())
         };
@@ -72,8 +72,8 @@ impl Scheduler for Scontrol {
 }
 
 impl Scontrol {
-    fn asked(&self) -> Slurm {
-        Slurm {
+    fn asked(&self) -> SlurmClientConfig {
+        SlurmClientConfig {
             scontrol: self.argv.clone(),
             sinfo: Vec::new(),
             limit: self.limit,
@@ -81,14 +81,14 @@ impl Scontrol {
         }
     }
 
-    async fn look(&self, nodes: &[NodeName]) -> Result<Live, SchedulerError> {
+    async fn look(&self, nodes: &[NodeName]) -> Result<SchedulerSnapshot, SchedulerError> {
         bounds::nodes(nodes)?;
         let slurm = self.asked();
         let desk = reached(&slurm).await?;
         if nodes.is_empty() {
             return listed(&desk, &["show", "node", "--json"]).await;
         }
-        let mut live = Live::default();
+        let mut live = SchedulerSnapshot::default();
         for list in &bounds::lists(nodes) {
             let part = listed(&desk, &["show", "node", list, "--json"]).await?;
             live.nodes.extend(part.nodes);
@@ -100,14 +100,14 @@ impl Scontrol {
     async fn boot_time(&self) -> Result<Option<String>, SchedulerError> {
         let slurm = self.asked();
         let answer =
-            Desk { slurm: &slurm, capture: MOST }.put(Program::Scontrol, &["show", "config"]).await;
+            SlurmClient { config: &slurm, capture: MOST }.query(SlurmProgram::Scontrol, &["show", "config"]).await;
         let text = answer.text.map_err(|lack| SchedulerError::new(lack.kind, lack.message))?;
         Ok(boot_time(&text))
     }
 
     /// Nothing is asked in between: whoever tells something has read right before, and
     /// in that time somebody else may write.
-    async fn tell(&self, nodes: &[NodeName], change: &Change) -> Result<(), SchedulerError> {
+    async fn tell(&self, nodes: &[NodeName], change: &NodeUpdate) -> Result<(), SchedulerError> {
         bounds::nodes(nodes)?;
         bounds::change(change)?;
         let orders = orders(nodes, change);
@@ -115,9 +115,9 @@ impl Scontrol {
             return Ok(());
         }
         let slurm = self.asked();
-        let desk = Desk { slurm: &slurm, capture: MOST };
+        let desk = SlurmClient { config: &slurm, capture: MOST };
         for order in &orders {
-            desk.tell(&borrowed(order)).await.map_err(|lack| refusal(&lack))?;
+            desk.send_command(&borrowed(order)).await.map_err(|lack| refusal(&lack))?;
         }
         Ok(())
     }
@@ -137,8 +137,8 @@ fn borrowed(words: &[String]) -> Vec<&str> {
 }
 
 /// A controller that answers.
-async fn reached(slurm: &Slurm) -> Result<Desk<'_>, SchedulerError> {
-    let desk = Desk { slurm, capture: MOST };
+async fn reached(slurm: &SlurmClientConfig) -> Result<SlurmClient<'_>, SchedulerError> {
+    let desk = SlurmClient { config: slurm, capture: MOST };
     match desk.ping().await {
         None => Ok(desk),
         Some((_, lack)) => Err(SchedulerError::new(lack.kind, lack.message)),
@@ -147,32 +147,32 @@ async fn reached(slurm: &Slurm) -> Result<Desk<'_>, SchedulerError> {
 
 /// Nodes as they are listed. Those that Slurm does not know are left out by it,
 /// and an answer without any is one. Not knowing why there is none is none.
-async fn listed(desk: &Desk<'_>, question: &[&str]) -> Result<Live, SchedulerError> {
-    let answer = desk.put(Program::Scontrol, question).await;
+async fn listed(desk: &SlurmClient<'_>, question: &[&str]) -> Result<SchedulerSnapshot, SchedulerError> {
+    let answer = desk.query(SlurmProgram::Scontrol, question).await;
     let text = answer.text.map_err(|lack| {
         let remedy = match lack.kind {
-            ProblemKind::Unsupported => {
+            SourceProblemKind::Unsupported => {
                 "; Slurm's JSON serializer is needed here, or slurmrestd elsewhere"
             }
             _ => "",
         };
         SchedulerError::new(lack.kind, format!("{}{remedy}", lack.message))
     })?;
-    let live = live::read(&answer.place, &text);
+    let live = live_nodes::read(&answer.place, &text);
     if live.nodes.is_empty() && !live.troubles.is_empty() {
-        return Err(SchedulerError::new(ProblemKind::Incomplete, clean(&live.troubles.join("; "))));
+        return Err(SchedulerError::new(SourceProblemKind::Incomplete, clean(&live.troubles.join("; "))));
     }
     Ok(live)
 }
 
 /// Why a change came back with an error. Whatever it says, nodes may have been
 /// changed.
-fn refusal(lack: &Lack) -> SchedulerError {
+fn refusal(lack: &SlurmAnswerFailure) -> SchedulerError {
     let remedy = match lack.kind {
-        ProblemKind::Denied => {
+        SourceProblemKind::Denied => {
             "; nodes are changed by root, SlurmUser and users with AdminLevel=Administrator"
         }
-        ProblemKind::Unsupported => "; this Slurm does not know what was asked for",
+        SourceProblemKind::Unsupported => "; this Slurm does not know what was asked for",
         _ => "",
     };
     let message = format!("{}{remedy}; what of it was done is seen by reading again", lack.message);
@@ -183,13 +183,13 @@ fn refusal(lack: &Lack) -> SchedulerError {
 ///
 /// Both lists of features go into the same call: with one of them, Slurm
 /// refuses to drop a feature that is active.
-fn orders(nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
+fn orders(nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
     let mut fields = Vec::new();
     match &change.state {
-        Some(StateChange::Drain { reason }) => {
+        Some(NodeStateChange::Drain { reason }) => {
             fields.extend(["State=DRAIN".to_owned(), format!("Reason={}", quoted(reason))]);
         }
-        Some(StateChange::Resume) => fields.push("State=RESUME".to_owned()),
+        Some(NodeStateChange::Resume) => fields.push("State=RESUME".to_owned()),
         None => {}
     }
     let features = |list: &Option<Vec<String>>| list.as_ref().map(|list| list.join(","));
@@ -231,13 +231,13 @@ mod tests {
 
     #[test]
     fn nodes_that_get_the_same_share_one_call() {
-        let change = Change {
+        let change = NodeUpdate {
             available_features: Some(vec!["gb200".to_owned(), "fabric_degraded".to_owned()]),
             active_features: Some(vec!["gb200".to_owned()]),
             extra: Some("{\"a\":1}".to_owned()),
             comment: Some(String::new()),
             topology: Some("topo:b1".to_owned()),
-            ..Change::drain("fabricgate:nvlink-low:r1 e7")
+            ..NodeUpdate::drain("fabricgate:nvlink-low:r1 e7")
         };
         let expected = [
             "scontrol",
@@ -265,8 +265,8 @@ mod tests {
     #[test]
     fn nothing_to_do_is_no_call() {
         let slurm = Scontrol::default();
-        assert!(slurm.words(&names(1..=18), &Change::default()).is_empty());
-        assert!(slurm.words(&[], &Change::drain("x")).is_empty());
+        assert!(slurm.words(&names(1..=18), &NodeUpdate::default()).is_empty());
+        assert!(slurm.words(&[], &NodeUpdate::drain("x")).is_empty());
     }
 
     #[test]
@@ -282,7 +282,7 @@ mod tests {
     fn words_over_ssh_survive_the_shell_there() {
         let argv = vec!["/usr/bin/ssh".to_owned(), "head".to_owned(), "scontrol".to_owned()];
         let slurm = Scontrol { argv, ..Scontrol::default() };
-        let words = slurm.words(&names(1..=2), &Change::drain("a b; $(x) e1"));
+        let words = slurm.words(&names(1..=2), &NodeUpdate::drain("a b; $(x) e1"));
         assert_eq!(
             words[0][4..],
             ["NodeName=\"n[01-02]\"", "State=DRAIN", "Reason='a b; $(x) e1'"]

@@ -10,13 +10,13 @@ use super::journal;
 use crate::store::history::Alarms;
 use crate::store::latest::Latest;
 use crate::store::signing::Trust;
-use engine::policy::policy::Policy;
-use engine::report::metrics::State;
-use engine::report::metrics::gathered;
-use engine::report::metrics::gathered::Gathered;
+use engine::policy::action_policy::Policy;
+use engine::report::metrics::MetricsState;
+use engine::report::metrics::inputs;
+use engine::report::metrics::inputs::MetricsInputs;
 use model::certificate::Certificate;
 use model::claims::Claims;
-use model::journal::Stamp;
+use model::journal::ClockStamp;
 
 /// Where it is read from.
 #[derive(Clone, Copy, Debug)]
@@ -40,14 +40,14 @@ pub struct Sources<'a> {
     /// The drift alarms that stand, as the history was last read.
     pub alarms: &'a Alarms,
     /// The present moment.
-    pub now: &'a Stamp,
+    pub now: &'a ClockStamp,
 }
 
 /// What was read.
 #[derive(Debug)]
 pub struct Shown {
     /// The state.
-    pub state: State,
+    pub state: MetricsState,
     /// What could not be read.
     pub troubles: Vec<String>,
 }
@@ -71,7 +71,7 @@ pub fn state(latest: &mut Latest, from: &Sources<'_>) -> Shown {
         }
     };
     let certificates: Vec<&Certificate> = all.iter().collect();
-    let state = gathered::state(&Gathered {
+    let state = inputs::build_state(&MetricsInputs {
         runs: &latest.runs(from.is_simulated),
         levels: &levels,
         certificates: &certificates,
@@ -80,7 +80,7 @@ pub fn state(latest: &mut Latest, from: &Sources<'_>) -> Shown {
         policy: from.policy,
         alarms: &from.alarms.standing,
         is_history_read: from.alarms.is_read(),
-        troubles: troubles.len(),
+        problems: troubles.len(),
         now: from.now,
     });
     Shown { state, troubles }

@@ -6,17 +6,17 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use engine::policy::plane::Plane;
-use engine::policy::standing;
-use model::change::Change;
-use model::change::StateChange;
-use model::kubernetes_node::Condition;
+use engine::policy::plane::SchedulerKind;
+use engine::policy::node_state;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
+use model::kubernetes_node::FabricNodeCondition;
 use model::kubernetes_node::GATE;
-use model::kubernetes_node::KubernetesMarks;
+use model::kubernetes_node::KubernetesNodeUpdate;
 use model::kubernetes_node::KubernetesNode;
 use model::kubernetes_node::Taint;
 use model::kubernetes_node::TaintEdit;
-use model::live::LiveNode;
+use model::scheduler_snapshot::SchedulerNode;
 use model::text;
 
 /// What a node shows.
@@ -31,7 +31,7 @@ pub(super) enum Sight {
 }
 
 /// What this node shows of a change.
-pub(super) fn sight(node: &LiveNode, before: &LiveNode, change: &Change) -> Sight {
+pub(super) fn sight(node: &SchedulerNode, before: &SchedulerNode, change: &NodeUpdate) -> Sight {
     let now = words(node);
     if is_another(node, before) {
         return Sight::Foreign(format!("another node has its name now: {now}"));
@@ -41,29 +41,29 @@ pub(super) fn sight(node: &LiveNode, before: &LiveNode, change: &Change) -> Sigh
         Some(what) => Sight::Shows(format!("{shown}; {what} not as written")),
     };
     match &change.state {
-        Some(StateChange::Drain { reason })
-            if standing::has_drain(node)
+        Some(NodeStateChange::Drain { reason })
+            if node_state::has_drain(node)
                 && carries(node, reason)
                 && !is_of_another_gate(node, change) =>
         {
-            match standing::is_drained(node) {
+            match node_state::is_drained(node) {
                 true => marks(now),
-                false => marks(format!("{now}, draining: {} still run", Plane::of(node).work())),
+                false => marks(format!("{now}, draining: {} still run", SchedulerKind::from_node(node).workload_name())),
             }
         }
-        Some(StateChange::Drain { .. }) => match &node.reason {
+        Some(NodeStateChange::Drain { .. }) => match &node.reason {
             Some(_) if node.reason != before.reason => Sight::Foreign(now),
             // A taint of our key that somebody set by hand has no reason of ours.
             None if node.kubernetes.is_some()
-                && standing::has_drain(node)
-                && !standing::has_drain(before) =>
+                && node_state::has_drain(node)
+                && !node_state::has_drain(before) =>
             {
                 Sight::Foreign(now)
             }
             _ => Sight::NotThere(now),
         },
-        Some(StateChange::Resume) if !standing::has_drain(node) => marks(now),
-        Some(StateChange::Resume) => match &before.reason {
+        Some(NodeStateChange::Resume) if !node_state::has_drain(node) => marks(now),
+        Some(NodeStateChange::Resume) => match &before.reason {
             Some(reason) if carries(node, reason) => Sight::NotThere(now),
             _ => Sight::Foreign(now),
         },
@@ -89,21 +89,21 @@ pub(super) fn sight(node: &LiveNode, before: &LiveNode, change: &Change) -> Sigh
 
 /// Whether the node's reason is this one, or this one with words that Slurm
 /// appended. `e1` is not the beginning of `e12`.
-pub(super) fn carries(node: &LiveNode, reason: &str) -> bool {
+pub(super) fn carries(node: &SchedulerNode, reason: &str) -> bool {
     let rest = node.reason.as_deref().and_then(|own| own.strip_prefix(reason));
     rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
 }
 
 /// Whether another gate wrote the same reason: of the same run, in a turn of its
 /// own with the same number.
-fn is_of_another_gate(node: &LiveNode, change: &Change) -> bool {
+fn is_of_another_gate(node: &SchedulerNode, change: &NodeUpdate) -> bool {
     let gate = change.kubernetes.as_ref().and_then(|it| it.annotations.get(GATE));
     let is = node.kubernetes.as_ref().and_then(|it| it.annotations.get(GATE));
     gate.is_some_and(|gate| gate.as_ref() != is)
 }
 
 /// A node's state and reason, for people.
-pub(super) fn words(node: &LiveNode) -> String {
+pub(super) fn words(node: &SchedulerNode) -> String {
     let state = node.state.join("+");
     match &node.reason {
         Some(reason) => {
@@ -115,39 +115,39 @@ pub(super) fn words(node: &LiveNode) -> String {
 }
 
 /// Whether the node shows all of a change but its state, which is not looked at.
-pub(super) fn says(node: &LiveNode, change: &Change) -> bool {
+pub(super) fn says(node: &SchedulerNode, change: &NodeUpdate) -> bool {
     unwritten(node, change).is_none() && untold(node, change).is_none()
 }
 
 /// Whether it is another node of the same name.
-fn is_another(node: &LiveNode, before: &LiveNode) -> bool {
-    let uid = |node: &LiveNode| node.kubernetes.as_ref().map(|it| it.uid.clone());
+fn is_another(node: &SchedulerNode, before: &SchedulerNode) -> bool {
+    let uid = |node: &SchedulerNode| node.kubernetes.as_ref().map(|it| it.uid.clone());
     uid(before).is_some_and(|before| uid(node) != Some(before))
 }
 
-fn condition(node: &LiveNode) -> Option<&Condition> {
+fn condition(node: &SchedulerNode) -> Option<&FabricNodeCondition> {
     node.kubernetes.as_ref()?.condition.as_ref()
 }
 
 /// The same, for whoever notes it.
-pub(super) fn is_untold(node: &LiveNode, change: &Change) -> bool {
+pub(super) fn is_untold(node: &SchedulerNode, change: &NodeUpdate) -> bool {
     untold(node, change).is_some()
 }
 
 /// Whether the node does not show the condition that a change writes.
-fn untold(node: &LiveNode, change: &Change) -> Option<&'static str> {
+fn untold(node: &SchedulerNode, change: &NodeUpdate) -> Option<&'static str> {
     let wanted = change.kubernetes.as_ref()?.condition.as_ref()?;
     (condition(node) != Some(wanted)).then_some("its condition is")
 }
 
-fn writes_only_a_condition(change: &Change) -> bool {
+fn writes_only_a_condition(change: &NodeUpdate) -> bool {
     let condition = change.kubernetes.as_ref().and_then(|it| it.condition.clone());
-    let only = KubernetesMarks { condition, ..KubernetesMarks::default() };
-    *change == Change { kubernetes: Some(only), ..Change::default() }
+    let only = KubernetesNodeUpdate { condition, ..KubernetesNodeUpdate::default() };
+    *change == NodeUpdate { kubernetes: Some(only), ..NodeUpdate::default() }
 }
 
 /// What of a change, besides the state, the node does not show.
-fn unwritten(node: &LiveNode, change: &Change) -> Option<&'static str> {
+fn unwritten(node: &SchedulerNode, change: &NodeUpdate) -> Option<&'static str> {
     let same = |wanted: &Option<Vec<String>>, is: &[String]| {
         // Slurm keeps features in an order of its own.
         let set = |words: &[String]| words.iter().cloned().collect::<BTreeSet<String>>();
@@ -173,7 +173,7 @@ fn unwritten(node: &LiveNode, change: &Change) -> Option<&'static str> {
 }
 
 /// What of these marks a node does not show; its condition is not looked at.
-fn unmarked(node: &LiveNode, wanted: &KubernetesMarks) -> Option<&'static str> {
+fn unmarked(node: &SchedulerNode, wanted: &KubernetesNodeUpdate) -> Option<&'static str> {
     let nothing = KubernetesNode::default();
     let is = node.kubernetes.as_deref().unwrap_or(&nothing);
     let shows = |wanted: &BTreeMap<String, Option<String>>, is: &BTreeMap<String, String>| {
@@ -195,14 +195,14 @@ fn taint(node: &KubernetesNode, edit: &TaintEdit) -> Option<String> {
 }
 
 /// What would put back the marks that these write, but for the condition.
-fn marks_as_they_were(before: &LiveNode, wanted: &KubernetesMarks) -> KubernetesMarks {
+fn marks_as_they_were(before: &SchedulerNode, wanted: &KubernetesNodeUpdate) -> KubernetesNodeUpdate {
     let nothing = KubernetesNode::default();
     let was = before.kubernetes.as_deref().unwrap_or(&nothing);
     let words = |wanted: &BTreeMap<String, Option<String>>, was: &BTreeMap<String, String>| {
         wanted.keys().map(|key| (key.clone(), was.get(key).cloned())).collect()
     };
     let edit = |edit: &TaintEdit| TaintEdit { value: taint(was, edit), ..edit.clone() };
-    KubernetesMarks {
+    KubernetesNodeUpdate {
         taints: wanted.taints.iter().map(edit).collect(),
         labels: words(&wanted.labels, &was.labels),
         annotations: words(&wanted.annotations, &was.annotations),
@@ -212,8 +212,8 @@ fn marks_as_they_were(before: &LiveNode, wanted: &KubernetesMarks) -> Kubernetes
 }
 
 /// What would put back the fields that a change writes, besides the state.
-fn as_it_was(before: &LiveNode, change: &Change) -> Change {
-    Change {
+fn as_it_was(before: &SchedulerNode, change: &NodeUpdate) -> NodeUpdate {
+    NodeUpdate {
         state: None,
         available_features: change
             .available_features
@@ -233,13 +233,13 @@ mod tests {
 
     const OURS: &str = "fabricgate:nvlink-low:r1 e1";
 
-    fn drain() -> Change {
-        let state = Some(StateChange::Drain { reason: OURS.to_owned() });
-        Change { state, ..Change::default() }
+    fn drain() -> NodeUpdate {
+        let state = Some(NodeStateChange::Drain { reason: OURS.to_owned() });
+        NodeUpdate { state, ..NodeUpdate::default() }
     }
 
-    fn node(state: &[&str], reason: Option<&str>) -> LiveNode {
-        LiveNode { reason: reason.map(str::to_owned), ..LiveNode::new("n1", state) }
+    fn node(state: &[&str], reason: Option<&str>) -> SchedulerNode {
+        SchedulerNode { reason: reason.map(str::to_owned), ..SchedulerNode::new("n1", state) }
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn a_drain_shows_with_its_reason_and_not_by_its_state_alone() {
         let before = node(&["IDLE"], None);
-        let see = |now: &LiveNode| sight(now, &before, &drain());
+        let see = |now: &SchedulerNode| sight(now, &before, &drain());
         assert!(matches!(see(&node(&["IDLE", "DRAIN"], Some(OURS))), Sight::Shows(_)));
         assert!(matches!(see(&node(&["MIXED", "DRAIN"], Some(OURS))), Sight::Shows(_)));
         assert!(matches!(see(&node(&["IDLE"], None)), Sight::NotThere(_)));
@@ -269,8 +269,8 @@ mod tests {
     #[test]
     fn a_release_shows_when_no_drain_is_left() {
         let before = node(&["IDLE", "DRAIN"], Some(OURS));
-        let change = Change { state: Some(StateChange::Resume), ..Change::default() };
-        let see = |now: &LiveNode| sight(now, &before, &change);
+        let change = NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
+        let see = |now: &SchedulerNode| sight(now, &before, &change);
         assert!(matches!(see(&node(&["IDLE", "NOT_RESPONDING"], None)), Sight::Shows(_)));
         assert!(matches!(see(&before), Sight::NotThere(_)));
         assert!(matches!(see(&node(&["IDLE", "DRAIN"], Some("psu"))), Sight::Foreign(_)));
@@ -280,10 +280,10 @@ mod tests {
     fn words_on_a_node_show_whole_or_not() {
         let before = node(&["IDLE"], None);
         let list = |words: &[&str]| words.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
-        let change = Change {
+        let change = NodeUpdate {
             available_features: Some(list(&["a", "b"])),
             extra: Some("x".to_owned()),
-            ..Change::default()
+            ..NodeUpdate::default()
         };
         let mut now = before.clone();
         assert!(matches!(sight(&now, &before, &change), Sight::NotThere(_)));
@@ -295,14 +295,14 @@ mod tests {
         assert!(matches!(sight(&now, &before, &change), Sight::Foreign(_)));
     }
 
-    fn of_cluster(uid: &str, change: impl FnOnce(&mut KubernetesNode)) -> LiveNode {
+    fn of_cluster(uid: &str, change: impl FnOnce(&mut KubernetesNode)) -> SchedulerNode {
         let mut kubernetes = KubernetesNode { uid: uid.to_owned(), ..KubernetesNode::default() };
         change(&mut kubernetes);
-        LiveNode { kubernetes: Some(Box::new(kubernetes)), ..node(&["IDLE"], None) }
+        SchedulerNode { kubernetes: Some(Box::new(kubernetes)), ..node(&["IDLE"], None) }
     }
 
-    fn marked(status: Option<&str>) -> Change {
-        let condition = status.map(|status| Condition {
+    fn marked(status: Option<&str>) -> NodeUpdate {
+        let condition = status.map(|status| FabricNodeCondition {
             status: status.to_owned(),
             reason: "Measured".to_owned(),
             message: String::new(),
@@ -313,13 +313,13 @@ mod tests {
             effect: "NoSchedule".to_owned(),
             value: None,
         };
-        let marks = KubernetesMarks {
+        let marks = KubernetesNodeUpdate {
             taints: vec![edit],
             labels: [(key, Some("pass".to_owned()))].into(),
             condition,
-            ..KubernetesMarks::default()
+            ..KubernetesNodeUpdate::default()
         };
-        Change { kubernetes: Some(marks), ..Change::default() }
+        NodeUpdate { kubernetes: Some(marks), ..NodeUpdate::default() }
     }
 
     #[test]
@@ -330,7 +330,7 @@ mod tests {
             effect: "NoSchedule".to_owned(),
         };
         let before = of_cluster("u1", |it| it.taints.push(unverified.clone()));
-        let see = |now: &LiveNode, change: &Change| sight(now, &before, change);
+        let see = |now: &SchedulerNode, change: &NodeUpdate| sight(now, &before, change);
         assert!(matches!(see(&before, &marked(None)), Sight::NotThere(_)));
         let label = |it: &mut KubernetesNode, value: &str| {
             it.labels.insert("fabricgate.io/verdict".to_owned(), value.to_owned());
@@ -345,7 +345,7 @@ mod tests {
             it.taints.push(unverified.clone());
         });
         assert!(matches!(see(&hers, &marked(None)), Sight::Foreign(_)));
-        let cordoned = LiveNode { state: vec!["IDLE".into(), "CORDONED".into()], ..done.clone() };
+        let cordoned = SchedulerNode { state: vec!["IDLE".into(), "CORDONED".into()], ..done.clone() };
         assert!(matches!(see(&cordoned, &marked(None)), Sight::Shows(_)));
         let another = of_cluster("u2", |it| label(it, "pass"));
         assert!(matches!(see(&another, &marked(None)), Sight::Foreign(_)));
@@ -363,7 +363,7 @@ mod tests {
         let wanted = change.kubernetes.clone().expect("marks").condition;
         let other = written("False").kubernetes.expect("marks").condition;
         let before = of_cluster("u1", |_| {});
-        let see = |condition: Option<Condition>| {
+        let see = |condition: Option<FabricNodeCondition>| {
             sight(&of_cluster("u1", |it| it.condition = condition), &before, &change)
         };
         assert!(matches!(see(wanted), Sight::Shows(_)));
@@ -374,11 +374,11 @@ mod tests {
     #[test]
     fn a_cordon_beside_our_drain_plays_no_part_and_a_taint_set_by_hand_does() {
         let before = of_cluster("u1", |_| {});
-        let with = |state: &[&str], reason: Option<&str>| LiveNode {
+        let with = |state: &[&str], reason: Option<&str>| SchedulerNode {
             kubernetes: before.kubernetes.clone(),
             ..node(state, reason)
         };
-        let see = |now: &LiveNode| sight(now, &before, &drain());
+        let see = |now: &SchedulerNode| sight(now, &before, &drain());
         assert!(matches!(see(&with(&["IDLE", "DRAIN", "CORDONED"], Some(OURS))), Sight::Shows(_)));
         assert!(matches!(see(&with(&["IDLE", "CORDONED"], None)), Sight::NotThere(_)));
         assert!(matches!(see(&with(&["IDLE", "DRAIN"], None)), Sight::Foreign(_)));

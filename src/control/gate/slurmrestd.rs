@@ -16,17 +16,17 @@ use super::scheduler::Answer;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
 use super::scontrol::Scontrol;
-use crate::sources::http::Address;
+use crate::sources::http::ServerAddress;
 use crate::sources::slurmrestd as source;
-use crate::sources::slurmrestd::Line;
-use crate::sources::slurmrestd::Trouble;
-use model::change::Change;
-use model::change::StateChange;
+use crate::sources::slurmrestd::SlurmrestdClient;
+use crate::sources::slurmrestd::SlurmrestdProblem;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::id::NodeName;
-use model::live::Live;
-use model::said::ProblemKind;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::source_report::SourceProblemKind;
 use model::text::clean;
-use readers::claims::slurm::live;
+use readers::claims::slurm::live_nodes;
 
 /// The first version of the interface that knows where a node is placed.
 const KNOWS_TOPOLOGY: u32 = 43;
@@ -38,7 +38,7 @@ const TELLS_START: u32 = 45;
 #[derive(Clone, Debug)]
 pub struct Slurmrestd {
     /// `http://host:6820`, `https://host:6820`, or `unix:/run/slurmrestd.sock`.
-    pub address: Address,
+    pub address: ServerAddress,
     /// The file with the JSON web token, as `scontrol token` prints it.
     pub token_file: Option<PathBuf>,
     /// The user it is for, where the token does not say.
@@ -52,7 +52,7 @@ impl Scheduler for Slurmrestd {
         format!("slurmrestd at {}", self.address)
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, Live> {
+    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot> {
         Box::pin(self.look(nodes))
     }
 
@@ -60,12 +60,12 @@ impl Scheduler for Slurmrestd {
         Box::pin(self.boot_time())
     }
 
-    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a Change) -> Answer<'a, ()> {
+    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()> {
         Box::pin(self.tell(nodes, change))
     }
 
     /// The same by `scontrol`: a person has no use for a token in a command.
-    fn words(&self, nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
+    fn words(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
         Scontrol::default().words(nodes, change)
     }
 }
@@ -73,32 +73,32 @@ impl Scheduler for Slurmrestd {
 impl Slurmrestd {
     /// A line to it, and the version that is spoken there. The controller
     /// behind it has answered.
-    async fn reached(&self) -> Result<(Line, String), SchedulerError> {
+    async fn reached(&self) -> Result<(SlurmrestdClient, String), SchedulerError> {
         let token = match &self.token_file {
             None => None,
             Some(file) => Some(std::fs::read_to_string(file).map_err(|error| {
                 let message = format!("the token cannot be read: {}: {error}", file.display());
-                SchedulerError::new(ProblemKind::Missing, message)
+                SchedulerError::new(SourceProblemKind::Missing, message)
             })?),
         };
         let Self { address, user, limit, .. } = self.clone();
-        let rest = source::Slurmrestd { address, token, user, limit };
-        let line = Line::open(&rest, source::MOST).map_err(plain)?;
-        let version = line.version().await.map_err(plain)?;
+        let rest = source::SlurmrestdClientConfig { address, token, user, limit };
+        let line = SlurmrestdClient::new(&rest, source::MAX_ANSWER_BYTES).map_err(plain)?;
+        let version = line.agree_on_version().await.map_err(plain)?;
         Ok((line, version))
     }
 
-    async fn look(&self, nodes: &[NodeName]) -> Result<Live, SchedulerError> {
+    async fn look(&self, nodes: &[NodeName]) -> Result<SchedulerSnapshot, SchedulerError> {
         bounds::nodes(nodes)?;
         let (line, version) = self.reached().await?;
         // Never one by one: what 26.05 answers of a single node is as old as the
         // last question for all, and has no CPU of a job that began since.
-        let answer = line.ask(format!("slurm/{version}/nodes/")).await;
+        let answer = line.query(format!("slurm/{version}/nodes/")).await;
         let text = answer.text.map_err(plain)?;
-        let mut live = live::read(&answer.place, &text);
+        let mut live = live_nodes::read(&answer.place, &text);
         if live.nodes.is_empty() && !live.troubles.is_empty() {
             return Err(SchedulerError::new(
-                ProblemKind::Incomplete,
+                SourceProblemKind::Incomplete,
                 clean(&live.troubles.join("; ")),
             ));
         }
@@ -115,18 +115,18 @@ impl Slurmrestd {
         if number(&version).is_none_or(|number| number < TELLS_START) {
             return Ok(None);
         }
-        let answer = line.ask(format!("slurm/{version}/conf/")).await;
+        let answer = line.query(format!("slurm/{version}/conf/")).await;
         let document: Value = serde_json::from_str(&answer.text.map_err(plain)?)
-            .map_err(|error| SchedulerError::new(ProblemKind::Malformed, error.to_string()))?;
+            .map_err(|error| SchedulerError::new(SourceProblemKind::Malformed, error.to_string()))?;
         let at = document["slurm_conf_meta"]["BOOT_TIME"].as_i64().filter(|at| 0 < *at);
         Ok(at.map(|at| at.to_string()))
     }
 
-    async fn tell(&self, nodes: &[NodeName], change: &Change) -> Result<(), SchedulerError> {
+    async fn tell(&self, nodes: &[NodeName], change: &NodeUpdate) -> Result<(), SchedulerError> {
         bounds::nodes(nodes)?;
         bounds::change(change)?;
         let lists = bounds::lists(nodes);
-        if lists.is_empty() || change.is_nothing() {
+        if lists.is_empty() || change.is_empty() {
             return Ok(());
         }
         let (line, version) = self.reached().await?;
@@ -136,10 +136,10 @@ impl Slurmrestd {
                 "nothing was sent: slurmrestd speaks {version}, and a node's topology is known \
                  from v0.0.{KNOWS_TOPOLOGY} (Slurm 25.05) on"
             );
-            return Err(SchedulerError::new(ProblemKind::Unsupported, message));
+            return Err(SchedulerError::new(SourceProblemKind::Unsupported, message));
         }
         for list in lists {
-            let told = line.tell(&format!("slurm/{version}/nodes/"), &body(&list, change)).await;
+            let told = line.send_update(&format!("slurm/{version}/nodes/"), &body(&list, change)).await;
             told.map_err(refusal)?;
         }
         Ok(())
@@ -151,16 +151,16 @@ fn number(version: &str) -> Option<u32> {
     version.rsplit('.').next()?.parse().ok()
 }
 
-fn plain(trouble: Trouble) -> SchedulerError {
+fn plain(trouble: SlurmrestdProblem) -> SchedulerError {
     SchedulerError::new(trouble.kind, trouble.message)
 }
 
 /// Why a change came back with an error. Whatever it says, nodes may have been
 /// changed.
-fn refusal(trouble: Trouble) -> SchedulerError {
-    let Trouble { kind, message } = trouble;
+fn refusal(trouble: SlurmrestdProblem) -> SchedulerError {
+    let SlurmrestdProblem { kind, message } = trouble;
     let remedy = match kind {
-        ProblemKind::Denied => {
+        SourceProblemKind::Denied => {
             "; nodes are changed with tokens of root, SlurmUser and users with \
              AdminLevel=Administrator"
         }
@@ -171,14 +171,14 @@ fn refusal(trouble: Trouble) -> SchedulerError {
 }
 
 /// What is sent for one list of nodes.
-fn body(list: &str, change: &Change) -> Value {
+fn body(list: &str, change: &NodeUpdate) -> Value {
     let mut body = json!({ "name": [list] });
     match &change.state {
-        Some(StateChange::Drain { reason }) => {
+        Some(NodeStateChange::Drain { reason }) => {
             body["state"] = json!(["DRAIN"]);
             body["reason"] = json!(reason);
         }
-        Some(StateChange::Resume) => body["state"] = json!(["RESUME"]),
+        Some(NodeStateChange::Resume) => body["state"] = json!(["RESUME"]),
         None => {}
     }
     for (key, list) in
@@ -247,18 +247,18 @@ mod tests {
 
     #[test]
     fn what_is_sent_is_what_is_wanted_and_nothing_else() {
-        let change = Change {
-            state: Some(StateChange::Drain { reason: "say \"é\"".to_owned() }),
+        let change = NodeUpdate {
+            state: Some(NodeStateChange::Drain { reason: "say \"é\"".to_owned() }),
             active_features: Some(Vec::new()),
             comment: Some(String::new()),
-            ..Change::default()
+            ..NodeUpdate::default()
         };
         let expected = json!({
             "name": ["n[1-2]"], "state": ["DRAIN"], "reason": "say \"é\"",
             "features_act": [""], "comment": "",
         });
         assert_eq!(body("n[1-2]", &change), expected);
-        let resume = Change { state: Some(StateChange::Resume), ..Change::default() };
+        let resume = NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
         assert_eq!(body("n1", &resume), json!({ "name": ["n1"], "state": ["RESUME"] }));
     }
 }

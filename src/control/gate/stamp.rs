@@ -1,17 +1,17 @@
 //! The present moment by two clocks, and the name of this machine: where the gate
 //! reads them.
 
-use model::journal::Stamp;
+use model::journal::ClockStamp;
 
 /// The present moment.
 #[expect(clippy::disallowed_methods, reason = "the gate is where its clocks are read")]
-pub fn stamp() -> Stamp {
+pub fn stamp() -> ClockStamp {
     let now = jiff::Timestamp::now();
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     #[expect(clippy::cast_precision_loss, reason = "an uptime has far fewer than 2^52 seconds")]
     let uptime_s = since.tv_sec as f64 + since.tv_nsec as f64 / 1e9;
-    Stamp {
+    ClockStamp {
         at: now.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string(),
         unix: now.as_second(),
         boot: boot.trim().to_owned(),
@@ -21,7 +21,7 @@ pub fn stamp() -> Stamp {
 
 /// How long ago a moment was, in seconds: by the uptime within one boot, by the wall's
 /// clock otherwise.
-pub fn age(then: &Stamp, now: &Stamp) -> f64 {
+pub fn age(then: &ClockStamp, now: &ClockStamp) -> f64 {
     if !now.boot.is_empty() && now.boot == then.boot {
         return now.uptime_s - then.uptime_s;
     }

@@ -18,15 +18,15 @@ use serde::Serialize;
 
 pub use controller::Controller;
 
-use engine::policy::topology;
-use engine::policy::topology::Blocks;
-use engine::policy::topology::Form;
-use engine::policy::topology::Proposal;
-use engine::policy::topology::SlurmVersion;
+use engine::policy::topology_proposal;
+use engine::policy::topology_proposal::TopologyBlocks;
+use engine::policy::topology_proposal::TopologyForm;
+use engine::policy::topology_proposal::TopologyProposal;
+use engine::policy::topology_proposal::SlurmVersion;
 use model::hostlist;
 use model::id::NodeName;
 use model::text::clean;
-use readers::claims::slurm::pending::PendingJob;
+use readers::claims::slurm::pending_jobs::PendingJob;
 
 /// How long it is waited between two looks at what the controller shows.
 const BETWEEN: Duration = Duration::from_millis(200);
@@ -73,7 +73,7 @@ pub struct Writing<'a> {
     /// The file.
     pub path: &'a Path,
     /// What it should be.
-    pub proposal: &'a Proposal,
+    pub proposal: &'a TopologyProposal,
     /// The version of the controller.
     pub version: Option<SlurmVersion>,
     /// The present, as it stands in the name of the copy: `20261121T163000Z`.
@@ -124,7 +124,7 @@ impl Turn<'_, '_> {
             return Ending::Refused;
         }
         match controller.pending().await {
-            Ok(jobs) => self.written.needing = topology::needing(&jobs, proposal),
+            Ok(jobs) => self.written.needing = topology_proposal::needing(&jobs, proposal),
             Err(why) => self.tell(format!("which jobs wait for the blocks is not known: {why}")),
         }
         for job in self.written.needing.clone() {
@@ -156,7 +156,7 @@ impl Turn<'_, '_> {
     /// Everything that must hold before anything is written.
     async fn may(&mut self) -> Result<(), String> {
         let Writing { controller, path, proposal, version, .. } = self.writing;
-        let faults = proposal.in_the_way();
+        let faults = proposal.blocking_faults();
         if let Some(first) = faults.first() {
             let more = faults.len() - 1;
             let more = if more == 0 { String::new() } else { format!(" (and {more} more)") };
@@ -169,9 +169,9 @@ impl Turn<'_, '_> {
         if now != proposal.before.as_bytes() {
             return Err(format!("{} was changed since it was read", path.display()));
         }
-        let yaml = path.with_file_name(Form::Yaml.file());
+        let yaml = path.with_file_name(TopologyForm::Yaml.file_name());
         let reads_yaml = version.is_none_or(SlurmVersion::has_yaml);
-        if proposal.form == Form::Conf && reads_yaml && yaml.exists() {
+        if proposal.form == TopologyForm::Conf && reads_yaml && yaml.exists() {
             return Err(format!("Slurm ignores {} beside {}", path.display(), yaml.display()));
         }
         controller.ping().await?;
@@ -229,7 +229,7 @@ impl Turn<'_, '_> {
     }
 
     /// Waits until the controller shows these blocks.
-    async fn see(&self, meant: &Blocks) -> Result<(), String> {
+    async fn see(&self, meant: &TopologyBlocks) -> Result<(), String> {
         let start = Instant::now();
         loop {
             let shown = self.writing.controller.blocks(self.writing.proposal).await;
@@ -261,7 +261,7 @@ impl Turn<'_, '_> {
                     return;
                 }
             };
-            self.written.held = topology::held(&jobs);
+            self.written.held = topology_proposal::held(&jobs);
             let is_settled = !patient
                 || self.written.needing.is_empty()
                 || !self.written.held.is_empty()
@@ -274,7 +274,7 @@ impl Turn<'_, '_> {
         for job in self.written.held.clone() {
             self.tell(format!("{} is held for good: {}", shown(&job), job.reason));
         }
-        self.written.release = topology::release(&self.written.held);
+        self.written.release = topology_proposal::release(&self.written.held);
     }
 }
 
@@ -283,15 +283,15 @@ fn shown(job: &PendingJob) -> String {
 }
 
 /// Blocks that hold anybody: spare ones are not shown alike by all versions.
-fn filled(blocks: &Blocks) -> Blocks {
+fn filled(blocks: &TopologyBlocks) -> TopologyBlocks {
     let filled = blocks.iter().filter(|(_, nodes)| !nodes.is_empty());
     filled.map(|(name, nodes)| (name.clone(), nodes.clone())).collect()
 }
 
 /// Nodes that are shown in a block where none of these has them, or in none
 /// where these have them in some.
-fn strangers(shown: &Blocks, meant: &[&Blocks]) -> Vec<NodeName> {
-    let places = |blocks: &Blocks, node: &NodeName| -> Vec<String> {
+fn strangers(shown: &TopologyBlocks, meant: &[&TopologyBlocks]) -> Vec<NodeName> {
+    let places = |blocks: &TopologyBlocks, node: &NodeName| -> Vec<String> {
         let own = blocks.iter().filter(|(_, nodes)| nodes.contains(node));
         own.map(|(block, _)| block.clone()).collect()
     };

@@ -25,30 +25,30 @@ use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
 use super::stamp;
 use crate::gate::pace::Pace;
-use crate::launch::kubernetes::Kubernetes;
-use crate::launch::slurm::Programs;
+use crate::launch::kubernetes::KubernetesLauncher;
+use crate::launch::slurm::SlurmPrograms;
 use crate::store::signing::Trust;
 use engine::policy::budget;
-use engine::policy::ledger::Ledger;
-use engine::policy::notice;
-use engine::policy::older;
-use engine::policy::policy;
-use engine::policy::policy::Policy;
-use engine::policy::situation::Coverage;
-use engine::policy::situation::RunSeen;
+use engine::policy::journal_state::JournalState;
+use engine::policy::journal_events;
+use engine::policy::stale_journal;
+use engine::policy::action_policy;
+use engine::policy::action_policy::Policy;
+use engine::policy::situation::PlanCoverage;
+use engine::policy::situation::EvidenceRun;
 use engine::policy::situation::Situation;
-use engine::policy::standing;
-use engine::policy::vanished;
+use engine::policy::node_state;
+use engine::policy::lost_drains;
 use model::action::ActionPlan;
 use model::action::ActionRecord;
 use model::claims::Claims;
-use model::eviction::Eviction;
+use model::eviction::NodeEviction;
 use model::hostlist;
 use model::id::NodeName;
-use model::journal::Entry;
-use model::journal::Event;
+use model::journal::JournalEntry;
+use model::journal::JournalEvent;
 use model::journal::JOURNAL_FORMAT;
-use model::live::Live;
+use model::scheduler_snapshot::SchedulerSnapshot;
 use model::text;
 use model::verdict::Verdicts;
 
@@ -68,10 +68,10 @@ pub struct Turn<'a> {
     pub scheduler: &'a dyn Scheduler,
     /// Slurm's programs where they measure: what a dead process held is freed
     /// through them.
-    pub programs: Option<&'a Programs>,
+    pub programs: Option<&'a SlurmPrograms>,
     /// How pods are wanted where they measure: what a dead process left behind is
     /// deleted.
-    pub pods: Option<&'a Kubernetes>,
+    pub pods: Option<&'a KubernetesLauncher>,
     /// How patiently.
     pub pace: Pace,
     /// What may be done.
@@ -81,9 +81,9 @@ pub struct Turn<'a> {
     /// What is claimed of the whole fleet.
     pub fleet: &'a Claims,
     /// How much of the plan came back.
-    pub coverage: Option<Coverage>,
+    pub coverage: Option<PlanCoverage>,
     /// The run.
-    pub run: &'a RunSeen,
+    pub run: &'a EvidenceRun,
     /// Version of the driver by node, as far as outputs named it.
     pub drivers: &'a BTreeMap<NodeName, String>,
     /// The boot in which the run measured each node, as far as workers told it.
@@ -108,14 +108,14 @@ pub struct Turned {
     /// What was left open by an earlier turn and is concluded now.
     pub recovered: Vec<ActionRecord>,
     /// The record as it stands now.
-    pub ledger: Ledger,
+    pub ledger: JournalState,
     /// The nodes as they were before anything was done.
-    pub live: Live,
+    pub live: SchedulerSnapshot,
     /// What is left of each budget, in sentences.
     pub budgets: Vec<String>,
     /// Pods that were asked to leave drained nodes, or would be, where a person
     /// asked for that.
-    pub evictions: Vec<Eviction>,
+    pub evictions: Vec<NodeEviction>,
 }
 
 /// Why a turn could not be taken, or not to its end.
@@ -145,17 +145,17 @@ async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let live = read(&turn, &ledger).await?;
     say_troubles(&mut turn, &live);
     // As if it had been written down.
-    let take = |ledger: &mut Ledger, event: Event| {
+    let take = |ledger: &mut JournalState, event: JournalEvent| {
         let (seq, epoch) = (ledger.lines + 1, ledger.epoch);
         let format = JOURNAL_FORMAT.to_owned();
-        ledger.take(&Entry { format, seq, stamp: stamp::stamp(), epoch, event });
+        ledger.apply(&JournalEntry { format, seq, stamp: stamp::stamp(), epoch, event });
     };
-    if vanished::is_any(&live, &ledger)
+    if lost_drains::has_undrained(&live, &ledger)
         && let Ok(Some(started)) = turn.scheduler.started().await
     {
-        take(&mut ledger, Event::Controller { started });
+        take(&mut ledger, JournalEvent::Controller { started });
     }
-    let lost = vanished::vanished(&live, &ledger, &turn.policy.marks).lost;
+    let lost = lost_drains::find_lost_drains(&live, &ledger, &turn.policy.marks).lost;
     if !lost.is_empty() {
         let nodes = hostlist::fold(lost.keys().map(NodeName::as_str));
         let who = remake::who(turn.scheduler);
@@ -163,11 +163,11 @@ async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     }
     tell_unrecorded(&mut turn, &live, &ledger);
     let controls = controls(&mut turn, &live);
-    for event in decided(&turn, &live, &ledger, &controls, |it| notice::events(it, turn.policy)) {
+    for event in decided(&turn, &live, &ledger, &controls, |it| journal_events::collect_events(it, turn.policy)) {
         take(&mut ledger, event);
     }
-    let plan = decided(&turn, &live, &ledger, &controls, |it| policy::propose(it, turn.policy));
-    let budgets = budget::left(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
+    let plan = decided(&turn, &live, &ledger, &controls, |it| action_policy::propose_actions(it, turn.policy));
+    let budgets = budget::describe_remaining(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
     Ok(Turned { plan, recovered: Vec::new(), ledger, live, budgets, evictions: Vec::new() })
 }
 
@@ -190,14 +190,14 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let mut live = read(&turn, journal.ledger()).await?;
     let vanished = remake::looked(&mut carrier(&mut turn, &mut journal), &live).await?;
     // Before anything is made again: an older journal does not know what was released.
-    let why = older::why(&live, journal.ledger(), &turn.run.id).or_else(|| vanished.trip());
+    let why = stale_journal::explain_stale(&live, journal.ledger(), &turn.run.id).or_else(|| vanished.explain_trip());
     if let Some(why) = why.filter(|_| journal.ledger().breaker.is_none()) {
-        let last = older::last_turn(&live, journal.ledger());
-        journal.write_beyond(last, Event::Tripped { why, run: turn.run.id.clone() })?;
+        let last = stale_journal::last_turn(&live, journal.ledger());
+        journal.write_beyond(last, JournalEvent::Tripped { why, run: turn.run.id.clone() })?;
     }
     if !vanished.lost.is_empty() {
         let now = stamp::stamp();
-        let over = budget::over(journal.ledger(), &live, turn.fleet, turn.policy, &now);
+        let over = budget::explain_overrun(journal.ledger(), &live, turn.fleet, turn.policy, &now);
         let kept = turn.pace.kept;
         let carrier = carrier(&mut turn, &mut journal);
         recovered.extend(remake::remake(carrier, &vanished, over.as_deref(), kept).await?);
@@ -213,21 +213,21 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     say_troubles(&mut turn, &live);
     let controls = controls(&mut turn, &live);
     for event in
-        decided(&turn, &live, journal.ledger(), &controls, |it| notice::events(it, turn.policy))
+        decided(&turn, &live, journal.ledger(), &controls, |it| journal_events::collect_events(it, turn.policy))
     {
         journal.write(event)?;
     }
     if journal.ledger().breaker.is_none()
         && let Some(why) =
-            decided(&turn, &live, journal.ledger(), &controls, |it| budget::trip(it, turn.policy))
+            decided(&turn, &live, journal.ledger(), &controls, |it| budget::explain_trip(it, turn.policy))
     {
-        journal.write(Event::Tripped { why, run: turn.run.id.clone() })?;
+        journal.write(JournalEvent::Tripped { why, run: turn.run.id.clone() })?;
     }
     let mut plan =
-        decided(&turn, &live, journal.ledger(), &controls, |it| policy::propose(it, turn.policy));
+        decided(&turn, &live, journal.ledger(), &controls, |it| action_policy::propose_actions(it, turn.policy));
     plan.dry_run = false;
     for event in
-        decided(&turn, &live, journal.ledger(), &controls, |it| notice::suspicions(it, &plan))
+        decided(&turn, &live, journal.ledger(), &controls, |it| journal_events::collect_suspicions(it, &plan))
     {
         journal.write(event)?;
     }
@@ -237,14 +237,14 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let faults = certificates::at_fault(&plan.records);
     certificates::void_all(turn.folder, faults, &why, &mut *turn.say);
     let ledger = journal.ledger().clone();
-    let budgets = budget::left(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
+    let budgets = budget::describe_remaining(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
     Ok(Turned { plan, recovered, ledger, live, budgets, evictions: Vec::new() })
 }
 
 /// Tells of drains of our form that nothing here knows of: they are in every budget.
-fn tell_unrecorded(turn: &mut Turn<'_>, live: &Live, ledger: &Ledger) {
-    for node in standing::unrecorded(live, ledger) {
-        let why = standing::unrecorded_in_words(node);
+fn tell_unrecorded(turn: &mut Turn<'_>, live: &SchedulerSnapshot, ledger: &JournalState) {
+    for node in node_state::unrecorded_drains(live, ledger) {
+        let why = node_state::describe_unrecorded(node);
         (turn.say)(&format!("{}: {why}; until then it counts in the budgets", node.name));
     }
 }
@@ -276,7 +276,7 @@ fn carrier<'c>(turn: &'c mut Turn<'_>, journal: &'c mut Journal) -> Carrier<'c> 
 
 /// What the scheduler says of every node that this turn may concern. Of Slurm, of all: a
 /// drain in our form counts in the budgets wherever it is, and nobody may know of it.
-async fn read(turn: &Turn<'_>, ledger: &Ledger) -> Result<Live, TurnError> {
+async fn read(turn: &Turn<'_>, ledger: &JournalState) -> Result<SchedulerSnapshot, TurnError> {
     let claimed = turn.fleet.domains.iter().flat_map(|domain| &domain.nodes);
     let ours = ledger.drains.keys().chain(ledger.marks.keys());
     // Claims are others' words: one name that Slurm would take for a list must not
@@ -295,8 +295,8 @@ async fn read(turn: &Turn<'_>, ledger: &Ledger) -> Result<Live, TurnError> {
 /// What a decision makes of the situation.
 fn decided<T>(
     turn: &Turn<'_>,
-    live: &Live,
-    ledger: &Ledger,
+    live: &SchedulerSnapshot,
+    ledger: &JournalState,
     controls: &BTreeSet<NodeName>,
     decision: impl FnOnce(&Situation<'_>) -> T,
 ) -> T {
@@ -316,7 +316,7 @@ fn decided<T>(
 }
 
 /// Nodes that passed within the last day.
-fn controls(turn: &mut Turn<'_>, live: &Live) -> BTreeSet<NodeName> {
+fn controls(turn: &mut Turn<'_>, live: &SchedulerSnapshot) -> BTreeSet<NodeName> {
     let (controls, troubles) = certificates::valid(turn.folder, live, turn.trust, &stamp::stamp());
     for trouble in troubles {
         (turn.say)(&format!("no certificate: {trouble}"));
@@ -326,7 +326,7 @@ fn controls(turn: &mut Turn<'_>, live: &Live) -> BTreeSet<NodeName> {
 
 /// Tells what of the scheduler's answer could not be read: the nodes there are
 /// not known, and nothing is done about them.
-fn say_troubles(turn: &mut Turn<'_>, live: &Live) {
+fn say_troubles(turn: &mut Turn<'_>, live: &SchedulerSnapshot) {
     for trouble in live.troubles.iter().take(TROUBLES) {
         (turn.say)(&format!("not read: {}", text::clean(trouble)));
     }
@@ -353,7 +353,7 @@ mod tests {
     use model::action::ActionResult;
     use model::claims::ClaimedDomain;
     use model::kubernetes_node::KubernetesNode;
-    use model::live::LiveNode;
+    use model::scheduler_snapshot::SchedulerNode;
     use model::verdict::Outcome;
 
     /// A dry run over this fleet, and what it told.
@@ -377,7 +377,7 @@ mod tests {
             verdicts: &verdicts,
             fleet,
             coverage: None,
-            run: &RunSeen::default(),
+            run: &EvidenceRun::default(),
             drivers: &BTreeMap::new(),
             boots: &BTreeMap::new(),
             gpus: &BTreeMap::new(),
@@ -397,7 +397,7 @@ mod tests {
             let fake = Fake::of(1);
             let uid = "uid".to_owned();
             let object = Box::new(KubernetesNode { uid, ..KubernetesNode::default() });
-            fake.put(LiveNode { kubernetes: Some(object), ..fake.node("n1") });
+            fake.put(SchedulerNode { kubernetes: Some(object), ..fake.node("n1") });
             let (folder, mut journal) = fixture::journal();
             let (_stopper, stop) = watch::channel(false);
             let names = Policy::default().marks;
@@ -451,7 +451,7 @@ mod tests {
             verdicts: &verdicts,
             fleet: &fleet,
             coverage: None,
-            run: &RunSeen::default(),
+            run: &EvidenceRun::default(),
             drivers: &BTreeMap::new(),
             boots: &BTreeMap::new(),
             gpus: &BTreeMap::new(),

@@ -35,11 +35,11 @@ use super::lease::keeper::Standing;
 use super::scheduler::Scheduler;
 use super::stamp;
 use crate::store::signing::Trust;
-use engine::policy::due::Job;
-use engine::policy::due::Settings;
-use engine::policy::policy::Policy;
+use engine::policy::schedule::MeasurementJob;
+use engine::policy::schedule::ScheduleSettings;
+use engine::policy::action_policy::Policy;
 use model::claims::Claims;
-use model::watch::Outcome;
+use model::watch::JobOutcome;
 use model::watch::WatchEvent;
 
 /// How often it is seen to that we still may, and what jobs have printed.
@@ -82,7 +82,7 @@ pub struct Watch<'a> {
     /// Who is asked what is claimed.
     pub claims: AskClaims,
     /// What is due when.
-    pub settings: Settings,
+    pub settings: ScheduleSettings,
     /// The rules of the gate: what marks are called, how much may be spent.
     pub policy: &'a Policy,
     /// Whose certificates count.
@@ -283,7 +283,7 @@ async fn at_work(
     let mut jobs = Jobs::new(&watch.folder, watch.pace.logs);
     let mut look = Look::default();
     let mut next = Instant::now();
-    let mut worst = Outcome::Passed;
+    let mut worst = JobOutcome::Passed;
     let mut worst_code = 0;
     let mut has_decided = false;
     let over = 'work: loop {
@@ -318,7 +318,7 @@ async fn at_work(
                         }
                         watch.vitals.began(&started, &state);
                         if matches!(started, WatchEvent::Trouble { .. }) {
-                            (worst, worst_code) = (Outcome::Killed, exit_of(Outcome::Killed));
+                            (worst, worst_code) = (JobOutcome::Killed, exit_of(JobOutcome::Killed));
                         }
                         (watch.tell)(started);
                     }
@@ -386,9 +386,9 @@ fn soon(look: &Look) -> Instant {
 }
 
 /// The exit code where a job had none.
-fn exit_of(outcome: Outcome) -> u8 {
+fn exit_of(outcome: JobOutcome) -> u8 {
     match outcome {
-        Outcome::Killed => 5,
+        JobOutcome::Killed => 5,
         _ => 1,
     }
 }
@@ -398,18 +398,18 @@ const MOST_PARTNERS: usize = 5;
 
 /// The command of a job. Names are given one by one: whoever reads them may
 /// know other lists than we fold.
-fn command(watch: &Watch<'_>, job: &Job) -> Vec<String> {
+fn command(watch: &Watch<'_>, job: &MeasurementJob) -> Vec<String> {
     let mut words = watch.program.clone();
     words.push(job.profile.as_str().to_owned());
     words.extend(watch.arguments.iter().cloned());
     // The command takes partners where those of the job do not cross what is claimed of
     // it, and no more than a job may have.
-    let room = watch.settings.nodes.saturating_sub(job.all().len());
+    let room = watch.settings.nodes.saturating_sub(job.all_nodes().len());
     if room < MOST_PARTNERS {
         words.extend(["--partners".to_owned(), room.to_string()]);
     }
     words.push("--".to_owned());
-    words.extend(job.all().into_iter().map(String::from));
+    words.extend(job.all_nodes().into_iter().map(String::from));
     words
 }
 

@@ -9,7 +9,7 @@ use model::id::NodeName;
 
 /// Where a worker of a node runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seat {
+pub enum WorkerTarget {
     /// In this job of Slurm.
     Job(String),
     /// Beside Slurm, on a node that is drained.
@@ -25,9 +25,9 @@ pub enum Seat {
 
 /// The nodes that are held for a sweep, and why others are not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldNodes {
     /// Where workers run.
-    pub seats: BTreeMap<NodeName, Seat>,
+    pub targets: BTreeMap<NodeName, WorkerTarget>,
     /// Why a node is left out.
     pub skipped: BTreeMap<NodeName, String>,
 }

@@ -5,7 +5,7 @@
 //! and whether they run, is `gate::pods`' to find out.
 
 pub mod manifest;
-pub mod ranks;
+pub mod pod_ranks;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::slurm::WhenBusy;
+use super::slurm::BusyNodePolicy;
 use model::kubernetes_node::DEGRADED;
 use model::kubernetes_node::NO_SCHEDULE;
 use model::kubernetes_node::Taint;
@@ -29,7 +29,7 @@ pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 /// How GPUs are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Gpus {
+pub enum GpuRequestMode {
     /// As an extended resource: the device plugin's.
     #[default]
     DevicePlugin,
@@ -40,7 +40,7 @@ pub enum Gpus {
 /// Whether a ComputeDomain joins the pods of a claimed domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum ComputeDomains {
+pub enum ComputeDomainMode {
     /// Where the cluster has them and one of the nodes is in a clique.
     #[default]
     Auto,
@@ -53,7 +53,7 @@ pub enum ComputeDomains {
 /// How `mpirun` in a pod reaches the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ranks {
+pub enum RankLaunchMode {
     /// It does not: tools across nodes are left out.
     #[default]
     None,
@@ -91,12 +91,12 @@ pub struct Toleration {
 
 impl Toleration {
     /// Of every taint with this key and effect.
-    fn of(key: &str, effect: &str) -> Self {
+    fn for_taint(key: &str, effect: &str) -> Self {
         Self { key: Some(key.to_owned()), value: None, effect: Some(effect.to_owned()) }
     }
 
     /// Whether it tolerates this taint.
-    fn covers(&self, taint: &Taint) -> bool {
+    fn tolerates(&self, taint: &Taint) -> bool {
         let is = |wanted: &Option<String>, has: &str| wanted.as_ref().is_none_or(|it| it == has);
         is(&self.key, &taint.key)
             && is(&self.value, &taint.value)
@@ -106,7 +106,7 @@ impl Toleration {
 
 /// How pods are used to reach nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Kubernetes {
+pub struct KubernetesLauncher {
     /// The kubeconfig of who may make pods; without it, the environment's or
     /// the pod's own account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -131,7 +131,7 @@ pub struct Kubernetes {
     #[serde(default)]
     pub host_network: bool,
     /// How GPUs are asked for.
-    pub gpus: Gpus,
+    pub gpus: GpuRequestMode,
     /// The resource of the device plugin.
     pub resource: String,
     /// The class of devices that is claimed.
@@ -144,9 +144,9 @@ pub struct Kubernetes {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub rdma: BTreeMap<String, u32>,
     /// Whether ComputeDomains are made.
-    pub compute_domain: ComputeDomains,
+    pub compute_domain: ComputeDomainMode,
     /// How ranks of tools that run on several nodes are started.
-    pub ranks: Ranks,
+    pub ranks: RankLaunchMode,
     /// Variables of the pods; `{node}` in a value is the node.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
@@ -168,7 +168,7 @@ pub struct Kubernetes {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority_class: Option<String>,
     /// What is done about busy nodes.
-    pub busy: WhenBusy,
+    pub busy: BusyNodePolicy,
     /// For how many seconds at most they are waited for.
     pub wait_s: u64,
     /// How many seconds a pod may take to run, its image included.
@@ -179,7 +179,7 @@ pub struct Kubernetes {
     pub deadline_s: Option<u64>,
 }
 
-impl Default for Kubernetes {
+impl Default for KubernetesLauncher {
     fn default() -> Self {
         Self {
             kubeconfig: None,
@@ -190,13 +190,13 @@ impl Default for Kubernetes {
             pull_policy: None,
             service_account: None,
             host_network: false,
-            gpus: Gpus::default(),
+            gpus: GpuRequestMode::default(),
             resource: "nvidia.com/gpu".to_owned(),
             device_class: "gpu.nvidia.com".to_owned(),
             gpus_per_node: None,
             rdma: BTreeMap::new(),
-            compute_domain: ComputeDomains::default(),
-            ranks: Ranks::default(),
+            compute_domain: ComputeDomainMode::default(),
+            ranks: RankLaunchMode::default(),
             env: BTreeMap::new(),
             tolerations: Vec::new(),
             cordoned: false,
@@ -204,7 +204,7 @@ impl Default for Kubernetes {
             capabilities: vec!["IPC_LOCK".to_owned()],
             shm: "16Gi".to_owned(),
             priority_class: None,
-            busy: WhenBusy::default(),
+            busy: BusyNodePolicy::default(),
             wait_s: 3_600,
             start_s: 600,
             deadline_s: None,
@@ -212,13 +212,13 @@ impl Default for Kubernetes {
     }
 }
 
-impl Kubernetes {
+impl KubernetesLauncher {
     /// What our pods tolerate: our own taints, and what the site says.
-    pub fn tolerated(&self) -> Vec<Toleration> {
+    pub fn all_tolerations(&self) -> Vec<Toleration> {
         let mut all =
-            vec![Toleration::of(DEGRADED, NO_SCHEDULE), Toleration::of(UNVERIFIED, NO_SCHEDULE)];
+            vec![Toleration::for_taint(DEGRADED, NO_SCHEDULE), Toleration::for_taint(UNVERIFIED, NO_SCHEDULE)];
         if self.cordoned {
-            all.push(Toleration::of(UNSCHEDULABLE, NO_SCHEDULE));
+            all.push(Toleration::for_taint(UNSCHEDULABLE, NO_SCHEDULE));
         }
         all.extend(self.tolerations.iter().cloned());
         all
@@ -226,16 +226,16 @@ impl Kubernetes {
 
     /// The first of these taints that would keep our pods away.
     pub fn repelled_by<'t>(&self, taints: &'t [Taint]) -> Option<&'t Taint> {
-        let tolerated = self.tolerated();
+        let tolerated = self.all_tolerations();
         taints.iter().find(|taint| {
             let repels = taint.effect == NO_SCHEDULE || taint.effect == "NoExecute";
-            repels && !tolerated.iter().any(|it| it.covers(taint))
+            repels && !tolerated.iter().any(|it| it.tolerates(taint))
         })
     }
 
     /// What to start here so that `argv` runs in a pod: a process that passes on
     /// what is said on either side.
-    pub fn attach(&self, here: &str, pod: &str, argv: &[String]) -> Vec<String> {
+    pub fn attach_argv(&self, here: &str, pod: &str, argv: &[String]) -> Vec<String> {
         let mut words: Vec<String> =
             [here, "node", "attach", "--namespace", &self.namespace, "--pod", pod]
                 .map(str::to_owned)
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn our_pods_tolerate_our_taints_and_nobody_elses() {
-        let kubernetes = Kubernetes::default();
+        let kubernetes = KubernetesLauncher::default();
         let ours = [
             taint(DEGRADED, "nvlink", NO_SCHEDULE),
             taint(UNVERIFIED, "", NO_SCHEDULE),
@@ -282,10 +282,10 @@ mod tests {
 
     #[test]
     fn what_a_site_tolerates_is_as_narrow_as_it_says() {
-        let gpu = Toleration { value: Some("present".to_owned()), ..Toleration::of("gpu", "") };
+        let gpu = Toleration { value: Some("present".to_owned()), ..Toleration::for_taint("gpu", "") };
         let gpu = Toleration { effect: None, ..gpu };
         let kubernetes =
-            Kubernetes { tolerations: vec![gpu], cordoned: true, ..Kubernetes::default() };
+            KubernetesLauncher { tolerations: vec![gpu], cordoned: true, ..KubernetesLauncher::default() };
         let fine = [taint("gpu", "present", "NoExecute"), taint(UNSCHEDULABLE, "", NO_SCHEDULE)];
         assert_eq!(kubernetes.repelled_by(&fine), None);
         assert!(kubernetes.repelled_by(&[taint("gpu", "reserved", NO_SCHEDULE)]).is_some());
@@ -293,14 +293,14 @@ mod tests {
 
     #[test]
     fn a_worker_is_reached_through_a_process_of_ours() {
-        let kubernetes = Kubernetes {
+        let kubernetes = KubernetesLauncher {
             kubeconfig: Some("/etc/prober".into()),
             context: Some("lab".to_owned()),
-            ..Kubernetes::default()
+            ..KubernetesLauncher::default()
         };
         let argv = ["fabricgate", "node", "worker"].map(str::to_owned);
         assert_eq!(
-            kubernetes.attach("/bin/fg", "p", &argv).join(" "),
+            kubernetes.attach_argv("/bin/fg", "p", &argv).join(" "),
             "/bin/fg node attach --namespace fabricgate --pod p --container worker \
              --kubeconfig /etc/prober --context lab -- fabricgate node worker"
         );

@@ -6,8 +6,8 @@
 
 pub mod held;
 pub mod kubernetes;
-pub mod ranks;
-pub mod shell;
+pub mod srun_ranks;
+pub mod remote_shell;
 pub mod slurm;
 
 use std::collections::BTreeMap;
@@ -17,13 +17,13 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use held::Held;
-use held::Seat;
-use kubernetes::Kubernetes;
+use held::HeldNodes;
+use held::WorkerTarget;
+use kubernetes::KubernetesLauncher;
 use model::id::NodeName;
-use model::words;
-use model::worker::Confidence;
-use slurm::Slurm;
+use model::shell_quote;
+use model::worker_protocol::EnvironmentAccess;
+use slurm::SlurmLauncher;
 
 /// The placeholder for the node's name.
 pub const NODE: &str = "{node}";
@@ -38,7 +38,7 @@ pub const SIM_NODE_VARIABLE: &str = "FABRICGATE_SIM_NODE";
 pub const SIM_AGE_VARIABLE: &str = "FABRICGATE_SIM_AGE";
 
 /// How ssh, and what stands in its place, end where a node was not reached.
-pub const UNREACHED: i32 = 255;
+pub const UNREACHED_EXIT_CODE: i32 = 255;
 
 /// How nodes are reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -62,9 +62,9 @@ pub enum Launcher {
         workers: bool,
     },
     /// Slurm: nodes are held by jobs, what is started are steps of those.
-    Slurm(Box<Slurm>),
+    Slurm(Box<SlurmLauncher>),
     /// Kubernetes: nodes are held by pods, what is started runs in those.
-    Kubernetes(Box<Kubernetes>),
+    Kubernetes(Box<KubernetesLauncher>),
     /// Nothing is started: a stored run answers.
     Replay {
         /// Its folder.
@@ -82,11 +82,11 @@ fn is_with_workers(workers: &bool) -> bool {
 
 /// What workers are started with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Program {
+pub struct WorkerProgram {
     /// fabricgate itself, as this machine calls it.
-    pub here: String,
+    pub local_exe: String,
     /// fabricgate as the nodes call it.
-    pub there: String,
+    pub node_exe: String,
     /// Folder of the simulated tools' names, for simulated nodes.
     pub links: Option<PathBuf>,
     /// The PATH that is in force, which simulated tools stand in front of.
@@ -94,20 +94,20 @@ pub struct Program {
     /// Measure nodes that somebody uses.
     pub even_if_busy: bool,
     /// The nodes that a scheduler holds for us, by jobs or pods.
-    pub held: Held,
+    pub held: HeldNodes,
     /// How far a burn-in has come, for simulated nodes.
     pub age: Option<String>,
 }
 
 /// A process to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Launch {
+pub struct LaunchCommand {
     /// Its words.
     pub argv: Vec<String>,
     /// Its additional environment.
     pub env: BTreeMap<String, String>,
     /// How much of our own environment it is given.
-    pub confidence: Confidence,
+    pub environment_access: EnvironmentAccess,
 }
 
 /// Why a command cannot be made for a node.
@@ -190,14 +190,14 @@ impl Launcher {
         check_name(node)?;
         let name = node.as_str();
         match self {
-            Self::Slurm(slurm) => Ok(slurm.alone(node, argv)),
+            Self::Slurm(slurm) => Ok(slurm.standalone_argv(node, argv)),
             Self::Kubernetes(_) => {
                 Err(LaunchError::NotHeld { why: "no pod of ours runs on it".to_owned() })
             }
             Self::Local | Self::Sim { .. } | Self::Replay { .. } => Ok(argv.to_vec()),
             Self::Command { template } => {
                 let whole = template.iter().any(|word| word.contains(COMMAND));
-                let line = if whole { words::line(argv) } else { String::new() };
+                let line = if whole { shell_quote::join_quoted(argv) } else { String::new() };
                 let fill = |word: &String| word.replace(NODE, name).replace(COMMAND, &line);
                 let mut words: Vec<String> = template.iter().map(fill).collect();
                 if !whole {
@@ -210,21 +210,21 @@ impl Launcher {
 
     /// What to start so that `argv` runs on a node that is held; the others are
     /// reached as [`Launcher::argv`] says. `here` is fabricgate on this machine.
-    pub fn on_held(
+    pub fn held_node_argv(
         &self,
         node: &NodeName,
         argv: &[String],
         here: &str,
-        held: &Held,
+        held: &HeldNodes,
     ) -> Result<Vec<String>, LaunchError> {
         check_name(node)?;
-        let (seat, why) = (held.seats.get(node), held.skipped.get(node));
+        let (seat, why) = (held.targets.get(node), held.skipped.get(node));
         match (self, seat) {
-            (Self::Slurm(slurm), Some(seat @ (Seat::Job(_) | Seat::Unallocated))) => {
-                Ok(slurm.step(node, seat, argv))
+            (Self::Slurm(slurm), Some(seat @ (WorkerTarget::Job(_) | WorkerTarget::Unallocated))) => {
+                Ok(slurm.step_argv(node, seat, argv))
             }
-            (Self::Kubernetes(kubernetes), Some(Seat::Pod { name, .. })) => {
-                Ok(kubernetes.attach(here, name, argv))
+            (Self::Kubernetes(kubernetes), Some(WorkerTarget::Pod { name, .. })) => {
+                Ok(kubernetes.attach_argv(here, name, argv))
             }
             (Self::Slurm(_) | Self::Kubernetes(_), _) => {
                 let none = match self {
@@ -238,10 +238,10 @@ impl Launcher {
     }
 
     /// What to start so that a worker runs on `node`.
-    pub fn worker(&self, node: &NodeName, program: &Program) -> Result<Launch, LaunchError> {
+    pub fn worker_command(&self, node: &NodeName, program: &WorkerProgram) -> Result<LaunchCommand, LaunchError> {
         let call = match self {
-            Self::Command { .. } | Self::Slurm(_) | Self::Kubernetes(_) => &program.there,
-            _ => &program.here,
+            Self::Command { .. } | Self::Slurm(_) | Self::Kubernetes(_) => &program.node_exe,
+            _ => &program.local_exe,
         };
         let mut argv = vec![call.clone(), "node".to_owned(), "worker".to_owned()];
         if program.even_if_busy {
@@ -258,24 +258,24 @@ impl Launcher {
                 env.insert("PATH".to_owned(), format!("{}:{}", links.display(), program.path));
             }
         }
-        let argv = self.on_held(node, &argv, &program.here, &program.held)?;
-        Ok(Launch { argv, env, confidence: self.confidence() })
+        let argv = self.held_node_argv(node, &argv, &program.local_exe, &program.held)?;
+        Ok(LaunchCommand { argv, env, environment_access: self.environment_access() })
     }
 
     /// How much of our own environment is given to what reaches a node.
-    pub fn confidence(&self) -> Confidence {
+    pub fn environment_access(&self) -> EnvironmentAccess {
         match self {
             // srun may need the token of Slurm; `node attach` runs here, and a kubeconfig
             // may name a program that asks a cloud for its key.
-            Self::Slurm(_) => Confidence::Scheduler,
-            Self::Kubernetes(_) => Confidence::Own,
-            Self::Command { .. } => Confidence::Launcher,
-            _ => Confidence::None,
+            Self::Slurm(_) => EnvironmentAccess::Scheduler,
+            Self::Kubernetes(_) => EnvironmentAccess::Own,
+            Self::Command { .. } => EnvironmentAccess::Launcher,
+            _ => EnvironmentAccess::None,
         }
     }
 
     /// Names the variables that are carried to nodes.
-    pub fn carry(&mut self, names: Vec<String>) {
+    pub fn set_carried_variables(&mut self, names: Vec<String>) {
         if let Self::Slurm(slurm) = self {
             slurm.carried = names;
         }
@@ -283,26 +283,26 @@ impl Launcher {
 
     /// The command of a step that runs on these nodes, the way this launcher has
     /// it: where Slurm reaches the nodes it also starts the ranks.
-    pub fn command(
+    pub fn step_command(
         &self,
         argv: &[String],
         nodes: &[NodeName],
-        held: &Held,
+        held: &HeldNodes,
     ) -> Result<Vec<String>, LaunchError> {
         let slurm = match self {
             Self::Slurm(slurm) => slurm,
             Self::Kubernetes(kubernetes) => {
-                return kubernetes::ranks::in_pods(argv, nodes, held, kubernetes);
+                return kubernetes::pod_ranks::rewrite_hosts(argv, nodes, held, kubernetes);
             }
             _ => return Ok(argv.to_vec()),
         };
-        let seats: Vec<Option<&Seat>> = nodes.iter().map(|node| held.seats.get(node)).collect();
+        let seats: Vec<Option<&WorkerTarget>> = nodes.iter().map(|node| held.targets.get(node)).collect();
         let job = match seats.first() {
-            Some(Some(Seat::Job(job))) if seats.iter().all(|seat| *seat == seats[0]) => Some(job),
+            Some(Some(WorkerTarget::Job(job))) if seats.iter().all(|seat| *seat == seats[0]) => Some(job),
             _ => None,
         };
         let none = String::new();
-        match (ranks::by_srun(argv, slurm, job.unwrap_or(&none))?, job) {
+        match (srun_ranks::convert_to_srun(argv, slurm, job.unwrap_or(&none))?, job) {
             (None, _) => Ok(argv.to_vec()),
             (Some(words), Some(_)) => Ok(words),
             (Some(_), None) => {
@@ -324,11 +324,11 @@ impl Launcher {
     pub fn is_connect_failure(&self, code: i32) -> bool {
         let template = match self {
             Self::Command { template } => template,
-            Self::Kubernetes(_) => return code == UNREACHED,
+            Self::Kubernetes(_) => return code == UNREACHED_EXIT_CODE,
             _ => return false,
         };
         let program = template.first().map_or("", |p| p.rsplit('/').next().unwrap_or(p));
-        program == "ssh" && code == UNREACHED
+        program == "ssh" && code == UNREACHED_EXIT_CODE
     }
 
     /// The name used in documents.
@@ -398,21 +398,21 @@ mod tests {
 
     #[test]
     fn a_worker_is_called_as_its_node_calls_it() {
-        let program = Program {
-            here: "/here/fabricgate".to_owned(),
-            there: "/opt/fabricgate".to_owned(),
+        let program = WorkerProgram {
+            local_exe: "/here/fabricgate".to_owned(),
+            node_exe: "/opt/fabricgate".to_owned(),
             links: Some("/tmp/links".into()),
             path: "/bin".to_owned(),
             even_if_busy: false,
-            held: Held::default(),
+            held: HeldNodes::default(),
             age: None,
         };
         let node = NodeName::from("n1");
-        let ssh = command(&["ssh", "{node}"]).worker(&node, &program).expect("good");
+        let ssh = command(&["ssh", "{node}"]).worker_command(&node, &program).expect("good");
         assert_eq!(ssh.argv, ["ssh", "n1", "/opt/fabricgate", "node", "worker"]);
         assert!(ssh.env.is_empty());
         let sim = Launcher::Sim { scenario: "/s.toml".into(), workers: true };
-        let sim = sim.worker(&node, &program).expect("good");
+        let sim = sim.worker_command(&node, &program).expect("good");
         assert_eq!(sim.argv, ["/here/fabricgate", "node", "worker"]);
         assert_eq!(sim.env["PATH"], "/tmp/links:/bin");
         assert_eq!(
@@ -425,32 +425,32 @@ mod tests {
     fn through_slurm_nothing_runs_on_a_node_that_no_job_holds() {
         let slurm = Launcher::Slurm(Box::default());
         let (node, other) = (NodeName::from("n1"), NodeName::from("n2"));
-        let job = |id: &str| Seat::Job(id.to_owned());
-        let mut held = Held {
-            seats: BTreeMap::from([(node.clone(), job("7"))]),
+        let job = |id: &str| WorkerTarget::Job(id.to_owned());
+        let mut held = HeldNodes {
+            targets: BTreeMap::from([(node.clone(), job("7"))]),
             skipped: BTreeMap::from([(other.clone(), "drained".to_owned())]),
         };
-        let program = Program { there: "f".to_owned(), held: held.clone(), ..Program::default() };
-        let words = slurm.worker(&node, &program).expect("held").argv.join(" ");
+        let program = WorkerProgram { node_exe: "f".to_owned(), held: held.clone(), ..WorkerProgram::default() };
+        let words = slurm.worker_command(&node, &program).expect("held").argv.join(" ");
         assert!(words.contains("--jobid=7") && words.ends_with(" f node worker"), "{words}");
         let why = "drained".to_owned();
-        assert_eq!(slurm.worker(&other, &program), Err(LaunchError::NotHeld { why }));
+        assert_eq!(slurm.worker_command(&other, &program), Err(LaunchError::NotHeld { why }));
         let hostile = NodeName::from("--uid=0");
         assert!(matches!(
-            slurm.worker(&hostile, &program),
+            slurm.worker_command(&hostile, &program),
             Err(LaunchError::LooksLikeOption { .. })
         ));
 
         let mpirun = ["mpirun", "-np", "2", "tool"].map(str::to_owned);
         let both = [node.clone(), other.clone()];
-        assert!(slurm.command(&mpirun, &both, &held).is_err());
-        held.seats.insert(other.clone(), job("8"));
-        assert!(slurm.command(&mpirun, &both, &held).is_err(), "two jobs");
-        held.seats.insert(other.clone(), job("7"));
-        let words = slurm.command(&mpirun, &both, &held).expect("one job").join(" ");
+        assert!(slurm.step_command(&mpirun, &both, &held).is_err());
+        held.targets.insert(other.clone(), job("8"));
+        assert!(slurm.step_command(&mpirun, &both, &held).is_err(), "two jobs");
+        held.targets.insert(other.clone(), job("7"));
+        let words = slurm.step_command(&mpirun, &both, &held).expect("one job").join(" ");
         assert!(words.contains("srun --jobid=7 "), "{words}");
         let plain = ["nvidia-smi".to_owned()];
-        assert_eq!(slurm.command(&plain, &both[..1], &held), Ok(plain.to_vec()));
+        assert_eq!(slurm.step_command(&plain, &both[..1], &held), Ok(plain.to_vec()));
     }
 
     #[test]
@@ -458,21 +458,21 @@ mod tests {
         // Neither one job for all nodes nor a way between pods is asked for.
         let own = ["{self}", "--json", "node", "probe", "copy", "--together"].map(str::to_owned);
         let nodes: [NodeName; 2] = ["n1".into(), "n2".into()];
-        let seats = |make: fn(&str) -> Seat| {
+        let seats = |make: fn(&str) -> WorkerTarget| {
             let seats = nodes.iter().map(|node| (node.clone(), make(node.as_str()))).collect();
-            Held { seats, ..Held::default() }
+            HeldNodes { targets: seats, ..HeldNodes::default() }
         };
-        let jobs = seats(|node| Seat::Job(format!("of-{node}")));
-        let pods = seats(|node| Seat::Pod { name: node.to_owned(), address: None });
+        let jobs = seats(|node| WorkerTarget::Job(format!("of-{node}")));
+        let pods = seats(|node| WorkerTarget::Pod { name: node.to_owned(), address: None });
         for (launcher, held) in
             [(Launcher::Slurm(Box::default()), jobs), (Launcher::Kubernetes(Box::default()), pods)]
         {
             for node in &nodes {
-                let words = launcher.command(&own, std::slice::from_ref(node), &held);
+                let words = launcher.step_command(&own, std::slice::from_ref(node), &held);
                 assert_eq!(words, Ok(own.to_vec()));
             }
             let mpirun = ["mpirun", "--host", "n1:4,n2:4", "tool"].map(str::to_owned);
-            assert!(launcher.command(&mpirun, &nodes, &held).is_err(), "so that it is run instead");
+            assert!(launcher.step_command(&mpirun, &nodes, &held).is_err(), "so that it is run instead");
         }
     }
 
@@ -480,18 +480,18 @@ mod tests {
     fn through_kubernetes_nothing_runs_where_no_pod_of_ours_does() {
         let launcher = Launcher::Kubernetes(Box::default());
         let node = NodeName::from("n1");
-        let seat = Seat::Pod { name: "pod-1".to_owned(), address: None };
-        let held = Held {
-            seats: [(node.clone(), seat)].into(),
+        let seat = WorkerTarget::Pod { name: "pod-1".to_owned(), address: None };
+        let held = HeldNodes {
+            targets: [(node.clone(), seat)].into(),
             skipped: [("n2".into(), "GPU pods run on it".to_owned())].into(),
         };
         let (here, there) = ("/bin/fg".to_owned(), "fabricgate".to_owned());
-        let program = Program { here, there, held, ..Program::default() };
-        let words = launcher.worker(&node, &program).expect("held").argv.join(" ");
+        let program = WorkerProgram { local_exe: here, node_exe: there, held, ..WorkerProgram::default() };
+        let words = launcher.worker_command(&node, &program).expect("held").argv.join(" ");
         assert!(words.starts_with("/bin/fg node attach ") && words.contains(" --pod pod-1 "));
         assert!(words.ends_with(" -- fabricgate node worker"), "{words}");
         let why = "GPU pods run on it".to_owned();
-        assert_eq!(launcher.worker(&"n2".into(), &program), Err(LaunchError::NotHeld { why }));
+        assert_eq!(launcher.worker_command(&"n2".into(), &program), Err(LaunchError::NotHeld { why }));
         assert!(launcher.argv(&node, &[]).is_err() && launcher.is_connect_failure(255));
     }
 

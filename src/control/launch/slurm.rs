@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::held::Seat;
+use super::held::WorkerTarget;
 use model::id::NodeName;
 
 /// Seconds within which a job on idle nodes must start. A controller that was
@@ -17,7 +17,7 @@ pub const IMMEDIATE_S: u64 = 15;
 /// What is done about nodes that somebody uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum WhenBusy {
+pub enum BusyNodePolicy {
     /// They are left out, and told.
     #[default]
     Skip,
@@ -30,7 +30,7 @@ pub enum WhenBusy {
 /// How nodes are measured that the gate itself has drained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
-pub enum WhenDrained {
+pub enum DrainedNodePolicy {
     /// Resumed inside a reservation that nobody else may use, and drained again
     /// before that goes.
     #[default]
@@ -43,7 +43,7 @@ pub enum WhenDrained {
 
 /// How Slurm is used to reach nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Slurm {
+pub struct SlurmLauncher {
     /// The partition; Slurm's default where none is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partition: Option<String>,
@@ -72,13 +72,13 @@ pub struct Slurm {
     /// Who may use a reservation that is made.
     pub user: String,
     /// What is done about busy nodes.
-    pub busy: WhenBusy,
+    pub busy: BusyNodePolicy,
     /// For how many seconds at most they are waited for.
     pub wait_s: u64,
     /// What is done about nodes that we drained.
-    pub drained: WhenDrained,
+    pub drained: DrainedNodePolicy,
     /// Slurm's programs.
-    pub programs: Programs,
+    pub programs: SlurmPrograms,
     /// srun as the nodes call it.
     pub node_srun: Vec<String>,
     /// Variables that steps are given of our environment, besides Slurm's own.
@@ -86,7 +86,7 @@ pub struct Slurm {
     pub carried: Vec<String>,
 }
 
-impl Default for Slurm {
+impl Default for SlurmLauncher {
     fn default() -> Self {
         Self {
             partition: None,
@@ -98,10 +98,10 @@ impl Default for Slurm {
             mpi: "pmix".to_owned(),
             time_limit: None,
             user: "root".to_owned(),
-            busy: WhenBusy::default(),
+            busy: BusyNodePolicy::default(),
             wait_s: 3_600,
-            drained: WhenDrained::default(),
-            programs: Programs::default(),
+            drained: DrainedNodePolicy::default(),
+            programs: SlurmPrograms::default(),
             node_srun: vec!["srun".to_owned()],
             carried: Vec::new(),
         }
@@ -111,7 +111,7 @@ impl Default for Slurm {
 /// Slurm's programs as this machine calls them, each with words in front where
 /// it is reached through something.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Programs {
+pub struct SlurmPrograms {
     /// `srun`.
     pub srun: Vec<String>,
     /// `salloc`.
@@ -127,15 +127,15 @@ pub struct Programs {
     pub remote_shell: Option<bool>,
 }
 
-impl Default for Programs {
+impl Default for SlurmPrograms {
     fn default() -> Self {
-        Self::beside(&["scontrol".to_owned()])
+        Self::from_scontrol(&["scontrol".to_owned()])
     }
 }
 
-impl Programs {
+impl SlurmPrograms {
     /// The programs that lie where this `scontrol` does.
-    pub fn beside(scontrol: &[String]) -> Self {
+    pub fn from_scontrol(scontrol: &[String]) -> Self {
         let named = |name: &str| {
             let mut words = scontrol.to_vec();
             match words.last_mut() {
@@ -160,7 +160,7 @@ impl Programs {
 
 /// A job that is asked for.
 #[derive(Clone, Copy, Debug)]
-pub struct Job<'a> {
+pub struct SlurmJobRequest<'a> {
     /// Its name.
     pub name: &'a str,
     /// What it is, for whoever looks at the queue.
@@ -179,11 +179,11 @@ pub struct Job<'a> {
     pub immediate: Option<u64>,
 }
 
-impl Slurm {
+impl SlurmLauncher {
     /// What to start so that a job holds its nodes whole, and nothing runs in
     /// it yet. With GPUs: an exclusive job holds them all the same, but its
     /// steps are given none unless the job asked for them.
-    pub fn allocate(&self, job: &Job<'_>) -> Vec<String> {
+    pub fn salloc_argv(&self, job: &SlurmJobRequest<'_>) -> Vec<String> {
         let mut words = self.programs.salloc.clone();
         words
             .extend(["--no-shell", "--exclusive", "--mem=0"].iter().map(|word| (*word).to_owned()));
@@ -199,13 +199,13 @@ impl Slurm {
         if let Some(gres) = job.gres.filter(|gres| !gres.is_empty()) {
             words.push(format!("--gres={gres}"));
         }
-        words.extend(self.belonging(job.reservation));
+        words.extend(self.scope_options(job.reservation));
         words.extend(self.options.iter().cloned());
         words
     }
 
     /// Partition, account, quality of service and reservation.
-    fn belonging(&self, reservation: Option<&str>) -> Vec<String> {
+    fn scope_options(&self, reservation: Option<&str>) -> Vec<String> {
         let reservation = reservation.or(self.reservation.as_deref());
         [
             ("partition", self.partition.as_deref()),
@@ -222,21 +222,21 @@ impl Slurm {
     /// input and output are those of what is started; no terminal is made, for
     /// one would change what is said. Memory, processors and GPUs are shared
     /// with every other step of ours.
-    pub fn step(&self, node: &NodeName, seat: &Seat, argv: &[String]) -> Vec<String> {
+    pub fn step_argv(&self, node: &NodeName, seat: &WorkerTarget, argv: &[String]) -> Vec<String> {
         let mut words = self.programs.srun.clone();
-        if let Seat::Job(id) = seat {
+        if let WorkerTarget::Job(id) = seat {
             words.extend([format!("--jobid={id}"), "--overlap".to_owned(), "--mem=0".to_owned()]);
         } else {
             words.push("--no-allocate".to_owned());
         }
-        words.push(self.export());
-        words.extend(one(node));
+        words.push(self.export_option());
+        words.extend(single_task_options(node));
         words.extend_from_slice(argv);
         words
     }
 
     /// The variables of a step. Without the option srun carries all that it has.
-    fn export(&self) -> String {
+    fn export_option(&self) -> String {
         // Never none: an empty list is `--export=` and means all.
         const LEAST: &str = "PATH";
         match self.carried.as_slice() {
@@ -247,20 +247,20 @@ impl Slurm {
 
     /// What to start so that `argv` runs on a node for which no job was made: in
     /// a small one of its own, or not at all where the node is busy.
-    pub fn alone(&self, node: &NodeName, argv: &[String]) -> Vec<String> {
+    pub fn standalone_argv(&self, node: &NodeName, argv: &[String]) -> Vec<String> {
         let mut words = self.programs.srun.clone();
         words.extend(["--job-name=fabricgate", "--time=10"].iter().map(|word| (*word).to_owned()));
         words.push(format!("--immediate={IMMEDIATE_S}"));
-        words.extend(self.belonging(None));
-        words.push(self.export());
-        words.extend(one(node));
+        words.extend(self.scope_options(None));
+        words.push(self.export_option());
+        words.extend(single_task_options(node));
         words.extend_from_slice(argv);
         words
     }
 }
 
 /// One task on one node, not bound to some of its processors.
-fn one(node: &NodeName) -> [String; 5] {
+fn single_task_options(node: &NodeName) -> [String; 5] {
     [
         "--nodes=1".to_owned(),
         "--ntasks=1".to_owned(),
@@ -274,11 +274,11 @@ fn one(node: &NodeName) -> [String; 5] {
 mod tests {
     use super::*;
 
-    fn lab() -> Slurm {
-        Slurm {
+    fn lab() -> SlurmLauncher {
+        SlurmLauncher {
             partition: Some("probe".to_owned()),
-            programs: Programs::beside(&["run".to_owned(), "/opt/scontrol".to_owned()]),
-            ..Slurm::default()
+            programs: SlurmPrograms::from_scontrol(&["run".to_owned(), "/opt/scontrol".to_owned()]),
+            ..SlurmLauncher::default()
         }
     }
 
@@ -287,12 +287,12 @@ mod tests {
         let programs = lab().programs;
         assert_eq!(programs.srun, ["run", "/opt/srun"]);
         assert_eq!(programs.scontrol, ["run", "/opt/scontrol"]);
-        assert_eq!(Programs::default().squeue, ["squeue"]);
+        assert_eq!(SlurmPrograms::default().squeue, ["squeue"]);
     }
 
     #[test]
     fn a_job_is_named_exclusive_and_never_waits_unless_asked_to() {
-        let job = Job {
+        let job = SlurmJobRequest {
             name: "fabricgate-1",
             comment: "block01",
             nodes: "n[1-2]",
@@ -303,12 +303,12 @@ mod tests {
             immediate: Some(15),
         };
         assert_eq!(
-            lab().allocate(&job).join(" "),
+            lab().salloc_argv(&job).join(" "),
             "run /opt/salloc --no-shell --exclusive --mem=0 --job-name=fabricgate-1 \
              --comment=block01 --nodes=2 --nodelist=n[1-2] --time=20 --immediate=15 --gres=gpu:4 \
              --partition=probe --reservation=r"
         );
-        let queued = lab().allocate(&Job { immediate: None, gres: Some(""), ..job });
+        let queued = lab().salloc_argv(&SlurmJobRequest { immediate: None, gres: Some(""), ..job });
         assert!(!queued.iter().any(|word| word.starts_with("--immediate")));
         assert!(!queued.iter().any(|word| word.starts_with("--gres")));
     }
@@ -316,16 +316,16 @@ mod tests {
     #[test]
     fn a_worker_is_a_step_of_the_job_that_holds_its_node() {
         let (node, argv) = (NodeName::from("n1"), ["fabricgate".to_owned(), "node".to_owned()]);
-        let step = lab().step(&node, &Seat::Job("7".to_owned()), &argv);
+        let step = lab().step_argv(&node, &WorkerTarget::Job("7".to_owned()), &argv);
         assert_eq!(
             step.join(" "),
             "run /opt/srun --jobid=7 --overlap --mem=0 --export=PATH --nodes=1 --ntasks=1 --nodelist=n1 \
              --cpu-bind=none --mpi=none fabricgate node"
         );
-        let steered = Slurm { carried: vec!["NCCL_DEBUG".to_owned(), "PATH".to_owned()], ..lab() };
-        let step = steered.step(&node, &Seat::Job("7".to_owned()), &argv).join(" ");
+        let steered = SlurmLauncher { carried: vec!["NCCL_DEBUG".to_owned(), "PATH".to_owned()], ..lab() };
+        let step = steered.step_argv(&node, &WorkerTarget::Job("7".to_owned()), &argv).join(" ");
         assert!(step.contains(" --export=NCCL_DEBUG,PATH "), "{step}");
-        let beside = lab().step(&node, &Seat::Unallocated, &argv).join(" ");
+        let beside = lab().step_argv(&node, &WorkerTarget::Unallocated, &argv).join(" ");
         assert!(beside.contains("--no-allocate") && !beside.contains("--jobid"), "{beside}");
     }
 }

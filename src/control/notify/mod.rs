@@ -4,10 +4,10 @@
 //! message has a bound in time, so that a receiver that hangs keeps nobody waiting,
 //! and no address or token is in any text that leaves this module.
 
-pub mod aside;
-pub mod memory;
+pub mod background;
+pub mod state;
 pub mod secret;
-pub mod send;
+pub mod delivery;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,21 +15,21 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use self::memory::Store;
-use self::secret::Where;
-use engine::report::notice::Event;
-use engine::report::notice::Occasion;
+use self::state::NotifyStateStore;
+use self::secret::SecretSource;
+use engine::report::notice::NoticeEvent;
+use engine::report::notice::NoticeOccasion;
 use engine::report::notice::alertmanager;
-use engine::report::notice::generic::About;
-use engine::report::notice::generic::notice;
-use engine::report::notice::news::News;
-use engine::report::notice::news::Notified;
+use engine::report::notice::message::MessageContext;
+use engine::report::notice::message::build_notice;
+use engine::report::notice::changes::NoticeChanges;
+use engine::report::notice::changes::DeliveryState;
 use engine::report::notice::slack;
-use model::journal::Stamp;
+use model::journal::ClockStamp;
 
 /// What a receiver takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NotifyTargetKind {
     /// One JSON document (`fabricgate.notice/1`).
     Generic,
     /// A Slack webhook's blocks.
@@ -40,19 +40,19 @@ pub enum Kind {
 
 /// One receiver.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct NotifyTarget {
     /// Its name in messages and in the memory.
     pub name: String,
     /// What it takes.
-    pub kind: Kind,
+    pub kind: NotifyTargetKind,
     /// Where it is.
-    pub address: Where,
+    pub address: SecretSource,
     /// A token that lets us in, where it asks for one.
-    pub bearer: Option<Where>,
+    pub bearer: Option<SecretSource>,
     /// Certificates of authorities that it is trusted by, besides the system's.
     pub ca_file: Option<PathBuf>,
     /// What it hears.
-    pub on: BTreeSet<Event>,
+    pub on: BTreeSet<NoticeEvent>,
     /// How long one attempt may take.
     pub timeout: Duration,
     /// How often a message is tried.
@@ -63,34 +63,34 @@ pub struct Target {
 
 /// All receivers, and what they share.
 #[derive(Clone, Debug)]
-pub struct Notify {
+pub struct NotifySettings {
     /// What the cluster is called in messages.
     pub site: Option<String>,
     /// The receivers.
-    pub targets: Vec<Target>,
+    pub targets: Vec<NotifyTarget>,
     /// How long all of it may take.
     pub within: Duration,
     /// For how long Alertmanager shows what nobody said again.
-    pub stands: Duration,
+    pub resolve_after: Duration,
 }
 
 /// What there is to tell, and when.
 #[derive(Clone, Copy, Debug)]
-pub struct Telling<'a> {
+pub struct NotifyRequest<'a> {
     /// The receivers.
-    pub notify: &'a Notify,
+    pub settings: &'a NotifySettings,
     /// What there is to tell.
-    pub occasion: &'a Occasion,
+    pub occasion: &'a NoticeOccasion,
     /// The present moment.
-    pub now: &'a Stamp,
+    pub now: &'a ClockStamp,
     /// A number that differs between processes, for the order of attempts.
     pub seed: u64,
 }
 
 /// A message on its way.
-struct Begun<'a> {
-    target: &'a Target,
-    news: News,
+struct PendingMessage<'a> {
+    target: &'a NotifyTarget,
+    news: NoticeChanges,
     payload: Value,
 }
 
@@ -100,14 +100,14 @@ struct Begun<'a> {
 /// The memory is taken twice, before and after, and is free while receivers are waited
 /// for. Meanwhile it says of each who is told that somebody is at it, and until when at
 /// most: who ends without a word keeps a receiver from hearing of things no longer.
-pub async fn tell(telling: &Telling<'_>, store: &Store) -> Vec<String> {
-    let Telling { notify, now, .. } = telling;
+pub async fn send_notices(telling: &NotifyRequest<'_>, store: &NotifyStateStore) -> Vec<String> {
+    let NotifyRequest { settings: notify, now, .. } = telling;
     let mut notes = Vec::new();
     let begun = tokio::time::Instant::now();
     let deadline = begun + notify.within;
-    let mut left: Vec<&Target> = notify.targets.iter().collect();
+    let mut left: Vec<&NotifyTarget> = notify.targets.iter().collect();
     loop {
-        let mut taken = match store.take(notify.within).await {
+        let mut taken = match store.lock_state(notify.within).await {
             Ok(taken) => taken,
             Err(why) => {
                 notes.push(format!("nobody is told: {why}"));
@@ -117,23 +117,23 @@ pub async fn tell(telling: &Telling<'_>, store: &Store) -> Vec<String> {
         notes.extend(taken.note.take());
         let unix = now.unix + i64::try_from(begun.elapsed().as_secs()).unwrap_or(0);
         let before = taken.notified.clone();
-        let (on_the_way, busy) = begin(telling, &left, &mut taken.notified, unix, &mut notes);
+        let (on_the_way, busy) = begin_messages(telling, &left, &mut taken.notified, unix, &mut notes);
         if taken.notified != before {
-            kept(store, &taken, &mut notes);
+            save_state(store, &taken, &mut notes);
         }
         drop(taken);
         let sending = on_the_way.into_iter().map(|it| async move {
-            let sent = send::send(it.target, &it.payload, deadline, telling.seed).await;
+            let sent = delivery::send_message(it.target, &it.payload, deadline, telling.seed).await;
             (it, sent)
         });
-        let all = side_by_side(sending.collect()).await;
+        let all = join_all(sending.collect()).await;
         if !all.is_empty() {
-            match store.take(notify.within).await {
+            match store.lock_state(notify.within).await {
                 Ok(mut taken) => {
-                    ended(all, &mut taken.notified, now.unix, &mut notes);
-                    kept(store, &taken, &mut notes);
+                    record_results(all, &mut taken.notified, now.unix, &mut notes);
+                    save_state(store, &taken, &mut notes);
                 }
-                Err(why) => notes.push(format!("{AGAIN}: {why}")),
+                Err(why) => notes.push(format!("{NOT_SAVED}: {why}")),
             }
         }
         left = busy;
@@ -145,53 +145,53 @@ pub async fn tell(telling: &Telling<'_>, store: &Store) -> Vec<String> {
             notes.extend(names.map(|name| format!("{name}: another process is at it, too long")));
             return notes;
         }
-        tokio::time::sleep(memory::TICK).await;
+        tokio::time::sleep(state::LOCK_POLL).await;
     }
 }
 
 /// What follows where nobody remembers.
-const AGAIN: &str = "it is not kept who was told what, and may be told again";
+const NOT_SAVED: &str = "it is not kept who was told what, and may be told again";
 
-fn kept(store: &Store, taken: &memory::Taken, notes: &mut Vec<String>) {
-    if let Err(error) = store.put(taken) {
-        notes.push(format!("{AGAIN}: {error}"));
+fn save_state(store: &NotifyStateStore, taken: &state::LockedNotifyState, notes: &mut Vec<String>) {
+    if let Err(error) = store.save(taken) {
+        notes.push(format!("{NOT_SAVED}: {error}"));
     }
 }
 
 /// What is to be sent, and the receivers that another process is telling.
-fn begin<'a>(
-    telling: &Telling<'_>,
-    targets: &[&'a Target],
-    notified: &mut Notified,
+fn begin_messages<'a>(
+    telling: &NotifyRequest<'_>,
+    targets: &[&'a NotifyTarget],
+    notified: &mut DeliveryState,
     now: i64,
     notes: &mut Vec<String>,
-) -> (Vec<Begun<'a>>, Vec<&'a Target>) {
-    let Telling { notify, occasion, .. } = telling;
+) -> (Vec<PendingMessage<'a>>, Vec<&'a NotifyTarget>) {
+    let NotifyRequest { settings: notify, occasion, .. } = telling;
     let within = i64::try_from(notify.within.as_secs()).unwrap_or(0);
     let (mut begun, mut busy) = (Vec::new(), Vec::new());
     for target in targets.iter().copied() {
         let memory = notified.targets.entry(target.name.clone()).or_default();
-        if memory.is_being_told(now) {
+        if memory.is_delivering(now) {
             busy.push(target);
             continue;
         }
-        let news = memory.news(occasion, &target.on);
-        let repeats = target.kind == Kind::Alertmanager && !news.standing.is_empty();
-        if news.is_none() && !repeats {
-            memory.forget(&news);
+        let news = memory.find_changes(occasion, &target.on);
+        let repeats = target.kind == NotifyTargetKind::Alertmanager && !news.ongoing.is_empty();
+        if news.is_empty() && !repeats {
+            memory.forget_unwanted(&news);
             continue;
         }
         // Alertmanager groups and silences by itself.
-        let is_free = target.kind == Kind::Alertmanager;
+        let is_free = target.kind == NotifyTargetKind::Alertmanager;
         if !is_free && !memory.may_send(now, target.per_hour) {
-            memory.missed(&news, true);
+            memory.record_failure(&news, true);
             let (name, most) = (&target.name, target.per_hour);
             notes.push(format!("{name}: held back, it had its {most} messages of this hour"));
             continue;
         }
         memory.being_told_until = Some(now + within + GRACE_S);
-        let payload = payload(target.kind, &news, telling);
-        begun.push(Begun { target, news, payload });
+        let payload = build_payload(target.kind, &news, telling);
+        begun.push(PendingMessage { target, news, payload });
     }
     (begun, busy)
 }
@@ -200,28 +200,28 @@ fn begin<'a>(
 const GRACE_S: i64 = 2;
 
 /// Remembers what became of messages.
-fn ended(
-    all: Vec<(Begun<'_>, Result<send::Sent, send::SendError>)>,
-    notified: &mut Notified,
+fn record_results(
+    all: Vec<(PendingMessage<'_>, Result<delivery::Delivery, delivery::DeliveryError>)>,
+    notified: &mut DeliveryState,
     now: i64,
     notes: &mut Vec<String>,
 ) {
-    for (Begun { target, news, .. }, sent) in all {
+    for (PendingMessage { target, news, .. }, sent) in all {
         let memory = notified.targets.entry(target.name.clone()).or_default();
         memory.being_told_until = None;
         match sent {
-            Ok(_) => memory.arrived(&news, now),
+            Ok(_) => memory.record_delivery(&news, now),
             Err(error) => {
-                memory.missed(&news, false);
+                memory.record_failure(&news, false);
                 notes.push(format!("{}: {error}", target.name));
             }
         }
-        memory.forget(&news);
+        memory.forget_unwanted(&news);
     }
 }
 
 /// Waits for all of them, side by side.
-async fn side_by_side<T>(all: Vec<impl Future<Output = T>>) -> Vec<T> {
+async fn join_all<T>(all: Vec<impl Future<Output = T>>) -> Vec<T> {
     let mut waiting: Vec<_> = all.into_iter().map(Box::pin).collect();
     let mut done = Vec::new();
     std::future::poll_fn(|context| {
@@ -239,9 +239,9 @@ async fn side_by_side<T>(all: Vec<impl Future<Output = T>>) -> Vec<T> {
 }
 
 /// The body of a message.
-fn payload(kind: Kind, news: &News, telling: &Telling<'_>) -> Value {
-    let Telling { notify, occasion, now, .. } = telling;
-    let about = About {
+fn build_payload(kind: NotifyTargetKind, news: &NoticeChanges, telling: &NotifyRequest<'_>) -> Value {
+    let NotifyRequest { settings: notify, occasion, now, .. } = telling;
+    let about = MessageContext {
         site: notify.site.as_deref(),
         at: &now.at,
         run: occasion.run.as_deref(),
@@ -250,18 +250,18 @@ fn payload(kind: Kind, news: &News, telling: &Telling<'_>) -> Value {
         is_test: false,
         is_simulated: occasion.simulated,
     };
-    body(kind, news, &about, now, notify)
+    build_body(kind, news, &about, now, notify)
 }
 
 /// The body of a message about this.
-pub fn body(kind: Kind, news: &News, about: &About<'_>, now: &Stamp, notify: &Notify) -> Value {
+pub fn build_body(kind: NotifyTargetKind, news: &NoticeChanges, about: &MessageContext<'_>, now: &ClockStamp, notify: &NotifySettings) -> Value {
     match kind {
-        Kind::Generic => serde_json::to_value(notice(news, about))
+        NotifyTargetKind::Generic => serde_json::to_value(build_notice(news, about))
             .expect("a message is made of structs, lists and numbers"),
-        Kind::Slack => slack::payload(&notice(news, about)),
-        Kind::Alertmanager => {
-            let stands = i64::try_from(notify.stands.as_secs()).unwrap_or(i64::MAX);
-            alertmanager::payload(news, about, now.unix, stands)
+        NotifyTargetKind::Slack => slack::build_payload(&build_notice(news, about)),
+        NotifyTargetKind::Alertmanager => {
+            let stands = i64::try_from(notify.resolve_after.as_secs()).unwrap_or(i64::MAX);
+            alertmanager::build_payload(news, about, now.unix, stands)
         }
     }
 }

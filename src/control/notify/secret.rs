@@ -7,15 +7,15 @@ use std::path::PathBuf;
 use reqwest::Url;
 
 /// Longest file or variable that can be an address or a token.
-const LONGEST: usize = 16 << 10;
+const MAX_SECRET_BYTES: usize = 16 << 10;
 
 /// Shortest piece of an address that is hidden: shorter ones are words.
-const SHORTEST: usize = 6;
+const MIN_HIDDEN_PIECE: usize = 6;
 
 /// Where a secret is kept. Files and variables are read when they are needed, so
 /// that a new one counts at once.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Where {
+pub enum SecretSource {
     /// In the configuration itself.
     Inline(Secret),
     /// In a file of its own.
@@ -24,7 +24,7 @@ pub enum Where {
     Variable(String),
 }
 
-impl fmt::Debug for Where {
+impl fmt::Debug for SecretSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Inline(_) => f.write_str("Inline(hidden)"),
@@ -34,7 +34,7 @@ impl fmt::Debug for Where {
     }
 }
 
-impl Where {
+impl SecretSource {
     /// Reads it; an error names the place and none of its content.
     pub fn read(&self) -> Result<Secret, String> {
         let (text, place) = match self {
@@ -51,7 +51,7 @@ impl Where {
             }
         };
         let text = text.trim();
-        if text.is_empty() || LONGEST < text.len() || text.contains(char::is_control) {
+        if text.is_empty() || MAX_SECRET_BYTES < text.len() || text.contains(char::is_control) {
             return Err(format!("{place}: expected one line of text, not empty"));
         }
         Ok(Secret(text.to_owned()))
@@ -81,7 +81,7 @@ impl Secret {
     }
 
     /// It as an address over HTTP.
-    pub fn url(&self) -> Result<Url, String> {
+    pub fn parse_url(&self) -> Result<Url, String> {
         let expected = "expected https://host/path or http://host/path";
         // The parser's own error quotes nothing, and says too little to be of use.
         let url = Url::parse(&self.0).map_err(|_| format!("no address, {expected}"))?;
@@ -92,16 +92,16 @@ impl Secret {
     }
 
     /// The pieces of it that an answer or an error could repeat.
-    pub(super) fn pieces(&self) -> Vec<String> {
+    pub(super) fn hidden_pieces(&self) -> Vec<String> {
         let mut pieces = vec![self.0.clone()];
-        if let Ok(url) = self.url() {
+        if let Ok(url) = self.parse_url() {
             let queries = url.query_pairs().map(|(_, value)| value.into_owned());
             pieces.extend(queries.chain(url.query().map(str::to_owned)));
             pieces.extend([url.username(), url.password().unwrap_or_default()].map(str::to_owned));
             pieces.extend(url.path_segments().into_iter().flatten().map(str::to_owned));
             pieces.push(url.path().to_owned());
         }
-        pieces.retain(|it| SHORTEST <= it.len());
+        pieces.retain(|it| MIN_HIDDEN_PIECE <= it.len());
         // The longest first, so that no rest of one stays.
         pieces.sort_by_key(|it| std::cmp::Reverse(it.len()));
         pieces
@@ -109,7 +109,7 @@ impl Secret {
 }
 
 /// Scheme, host and port: all of an address that may be said.
-pub fn place(url: &Url) -> String {
+pub fn url_origin(url: &Url) -> String {
     let host = url.host_str().unwrap_or("(no host)");
     match url.port() {
         Some(port) => format!("{}://{host}:{port}", url.scheme()),
@@ -118,7 +118,7 @@ pub fn place(url: &Url) -> String {
 }
 
 /// A text without these pieces.
-pub fn hidden(text: &str, pieces: &[String]) -> String {
+pub fn redact(text: &str, pieces: &[String]) -> String {
     pieces.iter().fold(text.to_owned(), |text, piece| text.replace(piece, "(hidden)"))
 }
 
@@ -131,26 +131,26 @@ mod tests {
         let secret = Secret::from(
             "https://me:pass-word@hooks.example:8443/services/T0000000/B1?key=abcdefgh".to_owned(),
         );
-        let url = secret.url().expect("an address");
-        assert_eq!(place(&url), "https://hooks.example:8443");
-        let said = hidden(
+        let url = secret.parse_url().expect("an address");
+        assert_eq!(url_origin(&url), "https://hooks.example:8443");
+        let said = redact(
             "no T0000000 and abcdefgh and pass-word at /services/T0000000/B1",
-            &secret.pieces(),
+            &secret.hidden_pieces(),
         );
         assert_eq!(said, "no (hidden) and (hidden) and (hidden) at (hidden)");
         assert_eq!(
-            format!("{:?} {:?}", secret, Where::Inline(secret.clone())),
+            format!("{:?} {:?}", secret, SecretSource::Inline(secret.clone())),
             "(hidden) Inline(hidden)"
         );
-        assert!(Secret::from("hooks.example".to_owned()).url().is_err());
-        assert!(Secret::from("file:///etc/passwd".to_owned()).url().is_err());
+        assert!(Secret::from("hooks.example".to_owned()).parse_url().is_err());
+        assert!(Secret::from("file:///etc/passwd".to_owned()).parse_url().is_err());
     }
 
     #[test]
     fn what_cannot_be_read_is_named_by_its_place() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("url");
-        let read = || Where::File(file.clone()).read();
+        let read = || SecretSource::File(file.clone()).read();
         assert!(read().expect_err("none").contains("url: "));
         std::fs::write(&file, "https://x.example/secret\nhttps://y.example/secret\n")
             .expect("written");
@@ -158,7 +158,7 @@ mod tests {
         assert!(said.contains("one line") && !said.contains("example"), "{said}");
         std::fs::write(&file, " https://x.example/secret\n").expect("written");
         assert_eq!(read().expect("one line").as_str(), "https://x.example/secret");
-        let unset = Where::Variable("FABRICGATE_SURELY_UNSET".to_owned());
+        let unset = SecretSource::Variable("FABRICGATE_SURELY_UNSET".to_owned());
         assert!(unset.read().expect_err("unset").starts_with("FABRICGATE_SURELY_UNSET: "));
     }
 }

@@ -11,16 +11,16 @@ use wiremock::matchers::header;
 use wiremock::matchers::path;
 
 use super::super::secret::Secret;
-use super::super::secret::Where;
+use super::super::secret::SecretSource;
 use super::*;
 
 const SECRET: &str = "T0SECRETPART";
 
-fn target(server: &str, attempts: u32, timeout: Duration) -> Target {
-    Target {
+fn target(server: &str, attempts: u32, timeout: Duration) -> NotifyTarget {
+    NotifyTarget {
         name: "ops".to_owned(),
-        kind: Kind::Generic,
-        address: Where::Inline(Secret::from(format!("{server}/services/{SECRET}?key=KEYSECRET"))),
+        kind: NotifyTargetKind::Generic,
+        address: SecretSource::Inline(Secret::from(format!("{server}/services/{SECRET}?key=KEYSECRET"))),
         bearer: None,
         ca_file: None,
         on: BTreeSet::new(),
@@ -30,14 +30,14 @@ fn target(server: &str, attempts: u32, timeout: Duration) -> Target {
     }
 }
 
-async fn tried(target: &Target, within: Duration) -> Result<Sent, SendError> {
-    send(target, &json!({"a": 1}), Instant::now() + within, 7).await
+async fn tried(target: &NotifyTarget, within: Duration) -> Result<Delivery, DeliveryError> {
+    send_message(target, &json!({"a": 1}), Instant::now() + within, 7).await
 }
 
 const LONG: Duration = Duration::from_secs(60);
 
 /// What can be seen of a result says nothing that lets somebody in.
-fn hides(result: &Result<Sent, SendError>) {
+fn hides(result: &Result<Delivery, DeliveryError>) {
     let shown = match result {
         Ok(sent) => format!("{sent:?}"),
         Err(error) => format!("{error} {error:?}"),
@@ -71,7 +71,7 @@ async fn a_busy_receiver_is_asked_again_and_its_wish_to_wait_is_respected() {
     let sent = tried(&target(&server.uri(), 4, LONG), LONG).await;
     hides(&sent);
     let sent = sent.expect("sent");
-    assert_eq!((sent.attempts, sent.status, sent.said.as_str()), (3, 200, "ok"));
+    assert_eq!((sent.attempts, sent.status, sent.answer.as_str()), (3, 200, "ok"));
     assert!(Duration::from_secs(1) <= began.elapsed(), "it waited as it was asked to");
 }
 
@@ -122,7 +122,7 @@ async fn a_token_goes_to_its_receiver_and_follows_no_redirection() {
         .mount(&here)
         .await;
     let mut target = target(&here.uri(), 3, LONG);
-    target.bearer = Some(Where::Inline(Secret::from("BEARERSECRET".to_owned())));
+    target.bearer = Some(SecretSource::Inline(Secret::from("BEARERSECRET".to_owned())));
     let sent = tried(&target, LONG).await;
     hides(&sent);
     let error = sent.expect_err("not followed").to_string();
@@ -160,16 +160,16 @@ async fn alertmanager_is_found_by_its_own_address() {
         .mount(&server)
         .await;
     let mut target = target(&server.uri(), 1, LONG);
-    target.kind = Kind::Alertmanager;
-    target.address = Where::Inline(Secret::from(format!("{}/am/", server.uri())));
+    target.kind = NotifyTargetKind::Alertmanager;
+    target.address = SecretSource::Inline(Secret::from(format!("{}/am/", server.uri())));
     assert!(tried(&target, LONG).await.is_ok());
 }
 
 #[test]
 fn waits_grow_to_a_bound_and_differ_between_gates() {
-    let waits: Vec<Duration> = (1..=40).map(|n| backoff(n, 3)).collect();
+    let waits: Vec<Duration> = (1..=40).map(|n| backoff_delay(n, 3)).collect();
     assert!(waits.iter().all(|it| *it <= BACKOFF.1));
     assert!(BACKOFF.0 / 2 <= waits[0] && BACKOFF.1 / 2 <= waits[39]);
-    let firsts: BTreeSet<Duration> = (0..50).map(|seed| backoff(1, seed)).collect();
+    let firsts: BTreeSet<Duration> = (0..50).map(|seed| backoff_delay(1, seed)).collect();
     assert!(40 < firsts.len());
 }

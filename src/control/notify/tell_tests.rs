@@ -11,7 +11,7 @@ use wiremock::matchers::any;
 
 use super::*;
 use crate::notify::secret::Secret;
-use engine::report::notice::Item;
+use engine::report::notice::NoticeItem;
 
 const SLOW: Duration = Duration::from_millis(600);
 
@@ -21,29 +21,29 @@ async fn receiver(answer: ResponseTemplate) -> MockServer {
     server
 }
 
-fn target(name: &str, server: &MockServer) -> Target {
-    Target {
+fn target(name: &str, server: &MockServer) -> NotifyTarget {
+    NotifyTarget {
         name: name.to_owned(),
-        kind: Kind::Generic,
-        address: Where::Inline(Secret::from(server.uri())),
+        kind: NotifyTargetKind::Generic,
+        address: SecretSource::Inline(Secret::from(server.uri())),
         bearer: None,
         ca_file: None,
-        on: BTreeSet::from([Event::Failed]),
+        on: BTreeSet::from([NoticeEvent::Failed]),
         timeout: Duration::from_secs(30),
         attempts: 1,
         per_hour: 12,
     }
 }
 
-fn notify(targets: Vec<Target>) -> Notify {
+fn notify(targets: Vec<NotifyTarget>) -> NotifySettings {
     let within = Duration::from_secs(30);
-    Notify { site: None, targets, within, stands: Duration::from_secs(60) }
+    NotifySettings { site: None, targets, within, resolve_after: Duration::from_secs(60) }
 }
 
-fn occasion() -> Occasion {
-    let item = Item {
+fn occasion() -> NoticeOccasion {
+    let item = NoticeItem {
         key: "node/n1".to_owned(),
-        event: Event::Failed,
+        event: NoticeEvent::Failed,
         node: Some("n1".into()),
         domain: None,
         class: None,
@@ -54,15 +54,15 @@ fn occasion() -> Occasion {
         done: None,
         next: None,
     };
-    Occasion { items: vec![item], ..Occasion::default() }
+    NoticeOccasion { items: vec![item], ..NoticeOccasion::default() }
 }
 
-fn at(unix: i64) -> Stamp {
-    Stamp { at: "2026-03-04T05:06:07Z".to_owned(), unix, boot: String::new(), uptime_s: 0.0 }
+fn at(unix: i64) -> ClockStamp {
+    ClockStamp { at: "2026-03-04T05:06:07Z".to_owned(), unix, boot: String::new(), uptime_s: 0.0 }
 }
 
-fn store(folder: &Path) -> Store {
-    Store { folder: folder.to_owned() }
+fn store(folder: &Path) -> NotifyStateStore {
+    NotifyStateStore { folder: folder.to_owned() }
 }
 
 #[tokio::test]
@@ -71,19 +71,19 @@ async fn the_memory_is_free_while_a_receiver_is_waited_for_and_nobody_is_told_tw
     let folder = tempfile::tempdir().expect("a folder");
     let (store, notify) = (store(folder.path()), notify(vec![target("ops", &server)]));
     let (occasion, now) = (occasion(), at(1_772_600_767));
-    let telling = Telling { notify: &notify, occasion: &occasion, now: &now, seed: 1 };
+    let telling = NotifyRequest { settings: &notify, occasion: &occasion, now: &now, seed: 1 };
     let look = async {
         while server.received_requests().await.expect("they are kept").is_empty() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let taken = store.take(Duration::ZERO).await.expect("the memory is free");
+        let taken = store.lock_state(Duration::ZERO).await.expect("the memory is free");
         taken.notified.targets["ops"].being_told_until
     };
-    let (first, second, until) = tokio::join!(tell(&telling, &store), tell(&telling, &store), look);
+    let (first, second, until) = tokio::join!(send_notices(&telling, &store), send_notices(&telling, &store), look);
     assert_eq!((first, second), (vec![], vec![]));
     assert!(until.is_some_and(|until| now.unix < until), "{until:?}");
     assert_eq!(server.received_requests().await.expect("they are kept").len(), 1);
-    let known = store.take(Duration::ZERO).await.expect("free").notified;
+    let known = store.lock_state(Duration::ZERO).await.expect("free").notified;
     assert_eq!(known.targets["ops"].being_told_until, None);
     assert!(known.targets["ops"].told.contains_key("node/n1"));
 }
@@ -96,17 +96,17 @@ async fn who_ended_without_a_word_keeps_a_receiver_for_a_time_and_no_longer() {
     let mut notify = notify(vec![target("ops", &server), target("free", &server)]);
     notify.within = Duration::from_millis(200);
     let occasion = occasion();
-    let mut taken = store.take(Duration::ZERO).await.expect("free");
-    let gone = engine::report::notice::news::Memory {
+    let mut taken = store.lock_state(Duration::ZERO).await.expect("free");
+    let gone = engine::report::notice::changes::ReceiverState {
         being_told_until: Some(1_000_020),
         ..Default::default()
     };
     taken.notified.targets = BTreeMap::from([("ops".to_owned(), gone)]);
-    store.put(&taken).expect("written");
+    store.save(&taken).expect("written");
     drop(taken);
     let told = async |unix: i64| {
         let now = at(unix);
-        tell(&Telling { notify: &notify, occasion: &occasion, now: &now, seed: 1 }, &store).await
+        send_notices(&NotifyRequest { settings: &notify, occasion: &occasion, now: &now, seed: 1 }, &store).await
     };
     // The other receiver is told all the same.
     assert_eq!(told(1_000_000).await, ["ops: another process is at it, too long"]);

@@ -4,28 +4,28 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::path::PathBuf;
 
-use super::input;
-use super::input::InputError;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
-use readers::claims::detect;
-use readers::claims::recorded;
+use super::input_file;
+use super::input_file::InputError;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
+use readers::claims::format_detection;
+use readers::claims::output_layout;
 
 /// What editors of other systems call "Unicode".
-const UTF_16: &str = "is UTF-16 text, expected UTF-8 (iconv -f UTF-16 -t UTF-8)";
+const UTF_16_MESSAGE: &str = "is UTF-16 text, expected UTF-8 (iconv -f UTF-16 -t UTF-8)";
 
 /// What the files of these paths say; of a folder, every file in it that is
 /// recognised. A path that cannot be opened, or is nothing that is known, is a
 /// source with a problem.
-pub fn read(paths: &[PathBuf]) -> Vec<Said> {
+pub fn read(paths: &[PathBuf]) -> Vec<SourceReport> {
     let mut all = Vec::new();
     let mut known = BTreeSet::new();
     for path in paths {
         if path.is_dir() {
-            all.extend(folder(path, &mut known));
+            all.extend(read_folder(path, &mut known));
         } else if is_new(path, &mut known) {
-            all.extend(file(path));
+            all.extend(read_file(path));
         }
     }
     all
@@ -37,43 +37,43 @@ fn is_new(path: &Path, known: &mut BTreeSet<PathBuf>) -> bool {
     path.canonicalize().map_or(true, |path| known.insert(path))
 }
 
-fn file(path: &Path) -> Vec<Said> {
-    let (kind, message) = match text(path) {
+fn read_file(path: &Path) -> Vec<SourceReport> {
+    let (kind, message) = match read_text(path) {
         Ok(text) => {
-            let said = recognised(path, &text);
+            let said = read_recognised(path, &text);
             if !said.is_empty() {
                 return said;
             }
             let what = if text.trim().is_empty() { "is empty" } else { "is nothing that is known" };
-            let message = format!("{what}, expected {}", detect::KNOWN);
-            (ProblemKind::Unsupported, message)
+            let message = format!("{what}, expected {}", format_detection::KNOWN_FORMATS);
+            (SourceProblemKind::Unsupported, message)
         }
         Err(unread) => (unread.kind(), unread.message),
     };
-    let mut said = Said::nothing(SourceKind::Unrecognised, path.display().to_string());
-    said.trouble(kind, None, message);
+    let mut said = SourceReport::new(SourceKind::Unrecognised, path.display().to_string());
+    said.push_problem(kind, None, message);
     vec![said]
 }
 
 /// Everything in a folder that is recognised; the rest is named once.
-fn folder(path: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<Said> {
+fn read_folder(path: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<SourceReport> {
     let place = path.display().to_string();
     let entries = match std::fs::read_dir(path) {
         Ok(entries) => entries,
         Err(error) => {
-            let mut said = Said::nothing(SourceKind::Unrecognised, place);
+            let mut said = SourceReport::new(SourceKind::Unrecognised, place);
             let kind = match error.kind() {
-                std::io::ErrorKind::PermissionDenied => ProblemKind::Denied,
-                _ => ProblemKind::Missing,
+                std::io::ErrorKind::PermissionDenied => SourceProblemKind::Denied,
+                _ => SourceProblemKind::Missing,
             };
-            said.trouble(kind, None, format!("cannot be listed: {error}"));
+            said.push_problem(kind, None, format!("cannot be listed: {error}"));
             return vec![said];
         }
     };
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     files.retain(|file| {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        file.is_file() && !recorded::is_clutter(&name)
+        file.is_file() && !output_layout::is_clutter(&name)
     });
     files.sort();
     let found = files.len();
@@ -83,14 +83,14 @@ fn folder(path: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<Said> {
     }
     let mut all = Vec::new();
     let mut others = Vec::new();
-    let mut rest = Said::nothing(SourceKind::Unrecognised, place);
+    let mut rest = SourceReport::new(SourceKind::Unrecognised, place);
     for file in files {
-        let read = match text(&file) {
-            Ok(text) => recognised(&file, &text),
+        let read = match read_text(&file) {
+            Ok(text) => read_recognised(&file, &text),
             // Pictures and archives lie beside what is meant. A file that may not be
             // opened could be what is meant, and leaving it out is no agreement.
-            Err(unread) if unread.is_told() => {
-                rest.trouble(unread.kind(), None, unread.message);
+            Err(unread) if unread.is_reportable() => {
+                rest.push_problem(unread.kind(), None, unread.message);
                 continue;
             }
             Err(_) => Vec::new(),
@@ -101,8 +101,8 @@ fn folder(path: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<Said> {
         all.extend(read);
     }
     if all.is_empty() {
-        let message = format!("holds nothing that is known, expected {}", detect::KNOWN);
-        rest.trouble(ProblemKind::Missing, None, message);
+        let message = format!("holds nothing that is known, expected {}", format_detection::KNOWN_FORMATS);
+        rest.push_problem(SourceProblemKind::Missing, None, message);
     } else if others.is_empty() && rest.problems.is_empty() {
         return all;
     }
@@ -113,15 +113,15 @@ fn folder(path: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<Said> {
     all
 }
 
-fn recognised(path: &Path, text: &str) -> Vec<Said> {
+fn read_recognised(path: &Path, text: &str) -> Vec<SourceReport> {
     let base = path.parent().unwrap_or(Path::new("")).to_owned();
     let mut include = |name: &str| {
         let file = base.join(name);
-        self::text(&file).map_err(|unread| unread.message)
+        self::read_text(&file).map_err(|unread| unread.message)
     };
-    let mut all = detect::read(&path.display().to_string(), text, &mut include);
-    for said in all.iter_mut().filter(|said| is_kept(said.source.kind)) {
-        let since = changed(path);
+    let mut all = format_detection::read_text(&path.display().to_string(), text, &mut include);
+    for said in all.iter_mut().filter(|said| is_in_force(said.source.kind)) {
+        let since = modified_time(path);
         for group in said.groups.iter_mut().filter(|group| group.since.is_none()) {
             group.since.clone_from(&since);
         }
@@ -131,7 +131,7 @@ fn recognised(path: &Path, text: &str) -> Vec<Said> {
 
 /// Whether a file of this kind is what is in force, and no record of an answer:
 /// then it has said so since it was last changed.
-fn is_kept(kind: SourceKind) -> bool {
+fn is_in_force(kind: SourceKind) -> bool {
     matches!(
         kind,
         SourceKind::ClaimsFile
@@ -142,67 +142,67 @@ fn is_kept(kind: SourceKind) -> bool {
 }
 
 /// When a file was last changed, RFC 3339 in whole seconds.
-fn changed(path: &Path) -> Option<String> {
+fn modified_time(path: &Path) -> Option<String> {
     let changed = jiff::Timestamp::try_from(path.metadata().ok()?.modified().ok()?).ok()?;
     Some(jiff::Timestamp::from_second(changed.as_second()).ok()?.to_string())
 }
 
 /// Why a file has no text.
-struct Unread {
-    cause: UnreadCause,
+struct SourceFileError {
+    cause: SourceFileErrorCause,
     message: String,
 }
 
-enum UnreadCause {
+enum SourceFileErrorCause {
     Io(std::io::ErrorKind),
     /// It is too large, or no regular file.
-    Input,
+    Unsuitable,
     Utf16,
     Encoding,
 }
 
-impl Unread {
-    fn kind(&self) -> ProblemKind {
+impl SourceFileError {
+    fn kind(&self) -> SourceProblemKind {
         match self.cause {
-            UnreadCause::Io(std::io::ErrorKind::NotFound) => ProblemKind::Missing,
-            UnreadCause::Io(std::io::ErrorKind::PermissionDenied) => ProblemKind::Denied,
-            UnreadCause::Io(_) => ProblemKind::Unreachable,
-            UnreadCause::Input => ProblemKind::Unsupported,
-            UnreadCause::Utf16 | UnreadCause::Encoding => ProblemKind::Malformed,
+            SourceFileErrorCause::Io(std::io::ErrorKind::NotFound) => SourceProblemKind::Missing,
+            SourceFileErrorCause::Io(std::io::ErrorKind::PermissionDenied) => SourceProblemKind::Denied,
+            SourceFileErrorCause::Io(_) => SourceProblemKind::Unreachable,
+            SourceFileErrorCause::Unsuitable => SourceProblemKind::Unsupported,
+            SourceFileErrorCause::Utf16 | SourceFileErrorCause::Encoding => SourceProblemKind::Malformed,
         }
     }
 
     /// Whether the file may be a source, so that leaving it out is told.
-    fn is_told(&self) -> bool {
+    fn is_reportable(&self) -> bool {
         match self.cause {
-            UnreadCause::Io(kind) => kind != std::io::ErrorKind::NotFound,
-            UnreadCause::Utf16 => true,
-            UnreadCause::Input | UnreadCause::Encoding => false,
+            SourceFileErrorCause::Io(kind) => kind != std::io::ErrorKind::NotFound,
+            SourceFileErrorCause::Utf16 => true,
+            SourceFileErrorCause::Unsuitable | SourceFileErrorCause::Encoding => false,
         }
     }
 }
 
 /// The text of a file, or why there is none.
-fn text(path: &Path) -> Result<String, Unread> {
-    let bytes = input::read(path).map_err(|error| {
+fn read_text(path: &Path) -> Result<String, SourceFileError> {
+    let bytes = input_file::read(path).map_err(|error| {
         let cause = match &error {
-            InputError::Io { source, .. } => UnreadCause::Io(source.kind()),
-            _ => UnreadCause::Input,
+            InputError::Io { source, .. } => SourceFileErrorCause::Io(source.kind()),
+            _ => SourceFileErrorCause::Unsuitable,
         };
-        Unread { cause, message: error.to_string() }
+        SourceFileError { cause, message: error.to_string() }
     })?;
     // Byte order marks are what some editors leave; they are no part of a name.
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_owned()),
         Err(_) if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") => {
-            let message = format!("{}: {UTF_16}", path.display());
-            Err(Unread { cause: UnreadCause::Utf16, message })
+            let message = format!("{}: {UTF_16_MESSAGE}", path.display());
+            Err(SourceFileError { cause: SourceFileErrorCause::Utf16, message })
         }
         Err(error) => {
             let line = bytes[..error.valid_up_to()].iter().filter(|b| **b == b'\n').count() + 1;
             let message = format!("{}:{line}: not UTF-8 text", path.display());
-            Err(Unread { cause: UnreadCause::Encoding, message })
+            Err(SourceFileError { cause: SourceFileErrorCause::Encoding, message })
         }
     }
 }
@@ -234,10 +234,10 @@ mod tests {
             file
         };
         let kinds = [
-            (place.path().join("none"), ProblemKind::Missing),
-            (write("strange", b"dear diary\n"), ProblemKind::Unsupported),
-            (write("bytes", b"ok\n\xff\xfe\n"), ProblemKind::Malformed),
-            (write("bad.toml", b"[[domain]]\nname = 3\n"), ProblemKind::Malformed),
+            (place.path().join("none"), SourceProblemKind::Missing),
+            (write("strange", b"dear diary\n"), SourceProblemKind::Unsupported),
+            (write("bytes", b"ok\n\xff\xfe\n"), SourceProblemKind::Malformed),
+            (write("bad.toml", b"[[domain]]\nname = 3\n"), SourceProblemKind::Malformed),
         ];
         for (file, kind) in kinds {
             let [said] = &read(std::slice::from_ref(&file))[..] else { panic!("one source") };
@@ -271,7 +271,7 @@ mod tests {
         let [_, rest] = &said[..] else { panic!("{said:?}") };
         assert_eq!(rest.notes, ["not read: rack.png"]);
         let [problem] = &rest.problems[..] else { panic!("{rest:?}") };
-        assert_eq!(problem.kind, ProblemKind::Malformed);
+        assert_eq!(problem.kind, SourceProblemKind::Malformed);
         assert!(problem.message.contains("topology.conf: is UTF-16"), "{problem}");
     }
 
@@ -287,6 +287,6 @@ mod tests {
         assert_eq!(rest.notes, ["not read: notes.txt"]);
         assert!(rest.problems.is_empty());
         let empty = tempfile::tempdir().expect("a folder");
-        assert_eq!(read(&[empty.path().to_owned()])[0].problems[0].kind, ProblemKind::Missing);
+        assert_eq!(read(&[empty.path().to_owned()])[0].problems[0].kind, SourceProblemKind::Missing);
     }
 }

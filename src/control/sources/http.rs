@@ -11,42 +11,42 @@ use reqwest::Url;
 /// Where a server is, as a person wrote it. It may hold a password or a key;
 /// shown, in messages and to debug, it does not.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Address(String);
+pub struct ServerAddress(String);
 
-impl Address {
+impl ServerAddress {
     /// All of it, for whoever connects.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl<T: Into<String>> From<T> for Address {
+impl<T: Into<String>> From<T> for ServerAddress {
     fn from(text: T) -> Self {
         Self(text.into())
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.0.trim();
         let has_scheme = text.contains("://") || text.starts_with("unix:");
         // Without a scheme, a user's name would pass for one.
         let full = if has_scheme { text.to_owned() } else { format!("http://{text}") };
         match Url::parse(&full) {
-            Ok(url) => f.write_str(bare(url).as_str().trim_end_matches('/')),
+            Ok(url) => f.write_str(strip_credentials(url).as_str().trim_end_matches('/')),
             Err(_) => f.write_str("(no address)"),
         }
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
 /// An address without what it may hold besides: a password, a key.
-pub(super) fn bare(mut url: Url) -> Url {
+pub(super) fn strip_credentials(mut url: Url) -> Url {
     // These fail where the kind of address has none.
     let _ = (url.set_username(""), url.set_password(None));
     url.set_query(None);
@@ -55,19 +55,19 @@ pub(super) fn bare(mut url: Url) -> Url {
 }
 
 /// Why an answer was not read to its end.
-pub(super) enum Cut {
+pub(super) enum ResponseBodyError {
     /// It is longer than what is taken.
     TooLong,
     /// The connection did not bring it.
-    Lost(reqwest::Error),
+    ConnectionLost(reqwest::Error),
 }
 
 /// All of an answer, unless it is longer than this many bytes.
-pub(super) async fn body(mut response: Response, most: usize) -> Result<Vec<u8>, Cut> {
+pub(super) async fn read_body(mut response: Response, most: usize) -> Result<Vec<u8>, ResponseBodyError> {
     let mut body = Vec::new();
-    while let Some(piece) = response.chunk().await.map_err(Cut::Lost)? {
+    while let Some(piece) = response.chunk().await.map_err(ResponseBodyError::ConnectionLost)? {
         if most < body.len() + piece.len() {
-            return Err(Cut::TooLong);
+            return Err(ResponseBodyError::TooLong);
         }
         body.extend_from_slice(&piece);
     }
@@ -88,7 +88,7 @@ mod tests {
             ("http://me:secret@[x", "(no address)"),
             ("", "(no address)"),
         ] {
-            let address = Address::from(written);
+            let address = ServerAddress::from(written);
             assert_eq!((address.to_string(), address.as_str()), (shown.to_owned(), written));
             assert_eq!(format!("{address:?}"), shown);
         }

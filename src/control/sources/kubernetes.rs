@@ -4,7 +4,7 @@
 //! a problem of that source; nothing that a server, a kubeconfig or a plugin in
 //! it does makes the caller wait longer than its limits.
 
-pub mod access;
+pub mod connection;
 mod client;
 
 use std::path::PathBuf;
@@ -12,23 +12,23 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use client::Server;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
-use model::said::SourceProblem;
-use readers::claims::kubernetes::compute_domains::ComputeDomains;
-use readers::claims::kubernetes::nodes::Labels;
-use readers::claims::kubernetes::nodes::Nodes;
-use readers::claims::kubernetes::topologies::Topologies;
+use client::KubernetesReader;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
+use model::source_report::SourceProblem;
+use readers::claims::kubernetes::compute_domains::ComputeDomainReader;
+use readers::claims::kubernetes::nodes::LabelsByNode;
+use readers::claims::kubernetes::nodes::NodeObjectReader;
+use readers::claims::kubernetes::topologies::TopologyObjectReader;
 
 /// What a whole cluster may take, in questions: 100,000 nodes are 200 pages,
 /// which a healthy server gives in a fraction of a second each.
-const MOST_QUESTIONS_OF_WAITING: u32 = 20;
+const MAX_WAIT_IN_REQUESTS: u32 = 20;
 
 /// Which cluster, and how long it may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kubernetes {
+pub struct KubernetesClientConfig {
     /// The kubeconfig; without it, the environment's or the pod's own account.
     pub kubeconfig: Option<PathBuf>,
     /// The context of it.
@@ -37,9 +37,9 @@ pub struct Kubernetes {
     pub limit: Duration,
 }
 
-impl Kubernetes {
+impl KubernetesClientConfig {
     /// Its name in messages before a server is known.
-    fn place(&self) -> String {
+    fn display_name(&self) -> String {
         let file = self.kubeconfig.as_ref().map(|path| path.display().to_string());
         let file = file.unwrap_or_else(|| "kubeconfig".to_owned());
         match &self.context {
@@ -50,7 +50,7 @@ impl Kubernetes {
 }
 
 /// Asks for nodes, ComputeDomains and topology objects.
-pub async fn ask(kubernetes: &Kubernetes) -> Vec<Said> {
+pub async fn fetch_claims(kubernetes: &KubernetesClientConfig) -> Vec<SourceReport> {
     let asked = kubernetes.clone();
     let (connected, is_connected) = oneshot::channel();
     let (answer, answered) = oneshot::channel();
@@ -60,13 +60,13 @@ pub async fn ask(kubernetes: &Kubernetes) -> Vec<Said> {
     let thread = std::thread::Builder::new().name("kubernetes".to_owned()).spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         if let Ok(runtime) = runtime {
-            let said = runtime.block_on(ask_here(&asked, connected));
+            let said = runtime.block_on(fetch_all(&asked, connected));
             // An error says that nobody waits any more.
             let _ = answer.send(said);
         }
     });
     if let Err(error) = thread {
-        return silent(kubernetes, format!("no thread for the client: {error}"));
+        return no_answer_reports(kubernetes, format!("no thread for the client: {error}"));
     }
     // An error is a client that could not be made, and why is in the answer.
     let made = tokio::time::timeout(kubernetes.limit, is_connected).await;
@@ -75,94 +75,94 @@ pub async fn ask(kubernetes: &Kubernetes) -> Vec<Said> {
             "the kubeconfig, or the program it names for tokens, gave nothing within {:?}",
             kubernetes.limit
         );
-        return silent(kubernetes, message);
+        return no_answer_reports(kubernetes, message);
     }
-    let most = kubernetes.limit.saturating_mul(MOST_QUESTIONS_OF_WAITING);
+    let most = kubernetes.limit.saturating_mul(MAX_WAIT_IN_REQUESTS);
     match tokio::time::timeout(most, answered).await {
         Ok(Ok(said)) => said,
-        Ok(Err(_)) => silent(kubernetes, "the client ended without an answer".to_owned()),
-        Err(_) => silent(kubernetes, format!("the cluster was not read within {most:?}")),
+        Ok(Err(_)) => no_answer_reports(kubernetes, "the client ended without an answer".to_owned()),
+        Err(_) => no_answer_reports(kubernetes, format!("the cluster was not read within {most:?}")),
     }
 }
 
 /// The answer when nobody answers.
-fn silent(kubernetes: &Kubernetes, message: String) -> Vec<Said> {
-    let mut said = Said::nothing(SourceKind::KubernetesNodes, kubernetes.place());
-    said.trouble(ProblemKind::Unreachable, kubernetes.place(), message);
+fn no_answer_reports(kubernetes: &KubernetesClientConfig, message: String) -> Vec<SourceReport> {
+    let mut said = SourceReport::new(SourceKind::KubernetesNodes, kubernetes.display_name());
+    said.push_problem(SourceProblemKind::Unreachable, kubernetes.display_name(), message);
     vec![said]
 }
 
-async fn ask_here(kubernetes: &Kubernetes, connected: oneshot::Sender<()>) -> Vec<Said> {
-    let server = match Server::of(kubernetes).await {
+async fn fetch_all(kubernetes: &KubernetesClientConfig, connected: oneshot::Sender<()>) -> Vec<SourceReport> {
+    let server = match KubernetesReader::connect(kubernetes).await {
         Ok(server) => server,
         Err(problem) => {
-            let mut said = Said::nothing(SourceKind::KubernetesNodes, kubernetes.place());
+            let mut said = SourceReport::new(SourceKind::KubernetesNodes, kubernetes.display_name());
             said.problems.push(problem);
             return vec![said];
         }
     };
     let _ = connected.send(());
-    let (nodes, labels) = ask_nodes(&server).await;
+    let (nodes, labels) = fetch_nodes(&server).await;
     if !server.has_answered() {
         // The rest would only wait once more and say the same.
         return vec![nodes];
     }
     let (domains, kueue, kai) = tokio::join!(
-        ask_compute_domains(&server),
-        ask_topologies(&server, "kueue.x-k8s.io", "Kueue", &labels),
-        ask_topologies(&server, "kai.scheduler", "KAI", &labels),
+        fetch_compute_domains(&server),
+        fetch_topologies(&server, "kueue.x-k8s.io", "Kueue", &labels),
+        fetch_topologies(&server, "kai.scheduler", "KAI", &labels),
     );
     vec![nodes, domains, kueue, kai]
 }
 
-async fn ask_nodes(server: &Server) -> (Said, Labels) {
+async fn fetch_nodes(server: &KubernetesReader) -> (SourceReport, LabelsByNode) {
     let path = "/api/v1/nodes";
-    let mut nodes = Nodes::at(&server.place(path));
-    if let Err(problem) = server.pages(path, |page| nodes.add(page)).await {
-        nodes.trouble(problem);
+    let mut nodes = NodeObjectReader::new(&server.display_name(path));
+    if let Err(problem) = server.read_pages(path, |page| nodes.add_page(page)).await {
+        nodes.push_problem(problem);
     }
     let labels = nodes.labels();
-    let mut said = nodes.said();
+    let mut said = nodes.into_report();
     said.notes.extend(server.notes.iter().cloned());
     (said, labels)
 }
 
-async fn ask_compute_domains(server: &Server) -> Said {
+async fn fetch_compute_domains(server: &KubernetesReader) -> SourceReport {
     const GROUP: &str = "resource.nvidia.com";
-    let mut domains = ComputeDomains::at(&server.place(&format!("/apis/{GROUP}")));
+    let mut domains = ComputeDomainReader::new(&server.display_name(&format!("/apis/{GROUP}")));
     let versions = ["v1", "v1beta1"];
-    match server.version(GROUP, &versions, "the DRA driver with ComputeDomains").await {
-        Err(problem) => domains.trouble(problem),
+    match server.choose_version(GROUP, &versions, "the DRA driver with ComputeDomains").await {
+        Err(problem) => domains.push_problem(problem),
         Ok(version) => {
             let path = |kind: &str| format!("/apis/{GROUP}/{version}/{kind}");
             if let Err(problem) =
-                server.pages(&path("computedomains"), |page| domains.add(page)).await
+                server.read_pages(&path("computedomains"), |page| domains.add_page(page)).await
             {
-                domains.trouble(problem);
+                domains.push_problem(problem);
             }
             // Older drivers keep the members in the ComputeDomain alone.
-            match server.pages(&path("computedomaincliques"), |page| domains.add(page)).await {
-                Err(problem) if problem.kind != ProblemKind::Missing => domains.trouble(problem),
+            match server.read_pages(&path("computedomaincliques"), |page| domains.add_page(page)).await {
+                Err(problem) if problem.kind != SourceProblemKind::Missing => domains.push_problem(problem),
                 _ => {}
             }
         }
     }
-    domains.said()
+    domains.into_report()
 }
 
-async fn ask_topologies(server: &Server, group: &str, name: &str, labels: &Labels) -> Said {
-    let mut topologies = Topologies::at(&server.place(&format!("/apis/{group}")));
+async fn fetch_topologies(server: &KubernetesReader, group: &str, name: &str, labels: &LabelsByNode) -> SourceReport {
+    let mut topologies = TopologyObjectReader::new(&server.display_name(&format!("/apis/{group}")));
     let asked = async {
         let versions = ["v1", "v1beta2", "v1beta1", "v1alpha1"];
-        let version = server.version(group, &versions, name).await?;
+        let version = server.choose_version(group, &versions, name).await?;
         let path = format!("/apis/{group}/{version}/topologies");
-        server.pages(&path, |page| topologies.add(page)).await
+        server.read_pages(&path, |page| topologies.add_page(page)).await
     };
     let asked: Result<(), SourceProblem> = asked.await;
     if let Err(problem) = asked {
-        topologies.trouble(problem);
+        topologies.push_problem(problem);
     }
-    topologies.said(labels)
+    topologies.into_report(labels)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 pub mod files;
 pub mod http;
-pub mod input;
+pub mod input_file;
 pub mod kubernetes;
 pub mod nodes;
 pub mod ray;

@@ -11,20 +11,20 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::launch::Launcher;
-use crate::launch::held::Held;
+use crate::launch::held::HeldNodes;
 use model::id::NodeName;
 use model::node_facts::NODE_FACTS_FORMAT;
 use model::node_facts::NodeFacts;
-use model::raw::Ending;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
+use model::raw_result::ProcessEnding;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 use model::text::clean;
 use node::exec;
-use node::exec::Finished;
-use node::exec::Request;
-use node::exec::Seen;
-use node::exec::Setting;
+use node::exec::FinishedProcess;
+use node::exec::ProcessRequest;
+use node::exec::ProcessEvent;
+use node::exec::ProcessContext;
 use readers::claims::node_facts;
 
 /// What this source is called.
@@ -32,18 +32,18 @@ const PLACE: &str = "fabricgate node facts";
 
 /// Bytes of one answer that are kept. Eight GPUs with 18 links each and as many
 /// NICs say about 200 kB.
-const ANSWER: usize = 4 * 1024 * 1024;
+const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
 /// What a node gets less than we wait for it: its way to us, and the time to end
 /// a driver that hangs.
 const MARGIN: Duration = Duration::from_secs(12);
 
 /// How long ending a process may take that does not want to.
-const ENDING: Duration = Duration::from_secs(10);
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How nodes are reached.
 #[derive(Debug)]
-pub struct Nodes<'n> {
+pub struct NodeCommandRunner<'n> {
     /// Through what.
     pub launcher: &'n Launcher,
     /// What nodes call fabricgate.
@@ -54,49 +54,49 @@ pub struct Nodes<'n> {
     pub limit: Duration,
     /// The nodes that are held for this, where they must be, and fabricgate as
     /// this machine calls it.
-    pub held: Option<(&'n Held, &'n str)>,
+    pub allocation: Option<(&'n HeldNodes, &'n str)>,
 }
 
 /// Asks all of them; one answer holds what every node says.
-pub async fn ask(nodes: &Nodes<'_>, names: &[NodeName]) -> Said {
-    let mut said = Said::nothing(SourceKind::NodeFacts, PLACE);
+pub async fn fetch_facts(nodes: &NodeCommandRunner<'_>, names: &[NodeName]) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::NodeFacts, PLACE);
     if nodes.launcher.is_stand_in() {
         let why = format!(
             "nodes reached by launcher {:?} have no hardware of their own to ask",
             nodes.launcher.as_str()
         );
-        said.trouble(ProblemKind::Unsupported, None, why);
+        said.push_problem(SourceProblemKind::Unsupported, None, why);
         return said;
     }
     if let Err(error) = nodes.launcher.check(names.len()) {
-        said.trouble(ProblemKind::Unsupported, None, error.to_string());
+        said.push_problem(SourceProblemKind::Unsupported, None, error.to_string());
         return said;
     }
     let inner = nodes.limit.saturating_sub(MARGIN).max(nodes.limit / 2).as_secs().max(1);
     let words = ["node", "facts", "--json", "--limit", &inner.to_string()];
-    for (name, answer) in names.iter().zip(each(nodes, names, &words, account).await) {
+    for (name, answer) in names.iter().zip(run_on_each(nodes, names, &words, parse_facts).await) {
         match answer {
-            Ok(facts) => node_facts::add(&mut said, name.as_str(), name, &facts),
-            Err((kind, why)) => said.trouble(kind, name.to_string(), why),
+            Ok(facts) => node_facts::add_node(&mut said, name.as_str(), name, &facts),
+            Err((kind, why)) => said.push_problem(kind, name.to_string(), why),
         }
     }
-    node_facts::group(&mut said);
+    node_facts::add_clique_groups(&mut said);
     said
 }
 
 /// Why a node has no answer.
-pub type Trouble = (ProblemKind, String);
+pub type NodeCommandProblem = (SourceProblemKind, String);
 
 /// Has every node run fabricgate with these words, and reads what it prints, in
 /// the order asked: the same answers give the same document.
-pub async fn each<T: Send + 'static>(
-    nodes: &Nodes<'_>,
+pub async fn run_on_each<T: Send + 'static>(
+    nodes: &NodeCommandRunner<'_>,
     names: &[NodeName],
     words: &[&str],
-    read: fn(&[u8]) -> Result<T, Trouble>,
-) -> Vec<Result<T, Trouble>> {
+    read: fn(&[u8]) -> Result<T, NodeCommandProblem>,
+) -> Vec<Result<T, NodeCommandProblem>> {
     let mut waiting: VecDeque<(usize, &NodeName)> = names.iter().enumerate().collect();
-    let mut answers: Vec<Option<Result<T, Trouble>>> = names.iter().map(|_| None).collect();
+    let mut answers: Vec<Option<Result<T, NodeCommandProblem>>> = names.iter().map(|_| None).collect();
     let mut asking = JoinSet::new();
     let words: Vec<String> =
         std::iter::once(&nodes.worker).chain(words).map(|word| (*word).to_owned()).collect();
@@ -104,13 +104,13 @@ pub async fn each<T: Send + 'static>(
         while asking.len() < nodes.parallel.max(1)
             && let Some((at, name)) = waiting.pop_front()
         {
-            let argv = match nodes.held {
-                Some((held, here)) => nodes.launcher.on_held(name, &words, here, held),
+            let argv = match nodes.allocation {
+                Some((held, here)) => nodes.launcher.held_node_argv(name, &words, here, held),
                 None => nodes.launcher.argv(name, &words),
             };
             let argv = argv.map_err(|error| error.to_string());
-            let (limit, setting) = (nodes.limit, setting(nodes.launcher));
-            asking.spawn(async move { (at, one(argv, limit, &setting, read).await) });
+            let (limit, setting) = (nodes.limit, exec_setting(nodes.launcher));
+            asking.spawn(async move { (at, run_on_node(argv, limit, &setting, read).await) });
         }
         match asking.join_next().await {
             None => break,
@@ -119,76 +119,76 @@ pub async fn each<T: Send + 'static>(
             Some(Err(_)) => {}
         }
     }
-    let unasked = || Err((ProblemKind::Unreachable, "was not asked".to_owned()));
+    let unasked = || Err((SourceProblemKind::Unreachable, "was not asked".to_owned()));
     answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect()
 }
 
 /// What surrounds a question: trusted with as much as a worker that is reached this way.
-fn setting(launcher: &Launcher) -> Setting {
-    Setting { confidence: launcher.confidence(), ..Setting::default() }
+fn exec_setting(launcher: &Launcher) -> ProcessContext {
+    ProcessContext { trust: launcher.environment_access(), ..ProcessContext::default() }
 }
 
-async fn one<T>(
+async fn run_on_node<T>(
     argv: Result<Vec<String>, String>,
     limit: Duration,
-    setting: &Setting,
-    read: fn(&[u8]) -> Result<T, Trouble>,
-) -> Result<T, Trouble> {
-    let argv = argv.map_err(|why| (ProblemKind::Unreachable, why))?;
-    let request = Request { argv, limit, capture: ANSWER };
+    setting: &ProcessContext,
+    read: fn(&[u8]) -> Result<T, NodeCommandProblem>,
+) -> Result<T, NodeCommandProblem> {
+    let argv = argv.map_err(|why| (SourceProblemKind::Unreachable, why))?;
+    let request = ProcessRequest { argv, limit, capture: MAX_ANSWER_BYTES };
     let (_keep, stop) = watch::channel(false);
-    let mut nobody = |_: Seen<'_>| {};
-    match timeout(limit + ENDING, exec::watched(&request, setting, stop, &mut nobody)).await {
-        Ok(Ok(finished)) => answered(&finished, limit, read),
-        Ok(Err(error)) => Err((ProblemKind::Unreachable, error.to_string())),
-        Err(_) => Err((ProblemKind::Unreachable, silent(limit))),
+    let mut nobody = |_: ProcessEvent<'_>| {};
+    match timeout(limit + KILL_TIMEOUT, exec::run_observed(&request, setting, stop, &mut nobody)).await {
+        Ok(Ok(finished)) => read_answer(&finished, limit, read),
+        Ok(Err(error)) => Err((SourceProblemKind::Unreachable, error.to_string())),
+        Err(_) => Err((SourceProblemKind::Unreachable, no_answer_message(limit))),
     }
 }
 
-fn silent(limit: Duration) -> String {
+fn no_answer_message(limit: Duration) -> String {
     format!("did not answer within {} s", limit.as_secs())
 }
 
 /// What it printed, whatever the exit code: a node without a driver says what it
 /// can and ends with 5.
-fn answered<T>(
-    finished: &Finished,
+fn read_answer<T>(
+    finished: &FinishedProcess,
     limit: Duration,
-    read: fn(&[u8]) -> Result<T, Trouble>,
-) -> Result<T, Trouble> {
+    read: fn(&[u8]) -> Result<T, NodeCommandProblem>,
+) -> Result<T, NodeCommandProblem> {
     if finished.stdout.dropped != 0 {
-        let why = format!("said more than {ANSWER} bytes");
-        return Err((ProblemKind::Malformed, why));
+        let why = format!("said more than {MAX_ANSWER_BYTES} bytes");
+        return Err((SourceProblemKind::Malformed, why));
     }
     match (read(&finished.stdout.bytes), &finished.ending) {
         (Ok(answer), _) => Ok(answer),
-        (Err(_), Ending::TimedOut) => Err((ProblemKind::Unreachable, silent(limit))),
+        (Err(_), ProcessEnding::TimedOut) => Err((SourceProblemKind::Unreachable, no_answer_message(limit))),
         (Err(_), ending) if finished.stdout.bytes.is_empty() => {
-            Err((ProblemKind::Unreachable, complaint("said nothing", ending, finished)))
+            Err((SourceProblemKind::Unreachable, failure_message("said nothing", ending, finished)))
         }
-        (Err((ProblemKind::Malformed, what)), ending) => {
-            Err((ProblemKind::Malformed, complaint(&what, ending, finished)))
+        (Err((SourceProblemKind::Malformed, what)), ending) => {
+            Err((SourceProblemKind::Malformed, failure_message(&what, ending, finished)))
         }
         (Err(trouble), _) => Err(trouble),
     }
 }
 
 /// A node's account of itself.
-fn account(bytes: &[u8]) -> Result<Box<NodeFacts>, Trouble> {
+fn parse_facts(bytes: &[u8]) -> Result<Box<NodeFacts>, NodeCommandProblem> {
     match serde_json::from_slice::<NodeFacts>(bytes) {
         Ok(facts) if facts.format == NODE_FACTS_FORMAT => Ok(Box::new(facts)),
         Ok(facts) if !facts.format.is_empty() => {
             let format = clean(&facts.format);
             let why = format!("answers in format {format}, and only {NODE_FACTS_FORMAT} is known");
-            Err((ProblemKind::Unsupported, why))
+            Err((SourceProblemKind::Unsupported, why))
         }
-        Ok(_) => Err((ProblemKind::Malformed, "is no account".to_owned())),
-        Err(error) => Err((ProblemKind::Malformed, format!("answer cannot be read ({error})"))),
+        Ok(_) => Err((SourceProblemKind::Malformed, "is no account".to_owned())),
+        Err(error) => Err((SourceProblemKind::Malformed, format!("answer cannot be read ({error})"))),
     }
 }
 
 /// What went wrong, how it ended, and the last that it complained of.
-fn complaint(what: &str, ending: &Ending, finished: &Finished) -> String {
+fn failure_message(what: &str, ending: &ProcessEnding, finished: &FinishedProcess) -> String {
     let stderr = String::from_utf8_lossy(&finished.stderr.bytes);
     let last = stderr.lines().rev().map(clean).find(|line| !line.is_empty());
     let last = last.map_or_else(String::new, |line| format!(": {line}"));
@@ -198,36 +198,36 @@ fn complaint(what: &str, ending: &Ending, finished: &Finished) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::worker::Confidence;
+    use model::worker_protocol::EnvironmentAccess;
 
     #[test]
     fn what_asks_a_node_is_trusted_with_as_much_as_what_starts_its_worker() {
         for (launcher, trusted) in [
-            (Launcher::Local, Confidence::None),
-            (Launcher::Command { template: vec!["ssh".to_owned()] }, Confidence::Launcher),
-            (Launcher::Slurm(Box::default()), Confidence::Scheduler),
+            (Launcher::Local, EnvironmentAccess::None),
+            (Launcher::Command { template: vec!["ssh".to_owned()] }, EnvironmentAccess::Launcher),
+            (Launcher::Slurm(Box::default()), EnvironmentAccess::Scheduler),
             // A program of the kubeconfig may ask a cloud for its key.
-            (Launcher::Kubernetes(Box::default()), Confidence::Own),
+            (Launcher::Kubernetes(Box::default()), EnvironmentAccess::Own),
         ] {
-            assert_eq!(setting(&launcher).confidence, trusted, "{launcher:?}");
+            assert_eq!(exec_setting(&launcher).trust, trusted, "{launcher:?}");
         }
     }
 
-    fn run(script: &str, names: &[&str], limit: Duration) -> Said {
+    fn run(script: &str, names: &[&str], limit: Duration) -> SourceReport {
         // The words of the question follow the script and are its arguments.
         let template = ["sh", "-c", script, "{node}"];
         let template = template.iter().map(|word| (*word).to_owned()).collect();
         let launcher = Launcher::Command { template };
         let nodes =
-            Nodes { launcher: &launcher, worker: "fabricgate", parallel: 2, limit, held: None };
+            NodeCommandRunner { launcher: &launcher, worker: "fabricgate", parallel: 2, limit, allocation: None };
         asked(&nodes, names)
     }
 
-    fn asked(nodes: &Nodes<'_>, names: &[&str]) -> Said {
+    fn asked(nodes: &NodeCommandRunner<'_>, names: &[&str]) -> SourceReport {
         let names: Vec<NodeName> = names.iter().map(|name| NodeName::from(*name)).collect();
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(ask(nodes, &names))
+        runtime.block_on(fetch_facts(nodes, &names))
     }
 
     const LONG: Duration = Duration::from_secs(60);
@@ -260,7 +260,7 @@ mod tests {
         let said = run(&script, &["n1", "n2"], LONG);
         assert_eq!(said.nodes.len(), 1);
         let problem = &said.problems[0];
-        assert_eq!((problem.kind, problem.at.as_deref()), (ProblemKind::Unreachable, Some("n2")));
+        assert_eq!((problem.kind, problem.at.as_deref()), (SourceProblemKind::Unreachable, Some("n2")));
         assert!(problem.message.contains("no route to host"), "{problem}");
     }
 
@@ -281,13 +281,13 @@ mod tests {
     #[test]
     fn noise_another_format_and_a_flood_are_malformed_and_never_read() {
         let kind = |script: &str| run(script, &["n1"], LONG).problems[0].kind;
-        assert_eq!(kind("echo hello"), ProblemKind::Malformed);
-        assert_eq!(kind("echo '{}'"), ProblemKind::Malformed);
+        assert_eq!(kind("echo hello"), SourceProblemKind::Malformed);
+        assert_eq!(kind("echo '{}'"), SourceProblemKind::Malformed);
         assert_eq!(
             kind("echo '{\"format\":\"fabricgate.node-facts/9\"}'"),
-            ProblemKind::Unsupported
+            SourceProblemKind::Unsupported
         );
-        assert_eq!(kind("head -c 5000000 /dev/zero"), ProblemKind::Malformed);
+        assert_eq!(kind("head -c 5000000 /dev/zero"), SourceProblemKind::Malformed);
     }
 
     #[test]
@@ -304,11 +304,11 @@ mod tests {
             Launcher::Replay { run: "/run".into() },
         ] {
             let nodes =
-                Nodes { launcher: &launcher, worker: "x", parallel: 1, limit: LONG, held: None };
-            assert_eq!(asked(&nodes, &["n1"]).problems[0].kind, ProblemKind::Unsupported);
+                NodeCommandRunner { launcher: &launcher, worker: "x", parallel: 1, limit: LONG, allocation: None };
+            assert_eq!(asked(&nodes, &["n1"]).problems[0].kind, SourceProblemKind::Unsupported);
         }
         let nodes =
-            Nodes { launcher: &Launcher::Local, worker: "x", parallel: 1, limit: LONG, held: None };
-        assert_eq!(asked(&nodes, &["n1", "n2"]).problems[0].kind, ProblemKind::Unsupported);
+            NodeCommandRunner { launcher: &Launcher::Local, worker: "x", parallel: 1, limit: LONG, allocation: None };
+        assert_eq!(asked(&nodes, &["n1", "n2"]).problems[0].kind, SourceProblemKind::Unsupported);
     }
 }

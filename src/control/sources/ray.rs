@@ -10,57 +10,57 @@ use reqwest::StatusCode;
 use reqwest::Url;
 
 use super::http;
-use super::http::Address;
-use super::http::Cut;
+use super::http::ServerAddress;
+use super::http::ResponseBodyError;
 use super::tls;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 use readers::claims::ray;
 
 /// Nodes with their host names.
-const SUMMARY: &str = "nodes?view=summary";
+const SUMMARY_PATH: &str = "nodes?view=summary";
 
 /// The state API behind `ray list nodes`, which knows addresses only. More than
 /// `RAY_MAX_LIMIT_FROM_API_SERVER`, 10,000 unless it is set, is refused.
-const STATE: &str = "api/v0/nodes?detail=1&limit=10000";
+const STATE_PATH: &str = "api/v0/nodes?detail=1&limit=10000";
 
 /// The longest answer taken: 6 kB for each of 10,000 nodes.
-const LONGEST: usize = 64 << 20;
+const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// Where the dashboard is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ray {
+pub struct RayClientConfig {
     /// `http://head:8265`.
-    pub address: Address,
+    pub address: ServerAddress,
     /// How long one question may take.
     pub limit: Duration,
 }
 
 /// Why there is no answer.
-struct Why {
-    kind: ProblemKind,
+struct RayFetchFailure {
+    kind: SourceProblemKind,
     message: String,
     /// Nobody said anything, so nobody is asked again.
     is_silent: bool,
 }
 
-impl Why {
-    fn said(kind: ProblemKind, message: String) -> Self {
+impl RayFetchFailure {
+    fn from_answer(kind: SourceProblemKind, message: String) -> Self {
         Self { kind, message, is_silent: false }
     }
 
-    fn silent(message: String) -> Self {
-        Self { kind: ProblemKind::Unreachable, message, is_silent: true }
+    fn no_answer(message: String) -> Self {
+        Self { kind: SourceProblemKind::Unreachable, message, is_silent: true }
     }
 }
 
 /// Asks for the nodes and their resources.
-pub async fn ask(ray: &Ray) -> Vec<Said> {
-    tls::install();
-    let mut failed: Vec<(String, Why)> = Vec::new();
+pub async fn fetch_claims(ray: &RayClientConfig) -> Vec<SourceReport> {
+    tls::install_provider();
+    let mut failed: Vec<(String, RayFetchFailure)> = Vec::new();
     // Proxies are for the world outside; a dashboard is inside.
-    let base = base(ray.address.as_str());
+    let base = base_url(ray.address.as_str());
     let client = || {
         Client::builder()
             .timeout(ray.limit)
@@ -69,29 +69,29 @@ pub async fn ask(ray: &Ray) -> Vec<Said> {
     };
     // It may send a client on from http to https, and a machine may trust no authority.
     let scheme = base.as_ref().map_or("https", Url::scheme);
-    let client = client().build().or_else(|_| tls::for_scheme(client(), scheme).build());
-    let client = client.map_err(|error| format!("{error}; {}", tls::NEEDS));
+    let client = client().build().or_else(|_| tls::configure_for_scheme(client(), scheme).build());
+    let client = client.map_err(|error| format!("{error}; {}", tls::MISSING_CA_HINT));
     let (client, base) = match (client, base) {
         (Ok(client), Ok(base)) => (client, base),
         (client, base) => {
             let why = base.err().or(client.err()).unwrap_or_default();
-            let why = Why::said(ProblemKind::Malformed, why);
-            return vec![unanswered(&ray.address, vec![(ray.address.to_string(), why)])];
+            let why = RayFetchFailure::from_answer(SourceProblemKind::Malformed, why);
+            return vec![unanswered_report(&ray.address, vec![(ray.address.to_string(), why)])];
         }
     };
-    let mut second_best: Option<Said> = None;
-    for question in [SUMMARY, STATE] {
+    let mut second_best: Option<SourceReport> = None;
+    for question in [SUMMARY_PATH, STATE_PATH] {
         let Ok(url) = base.join(question) else { continue };
-        let place = place(&url);
-        match get(&client, url, ray.limit).await {
+        let place = display_url(&url);
+        match fetch_within(&client, url, ray.limit).await {
             Ok(text) => {
                 let mut said = ray::read(&place, &text);
-                if said.nodes.is_empty() && question == SUMMARY {
+                if said.nodes.is_empty() && question == SUMMARY_PATH {
                     // Old dashboards have no resources there.
                     second_best = Some(said);
                     continue;
                 }
-                add(&mut said, failed);
+                add_failures(&mut said, failed);
                 return vec![said];
             }
             Err(why) => {
@@ -105,27 +105,27 @@ pub async fn ask(ray: &Ray) -> Vec<Said> {
     }
     match second_best {
         Some(mut said) => {
-            add(&mut said, failed);
+            add_failures(&mut said, failed);
             vec![said]
         }
-        None => vec![unanswered(&ray.address, failed)],
+        None => vec![unanswered_report(&ray.address, failed)],
     }
 }
 
-fn add(said: &mut Said, failed: Vec<(String, Why)>) {
+fn add_failures(said: &mut SourceReport, failed: Vec<(String, RayFetchFailure)>) {
     for (place, why) in failed {
-        said.trouble(why.kind, place, why.message);
+        said.push_problem(why.kind, place, why.message);
     }
 }
 
-fn unanswered(address: &Address, failed: Vec<(String, Why)>) -> Said {
-    let mut said = Said::nothing(SourceKind::Ray, address.to_string());
-    add(&mut said, failed);
+fn unanswered_report(address: &ServerAddress, failed: Vec<(String, RayFetchFailure)>) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::Ray, address.to_string());
+    add_failures(&mut said, failed);
     said
 }
 
 /// The address as a URL that ends with a slash; HTTP where it says nothing.
-fn base(address: &str) -> Result<Url, String> {
+fn base_url(address: &str) -> Result<Url, String> {
     let address = address.trim();
     let full =
         if address.contains("://") { address.to_owned() } else { format!("http://{address}") };
@@ -140,48 +140,48 @@ fn base(address: &str) -> Result<Url, String> {
 
 /// A question, as messages name it: without the password of a dashboard behind
 /// a proxy that wants one.
-fn place(url: &Url) -> String {
-    let mut place = http::bare(url.clone());
+fn display_url(url: &Url) -> String {
+    let mut place = http::strip_credentials(url.clone());
     place.set_query(url.query());
     place.into()
 }
 
 /// The body of one answer, or why there is none.
-async fn get(client: &Client, url: Url, limit: Duration) -> Result<String, Why> {
+async fn fetch_within(client: &Client, url: Url, limit: Duration) -> Result<String, RayFetchFailure> {
     // The client's own limit begins anew with some redirects; this one does not.
     match tokio::time::timeout(limit, fetch(client, url, limit)).await {
         Ok(answer) => answer,
-        Err(_) => Err(late(limit)),
+        Err(_) => Err(timeout_failure(limit)),
     }
 }
 
-fn late(limit: Duration) -> Why {
-    Why::silent(format!("no answer within {} s", limit.as_secs_f64()))
+fn timeout_failure(limit: Duration) -> RayFetchFailure {
+    RayFetchFailure::no_answer(format!("no answer within {} s", limit.as_secs_f64()))
 }
 
-async fn fetch(client: &Client, url: Url, limit: Duration) -> Result<String, Why> {
+async fn fetch(client: &Client, url: Url, limit: Duration) -> Result<String, RayFetchFailure> {
     let unreachable = |error: &reqwest::Error| {
-        if error.is_timeout() { late(limit) } else { Why::silent(root_cause(error)) }
+        if error.is_timeout() { timeout_failure(limit) } else { RayFetchFailure::no_answer(root_cause(error)) }
     };
     let response = client.get(url).send().await.map_err(|e| unreachable(&e))?;
     let status = response.status();
     if !status.is_success() {
         let kind = match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ProblemKind::Denied,
-            StatusCode::NOT_FOUND => ProblemKind::Missing,
-            _ => ProblemKind::Unreachable,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => SourceProblemKind::Denied,
+            StatusCode::NOT_FOUND => SourceProblemKind::Missing,
+            _ => SourceProblemKind::Unreachable,
         };
-        return Err(Why::said(
+        return Err(RayFetchFailure::from_answer(
             kind,
             format!("status {status}, expected the nodes of a Ray cluster"),
         ));
     }
-    match http::body(response, LONGEST).await {
+    match http::read_body(response, MAX_ANSWER_BYTES).await {
         Ok(body) => Ok(String::from_utf8_lossy(&body).into_owned()),
-        Err(Cut::Lost(error)) => Err(unreachable(&error)),
-        Err(Cut::TooLong) => {
-            let message = format!("more than {LONGEST} bytes, expected fewer");
-            Err(Why::said(ProblemKind::Unsupported, message))
+        Err(ResponseBodyError::ConnectionLost(error)) => Err(unreachable(&error)),
+        Err(ResponseBodyError::TooLong) => {
+            let message = format!("more than {MAX_ANSWER_BYTES} bytes, expected fewer");
+            Err(RayFetchFailure::from_answer(SourceProblemKind::Unsupported, message))
         }
     }
 }
@@ -217,14 +217,14 @@ mod tests {
          "resourcesTotal": {"GPU": 4.0, "topo_rank": 3.0}}}]}}"#;
 
     /// Runs a question against a dashboard that answers so.
-    fn answered(limit: Duration, summary: ResponseTemplate, state: ResponseTemplate) -> Said {
+    fn answered(limit: Duration, summary: ResponseTemplate, state: ResponseTemplate) -> SourceReport {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let server = MockServer::start().await;
             Mock::given(path("/nodes")).respond_with(summary).mount(&server).await;
             Mock::given(path("/api/v0/nodes")).respond_with(state).mount(&server).await;
-            let mut all = ask(&Ray { address: server.uri().into(), limit }).await;
+            let mut all = fetch_claims(&RayClientConfig { address: server.uri().into(), limit }).await;
             assert_eq!(all.len(), 1);
             all.remove(0)
         })
@@ -238,11 +238,11 @@ mod tests {
         ResponseTemplate::new(code)
     }
 
-    fn names(said: &Said) -> Vec<&str> {
+    fn names(said: &SourceReport) -> Vec<&str> {
         said.nodes.keys().map(model::id::NodeName::as_str).collect()
     }
 
-    fn kinds(said: &Said) -> Vec<ProblemKind> {
+    fn kinds(said: &SourceReport) -> Vec<SourceProblemKind> {
         said.problems.iter().map(|problem| problem.kind).collect()
     }
 
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn a_dashboard_without_one_answer_is_asked_for_the_other() {
         let said = answered(PATIENT, status(404), text(NODES));
-        assert_eq!((names(&said), kinds(&said)), (vec!["10.0.0.1"], vec![ProblemKind::Missing]));
+        assert_eq!((names(&said), kinds(&said)), (vec!["10.0.0.1"], vec![SourceProblemKind::Missing]));
         let empty = r#"{"result": true, "data": {"summary": []}}"#;
         let said = answered(PATIENT, text(empty), text(NODES));
         assert_eq!((names(&said), kinds(&said)), (vec!["10.0.0.1"], vec![]));
@@ -266,10 +266,10 @@ mod tests {
     #[test]
     fn refusals_and_failures_are_told_apart() {
         let of = |code| kinds(&answered(PATIENT, status(code), status(code)));
-        assert_eq!(of(404), [ProblemKind::Missing; 2]);
-        assert_eq!(of(401), [ProblemKind::Denied; 2]);
-        assert_eq!(of(403), [ProblemKind::Denied; 2]);
-        assert_eq!(of(500), [ProblemKind::Unreachable; 2]);
+        assert_eq!(of(404), [SourceProblemKind::Missing; 2]);
+        assert_eq!(of(401), [SourceProblemKind::Denied; 2]);
+        assert_eq!(of(403), [SourceProblemKind::Denied; 2]);
+        assert_eq!(of(500), [SourceProblemKind::Unreachable; 2]);
         let said = answered(PATIENT, status(500), status(500));
         assert!(said.problems[0].message.starts_with("status 500"), "{said:?}");
     }
@@ -277,23 +277,23 @@ mod tests {
     #[test]
     fn garbage_is_a_problem_at_its_place() {
         let said = answered(PATIENT, text("<html>"), text("\u{0}\u{1}"));
-        assert_eq!(kinds(&said), [ProblemKind::Malformed], "{said:?}");
+        assert_eq!(kinds(&said), [SourceProblemKind::Malformed], "{said:?}");
         let bytes = ResponseTemplate::new(200).set_body_bytes(vec![0xff; 4096]);
-        assert_eq!(kinds(&answered(PATIENT, bytes.clone(), bytes)), [ProblemKind::Malformed]);
+        assert_eq!(kinds(&answered(PATIENT, bytes.clone(), bytes)), [SourceProblemKind::Malformed]);
     }
 
     #[test]
     fn an_answer_without_end_is_cut_off() {
-        let large = ResponseTemplate::new(200).set_body_bytes(vec![b' '; LONGEST + 1]);
+        let large = ResponseTemplate::new(200).set_body_bytes(vec![b' '; MAX_ANSWER_BYTES + 1]);
         let said = answered(PATIENT, large, status(404));
-        assert_eq!(kinds(&said), [ProblemKind::Unsupported, ProblemKind::Missing]);
+        assert_eq!(kinds(&said), [SourceProblemKind::Unsupported, SourceProblemKind::Missing]);
     }
 
     #[test]
     fn an_answer_that_does_not_come_is_not_waited_for() {
         let slow = text(HOSTS).set_delay(Duration::from_secs(3600));
         let said = answered(Duration::from_millis(200), slow, text(NODES));
-        assert_eq!(kinds(&said), [ProblemKind::Unreachable]);
+        assert_eq!(kinds(&said), [SourceProblemKind::Unreachable]);
         assert_eq!(said.problems[0].message, "no answer within 0.2 s");
     }
 
@@ -310,14 +310,14 @@ mod tests {
                 .mount(&server)
                 .await;
             let address = server.uri().replace("http://", "http://me:secret@");
-            let ray = Ray { address: address.into(), limit: PATIENT };
-            let said = ask(&ray).await.remove(0);
+            let ray = RayClientConfig { address: address.into(), limit: PATIENT };
+            let said = fetch_claims(&ray).await.remove(0);
             (ray, said)
         });
         assert_eq!(names(&said), ["n1"]);
         assert!(said.source.place.ends_with("/nodes?view=summary"), "{said:?}");
-        let refused = Ray { address: "ftp://me:secret@head".into(), ..ray.clone() };
-        let shown = format!("{ray:?} {said:?} {refused:?} {:?}", runtime.block_on(ask(&refused)));
+        let refused = RayClientConfig { address: "ftp://me:secret@head".into(), ..ray.clone() };
+        let shown = format!("{ray:?} {said:?} {refused:?} {:?}", runtime.block_on(fetch_claims(&refused)));
         assert!(!shown.contains("secret"), "{shown}");
     }
 
@@ -326,17 +326,17 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime");
         let of = |address: &str| {
-            let ray = Ray { address: address.into(), limit: PATIENT };
-            runtime.block_on(ask(&ray)).remove(0)
+            let ray = RayClientConfig { address: address.into(), limit: PATIENT };
+            runtime.block_on(fetch_claims(&ray)).remove(0)
         };
         // Bound and closed again: nobody listens there.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         drop(listener);
         let said = of(&address);
-        assert_eq!(kinds(&said), [ProblemKind::Unreachable], "{said:?}");
+        assert_eq!(kinds(&said), [SourceProblemKind::Unreachable], "{said:?}");
         for address in ["", "http://", "ftp://head", "a b"] {
-            assert_eq!(kinds(&of(address)), [ProblemKind::Malformed], "{address}");
+            assert_eq!(kinds(&of(address)), [SourceProblemKind::Malformed], "{address}");
         }
     }
 }

@@ -9,22 +9,22 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::launch::shell;
-use model::raw::Ending;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
+use crate::launch::remote_shell;
+use model::raw_result::ProcessEnding;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 use model::text::clean;
-use model::words;
+use model::shell_quote;
 use node::exec;
 use node::exec::ExecError;
-use node::exec::Finished;
-use node::exec::Request;
+use node::exec::FinishedProcess;
+use node::exec::ProcessRequest;
 use readers::claims::slurm;
 
 /// How the controller is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slurm {
+pub struct SlurmClientConfig {
     /// The program `scontrol`, with words in front where it is reached through
     /// something (`["ssh", "head", "scontrol"]`).
     pub scontrol: Vec<String>,
@@ -36,7 +36,7 @@ pub struct Slurm {
     pub remote_shell: Option<bool>,
 }
 
-impl Default for Slurm {
+impl Default for SlurmClientConfig {
     fn default() -> Self {
         // Slurm's own MessageTimeout is 10 s: shorter, and an answer that is on
         // its way is taken for none.
@@ -54,113 +54,113 @@ impl Default for Slurm {
 /// milliseconds, and everywhere else after ten seconds. Ends within three times
 /// the limit and the few seconds it takes to end what hangs. One answer a
 /// source; where the controller is out of reach, one answer that says so.
-pub async fn ask(slurm: &Slurm) -> Vec<Said> {
-    bounded(slurm, exec::CAPTURE).await
+pub async fn fetch_claims(slurm: &SlurmClientConfig) -> Vec<SourceReport> {
+    fetch_with_capture(slurm, exec::CAPTURE).await
 }
 
-async fn bounded(slurm: &Slurm, capture: usize) -> Vec<Said> {
-    let desk = Desk { slurm, capture };
+async fn fetch_with_capture(slurm: &SlurmClientConfig, capture: usize) -> Vec<SourceReport> {
+    let desk = SlurmClient { config: slurm, capture };
     if let Some((place, lack)) = desk.ping().await {
-        let mut silent = Said::nothing(SourceKind::SlurmTopology, place);
-        silent.trouble(lack.kind, None, lack.message);
+        let mut silent = SourceReport::new(SourceKind::SlurmTopology, place);
+        silent.push_problem(lack.kind, None, lack.message);
         return vec![silent];
     }
     let (topology, yaml, nodes, partitions, config, sinfo) = tokio::join!(
-        desk.scontrol(&["show", "topology"]),
-        desk.scontrol(&["show", "topoconf"]),
-        desk.json_or(Program::Scontrol, &["show", "node", "--json"], &["show", "node", "-o"]),
-        desk.json_or(
-            Program::Scontrol,
+        desk.query_scontrol(&["show", "topology"]),
+        desk.query_scontrol(&["show", "topoconf"]),
+        desk.query_json_or_text(SlurmProgram::Scontrol, &["show", "node", "--json"], &["show", "node", "-o"]),
+        desk.query_json_or_text(
+            SlurmProgram::Scontrol,
             &["show", "partition", "--json"],
             &["show", "partition", "-o"],
         ),
-        desk.scontrol(&["show", "config"]),
-        desk.json_or(Program::Sinfo, &["--json"], &[]),
+        desk.query_scontrol(&["show", "config"]),
+        desk.query_json_or_text(SlurmProgram::Sinfo, &["--json"], &[]),
     );
-    let mut topology = in_force(topology, &yaml, &config);
+    let mut topology = topology_report(topology, &yaml, &config);
     let yaml = match &yaml.text {
         // Neither is a fault: Slurm 24.11 has no such question, and 26.05 has
         // nothing to say to it where there is no topology.yaml.
-        Err(lack) if lack.kind == ProblemKind::Unsupported => {
+        Err(lack) if lack.kind == SourceProblemKind::Unsupported => {
             let note = "this scontrol has no `show topoconf`: topologies besides the one in \
                         force are not seen";
             topology.notes.push(note.to_owned());
             None
         }
-        Ok(text) if is_hollow(text) => {
+        Ok(text) if has_no_topology_kind(text) => {
             let note = "`show topoconf` is empty, as it is where topology.conf is read";
             topology.notes.push(note.to_owned());
             None
         }
-        _ => Some(said(yaml, SourceKind::SlurmTopologyYaml, slurm::topology_yaml::read)),
+        _ => Some(read_answer(yaml, SourceKind::SlurmTopologyYaml, slurm::topology_yaml::read)),
     };
     let mut all = vec![topology];
     all.extend(yaml);
-    all.push(said(nodes, SourceKind::SlurmNodes, slurm::nodes::read));
-    all.push(said(partitions, SourceKind::SlurmPartitions, slurm::partitions::read));
-    all.push(said(config, SourceKind::SlurmConfig, slurm::config::read));
-    all.push(said(sinfo, SourceKind::Sinfo, slurm::sinfo::read));
+    all.push(read_answer(nodes, SourceKind::SlurmNodes, slurm::nodes::read));
+    all.push(read_answer(partitions, SourceKind::SlurmPartitions, slurm::partitions::read));
+    all.push(read_answer(config, SourceKind::SlurmConfig, slurm::config::read));
+    all.push(read_answer(sinfo, SourceKind::Sinfo, slurm::sinfo::read));
     all
 }
 
 /// What one question came to.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct SlurmAnswer {
     /// The question, as it can be typed again.
     pub(crate) place: String,
     /// What was printed, or why that is no answer.
-    pub(crate) text: Result<String, Lack>,
+    pub(crate) text: Result<String, SlurmAnswerFailure>,
     /// What must be known about the text.
     notes: Vec<String>,
 }
 
 /// Why there is no answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Lack {
-    pub(crate) kind: ProblemKind,
+pub(crate) struct SlurmAnswerFailure {
+    pub(crate) kind: SourceProblemKind,
     pub(crate) message: String,
     /// It ended well and printed nothing at all, on neither stream.
     is_silence: bool,
 }
 
-impl Lack {
-    fn new(kind: ProblemKind, message: impl Into<String>) -> Self {
+impl SlurmAnswerFailure {
+    fn new(kind: SourceProblemKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), is_silence: false }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Program {
+pub(crate) enum SlurmProgram {
     Scontrol,
     Sinfo,
 }
 
 /// Where questions are put.
-pub(crate) struct Desk<'s> {
-    pub(crate) slurm: &'s Slurm,
+pub(crate) struct SlurmClient<'s> {
+    pub(crate) config: &'s SlurmClientConfig,
     /// Bytes of an answer that are kept.
     pub(crate) capture: usize,
 }
 
-impl Desk<'_> {
+impl SlurmClient<'_> {
     /// What is wrong with the controller, before ten questions find out: the
     /// question, and why it has no answer.
-    pub(crate) async fn ping(&self) -> Option<(String, Lack)> {
-        let (place, finished) = self.run(Program::Scontrol, &["--all", "ping"]).await;
-        let printed = finished.as_ref().map_or("", |it| str_of(&it.stdout.bytes)).to_owned();
+    pub(crate) async fn ping(&self) -> Option<(String, SlurmAnswerFailure)> {
+        let (place, finished) = self.run(SlurmProgram::Scontrol, &["--all", "ping"]).await;
+        let printed = finished.as_ref().map_or("", |it| utf8_prefix(&it.stdout.bytes)).to_owned();
         let lack = if printed.contains(" is UP") {
             return None;
         } else if let Some(down) = printed.lines().find(|line| line.contains(" is DOWN")) {
-            Lack::new(
-                ProblemKind::Unreachable,
-                format!("{}; {}", clean(down), remedy(ProblemKind::Unreachable)),
+            SlurmAnswerFailure::new(
+                SourceProblemKind::Unreachable,
+                format!("{}; {}", clean(down), remedy(SourceProblemKind::Unreachable)),
             )
         } else {
-            match self.told(finished) {
+            match self.check_output(finished) {
                 // Words that are not understood here: the questions will tell.
                 Ok(_) => return None,
                 Err(lack)
-                    if matches!(lack.kind, ProblemKind::Unsupported | ProblemKind::Incomplete) =>
+                    if matches!(lack.kind, SourceProblemKind::Unsupported | SourceProblemKind::Incomplete) =>
                 {
                     return None;
                 }
@@ -170,19 +170,19 @@ impl Desk<'_> {
         Some((place, lack))
     }
 
-    async fn scontrol(&self, question: &[&str]) -> Answer {
-        self.put(Program::Scontrol, question).await
+    async fn query_scontrol(&self, question: &[&str]) -> SlurmAnswer {
+        self.query(SlurmProgram::Scontrol, question).await
     }
 
     /// Asks for JSON, and for text where this Slurm writes none, or more of it
     /// than is kept: text is a fifth as long.
-    async fn json_or(&self, program: Program, json: &[&str], text: &[&str]) -> Answer {
-        let mut answer = self.put(program, json).await;
+    async fn query_json_or_text(&self, program: SlurmProgram, json: &[&str], text: &[&str]) -> SlurmAnswer {
+        let mut answer = self.query(program, json).await;
         let why = match &answer.text {
             Ok(text) if text.trim_start().starts_with('{') => return answer,
             Ok(_) => "it is not JSON".to_owned(),
             Err(lack)
-                if matches!(lack.kind, ProblemKind::Unsupported | ProblemKind::Incomplete) =>
+                if matches!(lack.kind, SourceProblemKind::Unsupported | SourceProblemKind::Incomplete) =>
             {
                 lack.message.clone()
             }
@@ -190,35 +190,35 @@ impl Desk<'_> {
             Err(_) => return answer,
         };
         let note = format!("`{}` was of no use, so text was asked for: {why}", answer.place);
-        answer = self.put(program, text).await;
+        answer = self.query(program, text).await;
         answer.notes.push(note);
         answer
     }
 
-    pub(crate) async fn put(&self, program: Program, question: &[&str]) -> Answer {
+    pub(crate) async fn query(&self, program: SlurmProgram, question: &[&str]) -> SlurmAnswer {
         // All: what is hidden from users by its partition is there all the same.
         let (place, finished) = self.run(program, &[&["--all"], question].concat()).await;
         let mut notes = Vec::new();
-        let text = self.told(finished).map(|bytes| {
+        let text = self.check_output(finished).map(|bytes| {
             // Slurm keeps and prints any bytes as a reason or comment.
             String::from_utf8(bytes).unwrap_or_else(|error| {
                 notes.push("bytes that are not UTF-8 were replaced".to_owned());
                 String::from_utf8_lossy(error.as_bytes()).into_owned()
             })
         });
-        Answer { place, text, notes }
+        SlurmAnswer { place, text, notes }
     }
 
     async fn run(
         &self,
-        program: Program,
+        program: SlurmProgram,
         question: &[&str],
-    ) -> (String, Result<Finished, ExecError>) {
+    ) -> (String, Result<FinishedProcess, ExecError>) {
         let program = match program {
-            Program::Scontrol => &self.slurm.scontrol,
-            Program::Sinfo => &self.slurm.sinfo,
+            SlurmProgram::Scontrol => &self.config.scontrol,
+            SlurmProgram::Sinfo => &self.config.sinfo,
         };
-        let argv = match shell::argv(program, self.slurm.remote_shell, question) {
+        let argv = match remote_shell::quote_argv(program, self.config.remote_shell, question) {
             Ok(argv) => argv,
             Err(why) => {
                 let program = program.join(" ");
@@ -226,65 +226,65 @@ impl Desk<'_> {
                 return (program.clone(), Err(ExecError::Refused { program, source }));
             }
         };
-        let place = words::line(&argv);
+        let place = shell_quote::join_quoted(&argv);
         let (_nobody, stop) = watch::channel(false);
-        let request = Request { argv, limit: self.slurm.limit, capture: self.capture };
+        let request = ProcessRequest { argv, limit: self.config.limit, capture: self.capture };
         (place, exec::run(&request, stop).await)
     }
 
     /// Tells the controller something. Slurm says nothing where it did so.
-    pub(crate) async fn tell(&self, order: &[&str]) -> Result<(), Lack> {
-        self.ended(self.run(Program::Scontrol, order).await.1).map(drop)
+    pub(crate) async fn send_command(&self, order: &[&str]) -> Result<(), SlurmAnswerFailure> {
+        self.check_exit(self.run(SlurmProgram::Scontrol, order).await.1).map(drop)
     }
 
     /// What was told, if it was told. The exit code alone says too little:
     /// `scontrol show topology` ends with 0 whatever went wrong.
-    fn told(&self, finished: Result<Finished, ExecError>) -> Result<Vec<u8>, Lack> {
-        let finished = self.ended(finished)?;
+    fn check_output(&self, finished: Result<FinishedProcess, ExecError>) -> Result<Vec<u8>, SlurmAnswerFailure> {
+        let finished = self.check_exit(finished)?;
         if finished.stdout.bytes.iter().all(u8::is_ascii_whitespace) {
             let complaint = clean(&String::from_utf8_lossy(&finished.stderr.bytes));
             let is_silence = complaint.is_empty();
             let told = if is_silence { "nothing was printed" } else { &complaint };
-            return Err(Lack { is_silence, ..lack(kind_of(&complaint), told) });
+            return Err(SlurmAnswerFailure { is_silence, ..new_failure(classify_complaint(&complaint), told) });
         }
         if 0 < finished.stdout.dropped {
             let most = format!("more was printed than the {} bytes that are kept", self.capture);
-            return Err(Lack::new(ProblemKind::Incomplete, most));
+            return Err(SlurmAnswerFailure::new(SourceProblemKind::Incomplete, most));
         }
         Ok(finished.stdout.bytes)
     }
 
     /// Whether it was started and says itself that all went well.
-    fn ended(&self, finished: Result<Finished, ExecError>) -> Result<Finished, Lack> {
+    fn check_exit(&self, finished: Result<FinishedProcess, ExecError>) -> Result<FinishedProcess, SlurmAnswerFailure> {
         let finished = finished.map_err(|error| match &error {
             ExecError::Refused { source, .. } => {
-                Lack::new(ProblemKind::Denied, format!("{error}: {source}"))
+                SlurmAnswerFailure::new(SourceProblemKind::Denied, format!("{error}: {source}"))
             }
             ExecError::Empty | ExecError::Missing { .. } => {
-                lack(ProblemKind::Missing, &error.to_string())
+                new_failure(SourceProblemKind::Missing, &error.to_string())
             }
         })?;
         let complaint = clean(&String::from_utf8_lossy(&finished.stderr.bytes));
-        let printed = str_of(&finished.stdout.bytes).trim();
+        let printed = utf8_prefix(&finished.stdout.bytes).trim();
         match finished.ending {
-            Ending::TimedOut => {
-                let waited = format!("no answer within {:.0?}", self.slurm.limit);
-                return Err(lack(ProblemKind::Unreachable, &waited));
+            ProcessEnding::TimedOut => {
+                let waited = format!("no answer within {:.0?}", self.config.limit);
+                return Err(new_failure(SourceProblemKind::Unreachable, &waited));
             }
-            ref ending if ending.is_out_of_reach() => {
-                return Err(lack(ProblemKind::Missing, &with(&ending.to_string(), &complaint)));
+            ref ending if ending.is_unreachable() => {
+                return Err(new_failure(SourceProblemKind::Missing, &join_complaint(&ending.to_string(), &complaint)));
             }
-            Ending::Exited { code: 0 } => {}
+            ProcessEnding::Exited { code: 0 } => {}
             ref ending => {
                 let said = if complaint.is_empty() { clean(printed) } else { complaint };
-                let kind = match kind_of(&said) {
+                let kind = match classify_complaint(&said) {
                     // What ssh ends with where it does not get there.
-                    ProblemKind::Incomplete if *ending == Ending::Exited { code: 255 } => {
-                        ProblemKind::Unreachable
+                    SourceProblemKind::Incomplete if *ending == ProcessEnding::Exited { code: 255 } => {
+                        SourceProblemKind::Unreachable
                     }
                     kind => kind,
                 };
-                return Err(lack(kind, &with(&ending.to_string(), &said)));
+                return Err(new_failure(kind, &join_complaint(&ending.to_string(), &said)));
             }
         }
         Ok(finished)
@@ -292,12 +292,12 @@ impl Desk<'_> {
 }
 
 /// An answer read, with what must be known about it.
-fn said(answer: Answer, kind: SourceKind, read: fn(&str, &str) -> Said) -> Said {
+fn read_answer(answer: SlurmAnswer, kind: SourceKind, read: fn(&str, &str) -> SourceReport) -> SourceReport {
     let mut said = match answer.text {
         Ok(text) => read(&answer.place, &text),
         Err(lack) => {
-            let mut said = Said::nothing(kind, answer.place);
-            said.trouble(lack.kind, None, lack.message);
+            let mut said = SourceReport::new(kind, answer.place);
+            said.push_problem(lack.kind, None, lack.message);
             said
         }
     };
@@ -307,32 +307,32 @@ fn said(answer: Answer, kind: SourceKind, read: fn(&str, &str) -> Said) -> Said 
 
 /// The topology in force. Where all nodes are equal nothing is printed, which
 /// must be told from nothing being known.
-fn in_force(mut topology: Answer, yaml: &Answer, config: &Answer) -> Said {
+fn topology_report(mut topology: SlurmAnswer, yaml: &SlurmAnswer, config: &SlurmAnswer) -> SourceReport {
     if topology.text.as_ref().is_err_and(|lack| lack.is_silence) {
         // Beside a topology.yaml, TopologyPlugin means nothing and may say block.
-        let plugin = config.text.as_ref().ok().and_then(|text| plugin(text));
+        let plugin = config.text.as_ref().ok().and_then(|text| topology_plugin(text));
         // `default` is what `flat` was called until 24.11.
         let is_flat = |it: &&str| it.ends_with("/flat") || it.ends_with("/default");
         if let Some(plugin) = plugin.filter(is_flat) {
             let note = format!("no blocks and no switches: TopologyPlugin is {}", clean(plugin));
             topology.notes.push(note);
             topology.text = Ok(String::new());
-        } else if yaml.text.as_ref().is_ok_and(|text| !is_hollow(text)) {
+        } else if yaml.text.as_ref().is_ok_and(|text| !has_no_topology_kind(text)) {
             let note = "nothing was printed; what there is, `show topoconf` tells";
             topology.notes.push(note.to_owned());
             topology.text = Ok(String::new());
         }
     }
     if topology.text.as_ref().is_ok_and(String::is_empty) {
-        let mut said = Said::nothing(SourceKind::SlurmTopology, topology.place);
+        let mut said = SourceReport::new(SourceKind::SlurmTopology, topology.place);
         said.notes = topology.notes;
         return said;
     }
-    said(topology, SourceKind::SlurmTopology, slurm::show_topology::read)
+    read_answer(topology, SourceKind::SlurmTopology, slurm::show_topology::read)
 }
 
 /// Whether a topology.yaml holds topologies of no kind at all.
-fn is_hollow(yaml: &str) -> bool {
+fn has_no_topology_kind(yaml: &str) -> bool {
     const KINDS: [&str; 5] = ["block", "flat", "ring", "torus3d", "tree"];
     let kind = |line: &str| {
         let (key, value) = line.trim().split_once(':')?;
@@ -343,7 +343,7 @@ fn is_hollow(yaml: &str) -> bool {
 }
 
 /// `TopologyPlugin` of `scontrol show config`.
-fn plugin(config: &str) -> Option<&str> {
+fn topology_plugin(config: &str) -> Option<&str> {
     config.lines().find_map(|line| {
         let (key, value) = line.split_once('=')?;
         (key.trim() == "TopologyPlugin").then(|| value.trim())
@@ -352,10 +352,10 @@ fn plugin(config: &str) -> Option<&str> {
 
 /// What kind of trouble these words of Slurm's (or ssh's) are. Those of Slurm
 /// as its 24.11 and 26.05 print them.
-pub(super) fn kind_of(complaint: &str) -> ProblemKind {
-    const WORDS: &[(ProblemKind, &[&str])] = &[
+pub(super) fn classify_complaint(complaint: &str) -> SourceProblemKind {
+    const WORDS: &[(SourceProblemKind, &[&str])] = &[
         (
-            ProblemKind::Unreachable,
+            SourceProblemKind::Unreachable,
             &[
                 "unable to contact slurm controller",
                 "socket timed out",
@@ -370,7 +370,7 @@ pub(super) fn kind_of(complaint: &str) -> ProblemKind {
             ],
         ),
         (
-            ProblemKind::Denied,
+            SourceProblemKind::Denied,
             &[
                 "permission denied",
                 "invalid user id",
@@ -381,7 +381,7 @@ pub(super) fn kind_of(complaint: &str) -> ProblemKind {
             ],
         ),
         (
-            ProblemKind::Unsupported,
+            SourceProblemKind::Unsupported,
             &[
                 "invalid entity",
                 "unrecognized option",
@@ -396,37 +396,37 @@ pub(super) fn kind_of(complaint: &str) -> ProblemKind {
     ];
     let complaint = complaint.to_lowercase();
     let found = WORDS.iter().find(|(_, words)| words.iter().any(|word| complaint.contains(word)));
-    found.map_or(ProblemKind::Incomplete, |(kind, _)| *kind)
+    found.map_or(SourceProblemKind::Incomplete, |(kind, _)| *kind)
 }
 
-fn lack(kind: ProblemKind, came: &str) -> Lack {
+fn new_failure(kind: SourceProblemKind, came: &str) -> SlurmAnswerFailure {
     let remedy = remedy(kind);
     let message = if remedy.is_empty() { came.to_owned() } else { format!("{came}; {remedy}") };
-    Lack::new(kind, message)
+    SlurmAnswerFailure::new(kind, message)
 }
 
 /// What to do about it.
-fn remedy(kind: ProblemKind) -> &'static str {
+fn remedy(kind: SourceProblemKind) -> &'static str {
     match kind {
-        ProblemKind::Missing => {
+        SourceProblemKind::Missing => {
             "Slurm's commands must be installed here, or be reached through a command such as ssh"
         }
-        ProblemKind::Unreachable => {
+        SourceProblemKind::Unreachable => {
             "see whether slurmctld runs and answers `scontrol ping` from this machine"
         }
-        ProblemKind::Denied => {
+        SourceProblemKind::Denied => {
             "ask as a user whom the controller knows, with a working munge key or token"
         }
         _ => "",
     }
 }
 
-fn with(what: &str, complaint: &str) -> String {
+fn join_complaint(what: &str, complaint: &str) -> String {
     if complaint.is_empty() { what.to_owned() } else { format!("{what}: {complaint}") }
 }
 
 /// As far as it is UTF-8.
-fn str_of(bytes: &[u8]) -> &str {
+fn utf8_prefix(bytes: &[u8]) -> &str {
     match std::str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or(""),

@@ -18,18 +18,18 @@ use reqwest::Url;
 use reqwest::header::HeaderMap;
 use reqwest::header::HeaderValue;
 
-use self::envelope::Envelope;
-use self::envelope::Fault;
-use self::envelope::Ping;
-use self::envelope::newest;
+use self::envelope::SlurmrestdEnvelope;
+use self::envelope::SlurmrestdFault;
+use self::envelope::SlurmrestdPing;
+use self::envelope::newest_version;
 use super::http;
-use super::http::Address;
-use super::http::Cut;
-use super::slurm::kind_of;
+use super::http::ServerAddress;
+use super::http::ResponseBodyError;
+use super::slurm::classify_complaint;
 use super::tls;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 use model::text::clean;
 use readers::claims::slurm;
 
@@ -38,13 +38,13 @@ use readers::claims::slurm;
 const VERSIONS: [u32; 6] = [45, 44, 43, 42, 41, 40];
 
 /// Bytes of an answer that are taken: 5,000 nodes of Slurm 26.05 are 13 MB.
-pub(crate) const MOST: usize = 256 * 1024 * 1024;
+pub(crate) const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
 
 /// Where slurmrestd is, and who asks.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Slurmrestd {
+pub struct SlurmrestdClientConfig {
     /// `http://host:6820`, `https://host:6820`, or `unix:/run/slurmrestd.sock`.
-    pub address: Address,
+    pub address: ServerAddress,
     /// The JSON web token, where one is needed.
     pub token: Option<String>,
     /// The user it is for, where the token does not say.
@@ -53,7 +53,7 @@ pub struct Slurmrestd {
     pub limit: Duration,
 }
 
-impl fmt::Debug for Slurmrestd {
+impl fmt::Debug for SlurmrestdClientConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slurmrestd")
             .field("address", &self.address)
@@ -67,89 +67,89 @@ impl fmt::Debug for Slurmrestd {
 /// Asks for nodes and partitions, after a ping. Ends within three times the
 /// limit. One answer a source; where the controller is out of reach, one answer
 /// that says so.
-pub async fn ask(rest: &Slurmrestd) -> Vec<Said> {
-    bounded(rest, MOST).await
+pub async fn fetch_claims(rest: &SlurmrestdClientConfig) -> Vec<SourceReport> {
+    fetch_with_limit(rest, MAX_ANSWER_BYTES).await
 }
 
-async fn bounded(rest: &Slurmrestd, most: usize) -> Vec<Said> {
-    let line = match Line::open(rest, most) {
+async fn fetch_with_limit(rest: &SlurmrestdClientConfig, most: usize) -> Vec<SourceReport> {
+    let line = match SlurmrestdClient::new(rest, most) {
         Ok(line) => line,
         // The address is left out: it may hold a password.
-        Err(trouble) => return vec![silent("slurmrestd", trouble)],
+        Err(trouble) => return vec![unanswered_report("slurmrestd", trouble)],
     };
-    let version = match line.version().await {
+    let version = match line.agree_on_version().await {
         Ok(version) => version,
-        Err(trouble) => return vec![silent(&line.place, trouble)],
+        Err(trouble) => return vec![unanswered_report(&line.place, trouble)],
     };
     let (nodes, partitions) = tokio::join!(
-        line.ask(format!("slurm/{version}/nodes/")),
-        line.ask(format!("slurm/{version}/partitions/")),
+        line.query(format!("slurm/{version}/nodes/")),
+        line.query(format!("slurm/{version}/partitions/")),
     );
-    let mut nodes = nodes.read(SourceKind::SlurmNodes, slurm::nodes::read);
+    let mut nodes = nodes.into_report(SourceKind::SlurmNodes, slurm::nodes::read);
     nodes.notes.push(
         "slurmrestd does not tell the topology: blocks and switches are seen by scontrol \
          or in the topology file"
             .to_owned(),
     );
-    let partitions = partitions.read(SourceKind::SlurmPartitions, slurm::partitions::read);
+    let partitions = partitions.into_report(SourceKind::SlurmPartitions, slurm::partitions::read);
     vec![nodes, partitions]
 }
 
-fn silent(place: &str, trouble: Trouble) -> Said {
-    let mut said = Said::nothing(SourceKind::SlurmNodes, place);
-    said.trouble(trouble.kind, None, trouble.message);
+fn unanswered_report(place: &str, trouble: SlurmrestdProblem) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::SlurmNodes, place);
+    said.push_problem(trouble.kind, None, trouble.message);
     said
 }
 
 /// Why there is no answer, or only a part of one.
 #[derive(Clone, Debug)]
-pub(crate) struct Trouble {
-    pub(crate) kind: ProblemKind,
+pub(crate) struct SlurmrestdProblem {
+    pub(crate) kind: SourceProblemKind,
     pub(crate) message: String,
 }
 
-fn trouble(kind: ProblemKind, message: impl Into<String>) -> Trouble {
-    Trouble { kind, message: message.into() }
+fn new_problem(kind: SourceProblemKind, message: impl Into<String>) -> SlurmrestdProblem {
+    SlurmrestdProblem { kind, message: message.into() }
 }
 
-fn of_fault(fault: &Fault) -> Trouble {
-    trouble(fault.kind().unwrap_or(ProblemKind::Incomplete), fault.words())
+fn problem_from_fault(fault: &SlurmrestdFault) -> SlurmrestdProblem {
+    new_problem(fault.problem_kind().unwrap_or(SourceProblemKind::Incomplete), fault.describe())
 }
 
-fn late(waited: Duration) -> Trouble {
+fn timeout_problem(waited: Duration) -> SlurmrestdProblem {
     let message = format!(
         "no answer within {waited:.0?}; see whether slurmctld runs and answers `scontrol ping` \
          there"
     );
-    trouble(ProblemKind::Unreachable, message)
+    new_problem(SourceProblemKind::Unreachable, message)
 }
 
 /// What one question came to.
-pub(crate) struct Answer {
+pub(crate) struct SlurmrestdAnswer {
     pub(crate) place: String,
-    pub(crate) text: Result<String, Trouble>,
+    pub(crate) text: Result<String, SlurmrestdProblem>,
     /// What went wrong though there is an answer.
-    pub(crate) troubles: Vec<Trouble>,
+    pub(crate) problems: Vec<SlurmrestdProblem>,
 }
 
-impl Answer {
-    fn read(self, kind: SourceKind, read: fn(&str, &str) -> Said) -> Said {
+impl SlurmrestdAnswer {
+    fn into_report(self, kind: SourceKind, read: fn(&str, &str) -> SourceReport) -> SourceReport {
         let (mut said, mut troubles) = match self.text {
-            Ok(text) => (read(&self.place, &text), self.troubles),
-            Err(trouble) => (Said::nothing(kind, self.place), vec![trouble]),
+            Ok(text) => (read(&self.place, &text), self.problems),
+            Err(trouble) => (SourceReport::new(kind, self.place), vec![trouble]),
         };
         // The reader may have found the same words in the text.
         troubles
             .retain(|it| said.problems.iter().all(|known| !known.message.contains(&it.message)));
         for it in troubles {
-            said.trouble(it.kind, None, it.message);
+            said.push_problem(it.kind, None, it.message);
         }
         said
     }
 }
 
 /// A way to slurmrestd.
-pub(crate) struct Line {
+pub(crate) struct SlurmrestdClient {
     client: Client,
     base: Url,
     /// The address without what must not be shown.
@@ -157,17 +157,17 @@ pub(crate) struct Line {
     is_socket: bool,
     has_token: bool,
     limit: Duration,
-    most: usize,
+    max_answer_bytes: usize,
 }
 
-impl Line {
-    pub(crate) fn open(rest: &Slurmrestd, most: usize) -> Result<Self, Trouble> {
+impl SlurmrestdClient {
+    pub(crate) fn new(rest: &SlurmrestdClientConfig, most: usize) -> Result<Self, SlurmrestdProblem> {
         let expected = "expected http://host:6820, https://host:6820 or unix:/path/of/the/socket";
         let bad = |why: &str| {
-            trouble(ProblemKind::Malformed, format!("the address of slurmrestd: {why}, {expected}"))
+            new_problem(SourceProblemKind::Malformed, format!("the address of slurmrestd: {why}, {expected}"))
         };
-        tls::install();
-        let headers = headers(rest)?;
+        tls::install_provider();
+        let headers = auth_headers(rest)?;
         let has_token = headers.contains_key("X-SLURM-USER-TOKEN");
         // A token follows no redirection to somebody else, and passes through
         // no proxy that is there for the web.
@@ -187,7 +187,7 @@ impl Line {
                 (Url::parse("http://slurmrestd/"), format!("unix:{path}"))
             }
             // Credentials in an address are not what slurmrestd asks for.
-            None => (Url::parse(rest.address.as_str()).map(http::bare), String::new()),
+            None => (Url::parse(rest.address.as_str()).map(http::strip_credentials), String::new()),
         };
         if let Ok(base) = &mut base
             && !base.path().ends_with('/')
@@ -199,40 +199,40 @@ impl Line {
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(bad("it names no host that speaks HTTP"));
         }
-        let client = tls::for_scheme(builder, base.scheme()).build().map_err(|error| {
-            let why = format!("no HTTP client: {}; {}", chain(&error), tls::NEEDS);
-            trouble(ProblemKind::Unreachable, why)
+        let client = tls::configure_for_scheme(builder, base.scheme()).build().map_err(|error| {
+            let why = format!("no HTTP client: {}; {}", error_chain(&error), tls::MISSING_CA_HINT);
+            new_problem(SourceProblemKind::Unreachable, why)
         })?;
         let place = match socket {
             Some(_) => place,
             None => base.as_str().trim_end_matches('/').to_owned(),
         };
         let is_socket = socket.is_some();
-        Ok(Self { client, base, place, is_socket, has_token, limit: rest.limit, most })
+        Ok(Self { client, base, place, is_socket, has_token, limit: rest.limit, max_answer_bytes: most })
     }
 
     /// The version of the interface that both sides know, from a ping that the
     /// controller answered, within twice the limit: versions are tried one after
     /// the other, and a slow server has all of them slow.
-    pub(crate) async fn version(&self) -> Result<String, Trouble> {
+    pub(crate) async fn agree_on_version(&self) -> Result<String, SlurmrestdProblem> {
         let patience = self.limit * 2;
         let negotiated = tokio::time::timeout(patience, self.negotiate()).await;
-        negotiated.unwrap_or_else(|_| Err(late(patience)))
+        negotiated.unwrap_or_else(|_| Err(timeout_problem(patience)))
     }
 
-    async fn negotiate(&self) -> Result<String, Trouble> {
+    async fn negotiate(&self) -> Result<String, SlurmrestdProblem> {
         for version in VERSIONS {
             let version = format!("v0.0.{version}");
             if let Some(text) = self.ping(&version).await? {
-                return self.responding(&text, &version).await.map(|()| version);
+                return self.check_controller(&text, &version).await.map(|()| version);
             }
         }
         // Newer (or much older) than all of them. The document that lists what
         // is there is a megabyte, so it is asked for only now.
         let unknown = || {
             let (first, last) = (VERSIONS[VERSIONS.len() - 1], VERSIONS[0]);
-            trouble(
-                ProblemKind::Unsupported,
+            new_problem(
+                SourceProblemKind::Unsupported,
                 format!(
                     "it speaks none of v0.0.{first} to v0.0.{last}: is this slurmrestd, started \
                      with its slurmctld part (-s openapi/slurmctld)?"
@@ -243,36 +243,36 @@ impl Line {
         if document.status != StatusCode::OK {
             return Err(unknown());
         }
-        let version = newest(&document.text()).ok_or_else(unknown)?;
+        let version = newest_version(&document.text()).ok_or_else(unknown)?;
         match self.ping(&version).await? {
-            Some(text) => self.responding(&text, &version).await.map(|()| version),
+            Some(text) => self.check_controller(&text, &version).await.map(|()| version),
             None => Err(unknown()),
         }
     }
 
     /// The answer to a ping, or nothing where this version is not spoken.
-    async fn ping(&self, version: &str) -> Result<Option<String>, Trouble> {
+    async fn ping(&self, version: &str) -> Result<Option<String>, SlurmrestdProblem> {
         let reply = self.get(&format!("slurm/{version}/ping/")).await?;
         match reply.status {
-            StatusCode::OK => self.object(&reply).map(Some),
+            StatusCode::OK => self.json_object_text(&reply).map(Some),
             StatusCode::NOT_FOUND => Ok(None),
-            _ => Err(self.refusal(&reply)),
+            _ => Err(self.refusal_problem(&reply)),
         }
     }
 
     /// Whether a controller answered: a ping is answered with 200 in any case,
     /// and a token that slurmctld does not take looks like a slurmctld that is
     /// not there.
-    async fn responding(&self, text: &str, version: &str) -> Result<(), Trouble> {
-        let envelope: Envelope = serde_json::from_str(text).map_err(|error| {
-            trouble(ProblemKind::Malformed, format!("the answer to a ping: {error}"))
+    async fn check_controller(&self, text: &str, version: &str) -> Result<(), SlurmrestdProblem> {
+        let envelope: SlurmrestdEnvelope = serde_json::from_str(text).map_err(|error| {
+            new_problem(SourceProblemKind::Malformed, format!("the answer to a ping: {error}"))
         })?;
         let Some(pings) = envelope.pings else {
-            let why = envelope.errors.first().map_or_else(String::new, Fault::words);
+            let why = envelope.errors.first().map_or_else(String::new, SlurmrestdFault::describe);
             let message = format!("it answers a ping without saying who responds {why}");
-            return Err(trouble(ProblemKind::Unreachable, message.trim_end()));
+            return Err(new_problem(SourceProblemKind::Unreachable, message.trim_end()));
         };
-        if pings.iter().any(Ping::is_up) {
+        if pings.iter().any(SlurmrestdPing::is_up) {
             return Ok(());
         }
         let hosts: Vec<String> =
@@ -280,17 +280,17 @@ impl Line {
         let hosts = if hosts.is_empty() { "any host".to_owned() } else { hosts.join(", ") };
         let status = pings.iter().find_map(|ping| ping.status.as_deref()).map(clean);
         if let Some(status) = &status
-            && kind_of(status) == ProblemKind::Denied
+            && classify_complaint(status) == SourceProblemKind::Denied
         {
-            let remedy = self.remedy(ProblemKind::Denied);
+            let remedy = self.remedy(SourceProblemKind::Denied);
             let message = format!("slurmctld at {hosts} says: {status}{remedy}");
-            return Err(trouble(ProblemKind::Denied, message));
+            return Err(new_problem(SourceProblemKind::Denied, message));
         }
         // Up to v0.0.44 a ping does not say why.
         if status.is_none() && self.has_token {
-            let nodes = self.ask(format!("slurm/{version}/nodes/")).await;
+            let nodes = self.query(format!("slurm/{version}/nodes/")).await;
             if let Err(denied) = nodes.text
-                && denied.kind == ProblemKind::Denied
+                && denied.kind == SourceProblemKind::Denied
             {
                 return Err(denied);
             }
@@ -298,99 +298,99 @@ impl Line {
         let why = status.map_or_else(String::new, |status| format!(" ({status})"));
         let message = format!(
             "slurmrestd answers, slurmctld at {hosts} does not{why}{}",
-            self.remedy(ProblemKind::Unreachable)
+            self.remedy(SourceProblemKind::Unreachable)
         );
-        Err(trouble(ProblemKind::Unreachable, message))
+        Err(new_problem(SourceProblemKind::Unreachable, message))
     }
 
-    pub(crate) async fn ask(&self, path: String) -> Answer {
+    pub(crate) async fn query(&self, path: String) -> SlurmrestdAnswer {
         let place = format!("{}/{path}", self.place);
         let reply = match self.get(&path).await {
             Ok(reply) => reply,
-            Err(trouble) => return Answer { place, text: Err(trouble), troubles: Vec::new() },
+            Err(trouble) => return SlurmrestdAnswer { place, text: Err(trouble), problems: Vec::new() },
         };
         if reply.status != StatusCode::OK {
-            return Answer { place, text: Err(self.refusal(&reply)), troubles: Vec::new() };
+            return SlurmrestdAnswer { place, text: Err(self.refusal_problem(&reply)), problems: Vec::new() };
         }
-        let text = self.object(&reply);
+        let text = self.json_object_text(&reply);
         // 200 does not mean that it went well.
-        let troubles = reply.faults().iter().map(of_fault).collect();
-        Answer { place, text, troubles }
+        let troubles = reply.faults().iter().map(problem_from_fault).collect();
+        SlurmrestdAnswer { place, text, problems: troubles }
     }
 
     /// Tells it something. 200 does not mean that it was done, nor that all of
     /// it was understood.
-    pub(crate) async fn tell(&self, path: &str, body: &serde_json::Value) -> Result<(), Trouble> {
-        let reply = self.reply(self.client.post(self.url(path)?).json(body)).await?;
+    pub(crate) async fn send_update(&self, path: &str, body: &serde_json::Value) -> Result<(), SlurmrestdProblem> {
+        let reply = self.send_request(self.client.post(self.build_url(path)?).json(body)).await?;
         if reply.status != StatusCode::OK {
             // From 2000 on, numbers are the controller's own: it answered, with
             // 500 (24.11) or 422 (26.05), and may have done a part.
             return Err(match reply.faults().first() {
-                Some(fault) if fault.kind().is_none() && 2000 <= fault.error_number => {
-                    let message = format!("HTTP {}: {}", reply.status.as_u16(), fault.words());
-                    trouble(ProblemKind::Incomplete, message)
+                Some(fault) if fault.problem_kind().is_none() && 2000 <= fault.error_number => {
+                    let message = format!("HTTP {}: {}", reply.status.as_u16(), fault.describe());
+                    new_problem(SourceProblemKind::Incomplete, message)
                 }
-                _ => self.refusal(&reply),
+                _ => self.refusal_problem(&reply),
             });
         }
-        let envelope: Envelope = serde_json::from_slice(&reply.body).map_err(|error| {
-            trouble(ProblemKind::Malformed, format!("the answer to a change: {error}"))
+        let envelope: SlurmrestdEnvelope = serde_json::from_slice(&reply.body).map_err(|error| {
+            new_problem(SourceProblemKind::Malformed, format!("the answer to a change: {error}"))
         })?;
         if let Some(fault) = envelope.errors.first() {
-            return Err(of_fault(fault));
+            return Err(problem_from_fault(fault));
         }
         // The words of data_parser, in 24.11 and 26.05 alike.
-        let ignored = envelope.warnings.iter().map(Fault::words).find(|it| it.contains("gnoring"));
+        let ignored = envelope.warnings.iter().map(SlurmrestdFault::describe).find(|it| it.contains("gnoring"));
         match ignored {
-            Some(words) => Err(trouble(ProblemKind::Unsupported, words)),
+            Some(words) => Err(new_problem(SourceProblemKind::Unsupported, words)),
             None => Ok(()),
         }
     }
 
-    fn url(&self, path: &str) -> Result<Url, Trouble> {
+    fn build_url(&self, path: &str) -> Result<Url, SlurmrestdProblem> {
         self.base.join(path).map_err(|error| {
-            trouble(ProblemKind::Malformed, format!("the address of slurmrestd: {error}"))
+            new_problem(SourceProblemKind::Malformed, format!("the address of slurmrestd: {error}"))
         })
     }
 
-    async fn get(&self, path: &str) -> Result<Reply, Trouble> {
-        self.reply(self.client.get(self.url(path)?)).await
+    async fn get(&self, path: &str) -> Result<SlurmrestdReply, SlurmrestdProblem> {
+        self.send_request(self.client.get(self.build_url(path)?)).await
     }
 
-    async fn reply(&self, request: reqwest::RequestBuilder) -> Result<Reply, Trouble> {
-        let failed = |error: reqwest::Error| self.failed(&error);
+    async fn send_request(&self, request: reqwest::RequestBuilder) -> Result<SlurmrestdReply, SlurmrestdProblem> {
+        let failed = |error: reqwest::Error| self.request_problem(&error);
         let response = request.send().await.map_err(failed)?;
         let status = response.status();
-        match http::body(response, self.most).await {
-            Ok(body) => Ok(Reply { status, body }),
-            Err(Cut::Lost(error)) => Err(failed(error)),
-            Err(Cut::TooLong) => {
-                let most = format!("the answer is longer than the {} bytes taken", self.most);
-                Err(trouble(ProblemKind::Incomplete, most))
+        match http::read_body(response, self.max_answer_bytes).await {
+            Ok(body) => Ok(SlurmrestdReply { status, body }),
+            Err(ResponseBodyError::ConnectionLost(error)) => Err(failed(error)),
+            Err(ResponseBodyError::TooLong) => {
+                let most = format!("the answer is longer than the {} bytes taken", self.max_answer_bytes);
+                Err(new_problem(SourceProblemKind::Incomplete, most))
             }
         }
     }
 
-    fn failed(&self, error: &reqwest::Error) -> Trouble {
+    fn request_problem(&self, error: &reqwest::Error) -> SlurmrestdProblem {
         if error.is_timeout() {
-            return late(self.limit);
+            return timeout_problem(self.limit);
         }
-        let why = chain(error);
+        let why = error_chain(error);
         if error.is_connect() {
             let remedy = if why.to_lowercase().contains("certificate") {
                 "; SSL_CERT_FILE names the authority that a site signs its own with"
             } else {
                 "; see whether slurmrestd runs and listens there"
             };
-            return trouble(ProblemKind::Unreachable, format!("{why}{remedy}"));
+            return new_problem(SourceProblemKind::Unreachable, format!("{why}{remedy}"));
         }
-        trouble(ProblemKind::Incomplete, format!("the answer broke off: {why}"))
+        new_problem(SourceProblemKind::Incomplete, format!("the answer broke off: {why}"))
     }
 
     /// The text of an answer that should be a JSON object.
-    fn object(&self, reply: &Reply) -> Result<String, Trouble> {
+    fn json_object_text(&self, reply: &SlurmrestdReply) -> Result<String, SlurmrestdProblem> {
         let text = reply.text();
-        if serde_json::from_str::<Envelope>(&text).is_ok() {
+        if serde_json::from_str::<SlurmrestdEnvelope>(&text).is_ok() {
             return Ok(text);
         }
         if text.trim_start().starts_with('{') {
@@ -402,45 +402,45 @@ impl Line {
             "{} bytes that are not JSON and begin with {begins:?}; is this slurmrestd?",
             reply.body.len()
         );
-        Err(trouble(ProblemKind::Malformed, message))
+        Err(new_problem(SourceProblemKind::Malformed, message))
     }
 
     /// What an answer other than 200 means.
-    fn refusal(&self, reply: &Reply) -> Trouble {
+    fn refusal_problem(&self, reply: &SlurmrestdReply) -> SlurmrestdProblem {
         let status = reply.status;
         let faults = reply.faults();
         let mut came = format!("HTTP {}", status.as_u16());
         if let Some(fault) = faults.first() {
-            came = format!("{came}: {}", fault.words());
+            came = format!("{came}: {}", fault.describe());
         } else if !reply.body.is_empty() {
             let begins: String = reply.text().chars().take(120).collect();
             came = format!("{came}: {}", clean(&begins));
         }
-        let kind = faults.first().and_then(Fault::kind).unwrap_or(match status.as_u16() {
-            401 | 403 | 511 => ProblemKind::Denied,
-            500.. => ProblemKind::Unreachable,
-            _ => ProblemKind::Unsupported,
+        let kind = faults.first().and_then(SlurmrestdFault::problem_kind).unwrap_or(match status.as_u16() {
+            401 | 403 | 511 => SourceProblemKind::Denied,
+            500.. => SourceProblemKind::Unreachable,
+            _ => SourceProblemKind::Unsupported,
         });
         let remedy = if status.is_redirection() {
             "; redirections are not followed"
         } else {
             self.remedy(kind)
         };
-        trouble(kind, format!("{came}{remedy}"))
+        new_problem(kind, format!("{came}{remedy}"))
     }
 
     /// What to do about it.
-    fn remedy(&self, kind: ProblemKind) -> &'static str {
+    fn remedy(&self, kind: SourceProblemKind) -> &'static str {
         match (kind, self.has_token) {
-            (ProblemKind::Denied, true) => {
+            (SourceProblemKind::Denied, true) => {
                 "; the token may have run out, `scontrol token` makes a new one"
             }
-            (ProblemKind::Denied, false) if self.is_socket => {
+            (SourceProblemKind::Denied, false) if self.is_socket => {
                 "; give a token (`scontrol token`): without, only the user that slurmrestd runs \
                  as is let in"
             }
-            (ProblemKind::Denied, false) => "; give a token: `scontrol token` makes one",
-            (ProblemKind::Unreachable, _) => {
+            (SourceProblemKind::Denied, false) => "; give a token: `scontrol token` makes one",
+            (SourceProblemKind::Unreachable, _) => {
                 "; see whether slurmctld runs and answers `scontrol ping` there"
             }
             _ => "",
@@ -449,11 +449,11 @@ impl Line {
 }
 
 /// Who asks. Values are marked as secret, so that nothing prints them.
-fn headers(rest: &Slurmrestd) -> Result<HeaderMap, Trouble> {
+fn auth_headers(rest: &SlurmrestdClientConfig) -> Result<HeaderMap, SlurmrestdProblem> {
     let value = |what: &str, text: &str| {
         HeaderValue::from_str(text).map_err(|_| {
             let message = format!("{what} contains characters that cannot be sent");
-            trouble(ProblemKind::Malformed, message)
+            new_problem(SourceProblemKind::Malformed, message)
         })
     };
     let mut headers = HeaderMap::new();
@@ -472,23 +472,23 @@ fn headers(rest: &Slurmrestd) -> Result<HeaderMap, Trouble> {
 }
 
 /// What came back.
-struct Reply {
+struct SlurmrestdReply {
     status: StatusCode,
     body: Vec<u8>,
 }
 
-impl Reply {
+impl SlurmrestdReply {
     fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    fn faults(&self) -> Vec<Fault> {
-        serde_json::from_slice::<Envelope>(&self.body).unwrap_or_default().errors
+    fn faults(&self) -> Vec<SlurmrestdFault> {
+        serde_json::from_slice::<SlurmrestdEnvelope>(&self.body).unwrap_or_default().errors
     }
 }
 
 /// An error and what is behind it, without the address that it would repeat.
-fn chain(error: &reqwest::Error) -> String {
+fn error_chain(error: &reqwest::Error) -> String {
     let mut words = Vec::new();
     let mut source = error.source();
     while let Some(error) = source {

@@ -88,7 +88,7 @@ struct Tells {
 #[derive(Deserialize)]
 struct LeftOut {
     #[serde(default)]
-    skipped: Vec<engine::plan::Skipped>,
+    skipped: Vec<engine::plan::SkippedProbe>,
 }
 
 /// `None` where it is no run, or one of other nodes than these.
@@ -125,7 +125,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use engine::policy::policy::Policy;
+    use engine::policy::action_policy::Policy;
 
     const SIM: &str = "sim";
 

@@ -13,16 +13,16 @@ use super::RunRecord;
 use super::State as RunState;
 use super::file;
 use super::stored;
-use engine::report::metrics::ProfileState;
-use engine::report::metrics::gathered::Ran;
-use engine::report::metrics::gathered::newest;
+use engine::report::metrics::ProfileMetricsState;
+use engine::report::metrics::inputs::RunMetrics;
+use engine::report::metrics::inputs::newest_runs;
 use engine::report::metrics::levels::LEVELS_FORMAT;
-use engine::report::metrics::levels::Levels;
+use engine::report::metrics::levels::RunLevels;
 use engine::report::metrics::levels::PathClass;
-use engine::report::metrics::levels::levels;
+use engine::report::metrics::levels::compute_levels;
 use model::action::ACTIONS_FORMAT;
 use model::action::ActionPlan;
-use model::cell::Cell;
+use model::measured_cell::MeasuredCell;
 use model::id::NodeName;
 use model::verdict::VERDICTS_FORMAT;
 use model::verdict::Verdicts;
@@ -33,7 +33,7 @@ type OfRun = BTreeMap<NodeName, BTreeMap<PathClass, f64>>;
 /// The newest runs, as far as they were read.
 #[derive(Debug, Default)]
 pub struct Latest {
-    runs: BTreeMap<String, Ran>,
+    runs: BTreeMap<String, RunMetrics>,
     levels: BTreeMap<String, OfRun>,
     /// What could not be read the last time.
     pub troubles: Vec<String>,
@@ -77,12 +77,12 @@ impl Latest {
     }
 
     /// The runs, newest first: of real nodes, or of a simulated fabric.
-    pub fn runs(&self, simulated: bool) -> Vec<&Ran> {
+    pub fn runs(&self, simulated: bool) -> Vec<&RunMetrics> {
         self.named(simulated).into_iter().map(|(_, run)| run).collect()
     }
 
-    fn named(&self, simulated: bool) -> Vec<(&String, &Ran)> {
-        let mut runs: Vec<(&String, &Ran)> =
+    fn named(&self, simulated: bool) -> Vec<(&String, &RunMetrics)> {
+        let mut runs: Vec<(&String, &RunMetrics)> =
             self.runs.iter().rev().filter(|(_, run)| run.is_simulated == simulated).collect();
         // A run that was taken up again is as old as it was.
         runs.sort_by_key(|(_, run)| std::cmp::Reverse(run.at));
@@ -92,7 +92,7 @@ impl Latest {
     /// The levels of those of these runs that are the newest of some node, by
     /// their place.
     pub fn levels(&mut self, folder: &Path, simulated: bool) -> BTreeMap<usize, OfRun> {
-        let places = newest(&self.runs(simulated));
+        let places = newest_runs(&self.runs(simulated));
         let names: BTreeMap<usize, String> = {
             let named = self.named(simulated);
             places.values().map(|at| (*at, named[*at].0.clone())).collect()
@@ -115,7 +115,7 @@ impl Latest {
 
 /// One run; `None` where it is under way, or was ended without notice: what it
 /// measured until then was judged by nobody.
-fn read(path: &Path) -> Result<Option<Ran>, RecordError> {
+fn read(path: &Path) -> Result<Option<RunMetrics>, RecordError> {
     let Some(record) = stored::json::<RunRecord>(&path.join(file::RUN), RUN_FORMAT)? else {
         return Ok(None);
     };
@@ -128,7 +128,7 @@ fn read(path: &Path) -> Result<Option<Ran>, RecordError> {
     let began = moment(&record.info.created);
     let ended = record.ended.as_deref().and_then(moment).filter(|_| record.resumed.is_empty());
     let seconds = began.zip(ended).map(|(began, ended)| ended.duration_since(began).as_secs_f64());
-    let mut ran = Ran {
+    let mut ran = RunMetrics {
         profile: record.info.profile,
         at: began.map_or(0, jiff::Timestamp::as_second),
         seconds: seconds.filter(|it| 0.0 <= *it),
@@ -136,11 +136,11 @@ fn read(path: &Path) -> Result<Option<Ran>, RecordError> {
         is_simulated: record.launcher.is_stand_in(),
         fleet: record.fleet,
         is_frozen: actions.is_some_and(|plan| plan.frozen.is_some()),
-        counts: ProfileState::default(),
+        counts: ProfileMetricsState::default(),
         nodes: BTreeMap::new(),
     };
     if let Some(verdicts) = &verdicts {
-        ran.judged(verdicts);
+        ran.record_verdicts(verdicts);
     }
     Ok(Some(ran))
 }
@@ -148,11 +148,11 @@ fn read(path: &Path) -> Result<Option<Ran>, RecordError> {
 /// What the nodes of a run showed: as it was worked out when the run ended, or
 /// from its cells.
 fn levels_of(path: &Path) -> Result<OfRun, RecordError> {
-    if let Some(kept) = stored::json::<Levels>(&path.join(file::LEVELS), LEVELS_FORMAT)? {
+    if let Some(kept) = stored::json::<RunLevels>(&path.join(file::LEVELS), LEVELS_FORMAT)? {
         return Ok(kept.nodes);
     }
-    let cells: Vec<Cell> = stored::lines(&path.join(file::CELLS), None)?;
-    Ok(levels(&cells).nodes)
+    let cells: Vec<MeasuredCell> = stored::lines(&path.join(file::CELLS), None)?;
+    Ok(compute_levels(&cells).nodes)
 }
 
 #[cfg(test)]
@@ -184,7 +184,7 @@ mod tests {
         };
         let verdicts = Verdicts { nodes: vec![node], ..Verdicts::empty(Outcome::Degraded) };
         folder.write_json(file::VERDICTS, &verdicts).expect("written");
-        let levels = Levels {
+        let levels = RunLevels {
             format: LEVELS_FORMAT.to_owned(),
             nodes: [("n1".into(), [(PathClass::Inside, share)].into())].into(),
         };

@@ -25,11 +25,11 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::launch::Launcher;
-use engine::policy::policy::Policy;
+use engine::policy::action_policy::Policy;
 use model::claims::Claims;
-use model::recording::Recording;
+use model::tool_recording::ToolRecording;
 use model::run::RunInfo;
-use readers::claims::reconcile::diff::Change;
+use readers::claims::reconcile::diff::ClaimsChange;
 
 /// The format of `run.json`.
 pub const RUN_FORMAT: &str = "fabricgate.run/1";
@@ -142,7 +142,7 @@ pub struct ClaimsRecord {
     pub claims: Claims,
     /// What has changed since an earlier moment, where one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub changes: Option<Vec<Change>>,
+    pub changes: Option<Vec<ClaimsChange>>,
 }
 
 /// A line of `measurements.jsonl`.
@@ -151,7 +151,7 @@ pub struct MeasurementRecord {
     /// `fabricgate.measurement/1`.
     pub format: String,
     /// The output with its place.
-    pub recording: Recording,
+    pub recording: ToolRecording,
 }
 
 /// Why a run folder could not be written or read.

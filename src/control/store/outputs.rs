@@ -9,9 +9,9 @@ use std::path::PathBuf;
 
 use model::id::DomainName;
 use model::id::NodeName;
-use model::recording::Scope;
-use readers::claims::recorded;
-use readers::claims::recorded::Place;
+use model::tool_recording::RecordingScope;
+use readers::claims::output_layout;
+use readers::claims::output_layout::RecordedFile;
 
 /// What a folder holds.
 #[derive(Debug, Default)]
@@ -19,11 +19,11 @@ pub struct Outputs {
     /// The claims file, where there is one.
     pub claims: Option<PathBuf>,
     /// The outputs, in order of name.
-    pub files: Vec<(PathBuf, Scope)>,
+    pub files: Vec<(PathBuf, RecordingScope)>,
     /// Files and folders that the layout does not know.
     pub misplaced: Vec<PathBuf>,
     /// Nodes and domains whose folder holds no output.
-    pub empty: Vec<Scope>,
+    pub empty: Vec<RecordingScope>,
     /// Folders that could not be listed, and why.
     pub unlisted: Vec<(PathBuf, std::io::Error)>,
 }
@@ -35,7 +35,7 @@ pub fn list(root: &Path) -> Outputs {
     for (path, name, is_folder) in entries(root, &mut outputs) {
         if is_folder && (name == "nodes" || name == "domains") {
             for (path, part, is_folder) in entries(&path, &mut outputs) {
-                if is_folder && !recorded::is_clutter(&part) {
+                if is_folder && !output_layout::is_clutter(&part) {
                     part_files(&path, &[&name, &part], &mut outputs);
                 } else {
                     sort_in(path, &[&name, &part], &mut outputs);
@@ -43,7 +43,7 @@ pub fn list(root: &Path) -> Outputs {
             }
         } else if is_folder && name == "pairs" {
             for (path, first, is_folder) in entries(&path, &mut outputs) {
-                if is_folder && !recorded::is_clutter(&first) {
+                if is_folder && !output_layout::is_clutter(&first) {
                     peers(&path, &first, &mut outputs);
                 } else {
                     sort_in(path, &[&name, &first], &mut outputs);
@@ -59,7 +59,7 @@ pub fn list(root: &Path) -> Outputs {
 /// The pairs whose command ran on one node.
 fn peers(path: &Path, first: &str, outputs: &mut Outputs) {
     for (path, second, is_folder) in entries(path, outputs) {
-        if is_folder && !recorded::is_clutter(&second) {
+        if is_folder && !output_layout::is_clutter(&second) {
             part_files(&path, &["pairs", first, &second], outputs);
         } else {
             sort_in(path, &["pairs", first, &second], outputs);
@@ -71,7 +71,7 @@ fn peers(path: &Path, first: &str, outputs: &mut Outputs) {
 fn part_files(path: &Path, part: &[&str], outputs: &mut Outputs) {
     let before = outputs.files.len();
     for (path, name, is_folder) in entries(path, outputs) {
-        if is_folder && !recorded::is_clutter(&name) {
+        if is_folder && !output_layout::is_clutter(&name) {
             outputs.misplaced.push(path);
         } else {
             let inside: Vec<&str> = part.iter().copied().chain([name.as_str()]).collect();
@@ -80,20 +80,20 @@ fn part_files(path: &Path, part: &[&str], outputs: &mut Outputs) {
     }
     if outputs.files.len() == before {
         outputs.empty.extend(match part {
-            ["nodes", node] => Some(Scope::Node(NodeName::from(*node))),
-            ["domains", domain] => Some(Scope::Domain(DomainName::from(*domain))),
-            ["pairs", a, b] => Some(Scope::Pair(NodeName::from(*a), NodeName::from(*b))),
+            ["nodes", node] => Some(RecordingScope::Node(NodeName::from(*node))),
+            ["domains", domain] => Some(RecordingScope::Domain(DomainName::from(*domain))),
+            ["pairs", a, b] => Some(RecordingScope::Pair(NodeName::from(*a), NodeName::from(*b))),
             _ => None,
         });
     }
 }
 
 fn sort_in(path: PathBuf, inside: &[&str], outputs: &mut Outputs) {
-    match recorded::place(inside) {
-        Place::Claims => outputs.claims = Some(path),
-        Place::Output(scope) => outputs.files.push((path, scope)),
-        Place::Misplaced => outputs.misplaced.push(path),
-        Place::Ignored => {}
+    match output_layout::classify_path(inside) {
+        RecordedFile::Claims => outputs.claims = Some(path),
+        RecordedFile::Output(scope) => outputs.files.push((path, scope)),
+        RecordedFile::Misplaced => outputs.misplaced.push(path),
+        RecordedFile::Ignored => {}
     }
 }
 
@@ -161,15 +161,15 @@ mod tests {
                 "pairs/n1/n2/tcp.json"
             ]
         );
-        assert_eq!(outputs.files[3].1, Scope::Node("n2".into()));
+        assert_eq!(outputs.files[3].1, RecordingScope::Node("n2".into()));
         let misplaced: Vec<String> = outputs.misplaced.iter().map(|p| shown(p)).collect();
         assert_eq!(
             misplaced,
             ["README", "nodes/n1/deep", "nodes/stray.txt", "pairs/n1/stray.json"]
         );
-        let pair = |a: &str, b: &str| Scope::Pair(a.into(), b.into());
+        let pair = |a: &str, b: &str| RecordingScope::Pair(a.into(), b.into());
         assert_eq!(outputs.files[4].1, pair("n1", "n2"));
-        assert_eq!(outputs.empty, [Scope::Node("n3".into()), pair("n2", "n1")]);
+        assert_eq!(outputs.empty, [RecordingScope::Node("n3".into()), pair("n2", "n1")]);
         assert!(outputs.claims.is_some());
     }
 }

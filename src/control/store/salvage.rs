@@ -21,15 +21,15 @@ use super::file;
 use super::folder::io_error;
 use super::inside;
 use super::stored;
-use model::cell::Cell;
+use model::measured_cell::MeasuredCell;
 use model::claims::Claims;
-use model::raw::RESULT_FORMAT;
-use model::raw::RawResult;
-use model::recording::Recording;
+use model::raw_result::RESULT_FORMAT;
+use model::raw_result::RawResult;
+use model::tool_recording::ToolRecording;
 use model::verdict::VERDICTS_FORMAT;
 use model::verdict::Verdicts;
-use model::worker::MACHINE_FORMAT;
-use model::worker::Machine;
+use model::worker_protocol::MACHINE_FORMAT;
+use model::worker_protocol::MachineRecord;
 
 /// What of a run folder could be read.
 #[derive(Clone, Debug)]
@@ -41,13 +41,13 @@ pub struct Salvage {
     /// What the judge said, where that can be read.
     pub verdicts: Option<Verdicts>,
     /// Measured cells.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<MeasuredCell>,
     /// Readings that ended.
     pub results: Vec<RawResult>,
     /// What workers said of their machines.
-    pub machines: Vec<Machine>,
+    pub machines: Vec<MachineRecord>,
     /// Outputs as they were read.
-    pub recordings: Vec<Recording>,
+    pub recordings: Vec<ToolRecording>,
     /// What could not be read, one sentence each.
     pub missing: Vec<String>,
 }
@@ -77,7 +77,7 @@ pub fn open(path: &Path) -> Result<Salvage, RecordError> {
         machines,
         recordings: stored::last_of_each(
             recordings.into_iter().map(|it| it.recording).collect(),
-            |it: &Recording| it.file.clone(),
+            |it: &ToolRecording| it.file.clone(),
         ),
         missing,
     })

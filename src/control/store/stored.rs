@@ -28,15 +28,15 @@ use engine::plan::PLAN_FORMAT;
 use engine::plan::Plan;
 use model::action::ACTIONS_FORMAT;
 use model::action::ActionPlan;
-use model::cell::Cell;
+use model::measured_cell::MeasuredCell;
 use model::claims::Claims;
-use model::raw::RESULT_FORMAT;
-use model::raw::RawResult;
-use model::recording::Recording;
+use model::raw_result::RESULT_FORMAT;
+use model::raw_result::RawResult;
+use model::tool_recording::ToolRecording;
 use model::verdict::VERDICTS_FORMAT;
 use model::verdict::Verdicts;
-use model::worker::MACHINE_FORMAT;
-use model::worker::Machine;
+use model::worker_protocol::MACHINE_FORMAT;
+use model::worker_protocol::MachineRecord;
 
 /// Bytes of an output that are read: what a run keeps of one is a quarter of it.
 const LARGEST_RAW: u64 = 256 << 20;
@@ -126,24 +126,24 @@ impl Stored {
 
     /// What workers said of the machines they ran on, in order; none where no
     /// worker greeted, or an older program wrote the run.
-    pub fn machines(&self) -> Result<Vec<Machine>, RecordError> {
+    pub fn machines(&self) -> Result<Vec<MachineRecord>, RecordError> {
         lines(&self.path.join(file::MACHINES), Some(MACHINE_FORMAT))
     }
 
     /// The outputs that were read, as they were read then, of the readings
     /// that are on record.
-    pub fn recordings(&self) -> Result<Vec<Recording>, RecordError> {
+    pub fn recordings(&self) -> Result<Vec<ToolRecording>, RecordError> {
         self.recordings_of(&self.results()?)
     }
 
     /// The same, of readings that were read before.
-    pub fn recordings_of(&self, results: &[RawResult]) -> Result<Vec<Recording>, RecordError> {
+    pub fn recordings_of(&self, results: &[RawResult]) -> Result<Vec<ToolRecording>, RecordError> {
         let path = self.path.join(file::MEASUREMENTS);
         let records: Vec<MeasurementRecord> = lines(&path, Some(MEASUREMENT_FORMAT))?;
         let read = records.into_iter().map(|record| record.recording).collect();
         let known: BTreeSet<&String> =
             results.iter().filter_map(|result| result.stdout.as_ref()).collect();
-        let mut read = last_of_each(read, |recording: &Recording| recording.file.clone());
+        let mut read = last_of_each(read, |recording: &ToolRecording| recording.file.clone());
         read.retain(|recording| known.contains(&recording.file));
         Ok(read)
     }
@@ -156,7 +156,7 @@ impl Stored {
     }
 
     /// The measured cells.
-    pub fn cells(&self) -> Result<Vec<Cell>, RecordError> {
+    pub fn cells(&self) -> Result<Vec<MeasuredCell>, RecordError> {
         lines(&self.path.join(file::CELLS), None)
     }
 

@@ -7,13 +7,13 @@ use super::fill::Filling;
 use super::step::Reading;
 use super::step::blank;
 use super::worker::Outcome;
-use model::raw::RawResult;
-use model::tool_call::AnswerTools;
+use model::raw_result::RawResult;
+use model::tool_call::ToolBackend;
 use model::tool_call::ToolCall;
-use node::exec::Stream;
+use node::exec::CapturedStream;
 
 /// Takes a reading from these tools.
-pub(super) fn take(what: &Reading<'_>, tools: &dyn AnswerTools) -> (RawResult, Outcome) {
+pub(super) fn take(what: &Reading<'_>, tools: &dyn ToolBackend) -> (RawResult, Outcome) {
     let mut result = blank(what.step, what.reading, what.step.argv.to_vec());
     let outcome = outcome(what, tools, &mut result.argv).unwrap_or_else(Outcome::not_started);
     result.ending = outcome.ending.clone();
@@ -23,7 +23,7 @@ pub(super) fn take(what: &Reading<'_>, tools: &dyn AnswerTools) -> (RawResult, O
 
 fn outcome(
     what: &Reading<'_>,
-    tools: &dyn AnswerTools,
+    tools: &dyn ToolBackend,
     argv: &mut Vec<String>,
 ) -> Result<Outcome, String> {
     let step = what.step;
@@ -40,7 +40,7 @@ fn outcome(
             port: what.port,
         },
     )?;
-    let answer = tools.answer(&ToolCall {
+    let answer = tools.run_tool(&ToolCall {
         nodes: &step.nodes,
         argv,
         step: step.step,
@@ -55,8 +55,8 @@ fn outcome(
 }
 
 /// As much of an output as is kept of any.
-fn kept(mut bytes: Vec<u8>, capture: usize) -> Stream {
+fn kept(mut bytes: Vec<u8>, capture: usize) -> CapturedStream {
     let dropped = bytes.len().saturating_sub(capture);
     bytes.truncate(capture);
-    Stream { bytes, dropped: dropped as u64 }
+    CapturedStream { bytes, dropped: dropped as u64 }
 }

@@ -11,16 +11,16 @@ use super::gaps;
 use super::judged::Judged;
 use super::judged::judge_these;
 use engine::plan::Plan;
-use engine::plan::Suspect;
+use engine::plan::ConfirmationSuspect;
 use model::claims::Claims;
 use model::id::DomainName;
 use model::id::NodeName;
 use model::measurement::Measurement;
 use model::probe::ProbeScope;
-use model::raw::RawResult;
-use model::recording::Recording;
-use model::recording::Scope;
-use model::subject::UnknownSubject;
+use model::raw_result::RawResult;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
+use model::unknown_subject::UnknownSubject;
 use model::verdict::Finding;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
@@ -51,7 +51,7 @@ impl<'c> Homes<'c> {
     }
 }
 
-fn has_rate(recording: &Recording) -> bool {
+fn has_rate(recording: &ToolRecording) -> bool {
     recording.parsed.measurements.iter().any(|measurement| match measurement {
         Measurement::Matrix(matrix) => matrix.numbers().next().is_some(),
         Measurement::Series(series) => !series.points.is_empty(),
@@ -73,7 +73,7 @@ fn without_result(
     for result in results.iter().filter(|result| rails.contains(&result.step)) {
         let [a, b] = result.nodes.as_slice() else { continue };
         let is_usable = result.stdout.as_ref().is_some_and(|file| !unusable.contains(file));
-        let is_fine = result.gap().is_none() && is_usable;
+        let is_fine = result.gap_reason().is_none() && is_usable;
         if !is_fine && homes.differ(a, b) {
             let probes = found.entry(pair(a, b, result.rail.as_ref())).or_default();
             probes.insert(result.probe.clone());
@@ -88,7 +88,7 @@ pub(super) fn suspects(
     plan: &Plan,
     results: &[RawResult],
     unusable: &BTreeSet<String>,
-) -> Vec<Suspect> {
+) -> Vec<ConfirmationSuspect> {
     let found = without_result(&Homes::of(claims), plan, results, unusable);
     // Where most gave nothing, it is the rail or the tool, and no pair of it.
     let pairs = plan.steps().filter(|s| s.scope == ProbeScope::Rail);
@@ -99,7 +99,7 @@ pub(super) fn suspects(
         return Vec::new();
     }
     let suspect =
-        |((node, peer, rail), probes)| Suspect { node, peer: Some(peer), rail, gpus: None, probes };
+        |((node, peer, rail), probes)| ConfirmationSuspect { node, peer: Some(peer), rail, gpus: None, probes };
     found.into_iter().map(suspect).collect()
 }
 
@@ -107,7 +107,7 @@ pub(super) fn suspects(
 /// `unusable` are the files of pairs that gave nothing usable.
 pub(super) fn settle(
     run: &Judged<'_>,
-    all: &[Recording],
+    all: &[ToolRecording],
     unusable: &BTreeSet<String>,
     verdicts: &mut Verdicts,
 ) {
@@ -127,15 +127,15 @@ pub(super) fn settle(
     let is_open = |a: &NodeName, b: &NodeName, rail: Option<&String>| {
         homes.differ(a, b) && open.contains_key(&pair(a, b, rail))
     };
-    let of_open = |recording: &&Recording| match &recording.scope {
-        Scope::Pair(a, b) => is_open(a, b, recording.rail.as_ref()),
+    let of_open = |recording: &&ToolRecording| match &recording.scope {
+        RecordingScope::Pair(a, b) => is_open(a, b, recording.rail.as_ref()),
         _ => false,
     };
-    let kept: Vec<Recording> = all.iter().filter(|it| !of_open(it)).cloned().collect();
+    let kept: Vec<ToolRecording> = all.iter().filter(|it| !of_open(it)).cloned().collect();
     // Of each end over each rail, whom it met and with whom it gave nothing.
     let mut met: BTreeMap<(&NodeName, &Option<String>), BTreeSet<&NodeName>> = BTreeMap::new();
     for recording in kept.iter().filter(|recording| has_rate(recording)) {
-        let Scope::Pair(a, b) = &recording.scope else { continue };
+        let RecordingScope::Pair(a, b) = &recording.scope else { continue };
         met.entry((a, &recording.rail)).or_default().insert(b);
         met.entry((b, &recording.rail)).or_default().insert(a);
     }

@@ -17,8 +17,8 @@ use super::worker::stopped;
 use engine::judge;
 use engine::plan;
 use engine::plan::Plan;
-use engine::plan::Request;
-use engine::plan::Suspect;
+use engine::plan::PlanRequest;
+use engine::plan::ConfirmationSuspect;
 use engine::plan::lint;
 
 /// How suspicions are confirmed.
@@ -47,7 +47,7 @@ pub(super) fn plan(sweep: &Sweep<'_>, measured: &Measured) -> Option<Plan> {
         platform: sweep.platform,
     };
     let plan = wanted(&run, sweep.request, measured).filter(|plan| !plan.rounds.is_empty())?;
-    match lint::lint(&plan, sweep.claims).first() {
+    match lint::lint_plan(&plan, sweep.claims).first() {
         None => Some(plan),
         // Suspicions that are not confirmed stay what they are.
         Some(wrong) => {
@@ -59,19 +59,19 @@ pub(super) fn plan(sweep: &Sweep<'_>, measured: &Measured) -> Option<Plan> {
 
 /// The plan that measures suspects again; `run` is what it was raised from, without
 /// recordings.
-pub(super) fn wanted(run: &Judged<'_>, request: &Request<'_>, measured: &Measured) -> Option<Plan> {
+pub(super) fn wanted(run: &Judged<'_>, request: &PlanRequest<'_>, measured: &Measured) -> Option<Plan> {
     let judgement = judged::judge_these(run, measured.recordings(), false);
-    let suspects = judge::confirm::suspects(&judgement);
+    let suspects = judge::confirm::find_suspects(&judgement);
     let probes: BTreeMap<&str, &str> = measured
         .results()
         .iter()
         .filter_map(|r| Some((r.stdout.as_deref()?, r.probe.as_str())))
         .collect();
-    let mut suspects: Vec<Suspect> = suspects
+    let mut suspects: Vec<ConfirmationSuspect> = suspects
         .into_iter()
         .map(|suspect| {
             let named = suspect.files.iter().filter_map(|file| probes.get(file.as_str()));
-            Suspect {
+            ConfirmationSuspect {
                 node: suspect.node,
                 peer: suspect.peer,
                 rail: suspect.rail,
@@ -85,10 +85,10 @@ pub(super) fn wanted(run: &Judged<'_>, request: &Request<'_>, measured: &Measure
     if suspects.is_empty() {
         return None;
     }
-    let cleared = judge::confirm::cleared(&judgement, measured.recordings());
+    let cleared = judge::confirm::find_cleared_nodes(&judgement, measured.recordings());
     // Other partners than before where there are any.
     let seed = run.plan.seed.wrapping_add(1);
-    Some(plan::confirm(run.plan, request, &suspects, &cleared, seed))
+    Some(plan::plan_confirmation(run.plan, request, &suspects, &cleared, seed))
 }
 
 /// Waits, unless somebody ends the run.

@@ -25,13 +25,13 @@ use super::step::Reading;
 use super::worker::Outcome as Ran;
 use crate::launch::Launcher;
 use engine::plan;
-use engine::plan::Limits;
+use engine::plan::PlanLimits;
 use engine::plan::Plan;
-use engine::plan::Request;
-use engine::plan::Step;
-use engine::policy::policy;
-use engine::policy::policy::Policy;
-use engine::policy::situation::RunSeen;
+use engine::plan::PlanRequest;
+use engine::plan::PlanStep;
+use engine::policy::action_policy;
+use engine::policy::action_policy::Policy;
+use engine::policy::situation::EvidenceRun;
 use engine::thresholds::builtin;
 use model::action::ActionPlan;
 use model::claims::Claims;
@@ -39,14 +39,14 @@ use model::id::DomainName;
 use model::id::NodeName;
 use model::probe::Probe;
 use model::profile::Profile;
-use model::raw::Ending;
-use model::raw::RawResult;
+use model::raw_result::ProcessEnding;
+use model::raw_result::RawResult;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
 use readers::claims::claims_file;
-use readers::probe_catalog::Catalog;
-use sim::noise::Key;
+use readers::probe_catalog::ProbeCatalog;
+use sim::noise::NoiseKey;
 use sim::scenario::Scenario;
 use sim::scenario_tools::ScenarioTools;
 
@@ -114,7 +114,7 @@ impl Fleet {
         // IMEX names nodes by their addresses.
         let nodes: Vec<NodeName> = claims.domains.iter().flat_map(|d| d.nodes.clone()).collect();
         for (at, node) in nodes.into_iter().enumerate() {
-            let address = sim::render::address(at);
+            let address = sim::render::node_address(at);
             claims.nodes.entry(node).or_default().aliases.push(address);
         }
         let several = claims.domains.iter().filter(|d| 1 < d.nodes.len());
@@ -132,14 +132,14 @@ impl Fleet {
     }
 
     /// One sweep with its second look; `report` changes what a reading printed.
-    fn sweep(&self, seed: u64, mut report: impl FnMut(&Step, u32, &mut Ran)) -> Swept {
-        let mut scenario = Scenario::read(&self.scenario).unwrap_or_else(|e| panic!("{e}"));
+    fn sweep(&self, seed: u64, mut report: impl FnMut(&PlanStep, u32, &mut Ran)) -> Swept {
+        let mut scenario = Scenario::parse(&self.scenario).unwrap_or_else(|e| panic!("{e}"));
         scenario.seed = seed;
         let played = ScenarioTools::new(scenario).unwrap_or_else(|e| panic!("{e}"));
-        let catalog = Catalog::built_in();
+        let catalog = ProbeCatalog::built_in();
         let names = plan::default_probes(self.profile, &self.claims, &self.across);
         let probes: Vec<&Probe> = names.iter().filter_map(|name| catalog.get(name)).collect();
-        let request = Request {
+        let request = PlanRequest {
             claims: &self.claims,
             profile: self.profile,
             probes: &probes,
@@ -148,9 +148,9 @@ impl Fleet {
             parallel: 64,
             seed,
             nvlink_across: &self.across,
-            limits: Limits::default(),
+            limits: PlanLimits::default(),
         };
-        let main = plan::sweep(&request);
+        let main = plan::plan_sweep(&request);
         let mut measured = Measured::default();
         self.run(&main, &played, &mut measured, &mut report);
         let again =
@@ -163,9 +163,9 @@ impl Fleet {
         let run = Judged { recordings, ..self.judging(&main, again.as_ref(), &results) };
         let verdicts = judged(run).verdicts;
         let coverage = coverage(&main, &Launcher::Local, &results);
-        let seen = RunSeen { id: "r".to_owned(), complete: true, real: true, ..RunSeen::default() };
+        let seen = EvidenceRun { id: "r".to_owned(), complete: true, real: true, ..EvidenceRun::default() };
         let policy = Policy::default();
-        let actions = policy::of_verdicts(&verdicts, &self.claims, &policy, Some(coverage), &seen);
+        let actions = action_policy::propose_from_verdicts(&verdicts, &self.claims, &policy, Some(coverage), &seen);
         Swept { verdicts, actions }
     }
 
@@ -181,7 +181,7 @@ impl Fleet {
             confirm,
             results,
             recordings: Vec::new(),
-            catalogue: builtin::catalogue(),
+            catalogue: builtin::builtin_catalogue(),
             thresholds_digest: "",
             platform: None,
         }
@@ -192,7 +192,7 @@ impl Fleet {
         plan: &Plan,
         played: &ScenarioTools,
         measured: &mut Measured,
-        report: &mut impl FnMut(&Step, u32, &mut Ran),
+        report: &mut impl FnMut(&PlanStep, u32, &mut Ran),
     ) {
         for step in plan.steps() {
             let rail = step.rail.as_ref();
@@ -285,22 +285,22 @@ struct Faulty {
     when: When,
     /// The node it speaks about.
     about: NodeName,
-    key: Key,
+    key: NoiseKey,
     done: bool,
 }
 
-fn pick<T: Copy>(key: Key, from: &[T]) -> T {
+fn pick<T: Copy>(key: NoiseKey, from: &[T]) -> T {
     from[usize::try_from(key.value() % from.len() as u64).expect("small")]
 }
 
 impl Faulty {
-    fn new(fleet: &Fleet, node: &NodeName, key: Key) -> Self {
+    fn new(fleet: &Fleet, node: &NodeName, key: NoiseKey) -> Self {
         let nodes = fleet.nodes();
         let others: Vec<&NodeName> = nodes.iter().filter(|other| *other != node).collect();
-        Self::about(node, pick(key.named("about"), &others), key)
+        Self::about(node, pick(key.with_name("about"), &others), key)
     }
 
-    fn about(node: &NodeName, about: &NodeName, key: Key) -> Self {
+    fn about(node: &NodeName, about: &NodeName, key: NoiseKey) -> Self {
         let whens = [
             When::Always,
             When::Always,
@@ -317,8 +317,8 @@ impl Faulty {
         ];
         Self {
             node: node.clone(),
-            report: pick(key.named("report"), REPORTS),
-            when: pick(key.named("when"), &whens),
+            report: pick(key.with_name("report"), REPORTS),
+            when: pick(key.with_name("when"), &whens),
             about: about.clone(),
             key,
             done: false,
@@ -326,7 +326,7 @@ impl Faulty {
     }
 
     /// Changes what a step printed, where this node took part in it.
-    fn speak(&mut self, step: &Step, reading: u32, ran: &mut Ran) {
+    fn speak(&mut self, step: &PlanStep, reading: u32, ran: &mut Ran) {
         let is_here = step.nodes.contains(&self.node);
         let wanted = match self.when {
             When::Always => true,
@@ -336,16 +336,16 @@ impl Faulty {
             When::Stage(stage) => step.stage == stage,
             When::Nodes(nodes) => step.nodes.len() == nodes,
         };
-        if !is_here || !wanted || !matches!(ran.ending, Ending::Exited { .. }) {
+        if !is_here || !wanted || !matches!(ran.ending, ProcessEnding::Exited { .. }) {
             return;
         }
         self.done = true;
-        let key = self.key.with(step.step as u64).with(u64::from(reading));
+        let key = self.key.with_part(step.step as u64).with_part(u64::from(reading));
         let text = String::from_utf8_lossy(&ran.stdout.bytes).into_owned();
-        let factor = pick(self.key.named("factor"), &[0.1, 0.5, 0.8, 0.93, 1.2, 8.0]);
+        let factor = pick(self.key.with_name("factor"), &[0.1, 0.5, 0.8, 0.93, 1.2, 8.0]);
         let other = step.nodes.iter().find(|node| **node != self.node);
         let peer = other.map_or(self.about.as_str(), NodeName::as_str);
-        let who = pick(key.named("who"), &[self.about.as_str(), peer, peer, self.node.as_str()]);
+        let who = pick(key.with_name("who"), &[self.about.as_str(), peer, peer, self.node.as_str()]);
         let said = match self.report {
             Report::Rates => scaled(&text, factor, |_| true),
             Report::Rows => {
@@ -371,7 +371,7 @@ impl Faulty {
                     ),
                     format!("srun: error: {who}: task 3: Exited with exit code 1"),
                 ];
-                let at = usize::try_from(key.named("line").value() % 6).expect("small");
+                let at = usize::try_from(key.with_name("line").value() % 6).expect("small");
                 format!("{text}\n{}\n", lines[at])
             }
             Report::Corrupt => format!(
@@ -382,7 +382,7 @@ impl Faulty {
             Report::OtherTest => {
                 format!("{text}\nRunning {0}.\n{1}\nSUM {0} 100.00\n", TEST, table(who))
             }
-            Report::OtherTool => pick(key.named("tool"), &[NCCL, IMEX]).replace("WHO", who),
+            Report::OtherTool => pick(key.with_name("tool"), &[NCCL, IMEX]).replace("WHO", who),
             Report::Names => {
                 let mark = "\u{1}";
                 text.replace(peer, mark)
@@ -390,18 +390,18 @@ impl Faulty {
                     .replace(mark, self.node.as_str())
             }
             Report::Cut => text[..text.len() / 2].to_owned(),
-            Report::Garbage => pick(key.named("none"), &["", "hello\n", "{\"a\": 1}\n"]).to_owned(),
+            Report::Garbage => pick(key.with_name("none"), &["", "hello\n", "{\"a\": 1}\n"]).to_owned(),
             Report::Fails => {
-                ran.ending = Ending::Exited { code: 1 };
+                ran.ending = ProcessEnding::Exited { code: 1 };
                 let words = format!(
                     "[CUDA_ERROR_ECC_UNCORRECTABLE] uncorrectable ECC error in expression cuMemcpy() on {who}, \
                      rank = 2 in memcpy.cpp:341\n"
                 );
                 ran.stderr.bytes = words.into_bytes();
-                pick(key.named("out"), &["", text.as_str()]).to_owned()
+                pick(key.with_name("out"), &["", text.as_str()]).to_owned()
             }
             Report::Hangs => {
-                ran.ending = Ending::TimedOut;
+                ran.ending = ProcessEnding::TimedOut;
                 text[..text.len() / 3].to_owned()
             }
             Report::States => text
@@ -498,8 +498,8 @@ fn against(fleet: &Fleet, guilty: Option<&str>, count: u64, seed: u64) {
     let refs: Vec<&NodeName> = nodes.iter().collect();
     let mut wrong = Vec::new();
     for trial in 0..count {
-        let key = Key::of(seed).named("trial").with(trial);
-        let node = pick(key.named("node"), &refs);
+        let key = NoiseKey::from_seed(seed).with_name("trial").with_part(trial);
+        let node = pick(key.with_name("node"), &refs);
         let mut faulty = Faulty::new(fleet, node, key);
         let told =
             format!("{} {:?} {:?} about {}", faulty.node, faulty.report, faulty.when, faulty.about);
@@ -518,10 +518,10 @@ fn against_two(fleet: &Fleet, count: u64, seed: u64) {
     let control = fleet.sweep(seed, |_, _, _| {});
     let mut wrong = Vec::new();
     for trial in 0..count {
-        let key = Key::of(seed).named("two").with(trial);
-        let nodes = pick(key.named("domain"), &[0, 1]);
+        let key = NoiseKey::from_seed(seed).with_name("two").with_part(trial);
+        let nodes = pick(key.with_name("domain"), &[0, 1]);
         let nodes = &fleet.claims.domains[nodes].nodes;
-        let at = usize::try_from(key.named("first").value() % nodes.len() as u64).expect("small");
+        let at = usize::try_from(key.with_name("first").value() % nodes.len() as u64).expect("small");
         let of = |more: usize| &nodes[(at + more) % nodes.len()];
         let [first, second, about] = [of(0), of(1), of(2)];
         let mut both = [first, second].map(|node| Faulty::about(node, about, key));

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use model::claims::ClaimedRail;
 use model::id::NodeName;
 use model::probe::placeholder;
-use model::worker::Environment;
+use model::worker_protocol::MachineEnvironment;
 
 /// One end of a step.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ pub(super) struct End<'a> {
     pub(super) node: &'a NodeName,
     /// What its worker said; `None` for simulated nodes, whose names serve as
     /// their addresses.
-    pub(super) environment: Option<&'a Environment>,
+    pub(super) environment: Option<&'a MachineEnvironment>,
 }
 
 /// What stands in for the placeholders of one side of a step.
@@ -69,7 +69,7 @@ fn address(end: End<'_>, rail: Option<&ClaimedRail>) -> Result<(String, String),
     };
     let fits = |device: &str, ip: IpAddr| match rail {
         Some(rail) if rail.device.is_some() || rail.network.is_some() => {
-            rail.device.as_deref().is_none_or(|d| d == device) && rail.holds(ip).unwrap_or(true)
+            rail.device.as_deref().is_none_or(|d| d == device) && rail.contains_address(ip).unwrap_or(true)
         }
         _ => !INWARD.iter().any(|inward| device.starts_with(inward)),
     };
@@ -119,11 +119,11 @@ fn leads_out(ip: IpAddr) -> bool {
 mod tests {
     use super::*;
 
-    fn machine(interfaces: &[(&str, &[&str])]) -> Environment {
+    fn machine(interfaces: &[(&str, &[&str])]) -> MachineEnvironment {
         let own = |list: &[&str]| list.iter().map(|a| (*a).to_owned()).collect();
-        Environment {
+        MachineEnvironment {
             interfaces: interfaces.iter().map(|(d, a)| ((*d).to_owned(), own(a))).collect(),
-            ..Environment::default()
+            ..MachineEnvironment::default()
         }
     }
 
@@ -138,7 +138,7 @@ mod tests {
 
     fn filled(
         word: &str,
-        machine: &Environment,
+        machine: &MachineEnvironment,
         rail: Option<&ClaimedRail>,
     ) -> Result<String, String> {
         let node = NodeName::from("a");

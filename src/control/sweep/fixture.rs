@@ -7,23 +7,23 @@ use crate::store;
 use crate::store::ClaimsRecord;
 use crate::store::file;
 use crate::store::folder::Folder;
-use engine::plan::Limits;
+use engine::plan::PlanLimits;
 use engine::plan::PLAN_FORMAT;
 use engine::plan::Plan;
-use engine::plan::Round;
-use engine::plan::Step;
+use engine::plan::PlanRound;
+use engine::plan::PlanStep;
 use model::claims::Claims;
-use model::parsed::Tool;
+use model::parse_output::Tool;
 use model::probe::ProbeScope;
-use model::raw::Ending;
-use model::raw::RawResult;
+use model::raw_result::ProcessEnding;
+use model::raw_result::RawResult;
 
 /// A tool that ended well.
-pub(super) const WELL: Ending = Ending::Exited { code: 0 };
+pub(super) const WELL: ProcessEnding = ProcessEnding::Exited { code: 0 };
 
 /// A step of one node: two readings, and a third where they do not decide.
-pub(super) fn step(number: usize) -> Step {
-    Step {
+pub(super) fn step(number: usize) -> PlanStep {
+    PlanStep {
         step: number,
         stage: 1,
         probe: "p".to_owned(),
@@ -53,8 +53,8 @@ pub(super) fn plan(numbers: &[usize]) -> Plan {
         profile: "audit".to_owned(),
         seed: 0,
         parallel: 1,
-        limits: Limits::default(),
-        rounds: vec![Round { round: 0, stage: 1, what: "p".to_owned(), steps }],
+        limits: PlanLimits::default(),
+        rounds: vec![PlanRound { round: 0, stage: 1, what: "p".to_owned(), steps }],
         sampled: false,
         skipped: Vec::new(),
         estimate_s: 1.0,
@@ -63,7 +63,7 @@ pub(super) fn plan(numbers: &[usize]) -> Plan {
 }
 
 /// How a reading of a step ended; its output has a name.
-pub(super) fn result(number: usize, reading: u32, ending: Ending) -> RawResult {
+pub(super) fn result(number: usize, reading: u32, ending: ProcessEnding) -> RawResult {
     let stdout = Some(format!("raw/{number}-{reading}"));
     RawResult { ending, stdout, ..blank(&step(number), reading, Vec::new()) }
 }

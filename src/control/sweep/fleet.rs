@@ -16,11 +16,11 @@ use tokio::task::JoinSet;
 
 use super::worker::Worker;
 use crate::launch::Launcher;
-use crate::launch::Program;
-use engine::report::alike;
+use crate::launch::WorkerProgram;
+use engine::report::reason_groups;
 use model::id::NodeName;
-use model::worker::MACHINE_FORMAT;
-use model::worker::Machine;
+use model::worker_protocol::MACHINE_FORMAT;
+use model::worker_protocol::MachineRecord;
 
 /// Workers that are started at the same time: each is a process here and a
 /// login there.
@@ -34,7 +34,7 @@ const STARTS: u32 = 2;
 #[derive(Debug)]
 pub(super) struct Fleet {
     launcher: Launcher,
-    program: Program,
+    program: WorkerProgram,
     limit: Duration,
     places: BTreeMap<NodeName, Mutex<Place>>,
 }
@@ -71,7 +71,7 @@ impl Fleet {
     /// Starts a worker on every node.
     pub(super) async fn start(
         launcher: &Launcher,
-        program: &Program,
+        program: &WorkerProgram,
         limit: Duration,
         nodes: impl IntoIterator<Item = NodeName>,
     ) -> Arc<Self> {
@@ -107,7 +107,7 @@ impl Fleet {
             return Err(format!("not reached: {why}"));
         }
         place.starts += 1;
-        let started = match self.launcher.worker(node, &self.program) {
+        let started = match self.launcher.worker_command(node, &self.program) {
             Ok(launch) => Worker::connect(node, &launch, self.limit).await,
             Err(error) => Err(error.to_string()),
         };
@@ -130,7 +130,7 @@ impl Fleet {
         argv: &[String],
         nodes: &[NodeName],
     ) -> Result<Vec<String>, String> {
-        let command = self.launcher.command(argv, nodes, &self.program.held);
+        let command = self.launcher.step_command(argv, nodes, &self.program.held);
         command.map_err(|error| error.to_string())
     }
 
@@ -160,7 +160,7 @@ impl Fleet {
     fn folded(&self, remarks: &[(String, String)]) -> Vec<String> {
         let names = self.places.keys().map(NodeName::as_str).collect();
         let pairs = remarks.iter().map(|(node, why)| (node.as_str(), why.as_str()));
-        let folded = alike::folded(pairs, &names).into_iter();
+        let folded = reason_groups::group_by_reason(pairs, &names).into_iter();
         folded.map(|alike| format!("{}: {}", alike.whats.join(", "), alike.why)).collect()
     }
 
@@ -191,11 +191,11 @@ impl Fleet {
     }
 
     /// What the workers say of their machines.
-    pub(super) async fn machines(&self) -> Vec<Machine> {
+    pub(super) async fn machines(&self) -> Vec<MachineRecord> {
         let mut machines = Vec::new();
         for (node, place) in &self.places {
             if let Some(worker) = &place.lock().await.worker {
-                machines.push(Machine {
+                machines.push(MachineRecord {
                     format: MACHINE_FORMAT.to_owned(),
                     node: node.clone(),
                     environment: worker.environment.clone(),

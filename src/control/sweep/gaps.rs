@@ -8,20 +8,20 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use engine::plan::Plan;
-use engine::plan::Step;
+use engine::plan::PlanStep;
 use model::claims::Claims;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::parsed::Tool;
-use model::raw;
-use model::raw::RawResult;
-use model::recording::Recording;
-use model::subject::UnknownSubject;
+use model::parse_output::Tool;
+use model::raw_result;
+use model::raw_result::RawResult;
+use model::tool_recording::ToolRecording;
+use model::unknown_subject::UnknownSubject;
 use model::verdict::Finding;
 use model::verdict::LocusKind;
 use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
-use model::verdict::Unknown;
+use model::verdict::UnknownEntry;
 use model::verdict::Verdicts;
 
 /// Something that should be known and is not.
@@ -39,13 +39,13 @@ pub struct Gap {
 pub fn of_run(
     plan: &Plan,
     results: &[RawResult],
-    recordings: &[Recording],
+    recordings: &[ToolRecording],
     verdicts: &Verdicts,
 ) -> Vec<Gap> {
     let partners = Partners::of(results, verdicts);
     let results: BTreeMap<(usize, u32), &RawResult> =
         results.iter().map(|r| ((r.step, r.reading), r)).collect();
-    let read: BTreeMap<&str, &Recording> =
+    let read: BTreeMap<&str, &ToolRecording> =
         recordings.iter().map(|r| (r.file.as_str(), r)).collect();
     let mut gaps = Vec::new();
     for skipped in plan.skipped.iter().filter(|s| !s.not_applicable) {
@@ -54,14 +54,14 @@ pub fn of_run(
             what: UnknownSubject::Other(format!(
                 "{} on {}",
                 skipped.probe,
-                raw::place(&skipped.nodes)
+                raw_result::format_location(&skipped.nodes)
             )),
             why: skipped.why.clone(),
         });
     }
     // A reading beyond the planned ones was asked for because those did not
     // decide: where it failed, what it should have said is not known either.
-    let further = |step: &Step| {
+    let further = |step: &PlanStep| {
         let taken = results.range((step.step, step.readings)..=(step.step, u32::MAX));
         taken.map(|((_, reading), _)| *reading).collect::<Vec<u32>>()
     };
@@ -71,7 +71,7 @@ pub fn of_run(
     for (step, reading) in wanted {
         let why = match results.get(&(step.step, reading)) {
             None => Some("not run: the run ended before".to_owned()),
-            Some(result) => result.gap().or_else(|| {
+            Some(result) => result.gap_reason().or_else(|| {
                 let recording = read.get(result.stdout.as_deref()?)?;
                 let tool = recording.parsed.tool;
                 // What nobody recognises is the judge's to say.
@@ -82,7 +82,7 @@ pub fn of_run(
             }),
         };
         if let Some(why) = why {
-            let mut what = format!("{} on {}", step.probe, step.place());
+            let mut what = format!("{} on {}", step.probe, step.location());
             if let Some(rail) = &step.rail {
                 what.push_str(&format!(", rail {rail}"));
             }
@@ -111,7 +111,7 @@ impl<'r> Partners<'r> {
         let is_part =
             |f: &&Finding| f.outcome == Outcome::Failed && f.locus.kind != LocusKind::Pair;
         let failed = verdicts.findings.iter().filter(is_part);
-        let came = results.iter().filter(|r| 1 < r.nodes.len() && r.gap().is_none());
+        let came = results.iter().filter(|r| 1 < r.nodes.len() && r.gap_reason().is_none());
         let of = |r: &'r RawResult| {
             r.nodes.iter().map(|node| (r.probe.as_str(), r.rail.as_deref(), node))
         };
@@ -122,7 +122,7 @@ impl<'r> Partners<'r> {
     }
 
     /// The nodes that are not wholly measured because a step failed.
-    fn concerned(&self, step: &Step) -> Vec<NodeName> {
+    fn concerned(&self, step: &PlanStep) -> Vec<NodeName> {
         let came = |node: &NodeName| {
             self.back.contains(&(step.probe.as_str(), step.rail.as_deref(), node))
         };
@@ -158,7 +158,7 @@ pub fn close(verdicts: &mut Verdicts, claims: &Claims, gaps: &[Gap]) {
     }
     for gap in gaps {
         verdicts.outcome = verdicts.outcome.max(Outcome::Unknown);
-        let unknown = Unknown { what: gap.what.clone(), why: gap.why.clone() };
+        let unknown = UnknownEntry { what: gap.what.clone(), why: gap.why.clone() };
         // The cause says more than what the judge made of its effect.
         match told.get(&unknown.what) {
             Some(at) => verdicts.unknown[*at] = unknown,
@@ -210,7 +210,7 @@ mod tests {
     use crate::sweep::fixture;
     use crate::sweep::fixture::WELL;
     use model::finding_class::FindingClass;
-    use model::raw::Ending;
+    use model::raw_result::ProcessEnding;
     use model::verdict::Locus;
 
     fn verdicts(outcome: Outcome) -> Verdicts {
@@ -249,12 +249,12 @@ mod tests {
             RawResult { nodes, rail, ..fixture::result(1, 0, ending) }
         };
         let found = |node: &str, outcome, kind| {
-            let locus = Locus { node: Some(node.into()), ..Locus::of(kind) };
+            let locus = Locus { node: Some(node.into()), ..Locus::new(kind) };
             let findings = vec![Finding::new("f", outcome, FindingClass::NvlinkLow, locus)];
             Verdicts { findings, ..verdicts(Outcome::Pass) }
         };
         let bad = found("n1", Outcome::Failed, LocusKind::Rail);
-        let broken = Ending::Exited { code: 1 };
+        let broken = ProcessEnding::Exited { code: 1 };
         for (results, said, left) in [
             (vec![ran(&["n2", "n3"], None, WELL)], &bad, 1),
             (vec![ran(&["n2", "n3"], Some("rail1"), WELL)], &bad, 2),
@@ -307,7 +307,7 @@ mod tests {
             .map(|(step, reading)| fixture::result(step, reading, WELL))
             .into();
         assert_eq!(of_run(&plan, &results, &[], &verdicts(Outcome::Pass)), []);
-        results.push(fixture::result(1, 2, Ending::TimedOut));
+        results.push(fixture::result(1, 2, ProcessEnding::TimedOut));
         let [gap] =
             of_run(&plan, &results, &[], &verdicts(Outcome::Pass)).try_into().expect("one gap");
         assert_eq!(

@@ -11,19 +11,19 @@ use super::apart;
 use super::gaps;
 use crate::launch::Launcher;
 use engine::judge;
-use engine::judge::Case;
+use engine::judge::JudgeInput;
 use engine::judge::Judgement;
 use engine::plan::Plan;
-use engine::plan::Step;
-use engine::policy::situation::Coverage;
-use engine::thresholds::Catalogue;
+use engine::plan::PlanStep;
+use engine::policy::situation::PlanCoverage;
+use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
-use model::history::History;
+use model::part_history::PartHistory;
 use model::id::NodeName;
-use model::raw::Ending;
-use model::raw::RawResult;
-use model::recording::CONFIRM_STAGE;
-use model::recording::Recording;
+use model::raw_result::ProcessEnding;
+use model::raw_result::RawResult;
+use model::tool_recording::CONFIRM_STAGE;
+use model::tool_recording::ToolRecording;
 
 /// What a stored or a live run is judged from.
 #[derive(Debug)]
@@ -37,9 +37,9 @@ pub struct Judged<'a> {
     /// What was run.
     pub results: &'a [RawResult],
     /// What was read.
-    pub recordings: Vec<Recording>,
+    pub recordings: Vec<ToolRecording>,
     /// The expectations.
-    pub catalogue: &'a Catalogue,
+    pub catalogue: &'a PlatformCatalogue,
     /// Their digest.
     pub thresholds_digest: &'a str,
     /// The platform a person named.
@@ -48,22 +48,22 @@ pub struct Judged<'a> {
 
 /// The judge's word. The order in which steps ended makes no difference.
 pub fn judged(run: Judged<'_>) -> Judgement {
-    judged_against(run, &History::default())
+    judged_against(run, &PartHistory::default())
 }
 
 /// The same with what parts showed in earlier runs among the references.
-pub fn judged_against(mut run: Judged<'_>, history: &History) -> Judgement {
+pub fn judged_against(mut run: Judged<'_>, history: &PartHistory) -> Judgement {
     // The first look, then the second.
     let mut all = std::mem::take(&mut run.recordings);
-    let is_again = |recording: &Recording| recording.stage == Some(CONFIRM_STAGE);
+    let is_again = |recording: &ToolRecording| recording.stage == Some(CONFIRM_STAGE);
     all.sort_by(|a, b| (is_again(a), &a.scope, &a.file).cmp(&(is_again(b), &b.scope, &b.file)));
     let (first, again) = all.split_at(all.partition_point(|recording| !is_again(recording)));
-    let mut judgement = judge::judge_against(&case(&run, first, true), history);
+    let mut judgement = judge::judge_run(&case(&run, first, true), history);
     if run.confirm.is_some() {
-        let suspects = judge::confirm::suspects(&judgement);
-        let second = judge_these(&run, &judge::confirm::second_case(&all, &suspects), true);
+        let suspects = judge::confirm::find_suspects(&judgement);
+        let second = judge_these(&run, &judge::confirm::select_confirm_recordings(&all, &suspects), true);
         let again = case(&run, again, false);
-        judgement.verdicts = judge::confirm::confirm(&judgement, &second.verdicts, &again);
+        judgement.verdicts = judge::confirm::apply_confirmation(&judgement, &second.verdicts, &again);
         judgement.cells.extend(second.cells.into_iter().filter(|c| c.stage == Some(CONFIRM_STAGE)));
     }
     let gaps = gaps::of_run(run.plan, run.results, &all, &judgement.verdicts);
@@ -73,12 +73,12 @@ pub fn judged_against(mut run: Judged<'_>, history: &History) -> Judgement {
 }
 
 /// The judge's word on some of the recordings of a run.
-pub(super) fn judge_these(run: &Judged<'_>, recordings: &[Recording], cells: bool) -> Judgement {
-    judge::judge(&case(run, recordings, cells))
+pub(super) fn judge_these(run: &Judged<'_>, recordings: &[ToolRecording], cells: bool) -> Judgement {
+    judge::judge_without_history(&case(run, recordings, cells))
 }
 
-fn case<'a>(run: &Judged<'a>, recordings: &'a [Recording], cells: bool) -> Case<'a> {
-    Case {
+fn case<'a>(run: &Judged<'a>, recordings: &'a [ToolRecording], cells: bool) -> JudgeInput<'a> {
+    JudgeInput {
         claims: run.claims,
         recordings,
         catalogue: run.catalogue,
@@ -92,23 +92,23 @@ fn case<'a>(run: &Judged<'a>, recordings: &'a [Recording], cells: bool) -> Case<
 /// Whether a reading says more of the environment than of the node's fabric.
 pub(super) fn is_out_of_reach(result: &RawResult, launcher: &Launcher) -> bool {
     let unconnected = match result.ending {
-        Ending::Exited { code } => launcher.is_connect_failure(code),
+        ProcessEnding::Exited { code } => launcher.is_connect_failure(code),
         _ => false,
     };
-    unconnected || result.ending.is_out_of_reach()
+    unconnected || result.ending.is_unreachable()
 }
 
 /// How much of the plan came back: tools that ran to their end, well or not.
 /// Readings beyond the planned ones make up for none of those. The node of which most is
 /// missing is left out where others remain: one node alone puts no sweep in doubt.
-pub fn coverage(plan: &Plan, launcher: &Launcher, results: &[RawResult]) -> Coverage {
+pub fn coverage(plan: &Plan, launcher: &Launcher, results: &[RawResult]) -> PlanCoverage {
     let came = |result: &&RawResult| {
-        let ended = matches!(result.ending, Ending::Exited { .. } | Ending::Signalled { .. });
+        let ended = matches!(result.ending, ProcessEnding::Exited { .. } | ProcessEnding::Signalled { .. });
         ended && !is_out_of_reach(result, launcher)
     };
     let came: BTreeSet<(usize, u32)> =
         results.iter().filter(came).map(|r| (r.step, r.reading)).collect();
-    let returned = |step: &Step| came.range((step.step, 0)..(step.step, step.readings)).count();
+    let returned = |step: &PlanStep| came.range((step.step, 0)..(step.step, step.readings)).count();
     let mut missing: BTreeMap<&NodeName, usize> = BTreeMap::new();
     for step in plan.steps() {
         let lost = step.readings as usize - returned(step);
@@ -117,10 +117,10 @@ pub fn coverage(plan: &Plan, launcher: &Launcher, results: &[RawResult]) -> Cove
         }
     }
     let worst = missing.into_iter().max_by_key(|(_, lost)| *lost).map(|(node, _)| node);
-    let of = |all: &dyn Fn(&&Step) -> bool| {
+    let of = |all: &dyn Fn(&&PlanStep) -> bool| {
         let steps = || plan.steps().filter(|step| all(step));
         let planned = steps().map(|step| step.readings as usize).sum();
-        Coverage { planned, returned: steps().map(returned).sum() }
+        PlanCoverage { planned, returned: steps().map(returned).sum() }
     };
     let without = of(&|step| worst.is_none_or(|node| !step.nodes.contains(node)));
     if without.planned == 0 { of(&|_| true) } else { without }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn readings_beyond_the_plan_make_up_for_none_that_is_missing() {
-        let unreached = || Ending::not_started("not reached");
+        let unreached = || ProcessEnding::not_started("not reached");
         let results = [
             fixture::result(0, 0, WELL),
             fixture::result(0, 1, WELL),
@@ -143,7 +143,7 @@ mod tests {
             fixture::result(1, 1, unreached()),
         ];
         let covered = coverage(&fixture::plan(&[0, 1]), &Launcher::Local, &results);
-        assert_eq!(covered, Coverage { planned: 4, returned: 3 });
+        assert_eq!(covered, PlanCoverage { planned: 4, returned: 3 });
     }
 
     #[test]
@@ -152,14 +152,14 @@ mod tests {
         for (step, node) in plan.rounds.iter_mut().flat_map(|r| &mut r.steps).zip(["a", "b", "c"]) {
             step.nodes = vec![node.into()];
         }
-        let hung = || Ending::TimedOut;
-        let results = |second: Ending| {
+        let hung = || ProcessEnding::TimedOut;
+        let results = |second: ProcessEnding| {
             [(0, WELL), (1, second), (2, hung())]
                 .map(|(step, ending)| fixture::result(step, 0, ending))
         };
         let of = |second| coverage(&plan, &Launcher::Local, &results(second));
         // Two readings of each step are planned.
-        assert_eq!(of(WELL), Coverage { planned: 4, returned: 2 });
-        assert_eq!(of(hung()), Coverage { planned: 4, returned: 1 });
+        assert_eq!(of(WELL), PlanCoverage { planned: 4, returned: 2 });
+        assert_eq!(of(hung()), PlanCoverage { planned: 4, returned: 1 });
     }
 }

@@ -16,9 +16,9 @@ use crate::store::MeasurementRecord;
 use crate::store::RecordError;
 use crate::store::file;
 use crate::store::folder::Folder;
-use model::raw::RawResult;
-use model::recording::Recording;
-use node::exec::Stream;
+use model::raw_result::RawResult;
+use model::tool_recording::ToolRecording;
+use node::exec::CapturedStream;
 
 /// Results that may wait for the disk. Beyond that measuring waits, so that
 /// memory does not grow with what tools print.
@@ -31,9 +31,9 @@ const WAITING_KIB: u32 = 256 << 10;
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) result: RawResult,
-    pub(super) stdout: Stream,
-    pub(super) stderr: Stream,
-    pub(super) recording: Option<Recording>,
+    pub(super) stdout: CapturedStream,
+    pub(super) stderr: CapturedStream,
+    pub(super) recording: Option<ToolRecording>,
 }
 
 impl Ended {

@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use engine::plan::Plan;
-use engine::plan::Step;
-use model::raw::Ending;
-use model::raw::RawResult;
-use model::recording::Recording;
+use engine::plan::PlanStep;
+use model::raw_result::ProcessEnding;
+use model::raw_result::RawResult;
+use model::tool_recording::ToolRecording;
 
 /// What was measured so far, also before an interruption.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     results: Vec<RawResult>,
-    recordings: Vec<Recording>,
+    recordings: Vec<ToolRecording>,
     /// By step and reading.
     places: BTreeMap<(usize, u32), Place>,
 }
@@ -29,9 +29,9 @@ struct Place {
 
 impl Measured {
     /// What an earlier attempt left.
-    pub(super) fn before(results: Vec<RawResult>, recordings: Vec<Recording>) -> Self {
+    pub(super) fn before(results: Vec<RawResult>, recordings: Vec<ToolRecording>) -> Self {
         let mut measured = Self::default();
-        let mut read: BTreeMap<String, Recording> =
+        let mut read: BTreeMap<String, ToolRecording> =
             recordings.into_iter().map(|recording| (recording.file.clone(), recording)).collect();
         for result in results {
             let recording = result.stdout.as_ref().and_then(|file| read.remove(file));
@@ -41,7 +41,7 @@ impl Measured {
     }
 
     /// Takes in a reading; one that is taken again replaces the one before.
-    pub(super) fn put(&mut self, result: RawResult, recording: Option<Recording>) {
+    pub(super) fn put(&mut self, result: RawResult, recording: Option<ToolRecording>) {
         let key = (result.step, result.reading);
         let known = self.places.get(&key).copied();
         let at = match (recording, known.and_then(|place| place.recording)) {
@@ -90,8 +90,8 @@ impl Measured {
     pub(super) fn taken(&self) -> BTreeSet<(usize, u32)> {
         let hung = self.hung();
         let is_over = |result: &RawResult| match &result.ending {
-            Ending::Interrupted | Ending::Busy { .. } => false,
-            ending => !ending.is_out_of_reach() || hung.contains_key(&result.step),
+            ProcessEnding::Interrupted | ProcessEnding::Busy { .. } => false,
+            ending => !ending.is_unreachable() || hung.contains_key(&result.step),
         };
         self.results.iter().filter(|r| is_over(r)).map(|r| (r.step, r.reading)).collect()
     }
@@ -99,7 +99,7 @@ impl Measured {
     /// The steps whose tool hung, and in which reading first.
     pub(super) fn hung(&self) -> BTreeMap<usize, u32> {
         let mut hung = BTreeMap::new();
-        for result in self.results.iter().filter(|r| r.ending == Ending::TimedOut) {
+        for result in self.results.iter().filter(|r| r.ending == ProcessEnding::TimedOut) {
             let first = hung.entry(result.step).or_insert(result.reading);
             *first = result.reading.min(*first);
         }
@@ -107,7 +107,7 @@ impl Measured {
     }
 
     /// What was read of a step before this reading, in the order of readings.
-    pub(super) fn read_before(&self, step: &Step, reading: u32) -> Vec<&Recording> {
+    pub(super) fn read_before(&self, step: &PlanStep, reading: u32) -> Vec<&ToolRecording> {
         let places = self.places.range((step.step, 0)..(step.step, reading));
         places.filter_map(|(_, place)| self.recordings.get(place.recording?)).collect()
     }
@@ -117,13 +117,13 @@ impl Measured {
         plan.steps().any(|step| {
             let mut places = self.places.range((step.step, 0)..=(step.step, u32::MAX));
             places.any(|(_, place)| {
-                matches!(self.results[place.result].ending, Ending::Exited { code: 0 })
+                matches!(self.results[place.result].ending, ProcessEnding::Exited { code: 0 })
             })
         })
     }
 
     /// Whether nothing was taken of any of these steps.
-    pub(super) fn has_none_of<'a>(&self, mut steps: impl Iterator<Item = &'a Step>) -> bool {
+    pub(super) fn has_none_of<'a>(&self, mut steps: impl Iterator<Item = &'a PlanStep>) -> bool {
         steps.all(|s| self.places.range((s.step, 0)..=(s.step, u32::MAX)).next().is_none())
     }
 
@@ -133,12 +133,12 @@ impl Measured {
     }
 
     /// What was read.
-    pub(super) fn recordings(&self) -> &[Recording] {
+    pub(super) fn recordings(&self) -> &[ToolRecording] {
         &self.recordings
     }
 
     /// Both lists.
-    pub(super) fn into_parts(self) -> (Vec<RawResult>, Vec<Recording>) {
+    pub(super) fn into_parts(self) -> (Vec<RawResult>, Vec<ToolRecording>) {
         (self.results, self.recordings)
     }
 }
@@ -149,15 +149,15 @@ mod tests {
     use crate::sweep::fixture::WELL;
     use crate::sweep::fixture::result;
     use crate::sweep::fixture::step;
-    use model::recording::Scope;
+    use model::tool_recording::RecordingScope;
 
-    fn recording(number: usize, reading: u32) -> Recording {
+    fn recording(number: usize, reading: u32) -> ToolRecording {
         let file = format!("raw/{number}-{reading}");
-        Recording::new(Scope::Node("n1".into()), &file, readers::outputs::read(b""))
+        ToolRecording::new(RecordingScope::Node("n1".into()), &file, readers::outputs::parse_output(b""))
     }
 
-    fn unreached() -> Ending {
-        Ending::not_started("not reached")
+    fn unreached() -> ProcessEnding {
+        ProcessEnding::not_started("not reached")
     }
 
     #[test]
@@ -165,14 +165,14 @@ mod tests {
         let mut measured = Measured::default();
         let endings = [
             WELL,
-            Ending::Exited { code: 1 },
-            Ending::Signalled { signal: 9 },
-            Ending::TimedOut,
-            Ending::Interrupted,
+            ProcessEnding::Exited { code: 1 },
+            ProcessEnding::Signalled { signal: 9 },
+            ProcessEnding::TimedOut,
+            ProcessEnding::Interrupted,
             unreached(),
-            Ending::Busy { why: "a job".to_owned() },
-            Ending::Missing { program: "x".to_owned() },
-            Ending::Exited { code: 127 },
+            ProcessEnding::Busy { why: "a job".to_owned() },
+            ProcessEnding::Missing { program: "x".to_owned() },
+            ProcessEnding::Exited { code: 127 },
         ];
         for (number, ending) in endings.into_iter().enumerate() {
             measured.put(result(number, 0, ending), None);
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn behind_a_tool_that_hung_nothing_is_tried_again() {
         let mut measured = Measured::default();
-        measured.put(result(4, 1, Ending::TimedOut), None);
+        measured.put(result(4, 1, ProcessEnding::TimedOut), None);
         measured.put(result(4, 2, unreached()), None);
         assert_eq!(measured.taken(), BTreeSet::from([(4, 1), (4, 2)]));
         assert_eq!(measured.hung(), BTreeMap::from([(4, 1)]));
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_reading_that_is_taken_again_replaces_the_one_before() {
         let mut measured = Measured::before(
-            vec![result(1, 0, WELL), result(2, 0, Ending::Interrupted), result(3, 0, WELL)],
+            vec![result(1, 0, WELL), result(2, 0, ProcessEnding::Interrupted), result(3, 0, WELL)],
             vec![recording(3, 0), recording(2, 0), recording(1, 0)],
         );
         let files = |measured: &Measured, number| -> Vec<String> {

@@ -46,7 +46,7 @@ use std::time::Instant;
 use tokio::sync::watch;
 
 use crate::launch::Launcher;
-use crate::launch::Program;
+use crate::launch::WorkerProgram;
 use crate::store;
 use crate::store::ClaimsRecord;
 use crate::store::RecordError;
@@ -58,15 +58,15 @@ use crate::store::stored;
 use crate::store::stored::Stored;
 use engine::plan;
 use engine::plan::Plan;
-use engine::plan::Request;
-use engine::policy::policy;
-use engine::policy::policy::Policy;
-use engine::policy::situation::RunSeen;
-use engine::thresholds::Catalogue;
+use engine::plan::PlanRequest;
+use engine::policy::action_policy;
+use engine::policy::action_policy::Policy;
+use engine::policy::situation::EvidenceRun;
+use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::run::Run;
 use model::run::RunInfo;
-use model::tool_call::AnswerTools;
+use model::tool_call::ToolBackend;
 
 use fleet::Fleet;
 use fleet::Unreached;
@@ -97,9 +97,9 @@ pub fn shown(moment: jiff::Timestamp) -> String {
 }
 
 /// A run as decisions know it.
-pub fn run_seen(info: &RunInfo, launcher: &Launcher, complete: bool) -> RunSeen {
+pub fn run_seen(info: &RunInfo, launcher: &Launcher, complete: bool) -> EvidenceRun {
     let created: Option<jiff::Timestamp> = info.created.parse().ok();
-    RunSeen {
+    EvidenceRun {
         id: info.id.clone(),
         profile: info.profile.clone(),
         created: info.created.clone(),
@@ -107,7 +107,7 @@ pub fn run_seen(info: &RunInfo, launcher: &Launcher, complete: bool) -> RunSeen 
         complete,
         real: !launcher.is_stand_in(),
         simulated: info.simulated,
-        unsealed: None,
+        unsigned: None,
         unsure: BTreeMap::new(),
     }
 }
@@ -124,19 +124,19 @@ pub struct Sweep<'a> {
     /// What to run.
     pub plan: &'a Plan,
     /// What it was made from, and what confirming plans are made from.
-    pub request: &'a Request<'a>,
+    pub request: &'a PlanRequest<'a>,
     /// How to reach nodes.
     pub launcher: &'a Launcher,
     /// What workers are started with.
-    pub program: &'a Program,
+    pub program: &'a WorkerProgram,
     /// Tools of this process that answer in the place of nodes.
-    pub tools: Option<Arc<dyn AnswerTools>>,
+    pub tools: Option<Arc<dyn ToolBackend>>,
     /// How long a worker may take to answer.
     pub connect: Duration,
     /// How suspicions are confirmed.
     pub confirm: &'a Confirm,
     /// The expectations.
-    pub catalogue: &'a Catalogue,
+    pub catalogue: &'a PlatformCatalogue,
     /// Their digest.
     pub thresholds_digest: &'a str,
     /// The platform a person named.
@@ -438,7 +438,7 @@ async fn all_rounds(
         // What runs nowhere is no load, however often it is tried.
         while start.elapsed() < again.lasting && ran == Ran::Whole && measured.any_went_well(&pass)
         {
-            pass = plan::again(sweep.plan, &whole);
+            pass = plan::repeat_soak(sweep.plan, &whole);
             whole.rounds.extend(pass.rounds.iter().cloned());
             // On disk before it runs: a step without a plan is nobody's.
             folder.write_plan(file::PLAN, &whole)?;
@@ -518,7 +518,7 @@ fn conclude(
     let coverage = coverage(&plan, sweep.launcher, &results);
     let seen = run_seen(&record.info, &record.launcher, !partial);
     let actions =
-        policy::of_verdicts(&judgement.verdicts, sweep.fleet, sweep.policy, Some(coverage), &seen);
+        action_policy::propose_from_verdicts(&judgement.verdicts, sweep.fleet, sweep.policy, Some(coverage), &seen);
     folder.write_json(file::ACTIONS, &actions)?;
     record.state = if partial { State::Partial } else { State::Complete };
     record.ended = Some(shown(now()));

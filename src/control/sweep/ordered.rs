@@ -6,24 +6,24 @@
 
 use std::collections::BTreeSet;
 
-use engine::plan::Step;
+use engine::plan::PlanStep;
 use model::id::NodeName;
 use model::measurement::Measurement;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::probe::ProbeScope;
 
 /// The tools of a step: its own, and the one in its place.
-pub(super) fn tools(step: &Step) -> Vec<Tool> {
+pub(super) fn tools(step: &PlanStep) -> Vec<Tool> {
     let instead = step.otherwise.as_ref().map(|otherwise| otherwise.parser);
     std::iter::once(step.parser).chain(instead).collect()
 }
 
 /// Holds what was read to what was ordered. What is dropped is told as a problem of the
 /// node that sent it.
-pub(super) fn hold(step: &Step, parsed: &mut Parsed) {
+pub(super) fn hold(step: &PlanStep, parsed: &mut ParseOutput) {
     let mut told = Vec::new();
     not_ordered(step, parsed, &mut told);
     // Inside a node it is the node's, whatever name it prints.
@@ -40,14 +40,14 @@ pub(super) fn hold(step: &Step, parsed: &mut Parsed) {
     }
     let sender = step.nodes.first().map(ToString::to_string);
     for what in told {
-        let problem = Problem::new(ProblemKind::Inconsistent, what);
+        let problem = OutputProblem::new(OutputProblemKind::Inconsistent, what);
         parsed.complete = false;
-        parsed.problems.push(Problem { host: sender.clone(), ..problem });
+        parsed.problems.push(OutputProblem { host: sender.clone(), ..problem });
     }
 }
 
 /// Takes out what was measured or told of tests that were not ordered.
-fn not_ordered(step: &Step, parsed: &mut Parsed, told: &mut Vec<String>) {
+fn not_ordered(step: &PlanStep, parsed: &mut ParseOutput, told: &mut Vec<String>) {
     let Some(tool) = parsed.tool else { return };
     // The name was taken from the shape of the numbers.
     if parsed.facts.parameters.get("testcase").is_some_and(|how| how == "inferred") {
@@ -162,7 +162,7 @@ fn file_name(word: &str) -> &str {
 
 /// Drops what is said of hosts that took no part: of an output that gives one of them
 /// ranks, all numbers. Nodes are called as the step calls them.
-fn hosts(step: &Step, parsed: &mut Parsed, told: &mut Vec<String>) {
+fn hosts(step: &PlanStep, parsed: &mut ParseOutput, told: &mut Vec<String>) {
     let known = |host: &str| -> Option<&NodeName> {
         let exact = step.nodes.iter().find(|node| node.as_str() == host);
         exact.or_else(|| {
@@ -214,7 +214,7 @@ fn hosts(step: &Step, parsed: &mut Parsed, told: &mut Vec<String>) {
 }
 
 /// Drops tables of the network that have other ends than two.
-fn ends(parsed: &mut Parsed, told: &mut Vec<String>) {
+fn ends(parsed: &mut ParseOutput, told: &mut Vec<String>) {
     let before = parsed.measurements.len();
     parsed.measurements.retain(|measurement| match measurement {
         Measurement::Matrix(matrix) => {
@@ -236,9 +236,9 @@ mod tests {
     const TEST: &str = "multinode_device_to_device_memcpy_write_ce";
 
     /// A step of two nodes that runs this test.
-    fn step() -> Step {
+    fn step() -> PlanStep {
         let argv = ["mpirun", "nvbandwidth", "-t", TEST].map(str::to_owned);
-        Step {
+        PlanStep {
             scope: ProbeScope::Pair,
             domain: Some("rack".into()),
             nodes: ["n1", "n2"].map(NodeName::from).into(),
@@ -260,14 +260,14 @@ mod tests {
         )
     }
 
-    fn read(text: &str) -> Parsed {
+    fn read(text: &str) -> ParseOutput {
         let step = step();
-        let mut parsed = outputs::read_ordered(&tools(&step), text.as_bytes(), &[], b"");
+        let mut parsed = outputs::parse_expected(&tools(&step), text.as_bytes(), &[], b"");
         hold(&step, &mut parsed);
         parsed
     }
 
-    fn told(parsed: &Parsed) -> Vec<(Option<&str>, &str)> {
+    fn told(parsed: &ParseOutput) -> Vec<(Option<&str>, &str)> {
         parsed.problems.iter().map(|p| (p.host.as_deref(), p.detail.as_str())).collect()
     }
 
@@ -290,7 +290,7 @@ mod tests {
         let [(host, detail)] = told(&parsed).try_into().expect("one problem");
         assert_eq!(host, Some("n1"));
         assert!(detail.contains("n3, which took no part"), "{detail}");
-        assert!(!parsed.complete && !parsed.has(ProblemKind::Corrupt));
+        assert!(!parsed.complete && !parsed.has_problem(OutputProblemKind::Corrupt));
         let parsed = read(&output(["n1", "n3"], TEST));
         assert!(parsed.measurements.is_empty() && parsed.facts.ranks.is_empty());
         assert!(told(&parsed).iter().all(|(host, _)| *host == Some("n1")), "{:?}", told(&parsed));

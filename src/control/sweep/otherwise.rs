@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use super::worker::Outcome;
-use engine::plan::Step;
+use engine::plan::PlanStep;
 use model::id::NodeName;
-use model::raw::Ending;
+use model::raw_result::ProcessEnding;
 use model::text::clean;
 use readers::outputs::text;
 
@@ -45,13 +45,13 @@ struct Known {
 
 impl Lacking {
     /// Whether a node of this step is known to lack the tool.
-    pub(super) fn knows(&self, step: &Step) -> bool {
+    pub(super) fn knows(&self, step: &PlanStep) -> bool {
         let known = self.known();
         step.nodes.iter().any(|node| known.missing.contains(&(step.probe.clone(), node.clone())))
     }
 
     /// Remembers.
-    pub(super) fn add(&self, step: &Step, nodes: &[NodeName]) {
+    pub(super) fn add(&self, step: &PlanStep, nodes: &[NodeName]) {
         let mut known = self.known();
         for node in nodes {
             known.missing.insert((step.probe.clone(), node.clone()));
@@ -70,15 +70,15 @@ impl Lacking {
 }
 
 /// The nodes that lack the tool of a step, as its outcome tells, and why.
-pub(super) fn lacking(step: &Step, outcome: &Outcome) -> Option<(Vec<NodeName>, String)> {
+pub(super) fn lacking(step: &PlanStep, outcome: &Outcome) -> Option<(Vec<NodeName>, String)> {
     let first = || step.nodes.first().cloned().into_iter().collect::<Vec<_>>();
     match &outcome.ending {
-        Ending::Missing { .. } => Some((first(), outcome.ending.to_string())),
-        Ending::Exited { code: 127 } => {
+        ProcessEnding::Missing { .. } => Some((first(), outcome.ending.to_string())),
+        ProcessEnding::Exited { code: 127 } => {
             let why = outcome.complaint.clone().unwrap_or_else(|| outcome.ending.to_string());
             Some((first(), why))
         }
-        Ending::Exited { code } if *code != 0 => {
+        ProcessEnding::Exited { code } if *code != 0 => {
             let decoded = text::decode(&outcome.stderr.bytes);
             let says = |line: &&str| {
                 NOT_FOUND.iter().any(|words| words.iter().all(|word| line.contains(word)))
@@ -107,15 +107,15 @@ fn is_named(text: &str, node: &NodeName) -> bool {
 mod tests {
     use super::*;
     use crate::sweep::fixture;
-    use node::exec::Stream;
+    use node::exec::CapturedStream;
 
-    fn step(nodes: &[&str]) -> Step {
+    fn step(nodes: &[&str]) -> PlanStep {
         let nodes = nodes.iter().map(|node| (*node).into()).collect();
-        Step { nodes, ..fixture::step(0) }
+        PlanStep { nodes, ..fixture::step(0) }
     }
 
-    fn told(nodes: &[&str], ending: Ending, stderr: &str) -> Option<Vec<String>> {
-        let stderr = Stream { bytes: stderr.as_bytes().to_vec(), dropped: 0 };
+    fn told(nodes: &[&str], ending: ProcessEnding, stderr: &str) -> Option<Vec<String>> {
+        let stderr = CapturedStream { bytes: stderr.as_bytes().to_vec(), dropped: 0 };
         let outcome = Outcome { ending, stderr, ..Outcome::not_started(String::new()) };
         let (nodes, why) = lacking(&step(nodes), &outcome)?;
         assert!(!why.is_empty());
@@ -124,22 +124,22 @@ mod tests {
 
     #[test]
     fn a_program_that_is_not_there_is_told_from_one_that_fails() {
-        let exited = |code| Ending::Exited { code };
+        let exited = |code| ProcessEnding::Exited { code };
         let both = ["n1", "n2"];
-        let missing = Ending::Missing { program: "mpirun".to_owned() };
+        let missing = ProcessEnding::Missing { program: "mpirun".to_owned() };
         assert_eq!(told(&both, missing, ""), Some(vec!["n1".to_owned()]));
         assert!(told(&["n1"], exited(127), "env: 'x': No such file or directory").is_some());
         let failed = "nvbandwidth: file t: No such file or directory\n";
-        for ending in [exited(1), exited(126), exited(0), Ending::TimedOut] {
+        for ending in [exited(1), exited(126), exited(0), ProcessEnding::TimedOut] {
             assert_eq!(told(&["n1"], ending, failed), None);
         }
-        let busy = Ending::Busy { why: "a job".to_owned() };
+        let busy = ProcessEnding::Busy { why: "a job".to_owned() };
         assert_eq!(told(&["n1"], busy, ""), None);
     }
 
     #[test]
     fn who_should_have_started_it_says_where_it_is_missing() {
-        let exited = |code| Ending::Exited { code };
+        let exited = |code| ProcessEnding::Exited { code };
         let both = ["n1", "n2"];
         let found_nowhere = "---\nmpirun was unable to find the specified executable file, and \
             therefore\ndid not launch the job.\n\nNode:       n2\nExecutable: nvbandwidth\n";
@@ -164,7 +164,7 @@ mod tests {
         lacking.add(&pair, &["n2".into()]);
         assert!(lacking.knows(&pair) && lacking.knows(&step(&["n2", "n3"])));
         assert!(!lacking.knows(&step(&["n1", "n3"])));
-        let other = Step { probe: "q".to_owned(), ..pair };
+        let other = PlanStep { probe: "q".to_owned(), ..pair };
         assert!(!lacking.knows(&other));
         assert!(lacking.is_news("p") && !lacking.is_news("p") && lacking.is_news("q"));
     }

@@ -15,16 +15,16 @@ use indicatif::ProgressDrawTarget;
 use indicatif::ProgressStyle;
 
 use engine::plan::Plan;
-use engine::plan::Round;
-use engine::plan::Step;
+use engine::plan::PlanRound;
+use engine::plan::PlanStep;
 use engine::plan::cost;
-use engine::report::alike;
-use engine::report::plain;
+use engine::report::reason_groups;
+use engine::report::plain_text;
 use model::hostlist;
 use model::id::NodeName;
-use model::raw::Ending;
-use model::raw::RawResult;
-use model::recording::Recording;
+use model::raw_result::ProcessEnding;
+use model::raw_result::RawResult;
+use model::tool_recording::ToolRecording;
 
 /// Whom to tell how far a sweep is.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Progress {
         }
         let say = || {
             // Nobody listening is no reason to stop measuring.
-            let _ = writeln!(anstream::stderr().lock(), "{}", plain::lines(text));
+            let _ = writeln!(anstream::stderr().lock(), "{}", plain_text::to_plain_lines(text));
         };
         match &self.state().bar {
             Some(bar) => bar.suspend(say),
@@ -86,7 +86,7 @@ impl Progress {
         let unreached = std::mem::take(&mut state.unreached);
         *state = State {
             unreached,
-            planned: plan.rounds.iter().map(|r| cost::of_round(r, plan.parallel)).sum(),
+            planned: plan.rounds.iter().map(|r| cost::estimate_round(r, plan.parallel)).sum(),
             rounds: plan.rounds.len(),
             start: Some(Instant::now()),
             ..State::default()
@@ -103,22 +103,22 @@ impl Progress {
     }
 
     /// A round that an earlier attempt finished.
-    pub(super) fn round_was_done(&self, round: &Round, parallel: usize) {
+    pub(super) fn round_was_done(&self, round: &PlanRound, parallel: usize) {
         let mut state = self.state();
-        state.before += cost::of_round(round, parallel);
+        state.before += cost::estimate_round(round, parallel);
         state.ended += 1;
     }
 
     /// A reading ended. What went well is not worth a line, and neither is each
     /// of the many that an interruption ends.
-    pub(super) fn reading(&self, result: &RawResult, recording: Option<&Recording>) {
-        if result.ending == Ending::Interrupted {
+    pub(super) fn reading(&self, result: &RawResult, recording: Option<&ToolRecording>) {
+        if result.ending == ProcessEnding::Interrupted {
             return;
         }
         let Some(text) = complaint(result, recording) else { return };
         self.state().failed += 1;
         if self.is_news(result, &text) {
-            let (place, probe, seconds) = (result.place(), &result.probe, result.duration_s);
+            let (place, probe, seconds) = (result.location(), &result.probe, result.duration_s);
             self.say(&format!("{place} {probe}: {seconds:.1} s, {text}"));
         }
     }
@@ -133,13 +133,13 @@ impl Progress {
     fn is_news(&self, result: &RawResult, text: &str) -> bool {
         let mut state = self.state();
         let is_unreached = |node: &NodeName| state.unreached.contains(node);
-        if matches!(result.ending, Ending::NotStarted { .. })
+        if matches!(result.ending, ProcessEnding::NotStarted { .. })
             && result.nodes.iter().any(is_unreached)
         {
             return false;
         }
         let names = result.nodes.iter().map(NodeName::as_str).collect();
-        let key = (result.probe.clone(), alike::template(text, &names));
+        let key = (result.probe.clone(), reason_groups::remove_names(text, &names));
         match state.alike.entry(key) {
             Entry::Vacant(first) => {
                 first.insert(BTreeSet::new());
@@ -153,18 +153,18 @@ impl Progress {
     }
 
     /// The tool of a probe is missing somewhere, and its other command was run.
-    pub(super) fn instead(&self, step: &Step, why: &str) {
-        let (probe, place) = (&step.probe, step.place());
+    pub(super) fn instead(&self, step: &PlanStep, why: &str) {
+        let (probe, place) = (&step.probe, step.location());
         let itself = "measured by fabricgate itself, here and wherever that is so";
         self.say(&format!("{probe} on {place}: {why}; {itself}"));
     }
 
     /// A round ended.
-    pub(super) fn round(&self, round: &Round, parallel: usize, took: Duration) {
+    pub(super) fn round(&self, round: &PlanRound, parallel: usize, took: Duration) {
         self.tell_alike();
         let line = {
             let mut state = self.state();
-            state.done += cost::of_round(round, parallel);
+            state.done += cost::estimate_round(round, parallel);
             state.ended += 1;
             let left = state.left();
             if let Some(bar) = &state.bar {
@@ -231,8 +231,8 @@ fn steps(count: usize) -> String {
 }
 
 /// A line for a reading that did not go well.
-fn complaint(result: &RawResult, recording: Option<&Recording>) -> Option<String> {
-    let how = match (result.gap(), recording) {
+fn complaint(result: &RawResult, recording: Option<&ToolRecording>) -> Option<String> {
+    let how = match (result.gap_reason(), recording) {
         (Some(why), _) => why,
         (None, Some(recording)) if recording.parsed.complete => return None,
         (None, Some(recording)) => match recording.parsed.problems.first() {
@@ -247,7 +247,7 @@ fn complaint(result: &RawResult, recording: Option<&Recording>) -> Option<String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::raw::RESULT_FORMAT;
+    use model::raw_result::RESULT_FORMAT;
 
     #[test]
     fn a_line_says_where_what_how_long_and_how_it_ended() {
@@ -261,7 +261,7 @@ mod tests {
             probe: "nvbandwidth".to_owned(),
             reading: 0,
             argv: Vec::new(),
-            ending: Ending::Exited { code: 1 },
+            ending: ProcessEnding::Exited { code: 1 },
             started: String::new(),
             duration_s: 12.06,
             stdout: None,
@@ -278,11 +278,11 @@ mod tests {
             complaint(&result, None).expect("a failure"),
             "exit code 1; its last words: no device"
         );
-        result.ending = Ending::Exited { code: 0 };
-        let mut recording = Recording::new(
-            model::recording::Scope::Node("node0003".into()),
+        result.ending = ProcessEnding::Exited { code: 0 };
+        let mut recording = ToolRecording::new(
+            model::tool_recording::RecordingScope::Node("node0003".into()),
             "f",
-            readers::outputs::read(b""),
+            readers::outputs::parse_output(b""),
         );
         recording.parsed.complete = true;
         assert_eq!(complaint(&result, Some(&recording)), None);

@@ -10,12 +10,12 @@ use super::step::blank;
 use super::worker::Outcome;
 use crate::store::RecordError;
 use crate::store::stored;
-use engine::plan::Step;
+use engine::plan::PlanStep;
 use model::id::NodeName;
-use model::raw::Ending;
-use model::raw::RawResult;
-use model::recording::CONFIRM_STAGE;
-use node::exec::Stream;
+use model::raw_result::ProcessEnding;
+use model::raw_result::RawResult;
+use model::tool_recording::CONFIRM_STAGE;
+use node::exec::CapturedStream;
 
 /// What tells readings apart: probe, nodes, rail, and whether it confirms.
 type Key = (String, Vec<NodeName>, Option<String>, bool);
@@ -62,9 +62,9 @@ impl Stored {
     }
 
     /// The answer to a reading of a step.
-    pub(super) fn answer(&self, step: &Step, reading: u32) -> (RawResult, Outcome) {
+    pub(super) fn answer(&self, step: &PlanStep, reading: u32) -> (RawResult, Outcome) {
         let not_started = |why: String| {
-            let ending = Ending::not_started(why.clone());
+            let ending = ProcessEnding::not_started(why.clone());
             let result = RawResult { ending, ..blank(step, reading, step.argv.to_vec()) };
             (result, Outcome::not_started(why))
         };
@@ -82,8 +82,8 @@ impl Stored {
         let outcome = Outcome {
             ending: then.ending.clone(),
             duration: then.duration_s,
-            stdout: Stream { bytes: stdout, dropped: then.stdout_dropped },
-            stderr: Stream { bytes: stderr, dropped: then.stderr_dropped },
+            stdout: CapturedStream { bytes: stdout, dropped: then.stdout_dropped },
+            stderr: CapturedStream { bytes: stderr, dropped: then.stderr_dropped },
             load: then.load,
             gpus: then.gpus.clone(),
             complaint: then.complaint.clone(),
@@ -102,7 +102,7 @@ impl Stored {
 
     /// The same reading of the stored step that answers this one: readings that nobody
     /// asks for again, behind one that hung, are no answers to the next.
-    fn next(&self, step: &Step, reading: u32) -> Option<RawResult> {
+    fn next(&self, step: &PlanStep, reading: u32) -> Option<RawResult> {
         let mut steps = self.steps.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Steps { left, taken } = &mut *steps;
         let readings = match taken.entry(step.step) {
@@ -126,8 +126,8 @@ mod tests {
     #[test]
     fn a_reading_that_is_not_asked_for_again_answers_no_other_step() {
         let dir = tempfile::tempdir().expect("a folder");
-        let not_tried = || Ending::not_started("not tried: reading 1 hung");
-        let results = [(0, 0, Ending::TimedOut), (0, 1, not_tried()), (1, 0, WELL), (1, 1, WELL)]
+        let not_tried = || ProcessEnding::not_started("not tried: reading 1 hung");
+        let results = [(0, 0, ProcessEnding::TimedOut), (0, 1, not_tried()), (1, 0, WELL), (1, 1, WELL)]
             .map(|(step, reading, ending)| RawResult {
                 stdout: None,
                 ..fixture::result(step, reading, ending)
@@ -137,9 +137,9 @@ mod tests {
         // Both steps are the same probe on the same node. Behind the first reading,
         // which hung, the second is not asked for.
         let answer = |step, reading| stored.answer(&fixture::step(step), reading).0.ending;
-        assert_eq!(answer(0, 0), Ending::TimedOut);
+        assert_eq!(answer(0, 0), ProcessEnding::TimedOut);
         assert_eq!((answer(1, 0), answer(1, 1)), (WELL, WELL));
-        let Ending::NotStarted { why, .. } = answer(1, 2) else { panic!("there is none") };
+        let ProcessEnding::NotStarted { why, .. } = answer(1, 2) else { panic!("there is none") };
         assert_eq!(why, "the stored run has no such reading");
     }
 }

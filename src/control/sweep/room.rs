@@ -13,11 +13,11 @@ use sha2::Sha256;
 
 use super::outputs;
 use super::worker::Outcome;
-use engine::plan::Step;
+use engine::plan::PlanStep;
 use model::id::NodeName;
-use model::raw::RawResult;
-use model::recording::Recording;
-use node::exec::Stream;
+use model::raw_result::RawResult;
+use model::tool_recording::ToolRecording;
+use node::exec::CapturedStream;
 
 /// Bytes at the head and at the tail of an output that no parser reads.
 const END: usize = 64 << 10;
@@ -89,10 +89,10 @@ impl Room {
     /// folder will hold. Something to say, where the file system is nearly full.
     pub(super) fn read(
         &mut self,
-        step: &Step,
+        step: &PlanStep,
         result: &mut RawResult,
         outcome: &mut Outcome,
-    ) -> (Option<Recording>, Option<String>) {
+    ) -> (Option<ToolRecording>, Option<String>) {
         let space = Space::of(&self.folder);
         self.read_in(space, step, result, outcome)
     }
@@ -100,10 +100,10 @@ impl Room {
     fn read_in(
         &mut self,
         space: Option<Space>,
-        step: &Step,
+        step: &PlanStep,
         result: &mut RawResult,
         outcome: &mut Outcome,
-    ) -> (Option<Recording>, Option<String>) {
+    ) -> (Option<ToolRecording>, Option<String>) {
         // What a stored run dropped is dropped already.
         let before = [&outcome.stdout, &outcome.stderr].map(|it| it.dropped);
         let read = |result: &RawResult, outcome: &Outcome| {
@@ -111,7 +111,7 @@ impl Room {
         };
         let mut cut = false;
         if END * 2 + SLACK < outcome.stderr.bytes.len() {
-            let troubles = |stderr: &[u8]| readers::outputs::read_streams(&[], stderr).problems;
+            let troubles = |stderr: &[u8]| readers::outputs::parse_streams(&[], stderr).problems;
             let (all, short) = (&outcome.stderr.bytes, ends(&outcome.stderr.bytes, END));
             // Errors between head and tail are read: they stay.
             cut = troubles(all) == troubles(&short) && shorten(&mut outcome.stderr, END);
@@ -159,7 +159,7 @@ impl Room {
 }
 
 /// Keeps the ends of what was printed; false where it is short.
-fn shorten(stream: &mut Stream, end: usize) -> bool {
+fn shorten(stream: &mut CapturedStream, end: usize) -> bool {
     let all = stream.bytes.len();
     let slack = if end == 0 { 0 } else { SLACK };
     if all <= 2 * end + slack {
@@ -193,8 +193,8 @@ mod tests {
     fn printed(stdout: Vec<u8>, stderr: Vec<u8>) -> Outcome {
         Outcome {
             ending: WELL,
-            stdout: Stream { bytes: stdout, dropped: 0 },
-            stderr: Stream { bytes: stderr, dropped: 0 },
+            stdout: CapturedStream { bytes: stdout, dropped: 0 },
+            stderr: CapturedStream { bytes: stderr, dropped: 0 },
             ..Outcome::not_started(String::new())
         }
     }
@@ -232,7 +232,7 @@ mod tests {
             assert!(text.starts_with("head x") && text.ends_with("x tail"));
             assert!(text.contains(&format!("of {} bytes are left out", flood.len())));
         }
-        assert!(result.gap().is_some_and(|why| why.contains("more than are kept")));
+        assert!(result.gap_reason().is_some_and(|why| why.contains("more than are kept")));
         assert!(!recording.expect("read").parsed.complete);
         // A stored run that is judged again is not cut again.
         let (kept, dropped) = (outcome.stdout.bytes.clone(), result.stdout_dropped);
@@ -245,7 +245,7 @@ mod tests {
         let noise = "noise\n".repeat(100_000);
         let error = "node1: Test CUDA failure all_reduce.cu:10 'an illegal memory access'\n";
         let stderr = [noise.as_str(), error, noise.as_str()].concat();
-        let problems = |stderr: &[u8]| readers::outputs::read_streams(&[], stderr).problems;
+        let problems = |stderr: &[u8]| readers::outputs::parse_streams(&[], stderr).problems;
         let before = problems(stderr.as_bytes());
         let mut outcome = printed(Vec::new(), stderr.into_bytes());
         let mut result = fixture::result(1, 0, WELL);
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(problems(&outcome.stderr.bytes), before);
     }
 
-    fn on(node: &str) -> Step {
+    fn on(node: &str) -> PlanStep {
         let mut step = fixture::step(1);
         step.nodes = vec![node.into()];
         step
@@ -271,7 +271,7 @@ mod tests {
             if result.not_kept.is_some() {
                 refused += 1;
                 let is_read = recording.is_some_and(|it| it.parsed.tool.is_some());
-                assert!(!is_read && result.gap().is_some(), "{result:?}");
+                assert!(!is_read && result.gap_reason().is_some(), "{result:?}");
                 assert!(outcome.stdout.bytes.len() < 200);
             }
         }
@@ -322,7 +322,7 @@ mod tests {
             assert_eq!(say.is_some(), !kept && !told, "{free} of {all}");
             let is_read = recording.is_some_and(|it| it.parsed.tool.is_some());
             assert_eq!(is_read, kept, "{free} of {all}: what is not kept is not read");
-            let unknown = result.gap().is_some_and(|why| why.contains("nearly full"));
+            let unknown = result.gap_reason().is_some_and(|why| why.contains("nearly full"));
             assert_eq!(unknown, !kept, "{free} of {all}");
         }
     }

@@ -30,16 +30,16 @@ use super::room::Room;
 use super::step;
 use super::step::Reading;
 use super::worker::Outcome;
-use engine::judge::sequential;
+use engine::judge::sequential_test;
 use engine::plan::Plan;
-use engine::plan::Round;
-use engine::plan::Step;
+use engine::plan::PlanRound;
+use engine::plan::PlanStep;
 use model::claims::ClaimedRail;
 use model::claims::Claims;
-use model::parsed::Parsed;
-use model::raw::Ending;
-use model::raw::RawResult;
-use model::tool_call::AnswerTools;
+use model::parse_output::ParseOutput;
+use model::raw_result::ProcessEnding;
+use model::raw_result::RawResult;
+use model::tool_call::ToolBackend;
 use node::exec::CAPTURE;
 
 /// The first port that serving sides are given. Below the range from which
@@ -64,7 +64,7 @@ pub(super) enum Source {
     /// A stored run.
     Stored(Arc<Stored>),
     /// Tools in this process.
-    Tools(Arc<dyn AnswerTools>),
+    Tools(Arc<dyn ToolBackend>),
 }
 
 impl Source {
@@ -132,7 +132,7 @@ impl Runner<'_> {
     /// One round.
     async fn round(
         &self,
-        round: &Round,
+        round: &PlanRound,
         places: &Arc<Semaphore>,
         taken: &BTreeSet<(usize, u32)>,
         hung: &BTreeMap<usize, u32>,
@@ -155,7 +155,7 @@ impl Runner<'_> {
                     if reading < step.readings {
                         let why = format!("not tried: reading {} hung", first + 1);
                         let result = RawResult {
-                            ending: Ending::not_started(why.clone()),
+                            ending: ProcessEnding::not_started(why.clone()),
                             ..step::blank(step, reading, step.argv.to_vec())
                         };
                         went = Went::Through;
@@ -209,7 +209,7 @@ impl Runner<'_> {
                 {
                     self.progress.instead(&step, &why);
                 }
-                if result.ending == Ending::TimedOut {
+                if result.ending == ProcessEnding::TimedOut {
                     hung.entry(step.step).or_insert(reading);
                 }
                 if !self.keep(&step, result, outcome, measured).await {
@@ -224,8 +224,8 @@ impl Runner<'_> {
     }
 
     /// The steps whose readings before this one do not decide.
-    fn undecided(&self, round: &Round, reading: u32, measured: &Measured) -> BTreeSet<usize> {
-        let open: Vec<&Step> = round
+    fn undecided(&self, round: &PlanRound, reading: u32, measured: &Measured) -> BTreeSet<usize> {
+        let open: Vec<&PlanStep> = round
             .steps
             .iter()
             .filter(|s| s.readings <= reading && reading < s.most_readings && 0 < reading)
@@ -240,11 +240,11 @@ impl Runner<'_> {
                 // A run that is resumed has later ones too, and must decide as
                 // it did then.
                 let read = measured.read_before(step, reading);
-                let read: Vec<&Parsed> = read.into_iter().map(|r| &r.parsed).collect();
-                sequential::paths(step.step, &read)
+                let read: Vec<&ParseOutput> = read.into_iter().map(|r| &r.parsed).collect();
+                sequential_test::collect_paths(step.step, &read)
             })
             .collect();
-        let undecided: BTreeSet<usize> = sequential::undecided(&paths).into_iter().collect();
+        let undecided: BTreeSet<usize> = sequential_test::undecided_steps(&paths).into_iter().collect();
         open.into_iter().map(|s| s.step).filter(|s| undecided.contains(s)).collect()
     }
 
@@ -255,7 +255,7 @@ impl Runner<'_> {
     /// Reads an output, remembers it, and hands it to the disk.
     async fn keep(
         &self,
-        step: &Step,
+        step: &PlanStep,
         mut result: RawResult,
         mut outcome: Outcome,
         measured: &mut Measured,

@@ -61,7 +61,7 @@ mod tests {
         let script = "trap '' HUP; exec cat /proc/self/status";
         let argv = ["sh", "-c", script].map(str::to_owned).into();
         let limit = Duration::from_secs(60);
-        let request = exec::Request { argv, limit, capture: 1 << 16 };
+        let request = exec::ProcessRequest { argv, limit, capture: 1 << 16 };
         let (_nobody, stop) = watch::channel(false);
         let told = exec::run(&request, stop).await.expect("started").stdout.bytes;
         let status = String::from_utf8(told).expect("text");

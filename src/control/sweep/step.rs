@@ -22,17 +22,17 @@ use super::worker::Outcome;
 use super::worker::Running;
 use super::worker::Worker;
 use super::worker::stopped;
-use engine::plan::Step;
+use engine::plan::PlanStep;
 use model::claims::ClaimedRail;
 use model::id::NodeName;
-use model::probe::Ready;
-use model::raw::Ending;
-use model::raw::RESULT_FORMAT;
-use model::raw::RawResult;
-use model::worker::Order;
-use model::worker::STEP_VARIABLE;
-use model::worker::Waiting;
-use node::exec::secrets;
+use model::probe::ReadySignal;
+use model::raw_result::ProcessEnding;
+use model::raw_result::RESULT_FORMAT;
+use model::raw_result::RawResult;
+use model::worker_protocol::ProcessOrder;
+use model::worker_protocol::STEP_VARIABLE;
+use model::worker_protocol::ReadinessCheck;
+use node::exec::child_environment;
 
 /// How long a serving process may take until it listens. Loading CUDA on a
 /// node of eight GPUs takes up to about ten seconds.
@@ -44,7 +44,7 @@ const AFTERWARDS: f64 = 30.0;
 /// One reading to take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading<'a> {
-    pub(super) step: &'a Step,
+    pub(super) step: &'a PlanStep,
     pub(super) reading: u32,
     /// The rail, as claimed.
     pub(super) rail: Option<&'a ClaimedRail>,
@@ -133,7 +133,7 @@ fn result(
 }
 
 /// A result of which nothing is known but where it belongs.
-pub(super) fn blank(step: &Step, reading: u32, argv: Vec<String>) -> RawResult {
+pub(super) fn blank(step: &PlanStep, reading: u32, argv: Vec<String>) -> RawResult {
     RawResult {
         format: RESULT_FORMAT.to_owned(),
         step: step.step,
@@ -144,7 +144,7 @@ pub(super) fn blank(step: &Step, reading: u32, argv: Vec<String>) -> RawResult {
         probe: step.probe.clone(),
         reading,
         argv,
-        ending: Ending::Interrupted,
+        ending: ProcessEnding::Interrupted,
         started: shown(now()),
         duration_s: 0.0,
         stdout: None,
@@ -175,7 +175,7 @@ async fn measure(
     let mut peer = None;
     for other in &step.nodes[1..] {
         let worker = reach(fleet, other, stop).await.map_err(|mut outcome| {
-            if let Ending::NotStarted { why, node } = &mut outcome.ending {
+            if let ProcessEnding::NotStarted { why, node } = &mut outcome.ending {
                 *why = format!("{other} {why}");
                 *node = Some(other.clone());
             }
@@ -193,26 +193,26 @@ async fn measure(
     if let (Some(serve), Some((_, worker)), Some(end)) = (&step.serve, &peer, peer_end) {
         let with = Filling { own: end, peer: Some(own_end), rail: reading.rail, port };
         let command = fill::command(&serve.argv, &with).map_err(Outcome::not_started)?;
-        let waiting = Waiting { how: serve.ready, port };
+        let waiting = ReadinessCheck { how: serve.ready, port };
         let limit_s = step.timeout_s + AFTERWARDS;
-        let order = Order { ready: Some(waiting), limit_s, ..order(reading, command) };
+        let order = ProcessOrder { ready: Some(waiting), limit_s, ..order(reading, command) };
         let mut running = worker.order(order).await.map_err(Outcome::not_started)?;
         match running.ready(LISTENING, stop).await {
-            Ok(listening) if serve.ready == Ready::Line => port = listening,
+            Ok(listening) if serve.ready == ReadySignal::Line => port = listening,
             Ok(_) => {}
             Err(mut outcome) => {
                 // What the client would have measured is not known.
                 let node = end.node;
                 let why = format!("the serving side on {node}: {}", outcome.ending);
                 outcome.ending = match outcome.ending {
-                    Ending::Interrupted => Ending::Interrupted,
+                    ProcessEnding::Interrupted => ProcessEnding::Interrupted,
                     // It ran, and what it printed says why the two have no connection.
-                    Ending::Exited { .. } | Ending::Signalled { .. }
-                        if !outcome.ending.is_out_of_reach() =>
+                    ProcessEnding::Exited { .. } | ProcessEnding::Signalled { .. }
+                        if !outcome.ending.is_unreachable() =>
                     {
-                        Ending::Partly { why }
+                        ProcessEnding::Partly { why }
                     }
-                    _ => Ending::not_started(why),
+                    _ => ProcessEnding::not_started(why),
                 };
                 return Err(outcome);
             }
@@ -237,7 +237,7 @@ async fn reach(
     tokio::select! {
         worker = fleet.worker(node) => worker.map_err(Outcome::not_started),
         () = stopped(stop) => {
-            let ending = Ending::Interrupted;
+            let ending = ProcessEnding::Interrupted;
             Err(Outcome { ending, ..Outcome::not_started(String::new()) })
         }
     }
@@ -260,13 +260,13 @@ async fn ask(
 }
 
 /// An order of this reading, of which only the command is known.
-pub(super) fn order(reading: &Reading<'_>, argv: Vec<String>) -> Order {
+pub(super) fn order(reading: &Reading<'_>, argv: Vec<String>) -> ProcessOrder {
     let step = reading.step;
     let name = format!("{}.{}", step.step, reading.reading);
     let mut env = BTreeMap::from([(STEP_VARIABLE.to_owned(), name)]);
     // A node's own variables that tools there are to get.
-    env.extend(secrets::passed().map(|names| (secrets::PASSED.to_owned(), names)));
-    Order {
+    env.extend(child_environment::passed_variables().map(|names| (child_environment::PASS_ENV_VARIABLE.to_owned(), names)));
+    ProcessOrder {
         id: 0,
         argv,
         env,

@@ -25,14 +25,14 @@ use super::worker::Running;
 use super::worker::Worker;
 use super::worker::last_words;
 use super::worker::stopped;
-use model::exchange::Answer;
+use model::exchange::ExchangeReply;
 use model::id::NodeName;
 use model::probe::ProbeScope;
-use model::raw::Ending;
-use model::worker::FromWorker;
-use model::worker::Order;
-use node::exec::Stream;
-use node::probes::board::Board;
+use model::raw_result::ProcessEnding;
+use model::worker_protocol::WorkerMessage;
+use model::worker_protocol::ProcessOrder;
+use node::exec::CapturedStream;
+use node::probes::exchange_group::ExchangeGroup;
 use readers::outputs::text;
 
 /// Bytes of each output that every node may keep in any case: a document of
@@ -49,7 +49,7 @@ enum Part<'w> {
 struct Parts<'w> {
     nodes: &'w [NodeName],
     parts: Vec<Part<'w>>,
-    board: Board,
+    board: ExchangeGroup,
     start: Instant,
     /// What went wrong, in the order in which it did.
     wrong: Vec<(usize, String)>,
@@ -108,7 +108,7 @@ pub(super) async fn run(
     let mut parts = Parts {
         nodes,
         parts: Vec::new(),
-        board: Board::new(nodes.iter().map(ToString::to_string).collect()),
+        board: ExchangeGroup::new(nodes.iter().map(ToString::to_string).collect()),
         start: Instant::now(),
         wrong: Vec::new(),
         absent: Vec::new(),
@@ -128,7 +128,7 @@ pub(super) async fn run(
     for (at, why) in absent {
         parts.wrong.push((at, format!("{} {why}", nodes[at])));
         parts.absent.push(at);
-        let answers = parts.board.leave(at, &why);
+        let answers = parts.board.remove(at, &why);
         parts.deliver(answers).await;
     }
     let interrupted = parts.finish(stop).await;
@@ -142,7 +142,7 @@ fn order(
     fleet: &Fleet,
     workers: &[Result<Arc<Worker>, String>],
     at: usize,
-) -> Result<Order, String> {
+) -> Result<ProcessOrder, String> {
     let nodes = reading.step.nodes.as_slice();
     let named = fleet.names_are_addresses();
     let end = |at: usize| {
@@ -157,7 +157,7 @@ fn order(
     let filled = fill::command(argv, &with)?;
     let argv = fleet.command(&filled, &nodes[at..=at])?;
     let capture = (reading.capture / nodes.len().max(1)).max(LEAST_CAPTURE).min(reading.capture);
-    Ok(Order { together: true, capture, ..step::order(reading, argv) })
+    Ok(ProcessOrder { together: true, capture, ..step::order(reading, argv) })
 }
 
 impl Parts<'_> {
@@ -183,7 +183,7 @@ impl Parts<'_> {
 
     /// When somebody has waited long enough for somebody.
     fn next_moment(&self) -> Instant {
-        let due = self.board.due().map(|due| self.start + due);
+        let due = self.board.next_deadline().map(|due| self.start + due);
         let running = self.parts.iter().filter_map(|part| match part {
             Part::Runs(running) => Some(running.until()),
             Part::Ended(_) => None,
@@ -192,10 +192,10 @@ impl Parts<'_> {
     }
 
     /// Takes in what a node's worker says; nothing where it is gone.
-    async fn take(&mut self, who: usize, said: Option<FromWorker>) {
+    async fn take(&mut self, who: usize, said: Option<WorkerMessage>) {
         let Some(Part::Runs(running)) = self.parts.get_mut(who) else { return };
         let outcome = match said {
-            Some(FromWorker::Asks { ask, .. }) => {
+            Some(WorkerMessage::Asks { ask, .. }) => {
                 let answers = self.board.ask(who, ask, self.start.elapsed());
                 self.blame(who).await;
                 return self.deliver(answers).await;
@@ -212,8 +212,8 @@ impl Parts<'_> {
     async fn ended(&mut self, who: usize, outcome: Outcome) {
         let node = &self.nodes[who];
         let why = match (&outcome.ending, last_words(&outcome.stderr.bytes)) {
-            (Ending::Exited { code: 0 }, _) => None,
-            (Ending::Exited { .. } | Ending::Signalled { .. }, Some(words)) => {
+            (ProcessEnding::Exited { code: 0 }, _) => None,
+            (ProcessEnding::Exited { .. } | ProcessEnding::Signalled { .. }, Some(words)) => {
                 Some(format!("{}; its last words: {words}", outcome.ending))
             }
             _ => Some(outcome.ending.to_string()),
@@ -224,7 +224,7 @@ impl Parts<'_> {
             self.wrong.push((who, format!("{node}: {why}")));
         }
         self.parts[who] = Part::Ended(outcome);
-        let answers = self.board.leave(who, why.as_deref().unwrap_or("ended"));
+        let answers = self.board.remove(who, why.as_deref().unwrap_or("ended"));
         self.deliver(answers).await;
         self.enough().await;
     }
@@ -246,7 +246,7 @@ impl Parts<'_> {
         if self.wrong.iter().any(|(at, _)| *at == who) {
             return;
         }
-        let (Some(why), Part::Runs(running)) = (self.board.gone(who), &mut self.parts[who]) else {
+        let (Some(why), Part::Runs(running)) = (self.board.gone_reason(who), &mut self.parts[who]) else {
             return;
         };
         self.wrong.push((who, format!("{}: {why}", self.nodes[who])));
@@ -254,7 +254,7 @@ impl Parts<'_> {
     }
 
     /// Passes answers on, to all at the same time.
-    async fn deliver(&mut self, answers: Vec<(usize, Answer)>) {
+    async fn deliver(&mut self, answers: Vec<(usize, ExchangeReply)>) {
         let mut told = Vec::new();
         for (who, answer) in answers {
             if let Part::Runs(running) = &self.parts[who] {
@@ -282,7 +282,7 @@ impl Parts<'_> {
 
     /// Looks for those whose time is over.
     async fn time_passed(&mut self) {
-        let late = self.board.late(self.start.elapsed());
+        let late = self.board.expire(self.start.elapsed());
         for who in late.gone {
             self.blame(who).await;
         }
@@ -295,7 +295,7 @@ impl Parts<'_> {
                 running.kill();
                 let mut outcome = running.lost();
                 if !self.ending && !self.wrong.iter().any(|(at, _)| *at == who) {
-                    outcome.ending = Ending::TimedOut;
+                    outcome.ending = ProcessEnding::TimedOut;
                 }
                 self.ended(who, outcome).await;
             }
@@ -313,11 +313,11 @@ impl Parts<'_> {
             })
             .collect();
         let (ending, complaint) = match interrupted {
-            true => (Ending::Interrupted, None),
+            true => (ProcessEnding::Interrupted, None),
             false => ending(&outcomes, (&self.wrong, &self.absent), self.nodes, self.least),
         };
-        let mut stdout = Stream::default();
-        let mut stderr = Stream::default();
+        let mut stdout = CapturedStream::default();
+        let mut stderr = CapturedStream::default();
         let (mut load, mut gpus) = (None, Vec::new());
         let mut sent = Vec::new();
         let mut duration = 0.0_f64;
@@ -347,39 +347,39 @@ fn ending(
     (wrong, absent): (&[(usize, String)], &[usize]),
     nodes: &[NodeName],
     least: usize,
-) -> (Ending, Option<String>) {
-    let Some((first, why)) = wrong.first() else { return (Ending::Exited { code: 0 }, None) };
-    if let Some(at) = outcomes.iter().position(|it| it.ending == Ending::TimedOut) {
-        return (Ending::TimedOut, Some(format!("{} ran past its time limit", nodes[at])));
+) -> (ProcessEnding, Option<String>) {
+    let Some((first, why)) = wrong.first() else { return (ProcessEnding::Exited { code: 0 }, None) };
+    if let Some(at) = outcomes.iter().position(|it| it.ending == ProcessEnding::TimedOut) {
+        return (ProcessEnding::TimedOut, Some(format!("{} ran past its time limit", nodes[at])));
     }
     let started = outcomes.iter().filter(|it| was_started(&it.ending)).count();
     if started < least {
         return match &outcomes[*first].ending {
-            Ending::Busy { .. } => (Ending::Busy { why: why.clone() }, None),
+            ProcessEnding::Busy { .. } => (ProcessEnding::Busy { why: why.clone() }, None),
             // The tool is looked for in its place, see `otherwise`.
-            Ending::Missing { program } => {
-                (Ending::Missing { program: program.clone() }, Some(why.clone()))
+            ProcessEnding::Missing { program } => {
+                (ProcessEnding::Missing { program: program.clone() }, Some(why.clone()))
             }
             _ => {
                 let node = absent.contains(first).then(|| nodes[*first].clone());
-                (Ending::NotStarted { why: why.clone(), node }, None)
+                (ProcessEnding::NotStarted { why: why.clone(), node }, None)
             }
         };
     }
     match &outcomes[*first].ending {
-        Ending::Exited { code: 127 } => (Ending::Exited { code: 127 }, Some(why.clone())),
+        ProcessEnding::Exited { code: 127 } => (ProcessEnding::Exited { code: 127 }, Some(why.clone())),
         _ => {
             let more = match wrong.len() - 1 {
                 0 => String::new(),
                 more => format!(" (and {more} more)"),
             };
-            (Ending::Partly { why: format!("{why}{more}") }, None)
+            (ProcessEnding::Partly { why: format!("{why}{more}") }, None)
         }
     }
 }
 
-fn was_started(ending: &Ending) -> bool {
-    !matches!(ending, Ending::Missing { .. } | Ending::NotStarted { .. } | Ending::Busy { .. })
+fn was_started(ending: &ProcessEnding) -> bool {
+    !matches!(ending, ProcessEnding::Missing { .. } | ProcessEnding::NotStarted { .. } | ProcessEnding::Busy { .. })
 }
 
 /// Tells a process to end.
@@ -391,7 +391,7 @@ async fn hush(running: &mut Running<'_>) {
 }
 
 fn interrupted() -> Outcome {
-    Outcome { ending: Ending::Interrupted, ..Outcome::not_started(String::new()) }
+    Outcome { ending: ProcessEnding::Interrupted, ..Outcome::not_started(String::new()) }
 }
 
 /// Adds lines with their node in front, as log collectors put it.
@@ -403,7 +403,7 @@ fn with_margin(into: &mut Vec<u8>, node: &NodeName, bytes: &[u8]) {
 }
 
 /// What the next worker says of its part.
-async fn heard(parts: &mut [Part<'_>]) -> (usize, Option<FromWorker>) {
+async fn heard(parts: &mut [Part<'_>]) -> (usize, Option<WorkerMessage>) {
     poll_fn(|context| {
         for (at, part) in parts.iter_mut().enumerate() {
             if let Part::Runs(running) = part
@@ -442,8 +442,8 @@ mod tests {
     const LOST: usize = 1;
 
     /// How three nodes that ended so end together, where the second went wrong.
-    fn ended(second: Ending, least: usize) -> (Ending, Option<String>) {
-        let well = || Ending::Exited { code: 0 };
+    fn ended(second: ProcessEnding, least: usize) -> (ProcessEnding, Option<String>) {
+        let well = || ProcessEnding::Exited { code: 0 };
         let why = format!("n2: {second}");
         let outcomes = [well(), second, well()]
             .map(|ending| Outcome { ending, ..Outcome::not_started(String::new()) });
@@ -454,30 +454,30 @@ mod tests {
     #[test]
     fn one_that_went_wrong_is_named_and_what_the_others_printed_counts() {
         let partly = |second| match ended(second, 2) {
-            (Ending::Partly { why }, None) => why,
+            (ProcessEnding::Partly { why }, None) => why,
             other => panic!("{other:?}"),
         };
-        assert_eq!(partly(Ending::Signalled { signal: 9 }), "n2: killed by signal 9");
-        let busy = Ending::Busy { why: "a job".to_owned() };
+        assert_eq!(partly(ProcessEnding::Signalled { signal: 9 }), "n2: killed by signal 9");
+        let busy = ProcessEnding::Busy { why: "a job".to_owned() };
         assert_eq!(partly(busy), "n2: a job");
-        assert_eq!(partly(Ending::Missing { program: "x".to_owned() }), "n2: x: not found");
+        assert_eq!(partly(ProcessEnding::Missing { program: "x".to_owned() }), "n2: x: not found");
     }
 
     #[test]
     fn a_hang_is_a_hang_and_too_few_are_none() {
-        let (ending, complaint) = ended(Ending::TimedOut, 2);
+        let (ending, complaint) = ended(ProcessEnding::TimedOut, 2);
         assert_eq!(
             (ending, complaint),
-            (Ending::TimedOut, Some("n2 ran past its time limit".into()))
+            (ProcessEnding::TimedOut, Some("n2 ran past its time limit".into()))
         );
         let why = || "n2: gone".to_owned();
-        let busy = Ending::Busy { why: "gone".to_owned() };
-        assert_eq!(ended(busy, 3).0, Ending::Busy { why: why() });
-        let lost = Ending::not_started("gone");
-        assert_eq!(ended(lost, 3).0, Ending::not_started(why()));
-        let missing = Ending::Missing { program: "x".to_owned() };
+        let busy = ProcessEnding::Busy { why: "gone".to_owned() };
+        assert_eq!(ended(busy, 3).0, ProcessEnding::Busy { why: why() });
+        let lost = ProcessEnding::not_started("gone");
+        assert_eq!(ended(lost, 3).0, ProcessEnding::not_started(why()));
+        let missing = ProcessEnding::Missing { program: "x".to_owned() };
         assert_eq!(ended(missing.clone(), 3).0, missing, "so that it is measured otherwise");
-        assert_eq!(ended(Ending::Exited { code: 127 }, 2).0, Ending::Exited { code: 127 });
+        assert_eq!(ended(ProcessEnding::Exited { code: 127 }, 2).0, ProcessEnding::Exited { code: 127 });
     }
 
     #[test]

@@ -28,25 +28,25 @@ use greeting::NoGreeting;
 use greeting::greeting;
 use greeting::with_last_words;
 
-use crate::launch::Launch;
-use model::exchange::Answer;
+use crate::launch::LaunchCommand;
+use model::exchange::ExchangeReply;
 use model::id::NodeName;
-use model::raw::Ending;
+use model::raw_result::ProcessEnding;
 use model::text::clean;
-use model::worker::Done;
-use model::worker::Environment;
-use model::worker::FromWorker;
-use model::worker::LONGEST_LINE;
-use model::worker::Order;
-use model::worker::PROTOCOL;
-use model::worker::Stream as Which;
-use model::worker::ToWorker;
+use model::worker_protocol::ProcessReport;
+use model::worker_protocol::MachineEnvironment;
+use model::worker_protocol::WorkerMessage;
+use model::worker_protocol::LONGEST_LINE;
+use model::worker_protocol::ProcessOrder;
+use model::worker_protocol::PROTOCOL;
+use model::worker_protocol::OutputStream as Which;
+use model::worker_protocol::CoordinatorMessage;
 use node::exec::CAPTURE;
-use node::exec::Stream;
-use node::exec::session::Input;
-use node::exec::session::Output;
-use node::exec::session::Process;
-use node::exec::session::Session;
+use node::exec::CapturedStream;
+use node::exec::session::SessionInput;
+use node::exec::session::SessionOutput;
+use node::exec::session::SessionProcess;
+use node::exec::session::ProcessSession;
 use readers::outputs::text;
 
 /// Lines that a login may print before the worker speaks.
@@ -81,10 +81,10 @@ const TAKING_IN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 })
 pub(super) struct Worker {
     node: NodeName,
     /// The machine it runs on.
-    pub(super) environment: Environment,
+    pub(super) environment: MachineEnvironment,
     /// Its version of fabricgate.
     pub(super) version: String,
-    input: tokio::sync::Mutex<Input>,
+    input: tokio::sync::Mutex<SessionInput>,
     shared: Arc<Shared>,
     next: AtomicU64,
 }
@@ -94,13 +94,13 @@ pub(super) struct Worker {
 struct Shared {
     orders: Mutex<Orders>,
     /// Dropping it kills the worker and its group.
-    process: Mutex<Option<Process>>,
+    process: Mutex<Option<SessionProcess>>,
 }
 
 /// Who waits for an answer.
 #[derive(Debug, Default)]
 struct Orders {
-    waiting: BTreeMap<u64, mpsc::UnboundedSender<(usize, FromWorker)>>,
+    waiting: BTreeMap<u64, mpsc::UnboundedSender<(usize, WorkerMessage)>>,
     /// Bytes that were said and not yet taken in.
     said: Arc<AtomicUsize>,
     /// Why nobody will answer any more.
@@ -116,23 +116,23 @@ pub(super) struct Running<'w> {
     until: Instant,
     /// Bytes of each stream that are kept.
     capture: usize,
-    stdout: Stream,
-    stderr: Stream,
+    stdout: CapturedStream,
+    stderr: CapturedStream,
 }
 
 /// What a worker said of one order, until somebody takes it in.
 #[derive(Debug)]
 struct Answers {
-    line: mpsc::UnboundedReceiver<(usize, FromWorker)>,
+    line: mpsc::UnboundedReceiver<(usize, WorkerMessage)>,
     said: Arc<AtomicUsize>,
 }
 
 impl Answers {
-    async fn recv(&mut self) -> Option<FromWorker> {
+    async fn recv(&mut self) -> Option<WorkerMessage> {
         std::future::poll_fn(|context| self.poll_recv(context)).await
     }
 
-    fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<FromWorker>> {
+    fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<WorkerMessage>> {
         self.line.poll_recv(context).map(|next| {
             let (size, answer) = next?;
             self.said.fetch_sub(size, Ordering::Relaxed);
@@ -153,10 +153,10 @@ impl Drop for Answers {
 /// An order that came to its end, one way or another.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    pub(super) ending: Ending,
+    pub(super) ending: ProcessEnding,
     pub(super) duration: f64,
-    pub(super) stdout: Stream,
-    pub(super) stderr: Stream,
+    pub(super) stdout: CapturedStream,
+    pub(super) stderr: CapturedStream,
     pub(super) load: Option<f64>,
     pub(super) gpus: Vec<String>,
     /// Bytes of standard output of each node, where every node of a step ran it.
@@ -169,10 +169,10 @@ impl Outcome {
     /// Nothing ran.
     pub(super) fn not_started(why: String) -> Self {
         Self {
-            ending: Ending::not_started(why),
+            ending: ProcessEnding::not_started(why),
             duration: 0.0,
-            stdout: Stream::default(),
-            stderr: Stream::default(),
+            stdout: CapturedStream::default(),
+            stderr: CapturedStream::default(),
             load: None,
             gpus: Vec::new(),
             sent: Vec::new(),
@@ -185,16 +185,16 @@ impl Worker {
     /// Starts a worker and waits for its greeting.
     pub(super) async fn connect(
         node: &NodeName,
-        launch: &Launch,
+        launch: &LaunchCommand,
         limit: Duration,
     ) -> Result<Self, String> {
-        let session = Session::trusted(&launch.argv, &launch.env, launch.confidence, None)
+        let session = ProcessSession::start_trusted(&launch.argv, &launch.env, launch.environment_access, None)
             .map_err(|error| match std::error::Error::source(&error) {
                 Some(source) => format!("{error}: {source}"),
                 None => error.to_string(),
             })?;
-        let Session { mut input, mut output, mut process } = session;
-        let hello = ToWorker::Hello {
+        let ProcessSession { mut input, mut output, mut process } = session;
+        let hello = CoordinatorMessage::Hello {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             node: node.to_string(),
@@ -207,7 +207,7 @@ impl Worker {
                 input.close();
                 let ending = process.end(LEAVING).await;
                 let why = match ending {
-                    Ending::Exited { code: 0 } => "it ended before it answered".to_owned(),
+                    ProcessEnding::Exited { code: 0 } => "it ended before it answered".to_owned(),
                     ending => ending.to_string(),
                 };
                 return Err(with_last_words(format!("no worker: {why}"), &process.stderr_tail()));
@@ -240,7 +240,7 @@ impl Worker {
     }
 
     /// Gives an order; its number is filled in.
-    pub(super) async fn order(&self, order: Order) -> Result<Running<'_>, String> {
+    pub(super) async fn order(&self, order: ProcessOrder) -> Result<Running<'_>, String> {
         // From a plan, which may have been read from a file.
         let limit = Duration::try_from_secs_f64(order.limit_s).ok();
         let until = limit.and_then(|limit| Instant::now().checked_add(limit + SLACK));
@@ -255,16 +255,16 @@ impl Worker {
             orders.waiting.insert(id, sender);
             Answers { line, said: Arc::clone(&orders.said) }
         };
-        let (stdout, stderr) = (Stream::default(), Stream::default());
+        let (stdout, stderr) = (CapturedStream::default(), CapturedStream::default());
         let capture = order.capture.min(CAPTURE);
         let running = Running { worker: self, id, answers, until, capture, stdout, stderr };
-        self.tell(&ToWorker::Run(Order { id, ..order })).await?;
+        self.tell(&CoordinatorMessage::Run(ProcessOrder { id, ..order })).await?;
         Ok(running)
     }
 
     /// Lets the worker go; it ends whatever it still runs.
     pub(super) async fn bye(&self) {
-        let _ = self.tell(&ToWorker::Bye).await;
+        let _ = self.tell(&CoordinatorMessage::Bye).await;
         self.input.lock().await.close();
         let process = lock(&self.shared.process).take();
         if let Some(mut process) = process {
@@ -277,7 +277,7 @@ impl Worker {
         lock(&self.shared.process).take();
     }
 
-    async fn tell(&self, what: &ToWorker) -> Result<(), String> {
+    async fn tell(&self, what: &CoordinatorMessage) -> Result<(), String> {
         let sending = async { self.input.lock().await.send(&line(what)).await };
         match timeout(HEARING, sending).await {
             Ok(sent) => {
@@ -305,12 +305,12 @@ impl Running<'_> {
                 answer = timeout_at(until, self.answers.recv()) => answer,
                 () = stopped(stop) => {
                     let mut outcome = self.stop().await;
-                    outcome.ending = Ending::Interrupted;
+                    outcome.ending = ProcessEnding::Interrupted;
                     return Err(outcome);
                 }
             };
             match answer {
-                Ok(Some(FromWorker::Ready { port, .. })) => return Ok(port),
+                Ok(Some(WorkerMessage::Ready { port, .. })) => return Ok(port),
                 Ok(Some(answer)) => {
                     if let Some(outcome) = self.take(answer) {
                         return Err(outcome);
@@ -320,7 +320,7 @@ impl Running<'_> {
                 Err(_) => {
                     let mut outcome = self.stop().await;
                     let why = format!("did not listen within {} s", limit.as_secs_f64());
-                    outcome.ending = Ending::not_started(why);
+                    outcome.ending = ProcessEnding::not_started(why);
                     return Err(outcome);
                 }
             }
@@ -338,13 +338,13 @@ impl Running<'_> {
                         // It should have ended the process long ago.
                         self.worker.kill();
                         let mut outcome = self.lost();
-                        outcome.ending = Ending::TimedOut;
+                        outcome.ending = ProcessEnding::TimedOut;
                         return outcome;
                     }
                 },
                 () = stopped(stop) => {
                     let mut outcome = self.stop().await;
-                    outcome.ending = Ending::Interrupted;
+                    outcome.ending = ProcessEnding::Interrupted;
                     return outcome;
                 }
             }
@@ -369,12 +369,12 @@ impl Running<'_> {
 
     /// Tells it to end.
     pub(super) async fn tell_stop(&self) -> Result<(), String> {
-        self.worker.tell(&ToWorker::Stop { id: self.id }).await
+        self.worker.tell(&CoordinatorMessage::Stop { id: self.id }).await
     }
 
     /// Answers an exchange.
-    pub(super) async fn answer(&self, answer: Answer) -> Result<(), String> {
-        self.worker.tell(&ToWorker::Answer { id: self.id, answer }).await
+    pub(super) async fn answer(&self, answer: ExchangeReply) -> Result<(), String> {
+        self.worker.tell(&CoordinatorMessage::Answer { id: self.id, answer }).await
     }
 
     /// When it counts as lost.
@@ -393,14 +393,14 @@ impl Running<'_> {
     }
 
     /// What its worker says of it next; nothing when that is gone.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<FromWorker>> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<WorkerMessage>> {
         self.answers.poll_recv(context)
     }
 
     /// Takes in an answer; the outcome when it was the last.
-    pub(super) fn take(&mut self, answer: FromWorker) -> Option<Outcome> {
+    pub(super) fn take(&mut self, answer: WorkerMessage) -> Option<Outcome> {
         match answer {
-            FromWorker::Output { stream, data, .. } => {
+            WorkerMessage::Output { stream, data, .. } => {
                 let into = match stream {
                     Which::Stdout => &mut self.stdout,
                     Which::Stderr => &mut self.stderr,
@@ -408,19 +408,19 @@ impl Running<'_> {
                 add(into, &data, self.capture);
                 None
             }
-            FromWorker::Done(done) => Some(self.outcome(*done)),
-            FromWorker::Refused { why, .. } => {
-                let ending = Ending::Busy { why };
+            WorkerMessage::Done(done) => Some(self.outcome(*done)),
+            WorkerMessage::Refused { why, .. } => {
+                let ending = ProcessEnding::Busy { why };
                 Some(Outcome { ending, ..Outcome::not_started(String::new()) })
             }
-            FromWorker::Hello(_)
-            | FromWorker::Ready { .. }
-            | FromWorker::Asks { .. }
-            | FromWorker::Fault { .. } => None,
+            WorkerMessage::Hello(_)
+            | WorkerMessage::Ready { .. }
+            | WorkerMessage::Asks { .. }
+            | WorkerMessage::Fault { .. } => None,
         }
     }
 
-    fn outcome(&mut self, done: Done) -> Outcome {
+    fn outcome(&mut self, done: ProcessReport) -> Outcome {
         let mut stdout = std::mem::take(&mut self.stdout);
         let mut stderr = std::mem::take(&mut self.stderr);
         // A number of somebody else's.
@@ -460,11 +460,11 @@ pub(super) async fn stopped(stop: &mut watch::Receiver<bool>) {
 }
 
 /// Hands every answer to whoever waits for it, until the worker ends.
-async fn listen(mut output: Output, shared: Arc<Shared>) {
+async fn listen(mut output: SessionOutput, shared: Arc<Shared>) {
     let why = loop {
         match output.next_line().await {
             Ok(Some(line)) => match serde_json::from_slice(&line).map(harmless::answer) {
-                Ok(FromWorker::Fault { why }) => break format!("the worker gave up: {why}"),
+                Ok(WorkerMessage::Fault { why }) => break format!("the worker gave up: {why}"),
                 Ok(answer) => {
                     if !taken_in(&shared, line.len()).await {
                         break "the worker says more than anybody takes in".to_owned();
@@ -485,7 +485,7 @@ async fn listen(mut output: Output, shared: Arc<Shared>) {
             },
             Ok(None) => {
                 let process = lock(&shared.process);
-                let tail = process.as_ref().map_or(String::new(), Process::stderr_tail);
+                let tail = process.as_ref().map_or(String::new(), SessionProcess::stderr_tail);
                 break with_last_words("the worker ended".to_owned(), &tail);
             }
             Err(error) => break format!("the worker cannot be heard: {error}"),
@@ -514,7 +514,7 @@ async fn taken_in(shared: &Shared, more: usize) -> bool {
 
 /// Adds a piece of output. What is beyond what anybody keeps, or cannot be
 /// read, counts as dropped, so that the output is not taken for whole.
-fn add(into: &mut Stream, data: &str, most: usize) {
+fn add(into: &mut CapturedStream, data: &str, most: usize) {
     let Ok(bytes) = BASE64_STANDARD.decode(data) else {
         into.dropped += data.len() as u64;
         return;
@@ -524,14 +524,14 @@ fn add(into: &mut Stream, data: &str, most: usize) {
     into.dropped += (bytes.len() - kept) as u64;
 }
 
-fn order_of(answer: &FromWorker) -> Option<u64> {
+fn order_of(answer: &WorkerMessage) -> Option<u64> {
     match answer {
-        FromWorker::Ready { id, .. }
-        | FromWorker::Output { id, .. }
-        | FromWorker::Asks { id, .. }
-        | FromWorker::Refused { id, .. } => Some(*id),
-        FromWorker::Done(done) => Some(done.id),
-        FromWorker::Hello(_) | FromWorker::Fault { .. } => None,
+        WorkerMessage::Ready { id, .. }
+        | WorkerMessage::Output { id, .. }
+        | WorkerMessage::Asks { id, .. }
+        | WorkerMessage::Refused { id, .. } => Some(*id),
+        WorkerMessage::Done(done) => Some(done.id),
+        WorkerMessage::Hello(_) | WorkerMessage::Fault { .. } => None,
     }
 }
 
@@ -543,7 +543,7 @@ pub(super) fn last_words(stderr: &[u8]) -> Option<String> {
     decoded.lines().rev().map(clean).find(|line| !line.is_empty())
 }
 
-fn line(what: &ToWorker) -> Vec<u8> {
+fn line(what: &CoordinatorMessage) -> Vec<u8> {
     serde_json::to_vec(what).expect("orders are plain data")
 }
 

@@ -7,15 +7,15 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::Options;
-use super::Refused;
-use super::asked;
-use super::refused;
-use crate::place::choose;
-use crate::place::choose::Strengths;
-use crate::place::map::Domain;
-use crate::place::map::Member;
-use crate::place::map::Verified;
+use super::ExportOptions;
+use super::ExportRefusal;
+use super::selection;
+use super::refuse;
+use crate::place::best_subset;
+use crate::place::best_subset::PairStrengths;
+use crate::place::map::MapDomain;
+use crate::place::map::MapMember;
+use crate::place::map::VerifiedMap;
 use model::hostlist;
 use model::id::GpuId;
 use model::id::NodeName;
@@ -24,9 +24,9 @@ use model::verdict::Outcome;
 
 /// The nodes of a job.
 #[derive(Debug)]
-pub(super) struct Allocation<'m> {
+pub(super) struct JobAllocation<'m> {
     /// Its pieces, in order of their domains' names.
-    pub(super) pieces: Vec<Piece<'m>>,
+    pub(super) pieces: Vec<AllocationPiece<'m>>,
     /// GPUs that it uses on every node.
     pub(super) gpus_per_node: u32,
     /// What must be known of it.
@@ -35,25 +35,25 @@ pub(super) struct Allocation<'m> {
 
 /// Nodes of a job that reach each other at NVLink speed.
 #[derive(Debug)]
-pub(super) struct Piece<'m> {
+pub(super) struct AllocationPiece<'m> {
     /// The name of the domain.
     pub(super) domain: String,
     /// Whether that was measured.
     pub(super) is_measured: bool,
     /// The nodes: by leaf, those in order first, then by name.
-    pub(super) nodes: Vec<(&'m NodeName, &'m Member)>,
+    pub(super) nodes: Vec<(&'m NodeName, &'m MapMember)>,
 }
 
-impl<'m> Allocation<'m> {
+impl<'m> JobAllocation<'m> {
     /// What the options ask for: these nodes, or all verified ones of a domain.
-    pub(super) fn of(map: &'m Verified, options: &Options) -> Result<Self, Refused> {
+    pub(super) fn from_options(map: &'m VerifiedMap, options: &ExportOptions) -> Result<Self, ExportRefusal> {
         let mut remarks = Vec::new();
         let nodes = match (&options.nodes, &options.domain) {
-            (Some(_), Some(_)) => return refused("--nodes and --domain: expected one of the two"),
-            (Some(nodes), None) => named(map, nodes, &mut remarks)?,
-            (None, domain) => of_domain(map, domain.as_deref(), &mut remarks)?,
+            (Some(_), Some(_)) => return refuse("--nodes and --domain: expected one of the two"),
+            (Some(nodes), None) => named_nodes(map, nodes, &mut remarks)?,
+            (None, domain) => domain_nodes(map, domain.as_deref(), &mut remarks)?,
         };
-        let mut pieces: BTreeMap<(String, bool), Vec<(&NodeName, &Member)>> = BTreeMap::new();
+        let mut pieces: BTreeMap<(String, bool), Vec<(&NodeName, &MapMember)>> = BTreeMap::new();
         for node in nodes {
             let Some(member) = map.members.get(node) else { continue };
             let domain = map.domain_of(node).filter(|domain| domain.measured.contains(node));
@@ -63,16 +63,16 @@ impl<'m> Allocation<'m> {
             };
             pieces.entry(key).or_default().push((node, member));
         }
-        let gpus_per_node = gpus_per_node(map, &pieces, options)?;
+        let gpus_per_node = resolve_gpus_per_node(map, &pieces, options)?;
         let pieces = pieces.into_iter().map(|((domain, is_measured), mut nodes)| {
             nodes.sort_by_key(|(node, member)| (&member.leaf, !member.is_verified(), *node));
-            Piece { domain, is_measured, nodes }
+            AllocationPiece { domain, is_measured, nodes }
         });
         Ok(Self { pieces: pieces.collect(), gpus_per_node, remarks })
     }
 
     /// Every node with the domain of its piece, in order.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = (&Piece<'m>, &'m NodeName, &'m Member)> {
+    pub(super) fn nodes(&self) -> impl Iterator<Item = (&AllocationPiece<'m>, &'m NodeName, &'m MapMember)> {
         self.pieces
             .iter()
             .flat_map(|piece| piece.nodes.iter().map(move |(node, member)| (piece, *node, *member)))
@@ -80,12 +80,12 @@ impl<'m> Allocation<'m> {
 }
 
 /// The nodes that a person named.
-fn named<'m>(
-    map: &'m Verified,
+fn named_nodes<'m>(
+    map: &'m VerifiedMap,
     nodes: &BTreeSet<NodeName>,
     remarks: &mut Vec<String>,
-) -> Result<Vec<&'m NodeName>, Refused> {
-    asked::are_known(map, nodes)?;
+) -> Result<Vec<&'m NodeName>, ExportRefusal> {
+    selection::check_known(map, nodes)?;
     let known = map.members.iter().filter(|(node, _)| nodes.contains(*node));
     // Nodes of one reason are one remark.
     let mut unverified: BTreeMap<(Outcome, String), Vec<&str>> = BTreeMap::new();
@@ -100,21 +100,21 @@ fn named<'m>(
 }
 
 /// The verified nodes of a domain.
-fn of_domain<'m>(
-    map: &'m Verified,
+fn domain_nodes<'m>(
+    map: &'m VerifiedMap,
     name: Option<&str>,
     remarks: &mut Vec<String>,
-) -> Result<Vec<&'m NodeName>, Refused> {
-    let domain: &Domain = match (name, map.domains.as_slice()) {
-        (Some(name), _) => asked::domain(map, name)?,
+) -> Result<Vec<&'m NodeName>, ExportRefusal> {
+    let domain: &MapDomain = match (name, map.domains.as_slice()) {
+        (Some(name), _) => selection::find_domain(map, name)?,
         (None, [one]) => one,
         (None, _) => {
-            let known = asked::domains(map);
-            return refused(format!("expected --nodes, or --domain, one of {known}"));
+            let known = selection::list_domains(map);
+            return refuse(format!("expected --nodes, or --domain, one of {known}"));
         }
     };
     let is_fit = |node: &&NodeName| {
-        domain.measured.contains(*node) && map.members.get(*node).is_some_and(Member::is_verified)
+        domain.measured.contains(*node) && map.members.get(*node).is_some_and(MapMember::is_verified)
     };
     let (fit, unfit): (Vec<&NodeName>, Vec<&NodeName>) =
         domain.nodes().into_iter().partition(|node| is_fit(node));
@@ -125,18 +125,18 @@ fn of_domain<'m>(
     let own = |node: &&NodeName| map.members.get_key_value(*node).map(|(node, _)| node);
     let fit: Vec<&NodeName> = fit.iter().filter_map(own).collect();
     if fit.is_empty() {
-        return refused(format!("no node of {} is verified", clean(&domain.name)));
+        return refuse(format!("no node of {} is verified", clean(&domain.name)));
     }
     Ok(fit)
 }
 
 /// How many GPUs of each node are used: what is asked for, or all that each has.
-fn gpus_per_node(
-    map: &Verified,
-    pieces: &BTreeMap<(String, bool), Vec<(&NodeName, &Member)>>,
-    options: &Options,
-) -> Result<u32, Refused> {
-    let has = |node: &NodeName, member: &Member| {
+fn resolve_gpus_per_node(
+    map: &VerifiedMap,
+    pieces: &BTreeMap<(String, bool), Vec<(&NodeName, &MapMember)>>,
+    options: &ExportOptions,
+) -> Result<u32, ExportRefusal> {
+    let has = |node: &NodeName, member: &MapMember| {
         let claimed = map.domain_of(node).and_then(|domain| domain.gpus_per_node);
         claimed.or_else(|| u32::try_from(member.gpus.len()).ok().filter(|count| 0 < *count))
     };
@@ -146,17 +146,17 @@ fn gpus_per_node(
         let most = counts.iter().copied().flatten().min();
         return match most {
             Some(most) if most < wanted => {
-                refused(format!("--gpus-per-node {wanted}: a node has {most}"))
+                refuse(format!("--gpus-per-node {wanted}: a node has {most}"))
             }
-            _ if wanted == 0 => refused("--gpus-per-node 0: expected 1 or more"),
+            _ if wanted == 0 => refuse("--gpus-per-node 0: expected 1 or more"),
             _ => Ok(wanted),
         };
     }
     match Vec::from_iter(counts).as_slice() {
         [Some(one)] => Ok(*one),
-        [] => refused("no node is asked for"),
+        [] => refuse("no node is asked for"),
         _ => {
-            refused("how many GPUs each node has is not known or differs; expected --gpus-per-node")
+            refuse("how many GPUs each node has is not known or differs; expected --gpus-per-node")
         }
     }
 }
@@ -164,10 +164,10 @@ fn gpus_per_node(
 /// The GPUs of a node that a job takes: all, or the best-connected of those that no
 /// finding blames. Where these are too few, or were not all measured with each other,
 /// they come first, and what must be known of that stands beside.
-pub(super) fn gpus(
-    map: &Verified,
+pub(super) fn choose_gpus(
+    map: &VerifiedMap,
     node: &NodeName,
-    member: &Member,
+    member: &MapMember,
     wanted: u32,
 ) -> (Vec<u32>, Option<String>) {
     let count = usize::try_from(wanted).unwrap_or(usize::MAX);
@@ -183,10 +183,10 @@ pub(super) fn gpus(
     // Alike within noise is alike: then the first in order.
     const NOISE: f64 = 0.02;
     let level = |a: usize, b: usize| {
-        map.matrix.between(&ids[a], &ids[b]).map(|it| (it / NOISE).round() * NOISE)
+        map.matrix.weaker_direction(&ids[a], &ids[b]).map(|it| (it / NOISE).round() * NOISE)
     };
-    let strengths = Strengths::of(ids.len(), level);
-    if let Some(chosen) = choose::best(&strengths, count) {
+    let strengths = PairStrengths::new(ids.len(), level);
+    if let Some(chosen) = best_subset::find_best(&strengths, count) {
         return (chosen.set.into_iter().map(|at| ids[at].gpu).collect(), None);
     }
     let mut taken: Vec<u32> = sound.iter().chain(&blamed).copied().take(count).collect();

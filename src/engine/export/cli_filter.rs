@@ -8,17 +8,17 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::Export;
-use super::Exported;
-use super::Options;
-use super::Refused;
-use super::Target;
-use super::refused;
-use crate::place::map::Verified;
+use super::ExportOutput;
+use super::ExportFile;
+use super::ExportOptions;
+use super::ExportRefusal;
+use super::ExportTarget;
+use super::refuse;
+use crate::place::map::VerifiedMap;
 use model::verdict::Outcome;
 
 /// `--to slurm-cli-filter`.
-pub(super) const TARGET: Target = Target {
+pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "slurm-cli-filter",
     about: "a cli_filter.lua for Slurm that advises on --segment, or enforces it",
     takes: &["mode"],
@@ -29,7 +29,7 @@ pub(super) const TARGET: Target = Target {
 /// 5.1, and nothing here is newer.
 const SCRIPT: &str = include_str!("cli_filter.lua");
 
-fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
+fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
     let mut blocks: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for domain in map.domains.iter().filter(|domain| 1 < domain.nodes().len()) {
         let members = domain.nodes();
@@ -40,7 +40,7 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
         blocks.insert(&domain.name, (verified.count(), possible.count()));
     }
     if blocks.is_empty() {
-        return refused(
+        return refuse(
             "no domain of this run has two nodes or more: segments are parts of domains that span nodes",
         );
     }
@@ -49,10 +49,10 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
         remarks.push("the run verified no node: the filter advises by what is possible".to_owned());
     }
     let mode = if options.enforce { "enforce" } else { "advise" };
-    let mut text = map.comment("--");
+    let mut text = map.comment_lines("--");
     text.push('\n');
-    let _ = writeln!(text, "local MODE = {}", quoted(mode));
-    let _ = writeln!(text, "local RUN = {}", quoted(&map.run.id));
+    let _ = writeln!(text, "local MODE = {}", quote_lua(mode));
+    let _ = writeln!(text, "local RUN = {}", quote_lua(&map.run.id));
     text.push_str(
         "-- verified: measured, and as it must be; possible: nothing is known against it.\n",
     );
@@ -61,16 +61,16 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
         let _ = writeln!(
             text,
             "  {{ name = {}, verified = {verified}, possible = {possible} }},",
-            quoted(name)
+            quote_lua(name)
         );
     }
     text.push_str("}\n\n");
     text.push_str(SCRIPT);
-    Ok(Export { files: vec![Exported::text("cli_filter.lua", text)], remarks })
+    Ok(ExportOutput { files: vec![ExportFile::text("cli_filter.lua", text)], remarks })
 }
 
 /// A string as every Lua reads it: what is no plain character in decimal.
-fn quoted(text: &str) -> String {
+fn quote_lua(text: &str) -> String {
     let mut word = "\"".to_owned();
     for byte in text.bytes() {
         match byte {

@@ -12,26 +12,26 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use serde_json::json;
 
-use super::Export;
-use super::Exported;
-use super::Options;
-use super::Refused;
-use super::Target;
-use super::asked;
-use super::refused;
+use super::ExportOutput;
+use super::ExportFile;
+use super::ExportOptions;
+use super::ExportRefusal;
+use super::ExportTarget;
+use super::selection;
+use super::refuse;
 use super::yaml;
-use crate::place::map::Verified;
-use crate::policy::label;
+use crate::place::map::VerifiedMap;
+use crate::policy::kubernetes_label;
 use model::finding_class::FindingClass;
 use model::kubernetes_node::DEGRADED;
 use model::text::clean;
 
 /// The label with the run of a rule. The gate's own rules carry another one, so that
 /// neither takes the other's for its own.
-const EXPORTED: &str = "fabricgate.io/exported-run";
+const EXPORTED_RUN_LABEL: &str = "fabricgate.io/exported-run";
 
 /// `--to device-taint-rules`.
-pub(super) const TARGET: Target = Target {
+pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "device-taint-rules",
     about: "DeviceTaintRules for GPUs to blame, found in the cluster's ResourceSlices",
     takes: &["nodes", "domain", "slices", "effect"],
@@ -39,20 +39,20 @@ pub(super) const TARGET: Target = Target {
 };
 
 /// A device as its driver offers it.
-type Device = [String; 3];
+type DriverDevice = [String; 3];
 
-fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
+fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
     let Some(slices) = &options.slices else {
-        return refused(
+        return refuse(
             "--slices is missing, expected the file that `kubectl get resourceslices -o json` \
              writes: a rule names a device as its driver offers it",
         );
     };
-    let devices = devices(slices)?;
+    let devices = index_devices(slices)?;
     let effect = options.effect.as_deref().unwrap_or("None");
     let mut rules = Vec::new();
     let mut remarks = Vec::new();
-    for (node, member) in asked::members(map, options)? {
+    for (node, member) in selection::select_members(map, options)? {
         let of = clean(node.as_str());
         let (index, uuid) = match &member.device {
             Ok(None) => continue,
@@ -62,31 +62,31 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
                 continue;
             }
         };
-        match device(uuid, &devices) {
+        match find_device(uuid, &devices) {
             Ok(found) => {
                 let classes = member.gpus.get(index).map(|gpu| &gpu.classes);
-                rules.push(rule(map, classes, uuid, found, effect));
+                rules.push(build_rule(map, classes, uuid, found, effect));
             }
             Err(why) => remarks.push(format!("no rule for GPU {index} of {of}: {why}")),
         }
     }
     let count = rules.len();
-    let mut comment = format!("{}# {count} rules, effect {effect}\n", map.comment("#"));
+    let mut comment = format!("{}# {count} rules, effect {effect}\n", map.comment_lines("#"));
     for remark in &remarks {
         comment.push_str(&format!("# {remark}\n"));
     }
     if effect == "None" && 0 < count {
         remarks.push("effect None changes nothing; --effect NoSchedule keeps pods away".to_owned());
     }
-    let file = Exported::text("device-taint-rules.yaml", yaml::documents(&comment, &rules));
-    Ok(Export { files: vec![file], remarks })
+    let file = ExportFile::text("device-taint-rules.yaml", yaml::render_documents(&comment, &rules));
+    Ok(ExportOutput { files: vec![file], remarks })
 }
 
 /// The device of this UUID, or why there is no rule for it.
-fn device<'a>(
+fn find_device<'a>(
     uuid: &str,
-    devices: &'a BTreeMap<String, BTreeSet<Device>>,
-) -> Result<&'a Device, String> {
+    devices: &'a BTreeMap<String, BTreeSet<DriverDevice>>,
+) -> Result<&'a DriverDevice, String> {
     let found = devices.get(uuid).ok_or_else(|| format!("no slice has a device {uuid}"))?;
     match Vec::from_iter(found).as_slice() {
         [one] => Ok(one),
@@ -94,11 +94,11 @@ fn device<'a>(
     }
 }
 
-fn rule(
-    map: &Verified,
+fn build_rule(
+    map: &VerifiedMap,
     classes: Option<&BTreeSet<FindingClass>>,
     uuid: &str,
-    device: &Device,
+    device: &DriverDevice,
     effect: &str,
 ) -> Value {
     let [driver, pool, name] = device;
@@ -109,31 +109,31 @@ fn rule(
         "kind": "DeviceTaintRule",
         "metadata": {
             "name": format!("fabricgate-export-{}", uuid.to_ascii_lowercase()),
-            "labels": { EXPORTED: label::value(&map.run.id) },
+            "labels": { EXPORTED_RUN_LABEL: kubernetes_label::label_value(&map.run.id) },
             "annotations": {
-                "fabricgate.io/exported": map.header().join("; "),
+                "fabricgate.io/exported": map.header_lines().join("; "),
                 "fabricgate.io/classes": classes.join(","),
             },
         },
         "spec": {
             "deviceSelector": { "driver": driver, "pool": pool, "device": name },
-            "taint": { "key": DEGRADED, "value": label::value(class), "effect": effect },
+            "taint": { "key": DEGRADED, "value": kubernetes_label::label_value(class), "effect": effect },
         },
     })
 }
 
 /// Whole devices by UUID, from a list of ResourceSlices or a single one; a GPU that is
 /// offered in parts (MIG) is none.
-fn devices(text: &str) -> Result<BTreeMap<String, BTreeSet<Device>>, Refused> {
+fn index_devices(text: &str) -> Result<BTreeMap<String, BTreeSet<DriverDevice>>, ExportRefusal> {
     let wrong =
-        |why: String| Refused(format!("--slices: {why}, expected a list of ResourceSlices"));
+        |why: String| ExportRefusal(format!("--slices: {why}, expected a list of ResourceSlices"));
     let read: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
     let slices = match read["items"].as_array() {
         Some(items) => items.as_slice(),
         None if read["kind"] == "ResourceSlice" => std::slice::from_ref(&read),
         None => return Err(wrong("there are no items".to_owned())),
     };
-    let mut devices: BTreeMap<String, BTreeSet<Device>> = BTreeMap::new();
+    let mut devices: BTreeMap<String, BTreeSet<DriverDevice>> = BTreeMap::new();
     let mut parted = BTreeSet::new();
     for slice in slices {
         if slice["kind"].as_str().is_some_and(|kind| kind != "ResourceSlice") {
@@ -141,10 +141,10 @@ fn devices(text: &str) -> Result<BTreeMap<String, BTreeSet<Device>>, Refused> {
         }
         let spec = &slice["spec"];
         for device in spec["devices"].as_array().into_iter().flatten() {
-            parted.extend(attribute(device, "parentUUID").map(str::to_owned));
+            parted.extend(read_attribute(device, "parentUUID").map(str::to_owned));
             let names = [&spec["driver"], &spec["pool"]["name"], &device["name"]];
             let names = names.map(|it| it.as_str().unwrap_or_default().to_owned());
-            let uuid = attribute(device, "uuid");
+            let uuid = read_attribute(device, "uuid");
             if let Some(uuid) = uuid.filter(|_| names.iter().all(|it| !it.is_empty())) {
                 devices.entry(uuid.to_owned()).or_default().insert(names);
             }
@@ -156,7 +156,7 @@ fn devices(text: &str) -> Result<BTreeMap<String, BTreeSet<Device>>, Refused> {
 
 /// An attribute of a device, with or without its driver's domain; `v1beta1` has them
 /// one level lower.
-fn attribute<'a>(device: &'a Value, name: &str) -> Option<&'a str> {
+fn read_attribute<'a>(device: &'a Value, name: &str) -> Option<&'a str> {
     let all =
         device["attributes"].as_object().or_else(|| device["basic"]["attributes"].as_object())?;
     let is_it = |key: &str| key.rsplit('/').next() == Some(name);

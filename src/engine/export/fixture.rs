@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use crate::place::map::Source;
-use crate::place::map::Verified;
+use crate::place::map::MapInput;
+use crate::place::map::VerifiedMap;
 use crate::thresholds::builtin;
-use model::cell::Cell;
+use model::measured_cell::MeasuredCell;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::rule::FindingRule;
+use model::finding_rule::FindingRule;
 use model::run::Run;
 use model::run::RunInfo;
-use model::said::Basis;
-use model::said::Group;
-use model::said::GroupKind;
+use model::source_report::ClaimBasis;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
 use model::unit::Unit;
 use model::verdict::Finding;
 use model::verdict::Locus;
@@ -82,8 +82,8 @@ fn cell(
     (dst_node, dst_gpu): (&NodeName, Option<u32>),
     rail: Option<&str>,
     ratio: f64,
-) -> Cell {
-    Cell {
+) -> MeasuredCell {
+    MeasuredCell {
         domain: None,
         stage: Some(2),
         testcase: "multinode_device_to_device_memcpy_read_ce".into(),
@@ -117,11 +117,11 @@ pub(super) fn find(
         _ => LocusKind::Node,
     };
     let rail = rail.map(str::to_owned);
-    let locus = Locus { node: Some(node.clone()), gpu, rail, ..Locus::of(kind) };
+    let locus = Locus { node: Some(node.clone()), gpu, rail, ..Locus::new(kind) };
     run.verdicts.findings.push(Finding {
         confirmed: true,
         from_first_reading: false,
-        rule: FindingRule::read("made up"),
+        rule: FindingRule::parse("made up"),
         summary: "made up".to_owned(),
         ..Finding::new(format!("fg-{class}-{node}"), outcome, FindingClass::from_name(class), locus)
     });
@@ -160,24 +160,24 @@ pub(super) fn misplaced() -> Run {
     cut(&mut run, &["n04"]);
     find(&mut run, "n04", None, None, "wrong-domain", Outcome::Failed);
     let group = ["n04", "n05", "n06", "n07", "n08"].map(NodeName::from).to_vec();
-    let group = Group {
-        basis: Basis::Measured,
-        ..Group::of(GroupKind::Domain, "measured domain", "rack2", group)
+    let group = NodeGroup {
+        basis: ClaimBasis::Measured,
+        ..NodeGroup::new(NodeGroupKind::Domain, "measured domain", "rack2", group)
     };
-    run.claims.assertions.push(model::claims::Assertion { source: 0, group });
+    run.claims.assertions.push(model::claims::GroupAssertion { source: 0, group });
     run
 }
 
 /// The map of a run that came to its end on hardware.
-pub(super) fn map(run: &Run) -> Verified {
-    let map = Verified::of(&Source {
+pub(super) fn map(run: &Run) -> VerifiedMap {
+    let map = VerifiedMap::from_run(&MapInput {
         run,
         is_complete: true,
         is_simulated: false,
         machines: &[],
         recordings: &[],
-        catalogue: builtin::catalogue(),
+        catalogue: builtin::builtin_catalogue(),
     });
     // A site whose partitions name no topology.
-    Verified { partitions: Some(BTreeMap::new()), ..map }
+    VerifiedMap { partitions: Some(BTreeMap::new()), ..map }
 }

@@ -12,36 +12,36 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use serde_json::json;
 
-use super::Export;
-use super::Exported;
-use super::Options;
-use super::Refused;
-use super::Target;
-use super::asked;
+use super::ExportOutput;
+use super::ExportFile;
+use super::ExportOptions;
+use super::ExportRefusal;
+use super::ExportTarget;
+use super::selection;
 use super::labels::is_object_name;
-use super::refused;
-use crate::place::map::Member;
-use crate::place::map::Verified;
-use crate::place::matrix::Scale;
+use super::refuse;
+use crate::place::map::MapMember;
+use crate::place::map::VerifiedMap;
+use crate::place::strength_matrix::StrengthScale;
 use model::id::GpuId;
 use model::id::NodeName;
 use model::text::clean;
-use model::words;
+use model::shell_quote;
 
 /// Our key, in HAMi's schema.
-const SCORES: &str = "fabricgate.io/node-nvidia-score";
+const SCORES_KEY: &str = "fabricgate.io/node-nvidia-score";
 /// The run that they are from.
-const RUN: &str = "fabricgate.io/node-nvidia-score-run";
+const RUN_KEY: &str = "fabricgate.io/node-nvidia-score-run";
 /// HAMi's key.
-const HAMI: &str = "hami.io/node-nvidia-score";
+const HAMI_KEY: &str = "hami.io/node-nvidia-score";
 /// HAMi's points for one NVLink.
-const LINK: f64 = 100.0;
+const POINTS_PER_LINK: f64 = 100.0;
 /// A pair is lower than believed from half a link on: what is less may be noise of a
 /// reading, what is more is a link.
-const HALF: f64 = 0.5;
+const NOISE_LINKS: f64 = 0.5;
 
 /// `--to hami-scores`.
-pub(super) const TARGET: Target = Target {
+pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "hami-scores",
     about: "measured scores of GPU pairs in HAMi's schema, and where HAMi's are higher",
     takes: &["nodes", "domain", "hami"],
@@ -49,20 +49,20 @@ pub(super) const TARGET: Target = Target {
 };
 
 /// Scores of one node: by UUID, of every other GPU.
-type Scores = BTreeMap<String, BTreeMap<String, u32>>;
+type HamiScores = BTreeMap<String, BTreeMap<String, u32>>;
 
-fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
-    if map.matrix.scale != Scale::Share {
-        return refused(
+fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
+    if map.matrix.scale != StrengthScale::Share {
+        return refuse(
             "it is not known what the links of this platform must deliver, so a rate is no number \
              of links; expected a run of a platform with NVLinks in thresholds",
         );
     }
-    let believed = options.hami.as_deref().map(believed).transpose()?;
+    let believed = options.hami.as_deref().map(parse_hami_scores).transpose()?;
     let mut remarks = Vec::new();
-    let mut all: BTreeMap<&NodeName, Scores> = BTreeMap::new();
-    for (node, member) in asked::members(map, options)? {
-        match scores(map, node, member) {
+    let mut all: BTreeMap<&NodeName, HamiScores> = BTreeMap::new();
+    for (node, member) in selection::select_members(map, options)? {
+        match score_node(map, node, member) {
             Ok((scores, remark)) => {
                 remarks.extend(remark);
                 all.insert(node, scores);
@@ -71,15 +71,15 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
         }
     }
     if all.is_empty() {
-        return refused(format!(
+        return refuse(format!(
             "no pair of GPUs inside a node was measured. {}",
             remarks.join("; ")
         ));
     }
-    let mut script = format!("#!/bin/sh\n{}", map.comment("#"));
+    let mut script = format!("#!/bin/sh\n{}", map.comment_lines("#"));
     script.push_str(&format!(
         "# 100 points for each NVLink that the measured rate comes to; pairs that were not measured are absent.\n\
-         # {HAMI} is HAMi's own and is not touched.\nset -eu\n"
+         # {HAMI_KEY} is HAMi's own and is not touched.\nset -eu\n"
     ));
     let mut whole = serde_json::Map::new();
     for (node, scores) in &all {
@@ -88,10 +88,10 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
         let list = Value::from(list);
         if is_object_name(node.as_str()) {
             let name = node.to_string();
-            let annotations = [format!("{SCORES}={list}"), format!("{RUN}={}", clean(&map.run.id))];
+            let annotations = [format!("{SCORES_KEY}={list}"), format!("{RUN_KEY}={}", clean(&map.run.id))];
             let command = ["kubectl", "annotate", "--overwrite", "node", &name].map(str::to_owned);
             let words: Vec<String> = command.into_iter().chain(annotations).collect();
-            script.push_str(&words::line(&words));
+            script.push_str(&shell_quote::join_quoted(&words));
             script.push('\n');
         } else {
             remarks
@@ -99,25 +99,25 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
         }
         whole.insert(node.to_string(), list);
     }
-    let document = json!({ "note": map.header(), "run": map.run.id, "nodes": whole });
+    let document = json!({ "note": map.header_lines(), "run": map.run.id, "nodes": whole });
     let mut files = vec![
-        Exported::text("hami-scores.sh", script),
-        Exported::text("hami-scores.json", format!("{document:#}\n")),
+        ExportFile::text("hami-scores.sh", script),
+        ExportFile::text("hami-scores.json", format!("{document:#}\n")),
     ];
     if let Some(believed) = &believed {
-        let (file, found) = compared(map, &all, believed);
+        let (file, found) = compare_scores(map, &all, believed);
         files.insert(0, file);
         remarks.extend(found);
     }
-    Ok(Export { files, remarks })
+    Ok(ExportOutput { files, remarks })
 }
 
 /// The scores of one node, and what was left out of them.
-fn scores(
-    map: &Verified,
+fn score_node(
+    map: &VerifiedMap,
     node: &NodeName,
-    member: &Member,
-) -> Result<(Scores, Option<String>), String> {
+    member: &MapMember,
+) -> Result<(HamiScores, Option<String>), String> {
     let domain = map.domain_of(node).ok_or("it is in no domain")?;
     let links = domain.nvlinks.ok_or("the NVLinks of its platform are not known")?;
     let gpus: Vec<(GpuId, &String)> = member
@@ -128,15 +128,15 @@ fn scores(
     if gpus.len() < member.gpus.len() {
         return Err("UUIDs of its GPUs are not known".to_owned());
     }
-    let mut scores = Scores::new();
+    let mut scores = HamiScores::new();
     let (mut pairs, mut measured) = (0, 0);
     for (a, uuid) in &gpus {
         for (b, other) in gpus.iter().filter(|(b, _)| b != a) {
             pairs += 1;
             // Both ways: HAMi gives a pair that differs by direction nothing at all.
-            let Some(share) = map.matrix.between(a, b) else { continue };
+            let Some(share) = map.matrix.weaker_direction(a, b) else { continue };
             measured += 1;
-            let score = points(share, links);
+            let score = to_points(share, links);
             scores.entry((*uuid).clone()).or_default().insert((*other).clone(), score);
         }
     }
@@ -157,29 +157,29 @@ fn scores(
     clippy::cast_sign_loss,
     reason = "0 to 100 times 18 links"
 )]
-fn points(share: f64, links: u32) -> u32 {
-    (LINK * f64::from(links) * share.clamp(0.0, 1.0)).round() as u32
+fn to_points(share: f64, links: u32) -> u32 {
+    (POINTS_PER_LINK * f64::from(links) * share.clamp(0.0, 1.0)).round() as u32
 }
 
 /// HAMi's annotation by node, from node objects (`kubectl get nodes -o json`), or from an
 /// object of annotations by node.
-fn believed(text: &str) -> Result<BTreeMap<String, Scores>, Refused> {
+fn parse_hami_scores(text: &str) -> Result<BTreeMap<String, HamiScores>, ExportRefusal> {
     let wrong = |why: String| {
-        Refused(format!(
+        ExportRefusal(format!(
             "--hami: {why}, expected what `kubectl get nodes -o json` writes, or the annotation \
-             {HAMI} by name of node"
+             {HAMI_KEY} by name of node"
         ))
     };
     let read: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
     let mut found = BTreeMap::new();
-    let mut take = |name: &str, annotation: &Value| -> Result<(), Refused> {
+    let mut take = |name: &str, annotation: &Value| -> Result<(), ExportRefusal> {
         let list = match annotation {
             Value::String(text) => serde_json::from_str(text)
                 .map_err(|error| wrong(format!("{}: {error}", clean(name))))?,
             other => other.clone(),
         };
         let items = list.as_array().ok_or_else(|| wrong(format!("{}: no list", clean(name))))?;
-        let mut scores = Scores::new();
+        let mut scores = HamiScores::new();
         for item in items {
             let uuid = item["uuid"].as_str().unwrap_or_default().to_owned();
             let peers = item["score"].as_object().into_iter().flatten();
@@ -200,7 +200,7 @@ fn believed(text: &str) -> Result<BTreeMap<String, Scores>, Refused> {
         (Some(nodes), _) => {
             for node in nodes {
                 let meta = &node["metadata"];
-                let annotation = &meta["annotations"][HAMI];
+                let annotation = &meta["annotations"][HAMI_KEY];
                 if !annotation.is_null() {
                     take(meta["name"].as_str().unwrap_or_default(), annotation)?;
                 }
@@ -220,12 +220,12 @@ fn believed(text: &str) -> Result<BTreeMap<String, Scores>, Refused> {
 }
 
 /// HAMi's belief beside what was measured, as a table, and a sentence for people.
-fn compared(
-    map: &Verified,
-    measured: &BTreeMap<&NodeName, Scores>,
-    believed: &BTreeMap<String, Scores>,
-) -> (Exported, Vec<String>) {
-    let mut out = map.comment("#");
+fn compare_scores(
+    map: &VerifiedMap,
+    measured: &BTreeMap<&NodeName, HamiScores>,
+    believed: &BTreeMap<String, HamiScores>,
+) -> (ExportFile, Vec<String>) {
+    let mut out = map.comment_lines("#");
     out.push_str("node,gpu,peer,hami_score,hami_links,measured_score,measured_links,says\n");
     let mut remarks = Vec::new();
     let (mut lower, mut unmeasured, mut equal) = (0, 0, 0);
@@ -234,7 +234,7 @@ fn compared(
             remarks.push(format!("HAMi says nothing of {}", clean(node.as_str())));
             continue;
         };
-        for (uuid, peer) in pairs(beliefs) {
+        for (uuid, peer) in scored_pairs(beliefs) {
             let way = |from: &str, to: &str| beliefs.get(from).and_then(|it| it.get(to)).copied();
             let (there, back) = (way(uuid, peer), way(peer, uuid));
             let Some(score) = there.or(back) else { continue };
@@ -245,8 +245,8 @@ fn compared(
                 // A direction that is left out is none of the same score.
                 _ if there != back => "hami-asymmetric",
                 None => "not-measured",
-                Some(ours) if f64::from(*ours) / LINK <= f64::from(links) - HALF => "lower",
-                Some(ours) if f64::from(links) + HALF <= f64::from(*ours) / LINK => "higher",
+                Some(ours) if f64::from(*ours) / POINTS_PER_LINK <= f64::from(links) - NOISE_LINKS => "lower",
+                Some(ours) if f64::from(links) + NOISE_LINKS <= f64::from(*ours) / POINTS_PER_LINK => "higher",
                 Some(_) => "as-believed",
             };
             lower += u32::from(says == "lower");
@@ -255,11 +255,11 @@ fn compared(
             let shown = |value: Option<String>| value.unwrap_or_default();
             out.push_str(&format!(
                 "{},{},{},{score},{links},{},{},{says}\n",
-                field(node.as_str()),
-                field(uuid),
-                field(peer),
+                escape_field(node.as_str()),
+                escape_field(uuid),
+                escape_field(peer),
                 shown(ours.map(ToString::to_string)),
-                shown(ours.map(|it| format!("{:.2}", f64::from(*it) / LINK))),
+                shown(ours.map(|it| format!("{:.2}", f64::from(*it) / POINTS_PER_LINK))),
             ));
         }
     }
@@ -267,11 +267,11 @@ fn compared(
         "of HAMi's pairs {lower} were measured lower than it believes, {equal} as it believes, \
          {unmeasured} not at all"
     ));
-    (Exported::text("hami-comparison.csv", out), remarks)
+    (ExportFile::text("hami-comparison.csv", out), remarks)
 }
 
 /// The pairs that HAMi gives a score in one direction or both, each once.
-fn pairs(beliefs: &Scores) -> BTreeSet<(&str, &str)> {
+fn scored_pairs(beliefs: &HamiScores) -> BTreeSet<(&str, &str)> {
     let each = beliefs.iter().flat_map(|(uuid, peers)| {
         peers
             .keys()
@@ -281,7 +281,7 @@ fn pairs(beliefs: &Scores) -> BTreeSet<(&str, &str)> {
 }
 
 /// A field of a table: names come from outside.
-fn field(text: &str) -> String {
+fn escape_field(text: &str) -> String {
     let text = clean(text);
     let is_bare = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'));
     if is_bare && !text.starts_with('-') {

@@ -5,42 +5,42 @@
 
 use serde_json::json;
 
-use super::Export;
-use super::Exported;
-use super::Options;
-use super::Refused;
-use super::Target;
+use super::ExportOutput;
+use super::ExportFile;
+use super::ExportOptions;
+use super::ExportRefusal;
+use super::ExportTarget;
 use super::kueue;
 use super::labels;
 use super::yaml;
-use crate::place::map::Verified;
+use crate::place::map::VerifiedMap;
 use model::kubernetes_node::VERIFIED_DOMAIN;
 
 /// `--to kai`.
-pub(super) const TARGET: Target = Target {
+pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "kai",
     about: "KAI-Scheduler: Topology, and the node labels it points at",
     takes: &["nodes", "domain"],
     write,
 };
 
-fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
-    let said = labels::said(map, options)?;
+fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
+    let said = labels::collect_labels(map, options)?;
     let topology = json!({
         "apiVersion": "kai.scheduler/v1alpha1",
         "kind": "Topology",
         "metadata": { "name": kueue::TOPOLOGY },
-        "spec": { "levels": kueue::levels() },
+        "spec": { "levels": kueue::topology_levels() },
     });
     let comment = format!(
         "{}# Nodes enter by their labels (labels.sh); those without {VERIFIED_DOMAIN} are in no domain.\n\
          # Pods of one domain: annotations kai.scheduler/topology: {}\n\
          # and kai.scheduler/topology-required-placement: {VERIFIED_DOMAIN}\n{}",
-        map.comment("#"),
+        map.comment_lines("#"),
         kueue::TOPOLOGY,
-        kueue::counts(map, &said)
+        kueue::count_comments(map, &said)
     );
-    let mut files = vec![Exported::text("kai.yaml", yaml::documents(&comment, &[topology]))];
-    files.extend(labels::files(map, &said));
-    Ok(Export { files, remarks: said.remarks })
+    let mut files = vec![ExportFile::text("kai.yaml", yaml::render_documents(&comment, &[topology]))];
+    files.extend(labels::label_files(map, &said));
+    Ok(ExportOutput { files, remarks: said.remarks })
 }

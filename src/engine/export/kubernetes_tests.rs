@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Options;
-use super::target;
-use crate::place::map::Basis;
-use crate::place::map::Domain;
-use crate::place::map::Gpu;
-use crate::place::map::Member;
-use crate::place::map::Origin;
-use crate::place::map::Reach;
-use crate::place::map::Verified;
-use crate::place::matrix::Matrix;
-use model::cell::Cell;
+use super::ExportOptions;
+use super::find_target;
+use crate::place::map::DomainBasis;
+use crate::place::map::MapDomain;
+use crate::place::map::MapGpu;
+use crate::place::map::MapMember;
+use crate::place::map::MapOrigin;
+use crate::place::map::MeasuredReach;
+use crate::place::map::VerifiedMap;
+use crate::place::strength_matrix::StrengthMatrix;
+use model::measured_cell::MeasuredCell;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
 use model::unit::Unit;
@@ -30,13 +30,13 @@ fn node(number: u32) -> NodeName {
 
 /// Ten nodes: 1 and 2 verified in `rack a/1`, 10 degraded there by its GPU 1; 3 passed
 /// and is alone in `b`; 4 claimed for `b` and never measured; 5 failed in `b`.
-fn map() -> Verified {
+fn map() -> VerifiedMap {
     let names =
         |numbers: &[u32]| -> BTreeSet<NodeName> { numbers.iter().map(|it| node(*it)).collect() };
-    let domain = |name: &str, measured: &[u32], unmeasured: &[u32]| Domain {
+    let domain = |name: &str, measured: &[u32], unmeasured: &[u32]| MapDomain {
         name: name.to_owned(),
         claimed: name.into(),
-        basis: Basis::Measured,
+        basis: DomainBasis::Measured,
         measured: names(measured),
         unmeasured: names(unmeasured),
         platform: Some("hgx-h100".to_owned()),
@@ -44,9 +44,9 @@ fn map() -> Verified {
         nvlinks: Some(18),
     };
     let member = |number: u32, domain: &str, outcome: Outcome, worst: Option<f64>| {
-        let mut gpus: BTreeMap<u32, Gpu> = BTreeMap::new();
+        let mut gpus: BTreeMap<u32, MapGpu> = BTreeMap::new();
         for gpu in 0..2 {
-            gpus.insert(gpu, Gpu { uuid: Some(uuid(number, gpu)), ..Gpu::default() });
+            gpus.insert(gpu, MapGpu { uuid: Some(uuid(number, gpu)), ..MapGpu::default() });
         }
         if outcome == Outcome::Degraded
             && let Some(gpu) = gpus.get_mut(&1)
@@ -56,10 +56,10 @@ fn map() -> Verified {
             gpu.is_confirmed = true;
         }
         let clique = worst.map(|_| "c0ffee.7".to_owned());
-        let member = Member {
+        let member = MapMember {
             claimed: Some(domain.into()),
             domain: Some(domain.to_owned()),
-            reach: if worst.is_some() { Reach::Across } else { Reach::Nothing },
+            reach: if worst.is_some() { MeasuredReach::Across } else { MeasuredReach::Nothing },
             is_misplaced: false,
             is_apart: false,
             outcome,
@@ -78,7 +78,7 @@ fn map() -> Verified {
         (node(number), member)
     };
     let test: Arc<str> = Arc::from("device_to_device_memcpy_read_ce");
-    let cell = |number: u32, src: u32, dst: u32, share: f64| Cell {
+    let cell = |number: u32, src: u32, dst: u32, share: f64| MeasuredCell {
         domain: None,
         stage: None,
         testcase: test.clone(),
@@ -101,8 +101,8 @@ fn map() -> Verified {
         cell(10, 0, 1, 1.0),
         cell(10, 1, 0, 17.0 / 18.0),
     ];
-    Verified {
-        run: Origin {
+    VerifiedMap {
+        run: MapOrigin {
             id: "20260304-050607-abcdef".to_owned(),
             created: "2026-03-04T05:06:07Z".to_owned(),
             profile: "admit".to_owned(),
@@ -123,15 +123,15 @@ fn map() -> Verified {
         ]),
         rails: BTreeMap::new(),
         leaves: BTreeMap::new(),
-        matrix: Matrix::of(&cells),
+        matrix: StrengthMatrix::from_cells(&cells),
         partitions: None,
         block_sizes: Vec::new(),
     }
 }
 
 /// Everything a target writes and says, in one text.
-fn written(name: &str, options: &Options) -> String {
-    let target = target(name).expect("a target");
+fn written(name: &str, options: &ExportOptions) -> String {
+    let target = find_target(name).expect("a target");
     let export = (target.write)(&map(), options).expect("it can be written");
     let again = (target.write)(&map(), options).expect("it can be written");
     assert_eq!(export, again, "the same map gives the same bytes");
@@ -146,14 +146,14 @@ fn written(name: &str, options: &Options) -> String {
     out.replace(concat!("fabricgate ", env!("CARGO_PKG_VERSION")), "fabricgate VERSION")
 }
 
-fn refusal(name: &str, options: &Options) -> String {
-    let target = target(name).expect("a target");
+fn refusal(name: &str, options: &ExportOptions) -> String {
+    let target = find_target(name).expect("a target");
     (target.write)(&map(), options).expect_err("it is refused").to_string()
 }
 
 #[test]
 fn labels_are_ours_alone_and_a_node_nobody_measured_has_none() {
-    let text = written("kubernetes-labels", &Options::default());
+    let text = written("kubernetes-labels", &ExportOptions::default());
     for word in [
         "fabricgate.io/verdict=pass",
         "fabricgate.io/verdict=degraded",
@@ -170,10 +170,10 @@ fn a_node_at_fault_that_gave_no_number_loses_the_labels_of_an_earlier_pass() {
     let written = |outcome: Outcome| {
         let mut map = map();
         let member = map.members.get_mut(&node(4)).expect("n4");
-        assert_eq!(member.reach, Reach::Nothing);
+        assert_eq!(member.reach, MeasuredReach::Nothing);
         member.outcome = outcome;
-        let target = target("kubernetes-labels").expect("a target");
-        let export = (target.write)(&map, &Options::default()).expect("it can be written");
+        let target = find_target("kubernetes-labels").expect("a target");
+        let export = (target.write)(&map, &ExportOptions::default()).expect("it can be written");
         String::from_utf8(export.files[1].bytes.clone()).expect("text")
     };
     let of_n4 = |patches: &str| -> Option<serde_json::Value> {
@@ -194,13 +194,13 @@ fn a_node_at_fault_that_gave_no_number_loses_the_labels_of_an_earlier_pass() {
 
 #[test]
 fn topologies_point_at_labels_of_verified_nodes() {
-    let kueue = written("kueue", &Options::default());
+    let kueue = written("kueue", &ExportOptions::default());
     for word in
         ["kind: Topology", "kind: ResourceFlavor", "nodeLabel: fabricgate.io/verified-domain"]
     {
         assert!(kueue.contains(word), "{word}: {kueue}");
     }
-    let kai = written("kai", &Options::default());
+    let kai = written("kai", &ExportOptions::default());
     assert!(kai.contains("kai.scheduler/v1alpha1"), "{kai}");
 }
 
@@ -212,16 +212,16 @@ fn a_rule_is_made_of_a_device_that_slices_know_and_no_other() {
         "spec": {"driver": "gpu.nvidia.com", "nodeName": "n10", "pool": {"name": "n10"},
             "devices": [device("gpu-0", &uuid(10, 0)), device("gpu-1", &uuid(10, 1))]},
     }]});
-    let options = Options { slices: Some(slices.to_string()), ..Options::default() };
+    let options = ExportOptions { slices: Some(slices.to_string()), ..ExportOptions::default() };
     let text = written("device-taint-rules", &options);
     assert!(text.contains("effect: None") && text.contains("device: gpu-1"), "{text}");
-    let hard = Options { effect: Some("NoSchedule".to_owned()), ..options };
+    let hard = ExportOptions { effect: Some("NoSchedule".to_owned()), ..options };
     assert!(written("device-taint-rules", &hard).contains("effect: NoSchedule"));
 
     // One in parts, one twice, one nowhere: no rule, and it says why.
     let none = |items: serde_json::Value| {
         let text = serde_json::json!({ "items": items }).to_string();
-        let options = Options { slices: Some(text), ..Options::default() };
+        let options = ExportOptions { slices: Some(text), ..ExportOptions::default() };
         let text = written("device-taint-rules", &options);
         assert!(!text.contains("DeviceTaintRule\n"), "{text}");
         text
@@ -237,8 +237,8 @@ fn a_rule_is_made_of_a_device_that_slices_know_and_no_other() {
     let parted =
         none(serde_json::json!([slice("p", serde_json::json!([device("a", &uuid(10, 1)), part]))]));
     assert!(parted.contains("no slice has a device"), "{parted}");
-    assert!(refusal("device-taint-rules", &Options::default()).contains("--slices is missing"));
-    let wrong = Options { slices: Some("{}".to_owned()), ..Options::default() };
+    assert!(refusal("device-taint-rules", &ExportOptions::default()).contains("--slices is missing"));
+    let wrong = ExportOptions { slices: Some("{}".to_owned()), ..ExportOptions::default() };
     assert!(refusal("device-taint-rules", &wrong).contains("expected a list of ResourceSlices"));
 }
 
@@ -254,28 +254,28 @@ fn scores_are_links_that_were_measured_and_beliefs_above_them_are_named() {
         {"metadata": {"name": "n10", "annotations": {"hami.io/node-nvidia-score": beliefs(10, 1820).to_string()}}},
         {"metadata": {"name": "n11"}},
     ]});
-    let options = Options { hami: Some(nodes.to_string()), ..Options::default() };
+    let options = ExportOptions { hami: Some(nodes.to_string()), ..ExportOptions::default() };
     let text = written("hami-scores", &options);
     assert!(text.contains(",lower\n") && text.contains("1700"), "{text}");
     // A score in one direction only, whichever that is, is seen.
     for (from, to) in [(0, 1), (1, 0)] {
         let score = serde_json::json!({ uuid(1, to): 1820 });
         let beliefs = serde_json::json!({"n1": [{"uuid": uuid(1, from), "score": score}]});
-        let options = Options { hami: Some(beliefs.to_string()), ..Options::default() };
+        let options = ExportOptions { hami: Some(beliefs.to_string()), ..ExportOptions::default() };
         let text = written("hami-scores", &options);
         assert!(text.contains(",1820,18,") && text.contains(",hami-asymmetric\n"), "{text}");
     }
     for wrong in ["", "[]", "{\"items\": []}", "{\"n1\": 7}"] {
-        let options = Options { hami: Some(wrong.to_owned()), ..Options::default() };
+        let options = ExportOptions { hami: Some(wrong.to_owned()), ..ExportOptions::default() };
         assert!(refusal("hami-scores", &options).contains("--hami: "), "{wrong}");
     }
 }
 
 #[test]
 fn ray_nodes_have_domains_that_were_measured_and_ranks_that_nobody_shares() {
-    let all = written("ray", &Options::default());
+    let all = written("ray", &ExportOptions::default());
     assert!(all.contains("nvlink_domain_") && !all.contains("\"topo_rank\":0}"), "{all}");
-    let few = Options { nodes: Some(BTreeSet::from([node(10)])), ..Options::default() };
+    let few = ExportOptions { nodes: Some(BTreeSet::from([node(10)])), ..ExportOptions::default() };
     let text = written("ray", &few);
     assert!(text.contains("\"topo_rank\": 5") && !text.contains("\"n1\""), "{text}");
 }
@@ -284,11 +284,11 @@ fn ray_nodes_have_domains_that_were_measured_and_ranks_that_nobody_shares() {
 fn a_node_or_a_domain_that_the_run_does_not_have_is_refused_and_not_passed_over() {
     let slices = || Some("{\"items\": []}".to_owned());
     let strange = BTreeSet::from([node(1), node(99)]);
-    let nodes = Options { nodes: Some(strange), slices: slices(), ..Options::default() };
+    let nodes = ExportOptions { nodes: Some(strange), slices: slices(), ..ExportOptions::default() };
     let domain = Some("nowhere".to_owned());
-    let domain = Options { domain, slices: slices(), ..Options::default() };
+    let domain = ExportOptions { domain, slices: slices(), ..ExportOptions::default() };
     for to in ["device-taint-rules", "hami-scores", "kai", "kubernetes-labels", "kueue", "ray"] {
-        let takes = target(to).expect("a target").takes;
+        let takes = find_target(to).expect("a target").takes;
         if takes.contains(&"nodes") {
             assert_eq!(refusal(to, &nodes), "--nodes: the run has no n99", "{to}");
         }

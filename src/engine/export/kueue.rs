@@ -7,15 +7,15 @@
 use serde_json::Value;
 use serde_json::json;
 
-use super::Export;
-use super::Exported;
-use super::Options;
-use super::Refused;
-use super::Target;
+use super::ExportOutput;
+use super::ExportFile;
+use super::ExportOptions;
+use super::ExportRefusal;
+use super::ExportTarget;
 use super::labels;
-use super::labels::Said;
+use super::labels::ExportLabelSet;
 use super::yaml;
-use crate::place::map::Verified;
+use crate::place::map::VerifiedMap;
 use model::kubernetes_node::VERDICT;
 use model::kubernetes_node::VERIFIED_DOMAIN;
 
@@ -26,7 +26,7 @@ const FLAVOR: &str = "fabricgate-verified";
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// `--to kueue`.
-pub(super) const TARGET: Target = Target {
+pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "kueue",
     about: "Kueue: Topology, ResourceFlavor, and the node labels they point at",
     takes: &["nodes", "domain"],
@@ -34,12 +34,12 @@ pub(super) const TARGET: Target = Target {
 };
 
 /// The levels of a topology: NVLink domains as they were verified, and nodes.
-pub(super) fn levels() -> Value {
+pub(super) fn topology_levels() -> Value {
     json!([{ "nodeLabel": VERIFIED_DOMAIN }, { "nodeLabel": HOSTNAME }])
 }
 
 /// How many verified nodes domains have, as comment lines.
-pub(super) fn counts(map: &Verified, said: &Said) -> String {
+pub(super) fn count_comments(map: &VerifiedMap, said: &ExportLabelSet) -> String {
     let mut out = String::new();
     for domain in &map.domains {
         let nodes = domain.nodes();
@@ -53,13 +53,13 @@ pub(super) fn counts(map: &Verified, said: &Said) -> String {
     out
 }
 
-fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
-    let said = labels::said(map, options)?;
+fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
+    let said = labels::collect_labels(map, options)?;
     let topology = json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2",
         "kind": "Topology",
         "metadata": { "name": TOPOLOGY },
-        "spec": { "levels": levels() },
+        "spec": { "levels": topology_levels() },
     });
     let flavor = json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2",
@@ -70,11 +70,11 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
     let comment = format!(
         "{}# Nodes enter by their labels (labels.sh); those without {VERIFIED_DOMAIN} are in no domain.\n\
          # Pods of one domain: annotation kueue.x-k8s.io/podset-required-topology: {VERIFIED_DOMAIN}\n{}",
-        map.comment("#"),
-        counts(map, &said)
+        map.comment_lines("#"),
+        count_comments(map, &said)
     );
     let mut files =
-        vec![Exported::text("kueue.yaml", yaml::documents(&comment, &[topology, flavor]))];
-    files.extend(labels::files(map, &said));
-    Ok(Export { files, remarks: said.remarks })
+        vec![ExportFile::text("kueue.yaml", yaml::render_documents(&comment, &[topology, flavor]))];
+    files.extend(labels::label_files(map, &said));
+    Ok(ExportOutput { files, remarks: said.remarks })
 }

@@ -9,23 +9,23 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::Export;
-use super::Exported;
-use super::Options;
-use super::Refused;
-use super::Target;
-use super::asked;
-use super::refused;
-use crate::place::map::Member;
-use crate::place::map::Reach;
-use crate::place::map::Verified;
-use crate::policy::label;
+use super::ExportOutput;
+use super::ExportFile;
+use super::ExportOptions;
+use super::ExportRefusal;
+use super::ExportTarget;
+use super::selection;
+use super::refuse;
+use crate::place::map::MapMember;
+use crate::place::map::MeasuredReach;
+use crate::place::map::VerifiedMap;
+use crate::policy::kubernetes_label;
 use model::id::NodeName;
 use model::kubernetes_node::VERDICT;
 use model::kubernetes_node::VERIFIED_DOMAIN;
 use model::text::clean;
 use model::verdict::Outcome;
-use model::words;
+use model::shell_quote;
 
 /// The NVLink domain a node was measured to be in, whatever its verdict.
 pub const MEASURED_DOMAIN: &str = "fabricgate.io/measured-domain";
@@ -38,7 +38,7 @@ pub const MEASURED_RUN: &str = "fabricgate.io/measured-run";
 
 /// Classes of shares, best first: above which share, and what they are called. The
 /// bounds are those of the scale that reports use.
-const CLASSES: [(f64, &str); 5] = [
+const RATIO_CLASSES: [(f64, &str); 5] = [
     (0.98, "at-least-98"),
     (0.95, "at-least-95"),
     (0.85, "at-least-85"),
@@ -47,7 +47,7 @@ const CLASSES: [(f64, &str); 5] = [
 ];
 
 /// `--to kubernetes-labels`.
-pub(super) const TARGET: Target = Target {
+pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "kubernetes-labels",
     about: "labels of Kubernetes nodes: kubectl commands, and patches",
     takes: &["nodes", "domain"],
@@ -55,25 +55,25 @@ pub(super) const TARGET: Target = Target {
 };
 
 /// What a label is to be; `None` takes it away.
-pub(super) type Labels = BTreeMap<&'static str, Option<String>>;
+pub(super) type ExportNodeLabels = BTreeMap<&'static str, Option<String>>;
 
 /// The labels of every node that something is to be said of, and remarks on others.
-pub(super) struct Said {
-    pub(super) nodes: BTreeMap<NodeName, Labels>,
+pub(super) struct ExportLabelSet {
+    pub(super) nodes: BTreeMap<NodeName, ExportNodeLabels>,
     pub(super) remarks: Vec<String>,
 }
 
 /// What is to be said of nodes.
-pub(super) fn said(map: &Verified, options: &Options) -> Result<Said, Refused> {
-    let mut said = Said { nodes: BTreeMap::new(), remarks: Vec::new() };
+pub(super) fn collect_labels(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportLabelSet, ExportRefusal> {
+    let mut said = ExportLabelSet { nodes: BTreeMap::new(), remarks: Vec::new() };
     let (mut silent, mut nameless) = (Vec::new(), Vec::new());
-    for (node, member) in asked::members(map, options)? {
+    for (node, member) in selection::select_members(map, options)? {
         if !is_object_name(node.as_str()) {
             nameless.push(clean(node.as_str()));
         } else if is_unknown(member) {
             silent.push(node.to_string());
         } else {
-            said.nodes.insert(node.clone(), labels(map, node, member));
+            said.nodes.insert(node.clone(), node_labels(map, node, member));
         }
     }
     let mut told = |names: &[String], why: &str| {
@@ -85,7 +85,7 @@ pub(super) fn said(map: &Verified, options: &Options) -> Result<Said, Refused> {
     told(&nameless, "left out, since these can be no names of nodes in Kubernetes");
     if said.nodes.is_empty() {
         let why = said.remarks.join("; ");
-        return refused(format!("there is no node to label. {why}"));
+        return refuse(format!("there is no node to label. {why}"));
     }
     Ok(said)
 }
@@ -93,27 +93,27 @@ pub(super) fn said(map: &Verified, options: &Options) -> Result<Said, Refused> {
 /// Whether a run says nothing of a node. One that was found at fault without a number
 /// of any link (a GPU is gone, every copy ends in an error) is known: the labels of an
 /// earlier pass would send jobs to it.
-fn is_unknown(member: &Member) -> bool {
+fn is_unknown(member: &MapMember) -> bool {
     match member.outcome {
         Outcome::Unknown => true,
-        Outcome::Pass => member.reach == Reach::Nothing,
+        Outcome::Pass => member.reach == MeasuredReach::Nothing,
         Outcome::Degraded | Outcome::Failed => false,
     }
 }
 
-fn labels(map: &Verified, node: &NodeName, member: &Member) -> Labels {
+fn node_labels(map: &VerifiedMap, node: &NodeName, member: &MapMember) -> ExportNodeLabels {
     let measured = map.domain_of(node).filter(|domain| domain.measured.contains(node));
-    let domain = measured.map(|domain| label::value(&domain.name));
-    let class = member.worst.and_then(|worst| CLASSES.iter().find(|(from, _)| *from <= worst));
+    let domain = measured.map(|domain| kubernetes_label::label_value(&domain.name));
+    let class = member.worst.and_then(|worst| RATIO_CLASSES.iter().find(|(from, _)| *from <= worst));
     let is_verified = member.is_verified() && !member.is_misplaced && !member.is_apart;
     BTreeMap::from([
         (VERDICT, Some(member.outcome.to_string())),
         // As the gate writes it: a node that did not pass is verified in no domain.
         (VERIFIED_DOMAIN, domain.clone().filter(|_| is_verified)),
         (MEASURED_DOMAIN, domain),
-        (MEASURED_CLIQUE, member.clique().filter(|_| measured.is_some()).map(label::value)),
+        (MEASURED_CLIQUE, member.clique().filter(|_| measured.is_some()).map(kubernetes_label::label_value)),
         (RATIO_CLASS, class.map(|(_, name)| (*name).to_owned())),
-        (MEASURED_RUN, Some(label::value(&map.run.id))),
+        (MEASURED_RUN, Some(kubernetes_label::label_value(&map.run.id))),
     ])
 }
 
@@ -127,33 +127,33 @@ pub(super) fn is_object_name(name: &str) -> bool {
     name.len() <= LONGEST && name.split('.').all(is_part)
 }
 
-fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
-    let said = said(map, options)?;
-    Ok(Export { files: files(map, &said), remarks: said.remarks })
+fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
+    let said = collect_labels(map, options)?;
+    Ok(ExportOutput { files: label_files(map, &said), remarks: said.remarks })
 }
 
 /// The commands and the patches.
-pub(super) fn files(map: &Verified, said: &Said) -> Vec<Exported> {
-    let mut alike: BTreeMap<&Labels, Vec<&NodeName>> = BTreeMap::new();
+pub(super) fn label_files(map: &VerifiedMap, said: &ExportLabelSet) -> Vec<ExportFile> {
+    let mut alike: BTreeMap<&ExportNodeLabels, Vec<&NodeName>> = BTreeMap::new();
     for (node, labels) in &said.nodes {
         alike.entry(labels).or_default().push(node);
     }
     let mut groups: Vec<_> = alike.into_iter().collect();
     groups.sort_by(|a, b| a.1.cmp(&b.1));
-    let mut script = format!("#!/bin/sh\n{}", map.comment("#"));
+    let mut script = format!("#!/bin/sh\n{}", map.comment_lines("#"));
     script.push_str("# Labels under fabricgate.io/ only; KEY- takes one away.\nset -eu\n");
     for (labels, nodes) in groups {
         let mut words: Vec<String> =
             ["kubectl", "label", "--overwrite", "node"].map(str::to_owned).to_vec();
         words.extend(nodes.iter().map(ToString::to_string));
-        script.push_str(&words::line(&words));
+        script.push_str(&shell_quote::join_quoted(&words));
         for (key, value) in labels {
             let word = match value {
                 Some(value) => format!("{key}={value}"),
                 None => format!("{key}-"),
             };
             script.push_str(" \\\n  ");
-            script.push_str(&words::line(&[word]));
+            script.push_str(&shell_quote::join_quoted(&[word]));
         }
         script.push('\n');
     }
@@ -164,5 +164,5 @@ pub(super) fn files(map: &Verified, said: &Said) -> Vec<Exported> {
         });
         patches.push_str(&format!("{line}\n"));
     }
-    vec![Exported::text("labels.sh", script), Exported::text("patches.jsonl", patches)]
+    vec![ExportFile::text("labels.sh", script), ExportFile::text("patches.jsonl", patches)]
 }

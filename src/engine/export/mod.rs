@@ -6,7 +6,7 @@
 //! it is not known. Nothing here changes a cluster or opens a file.
 
 mod allocation;
-mod asked;
+mod selection;
 mod cli_filter;
 mod device_taints;
 mod hami;
@@ -18,7 +18,7 @@ mod ranks;
 mod ray;
 mod slurm_topology;
 mod topograph;
-mod whole;
+mod map_document;
 mod yaml;
 
 #[cfg(test)]
@@ -30,8 +30,8 @@ pub mod documents {
     pub use super::nccl::EnvironmentDocument;
     pub use super::ranks::RANKS_FORMAT;
     pub use super::ranks::RanksDocument;
-    pub use super::whole::MAP_FORMAT;
-    pub use super::whole::MapDocument;
+    pub use super::map_document::MAP_FORMAT;
+    pub use super::map_document::MapDocument;
 }
 
 #[cfg(test)]
@@ -41,12 +41,12 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use crate::place::map::Verified;
+use crate::place::map::VerifiedMap;
 use model::id::NodeName;
 
 /// A system that a map can be written for.
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
+pub struct ExportTarget {
     /// Its name on the command line.
     pub name: &'static str,
     /// What is written, in a few words.
@@ -55,17 +55,17 @@ pub struct Target {
     /// without dashes.
     pub takes: &'static [&'static str],
     /// Writes it.
-    pub write: fn(&Verified, &Options) -> Result<Export, Refused>,
+    pub write: fn(&VerifiedMap, &ExportOptions) -> Result<ExportOutput, ExportRefusal>,
 }
 
 /// Every target, in order of name. One file each.
-pub const TARGETS: &[Target] = &[
+pub const TARGETS: &[ExportTarget] = &[
     device_taints::TARGET,
     hami::TARGET,
     kai::TARGET,
     labels::TARGET,
     kueue::TARGET,
-    whole::TARGET,
+    map_document::TARGET,
     nccl::TARGET,
     ranks::TARGET,
     ray::TARGET,
@@ -75,14 +75,14 @@ pub const TARGETS: &[Target] = &[
 ];
 
 /// The target of this name.
-pub fn target(name: &str) -> Option<&'static Target> {
+pub fn find_target(name: &str) -> Option<&'static ExportTarget> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
 /// What a target may be asked beside the map. What was not asked is absent; which
 /// targets read what is theirs to say ([`Target::takes`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct ExportOptions {
     /// Only these nodes.
     pub nodes: Option<BTreeSet<NodeName>>,
     /// Only this domain.
@@ -98,7 +98,7 @@ pub struct Options {
     /// The text of a file of the other system, to be changed instead of written anew.
     pub from: Option<String>,
     /// Where degraded nodes go.
-    pub degraded: Degraded,
+    pub degraded: DegradedPlacement,
     /// The base block size.
     pub block_size: Option<u32>,
     /// The name of the topology.
@@ -115,7 +115,7 @@ pub struct Options {
 
 /// Where nodes that are degraded or failed go in a topology.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Degraded {
+pub enum DegradedPlacement {
     /// They stay in their block, with a comment: gating is a drain's business, and a
     /// block that gets smaller can hold users' jobs for good.
     #[default]
@@ -128,14 +128,14 @@ pub enum Degraded {
 
 /// One file of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exported {
+pub struct ExportFile {
     /// Its name, for a folder of several.
     pub name: String,
     /// What it holds.
     pub bytes: Vec<u8>,
 }
 
-impl Exported {
+impl ExportFile {
     /// A file of text.
     pub fn text(name: impl Into<String>, text: impl Into<String>) -> Self {
         Self { name: name.into(), bytes: text.into().into_bytes() }
@@ -144,16 +144,16 @@ impl Exported {
 
 /// What a target made of a map.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Export {
+pub struct ExportOutput {
     /// The files, the main one first: it is what goes to standard output.
-    pub files: Vec<Exported>,
+    pub files: Vec<ExportFile>,
     /// What a person should know before using them, for standard error.
     pub remarks: Vec<String>,
 }
 
-impl Export {
+impl ExportOutput {
     /// One file and nothing to remark.
-    pub fn of(file: Exported) -> Self {
+    pub fn from_file(file: ExportFile) -> Self {
         Self { files: vec![file], remarks: Vec::new() }
     }
 }
@@ -161,9 +161,9 @@ impl Export {
 /// Why a map cannot be written for a target: what is asked, and what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Refused(pub String);
+pub struct ExportRefusal(pub String);
 
 /// Ends with a refusal.
-pub fn refused<T>(why: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused(why.into()))
+pub fn refuse<T>(why: impl Into<String>) -> Result<T, ExportRefusal> {
+    Err(ExportRefusal(why.into()))
 }

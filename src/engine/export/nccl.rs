@@ -9,20 +9,20 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Export;
-use super::Exported;
-use super::Options;
-use super::Refused;
-use super::Target;
-use super::allocation::Allocation;
-use super::refused;
-use crate::place::map::Origin;
-use crate::place::map::Verified;
+use super::ExportOutput;
+use super::ExportFile;
+use super::ExportOptions;
+use super::ExportRefusal;
+use super::ExportTarget;
+use super::allocation::JobAllocation;
+use super::refuse;
+use crate::place::map::MapOrigin;
+use crate::place::map::VerifiedMap;
 use model::text::clean;
 use model::verdict::Outcome;
 
 /// `--to nccl-env`.
-pub(super) const TARGET: Target = Target {
+pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "nccl-env",
     about: "variables of NCCL and HybridEP for an allocation, as shell or JSON",
     takes: &["form", "nodes", "domain", "gpus-per-node"],
@@ -33,14 +33,14 @@ pub(super) const TARGET: Target = Target {
 pub const ENVIRONMENT_FORMAT: &str = "fabricgate.environment/1";
 
 /// Where NCCL's variables are described.
-const NCCL: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
+const NCCL_DOCS: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
 /// Where HybridEP's are: section 9.2 of its description, branch hybrid-ep of DeepEP.
-const HYBRID_EP: &str =
+const HYBRID_EP_DOCS: &str =
     "https://github.com/deepseek-ai/DeepEP/blob/hybrid-ep/docs/Hybrid-EP_Implementation.md";
 
 /// A variable that is set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-struct Set {
+struct NcclVariable {
     /// Its name.
     name: &'static str,
     /// Its value.
@@ -53,7 +53,7 @@ struct Set {
 
 /// A variable that is left to its default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-struct Unset {
+struct UnsetNcclVariable {
     /// Its name.
     name: &'static str,
     /// Why it is not set.
@@ -70,30 +70,30 @@ pub struct EnvironmentDocument<'a> {
     /// Who made it from which run, and what must be known before it is used.
     note: Vec<String>,
     /// The run it came from.
-    run: &'a Origin,
+    run: &'a MapOrigin,
     /// The nodes it is for, in order.
     nodes: Vec<&'a str>,
     /// What is set.
-    variables: &'a [Set],
+    variables: &'a [NcclVariable],
     /// What is left to its default.
-    not_set: &'a [Unset],
+    not_set: &'a [UnsetNcclVariable],
 }
 
-fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
-    let allocation = Allocation::of(map, options)?;
+fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
+    let allocation = JobAllocation::from_options(map, options)?;
     let (mut set, mut unset) = (Vec::new(), Vec::new());
-    for told in [multi_node(map, &allocation), hcas(map, &allocation)] {
+    for told in [multi_node_variable(map, &allocation), hca_variable(map, &allocation)] {
         told.map_or_else(|it| unset.push(it), |it| set.push(it));
     }
-    for told in hybrid_ep(&allocation) {
+    for told in hybrid_ep_variables(&allocation) {
         told.map_or_else(|it| unset.push(it), |it| set.push(it));
     }
     let file = match options.form.as_deref() {
-        None | Some("shell") => Exported::text("nccl.env.sh", shell(map, &set, &unset)),
+        None | Some("shell") => ExportFile::text("nccl.env.sh", render_shell(map, &set, &unset)),
         Some("json") => {
             let document = EnvironmentDocument {
                 format: ENVIRONMENT_FORMAT,
-                note: map.header(),
+                note: map.header_lines(),
                 run: &map.run,
                 nodes: allocation.nodes().map(|(_, node, _)| node.as_str()).collect(),
                 variables: &set,
@@ -102,19 +102,19 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
             let mut bytes =
                 serde_json::to_vec_pretty(&document).expect("values of the map are plain data");
             bytes.push(b'\n');
-            Exported { name: "nccl.env.json".to_owned(), bytes }
+            ExportFile { name: "nccl.env.json".to_owned(), bytes }
         }
         Some(other) => {
-            return refused(format!("--form {}: expected shell or json", clean(other)));
+            return refuse(format!("--form {}: expected shell or json", clean(other)));
         }
     };
-    Ok(Export { files: vec![file], remarks: allocation.remarks })
+    Ok(ExportOutput { files: vec![file], remarks: allocation.remarks })
 }
 
 /// Whether NCCL must use NVLink between nodes.
-fn multi_node(map: &Verified, allocation: &Allocation<'_>) -> Result<Set, Unset> {
+fn multi_node_variable(map: &VerifiedMap, allocation: &JobAllocation<'_>) -> Result<NcclVariable, UnsetNcclVariable> {
     const NAME: &str = "NCCL_MNNVL_ENABLE";
-    let not = |why: &str| Err(Unset { name: NAME, why: why.to_owned(), source: NCCL });
+    let not = |why: &str| Err(UnsetNcclVariable { name: NAME, why: why.to_owned(), source: NCCL_DOCS });
     let nodes = allocation.nodes().count();
     let is_sound = allocation.nodes().all(|(_, node, member)| {
         map.domain_of(node).is_some_and(|it| it.measured.contains(node)) && member.is_verified()
@@ -123,14 +123,14 @@ fn multi_node(map: &Verified, allocation: &Allocation<'_>) -> Result<Set, Unset>
         return not("one node needs no NVLink between nodes");
     }
     match allocation.pieces.as_slice() {
-        [one] if one.is_measured && is_sound => Ok(Set {
+        [one] if one.is_measured && is_sound => Ok(NcclVariable {
             name: NAME,
             value: "1".to_owned(),
             why: format!(
                 "1: multi-node NVLink or an error at start, instead of NICs in silence; all {nodes} nodes were \
                  measured to reach each other at NVLink speed"
             ),
-            source: NCCL,
+            source: NCCL_DOCS,
         }),
         [_] => not("not every node was verified: NCCL's default (2) decides by what drivers say"),
         _ => not(
@@ -141,9 +141,9 @@ fn multi_node(map: &Verified, allocation: &Allocation<'_>) -> Result<Set, Unset>
 }
 
 /// The NICs that passed on every node.
-fn hcas(map: &Verified, allocation: &Allocation<'_>) -> Result<Set, Unset> {
+fn hca_variable(map: &VerifiedMap, allocation: &JobAllocation<'_>) -> Result<NcclVariable, UnsetNcclVariable> {
     const NAME: &str = "NCCL_IB_HCA";
-    let not = |why: String| Err(Unset { name: NAME, why, source: NCCL });
+    let not = |why: String| Err(UnsetNcclVariable { name: NAME, why, source: NCCL_DOCS });
     if map.rails.is_empty() {
         return not("no rails were measured".to_owned());
     }
@@ -180,19 +180,19 @@ fn hcas(map: &Verified, allocation: &Allocation<'_>) -> Result<Set, Unset> {
     }
     let without =
         if bad.is_empty() { String::new() } else { format!("; without {}", bad.join(", ")) };
-    Ok(Set {
+    Ok(NcclVariable {
         name: NAME,
         value: format!("={}", well.join(",")),
         why: format!("=: exactly these devices; each passed on every node{without}"),
-        source: NCCL,
+        source: NCCL_DOCS,
     })
 }
 
 /// HybridEP's ranks per NVLink domain, and whether it uses fabric handles.
-fn hybrid_ep(allocation: &Allocation<'_>) -> [Result<Set, Unset>; 2] {
+fn hybrid_ep_variables(allocation: &JobAllocation<'_>) -> [Result<NcclVariable, UnsetNcclVariable>; 2] {
     const RANKS: &str = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN";
     const MNNVL: &str = "USE_MNNVL";
-    let not = |name, why: &str| Err(Unset { name, why: why.to_owned(), source: HYBRID_EP });
+    let not = |name, why: &str| Err(UnsetNcclVariable { name, why: why.to_owned(), source: HYBRID_EP_DOCS });
     if !allocation.pieces.iter().all(|piece| piece.is_measured) {
         let why = "not every node was measured against others: HybridEP finds out by trying";
         return [not(RANKS, why), not(MNNVL, why)];
@@ -207,28 +207,28 @@ fn hybrid_ep(allocation: &Allocation<'_>) -> [Result<Set, Unset>; 2] {
         let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
         format!("measured: {} nodes of it in its domains, which {nodes} divides", sizes.join(", "))
     };
-    let set = Set {
+    let set = NcclVariable {
         name: RANKS,
         value: ranks.to_string(),
         why: format!(
             "{how}, {per_node} GPUs each (ranks in the order of `export --to ranks`; it must divide their number)"
         ),
-        source: HYBRID_EP,
+        source: HYBRID_EP_DOCS,
     };
     let mnnvl = if 1 < nodes {
-        Ok(Set {
+        Ok(NcclVariable {
             name: MNNVL,
             value: "1".to_owned(),
             why: "fabric handles between nodes; they were measured to reach each other at NVLink speed".to_owned(),
-            source: HYBRID_EP,
+            source: HYBRID_EP_DOCS,
         })
     } else if allocation.pieces.iter().all(|piece| piece.nodes.len() == 1) {
-        Ok(Set {
+        Ok(NcclVariable {
             name: MNNVL,
             value: "0".to_owned(),
             why: "handles inside a node: no two nodes of the allocation share an NVLink domain"
                 .to_owned(),
-            source: HYBRID_EP,
+            source: HYBRID_EP_DOCS,
         })
     } else {
         not(
@@ -244,19 +244,19 @@ fn gcd(a: usize, b: usize) -> usize {
 }
 
 /// Lines for a shell to read.
-fn shell(map: &Verified, set: &[Set], unset: &[Unset]) -> String {
-    let mut text = map.comment("#");
-    for Set { name, value, why, source } in set {
-        let _ = writeln!(text, "# {}\n# {source}\nexport {name}={}", clean(why), quoted(value));
+fn render_shell(map: &VerifiedMap, set: &[NcclVariable], unset: &[UnsetNcclVariable]) -> String {
+    let mut text = map.comment_lines("#");
+    for NcclVariable { name, value, why, source } in set {
+        let _ = writeln!(text, "# {}\n# {source}\nexport {name}={}", clean(why), quote_shell(value));
     }
-    for Unset { name, why, .. } in unset {
+    for UnsetNcclVariable { name, why, .. } in unset {
         let _ = writeln!(text, "# {name} is not set: {}", clean(why));
     }
     text
 }
 
 /// A word of a shell, in single quotes unless it is plain.
-fn quoted(word: &str) -> String {
+fn quote_shell(word: &str) -> String {
     let is_plain = !word.is_empty()
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"=,_.:-".contains(&b));
     if is_plain { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }

@@ -7,21 +7,21 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Export;
-use super::Exported;
-use super::Options;
-use super::Refused;
-use super::Target;
+use super::ExportOutput;
+use super::ExportFile;
+use super::ExportOptions;
+use super::ExportRefusal;
+use super::ExportTarget;
 use super::allocation;
-use super::allocation::Allocation;
-use super::refused;
-use crate::place::map::Origin;
-use crate::place::map::Verified;
+use super::allocation::JobAllocation;
+use super::refuse;
+use crate::place::map::MapOrigin;
+use crate::place::map::VerifiedMap;
 use model::id::NodeName;
 use model::text::clean;
 
 /// `--to ranks`.
-pub(super) const TARGET: Target = Target {
+pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "ranks",
     about: "the order of a job's ranks: JSON, a Slurm or an Open MPI host file",
     takes: &["form", "nodes", "domain", "tp", "pp", "gpus-per-node"],
@@ -39,7 +39,7 @@ pub struct RanksDocument<'a> {
     /// Who made it from which run, and what must be known before it is used.
     note: Vec<String>,
     /// The run it came from.
-    run: &'a Origin,
+    run: &'a MapOrigin,
     /// Ranks in all.
     world_size: u32,
     /// Ranks on each node.
@@ -53,16 +53,16 @@ pub struct RanksDocument<'a> {
     /// Where the layout does not fit what was measured.
     warnings: &'a [String],
     /// What torchrun is started with on each node.
-    torchrun: Torchrun<'a>,
+    torchrun: TorchrunArgs<'a>,
     /// The domains, in the order of their ranks.
-    domains: Vec<Piece<'a>>,
+    domains: Vec<RankDomain<'a>>,
     /// Every rank, in order.
-    ranks: Vec<Rank<'a>>,
+    ranks: Vec<RankPlacement<'a>>,
 }
 
 /// What torchrun is started with.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Torchrun<'a> {
+struct TorchrunArgs<'a> {
     /// `--nnodes`.
     nnodes: usize,
     /// `--nproc-per-node`.
@@ -75,7 +75,7 @@ struct Torchrun<'a> {
 
 /// The ranks of one domain.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Piece<'a> {
+struct RankDomain<'a> {
     /// Its name.
     domain: &'a str,
     /// Whether its nodes were measured to reach each other at NVLink speed.
@@ -88,7 +88,7 @@ struct Piece<'a> {
 
 /// One rank.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Rank<'a> {
+struct RankPlacement<'a> {
     /// Its number.
     rank: u32,
     /// Its node.
@@ -104,61 +104,61 @@ struct Rank<'a> {
     domain: &'a str,
 }
 
-fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
+fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
     let form = options.form.as_deref().unwrap_or("json");
     let layout = |name: &str, value: Option<u32>| match value {
-        Some(0) => refused(format!("--{name} 0: expected 1 or more")),
+        Some(0) => refuse(format!("--{name} 0: expected 1 or more")),
         other => Ok(other),
     };
     let (tp, pp) = (layout("tp", options.tp)?, layout("pp", options.pp)?);
-    let allocation = Allocation::of(map, options)?;
+    let allocation = JobAllocation::from_options(map, options)?;
     let mut remarks = allocation.remarks.clone();
-    let mut ranks: Vec<Rank<'_>> = Vec::new();
-    let mut pieces: Vec<Piece<'_>> = Vec::new();
+    let mut ranks: Vec<RankPlacement<'_>> = Vec::new();
+    let mut pieces: Vec<RankDomain<'_>> = Vec::new();
     let mut doubtful: Vec<String> = Vec::new();
     for piece in &allocation.pieces {
-        let first_rank = count(ranks.len());
+        let first_rank = to_u32(ranks.len());
         for (node, member) in &piece.nodes {
-            let (gpus, why) = allocation::gpus(map, node, member, allocation.gpus_per_node);
+            let (gpus, why) = allocation::choose_gpus(map, node, member, allocation.gpus_per_node);
             doubtful.extend(why);
             for (local_rank, gpu) in (0..).zip(gpus) {
                 let uuid = member.gpus.get(&gpu).and_then(|gpu| gpu.uuid.as_deref());
-                let rank = count(ranks.len());
-                ranks.push(Rank { rank, node, local_rank, gpu, uuid, domain: &piece.domain });
+                let rank = to_u32(ranks.len());
+                ranks.push(RankPlacement { rank, node, local_rank, gpu, uuid, domain: &piece.domain });
             }
         }
-        pieces.push(Piece {
+        pieces.push(RankDomain {
             domain: &piece.domain,
             measured: piece.is_measured,
             first_rank,
-            ranks: count(ranks.len()) - first_rank,
+            ranks: to_u32(ranks.len()) - first_rank,
         });
     }
-    let mut warnings = warnings(&pieces, count(ranks.len()), allocation.gpus_per_node, tp, pp);
+    let mut warnings = layout_warnings(&pieces, to_u32(ranks.len()), allocation.gpus_per_node, tp, pp);
     warnings.extend(doubtful);
     remarks.extend(warnings.iter().cloned());
     let nodes: Vec<&NodeName> = allocation.nodes().map(|(_, node, _)| node).collect();
     if let Some(strange) = nodes.iter().find(|node| !node.is_one_node()) {
-        return refused(format!("{} is no name of one node", clean(strange.as_str())));
+        return refuse(format!("{} is no name of one node", clean(strange.as_str())));
     }
     let file = match form {
         "json" => {
             let document = RanksDocument {
                 format: RANKS_FORMAT,
-                note: map.header(),
+                note: map.header_lines(),
                 run: &map.run,
-                world_size: count(ranks.len()),
+                world_size: to_u32(ranks.len()),
                 gpus_per_node: allocation.gpus_per_node,
                 tp,
                 pp,
                 warnings: &warnings,
-                torchrun: Torchrun {
+                torchrun: TorchrunArgs {
                     nnodes: nodes.len(),
                     nproc_per_node: allocation.gpus_per_node,
                     master_addr: nodes
                         .first()
                         .copied()
-                        .ok_or_else(|| Refused("no node".to_owned()))?,
+                        .ok_or_else(|| ExportRefusal("no node".to_owned()))?,
                     node_ranks: nodes,
                 },
                 domains: pieces,
@@ -167,41 +167,41 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
             let mut bytes =
                 serde_json::to_vec_pretty(&document).expect("values of the map are plain data");
             bytes.push(b'\n');
-            Exported { name: "ranks.json".to_owned(), bytes }
+            ExportFile { name: "ranks.json".to_owned(), bytes }
         }
         // SLURM_HOSTFILE knows no comments: a line is a host, whatever it says.
         "slurm" => {
             let lines = ranks.iter().map(|rank| format!("{}\n", rank.node));
-            Exported::text("slurm.hosts", lines.collect::<String>())
+            ExportFile::text("slurm.hosts", lines.collect::<String>())
         }
         "openmpi" => {
-            let mut text = map.comment("#");
+            let mut text = map.comment_lines("#");
             for warning in &warnings {
                 let _ = writeln!(text, "# {}", clean(warning));
             }
             for node in nodes {
                 let _ = writeln!(text, "{node} slots={}", allocation.gpus_per_node);
             }
-            Exported::text("openmpi.hosts", text)
+            ExportFile::text("openmpi.hosts", text)
         }
         other => {
-            return refused(format!("--form {}: expected json, slurm or openmpi", clean(other)));
+            return refuse(format!("--form {}: expected json, slurm or openmpi", clean(other)));
         }
     };
     if form == "slurm" {
-        remarks.extend(map.header());
+        remarks.extend(map.header_lines());
     }
-    Ok(Export { files: vec![file], remarks })
+    Ok(ExportOutput { files: vec![file], remarks })
 }
 
-fn count(length: usize) -> u32 {
+fn to_u32(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
 /// Where a layout and the measured pieces do not fit. Tensor-parallel ranks are
 /// consecutive, as in Megatron-LM's order (tp first).
-fn warnings(
-    pieces: &[Piece<'_>],
+fn layout_warnings(
+    pieces: &[RankDomain<'_>],
     world: u32,
     per_node: u32,
     tp: Option<u32>,

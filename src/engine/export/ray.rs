@@ -13,38 +13,38 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use serde_json::json;
 
-use super::Export;
-use super::Exported;
-use super::Options;
-use super::Refused;
-use super::Target;
-use super::asked;
-use super::refused;
-use crate::place::map::Domain;
-use crate::place::map::Verified;
-use crate::policy::label;
+use super::ExportOutput;
+use super::ExportFile;
+use super::ExportOptions;
+use super::ExportRefusal;
+use super::ExportTarget;
+use super::selection;
+use super::refuse;
+use crate::place::map::MapDomain;
+use crate::place::map::VerifiedMap;
+use crate::policy::kubernetes_label;
 use model::id::NodeName;
 use model::text::clean;
 use model::verdict::Outcome;
-use model::words;
+use model::shell_quote;
 
 /// What frameworks look for.
-const DOMAIN: &str = "nvlink_domain_";
-const RANK: &str = "topo_rank";
+const DOMAIN_RESOURCE_PREFIX: &str = "nvlink_domain_";
+const RANK_RESOURCE: &str = "topo_rank";
 
 /// `--to ray`.
-pub(super) const TARGET: Target = Target {
+pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "ray",
     about: "Ray: resources by node (NVLink domain, rank), and a script that starts it",
     takes: &["nodes", "domain"],
     write,
 };
 
-fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
-    let ranks = ranks(map);
+fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
+    let ranks = rank_nodes(map);
     let mut resources: BTreeMap<&NodeName, Value> = BTreeMap::new();
     let (mut unmeasured, mut faulty, mut strange) = (Vec::new(), Vec::new(), Vec::new());
-    for (node, member) in asked::members(map, options)? {
+    for (node, member) in selection::select_members(map, options)? {
         if !node.is_one_node() {
             strange.push(clean(node.as_str()));
             continue;
@@ -55,15 +55,15 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
             // A node that cannot be used as claimed is no place for a piece of a job.
             Some(_) if member.outcome == Outcome::Failed => faulty.push(node.to_string()),
             Some(domain) => {
-                words.insert(format!("{DOMAIN}{}", label::value(&domain.name)), json!(1));
+                words.insert(format!("{DOMAIN_RESOURCE_PREFIX}{}", kubernetes_label::label_value(&domain.name)), json!(1));
             }
             None => unmeasured.push(node.to_string()),
         }
-        words.insert(RANK.to_owned(), json!(rank));
+        words.insert(RANK_RESOURCE.to_owned(), json!(rank));
         resources.insert(node, Value::Object(words));
     }
     if resources.is_empty() {
-        return refused("there is no node to start Ray on");
+        return refuse("there is no node to start Ray on");
     }
     let mut remarks = Vec::new();
     let mut told = |names: &[String], why: &str| {
@@ -75,36 +75,36 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
     told(&faulty, "failed, so without a domain resource");
     told(&strange, "left out, since these can be names of more than one node");
 
-    let document = json!({ "note": map.header(), "run": map.run.id, "nodes": resources });
+    let document = json!({ "note": map.header_lines(), "run": map.run.id, "nodes": resources });
     let files = vec![
-        Exported::text("ray-start.sh", script(map, &resources)),
-        Exported::text("ray.json", format!("{document:#}\n")),
+        ExportFile::text("ray-start.sh", render_script(map, &resources)),
+        ExportFile::text("ray.json", format!("{document:#}\n")),
     ];
-    Ok(Export { files, remarks })
+    Ok(ExportOutput { files, remarks })
 }
 
 /// A place for every node: domain by domain, nodes of one in the order of their numbers,
 /// those of no measured domain last.
-fn ranks(map: &Verified) -> BTreeMap<NodeName, usize> {
-    let mut domains: Vec<&Domain> = map.domains.iter().collect();
-    domains.sort_by_key(|domain| natural(&domain.name));
+fn rank_nodes(map: &VerifiedMap) -> BTreeMap<NodeName, usize> {
+    let mut domains: Vec<&MapDomain> = map.domains.iter().collect();
+    domains.sort_by_key(|domain| natural_key(&domain.name));
     let mut order: Vec<&NodeName> = Vec::new();
     for domain in domains {
         let mut nodes: Vec<&NodeName> = domain.measured.iter().collect();
-        nodes.sort_by_key(|node| natural(node.as_str()));
+        nodes.sort_by_key(|node| natural_key(node.as_str()));
         order.extend(nodes);
     }
     let placed: BTreeSet<&NodeName> = order.iter().copied().collect();
     let mut others: Vec<&NodeName> =
         map.members.keys().filter(|node| !placed.contains(node)).collect();
-    others.sort_by_key(|node| natural(node.as_str()));
+    others.sort_by_key(|node| natural_key(node.as_str()));
     order.extend(others);
     order.into_iter().cloned().zip(1..).collect()
 }
 
 /// A name so that numbers in it are in the order of numbers; the name itself behind, so
 /// that `n1` and `n01` stay apart.
-fn natural(name: &str) -> (Vec<(String, u64)>, String) {
+fn natural_key(name: &str) -> (Vec<(String, u64)>, String) {
     let mut parts = Vec::new();
     let mut rest = name;
     while !rest.is_empty() {
@@ -119,8 +119,8 @@ fn natural(name: &str) -> (Vec<(String, u64)>, String) {
 }
 
 /// A script that starts Ray on the node it runs on, or the one it is told.
-fn script(map: &Verified, resources: &BTreeMap<&NodeName, Value>) -> String {
-    let mut out = format!("#!/bin/sh\n{}", map.comment("#"));
+fn render_script(map: &VerifiedMap, resources: &BTreeMap<&NodeName, Value>) -> String {
+    let mut out = format!("#!/bin/sh\n{}", map.comment_lines("#"));
     out.push_str(
         "# Starts Ray with the resources of this node; all arguments go to `ray start`:\n\
          #   sh ray-start.sh --address=HEAD:6379\n\
@@ -130,7 +130,7 @@ fn script(map: &Verified, resources: &BTreeMap<&NodeName, Value>) -> String {
     );
     for (node, words) in resources {
         // The text is quoted whole, whatever a domain is called.
-        let text = words::line(&[words.to_string()]);
+        let text = shell_quote::join_quoted(&[words.to_string()]);
         out.push_str(&format!("{node}) resources={text} ;;\n"));
     }
     out.push_str(

@@ -10,29 +10,29 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::Degraded;
-use super::Export;
-use super::Exported;
-use super::Options;
-use super::Refused;
-use super::Target;
-use super::refused;
-use crate::place::map::Basis;
-use crate::place::map::Reach;
-use crate::place::map::Verified;
-use crate::policy::topology;
-use crate::policy::topology::Form;
-use crate::policy::topology::Ground;
-use crate::policy::topology::SlurmVersion;
-use crate::policy::topology::Wanted;
-use model::finding_class::joined;
+use super::DegradedPlacement;
+use super::ExportOutput;
+use super::ExportFile;
+use super::ExportOptions;
+use super::ExportRefusal;
+use super::ExportTarget;
+use super::refuse;
+use crate::place::map::DomainBasis;
+use crate::place::map::MeasuredReach;
+use crate::place::map::VerifiedMap;
+use crate::policy::topology_proposal;
+use crate::policy::topology_proposal::TopologyForm;
+use crate::policy::topology_proposal::TopologyContext;
+use crate::policy::topology_proposal::SlurmVersion;
+use crate::policy::topology_proposal::TopologyRequest;
+use model::finding_class::join_class_names;
 use model::hostlist;
 use model::id::NodeName;
 use model::text::clean;
 use model::verdict::Outcome;
 
 /// `--to slurm-topology`.
-pub(super) const TARGET: Target = Target {
+pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "slurm-topology",
     about: "Slurm's topology.yaml or topology.conf, blocks as measured",
     takes: &["form", "from", "degraded", "block-size", "topology"],
@@ -41,40 +41,40 @@ pub(super) const TARGET: Target = Target {
 
 /// The name of the topology, where none is given: what Slurm calls the one of a
 /// topology.conf.
-const NAME: &str = "default";
+const DEFAULT_TOPOLOGY_NAME: &str = "default";
 
 /// The first Slurm that reads topology.yaml and takes blocks below their size.
-const WITH_YAML: SlurmVersion = SlurmVersion { year: 25, month: 5 };
+const FIRST_WITH_YAML: SlurmVersion = SlurmVersion { year: 25, month: 5 };
 
 /// One block to be written.
 #[derive(Debug, Default)]
-struct Block {
+struct SlurmExportBlock {
     nodes: BTreeSet<NodeName>,
     /// What must be known of it, one line each.
     comments: Vec<String>,
 }
 
-fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
+fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
     if let Some(text) = &options.from {
-        return changed(map, options, text);
+        return change_existing(map, options, text);
     }
-    let form = form(options)?.unwrap_or(Form::Yaml);
-    let name = options.topology.as_deref().unwrap_or(NAME);
-    if form == Form::Conf && name != NAME {
-        return refused(format!("--topology: a topology.conf has one, which Slurm calls {NAME}"));
+    let form = parse_form(options)?.unwrap_or(TopologyForm::Yaml);
+    let name = options.topology.as_deref().unwrap_or(DEFAULT_TOPOLOGY_NAME);
+    if form == TopologyForm::Conf && name != DEFAULT_TOPOLOGY_NAME {
+        return refuse(format!("--topology: a topology.conf has one, which Slurm calls {DEFAULT_TOPOLOGY_NAME}"));
     }
     let mut remarks = Vec::new();
-    keeps_partitions(map, form, name, &mut remarks)?;
-    let blocks = blocks(map, options.degraded, &mut remarks)?;
-    let size = match levels(map, form, &blocks, options.block_size, &mut remarks) {
+    check_partitions(map, form, name, &mut remarks)?;
+    let blocks = build_blocks(map, options.degraded, &mut remarks)?;
+    let size = match level_sizes(map, form, &blocks, options.block_size, &mut remarks) {
         Some(levels) => levels,
         None => base_size(form, &blocks, options.block_size, &mut remarks)?.to_string(),
     };
     let text = match form {
-        Form::Yaml => yaml(map, name, &size, &blocks),
-        Form::Conf => conf(map, &size, &blocks),
+        TopologyForm::Yaml => render_yaml(map, name, &size, &blocks),
+        TopologyForm::Conf => render_conf(map, &size, &blocks),
     };
-    check(form, &text, &blocks, name)?;
+    check_written(form, &text, &blocks, name)?;
     let largest = blocks.values().map(|block| block.nodes.len()).max().unwrap_or(0);
     let claimed = largest_claim(map);
     if largest < claimed {
@@ -83,17 +83,17 @@ fn write(map: &Verified, options: &Options) -> Result<Export, Refused> {
              force, pending jobs that need more in one block are held for good (BadConstraints, priority 0)"
         ));
     }
-    Ok(Export { files: vec![Exported::text(form.file(), text)], remarks })
+    Ok(ExportOutput { files: vec![ExportFile::text(form.file_name(), text)], remarks })
 }
 
 /// Refuses a file that lacks a topology which a partition names: slurmctld takes none of
 /// it, and does not start with it.
-fn keeps_partitions(
-    map: &Verified,
-    form: Form,
+fn check_partitions(
+    map: &VerifiedMap,
+    form: TopologyForm,
     name: &str,
     remarks: &mut Vec<String>,
-) -> Result<(), Refused> {
+) -> Result<(), ExportRefusal> {
     let Some(partitions) = &map.partitions else {
         remarks.push(
             "which topologies partitions name is not known: where one names another than that of \
@@ -112,9 +112,9 @@ fn keeps_partitions(
         1 => String::new(),
         count => format!(" (and {} partitions more)", count - 1),
     };
-    let all_one = partitions.values().collect::<BTreeSet<_>>().len() == 1 && form == Form::Yaml;
+    let all_one = partitions.values().collect::<BTreeSet<_>>().len() == 1 && form == TopologyForm::Yaml;
     let name_it = if all_one { format!("--topology {topology}, or ") } else { String::new() };
-    refused(format!(
+    refuse(format!(
         "partition {partition} names topology {topology}{more}, which a file with {own} alone lacks: \
          slurmctld would refuse it, and not start with it; expected {name_it}--from FILE, the site's \
          topology.yaml, which keeps its other topologies"
@@ -122,16 +122,16 @@ fn keeps_partitions(
 }
 
 /// The form that is asked for.
-fn form(options: &Options) -> Result<Option<Form>, Refused> {
+fn parse_form(options: &ExportOptions) -> Result<Option<TopologyForm>, ExportRefusal> {
     match options.form.as_deref() {
         None => Ok(None),
-        Some("yaml") => Ok(Some(Form::Yaml)),
-        Some("conf") => Ok(Some(Form::Conf)),
-        Some(other) => refused(format!("--form {}: expected yaml or conf", clean(other))),
+        Some("yaml") => Ok(Some(TopologyForm::Yaml)),
+        Some("conf") => Ok(Some(TopologyForm::Conf)),
+        Some(other) => refuse(format!("--form {}: expected yaml or conf", clean(other))),
     }
 }
 
-fn largest_claim(map: &Verified) -> usize {
+fn largest_claim(map: &VerifiedMap) -> usize {
     let mut sizes: BTreeMap<&str, usize> = BTreeMap::new();
     for member in map.members.values() {
         if let Some(claimed) = &member.claimed {
@@ -142,24 +142,24 @@ fn largest_claim(map: &Verified) -> usize {
 }
 
 /// The blocks by name, with what must be known of each.
-fn blocks(
-    map: &Verified,
-    degraded: Degraded,
+fn build_blocks(
+    map: &VerifiedMap,
+    degraded: DegradedPlacement,
     remarks: &mut Vec<String>,
-) -> Result<BTreeMap<String, Block>, Refused> {
-    let mut blocks: BTreeMap<String, Block> = BTreeMap::new();
+) -> Result<BTreeMap<String, SlurmExportBlock>, ExportRefusal> {
+    let mut blocks: BTreeMap<String, SlurmExportBlock> = BTreeMap::new();
     if !map.domains.iter().any(|domain| 1 < domain.nodes().len()) {
-        return refused(
+        return refuse(
             "no domain of this run has two nodes or more: blocks are NVLink domains that span nodes",
         );
     }
     for domain in &map.domains {
         let name = block_name(&domain.name);
         if blocks.contains_key(&name) {
-            return refused(format!("two domains would be block {name}"));
+            return refuse(format!("two domains would be block {name}"));
         }
-        let mut block = Block::default();
-        if domain.basis == Basis::Claimed {
+        let mut block = SlurmExportBlock::default();
+        if domain.basis == DomainBasis::Claimed {
             block.comments.push("as claimed: nobody measured it".to_owned());
         }
         if domain.name != domain.claimed.as_str() {
@@ -168,21 +168,21 @@ fn blocks(
                 .comments
                 .push(format!("measured apart from others that are claimed for {claimed}"));
         }
-        let mut worse = Block::default();
+        let mut worse = SlurmExportBlock::default();
         for node in domain.nodes() {
             if !node.is_one_node() {
-                return refused(format!("{} is no name of one node", clean(node.as_str())));
+                return refuse(format!("{} is no name of one node", clean(node.as_str())));
             }
             let Some(member) = map.members.get(node) else { continue };
             let claimed = member.claimed.as_ref().map(|it| clean(it.as_str())).unwrap_or_default();
             if member.is_misplaced {
                 block.comments.push(format!("{node}: claimed for {claimed}, measured to be here"));
             }
-            if domain.basis == Basis::Measured && !domain.measured.contains(node) {
+            if domain.basis == DomainBasis::Measured && !domain.measured.contains(node) {
                 let how = match member.reach {
-                    Reach::Nothing => "not measured",
+                    MeasuredReach::Nothing => "not measured",
                     // Its own links say nothing about whom it reaches.
-                    Reach::Inside | Reach::Across => "not measured against the others",
+                    MeasuredReach::Inside | MeasuredReach::Across => "not measured against the others",
                 };
                 block.comments.push(format!("{node}: as claimed, {how}"));
             }
@@ -191,17 +191,17 @@ fn blocks(
                 block.nodes.insert(node.clone());
                 continue;
             }
-            let what = format!("{node}: {} ({})", member.outcome, clean(&joined(&member.classes)));
+            let what = format!("{node}: {} ({})", member.outcome, clean(&join_class_names(&member.classes)));
             match degraded {
-                Degraded::Keep => {
+                DegradedPlacement::Keep => {
                     block.comments.push(format!("{what}, kept: gate it by a drain"));
                     block.nodes.insert(node.clone());
                 }
-                Degraded::OwnBlock => {
+                DegradedPlacement::OwnBlock => {
                     worse.comments.push(what);
                     worse.nodes.insert(node.clone());
                 }
-                Degraded::LeaveOut => {
+                DegradedPlacement::LeaveOut => {
                     block.comments.push(format!("{what}, left out"));
                     remarks.push(format!(
                         "{node} is in no block: pending jobs that need its block whole are held for good; a \
@@ -232,10 +232,10 @@ fn block_name(name: &str) -> String {
 }
 
 /// Sizes of several levels, as the site has them, where these blocks still allow them.
-fn levels(
-    map: &Verified,
-    form: Form,
-    blocks: &BTreeMap<String, Block>,
+fn level_sizes(
+    map: &VerifiedMap,
+    form: TopologyForm,
+    blocks: &BTreeMap<String, SlurmExportBlock>,
     wanted: Option<u32>,
     remarks: &mut Vec<String>,
 ) -> Option<String> {
@@ -245,8 +245,8 @@ fn levels(
     }
     let sizes = || blocks.values().map(|block| block.nodes.len());
     let fits = match form {
-        Form::Yaml => sizes().any(|size| *base <= size),
-        Form::Conf => sizes().all(|size| *base <= size),
+        TopologyForm::Yaml => sizes().any(|size| *base <= size),
+        TopologyForm::Conf => sizes().all(|size| *base <= size),
     };
     let told = |separator: &str| {
         let all: Vec<String> = map.block_sizes.iter().map(usize::to_string).collect();
@@ -260,31 +260,31 @@ fn levels(
         ));
         return None;
     }
-    Some(if form == Form::Yaml { told(", ") } else { told(",") })
+    Some(if form == TopologyForm::Yaml { told(", ") } else { told(",") })
 }
 
 /// The base block size: what is asked for, or what these blocks allow.
 fn base_size(
-    form: Form,
-    blocks: &BTreeMap<String, Block>,
+    form: TopologyForm,
+    blocks: &BTreeMap<String, SlurmExportBlock>,
     wanted: Option<u32>,
     remarks: &mut Vec<String>,
-) -> Result<usize, Refused> {
+) -> Result<usize, ExportRefusal> {
     let sizes = || blocks.values().map(|block| block.nodes.len());
     let (smallest, largest) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
     let wanted = wanted.and_then(|size| usize::try_from(size).ok());
     match (form, wanted) {
-        (_, Some(0)) => refused("--block-size 0: expected 1 or more"),
+        (_, Some(0)) => refuse("--block-size 0: expected 1 or more"),
         (_, Some(size)) if largest < size => {
-            refused(format!("--block-size {size}: the largest block has {largest} nodes"))
+            refuse(format!("--block-size {size}: the largest block has {largest} nodes"))
         }
-        (Form::Conf, Some(size)) if smallest < size => refused(format!(
+        (TopologyForm::Conf, Some(size)) if smallest < size => refuse(format!(
             "--block-size {size}: the smallest block has {smallest} nodes, and Slurm up to 24.11 takes none \
              below it; expected {smallest} or less, or --form yaml (25.05 and later)"
         )),
         (_, Some(size)) => Ok(size),
-        (Form::Yaml, None) => Ok(largest),
-        (Form::Conf, None) => {
+        (TopologyForm::Yaml, None) => Ok(largest),
+        (TopologyForm::Conf, None) => {
             if smallest < largest {
                 remarks.push(format!(
                     "BlockSizes={smallest}, as many as the smallest block has: Slurm up to 24.11 takes no block \
@@ -296,16 +296,16 @@ fn base_size(
     }
 }
 
-fn head(map: &Verified) -> String {
+fn render_head(map: &VerifiedMap) -> String {
     format!(
         "{}# Nodes of a block were measured to reach each other at NVLink speed, except where it says otherwise.\n",
-        map.comment("#")
+        map.comment_lines("#")
     )
 }
 
-fn yaml(map: &Verified, name: &str, size: &str, blocks: &BTreeMap<String, Block>) -> String {
+fn render_yaml(map: &VerifiedMap, name: &str, size: &str, blocks: &BTreeMap<String, SlurmExportBlock>) -> String {
     let name = block_name(name);
-    let mut text = head(map);
+    let mut text = render_head(map);
     let _ = write!(
         text,
         "---\n- topology: {name}\n  cluster_default: true\n  block:\n    block_sizes: [{size}]\n    blocks:\n"
@@ -321,8 +321,8 @@ fn yaml(map: &Verified, name: &str, size: &str, blocks: &BTreeMap<String, Block>
     text
 }
 
-fn conf(map: &Verified, size: &str, blocks: &BTreeMap<String, Block>) -> String {
-    let mut text = head(map);
+fn render_conf(map: &VerifiedMap, size: &str, blocks: &BTreeMap<String, SlurmExportBlock>) -> String {
+    let mut text = render_head(map);
     for (name, block) in blocks {
         for comment in &block.comments {
             let _ = writeln!(text, "# {comment}");
@@ -335,33 +335,33 @@ fn conf(map: &Verified, size: &str, blocks: &BTreeMap<String, Block>) -> String 
 }
 
 /// Reads back what was written, as Slurm's own rules have it.
-fn check(
-    form: Form,
+fn check_written(
+    form: TopologyForm,
     text: &str,
-    blocks: &BTreeMap<String, Block>,
+    blocks: &BTreeMap<String, SlurmExportBlock>,
     name: &str,
-) -> Result<(), Refused> {
+) -> Result<(), ExportRefusal> {
     let nodes = blocks.values().flat_map(|block| block.nodes.iter().cloned()).collect();
-    let version = (form == Form::Yaml).then_some(WITH_YAML);
+    let version = (form == TopologyForm::Yaml).then_some(FIRST_WITH_YAML);
     // A topology.conf does not name its own.
-    let topology = (form == Form::Yaml).then(|| block_name(name));
-    let wanted = Wanted { topology, moves: BTreeMap::new() };
-    let ground = Ground { version, nodes };
-    let proposal = topology::propose(text, &wanted, &ground)
-        .map_err(|error| Refused(format!("what would be written cannot be read back: {error}")))?;
-    if let Some(fault) = proposal.in_the_way().first() {
-        return refused(format!("what would be written is not a topology: {}", fault.what));
+    let topology = (form == TopologyForm::Yaml).then(|| block_name(name));
+    let wanted = TopologyRequest { topology, moves: BTreeMap::new() };
+    let ground = TopologyContext { version, nodes };
+    let proposal = topology_proposal::propose_topology(text, &wanted, &ground)
+        .map_err(|error| ExportRefusal(format!("what would be written cannot be read back: {error}")))?;
+    if let Some(fault) = proposal.blocking_faults().first() {
+        return refuse(format!("what would be written is not a topology: {}", fault.what));
     }
     let read: Vec<(&String, &BTreeSet<NodeName>)> = proposal.blocks.iter().collect();
     let meant: Vec<(&String, &BTreeSet<NodeName>)> =
         blocks.iter().map(|(name, block)| (name, &block.nodes)).collect();
-    if read == meant { Ok(()) } else { refused("what would be written reads otherwise than meant") }
+    if read == meant { Ok(()) } else { refuse("what would be written reads otherwise than meant") }
 }
 
 /// An existing file with misplaced nodes moved, and every other letter as it is.
-fn changed(map: &Verified, options: &Options, text: &str) -> Result<Export, Refused> {
-    if options.degraded != Degraded::Keep || options.block_size.is_some() {
-        return refused(
+fn change_existing(map: &VerifiedMap, options: &ExportOptions, text: &str) -> Result<ExportOutput, ExportRefusal> {
+    if options.degraded != DegradedPlacement::Keep || options.block_size.is_some() {
+        return refuse(
             "--from: an existing file keeps its nodes and sizes; only misplaced nodes move",
         );
     }
@@ -373,7 +373,7 @@ fn changed(map: &Verified, options: &Options, text: &str) -> Result<Export, Refu
     };
     let skip: usize = text.split_inclusive('\n').take_while(ours).map(str::len).sum();
     let text = &text[skip..];
-    let mut wanted = Wanted { topology: options.topology.clone(), moves: BTreeMap::new() };
+    let mut wanted = TopologyRequest { topology: options.topology.clone(), moves: BTreeMap::new() };
     let mut remarks = Vec::new();
     for (node, member) in &map.members {
         let Some(domain) = &member.domain else { continue };
@@ -387,17 +387,17 @@ fn changed(map: &Verified, options: &Options, text: &str) -> Result<Export, Refu
             ));
         }
     }
-    let proposal = topology::propose(text, &wanted, &Ground::default())
-        .map_err(|error| Refused(format!("--from: {error}")))?;
-    if let Some(other) = form(options)?.filter(|it| *it != proposal.form) {
-        return refused(format!(
+    let proposal = topology_proposal::propose_topology(text, &wanted, &TopologyContext::default())
+        .map_err(|error| ExportRefusal(format!("--from: {error}")))?;
+    if let Some(other) = parse_form(options)?.filter(|it| *it != proposal.form) {
+        return refuse(format!(
             "--form: the file of --from is a {} and stays one; expected no --form, or no --from for a {}",
-            proposal.form.file(),
-            other.file()
+            proposal.form.file_name(),
+            other.file_name()
         ));
     }
     let faults = proposal.faults.iter().map(|fault| format!("the file: {}", fault.what));
     remarks.extend(faults.chain(proposal.remarks.iter().cloned()));
-    let after = format!("{}{}", map.comment("#"), proposal.after);
-    Ok(Export { files: vec![Exported::text(proposal.form.file(), after)], remarks })
+    let after = format!("{}{}", map.comment_lines("#"), proposal.after);
+    Ok(ExportOutput { files: vec![ExportFile::text(proposal.form.file_name(), after)], remarks })
 }

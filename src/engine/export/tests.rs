@@ -1,48 +1,48 @@
 //! Targets on made-up runs: what they say of what was measured, the same bytes for the
 //! same run, and no more than its own lines changed by one node.
 
-use super::Degraded;
-use super::Export;
-use super::Options;
+use super::DegradedPlacement;
+use super::ExportOutput;
+use super::ExportOptions;
 use super::TARGETS;
 use super::fixture;
-use super::target;
-use crate::place::map::Basis;
-use crate::place::map::Reach;
-use crate::place::map::Verified;
+use super::find_target;
+use crate::place::map::DomainBasis;
+use crate::place::map::MeasuredReach;
+use crate::place::map::VerifiedMap;
 use model::id::NodeName;
 use model::run::Run;
 use model::verdict::Outcome;
 
-fn export(run: &Run, to: &str, options: &Options) -> Export {
-    let target = target(to).expect("a target");
+fn export(run: &Run, to: &str, options: &ExportOptions) -> ExportOutput {
+    let target = find_target(to).expect("a target");
     (target.write)(&fixture::map(run), options).unwrap_or_else(|why| panic!("{to}: {why}"))
 }
 
-fn text(run: &Run, to: &str, options: &Options) -> String {
+fn text(run: &Run, to: &str, options: &ExportOptions) -> String {
     let export = export(run, to, options);
     let text = String::from_utf8(export.files[0].bytes.clone()).expect("text");
     let remarks: String = export.remarks.iter().map(|it| format!("remark: {it}\n")).collect();
     format!("{text}{remarks}")
 }
 
-fn refusal(run: &Run, to: &str, options: &Options) -> String {
-    let target = target(to).expect("a target");
+fn refusal(run: &Run, to: &str, options: &ExportOptions) -> String {
+    let target = find_target(to).expect("a target");
     (target.write)(&fixture::map(run), options).expect_err("a refusal").to_string()
 }
 
-fn nodes(names: &[&str]) -> Options {
-    Options {
+fn nodes(names: &[&str]) -> ExportOptions {
+    ExportOptions {
         nodes: Some(names.iter().map(|it| NodeName::from(*it)).collect()),
-        ..Options::default()
+        ..ExportOptions::default()
     }
 }
 
 /// What each target needs to be asked.
-fn asked(to: &str) -> Options {
+fn options_for(to: &str) -> ExportOptions {
     match to {
         "ranks" | "nccl-env" => nodes(&["n01", "n02", "n03", "n05"]),
-        _ => Options::default(),
+        _ => ExportOptions::default(),
     }
 }
 
@@ -71,18 +71,18 @@ fn every_target_says_what_was_measured() {
     for target in TARGETS.iter().filter(|target| OWN.contains(&target.name)) {
         let runs = [fixture::racks(), troubled(), fixture::misplaced()];
         for (name, run) in ["racks", "troubled", "misplaced"].into_iter().zip(runs) {
-            let text = shortened(&text(&run, target.name, &asked(target.name)));
+            let text = shortened(&text(&run, target.name, &options_for(target.name)));
             insta::assert_snapshot!(format!("{}-{name}", target.name), text);
         }
     }
-    let text = text(&split(), "slurm-topology", &Options::default());
+    let text = text(&split(), "slurm-topology", &ExportOptions::default());
     insta::assert_snapshot!("slurm-topology-split", text);
 }
 
 /// The cluster's devices, all of them by their UUIDs, as `kubectl get resourceslices -o
 /// json` writes them.
-fn slices(map: &Verified) -> String {
-    let slice = |(node, member): (&NodeName, &crate::place::map::Member)| {
+fn slices(map: &VerifiedMap) -> String {
+    let slice = |(node, member): (&NodeName, &crate::place::map::MapMember)| {
         let devices = member.gpus.iter().filter_map(|(index, gpu)| {
             let uuid = gpu.uuid.as_ref()?;
             let attributes = serde_json::json!({"uuid": {"string": uuid}});
@@ -98,7 +98,7 @@ fn slices(map: &Verified) -> String {
 }
 
 /// The same map where drivers told which GPU is which.
-fn named(mut map: Verified) -> Verified {
+fn named(mut map: VerifiedMap) -> VerifiedMap {
     for (node, member) in &mut map.members {
         for (index, gpu) in &mut member.gpus {
             gpu.uuid = Some(format!("GPU-{node}-{index}"));
@@ -115,11 +115,11 @@ fn every_target_for_kubernetes_and_ray_says_what_was_measured() {
             let map = named(fixture::map(&run));
             let options = match *to {
                 "device-taint-rules" => {
-                    Options { slices: Some(slices(&map)), ..Options::default() }
+                    ExportOptions { slices: Some(slices(&map)), ..ExportOptions::default() }
                 }
-                _ => Options::default(),
+                _ => ExportOptions::default(),
             };
-            let export = (target(to).expect("a target").write)(&map, &options);
+            let export = (find_target(to).expect("a target").write)(&map, &options);
             let export = export.unwrap_or_else(|why| panic!("{to}: {why}"));
             let mut text = String::new();
             for file in &export.files {
@@ -152,7 +152,7 @@ fn the_same_run_gives_the_same_bytes_whatever_the_order_of_its_cells() {
     turned.verdicts.findings.reverse();
     turned.verdicts.nodes.reverse();
     for target in TARGETS {
-        let asked = asked(target.name);
+        let asked = options_for(target.name);
         assert_eq!(fixture::map(&run).matrix, fixture::map(&turned).matrix);
         let written = |run: &Run| (target.write)(&fixture::map(run), &asked);
         assert_eq!(written(&run), written(&turned), "{}", target.name);
@@ -165,7 +165,7 @@ fn one_node_that_gets_worse_changes_only_lines_that_are_about_it() {
     let mut worse = healthy.clone();
     fixture::find(&mut worse, "n02", Some(1), None, "nvlink-low", Outcome::Degraded);
     for (to, most) in [("slurm-topology", 1), ("slurm-cli-filter", 2), ("topograph", 0)] {
-        let (before, after) = (text(&healthy, to, &asked(to)), text(&worse, to, &asked(to)));
+        let (before, after) = (text(&healthy, to, &options_for(to)), text(&worse, to, &options_for(to)));
         let diff = similar::TextDiff::from_lines(&before, &after);
         let changed: Vec<String> = diff
             .iter_all_changes()
@@ -198,7 +198,7 @@ fn a_map_has_nodes_where_they_were_measured_and_says_what_was_not() {
 
     let map = fixture::map(&troubled());
     let node = &map.members[&NodeName::from("n07")];
-    assert_eq!((node.reach, node.is_verified()), (Reach::Nothing, false));
+    assert_eq!((node.reach, node.is_verified()), (MeasuredReach::Nothing, false));
     let domain = map.domain("rack2").expect("it");
     let own = NodeName::from("n07");
     assert!(domain.unmeasured.contains(&own) && !domain.measured.contains(&own));
@@ -206,34 +206,34 @@ fn a_map_has_nodes_where_they_were_measured_and_says_what_was_not() {
         fixture::forget(&mut run, name);
     }
     let map = fixture::map(&run);
-    assert_eq!(map.domain("rack2").expect("claimed").basis, Basis::Claimed);
+    assert_eq!(map.domain("rack2").expect("claimed").basis, DomainBasis::Claimed);
 }
 
 #[test]
 fn a_topology_keeps_sets_apart_or_leaves_out_the_degraded_as_asked() {
     let run = troubled();
-    let with = |degraded, form: &str| Options {
+    let with = |degraded, form: &str| ExportOptions {
         degraded,
         form: Some(form.to_owned()),
-        ..Options::default()
+        ..ExportOptions::default()
     };
-    let kept = text(&run, "slurm-topology", &with(Degraded::Keep, "conf"));
+    let kept = text(&run, "slurm-topology", &with(DegradedPlacement::Keep, "conf"));
     assert!(kept.contains("BlockName=rack1 Nodes=n[01-04]\n") && kept.contains("BlockSizes=4"));
-    let own = text(&run, "slurm-topology", &with(Degraded::OwnBlock, "conf"));
+    let own = text(&run, "slurm-topology", &with(DegradedPlacement::OwnBlock, "conf"));
     assert!(own.contains("BlockName=rack1.degraded Nodes=n02\n"), "{own}");
     assert!(own.contains("BlockSizes=1\n"), "as many as the smallest block: {own}");
-    let out = text(&run, "slurm-topology", &with(Degraded::LeaveOut, "yaml"));
+    let out = text(&run, "slurm-topology", &with(DegradedPlacement::LeaveOut, "yaml"));
     assert!(out.contains("\"n[01,03-04]\"") && out.contains("remark: n02 is in no block"), "{out}");
-    let size = Options { block_size: Some(3), ..with(Degraded::OwnBlock, "conf") };
+    let size = ExportOptions { block_size: Some(3), ..with(DegradedPlacement::OwnBlock, "conf") };
     assert!(refusal(&run, "slurm-topology", &size).contains("expected 1 or less"));
-    let size = Options { block_size: Some(5), ..Options::default() };
+    let size = ExportOptions { block_size: Some(5), ..ExportOptions::default() };
     assert!(refusal(&run, "slurm-topology", &size).contains("the largest block has 4 nodes"));
 }
 
 #[test]
 fn an_existing_topology_keeps_every_letter_but_those_of_misplaced_nodes() {
     let file = "# ours since 2024\nBlockName=rack1  Nodes=n[01-04]  # row A\nBlockName=rack2 Nodes=n[05-08]\nBlockSizes=3\n";
-    let from = |text: &str| Options { from: Some(text.to_owned()), ..Options::default() };
+    let from = |text: &str| ExportOptions { from: Some(text.to_owned()), ..ExportOptions::default() };
     let after = export(&fixture::misplaced(), "slurm-topology", &from(file));
     let after = String::from_utf8(after.files[0].bytes.clone()).expect("text");
     assert!(after.starts_with("# made by fabricgate "), "{after}");
@@ -251,10 +251,10 @@ fn an_existing_topology_keeps_every_letter_but_those_of_misplaced_nodes() {
 #[test]
 fn a_form_that_the_existing_file_does_not_have_is_refused_and_not_passed_over() {
     let file = "BlockName=rack1 Nodes=n[01-04]\nBlockName=rack2 Nodes=n[05-08]\nBlockSizes=3\n";
-    let asked = |form: &str| Options {
+    let asked = |form: &str| ExportOptions {
         from: Some(file.to_owned()),
         form: Some(form.to_owned()),
-        ..Options::default()
+        ..ExportOptions::default()
     };
     let run = fixture::racks();
     assert_eq!(export(&run, "slurm-topology", &asked("conf")).files[0].name, "topology.conf");
@@ -270,9 +270,9 @@ fn a_block_says_of_whom_only_the_inside_was_measured() {
     let is_n03 = |it: &Option<NodeName>| it.as_ref().is_some_and(|it| it.as_str() == "n03");
     run.cells.retain(|cell| is_n03(&cell.src_node) == is_n03(&cell.dst_node));
     let member = &fixture::map(&run).members[&NodeName::from("n03")];
-    assert_eq!(member.reach, Reach::Inside);
+    assert_eq!(member.reach, MeasuredReach::Inside);
     for form in ["yaml", "conf"] {
-        let options = Options { form: Some(form.to_owned()), ..Options::default() };
+        let options = ExportOptions { form: Some(form.to_owned()), ..ExportOptions::default() };
         let text = text(&run, "slurm-topology", &options);
         assert!(text.contains("# n03: as claimed, not measured against the others\n"), "{text}");
         assert_eq!(text.matches("as claimed").count(), 1, "{text}");
@@ -284,15 +284,15 @@ fn a_node_of_which_nobody_knows_its_gpus_does_not_hide_one_that_has_too_few() {
     let mut run = fixture::racks();
     run.claims.domains[1].gpus_per_node = None;
     fixture::forget(&mut run, "n05");
-    let asked = Options { gpus_per_node: Some(8), ..nodes(&["n01", "n05"]) };
+    let asked = ExportOptions { gpus_per_node: Some(8), ..nodes(&["n01", "n05"]) };
     let said = refusal(&run, "ranks", &asked);
     assert!(said.contains("--gpus-per-node 8: a node has 4"), "{said}");
 }
 
 #[test]
 fn ranks_warn_where_a_layout_does_not_fit_the_measured_domains() {
-    let layout = |tp, pp, names: &[&str]| Options { tp: Some(tp), pp: Some(pp), ..nodes(names) };
-    let said = |options: &Options| export(&fixture::racks(), "ranks", options).remarks.join("\n");
+    let layout = |tp, pp, names: &[&str]| ExportOptions { tp: Some(tp), pp: Some(pp), ..nodes(names) };
+    let said = |options: &ExportOptions| export(&fixture::racks(), "ranks", options).remarks.join("\n");
     assert_eq!(said(&layout(4, 2, &["n01", "n02", "n05", "n06"])), "");
     let crossing = said(&layout(8, 1, &["n01", "n05"]));
     assert!(crossing.contains("ranks 0 to 7 reaches from another domain into rack2"), "{crossing}");
@@ -304,16 +304,16 @@ fn ranks_warn_where_a_layout_does_not_fit_the_measured_domains() {
         "{uneven}"
     );
     assert!(refusal(&fixture::racks(), "ranks", &nodes(&["n01", "n99"])).contains("has no n99"));
-    let asked = Options { gpus_per_node: Some(9), ..nodes(&["n01"]) };
+    let asked = ExportOptions { gpus_per_node: Some(9), ..nodes(&["n01"]) };
     assert!(refusal(&fixture::racks(), "ranks", &asked).contains("a node has 4"));
     assert!(
-        refusal(&fixture::racks(), "ranks", &Options::default()).contains("--domain, one of rack1")
+        refusal(&fixture::racks(), "ranks", &ExportOptions::default()).contains("--domain, one of rack1")
     );
 }
 
 #[test]
 fn a_job_of_fewer_gpus_takes_those_that_no_finding_blames() {
-    let options = Options { gpus_per_node: Some(3), form: None, ..nodes(&["n02"]) };
+    let options = ExportOptions { gpus_per_node: Some(3), form: None, ..nodes(&["n02"]) };
     let document: serde_json::Value =
         serde_json::from_slice(&export(&troubled(), "ranks", &options).files[0].bytes)
             .expect("JSON");
@@ -327,8 +327,8 @@ fn a_job_of_fewer_gpus_takes_those_that_no_finding_blames() {
 }
 
 /// The GPUs that a job takes on a node, and what it is warned of.
-fn taken(run: &Run, node: &str, gpus: u32) -> (Vec<u64>, String) {
-    let options = Options { gpus_per_node: Some(gpus), ..nodes(&[node]) };
+fn allocated_gpus(run: &Run, node: &str, gpus: u32) -> (Vec<u64>, String) {
+    let options = ExportOptions { gpus_per_node: Some(gpus), ..nodes(&[node]) };
     let document: serde_json::Value =
         serde_json::from_slice(&export(run, "ranks", &options).files[0].bytes).expect("JSON");
     let ranks = document["ranks"].as_array().expect("ranks").iter();
@@ -339,7 +339,7 @@ fn taken(run: &Run, node: &str, gpus: u32) -> (Vec<u64>, String) {
 fn a_blamed_gpu_is_taken_last_and_not_in_silence() {
     let mut run = troubled();
     fixture::find(&mut run, "n02", Some(0), None, "nvlink-low", Outcome::Degraded);
-    let (gpus, warnings) = taken(&run, "n02", 3);
+    let (gpus, warnings) = allocated_gpus(&run, "n02", 3);
     assert_eq!(gpus, [0, 2, 3]);
     assert!(
         warnings.contains("n02: no finding blames 2 of its GPUs, and 3 are asked"),
@@ -350,7 +350,7 @@ fn a_blamed_gpu_is_taken_last_and_not_in_silence() {
     let mut run = troubled();
     run.cells
         .retain(|cell| cell.src_node != cell.dst_node || cell.src_gpu.max(cell.dst_gpu) != Some(3));
-    let (gpus, warnings) = taken(&run, "n02", 3);
+    let (gpus, warnings) = allocated_gpus(&run, "n02", 3);
     assert_eq!(gpus, [0, 2, 3]);
     assert!(warnings.contains("n02: its GPUs were not all measured"), "{warnings}");
 }
@@ -383,28 +383,28 @@ fn names_that_another_system_would_read_otherwise_are_escaped_or_refused() {
     for (at, name) in ["no", "a\"]] os.exit() --\n"].into_iter().enumerate() {
         run.claims.domains[at].name = name.into();
     }
-    let lua = text(&run, "slurm-cli-filter", &Options::default());
+    let lua = text(&run, "slurm-cli-filter", &ExportOptions::default());
     assert!(lua.contains(r#"name = "a\"]] os.exit() --\010""#), "{lua}");
-    let yaml = text(&run, "slurm-topology", &Options::default());
+    let yaml = text(&run, "slurm-topology", &ExportOptions::default());
     assert!(
         yaml.contains("- block: block-no\n") && yaml.contains("- block: a____os.exit___--_\n"),
         "{yaml}"
     );
-    let model = text(&run, "topograph", &Options::default());
+    let model = text(&run, "topograph", &ExportOptions::default());
     assert!(model.contains(r#": "no""#) && !model.contains("exit() --\n\""), "{model}");
     run.claims.domains[0].nodes[0] = "n[1-9]".into();
     run.claims.leaves.clear();
     for to in ["slurm-topology", "topograph"] {
-        assert!(refusal(&run, to, &Options::default()).contains("no name of one node"), "{to}");
+        assert!(refusal(&run, to, &ExportOptions::default()).contains("no name of one node"), "{to}");
     }
 }
 
 #[test]
 fn every_file_names_the_run_and_says_when_it_is_simulated_or_partial() {
-    let mut map: Verified = fixture::map(&fixture::racks());
+    let mut map: VerifiedMap = fixture::map(&fixture::racks());
     (map.run.is_simulated, map.run.is_complete) = (true, false);
     for target in TARGETS.iter().filter(|it| it.name == "map" || OWN.contains(&it.name)) {
-        let export = (target.write)(&map, &asked(target.name)).expect("written");
+        let export = (target.write)(&map, &options_for(target.name)).expect("written");
         for file in &export.files {
             let text = String::from_utf8_lossy(&file.bytes);
             for word in ["20260304-050607-abcdef", "2026-03-04T05:06:07Z", "SIMULATED", "PARTIAL"] {
@@ -417,16 +417,16 @@ fn every_file_names_the_run_and_says_when_it_is_simulated_or_partial() {
 #[test]
 fn a_place_says_no_smallest_loss_where_one_node_has_none() {
     use crate::place;
-    let asked = place::Asked {
+    let asked = place::PlacementRequest {
         count: 2,
-        level: place::Level::Node,
+        level: place::PlacementLevel::Node,
         node: None,
         domain: Some("rack1".to_owned()),
-        ways: vec![place::Way::Best],
+        rules: vec![place::PlacementRule::Best],
         allow_degraded: false,
     };
     let detectable =
-        |run: &Run| place::place(&fixture::map(run), &asked).expect("two of four").detectable;
+        |run: &Run| place::choose_placement(&fixture::map(run), &asked).expect("two of four").detectable;
     let mut run = fixture::racks();
     assert_eq!(detectable(&run), Some(0.02));
     run.verdicts.nodes[1].detectable = None;
@@ -437,29 +437,29 @@ fn a_place_says_no_smallest_loss_where_one_node_has_none() {
 #[test]
 fn a_topology_that_lacks_what_partitions_name_is_never_written() {
     let run = fixture::racks();
-    let written = |partitions: Option<&[(&str, &str)]>, options: &Options| {
+    let written = |partitions: Option<&[(&str, &str)]>, options: &ExportOptions| {
         let mut map = fixture::map(&run);
         map.partitions = partitions.map(|all| {
             all.iter()
                 .map(|(name, topology)| ((*name).to_owned(), (*topology).to_owned()))
                 .collect()
         });
-        (target("slurm-topology").expect("a target").write)(&map, options)
+        (find_target("slurm-topology").expect("a target").write)(&map, options)
     };
-    let plain = Options::default();
-    let refused = |partitions: &[(&str, &str)], options: &Options| {
+    let plain = ExportOptions::default();
+    let refused = |partitions: &[(&str, &str)], options: &ExportOptions| {
         written(Some(partitions), options).expect_err("refused").to_string()
     };
     let flat: &[(&str, &str)] = &[("main", "default"), ("probe", "topo-flat")];
     let said = refused(flat, &plain);
     assert!(said.contains("partition probe names topology topo-flat"), "{said}");
     assert!(said.contains("--from FILE") && !said.contains("--topology"), "{said}");
-    let conf = Options { form: Some("conf".to_owned()), ..Options::default() };
+    let conf = ExportOptions { form: Some("conf".to_owned()), ..ExportOptions::default() };
     assert!(refused(flat, &conf).contains("--from FILE"));
     // The site's one topology has a name of its own: with that name it is whole.
     let said = refused(&[("main", "racks")], &plain);
     assert!(said.contains("expected --topology racks, or --from FILE"), "{said}");
-    let named = Options { topology: Some("racks".to_owned()), ..Options::default() };
+    let named = ExportOptions { topology: Some("racks".to_owned()), ..ExportOptions::default() };
     for (partitions, options) in [
         (Some(&[("main", "racks")][..]), &named),
         (Some(&[("main", "default")]), &plain),
@@ -477,10 +477,10 @@ fn a_topology_that_lacks_what_partitions_name_is_never_written() {
 fn block_sizes_of_several_levels_are_written_as_they_were_read() {
     let run = fixture::racks();
     let written = |sizes: &[usize], form: &str, size: Option<u32>| {
-        let map = Verified { block_sizes: sizes.to_vec(), ..fixture::map(&run) };
+        let map = VerifiedMap { block_sizes: sizes.to_vec(), ..fixture::map(&run) };
         let options =
-            Options { form: Some(form.to_owned()), block_size: size, ..Options::default() };
-        let export = (target("slurm-topology").expect("a target").write)(&map, &options);
+            ExportOptions { form: Some(form.to_owned()), block_size: size, ..ExportOptions::default() };
+        let export = (find_target("slurm-topology").expect("a target").write)(&map, &options);
         let export = export.expect("written");
         (String::from_utf8(export.files[0].bytes.clone()).expect("text"), export.remarks)
     };

@@ -5,49 +5,49 @@
 
 use serde_json::Value;
 
-use model::text::steers;
+use model::text::is_control_or_invisible;
 
 /// One document.
-pub(super) fn document(value: &Value) -> String {
+pub(super) fn render_document(value: &Value) -> String {
     let mut out = String::new();
-    block(value, 0, &mut out);
+    write_block(value, 0, &mut out);
     out
 }
 
 /// Several documents behind these comment lines.
-pub(super) fn documents(comment: &str, values: &[Value]) -> String {
+pub(super) fn render_documents(comment: &str, values: &[Value]) -> String {
     let mut out = comment.to_owned();
     for value in values {
         out.push_str("---\n");
-        out.push_str(&document(value));
+        out.push_str(&render_document(value));
     }
     out
 }
 
-fn block(value: &Value, depth: usize, out: &mut String) {
+fn write_block(value: &Value, depth: usize, out: &mut String) {
     let pad = "  ".repeat(depth);
     match value {
         Value::Object(fields) if !fields.is_empty() => {
             for (key, value) in fields {
-                out.push_str(&format!("{pad}{}:", scalar(&Value::from(key.as_str()))));
-                behind(value, depth, out);
+                out.push_str(&format!("{pad}{}:", format_scalar(&Value::from(key.as_str()))));
+                write_after_key(value, depth, out);
             }
         }
         Value::Array(items) if !items.is_empty() => {
             for item in items {
                 let mut inside = String::new();
-                block(item, depth + 1, &mut inside);
+                write_block(item, depth + 1, &mut inside);
                 // The first line of an item stands behind its dash.
                 let item = inside.strip_prefix(&"  ".repeat(depth + 1)).unwrap_or(&inside);
                 out.push_str(&format!("{pad}- {item}"));
             }
         }
-        other => out.push_str(&format!("{pad}{}\n", scalar(other))),
+        other => out.push_str(&format!("{pad}{}\n", format_scalar(other))),
     }
 }
 
 /// A value behind its key.
-fn behind(value: &Value, depth: usize, out: &mut String) {
+fn write_after_key(value: &Value, depth: usize, out: &mut String) {
     let is_nested = match value {
         Value::Object(fields) => !fields.is_empty(),
         Value::Array(items) => !items.is_empty(),
@@ -55,24 +55,24 @@ fn behind(value: &Value, depth: usize, out: &mut String) {
     };
     if is_nested {
         out.push('\n');
-        block(value, depth + 1, out);
+        write_block(value, depth + 1, out);
     } else {
-        out.push_str(&format!(" {}\n", scalar(value)));
+        out.push_str(&format!(" {}\n", format_scalar(value)));
     }
 }
 
-fn scalar(value: &Value) -> String {
+fn format_scalar(value: &Value) -> String {
     match value {
         Value::String(text) if is_plain(text) => text.clone(),
         // Strings of JSON are strings of YAML in double quotes (YAML 1.2.2, section 1.3),
         // but for characters that YAML does not count as printable (section 5.1).
-        other => other.to_string().chars().map(printable).collect(),
+        other => other.to_string().chars().map(escape_char).collect(),
     }
 }
 
 /// A character inside of double quotes, as YAML takes it and a terminal bears it.
-fn printable(c: char) -> String {
-    if !steers(c) {
+fn escape_char(c: char) -> String {
+    if !is_control_or_invisible(c) {
         return c.to_string();
     }
     match u32::from(c) {
@@ -104,9 +104,9 @@ mod tests {
             "empty": {}, "also": [], "texts": ["\u{9b}1m\u{202e}\u{feff}\u{e0041}\u{7f}", "on", "1", "- a", "# b", "a\nb", "ü\"\\", "", "y", "1e3"],
             "fabricgate.io/run": "2026", "nested": {"deep": {"deeper": "node-1"}},
         });
-        let text = document(&value);
+        let text = render_document(&value);
         let read: Value = serde_saphyr::from_str(&text).expect("YAML");
         assert_eq!(read, value, "{text}");
-        assert!(!text.chars().any(|c| c != '\n' && steers(c)), "{text:?}");
+        assert!(!text.chars().any(|c| c != '\n' && is_control_or_invisible(c)), "{text:?}");
     }
 }

@@ -8,30 +8,30 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::arrange::Domain;
-use super::class::traits;
-use super::fabric::Fabric;
-use super::finding::finding;
-use super::finding::of_domain;
-use super::island::Island;
-use super::ledger::Ledger;
+use super::domain_recordings::DomainRecordings;
+use super::class_traits::traits_of;
+use super::fabric::FabricJudgement;
+use super::finding::new_finding;
+use super::finding::domain_locus;
+use super::fabric_group::FabricGroup;
+use super::finding_set::FindingSet;
 use super::membership;
-use super::state::says_nothing;
+use super::component_state::is_unknown_value;
 use crate::thresholds::Platform;
 use model::claims::Claims;
 use model::disagreement::Disagreement;
-use model::disagreement::Severity;
+use model::disagreement::DisagreementSeverity;
 use model::disagreement_class::DisagreementClass;
 use model::finding_class::FindingClass;
-use model::gpu_facts::names_no_fabric;
+use model::gpu_facts::is_null_cluster_uuid;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::rule::FindingRule;
-use model::rule::RuleKind;
-use model::said::Basis;
-use model::said::Belief;
-use model::said::FabricSaid;
-use model::subject::UnknownSubject;
+use model::finding_rule::FindingRule;
+use model::finding_rule::RuleKind;
+use model::source_report::ClaimBasis;
+use model::source_report::JobAssumption;
+use model::source_report::FabricReport;
+use model::unknown_subject::UnknownSubject;
 use model::unit::Unit;
 use model::verdict::Evidence;
 use model::verdict::Finding;
@@ -40,7 +40,7 @@ use model::verdict::Outcome;
 
 /// What of a measurement tells who is right in a disagreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SettledBy {
+enum DisagreementEvidence {
     /// Who was measured to reach whom in the domain.
     Membership,
     /// The same of two claimed domains: a finding tells it.
@@ -50,7 +50,7 @@ enum SettledBy {
     Nothing,
 }
 
-fn settled_by(class: &DisagreementClass) -> SettledBy {
+fn evidence_for(class: &DisagreementClass) -> DisagreementEvidence {
     match class {
         DisagreementClass::BlockAgainstClique
         | DisagreementClass::DomainsDisagree
@@ -61,9 +61,9 @@ fn settled_by(class: &DisagreementClass) -> SettledBy {
         | DisagreementClass::NodeInTwoDomains
         | DisagreementClass::SentinelClique
         | DisagreementClass::SplitClique
-        | DisagreementClass::StaleLabel => SettledBy::Membership,
-        DisagreementClass::MergedCliques => SettledBy::DomainsMeasured,
-        DisagreementClass::BeliefBeyondDomain => SettledBy::BeliefMeasured,
+        | DisagreementClass::StaleLabel => DisagreementEvidence::Membership,
+        DisagreementClass::MergedCliques => DisagreementEvidence::DomainsMeasured,
+        DisagreementClass::BeliefBeyondDomain => DisagreementEvidence::BeliefMeasured,
         DisagreementClass::DomainsNested
         | DisagreementClass::LabelMissing
         | DisagreementClass::TopologyOverride
@@ -100,68 +100,68 @@ fn settled_by(class: &DisagreementClass) -> SettledBy {
         | DisagreementClass::AmbiguousName
         | DisagreementClass::OptedOut
         | DisagreementClass::OutOfService
-        | DisagreementClass::Other(_) => SettledBy::Nothing,
+        | DisagreementClass::Other(_) => DisagreementEvidence::Nothing,
     }
 }
 
 /// The nodes of a domain by who was measured to reach whom, the largest part
 /// first, and a file that shows it.
-struct Measured {
+struct MeasuredParts {
     parts: Vec<BTreeSet<NodeName>>,
     file: String,
 }
 
-impl Measured {
+impl MeasuredParts {
     /// Where a node is, if it was measured against others.
-    fn part(&self, node: &NodeName) -> Option<usize> {
+    fn find_part(&self, node: &NodeName) -> Option<usize> {
         self.parts.iter().position(|part| part.contains(node))
     }
 }
 
 /// Holds the claims of a run against what was measured.
 pub(super) fn judge(
-    domains: &[Domain<'_>],
-    judged: &[Vec<(Island<'_>, Fabric)>],
+    domains: &[DomainRecordings<'_>],
+    judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>],
     claims: &Claims,
-    ledger: &mut Ledger,
+    ledger: &mut FindingSet,
 ) {
     for read in &claims.sources {
-        if let Some(problem) = read.unread() {
+        if let Some(problem) = read.unread_problem() {
             let what = UnknownSubject::Claims(read.source.to_string());
-            ledger.unknown(what, problem.to_string());
+            ledger.add_unknown(what, problem.to_string());
         }
     }
     if claims.disagreements.is_empty() && claims.beliefs.is_empty() && claims.nodes.is_empty() {
         return;
     }
-    let measured: Vec<Option<Measured>> =
-        domains.iter().zip(judged).map(|(domain, islands)| measured(domain, islands)).collect();
+    let measured: Vec<Option<MeasuredParts>> =
+        domains.iter().zip(judged).map(|(domain, islands)| find_measured_parts(domain, islands)).collect();
     for (domain, measured) in domains.iter().zip(&measured) {
         if let Some(measured) = measured {
-            labels(domain, measured, claims, ledger);
+            judge_labels(domain, measured, claims, ledger);
         }
     }
     for belief in &claims.beliefs {
         let of_job: BTreeSet<&NodeName> = belief.nodes.iter().collect();
         for ((domain, measured), islands) in domains.iter().zip(&measured).zip(judged) {
-            believed((belief, &of_job), domain, measured.as_ref(), islands, ledger);
+            judge_belief((belief, &of_job), domain, measured.as_ref(), islands, ledger);
         }
     }
-    let members = Members::of(domains);
+    let members = DomainMembers::new(domains);
     for told in &claims.disagreements {
-        disagreement(told, domains, &measured, &members, ledger);
+        judge_disagreement(told, domains, &measured, &members, ledger);
     }
 }
 
 /// Who is in which domain, by its place: a large fleet has thousands of domains, and on
 /// a bad day as many contradictions.
-struct Members<'d> {
+struct DomainMembers<'d> {
     domains: BTreeMap<&'d DomainName, usize>,
     nodes: BTreeSet<(&'d NodeName, usize)>,
 }
 
-impl<'d> Members<'d> {
-    fn of(domains: &'d [Domain<'_>]) -> Self {
+impl<'d> DomainMembers<'d> {
+    fn new(domains: &'d [DomainRecordings<'_>]) -> Self {
         let mut members = Self { domains: BTreeMap::new(), nodes: BTreeSet::new() };
         for (at, domain) in domains.iter().enumerate() {
             members.domains.entry(&domain.name).or_insert(at);
@@ -171,7 +171,7 @@ impl<'d> Members<'d> {
     }
 
     /// The first domain that a contradiction is about.
-    fn concerned(&self, told: &Disagreement) -> Option<usize> {
+    fn find_domain(&self, told: &Disagreement) -> Option<usize> {
         let first = |node| self.nodes.range((node, 0)..=(node, usize::MAX)).next();
         match &told.domain {
             Some(name) => self.domains.get(name).copied(),
@@ -181,34 +181,34 @@ impl<'d> Members<'d> {
     }
 }
 
-fn measured(domain: &Domain<'_>, islands: &[(Island<'_>, Fabric)]) -> Option<Measured> {
+fn find_measured_parts(domain: &DomainRecordings<'_>, islands: &[(FabricGroup<'_>, FabricJudgement)]) -> Option<MeasuredParts> {
     let island = islands.iter().map(|(island, _)| island).find(|island| island.node.is_none())?;
-    let parts = membership::parts(island);
-    let file = domain.across.first().map(|recording| recording.file.clone())?;
-    (!parts.is_empty()).then_some(Measured { parts, file })
+    let parts = membership::connected_nodes(island);
+    let file = domain.across_nodes.first().map(|recording| recording.file.clone())?;
+    (!parts.is_empty()).then_some(MeasuredParts { parts, file })
 }
 
 /// The clique that labels and files give a node; what a driver reports is held
 /// against the measurement by `asserted`.
-fn label<'c>(claims: &'c Claims, node: &NodeName) -> Option<(String, &'c FabricSaid)> {
+fn find_label<'c>(claims: &'c Claims, node: &NodeName) -> Option<(String, &'c FabricReport)> {
     let words = claims.nodes.get(node)?.fabric.iter();
-    words.filter(|f| !matches!(f.basis, Some(Basis::Reported | Basis::Measured))).find_map(|f| {
-        let uuid = f.cluster_uuid.as_deref().filter(|uuid| !says_nothing(Some(uuid)))?;
-        let id = f.clique_id.as_deref().filter(|id| !says_nothing(Some(id)))?;
-        (!names_no_fabric(uuid)).then(|| (format!("{uuid}.{id}"), f))
+    words.filter(|f| !matches!(f.basis, Some(ClaimBasis::Reported | ClaimBasis::Measured))).find_map(|f| {
+        let uuid = f.cluster_uuid.as_deref().filter(|uuid| !is_unknown_value(Some(uuid)))?;
+        let id = f.clique_id.as_deref().filter(|id| !is_unknown_value(Some(id)))?;
+        (!is_null_cluster_uuid(uuid)).then(|| (format!("{uuid}.{id}"), f))
     })
 }
 
 /// How a label came to be, as people say it.
-fn origin(fabric: &FabricSaid) -> String {
+fn describe_origin(fabric: &FabricReport) -> String {
     let how = match &fabric.basis {
-        Some(Basis::Copied { from }) => format!(", copied from {from}"),
+        Some(ClaimBasis::Copied { from }) => format!(", copied from {from}"),
         _ => String::new(),
     };
     format!("{}{how}", fabric.at.as_deref().unwrap_or("a label"))
 }
 
-fn some(nodes: &[&NodeName]) -> String {
+fn list_nodes(nodes: &[&NodeName]) -> String {
     const MOST: usize = 4;
     let names: Vec<&str> = nodes.iter().take(MOST).map(|node| node.as_str()).collect();
     let more = nodes.len().saturating_sub(MOST);
@@ -217,81 +217,81 @@ fn some(nodes: &[&NodeName]) -> String {
 }
 
 /// The labels of a domain against its measured parts.
-fn labels(domain: &Domain<'_>, measured: &Measured, claims: &Claims, ledger: &mut Ledger) {
+fn judge_labels(domain: &DomainRecordings<'_>, measured: &MeasuredParts, claims: &Claims, ledger: &mut FindingSet) {
     /// The rule behind both.
     const RULE: FindingRule = FindingRule::fixed(
         RuleKind::Clique,
         "the label of a node names the nodes that it reaches at NVLink speed, and no others",
     );
     let mut labelled: BTreeMap<String, Vec<&NodeName>> = BTreeMap::new();
-    let mut first: Option<&FabricSaid> = None;
+    let mut first: Option<&FabricReport> = None;
     for node in &domain.nodes {
-        if let (Some((clique, said)), Some(_)) = (label(claims, node), measured.part(node)) {
+        if let (Some((clique, said)), Some(_)) = (find_label(claims, node), measured.find_part(node)) {
             first.get_or_insert(said);
             labelled.entry(clique).or_default().push(node);
         }
     }
     let Some(first) = first else { return };
-    let at = origin(first);
+    let at = describe_origin(first);
     let main =
         labelled.iter().max_by_key(|(_, nodes)| nodes.len()).map(|(clique, _)| clique.clone());
     let Some(main) = main else { return };
-    let home = most(labelled[&main].iter().filter_map(|node| measured.part(node)));
+    let home = most_common_part(labelled[&main].iter().filter_map(|node| measured.find_part(node)));
     let found = |said: String, detail: String| {
-        let parts = format!("{} reach each other", parts_of(measured));
-        finding(
+        let parts = format!("{} reach each other", describe_parts(measured));
+        new_finding(
             Outcome::Degraded,
             FindingClass::ClaimLabelContradicted,
-            of_domain(LocusKind::Domain, &domain.name),
+            domain_locus(LocusKind::Domain, &domain.name),
             RULE,
         )
-        .saying(said)
-        .because(&at, None, detail)
-        .because(&measured.file, None, parts)
+        .with_summary(said)
+        .with_evidence(&at, None, detail)
+        .with_evidence(&measured.file, None, parts)
     };
     // Labelled apart, and together.
     for (clique, nodes) in labelled.iter().filter(|(clique, _)| **clique != main) {
         let here: Vec<&NodeName> =
-            nodes.iter().copied().filter(|node| measured.part(node) == home).collect();
+            nodes.iter().copied().filter(|node| measured.find_part(node) == home).collect();
         if here.is_empty() {
             continue;
         }
         let said = format!(
             "{} {} labelled clique {clique}, and measured, {} the nodes of {} that are labelled {main} at NVLink \
              speed: what keys on the label keeps apart what is one",
-            some(&here),
+            list_nodes(&here),
             if here.len() == 1 { "is" } else { "are" },
             if here.len() == 1 { "it reaches" } else { "they reach" },
             domain.name
         );
-        let detail = format!("{} labelled {clique} ({at})", some(&here));
+        let detail = format!("{} labelled {clique} ({at})", list_nodes(&here));
         // The first that was found says it for all.
         let mut is_known = false;
-        ledger.change_of_domain(&domain.name, |f| {
+        ledger.update_of_domain(&domain.name, |f| {
             let is_here = here.iter().any(|n| f.locus.node.as_ref() == Some(*n));
             if !is_known && f.class == FindingClass::StaleClique && is_here {
                 is_known = true;
-                add(f, &at, detail.clone());
+                add_evidence(f, &at, detail.clone());
             }
         });
         if !is_known {
-            ledger.find(found(said, detail));
+            ledger.add(found(said, detail));
         }
     }
     // Labelled together, and apart.
     for (clique, nodes) in &labelled {
-        let home = most(nodes.iter().filter_map(|node| measured.part(node)));
+        let home = most_common_part(nodes.iter().filter_map(|node| measured.find_part(node)));
         let away: Vec<&NodeName> =
-            nodes.iter().copied().filter(|node| measured.part(node) != home).collect();
+            nodes.iter().copied().filter(|node| measured.find_part(node) != home).collect();
         if away.is_empty() {
             continue;
         }
         let detail = format!("{} nodes are labelled {clique} ({at})", nodes.len());
         let mut told = false;
-        ledger.change_of_domain(&domain.name, |known| {
+        ledger.update_of_domain(&domain.name, |known| {
             let own = known.locus.node.as_ref();
             if is_membership(known) && own.is_none_or(|node| away.contains(&node)) {
-                add(known, &at, detail.clone());
+                add_evidence(known, &at, detail.clone());
                 told = true;
             }
         });
@@ -301,17 +301,17 @@ fn labels(domain: &Domain<'_>, measured: &Measured, claims: &Claims, ledger: &mu
         let said = format!(
             "{} {} labelled clique {clique} as {} others of {} are, and measured, {} them at NVLink speed: what \
              keys on the label joins what is apart",
-            some(&away),
+            list_nodes(&away),
             if away.len() == 1 { "is" } else { "are" },
             nodes.len() - away.len(),
             domain.name,
             if away.len() == 1 { "does not reach" } else { "do not reach" },
         );
-        ledger.find(found(said, detail));
+        ledger.add(found(said, detail));
     }
 }
 
-fn most(parts: impl Iterator<Item = usize>) -> Option<usize> {
+fn most_common_part(parts: impl Iterator<Item = usize>) -> Option<usize> {
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
     parts.for_each(|part| *counts.entry(part).or_default() += 1);
     counts
@@ -320,7 +320,7 @@ fn most(parts: impl Iterator<Item = usize>) -> Option<usize> {
         .map(|(p, _)| p)
 }
 
-fn add(known: &mut Finding, file: &str, detail: String) {
+fn add_evidence(known: &mut Finding, file: &str, detail: String) {
     let evidence = Evidence { file: file.to_owned(), testcase: None, detail, class: None };
     if !known.evidence.contains(&evidence) {
         known.evidence.push(evidence);
@@ -329,11 +329,11 @@ fn add(known: &mut Finding, file: &str, detail: String) {
 
 /// A finding about who of a domain reaches whom.
 fn is_membership(found: &Finding) -> bool {
-    traits(&found.class).of_membership
+    traits_of(&found.class).is_membership
 }
 
 /// Sizes of the parts, as people say them: `16 and 2 nodes`.
-fn parts_of(measured: &Measured) -> String {
+fn describe_parts(measured: &MeasuredParts) -> String {
     let sizes: Vec<String> = measured.parts.iter().map(|part| part.len().to_string()).collect();
     match sizes.split_last() {
         Some((last, [])) => format!("{last} nodes"),
@@ -343,12 +343,12 @@ fn parts_of(measured: &Measured) -> String {
 }
 
 /// A framework's belief against the GPUs that were measured to reach each other.
-fn believed(
-    (belief, of_job): (&Belief, &BTreeSet<&NodeName>),
-    domain: &Domain<'_>,
-    measured: Option<&Measured>,
-    islands: &[(Island<'_>, Fabric)],
-    ledger: &mut Ledger,
+fn judge_belief(
+    (belief, of_job): (&JobAssumption, &BTreeSet<&NodeName>),
+    domain: &DomainRecordings<'_>,
+    measured: Option<&MeasuredParts>,
+    islands: &[(FabricGroup<'_>, FabricJudgement)],
+    ledger: &mut FindingSet,
 ) {
     const RULE: FindingRule = FindingRule::fixed(
         RuleKind::Belief,
@@ -363,7 +363,7 @@ fn believed(
     let reached = if domain.platform.is_some_and(Platform::spans_nodes) && 1 < domain.nodes.len() {
         // With a node that nobody measured, the part may be larger.
         let Some((measured, gpus)) = measured.zip(domain.gpus_per_node) else { return };
-        if nodes.iter().any(|node| measured.part(node).is_none()) {
+        if nodes.iter().any(|node| measured.find_part(node).is_none()) {
             return;
         }
         let in_part =
@@ -377,7 +377,7 @@ fn believed(
         });
         let largest = own.max_by_key(|island| island.gpus.len());
         largest.and_then(|island| {
-            let file = domain.own.get(island.node.as_ref()?)?.first()?.file.clone();
+            let file = domain.per_node.get(island.node.as_ref()?)?.first()?.file.clone();
             Some((island.gpus.len(), file))
         })
     };
@@ -391,51 +391,51 @@ fn believed(
          other at NVLink speed",
         belief.who, domain.name
     );
-    let locus = of_domain(LocusKind::Domain, &domain.name);
+    let locus = domain_locus(LocusKind::Domain, &domain.name);
     let gpus = u32::try_from(gpus).unwrap_or(u32::MAX);
-    let found = finding(outcome, FindingClass::ClaimBeliefBeyondMeasured, locus, RULE)
-        .numbers(f64::from(gpus), f64::from(ranks), Unit::Count)
-        .saying(said)
-        .because(belief.at.as_deref().unwrap_or(&belief.who), None, belief.says.clone())
-        .because(&file, None, format!("{gpus} GPUs reach each other"));
-    ledger.find(found);
+    let found = new_finding(outcome, FindingClass::ClaimBeliefBeyondMeasured, locus, RULE)
+        .with_numbers(f64::from(gpus), f64::from(ranks), Unit::Count)
+        .with_summary(said)
+        .with_evidence(belief.at.as_deref().unwrap_or(&belief.who), None, belief.says.clone())
+        .with_evidence(&file, None, format!("{gpus} GPUs reach each other"));
+    ledger.add(found);
 }
 
 /// A contradiction between sources: settled by what was measured, or unknown.
-fn disagreement(
+fn judge_disagreement(
     told: &Disagreement,
-    domains: &[Domain<'_>],
-    measured: &[Option<Measured>],
-    members: &Members<'_>,
-    ledger: &mut Ledger,
+    domains: &[DomainRecordings<'_>],
+    measured: &[Option<MeasuredParts>],
+    members: &DomainMembers<'_>,
+    ledger: &mut FindingSet,
 ) {
-    let Some(at) = members.concerned(told) else { return };
+    let Some(at) = members.find_domain(told) else { return };
     match told.severity {
-        Severity::Note => {}
-        Severity::Doubt => {
+        DisagreementSeverity::Note => {}
+        DisagreementSeverity::Doubt => {
             ledger.notes.push(format!("claims ({}): {}", told.class, told.summary));
         }
-        Severity::Contradiction => {
+        DisagreementSeverity::Contradiction => {
             let is_member = |node: &NodeName| members.nodes.contains(&(node, at));
-            match settled(told, &domains[at], (measured[at].as_ref(), is_member), ledger) {
+            match settle_disagreement(told, &domains[at], (measured[at].as_ref(), is_member), ledger) {
                 Some(by) => ledger
                     .notes
                     .push(format!("claims ({}): {}; settled: {by}", told.class, told.summary)),
-                None => open(told, &domains[at], ledger),
+                None => report_unsettled(told, &domains[at], ledger),
             }
         }
     }
 }
 
 /// What was measured, where that tells who is right.
-fn settled(
+fn settle_disagreement(
     told: &Disagreement,
-    domain: &Domain<'_>,
-    (measured, is_member): (Option<&Measured>, impl Fn(&NodeName) -> bool),
-    ledger: &Ledger,
+    domain: &DomainRecordings<'_>,
+    (measured, is_member): (Option<&MeasuredParts>, impl Fn(&NodeName) -> bool),
+    ledger: &FindingSet,
 ) -> Option<String> {
-    let by = settled_by(&told.class);
-    if by == SettledBy::DomainsMeasured {
+    let by = evidence_for(&told.class);
+    if by == DisagreementEvidence::DomainsMeasured {
         let names = [FindingClass::ClaimedApart, FindingClass::MergedCliques];
         let here = |f: &&Finding| {
             let peer = f.locus.peer.as_deref() == Some(domain.name.as_str());
@@ -443,61 +443,61 @@ fn settled(
         };
         // Of two domains one is the finding's own, and the other its peer.
         let peer = NodeName::from(domain.name.as_str());
-        let mut named = ledger.of_domain(&domain.name).chain(ledger.of_node(&peer));
+        let mut named = ledger.findings_of_domain(&domain.name).chain(ledger.findings_of_node(&peer));
         return named.find(here).map(|f| f.summary.clone());
     }
-    if by == SettledBy::BeliefMeasured {
-        let mut here = ledger.of_domain(&domain.name);
+    if by == DisagreementEvidence::BeliefMeasured {
+        let mut here = ledger.findings_of_domain(&domain.name);
         return here
             .find(|f| f.class == FindingClass::ClaimBeliefBeyondMeasured)
             .map(|f| f.summary.clone());
     }
-    if by != SettledBy::Membership {
+    if by != DisagreementEvidence::Membership {
         return None;
     }
     let measured = measured?;
     let mut nodes = told.nodes.iter().filter(|node| is_member(node)).peekable();
     nodes.peek()?;
-    if nodes.any(|node| measured.part(node).is_none()) {
+    if nodes.any(|node| measured.find_part(node).is_none()) {
         return None;
     }
     Some(if measured.parts.len() == 1 {
         format!("measured, the nodes of {} reach each other at NVLink speed", domain.name)
     } else {
-        format!("measured, {} is {}", domain.name, parts_of(measured))
+        format!("measured, {} is {}", domain.name, describe_parts(measured))
     })
 }
 
 /// A contradiction that no measurement of this run settles.
-fn open(told: &Disagreement, domain: &Domain<'_>, ledger: &mut Ledger) {
+fn report_unsettled(told: &Disagreement, domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     const RULE: FindingRule = FindingRule::fixed(
         RuleKind::Claims,
         "where sources contradict each other and nothing measured tells who is right, it is not known",
     );
     let class = FindingClass::Claim(told.class.clone());
     if told.domain.is_none() {
-        ledger.unknown(UnknownSubject::Other(class.to_string()), told.summary.clone());
+        ledger.add_unknown(UnknownSubject::Other(class.to_string()), told.summary.clone());
         return;
     }
-    let locus = of_domain(LocusKind::Domain, &domain.name);
-    let summary = match consequence(&told.class) {
+    let locus = domain_locus(LocusKind::Domain, &domain.name);
+    let summary = match describe_consequence(&told.class) {
         Some(consequence) => format!("{}; {consequence}", told.summary),
         None => told.summary.clone(),
     };
-    let found = finding(Outcome::Unknown, class, locus, RULE).saying(summary);
-    ledger.find(told.sides.iter().fold(found, |found, side| {
+    let found = new_finding(Outcome::Unknown, class, locus, RULE).with_summary(summary);
+    ledger.add(told.sides.iter().fold(found, |found, side| {
         let at = side.at.as_deref().map(|at| format!(", {at}")).unwrap_or_default();
         let copied = match &side.basis {
-            Basis::Copied { from } => format!(" (copied from {from})"),
+            ClaimBasis::Copied { from } => format!(" (copied from {from})"),
             _ => String::new(),
         };
-        let detail = format!("{}{at}: {}{copied}", side.source.kind.words(), side.says);
-        found.because(&side.source.place, None, detail)
+        let detail = format!("{}{at}: {}{copied}", side.source.kind.label(), side.says);
+        found.with_evidence(&side.source.place, None, detail)
     }));
 }
 
 /// What follows for whoever relies on it, where the summary does not say so.
-fn consequence(class: &DisagreementClass) -> Option<&'static str> {
+fn describe_consequence(class: &DisagreementClass) -> Option<&'static str> {
     Some(match class {
         DisagreementClass::TopoRankDuplicate => {
             "a framework that sorts by it puts ranks side by side that are not, or starts two on one GPU"

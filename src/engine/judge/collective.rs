@@ -9,31 +9,31 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::arrange::Domain;
-use super::class::traits;
-use super::fabric::Fabric;
-use super::finding::finding;
-use super::finding::of_domain;
-use super::finding::of_node;
-use super::island::Island;
-use super::ledger::Ledger;
-use super::nodes;
-use super::peers::Peers;
-use super::peers::Slow;
+use super::domain_recordings::DomainRecordings;
+use super::class_traits::traits_of;
+use super::fabric::FabricJudgement;
+use super::finding::new_finding;
+use super::finding::domain_locus;
+use super::finding::node_locus;
+use super::fabric_group::FabricGroup;
+use super::finding_set::FindingSet;
+use super::node_verdicts;
+use super::collective_peers::CollectivePeers;
+use super::collective_peers::SlowCollectiveRun;
 use crate::thresholds::CollectiveConditions;
 use crate::thresholds::CollectiveExpectation;
-use crate::thresholds::Nics;
-use crate::thresholds::Steered;
+use crate::thresholds::NicPorts;
+use crate::thresholds::ForcedPath;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
 use model::measurement::Measurement;
-use model::measurement::Series;
-use model::parsed::Tool;
-use model::recording::Recording;
-use model::rule::RuleKind;
+use model::measurement::MeasurementSeries;
+use model::parse_output::Tool;
+use model::tool_recording::ToolRecording;
+use model::finding_rule::RuleKind;
 use model::stats;
-use model::subject::UnknownSubject;
-use model::text::percent;
+use model::unknown_subject::UnknownSubject;
+use model::text::format_percent;
 use model::unit::Unit;
 use model::verdict::Direction;
 use model::verdict::Finding;
@@ -42,16 +42,16 @@ use model::verdict::LocusKind;
 use model::verdict::Outcome;
 
 /// A collective repeats within some percent; closer than this is no fault.
-const LINE: f64 = 0.05;
+const MIN_EFFECT: f64 = 0.05;
 
 /// Below this share another transport carried it: NICs instead of NVLink read
 /// about a tenth, a ring instead of the switch's reduction about 0.8.
-const FALLBACK: f64 = 0.5;
+const FALLBACK_SHARE: f64 = 0.5;
 
 /// Runs that may be compared: the same test at the same size by the same
 /// number of ranks on the same nodes.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key<'a> {
+pub(super) struct CollectiveRunKey<'a> {
     /// The node it was started on alone.
     pub(super) node: Option<&'a NodeName>,
     members: Vec<NodeName>,
@@ -63,11 +63,11 @@ pub(super) struct Key<'a> {
 }
 
 /// What runs reached, and in which output.
-pub(super) type Runs<'a> = BTreeMap<Key<'a>, Vec<(f64, &'a Recording)>>;
+pub(super) type CollectiveReadings<'a> = BTreeMap<CollectiveRunKey<'a>, Vec<(f64, &'a ToolRecording)>>;
 
 /// What one collective of an output reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reached<'r> {
+pub struct CollectiveResult<'r> {
     /// The test.
     pub testcase: &'r str,
     /// How many ranks took part, where the output says so.
@@ -82,41 +82,41 @@ pub struct Reached<'r> {
     pub unit: Unit,
 }
 
-impl Reached<'_> {
+impl CollectiveResult<'_> {
     /// Whether it was told to leave the links between GPUs alone.
     pub fn is_over_network(&self) -> bool {
-        self.path.is_some_and(is_network)
+        self.path.is_some_and(is_network_path)
     }
 }
 
 /// What the collectives of an output reached at their largest messages.
-pub fn reached(recording: &Recording) -> Vec<Reached<'_>> {
+pub fn collect_results(recording: &ToolRecording) -> Vec<CollectiveResult<'_>> {
     let tools = [Some(Tool::NcclTests), Some(Tool::FabricgateCollective)];
     if !tools.contains(&recording.parsed.tool) {
         return Vec::new();
     }
-    let (ranks, path) = (ranks(recording), steered(recording));
+    let (ranks, path) = (rank_count(recording), steered_path(recording));
     let mut all = Vec::new();
     for measurement in &recording.parsed.measurements {
         let Measurement::Series(series) = measurement else { continue };
-        let Some((bytes, busbw)) = at_largest(series) else { continue };
+        let Some((bytes, busbw)) = largest_size_bandwidth(series) else { continue };
         // With one rank the factor is 0: no measurement of any fabric.
         if ranks == Some(1) || busbw == 0.0 {
             continue;
         }
         let testcase = series.testcase.as_deref().unwrap_or("collective");
         let unit = series.unit.unwrap_or(Unit::GigabytesPerSecond);
-        all.push(Reached { testcase, ranks, bytes, path, busbw, unit });
+        all.push(CollectiveResult { testcase, ranks, bytes, path, busbw, unit });
     }
     all
 }
 
 /// Judges the collectives of a domain.
 pub(super) fn judge<'a>(
-    (domain, islands): (&Domain<'a>, &[(Island<'a>, Fabric)]),
-    runs: &Runs<'a>,
-    peers: &mut Peers<'a>,
-    ledger: &mut Ledger,
+    (domain, islands): (&DomainRecordings<'a>, &[(FabricGroup<'a>, FabricJudgement)]),
+    runs: &CollectiveReadings<'a>,
+    peers: &mut CollectivePeers<'a>,
+    ledger: &mut FindingSet,
 ) {
     for (key, readings) in runs {
         judge_runs((domain, islands), key, readings, peers, ledger);
@@ -124,14 +124,14 @@ pub(super) fn judge<'a>(
 }
 
 /// The collectives of a domain, readings of the same run together.
-pub(super) fn runs<'d>(domain: &'d Domain<'_>) -> Runs<'d> {
-    let own = domain.own.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
-    let across = domain.across.iter().map(|r| (None, *r));
-    let mut runs: BTreeMap<Key<'_>, Vec<(f64, &Recording)>> = BTreeMap::new();
+pub(super) fn group_readings<'d>(domain: &'d DomainRecordings<'_>) -> CollectiveReadings<'d> {
+    let own = domain.per_node.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
+    let across = domain.across_nodes.iter().map(|r| (None, *r));
+    let mut runs: BTreeMap<CollectiveRunKey<'_>, Vec<(f64, &ToolRecording)>> = BTreeMap::new();
     for (node, recording) in own.chain(across) {
-        for Reached { testcase, ranks, bytes, path, busbw, .. } in reached(recording) {
-            let members = members(domain, node, recording);
-            let key = Key { node, members, testcase, ranks, bytes, path };
+        for CollectiveResult { testcase, ranks, bytes, path, busbw, .. } in collect_results(recording) {
+            let members = find_participants(domain, node, recording);
+            let key = CollectiveRunKey { node, members, testcase, ranks, bytes, path };
             runs.entry(key).or_default().push((busbw, recording));
         }
     }
@@ -140,41 +140,41 @@ pub(super) fn runs<'d>(domain: &'d Domain<'_>) -> Runs<'d> {
 
 /// The path that a run of our own probe was told to take, where that is not the
 /// one it takes by itself.
-fn steered(recording: &Recording) -> Option<&str> {
+fn steered_path(recording: &ToolRecording) -> Option<&str> {
     let parameters = &recording.parsed.facts.parameters;
     let said = |name: &str| parameters.get(name).map(String::as_str);
     let own = recording.parsed.tool == Some(Tool::FabricgateCollective);
     // A rail is measured by forbidding everything but the network.
     let told = said("asserted").or_else(|| said("NCCL_NET").map(|_| "ib"));
-    told.filter(|path| own && (is_network(path) || *path == "p2p"))
+    told.filter(|path| own && (is_network_path(path) || *path == "p2p"))
 }
 
-fn is_network(path: &str) -> bool {
+fn is_network_path(path: &str) -> bool {
     matches!(path, "ib" | "socket")
 }
 
 /// The conditions under which a run was measured.
-pub fn conditions<'m>(
-    ran: &Reached<'m>,
+pub fn build_conditions<'m>(
+    ran: &CollectiveResult<'m>,
     algorithms: BTreeSet<&'m str>,
-    nics: Option<Nics>,
+    nics: Option<NicPorts>,
 ) -> CollectiveConditions<'m> {
     let steered = match ran.path {
-        None => Steered::No,
-        Some(path) if is_network(path) => Steered::Network,
-        Some(_) => Steered::Peer,
+        None => ForcedPath::No,
+        Some(path) if is_network_path(path) => ForcedPath::Network,
+        Some(_) => ForcedPath::Peer,
     };
-    let Reached { testcase, ranks, bytes, .. } = *ran;
-    CollectiveConditions { testcase, ranks, bytes, steered, algorithms, nics }
+    let CollectiveResult { testcase, ranks, bytes, .. } = *ran;
+    CollectiveConditions { testcase, ranks, bytes, forced_path: steered, algorithms, nics }
 }
 
 /// How many ranks took part, when the output says so.
-pub(super) fn ranks(recording: &Recording) -> Option<u32> {
+pub(super) fn rank_count(recording: &ToolRecording) -> Option<u32> {
     recording.parsed.facts.ranks.iter().map(|r| r.rank.saturating_add(1)).max()
 }
 
 /// The nodes that took part.
-fn members(domain: &Domain<'_>, node: Option<&NodeName>, recording: &Recording) -> Vec<NodeName> {
+fn find_participants(domain: &DomainRecordings<'_>, node: Option<&NodeName>, recording: &ToolRecording) -> Vec<NodeName> {
     if let Some(node) = node {
         return vec![node.clone()];
     }
@@ -183,7 +183,7 @@ fn members(domain: &Domain<'_>, node: Option<&NodeName>, recording: &Recording) 
 }
 
 /// Bus bandwidth at the largest size: the better of both placements.
-fn at_largest(series: &Series) -> Option<(u64, f64)> {
+fn largest_size_bandwidth(series: &MeasurementSeries) -> Option<(u64, f64)> {
     let points = || series.points.iter().filter_map(|p| Some((p.bytes, p.busbw?)));
     let bytes = points().map(|(bytes, _)| bytes).max()?;
     points().filter(|(b, _)| *b == bytes).max_by(|a, b| a.1.total_cmp(&b.1))
@@ -191,16 +191,16 @@ fn at_largest(series: &Series) -> Option<(u64, f64)> {
 
 /// Judges readings of the same run: the best counts, since a good one acquits.
 fn judge_runs<'a>(
-    (domain, islands): (&Domain<'a>, &[(Island<'a>, Fabric)]),
-    key: &Key<'a>,
-    readings: &[(f64, &Recording)],
-    peers: &mut Peers<'a>,
-    ledger: &mut Ledger,
+    (domain, islands): (&DomainRecordings<'a>, &[(FabricGroup<'a>, FabricJudgement)]),
+    key: &CollectiveRunKey<'a>,
+    readings: &[(f64, &ToolRecording)],
+    peers: &mut CollectivePeers<'a>,
+    ledger: &mut FindingSet,
 ) {
     let best = readings.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0));
     let (busbw, recording) = best.expect("a run has a reading");
-    let Key { ref members, testcase, ranks, bytes, path, .. } = *key;
-    members.iter().for_each(|node| ledger.measure(node));
+    let CollectiveRunKey { ref members, testcase, ranks, bytes, path, .. } = *key;
+    members.iter().for_each(|node| ledger.mark_measured(node));
     let named: Vec<&str> =
         readings.iter().flat_map(|(_, r)| &r.parsed.facts.transports).map(String::as_str).collect();
     let what = format!(
@@ -214,34 +214,34 @@ fn judge_runs<'a>(
         && named.iter().any(|t| t.starts_with("NET/"))
         && !named.contains(&"MNNVL")
         // Where somebody asked for the network, it is no fault to take it.
-        && !path.is_some_and(is_network);
+        && !path.is_some_and(is_network_path);
     // Multicast that is there is not yet used; the algorithm tells, where named.
-    let algorithms = said(readings, "algorithms");
+    let algorithms = nccl_values(readings, "algorithms");
     let reduced = match algorithms.is_empty() {
         true => named.contains(&"NVLS"),
         false => algorithms.iter().any(|name| name.starts_with("NVLS")),
     };
-    let run = Ran { domain, islands, key, what: &what, busbw, recording, readings };
-    let reached = Reached { testcase, ranks, bytes, path, busbw, unit: Unit::GigabytesPerSecond };
+    let run = BestCollectiveRun { domain, islands, key, what: &what, busbw, recording, readings };
+    let reached = CollectiveResult { testcase, ranks, bytes, path, busbw, unit: Unit::GigabytesPerSecond };
     // A run over one rail is one over other NICs than those of the node.
     let nics = domain.nics.filter(|_| readings.iter().all(|(_, r)| r.rail.is_none()));
-    let conditions = conditions(&reached, algorithms.clone(), nics);
+    let conditions = build_conditions(&reached, algorithms.clone(), nics);
     let expected = match domain.platform {
-        Some(platform) => platform.collective(&conditions).map_err(|why| why.to_string()),
+        Some(platform) => platform.collective_expectations(&conditions).map_err(|why| why.to_string()),
         None => Err("the platform is not known".to_owned()),
     };
     let (expectations, why) = match expected {
         Ok(expectations) => (expectations, String::new()),
         Err(why) => (Vec::new(), why),
     };
-    if over_nics && !expectations.iter().any(|e| busbw < e.busbw * FALLBACK) {
-        let how = format!("multi-node NVLink was off and NICs carried it{}", mnnvl_told(readings));
-        ledger.find(run.took_another_way(FindingClass::MnnvlOff, &how));
+    if over_nics && !expectations.iter().any(|e| busbw < e.busbw * FALLBACK_SHARE) {
+        let how = format!("multi-node NVLink was off and NICs carried it{}", explain_mnnvl_off(readings));
+        ledger.add(run.fallback_finding(FindingClass::MnnvlOff, &how));
     }
     let slowest = expectations.iter().min_by(|a, b| a.busbw.total_cmp(&b.busbw));
     let Some(expected) = slowest.copied() else {
-        if let Some(why) = run.is_far_below_the_links() {
-            members.iter().for_each(|node| ledger.doubt(node, why.clone()));
+        if let Some(why) = run.explain_far_below_links() {
+            members.iter().for_each(|node| ledger.add_doubt(node, why.clone()));
         }
         ledger.notes.push(format!(
             "{what} in {}: {busbw:.1} GB/s; nothing is known to compare it with: {why}",
@@ -249,64 +249,64 @@ fn judge_runs<'a>(
         ));
         return;
     };
-    members.iter().for_each(|node| ledger.compare(node));
+    members.iter().for_each(|node| ledger.mark_compared(node));
     let ratio = busbw / expected.busbw;
-    let allowed = line(expected);
+    let allowed = min_effect(expected);
     let reduces = |e: &&CollectiveExpectation| e.algorithm.eq_ignore_ascii_case("NVLS");
     let says = !named.is_empty() || !algorithms.is_empty();
     let is_nvls_off = says && !over_nics && !reduced && expectations.iter().any(reduces);
     let under_floor = expected.floor.is_some_and(|f| busbw < f);
     if 1.0 - allowed <= ratio && !under_floor {
         match is_nvls_off {
-            true => ledger.find(run.took_another_way(FindingClass::NvlsOff, &nvls_told(readings))),
-            false => run.is_as_fast(expected, &expectations, ledger),
+            true => ledger.add(run.fallback_finding(FindingClass::NvlsOff, &explain_nvls_off(readings))),
+            false => run.accept_as_fast(expected, &expectations, ledger),
         }
         return;
     }
-    if is_nvls_off && FALLBACK <= ratio {
+    if is_nvls_off && FALLBACK_SHARE <= ratio {
         // A ring reads about 0.8 of what the switches do: that is the cause.
-        let found = run.took_another_way(FindingClass::NvlsOff, &nvls_told(readings));
+        let found = run.fallback_finding(FindingClass::NvlsOff, &explain_nvls_off(readings));
         let low = format!(
             "{}, {} below the {:.1} GB/s of {}",
             found.summary,
-            percent(1.0 - ratio),
+            format_percent(1.0 - ratio),
             expected.busbw,
             expected.algorithm
         );
-        ledger.find(found.numbers(busbw, expected.busbw, Unit::GigabytesPerSecond).saying(low));
+        ledger.add(found.with_numbers(busbw, expected.busbw, Unit::GigabytesPerSecond).with_summary(low));
         return;
     }
     let slow =
-        Slow { what: &what, busbw, expected: expected.busbw, allowed, file: &recording.file };
-    if FALLBACK <= ratio && !under_floor && !over_nics && peers.excuse(domain, key, slow, ledger) {
+        SlowCollectiveRun { what: &what, busbw, expected: expected.busbw, allowed, file: &recording.file };
+    if FALLBACK_SHARE <= ratio && !under_floor && !over_nics && peers.excuse(domain, key, slow, ledger) {
         return;
     }
-    let matrix_is_low = ledger.of_domain(&domain.name).any(is_of_matrix);
-    ledger.find(run.is_low(expected, over_nics, matrix_is_low));
+    let matrix_is_low = ledger.findings_of_domain(&domain.name).any(is_from_matrix);
+    ledger.add(run.low_finding(expected, over_nics, matrix_is_low));
 }
 
 /// One run of a collective: the best of its readings, and all of them.
-struct Ran<'a> {
-    domain: &'a Domain<'a>,
-    islands: &'a [(Island<'a>, Fabric)],
-    key: &'a Key<'a>,
+struct BestCollectiveRun<'a> {
+    domain: &'a DomainRecordings<'a>,
+    islands: &'a [(FabricGroup<'a>, FabricJudgement)],
+    key: &'a CollectiveRunKey<'a>,
     what: &'a str,
     busbw: f64,
-    recording: &'a Recording,
-    readings: &'a [(f64, &'a Recording)],
+    recording: &'a ToolRecording,
+    readings: &'a [(f64, &'a ToolRecording)],
 }
 
-impl Ran<'_> {
+impl BestCollectiveRun<'_> {
     /// The node that it ran inside of, or the domain.
     fn locus(&self) -> Locus {
         let name = &self.domain.name;
         let node = self.key.node;
-        node.map_or_else(|| of_domain(LocusKind::Domain, name), |node| of_node(name, node))
+        node.map_or_else(|| domain_locus(LocusKind::Domain, name), |node| node_locus(name, node))
     }
 
     /// A finding: NCCL says that it did not run as it must.
-    fn took_another_way(&self, class: FindingClass, how: &str) -> Finding {
-        let algorithms = said(self.readings, "algorithms");
+    fn fallback_finding(&self, class: FindingClass, how: &str) -> Finding {
+        let algorithms = nccl_values(self.readings, "algorithms");
         let transports = self.recording.parsed.facts.transports.iter().map(String::as_str);
         // What can be used and is not is no path.
         let used = transports.filter(|t| *t != "NVLS" || algorithms.is_empty());
@@ -319,53 +319,53 @@ impl Ran<'_> {
             "{}: busbw {:.1} GB/s, but NCCL names only {names}: {how}",
             self.what, self.busbw
         );
-        let rule = RuleKind::Path.with(
+        let rule = RuleKind::Path.with_terms(
             "a collective must run over what the platform has (NCCL INFO: MNNVL across nodes, NVLS \
                     where the switches reduce)",
         );
-        let mut found = finding(Outcome::Degraded, class, self.locus(), rule).saying(said);
+        let mut found = new_finding(Outcome::Degraded, class, self.locus(), rule).with_summary(said);
         (found.measured, found.unit) = (Some(self.busbw), Some(Unit::GigabytesPerSecond));
         let detail = format!("NCCL names {names}");
-        found.because(&self.recording.file, Some(self.key.testcase), detail)
+        found.with_evidence(&self.recording.file, Some(self.key.testcase), detail)
     }
 
     /// Why a run without an expectation is no pass: large messages that are this far below
     /// what the links of a GPU carry did not run over them.
-    fn is_far_below_the_links(&self) -> Option<String> {
+    fn explain_far_below_links(&self) -> Option<String> {
         const FAR_BELOW: f64 = 0.25;
         const LARGE: u64 = 1 << 30;
         let links = self.domain.platform?.nvlink.as_ref()?;
         let inside = self.key.node.is_some() || self.domain.spans_nodes();
         let nominal = f64::from(links.links) * links.rate;
         let is_far = LARGE <= self.key.bytes && self.busbw < FAR_BELOW * nominal;
-        let asked = self.key.path.is_some_and(is_network);
+        let asked = self.key.path.is_some_and(is_network_path);
         (inside && links.switched && is_far && !asked).then(|| {
             format!(
                 "{}: busbw {:.1} GB/s is {} of the {nominal:.0} GB/s that the links of a GPU carry, and no expectation \
                  is stated for it: NICs or PCIe may have carried it; NCCL_DEBUG=INFO would tell",
                 self.what,
                 self.busbw,
-                percent(self.busbw / nominal)
+                format_percent(self.busbw / nominal)
             )
         })
     }
 
     /// Takes a run that is as fast as the slowest way must be. What only that way explains
     /// is open, and acquits nobody.
-    fn is_as_fast(
+    fn accept_as_fast(
         &self,
         expected: &CollectiveExpectation,
         expectations: &[&CollectiveExpectation],
-        ledger: &mut Ledger,
+        ledger: &mut FindingSet,
     ) {
         let Self { key, what, busbw, recording, .. } = *self;
-        let allowed = line(expected);
+        let allowed = min_effect(expected);
         let fastest = expectations.iter().map(|e| e.busbw).fold(0.0, f64::max);
         let share = (busbw / fastest).min(1.0);
         if 1.0 - allowed <= share {
-            self.contradicts((share, allowed), ledger);
+            self.report_contradiction((share, allowed), ledger);
         }
-        let faster = expectations.iter().filter(|e| busbw < e.busbw * (1.0 - line(e)));
+        let faster = expectations.iter().filter(|e| busbw < e.busbw * (1.0 - min_effect(e)));
         let Some(usual) = faster.max_by(|a, b| a.busbw.total_cmp(&b.busbw)) else { return };
         // Which algorithm ran is a setting, or the sign of a switch that no
         // longer reduces; the number is the same.
@@ -375,58 +375,58 @@ impl Ran<'_> {
             expected.algorithm, usual.algorithm, usual.busbw
         );
         match key.node {
-            Some(node) => ledger.doubt(node, why),
-            None => ledger.unknown(UnknownSubject::Other(recording.file.clone()), why),
+            Some(node) => ledger.add_doubt(node, why),
+            None => ledger.add_unknown(UnknownSubject::Other(recording.file.clone()), why),
         }
     }
 
     /// A collective is as fast as its slowest member: where it is as fast as it must be,
     /// copies that show one of its members lower, over a path that it used, are
     /// contradicted. Paths that it did not use may be as they read.
-    fn contradicts(&self, (ratio, allowed): (f64, f64), ledger: &mut Ledger) {
+    fn report_contradiction(&self, (ratio, allowed): (f64, f64), ledger: &mut FindingSet) {
         let Self { domain, key, what, recording, .. } = *self;
-        let line = ratio * (1.0 - allowed - LINE);
-        let here = ledger.of_domain(&domain.name).filter(|f| is_of_matrix(f));
-        let low = here.filter(|f| self.used(f).is_some_and(|share| share < line));
+        let line = ratio * (1.0 - allowed - MIN_EFFECT);
+        let here = ledger.findings_of_domain(&domain.name).filter(|f| is_from_matrix(f));
+        let low = here.filter(|f| self.share_on_used_paths(f).is_some_and(|share| share < line));
         let worst =
-            low.min_by(|a, b| a.share().unwrap_or(0.0).total_cmp(&b.share().unwrap_or(0.0)));
+            low.min_by(|a, b| a.deciding_share().unwrap_or(0.0).total_cmp(&b.deciding_share().unwrap_or(0.0)));
         let Some(worst) = worst else { return };
         let said = format!(
             "{what} is as fast as it must be ({} of the expectation), and copies show {} ({}, {}): one of the two \
              instruments is wrong, or it was not the same time; measure both again in one run",
-            percent(ratio),
+            format_percent(ratio),
             worst.locus,
             worst.class,
             worst
-                .share()
-                .map_or("no number".to_owned(), |r| format!("{} of its level", percent(r)))
+                .deciding_share()
+                .map_or("no number".to_owned(), |r| format!("{} of its level", format_percent(r)))
         );
-        let rule = RuleKind::SecondInstrument.with(format!(
+        let rule = RuleKind::SecondInstrument.with_terms(format!(
             "a collective cannot be faster than its slowest member by more than {}",
-            percent(allowed + LINE)
+            format_percent(allowed + MIN_EFFECT)
         ));
         // A locus names one node or all: other members than that node are in doubt.
         let node = worst.locus.node.clone().filter(|_| key.members.len() < domain.nodes.len());
-        let locus = Locus { node: node.clone(), ..of_domain(LocusKind::Instrument, &domain.name) };
-        let detail = format!("{what}: {}", percent(ratio));
-        let mut found = finding(Outcome::Unknown, FindingClass::MatrixContradicted, locus, &rule)
-            .saying(said.clone())
-            .because(&recording.file, Some(key.testcase), detail);
+        let locus = Locus { node: node.clone(), ..domain_locus(LocusKind::Instrument, &domain.name) };
+        let detail = format!("{what}: {}", format_percent(ratio));
+        let mut found = new_finding(Outcome::Unknown, FindingClass::MatrixContradicted, locus, &rule)
+            .with_summary(said.clone())
+            .with_evidence(&recording.file, Some(key.testcase), detail);
         found.evidence.extend(worst.evidence.first().cloned());
         if node.is_some() {
-            key.members.iter().for_each(|member| ledger.doubt(member, nodes::but(&said)));
+            key.members.iter().for_each(|member| ledger.add_doubt(member, node_verdicts::no_pass_reason(&said)));
         }
-        ledger.find(found);
+        ledger.add(found);
     }
 
     /// What copies show of the part of a finding over the paths that this run took, as a
     /// share of their level; nothing where it took none of them.
-    fn used(&self, finding: &Finding) -> Option<f64> {
+    fn share_on_used_paths(&self, finding: &Finding) -> Option<f64> {
         let (members, all) = (&self.key.members, self.domain.nodes.len());
-        if members.len() == 1 && 1 < all && traits(&finding.class).of_membership {
+        if members.len() == 1 && 1 < all && traits_of(&finding.class).is_membership {
             return None;
         }
-        let told = finding.share().unwrap_or(0.0);
+        let told = finding.deciding_share().unwrap_or(0.0);
         let Some(node) = &finding.locus.node else {
             return (members.len() == all).then_some(told);
         };
@@ -435,7 +435,7 @@ impl Ran<'_> {
             return None;
         }
         let holds =
-            |(island, _): &&(Island<'_>, Fabric)| island.gpus.iter().any(|g| g.node == *node);
+            |(island, _): &&(FabricGroup<'_>, FabricJudgement)| island.gpus.iter().any(|g| g.node == *node);
         // Inside a node that is an island, a run takes all paths there are.
         let Some((island, fabric)) =
             self.islands.iter().find(holds).filter(|(island, _)| island.node.is_none())
@@ -465,7 +465,7 @@ impl Ran<'_> {
             }
         }
         let refused = island
-            .cut
+            .cut_nodes
             .iter()
             .any(|(a, b)| (a == node && members.contains(b)) || (b == node && members.contains(a)));
         match stats::median(&mut shares) {
@@ -476,15 +476,15 @@ impl Ran<'_> {
     }
 
     /// The finding about a run that is slower than its slowest way must be.
-    fn is_low(
+    fn low_finding(
         &self,
         expected: &CollectiveExpectation,
         over_nics: bool,
         matrix_is_low: bool,
     ) -> Finding {
         let Self { what, busbw, .. } = *self;
-        let (ratio, allowed) = (busbw / expected.busbw, line(expected));
-        let class = if ratio < FALLBACK {
+        let (ratio, allowed) = (busbw / expected.busbw, min_effect(expected));
+        let class = if ratio < FALLBACK_SHARE {
             FindingClass::CollectiveFallback
         } else {
             FindingClass::CollectiveLow
@@ -494,21 +494,21 @@ impl Ran<'_> {
             true => String::new(),
             false => format!("; NCCL names {transports}"),
         };
-        let mut hint = if ratio < FALLBACK {
+        let mut hint = if ratio < FALLBACK_SHARE {
             format!(": {} ({}) did not carry it", expected.transport, expected.algorithm)
         } else {
             String::new()
         };
         if over_nics {
             hint.push_str("; multi-node NVLink was off for this run");
-            hint.push_str(&mnnvl_told(self.readings));
+            hint.push_str(&explain_mnnvl_off(self.readings));
         }
-        if ratio < FALLBACK && !matrix_is_low {
+        if ratio < FALLBACK_SHARE && !matrix_is_low {
             hint.push_str(", while nothing is low between the GPUs themselves");
-        } else if FALLBACK <= ratio && !matrix_is_low {
+        } else if FALLBACK_SHARE <= ratio && !matrix_is_low {
             // One number for all names nobody.
             hint.push_str("; a slow member or a slower algorithm: copies between all its GPUs");
-            hint.push_str(match said(self.readings, "algorithms").is_empty() {
+            hint.push_str(match nccl_values(self.readings, "algorithms").is_empty() {
                 true => ", and NCCL_DEBUG_SUBSYS=TUNING, would tell",
                 false => " in the same run would tell",
             });
@@ -516,11 +516,11 @@ impl Ran<'_> {
         let said = format!(
             "{what}: busbw {busbw:.1} of {:.1} GB/s, {} low{hint}{path}",
             expected.busbw,
-            percent(1.0 - ratio)
+            format_percent(1.0 - ratio)
         );
-        let rule = RuleKind::Collective.with(format!(
+        let rule = RuleKind::Collective.with_terms(format!(
             "more than {} below {:.1} GB/s ({}, {}, {} to {} ranks, at least {} MiB; {})",
-            percent(allowed),
+            format_percent(allowed),
             expected.busbw,
             expected.algorithm,
             expected.transport,
@@ -529,25 +529,25 @@ impl Ran<'_> {
             expected.min_bytes >> 20,
             expected.source
         ));
-        let found = finding(Outcome::Degraded, class, self.locus(), &rule)
-            .numbers(busbw, expected.busbw, Unit::GigabytesPerSecond)
-            .saying(said);
+        let found = new_finding(Outcome::Degraded, class, self.locus(), &rule)
+            .with_numbers(busbw, expected.busbw, Unit::GigabytesPerSecond)
+            .with_summary(said);
         self.readings.iter().fold(found, |found, (busbw, recording)| {
             let detail = format!("busbw {busbw:.2} GB/s at {} bytes", self.key.bytes);
-            found.because(&recording.file, Some(self.key.testcase), detail)
+            found.with_evidence(&recording.file, Some(self.key.testcase), detail)
         })
     }
 }
 
 /// What NCCL said of itself in these runs under this name, each once.
-fn said<'r>(readings: &[(f64, &'r Recording)], name: &str) -> BTreeSet<&'r str> {
+fn nccl_values<'r>(readings: &[(f64, &'r ToolRecording)], name: &str) -> BTreeSet<&'r str> {
     let told = readings.iter().filter_map(|(_, r)| r.parsed.facts.parameters.get(name));
     told.flat_map(|list| list.split(',')).filter(|one| !one.is_empty()).collect()
 }
 
 /// Why multi-node NVLink was off, as far as it is known, and what would tell.
-fn mnnvl_told(readings: &[(f64, &Recording)]) -> String {
-    match said(readings, "NCCL_MNNVL_ENABLE").contains("0") {
+fn explain_mnnvl_off(readings: &[(f64, &ToolRecording)]) -> String {
+    match nccl_values(readings, "NCCL_MNNVL_ENABLE").contains("0") {
         true => " (NCCL_MNNVL_ENABLE is 0 in its environment)".to_owned(),
         false => " (one rank whose fabric is not ready does that to all: ClusterUUID, CliqueId and state of \
                   every GPU would tell which)"
@@ -556,9 +556,9 @@ fn mnnvl_told(readings: &[(f64, &Recording)]) -> String {
 }
 
 /// Why the switches did not reduce, as far as it is known, and what would tell.
-fn nvls_told(readings: &[(f64, &Recording)]) -> String {
-    let off = said(readings, "NCCL_NVLS_ENABLE").contains("0");
-    let algorithm = said(readings, "NCCL_ALGO").into_iter().next();
+fn explain_nvls_off(readings: &[(f64, &ToolRecording)]) -> String {
+    let off = nccl_values(readings, "NCCL_NVLS_ENABLE").contains("0");
+    let algorithm = nccl_values(readings, "NCCL_ALGO").into_iter().next();
     let why = match (off, algorithm) {
         (true, _) => "NCCL_NVLS_ENABLE is 0 in its environment".to_owned(),
         (false, Some(algorithm)) => format!("NCCL_ALGO is {algorithm} in its environment"),
@@ -572,11 +572,11 @@ fn nvls_told(readings: &[(f64, &Recording)]) -> String {
 }
 
 /// Whether a finding rests on what GPUs read from each other.
-fn is_of_matrix(finding: &Finding) -> bool {
-    traits(&finding.class).of_matrix && Outcome::Unknown < finding.outcome
+fn is_from_matrix(finding: &Finding) -> bool {
+    traits_of(&finding.class).is_from_matrix && Outcome::Unknown < finding.outcome
 }
 
 /// How far below an expectation is no fault.
-fn line(expected: &CollectiveExpectation) -> f64 {
-    LINE.max(expected.tolerance)
+fn min_effect(expected: &CollectiveExpectation) -> f64 {
+    MIN_EFFECT.max(expected.tolerance)
 }

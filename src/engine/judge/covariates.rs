@@ -8,22 +8,22 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::arrange::Domain;
-use super::fabric::Fabric;
-use super::finding::finding;
-use super::island::Island;
-use super::island::pair_matrices;
-use super::ledger::Ledger;
+use super::domain_recordings::DomainRecordings;
+use super::fabric::FabricJudgement;
+use super::finding::new_finding;
+use super::fabric_group::FabricGroup;
+use super::fabric_group::pair_matrices;
+use super::finding_set::FindingSet;
 use super::level::SMALLEST_FLEET;
-use super::nodes;
+use super::node_verdicts;
 use super::peel;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::rule::RuleKind;
+use model::finding_rule::RuleKind;
 use model::stats;
-use model::text::percent;
+use model::text::format_percent;
 use model::verdict::Direction;
 use model::verdict::Finding;
 use model::verdict::Locus;
@@ -31,7 +31,7 @@ use model::verdict::LocusKind;
 use model::verdict::Outcome;
 
 /// A covariate must explain this share of the variance between nodes.
-const EXPLAINED: f64 = 0.8;
+const MIN_EXPLAINED_VARIANCE: f64 = 0.8;
 
 /// This share of a group must be low for the group to be.
 const NEARLY_ALL: f64 = 0.8;
@@ -76,7 +76,7 @@ impl Covariate {
 
     /// The fewest nodes that are no coincidence: software moves a rate, a place alone
     /// seldom does.
-    fn fewest(self) -> usize {
+    fn min_nodes(self) -> usize {
         match self {
             Self::Driver | Self::Vbios | Self::Firmware | Self::ToolVersion | Self::Product => 2,
             Self::Leaf | Self::Rack | Self::Position => 3,
@@ -85,51 +85,51 @@ impl Covariate {
 }
 
 /// One node as it compares with the others of its platform.
-struct Unit<'a> {
+struct CovariateSample<'a> {
     domain: &'a DomainName,
     node: &'a NodeName,
     /// Its level over that of its fleet, or of its domain.
     ratio: f64,
     /// It reaches what its platform must.
     meets: bool,
-    has: BTreeMap<Covariate, String>,
+    covariates: BTreeMap<Covariate, String>,
 }
 
 /// Takes findings about nodes back that one covariate explains.
 pub(super) fn judge(
-    domains: &[Domain<'_>],
-    judged: &[Vec<(Island<'_>, Fabric)>],
+    domains: &[DomainRecordings<'_>],
+    judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>],
     claims: &Claims,
-    ledger: &mut Ledger,
+    ledger: &mut FindingSet,
 ) {
-    let mut platforms: BTreeMap<&str, Vec<Unit<'_>>> = BTreeMap::new();
+    let mut platforms: BTreeMap<&str, Vec<CovariateSample<'_>>> = BTreeMap::new();
     for (domain, islands) in domains.iter().zip(judged) {
         for (island, fabric) in islands {
             let Some(platform) = island.platform else { continue };
             platforms
                 .entry(&platform.name)
                 .or_default()
-                .extend(units(domain, island, fabric, claims));
+                .extend(collect_samples(domain, island, fabric, claims));
         }
     }
     for (platform, units) in platforms {
         let low: Vec<bool> =
-            units.iter().map(|unit| ledger.of_node(unit.node).any(|f| is_low(f, unit))).collect();
+            units.iter().map(|unit| ledger.findings_of_node(unit.node).any(|f| is_low(f, unit))).collect();
         let count = low.iter().filter(|low| **low).count();
         if units.len() < 2 * SMALLEST_FLEET || count < 2 || count == units.len() {
             continue;
         }
         let explained = Covariate::ALL.iter().find_map(|covariate| {
-            explanation(*covariate, &units, &low).map(|share| (*covariate, share))
+            explained_variance(*covariate, &units, &low).map(|share| (*covariate, share))
         });
         if let Some((covariate, share)) = explained {
-            take_back(platform, &units, &low, (covariate, share), ledger);
+            withdraw_findings(platform, &units, &low, (covariate, share), ledger);
         }
     }
 }
 
 /// Whether a finding says that a node as a whole is low.
-fn is_low(found: &Finding, unit: &Unit<'_>) -> bool {
+fn is_low(found: &Finding, unit: &CovariateSample<'_>) -> bool {
     found.class == FindingClass::NvlinkLow
         && found.outcome == Outcome::Degraded
         && matches!(found.locus.kind, LocusKind::Node | LocusKind::Tray)
@@ -138,14 +138,14 @@ fn is_low(found: &Finding, unit: &Unit<'_>) -> bool {
 }
 
 /// The nodes of an island: one of a node is one, one of a rack has many.
-fn units<'a>(
-    domain: &'a Domain<'_>,
-    island: &Island<'_>,
-    fabric: &Fabric,
+fn collect_samples<'a>(
+    domain: &'a DomainRecordings<'_>,
+    island: &FabricGroup<'_>,
+    fabric: &FabricJudgement,
     claims: &Claims,
-) -> Vec<Unit<'a>> {
+) -> Vec<CovariateSample<'a>> {
     let Some(level) = fabric.level else { return Vec::new() };
-    let here = island.nodes();
+    let here = island.gpus_by_node();
     let mut units = Vec::new();
     for (at, node) in domain.nodes.iter().enumerate() {
         let Some(gpus) = here.get(node) else { continue };
@@ -153,24 +153,24 @@ fn units<'a>(
             Some(_) => Some(level.ratio),
             None => {
                 let ways = [Direction::Tx, Direction::Rx];
-                let shown = gpus.iter().flat_map(|g| ways.map(|way| fabric.peeled.shown(*g, way)));
+                let shown = gpus.iter().flat_map(|g| ways.map(|way| fabric.peeled.end_level(*g, way)));
                 stats::median(&mut shown.flatten().map(|it| it.ratio).collect::<Vec<_>>())
             }
         };
         let Some(ratio) = ratio else { continue };
-        let has = attributes(domain, node, at, claims);
-        units.push(Unit { domain: &domain.name, node, ratio, meets: level.meets, has });
+        let has = node_covariates(domain, node, at, claims);
+        units.push(CovariateSample { domain: &domain.name, node, ratio, meets: level.meets, covariates: has });
     }
     units
 }
 
-fn attributes(
-    domain: &Domain<'_>,
+fn node_covariates(
+    domain: &DomainRecordings<'_>,
     node: &NodeName,
     at: usize,
     claims: &Claims,
 ) -> BTreeMap<Covariate, String> {
-    let own = || domain.own.get(node).into_iter().flatten();
+    let own = || domain.per_node.get(node).into_iter().flatten();
     let joined = |values: BTreeSet<&str>| {
         let all: Vec<&str> = values.into_iter().collect();
         (!all.is_empty()).then(|| all.join(", "))
@@ -205,10 +205,10 @@ fn attributes(
 }
 
 /// The share of the variance that a covariate explains, where it explains the low nodes.
-fn explanation(covariate: Covariate, units: &[Unit<'_>], low: &[bool]) -> Option<f64> {
+fn explained_variance(covariate: Covariate, units: &[CovariateSample<'_>], low: &[bool]) -> Option<f64> {
     let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (at, unit) in units.iter().enumerate() {
-        groups.entry(unit.has.get(&covariate)?).or_default().push(at);
+        groups.entry(unit.covariates.get(&covariate)?).or_default().push(at);
     }
     if groups.len() < 2 {
         return None;
@@ -217,49 +217,49 @@ fn explanation(covariate: Covariate, units: &[Unit<'_>], low: &[bool]) -> Option
         let count = members.iter().filter(|at| low[**at]).count();
         #[expect(clippy::cast_precision_loss, reason = "counts of nodes")]
         let most = NEARLY_ALL * members.len() as f64 <= count as f64;
-        if 0 < count && (!most || members.len() < covariate.fewest()) {
+        if 0 < count && (!most || members.len() < covariate.min_nodes()) {
             return None;
         }
         let mut ratios: Vec<f64> = members.iter().map(|at| units[*at].ratio).collect();
         let middle = stats::median(&mut ratios)?;
         // Members that differ by as much as a fault does are not explained together.
         let own = members.iter().filter(|at| low[**at]);
-        if own.into_iter().any(|at| (units[*at].ratio - middle).abs() >= peel::LINE / 2.0) {
+        if own.into_iter().any(|at| (units[*at].ratio - middle).abs() >= peel::MIN_EFFECT / 2.0) {
             return None;
         }
     }
     let ratios: Vec<f64> = units.iter().map(|unit| unit.ratio).collect();
-    let all = squares(&ratios);
+    let all = sum_of_squares(&ratios);
     let within: f64 = groups
         .values()
-        .map(|members| squares(&members.iter().map(|at| units[*at].ratio).collect::<Vec<_>>()))
+        .map(|members| sum_of_squares(&members.iter().map(|at| units[*at].ratio).collect::<Vec<_>>()))
         .sum();
     let share = if 0.0 < all { 1.0 - within / all } else { 0.0 };
-    (EXPLAINED <= share).then_some(share)
+    (MIN_EXPLAINED_VARIANCE <= share).then_some(share)
 }
 
 /// Sum of the squared distances from the mean.
-fn squares(values: &[f64]) -> f64 {
+fn sum_of_squares(values: &[f64]) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a count of nodes")]
     let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
     values.iter().map(|value| (value - mean).powi(2)).sum()
 }
 
 /// Makes one remark, or one finding of outcome unknown, of the findings about low nodes.
-fn take_back(
+fn withdraw_findings(
     platform: &str,
-    units: &[Unit<'_>],
+    units: &[CovariateSample<'_>],
     low: &[bool],
     (covariate, share): (Covariate, f64),
-    ledger: &mut Ledger,
+    ledger: &mut FindingSet,
 ) {
     let mut taken: Vec<Finding> = Vec::new();
     let mut values: BTreeSet<&str> = BTreeSet::new();
-    let lows: Vec<&Unit<'_>> =
+    let lows: Vec<&CovariateSample<'_>> =
         units.iter().zip(low).filter(|(_, low)| **low).map(|(unit, _)| unit).collect();
     for unit in &lows {
         taken.extend(ledger.take_of_node(unit.node, |f| is_low(f, unit)));
-        values.extend(unit.has.get(&covariate).map(String::as_str));
+        values.extend(unit.covariates.get(&covariate).map(String::as_str));
     }
     let mut ratios: Vec<f64> = lows.iter().map(|unit| unit.ratio).collect();
     let middle = stats::median(&mut ratios).unwrap_or(1.0);
@@ -270,29 +270,29 @@ fn take_back(
          explains {} of the variance between nodes; one cause, not as many faults",
         lows.len(),
         units.len(),
-        percent(1.0 - middle),
-        percent(share)
+        format_percent(1.0 - middle),
+        format_percent(share)
     );
     if lows.iter().all(|unit| unit.meets) {
         ledger.notes.push(format!("{said}; they reach what {platform} must deliver"));
         return;
     }
-    let rule = RuleKind::CommonCause.with(format!(
+    let rule = RuleKind::CommonCause.with_terms(format!(
         "one property of nodes explains at least {} of the variance, and its groups are low as a whole \
          or not at all",
-        percent(EXPLAINED)
+        format_percent(MIN_EXPLAINED_VARIANCE)
     ));
     let peer = Some(format!("{what} {values}"));
-    let locus = Locus { peer, ..Locus::of(LocusKind::Instrument) };
-    let mut found = finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule)
-        .saying(format!("{said}; the same test on one of them with another {what} would tell"));
+    let locus = Locus { peer, ..Locus::new(LocusKind::Instrument) };
+    let mut found = new_finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule)
+        .with_summary(format!("{said}; the same test on one of them with another {what} would tell"));
     if let Some(typical) = taken.first() {
-        found = found.numbers_of(typical);
+        found = found.with_numbers_of(typical);
     }
     found.evidence.extend(taken.iter().take(6).filter_map(|one| one.evidence.first().cloned()));
-    let why = nodes::but(&found.summary);
+    let why = node_verdicts::no_pass_reason(&found.summary);
     for unit in lows.iter().filter(|unit| !unit.meets) {
-        ledger.doubt(unit.node, why.clone());
+        ledger.add_doubt(unit.node, why.clone());
     }
-    ledger.find(found);
+    ledger.add(found);
 }

@@ -8,55 +8,55 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::arrange::Domain;
+use super::domain_recordings::DomainRecordings;
 use super::collective;
-use super::fabric::Fabric;
-use super::finding::finding;
-use super::finding::of_node;
-use super::island::Island;
-use super::island::pair_matrices;
-use super::ledger::Ledger;
+use super::fabric::FabricJudgement;
+use super::finding::new_finding;
+use super::finding::node_locus;
+use super::fabric_group::FabricGroup;
+use super::fabric_group::pair_matrices;
+use super::finding_set::FindingSet;
 use super::testcase;
 use crate::thresholds::Platform;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
 use model::limits;
 use model::measurement::Measurement;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
-use model::recording::Recording;
-use model::rule::RuleKind;
-use model::subject::UnknownSubject;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
+use model::tool_recording::ToolRecording;
+use model::finding_rule::RuleKind;
+use model::unknown_subject::UnknownSubject;
 use model::unit::Unit;
 use model::verdict::Outcome;
 
 /// Nodes and GPUs of a domain that were not, or not wholly, measured.
-pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
+pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     let by_network = domain.nodes.iter().any(|node| ledger.compared.contains_key(node));
-    if domain.own.is_empty() && domain.across.is_empty() && !by_network {
-        ledger.unknown(UnknownSubject::domain(&domain.name), "nothing was measured");
+    if domain.per_node.is_empty() && domain.across_nodes.is_empty() && !by_network {
+        ledger.add_unknown(UnknownSubject::domain(&domain.name), "nothing was measured");
     }
-    crossed(domain, ledger);
+    record_measured_partners(domain, ledger);
     for node in &domain.nodes {
         // No GPU is claimed: the network is all there is to it.
         if domain.gpus_per_node == Some(0) {
             continue;
         }
-        let own = domain.own.get(node);
+        let own = domain.per_node.get(node);
         let measured = own.is_some_and(|rs| rs.iter().any(|r| has_bandwidth(r)));
         if !measured {
-            ledger.doubt(node, "its own links were not measured");
+            ledger.add_doubt(node, "its own links were not measured");
         } else {
-            ledger.measure(node);
-            ledger.crossed.entry(node.clone()).or_default().inside = true;
+            ledger.mark_measured(node);
+            ledger.measured_boundaries.entry(node.clone()).or_default().inside = true;
         }
-        blank_host_copies(domain, node, ledger);
+        report_blank_host_copies(domain, node, ledger);
         if let Some(must) = domain.gpus_per_node {
-            count_gpus(domain, node, must, ledger);
+            judge_gpu_count(domain, node, must, ledger);
         }
-        let met = ledger.crossed.get(node).is_some_and(|crossed| !crossed.domain.is_empty());
+        let met = ledger.measured_boundaries.get(node).is_some_and(|crossed| !crossed.domain.is_empty());
         if domain.claims_partners() && !met {
-            ledger.doubt(node, not_across(domain));
+            ledger.add_doubt(node, explain_no_partner(domain));
         }
         if measured
             && let Some(platform) = domain.platform
@@ -64,7 +64,7 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
             && !met
             && !own.is_some_and(|rs| rs.iter().any(|r| has_gpu_to_gpu(r)))
         {
-            ledger.doubt(
+            ledger.add_doubt(
                 node,
                 format!(
                     "nothing was measured between its GPUs, which a pass of {} needs: run the device_to_device tests of \
@@ -75,8 +75,8 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
         }
     }
     // Where no node is left to it, each is claimed by another domain.
-    for node in strangers(domain).into_iter().filter(|_| !domain.nodes.is_empty()) {
-        ledger.unknown(
+    for node in find_unclaimed_hosts(domain).into_iter().filter(|_| !domain.nodes.is_empty()) {
+        ledger.add_unknown(
             UnknownSubject::Node(node),
             format!("it took part in a run across {}, which does not claim it", domain.name),
         );
@@ -84,15 +84,15 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
 }
 
 /// Enters which nodes were measured with which across the domain.
-fn crossed(domain: &Domain<'_>, ledger: &mut Ledger) {
+fn record_measured_partners(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     let members: BTreeSet<&NodeName> = domain.nodes.iter().collect();
-    for recording in domain.across.iter().filter(|recording| has_numbers(recording)) {
+    for recording in domain.across_nodes.iter().filter(|recording| has_numbers(recording)) {
         let ranks = domain.gpus_of_ranks(&recording.parsed).into_values();
         let nodes: BTreeSet<NodeName> =
             ranks.map(|gpu| gpu.node).filter(|node| members.contains(node)).collect();
         for node in &nodes {
             let others = nodes.iter().filter(|other| *other != node);
-            let crossed = ledger.crossed.entry(node.clone()).or_default();
+            let crossed = ledger.measured_boundaries.entry(node.clone()).or_default();
             for other in others {
                 if !crossed.domain.contains(other) {
                     crossed.domain.insert(other.clone());
@@ -103,7 +103,7 @@ fn crossed(domain: &Domain<'_>, ledger: &mut Ledger) {
 }
 
 /// Why a node cannot pass that was measured with no other node of its domain.
-fn not_across(domain: &Domain<'_>) -> String {
+fn explain_no_partner(domain: &DomainRecordings<'_>) -> String {
     let name = &domain.name;
     match (domain.nodes.len(), domain.left_out) {
         (1, others) => format!(
@@ -117,13 +117,13 @@ fn not_across(domain: &Domain<'_>) -> String {
 
 /// Copies between host memory and a GPU for which a test printed no number, in
 /// none of its readings.
-fn blank_host_copies(domain: &Domain<'_>, node: &NodeName, ledger: &mut Ledger) {
+fn report_blank_host_copies(domain: &DomainRecordings<'_>, node: &NodeName, ledger: &mut FindingSet) {
     let mut read: BTreeMap<(&str, &str), bool> = BTreeMap::new();
-    for recording in domain.own.get(node).into_iter().flatten() {
+    for recording in domain.per_node.get(node).into_iter().flatten() {
         for measurement in &recording.parsed.measurements {
             let Measurement::Matrix(matrix) = measurement else { continue };
             let name = matrix.testcase.as_deref().unwrap_or("");
-            if !testcase::shape(name).is_host() {
+            if !testcase::shape_of(name).is_host() {
                 continue;
             }
             for (col, label) in matrix.cols.iter().enumerate() {
@@ -133,17 +133,17 @@ fn blank_host_copies(domain: &Domain<'_>, node: &NodeName, ledger: &mut Ledger) 
         }
     }
     for ((name, gpu), _) in read.into_iter().filter(|(_, seen)| !seen) {
-        ledger.doubt(node, format!("{name} of GPU {node}:{gpu} was not measured"));
+        ledger.add_doubt(node, format!("{name} of GPU {node}:{gpu} was not measured"));
     }
 }
 
 /// Hosts in a run across the domain that nobody claims for it.
-fn strangers(domain: &Domain<'_>) -> BTreeSet<NodeName> {
-    let hosts = domain.across.iter().flat_map(|r| domain.gpus_of_ranks(&r.parsed).into_values());
+fn find_unclaimed_hosts(domain: &DomainRecordings<'_>) -> BTreeSet<NodeName> {
+    let hosts = domain.across_nodes.iter().flat_map(|r| domain.gpus_of_ranks(&r.parsed).into_values());
     hosts.map(|gpu| gpu.node).filter(|node| !domain.nodes.contains(node)).collect()
 }
 
-fn has_numbers(recording: &Recording) -> bool {
+fn has_numbers(recording: &ToolRecording) -> bool {
     recording.parsed.measurements.iter().any(|m| match m {
         Measurement::Matrix(matrix) => matrix.numbers().next().is_some(),
         Measurement::Series(series) => !series.points.is_empty(),
@@ -152,7 +152,7 @@ fn has_numbers(recording: &Recording) -> bool {
 }
 
 /// Whether a recording holds a bandwidth of the node's own links.
-fn has_bandwidth(recording: &Recording) -> bool {
+fn has_bandwidth(recording: &ToolRecording) -> bool {
     // A NIC is not what GPUs reach each other over inside a node.
     !matches!(recording.parsed.tool, Some(Tool::Perftest | Tool::FabricgateTcp | Tool::Iperf3))
         && recording.parsed.measurements.iter().any(|m| match m {
@@ -170,49 +170,49 @@ fn has_bandwidth(recording: &Recording) -> bool {
 /// Whether a pass of this node needs a measurement between its GPUs: it has several, and
 /// its platform joins them by NVLink or states what they must show. Cards without peer
 /// access have nothing between them to be measured.
-fn needs_gpu_to_gpu(domain: &Domain<'_>, platform: &Platform, node: &NodeName) -> bool {
-    let shown = || domain.own.get(node).into_iter().flatten().filter_map(|r| gpus_shown(r)).max();
+fn needs_gpu_to_gpu(domain: &DomainRecordings<'_>, platform: &Platform, node: &NodeName) -> bool {
+    let shown = || domain.per_node.get(node).into_iter().flatten().filter_map(|r| count_gpus_in(r)).max();
     let several = domain.gpus_per_node.or_else(shown).is_some_and(|gpus| 1 < gpus);
     several && platform.joins_gpus()
 }
 
 /// Whether a recording of one node holds a rate between its GPUs: of pairs, or of a
 /// collective that was not sent over the network.
-fn has_gpu_to_gpu(recording: &Recording) -> bool {
+fn has_gpu_to_gpu(recording: &ToolRecording) -> bool {
     let pairs = pair_matrices(recording);
     pairs.into_iter().any(|(matrix, ..)| matrix.numbers().next().is_some())
-        || collective::reached(recording).iter().any(|ran| !ran.is_over_network())
+        || collective::collect_results(recording).iter().any(|ran| !ran.is_over_network())
 }
 
 /// How many GPUs the complete outputs of a node show.
-fn count_gpus(domain: &Domain<'_>, node: &NodeName, must: u32, ledger: &mut Ledger) {
-    for recording in domain.own.get(node).into_iter().flatten() {
-        let Some(has) = gpus_shown(recording) else { continue };
+fn judge_gpu_count(domain: &DomainRecordings<'_>, node: &NodeName, must: u32, ledger: &mut FindingSet) {
+    for recording in domain.per_node.get(node).into_iter().flatten() {
+        let Some(has) = count_gpus_in(recording) else { continue };
         if has < must {
             let said = format!("{node} shows {has} GPUs of {must}");
             let rule = RuleKind::Inventory
-                .with("a complete output lists fewer GPUs than the node must have");
-            let found = finding(
+                .with_terms("a complete output lists fewer GPUs than the node must have");
+            let found = new_finding(
                 Outcome::Failed,
                 FindingClass::GpuMissing,
-                of_node(&domain.name, node),
+                node_locus(&domain.name, node),
                 rule,
             )
-            .numbers(f64::from(has), f64::from(must), Unit::Count)
-            .saying(said.clone());
-            ledger.find(found.because(&recording.file, None, said));
+            .with_numbers(f64::from(has), f64::from(must), Unit::Count)
+            .with_summary(said.clone());
+            ledger.add(found.with_evidence(&recording.file, None, said));
         } else if must < has {
-            ledger.doubt(node, format!("it shows {has} GPUs, the claim says {must}"));
+            ledger.add_doubt(node, format!("it shows {has} GPUs, the claim says {must}"));
         }
     }
 }
 
 /// The number of GPUs an output shows, where it shows all a node has.
-fn gpus_shown(recording: &Recording) -> Option<u32> {
+fn count_gpus_in(recording: &ToolRecording) -> Option<u32> {
     let parsed = &recording.parsed;
-    let cut = parsed.has(ProblemKind::Truncated) || parsed.has(ProblemKind::Error);
+    let cut = parsed.has_problem(OutputProblemKind::Truncated) || parsed.has_problem(OutputProblemKind::Error);
     let facts = &parsed.facts;
-    let whole = !parsed.has(ProblemKind::Truncated);
+    let whole = !parsed.has_problem(OutputProblemKind::Truncated);
     let count = match parsed.tool? {
         Tool::Nvbandwidth | Tool::P2pBandwidthLatencyTest | Tool::FabricgateCopy if !cut => {
             let widest = parsed.measurements.iter().filter_map(|m| match m {
@@ -236,13 +236,13 @@ fn gpus_shown(recording: &Recording) -> Option<u32> {
 /// Pairs of an island that were not read: charged to as few GPUs as possible.
 /// Where pairs were `sampled`, only those that a test asked for had to be read,
 /// and every GPU had to be read with somebody.
-pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger: &mut Ledger) {
+pub(super) fn judge_pairs(island: &FabricGroup<'_>, fabric: &FabricJudgement, sampled: bool, ledger: &mut FindingSet) {
     for (node, count) in &island.left_out {
         let why = format!(
             "{count} of its GPUs were not judged: one table holds {} GPUs",
-            limits::GPUS_IN_A_TABLE
+            limits::MAX_GPUS_IN_TABLE
         );
-        ledger.doubt(node, why);
+        ledger.add_doubt(node, why);
     }
     let n = island.gpus.len();
     let measured = !island.directed.is_empty() || !island.both_ways.is_empty();
@@ -294,7 +294,7 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger:
         let blank = pairs.filter(|(s, d)| !read[s * n + d]).count();
         if 0 < blank {
             let why = format!("{blank} of its {all} ordered pairs of GPUs were not measured");
-            ledger.unknown(UnknownSubject::domain(&island.domain), why);
+            ledger.add_unknown(UnknownSubject::domain(&island.domain), why);
         }
     }
     let members = left.iter().filter(|l| **l).count();
@@ -303,7 +303,7 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger:
         let ways = [a * n + b, b * n + a];
         ways.iter().any(|at| met[*at]) || ways.iter().all(|at| !asked[*at])
     };
-    never_met(island, joined, &mut left, ledger);
+    exclude_unmeasured_sets(island, joined, &mut left, ledger);
     loop {
         let remaining = left.iter().filter(|l| **l).count();
         let holes_of: Vec<usize> =
@@ -324,7 +324,7 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger:
                 let holes = missing(gpu, &fabric.active);
                 format!("GPU {id} was not measured with {holes} of its {all} partners")
             };
-            ledger.doubt(&id.node, why);
+            ledger.add_doubt(&id.node, why);
             // With few holes either end may be the cause: both stay unknown.
             let most = if sampled { asked_of(&left) } else { remaining };
             if most <= holes * 2 {
@@ -334,7 +334,7 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger:
                 if !read[gpu * n + other] || !read[other * n + gpu] {
                     let other = &island.gpus[other];
                     ledger
-                        .doubt(&other.node, format!("GPU {other} was not measured with GPU {id}"));
+                        .add_doubt(&other.node, format!("GPU {other} was not measured with GPU {id}"));
                 }
             }
         }
@@ -345,11 +345,11 @@ pub(super) fn pairs(island: &Island<'_>, fabric: &Fabric, sampled: bool, ledger:
 /// Takes out sets of GPUs that were measured among themselves and never with the
 /// others: a split, whichever GPU holes would be charged to. Those that hold most of the
 /// nodes stay; where none does, all are in doubt.
-fn never_met(
-    island: &Island<'_>,
+fn exclude_unmeasured_sets(
+    island: &FabricGroup<'_>,
     joined: impl Fn(usize, usize) -> bool,
     left: &mut [bool],
-    ledger: &mut Ledger,
+    ledger: &mut FindingSet,
 ) {
     let mut free: Vec<usize> = (0..left.len()).filter(|gpu| left[*gpu]).collect();
     let mut sets: Vec<Vec<usize>> = Vec::new();
@@ -390,8 +390,8 @@ fn never_met(
          not known; their cliques (nvidia-smi -q) and IMEX peers (nvidia-imex-ctl -N) would tell"
     );
     for set in sets.iter().filter(|set| size(set) * 2 <= all) {
-        nodes_of(set).into_iter().for_each(|node| ledger.doubt(node, why.clone()));
+        nodes_of(set).into_iter().for_each(|node| ledger.add_doubt(node, why.clone()));
         set.iter().for_each(|gpu| left[*gpu] = false);
     }
-    ledger.unknown(UnknownSubject::domain(&island.domain), why);
+    ledger.add_unknown(UnknownSubject::domain(&island.domain), why);
 }

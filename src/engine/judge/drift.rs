@@ -21,12 +21,12 @@ use statrs::distribution::StudentsT;
 
 use model::stats;
 use model::stats::Cusum;
-use model::trend::Alarm;
-use model::trend::Baseline;
-use model::trend::ChangeKind;
-use model::trend::Changed;
-use model::trend::PartKind;
-use model::trend::Point;
+use model::trend::TrendAlarm;
+use model::trend::TrendBaseline;
+use model::trend::RunChangeKind;
+use model::trend::RunChange;
+use model::trend::FabricPartKind;
+use model::trend::TrendPoint;
 use model::trend::Trend;
 use model::verdict::Outcome;
 
@@ -39,25 +39,25 @@ pub const FEWEST: usize = 8;
 pub const FLOOR: f64 = 0.005;
 
 /// Of all that look for less of one series: one false alarm in so many runs.
-pub const SILENT: f64 = 43_400.0;
+pub const FALSE_ALARM_INTERVAL: f64 = 43_400.0;
 
 /// A reading further out than this feeds the baseline as if it lay here: one
 /// disturbed run must not make the chart deaf.
-const CLIPPED: f64 = 3.0;
+const CLIP_DEVIATION: f64 = 3.0;
 
 /// So many readings in a row nearer to what was usual than to where it went end
 /// an alarm.
-const BACK: u32 = 3;
+const READINGS_TO_RECOVER: u32 = 3;
 
 /// The normal quantile of what rounding leaves of a probability.
-const FURTHEST: f64 = 8.0;
+const MAX_QUANTILE: f64 = 8.0;
 
 /// Share of points left out at each end of the reported mean.
-const TRIMMED: f64 = 0.1;
+const TRIM_SHARE: f64 = 0.1;
 
 /// What is learnt of a part: those of its points that nothing was found against.
 #[derive(Clone, Debug, Default)]
-struct Reference {
+struct DriftReference {
     since: String,
     values: Vec<f64>,
     count: f64,
@@ -65,12 +65,12 @@ struct Reference {
     squares: f64,
 }
 
-impl Reference {
-    fn beginning_with(run: &str) -> Self {
+impl DriftReference {
+    fn starting_at(run: &str) -> Self {
         Self { since: run.to_owned(), ..Self::default() }
     }
 
-    fn is_enough(&self) -> bool {
+    fn has_enough(&self) -> bool {
         FEWEST <= self.values.len()
     }
 
@@ -87,12 +87,12 @@ impl Reference {
     }
 
     /// A reading in standard deviations from what is usual.
-    fn standardised(&self, value: f64) -> Option<f64> {
+    fn standardize(&self, value: f64) -> Option<f64> {
         let (scale, freedom) = self.scale()?;
         let t = (value - self.mean) / scale;
         let student = StudentsT::new(0.0, 1.0, freedom).ok()?;
         // The lower tail has the digits.
-        let out = normal().inverse_cdf(student.cdf(-t.abs())).abs().min(FURTHEST);
+        let out = standard_normal().inverse_cdf(student.cdf(-t.abs())).abs().min(MAX_QUANTILE);
         Some(out.copysign(t))
     }
 
@@ -101,9 +101,9 @@ impl Reference {
         self.values.push(value);
         let far = |(scale, freedom): (f64, f64)| {
             let student = StudentsT::new(0.0, 1.0, freedom).ok()?;
-            Some(scale * student.inverse_cdf(normal().cdf(CLIPPED)))
+            Some(scale * student.inverse_cdf(standard_normal().cdf(CLIP_DEVIATION)))
         };
-        let value = match self.scale().filter(|_| self.is_enough()).and_then(far) {
+        let value = match self.scale().filter(|_| self.has_enough()).and_then(far) {
             Some(far) => value.clamp(self.mean - far, self.mean + far),
             None => value,
         };
@@ -114,15 +114,15 @@ impl Reference {
         self.squares += off * (value - self.mean);
     }
 
-    fn baseline(&self) -> Option<Baseline> {
-        let mean = trimmed_mean(&self.values).filter(|_| self.is_enough())?;
+    fn baseline(&self) -> Option<TrendBaseline> {
+        let mean = trimmed_mean(&self.values).filter(|_| self.has_enough())?;
         let shares: Vec<f64> = self.values.iter().map(|value| value / mean).collect();
         let spread = stats::spread(&shares, 1.0).filter(|spread| spread.is_finite())?;
-        Some(Baseline { mean, spread, count: self.values.len(), since: self.since.clone() })
+        Some(TrendBaseline { mean, spread, count: self.values.len(), since: self.since.clone() })
     }
 }
 
-fn normal() -> Normal {
+fn standard_normal() -> Normal {
     Normal::standard()
 }
 
@@ -136,7 +136,7 @@ fn trimmed_mean(values: &[f64]) -> Option<f64> {
         clippy::cast_precision_loss,
         reason = "a share of a length"
     )]
-    let out = (sorted.len() as f64 * TRIMMED) as usize;
+    let out = (sorted.len() as f64 * TRIM_SHARE) as usize;
     let kept = &sorted[out..sorted.len() - out];
     #[expect(clippy::cast_precision_loss, reason = "a count of points")]
     let count = kept.len() as f64;
@@ -150,7 +150,7 @@ const MORE: f64 = -1.0;
 
 /// One chart.
 #[derive(Clone, Debug)]
-struct Chart {
+struct CusumChart {
     name: &'static str,
     /// What it looks for.
     sign: f64,
@@ -158,7 +158,7 @@ struct Chart {
     cusum: Cusum,
 }
 
-impl Chart {
+impl CusumChart {
     fn all() -> [Self; 4] {
         let chart = |name, sign, fresh| Self { name, sign, fresh, cusum: fresh };
         [
@@ -176,7 +176,7 @@ impl Chart {
 
 /// The place from which on readings lie out together, towards `sign`: where a
 /// step most likely was (the maximum of the likelihood over all places).
-fn step(deviations: &[(usize, f64)], sign: f64) -> usize {
+fn locate_step(deviations: &[(usize, f64)], sign: f64) -> usize {
     let (mut best, mut most) = (0, f64::NEG_INFINITY);
     let (mut sum, mut count) = (0.0, 0.0);
     for (at, deviation) in deviations.iter().rev() {
@@ -192,22 +192,22 @@ fn step(deviations: &[(usize, f64)], sign: f64) -> usize {
 }
 
 /// How far a series has been followed.
-struct Following<'p> {
-    points: &'p [Point],
+struct SeriesMonitor<'p> {
+    points: &'p [TrendPoint],
     /// What readings are held against.
-    reference: Option<Reference>,
+    reference: Option<DriftReference>,
     /// What is being learnt to take its place: after a change, or an alarm.
-    next: Option<Reference>,
+    next: Option<DriftReference>,
     /// It is learnt because something changed: what was usual before is no
     /// longer, whether readings look like it or not.
-    renewing: bool,
-    charts: [Chart; 4],
+    is_renewing: bool,
+    charts: [CusumChart; 4],
     /// How far each point since the charts began anew lies out, with its place.
     deviations: Vec<(usize, f64)>,
     /// It left what is usual and has not come back; how often in a row it looked
     /// as if since.
-    left: Option<u32>,
-    alarms: Vec<Alarm>,
+    readings_back: Option<u32>,
+    alarms: Vec<TrendAlarm>,
 }
 
 /// Says of a series what is usual and where it left that, from its points and
@@ -224,17 +224,17 @@ pub fn assess_since(trend: &mut Trend, from_unix: i64) {
     let renewed: BTreeSet<&str> = trend
         .changes
         .iter()
-        .filter(|changed| renews(changed, trend.part.kind))
+        .filter(|changed| renews_baseline(changed, trend.part.kind))
         .map(|changed| changed.at.as_str())
         .collect();
-    let mut following = Following {
+    let mut following = SeriesMonitor {
         points: &trend.points,
         reference: None,
         next: None,
-        renewing: false,
-        charts: Chart::all(),
+        is_renewing: false,
+        charts: CusumChart::all(),
         deviations: Vec::new(),
-        left: None,
+        readings_back: None,
         alarms: Vec::new(),
     };
     let mut before: Option<&str> = None;
@@ -242,15 +242,15 @@ pub fn assess_since(trend: &mut Trend, from_unix: i64) {
         let is_meanwhile = |changed: &&str| before.is_some_and(|before| before < *changed);
         let mut until = renewed.range(..=point.at.as_str());
         if until.any(is_meanwhile) {
-            following.next = Some(Reference::beginning_with(&point.run));
-            following.renewing = true;
-            following.begin_anew();
+            following.next = Some(DriftReference::starting_at(&point.run));
+            following.is_renewing = true;
+            following.restart_charts();
         }
         following.follow(at);
         before = Some(&point.at);
     }
-    let Following { reference, renewing, mut alarms, left, .. } = following;
-    let is_new = |alarm: &Alarm| {
+    let SeriesMonitor { reference, is_renewing: renewing, mut alarms, readings_back: left, .. } = following;
+    let is_new = |alarm: &TrendAlarm| {
         let point = trend.points.iter().find(|point| point.run == alarm.run);
         point.is_some_and(|point| from_unix <= point.at_unix)
     };
@@ -268,53 +268,53 @@ pub fn assess_since(trend: &mut Trend, from_unix: i64) {
 
 /// Whether what a part showed before such a change says nothing of what it must
 /// show after it.
-pub fn renews(changed: &Changed, kind: PartKind) -> bool {
+pub fn renews_baseline(changed: &RunChange, kind: FabricPartKind) -> bool {
     match changed.kind {
-        ChangeKind::Driver | ChangeKind::Firmware => true,
+        RunChangeKind::Driver | RunChangeKind::Firmware => true,
         // A domain's level is its middle: one GPU of another serial moves nothing.
-        ChangeKind::Hardware => kind != PartKind::Domain,
+        RunChangeKind::Hardware => kind != FabricPartKind::Domain,
         // We only start what measures.
-        ChangeKind::Tool => changed.what != OURSELVES,
-        ChangeKind::Slot
-        | ChangeKind::Neighbour
-        | ChangeKind::Boot
-        | ChangeKind::Claim
-        | ChangeKind::Thresholds => false,
+        RunChangeKind::Tool => changed.what != OWN_TOOL,
+        RunChangeKind::Slot
+        | RunChangeKind::Neighbour
+        | RunChangeKind::Boot
+        | RunChangeKind::Claim
+        | RunChangeKind::Thresholds => false,
     }
 }
 
 /// What our own version is listed as among tools.
-pub const OURSELVES: &str = "fabricgate";
+pub const OWN_TOOL: &str = "fabricgate";
 
 /// Whether something was found against a part in a run.
-fn is_guilty(point: &Point) -> bool {
+fn is_guilty(point: &TrendPoint) -> bool {
     point.outcome.is_some_and(|outcome| Outcome::Unknown < outcome)
 }
 
-impl Following<'_> {
+impl SeriesMonitor<'_> {
     fn follow(&mut self, at: usize) {
         let point = &self.points[at];
         if !point.value.is_finite() {
             return;
         }
-        let reference = self.reference.as_ref().filter(|reference| reference.is_enough());
-        let deviation = reference.and_then(|reference| reference.standardised(point.value));
-        let is_taught = deviation.is_some_and(|deviation| self.chart(at, deviation));
+        let reference = self.reference.as_ref().filter(|reference| reference.has_enough());
+        let deviation = reference.and_then(|reference| reference.standardize(point.value));
+        let is_taught = deviation.is_some_and(|deviation| self.update_charts(at, deviation));
         if is_taught || is_guilty(point) {
             return;
         }
         match &mut self.next {
             Some(next) => {
                 next.learn(point.value);
-                if next.is_enough() {
+                if next.has_enough() {
                     self.reference = self.next.take();
-                    self.renewing = false;
-                    self.begin_anew();
+                    self.is_renewing = false;
+                    self.restart_charts();
                 }
             }
             None => {
                 let reference = &mut self.reference;
-                let since = || Reference::beginning_with(&point.run);
+                let since = || DriftReference::starting_at(&point.run);
                 reference.get_or_insert_with(since).learn(point.value);
             }
         }
@@ -322,16 +322,16 @@ impl Following<'_> {
 
     /// Holds a reading against what is usual. Whether what is learnt next knows
     /// it already.
-    fn chart(&mut self, at: usize, deviation: f64) -> bool {
-        if let Some(usual) = &mut self.left {
+    fn update_charts(&mut self, at: usize, deviation: f64) -> bool {
+        if let Some(usual) = &mut self.readings_back {
             let reference = self.reference.as_ref().map_or(f64::NAN, |reference| reference.mean);
             let shift = self.alarms.last().map_or(f64::NAN, |alarm| alarm.shift);
             let way = (self.points[at].value / reference - 1.0) / shift;
             *usual = if way < 0.5 { *usual + 1 } else { 0 };
-            if BACK <= *usual {
+            if READINGS_TO_RECOVER <= *usual {
                 // It came back: what was learnt meanwhile is not what is usual.
-                self.next = self.next.take().filter(|_| self.renewing);
-                self.begin_anew();
+                self.next = self.next.take().filter(|_| self.is_renewing);
+                self.restart_charts();
             }
             return false;
         }
@@ -343,14 +343,14 @@ impl Following<'_> {
         let usual = self.reference.as_ref().map(|reference| reference.mean);
         let Some(usual) = usual else { return false };
         // Points that are no number lie between them, and are nobody's level.
-        let since: Vec<&Point> = self.points[step(&self.deviations, chart.sign)..=at]
+        let since: Vec<&TrendPoint> = self.points[locate_step(&self.deviations, chart.sign)..=at]
             .iter()
             .filter(|point| point.value.is_finite())
             .collect();
         #[expect(clippy::cast_precision_loss, reason = "a count of points")]
         let mean = since.iter().map(|point| point.value).sum::<f64>() / since.len() as f64;
         let point = &self.points[at];
-        self.alarms.push(Alarm {
+        self.alarms.push(TrendAlarm {
             run: point.run.clone(),
             at: point.at.clone(),
             since: since[0].run.clone(),
@@ -359,18 +359,18 @@ impl Following<'_> {
             chart: chart.name.to_owned(),
             stands: false,
         });
-        self.left = Some(0);
+        self.readings_back = Some(0);
         let begins = self.next.is_none();
         if begins {
-            let mut next = Reference::beginning_with(&since[0].run);
+            let mut next = DriftReference::starting_at(&since[0].run);
             since.iter().filter(|p| !is_guilty(p)).for_each(|p| next.learn(p.value));
             self.next = Some(next);
         }
         begins
     }
 
-    fn begin_anew(&mut self) {
-        self.left = None;
+    fn restart_charts(&mut self) {
+        self.readings_back = None;
         self.deviations.clear();
         for chart in &mut self.charts {
             chart.cusum = chart.fresh;

@@ -3,9 +3,9 @@
 
 use super::*;
 use model::id::NodeName;
-use model::stats::normals::Normals;
-use model::trend::Part;
-use model::trend::PartKind;
+use model::stats::normal_sampler::NormalSampler;
+use model::trend::FabricPart;
+use model::trend::FabricPartKind;
 use model::unit::Unit;
 
 /// Mean number of readings until an alarm where nothing is wrong: the sum as a
@@ -13,7 +13,7 @@ use model::unit::Unit;
 /// probability distribution of cusum run length, Biometrika 59).
 fn run_length(allowance: f64, limit: f64, shift: f64, states: usize) -> f64 {
     let width = 2.0 * limit / (2.0 * states as f64 - 1.0);
-    let below = |x: f64| normal().cdf(x + allowance - shift);
+    let below = |x: f64| standard_normal().cdf(x + allowance - shift);
     // (I - Q) L = 1, with Q the ways from class to class.
     let mut rows: Vec<Vec<f64>> = (0..states)
         .map(|from| {
@@ -43,8 +43,8 @@ fn run_length(allowance: f64, limit: f64, shift: f64, states: usize) -> f64 {
     rows[0][states]
 }
 
-fn at(n: usize, value: f64) -> Point {
-    Point {
+fn at(n: usize, value: f64) -> TrendPoint {
+    TrendPoint {
         run: format!("r{n:04}"),
         at: format!("2026-01-01T00:{:02}:{:02}Z", n / 60, n % 60),
         at_unix: i64::try_from(n).expect("few points"),
@@ -57,8 +57,8 @@ fn at(n: usize, value: f64) -> Point {
 
 fn series(values: impl IntoIterator<Item = f64>) -> Trend {
     Trend {
-        part: Part {
-            kind: PartKind::Gpu,
+        part: FabricPart {
+            kind: FabricPartKind::Gpu,
             domain: None,
             node: Some(NodeName::from("n1")),
             gpu: Some(0),
@@ -76,7 +76,7 @@ fn series(values: impl IntoIterator<Item = f64>) -> Trend {
 }
 
 /// Readings at this level with this noise.
-fn noisy(normals: &mut Normals, level: f64, sigma: f64, count: usize) -> Vec<f64> {
+fn noisy(normals: &mut NormalSampler, level: f64, sigma: f64, count: usize) -> Vec<f64> {
     (0..count).map(|_| level * (1.0 + sigma * normals.next_normal())).collect()
 }
 
@@ -85,8 +85,8 @@ fn assessed(mut trend: Trend) -> Trend {
     trend
 }
 
-fn changed(run: usize, kind: ChangeKind, what: &str) -> Changed {
-    Changed {
+fn changed(run: usize, kind: RunChangeKind, what: &str) -> RunChange {
+    RunChange {
         run: at(run, 0.0).run,
         at: at(run, 0.0).at,
         node: Some(NodeName::from("n1")),
@@ -107,7 +107,7 @@ fn each_chart_rings_for_nothing_as_seldom_as_is_stated() {
     // So many readings of a healthy part lie between two false alarms of one fast or slow
     // chart, in the mean: its sum as a Markov chain (Brook and Evans 1972).
     let stated = [84_300.0, 84_300.0, 89_300.0, 89_300.0];
-    for (chart, stated) in Chart::all().iter().zip(stated) {
+    for (chart, stated) in CusumChart::all().iter().zip(stated) {
         let Cusum { allowance, limit, .. } = chart.fresh;
         let length = run_length(allowance, limit, 0.0, 120);
         assert!((length / stated - 1.0).abs() < 0.01, "{chart:?}: {length}");
@@ -116,15 +116,15 @@ fn each_chart_rings_for_nothing_as_seldom_as_is_stated() {
 
 #[test]
 fn readings_against_a_learnt_baseline_are_standard_normal_and_independent() {
-    let mut normals = Normals::new(11);
+    let mut normals = NormalSampler::new(11);
     let (mut all, mut products, mut far) = (Vec::new(), 0.0, 0);
     for _ in 0..1_500 {
-        let mut reference = Reference::default();
+        let mut reference = DriftReference::default();
         let mut before = None;
         for _ in 0..40 {
             let value = 100.0 + normals.next_normal();
-            if reference.is_enough() {
-                let out = reference.standardised(value).expect("enough");
+            if reference.has_enough() {
+                let out = reference.standardize(value).expect("enough");
                 products += before.replace(out).map_or(0.0, |before| before * out);
                 far += usize::from(3.0 < out.abs());
                 all.push(out);
@@ -146,15 +146,15 @@ fn readings_against_a_learnt_baseline_are_standard_normal_and_independent() {
 #[test]
 fn a_learnt_baseline_rings_as_seldom_as_a_known_one() {
     // 90,000 readings are too many to wait for; a lower limit shows the same law.
-    let mut normals = Normals::new(12);
+    let mut normals = NormalSampler::new(12);
     let known = run_length(1.0, 2.0, 0.0, 100);
     let (runs, mut readings) = (1_500, 0u32);
     for _ in 0..runs {
-        let mut reference = Reference::default();
+        let mut reference = DriftReference::default();
         let mut chart = Cusum::new(1.0, 2.0);
         loop {
             let value = 100.0 + normals.next_normal();
-            if let Some(out) = reference.standardised(value).filter(|_| reference.is_enough()) {
+            if let Some(out) = reference.standardize(value).filter(|_| reference.has_enough()) {
                 readings += 1;
                 if chart.add(out) {
                     break;
@@ -170,7 +170,7 @@ fn a_learnt_baseline_rings_as_seldom_as_a_known_one() {
 
 #[test]
 fn healthy_parts_ring_about_as_often_as_four_charts_may() {
-    let mut normals = Normals::new(13);
+    let mut normals = NormalSampler::new(13);
     let (parts, length) = (300, 300);
     let alarms: usize = (0..parts)
         .map(|_| assessed(series(noisy(&mut normals, 750.0, 0.01, length))).alarms.len())
@@ -182,7 +182,7 @@ fn healthy_parts_ring_about_as_often_as_four_charts_may() {
 
 #[test]
 fn the_loss_of_a_link_of_eighteen_rings_within_two_runs() {
-    let mut normals = Normals::new(14);
+    let mut normals = NormalSampler::new(14);
     let (mut late, mut shifts, mut dated, tries) = (Vec::new(), Vec::new(), 0, 200);
     for _ in 0..tries {
         let mut values = noisy(&mut normals, 750.0, 0.01, 30);
@@ -207,7 +207,7 @@ fn the_loss_of_a_link_of_eighteen_rings_within_two_runs() {
 
 #[test]
 fn a_drift_rings_before_anything_would_act_on_it() {
-    let mut normals = Normals::new(15);
+    let mut normals = NormalSampler::new(15);
     let (mut found, mut shares, tries) = (0, Vec::new(), 60);
     for _ in 0..tries {
         // 0.05 % less with every run, at 0.5 % noise: 2 % after 40 runs.
@@ -228,7 +228,7 @@ fn a_drift_rings_before_anything_would_act_on_it() {
 
 #[test]
 fn too_few_points_are_no_baseline_and_ring_nothing() {
-    let mut normals = Normals::new(16);
+    let mut normals = NormalSampler::new(16);
     let mut values = noisy(&mut normals, 750.0, 0.003, FEWEST - 1);
     values.push(400.0);
     let trend = assessed(series(values));
@@ -239,7 +239,7 @@ fn too_few_points_are_no_baseline_and_ring_nothing() {
 
 #[test]
 fn what_was_found_guilty_is_no_baseline_and_its_return_ends_the_alarm() {
-    let mut normals = Normals::new(17);
+    let mut normals = NormalSampler::new(17);
     let mut values = noisy(&mut normals, 750.0, 0.003, 20);
     values.extend(noisy(&mut normals, 708.0, 0.003, 20));
     values.extend(noisy(&mut normals, 750.0, 0.003, 10));
@@ -255,7 +255,7 @@ fn what_was_found_guilty_is_no_baseline_and_its_return_ends_the_alarm() {
     assert_eq!(rung, ["r0020", "r0050"], "once each time it leaves");
     let stand: Vec<bool> = trend.alarms.iter().map(|a| a.stands).collect();
     assert_eq!(stand, [false, true], "the first ended when it came back");
-    assert_eq!(trend.standing().expect("it is away").alarm, trend.alarms[1]);
+    assert_eq!(trend.open_alarm().expect("it is away").alarm, trend.alarms[1]);
     let baseline = trend.baseline.expect("thirty good points");
     assert!((baseline.mean - 750.0).abs() < 2.0, "{baseline:?}");
     assert_eq!(baseline.count, 30 - 2, "what came back is believed from the third on");
@@ -263,7 +263,7 @@ fn what_was_found_guilty_is_no_baseline_and_its_return_ends_the_alarm() {
 
 #[test]
 fn a_new_level_that_nothing_is_found_against_becomes_what_is_usual() {
-    let mut normals = Normals::new(18);
+    let mut normals = NormalSampler::new(18);
     let mut values = noisy(&mut normals, 750.0, 0.003, 30);
     values.extend(noisy(&mut normals, 735.0, 0.003, 15));
     values.extend(noisy(&mut normals, 720.0, 0.003, 5));
@@ -279,30 +279,30 @@ fn a_new_level_that_nothing_is_found_against_becomes_what_is_usual() {
     assert_eq!(trend.alarms.iter().filter(|a| a.stands).count(), 1, "{:?}", trend.alarms);
     let up = assessed(series([vec![700.0; 10], vec![740.0; 3]].concat()));
     assert!(up.alarms.len() == 1 && 0.05 < up.alarms[0].shift, "{:?}", up.alarms);
-    assert!(up.alarms[0].stands && up.standing().is_none(), "more is not worse");
+    assert!(up.alarms[0].stands && up.open_alarm().is_none(), "more is not worse");
     let slower = Trend { unit: Unit::Microseconds, ..up };
-    assert!(slower.standing().is_some(), "of a latency it is");
+    assert!(slower.open_alarm().is_some(), "of a latency it is");
 }
 
 #[test]
 fn a_new_driver_begins_a_new_baseline_and_its_step_is_shown_beside_it() {
-    let mut normals = Normals::new(19);
+    let mut normals = NormalSampler::new(19);
     let mut values = noisy(&mut normals, 750.0, 0.003, 20);
     values.extend(noisy(&mut normals, 720.0, 0.003, 12));
     let mut trend = series(values);
-    trend.changes = vec![changed(20, ChangeKind::Driver, "driver")];
+    trend.changes = vec![changed(20, RunChangeKind::Driver, "driver")];
     let mut early = trend.clone();
     assess(&mut trend);
     let rung: Vec<&str> = trend.alarms.iter().map(|a| a.since.as_str()).collect();
     assert_eq!(rung, ["r0020"], "{:?}", trend.alarms);
-    assert!(trend.standing().is_none(), "what was learnt since is usual now");
+    assert!(trend.open_alarm().is_none(), "what was learnt since is usual now");
     let baseline = trend.baseline.expect("twelve points");
     assert_eq!((baseline.since.as_str(), baseline.count), ("r0020", 12));
     // Until there are enough under the new one, nothing is usual.
     early.points.truncate(25);
     assert_eq!(assessed(early.clone()).baseline, None);
     // A boot, or a newer fabricgate, is no other hardware.
-    for (kind, what) in [(ChangeKind::Boot, "boot"), (ChangeKind::Tool, OURSELVES)] {
+    for (kind, what) in [(RunChangeKind::Boot, "boot"), (RunChangeKind::Tool, OWN_TOOL)] {
         early.changes = vec![changed(20, kind, what)];
         assert_eq!(assessed(early.clone()).baseline.expect("the old one").since, "r0000");
     }
@@ -323,7 +323,7 @@ fn readings_that_are_quieter_than_machines_ring_at_nothing_small() {
 
 #[test]
 fn a_hole_among_the_readings_that_ring_is_no_level_and_spoils_no_baseline() {
-    let mut normals = Normals::new(20);
+    let mut normals = NormalSampler::new(20);
     let mut values = noisy(&mut normals, 750.0, 0.003, 20);
     // So little less that more than one reading is behind the alarm.
     values.extend((0..40).map(|n| if n % 2 == 1 { f64::NAN } else { 735.0 }));
@@ -336,12 +336,12 @@ fn a_hole_among_the_readings_that_ring_is_no_level_and_spoils_no_baseline() {
 
 #[test]
 fn an_alarm_on_record_stands_no_longer_when_a_later_one_does() {
-    let mut normals = Normals::new(21);
+    let mut normals = NormalSampler::new(21);
     let mut values = noisy(&mut normals, 750.0, 0.003, 30);
     values.extend(noisy(&mut normals, 708.0, 0.003, 3));
     let mut trend = series(values);
     let old = assessed(trend.clone()).alarms.pop().expect("it rings");
-    trend.alarms = vec![Alarm { run: "thinned".to_owned(), stands: true, ..old }];
+    trend.alarms = vec![TrendAlarm { run: "thinned".to_owned(), stands: true, ..old }];
     assess_since(&mut trend, 5);
     let stand: Vec<bool> = trend.alarms.iter().map(|a| a.stands).collect();
     assert_eq!(stand, [false, true], "{:?}", trend.alarms);

@@ -4,35 +4,35 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::disputes;
-use super::disputes::Dispute;
-use super::finding::finding;
-use super::finding::of_gpu;
-use super::finding::of_node;
-use super::island::Island;
-use super::island::PairReading;
+use super::tool_disputes;
+use super::tool_disputes::ToolDispute;
+use super::finding::new_finding;
+use super::finding::gpu_locus;
+use super::finding::node_locus;
+use super::fabric_group::FabricGroup;
+use super::fabric_group::PairReading;
 use super::level;
-use super::level::Level;
+use super::level::FabricLevel;
 use super::peel;
-use super::peel::Blame;
-use super::peel::Field;
+use super::peel::EndBlame;
+use super::peel::PairReadings;
 use super::peel::LowPair;
-use super::peel::Peeled;
-use super::peel::Statistic;
-use super::peel::Word;
-use super::runs;
-use super::runs::RunLevel;
-use super::senders;
-use super::severed;
+use super::peel::PeelResult;
+use super::peel::PartnerStatistic;
+use super::peel::PairClassification;
+use super::run_levels;
+use super::run_levels::RunLevel;
+use super::output_participants;
+use super::isolation;
 use crate::thresholds::Platform;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::parsed::Tool;
-use model::rule::FindingRule;
-use model::rule::RuleKind;
+use model::parse_output::Tool;
+use model::finding_rule::FindingRule;
+use model::finding_rule::RuleKind;
 use model::stats;
-use model::subject::UnknownSubject;
-use model::text::percent;
+use model::unknown_subject::UnknownSubject;
+use model::text::format_percent;
 use model::verdict::Direction;
 use model::verdict::Finding;
 use model::verdict::Locus;
@@ -45,106 +45,106 @@ const MOST_DIPS: f64 = 0.01;
 
 /// What was found out about one island.
 #[derive(Debug)]
-pub(super) struct Fabric {
+pub(super) struct FabricJudgement {
     pub(super) findings: Vec<Finding>,
     pub(super) unknown: Vec<(UnknownSubject, String)>,
     pub(super) notes: Vec<String>,
     /// Directed readings, the level of each run taken out.
     pub(super) directed: Vec<PairReading>,
     /// Those, peeled.
-    pub(super) peeled: Peeled,
+    pub(super) peeled: PeelResult,
     /// Readings of both directions at once, peeled.
-    pub(super) both_ways: Peeled,
+    pub(super) both_ways: PeelResult,
     /// GPUs that took part in the comparison.
     pub(super) active: Vec<bool>,
     /// Nodes that do not reach each other, with nobody to blame.
-    pub(super) apart: Vec<(NodeName, NodeName)>,
+    pub(super) unreached_nodes: Vec<(NodeName, NodeName)>,
     /// GPUs that reach each other and not those that take part: each set is an island
     /// of its own.
     pub(super) parts: Vec<Vec<usize>>,
     /// What this island's level is against what it was compared with.
-    pub(super) level: Option<Level>,
+    pub(super) level: Option<FabricLevel>,
 }
 
 /// Judges one island. `fleet` holds the levels of comparable islands.
-pub(super) fn judge(island: &Island<'_>, fleet: &level::Fleet) -> Fabric {
-    let mut out = Fabric {
+pub(super) fn judge(island: &FabricGroup<'_>, fleet: &level::FleetLevels) -> FabricJudgement {
+    let mut out = FabricJudgement {
         findings: Vec::new(),
         unknown: Vec::new(),
         notes: Vec::new(),
         directed: Vec::new(),
-        peeled: Peeled::default(),
-        both_ways: Peeled::default(),
+        peeled: PeelResult::default(),
+        both_ways: PeelResult::default(),
         active: vec![true; island.gpus.len()],
-        apart: Vec::new(),
+        unreached_nodes: Vec::new(),
         parts: Vec::new(),
         level: None,
     };
-    if island.directed.is_empty() && island.both_ways.is_empty() && island.cut.is_empty() {
+    if island.directed.is_empty() && island.both_ways.is_empty() && island.cut_nodes.is_empty() {
         out.peeled.detectable = vec![None; island.gpus.len()];
         out.both_ways.detectable = vec![None; island.gpus.len()];
         return out;
     }
-    severed::judge(island, &mut out);
+    isolation::judge(island, &mut out);
     if out.findings.iter().any(|f| f.class == FindingClass::MultiNodeNvlinkOff) {
         // Cells between nodes are not the fabric's, and nothing else is new.
         out.peeled.detectable = vec![None; island.gpus.len()];
         out.both_ways.detectable = vec![None; island.gpus.len()];
         return out;
     }
-    let statistic = if island.is_uniform() { Statistic::Median } else { Statistic::Best };
-    let (even, runs) = runs::without_run_levels(island);
-    disturbed_runs(island, &runs, &mut out);
+    let statistic = if island.is_uniform() { PartnerStatistic::Median } else { PartnerStatistic::Max };
+    let (even, runs) = run_levels::remove_run_levels(island);
+    report_disturbed_runs(island, &runs, &mut out);
     let together = |r: &&PairReading| {
         let (a, b) = (&island.gpus[r.src].node, &island.gpus[r.dst].node);
-        !out.apart.iter().any(|(x, y)| (a, b) == (x, y) || (b, a) == (x, y))
+        !out.unreached_nodes.iter().any(|(x, y)| (a, b) == (x, y) || (b, a) == (x, y))
     };
-    let both: Vec<PairReading> = symmetric(&island.both_ways);
+    let both: Vec<PairReading> = add_mirrored(&island.both_ways);
     let both: Vec<PairReading> = both.iter().filter(together).copied().collect();
     let directed: Vec<PairReading> = even.iter().filter(together).copied().collect();
     out.directed = even;
-    let nodes = island.nodes().len();
-    let classes: Vec<u8> = island.groups.iter().map(|key| u8::from(key.between_nodes)).collect();
+    let nodes = island.gpus_by_node().len();
+    let classes: Vec<u8> = island.reading_groups.iter().map(|key| u8::from(key.between_nodes)).collect();
     let active = out.active.clone();
     let ends = island.gpus.len();
     let (classes, active) = (classes.as_slice(), active.as_slice());
-    let field = Field { ends, nodes, classes, readings: &[], active, start: None };
-    let peeled = peel::peel(&Field { readings: &directed, ..field }, statistic);
-    let both_ways = peel::peel(&Field { readings: &both, ..field }, statistic);
+    let field = PairReadings { ends, nodes, classes, readings: &[], active, start_levels: None };
+    let peeled = peel::peel_readings(&PairReadings { readings: &directed, ..field }, statistic);
+    let both_ways = peel::peel_readings(&PairReadings { readings: &both, ..field }, statistic);
     (out.peeled, out.both_ways) = (peeled, both_ways);
-    let disputes = disputes::find(island, [&directed, &both], &field, statistic);
+    let disputes = tool_disputes::find(island, [&directed, &both], &field, statistic);
     out.both_ways.blames.retain(|b| !disputes.contains_key(&b.gpu));
     out.peeled.blames.retain(|b| !disputes.contains_key(&b.gpu));
-    blamed(island, &mut out);
-    disputed(island, &disputes, &mut out);
-    unclear(island, &mut out);
+    report_blames(island, &mut out);
+    report_disputes(island, &disputes, &mut out);
+    report_unclear(island, &mut out);
     let mut doubts = Vec::new();
     let told = (&mut out.notes, &mut doubts);
     out.level = level::judge(island, &out.peeled, &out.both_ways, fleet, &mut out.findings, told);
-    for node in island.nodes().keys() {
+    for node in island.gpus_by_node().keys() {
         out.unknown.extend(doubts.iter().map(|why| (UnknownSubject::node(node), why.clone())));
     }
-    low_pairs(island, &mut out);
+    report_low_pairs(island, &mut out);
     out
 }
 
 /// A cell that holds both directions says the same of either.
-fn symmetric(readings: &[PairReading]) -> Vec<PairReading> {
+fn add_mirrored(readings: &[PairReading]) -> Vec<PairReading> {
     let turned = readings.iter().map(|r| PairReading { src: r.dst, dst: r.src, ..*r });
     readings.iter().copied().chain(turned).collect()
 }
 
 /// Adds the files that the island's tests came from.
-pub(super) fn evidence(island: &Island<'_>, mut found: Finding) -> Finding {
+pub(super) fn add_evidence(island: &FabricGroup<'_>, mut found: Finding) -> Finding {
     const MOST_FILES: usize = 6;
     // A node's own files say more of it than those of others.
     let peer = found.locus.peer.as_deref().filter(|_| found.locus.kind == LocusKind::Pair);
     let peer = peer.map(|peer| NodeName::from(peer.rsplit_once(':').map_or(peer, |(n, _)| n)));
     let nodes: Vec<NodeName> = found.locus.node.clone().into_iter().chain(peer).collect();
     for (testcase, files) in &island.files {
-        let own = files.iter().filter(|f| nodes.iter().all(|node| f.is_of(node)));
+        let own = files.iter().filter(|f| nodes.iter().all(|node| f.involves(node)));
         for file in own.take(MOST_FILES) {
-            found = found.because(&file.file, Some(testcase), "pair matrix");
+            found = found.with_evidence(&file.file, Some(testcase), "pair matrix");
         }
     }
     found.evidence.truncate(MOST_FILES);
@@ -152,25 +152,25 @@ pub(super) fn evidence(island: &Island<'_>, mut found: Finding) -> Finding {
 }
 
 /// Findings from blamed ends: GPUs, directions, whole trays.
-fn blamed(island: &Island<'_>, out: &mut Fabric) {
+fn report_blames(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
     let mut taken: Vec<usize> = Vec::new();
     for (peeled, both_ways) in [(&out.peeled, false), (&out.both_ways, true)] {
         let mut gpus: Vec<usize> = peeled.blames.iter().map(|b| b.gpu).collect();
         gpus.sort_unstable();
         gpus.dedup();
         gpus.retain(|gpu| !taken.contains(gpu));
-        for (node, mates) in island.nodes() {
+        for (node, mates) in island.gpus_by_node() {
             let here: Vec<usize> = mates.iter().copied().filter(|g| gpus.contains(g)).collect();
             let active = mates.iter().filter(|g| out.active[**g]).count();
             if island.node.is_none()
                 && 1 < here.len()
                 && here.len() == active
-                && alike(peeled, &here)
+                && are_alike(peeled, &here)
             {
-                let found = tray(island, peeled, &here, both_ways);
-                let locus = Locus { kind: LocusKind::Tray, ..of_node(&island.domain, node) };
+                let found = tray_finding(island, peeled, &here, both_ways);
+                let locus = Locus { kind: LocusKind::Tray, ..node_locus(&island.domain, node) };
                 let found = Finding {
-                    id: finding(
+                    id: new_finding(
                         found.outcome,
                         found.class.clone(),
                         locus.clone(),
@@ -180,8 +180,8 @@ fn blamed(island: &Island<'_>, out: &mut Fabric) {
                     locus,
                     ..found
                 };
-                let others = alone(island, (peeled, &out.directed), &here, both_ways);
-                told(node, found, &others, (&mut out.findings, &mut out.unknown));
+                let others = common_partners(island, (peeled, &out.directed), &here, both_ways);
+                add_finding(node, found, &others, (&mut out.findings, &mut out.unknown));
             } else {
                 for gpu in &here {
                     let found = gpu_finding(island, peeled, *gpu, both_ways);
@@ -192,8 +192,8 @@ fn blamed(island: &Island<'_>, out: &mut Fabric) {
                         out.unknown.push((UnknownSubject::node(&island.gpus[*gpu].node), why));
                     } else {
                         let own = (peeled, out.directed.as_slice());
-                        let others = alone(island, own, &[*gpu], both_ways);
-                        told(node, found, &others, (&mut out.findings, &mut out.unknown));
+                        let others = common_partners(island, own, &[*gpu], both_ways);
+                        add_finding(node, found, &others, (&mut out.findings, &mut out.unknown));
                     }
                 }
             }
@@ -203,9 +203,9 @@ fn blamed(island: &Island<'_>, out: &mut Fabric) {
 }
 
 /// The other nodes that took part in everything in which these GPUs of a node are low.
-fn alone(
-    island: &Island<'_>,
-    (peeled, directed): (&Peeled, &[PairReading]),
+fn common_partners(
+    island: &FabricGroup<'_>,
+    (peeled, directed): (&PeelResult, &[PairReading]),
     gpus: &[usize],
     both_ways: bool,
 ) -> BTreeSet<NodeName> {
@@ -213,13 +213,13 @@ fn alone(
         return BTreeSet::new();
     }
     let readings = match both_ways {
-        true => (island.both_ways.as_slice(), island.both_runs.as_slice()),
+        true => (island.both_ways.as_slice(), island.both_ways_runs.as_slice()),
         false => (directed, island.directed_runs.as_slice()),
     };
     let node = &island.gpus[gpus[0]].node;
     // Half of what was lost, as a second look asks for.
     let half: BTreeMap<usize, f64> =
-        gpus.iter().map(|gpu| (*gpu, f64::midpoint(1.0, worst(peeled, *gpu).ratio))).collect();
+        gpus.iter().map(|gpu| (*gpu, f64::midpoint(1.0, worst_blame(peeled, *gpu).ratio))).collect();
     let level = |r: &PairReading| peeled.levels[r.group];
     let is_low = |r: &PairReading| {
         let ends = [r.src, r.dst];
@@ -227,25 +227,25 @@ fn alone(
     };
     let groups: BTreeSet<usize> =
         readings.0.iter().filter(|r| is_low(r)).map(|r| r.group).collect();
-    let others = senders::of_readings(island, node, readings, is_low);
+    let others = output_participants::participants_of_readings(island, node, readings, is_low);
     if !others.is_empty() {
         return others;
     }
-    let mut others = senders::of_level(island, readings, |r| {
-        groups.contains(&r.group) && (1.0 - peel::LINE) * level(r) <= r.value
+    let mut others = output_participants::participants_of_level(island, readings, |r| {
+        groups.contains(&r.group) && (1.0 - peel::MIN_EFFECT) * level(r) <= r.value
     });
     others.remove(node);
     others
 }
 
 /// Enters a finding of a node, held to what other nodes took part in.
-fn told(
+fn add_finding(
     node: &NodeName,
     found: Finding,
     others: &BTreeSet<NodeName>,
     (findings, unknown): (&mut Vec<Finding>, &mut Vec<(UnknownSubject, String)>),
 ) {
-    let found = if others.is_empty() { found } else { senders::shared(found, others) };
+    let found = if others.is_empty() { found } else { output_participants::widen_to_participants(found, others) };
     if found.outcome == Outcome::Unknown {
         unknown.push((UnknownSubject::node(node), found.summary.clone()));
     }
@@ -254,28 +254,28 @@ fn told(
 
 /// Whether rising clocks explain the blame: a low row of p2pBandwidthLatencyTest
 /// whose column is fine, with no other tool to ask.
-fn is_warm_up(island: &Island<'_>, peeled: &Peeled, gpu: usize, both_ways: bool) -> bool {
-    let one_way = peeled.blames(gpu, Direction::Tx) != peeled.blames(gpu, Direction::Rx);
-    let only_p2p = island.groups.iter().all(|g| g.tool == Some(Tool::P2pBandwidthLatencyTest));
-    !both_ways && one_way && only_p2p && 1.0 - disputes::WARM_UP < worst(peeled, gpu).ratio
+fn is_warm_up(island: &FabricGroup<'_>, peeled: &PeelResult, gpu: usize, both_ways: bool) -> bool {
+    let one_way = peeled.is_blamed(gpu, Direction::Tx) != peeled.is_blamed(gpu, Direction::Rx);
+    let only_p2p = island.reading_groups.iter().all(|g| g.tool == Some(Tool::P2pBandwidthLatencyTest));
+    !both_ways && one_way && only_p2p && 1.0 - tool_disputes::WARM_UP < worst_blame(peeled, gpu).ratio
 }
 
 /// A run that reads lower than the others of its island was disturbed as a whole.
-fn disturbed_runs(island: &Island<'_>, runs: &[RunLevel], out: &mut Fabric) {
-    for run in runs.iter().filter(|run| run.share < 1.0 - peel::LINE) {
+fn report_disturbed_runs(island: &FabricGroup<'_>, runs: &[RunLevel], out: &mut FabricJudgement) {
+    for run in runs.iter().filter(|run| run.share < 1.0 - peel::MIN_EFFECT) {
         out.notes.push(format!(
             "{} reads {} lower than the other runs of the same test, whichever the GPU: the whole run was \
              disturbed, and its cells are compared with each other only",
             island.run_files[run.run],
-            percent(1.0 - run.share)
+            format_percent(1.0 - run.share)
         ));
     }
 }
 
 /// GPUs that one tool reads low and another one does not.
-fn disputed(island: &Island<'_>, disputes: &BTreeMap<usize, Dispute>, out: &mut Fabric) {
+fn report_disputes(island: &FabricGroup<'_>, disputes: &BTreeMap<usize, ToolDispute>, out: &mut FabricJudgement) {
     for (gpu, dispute) in disputes {
-        let found = disputes::finding_of(island, *gpu, dispute);
+        let found = tool_disputes::new_dispute_finding(island, *gpu, dispute);
         let node = UnknownSubject::node(&island.gpus[*gpu].node);
         out.unknown.push((node, found.summary.clone()));
         out.findings.push(found);
@@ -284,7 +284,7 @@ fn disputed(island: &Island<'_>, disputes: &BTreeMap<usize, Dispute>, out: &mut 
 
 /// GPUs that are low with every partner, where too few partners are good to tell which
 /// of the two is slow.
-fn unclear(island: &Island<'_>, out: &mut Fabric) {
+fn report_unclear(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
     let ends = out.peeled.unclear.iter().chain(&out.both_ways.unclear);
     let gpus: BTreeSet<usize> = ends.map(|(gpu, _)| *gpu).collect();
     for gpu in gpus {
@@ -298,18 +298,18 @@ fn unclear(island: &Island<'_>, out: &mut Fabric) {
 }
 
 /// Whether these GPUs are low by the same ratio: one cause rather than several.
-fn alike(peeled: &Peeled, gpus: &[usize]) -> bool {
-    let ratios: Vec<f64> = gpus.iter().map(|g| worst(peeled, *g).ratio).collect();
+fn are_alike(peeled: &PeelResult, gpus: &[usize]) -> bool {
+    let ratios: Vec<f64> = gpus.iter().map(|g| worst_blame(peeled, *g).ratio).collect();
     let (low, high) = ratios.iter().fold((f64::MAX, f64::MIN), |(l, h), r| (l.min(*r), h.max(*r)));
     high - low <= 0.015_f64.max(3.0 * peeled.sigma)
 }
 
-fn worst(peeled: &Peeled, gpu: usize) -> Blame {
+fn worst_blame(peeled: &PeelResult, gpu: usize) -> EndBlame {
     let blames = peeled.blames.iter().filter(|b| b.gpu == gpu);
     *blames.min_by(|a, b| a.ratio.total_cmp(&b.ratio)).expect("the GPU is blamed")
 }
 
-fn class(island: &Island<'_>) -> FindingClass {
+fn low_class(island: &FabricGroup<'_>) -> FindingClass {
     match island.platform {
         None => FindingClass::P2pLow,
         Some(platform) if platform.nvlink.is_none() => FindingClass::PcieP2pLow,
@@ -317,61 +317,61 @@ fn class(island: &Island<'_>) -> FindingClass {
     }
 }
 
-fn tray(island: &Island<'_>, peeled: &Peeled, gpus: &[usize], both_ways: bool) -> Finding {
+fn tray_finding(island: &FabricGroup<'_>, peeled: &PeelResult, gpus: &[usize], both_ways: bool) -> Finding {
     let lowest = gpus
         .iter()
         .copied()
-        .min_by(|a, b| worst(peeled, *a).ratio.total_cmp(&worst(peeled, *b).ratio));
+        .min_by(|a, b| worst_blame(peeled, *a).ratio.total_cmp(&worst_blame(peeled, *b).ratio));
     let lowest = lowest.expect("a tray has GPUs");
     let mut found = gpu_finding(island, peeled, lowest, both_ways);
     let node = &island.gpus[lowest].node;
     found.summary = format!(
         "all {} GPUs of {node} are low by the same share ({}): one cause in the tray, not in a GPU",
         gpus.len(),
-        percent(1.0 - worst(peeled, lowest).ratio)
+        format_percent(1.0 - worst_blame(peeled, lowest).ratio)
     );
     found
 }
 
 /// The finding against one GPU, or one direction of it.
-fn gpu_finding(island: &Island<'_>, peeled: &Peeled, gpu: usize, both_ways: bool) -> Finding {
+fn gpu_finding(island: &FabricGroup<'_>, peeled: &PeelResult, gpu: usize, both_ways: bool) -> Finding {
     let id = &island.gpus[gpu];
-    let blame = worst(peeled, gpu);
-    let tx = peeled.blames(gpu, Direction::Tx);
-    let rx = peeled.blames(gpu, Direction::Rx);
+    let blame = worst_blame(peeled, gpu);
+    let tx = peeled.is_blamed(gpu, Direction::Tx);
+    let rx = peeled.is_blamed(gpu, Direction::Rx);
     let one_way = (tx != rx && !both_ways).then_some(blame.direction);
-    let mut locus = of_gpu(&island.domain, id);
+    let mut locus = gpu_locus(&island.domain, id);
     if one_way.is_some() {
         locus.kind = LocusKind::Direction;
         locus.direction = one_way;
     }
     let readings = if both_ways { &island.both_ways } else { &island.directed };
-    let (group, measured) = shown(readings, peeled, &blame);
+    let (group, measured) = blamed_level(readings, peeled, &blame);
     let level = peeled.levels[group];
     let which = match one_way {
         Some(Direction::Tx) => "what it sends",
         Some(_) => "what it receives",
         None => "its row and column",
     };
-    let rule = RuleKind::Endpoint.with(format!(
+    let rule = RuleKind::Endpoint.with_terms(format!(
         "the median over {} partners that are not blamed lies more than max({}, 5 robust standard errors) \
          below the level of its own {}",
         blame.partners,
-        percent(peel::LINE),
+        format_percent(peel::MIN_EFFECT),
         if island.node.is_some() { "node" } else { "domain" },
     ));
-    let quantised = quantised(island, blame.ratio)
+    let quantised = missing_links_of_group(island, blame.ratio)
         .map_or(String::new(), |links| format!(", as with {links} lost"));
     let said = format!(
         "GPU {id}: {which} at {measured:.1} of {level:.1} GB/s, {} low{quantised}; its partners are fine with each other",
-        percent(1.0 - measured / level)
+        format_percent(1.0 - measured / level)
     );
-    let mut found = finding(Outcome::Degraded, class(island), locus, &rule)
-        .below_peers(measured, level, expected_of(island, group))
-        .saying(said);
+    let mut found = new_finding(Outcome::Degraded, low_class(island), locus, &rule)
+        .with_peer_level(measured, level, expected_level(island, group))
+        .with_summary(said);
     found.detectable = Some(super::finding::round(blame.detectable));
-    for (at, key) in island.groups.iter().enumerate() {
-        let of = |direction| stats::median(&mut of_end(readings, gpu, direction, at, peeled));
+    for (at, key) in island.reading_groups.iter().enumerate() {
+        let of = |direction| stats::median(&mut end_readings(readings, gpu, direction, at, peeled));
         let (Some(sent), Some(received)) = (of(Direction::Tx), of(Direction::Rx)) else { continue };
         let file = island.file_of(at, gpu).unwrap_or("");
         let place = if key.between_nodes { "to other nodes" } else { "inside the node" };
@@ -379,44 +379,44 @@ fn gpu_finding(island: &Island<'_>, peeled: &Peeled, gpu: usize, both_ways: bool
             "{place}: sends {sent:.2}, receives {received:.2} GB/s (medians), level {:.2}",
             peeled.levels[at]
         );
-        found = found.because(file, Some(&key.testcase), detail);
+        found = found.with_evidence(file, Some(&key.testcase), detail);
     }
     found
 }
 
 /// What the platform must show in this group, where it says.
-fn expected_of(island: &Island<'_>, group: usize) -> Option<f64> {
-    let stated = island.groups.get(group).and_then(|_| island.expected_level(group));
+fn expected_level(island: &FabricGroup<'_>, group: usize) -> Option<f64> {
+    let stated = island.reading_groups.get(group).and_then(|_| island.expected_level(group));
     stated.map(|(value, _)| value)
 }
 
 /// Readings of one end in one group, partners that are blamed left out.
-fn of_end(
+fn end_readings(
     readings: &[PairReading],
     gpu: usize,
     direction: Direction,
     group: usize,
-    peeled: &Peeled,
+    peeled: &PeelResult,
 ) -> Vec<f64> {
     let here = readings.iter().filter(|r| r.group == group);
     let mine = here.filter(|r| match direction {
-        Direction::Rx => r.dst == gpu && !peeled.blames(r.src, Direction::Tx),
-        _ => r.src == gpu && !peeled.blames(r.dst, Direction::Rx),
+        Direction::Rx => r.dst == gpu && !peeled.is_blamed(r.src, Direction::Tx),
+        _ => r.src == gpu && !peeled.is_blamed(r.dst, Direction::Rx),
     });
     mine.map(|r| r.value).collect()
 }
 
 /// The group that shows what the blame says of a GPU, and its median there: of those
 /// that are as low as the blame (within half a line), the one with the most readings.
-fn shown(readings: &[PairReading], peeled: &Peeled, blame: &Blame) -> (usize, f64) {
+fn blamed_level(readings: &[PairReading], peeled: &PeelResult, blame: &EndBlame) -> (usize, f64) {
     let median_of = |group: usize| {
-        let mut values = of_end(readings, blame.gpu, blame.direction, group, peeled);
+        let mut values = end_readings(readings, blame.gpu, blame.direction, group, peeled);
         let median = stats::median(&mut values).filter(|_| peeled.levels[group].is_finite())?;
         let distance = (median / peeled.levels[group] - blame.ratio).abs();
         Some((group, values.len(), median, distance))
     };
     let groups: Vec<_> = (0..peeled.levels.len()).filter_map(median_of).collect();
-    let near = groups.iter().filter(|(.., distance)| *distance <= peel::LINE / 2.0);
+    let near = groups.iter().filter(|(.., distance)| *distance <= peel::MIN_EFFECT / 2.0);
     let best = near.max_by_key(|(group, count, ..)| (*count, std::cmp::Reverse(*group)));
     let nearest = || groups.iter().min_by(|a, b| a.3.total_cmp(&b.3));
     let (group, _, median, _) = best.or_else(nearest).expect("a blamed end has readings");
@@ -424,12 +424,12 @@ fn shown(readings: &[PairReading], peeled: &Peeled, blame: &Blame) -> (usize, f6
 }
 
 /// "1 of 18 links" where the ratio fits within 1 %.
-pub(super) fn quantised(island: &Island<'_>, ratio: f64) -> Option<String> {
-    missing(island.platform?, ratio)
+pub(super) fn missing_links_of_group(island: &FabricGroup<'_>, ratio: f64) -> Option<String> {
+    missing_links(island.platform?, ratio)
 }
 
 /// The same of a platform.
-pub(super) fn missing(platform: &Platform, ratio: f64) -> Option<String> {
+pub(super) fn missing_links(platform: &Platform, ratio: f64) -> Option<String> {
     const FITS: f64 = 0.01;
     let links = platform.nvlink.as_ref()?.links;
     let lost = (1..=links / 2)
@@ -438,7 +438,7 @@ pub(super) fn missing(platform: &Platform, ratio: f64) -> Option<String> {
 }
 
 /// Pairs that are low with nobody to blame, and what cannot be told.
-fn low_pairs(island: &Island<'_>, out: &mut Fabric) {
+fn report_low_pairs(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
     let cells = out.active.iter().filter(|a| **a).count();
     #[expect(clippy::cast_precision_loss, reason = "a count of GPUs")]
     let pairs = (cells * cells.saturating_sub(1) / 2) as f64;
@@ -452,13 +452,13 @@ fn low_pairs(island: &Island<'_>, out: &mut Fabric) {
             (p.src, p.dst) == (pair.src, pair.dst) || (p.dst, p.src) == (pair.src, pair.dst)
         });
         // There a reading counts once for either direction.
-        let word = peel::word(pair.readings / 2, pair.span, pair.ratio, out.both_ways.sigma);
-        if !known && 2 < pair.readings && word == Word::Fault {
+        let word = peel::classify_pair(pair.readings / 2, pair.span, pair.ratio, out.both_ways.sigma);
+        if !known && 2 < pair.readings && word == PairClassification::Fault {
             out.findings.push(pair_finding(island, &out.both_ways, pair));
         }
     }
-    for pair in &out.peeled.doubted {
-        out.findings.push(doubted(island, &out.peeled, pair));
+    for pair in &out.peeled.doubtful {
+        out.findings.push(doubtful_pair_finding(island, &out.peeled, pair));
     }
     if dips == 0 {
         return;
@@ -475,7 +475,7 @@ fn low_pairs(island: &Island<'_>, out: &mut Fabric) {
                 "{} to {} ({} low)",
                 island.gpus[d.src],
                 island.gpus[d.dst],
-                percent(1.0 - d.ratio)
+                format_percent(1.0 - d.ratio)
             )
         })
         .collect();
@@ -496,25 +496,25 @@ fn low_pairs(island: &Island<'_>, out: &mut Fabric) {
 }
 
 /// A pair that is slow, or had dips: too few readings tell.
-fn doubted(island: &Island<'_>, peeled: &Peeled, pair: &LowPair) -> Finding {
+fn doubtful_pair_finding(island: &FabricGroup<'_>, peeled: &PeelResult, pair: &LowPair) -> Finding {
     let found = pair_finding(island, peeled, pair);
     let (src, dst) = (&island.gpus[pair.src], &island.gpus[pair.dst]);
     let count = pair.readings;
     let said = format!(
         "GPUs {src} and {dst} read {} low with each other in all {count} readings and are fine with everybody else: \
          a slow pair or dips, {count} readings do not tell; reading this pair again would",
-        percent(1.0 - pair.ratio)
+        format_percent(1.0 - pair.ratio)
     );
-    Finding { outcome: Outcome::Unknown, rule: peel::DOUBT, summary: said, ..found }
+    Finding { outcome: Outcome::Unknown, rule: peel::DOUBTFUL_PAIR_RULE, summary: said, ..found }
 }
 
-fn pair_finding(island: &Island<'_>, peeled: &Peeled, pair: &LowPair) -> Finding {
+fn pair_finding(island: &FabricGroup<'_>, peeled: &PeelResult, pair: &LowPair) -> Finding {
     let (src, dst) = (&island.gpus[pair.src], &island.gpus[pair.dst]);
-    let mut locus = of_gpu(&island.domain, src);
+    let mut locus = gpu_locus(&island.domain, src);
     locus.kind = LocusKind::Pair;
     locus.peer = Some(dst.to_string());
     locus.direction = (!pair.both_ways).then_some(Direction::Tx);
-    let rule = RuleKind::Pair.with(format!(
+    let rule = RuleKind::Pair.with_terms(format!(
         "all {} readings lie below the level by more than the noise of all cells allows, and agree or are too \
          many or too deep for dips, while both ends are fine with everybody else",
         pair.readings
@@ -526,10 +526,10 @@ fn pair_finding(island: &Island<'_>, peeled: &Peeled, pair: &LowPair) -> Finding
     let ways = if pair.both_ways { "with each other" } else { "in this direction" };
     let said = format!(
         "GPUs {src} and {dst} are {} low {ways} and fine with everybody else",
-        percent(1.0 - pair.ratio)
+        format_percent(1.0 - pair.ratio)
     );
-    let found = finding(Outcome::Degraded, class(island), locus, &rule)
-        .below_peers(level * pair.ratio, level, expected_of(island, group))
-        .saying(said);
-    evidence(island, found)
+    let found = new_finding(Outcome::Degraded, low_class(island), locus, &rule)
+        .with_peer_level(level * pair.ratio, level, expected_level(island, group))
+        .with_summary(said);
+    add_evidence(island, found)
 }

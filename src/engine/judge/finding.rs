@@ -5,14 +5,14 @@ use std::fmt::Write;
 use sha2::Digest;
 use sha2::Sha256;
 
-pub(super) use model::finding::Reference;
-pub(super) use model::finding::fine;
+pub(super) use model::finding::RateReference;
+pub(super) use model::finding::round_fine;
 pub(super) use model::finding::round;
 use model::finding_class::FindingClass;
 use model::id::DomainName;
 use model::id::GpuId;
 use model::id::NodeName;
-use model::rule::FindingRule;
+use model::finding_rule::FindingRule;
 use model::verdict::Finding;
 use model::verdict::Locus;
 use model::verdict::LocusKind;
@@ -20,17 +20,17 @@ use model::verdict::Outcome;
 
 /// A finding with nothing measured yet. Offline there is no second look, so
 /// it is not confirmed.
-pub(super) fn finding(
+pub(super) fn new_finding(
     outcome: Outcome,
     class: FindingClass,
     locus: Locus,
     rule: impl Into<FindingRule>,
 ) -> Finding {
-    Finding { rule: rule.into(), ..Finding::new(id(&class, &locus), outcome, class, locus) }
+    Finding { rule: rule.into(), ..Finding::new(finding_id(&class, &locus), outcome, class, locus) }
 }
 
 /// The same for the same class and locus, so that runs can be compared.
-fn id(class: &FindingClass, locus: &Locus) -> String {
+fn finding_id(class: &FindingClass, locus: &Locus) -> String {
     let domain = locus.domain.as_ref().map_or("", DomainName::as_str);
     let digest = Sha256::digest(format!("{class}\n{domain}\n{locus}"));
     let mut id = String::from("fg-");
@@ -41,7 +41,7 @@ fn id(class: &FindingClass, locus: &Locus) -> String {
 }
 
 /// A rate in GB/s as it stands in sentences.
-pub(super) fn rate(value: f64) -> String {
+pub(super) fn format_rate(value: f64) -> String {
     match value.abs() {
         size if 10.0 <= size => format!("{value:.1}"),
         size if 1.0 <= size => format!("{value:.2}"),
@@ -50,16 +50,16 @@ pub(super) fn rate(value: f64) -> String {
 }
 
 /// A part of a domain.
-pub(super) fn of_domain(kind: LocusKind, domain: &DomainName) -> Locus {
-    Locus { domain: Some(domain.clone()), ..Locus::of(kind) }
+pub(super) fn domain_locus(kind: LocusKind, domain: &DomainName) -> Locus {
+    Locus { domain: Some(domain.clone()), ..Locus::new(kind) }
 }
 
 /// A node.
-pub(super) fn of_node(domain: &DomainName, node: &NodeName) -> Locus {
-    Locus { node: Some(node.clone()), ..of_domain(LocusKind::Node, domain) }
+pub(super) fn node_locus(domain: &DomainName, node: &NodeName) -> Locus {
+    Locus { node: Some(node.clone()), ..domain_locus(LocusKind::Node, domain) }
 }
 
 /// A GPU.
-pub(super) fn of_gpu(domain: &DomainName, gpu: &GpuId) -> Locus {
-    Locus { kind: LocusKind::Gpu, gpu: Some(gpu.gpu), ..of_node(domain, &gpu.node) }
+pub(super) fn gpu_locus(domain: &DomainName, gpu: &GpuId) -> Locus {
+    Locus { kind: LocusKind::Gpu, gpu: Some(gpu.gpu), ..node_locus(domain, &gpu.node) }
 }

@@ -6,20 +6,20 @@
 
 use std::collections::BTreeMap;
 
-use super::arrange::Domain;
-use super::finding::finding;
-use super::finding::of_gpu;
-use super::island;
-use super::ledger::Ledger;
+use super::domain_recordings::DomainRecordings;
+use super::finding::new_finding;
+use super::finding::gpu_locus;
+use super::fabric_group;
+use super::finding_set::FindingSet;
 use super::testcase;
-use super::testcase::Shape;
-use crate::thresholds::Conditions;
+use super::testcase::CellShape;
+use crate::thresholds::MeasurementConditions;
 use crate::thresholds::Expectation;
-use crate::thresholds::Path;
+use crate::thresholds::TestPath;
 use model::finding_class::FindingClass;
 use model::id::GpuId;
 use model::measurement::Measurement;
-use model::rule::RuleKind;
+use model::finding_rule::RuleKind;
 use model::unit::Unit;
 use model::verdict::Locus;
 use model::verdict::Outcome;
@@ -29,25 +29,25 @@ use model::verdict::Outcome;
 const DEEPEST_DIP: f64 = 0.58;
 
 /// The best reading of one GPU in one test, and how many there were.
-struct Best<'a> {
+struct BestReading<'a> {
     value: f64,
     readings: usize,
     file: &'a str,
 }
 
 /// Holds every such test against its floor.
-pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
+pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     let Some(platform) = domain.platform else { return };
-    let mut best: BTreeMap<(&str, GpuId), Best<'_>> = BTreeMap::new();
-    for (node, recordings) in &domain.own {
+    let mut best: BTreeMap<(&str, GpuId), BestReading<'_>> = BTreeMap::new();
+    for (node, recordings) in &domain.per_node {
         for recording in recordings {
-            let bytes = island::buffer_bytes(recording);
+            let bytes = fabric_group::buffer_bytes(recording);
             for measurement in &recording.parsed.measurements {
                 let Measurement::Matrix(matrix) = measurement else { continue };
-                let Some(name) = matrix.testcase.as_deref().filter(|n| is_left(n)) else {
+                let Some(name) = matrix.testcase.as_deref().filter(|n| has_only_floor(n)) else {
                     continue;
                 };
-                if platform.expectation(&Conditions::new(name, bytes)).is_err() {
+                if platform.expectation(&MeasurementConditions::new(name, bytes)).is_err() {
                     continue;
                 }
                 for (_, col, value) in matrix.numbers() {
@@ -55,7 +55,7 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
                         continue;
                     };
                     let entry = best.entry((name, GpuId::new(node.clone(), gpu)));
-                    let one = entry.or_insert(Best { value, readings: 0, file: &recording.file });
+                    let one = entry.or_insert(BestReading { value, readings: 0, file: &recording.file });
                     one.value = one.value.max(value);
                     one.readings += 1;
                 }
@@ -63,28 +63,28 @@ pub(super) fn judge(domain: &Domain<'_>, ledger: &mut Ledger) {
         }
     }
     for ((testcase, gpu), best) in best {
-        let conditions = Conditions::at_default(testcase);
+        let conditions = MeasurementConditions::with_default_size(testcase);
         let Ok(expectation) = platform.expectation(&conditions) else { continue };
-        below(domain, testcase, &gpu, &best, expectation, ledger);
+        report_below_floor(domain, testcase, &gpu, &best, expectation, ledger);
     }
 }
 
 /// Whether no other rule judges this test.
-fn is_left(testcase: &str) -> bool {
-    match testcase::shape(testcase) {
-        Shape::LoadedHost(_) | Shape::Fan(_) | Shape::Local => true,
-        Shape::Host(_) => !testcase.ends_with("_ce"),
+fn has_only_floor(testcase: &str) -> bool {
+    match testcase::shape_of(testcase) {
+        CellShape::LoadedHost(_) | CellShape::Fan(_) | CellShape::Local => true,
+        CellShape::Host(_) => !testcase.ends_with("_ce"),
         _ => false,
     }
 }
 
-fn below(
-    domain: &Domain<'_>,
+fn report_below_floor(
+    domain: &DomainRecordings<'_>,
     testcase: &str,
     gpu: &GpuId,
-    best: &Best<'_>,
+    best: &BestReading<'_>,
     expectation: &Expectation,
-    ledger: &mut Ledger,
+    ledger: &mut FindingSet,
 ) {
     let bandwidth = expectation.unit == Unit::GigabytesPerSecond;
     let Some(floor) = expectation.floor.filter(|floor| bandwidth && best.value < *floor) else {
@@ -96,23 +96,23 @@ fn below(
         best.value
     );
     if best.readings < 2 && DEEPEST_DIP <= best.value / level {
-        ledger.doubt(&gpu.node, format!("{said}; read once, read it again"));
+        ledger.add_doubt(&gpu.node, format!("{said}; read once, read it again"));
         return;
     }
-    let direction = match testcase::shape(testcase) {
-        Shape::Host(d) | Shape::LoadedHost(d) | Shape::Fan(d) => Some(d),
+    let direction = match testcase::shape_of(testcase) {
+        CellShape::Host(d) | CellShape::LoadedHost(d) | CellShape::Fan(d) => Some(d),
         _ => None,
     };
     let class = match expectation.path {
-        Path::Host => FindingClass::HostLinkLow,
-        Path::Local => FindingClass::LocalCopyLow,
+        TestPath::Host => FindingClass::HostLinkLow,
+        TestPath::Local => FindingClass::LocalCopyLow,
         _ => FindingClass::NvlinkLow,
     };
-    let locus = Locus { direction, ..of_gpu(&domain.name, gpu) };
-    let rule = RuleKind::Floor.with(format!("below {floor:.1} GB/s ({})", expectation.source));
-    let found = finding(Outcome::Degraded, class, locus, &rule)
-        .numbers(best.value, level, Unit::GigabytesPerSecond)
-        .saying(said)
-        .because(best.file, Some(testcase), format!("best of {} readings", best.readings));
-    ledger.find(found);
+    let locus = Locus { direction, ..gpu_locus(&domain.name, gpu) };
+    let rule = RuleKind::Floor.with_terms(format!("below {floor:.1} GB/s ({})", expectation.source));
+    let found = new_finding(Outcome::Degraded, class, locus, &rule)
+        .with_numbers(best.value, level, Unit::GigabytesPerSecond)
+        .with_summary(said)
+        .with_evidence(best.file, Some(testcase), format!("best of {} readings", best.readings));
+    ledger.add(found);
 }

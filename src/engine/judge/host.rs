@@ -8,26 +8,26 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::arrange::Domain;
-use super::finding::Reference;
-use super::finding::finding;
-use super::finding::of_gpu;
-use super::finding::of_node;
-use super::island;
-use super::ledger::Ledger;
+use super::domain_recordings::DomainRecordings;
+use super::finding::RateReference;
+use super::finding::new_finding;
+use super::finding::gpu_locus;
+use super::finding::node_locus;
+use super::fabric_group;
+use super::finding_set::FindingSet;
 use super::testcase;
-use super::testcase::Shape;
-use crate::thresholds::Conditions;
+use super::testcase::CellShape;
+use crate::thresholds::MeasurementConditions;
 use crate::thresholds::Expectation;
 use crate::thresholds::Platform;
 use model::finding_class::FindingClass;
 use model::id::GpuId;
 use model::id::NodeName;
 use model::measurement::Measurement;
-use model::rule::FindingRule;
-use model::rule::RuleKind;
+use model::finding_rule::FindingRule;
+use model::finding_rule::RuleKind;
 use model::stats;
-use model::text::percent;
+use model::text::format_percent;
 use model::verdict::Direction;
 use model::verdict::Finding;
 use model::verdict::Locus;
@@ -35,7 +35,7 @@ use model::verdict::LocusKind;
 use model::verdict::Outcome;
 
 /// Closer than this to the reference is placement, not a fault.
-const LINE: f64 = 0.15;
+const MIN_EFFECT: f64 = 0.15;
 
 /// Healthy readings dip by up to 40 % about once in 200. A single reading that
 /// is lower than that is no dip.
@@ -46,8 +46,8 @@ const SMALLEST_FLEET: usize = 4;
 
 /// One GPU's copies in one direction. The best reading counts: a good one
 /// acquits, so where it is low every reading says so.
-struct Copies<'a> {
-    domain: &'a Domain<'a>,
+struct HostCopies<'a> {
+    domain: &'a DomainRecordings<'a>,
     gpu: GpuId,
     value: f64,
     /// Every reading and its output, in the order of outputs.
@@ -59,30 +59,30 @@ struct Copies<'a> {
 const MOST_DIPS: f64 = 0.02;
 
 /// Parts that some copy shows to be sound.
-type Sound = BTreeSet<(GpuId, Direction)>;
+type SoundParts = BTreeSet<(GpuId, Direction)>;
 
 /// Judges all host copies of a case.
-pub(super) fn judge(domains: &[Domain<'_>], ledger: &mut Ledger) {
-    let mut tests: BTreeMap<(&str, &str), Vec<Copies<'_>>> = BTreeMap::new();
+pub(super) fn judge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
+    let mut tests: BTreeMap<(&str, &str), Vec<HostCopies<'_>>> = BTreeMap::new();
     for domain in domains {
-        for (testcase, copies) in copies_of(domain) {
+        for (testcase, copies) in group_copies(domain) {
             let platform = domain.platform.map_or("", |p| p.name.as_str());
             tests.entry((platform, testcase)).or_default().extend(copies);
         }
     }
     let mut low = Vec::new();
-    let mut sound = acquittals(domains);
+    let mut sound = find_sound_parts(domains);
     let mut judged = 0;
     for ((_, testcase), copies) in tests {
-        let Shape::Host(direction) = testcase::shape(testcase) else { continue };
+        let CellShape::Host(direction) = testcase::shape_of(testcase) else { continue };
         let found = judge_test(testcase, direction, &copies, ledger);
         let mut lows: BTreeMap<&NodeName, Vec<Option<u32>>> = BTreeMap::new();
-        for Low { finding, .. } in &found {
+        for LowHostCopy { finding, .. } in &found {
             if let Some(node) = &finding.locus.node {
                 lows.entry(node).or_default().push(finding.locus.gpu);
             }
         }
-        let is_low = |copy: &Copies<'_>| {
+        let is_low = |copy: &HostCopies<'_>| {
             let gpus = lows.get(&copy.gpu.node).into_iter().flatten();
             gpus.into_iter().any(|low| low.is_none_or(|gpu| gpu == copy.gpu.gpu))
         };
@@ -91,26 +91,26 @@ pub(super) fn judge(domains: &[Domain<'_>], ledger: &mut Ledger) {
         judged += copies.len();
         low.extend(found);
     }
-    convict(low, &sound, judged, ledger);
+    report_low_copies(low, &sound, judged, ledger);
 }
 
 /// Who showed as much as its peers in a host test that is not judged. A link at
 /// half rate is slow in all of them.
-fn acquittals(domains: &[Domain<'_>]) -> Sound {
+fn find_sound_parts(domains: &[DomainRecordings<'_>]) -> SoundParts {
     let mut tests: BTreeMap<(&str, &str), Vec<(GpuId, f64)>> = BTreeMap::new();
     for domain in domains {
         let platform = domain.platform.map_or("", |p| p.name.as_str());
-        for (testcase, gpu, value, _) in host_cells(domain) {
+        for (testcase, gpu, value, _) in collect_host_readings(domain) {
             let is_judged =
-                matches!(testcase::shape(testcase), Shape::Host(_)) && testcase.ends_with("_ce");
+                matches!(testcase::shape_of(testcase), CellShape::Host(_)) && testcase.ends_with("_ce");
             if !is_judged {
                 tests.entry((platform, testcase)).or_default().push((gpu, value));
             }
         }
     }
-    let mut sound = Sound::new();
+    let mut sound = SoundParts::new();
     for ((_, testcase), values) in tests {
-        let (Shape::Host(direction) | Shape::LoadedHost(direction)) = testcase::shape(testcase)
+        let (CellShape::Host(direction) | CellShape::LoadedHost(direction)) = testcase::shape_of(testcase)
         else {
             continue;
         };
@@ -118,7 +118,7 @@ fn acquittals(domains: &[Domain<'_>]) -> Sound {
         let Some(level) = stats::median(&mut all).filter(|_| SMALLEST_FLEET <= values.len()) else {
             continue;
         };
-        let fine = values.into_iter().filter(|(_, value)| level * (1.0 - LINE) <= *value);
+        let fine = values.into_iter().filter(|(_, value)| level * (1.0 - MIN_EFFECT) <= *value);
         sound.extend(fine.map(|(gpu, _)| (gpu, direction)));
     }
     sound
@@ -126,18 +126,18 @@ fn acquittals(domains: &[Domain<'_>]) -> Sound {
 
 /// Every number between host memory and a GPU of this domain: test case, GPU,
 /// value, file.
-fn host_cells<'a>(domain: &'a Domain<'a>) -> Vec<(&'a str, GpuId, f64, &'a str)> {
+fn collect_host_readings<'a>(domain: &'a DomainRecordings<'a>) -> Vec<(&'a str, GpuId, f64, &'a str)> {
     let mut cells = Vec::new();
-    for (node, recordings) in &domain.own {
+    for (node, recordings) in &domain.per_node {
         for recording in recordings {
-            let bytes = island::buffer_bytes(recording);
+            let bytes = fabric_group::buffer_bytes(recording);
             for measurement in &recording.parsed.measurements {
                 let Measurement::Matrix(matrix) = measurement else { continue };
                 let Some(name) = matrix.testcase.as_deref() else { continue };
                 // A small copy shows how fast copies start, and no rate of the link.
                 let is_rate =
-                    bytes.is_none_or(|bytes| Platform::least_bytes(domain.platform, name) <= bytes);
-                if !testcase::shape(name).is_host() || !is_rate {
+                    bytes.is_none_or(|bytes| Platform::min_bytes(domain.platform, name) <= bytes);
+                if !testcase::shape_of(name).is_host() || !is_rate {
                     continue;
                 }
                 for (_, col, value) in matrix.numbers() {
@@ -158,7 +158,7 @@ fn host_cells<'a>(domain: &'a Domain<'a>) -> Vec<(&'a str, GpuId, f64, &'a str)>
 }
 
 /// A low part: the finding, and how many readings stand behind it.
-struct Low {
+struct LowHostCopy {
     finding: Finding,
     readings: usize,
 }
@@ -166,55 +166,55 @@ struct Low {
 /// Enters what is low: as findings where more than one reading says so or one
 /// is deeper than dips go, as a remark where another copy over the same link and the same
 /// way is fine, else as something to read again: a dip and a slow link look alike once.
-fn convict(low: Vec<Low>, sound: &Sound, judged: usize, ledger: &mut Ledger) {
-    let (guilty, once): (Vec<Low>, Vec<Low>) =
+fn report_low_copies(low: Vec<LowHostCopy>, sound: &SoundParts, judged: usize, ledger: &mut FindingSet) {
+    let (guilty, once): (Vec<LowHostCopy>, Vec<LowHostCopy>) =
         merge_directions(low).into_iter().partition(is_certain);
-    guilty.into_iter().for_each(|low| ledger.find(low.finding));
-    let (dips, open): (Vec<Low>, Vec<Low>) =
+    guilty.into_iter().for_each(|low| ledger.add(low.finding));
+    let (dips, open): (Vec<LowHostCopy>, Vec<LowHostCopy>) =
         once.into_iter().partition(|low| is_acquitted(&low.finding.locus, sound));
     #[expect(clippy::cast_precision_loss, reason = "counts of copies")]
     let too_many = 1.0 + MOST_DIPS * (judged as f64) < dips.len() as f64;
-    for Low { finding, .. } in dips {
+    for LowHostCopy { finding, .. } in dips {
         let Some(node) = finding.locus.node.clone().filter(|_| too_many) else {
             ledger
                 .notes
                 .push(format!("{}; once, other copies the same way are fine", finding.summary));
             continue;
         };
-        ledger.doubt(&node, format!("{}; read once, as are too many others", finding.summary));
+        ledger.add_doubt(&node, format!("{}; read once, as are too many others", finding.summary));
     }
-    for Low { finding, .. } in open {
+    for LowHostCopy { finding, .. } in open {
         let Some(node) = finding.locus.node.clone() else { continue };
-        ledger.doubt(&node, format!("{}; read once, read it again", finding.summary));
+        ledger.add_doubt(&node, format!("{}; read once, read it again", finding.summary));
     }
 }
 
 /// Whether these readings cannot be a dip.
-fn is_certain(low: &Low) -> bool {
-    1 < low.readings || ratio(&low.finding) < DEEPEST_DIP
+fn is_certain(low: &LowHostCopy) -> bool {
+    1 < low.readings || finding_ratio(&low.finding) < DEEPEST_DIP
 }
 
 /// Host copies of a domain, by test case.
-fn copies_of<'a>(domain: &'a Domain<'a>) -> BTreeMap<&'a str, Vec<Copies<'a>>> {
+fn group_copies<'a>(domain: &'a DomainRecordings<'a>) -> BTreeMap<&'a str, Vec<HostCopies<'a>>> {
     let mut taken: BTreeMap<(&str, GpuId), Vec<(f64, &str)>> = BTreeMap::new();
-    for (testcase, gpu, value, file) in host_cells(domain) {
-        if matches!(testcase::shape(testcase), Shape::Host(_)) && testcase.ends_with("_ce") {
+    for (testcase, gpu, value, file) in collect_host_readings(domain) {
+        if matches!(testcase::shape_of(testcase), CellShape::Host(_)) && testcase.ends_with("_ce") {
             taken.entry((testcase, gpu)).or_default().push((value, file));
         }
     }
-    let mut tests: BTreeMap<&str, Vec<Copies<'_>>> = BTreeMap::new();
+    let mut tests: BTreeMap<&str, Vec<HostCopies<'_>>> = BTreeMap::new();
     for ((testcase, gpu), readings) in taken {
         let Some(value) = readings.iter().map(|(value, _)| *value).reduce(f64::max) else {
             continue;
         };
-        tests.entry(testcase).or_default().push(Copies { domain, gpu, value, readings });
+        tests.entry(testcase).or_default().push(HostCopies { domain, gpu, value, readings });
     }
     tests
 }
 
 /// Another copy the same way was fine. The other way says nothing of this one: lanes and
 /// generation are the same both ways, request sizes, ordering and the host's memory are not.
-fn is_acquitted(locus: &Locus, sound: &Sound) -> bool {
+fn is_acquitted(locus: &Locus, sound: &SoundParts) -> bool {
     let (Some(node), Some(gpu)) = (&locus.node, locus.gpu) else { return false };
     let ways = locus.direction.map_or(vec![Direction::H2d, Direction::D2h], |way| vec![way]);
     ways.iter().all(|way| sound.contains(&(GpuId::new(node.clone(), gpu), *way)))
@@ -223,71 +223,71 @@ fn is_acquitted(locus: &Locus, sound: &Sound) -> bool {
 fn judge_test(
     testcase: &str,
     direction: Direction,
-    copies: &[Copies<'_>],
-    ledger: &mut Ledger,
-) -> Vec<Low> {
+    copies: &[HostCopies<'_>],
+    ledger: &mut FindingSet,
+) -> Vec<LowHostCopy> {
     let platform: Option<&Platform> = copies.first().and_then(|c| c.domain.platform);
-    let expectation = platform.and_then(|p| p.expectation(&Conditions::at_default(testcase)).ok());
+    let expectation = platform.and_then(|p| p.expectation(&MeasurementConditions::with_default_size(testcase)).ok());
     let expected = expectation.and_then(|e| e.value);
     let mut values: Vec<f64> = copies.iter().map(|c| c.value).collect();
     let enough = SMALLEST_FLEET <= values.len();
     let peers = stats::median(&mut values).filter(|m| enough && 0.0 < *m);
     let spread = peers.map_or(0.0, |m| stats::spread(&values, m).unwrap_or(0.0) / m);
     for copy in copies {
-        ledger.measure(&copy.gpu.node);
+        ledger.mark_measured(&copy.gpu.node);
         if expected.is_some() {
-            ledger.compare(&copy.gpu.node);
+            ledger.mark_compared(&copy.gpu.node);
         }
     }
-    let line = LINE.max(5.0 * spread);
+    let line = MIN_EFFECT.max(5.0 * spread);
     let guilty = copies.iter().filter_map(|c| {
-        let finding = low(c, testcase, direction, peers, line, expectation)?;
-        Some(Low { finding, readings: c.readings.len() })
+        let finding = low_finding(c, testcase, direction, peers, line, expectation)?;
+        Some(LowHostCopy { finding, readings: c.readings.len() })
     });
-    let mut by_node: BTreeMap<_, Vec<Low>> = BTreeMap::new();
+    let mut by_node: BTreeMap<_, Vec<LowHostCopy>> = BTreeMap::new();
     for low in guilty {
         by_node.entry(low.finding.locus.node.clone()).or_default().push(low);
     }
-    let mut own: BTreeMap<&NodeName, Vec<&Copies<'_>>> = BTreeMap::new();
+    let mut own: BTreeMap<&NodeName, Vec<&HostCopies<'_>>> = BTreeMap::new();
     copies.iter().for_each(|copy| own.entry(&copy.gpu.node).or_default().push(copy));
     let mut out = Vec::new();
     for (node, found) in by_node {
         let here = node.as_ref().and_then(|node| own.get(node)).map_or(&[][..], Vec::as_slice);
         let all = here.len();
-        let ratios = || found.iter().map(|l| ratio(&l.finding));
+        let ratios = || found.iter().map(|l| finding_ratio(&l.finding));
         // One of them may have dipped as well, but one dip makes no slow host.
         let alike = found.iter().all(is_certain)
-            || ratios().fold(0.0, f64::max) - ratios().fold(1.0, f64::min) <= LINE;
+            || ratios().fold(0.0, f64::max) - ratios().fold(1.0, f64::min) <= MIN_EFFECT;
         let whole_node = 1 < all && found.len() == all && alike;
         let Some(one) = here.first().filter(|_| whole_node) else {
             out.extend(found);
             continue;
         };
         let locus =
-            Locus { direction: Some(direction), ..of_node(&one.domain.name, &one.gpu.node) };
+            Locus { direction: Some(direction), ..node_locus(&one.domain.name, &one.gpu.node) };
         let readings = found.iter().map(|l| l.readings).sum();
         let worst = found.into_iter().map(|l| l.finding);
-        let mut worst = worst.min_by(|a, b| ratio(a).total_cmp(&ratio(b))).expect("all are low");
+        let mut worst = worst.min_by(|a, b| finding_ratio(a).total_cmp(&finding_ratio(b))).expect("all are low");
         let id =
-            finding(worst.outcome, worst.class.clone(), locus.clone(), FindingRule::default()).id;
+            new_finding(worst.outcome, worst.class.clone(), locus.clone(), FindingRule::default()).id;
         worst.summary = format!(
             "all {all} GPUs of {}: {testcase} is low, at worst {:.1} of {:.1} GB/s: look at the host, not at a GPU",
             one.gpu.node,
             worst.measured.unwrap_or(0.0),
             worst.peers.or(worst.expected).unwrap_or(0.0)
         );
-        out.push(Low { finding: Finding { id, locus, ..worst }, readings });
+        out.push(LowHostCopy { finding: Finding { id, locus, ..worst }, readings });
     }
     out
 }
 
-fn ratio(finding: &Finding) -> f64 {
-    finding.share().unwrap_or(1.0)
+fn finding_ratio(finding: &Finding) -> f64 {
+    finding.deciding_share().unwrap_or(1.0)
 }
 
 /// The finding against one GPU's copies, if they are low.
-fn low(
-    copy: &Copies<'_>,
+fn low_finding(
+    copy: &HostCopies<'_>,
     testcase: &str,
     direction: Direction,
     peers: Option<f64>,
@@ -296,27 +296,27 @@ fn low(
 ) -> Option<Finding> {
     let expected = expectation.and_then(|e| e.value.map(|v| (v, e)));
     let below_peers = peers.filter(|p| copy.value < p * (1.0 - line));
-    let allowed = expected.map_or(LINE, |(_, e)| e.tolerance.max(LINE));
+    let allowed = expected.map_or(MIN_EFFECT, |(_, e)| e.tolerance.max(MIN_EFFECT));
     let below_expected = expected.filter(|(v, _)| copy.value < v * (1.0 - allowed)).map(|(v, _)| v);
     let below_floor = expectation.and_then(|e| e.floor).filter(|f| copy.value < *f);
     let value = expected.map(|(value, _)| value);
     let (held, rule) = if let Some(level) = below_peers {
         let rule = RuleKind::HostCopy
-            .with(format!("more than {} below the median of its peers", percent(line)));
-        (Reference::Peers { level, expected: value }, rule)
+            .with_terms(format!("more than {} below the median of its peers", format_percent(line)));
+        (RateReference::Peers { level, expected: value }, rule)
     } else if let Some(value) = below_expected {
         let rule = RuleKind::HostCopy
-            .with(format!("more than {} below the expectation", percent(allowed)));
-        (Reference::Expected(value), rule)
+            .with_terms(format!("more than {} below the expectation", format_percent(allowed)));
+        (RateReference::Expected(value), rule)
     } else if let Some(floor) = below_floor {
-        let rule = RuleKind::HostCopy.with(format!("below the floor of {floor:.1} GB/s"));
-        (Reference::Expected(value.unwrap_or(floor)), rule)
+        let rule = RuleKind::HostCopy.with_terms(format!("below the floor of {floor:.1} GB/s"));
+        (RateReference::Expected(value.unwrap_or(floor)), rule)
     } else {
         return None;
     };
     let reference = held.value();
     let gpu = &copy.gpu;
-    let locus = Locus { direction: Some(direction), ..of_gpu(&copy.domain.name, gpu) };
+    let locus = Locus { direction: Some(direction), ..gpu_locus(&copy.domain.name, gpu) };
     let share = copy.value / reference;
     // 50 % and 25 % are lanes or generations; anything else is something else.
     let hint = [
@@ -327,20 +327,20 @@ fn low(
     .find(|(quantum, _)| (share / quantum - 1.0).abs() < 0.08)
     .map_or(String::new(), |(_, text)| format!(": as with {text}"));
     let said = format!("GPU {gpu}: {testcase} at {:.1} of {reference:.1} GB/s{hint}", copy.value);
-    let found = finding(Outcome::Degraded, FindingClass::HostLinkLow, locus, &rule)
-        .below(copy.value, held)
-        .saying(said);
+    let found = new_finding(Outcome::Degraded, FindingClass::HostLinkLow, locus, &rule)
+        .with_reference(copy.value, held)
+        .with_summary(said);
     // No second look measures host copies: what makes it sure is that several
     // outputs say it, so each is named.
     let found = copy.readings.iter().fold(found, |found, (value, file)| {
-        found.because(file, Some(testcase), format!("{value:.2} GB/s"))
+        found.with_evidence(file, Some(testcase), format!("{value:.2} GB/s"))
     });
     Some(Finding { detectable: Some(super::finding::round(line)), ..found })
 }
 
 /// The same part low both ways is one finding without a direction.
-fn merge_directions(low: Vec<Low>) -> Vec<Low> {
-    let mut merged: Vec<Low> = Vec::new();
+fn merge_directions(low: Vec<LowHostCopy>) -> Vec<LowHostCopy> {
+    let mut merged: Vec<LowHostCopy> = Vec::new();
     // Where those of a part are.
     let mut places: BTreeMap<(Option<NodeName>, Option<u32>, LocusKind), Vec<usize>> =
         BTreeMap::new();
@@ -351,7 +351,7 @@ fn merge_directions(low: Vec<Low>) -> Vec<Low> {
             let m = &merged[*at];
             m.finding.locus.direction != locus.direction
                 // Two dips of one GPU are not one slow link.
-                && ((ratio(&m.finding) - ratio(&low.finding)).abs() <= LINE
+                && ((finding_ratio(&m.finding) - finding_ratio(&low.finding)).abs() <= MIN_EFFECT
                     || (is_certain(m) && is_certain(&low)))
         });
         let Some(at) = twin else {
@@ -363,10 +363,10 @@ fn merge_directions(low: Vec<Low>) -> Vec<Low> {
         let both = Locus { direction: None, ..twin.finding.locus.clone() };
         let evidence = twin.finding.evidence.iter().chain(&low.finding.evidence).cloned().collect();
         let worst =
-            [&low.finding, &twin.finding].into_iter().min_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+            [&low.finding, &twin.finding].into_iter().min_by(|a, b| finding_ratio(a).total_cmp(&finding_ratio(b)));
         let worst = worst.expect("one of two").clone();
         let id =
-            finding(worst.outcome, worst.class.clone(), both.clone(), FindingRule::default()).id;
+            new_finding(worst.outcome, worst.class.clone(), both.clone(), FindingRule::default()).id;
         let summary = format!("{} (both directions are low)", worst.summary);
         twin.finding = Finding { id, locus: both, evidence, summary, ..worst };
         twin.readings += low.readings;

@@ -8,19 +8,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::fabric;
-use super::finding::Reference;
-use super::finding::finding;
-use super::finding::of_domain;
-use super::finding::of_node;
-use super::island::GroupKey;
-use super::island::Island;
+use super::finding::RateReference;
+use super::finding::new_finding;
+use super::finding::domain_locus;
+use super::finding::node_locus;
+use super::fabric_group::PairReadingGroup;
+use super::fabric_group::FabricGroup;
 use super::peel;
-use super::peel::Peeled;
+use super::peel::PeelResult;
 use crate::thresholds::Expectation;
 use model::finding_class::FindingClass;
-use model::rule::RuleKind;
+use model::finding_rule::RuleKind;
 use model::stats;
-use model::text::percent;
+use model::text::format_percent;
 use model::unit::Unit;
 use model::verdict::Finding;
 use model::verdict::LocusKind;
@@ -32,22 +32,22 @@ pub(super) const SMALLEST_FLEET: usize = 3;
 /// The level of comparable islands: platform and group to the median over them, where
 /// there are enough.
 #[derive(Debug, Default)]
-pub(super) struct Fleet {
-    levels: BTreeMap<(Arc<str>, GroupKey), f64>,
+pub(super) struct FleetLevels {
+    levels: BTreeMap<(Arc<str>, PairReadingGroup), f64>,
 }
 
-impl Fleet {
+impl FleetLevels {
     /// The median over all islands, of which each has the median of its readings per group.
-    pub(super) fn of<'i>(islands: impl Iterator<Item = &'i Island<'i>>) -> Self {
-        let mut all: BTreeMap<(Arc<str>, GroupKey), Vec<f64>> = BTreeMap::new();
+    pub(super) fn from_groups<'i>(islands: impl Iterator<Item = &'i FabricGroup<'i>>) -> Self {
+        let mut all: BTreeMap<(Arc<str>, PairReadingGroup), Vec<f64>> = BTreeMap::new();
         for island in islands {
             let Some(platform) = island.platform else { continue };
             let platform: Arc<str> = Arc::from(platform.name.as_str());
-            let mut values: Vec<Vec<f64>> = vec![Vec::new(); island.groups.len()];
+            let mut values: Vec<Vec<f64>> = vec![Vec::new(); island.reading_groups.len()];
             for reading in &island.directed {
                 values[reading.group].push(reading.value);
             }
-            for (key, mut values) in island.groups.iter().zip(values) {
+            for (key, mut values) in island.reading_groups.iter().zip(values) {
                 if let Some(level) = stats::median(&mut values) {
                     all.entry((platform.clone(), key.clone())).or_default().push(level);
                 }
@@ -58,15 +58,15 @@ impl Fleet {
         Self { levels: levels.collect() }
     }
 
-    fn reference(&self, island: &Island<'_>, group: usize) -> Option<f64> {
+    fn reference(&self, island: &FabricGroup<'_>, group: usize) -> Option<f64> {
         let platform: Arc<str> = Arc::from(island.platform?.name.as_str());
-        self.levels.get(&(platform, island.groups[group].clone())).copied()
+        self.levels.get(&(platform, island.reading_groups[group].clone())).copied()
     }
 }
 
 /// An island's level and what it was compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Level {
+pub(super) struct FabricLevel {
     /// Level over reference, the median over all groups that have one.
     pub(super) ratio: f64,
     /// Compared with an expectation (and not only with other islands).
@@ -76,18 +76,18 @@ pub(super) struct Level {
     /// As the expectation says, within its tolerance.
     pub(super) meets: bool,
     /// The smallest loss of everything together that the expectation would have shown.
-    pub(super) together: Option<f64>,
+    pub(super) detectable_overall: Option<f64>,
 }
 
 /// Compares an island's level; adds findings and notes.
 pub(super) fn judge(
-    island: &Island<'_>,
-    peeled: &Peeled,
-    both_ways: &Peeled,
-    fleet: &Fleet,
+    island: &FabricGroup<'_>,
+    peeled: &PeelResult,
+    both_ways: &PeelResult,
+    fleet: &FleetLevels,
     findings: &mut Vec<Finding>,
     (notes, doubts): (&mut Vec<String>, &mut Vec<String>),
-) -> Option<Level> {
+) -> Option<FabricLevel> {
     let levels = || {
         let groups = peeled.levels.iter().copied().enumerate().filter(|(_, l)| l.is_finite());
         groups
@@ -107,10 +107,10 @@ pub(super) fn judge(
     let relative = stats::median(&mut ratios);
 
     // Each test has its own tolerance; most of them must agree.
-    let line = |g: usize, e: &Expectation| 1.0 - island.tolerance(g, e).max(peel::LINE);
+    let line = |g: usize, e: &Expectation| 1.0 - island.tolerance(g, e).max(peel::MIN_EFFECT);
     let mut shares: Vec<f64> =
         expected.iter().map(|(g, level, value, e)| level / value / line(*g, e)).collect();
-    let below_fleet = relative.is_some_and(|r| r < 1.0 - peel::LINE);
+    let below_fleet = relative.is_some_and(|r| r < 1.0 - peel::MIN_EFFECT);
     let below_expected = stats::median(&mut shares).is_some_and(|share| share < 1.0);
     // Tests of both directions at once have a floor too, and no finer line:
     // what they reach together depends on the version of the tool.
@@ -126,12 +126,12 @@ pub(super) fn judge(
     };
     let under_floor = expected.iter().chain(&at_once).find(is_under);
 
-    if below_fleet && let Some((group, level, reference)) = nearest(&compared, relative) {
-        findings.push(low(
+    if below_fleet && let Some((group, level, reference)) = nearest_group(&compared, relative) {
+        findings.push(low_level_finding(
             island,
             group,
             level,
-            Reference::Peers {
+            RateReference::Peers {
                 level: reference,
                 expected: island.expected_level(group).map(|(value, _)| value),
             },
@@ -144,40 +144,40 @@ pub(super) fn judge(
         let against = format!(
             "the expectation ({}, tolerance {}; {})",
             e.derivation,
-            percent(island.tolerance(*group, e)),
+            format_percent(island.tolerance(*group, e)),
             e.source
         );
-        findings.push(low(island, *group, *level, Reference::Expected(*value), &against));
+        findings.push(low_level_finding(island, *group, *level, RateReference::Expected(*value), &against));
     }
-    let line_of = |group: usize, e: &Expectation| value_of_line(line(group, e), e);
+    let line_of = |group: usize, e: &Expectation| least_value(line(group, e), e);
     if !below_fleet && !below_expected && under_floor.is_none() {
-        doubts.extend(fallen(island, &expected, &line_of));
+        doubts.extend(explain_fallen_test(island, &expected, &line_of));
     }
     // Of what all have lost, one test is enough to tell.
     let seen = expected.iter().map(|(g, level, _, e)| 1.0 - line_of(*g, e) / level);
-    let together = seen.map(|least| least.max(peel::LINE)).reduce(f64::min);
-    too_fast(island, &expected, findings, notes);
+    let together = seen.map(|least| least.max(peel::MIN_EFFECT)).reduce(f64::min);
+    report_too_fast(island, &expected, findings, notes);
     let mut ratios: Vec<f64> = at_once.iter().map(|(_, level, value, _)| level / value).collect();
     let absolute = absolute.or(stats::median(&mut ratios));
     let ratio = relative.or(absolute)?;
-    Some(Level {
+    Some(FabricLevel {
         ratio,
         absolute: absolute.is_some(),
         low: below_fleet || below_expected || under_floor.is_some(),
         meets: absolute.is_some() && !below_expected && under_floor.is_none(),
-        together,
+        detectable_overall: together,
     })
 }
 
 /// What the test must show at least, in GB/s.
-fn value_of_line(line: f64, expectation: &Expectation) -> f64 {
+fn least_value(line: f64, expectation: &Expectation) -> f64 {
     expectation.value.unwrap_or(0.0) * line
 }
 
 /// A test whose level is below its own line while the others are as expected: what all
 /// have lost may show in that test alone.
-fn fallen(
-    island: &Island<'_>,
+fn explain_fallen_test(
+    island: &FabricGroup<'_>,
     expected: &[(usize, f64, f64, &Expectation)],
     line_of: &impl Fn(usize, &Expectation) -> f64,
 ) -> Option<String> {
@@ -188,7 +188,7 @@ fn fallen(
     let below = expected.iter().filter(|(g, level, _, e)| {
         *level < line_of(*g, e)
             && island.tolerance(*g, e) < one_link
-            && 1.0 < island.readings_a_cell(*g)
+            && 1.0 < island.readings_per_cell(*g)
     });
     let (group, level, value, e) =
         below.min_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2))).copied()?;
@@ -197,15 +197,15 @@ fn fallen(
         "{} reads {level:.1} of {value:.1} GB/s for all pairs of {place}, {} low where {} are allowed, while the other \
          tests are as expected: either this expectation is wrong here, or everything lost as much; the links of every \
          GPU (nvidia-smi nvlink -s), clocks under load, or another tool would tell",
-        island.groups[group].testcase,
-        percent(1.0 - level / value),
-        percent(island.tolerance(group, e)),
+        island.reading_groups[group].testcase,
+        format_percent(1.0 - level / value),
+        format_percent(island.tolerance(group, e)),
     ))
 }
 
 /// Where path classes differ, what each GPU reaches with its best partner is
 /// the level: the median over GPUs.
-fn best_level(island: &Island<'_>, group: usize) -> f64 {
+fn best_level(island: &FabricGroup<'_>, group: usize) -> f64 {
     let mut best = vec![0.0_f64; island.gpus.len()];
     for reading in island.directed.iter().filter(|r| r.group == group) {
         best[reading.src] = best[reading.src].max(reading.value);
@@ -215,24 +215,24 @@ fn best_level(island: &Island<'_>, group: usize) -> f64 {
 }
 
 /// The group whose ratio is closest to the median one.
-fn nearest(compared: &[(usize, f64, f64)], ratio: Option<f64>) -> Option<(usize, f64, f64)> {
+fn nearest_group(compared: &[(usize, f64, f64)], ratio: Option<f64>) -> Option<(usize, f64, f64)> {
     let ratio = ratio?;
     let distance = |c: &(usize, f64, f64)| (c.1 / c.2 - ratio).abs();
     compared.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b)))
 }
 
 /// The finding that a whole island is low.
-fn low(island: &Island<'_>, group: usize, level: f64, held: Reference, against: &str) -> Finding {
+fn low_level_finding(island: &FabricGroup<'_>, group: usize, level: f64, held: RateReference, against: &str) -> Finding {
     let reference = held.value();
     let ratio = level / reference;
-    let links = fabric::quantised(island, ratio);
+    let links = fabric::missing_links_of_group(island, ratio);
     let (locus, what) = match &island.node {
-        Some(node) => (of_node(&island.domain, node), format!("all pairs of {node}")),
+        Some(node) => (node_locus(&island.domain, node), format!("all pairs of {node}")),
         None if links.is_some() => {
-            (of_domain(LocusKind::Plane, &island.domain), format!("all pairs of {}", island.domain))
+            (domain_locus(LocusKind::Plane, &island.domain), format!("all pairs of {}", island.domain))
         }
         None => (
-            of_domain(LocusKind::Domain, &island.domain),
+            domain_locus(LocusKind::Domain, &island.domain),
             format!("all pairs of {}", island.domain),
         ),
     };
@@ -251,26 +251,26 @@ fn low(island: &Island<'_>, group: usize, level: f64, held: Reference, against: 
             .to_owned(),
     };
     let said =
-        format!("{what} are {} low: {level:.1} of {reference:.1} GB/s{hint}", percent(1.0 - ratio));
-    let rule = RuleKind::Level.with(against.to_owned());
-    let found = finding(Outcome::Degraded, class, locus, rule).below(level, held).saying(said);
-    of_group(island, group, level, found)
+        format!("{what} are {} low: {level:.1} of {reference:.1} GB/s{hint}", format_percent(1.0 - ratio));
+    let rule = RuleKind::Level.with_terms(against.to_owned());
+    let found = new_finding(Outcome::Degraded, class, locus, rule).with_reference(level, held).with_summary(said);
+    with_group_files(island, group, level, found)
 }
 
 /// The same finding with the files behind a group's level.
-fn of_group(island: &Island<'_>, group: usize, level: f64, mut found: Finding) -> Finding {
-    let testcase = &island.groups[group].testcase;
+fn with_group_files(island: &FabricGroup<'_>, group: usize, level: f64, mut found: Finding) -> Finding {
+    let testcase = &island.reading_groups[group].testcase;
     for file in island.files.get(testcase).into_iter().flatten().take(4) {
         let detail = format!("median of all pairs {level:.2} GB/s");
-        found = found.because(&file.file, Some(testcase), detail);
+        found = found.with_evidence(&file.file, Some(testcase), detail);
     }
     found
 }
 
 /// A level above what the links can carry is no health: the platform is
 /// another one, or the numbers are.
-fn too_fast(
-    island: &Island<'_>,
+fn report_too_fast(
+    island: &FabricGroup<'_>,
     expected: &[(usize, f64, f64, &Expectation)],
     findings: &mut Vec<Finding>,
     notes: &mut Vec<String>,
@@ -284,27 +284,27 @@ fn too_fast(
     else {
         return;
     };
-    let testcase = &island.groups[*group].testcase;
+    let testcase = &island.reading_groups[*group].testcase;
     let platform = island.platform.map_or("", |p| p.name.as_str());
     if let Some(nominal) =
-        nominal.filter(|n| n * ROUNDING < *level && e.path == crate::thresholds::Path::Nvlink)
+        nominal.filter(|n| n * ROUNDING < *level && e.path == crate::thresholds::TestPath::Nvlink)
     {
-        let locus = of_domain(LocusKind::Instrument, &island.domain);
+        let locus = domain_locus(LocusKind::Instrument, &island.domain);
         let said = format!(
             "{testcase} reads {level:.1} GB/s in {}, more than the {nominal:.0} GB/s that the links of {platform} carry: \
              another platform, or wrong numbers: the products that nvidia-smi -q names would tell",
             island.domain
         );
-        let rule = RuleKind::Ceiling.with("no copy is faster than links x rate");
-        let found = finding(Outcome::Unknown, FindingClass::AboveNominal, locus, rule)
-            .numbers(*level, nominal, Unit::GigabytesPerSecond)
-            .saying(said);
-        findings.push(of_group(island, *group, *level, found));
+        let rule = RuleKind::Ceiling.with_terms("no copy is faster than links x rate");
+        let found = new_finding(Outcome::Unknown, FindingClass::AboveNominal, locus, rule)
+            .with_numbers(*level, nominal, Unit::GigabytesPerSecond)
+            .with_summary(said);
+        findings.push(with_group_files(island, *group, *level, found));
     } else if value * NOTEWORTHY < *level {
         notes.push(format!(
             "{testcase} in {} reads {level:.1} GB/s, {} above what is expected of {platform} ({value:.1})",
             island.domain,
-            percent(level / value - 1.0)
+            format_percent(level / value - 1.0)
         ));
     }
 }

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::island::GroupKey;
-use super::island::Island;
+use super::fabric_group::PairReadingGroup;
+use super::fabric_group::FabricGroup;
 use model::id::NodeName;
 use model::stats;
 
@@ -20,18 +20,18 @@ pub(super) const OTHER_PATH: f64 = 0.3;
 
 /// Reachability inside an island.
 #[derive(Debug)]
-pub(super) struct Reach {
+pub(super) struct ReachabilityMatrix {
     /// Share of the level per ordered pair of GPUs, best reading; NaN where
     /// nothing was read.
     best: Vec<f64>,
     n: usize,
 }
 
-impl Reach {
+impl ReachabilityMatrix {
     /// What the directed readings of this island say.
-    pub(super) fn of(island: &Island<'_>) -> Self {
+    pub(super) fn from_group(island: &FabricGroup<'_>) -> Self {
         let n = island.gpus.len();
-        let levels = group_levels(island);
+        let levels = full_speed_levels(island);
         let mut best = vec![f64::NAN; n * n];
         for reading in &island.directed {
             let share = reading.value / levels[reading.group];
@@ -39,7 +39,7 @@ impl Reach {
             *cell = cell.max(share);
         }
         // Whose memory cannot be imported is not reached, whatever the rate.
-        for (a, b) in &island.cut {
+        for (a, b) in &island.cut_nodes {
             let of = |node: &NodeName| -> Vec<usize> {
                 (0..n).filter(|g| island.gpus[*g].node == *node).collect()
             };
@@ -63,7 +63,7 @@ impl Reach {
 
     /// Of the readings between two sets of GPUs, both ways: how many are at
     /// fabric speed, and how many there are.
-    pub(super) fn between(&self, some: &[usize], others: &[usize]) -> (usize, usize) {
+    pub(super) fn count_between(&self, some: &[usize], others: &[usize]) -> (usize, usize) {
         let ordered = some.iter().flat_map(|a| others.iter().flat_map(|b| [(*a, *b), (*b, *a)]));
         ordered
             .filter(|(a, b)| a != b)
@@ -72,13 +72,13 @@ impl Reach {
     }
 
     /// Sets of `parts` that reach each other, and who does not reach whom.
-    pub(super) fn connected(&self, parts: &[Vec<usize>]) -> Connected {
+    pub(super) fn find_connected(&self, parts: &[Vec<usize>]) -> ConnectedParts {
         let mut cut = Vec::new();
         let mut group: Vec<usize> = (0..parts.len()).collect();
         let mut measured = vec![parts.len() == 1; parts.len()];
         for a in 0..parts.len() {
             for b in a + 1..parts.len() {
-                let (good, all) = self.between(&parts[a], &parts[b]);
+                let (good, all) = self.count_between(&parts[a], &parts[b]);
                 if all == 0 {
                     continue;
                 }
@@ -102,13 +102,13 @@ impl Reach {
         }
         let mut sets: Vec<Vec<usize>> = sets.into_values().collect();
         sets.sort_by_key(|set| std::cmp::Reverse(set.len()));
-        Connected { sets, cut }
+        ConnectedParts { sets, cut }
     }
 }
 
 /// Parts of an island by who reaches whom.
 #[derive(Debug)]
-pub(super) struct Connected {
+pub(super) struct ConnectedParts {
     /// Parts that reach each other, directly or over others; the largest set
     /// first. A part that was not measured against any other is in none.
     pub(super) sets: Vec<Vec<usize>>,
@@ -116,9 +116,9 @@ pub(super) struct Connected {
     pub(super) cut: Vec<(usize, usize)>,
 }
 
-impl Connected {
+impl ConnectedParts {
     /// The parts of `main` that do not reach somebody of `set`.
-    pub(super) fn refused(&self, set: &[usize], main: &[usize]) -> BTreeSet<usize> {
+    pub(super) fn unreached_parts(&self, set: &[usize], main: &[usize]) -> BTreeSet<usize> {
         let met = |(a, b): &(usize, usize)| {
             let ends = [(*a, *b), (*b, *a)];
             ends.into_iter().find(|(x, y)| set.contains(x) && main.contains(y)).map(|(_, y)| y)
@@ -129,38 +129,38 @@ impl Connected {
 
 /// The nodes of a domain by who was measured to reach whom at fabric speed, the
 /// largest part first; nothing where no two nodes were measured.
-pub(super) fn parts(island: &Island<'_>) -> Vec<BTreeSet<NodeName>> {
-    let between = |r: &super::island::PairReading| island.groups[r.group].between_nodes;
-    if !island.is_uniform() || (!island.directed.iter().any(between) && island.cut.is_empty()) {
+pub(super) fn connected_nodes(island: &FabricGroup<'_>) -> Vec<BTreeSet<NodeName>> {
+    let between = |r: &super::fabric_group::PairReading| island.reading_groups[r.group].between_nodes;
+    if !island.is_uniform() || (!island.directed.iter().any(between) && island.cut_nodes.is_empty()) {
         return Vec::new();
     }
-    let nodes = island.nodes();
+    let nodes = island.gpus_by_node();
     let members: Vec<Vec<usize>> = nodes.values().cloned().collect();
     let names: Vec<&NodeName> = nodes.keys().copied().collect();
-    let sets = Reach::of(island).connected(&members).sets;
+    let sets = ReachabilityMatrix::from_group(island).find_connected(&members).sets;
     sets.into_iter().map(|set| set.into_iter().map(|at| names[at].clone()).collect()).collect()
 }
 
 /// What full speed is for each group: the expectation, the upper end of what
 /// was read, and the level inside nodes, whichever is highest. A domain that
 /// is cut everywhere has no other witness of its own speed.
-fn group_levels(island: &Island<'_>) -> Vec<f64> {
+fn full_speed_levels(island: &FabricGroup<'_>) -> Vec<f64> {
     const UPPER: f64 = 0.9;
-    let mut values: Vec<Vec<f64>> = vec![Vec::new(); island.groups.len()];
+    let mut values: Vec<Vec<f64>> = vec![Vec::new(); island.reading_groups.len()];
     for reading in &island.directed {
         values[reading.group].push(reading.value);
     }
     let own: Vec<f64> =
         values.iter_mut().map(|v| stats::quantile(v, UPPER).unwrap_or(0.0)).collect();
     island
-        .groups
+        .reading_groups
         .iter()
         .enumerate()
         .map(|(at, key)| {
             let inside = island
-                .groups
+                .reading_groups
                 .iter()
-                .position(|g| *g == GroupKey { between_nodes: false, ..key.clone() })
+                .position(|g| *g == PairReadingGroup { between_nodes: false, ..key.clone() })
                 .map_or(0.0, |i| own[i]);
             // A host is no witness for GPUs whose fabric is a bridge or PCIe.
             let expected = island.expected_level(at).filter(|_| island.is_uniform());

@@ -4,91 +4,91 @@
 //! unverified data end as unknown by a named rule; they never count for or
 //! against a node.
 
-mod again;
-mod arrange;
-mod asserted;
-mod causes;
-mod cells;
+mod confirm_readings;
+mod domain_recordings;
+mod clique_claims;
+mod merge_findings;
+mod fabric_matrix;
 mod claims;
-mod class;
+mod class_traits;
 pub mod collective;
-mod common;
-pub mod compared;
+mod common_cause;
+pub mod run_comparison;
 pub mod confirm;
 mod covariates;
 mod coverage;
-mod devices;
-mod disputes;
+mod gpu_product;
+mod tool_disputes;
 pub mod drift;
 mod fabric;
-mod far;
+mod latency_outliers;
 mod finding;
 mod floor;
 mod host;
-mod island;
-mod leaves;
-mod ledger;
+mod fabric_group;
+mod leaf_uplinks;
+mod finding_set;
 mod level;
-mod looks;
+mod confirm_coverage;
 mod membership;
-mod met;
+mod pair_matrix;
 mod network;
 mod nic;
-mod nodes;
-mod own;
-mod partners;
-pub mod past;
-mod paths;
+mod node_verdicts;
+mod history_baseline;
+mod pair_failures;
+pub mod run_summary;
+mod network_matrix;
 mod peel;
-mod peers;
-mod problems;
-mod rails;
-mod reach;
-mod roster;
-mod runs;
-mod senders;
-pub mod sequential;
-mod severed;
-mod state;
-mod steady;
-mod steady_paths;
-mod surroundings;
+mod collective_peers;
+mod output_problems;
+mod rail_readings;
+mod unreached_pairs;
+mod host_index;
+mod run_levels;
+mod output_participants;
+pub mod sequential_test;
+mod isolation;
+mod component_state;
+mod gpu_stability;
+mod path_stability;
+mod driver_telemetry;
 mod testcase;
 #[cfg(test)]
 mod tests;
-mod topology;
-pub mod typical;
+mod nvlink_matrix;
+pub mod site_levels;
 
-pub use again::Levels;
-use arrange::Domain;
-use fabric::Fabric;
-use island::Island;
-use ledger::Ledger;
-use peers::Peers;
+pub use confirm_readings::ReferenceLevels;
+use domain_recordings::DomainRecordings;
+use fabric::FabricJudgement;
+use fabric_group::FabricGroup;
+use finding_set::FindingSet;
+use collective_peers::CollectivePeers;
 
 use std::collections::BTreeSet;
 
-use crate::thresholds::Catalogue;
-use model::cell::Cell;
+use crate::thresholds::PlatformCatalogue;
+use model::measured_cell::MeasuredCell;
 use model::claims::Claims;
-use model::history::History;
-use model::recording::Recording;
-use model::rule::RuleKind;
+use model::part_history::PartHistory;
+use model::tool_recording::ToolRecording;
+use model::finding_rule::RuleKind;
 use model::stats;
-use model::subject::UnknownSubject;
-use model::text::percent;
+use model::unknown_subject::UnknownSubject;
+use model::text::format_percent;
 use model::verdict::VERDICTS_FORMAT;
 use model::verdict::Verdicts;
 
 /// What is judged, and against what.
 #[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
+pub struct JudgeInput<'a> {
     /// What was claimed. Domains that only the recordings know are added.
     pub claims: &'a Claims,
     /// Every output that was read.
-    pub recordings: &'a [Recording],
+    pub recordings: &'a [ToolRecording],
     /// The expectations in force.
-    pub catalogue: &'a Catalogue,
+    pub catalogue: &'a PlatformCatalogue,
     /// Digest of those expectations.
     pub thresholds_digest: &'a str,
     /// The platform a person named; it wins over claims and devices.
@@ -105,83 +105,83 @@ pub struct Judgement {
     /// The claims as judged: those given, and what recordings added.
     pub claims: Claims,
     /// Every measured cell, in the direction of the data.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<MeasuredCell>,
     /// The verdicts.
     pub verdicts: Verdicts,
     /// What readings were compared with.
-    pub levels: Levels,
+    pub levels: ReferenceLevels,
     /// Files of pairs over the network that gave nothing usable.
     pub unusable: BTreeSet<String>,
 }
 
 /// The smallest loss of a part that a sweep would see, as a share, where the part is read
 /// with so many partners, so often with each, and readings scatter by `sigma`.
-pub fn would_be_seen(partners: usize, readings: u32, sigma: f64) -> f64 {
+pub fn detectable_loss(partners: usize, readings: u32, sigma: f64) -> f64 {
     let count = partners.saturating_mul(usize::try_from(readings).unwrap_or(usize::MAX));
-    peel::smallest(stats::median_error(sigma, count))
+    peel::smallest_detectable(stats::median_error(sigma, count))
 }
 
 /// Judges a case.
-pub fn judge(case: &Case<'_>) -> Judgement {
-    judge_against(case, &History::default())
+pub fn judge_without_history(case: &JudgeInput<'_>) -> Judgement {
+    judge_run(case, &PartHistory::default())
 }
 
 /// Judges a case, what its parts showed in earlier runs among the references.
-pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
-    let (domains, claims) = arrange::arrange(case);
-    let mut ledger = Ledger::default();
+pub fn judge_run(case: &JudgeInput<'_>, history: &PartHistory) -> Judgement {
+    let (domains, claims) = domain_recordings::group_by_domain(case);
+    let mut ledger = FindingSet::default();
     for domain in &domains {
         for doubt in &domain.doubts {
-            ledger.unknown(doubt.what.clone(), doubt.why.clone());
+            ledger.add_unknown(doubt.what.clone(), doubt.why.clone());
         }
         for (node, why) in &domain.foreign {
-            ledger.doubt(node, why.clone());
+            ledger.add_doubt(node, why.clone());
         }
-        problems::judge(domain, &mut ledger);
-        state::judge(domain, &mut ledger);
+        output_problems::judge(domain, &mut ledger);
+        component_state::judge(domain, &mut ledger);
     }
-    let judged = fabrics(&domains, case.sampled, &mut ledger);
-    causes::explain_imports(&mut ledger);
-    at_once(&domains, &mut ledger);
-    steady::judge(&judged, &mut ledger);
-    common::judge(&domains, &judged, &mut ledger);
+    let judged = judge_fabrics(&domains, case.sampled, &mut ledger);
+    merge_findings::drop_explained_imports(&mut ledger);
+    judge_concurrent(&domains, &mut ledger);
+    gpu_stability::judge(&judged, &mut ledger);
+    common_cause::judge(&domains, &judged, &mut ledger);
     covariates::judge(&domains, &judged, &claims, &mut ledger);
-    asserted::judge(&domains, &judged, &mut ledger);
+    clique_claims::judge(&domains, &judged, &mut ledger);
     host::judge(&domains, &mut ledger);
     nic::judge(&domains, &mut ledger);
     network::judge(&domains, &claims, case.recordings, &mut ledger);
-    own::judge(&domains, &judged, &claims, case.recordings, history, &mut ledger);
-    let runs: Vec<_> = domains.iter().map(collective::runs).collect();
-    let mut peers = Peers::of(&domains, &runs);
+    history_baseline::judge(&domains, &judged, &claims, case.recordings, history, &mut ledger);
+    let runs: Vec<_> = domains.iter().map(collective::group_readings).collect();
+    let mut peers = CollectivePeers::from_runs(&domains, &runs);
     for ((domain, islands), runs) in domains.iter().zip(&judged).zip(&runs) {
         collective::judge((domain, islands), runs, &mut peers, &mut ledger);
         coverage::judge(domain, &mut ledger);
         floor::judge(domain, &mut ledger);
     }
-    peers.tell(&mut ledger);
-    causes::merge(&domains, &mut ledger);
-    senders::judge(case.recordings, &mut ledger);
-    surroundings::judge(&domains, &mut ledger);
+    peers.report_low(&mut ledger);
+    merge_findings::merge(&domains, &mut ledger);
+    output_participants::judge(case.recordings, &mut ledger);
+    driver_telemetry::judge(&domains, &mut ledger);
     if domains.is_empty() {
-        ledger.unknown(UnknownSubject::Run, "nothing was measured and nothing is claimed");
+        ledger.add_unknown(UnknownSubject::Run, "nothing was measured and nothing is claimed");
     }
-    let nodes = nodes::verdicts(&domains, &ledger);
+    let nodes = node_verdicts::judge_nodes(&domains, &ledger);
     claims::judge(&domains, &judged, &claims, &mut ledger);
-    let outcome = nodes::worst(&nodes, ledger.findings(), &ledger.unknown);
-    ledger.unknown.extend(nodes::unknown(&nodes));
+    let outcome = node_verdicts::worst_outcome(&nodes, ledger.findings(), &ledger.unknown);
+    ledger.unknown.extend(node_verdicts::list_unknown_nodes(&nodes));
     let mut cells = Vec::new();
     for (domain, islands) in domains.iter().zip(&judged).filter(|_| case.cells) {
-        cells::cells(domain, islands, &ledger, &mut cells);
+        fabric_matrix::add_cells(domain, islands, &ledger, &mut cells);
     }
     if case.cells {
-        paths::cells(&domains, &claims, case.recordings, &ledger, &mut cells);
+        network_matrix::add_cells(&domains, &claims, case.recordings, &ledger, &mut cells);
     }
     let mut findings = ledger.take(|_| true);
-    findings.sort_by(|a, b| nodes::by_severity(a).cmp(&nodes::by_severity(b)));
+    findings.sort_by(|a, b| node_verdicts::severity_key(a).cmp(&node_verdicts::severity_key(b)));
     let verdicts = Verdicts {
         simulated: false,
         format: VERDICTS_FORMAT.to_owned(),
-        platform: one_platform(&domains),
+        platform: shared_platform(&domains),
         thresholds_digest: case.thresholds_digest.to_owned(),
         outcome,
         findings,
@@ -193,32 +193,32 @@ pub fn judge_against(case: &Case<'_>, history: &History) -> Judgement {
 }
 
 /// The platform that all domains share.
-fn one_platform(domains: &[Domain<'_>]) -> Option<String> {
+fn shared_platform(domains: &[DomainRecordings<'_>]) -> Option<String> {
     let mut names = domains.iter().map(|d| d.platform.map(|p| p.name.clone()));
     let first = names.next()??;
     names.all(|name| name.as_ref() == Some(&first)).then_some(first)
 }
 
 /// Judges the islands of every domain; returns them for the cells.
-fn fabrics<'a>(
-    domains: &[Domain<'a>],
+fn judge_fabrics<'a>(
+    domains: &[DomainRecordings<'a>],
     sampled: bool,
-    ledger: &mut Ledger,
-) -> Vec<Vec<(Island<'a>, Fabric)>> {
-    let islands: Vec<Vec<Island<'a>>> = domains.iter().map(island::islands).collect();
-    let fleet = level::Fleet::of(islands.iter().flatten());
+    ledger: &mut FindingSet,
+) -> Vec<Vec<(FabricGroup<'a>, FabricJudgement)>> {
+    let islands: Vec<Vec<FabricGroup<'a>>> = domains.iter().map(fabric_group::fabric_groups).collect();
+    let fleet = level::FleetLevels::from_groups(islands.iter().flatten());
     let mut judged = Vec::new();
     for islands in islands {
         let mut here = Vec::new();
         for island in islands {
             let mut fabric = fabric::judge(&island, &fleet);
-            enter(&island, &mut fabric, ledger);
-            coverage::pairs(&island, &fabric, sampled, ledger);
-            let parts: Vec<Island<'a>> =
-                fabric.parts.iter().map(|gpus| island.part(gpus)).collect();
+            record_fabric(&island, &mut fabric, ledger);
+            coverage::judge_pairs(&island, &fabric, sampled, ledger);
+            let parts: Vec<FabricGroup<'a>> =
+                fabric.parts.iter().map(|gpus| island.subset(gpus)).collect();
             here.push((island, fabric));
             here.extend(parts.into_iter().map(|island| {
-                let fabric = part(&island, &fleet, ledger);
+                let fabric = judge_part(&island, &fleet, ledger);
                 (island, fabric)
             }));
         }
@@ -229,16 +229,16 @@ fn fabrics<'a>(
 
 /// Judges what reaches each other and not the rest of its island. What is said of its
 /// level concerns its nodes and not all of the domain.
-fn part(island: &Island<'_>, fleet: &level::Fleet, ledger: &mut Ledger) -> Fabric {
+fn judge_part(island: &FabricGroup<'_>, fleet: &level::FleetLevels, ledger: &mut FindingSet) -> FabricJudgement {
     let mut fabric = fabric::judge(island, fleet);
     let findings = std::mem::take(&mut fabric.findings);
     let (own, whole): (Vec<_>, Vec<_>) =
         findings.into_iter().partition(|found| found.locus.node.is_some());
     fabric.findings = own;
-    enter(island, &mut fabric, ledger);
+    record_fabric(island, &mut fabric, ledger);
     for found in whole {
-        for node in island.nodes().into_keys() {
-            ledger.doubt(node, found.summary.clone());
+        for node in island.gpus_by_node().into_keys() {
+            ledger.add_doubt(node, found.summary.clone());
         }
         ledger.notes.push(found.summary);
     }
@@ -248,9 +248,9 @@ fn part(island: &Island<'_>, fleet: &level::Fleet, ledger: &mut Ledger) -> Fabri
 /// Judges what pairs show while others copy too: whose share is less than that of
 /// the others of its node. Whether all of them have what a pair has alone was
 /// never measured on such a machine, so that the level itself is a remark.
-fn at_once(domains: &[Domain<'_>], ledger: &mut Ledger) {
-    let islands: Vec<Island<'_>> = domains.iter().flat_map(island::at_once).collect();
-    let fleet = level::Fleet::of(islands.iter());
+fn judge_concurrent(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
+    let islands: Vec<FabricGroup<'_>> = domains.iter().flat_map(fabric_group::concurrent_fabric_groups).collect();
+    let fleet = level::FleetLevels::from_groups(islands.iter());
     for island in &islands {
         let mut fabric = fabric::judge(island, &fleet);
         for mut found in std::mem::take(&mut fabric.findings) {
@@ -258,7 +258,7 @@ fn at_once(domains: &[Domain<'_>], ledger: &mut Ledger) {
             if found.rule.kind == RuleKind::Level {
                 ledger.notes.push(found.summary);
             } else {
-                ledger.find(found);
+                ledger.add(found);
             }
         }
         ledger.notes.append(&mut fabric.notes);
@@ -269,50 +269,50 @@ fn at_once(domains: &[Domain<'_>], ledger: &mut Ledger) {
 }
 
 /// Enters what was found out about an island.
-fn enter(island: &Island<'_>, fabric: &mut Fabric, ledger: &mut Ledger) {
-    std::mem::take(&mut fabric.findings).into_iter().for_each(|f| ledger.find(f));
+fn record_fabric(island: &FabricGroup<'_>, fabric: &mut FabricJudgement, ledger: &mut FindingSet) {
+    std::mem::take(&mut fabric.findings).into_iter().for_each(|f| ledger.add(f));
     ledger.notes.append(&mut fabric.notes);
     for (what, why) in std::mem::take(&mut fabric.unknown) {
         match what {
-            UnknownSubject::Node(node) => ledger.doubt(&node, why),
-            what => ledger.unknown(what, why),
+            UnknownSubject::Node(node) => ledger.add_doubt(&node, why),
+            what => ledger.add_unknown(what, why),
         }
     }
-    ledger.levels.of_island(island, fabric);
+    ledger.levels.add_fabric_group(island, fabric);
     let read: BTreeSet<usize> =
         island.directed.iter().chain(&island.both_ways).flat_map(|r| [r.src, r.dst]).collect();
     for gpu in read {
         let id = &island.gpus[gpu];
-        ledger.measure(&id.node);
+        ledger.mark_measured(&id.node);
         if fabric.level.is_some_and(|l| l.absolute) {
-            ledger.compare(&id.node);
+            ledger.mark_compared(&id.node);
         }
-        if let Some(together) = fabric.level.and_then(|level| level.together) {
-            ledger.could_have_seen_together(&id.node, together);
+        if let Some(together) = fabric.level.and_then(|level| level.detectable_overall) {
+            ledger.record_detectable_overall(&id.node, together);
         }
         let Some(detectable) = fabric.peeled.detectable[gpu] else { continue };
-        ledger.could_have_seen(&id.node, detectable);
+        ledger.record_detectable(&id.node, detectable);
         // More readings help against noise, and not where healthy parts differ: that is in
         // what the node declares.
-        let errors = fabric.peeled.shown[gpu].iter().flatten().map(|shown| shown.error);
-        too_noisy(island, gpu, peel::smallest(errors.fold(0.0, f64::max)), ledger);
+        let errors = fabric.peeled.end_levels[gpu].iter().flatten().map(|shown| shown.error);
+        report_too_noisy(island, gpu, peel::smallest_detectable(errors.fold(0.0, f64::max)), ledger);
     }
 }
 
 /// A sweep that could not have seen the loss of one link says so.
-fn too_noisy(island: &Island<'_>, gpu: usize, detectable: f64, ledger: &mut Ledger) {
+fn report_too_noisy(island: &FabricGroup<'_>, gpu: usize, detectable: f64, ledger: &mut FindingSet) {
     let links =
         island.platform.and_then(|p| p.nvlink.as_ref()).filter(|n| n.switched).map(|n| n.links);
     let Some(one_link) = links.map(|links| 1.0 / f64::from(links.max(1))) else { return };
     if one_link < detectable {
         let node = &island.gpus[gpu].node;
-        ledger.doubt(
+        ledger.add_doubt(
             node,
             format!(
                 "too noisy: a loss of less than {} could not have been seen, one link is {}: more readings of every \
                  pair would tell",
-                percent(detectable),
-                percent(one_link)
+                format_percent(detectable),
+                format_percent(one_link)
             ),
         );
     }

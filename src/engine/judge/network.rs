@@ -6,52 +6,52 @@
 //! it is a finding about the pair until other partners were asked. What hits
 //! a whole leaf or network never counts against its nodes.
 
-mod above;
-mod disturbed;
-mod levels;
-mod noise;
-mod pairs;
+mod implausible_rates;
+mod intermittent_paths;
+mod rail_levels;
+mod noise_tail;
+mod rail_pairs;
 #[cfg(test)]
 mod tests;
-mod whole;
+mod low_rails;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::arrange::Domain;
-use super::finding::finding;
-use super::finding::rate;
+use super::domain_recordings::DomainRecordings;
+use super::finding::new_finding;
+use super::finding::format_rate;
 use super::finding::round;
-use super::island::PairReading;
-use super::leaves;
-use super::ledger::Ledger;
+use super::fabric_group::PairReading;
+use super::leaf_uplinks;
+use super::finding_set::FindingSet;
 use super::nic;
 use super::peel;
-use super::peel::Field;
-use super::peel::Peeled;
-use super::peel::Statistic;
-use super::peel::Word;
-use super::rails;
-use super::rails::ByEnd;
-use super::rails::Group;
-use super::rails::Rail;
-use super::rails::ordered;
-use super::steady_paths;
-use levels::Levels;
-use levels::Siblings;
+use super::peel::PairReadings;
+use super::peel::PeelResult;
+use super::peel::PartnerStatistic;
+use super::peel::PairClassification;
+use super::rail_readings;
+use super::rail_readings::ReadingsByEnd;
+use super::rail_readings::RailGroup;
+use super::rail_readings::RailReadings;
+use super::rail_readings::order_pair;
+use super::path_stability;
+use rail_levels::RailLevels;
+use rail_levels::SiblingLevels;
 use model::stats;
-use model::text::percent;
-use noise::Noise;
-use pairs::Cell;
-use pairs::Pairs;
-use pairs::good_partners;
+use model::text::format_percent;
+use noise_tail::NoiseTail;
+use rail_pairs::RailPairCell;
+use rail_pairs::RailPairs;
+use rail_pairs::count_good_partners;
 
 use model::claims::Claims;
 use model::finding_class::FindingClass;
 use model::hostlist;
 use model::id::NodeName;
-use model::recording::Recording;
-use model::rule::RuleKind;
+use model::tool_recording::ToolRecording;
+use model::finding_rule::RuleKind;
 use model::verdict::Direction;
 use model::verdict::Finding;
 use model::verdict::Locus;
@@ -73,23 +73,23 @@ const ONE_LANE: f64 = 0.25;
 const FEWEST_CELLS: usize = 6;
 
 /// Names and domains of all nodes.
-struct Homes<'d> {
-    domains: BTreeMap<&'d NodeName, &'d Domain<'d>>,
+struct NodeDomains<'d> {
+    domains: BTreeMap<&'d NodeName, &'d DomainRecordings<'d>>,
 }
 
-impl Homes<'_> {
+impl NodeDomains<'_> {
     /// A locus at this node.
-    fn at(&self, kind: LocusKind, node: &NodeName, rail: &Rail<'_>) -> Locus {
+    fn locus_at(&self, kind: LocusKind, node: &NodeName, rail: &RailReadings<'_>) -> Locus {
         let domain = self.domains.get(node).map(|d| d.name.clone());
-        Locus { domain, node: Some(node.clone()), rail: rail.name.clone(), ..Locus::of(kind) }
+        Locus { domain, node: Some(node.clone()), rail: rail.name.clone(), ..Locus::new(kind) }
     }
 
     /// A locus of the network between these nodes: in their domain, where it is one.
-    fn around(&self, kind: LocusKind, nodes: &[&NodeName], rail: &Rail<'_>) -> Locus {
+    fn locus_between(&self, kind: LocusKind, nodes: &[&NodeName], rail: &RailReadings<'_>) -> Locus {
         let names: BTreeSet<_> =
             nodes.iter().map(|n| self.domains.get(*n).map(|d| d.name.clone())).collect();
         let only = names.into_iter().reduce(|_, _| None).flatten();
-        Locus { domain: only, rail: rail.name.clone(), ..Locus::of(kind) }
+        Locus { domain: only, rail: rail.name.clone(), ..Locus::new(kind) }
     }
 
     /// Whether this node has no GPU by claim: its network is all there is.
@@ -100,54 +100,54 @@ impl Homes<'_> {
 
 /// Judges what was measured over the network.
 pub(super) fn judge(
-    domains: &[Domain<'_>],
+    domains: &[DomainRecordings<'_>],
     claims: &Claims,
-    recordings: &[Recording],
-    ledger: &mut Ledger,
+    recordings: &[ToolRecording],
+    ledger: &mut FindingSet,
 ) {
-    let homes = Homes {
+    let homes = NodeDomains {
         domains: domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, d))).collect(),
     };
-    let mut rails = rails::rails(domains, claims, recordings);
+    let mut rails = rail_readings::collect_rails(domains, claims, recordings);
     let failures = rails.iter().flat_map(|rail| &rail.failures);
     ledger.unusable.extend(failures.map(|failure| failure.file.to_owned()));
     for rail in &mut rails {
-        for above in above::take(rail) {
-            ledger.doubt(&rail.nodes[above.end], too_high(rail, &above));
+        for above in implausible_rates::remove_implausible(rail) {
+            ledger.add_doubt(&rail.nodes[above.end], explain_too_high(rail, &above));
         }
     }
-    let levels = levels::of(&rails);
+    let levels = rail_levels::estimate_levels(&rails);
     let many = rails.iter().map(|rail| rail.cells().len()).sum();
-    let sweep = Sweep { many, dips: disturbed::Dips::of(&rails, &levels) };
-    let reached: BTreeSet<NodeName> = rails.iter().flat_map(Rail::reached).cloned().collect();
-    crossed(&rails, ledger);
+    let sweep = NetworkTotals { cells: many, dips: intermittent_paths::DipRate::from_rails(&rails, &levels) };
+    let reached: BTreeSet<NodeName> = rails.iter().flat_map(RailReadings::reached_nodes).cloned().collect();
+    record_measured_partners(&rails, ledger);
     for (rail, levels) in rails.iter_mut().zip(levels) {
-        super::reach::judge(rail, &reached, |kind, node, rail| homes.at(kind, node, rail), ledger);
+        super::unreached_pairs::judge(rail, &reached, |kind, node, rail| homes.locus_at(kind, node, rail), ledger);
         judge_rail(&homes, claims, rail, (levels, &sweep), ledger);
-        super::far::judge(rail, ledger);
+        super::latency_outliers::judge(rail, ledger);
     }
-    not_measured(&homes, claims, ledger);
+    report_unmeasured_rails(&homes, claims, ledger);
 }
 
 /// Why an end is not judged by rates that its partners do not show with each other.
-fn too_high(rail: &Rail<'_>, above: &above::Above) -> String {
+fn explain_too_high(rail: &RailReadings<'_>, above: &implausible_rates::ImplausibleEnd) -> String {
     let partners = above.partners.iter().map(|end| rail.nodes[*end].as_str());
     format!(
         "shows {} GB/s{} with {}, which show no such rate with each other ({} GB/s is usual): it was not counted",
-        rate(above.rate),
-        rail.over(),
+        format_rate(above.rate),
+        rail.sentence_suffix(),
         hostlist::fold(partners),
-        rate(above.usual)
+        format_rate(above.usual)
     )
 }
 
 /// Enters which nodes were measured with which over which rails.
-fn crossed(rails: &[Rail<'_>], ledger: &mut Ledger) {
+fn record_measured_partners(rails: &[RailReadings<'_>], ledger: &mut FindingSet) {
     for rail in rails {
         for reading in &rail.readings {
             let ends = [reading.src, reading.dst].map(|end| &rail.nodes[end]);
             for (node, other) in [(ends[0], ends[1]), (ends[1], ends[0])] {
-                let crossed = ledger.crossed.entry(node.clone()).or_default();
+                let crossed = ledger.measured_boundaries.entry(node.clone()).or_default();
                 if !crossed.network.contains(other) {
                     crossed.network.insert(other.clone());
                 }
@@ -161,126 +161,126 @@ fn crossed(rails: &[Rail<'_>], ledger: &mut Ledger) {
 
 /// Nodes that were not measured over all claimed rails: a rail asserts that every node
 /// reaches the others over it.
-fn not_measured(homes: &Homes<'_>, claims: &Claims, ledger: &mut Ledger) {
-    if claims.all_nodes_claimed() < 2 {
+fn report_unmeasured_rails(homes: &NodeDomains<'_>, claims: &Claims, ledger: &mut FindingSet) {
+    if claims.count_all_claimed_nodes() < 2 {
         return;
     }
     for node in homes.domains.keys() {
-        let crossed = ledger.crossed.get(*node);
+        let crossed = ledger.measured_boundaries.get(*node);
         let read = |rail: &str| crossed.is_some_and(|crossed| crossed.rails.contains(rail));
         // Of an end without a connection that is said already.
         let is_said = |rail: &str| {
             let open = |f: &Finding| {
                 f.class == FindingClass::NicUnreachable && f.locus.rail.as_deref() == Some(rail)
             };
-            ledger.doubts.contains_key(*node) && ledger.of_node(node).any(open)
+            ledger.doubts.contains_key(*node) && ledger.findings_of_node(node).any(open)
         };
         let names = claims.rails.iter().map(|it| it.name.as_str());
         let missing: Vec<&str> = names.filter(|rail| !read(rail) && !is_said(rail)).collect();
         if !missing.is_empty() {
             let rails = hostlist::fold(missing);
-            ledger.doubt(node, format!("{rails} was not measured between it and another node"));
+            ledger.add_doubt(node, format!("{rails} was not measured between it and another node"));
         }
     }
 }
 
 /// What all rails of a sweep have in common.
-struct Sweep {
+struct NetworkTotals {
     /// How many cells there are: the family error is one for all of them.
-    many: usize,
-    dips: disturbed::Dips,
+    cells: usize,
+    dips: intermittent_paths::DipRate,
 }
 
 /// Judges what was measured over one rail.
 fn judge_rail(
-    homes: &Homes<'_>,
+    homes: &NodeDomains<'_>,
     claims: &Claims,
-    rail: &mut Rail<'_>,
-    (levels, sweep): (Levels, &Sweep),
-    ledger: &mut Ledger,
+    rail: &mut RailReadings<'_>,
+    (levels, sweep): (RailLevels, &NetworkTotals),
+    ledger: &mut FindingSet,
 ) {
     if rail.readings.is_empty() {
         return;
     }
-    let Levels { start, repeated, siblings, .. } = levels;
-    let shared = leaves::judge(rail, claims, &start);
+    let RailLevels { by_group: start, repeat_sigma: repeated, siblings, .. } = levels;
+    let shared = leaf_uplinks::judge(rail, claims, &start);
     for found in shared.findings {
-        ledger.find(found);
+        ledger.add(found);
     }
     for (node, why) in shared.doubts {
-        ledger.doubt(&node, why);
+        ledger.add_doubt(&node, why);
     }
-    compared_with_nothing(rail, &siblings, ledger);
+    report_no_reference(rail, &siblings, ledger);
     let met: BTreeSet<usize> = rail.readings.iter().flat_map(|r| [r.src, r.dst]).collect();
-    rail.readings.retain(|r| !shared.explained.contains(&ordered(r.src, r.dst)));
-    let (peeled, pairs, noise) = measured(rail, &start, repeated, sweep.many);
+    rail.readings.retain(|r| !shared.explained.contains(&order_pair(r.src, r.dst)));
+    let (peeled, pairs, noise) = peel_rail(rail, &start, repeated, sweep.cells);
     let sigma = pairs.sigma;
     let by_end = rail.by_end();
-    ledger.levels.of_rail(rail, &pairs.levels);
-    blamed(homes, (rail, &by_end), &peeled, ledger);
-    low_pairs(homes, (rail, &by_end), &pairs, ledger);
-    let at = |kind, node: &NodeName| homes.at(kind, node, rail);
-    steady_paths::judge(rail, &pairs.levels, (sigma, repeated.is_some()), at, ledger);
-    disturbed::judge(rail, &sweep.dips, sigma, at, ledger);
-    let low = whole::judge(homes, (rail, &by_end), &pairs.levels, &siblings, ledger);
+    ledger.levels.add_rail(rail, &pairs.levels);
+    report_blames(homes, (rail, &by_end), &peeled, ledger);
+    report_low_pairs(homes, (rail, &by_end), &pairs, ledger);
+    let at = |kind, node: &NodeName| homes.locus_at(kind, node, rail);
+    path_stability::judge(rail, &pairs.levels, (sigma, repeated.is_some()), at, ledger);
+    intermittent_paths::judge(rail, &sweep.dips, sigma, at, ledger);
+    let low = low_rails::judge(homes, (rail, &by_end), &pairs.levels, &siblings, ledger);
     for end in met {
         let node = &rail.nodes[end];
-        ledger.measure(node);
-        let known = by_end[end].iter().any(|r| expected(&rail.groups[r.group]).is_some());
+        ledger.mark_measured(node);
+        let known = by_end[end].iter().any(|r| expected_rate(&rail.groups[r.group]).is_some());
         if known && homes.has_no_gpu(node) {
-            ledger.compare(node);
+            ledger.mark_compared(node);
         }
         let own = by_end[end].iter().filter(|r| r.src == end).count();
         let other = by_end[end].iter().filter(|r| r.dst == end).count();
         let fewest = [own, other].into_iter().filter(|n| 0 < *n).min().unwrap_or(1);
-        let alone = || peel::smallest(stats::median_error(sigma, fewest));
+        let alone = || peel::smallest_detectable(stats::median_error(sigma, fewest));
         let partners: BTreeSet<usize> = by_end[end].iter().flat_map(|r| [r.src, r.dst]).collect();
         // None where a leaf explains all that it showed.
         let partners = partners.len().saturating_sub(1);
         let deepest = match partners {
-            0 | 1 => noise.deepest(fewest),
+            0 | 1 => noise.deepest_cell(fewest),
             several => noise.deepest_end(several, fewest / several),
         };
         let seen = peeled.detectable[end].unwrap_or_else(alone);
-        let detectable = seen.max(deepest + peel::POWER * stats::median_error(sigma, fewest));
-        ledger.could_have_seen_over(node, rail.name.as_deref(), detectable);
+        let detectable = seen.max(deepest + peel::POWER_Z * stats::median_error(sigma, fewest));
+        ledger.record_detectable_over_rail(node, rail.name.as_deref(), detectable);
         if ONE_LANE < detectable {
-            let seen = percent(detectable);
+            let seen = format_percent(detectable);
             let why = format!(
                 "too noisy{}: a loss of less than {seen} of its NIC's rate could not have been seen; more readings \
                  would tell",
-                rail.over()
+                rail.sentence_suffix()
             );
-            ledger.doubt(node, why);
+            ledger.add_doubt(node, why);
         }
     }
     if let Some(why) = low {
         for end in &rail.nodes {
-            ledger.doubt(end, why.clone());
+            ledger.add_doubt(end, why.clone());
         }
     }
 }
 
 /// Whose fault low readings are: the ends, and the pairs of those that are not blamed.
-fn measured(
-    rail: &Rail<'_>,
+fn peel_rail(
+    rail: &RailReadings<'_>,
     start: &[f64],
     repeated: Option<f64>,
     many: usize,
-) -> (Peeled, Pairs, Noise) {
-    let field = Field {
+) -> (PeelResult, RailPairs, NoiseTail) {
+    let field = PairReadings {
         ends: rail.nodes.len(),
         nodes: rail.nodes.len(),
-        classes: &rail.groups.iter().map(|group| u8::from(group.crosses)).collect::<Vec<_>>(),
+        classes: &rail.groups.iter().map(|group| u8::from(group.crosses_leaves)).collect::<Vec<_>>(),
         readings: &rail.readings,
         active: &vec![true; rail.nodes.len()],
-        start: Some(start),
+        start_levels: Some(start),
     };
-    let mut peeled = peel::peel(&field, Statistic::Median);
+    let mut peeled = peel::peel_readings(&field, PartnerStatistic::Median);
     // An end is blamed for what it shows with those that are not, or not at all.
     let sigma = repeated.unwrap_or(peeled.sigma);
     let cells = rail.cells();
-    let noise = Noise::of(&cells, sigma, many);
+    let noise = NoiseTail::new(&cells, sigma, many);
     // Of each end and way its cells, and their readings.
     let mut read: BTreeMap<(usize, Direction), (usize, usize)> = BTreeMap::new();
     for ((src, dst, _), values) in &cells {
@@ -292,35 +292,35 @@ fn measured(
     peeled.blames.retain(|blame| {
         let (count, all) = read.get(&(blame.gpu, blame.direction)).copied().unwrap_or((1, 1));
         let deepest = noise.deepest_end(blame.partners, all / count);
-        blame.ratio < 1.0 - peel::LINE.max(deepest)
+        blame.ratio < 1.0 - peel::MIN_EFFECT.max(deepest)
     });
-    let pairs = Pairs::of(rail, &peeled, start, sigma, &noise);
+    let pairs = RailPairs::new(rail, &peeled, start, sigma, &noise);
     (peeled, pairs, noise)
 }
 
 /// Where nobody says what a NIC must show, pairs say it of each other, and rails of one
 /// kind do. One pair alone is its own level, whatever it shows: that is not known.
-fn compared_with_nothing(rail: &Rail<'_>, siblings: &[Siblings], ledger: &mut Ledger) {
+fn report_no_reference(rail: &RailReadings<'_>, siblings: &[SiblingLevels], ledger: &mut FindingSet) {
     let mut alone: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     let mut compared: BTreeSet<usize> = BTreeSet::new();
     for (at, group) in rail.groups.iter().enumerate() {
         let here = || rail.readings.iter().filter(move |r| r.group == at);
-        let met: BTreeSet<_> = here().map(|r| ordered(r.src, r.dst)).collect();
+        let met: BTreeSet<_> = here().map(|r| order_pair(r.src, r.dst)).collect();
         let mut values: Vec<f64> = here().map(|r| r.value).collect();
         let Some((value, (a, b))) = stats::median(&mut values).zip(met.first().copied()) else {
             continue;
         };
         // The same test between and inside leaves.
-        let others = rail.groups.iter().enumerate().any(|(n, it)| n != at && it.is_of_kind(group));
-        let agrees = siblings[at].agrees(value);
-        if expected(group).is_some() || 1 < met.len() || others || agrees {
+        let others = rail.groups.iter().enumerate().any(|(n, it)| n != at && it.is_same_kind(group));
+        let agrees = siblings[at].confirms(value);
+        if expected_rate(group).is_some() || 1 < met.len() || others || agrees {
             compared.extend(met.iter().flat_map(|(a, b)| [*a, *b]));
             continue;
         }
         let on = rail.name.as_ref().map_or(String::new(), |name| format!(", {name}"));
         let but = match siblings[at].levels.as_slice() {
             [] => "no other pair was read".to_owned(),
-            [other] => format!("another rail shows {}", rate(*other)),
+            [other] => format!("another rail shows {}", format_rate(*other)),
             // A slow pair, which is a finding.
             _ => continue,
         };
@@ -330,7 +330,7 @@ fn compared_with_nothing(rail: &Rail<'_>, siblings: &[Siblings], ledger: &mut Le
             rail.nodes[a],
             rail.nodes[b],
             group.testcase,
-            rate(value)
+            format_rate(value)
         );
         ledger.notes.push(why.clone());
         for end in [a, b] {
@@ -338,39 +338,39 @@ fn compared_with_nothing(rail: &Rail<'_>, siblings: &[Siblings], ledger: &mut Le
         }
     }
     for (end, whys) in alone.into_iter().filter(|(end, _)| !compared.contains(end)) {
-        whys.into_iter().for_each(|why| ledger.doubt(&rail.nodes[end], why));
+        whys.into_iter().for_each(|why| ledger.add_doubt(&rail.nodes[end], why));
     }
 }
 
 /// What the class of NIC must show here, in GB/s, and its tolerance.
-fn expected(group: &Group<'_>) -> Option<(f64, f64)> {
-    nic::in_gigabytes(group.nic?, &group.conditions())
+fn expected_rate(group: &RailGroup<'_>) -> Option<(f64, f64)> {
+    nic::expected_rate(group.nic?, &group.conditions())
 }
 
 /// How far below the expectation of the class nothing is wrong.
-fn line_of(tolerance: f64) -> f64 {
-    tolerance.max(peel::LINE)
+fn min_effect(tolerance: f64) -> f64 {
+    tolerance.max(peel::MIN_EFFECT)
 }
 
 /// Relative standard deviation of one reading, where enough were repeated.
-pub(super) fn repeat_sigma(rail: &Rail<'_>) -> Option<f64> {
+pub(super) fn repeat_sigma(rail: &RailReadings<'_>) -> Option<f64> {
     let sigma = stats::repeat_sigma(rail.cells().values().map(Vec::as_slice));
     sigma.map(|sigma| sigma.max(peel::LEAST_SIGMA))
 }
 
 /// Ends of the rail that are low with everybody.
-fn blamed(
-    homes: &Homes<'_>,
-    (rail, by_end): (&Rail<'_>, &ByEnd<'_>),
-    peeled: &Peeled,
-    ledger: &mut Ledger,
+fn report_blames(
+    homes: &NodeDomains<'_>,
+    (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
+    peeled: &PeelResult,
+    ledger: &mut FindingSet,
 ) {
     let ends: BTreeSet<usize> = peeled.blames.iter().map(|b| b.gpu).collect();
     for end in ends {
         let node = &rail.nodes[end];
         let both = [Direction::Tx, Direction::Rx];
-        let [tx, rx] = both.map(|d| peeled.blames(end, d));
-        let read = |direction| of_end(by_end, peeled, end, direction).next().is_some();
+        let [tx, rx] = both.map(|d| peeled.is_blamed(end, d));
+        let read = |direction| end_readings(by_end, peeled, end, direction).next().is_some();
         let one_way = (tx != rx && both.iter().all(|d| read(*d))).then(|| both[usize::from(rx)]);
         let blame = peeled
             .blames
@@ -379,7 +379,7 @@ fn blamed(
             .min_by(|a, b| a.ratio.total_cmp(&b.ratio))
             .expect("a blamed end has a blame");
         let mut by_group: BTreeMap<usize, usize> = BTreeMap::new();
-        for (group, _) in of_end(by_end, peeled, end, blame.direction) {
+        for (group, _) in end_readings(by_end, peeled, end, blame.direction) {
             *by_group.entry(group).or_default() += 1;
         }
         let shown = by_group.iter().max_by_key(|(g, count)| (**count, std::cmp::Reverse(**g)));
@@ -395,36 +395,36 @@ fn blamed(
         let testcase = &rail.groups[*group].testcase;
         let said = format!(
             "{node}{}: {what} is {} of {} GB/s ({testcase}), {} low with {} partners that are fine with each other",
-            rail.over(),
-            rate(measured),
-            rate(level),
-            percent(1.0 - blame.ratio),
+            rail.sentence_suffix(),
+            format_rate(measured),
+            format_rate(level),
+            format_percent(1.0 - blame.ratio),
             blame.partners
         );
-        let rule = RuleKind::Endpoint.with(format!(
+        let rule = RuleKind::Endpoint.with_terms(format!(
             "the median over {} partners that are not blamed lies more than max({}, 5 robust standard errors) \
              below the level of its rail",
             blame.partners,
-            percent(peel::LINE)
+            format_percent(peel::MIN_EFFECT)
         ));
-        let locus = Locus { direction: one_way, ..homes.at(LocusKind::Rail, node, rail) };
-        let mut found = finding(Outcome::Degraded, FindingClass::NicLow, locus, &rule)
-            .below_peers(measured, level, expected(&rail.groups[*group]).map(|(value, _)| value))
-            .saying(said);
+        let locus = Locus { direction: one_way, ..homes.locus_at(LocusKind::Rail, node, rail) };
+        let mut found = new_finding(Outcome::Degraded, FindingClass::NicLow, locus, &rule)
+            .with_peer_level(measured, level, expected_rate(&rail.groups[*group]).map(|(value, _)| value))
+            .with_summary(said);
         found.detectable = Some(round(blame.detectable));
         let partners: BTreeSet<usize> =
             by_end[end].iter().map(|r| if r.src == end { r.dst } else { r.src }).collect();
         for partner in partners {
             found = with_files(found, (rail, by_end), (end, partner), testcase);
         }
-        ledger.find(found);
+        ledger.add(found);
     }
 }
 
 /// Adds the files in which two ends met.
 fn with_files(
     mut found: Finding,
-    (rail, by_end): (&Rail<'_>, &ByEnd<'_>),
+    (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
     (a, b): (usize, usize),
     testcase: &str,
 ) -> Finding {
@@ -432,44 +432,44 @@ fn with_files(
     for file in rail.files_of(a, b) {
         if found.evidence.len() < MOST_FILES {
             let between = |r: &&&PairReading| {
-                ordered(r.src, r.dst) == ordered(a, b)
+                order_pair(r.src, r.dst) == order_pair(a, b)
                     && *rail.groups[r.group].testcase == *testcase
             };
             let mut values: Vec<f64> = by_end[a].iter().filter(between).map(|r| r.value).collect();
             let middle = stats::median(&mut values).unwrap_or(0.0);
             let detail =
-                format!("{} and {}: {} GB/s (median)", rail.nodes[a], rail.nodes[b], rate(middle));
-            found = found.because(file, Some(testcase), detail);
+                format!("{} and {}: {} GB/s (median)", rail.nodes[a], rail.nodes[b], format_rate(middle));
+            found = found.with_evidence(file, Some(testcase), detail);
         }
     }
     found
 }
 
 /// Readings of an end in one direction, with partners that are not blamed.
-fn of_end<'r>(
-    by_end: &'r ByEnd<'_>,
-    peeled: &'r Peeled,
+fn end_readings<'r>(
+    by_end: &'r ReadingsByEnd<'_>,
+    peeled: &'r PeelResult,
     end: usize,
     direction: Direction,
 ) -> impl Iterator<Item = (usize, f64)> + 'r {
     let mine = move |r: &&&PairReading| match direction {
-        Direction::Rx => r.dst == end && !peeled.blames(r.src, Direction::Tx),
-        _ => r.src == end && !peeled.blames(r.dst, Direction::Rx),
+        Direction::Rx => r.dst == end && !peeled.is_blamed(r.src, Direction::Tx),
+        _ => r.src == end && !peeled.is_blamed(r.dst, Direction::Rx),
     };
     by_end[end].iter().filter(mine).map(|r| (r.group, r.value))
 }
 
 /// Pairs that are low while neither end is blamed.
-fn low_pairs(
-    homes: &Homes<'_>,
-    (rail, by_end): (&Rail<'_>, &ByEnd<'_>),
-    pairs: &Pairs,
-    ledger: &mut Ledger,
+fn report_low_pairs(
+    homes: &NodeDomains<'_>,
+    (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
+    pairs: &RailPairs,
+    ledger: &mut FindingSet,
 ) {
-    let mut low: BTreeMap<(usize, usize), Vec<&Cell>> = BTreeMap::new();
+    let mut low: BTreeMap<(usize, usize), Vec<&RailPairCell>> = BTreeMap::new();
     let of_end = pairs.by_end();
     for cell in pairs.cells.iter().filter(|c| c.low) {
-        low.entry(ordered(cell.src, cell.dst)).or_default().push(cell);
+        low.entry(order_pair(cell.src, cell.dst)).or_default().push(cell);
     }
     for ((a, b), cells) in low {
         let lowest = cells.iter().min_by(|x, y| x.median.total_cmp(&y.median));
@@ -478,14 +478,14 @@ fn low_pairs(
         let level = pairs.levels[lowest.group];
         let mut readings: Vec<f64> =
             cells.iter().flat_map(|c| c.readings.iter().copied()).collect();
-        let good = [good_partners(&of_end, a, b), good_partners(&of_end, b, a)];
+        let good = [count_good_partners(&of_end, a, b), count_good_partners(&of_end, b, a)];
         let acquitted = good.iter().all(|partners| 0 < *partners);
         let (from, to) = (&rail.nodes[lowest.src], &rail.nodes[lowest.dst]);
-        let over = rail.over();
-        let share = percent(1.0 - lowest.median);
+        let over = rail.sentence_suffix();
+        let share = format_percent(1.0 - lowest.median);
         let span = peel::span(&mut readings);
-        let word = peel::word(readings.len(), span, lowest.median, pairs.sigma);
-        if acquitted && word == Word::Dip {
+        let word = peel::classify_pair(readings.len(), span, lowest.median, pairs.sigma);
+        if acquitted && word == PairClassification::Dip {
             ledger.notes.push(format!(
                 "{from} to {to}{over} read {share} low once and was not read again; both are fine with others"
             ));
@@ -499,7 +499,7 @@ fn low_pairs(
         // A pair that is low both ways has one name, whichever way is lower.
         let (from, to) = if one_way.is_none() && to < from { (to, from) } else { (from, to) };
         let mut outcome = Outcome::Degraded;
-        let (said, rule) = if acquitted && word == Word::Doubt {
+        let (said, rule) = if acquitted && word == PairClassification::Doubt {
             outcome = Outcome::Unknown;
             let count = readings.len();
             (
@@ -507,7 +507,7 @@ fn low_pairs(
                     "{from} and {to} read {share} low with each other{over} in all {count} readings and are fine with \
                      others: a slow path or dips, {count} readings do not tell; reading this pair again would"
                 ),
-                peel::DOUBT,
+                peel::DOUBTFUL_PAIR_RULE,
             )
         } else if acquitted {
             (
@@ -519,11 +519,11 @@ fn low_pairs(
                         "{from} and {to} are {share} low with each other{over} and fine with others"
                     ),
                 },
-                RuleKind::Path.with(format!(
+                RuleKind::Path.with_terms(format!(
                     "all {} readings lie below the level by more than max({}, what noise makes of any path in one \
                      of 1,000 sweeps), while both ends are fine with others",
                     readings.len(),
-                    percent(peel::LINE)
+                    format_percent(peel::MIN_EFFECT)
                 )),
             )
         } else {
@@ -532,17 +532,17 @@ fn low_pairs(
                     "{from} and {to} are {share} low with each other{over}; which of them, or the path, is not known: each with another partner would tell"
                 ),
                 RuleKind::Suspicion
-                    .with("a low pair accuses neither end, and not both ends were fine with other partners"),
+                    .with_terms("a low pair accuses neither end, and not both ends were fine with other partners"),
             )
         };
         let locus = Locus {
             peer: Some(to.to_string()),
             direction: one_way,
-            ..homes.at(LocusKind::Pair, from, rail)
+            ..homes.locus_at(LocusKind::Pair, from, rail)
         };
-        let found = finding(outcome, FindingClass::PathLow, locus, &rule)
-            .below_peers(level * lowest.median, level, expected(group).map(|(value, _)| value))
-            .saying(said);
-        ledger.find(with_files(found, (rail, by_end), (a, b), &group.testcase));
+        let found = new_finding(outcome, FindingClass::PathLow, locus, &rule)
+            .with_peer_level(level * lowest.median, level, expected_rate(group).map(|(value, _)| value))
+            .with_summary(said);
+        ledger.add(with_files(found, (rail, by_end), (a, b), &group.testcase));
     }
 }

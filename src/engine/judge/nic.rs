@@ -6,30 +6,30 @@
 
 use std::collections::BTreeMap;
 
-use super::arrange::Domain;
-use super::finding::Reference;
-use super::finding::finding;
-use super::finding::of_node;
-use super::ledger::Ledger;
-use crate::thresholds::Conditions;
+use super::domain_recordings::DomainRecordings;
+use super::finding::RateReference;
+use super::finding::new_finding;
+use super::finding::node_locus;
+use super::finding_set::FindingSet;
+use crate::thresholds::MeasurementConditions;
 use crate::thresholds::Platform;
-use crate::thresholds::size;
+use crate::thresholds::format_size;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
 use model::measurement::Measurement;
-use model::measurement::Series;
-use model::parsed::Tool;
-use model::recording::Recording;
-use model::rule::RuleKind;
+use model::measurement::MeasurementSeries;
+use model::parse_output::Tool;
+use model::tool_recording::ToolRecording;
+use model::finding_rule::RuleKind;
 use model::stats;
-use model::text::percent;
+use model::text::format_percent;
 use model::verdict::Locus;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
 
 /// A rate class down is half; queue pairs, memory and distance move healthy
 /// ports by up to 8 % (368 of 395 Gb/s with one queue pair: nccl issue 2171).
-const LINE: f64 = 0.12;
+const MIN_EFFECT: f64 = 0.12;
 
 /// A single reading below this share is no dip (healthy ones reach 0.6).
 const DEEPEST_DIP: f64 = 0.58;
@@ -38,11 +38,11 @@ const DEEPEST_DIP: f64 = 0.58;
 const SMALLEST_FLEET: usize = 4;
 
 /// Ports that may be compared: class of NIC, test, queue pairs.
-type Kind<'a> = (&'a str, &'a str, &'a str);
+type PortGroupKey<'a> = (&'a str, &'a str, &'a str);
 
 /// One port of one node: the best reading counts, since a good one acquits.
-struct Port<'a> {
-    domain: &'a Domain<'a>,
+struct NicPort<'a> {
+    domain: &'a DomainRecordings<'a>,
     node: &'a NodeName,
     /// The device, where the output names one.
     device: Option<&'a str>,
@@ -52,22 +52,22 @@ struct Port<'a> {
 }
 
 /// Judges the ports of all domains.
-pub(super) fn judge(domains: &[Domain<'_>], ledger: &mut Ledger) {
-    without_rate(domains, ledger);
-    for ((_, testcase, _), ports) in ports(domains) {
+pub(super) fn judge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
+    report_small_messages(domains, ledger);
+    for ((_, testcase, _), ports) in collect_ports(domains) {
         judge_ports(testcase, &ports, ledger);
     }
 }
 
 /// Every port that was measured, by what it may be compared with.
-fn ports<'a>(domains: &'a [Domain<'a>]) -> BTreeMap<Kind<'a>, Vec<Port<'a>>> {
-    let mut kinds: BTreeMap<Kind<'a>, Vec<Port<'a>>> = BTreeMap::new();
+fn collect_ports<'a>(domains: &'a [DomainRecordings<'a>]) -> BTreeMap<PortGroupKey<'a>, Vec<NicPort<'a>>> {
+    let mut kinds: BTreeMap<PortGroupKey<'a>, Vec<NicPort<'a>>> = BTreeMap::new();
     for domain in domains {
         let class = domain.nic.map_or("", |nic| nic.name.as_str());
-        for (node, recordings) in &domain.own {
+        for (node, recordings) in &domain.per_node {
             for recording in recordings {
-                for (testcase, bytes, value) in rates(recording) {
-                    if bytes < Platform::least_bytes(domain.nic, testcase) {
+                for (testcase, bytes, value) in port_rates(recording) {
+                    if bytes < Platform::min_bytes(domain.nic, testcase) {
                         continue;
                     }
                     let said = |key: &str| recording.parsed.facts.parameters.get(key);
@@ -82,7 +82,7 @@ fn ports<'a>(domains: &'a [Domain<'a>]) -> BTreeMap<Kind<'a>, Vec<Port<'a>>> {
                             port.value = port.value.max(value);
                             port.readings += 1;
                         }
-                        None => ports.push(Port {
+                        None => ports.push(NicPort {
                             domain,
                             node,
                             device,
@@ -100,25 +100,25 @@ fn ports<'a>(domains: &'a [Domain<'a>]) -> BTreeMap<Kind<'a>, Vec<Port<'a>>> {
 
 /// Tests of a node's ports that were run with small messages only: how fast a port
 /// sends messages is no rate of its link.
-fn without_rate(domains: &[Domain<'_>], ledger: &mut Ledger) {
+fn report_small_messages(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     for domain in domains {
-        for (node, recordings) in &domain.own {
+        for (node, recordings) in &domain.per_node {
             let mut largest: BTreeMap<(&str, Option<&String>), u64> = BTreeMap::new();
             for recording in recordings {
                 let device = recording.parsed.facts.parameters.get("device");
-                for (testcase, bytes, _) in rates(recording) {
+                for (testcase, bytes, _) in port_rates(recording) {
                     let seen = largest.entry((testcase, device)).or_default();
                     *seen = bytes.max(*seen);
                 }
             }
             for ((testcase, device), bytes) in largest {
-                let least = Platform::least_bytes(domain.nic, testcase);
+                let least = Platform::min_bytes(domain.nic, testcase);
                 if bytes < least {
-                    ledger.measure(node);
+                    ledger.mark_measured(node);
                     let port = device.map_or("a NIC", String::as_str);
-                    ledger.doubt(
+                    ledger.add_doubt(
                         node,
-                        format!("{port} of {node}: {}", too_small(testcase, bytes, least)),
+                        format!("{port} of {node}: {}", explain_too_small(testcase, bytes, least)),
                     );
                 }
             }
@@ -127,20 +127,20 @@ fn without_rate(domains: &[Domain<'_>], ledger: &mut Ledger) {
 }
 
 /// Why messages of this size show no rate, and what to run.
-pub(super) fn too_small(testcase: &str, bytes: u64, least: u64) -> String {
+pub(super) fn explain_too_small(testcase: &str, bytes: u64, least: u64) -> String {
     format!(
         "the largest message of {testcase} is {}, and rates are compared from {} on: run it with -s {least}",
-        size(bytes),
-        size(least)
+        format_size(bytes),
+        format_size(least)
     )
 }
 
 /// What a recording shows of a port: test, largest message, GB/s.
-fn rates(recording: &Recording) -> impl Iterator<Item = (&str, u64, f64)> {
+fn port_rates(recording: &ToolRecording) -> impl Iterator<Item = (&str, u64, f64)> {
     let measurements = recording.parsed.measurements.iter();
     measurements.filter(|_| recording.parsed.tool == Some(Tool::Perftest)).filter_map(|m| match m {
         Measurement::Series(series) => {
-            let (bytes, value) = at_largest(series)?;
+            let (bytes, value) = largest_message_rate(series)?;
             Some((series.testcase.as_deref()?, bytes, value))
         }
         _ => None,
@@ -148,19 +148,19 @@ fn rates(recording: &Recording) -> impl Iterator<Item = (&str, u64, f64)> {
 }
 
 /// The largest message, and its average rate.
-fn at_largest(series: &Series) -> Option<(u64, f64)> {
+fn largest_message_rate(series: &MeasurementSeries) -> Option<(u64, f64)> {
     let point = series.points.iter().filter(|p| p.algbw.is_some()).max_by_key(|p| p.bytes)?;
     Some((point.bytes, series.unit?.to_gigabytes_per_second(point.algbw?)?))
 }
 
-fn judge_ports(testcase: &str, ports: &[Port<'_>], ledger: &mut Ledger) {
+fn judge_ports(testcase: &str, ports: &[NicPort<'_>], ledger: &mut FindingSet) {
     let mut values: Vec<f64> = ports.iter().map(|p| p.value).collect();
     let enough = SMALLEST_FLEET <= values.len();
     let siblings = stats::median(&mut values).filter(|m| enough && 0.0 < *m);
     let expected = ports
         .first()
         .and_then(|p| p.domain.nic)
-        .and_then(|nic| in_gigabytes(nic, &Conditions::at_default(testcase)));
+        .and_then(|nic| expected_rate(nic, &MeasurementConditions::with_default_size(testcase)));
     if expected.is_none() {
         ledger.notes.push(format!(
             "{testcase} of {} ports: no class of NIC is claimed, they were compared {}",
@@ -169,15 +169,15 @@ fn judge_ports(testcase: &str, ports: &[Port<'_>], ledger: &mut Ledger) {
         ));
     }
     for port in ports {
-        ledger.measure(port.node);
+        ledger.mark_measured(port.node);
         let low = |reference: f64, line: f64| port.value < reference * (1.0 - line);
-        let line = expected.map_or(LINE, |(_, tolerance)| tolerance.max(LINE));
-        let (held, against) = if let Some(level) = siblings.filter(|m| low(*m, LINE)) {
+        let line = expected.map_or(MIN_EFFECT, |(_, tolerance)| tolerance.max(MIN_EFFECT));
+        let (held, against) = if let Some(level) = siblings.filter(|m| low(*m, MIN_EFFECT)) {
             let expected = expected.map(|(value, _)| value);
-            (Reference::Peers { level, expected }, "the median of its siblings".to_owned())
+            (RateReference::Peers { level, expected }, "the median of its siblings".to_owned())
         } else if let Some((value, _)) = expected.filter(|(value, _)| low(*value, line)) {
             let class = port.domain.nic.map_or("", |n| &n.name);
-            (Reference::Expected(value), format!("the expectation of {class}"))
+            (RateReference::Expected(value), format!("the expectation of {class}"))
         } else {
             continue;
         };
@@ -187,29 +187,29 @@ fn judge_ports(testcase: &str, ports: &[Port<'_>], ledger: &mut Ledger) {
             "{device} of {}: {testcase} at {:.1} of {reference:.1} GB/s, {} low",
             port.node,
             port.value,
-            percent(1.0 - port.value / reference)
+            format_percent(1.0 - port.value / reference)
         );
         if port.readings < 2 && reference * DEEPEST_DIP <= port.value {
-            ledger.doubt(port.node, format!("{said}; read once, read it again"));
+            ledger.add_doubt(port.node, format!("{said}; read once, read it again"));
             continue;
         }
         let locus = Locus {
             kind: LocusKind::Rail,
             rail: port.device.map(str::to_owned),
-            ..of_node(&port.domain.name, port.node)
+            ..node_locus(&port.domain.name, port.node)
         };
-        let rule = RuleKind::Nic.with(format!("more than {} below {against}", percent(LINE)));
-        let mut found = finding(Outcome::Degraded, FindingClass::NicLow, locus, &rule)
-            .below(port.value, held)
-            .saying(said)
-            .because(port.file, Some(testcase), format!("{:.2} GB/s", port.value));
+        let rule = RuleKind::Nic.with_terms(format!("more than {} below {against}", format_percent(MIN_EFFECT)));
+        let mut found = new_finding(Outcome::Degraded, FindingClass::NicLow, locus, &rule)
+            .with_reference(port.value, held)
+            .with_summary(said)
+            .with_evidence(port.file, Some(testcase), format!("{:.2} GB/s", port.value));
         found.detectable = Some(super::finding::round(line));
-        ledger.find(found);
+        ledger.add(found);
     }
 }
 
 /// What a class of NIC must show, in GB/s, and its tolerance.
-pub(super) fn in_gigabytes(nic: &Platform, measured: &Conditions<'_>) -> Option<(f64, f64)> {
+pub(super) fn expected_rate(nic: &Platform, measured: &MeasurementConditions<'_>) -> Option<(f64, f64)> {
     let expectation = nic.expectation(measured).ok()?;
     let value = expectation.unit.to_gigabytes_per_second(expectation.value?)?;
     Some((value, expectation.tolerance))

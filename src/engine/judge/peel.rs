@@ -9,33 +9,33 @@
 //! to a pair.
 
 mod blame;
-mod pairs;
+mod low_pairs;
 #[cfg(test)]
 mod tests;
 
-use blame::Blamed;
-use blame::Rule;
-pub(super) use pairs::Word;
-pub(super) use pairs::span;
-pub(super) use pairs::word;
+use blame::BlamedEnds;
+use blame::BlameRule;
+pub(super) use low_pairs::PairClassification;
+pub(super) use low_pairs::span;
+pub(super) use low_pairs::classify_pair;
 
-use super::island::PairReading;
-use super::met::Cells;
-use model::rule::FindingRule;
-use model::rule::RuleKind;
+use super::fabric_group::PairReading;
+use super::pair_matrix::PairMatrix;
+use model::finding_rule::FindingRule;
+use model::finding_rule::RuleKind;
 use model::stats;
 use model::verdict::Direction;
 
 /// Effects below this are inside the natural spread of healthy fabrics: half
 /// the loss of one link of 18. They are reported, never blamed.
-pub(super) const LINE: f64 = 0.028;
+pub(super) const MIN_EFFECT: f64 = 0.028;
 
 /// A median this many standard errors low is no chance.
-pub(super) const ERRORS: f64 = 5.0;
+pub(super) const SIGNIFICANCE_Z: f64 = 5.0;
 
 /// Further standard errors for a fault of the printed size to be seen 999
 /// times in 1,000: Phi^-1(0.999).
-pub(super) const POWER: f64 = 3.09;
+pub(super) const POWER_Z: f64 = 3.09;
 
 /// Relative spread assumed where an island is too small to show its own:
 /// generous for copy engines (0.1 to 0.3 % seen), usual for NCCL and NICs.
@@ -46,20 +46,20 @@ pub(super) const LEAST_SIGMA: f64 = 0.000_5;
 
 /// Islands of up to this many GPUs, or of this many nodes, are small: most of their
 /// parts can be bad one by one.
-const SMALL: usize = 8;
+const SMALL_FIELD: usize = 8;
 
 /// Where levels begin: one bad GPU of four touches half of all cells, three of eight two
 /// thirds. With half of all bad, a fifth to a quarter of all cells is good.
-pub(super) const UPPER: f64 = 0.85;
+pub(super) const UPPER_QUANTILE: f64 = 0.85;
 
 /// How many standard deviations above the middle that is: Phi^-1(0.85).
-pub(super) const UPPER_Z: f64 = 1.04;
+pub(super) const UPPER_QUANTILE_Z: f64 = 1.04;
 
 /// Ends that get slower step by step are blamed a few in each turn.
-const TURNS: usize = 16;
+const MAX_TURNS: usize = 16;
 
 /// The rule behind a pair that may be slow.
-pub(super) const DOUBT: FindingRule = FindingRule::fixed(
+pub(super) const DOUBTFUL_PAIR_RULE: FindingRule = FindingRule::fixed(
     RuleKind::Pair,
     "fewer than three readings that agree tell no slow pair from dips, unless they \
                                 are deeper than dips go",
@@ -67,17 +67,17 @@ pub(super) const DOUBT: FindingRule = FindingRule::fixed(
 
 /// How an end's partners are summed up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Statistic {
+pub(super) enum PartnerStatistic {
     /// Their median: all pairs share one path class.
     Median,
     /// The best of them: path classes differ and are not known, so one good
     /// reading acquits.
-    Best,
+    Max,
 }
 
 /// One end in one direction, blamed.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Blame {
+pub(super) struct EndBlame {
     pub(super) gpu: usize,
     pub(super) direction: Direction,
     /// Over partners that are not blamed themselves, relative to the level.
@@ -101,7 +101,7 @@ pub(super) struct LowPair {
 
 /// What an end shows in one direction, relative to the level.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Shown {
+pub(super) struct EndLevel {
     pub(super) ratio: f64,
     /// Standard error of the ratio.
     pub(super) error: f64,
@@ -109,12 +109,12 @@ pub(super) struct Shown {
 
 /// What peeling gave.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Peeled {
-    pub(super) blames: Vec<Blame>,
+pub(super) struct PeelResult {
+    pub(super) blames: Vec<EndBlame>,
     pub(super) pairs: Vec<LowPair>,
     /// Pairs of which readings agree too well for dips, and are too few to
     /// exclude them.
-    pub(super) doubted: Vec<LowPair>,
+    pub(super) doubtful: Vec<LowPair>,
     /// Cells that are low with too few readings to tell a dip from a fault.
     pub(super) dips: Vec<LowPair>,
     /// Level of each group without the blamed.
@@ -125,15 +125,15 @@ pub(super) struct Peeled {
     /// Relative standard deviation of one reading.
     pub(super) sigma: f64,
     /// What every end shows over partners that are not blamed, per direction.
-    pub(super) shown: Vec<[Option<Shown>; 2]>,
+    pub(super) end_levels: Vec<[Option<EndLevel>; 2]>,
     /// Smallest degradation that would have been seen, per GPU; `None` where
     /// the GPU was not measured.
     pub(super) detectable: Vec<Option<f64>>,
 }
 
-impl Peeled {
+impl PeelResult {
     /// Whether this end is blamed.
-    pub(super) fn blames(&self, gpu: usize, direction: Direction) -> bool {
+    pub(super) fn is_blamed(&self, gpu: usize, direction: Direction) -> bool {
         // They are in the order of their ends.
         let from = self.blames.partition_point(|b| b.gpu < gpu);
         let own = self.blames[from..].iter().take_while(|b| b.gpu == gpu);
@@ -141,14 +141,14 @@ impl Peeled {
     }
 
     /// What an end shows in a direction over partners that are not blamed.
-    pub(super) fn shown(&self, gpu: usize, direction: Direction) -> Option<Shown> {
-        self.shown.get(gpu)?[usize::from(direction == Direction::Rx)]
+    pub(super) fn end_level(&self, gpu: usize, direction: Direction) -> Option<EndLevel> {
+        self.end_levels.get(gpu)?[usize::from(direction == Direction::Rx)]
     }
 }
 
 /// Readings between numbered ends: GPUs of an island, or nodes on a rail.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Field<'r> {
+pub(super) struct PairReadings<'r> {
     /// How many ends there are.
     pub(super) ends: usize,
     /// On how many nodes: those of one are often bad together.
@@ -160,60 +160,60 @@ pub(super) struct Field<'r> {
     /// Ends that take part: those that are cut off are judged elsewhere.
     pub(super) active: &'r [bool],
     /// The levels to begin with, where something else than the readings tells.
-    pub(super) start: Option<&'r [f64]>,
+    pub(super) start_levels: Option<&'r [f64]>,
 }
 
 /// Peels a field of readings. A third of all ends that is slow touches more than half
 /// of all cells, so levels are first taken from the upper end. Of a large field, more
 /// than half of all ends are not slow one by one: then the others are fast, or all have
 /// one cause, and levels are those in the middle.
-pub(super) fn peel(field: &Field<'_>, statistic: Statistic) -> Peeled {
-    let few = field.ends <= SMALL || (1 < field.nodes && field.nodes <= SMALL);
-    let first = peel_from(field, statistic, Some(UPPER));
-    let met = first.shown.iter().flatten().flatten().count();
+pub(super) fn peel_readings(field: &PairReadings<'_>, statistic: PartnerStatistic) -> PeelResult {
+    let few = field.ends <= SMALL_FIELD || (1 < field.nodes && field.nodes <= SMALL_FIELD);
+    let first = peel_from(field, statistic, Some(UPPER_QUANTILE));
+    let met = first.end_levels.iter().flatten().flatten().count();
     let blamed = first.blames.len() + first.unclear.len();
-    match field.start.is_none() && !few && met < 2 * blamed {
+    match field.start_levels.is_none() && !few && met < 2 * blamed {
         true => peel_from(field, statistic, None),
         false => first,
     }
 }
 
 /// Peels with levels that begin at this quantile, or in the middle.
-fn peel_from(field: &Field<'_>, statistic: Statistic, upper: Option<f64>) -> Peeled {
+fn peel_from(field: &PairReadings<'_>, statistic: PartnerStatistic, upper: Option<f64>) -> PeelResult {
     let (n, active) = (field.ends, field.active);
     let mut readings: Vec<PairReading> =
         field.readings.iter().copied().filter(|r| active[r.src] && active[r.dst]).collect();
     readings.sort_by_key(|r| (r.src, r.dst));
     let groups = field.classes.len();
-    let mut out = Peeled { detectable: vec![None; n], ..Peeled::default() };
-    let mut blamed = Blamed::none(n);
+    let mut out = PeelResult { detectable: vec![None; n], ..PeelResult::default() };
+    let mut blamed = BlamedEnds::none(n);
     // Levels depend on who is blamed and the other way round: mostly a few turns do.
-    for turn in 1..=TURNS {
-        let told = field.start.filter(|_| turn == 1);
+    for turn in 1..=MAX_TURNS {
+        let told = field.start_levels.filter(|_| turn == 1);
         let first = turn == 1 && told.is_none() && upper.is_some();
         let upper = upper.filter(|_| first);
         out.levels =
-            told.map_or_else(|| levels(groups, &readings, &blamed, upper), <[f64]>::to_vec);
-        let mut cells = Cells::new(n, &readings, &out.levels);
-        let spread = blame::spread(&cells, &blamed);
+            told.map_or_else(|| estimate_levels(groups, &readings, &blamed, upper), <[f64]>::to_vec);
+        let mut cells = PairMatrix::new(n, &readings, &out.levels);
+        let spread = blame::estimate_spread(&cells, &blamed);
         out.sigma = spread.sigma;
         if first {
             // Noise alone lifts the upper end by so much.
-            let noise = UPPER_Z * out.sigma;
+            let noise = UPPER_QUANTILE_Z * out.sigma;
             out.levels.iter_mut().for_each(|level| *level *= 1.0 - noise);
-            cells = Cells::new(n, &readings, &out.levels);
+            cells = PairMatrix::new(n, &readings, &out.levels);
         }
         let before = blamed.clone();
-        let rule = Rule::new(&cells, field.classes, spread, statistic);
+        let rule = BlameRule::new(&cells, field.classes, spread, statistic);
         let parts;
-        (blamed, parts) = rule.blame();
+        (blamed, parts) = rule.find_blamed();
         let settled = before == blamed && !first && told.is_none();
-        (out.blames, out.unclear) = rule.describe(&blamed, parts);
-        out.shown = rule.shown(&blamed);
-        out.detectable = rule.detectable(&blamed, parts);
+        (out.blames, out.unclear) = rule.list_blames(&blamed, parts);
+        out.end_levels = rule.end_levels(&blamed);
+        out.detectable = rule.detectable_losses(&blamed, parts);
         // Where it never settles, pairs are looked at all the same.
-        if settled || turn == TURNS {
-            pairs::low_pairs(&cells, &blamed, statistic, &mut out);
+        if settled || turn == MAX_TURNS {
+            low_pairs::find_low_pairs(&cells, &blamed, statistic, &mut out);
             break;
         }
     }
@@ -222,16 +222,16 @@ fn peel_from(field: &Field<'_>, statistic: Statistic, upper: Option<f64>) -> Pee
 
 /// The level of each group among ends that are not blamed: the median, or the
 /// quantile `upper`. One pair has one value, however often it was read.
-fn levels(
+fn estimate_levels(
     groups: usize,
     readings: &[PairReading],
-    blamed: &Blamed,
+    blamed: &BlamedEnds,
     upper: Option<f64>,
 ) -> Vec<f64> {
     let mut values: Vec<Vec<f64>> = vec![Vec::new(); groups];
     for pair in readings.chunk_by(|a, b| (a.src, a.dst) == (b.src, b.dst)) {
         if blamed.clears(pair[0].src, pair[0].dst) {
-            for (group, mut own) in by_group(pair) {
+            for (group, mut own) in split_by_group(pair) {
                 values[group].extend(stats::median(&mut own));
             }
         }
@@ -245,7 +245,7 @@ fn levels(
 }
 
 /// The readings of one pair, group by group.
-fn by_group(pair: &[PairReading]) -> Vec<(usize, Vec<f64>)> {
+fn split_by_group(pair: &[PairReading]) -> Vec<(usize, Vec<f64>)> {
     let mut groups: Vec<(usize, Vec<f64>)> = Vec::new();
     for r in pair {
         match groups.iter_mut().find(|(group, _)| *group == r.group) {
@@ -257,6 +257,6 @@ fn by_group(pair: &[PairReading]) -> Vec<(usize, Vec<f64>)> {
 }
 
 /// The smallest degradation that is seen with 99.9 % power where parts do not differ.
-pub(super) fn smallest(se: f64) -> f64 {
-    LINE.max(ERRORS * se) + POWER * se
+pub(super) fn smallest_detectable(se: f64) -> f64 {
+    MIN_EFFECT.max(SIGNIFICANCE_Z * se) + POWER_Z * se
 }

@@ -9,7 +9,7 @@ use model::verdict::Direction;
 
 /// What the cells of a test are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum CellShape {
     /// GPU to GPU, data moves from row to column.
     RowToColumn,
     /// GPU to GPU, data moves from column to row.
@@ -30,7 +30,7 @@ pub(super) enum Shape {
     Other,
 }
 
-impl Shape {
+impl CellShape {
     /// Whether cells are between two GPUs.
     pub(super) fn is_pair(self) -> bool {
         matches!(self, Self::RowToColumn | Self::ColumnToRow | Self::BothWays | Self::LabelledPair)
@@ -43,74 +43,74 @@ impl Shape {
 }
 
 /// What the cells of this test case are.
-pub(super) fn shape(testcase: &str) -> Shape {
+pub(super) fn shape_of(testcase: &str) -> CellShape {
     let name = testcase.strip_prefix("multinode_").unwrap_or(testcase);
     if name.contains("latency") {
-        return Shape::Other;
+        return CellShape::Other;
     }
     if let Some(rest) = name.strip_prefix("device_to_device_") {
-        return device_to_device(rest);
+        return device_to_device_shape(rest);
     }
     if let Some(rest) = name.strip_prefix("p2p_") {
-        return p2p(rest);
+        return p2p_shape(rest);
     }
     if name.starts_with("bisect_") {
-        return Shape::LabelledPair;
+        return CellShape::LabelledPair;
     }
     let prefixes = [
-        ("host_to_device_memcpy", Shape::Host(Direction::H2d)),
-        ("device_to_host_memcpy", Shape::Host(Direction::D2h)),
-        ("host_to_device_", Shape::LoadedHost(Direction::H2d)),
-        ("host_to_all_", Shape::LoadedHost(Direction::H2d)),
-        ("device_to_host_", Shape::LoadedHost(Direction::D2h)),
-        ("all_to_host_", Shape::LoadedHost(Direction::D2h)),
+        ("host_to_device_memcpy", CellShape::Host(Direction::H2d)),
+        ("device_to_host_memcpy", CellShape::Host(Direction::D2h)),
+        ("host_to_device_", CellShape::LoadedHost(Direction::H2d)),
+        ("host_to_all_", CellShape::LoadedHost(Direction::H2d)),
+        ("device_to_host_", CellShape::LoadedHost(Direction::D2h)),
+        ("all_to_host_", CellShape::LoadedHost(Direction::D2h)),
         // A read turns the fan around: who is read from sends (nvbandwidth's sources, v0.8).
-        ("all_to_one_read_", Shape::Fan(Direction::Tx)),
-        ("one_to_all_read_", Shape::Fan(Direction::Rx)),
-        ("all_to_one_", Shape::Fan(Direction::Rx)),
-        ("all_from_one_", Shape::Fan(Direction::Tx)),
-        ("one_to_all_", Shape::Fan(Direction::Tx)),
-        ("device_local_", Shape::Local),
+        ("all_to_one_read_", CellShape::Fan(Direction::Tx)),
+        ("one_to_all_read_", CellShape::Fan(Direction::Rx)),
+        ("all_to_one_", CellShape::Fan(Direction::Rx)),
+        ("all_from_one_", CellShape::Fan(Direction::Tx)),
+        ("one_to_all_", CellShape::Fan(Direction::Tx)),
+        ("device_local_", CellShape::Local),
     ];
-    prefixes.iter().find(|(prefix, _)| name.starts_with(prefix)).map_or(Shape::Other, |(_, s)| *s)
+    prefixes.iter().find(|(prefix, _)| name.starts_with(prefix)).map_or(CellShape::Other, |(_, s)| *s)
 }
 
-fn device_to_device(rest: &str) -> Shape {
+fn device_to_device_shape(rest: &str) -> CellShape {
     if rest.starts_with("bidirectional_") || rest.starts_with("bidir_") {
-        Shape::BothWays
+        CellShape::BothWays
     } else if rest.starts_with("memcpy_read")
         || rest.starts_with("concurrent_memcpy_read")
         || rest.starts_with("unidir_")
     {
         // nvloom's rows are destinations, in reads and in writes.
-        Shape::ColumnToRow
+        CellShape::ColumnToRow
     } else if rest.starts_with("memcpy_write") || rest.starts_with("concurrent_memcpy_write") {
-        Shape::RowToColumn
+        CellShape::RowToColumn
     } else {
-        Shape::Other
+        CellShape::Other
     }
 }
 
 /// Whether what a pair shows in this test depends on who else copies: all pairs
 /// of a round copy at once.
-pub(super) fn is_at_once(testcase: &str) -> bool {
+pub(super) fn is_concurrent(testcase: &str) -> bool {
     testcase.starts_with("device_to_device_concurrent_")
 }
 
 /// p2pBandwidthLatencyTest. With peer access disabled the same copy takes the
 /// path through host memory, which says nothing of the fabric.
-fn p2p(rest: &str) -> Shape {
+fn p2p_shape(rest: &str) -> CellShape {
     if !rest.ends_with("enabled") {
-        Shape::Other
+        CellShape::Other
     } else if rest.starts_with("unidirectional_read") || rest == "unidirectional_enabled" {
         // The release of CUDA 8 names no method and pulls.
-        Shape::ColumnToRow
+        CellShape::ColumnToRow
     } else if rest.starts_with("unidirectional") {
-        Shape::RowToColumn
+        CellShape::RowToColumn
     } else if rest.starts_with("bidirectional") {
-        Shape::BothWays
+        CellShape::BothWays
     } else {
-        Shape::Other
+        CellShape::Other
     }
 }
 
@@ -120,12 +120,12 @@ mod tests {
 
     #[test]
     fn the_row_issues_the_copy_and_a_read_pulls() {
-        assert_eq!(shape("device_to_device_memcpy_write_ce"), Shape::RowToColumn);
-        assert_eq!(shape("device_to_device_memcpy_read_sm"), Shape::ColumnToRow);
-        assert_eq!(shape("multinode_device_to_device_memcpy_read_ce"), Shape::ColumnToRow);
-        assert_eq!(shape("device_to_device_bidirectional_memcpy_write_ce_total"), Shape::BothWays);
-        assert_eq!(shape("p2p_unidirectional_read_enabled"), Shape::ColumnToRow);
-        assert_eq!(shape("device_to_device_unidir_write_ce"), Shape::ColumnToRow);
+        assert_eq!(shape_of("device_to_device_memcpy_write_ce"), CellShape::RowToColumn);
+        assert_eq!(shape_of("device_to_device_memcpy_read_sm"), CellShape::ColumnToRow);
+        assert_eq!(shape_of("multinode_device_to_device_memcpy_read_ce"), CellShape::ColumnToRow);
+        assert_eq!(shape_of("device_to_device_bidirectional_memcpy_write_ce_total"), CellShape::BothWays);
+        assert_eq!(shape_of("p2p_unidirectional_read_enabled"), CellShape::ColumnToRow);
+        assert_eq!(shape_of("device_to_device_unidir_write_ce"), CellShape::ColumnToRow);
     }
 
     #[test]
@@ -136,36 +136,36 @@ mod tests {
             "one_to_all_write_sm",
             "one_to_all_read_sm",
         ];
-        let ways = [Direction::Rx, Direction::Tx, Direction::Tx, Direction::Rx].map(Shape::Fan);
-        assert_eq!(fans.map(shape), ways);
+        let ways = [Direction::Rx, Direction::Tx, Direction::Tx, Direction::Rx].map(CellShape::Fan);
+        assert_eq!(fans.map(shape_of), ways);
     }
 
     #[test]
     fn host_tests_name_their_direction_and_load() {
-        assert_eq!(shape("host_to_device_memcpy_ce"), Shape::Host(Direction::H2d));
+        assert_eq!(shape_of("host_to_device_memcpy_ce"), CellShape::Host(Direction::H2d));
         assert_eq!(
-            shape("device_to_host_bidirectional_memcpy_ce"),
-            Shape::LoadedHost(Direction::D2h)
+            shape_of("device_to_host_bidirectional_memcpy_ce"),
+            CellShape::LoadedHost(Direction::D2h)
         );
-        assert_eq!(shape("all_to_host_memcpy_sm"), Shape::LoadedHost(Direction::D2h));
+        assert_eq!(shape_of("all_to_host_memcpy_sm"), CellShape::LoadedHost(Direction::D2h));
     }
 
     #[test]
     fn latencies_and_disabled_peer_access_are_not_bandwidth_of_the_fabric() {
-        assert_eq!(shape("device_to_device_latency_sm"), Shape::Other);
-        assert_eq!(shape("host_device_latency_sm"), Shape::Other);
-        assert_eq!(shape("p2p_unidirectional_disabled"), Shape::Other);
+        assert_eq!(shape_of("device_to_device_latency_sm"), CellShape::Other);
+        assert_eq!(shape_of("host_device_latency_sm"), CellShape::Other);
+        assert_eq!(shape_of("p2p_unidirectional_disabled"), CellShape::Other);
         for own in ["host_to_device_latency_ce", "device_to_host_latency_ce"] {
-            assert_eq!(shape(own), Shape::Other);
+            assert_eq!(shape_of(own), CellShape::Other);
         }
-        assert_eq!(shape("device_to_device_latency_ce"), Shape::Other);
+        assert_eq!(shape_of("device_to_device_latency_ce"), CellShape::Other);
     }
 
     #[test]
     fn pairs_at_once_move_data_as_a_pair_alone_does() {
         let read = "device_to_device_concurrent_memcpy_read_ce";
-        assert_eq!(shape(read), Shape::ColumnToRow);
-        assert_eq!(shape("device_to_device_concurrent_memcpy_write_ce"), Shape::RowToColumn);
-        assert!(is_at_once(read) && !is_at_once("device_to_device_memcpy_read_ce"));
+        assert_eq!(shape_of(read), CellShape::ColumnToRow);
+        assert_eq!(shape_of("device_to_device_concurrent_memcpy_write_ce"), CellShape::RowToColumn);
+        assert!(is_concurrent(read) && !is_concurrent("device_to_device_memcpy_read_ce"));
     }
 }

@@ -6,8 +6,8 @@
 //! [`Member::reach`]); it is for each export to say so or to leave it out. Nothing
 //! here judges: outcomes and findings are the judge's.
 
-mod build;
-mod ground;
+mod builder;
+mod run_index;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -15,20 +15,20 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::place::matrix::Matrix;
-use crate::thresholds::Catalogue;
+use crate::place::strength_matrix::StrengthMatrix;
+use crate::thresholds::PlatformCatalogue;
 use model::finding_class::FindingClass;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::recording::Recording;
+use model::tool_recording::ToolRecording;
 use model::run::Run;
-use model::run::simulated;
+use model::run::simulation_notice;
 use model::verdict::Outcome;
-use model::worker::Machine;
+use model::worker_protocol::MachineRecord;
 
 /// What a map is made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
+pub struct MapInput<'a> {
     /// The run as it was judged.
     pub run: &'a Run,
     /// Every step of its plan was tried.
@@ -36,32 +36,32 @@ pub struct Source<'a> {
     /// A simulated fabric answered.
     pub is_simulated: bool,
     /// What workers said of their machines.
-    pub machines: &'a [Machine],
+    pub machines: &'a [MachineRecord],
     /// The outputs that were read, for what drivers say of themselves.
-    pub recordings: &'a [Recording],
+    pub recordings: &'a [ToolRecording],
     /// The expectations in force: which platforms span nodes.
-    pub catalogue: &'a Catalogue,
+    pub catalogue: &'a PlatformCatalogue,
 }
 
 /// The verified map of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct Verified {
+pub struct VerifiedMap {
     /// The run it came from.
-    pub run: Origin,
+    pub run: MapOrigin,
     /// The worst of its parts.
     pub outcome: Outcome,
     /// NVLink domains, in order of name.
-    pub domains: Vec<Domain>,
+    pub domains: Vec<MapDomain>,
     /// Every node that the run's claims name, in order.
-    pub members: BTreeMap<NodeName, Member>,
+    pub members: BTreeMap<NodeName, MapMember>,
     /// The rails that were claimed or measured, by name.
-    pub rails: BTreeMap<String, Rail>,
+    pub rails: BTreeMap<String, MapRail>,
     /// Claimed leaves of the scale-out network, with their nodes. A leaf is
     /// claimed: a sweep blames uplinks and does not find switches.
     pub leaves: BTreeMap<String, Vec<NodeName>>,
     /// How strongly any two GPUs are connected.
     #[serde(skip)]
-    pub matrix: Matrix,
+    pub matrix: StrengthMatrix,
     /// Topologies that Slurm's partitions name, by partition; absent where they were not read.
     #[serde(skip)]
     pub partitions: Option<BTreeMap<String, String>>,
@@ -72,7 +72,7 @@ pub struct Verified {
 
 /// The run that a map came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Origin {
+pub struct MapOrigin {
     /// Its id.
     pub id: String,
     /// When it was made, RFC 3339.
@@ -92,7 +92,7 @@ pub struct Origin {
 /// How it is known that nodes belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Basis {
+pub enum DomainBasis {
     /// They were measured to reach each other at NVLink speed.
     Measured,
     /// Somebody claims it and no two of them were measured against each other.
@@ -101,7 +101,7 @@ pub enum Basis {
 
 /// An NVLink domain: nodes that reach each other at NVLink speed.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct Domain {
+pub struct MapDomain {
     /// Its name: the claimed one; where the claim fell into parts, the part that
     /// holds most of its nodes keeps the name and others are `NAME.part2`. Where
     /// none holds most, all are parts.
@@ -109,7 +109,7 @@ pub struct Domain {
     /// The claimed domain it is in.
     pub claimed: DomainName,
     /// How it is known.
-    pub basis: Basis,
+    pub basis: DomainBasis,
     /// The nodes that were measured to be in it, in order. With
     /// [`Basis::Claimed`], nobody.
     pub measured: BTreeSet<NodeName>,
@@ -123,7 +123,7 @@ pub struct Domain {
     pub nvlinks: Option<u32>,
 }
 
-impl Domain {
+impl MapDomain {
     /// Everybody in it, measured or claimed, in order.
     pub fn nodes(&self) -> BTreeSet<&NodeName> {
         self.measured.iter().chain(&self.unmeasured).collect()
@@ -133,7 +133,7 @@ impl Domain {
 /// How far a node was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Reach {
+pub enum MeasuredReach {
     /// Not at all.
     Nothing,
     /// Its own links.
@@ -145,13 +145,13 @@ pub enum Reach {
 
 /// One node.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct Member {
+pub struct MapMember {
     /// The domain it is claimed for.
     pub claimed: Option<DomainName>,
     /// The name of the [`Domain`] it is in.
     pub domain: Option<String>,
     /// How far it was measured.
-    pub reach: Reach,
+    pub reach: MeasuredReach,
     /// It was measured to be in another domain than it is claimed for: the claimed
     /// one is in `claimed`, the other in `domain`.
     pub is_misplaced: bool,
@@ -175,9 +175,9 @@ pub struct Member {
     /// of its GPUs; empty where nobody asked or no fabric is attached.
     pub cliques: BTreeSet<String>,
     /// Its GPUs, by index, as far as the run saw them.
-    pub gpus: BTreeMap<u32, Gpu>,
+    pub gpus: BTreeMap<u32, MapGpu>,
     /// Its ends of rails, by the rail's name.
-    pub rails: BTreeMap<String, RailEnd>,
+    pub rails: BTreeMap<String, MapRailEnd>,
     /// The leaf it is claimed for.
     pub leaf: Option<String>,
     /// Boot id, where a worker said it.
@@ -188,10 +188,10 @@ pub struct Member {
     pub device: Result<Option<(u32, String)>, String>,
 }
 
-impl Member {
+impl MapMember {
     /// Whether everything that had to be measured of it was, and is as expected.
     pub fn is_verified(&self) -> bool {
-        self.outcome == Outcome::Pass && self.reach != Reach::Nothing
+        self.outcome == Outcome::Pass && self.reach != MeasuredReach::Nothing
     }
 
     /// The one clique of all its GPUs; nothing where they differ or nobody said.
@@ -205,7 +205,7 @@ impl Member {
 
 /// One GPU of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
-pub struct Gpu {
+pub struct MapGpu {
     /// Its UUID, where somebody said it.
     pub uuid: Option<String>,
     /// The worst outcome of findings that blame it; absent where there are none. A slow
@@ -223,7 +223,7 @@ pub struct Gpu {
 
 /// One rail over all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
-pub struct Rail {
+pub struct MapRail {
     /// The RDMA device of every node on it, where one is claimed.
     pub rdma: Option<String>,
     /// The network device of every node on it, where one is claimed.
@@ -234,20 +234,20 @@ pub struct Rail {
 
 /// A node's end of a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct RailEnd {
+pub struct MapRailEnd {
     /// Pass: something was measured over it and nothing is said against it. Unknown:
     /// nothing was measured, or it could not be compared.
     pub outcome: Outcome,
 }
 
-impl Verified {
+impl VerifiedMap {
     /// The map of a run.
-    pub fn of(source: &Source<'_>) -> Self {
-        build::map(source)
+    pub fn from_run(source: &MapInput<'_>) -> Self {
+        builder::build_map(source)
     }
 
     /// The domain of this name.
-    pub fn domain(&self, name: &str) -> Option<&Domain> {
+    pub fn domain(&self, name: &str) -> Option<&MapDomain> {
         // They are in order of name, unless somebody else wrote the map.
         let at = self.domains.binary_search_by(|domain| domain.name.as_str().cmp(name));
         let there = at.ok().and_then(|at| self.domains.get(at));
@@ -255,13 +255,13 @@ impl Verified {
     }
 
     /// The domain that a node is in, measured or claimed.
-    pub fn domain_of(&self, node: &NodeName) -> Option<&Domain> {
+    pub fn domain_of(&self, node: &NodeName) -> Option<&MapDomain> {
         self.domain(self.members.get(node)?.domain.as_deref()?)
     }
 
     /// What an export says first of all: who made it from which run, and what of
     /// that must be known before it is used. One line each, without comment signs.
-    pub fn header(&self) -> Vec<String> {
+    pub fn header_lines(&self) -> Vec<String> {
         let run = &self.run;
         let mut lines = vec![format!(
             "made by fabricgate {} from run {} (created {}), thresholds {}",
@@ -270,7 +270,7 @@ impl Verified {
             model::text::clean(&run.created),
             model::text::clean(&run.thresholds_digest),
         )];
-        lines.extend(simulated(run.is_simulated).map(str::to_owned));
+        lines.extend(simulation_notice(run.is_simulated).map(str::to_owned));
         if !run.is_complete {
             lines.push("PARTIAL: the run did not come to its end".to_owned());
         }
@@ -278,7 +278,7 @@ impl Verified {
     }
 
     /// The same as comment lines, each behind `sign` and a space.
-    pub fn comment(&self, sign: &str) -> String {
-        self.header().into_iter().map(|line| format!("{sign} {line}\n")).collect()
+    pub fn comment_lines(&self, sign: &str) -> String {
+        self.header_lines().into_iter().map(|line| format!("{sign} {line}\n")).collect()
     }
 }

@@ -3,20 +3,20 @@
 //! Pure: a map in, a choice with its bound out. What was not measured connects
 //! nobody; nothing here reserves or starts anything.
 
-pub mod choose;
+pub mod best_subset;
 pub mod map;
-pub mod matrix;
+pub mod strength_matrix;
 mod placement;
 
-pub use placement::Asked;
-pub use placement::Choice;
-pub use placement::Excluded;
-pub use placement::Level;
-pub use placement::Next;
+pub use placement::PlacementRequest;
+pub use placement::PlacementChoice;
+pub use placement::ExcludedPart;
+pub use placement::PlacementLevel;
+pub use placement::NextBestSet;
 pub use placement::PLACEMENT_FORMAT;
-pub use placement::Pair;
-pub use placement::Part;
+pub use placement::PlacementPair;
+pub use placement::PlacementPart;
 pub use placement::Placement;
-pub use placement::Unplaced;
-pub use placement::Way;
-pub use placement::place;
+pub use placement::PlacementError;
+pub use placement::PlacementRule;
+pub use placement::choose_placement;

@@ -8,16 +8,16 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::choose;
-use super::choose::Chosen;
-use super::choose::Strengths;
-use super::matrix::Scale;
-use crate::place::map::Domain;
-use crate::place::map::Member;
-use crate::place::map::Origin;
-use crate::place::map::Reach;
-use crate::place::map::Verified;
-use model::finding_class::joined;
+use super::best_subset;
+use super::best_subset::BestSubset;
+use super::best_subset::PairStrengths;
+use super::strength_matrix::StrengthScale;
+use crate::place::map::MapDomain;
+use crate::place::map::MapMember;
+use crate::place::map::MapOrigin;
+use crate::place::map::MeasuredReach;
+use crate::place::map::VerifiedMap;
+use model::finding_class::join_class_names;
 use model::id::GpuId;
 use model::id::NodeName;
 use model::verdict::Outcome;
@@ -28,16 +28,16 @@ pub const PLACEMENT_FORMAT: &str = "fabricgate.placement/1";
 /// What is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
+pub enum PlacementLevel {
     /// GPUs.
     Gpu,
     /// Nodes.
     Node,
 }
 
-impl Level {
+impl PlacementLevel {
     /// So many of them, in words.
-    fn words(self, count: usize) -> String {
+    fn format_count(self, count: usize) -> String {
         let one = match self {
             Self::Gpu => "GPU",
             Self::Node => "node",
@@ -49,7 +49,7 @@ impl Level {
 /// By which rule a set is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
+pub enum PlacementRule {
     /// The best-connected set.
     Best,
     /// The set whose loss hurts the rest least: what remains is best connected.
@@ -58,17 +58,17 @@ pub enum Way {
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct PlacementRequest {
     /// How many.
     pub count: usize,
     /// Of what.
-    pub level: Level,
+    pub level: PlacementLevel,
     /// Only on this node (GPUs).
     pub node: Option<NodeName>,
     /// Only in this domain of the map.
     pub domain: Option<String>,
     /// By which rules.
-    pub ways: Vec<Way>,
+    pub rules: Vec<PlacementRule>,
     /// Parts that are degraded may be chosen, too. What is failed or was not measured
     /// never is.
     pub allow_degraded: bool,
@@ -80,28 +80,28 @@ pub struct Placement {
     /// `fabricgate.placement/1`.
     pub format: &'static str,
     /// The run it rests on.
-    pub run: Origin,
+    pub run: MapOrigin,
     /// What was chosen.
-    pub level: Level,
+    pub level: PlacementLevel,
     /// Among whom: `node NAME` or `domain NAME`.
     pub scope: String,
     /// How many could be chosen.
     pub candidates: usize,
     /// Who could not, and why.
-    pub excluded: Vec<Excluded>,
+    pub excluded: Vec<ExcludedPart>,
     /// What the numbers are: shares of what links must deliver, or GB/s.
-    pub scale: Scale,
+    pub scale: StrengthScale,
     /// The smallest relative degradation that the run could have seen in every one
     /// that could be chosen: differences below it may be chance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detectable: Option<f64>,
     /// One per rule that was asked for.
-    pub choices: Vec<Choice>,
+    pub choices: Vec<PlacementChoice>,
 }
 
 /// Somebody who could not be chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Excluded {
+pub struct ExcludedPart {
     /// The node, or the GPU as `node:index`.
     pub part: String,
     /// Why not.
@@ -110,7 +110,7 @@ pub struct Excluded {
 
 /// One part that was chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Part {
+pub struct PlacementPart {
     /// The node.
     pub node: NodeName,
     /// The GPU by its index there, where GPUs are chosen.
@@ -121,7 +121,7 @@ pub struct Part {
     pub uuid: Option<String>,
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for PlacementPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.gpu {
             Some(gpu) => write!(f, "{}:{gpu}", self.node),
@@ -132,7 +132,7 @@ impl fmt::Display for Part {
 
 /// A pair and how strongly it is connected: the worse of both directions.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct Pair {
+pub struct PlacementPair {
     /// One end.
     pub a: String,
     /// The other.
@@ -143,14 +143,14 @@ pub struct Pair {
 
 /// A set that was chosen. For [`Way::Spare`] the numbers are of what remains.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct Choice {
+pub struct PlacementChoice {
     /// By which rule.
-    pub way: Way,
+    pub way: PlacementRule,
     /// The set, in order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PlacementPart>,
     /// The weakest pair; nothing in a set of one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub weakest: Option<Pair>,
+    pub weakest: Option<PlacementPair>,
     /// The mean of all pairs; nothing in a set of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean: Option<f64>,
@@ -166,17 +166,17 @@ pub struct Choice {
     pub mean_bound: Option<f64>,
     /// The best of all other sets; absent where there is none, or it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub next: Option<Next>,
+    pub next: Option<NextBestSet>,
 }
 
 /// What the next best set would have.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
-pub struct Next {
+pub struct NextBestSet {
     /// The set.
-    pub parts: Vec<Part>,
+    pub parts: Vec<PlacementPart>,
     /// Its weakest pair.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub weakest: Option<Pair>,
+    pub weakest: Option<PlacementPair>,
     /// The mean of its pairs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean: Option<f64>,
@@ -184,55 +184,55 @@ pub struct Next {
 
 /// Why nothing is chosen: what was asked, and what there is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unplaced {
+pub enum PlacementError {
     /// The question does not fit the run.
     #[error("{0}")]
-    Question(String),
+    InvalidRequest(String),
     /// The run does not hold so many.
     #[error("{0}")]
     TooFew(String),
 }
 
 /// Chooses.
-pub fn place(map: &Verified, asked: &Asked) -> Result<Placement, Unplaced> {
-    let (scope, nodes) = scope(map, asked)?;
+pub fn choose_placement(map: &VerifiedMap, asked: &PlacementRequest) -> Result<Placement, PlacementError> {
+    let (scope, nodes) = resolve_scope(map, asked)?;
     let mut excluded = Vec::new();
-    let mut parts: Vec<Part> = Vec::new();
+    let mut parts: Vec<PlacementPart> = Vec::new();
     for node in nodes {
         let Some(member) = map.members.get(&node) else { continue };
-        if let Some(why) = unfit(member, asked) {
-            excluded.push(Excluded { part: node.to_string(), why });
+        if let Some(why) = exclusion_reason(member, asked) {
+            excluded.push(ExcludedPart { part: node.to_string(), why });
             continue;
         }
         match asked.level {
-            Level::Node => parts.push(Part { node, gpu: None, uuid: None }),
-            Level::Gpu => gpus(&node, member, asked, &mut parts, &mut excluded),
+            PlacementLevel::Node => parts.push(PlacementPart { node, gpu: None, uuid: None }),
+            PlacementLevel::Gpu => collect_gpus(&node, member, asked, &mut parts, &mut excluded),
         }
     }
-    let strengths = strengths(map, asked.level, &parts);
+    let strengths = build_strengths(map, asked.level, &parts);
     let few = |what: String| {
         let out = match excluded.len() {
             0 => String::new(),
             n => format!("; {n} left out, the first: {}: {}", excluded[0].part, excluded[0].why),
         };
-        Unplaced::TooFew(format!("{what} in {scope}{out}"))
+        PlacementError::TooFew(format!("{what} in {scope}{out}"))
     };
-    let (wanted, has) = (asked.level.words(asked.count), asked.level.words(parts.len()));
+    let (wanted, has) = (asked.level.format_count(asked.count), asked.level.format_count(parts.len()));
     if asked.count == 0 || parts.len() < asked.count {
         return Err(few(format!("{wanted} asked for, {has} can be chosen")));
     }
     let mut choices = Vec::new();
-    for way in &asked.ways {
+    for way in &asked.rules {
         let choice = match way {
-            Way::Best => best(&strengths, &parts, asked.count),
-            Way::Spare => spare(&strengths, &parts, asked.count),
+            PlacementRule::Best => choose_best(&strengths, &parts, asked.count),
+            PlacementRule::Spare => choose_spare(&strengths, &parts, asked.count),
         };
         let choice = choice.ok_or_else(|| {
             let what = match way {
-                Way::Best => {
+                PlacementRule::Best => {
                     format!("no {wanted} were found that were all measured with each other")
                 }
-                Way::Spare => {
+                PlacementRule::Spare => {
                     format!(
                         "without {wanted}, no rest was found that was all measured with each other"
                     )
@@ -261,15 +261,15 @@ pub fn place(map: &Verified, asked: &Asked) -> Result<Placement, Unplaced> {
 }
 
 /// Among whom is chosen, in words and by name.
-fn scope(map: &Verified, asked: &Asked) -> Result<(String, Vec<NodeName>), Unplaced> {
-    let question = |why: String| Err(Unplaced::Question(why));
+fn resolve_scope(map: &VerifiedMap, asked: &PlacementRequest) -> Result<(String, Vec<NodeName>), PlacementError> {
+    let question = |why: String| Err(PlacementError::InvalidRequest(why));
     if let Some(node) = &asked.node {
         return match (asked.level, map.members.contains_key(node)) {
-            (Level::Node, _) => {
+            (PlacementLevel::Node, _) => {
                 question("--node: one node is no choice of nodes, expected --level gpu".to_owned())
             }
-            (Level::Gpu, false) => question(format!("--node {node}: the run has no such node")),
-            (Level::Gpu, true) => Ok((format!("node {node}"), vec![node.clone()])),
+            (PlacementLevel::Gpu, false) => question(format!("--node {node}: the run has no such node")),
+            (PlacementLevel::Gpu, true) => Ok((format!("node {node}"), vec![node.clone()])),
         };
     }
     let all = || {
@@ -279,7 +279,7 @@ fn scope(map: &Verified, asked: &Asked) -> Result<(String, Vec<NodeName>), Unpla
             n => format!("{} and {} more", names[..8].join(", "), n - 8),
         }
     };
-    let domain: &Domain = match &asked.domain {
+    let domain: &MapDomain = match &asked.domain {
         Some(name) => match map.domain(name) {
             Some(domain) => domain,
             None => return question(format!("--domain {name}: the run has {}", all())),
@@ -297,80 +297,80 @@ fn scope(map: &Verified, asked: &Asked) -> Result<(String, Vec<NodeName>), Unpla
 }
 
 /// Why nothing of this node may be chosen.
-fn unfit(member: &Member, asked: &Asked) -> Option<String> {
+fn exclusion_reason(member: &MapMember, asked: &PlacementRequest) -> Option<String> {
     let has_gpu_to_blame = member.gpus.values().any(|gpu| gpu.outcome.is_some());
     match member.outcome {
-        _ if member.reach == Reach::Nothing => Some("not measured".to_owned()),
-        _ if asked.level == Level::Node && member.reach != Reach::Across => {
+        _ if member.reach == MeasuredReach::Nothing => Some("not measured".to_owned()),
+        _ if asked.level == PlacementLevel::Node && member.reach != MeasuredReach::Across => {
             Some("not measured against other nodes".to_owned())
         }
         Outcome::Pass => None,
         // One GPU of it is to blame, and the others may be chosen.
         Outcome::Degraded if asked.allow_degraded => None,
-        Outcome::Degraded if asked.level == Level::Gpu && has_gpu_to_blame => None,
+        Outcome::Degraded if asked.level == PlacementLevel::Gpu && has_gpu_to_blame => None,
         outcome => Some(format!("{outcome}: {}", member.reason)),
     }
 }
 
 /// The GPUs of a node that may be chosen.
-fn gpus(
+fn collect_gpus(
     node: &NodeName,
-    member: &Member,
-    asked: &Asked,
-    parts: &mut Vec<Part>,
-    excluded: &mut Vec<Excluded>,
+    member: &MapMember,
+    asked: &PlacementRequest,
+    parts: &mut Vec<PlacementPart>,
+    excluded: &mut Vec<ExcludedPart>,
 ) {
     for (index, gpu) in &member.gpus {
         match gpu.outcome {
             Some(Outcome::Degraded) if asked.allow_degraded => {}
             None | Some(Outcome::Pass) => {}
             Some(outcome) => {
-                let why = format!("{outcome}: {}", joined(&gpu.classes));
-                excluded.push(Excluded { part: format!("{node}:{index}"), why });
+                let why = format!("{outcome}: {}", join_class_names(&gpu.classes));
+                excluded.push(ExcludedPart { part: format!("{node}:{index}"), why });
                 continue;
             }
         }
-        parts.push(Part { node: node.clone(), gpu: Some(*index), uuid: gpu.uuid.clone() });
+        parts.push(PlacementPart { node: node.clone(), gpu: Some(*index), uuid: gpu.uuid.clone() });
     }
 }
 
-fn strengths(map: &Verified, level: Level, parts: &[Part]) -> Strengths {
+fn build_strengths(map: &VerifiedMap, level: PlacementLevel, parts: &[PlacementPart]) -> PairStrengths {
     match level {
-        Level::Gpu => {
+        PlacementLevel::Gpu => {
             let ids: Vec<GpuId> = parts
                 .iter()
                 .map(|part| GpuId::new(part.node.clone(), part.gpu.unwrap_or_default()))
                 .collect();
-            Strengths::of(parts.len(), |a, b| map.matrix.between(&ids[a], &ids[b]))
+            PairStrengths::new(parts.len(), |a, b| map.matrix.weaker_direction(&ids[a], &ids[b]))
         }
-        Level::Node => {
-            let nodes = map.matrix.of_nodes();
+        PlacementLevel::Node => {
+            let nodes = map.matrix.node_strengths();
             let at: BTreeMap<&NodeName, BTreeMap<&NodeName, f64>> =
                 nodes.iter().fold(BTreeMap::new(), |mut at, ((from, to), value)| {
                     at.entry(from).or_default().insert(to, *value);
                     at
                 });
             let way = |a: usize, b: usize| at.get(&parts[a].node)?.get(&parts[b].node).copied();
-            Strengths::of(parts.len(), |a, b| Some(way(a, b)?.min(way(b, a)?)))
+            PairStrengths::new(parts.len(), |a, b| Some(way(a, b)?.min(way(b, a)?)))
         }
     }
 }
 
-fn best(strengths: &Strengths, parts: &[Part], count: usize) -> Option<Choice> {
-    let chosen = choose::best(strengths, count)?;
-    let next = if chosen.is_exact { choose::next(strengths, &chosen) } else { None };
-    let next = next.map(|it| next_of(parts, &it, it.set.clone()));
-    Some(choice(Way::Best, parts, &chosen, chosen.set.clone(), next))
+fn choose_best(strengths: &PairStrengths, parts: &[PlacementPart], count: usize) -> Option<PlacementChoice> {
+    let chosen = best_subset::find_best(strengths, count)?;
+    let next = if chosen.is_exact { best_subset::find_next(strengths, &chosen) } else { None };
+    let next = next.map(|it| build_next(parts, &it, it.set.clone()));
+    Some(build_choice(PlacementRule::Best, parts, &chosen, chosen.set.clone(), next))
 }
 
 /// The complement of the best-connected rest.
-fn spare(strengths: &Strengths, parts: &[Part], count: usize) -> Option<Choice> {
+fn choose_spare(strengths: &PairStrengths, parts: &[PlacementPart], count: usize) -> Option<PlacementChoice> {
     let others =
         |set: &[usize]| -> Vec<usize> { (0..parts.len()).filter(|at| !set.contains(at)).collect() };
     let rest = parts.len() - count;
     if rest == 0 {
         // All are taken, and nobody is left to be hurt.
-        let none = Chosen {
+        let none = BestSubset {
             set: Vec::new(),
             weakest: None,
             sum: 0,
@@ -378,24 +378,24 @@ fn spare(strengths: &Strengths, parts: &[Part], count: usize) -> Option<Choice> 
             weakest_bound: 0,
             sum_bound: 0,
         };
-        return Some(choice(Way::Spare, parts, &none, others(&[]), None));
+        return Some(build_choice(PlacementRule::Spare, parts, &none, others(&[]), None));
     }
-    let kept = choose::best(strengths, rest)?;
-    let next = if kept.is_exact { choose::next(strengths, &kept) } else { None };
-    let next = next.map(|it| next_of(parts, &it, others(&it.set)));
-    Some(choice(Way::Spare, parts, &kept, others(&kept.set), next))
+    let kept = best_subset::find_best(strengths, rest)?;
+    let next = if kept.is_exact { best_subset::find_next(strengths, &kept) } else { None };
+    let next = next.map(|it| build_next(parts, &it, others(&it.set)));
+    Some(build_choice(PlacementRule::Spare, parts, &kept, others(&kept.set), next))
 }
 
-fn choice(
-    way: Way,
-    parts: &[Part],
-    measured: &Chosen,
+fn build_choice(
+    way: PlacementRule,
+    parts: &[PlacementPart],
+    measured: &BestSubset,
     set: Vec<usize>,
-    next: Option<Next>,
-) -> Choice {
-    let Next { parts: own, weakest, mean } = next_of(parts, measured, set);
-    let bound = |value: u64| (!measured.is_exact).then(|| shown(value));
-    Choice {
+    next: Option<NextBestSet>,
+) -> PlacementChoice {
+    let NextBestSet { parts: own, weakest, mean } = build_next(parts, measured, set);
+    let bound = |value: u64| (!measured.is_exact).then(|| from_millionths(value));
+    PlacementChoice {
         way,
         parts: own,
         weakest,
@@ -407,13 +407,13 @@ fn choice(
     }
 }
 
-fn next_of(parts: &[Part], measured: &Chosen, set: Vec<usize>) -> Next {
-    let pair = |(a, b, strength): (usize, usize, u64)| Pair {
+fn build_next(parts: &[PlacementPart], measured: &BestSubset, set: Vec<usize>) -> NextBestSet {
+    let pair = |(a, b, strength): (usize, usize, u64)| PlacementPair {
         a: parts[a].to_string(),
         b: parts[b].to_string(),
-        strength: shown(strength),
+        strength: from_millionths(strength),
     };
-    Next {
+    NextBestSet {
         parts: set.into_iter().map(|at| parts[at].clone()).collect(),
         weakest: measured.weakest.map(pair),
         mean: mean_of(measured.sum, measured.set.len()),
@@ -421,7 +421,7 @@ fn next_of(parts: &[Part], measured: &Chosen, set: Vec<usize>) -> Next {
 }
 
 /// Millionths as they are shown: to four digits behind the point.
-fn shown(millionths: u64) -> f64 {
+fn from_millionths(millionths: u64) -> f64 {
     let hundreds = (millionths + 50) / 100;
     #[expect(clippy::cast_precision_loss, reason = "below 2^52")]
     let value = hundreds as f64;
@@ -430,5 +430,5 @@ fn shown(millionths: u64) -> f64 {
 
 fn mean_of(sum: u64, count: usize) -> Option<f64> {
     let pairs = u64::try_from(count * count.saturating_sub(1) / 2).ok()?;
-    sum.checked_div(pairs).map(shown)
+    sum.checked_div(pairs).map(from_millionths)
 }

@@ -12,26 +12,26 @@ use serde::Deserializer;
 use serde::de::SeqAccess;
 use serde::de::Visitor;
 
-use super::Request;
-use super::Step;
+use super::PlanRequest;
+use super::PlanStep;
 use model::claims::ClaimedDomain;
 use model::claims::ClaimedRail;
 use model::id::NodeName;
-use model::probe::Otherwise;
+use model::probe::ProbeFallback;
 use model::probe::Probe;
 use model::probe::ProbeScope;
-use model::probe::Serve;
-use model::probe::Words;
+use model::probe::ProbeServer;
+use model::probe::SharedArgv;
 use model::probe::placeholder;
 
 /// Why a probe is not run somewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Omitted {
+pub(super) struct ProbeOmission {
     pub(super) why: String,
     pub(super) not_applicable: bool,
 }
 
-impl Omitted {
+impl ProbeOmission {
     pub(super) fn not_applicable(why: String) -> Self {
         Self { why, not_applicable: true }
     }
@@ -43,148 +43,148 @@ impl Omitted {
 
 /// How much of its time limit a command is told to use, so that it can still say
 /// what it has until then.
-const IN_TIME: f64 = 0.9;
+const LIMIT_SHARE: f64 = 0.9;
 
 /// How a command is run.
 #[derive(Clone, Copy, Debug)]
-struct Way {
+struct CommandSettings {
     /// Readings it takes.
     readings: u32,
     /// By every node.
-    together: bool,
+    on_all_nodes: bool,
     /// When it is given up, in seconds.
     limit: f64,
 }
 
 /// Where a step runs.
 #[derive(Clone, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct StepLocation<'a> {
     pub(super) nodes: Vec<NodeName>,
     pub(super) rail: Option<&'a ClaimedRail>,
     pub(super) lane: Option<u32>,
     pub(super) stage: u8,
 }
 
-impl Place<'_> {
-    pub(super) fn of(stage: u8, nodes: Vec<NodeName>) -> Self {
+impl StepLocation<'_> {
+    pub(super) fn new(stage: u8, nodes: Vec<NodeName>) -> Self {
         Self { nodes, rail: None, lane: None, stage }
     }
 }
 
 /// What is claimed, in the order in which it is asked for.
 #[derive(Debug)]
-pub(super) struct Ground<'a> {
-    pub(super) request: &'a Request<'a>,
+pub(super) struct PlanContext<'a> {
+    pub(super) request: &'a PlanRequest<'a>,
     domains: HashMap<&'a NodeName, &'a ClaimedDomain>,
-    known: RefCell<Known>,
+    argv_pool: RefCell<ArgvPool>,
 }
 
 /// Commands that steps have, each once.
 #[derive(Debug, Default)]
-struct Known(HashSet<Words>);
+struct ArgvPool(HashSet<SharedArgv>);
 
-impl Known {
+impl ArgvPool {
     /// This command as those before have it.
-    fn same(&mut self, argv: &[String]) -> Words {
+    fn intern(&mut self, argv: &[String]) -> SharedArgv {
         if let Some(words) = self.0.get(argv) {
             return words.clone();
         }
-        let words = Words::from(argv);
+        let words = SharedArgv::from(argv);
         self.0.insert(words.clone());
         words
     }
 }
 
 /// Reads the steps of a round; commands that are the same share their words.
-pub(super) fn shared<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Step>, D::Error> {
-    struct Steps;
-    impl<'de> Visitor<'de> for Steps {
-        type Value = Vec<Step>;
+pub(super) fn deserialize_steps<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PlanStep>, D::Error> {
+    struct StepsVisitor;
+    impl<'de> Visitor<'de> for StepsVisitor {
+        type Value = Vec<PlanStep>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("the steps of a round")
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-            let (mut steps, mut known) = (Vec::new(), Known::default());
-            while let Some(mut step) = seq.next_element::<Step>()? {
-                step.argv = known.same(&step.argv);
+            let (mut steps, mut known) = (Vec::new(), ArgvPool::default());
+            while let Some(mut step) = seq.next_element::<PlanStep>()? {
+                step.argv = known.intern(&step.argv);
                 if let Some(serve) = &mut step.serve {
-                    serve.argv = known.same(&serve.argv);
+                    serve.argv = known.intern(&serve.argv);
                 }
                 if let Some(otherwise) = &mut step.otherwise {
-                    otherwise.argv = known.same(&otherwise.argv);
+                    otherwise.argv = known.intern(&otherwise.argv);
                 }
                 steps.push(step);
             }
             Ok(steps)
         }
     }
-    from.deserialize_seq(Steps)
+    from.deserialize_seq(StepsVisitor)
 }
 
-impl<'a> Ground<'a> {
-    pub(super) fn new(request: &'a Request<'a>) -> Self {
+impl<'a> PlanContext<'a> {
+    pub(super) fn new(request: &'a PlanRequest<'a>) -> Self {
         let domains = request.claims.domains.iter();
         let domains = domains.flat_map(|d| d.nodes.iter().map(move |node| (node, d))).collect();
-        Self { request, domains, known: RefCell::default() }
+        Self { request, domains, argv_pool: RefCell::default() }
     }
 
     /// The domain that claims a node.
-    pub(super) fn domain(&self, node: &NodeName) -> Option<&'a ClaimedDomain> {
+    pub(super) fn domain_of(&self, node: &NodeName) -> Option<&'a ClaimedDomain> {
         self.domains.get(node).copied()
     }
 
     /// Whether a probe can run on the nodes of a domain.
-    pub(super) fn admits(&self, probe: &Probe, domain: &ClaimedDomain) -> Result<(), Omitted> {
+    pub(super) fn check_probe(&self, probe: &Probe, domain: &ClaimedDomain) -> Result<(), ProbeOmission> {
         let needs = &probe.requires;
         if let Some(gpus) = domain.gpus_per_node
             && gpus < needs.min_gpus
         {
             let why = format!("needs {} GPUs, {gpus} per node are claimed", needs.min_gpus);
-            return Err(Omitted::not_applicable(why));
+            return Err(ProbeOmission::not_applicable(why));
         }
         if matches!(probe.scope, ProbeScope::Pair | ProbeScope::Domain) && domain.nodes.len() < 2 {
             let why = format!("needs two nodes, domain {} has one", domain.name);
-            return Err(Omitted::not_applicable(why));
+            return Err(ProbeOmission::not_applicable(why));
         }
         if needs.nvlink_across && !self.request.nvlink_across.contains(&domain.name) {
             let why = format!(
                 "needs NVLink between nodes, and no platform that has it is claimed for domain {}",
                 domain.name
             );
-            return Err(Omitted::not_applicable(why));
+            return Err(ProbeOmission::not_applicable(why));
         }
         let counted = [placeholder::GPUS, placeholder::RANKS, placeholder::HOSTS];
-        if domain.gpus_per_node.is_none() && counted.iter().any(|word| probe.says(word)) {
+        if domain.gpus_per_node.is_none() && counted.iter().any(|word| probe.uses_placeholder(word)) {
             let why = format!(
                 "needs the number of GPUs, and domain {} does not claim gpus_per_node",
                 domain.name
             );
-            return Err(Omitted::missing(why));
+            return Err(ProbeOmission::missing(why));
         }
         Ok(())
     }
 
     /// Whether a probe can run on a rail, or where no rail is claimed.
-    pub(super) fn admits_rail(probe: &Probe, rail: Option<&ClaimedRail>) -> Result<(), Omitted> {
-        if !probe.says(placeholder::RDMA) {
+    pub(super) fn check_rail(probe: &Probe, rail: Option<&ClaimedRail>) -> Result<(), ProbeOmission> {
+        if !probe.uses_placeholder(placeholder::RDMA) {
             return Ok(());
         }
         match rail {
             Some(rail) if rail.rdma.is_some() => Ok(()),
-            Some(rail) => Err(Omitted::missing(format!(
+            Some(rail) => Err(ProbeOmission::missing(format!(
                 "needs an RDMA device, rail {} names none",
                 rail.name
             ))),
             None => {
-                Err(Omitted::missing("needs an RDMA device, and no rail is claimed".to_owned()))
+                Err(ProbeOmission::missing("needs an RDMA device, and no rail is claimed".to_owned()))
             }
         }
     }
 
     /// The step of an admitted probe in a place. It has no number yet.
-    pub(super) fn step(&self, probe: &Probe, place: &Place<'_>) -> Step {
+    pub(super) fn build_step(&self, probe: &Probe, place: &StepLocation<'_>) -> PlanStep {
         let request = self.request;
         let wanted = if place.stage == 0 { 1 } else { request.readings.max(1) };
         let most = if place.stage == 0 { 1 } else { request.most_readings.max(wanted) };
@@ -192,20 +192,20 @@ impl<'a> Ground<'a> {
         let (readings, most_readings, times) =
             if probe.reads_itself { (1, 1, f64::from(wanted)) } else { (wanted, most, 1.0) };
         let limit = probe.timeout_s * times;
-        let way = |together, readings| Way { readings, together, limit };
+        let way = |together, readings| CommandSettings { readings, on_all_nodes: together, limit };
         let serve = probe.serve.as_ref().map(|serve| {
             let swapped: Vec<NodeName> = place.nodes.iter().rev().cloned().collect();
-            let argv = self.filled(&serve.argv, place, &swapped, way(false, wanted));
-            Serve { argv, ready: serve.ready }
+            let argv = self.fill_argv(&serve.argv, place, &swapped, way(false, wanted));
+            ProbeServer { argv, ready: serve.ready }
         });
-        let otherwise = probe.otherwise.as_ref().map(|otherwise| Otherwise {
-            argv: self.filled(&otherwise.argv, place, &place.nodes, way(otherwise.together, 1)),
+        let otherwise = probe.otherwise.as_ref().map(|otherwise| ProbeFallback {
+            argv: self.fill_argv(&otherwise.argv, place, &place.nodes, way(otherwise.together, 1)),
             ..otherwise.clone()
         });
-        let mut domains = place.nodes.iter().map(|node| self.domain(node).map(|d| &d.name));
+        let mut domains = place.nodes.iter().map(|node| self.domain_of(node).map(|d| &d.name));
         let first = domains.next().flatten();
         let domain = first.filter(|name| domains.all(|other| other == Some(name))).cloned();
-        Step {
+        PlanStep {
             step: 0,
             stage: place.stage,
             probe: probe.name.clone(),
@@ -217,7 +217,7 @@ impl<'a> Ground<'a> {
             readings,
             most_readings,
             parser: probe.parser,
-            argv: self.filled(&probe.argv, place, &place.nodes, way(probe.together, wanted)),
+            argv: self.fill_argv(&probe.argv, place, &place.nodes, way(probe.together, wanted)),
             serve,
             together: probe.together,
             otherwise,
@@ -229,15 +229,15 @@ impl<'a> Ground<'a> {
 
     /// The words of a command. `nodes` begins with the node that starts it;
     /// where all of them do, which node it is stays to be filled in.
-    fn filled(
+    fn fill_argv(
         &self,
         argv: &[String],
-        place: &Place<'_>,
+        place: &StepLocation<'_>,
         nodes: &[NodeName],
-        Way { readings, together, limit }: Way,
-    ) -> Words {
+        CommandSettings { readings, on_all_nodes: together, limit }: CommandSettings,
+    ) -> SharedArgv {
         let gpus =
-            |node: &NodeName| self.domain(node).and_then(|d| d.gpus_per_node).unwrap_or_default();
+            |node: &NodeName| self.domain_of(node).and_then(|d| d.gpus_per_node).unwrap_or_default();
         let list = |one: &dyn Fn(&NodeName) -> String| {
             place.nodes.iter().map(one).collect::<Vec<_>>().join(",")
         };
@@ -267,10 +267,10 @@ impl<'a> Ground<'a> {
             put(placeholder::RDMA, &|| rail.and_then(|r| r.rdma.clone()).unwrap_or_default());
             put(placeholder::READINGS, &|| readings.to_string());
             put(placeholder::LANE, &|| place.lane.unwrap_or_default().to_string());
-            put(placeholder::LIMIT, &|| format!("{:.0}", (limit * IN_TIME).floor().max(1.0)));
+            put(placeholder::LIMIT, &|| format!("{:.0}", (limit * LIMIT_SHARE).floor().max(1.0)));
             word
         };
         let filled: Vec<String> = argv.iter().map(fill).collect();
-        self.known.borrow_mut().same(&filled)
+        self.argv_pool.borrow_mut().intern(&filled)
     }
 }

@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::Request;
-use super::Round;
-use super::Step;
+use super::PlanRequest;
+use super::PlanRound;
+use super::PlanStep;
 use model::claims::ClaimedDomain;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::probe::Covers;
-use model::probe::Grain;
+use model::probe::PairCoverage;
+use model::probe::ProbeGranularity;
 use model::probe::Probe;
 use model::probe::ProbeScope;
 
@@ -22,7 +22,7 @@ use model::probe::ProbeScope;
 pub(super) type NodePair<'a> = (&'a NodeName, &'a NodeName);
 
 /// The two nodes of a step in order of name, where it has two.
-pub(super) fn pair_of(step: &Step) -> Option<NodePair<'_>> {
+pub(super) fn node_pair(step: &PlanStep) -> Option<NodePair<'_>> {
     match step.nodes.as_slice() {
         [a, b] if b < a => Some((b, a)),
         [a, b] => Some((a, b)),
@@ -31,7 +31,7 @@ pub(super) fn pair_of(step: &Step) -> Option<NodePair<'_>> {
 }
 
 /// Whether some domain that NVLink joins across nodes is read in part.
-pub(super) fn is_sampled(request: &Request<'_>, rounds: &[Round]) -> bool {
+pub(super) fn is_sampled(request: &PlanRequest<'_>, rounds: &[PlanRound]) -> bool {
     let spans = |domain: &&ClaimedDomain| {
         1 < domain.nodes.len() && request.nvlink_across.contains(&domain.name)
     };
@@ -39,7 +39,7 @@ pub(super) fn is_sampled(request: &Request<'_>, rounds: &[Round]) -> bool {
     if across.peek().is_none() {
         return false;
     }
-    let mut steps: BTreeMap<&DomainName, BTreeMap<&str, Vec<&Step>>> = BTreeMap::new();
+    let mut steps: BTreeMap<&DomainName, BTreeMap<&str, Vec<&PlanStep>>> = BTreeMap::new();
     for step in rounds.iter().flat_map(|round| &round.steps) {
         if let Some(domain) = &step.domain {
             steps.entry(domain).or_default().entry(&step.probe).or_default().push(step);
@@ -51,10 +51,10 @@ pub(super) fn is_sampled(request: &Request<'_>, rounds: &[Round]) -> bool {
         let reads = || request.probes.iter().filter(|p| of(p).is_some());
         let is_read = reads().any(|probe| {
             let is_between = matches!(probe.scope, ProbeScope::Pair | ProbeScope::Domain);
-            is_between && (probe.covers != Covers::None || probe.grain == Grain::Gpu)
+            is_between && (probe.covers != PairCoverage::None || probe.grain == ProbeGranularity::Gpu)
         });
         let inside = domain.gpus_per_node == Some(1)
-            || reads().any(|p| p.scope == ProbeScope::Node && p.covers == Covers::All);
+            || reads().any(|p| p.scope == ProbeScope::Node && p.covers == PairCoverage::All);
         is_read
             && !reads()
                 .any(|probe| reads_all(probe, domain, of(probe).map_or(&[], Vec::as_slice), inside))
@@ -71,28 +71,28 @@ pub(super) fn reads_pair(
 ) -> bool {
     match (probe.scope, probe.grain, probe.covers) {
         (ProbeScope::Rail, ..) => false,
-        (ProbeScope::Pair, Grain::Gpu, _) => {
+        (ProbeScope::Pair, ProbeGranularity::Gpu, _) => {
             let gpus = gpus_per_node.filter(|gpus| 0 < *gpus);
             lane.zip(gpus).is_some_and(|(lane, gpus)| (near + lane) % gpus == far % gpus)
         }
-        (_, _, Covers::All) => true,
-        (_, _, Covers::Lane) => near == far,
-        (_, _, Covers::None) => false,
+        (_, _, PairCoverage::All) => true,
+        (_, _, PairCoverage::Lane) => near == far,
+        (_, _, PairCoverage::None) => false,
     }
 }
 
 /// Whether the steps of this probe read every pair of GPUs of a domain, given
 /// whether others read the pairs `inside` its nodes.
-fn reads_all(probe: &Probe, domain: &ClaimedDomain, steps: &[&Step], inside: bool) -> bool {
+fn reads_all(probe: &Probe, domain: &ClaimedDomain, steps: &[&PlanStep], inside: bool) -> bool {
     let is_single = domain.gpus_per_node == Some(1);
     match (probe.scope, probe.grain, probe.covers) {
-        (ProbeScope::Domain, _, Covers::All) => true,
-        (ProbeScope::Pair, Grain::Node, Covers::All) => has_all_pairs(domain, steps, None),
+        (ProbeScope::Domain, _, PairCoverage::All) => true,
+        (ProbeScope::Pair, ProbeGranularity::Node, PairCoverage::All) => has_all_pairs(domain, steps, None),
         // With one GPU in each node there is one lane.
-        (ProbeScope::Pair, Grain::Node, Covers::Lane) if is_single => {
+        (ProbeScope::Pair, ProbeGranularity::Node, PairCoverage::Lane) if is_single => {
             has_all_pairs(domain, steps, None)
         }
-        (ProbeScope::Pair, Grain::Gpu, _) => {
+        (ProbeScope::Pair, ProbeGranularity::Gpu, _) => {
             let Some(gpus) = domain.gpus_per_node else { return false };
             inside && (0..gpus).all(|lane| has_all_pairs(domain, steps, Some(lane)))
         }
@@ -101,9 +101,9 @@ fn reads_all(probe: &Probe, domain: &ClaimedDomain, steps: &[&Step], inside: boo
 }
 
 /// Whether every two nodes of a domain have a step, in this lane.
-fn has_all_pairs(domain: &ClaimedDomain, steps: &[&Step], lane: Option<u32>) -> bool {
+fn has_all_pairs(domain: &ClaimedDomain, steps: &[&PlanStep], lane: Option<u32>) -> bool {
     let met: BTreeSet<NodePair<'_>> =
-        steps.iter().filter(|step| step.lane == lane).filter_map(|step| pair_of(step)).collect();
+        steps.iter().filter(|step| step.lane == lane).filter_map(|step| node_pair(step)).collect();
     let n = domain.nodes.len();
     met.len() == n * (n - 1) / 2
 }

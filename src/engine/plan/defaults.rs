@@ -9,7 +9,7 @@ use model::profile::Profile;
 
 /// What is asked of every node, by stage: state first, then the copy-engine
 /// matrices and one collective.
-const INSIDE: [(u8, &str); 5] = [
+const NODE_PROBES: [(u8, &str); 5] = [
     (0, "nvidia-smi-q"),
     (0, "nvidia-smi-nvlink"),
     (0, "nvidia-smi-topo"),
@@ -19,10 +19,10 @@ const INSIDE: [(u8, &str); 5] = [
 
 /// The names of those.
 pub const AUDIT_PROBES: &[&str] =
-    &[INSIDE[0].1, INSIDE[1].1, INSIDE[2].1, INSIDE[3].1, INSIDE[4].1];
+    &[NODE_PROBES[0].1, NODE_PROBES[1].1, NODE_PROBES[2].1, NODE_PROBES[3].1, NODE_PROBES[4].1];
 
 /// What a domain of several nodes adds, by stage.
-const ACROSS: &[(u8, &str)] = &[
+const DOMAIN_PROBES: &[(u8, &str)] = &[
     (0, "nvidia-imex"),
     (2, "nvbandwidth-lane"),
     (4, "nccl-all-reduce-domain"),
@@ -50,13 +50,13 @@ pub fn default_probes(
     let mut probes: Vec<(u8, &'static str)> = Vec::new();
     let has_gpus = claims.domains.iter().any(|d| d.gpus_per_node != Some(0));
     if has_gpus {
-        probes.extend(INSIDE);
+        probes.extend(NODE_PROBES);
         let may_span = |d: &ClaimedDomain| d.platform.is_none() || nvlink_across.contains(&d.name);
-        if claims.domains.iter().any(|d| 1 < claims.nodes_claimed(d) && may_span(d)) {
-            probes.extend(ACROSS);
+        if claims.domains.iter().any(|d| 1 < claims.count_claimed_nodes(d) && may_span(d)) {
+            probes.extend(DOMAIN_PROBES);
         }
     }
-    if 1 < claims.all_nodes_claimed() {
+    if 1 < claims.count_all_claimed_nodes() {
         if claims.rails.iter().any(|rail| rail.rdma.is_some()) {
             probes.extend([(2, "ib-write-bw"), (2, "ib-read-bw")]);
         } else if !claims.rails.is_empty() || !has_gpus {
@@ -72,18 +72,18 @@ pub fn default_probes(
 mod tests {
     use super::*;
     use readers::claims::claims_file;
-    use readers::probe_catalog::Catalog;
+    use readers::probe_catalog::ProbeCatalog;
 
-    fn of(profile: Profile, claims: &str) -> Vec<&'static str> {
+    fn probes_for(profile: Profile, claims: &str) -> Vec<&'static str> {
         let across = BTreeSet::from(["rack".into()]);
         default_probes(profile, &claims_file::parse("c", claims).expect("good"), &across)
     }
 
     #[test]
     fn every_default_is_built_in_and_of_the_stage_it_is_listed_for() {
-        let catalog = Catalog::built_in();
+        let catalog = ProbeCatalog::built_in();
         let network = [(2, "ib-write-bw"), (2, "ib-read-bw"), (2, "tcp")];
-        for (stage, name) in INSIDE.iter().chain(ACROSS).chain(&network) {
+        for (stage, name) in NODE_PROBES.iter().chain(DOMAIN_PROBES).chain(&network) {
             let probe = catalog.get(name).unwrap_or_else(|| panic!("{name} is not built in"));
             assert_eq!(probe.stage, *stage, "{name}");
         }
@@ -92,29 +92,29 @@ mod tests {
     #[test]
     fn the_network_is_measured_where_something_is_known_of_it() {
         let nodes = "[[domain]]\nname = \"a\"\nnodes = \"a[1-2]\"\n";
-        assert!(!of(Profile::Audit, nodes).contains(&"tcp"));
+        assert!(!probes_for(Profile::Audit, nodes).contains(&"tcp"));
         let plain = format!("{nodes}gpus_per_node = 0\n");
-        assert_eq!(of(Profile::Audit, &plain), ["tcp"]);
+        assert_eq!(probes_for(Profile::Audit, &plain), ["tcp"]);
         let rail = format!("{nodes}[[rail]]\nname = \"r0\"\ndevice = \"eth1\"\n");
-        assert!(of(Profile::Audit, &rail).contains(&"tcp"));
+        assert!(probes_for(Profile::Audit, &rail).contains(&"tcp"));
         let rdma = format!("{nodes}[[rail]]\nname = \"r0\"\nrdma = \"mlx5_0\"\n");
-        let probes = of(Profile::Audit, &rdma);
+        let probes = probes_for(Profile::Audit, &rdma);
         assert!(probes.contains(&"ib-write-bw") && !probes.contains(&"tcp"), "{probes:?}");
     }
 
     #[test]
     fn a_profile_adds_the_probes_of_its_stages() {
         let nodes = "[[domain]]\nname = \"a\"\nnodes = \"a[1-2]\"\n";
-        let count = |profile| of(profile, nodes).len();
+        let count = |profile| probes_for(profile, nodes).len();
         assert_eq!(
             (count(Profile::Audit), count(Profile::Admit), count(Profile::BurnIn)),
             (7, 11, 12)
         );
         let board = format!("{nodes}platform = \"hgx-h100\"\n");
-        assert_eq!(of(Profile::BurnIn, &board), AUDIT_PROBES);
+        assert_eq!(probes_for(Profile::BurnIn, &board), AUDIT_PROBES);
         let rack = board.replace("\"a\"", "\"rack\"");
-        assert_eq!(of(Profile::BurnIn, &rack).len(), 12);
+        assert_eq!(probes_for(Profile::BurnIn, &rack).len(), 12);
         let one = "[[domain]]\nname = \"a\"\nnodes = \"a1\"\n";
-        assert_eq!(of(Profile::BurnIn, one), AUDIT_PROBES);
+        assert_eq!(probes_for(Profile::BurnIn, one), AUDIT_PROBES);
     }
 }

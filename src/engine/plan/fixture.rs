@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::Limits;
+use super::PlanLimits;
 use super::Plan;
-use super::Request;
+use super::PlanRequest;
 use super::sweep;
 use model::claims::Claims;
 use model::id::DomainName;
@@ -12,11 +12,11 @@ use model::probe::Probe;
 use model::profile::Profile;
 use readers::claims::claims_file;
 use readers::probe_catalog;
-use readers::probe_catalog::Catalog;
+use readers::probe_catalog::ProbeCatalog;
 
 /// What a plan is made from, owned.
 #[derive(Debug)]
-pub(super) struct Fleet {
+pub(super) struct PlanFixture {
     pub(super) claims: Claims,
     pub(super) probes: Vec<Probe>,
     pub(super) across: BTreeSet<DomainName>,
@@ -25,7 +25,7 @@ pub(super) struct Fleet {
     pub(super) most_readings: u32,
     pub(super) parallel: usize,
     pub(super) seed: u64,
-    pub(super) limits: Limits,
+    pub(super) limits: PlanLimits,
 }
 
 /// A probe of scope pair that reads lanes one by one.
@@ -33,13 +33,13 @@ pub(super) const LANES: &str = "name = \"lanes\"\ntitle = \"T\"\nparser = \"nvba
     argv = [\"x\", \"{peer}\", \"{lane}\"]\nscope = \"pair\"\ngrain = \"gpu\"\nstage = 2\n\
     cost_s = 2\ntimeout_s = 5\ndisturbs = \"gpus\"\n[requires]\nnvlink_across = true\n";
 
-impl Fleet {
+impl PlanFixture {
     /// Of these claims, with these probes; domains whose names begin with
     /// "rack" are joined by NVLink.
     pub(super) fn new(profile: Profile, claims: &str, probes: &[&str]) -> Self {
         let claims = claims_file::parse("claims", claims).unwrap_or_else(|e| panic!("{e}"));
-        let mut catalog = Catalog::built_in();
-        catalog.add(probe_catalog::parse("lanes", LANES).unwrap_or_else(|e| panic!("{e}")));
+        let mut catalog = ProbeCatalog::built_in();
+        catalog.add(probe_catalog::parse_probe("lanes", LANES).unwrap_or_else(|e| panic!("{e}")));
         let probe = |name: &&str| catalog.get(name).unwrap_or_else(|| panic!("{name}")).clone();
         let domains = claims.domains.iter().map(|d| d.name.clone());
         Self {
@@ -51,14 +51,14 @@ impl Fleet {
             most_readings: 1,
             parallel: 64,
             seed: 1,
-            limits: Limits::default(),
+            limits: PlanLimits::default(),
         }
     }
 
     /// The request, for as long as `act` lasts.
-    pub(super) fn with<T>(&self, act: impl FnOnce(&Request<'_>) -> T) -> T {
+    pub(super) fn with_request<T>(&self, act: impl FnOnce(&PlanRequest<'_>) -> T) -> T {
         let probes: Vec<&Probe> = self.probes.iter().collect();
-        act(&Request {
+        act(&PlanRequest {
             claims: &self.claims,
             profile: self.profile,
             probes: &probes,
@@ -72,7 +72,7 @@ impl Fleet {
     }
 
     pub(super) fn plan(&self) -> Plan {
-        self.with(sweep)
+        self.with_request(plan_sweep)
     }
 }
 

@@ -8,38 +8,38 @@
 
 use std::collections::BTreeMap;
 
-use model::chance::Chance;
+use model::seeded_rng::SeededRng;
 use model::claims::Claims;
 use model::id::NodeName;
 use model::tournament;
-use model::tournament::Pair;
+use model::tournament::IndexPair;
 
 /// The leaves of the nodes 0..n.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Leaves {
+pub struct LeafMap {
     /// The name and the nodes of each.
     groups: Vec<(String, Vec<usize>)>,
     /// The leaf of each node.
-    of: Vec<usize>,
+    leaf_by_node: Vec<usize>,
 }
 
 /// Rounds, and what was left out of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeafRounds {
     /// The rounds.
-    pub rounds: Vec<Vec<Pair>>,
+    pub rounds: Vec<Vec<IndexPair>>,
     /// The nodes that are sampled where a complete sweep was asked for, and why.
     pub notes: Vec<(Vec<usize>, String)>,
 }
 
-impl Leaves {
+impl LeafMap {
     /// The leaves that are claimed for these nodes. Where none is claimed all
     /// nodes count as one. A node that no leaf claims beside others that are
     /// claimed may hang anywhere: it counts as a leaf of its own.
-    pub fn claimed(claims: &Claims, nodes: &[NodeName]) -> Self {
+    pub fn from_claims(claims: &Claims, nodes: &[NodeName]) -> Self {
         if claims.leaves.is_empty() {
             let all = (0..nodes.len()).collect();
-            return Self { groups: vec![("the fabric".to_owned(), all)], of: vec![0; nodes.len()] };
+            return Self { groups: vec![("the fabric".to_owned(), all)], leaf_by_node: vec![0; nodes.len()] };
         }
         // Of one that two claim, the first, as the judge has it.
         let mut claimed: BTreeMap<&NodeName, &str> = BTreeMap::new();
@@ -63,24 +63,24 @@ impl Leaves {
             groups[group].1.push(at);
             of.push(group);
         }
-        Self { groups, of }
+        Self { groups, leaf_by_node: of }
     }
 
     /// Whether two nodes hang on different leaves.
-    pub fn crosses(&self, (a, b): Pair) -> bool {
-        self.of[a] != self.of[b]
+    pub fn is_cross_leaf(&self, (a, b): IndexPair) -> bool {
+        self.leaf_by_node[a] != self.leaf_by_node[b]
     }
 
     /// The leaf of a node, as a number.
-    pub(super) fn of(&self, node: usize) -> usize {
-        self.of[node]
+    pub(super) fn leaf_of(&self, node: usize) -> usize {
+        self.leaf_by_node[node]
     }
 
     /// One partner for every node, inside its leaf where there is one. What is
     /// left over in a leaf meets what is left over in others; a last node
     /// without a partner has a round of its own.
-    pub fn matching(&self, seed: u64) -> LeafRounds {
-        let mut chance = Chance::new(seed, "leaf matching");
+    pub fn make_matching(&self, seed: u64) -> LeafRounds {
+        let mut chance = SeededRng::new(seed, "leaf matching");
         let mut first = Vec::new();
         let mut left = Vec::new();
         for (_, nodes) in &self.groups {
@@ -99,8 +99,8 @@ impl Leaves {
             rounds.push(first);
         }
         if let [last] = rest {
-            let near = self.groups[self.of[*last]].1.iter().find(|node| *node != last);
-            let far = (0..self.of.len()).find(|node| node != last);
+            let near = self.groups[self.leaf_by_node[*last]].1.iter().find(|node| *node != last);
+            let far = (0..self.leaf_by_node.len()).find(|node| node != last);
             if let Some(partner) = near.copied().or(far) {
                 rounds.push(vec![(*last, partner)]);
             }
@@ -113,7 +113,7 @@ impl Leaves {
     /// `complete` nodes is sampled by `matchings` rounds: a tournament of a
     /// thousand nodes takes half an hour and finds dips by the thousand. So are
     /// pairs of leaves where there are more than `complete` of those.
-    pub fn complete(
+    pub fn make_complete(
         &self,
         seed: u64,
         across: usize,
@@ -122,16 +122,16 @@ impl Leaves {
     ) -> LeafRounds {
         let mut swept = LeafRounds::default();
         for (name, nodes) in &self.groups {
-            let seed = Chance::new(seed, name).next_u64();
+            let seed = SeededRng::new(seed, name).next_u64();
             let rounds = if nodes.len() <= complete {
-                tournament::rounds(nodes.len(), seed)
+                tournament::make_rounds(nodes.len(), seed)
             } else {
                 let why = format!(
                     "{name} has {} nodes, more than {complete}: each meets {matchings} others and not all",
                     nodes.len()
                 );
                 swept.notes.push((nodes.clone(), why));
-                tournament::matchings(nodes.len(), matchings, seed)
+                tournament::make_matchings(nodes.len(), matchings, seed)
             };
             for (at, round) in rounds.into_iter().enumerate() {
                 if swept.rounds.len() <= at {
@@ -146,9 +146,9 @@ impl Leaves {
             let why = format!(
                 "there are {leaves} leaves, more than {complete}: each meets {matchings} others and not all"
             );
-            swept.notes.push(((0..self.of.len()).collect(), why));
+            swept.notes.push(((0..self.leaf_by_node.len()).collect(), why));
         }
-        let met = tournament::matchings(leaves, most, Chance::new(seed, "leaves").next_u64());
+        let met = tournament::make_matchings(leaves, most, SeededRng::new(seed, "leaves").next_u64());
         for (at, round) in met.into_iter().enumerate() {
             let mut pairs = Vec::new();
             for (a, b) in round {
@@ -174,7 +174,7 @@ mod tests {
     use model::claims::ClaimedLeaf;
 
     /// Leaves of these sizes; the first `free` nodes are of no leaf.
-    fn leaves(sizes: &[usize], free: usize) -> Leaves {
+    fn leaves(sizes: &[usize], free: usize) -> LeafMap {
         let name = |at: usize| NodeName::from(format!("n{at:04}"));
         let nodes: Vec<NodeName> = (0..sizes.iter().sum::<usize>() + free).map(name).collect();
         let mut from = free;
@@ -184,18 +184,18 @@ mod tests {
             claims.leaves.push(ClaimedLeaf { name: format!("leaf{at}"), nodes });
             from += size;
         }
-        Leaves::claimed(&claims, &nodes)
+        LeafMap::from_claims(&claims, &nodes)
     }
 
-    fn check(leaves: &Leaves, rounds: &[Vec<Pair>], limit: usize) {
+    fn check(leaves: &LeafMap, rounds: &[Vec<IndexPair>], limit: usize) {
         for round in rounds {
             let mut busy = BTreeSet::new();
             let mut across: BTreeMap<usize, usize> = BTreeMap::new();
             for (a, b) in round {
                 assert!(a != b && busy.insert(*a) && busy.insert(*b), "twice in {round:?}");
-                if leaves.crosses((*a, *b)) {
-                    *across.entry(leaves.of(*a)).or_default() += 1;
-                    *across.entry(leaves.of(*b)).or_default() += 1;
+                if leaves.is_cross_leaf((*a, *b)) {
+                    *across.entry(leaves.leaf_of(*a)).or_default() += 1;
+                    *across.entry(leaves.leaf_of(*b)).or_default() += 1;
                 }
             }
             assert!(across.values().all(|hosts| *hosts <= limit), "{across:?} leave their leaf");
@@ -208,13 +208,13 @@ mod tests {
             sizes in proptest::collection::vec(1usize..9, 1..7), free in 0usize..3, seed: u64
         ) {
             let leaves = leaves(&sizes, free);
-            let swept = leaves.matching(seed);
+            let swept = leaves.make_matching(seed);
             check(&leaves, &swept.rounds, 1);
             let met: BTreeSet<usize> =
                 swept.rounds.iter().flatten().flat_map(|(a, b)| [*a, *b]).collect();
-            let all = leaves.of.len();
+            let all = leaves.leaf_by_node.len();
             prop_assert_eq!(met.len(), if all < 2 { 0 } else { all });
-            let across = swept.rounds.iter().flatten().filter(|p| leaves.crosses(**p)).count();
+            let across = swept.rounds.iter().flatten().filter(|p| leaves.is_cross_leaf(**p)).count();
             // One of each odd leaf, and the last without any partner.
             let odd = free + sizes.iter().filter(|n| *n % 2 == 1).count();
             prop_assert!(across <= odd / 2 + 1);
@@ -225,14 +225,14 @@ mod tests {
             sizes in proptest::collection::vec(1usize..9, 1..7), limit in 1usize..4, seed: u64
         ) {
             let leaves = leaves(&sizes, 0);
-            let swept = leaves.complete(seed, limit, 8, 2);
+            let swept = leaves.make_complete(seed, limit, 8, 2);
             check(&leaves, &swept.rounds, limit);
             prop_assert!(swept.notes.is_empty());
             let mut inside = BTreeSet::new();
             let mut across = BTreeSet::new();
             for (a, b) in swept.rounds.iter().flatten() {
-                if leaves.crosses((*a, *b)) {
-                    let (a, b) = (leaves.of(*a), leaves.of(*b));
+                if leaves.is_cross_leaf((*a, *b)) {
+                    let (a, b) = (leaves.leaf_of(*a), leaves.leaf_of(*b));
                     across.insert((a.min(b), a.max(b)));
                 } else {
                     prop_assert!(inside.insert((*a.min(b), *a.max(b))), "met twice");
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn a_large_leaf_is_sampled_and_says_so() {
         let leaves = leaves(&[200, 4], 0);
-        let swept = leaves.complete(1, 2, 128, 8);
+        let swept = leaves.make_complete(1, 2, 128, 8);
         // Eight rounds of both leaves, and one for the pair of them.
         assert_eq!(swept.rounds.len(), 8 + 1);
         assert_eq!(swept.notes.len(), 1);
@@ -259,14 +259,14 @@ mod tests {
 
     #[test]
     fn many_leaves_meet_some_others_and_say_so() {
-        let swept = leaves(&[4; 200], 0).complete(1, 2, 128, 8);
+        let swept = leaves(&[4; 200], 0).make_complete(1, 2, 128, 8);
         // Three rounds inside leaves, eight of leaves with others.
         assert_eq!(swept.rounds.len(), 3 + 8);
         assert_eq!(swept.notes.len(), 1);
         let (nodes, why) = &swept.notes[0];
         assert!(nodes.len() == 800 && why.contains("there are 200 leaves"), "{why}");
         // Nodes that no leaf claims are leaves of their own, however many.
-        let swept = leaves(&[4], 1_000).complete(1, 2, 128, 8);
+        let swept = leaves(&[4], 1_000).make_complete(1, 2, 128, 8);
         assert_eq!(swept.rounds.iter().map(Vec::len).sum::<usize>(), 6 + 8 * 500);
     }
 
@@ -277,17 +277,17 @@ mod tests {
         for (name, of) in [("a", &nodes[..2]), ("b", &nodes[1..])] {
             claims.leaves.push(ClaimedLeaf { name: name.to_owned(), nodes: of.to_vec() });
         }
-        let leaves = Leaves::claimed(&claims, &nodes);
-        assert!(!leaves.crosses((0, 1)) && leaves.crosses((1, 2)) && !leaves.crosses((2, 3)));
+        let leaves = LeafMap::from_claims(&claims, &nodes);
+        assert!(!leaves.is_cross_leaf((0, 1)) && leaves.is_cross_leaf((1, 2)) && !leaves.is_cross_leaf((2, 3)));
     }
 
     #[test]
     fn without_leaves_all_nodes_are_neighbours() {
         let nodes: Vec<NodeName> = (0..5).map(|n| NodeName::from(format!("n{n}"))).collect();
-        let leaves = Leaves::claimed(&Claims::default(), &nodes);
+        let leaves = LeafMap::from_claims(&Claims::default(), &nodes);
         assert_eq!(leaves.groups.len(), 1);
-        assert_eq!(leaves.complete(1, 2, 128, 8).rounds.len(), 5);
-        let matching = leaves.matching(1).rounds;
+        assert_eq!(leaves.make_complete(1, 2, 128, 8).rounds.len(), 5);
+        let matching = leaves.make_matching(1).rounds;
         assert_eq!(matching.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
     }
 }

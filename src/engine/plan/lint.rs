@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::collections::HashMap;
 
-use super::Limits;
+use super::PlanLimits;
 use super::Plan;
-use super::Round;
-use super::Step;
-use super::leaf::Leaves;
-use super::sweep::COMPLETE;
-use super::sweep::FAST;
+use super::PlanRound;
+use super::PlanStep;
+use super::leaf::LeafMap;
+use super::sweep::COMPLETE_STAGE;
+use super::sweep::FAST_STAGE;
 use model::claims::Claims;
 use model::id::DomainName;
 use model::id::NodeName;
@@ -21,7 +21,7 @@ use model::probe::ProbeScope;
 use model::probe::placeholder;
 
 /// What the plan fills itself.
-const FILLED: &[&str] = &[
+const PLAN_PLACEHOLDERS: &[&str] = &[
     placeholder::GPUS,
     placeholder::RANKS,
     placeholder::NODES,
@@ -37,7 +37,7 @@ const FILLED: &[&str] = &[
 
 /// A rule that a plan breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LintError {
+pub enum PlanLintError {
     /// Numbers are not in the order in which things run.
     #[error("{what} {number} follows {before}: numbers must grow")]
     Number {
@@ -116,7 +116,7 @@ pub enum LintError {
     },
     /// A step is run by every node, and has one node only or a serving side.
     #[error("step {step}: {probe} cannot be run by every node that takes part")]
-    Together {
+    OnAllNodes {
         /// The step.
         step: usize,
         /// Its probe.
@@ -157,47 +157,47 @@ pub enum LintError {
 }
 
 /// Everything that is wrong with a plan for these claims.
-pub fn lint(plan: &Plan, claims: &Claims) -> Vec<LintError> {
+pub fn lint_plan(plan: &Plan, claims: &Claims) -> Vec<PlanLintError> {
     let nodes: Vec<NodeName> = claims.domains.iter().flat_map(|d| d.nodes.clone()).collect();
     let domains = claims.domains.iter();
     let domains = domains.flat_map(|d| d.nodes.iter().map(move |_| &d.name)).collect();
     let ground =
-        Ground { domains, leaves: Leaves::claimed(claims, &nodes), claims, limits: plan.limits };
-    let mut numbered = Numbered::of(&nodes);
+        LintContext { domains, leaves: LeafMap::from_claims(claims, &nodes), claims, limits: plan.limits };
+    let mut numbered = NodeNumbering::new(&nodes);
     let (mut wrong, mut of_rounds) = (Vec::new(), Vec::new());
-    numbers("round", plan.rounds.iter().map(|round| round.round), &mut wrong);
-    numbers("step", plan.steps().map(|step| step.step), &mut wrong);
-    let mut met = Met::default();
+    check_numbers("round", plan.rounds.iter().map(|round| round.round), &mut wrong);
+    check_numbers("step", plan.steps().map(|step| step.step), &mut wrong);
+    let mut met = PairingIndex::default();
     for round in &plan.rounds {
         // Names are looked up once: a large plan has millions of steps.
-        let steps: Vec<Placed<'_>> = round.steps.iter().map(|it| numbered.place(it)).collect();
+        let steps: Vec<NumberedStep<'_>> = round.steps.iter().map(|it| numbered.number_step(it)).collect();
         for step in &steps {
-            ground.step(step, &mut wrong);
-            met.take(step, &numbered);
+            ground.check_step(step, &mut wrong);
+            met.add_step(step, &numbered);
         }
-        busy(round, &steps, numbered.names.len(), &mut of_rounds);
-        ground.cross_leaf(round, &steps, &numbered, &mut of_rounds);
+        check_busy(round, &steps, numbered.names.len(), &mut of_rounds);
+        ground.check_cross_leaf(round, &steps, &numbered, &mut of_rounds);
     }
     wrong.append(&mut of_rounds);
-    met.lint(plan, &ground, &numbered, &mut wrong);
+    met.check_pairs(plan, &ground, &numbered, &mut wrong);
     wrong
 }
 
 /// Nodes by numbers: those that are claimed by their place, others behind them.
-struct Numbered<'p> {
+struct NodeNumbering<'p> {
     places: HashMap<&'p NodeName, usize>,
     names: Vec<&'p NodeName>,
     claimed: usize,
 }
 
 /// A step with the numbers of its nodes.
-struct Placed<'p> {
-    step: &'p Step,
+struct NumberedStep<'p> {
+    step: &'p PlanStep,
     nodes: Vec<usize>,
 }
 
-impl<'p> Numbered<'p> {
-    fn of(nodes: &'p [NodeName]) -> Self {
+impl<'p> NodeNumbering<'p> {
+    fn new(nodes: &'p [NodeName]) -> Self {
         Self {
             places: nodes.iter().enumerate().map(|(at, node)| (node, at)).collect(),
             names: nodes.iter().collect(),
@@ -205,30 +205,30 @@ impl<'p> Numbered<'p> {
         }
     }
 
-    fn place(&mut self, step: &'p Step) -> Placed<'p> {
+    fn number_step(&mut self, step: &'p PlanStep) -> NumberedStep<'p> {
         let number = |node: &'p NodeName| {
             *self.places.entry(node).or_insert_with(|| {
                 self.names.push(node);
                 self.names.len() - 1
             })
         };
-        Placed { nodes: step.nodes.iter().map(number).collect(), step }
+        NumberedStep { nodes: step.nodes.iter().map(number).collect(), step }
     }
 }
 
-impl Placed<'_> {
+impl NumberedStep<'_> {
     /// Its two nodes in order of name, where it has two.
-    fn pair(&self, names: &Numbered<'_>) -> Option<(usize, usize)> {
+    fn node_pair(&self, names: &NodeNumbering<'_>) -> Option<(usize, usize)> {
         let &[a, b] = self.nodes.as_slice() else { return None };
         Some(if names.names[b] < names.names[a] { (b, a) } else { (a, b) })
     }
 }
 
-fn numbers(what: &'static str, numbers: impl Iterator<Item = usize>, wrong: &mut Vec<LintError>) {
+fn check_numbers(what: &'static str, numbers: impl Iterator<Item = usize>, wrong: &mut Vec<PlanLintError>) {
     let mut before: Option<usize> = None;
     for number in numbers {
         if let Some(before) = before.filter(|before| number <= *before) {
-            wrong.push(LintError::Number { what, number, before });
+            wrong.push(PlanLintError::Number { what, number, before });
         }
         before = Some(number);
     }
@@ -236,19 +236,19 @@ fn numbers(what: &'static str, numbers: impl Iterator<Item = usize>, wrong: &mut
 
 /// A node is in one step of a round; in several only on rails, or lanes, of
 /// which each is another.
-fn busy(round: &Round, steps: &[Placed<'_>], nodes: usize, wrong: &mut Vec<LintError>) {
-    type Way<'r> = (Option<&'r str>, Option<u32>);
-    let mut taken: Vec<Vec<Way<'_>>> = vec![Vec::new(); nodes];
-    for Placed { step, nodes } in steps {
+fn check_busy(round: &PlanRound, steps: &[NumberedStep<'_>], nodes: usize, wrong: &mut Vec<PlanLintError>) {
+    type RailLane<'r> = (Option<&'r str>, Option<u32>);
+    let mut taken: Vec<Vec<RailLane<'_>>> = vec![Vec::new(); nodes];
+    for NumberedStep { step, nodes } in steps {
         let here = (step.rail.as_deref(), step.lane);
         for (at, node) in nodes.iter().zip(&step.nodes) {
-            let is_apart = |(rail, lane): &Way<'_>| {
+            let is_apart = |(rail, lane): &RailLane<'_>| {
                 let rails = rail.is_some() && here.0.is_some() && *rail != here.0;
                 let lanes = lane.is_some() && here.1.is_some() && *lane != here.1;
                 rails || lanes
             };
             if !taken[*at].iter().all(is_apart) {
-                wrong.push(LintError::Busy { round: round.round, node: node.clone() });
+                wrong.push(PlanLintError::Busy { round: round.round, node: node.clone() });
             }
             taken[*at].push(here);
         }
@@ -256,7 +256,7 @@ fn busy(round: &Round, steps: &[Placed<'_>], nodes: usize, wrong: &mut Vec<LintE
 }
 
 /// The nodes on which a probe is left out altogether.
-fn left_out<'p>(plan: &'p Plan, probe: &str) -> BTreeSet<&'p NodeName> {
+fn skipped_nodes<'p>(plan: &'p Plan, probe: &str) -> BTreeSet<&'p NodeName> {
     let mut skipped =
         plan.skipped.iter().filter(|s| s.probe == probe).flat_map(|s| &s.nodes).peekable();
     if skipped.peek().is_none() {
@@ -267,16 +267,16 @@ fn left_out<'p>(plan: &'p Plan, probe: &str) -> BTreeSet<&'p NodeName> {
     skipped.filter(|node| !run.contains(node)).collect()
 }
 
-struct Ground<'a> {
+struct LintContext<'a> {
     /// The domain of each claimed node.
     domains: Vec<&'a DomainName>,
-    leaves: Leaves,
+    leaves: LeafMap,
     claims: &'a Claims,
-    limits: Limits,
+    limits: PlanLimits,
 }
 
-impl Ground<'_> {
-    fn step(&self, Placed { step, nodes }: &Placed<'_>, wrong: &mut Vec<LintError>) {
+impl LintContext<'_> {
+    fn check_step(&self, NumberedStep { step, nodes }: &NumberedStep<'_>, wrong: &mut Vec<PlanLintError>) {
         let at = step.step;
         let fits = match step.scope {
             ProbeScope::Node => step.nodes.len() == 1,
@@ -288,7 +288,7 @@ impl Ground<'_> {
         different.sort_unstable();
         different.dedup();
         if !fits || different.len() != step.nodes.len() {
-            wrong.push(LintError::Nodes {
+            wrong.push(PlanLintError::Nodes {
                 step: at,
                 probe: step.probe.clone(),
                 scope: step.scope.as_str(),
@@ -296,7 +296,7 @@ impl Ground<'_> {
             });
         }
         for (node, _) in different.iter().filter(|(_, node)| self.domains.len() <= *node) {
-            wrong.push(LintError::UnknownNode { step: at, node: (*node).clone() });
+            wrong.push(PlanLintError::UnknownNode { step: at, node: (*node).clone() });
         }
         let domain = step.domain.as_ref();
         let is_inside = domain
@@ -304,16 +304,16 @@ impl Ground<'_> {
         let needs_domain = matches!(step.scope, ProbeScope::Pair | ProbeScope::Domain);
         if (domain.is_some() || needs_domain) && !is_inside {
             let domain = domain.map_or("that is named", |name| name.as_str()).to_owned();
-            wrong.push(LintError::Domain { step: at, domain });
+            wrong.push(PlanLintError::Domain { step: at, domain });
         }
         if let Some(rail) = &step.rail
             && !self.claims.rails.iter().any(|claimed| claimed.name == *rail)
         {
-            wrong.push(LintError::UnknownRail { step: at, rail: rail.clone() });
+            wrong.push(PlanLintError::UnknownRail { step: at, rail: rail.clone() });
         }
         if step.readings < 1 || step.most_readings < step.readings {
             let (readings, most) = (step.readings, step.most_readings);
-            wrong.push(LintError::Readings { step: at, readings, most });
+            wrong.push(PlanLintError::Readings { step: at, readings, most });
         }
         let serve = step.serve.iter().map(|serve| (&serve.argv, false));
         let otherwise = step.otherwise.iter().map(|it| (&it.argv, it.together));
@@ -322,38 +322,38 @@ impl Ground<'_> {
         {
             // Whose name it is differs where every node runs the command.
             let waits = |word: &String| {
-                FILLED
+                PLAN_PLACEHOLDERS
                     .iter()
                     .any(|name| word.contains(name) && !(together && *name == placeholder::NODE))
             };
             for word in argv.iter().filter(|word| word.contains('{') && waits(word)) {
-                wrong.push(LintError::Unfilled { step: at, word: word.clone() });
+                wrong.push(PlanLintError::Unfilled { step: at, word: word.clone() });
             }
         }
         let among_nodes = matches!(step.scope, ProbeScope::Pair | ProbeScope::Domain);
         let together = step.together || step.otherwise.as_ref().is_some_and(|it| it.together);
         if together && (!among_nodes || step.serve.is_some()) {
-            wrong.push(LintError::Together { step: at, probe: step.probe.clone() });
+            wrong.push(PlanLintError::OnAllNodes { step: at, probe: step.probe.clone() });
         }
     }
 
-    fn cross_leaf(
+    fn check_cross_leaf(
         &self,
-        round: &Round,
-        steps: &[Placed<'_>],
-        names: &Numbered<'_>,
-        wrong: &mut Vec<LintError>,
+        round: &PlanRound,
+        steps: &[NumberedStep<'_>],
+        names: &NodeNumbering<'_>,
+        wrong: &mut Vec<PlanLintError>,
     ) {
         let mut hosts: BTreeMap<(Option<&str>, usize), BTreeSet<usize>> = BTreeMap::new();
         for it in steps.iter().filter(|it| it.step.scope == ProbeScope::Rail) {
-            let Some((a, b)) = it.pair(names) else { continue };
+            let Some((a, b)) = it.node_pair(names) else { continue };
             if names.claimed <= a.max(b) {
                 continue;
             }
-            if self.leaves.crosses((a, b)) {
+            if self.leaves.is_cross_leaf((a, b)) {
                 let rail = it.step.rail.as_deref();
-                hosts.entry((rail, self.leaves.of(a))).or_default().insert(a);
-                hosts.entry((rail, self.leaves.of(b))).or_default().insert(b);
+                hosts.entry((rail, self.leaves.leaf_of(a))).or_default().insert(a);
+                hosts.entry((rail, self.leaves.leaf_of(b))).or_default().insert(b);
             }
         }
         let limit = self.limits.cross_leaf.max(1);
@@ -361,13 +361,13 @@ impl Ground<'_> {
             let first = hosts.iter().map(|host| names.names[*host]).min();
             let leaf = first.map(|node| format!("the leaf of {node}")).unwrap_or_default();
             let (round, hosts) = (round.round, hosts.len());
-            wrong.push(LintError::CrossLeaf { round, leaf, hosts, limit });
+            wrong.push(PlanLintError::CrossLeaf { round, leaf, hosts, limit });
         }
     }
 
     /// The groups of nodes that must all meet: domains with a step of the
     /// complete sweep, or leaves with one inside; none that is sampled.
-    fn groups(&self, scope: ProbeScope, steps: &[Pairing]) -> Vec<Vec<usize>> {
+    fn pairing_groups(&self, scope: ProbeScope, steps: &[StepPairing]) -> Vec<Vec<usize>> {
         let few = |group: &Vec<usize>| group.len() <= self.limits.complete_nodes;
         let claimed = 0..self.domains.len();
         if scope == ProbeScope::Pair {
@@ -383,13 +383,13 @@ impl Ground<'_> {
         }
         let mut inside = BTreeSet::new();
         for it in steps.iter().filter(|it| it.a.max(it.b) < self.domains.len()) {
-            if !self.leaves.crosses((it.a, it.b)) {
-                inside.insert(self.leaves.of(it.a));
+            if !self.leaves.is_cross_leaf((it.a, it.b)) {
+                inside.insert(self.leaves.leaf_of(it.a));
             }
         }
         let mut leaves: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for node in claimed.filter(|node| inside.contains(&self.leaves.of(*node))) {
-            leaves.entry(self.leaves.of(node)).or_default().push(node);
+        for node in claimed.filter(|node| inside.contains(&self.leaves.leaf_of(*node))) {
+            leaves.entry(self.leaves.leaf_of(node)).or_default().push(node);
         }
         leaves.into_values().filter(few).collect()
     }
@@ -397,7 +397,7 @@ impl Ground<'_> {
 
 /// Two nodes that a step measures, in order of name, and where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Pairing {
+struct StepPairing {
     stage: u8,
     a: usize,
     b: usize,
@@ -405,57 +405,57 @@ struct Pairing {
 }
 
 /// A probe, the rail and the lane.
-type Way<'p> = (&'p str, Option<&'p str>, Option<u32>);
+type PairingKey<'p> = (&'p str, Option<&'p str>, Option<u32>);
 
 /// Who met whom.
 #[derive(Default)]
-struct Met<'p> {
-    ways: BTreeMap<(Way<'p>, ProbeScope), Vec<Pairing>>,
+struct PairingIndex<'p> {
+    pairings: BTreeMap<(PairingKey<'p>, ProbeScope), Vec<StepPairing>>,
     steps: usize,
 }
 
-impl<'p> Met<'p> {
-    fn take(&mut self, placed: &Placed<'p>, names: &Numbered<'_>) {
+impl<'p> PairingIndex<'p> {
+    fn add_step(&mut self, placed: &NumberedStep<'p>, names: &NodeNumbering<'_>) {
         let step = placed.step;
         self.steps += 1;
         let is_pair = matches!(step.scope, ProbeScope::Pair | ProbeScope::Rail);
-        let Some((a, b)) = placed.pair(names).filter(|_| is_pair) else { return };
+        let Some((a, b)) = placed.node_pair(names).filter(|_| is_pair) else { return };
         let way = ((step.probe.as_str(), step.rail.as_deref(), step.lane), step.scope);
-        let pairing = Pairing { stage: step.stage, a, b, at: self.steps };
-        self.ways.entry(way).or_default().push(pairing);
+        let pairing = StepPairing { stage: step.stage, a, b, at: self.steps };
+        self.pairings.entry(way).or_default().push(pairing);
     }
 
     /// A stage has no pair twice, and a complete sweep has every pair: those of a domain,
     /// over rails those of a leaf. What it had in the fast sweep already counts.
-    fn lint(
+    fn check_pairs(
         self,
         plan: &Plan,
-        ground: &Ground<'_>,
-        names: &Numbered<'_>,
-        wrong: &mut Vec<LintError>,
+        ground: &LintContext<'_>,
+        names: &NodeNumbering<'_>,
+        wrong: &mut Vec<PlanLintError>,
     ) {
         let mut left: BTreeMap<&str, BTreeSet<&NodeName>> = BTreeMap::new();
-        for (((probe, _, lane), scope), mut pairings) in self.ways {
+        for (((probe, _, lane), scope), mut pairings) in self.pairings {
             pairings.sort_unstable();
-            let same = |two: &[Pairing]| {
+            let same = |two: &[StepPairing]| {
                 (two[0].stage, two[0].a, two[0].b) == (two[1].stage, two[1].a, two[1].b)
             };
             for again in pairings.windows(2).filter(|two| same(two)).map(|two| two[1]) {
                 let (a, b) = (names.names[again.a].clone(), names.names[again.b].clone());
                 let (stage, probe) = (again.stage, probe.to_owned());
-                wrong.push(LintError::PairTwice { probe, stage, a, b });
+                wrong.push(PlanLintError::PairTwice { probe, stage, a, b });
             }
             // Which domains, or over rails which nodes, take part.
-            let complete: Vec<Pairing> =
-                pairings.iter().copied().filter(|it| it.stage == COMPLETE).collect();
+            let complete: Vec<StepPairing> =
+                pairings.iter().copied().filter(|it| it.stage == COMPLETE_STAGE).collect();
             if complete.is_empty() {
                 continue;
             }
-            let swept = pairings.iter().filter(|it| [FAST, COMPLETE].contains(&it.stage));
+            let swept = pairings.iter().filter(|it| [FAST_STAGE, COMPLETE_STAGE].contains(&it.stage));
             let mut met: Vec<(usize, usize)> = swept.map(|it| (it.a, it.b)).collect();
             met.sort_unstable();
-            let left_out = left.entry(probe).or_insert_with(|| left_out(plan, probe));
-            for mut group in ground.groups(scope, &complete) {
+            let left_out = left.entry(probe).or_insert_with(|| skipped_nodes(plan, probe));
+            for mut group in ground.pairing_groups(scope, &complete) {
                 group.retain(|node| !left_out.contains(names.names[*node]));
                 for (i, a) in group.iter().enumerate() {
                     for b in &group[i + 1..] {
@@ -465,7 +465,7 @@ impl<'p> Met<'p> {
                             let lane = lane.map(|l| format!(", lane {l}")).unwrap_or_default();
                             let (a, b) = (names.names[pair.0].clone(), names.names[pair.1].clone());
                             let probe = probe.to_owned();
-                            wrong.push(LintError::PairMissing { probe, a, b, lane });
+                            wrong.push(PlanLintError::PairMissing { probe, a, b, lane });
                         }
                     }
                 }

@@ -3,30 +3,30 @@
 use proptest::prelude::*;
 
 use super::Plan;
-use super::fixture::Fleet;
+use super::fixture::PlanFixture;
 use super::fixture::domain;
 use super::fixture::leaf;
 use super::fixture::rail;
-use super::lint::LintError;
-use super::lint::lint;
+use super::lint::PlanLintError;
+use super::lint::lint_plan;
 use model::profile::Profile;
 
-fn fleet() -> Fleet {
+fn fleet() -> PlanFixture {
     let claims = domain("rack1", "a[1-6]", 4)
         + &leaf("l1", "a[1-3]")
         + &leaf("l2", "a[4-6]")
         + &rail(0)
         + &rail(1);
-    Fleet::new(Profile::BurnIn, &claims, &["nvidia-smi-q", "nvbandwidth-pair", "ib-write-bw"])
+    PlanFixture::new(Profile::BurnIn, &claims, &["nvidia-smi-q", "nvbandwidth-pair", "ib-write-bw"])
 }
 
 /// What the lint says of the fleet's plan after some damage.
-fn after(damage: impl FnOnce(&mut Plan)) -> Vec<LintError> {
+fn after(damage: impl FnOnce(&mut Plan)) -> Vec<PlanLintError> {
     let fleet = fleet();
     let mut plan = fleet.plan();
-    assert_eq!(lint(&plan, &fleet.claims), []);
+    assert_eq!(lint_plan(&plan, &fleet.claims), []);
     damage(&mut plan);
-    lint(&plan, &fleet.claims)
+    lint_plan(&plan, &fleet.claims)
 }
 
 /// The first round of a probe and stage.
@@ -73,14 +73,14 @@ proptest! {
             "nccl-alltoall-domain", "nvbandwidth-pair", "nvloom", "copy", "copy-lane", "copy-pair",
             "collective-domain",
         ];
-        let mut fleet = Fleet::new(Profile::ALL[profile], &claims, &probes);
+        let mut fleet = PlanFixture::new(Profile::ALL[profile], &claims, &probes);
         (fleet.readings, fleet.most_readings) = (readings, readings + more);
         (fleet.parallel, fleet.seed) = (parallel, seed);
         fleet.limits.matchings = matchings;
         fleet.limits.complete_nodes = complete_nodes;
         fleet.limits.cross_leaf = cross_leaf;
         let plan = fleet.plan();
-        prop_assert_eq!(lint(&plan, &fleet.claims), []);
+        prop_assert_eq!(lint_plan(&plan, &fleet.claims), []);
         prop_assert!(plan.estimate_s.is_finite() && 0.0 <= plan.estimate_s);
         prop_assert!(plan.rounds.iter().all(|round| !round.steps.is_empty()));
     }
@@ -93,8 +93,8 @@ fn numbers_that_do_not_grow_are_found() {
         plan.rounds[1].round = 0;
     });
     let expected = [
-        LintError::Number { what: "round", number: 0, before: 0 },
-        LintError::Number { what: "step", number: 0, before: 0 },
+        PlanLintError::Number { what: "round", number: 0, before: 0 },
+        PlanLintError::Number { what: "step", number: 0, before: 0 },
     ];
     assert_eq!(wrong, expected);
 }
@@ -106,13 +106,13 @@ fn a_node_that_works_twice_at_a_time_is_found() {
         let node = plan.rounds[at].steps[0].nodes.clone();
         plan.rounds[at].steps[1].nodes = node;
     });
-    assert!(matches!(wrong.as_slice(), [LintError::Busy { round: 0, .. }]), "{wrong:?}");
+    assert!(matches!(wrong.as_slice(), [PlanLintError::Busy { round: 0, .. }]), "{wrong:?}");
     // Two rails are two paths; one rail is not.
     let wrong = after(|plan| {
         let at = round_of(plan, 2, "ib-write-bw");
         plan.rounds[at].steps[1].rail = Some("rail0".to_owned());
     });
-    assert!(wrong.iter().any(|w| matches!(w, LintError::Busy { .. })), "{wrong:?}");
+    assert!(wrong.iter().any(|w| matches!(w, PlanLintError::Busy { .. })), "{wrong:?}");
 }
 
 #[test]
@@ -121,14 +121,14 @@ fn a_pair_missing_from_a_complete_sweep_is_found() {
         let at = round_of(plan, 5, "nvbandwidth-pair");
         plan.rounds[at].steps.remove(0);
     });
-    assert!(matches!(wrong.as_slice(), [LintError::PairMissing { .. }]), "{wrong:?}");
+    assert!(matches!(wrong.as_slice(), [PlanLintError::PairMissing { .. }]), "{wrong:?}");
     // Over rails the pairs inside leaves, on each rail; the fast sweep had some.
     let wrong = after(|plan| {
         plan.rounds.retain(|round| round.stage != 2);
         let at = round_of(plan, 5, "ib-write-bw");
         plan.rounds[at].steps.retain(|step| step.rail.as_deref() == Some("rail0"));
     });
-    let missing = |w: &LintError| matches!(w, LintError::PairMissing { .. });
+    let missing = |w: &PlanLintError| matches!(w, PlanLintError::PairMissing { .. });
     assert!(!wrong.is_empty() && wrong.iter().all(missing), "{wrong:?}");
 }
 
@@ -139,7 +139,7 @@ fn a_pair_that_is_there_twice_is_found() {
         let again = plan.rounds[at].steps.clone();
         plan.rounds[at + 1].steps = again;
     });
-    assert!(wrong.iter().any(|w| matches!(w, LintError::PairTwice { stage: 5, .. })), "{wrong:?}");
+    assert!(wrong.iter().any(|w| matches!(w, PlanLintError::PairTwice { stage: 5, .. })), "{wrong:?}");
 }
 
 #[test]
@@ -147,18 +147,18 @@ fn nodes_domains_and_rails_that_nobody_claims_are_found() {
     let wrong = after(|plan| plan.rounds[0].steps[0].nodes = vec!["x9".into()]);
     assert!(matches!(
         wrong.as_slice(),
-        [LintError::UnknownNode { step: 0, .. }, LintError::Domain { step: 0, .. }]
+        [PlanLintError::UnknownNode { step: 0, .. }, PlanLintError::Domain { step: 0, .. }]
     ));
     let wrong = after(|plan| {
         let at = round_of(plan, 5, "nvbandwidth-pair");
         plan.rounds[at].steps[0].domain = None;
     });
-    assert!(wrong.iter().any(|w| matches!(w, LintError::Domain { .. })), "{wrong:?}");
+    assert!(wrong.iter().any(|w| matches!(w, PlanLintError::Domain { .. })), "{wrong:?}");
     let wrong = after(|plan| {
         let at = round_of(plan, 2, "ib-write-bw");
         plan.rounds[at].steps[0].rail = Some("rail9".to_owned());
     });
-    assert!(matches!(wrong.as_slice(), [LintError::UnknownRail { .. }]), "{wrong:?}");
+    assert!(matches!(wrong.as_slice(), [PlanLintError::UnknownRail { .. }]), "{wrong:?}");
 }
 
 #[test]
@@ -167,20 +167,20 @@ fn a_step_without_the_nodes_it_needs_is_found() {
         let at = round_of(plan, 2, "ib-write-bw");
         plan.rounds[at].steps[0].nodes.pop();
     });
-    assert!(wrong.iter().any(|w| matches!(w, LintError::Nodes { nodes: 1, .. })), "{wrong:?}");
+    assert!(wrong.iter().any(|w| matches!(w, PlanLintError::Nodes { nodes: 1, .. })), "{wrong:?}");
     let wrong = after(|plan| {
         let node = plan.rounds[0].steps[0].nodes[0].clone();
         let at = round_of(plan, 2, "ib-write-bw");
         plan.rounds[at].steps[0].nodes = vec![node.clone(), node];
     });
-    assert!(wrong.iter().any(|w| matches!(w, LintError::Nodes { nodes: 1, .. })), "{wrong:?}");
+    assert!(wrong.iter().any(|w| matches!(w, PlanLintError::Nodes { nodes: 1, .. })), "{wrong:?}");
 }
 
 #[test]
 fn more_hosts_across_leaves_than_may_are_found() {
     let wrong = after(|plan| plan.limits.cross_leaf = 1);
     // Two leaves on two rails, in the one round between leaves.
-    let across = |w: &LintError| matches!(w, LintError::CrossLeaf { hosts: 2, limit: 1, .. });
+    let across = |w: &PlanLintError| matches!(w, PlanLintError::CrossLeaf { hosts: 2, limit: 1, .. });
     assert!(wrong.len() == 4 && wrong.iter().all(across), "{wrong:?}");
 }
 
@@ -191,8 +191,8 @@ fn readings_out_of_bounds_are_found() {
         plan.rounds[0].steps[1].readings = 3;
     });
     let expected = [
-        LintError::Readings { step: 0, readings: 0, most: 1 },
-        LintError::Readings { step: 1, readings: 3, most: 1 },
+        PlanLintError::Readings { step: 0, readings: 0, most: 1 },
+        PlanLintError::Readings { step: 1, readings: 3, most: 1 },
     ];
     assert_eq!(wrong, expected);
 }
@@ -205,16 +205,16 @@ fn a_command_that_was_not_filled_in_is_found() {
             step.argv = step.argv.iter().cloned().chain([word.to_owned()]).collect();
         }
     });
-    let expected = [LintError::Unfilled { step: 0, word: "--gpus={gpus}".to_owned() }];
+    let expected = [PlanLintError::Unfilled { step: 0, word: "--gpus={gpus}".to_owned() }];
     assert_eq!(wrong, expected, "what nodes say is filled in later");
 }
 
 #[test]
 fn what_every_node_runs_keeps_its_name_open_and_nothing_else() {
     let names = ["copy-lane", "nvbandwidth-pair", "collective-domain"];
-    let fleet = Fleet::new(Profile::BurnIn, &domain("rack1", "a[1-4]", 4), &names);
+    let fleet = PlanFixture::new(Profile::BurnIn, &domain("rack1", "a[1-4]", 4), &names);
     let plan = fleet.plan();
-    assert_eq!(lint(&plan, &fleet.claims), []);
+    assert_eq!(lint_plan(&plan, &fleet.claims), []);
     let of = |name: &str| plan.steps().find(|step| step.probe == name).expect("planned");
     let open = |argv: &[String]| {
         argv.iter().filter(|word| word.contains('{')).cloned().collect::<Vec<_>>()
@@ -237,29 +237,29 @@ fn what_every_node_runs_keeps_its_name_open_and_nothing_else() {
     assert!(!pair.together && otherwise.together && open(&pair.argv).is_empty());
     assert_eq!(open(&otherwise.argv), ["{self}", "{node}"]);
 
-    let damaged = |damage: &dyn Fn(&mut super::Step)| {
+    let damaged = |damage: &dyn Fn(&mut super::PlanStep)| {
         let mut plan = plan.clone();
         for step in plan.rounds.iter_mut().flat_map(|round| &mut round.steps) {
             if step.probe == "nvbandwidth-pair" {
                 damage(step);
             }
         }
-        lint(&plan, &fleet.claims)
+        lint_plan(&plan, &fleet.claims)
     };
-    let word = |step: &mut super::Step, word: &str, together| {
+    let word = |step: &mut super::PlanStep, word: &str, together| {
         let otherwise = step.otherwise.as_mut().expect("there");
         otherwise.argv = otherwise.argv.iter().cloned().chain([word.to_owned()]).collect();
         otherwise.together = together;
     };
-    let unfilled = |wrong: &[LintError]| {
-        !wrong.is_empty() && wrong.iter().all(|it| matches!(it, LintError::Unfilled { .. }))
+    let unfilled = |wrong: &[PlanLintError]| {
+        !wrong.is_empty() && wrong.iter().all(|it| matches!(it, PlanLintError::Unfilled { .. }))
     };
     assert!(unfilled(&damaged(&|step| word(step, "{gpus}", true))));
     assert!(unfilled(&damaged(&|step| word(step, "{lane}", false))), "{{node}} is open there too");
     assert_eq!(damaged(&|step| step.together = true), []);
     let serves = damaged(&|step| {
         let argv = ["x".to_owned()].into();
-        step.serve = Some(model::probe::Serve { argv, ready: model::probe::Ready::Line });
+        step.serve = Some(model::probe::ProbeServer { argv, ready: model::probe::ReadySignal::Line });
     });
-    assert!(matches!(serves.first(), Some(LintError::Together { .. })), "{serves:?}");
+    assert!(matches!(serves.first(), Some(PlanLintError::OnAllNodes { .. })), "{serves:?}");
 }

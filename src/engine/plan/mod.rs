@@ -4,22 +4,22 @@
 //! changed after it was made; whatever of it was not done shows as unknown.
 
 mod command;
-mod confirm;
+mod confirmation;
 pub mod cost;
 mod coverage;
 mod defaults;
-mod good;
+mod partner_pool;
 pub mod leaf;
 pub mod lint;
-mod pack;
+mod round_packing;
 pub mod partners;
 mod soak;
-pub mod stalest;
+pub mod audit_selection;
 mod sweep;
 pub mod tenants;
 
 #[cfg(test)]
-mod confirm_tests;
+mod confirmation_tests;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]
@@ -37,32 +37,32 @@ use model::claims::Claims;
 use model::id::DomainName;
 use model::id::NodeName;
 use model::limits;
-use model::parsed::Tool;
-use model::probe::Otherwise;
+use model::parse_output::Tool;
+use model::probe::ProbeFallback;
 use model::probe::Probe;
 use model::probe::ProbeScope;
-use model::probe::Serve;
-use model::probe::Words;
+use model::probe::ProbeServer;
+use model::probe::SharedArgv;
 use model::profile::Profile;
-use model::raw;
+use model::raw_result;
 
-pub use confirm::CONFIRM_PROFILE;
-pub use confirm::Suspect;
-pub use confirm::confirm;
+pub use confirmation::CONFIRM_PROFILE;
+pub use confirmation::ConfirmationSuspect;
+pub use confirmation::plan_confirmation;
 pub use defaults::AUDIT_PROBES;
 pub use defaults::default_probes;
 pub use soak::SOAK_PROBES;
 pub use soak::SOAK_PROFILE;
-pub use soak::again;
-pub use soak::soak;
-pub use sweep::sweep;
+pub use soak::repeat_soak;
+pub use soak::plan_soak;
+pub use sweep::plan_sweep;
 
 /// The format of `plan.json`.
 pub const PLAN_FORMAT: &str = "fabricgate.plan/1";
 
 /// One probe in one place: one or several readings, one after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Step {
+pub struct PlanStep {
     /// Its number in the plan, from 0.
     pub step: usize,
     /// The stage of the sweep.
@@ -92,16 +92,16 @@ pub struct Step {
     /// Whose output it must print.
     pub parser: Tool,
     /// The tool's command. What only the nodes can say is still a placeholder.
-    pub argv: Words,
+    pub argv: SharedArgv,
     /// The serving side's, likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub serve: Option<Serve>,
+    pub serve: Option<ProbeServer>,
     /// Every node that takes part runs the command (`model::exchange`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub together: bool,
     /// What is run where the tool is missing, filled in likewise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub otherwise: Option<Otherwise>,
+    pub otherwise: Option<ProbeFallback>,
     /// It must not start while somebody else uses the GPUs.
     #[serde(default)]
     pub idle_gpus: bool,
@@ -111,16 +111,16 @@ pub struct Step {
     pub timeout_s: f64,
 }
 
-impl Step {
+impl PlanStep {
     /// Where it runs, for people.
-    pub fn place(&self) -> String {
-        raw::place(&self.nodes)
+    pub fn location(&self) -> String {
+        raw_result::format_location(&self.nodes)
     }
 }
 
 /// Steps that run at the same time. The next round begins when all have ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Round {
+pub struct PlanRound {
     /// Its number in the plan, from 0.
     pub round: usize,
     /// The stage of the sweep.
@@ -129,12 +129,12 @@ pub struct Round {
     pub what: String,
     /// Its steps.
     #[serde(deserialize_with = "command::shared")]
-    pub steps: Vec<Step>,
+    pub steps: Vec<PlanStep>,
 }
 
 /// A probe that is not run on a node, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Skipped {
+pub struct SkippedProbe {
     /// The probe.
     pub probe: String,
     /// Where: all nodes of a domain, or all that would take part.
@@ -158,14 +158,14 @@ pub struct Plan {
     pub parallel: usize,
     /// The limits it keeps.
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: PlanLimits,
     /// The rounds, in the order they run.
-    pub rounds: Vec<Round>,
+    pub rounds: Vec<PlanRound>,
     /// Pairs are sampled on purpose: those that no round names are no gap.
     #[serde(default)]
     pub sampled: bool,
     /// What is left out.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedProbe>,
     /// Estimated time from start to end, in seconds.
     pub estimate_s: f64,
     /// Estimated time taken from all nodes together, in seconds.
@@ -175,8 +175,8 @@ pub struct Plan {
 impl Plan {
     /// The plan of these rounds, which have their numbers already. Pairs that none of
     /// them names are no gap, unless who plans says so.
-    fn of(request: &Request<'_>, profile: &str, rounds: Vec<Round>, skipped: Vec<Skipped>) -> Self {
-        let (estimate_s, node_seconds) = cost::of_all(&rounds, request.parallel);
+    fn from_rounds(request: &PlanRequest<'_>, profile: &str, rounds: Vec<PlanRound>, skipped: Vec<SkippedProbe>) -> Self {
+        let (estimate_s, node_seconds) = cost::estimate_all(&rounds, request.parallel);
         Self {
             format: PLAN_FORMAT.to_owned(),
             profile: profile.to_owned(),
@@ -192,7 +192,7 @@ impl Plan {
     }
 
     /// All steps, in the order they run.
-    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+    pub fn steps(&self) -> impl Iterator<Item = &PlanStep> {
         self.rounds.iter().flat_map(|round| &round.steps)
     }
 
@@ -205,7 +205,7 @@ impl Plan {
 /// How far a plan goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
+pub struct PlanLimits {
     /// Rounds of node pairs of a domain in the fast sweep; where absent all of
     /// them up to `fast_nodes` nodes, else `sampled_matchings`.
     pub matchings: Option<usize>,
@@ -222,7 +222,7 @@ pub struct Limits {
     pub partners: usize,
 }
 
-impl Default for Limits {
+impl Default for PlanLimits {
     /// A rack of 18 trays is swept whole in a few seconds of traffic; eight
     /// matchings of five readings find what a tournament finds but single
     /// pairs. Two hosts of a leaf at once disturb 5 % of pairs on a sound
@@ -243,7 +243,7 @@ impl Default for Limits {
 
 /// What a plan is made from.
 #[derive(Clone, Copy, Debug)]
-pub struct Request<'a> {
+pub struct PlanRequest<'a> {
     /// The claims; every node of them is planned for.
     pub claims: &'a Claims,
     /// The profile.
@@ -261,5 +261,5 @@ pub struct Request<'a> {
     /// The domains whose platform joins nodes by NVLink.
     pub nvlink_across: &'a BTreeSet<DomainName>,
     /// How far it goes.
-    pub limits: Limits,
+    pub limits: PlanLimits,
 }

@@ -7,16 +7,16 @@
 
 use std::collections::BTreeMap;
 
-use model::chance::Chance;
+use model::seeded_rng::SeededRng;
 use model::id::NodeName;
 
 /// Partners more than usual where one of them is not cleared: two that are bad must not be
 /// most of them.
-const MORE_UNCLEARED: usize = 2;
+const EXTRA_IF_UNCLEARED: usize = 2;
 
 /// Nodes that may be partners, in the order of their claim.
 #[derive(Clone, Debug, Default)]
-pub struct Pool<'n> {
+pub struct PartnerCandidates<'n> {
     /// Known to be good, by their last run or a certificate that counts.
     pub cleared: Vec<&'n NodeName>,
     /// Not known to be good or bad, and idle as far as sources say.
@@ -25,7 +25,7 @@ pub struct Pool<'n> {
 
 /// How many partners are wanted.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted {
+pub struct PartnerDemand {
     /// As many as a person asks for.
     pub exactly: Option<usize>,
     /// Where they do not: as many as a second measurement of a suspect takes.
@@ -36,23 +36,23 @@ pub struct Wanted {
 
 /// The partners, each with whether it is cleared. `named` decides the order of chance:
 /// the same nodes get the same partners.
-pub fn partners(pool: &Pool<'_>, wanted: Wanted, named: &str) -> BTreeMap<NodeName, bool> {
+pub fn choose_partners(pool: &PartnerCandidates<'_>, wanted: PartnerDemand, named: &str) -> BTreeMap<NodeName, bool> {
     let count = wanted.exactly.unwrap_or(wanted.usual).saturating_sub(wanted.cleared_named);
-    let mut chance = Chance::new(0, named);
-    let cleared = spread(&pool.cleared, count, &mut chance);
+    let mut chance = SeededRng::new(0, named);
+    let cleared = spread_evenly(&pool.cleared, count, &mut chance);
     let missing = count - cleared.len();
     let more = match (missing, wanted.exactly) {
         (0, _) => 0,
         (_, Some(_)) => missing,
-        (_, None) => missing + MORE_UNCLEARED,
+        (_, None) => missing + EXTRA_IF_UNCLEARED,
     };
-    let idle = spread(&pool.idle, more, &mut chance);
+    let idle = spread_evenly(&pool.idle, more, &mut chance);
     let cleared = cleared.into_iter().map(|node| (node.clone(), true));
     cleared.chain(idle.into_iter().map(|node| (node.clone(), false))).collect()
 }
 
 /// So many of these: one of each of as many equal parts.
-fn spread<'n>(nodes: &[&'n NodeName], wanted: usize, chance: &mut Chance) -> Vec<&'n NodeName> {
+fn spread_evenly<'n>(nodes: &[&'n NodeName], wanted: usize, chance: &mut SeededRng) -> Vec<&'n NodeName> {
     let count = wanted.min(nodes.len());
     let part = |at: usize| at * nodes.len() / count;
     (0..count)
@@ -84,9 +84,9 @@ mod tests {
             named in "[a-z]{1,4}",
         ) {
             let (good, rest) = (names("c", cleared), names("i", idle));
-            let pool = Pool { cleared: good.iter().collect(), idle: rest.iter().collect() };
-            let wanted = Wanted { exactly, usual: 3, cleared_named };
-            let taken = partners(&pool, wanted, &named);
+            let pool = PartnerCandidates { cleared: good.iter().collect(), idle: rest.iter().collect() };
+            let wanted = PartnerDemand { exactly, usual: 3, cleared_named };
+            let taken = choose_partners(&pool, wanted, &named);
             let count = exactly.unwrap_or(3).saturating_sub(cleared_named);
             let is_cleared = |want: bool| taken.values().filter(|it| **it == want).count();
             prop_assert_eq!(is_cleared(true), count.min(cleared));
@@ -98,8 +98,8 @@ mod tests {
         #[test]
         fn partners_come_from_all_over_the_domain(nodes in 6usize..72, named in "[a-z]{1,4}") {
             let all = names("n", nodes);
-            let pool = Pool { cleared: all.iter().collect(), idle: Vec::new() };
-            let taken = partners(&pool, Wanted { exactly: Some(3), usual: 3, cleared_named: 0 }, &named);
+            let pool = PartnerCandidates { cleared: all.iter().collect(), idle: Vec::new() };
+            let taken = choose_partners(&pool, PartnerDemand { exactly: Some(3), usual: 3, cleared_named: 0 }, &named);
             let at = |node: &NodeName| all.iter().position(|it| it == node).expect("of the pool");
             let mut places: Vec<usize> = taken.keys().map(at).collect();
             places.sort_unstable();

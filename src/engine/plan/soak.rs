@@ -5,12 +5,12 @@
 //! coordinator's.
 
 use super::Plan;
-use super::Request;
-use super::Round;
-use super::Skipped;
-use super::command::Ground;
-use super::command::Place;
-use super::sweep::number;
+use super::PlanRequest;
+use super::PlanRound;
+use super::SkippedProbe;
+use super::command::PlanContext;
+use super::command::StepLocation;
+use super::sweep::number_rounds;
 use model::claims::ClaimedDomain;
 use model::id::NodeName;
 use model::probe::ProbeScope;
@@ -23,18 +23,18 @@ pub const SOAK_PROBES: &[&str] = &["soak-copy", "soak-collective", "soak-collect
 
 /// Plans one pass of load. Probes of pairs and rails load nothing as a whole and
 /// are left out.
-pub fn soak(request: &Request<'_>) -> Plan {
-    let once = Request { readings: 1, most_readings: 1, ..*request };
-    let ground = Ground::new(&once);
+pub fn plan_soak(request: &PlanRequest<'_>) -> Plan {
+    let once = PlanRequest { readings: 1, most_readings: 1, ..*request };
+    let ground = PlanContext::new(&once);
     let (mut rounds, mut skipped) = (Vec::new(), Vec::new());
     for probe in request.probes {
         let mut steps = Vec::new();
         let mut skip = |domain: &ClaimedDomain, why: String| {
             let (probe, nodes) = (probe.name.clone(), domain.nodes.clone());
-            skipped.push(Skipped { probe, nodes, why, not_applicable: true });
+            skipped.push(SkippedProbe { probe, nodes, why, not_applicable: true });
         };
         for domain in &request.claims.domains {
-            if let Err(omitted) = ground.admits(probe, domain) {
+            if let Err(omitted) = ground.check_probe(probe, domain) {
                 skip(domain, omitted.why);
                 continue;
             }
@@ -48,23 +48,23 @@ pub fn soak(request: &Request<'_>) -> Plan {
             };
             let stage = probe.stage;
             steps.extend(
-                places.into_iter().map(|nodes| ground.step(probe, &Place::of(stage, nodes))),
+                places.into_iter().map(|nodes| ground.build_step(probe, &StepLocation::new(stage, nodes))),
             );
         }
         if !steps.is_empty() {
             let what = format!("{}: load on all nodes", probe.name);
-            rounds.push(Round { round: 0, stage: probe.stage, what, steps });
+            rounds.push(PlanRound { round: 0, stage: probe.stage, what, steps });
         }
     }
-    number(&mut rounds, 0, 0);
-    Plan::of(request, SOAK_PROFILE, rounds, skipped)
+    number_rounds(&mut rounds, 0, 0);
+    Plan::from_rounds(request, SOAK_PROFILE, rounds, skipped)
 }
 
 /// The same pass once more, numbered behind the rounds and steps of `plan`.
-pub fn again(pass: &Plan, plan: &Plan) -> Plan {
+pub fn repeat_soak(pass: &Plan, plan: &Plan) -> Plan {
     let mut next = pass.clone();
     let steps = plan.steps().map(|step| step.step + 1).max().unwrap_or(0);
-    number(&mut next.rounds, plan.rounds.len(), steps);
+    number_rounds(&mut next.rounds, plan.rounds.len(), steps);
     next
 }
 
@@ -73,22 +73,22 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::plan::Limits;
+    use crate::plan::PlanLimits;
     use crate::plan::lint;
     use model::probe::Probe;
     use model::profile::Profile;
     use readers::claims::claims_file;
-    use readers::probe_catalog::Catalog;
+    use readers::probe_catalog::ProbeCatalog;
 
     #[test]
     fn all_places_are_loaded_at_once_and_again_under_new_numbers() {
         let text = "[[domain]]\nname = \"rack\"\nnodes = \"a[1-3]\"\ngpus_per_node = 4\n\
             [[domain]]\nname = \"h\"\nnodes = \"h1\"\ngpus_per_node = 8\n";
         let claims = claims_file::parse("c", text).expect("good");
-        let catalog = Catalog::built_in();
+        let catalog = ProbeCatalog::built_in();
         let probes: Vec<&Probe> =
             SOAK_PROBES.iter().map(|name| catalog.get(name).expect("built in")).collect();
-        let pass = soak(&Request {
+        let pass = plan_soak(&PlanRequest {
             claims: &claims,
             profile: Profile::BurnIn,
             probes: &probes,
@@ -97,7 +97,7 @@ mod tests {
             parallel: 8,
             seed: 0,
             nvlink_across: &BTreeSet::from(["rack".into()]),
-            limits: Limits::default(),
+            limits: PlanLimits::default(),
         });
         let of = |probe: &str| pass.steps().filter(|step| step.probe == probe).count();
         assert_eq!(
@@ -107,9 +107,9 @@ mod tests {
         assert!(pass.steps().all(|step| (step.readings, step.most_readings) == (1, 1)));
         assert!(pass.skipped.iter().any(|it| it.probe == "soak-collective-domain"));
         let mut whole = pass.clone();
-        whole.rounds.extend(again(&pass, &whole).rounds);
-        whole.rounds.extend(again(&pass, &whole).rounds);
-        assert_eq!(lint::lint(&whole, &claims), []);
+        whole.rounds.extend(repeat_soak(&pass, &whole).rounds);
+        whole.rounds.extend(repeat_soak(&pass, &whole).rounds);
+        assert_eq!(lint::lint_plan(&whole, &claims), []);
         assert_eq!(whole.steps().count(), 27);
     }
 }

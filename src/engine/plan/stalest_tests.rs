@@ -25,15 +25,15 @@ fn cost(claims: &Claims) -> f64 {
     60.0 * u32::try_from(largest).map_or(f64::MAX, f64::from)
 }
 
-fn chosen(claims: &Claims, known: &BTreeMap<NodeName, Known>, budget: Budget) -> Choice {
-    choose(&Question { claims, known, budget, seed: 7, cost: &cost })
+fn chosen(claims: &Claims, known: &BTreeMap<NodeName, AuditNodeState>, budget: AuditBudget) -> AuditSelection {
+    select_nodes(&AuditSelectionRequest { claims, known, budget, seed: 7, cost: &cost })
 }
 
-fn measured(at: i64) -> Known {
-    Known { measured: Some(at), tried: Some(at), ..Known::default() }
+fn measured(at: i64) -> AuditNodeState {
+    AuditNodeState { measured: Some(at), tried: Some(at), ..AuditNodeState::default() }
 }
 
-fn names(choice: &Choice) -> BTreeSet<String> {
+fn names(choice: &AuditSelection) -> BTreeSet<String> {
     choice.nodes.iter().map(NodeName::to_string).collect()
 }
 
@@ -44,17 +44,17 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 #[test]
 fn without_a_budget_everybody_is_measured() {
     let claims = fleet(&[4, 1, 2]);
-    let choice = chosen(&claims, &BTreeMap::new(), Budget::default());
+    let choice = chosen(&claims, &BTreeMap::new(), AuditBudget::default());
     assert_eq!(choice.nodes.len(), 7);
-    assert!(choice.left.is_empty(), "{:?}", choice.left);
+    assert!(choice.left_out.is_empty(), "{:?}", choice.left_out);
     assert!((choice.estimate_s - 240.0).abs() < 1e-9);
-    assert_eq!(choice.claims(&claims), claims);
+    assert_eq!(choice.restrict_claims(&claims), claims);
 }
 
 #[test]
 fn who_was_never_measured_comes_first_then_who_was_longest_ago_then_by_certificate() {
     let claims = fleet(&[2, 2, 2, 2]);
-    let mut known: BTreeMap<NodeName, Known> = BTreeMap::new();
+    let mut known: BTreeMap<NodeName, AuditNodeState> = BTreeMap::new();
     for (domain, at) in [(0, 30), (1, 10), (2, 30)] {
         for node in 0..2 {
             known.insert(format!("d{domain}n{node}").into(), measured(at * DAY));
@@ -67,7 +67,7 @@ fn who_was_never_measured_comes_first_then_who_was_longest_ago_then_by_certifica
         }
     }
     let of = |nodes| {
-        let budget = Budget { nodes: Some(nodes), ..Budget::default() };
+        let budget = AuditBudget { nodes: Some(nodes), ..AuditBudget::default() };
         names(&chosen(&claims, &known, budget))
     };
     assert_eq!(of(2), set(&["d3n0", "d3n1"]));
@@ -78,9 +78,9 @@ fn who_was_never_measured_comes_first_then_who_was_longest_ago_then_by_certifica
 #[test]
 fn who_was_found_slow_once_comes_before_all_others_and_brings_partners() {
     let claims = fleet(&[6, 6]);
-    let mut known: BTreeMap<NodeName, Known> =
+    let mut known: BTreeMap<NodeName, AuditNodeState> =
         (0..6).map(|at| (format!("d1n{at}").into(), measured((100 + at) * DAY))).collect();
-    let budget = Budget { nodes: Some(4), ..Budget::default() };
+    let budget = AuditBudget { nodes: Some(4), ..AuditBudget::default() };
     assert!(chosen(&claims, &known, budget).nodes.iter().all(|it| it.as_str().starts_with("d0")));
     known.entry("d1n5".into()).or_default().suspected = true;
     let choice = chosen(&claims, &known, budget);
@@ -95,12 +95,12 @@ fn who_was_found_slow_once_comes_before_all_others_and_brings_partners() {
 fn the_most_urgent_has_partners_and_no_domain_gives_more_than_its_share() {
     let claims = fleet(&[18, 18]);
     let known = (0..18).map(|at| (format!("d0n{at}").into(), measured((100 + at) * DAY)));
-    let known: BTreeMap<NodeName, Known> = known.collect();
-    let budget = Budget { share: Some(0.25), ..Budget::default() };
+    let known: BTreeMap<NodeName, AuditNodeState> = known.collect();
+    let budget = AuditBudget { share: Some(0.25), ..AuditBudget::default() };
     let choice = chosen(&claims, &known, budget);
     assert_eq!(choice.nodes.len(), 9);
     assert!(choice.nodes.iter().all(|node| node.as_str().starts_with("d1")));
-    let budget = Budget { share_of_domain: Some(0.25), ..budget };
+    let budget = AuditBudget { share_of_domain: Some(0.25), ..budget };
     let choice = chosen(&claims, &known, budget);
     let of =
         |domain: &str| choice.nodes.iter().filter(|it| it.as_str().starts_with(domain)).count();
@@ -114,42 +114,42 @@ fn the_most_urgent_has_partners_and_no_domain_gives_more_than_its_share() {
 #[test]
 fn a_node_is_measured_alone_only_where_its_domain_has_no_other() {
     let claims = fleet(&[1, 2]);
-    let busy = Known { unfit: Some("busy: ALLOCATED".to_owned()), ..Known::default() };
+    let busy = AuditNodeState { unfit: Some("busy: ALLOCATED".to_owned()), ..AuditNodeState::default() };
     let known = BTreeMap::from([("d1n0".into(), busy)]);
-    let choice = chosen(&claims, &known, Budget::default());
+    let choice = chosen(&claims, &known, AuditBudget::default());
     assert_eq!(names(&choice), set(&["d0n0"]));
-    assert_eq!(choice.left[&"d1n0".into()].to_string(), "never measured; busy: ALLOCATED");
-    assert!(choice.left[&"d1n1".into()].why.contains("nobody else of d1"), "{:?}", choice.left);
+    assert_eq!(choice.left_out[&"d1n0".into()].to_string(), "never measured; busy: ALLOCATED");
+    assert!(choice.left_out[&"d1n1".into()].why.contains("nobody else of d1"), "{:?}", choice.left_out);
 }
 
 #[test]
 fn the_time_limits_the_choice_and_two_are_better_than_nobody() {
     let claims = fleet(&[8, 8]);
     let of = |minutes: f64| {
-        let budget = Budget { seconds: Some(minutes * 60.0), ..Budget::default() };
+        let budget = AuditBudget { seconds: Some(minutes * 60.0), ..AuditBudget::default() };
         chosen(&claims, &BTreeMap::new(), budget)
     };
     for (minutes, nodes) in [(100.0, 16), (8.0, 16), (3.0, 3), (2.0, 2), (1.0, 0)] {
         let choice = of(minutes);
         assert_eq!(choice.nodes.len(), nodes, "{minutes} min: {choice:?}");
         assert!(choice.estimate_s <= minutes * 60.0);
-        assert_eq!(choice.left.len(), 16 - nodes);
+        assert_eq!(choice.left_out.len(), 16 - nodes);
     }
-    let why = of(1.0).left[&"d0n0".into()].to_string();
+    let why = of(1.0).left_out[&"d0n0".into()].to_string();
     assert_eq!(why, "never measured; it takes longer than 1 min are spent");
 }
 
 #[test]
 fn who_was_busy_comes_first_next_time_and_who_always_is_waits_its_turn() {
     let claims = fleet(&[2, 2, 2]);
-    let mut known: BTreeMap<NodeName, Known> = BTreeMap::new();
+    let mut known: BTreeMap<NodeName, AuditNodeState> = BTreeMap::new();
     for domain in 0..3 {
         for node in 0..2 {
             known.insert(format!("d{domain}n{node}").into(), measured((10 + domain) * DAY));
         }
     }
-    let budget = Budget { nodes: Some(2), ..Budget::default() };
-    let missed = |misses| Known { tried: Some(20 * DAY), misses, ..measured(9 * DAY) };
+    let budget = AuditBudget { nodes: Some(2), ..AuditBudget::default() };
+    let missed = |misses| AuditNodeState { tried: Some(20 * DAY), misses, ..measured(9 * DAY) };
     for node in ["d2n0", "d2n1"] {
         known.insert(node.into(), missed(1));
     }
@@ -163,10 +163,10 @@ fn who_was_busy_comes_first_next_time_and_who_always_is_waits_its_turn() {
 #[test]
 fn the_same_seed_chooses_the_same_and_another_another() {
     let claims = fleet(&[2; 30]);
-    let budget = Budget { nodes: Some(10), ..Budget::default() };
+    let budget = AuditBudget { nodes: Some(10), ..AuditBudget::default() };
     let of = |seed| {
         let known = BTreeMap::new();
-        choose(&Question { claims: &claims, known: &known, budget, seed, cost: &cost })
+        select_nodes(&AuditSelectionRequest { claims: &claims, known: &known, budget, seed, cost: &cost })
     };
     assert_eq!(of(1), of(1));
     assert_ne!(names(&of(1)), names(&of(2)));
@@ -177,13 +177,13 @@ fn the_same_seed_chooses_the_same_and_another_another() {
 /// measurement, in days.
 fn weeks(
     claims: &Claims,
-    budget: Budget,
+    budget: AuditBudget,
     days: i64,
     busy: impl Fn(i64, &NodeName) -> bool,
     seen: bool,
 ) -> i64 {
     let nodes: Vec<&NodeName> = claims.domains.iter().flat_map(|domain| &domain.nodes).collect();
-    let mut known: BTreeMap<NodeName, Known> = BTreeMap::new();
+    let mut known: BTreeMap<NodeName, AuditNodeState> = BTreeMap::new();
     let mut longest = 0;
     for day in 1..=days {
         for node in &nodes {
@@ -191,7 +191,7 @@ fn weeks(
             known.entry((*node).clone()).or_default().unfit = is_busy.then(|| "busy".to_owned());
         }
         let seed = u64::try_from(day).expect("days are counted from 1");
-        let choice = choose(&Question { claims, known: &known, budget, seed, cost: &cost });
+        let choice = select_nodes(&AuditSelectionRequest { claims, known: &known, budget, seed, cost: &cost });
         for node in &choice.nodes {
             let known = known.entry(node.clone()).or_default();
             known.tried = Some(day);
@@ -212,7 +212,7 @@ fn busy_by_chance(share: f64, salt: u64) -> impl Fn(i64, &NodeName) -> bool {
     move |day, node| {
         let name = format!("{node} on {day}");
         #[expect(clippy::cast_precision_loss, reason = "chance needs no last digit")]
-        let chance = (Chance::new(salt, &name).next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        let chance = (SeededRng::new(salt, &name).next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         chance < share
     }
 }
@@ -227,8 +227,8 @@ proptest! {
     ) {
         let claims = fleet(&sizes);
         let total: usize = sizes.iter().sum();
-        let budget = Budget { share: Some(share), ..Budget::default() };
-        let a_day = part(share, total).min(total);
+        let budget = AuditBudget { share: Some(share), ..AuditBudget::default() };
+        let a_day = count_share(share, total).min(total);
         let rotation = i64::try_from(total.div_ceil(a_day.saturating_sub(1).max(1))).expect("few");
         let longest = weeks(&claims, budget, rotation * 4, |_, _| false, true);
         prop_assert!(longest <= rotation + rotation / 2 + 2, "{longest} days, {rotation} a rotation");
@@ -244,8 +244,8 @@ proptest! {
     ) {
         let claims = fleet(&sizes);
         let total: usize = sizes.iter().sum();
-        let budget = Budget { share: Some(share), ..Budget::default() };
-        let a_day = part(share, total).min(total);
+        let budget = AuditBudget { share: Some(share), ..AuditBudget::default() };
+        let a_day = count_share(share, total).min(total);
         let rotation = i64::try_from(total.div_ceil(a_day.saturating_sub(1).max(1))).expect("few");
         let longest = weeks(&claims, budget, rotation * 10, busy_by_chance(busy, salt), seen);
         // One of five tries fails at worst, two in a row cost a turn, and each further
@@ -261,15 +261,15 @@ proptest! {
         let claims = fleet(&sizes);
         let total: usize = sizes.iter().sum();
         let stuck = |node: &NodeName| node.as_str().starts_with("d0n");
-        let budget = Budget { share: Some(share), ..Budget::default() };
-        let a_day = part(share, total).min(total);
+        let budget = AuditBudget { share: Some(share), ..AuditBudget::default() };
+        let a_day = count_share(share, total).min(total);
         let rotation = i64::try_from(total.div_ceil(a_day.saturating_sub(1).max(1))).expect("few");
         let mut others = claims.clone();
         others.domains.remove(0);
         let mut last: BTreeMap<NodeName, i64> = BTreeMap::new();
-        let mut known: BTreeMap<NodeName, Known> = BTreeMap::new();
+        let mut known: BTreeMap<NodeName, AuditNodeState> = BTreeMap::new();
         for day in 1..=rotation * 6 {
-            let choice = choose(&Question { claims: &claims, known: &known, budget, seed: 1, cost: &cost });
+            let choice = select_nodes(&AuditSelectionRequest { claims: &claims, known: &known, budget, seed: 1, cost: &cost });
             for node in choice.nodes {
                 let it = known.entry(node.clone()).or_default();
                 it.tried = Some(day);
@@ -303,20 +303,20 @@ proptest! {
         let unfit = |node: &NodeName| is_busy(0, node).then(|| "busy".to_owned());
         let all: Vec<&NodeName> = claims.domains.iter().flat_map(|domain| &domain.nodes).collect();
         let known = all.iter().map(|node| {
-            ((*node).clone(), Known { unfit: unfit(node), ..Known::default() })
+            ((*node).clone(), AuditNodeState { unfit: unfit(node), ..AuditNodeState::default() })
         }).collect();
-        let budget = Budget { seconds: minutes.map(|it| it * 60.0), nodes, share, share_of_domain };
-        let choice = choose(&Question { claims: &claims, known: &known, budget, seed: salt, cost: &cost });
+        let budget = AuditBudget { seconds: minutes.map(|it| it * 60.0), nodes, share, share_of_domain };
+        let choice = select_nodes(&AuditSelectionRequest { claims: &claims, known: &known, budget, seed: salt, cost: &cost });
         let unique: BTreeSet<&NodeName> = choice.nodes.iter().collect();
         prop_assert_eq!(unique.len(), choice.nodes.len());
-        prop_assert_eq!(choice.nodes.len() + choice.left.len(), all.len());
-        prop_assert!(choice.nodes.iter().all(|node| !choice.left.contains_key(node)));
-        prop_assert!(choice.nodes.len() <= budget.most(all.len()));
+        prop_assert_eq!(choice.nodes.len() + choice.left_out.len(), all.len());
+        prop_assert!(choice.nodes.iter().all(|node| !choice.left_out.contains_key(node)));
+        prop_assert!(choice.nodes.len() <= budget.max_nodes(all.len()));
         prop_assert!(budget.seconds.is_none_or(|seconds| choice.estimate_s <= seconds));
-        for (domain, whole) in choice.claims(&claims).domains.iter().map(|domain| {
+        for (domain, whole) in choice.restrict_claims(&claims).domains.iter().map(|domain| {
             (domain, claims.domains.iter().find(|it| it.name == domain.name).expect("claimed"))
         }) {
-            prop_assert!(domain.nodes.len() <= budget.most_of(whole));
+            prop_assert!(domain.nodes.len() <= budget.max_domain_nodes(whole));
             prop_assert!(1 < domain.nodes.len() || whole.nodes.len() == 1, "{domain:?}");
             prop_assert!(domain.nodes.iter().all(|node| !is_busy(0, node)));
         }

@@ -1,50 +1,50 @@
 //! The stages of a sweep that are planned before anything runs.
 
 use super::Plan;
-use super::Request;
-use super::Round;
-use super::Skipped;
-use super::command::Ground;
-use super::command::Omitted;
-use super::command::Place;
+use super::PlanRequest;
+use super::PlanRound;
+use super::SkippedProbe;
+use super::command::PlanContext;
+use super::command::ProbeOmission;
+use super::command::StepLocation;
 use super::coverage;
-use super::leaf::Leaves;
-use model::chance::Chance;
+use super::leaf::LeafMap;
+use model::seeded_rng::SeededRng;
 use model::claims::ClaimedDomain;
 use model::claims::ClaimedRail;
 use model::id::NodeName;
-use model::probe::Grain;
+use model::probe::ProbeGranularity;
 use model::probe::Probe;
 use model::probe::ProbeScope;
 use model::tournament;
 
 /// The stage of the fast sweep across nodes.
-pub(super) const FAST: u8 = 2;
+pub(super) const FAST_STAGE: u8 = 2;
 /// The stage of the complete sweep.
-pub(super) const COMPLETE: u8 = 5;
+pub(super) const COMPLETE_STAGE: u8 = 5;
 
 /// Plans a sweep over everything that is claimed.
-pub fn sweep(request: &Request<'_>) -> Plan {
-    let ground = Ground::new(request);
-    let mut making = Making { ground: &ground, rounds: Vec::new(), skipped: Vec::new() };
+pub fn plan_sweep(request: &PlanRequest<'_>) -> Plan {
+    let ground = PlanContext::new(request);
+    let mut making = SweepPlanner { context: &ground, rounds: Vec::new(), skipped: Vec::new() };
     for stage in request.profile.stages() {
         for probe in request.probes {
-            making.stage(*stage, probe);
+            making.plan_stage(*stage, probe);
         }
     }
     for probe in request.probes.iter().filter(|p| !request.profile.has_stage(p.stage)) {
         let why = format!("stage {} is no part of profile {}", probe.stage, request.profile);
         let nodes = request.claims.domains.iter().flat_map(|d| d.nodes.clone()).collect();
-        making.skip(probe, nodes, Omitted::not_applicable(why));
+        making.skip(probe, nodes, ProbeOmission::not_applicable(why));
     }
-    let Making { mut rounds, skipped, .. } = making;
-    number(&mut rounds, 0, 0);
+    let SweepPlanner { mut rounds, skipped, .. } = making;
+    number_rounds(&mut rounds, 0, 0);
     let sampled = coverage::is_sampled(request, &rounds);
-    Plan { sampled, ..Plan::of(request, request.profile.as_str(), rounds, skipped) }
+    Plan { sampled, ..Plan::from_rounds(request, request.profile.as_str(), rounds, skipped) }
 }
 
 /// Numbers rounds and steps in the order they run.
-pub(super) fn number(rounds: &mut [Round], first_round: usize, first_step: usize) {
+pub(super) fn number_rounds(rounds: &mut [PlanRound], first_round: usize, first_step: usize) {
     let mut next = first_step;
     for (at, round) in rounds.iter_mut().enumerate() {
         round.round = first_round + at;
@@ -56,59 +56,59 @@ pub(super) fn number(rounds: &mut [Round], first_round: usize, first_step: usize
 }
 
 /// A plan in the making.
-struct Making<'a> {
-    ground: &'a Ground<'a>,
-    rounds: Vec<Round>,
-    skipped: Vec<Skipped>,
+struct SweepPlanner<'a> {
+    context: &'a PlanContext<'a>,
+    rounds: Vec<PlanRound>,
+    skipped: Vec<SkippedProbe>,
 }
 
-impl<'a> Making<'a> {
+impl<'a> SweepPlanner<'a> {
     /// What a probe does in a stage. The probes of the fast sweep are used
     /// again in the complete one, for the pairs that they did not have there.
-    fn stage(&mut self, stage: u8, probe: &'a Probe) {
+    fn plan_stage(&mut self, stage: u8, probe: &'a Probe) {
         let is_own = probe.stage == stage;
-        let again = stage == COMPLETE && probe.stage == FAST;
+        let again = stage == COMPLETE_STAGE && probe.stage == FAST_STAGE;
         match probe.scope {
-            ProbeScope::Node if is_own => self.inside_nodes(stage, probe),
-            ProbeScope::Pair if is_own || again => self.pairs(stage, probe),
-            ProbeScope::Rail if is_own || again => self.rails(stage, probe),
-            ProbeScope::Domain if is_own => self.domains(stage, probe),
+            ProbeScope::Node if is_own => self.plan_nodes(stage, probe),
+            ProbeScope::Pair if is_own || again => self.plan_pairs(stage, probe),
+            ProbeScope::Rail if is_own || again => self.plan_rails(stage, probe),
+            ProbeScope::Domain if is_own => self.plan_domains(stage, probe),
             _ => {}
         }
     }
 
-    fn inside_nodes(&mut self, stage: u8, probe: &Probe) {
-        let domains = self.admitted(stage, probe);
+    fn plan_nodes(&mut self, stage: u8, probe: &Probe) {
+        let domains = self.admitted_domains(stage, probe);
         let mut nodes: Vec<NodeName> = domains.into_iter().flat_map(|d| d.nodes.clone()).collect();
         // Two sweeps do not put the same neighbours next to each other, so an
         // effect of order cannot look like a fault.
-        Chance::new(self.ground.request.seed, "nodes").shuffle(&mut nodes);
-        let places = nodes.into_iter().map(|node| Place::of(stage, vec![node]));
-        let steps = places.map(|place| self.ground.step(probe, &place)).collect();
-        self.round(stage, probe.name.clone(), steps);
+        SeededRng::new(self.context.request.seed, "nodes").shuffle(&mut nodes);
+        let places = nodes.into_iter().map(|node| StepLocation::new(stage, vec![node]));
+        let steps = places.map(|place| self.context.build_step(probe, &place)).collect();
+        self.push_round(stage, probe.name.clone(), steps);
     }
 
-    fn domains(&mut self, stage: u8, probe: &Probe) {
+    fn plan_domains(&mut self, stage: u8, probe: &Probe) {
         let mut steps = Vec::new();
-        for domain in self.admitted(stage, probe) {
-            steps.push(self.ground.step(probe, &Place::of(stage, domain.nodes.clone())));
+        for domain in self.admitted_domains(stage, probe) {
+            steps.push(self.context.build_step(probe, &StepLocation::new(stage, domain.nodes.clone())));
         }
-        self.round(stage, format!("{}: whole domains", probe.name), steps);
+        self.push_round(stage, format!("{}: whole domains", probe.name), steps);
     }
 
     /// Pairs of nodes inside their domain; all domains have their round k at
     /// the same time.
-    fn pairs(&mut self, stage: u8, probe: &Probe) {
-        let request = self.ground.request;
+    fn plan_pairs(&mut self, stage: u8, probe: &Probe) {
+        let request = self.context.request;
         let mut schedules = Vec::new();
-        for domain in self.admitted(stage, probe) {
-            let rounds = self.node_rounds(stage, probe, domain);
+        for domain in self.admitted_domains(stage, probe) {
+            let rounds = self.pair_rounds(stage, probe, domain);
             let lanes = match (probe.grain, stage) {
-                (Grain::Node, _) => vec![None],
-                (Grain::Gpu, COMPLETE) => {
+                (ProbeGranularity::Node, _) => vec![None],
+                (ProbeGranularity::Gpu, COMPLETE_STAGE) => {
                     (0..domain.gpus_per_node.unwrap_or(1).max(1)).map(Some).collect()
                 }
-                (Grain::Gpu, _) => vec![Some(0)],
+                (ProbeGranularity::Gpu, _) => vec![Some(0)],
             };
             let turns: Vec<_> = rounds
                 .into_iter()
@@ -123,13 +123,13 @@ impl<'a> Making<'a> {
                 let Some((round, lane)) = turns.get(at) else { continue };
                 for (a, b) in round {
                     let nodes = vec![domain.nodes[*a].clone(), domain.nodes[*b].clone()];
-                    let place = Place { nodes, rail: None, lane: *lane, stage };
-                    steps.push(self.ground.step(probe, &place));
+                    let place = StepLocation { nodes, rail: None, lane: *lane, stage };
+                    steps.push(self.context.build_step(probe, &place));
                 }
             }
             // Parallel work is limited: no domain shall always be the last.
-            Chance::new(request.seed, &format!("{} {at}", probe.name)).shuffle(&mut steps);
-            self.round(
+            SeededRng::new(request.seed, &format!("{} {at}", probe.name)).shuffle(&mut steps);
+            self.push_round(
                 stage,
                 format!("{}: node pairs, {} of {longest}", probe.name, at + 1),
                 steps,
@@ -138,46 +138,46 @@ impl<'a> Making<'a> {
     }
 
     /// The rounds of node pairs of one domain in this stage.
-    fn node_rounds(
+    fn pair_rounds(
         &mut self,
         stage: u8,
         probe: &Probe,
         domain: &ClaimedDomain,
-    ) -> Vec<Vec<tournament::Pair>> {
-        let request = self.ground.request;
+    ) -> Vec<Vec<tournament::IndexPair>> {
+        let request = self.context.request;
         let (limits, n) = (request.limits, domain.nodes.len());
-        let seed = Chance::new(request.seed, domain.name.as_str()).next_u64();
+        let seed = SeededRng::new(request.seed, domain.name.as_str()).next_u64();
         let sampled = limits.sampled_matchings.max(1);
         let fast = match limits.matchings {
             Some(matchings) => matchings.max(1),
             None if n <= limits.fast_nodes => usize::MAX,
             None => sampled,
         };
-        if stage != COMPLETE {
-            return tournament::matchings(n, fast, seed);
+        if stage != COMPLETE_STAGE {
+            return tournament::make_matchings(n, fast, seed);
         }
         let is_whole = n <= limits.complete_nodes;
         let mut rounds =
-            tournament::matchings(n, if is_whole { usize::MAX } else { sampled }, seed);
+            tournament::make_matchings(n, if is_whole { usize::MAX } else { sampled }, seed);
         if !is_whole {
             let why = format!(
                 "domain {} has {n} nodes, more than {}: each meets {} others and not all",
                 domain.name, limits.complete_nodes, limits.sampled_matchings
             );
-            self.skip(probe, domain.nodes.clone(), Omitted::not_applicable(why));
+            self.skip(probe, domain.nodes.clone(), ProbeOmission::not_applicable(why));
         }
-        if probe.stage == FAST && probe.grain == Grain::Node {
+        if probe.stage == FAST_STAGE && probe.grain == ProbeGranularity::Node {
             rounds.drain(..fast.min(rounds.len()));
         }
         rounds
     }
 
     /// Pairs of nodes over the scale-out network, all rails at the same time.
-    fn rails(&mut self, stage: u8, probe: &'a Probe) {
-        let claims = self.ground.request.claims;
-        let limits = self.ground.request.limits;
+    fn plan_rails(&mut self, stage: u8, probe: &'a Probe) {
+        let claims = self.context.request.claims;
+        let limits = self.context.request.limits;
         let nodes: Vec<NodeName> =
-            self.admitted(stage, probe).into_iter().flat_map(|d| d.nodes.clone()).collect();
+            self.admitted_domains(stage, probe).into_iter().flat_map(|d| d.nodes.clone()).collect();
         let rails = self.admitted_rails(stage, probe, &nodes);
         if rails.is_empty() || nodes.is_empty() {
             return;
@@ -185,21 +185,21 @@ impl<'a> Making<'a> {
         if nodes.len() < 2 {
             if stage == probe.stage {
                 let why = "needs two nodes, there is one".to_owned();
-                self.skip(probe, nodes, Omitted::not_applicable(why));
+                self.skip(probe, nodes, ProbeOmission::not_applicable(why));
             }
             return;
         }
-        let leaves = Leaves::claimed(claims, &nodes);
-        let seed = Chance::new(self.ground.request.seed, "rails").next_u64();
-        let swept = if stage == COMPLETE {
+        let leaves = LeafMap::from_claims(claims, &nodes);
+        let seed = SeededRng::new(self.context.request.seed, "rails").next_u64();
+        let swept = if stage == COMPLETE_STAGE {
             let (complete, matchings) = (limits.complete_nodes, limits.sampled_matchings.max(1));
-            leaves.complete(seed, limits.cross_leaf, complete, matchings)
+            leaves.make_complete(seed, limits.cross_leaf, complete, matchings)
         } else {
-            leaves.matching(seed)
+            leaves.make_matching(seed)
         };
         for (sampled, why) in swept.notes {
             let nodes = sampled.into_iter().map(|node| nodes[node].clone()).collect();
-            self.skip(probe, nodes, Omitted::not_applicable(why));
+            self.skip(probe, nodes, ProbeOmission::not_applicable(why));
         }
         let count = swept.rounds.len();
         for (at, round) in swept.rounds.into_iter().enumerate() {
@@ -207,15 +207,15 @@ impl<'a> Making<'a> {
             for (a, b) in round {
                 for rail in &rails {
                     let nodes = vec![nodes[a].clone(), nodes[b].clone()];
-                    let place = Place { nodes, rail: *rail, lane: None, stage };
-                    steps.push(self.ground.step(probe, &place));
+                    let place = StepLocation { nodes, rail: *rail, lane: None, stage };
+                    steps.push(self.context.build_step(probe, &place));
                 }
             }
             let on = match rails.len() {
                 1 => String::new(),
                 n => format!(" on {n} rails"),
             };
-            self.round(stage, format!("{}: pairs{on}, {} of {count}", probe.name, at + 1), steps);
+            self.push_round(stage, format!("{}: pairs{on}, {} of {count}", probe.name, at + 1), steps);
         }
     }
 
@@ -227,7 +227,7 @@ impl<'a> Making<'a> {
         probe: &Probe,
         nodes: &[NodeName],
     ) -> Vec<Option<&'a ClaimedRail>> {
-        let claimed = &self.ground.request.claims.rails;
+        let claimed = &self.context.request.claims.rails;
         let all = if claimed.is_empty() {
             vec![None]
         } else {
@@ -235,7 +235,7 @@ impl<'a> Making<'a> {
         };
         let mut admitted = Vec::new();
         for rail in all {
-            match Ground::admits_rail(probe, rail) {
+            match PlanContext::check_rail(probe, rail) {
                 Ok(()) => admitted.push(rail),
                 Err(omitted) if stage == probe.stage && !nodes.is_empty() => {
                     self.skip(probe, nodes.to_vec(), omitted);
@@ -248,10 +248,10 @@ impl<'a> Making<'a> {
 
     /// The domains on which a probe can run. The others are left out, which is
     /// said once.
-    fn admitted(&mut self, stage: u8, probe: &Probe) -> Vec<&'a ClaimedDomain> {
+    fn admitted_domains(&mut self, stage: u8, probe: &Probe) -> Vec<&'a ClaimedDomain> {
         let mut admitted = Vec::new();
-        for domain in &self.ground.request.claims.domains {
-            match self.ground.admits(probe, domain) {
+        for domain in &self.context.request.claims.domains {
+            match self.context.check_probe(probe, domain) {
                 Ok(()) => admitted.push(domain),
                 Err(omitted) if stage == probe.stage => {
                     self.skip(probe, domain.nodes.clone(), omitted);
@@ -262,14 +262,14 @@ impl<'a> Making<'a> {
         admitted
     }
 
-    fn round(&mut self, stage: u8, what: String, steps: Vec<super::Step>) {
+    fn push_round(&mut self, stage: u8, what: String, steps: Vec<super::PlanStep>) {
         if !steps.is_empty() {
-            self.rounds.push(Round { round: 0, stage, what, steps });
+            self.rounds.push(PlanRound { round: 0, stage, what, steps });
         }
     }
 
-    fn skip(&mut self, probe: &Probe, nodes: Vec<NodeName>, omitted: Omitted) {
-        let Omitted { why, not_applicable } = omitted;
-        self.skipped.push(Skipped { probe: probe.name.clone(), nodes, why, not_applicable });
+    fn skip(&mut self, probe: &Probe, nodes: Vec<NodeName>, omitted: ProbeOmission) {
+        let ProbeOmission { why, not_applicable } = omitted;
+        self.skipped.push(SkippedProbe { probe: probe.name.clone(), nodes, why, not_applicable });
     }
 }

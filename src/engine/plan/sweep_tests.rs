@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 
 use super::Plan;
-use super::Step;
-use super::coverage::pair_of;
-use super::fixture::Fleet;
+use super::PlanStep;
+use super::coverage::node_pair;
+use super::fixture::PlanFixture;
 use super::fixture::domain;
 use super::fixture::leaf;
 use super::fixture::rail;
-use super::lint::lint;
+use super::lint::lint_plan;
 use model::probe::ProbeScope;
 use model::profile::Profile;
-use readers::probe_catalog::Catalog;
+use readers::probe_catalog::ProbeCatalog;
 
 const LANE: &str = "nvbandwidth-lane";
 const PAIR: &str = "nvbandwidth-pair";
@@ -28,29 +28,29 @@ fn rounds_of(plan: &Plan, stage: u8, probe: &str) -> usize {
     plan.rounds.iter().filter(|r| r.stage == stage && r.steps[0].probe == probe).count()
 }
 
-fn first<'p>(plan: &'p Plan, probe: &str) -> &'p Step {
+fn first<'p>(plan: &'p Plan, probe: &str) -> &'p PlanStep {
     plan.steps().find(|step| step.probe == probe).unwrap_or_else(|| panic!("no step of {probe}"))
 }
 
 #[test]
 fn a_profile_has_its_stages_in_order() {
-    let catalog = Catalog::built_in();
+    let catalog = ProbeCatalog::built_in();
     let names: Vec<&str> = catalog.probes.keys().map(String::as_str).collect();
     let claims = domain("rack1", "a[1-4]", 4) + &rail(0);
     for profile in Profile::ALL {
-        let plan = Fleet::new(*profile, &claims, &names).plan();
+        let plan = PlanFixture::new(*profile, &claims, &names).plan();
         let mut stages: Vec<u8> = plan.rounds.iter().map(|round| round.stage).collect();
         assert!(stages.is_sorted(), "{stages:?}");
         stages.dedup();
         assert_eq!(stages, profile.stages(), "{profile}");
-        assert_eq!(lint(&plan, &Fleet::new(*profile, &claims, &[]).claims), []);
+        assert_eq!(lint_plan(&plan, &PlanFixture::new(*profile, &claims, &[]).claims), []);
     }
 }
 
 #[test]
 fn state_is_read_once_and_measurements_are_repeated() {
     let mut fleet =
-        Fleet::new(Profile::Audit, &domain("a", "a[1-4]", 8), &["nccl-all-reduce", "nvidia-smi-q"]);
+        PlanFixture::new(Profile::Audit, &domain("a", "a[1-4]", 8), &["nccl-all-reduce", "nvidia-smi-q"]);
     (fleet.readings, fleet.most_readings) = (2, 7);
     let plan = fleet.plan();
     let of = |node: &str| -> Vec<(&str, u32, u32)> {
@@ -67,7 +67,7 @@ fn what_cannot_run_is_left_out_with_a_reason() {
         + "[[domain]]\nname = \"b\"\nnodes = \"b[1-2]\"\n"
         + &domain("c", "c1", 1)
         + &domain("n", "n1", 0);
-    let plan = Fleet::new(Profile::Audit, &claims, &["nccl-all-reduce", LANE, PAIR, "tcp"]).plan();
+    let plan = PlanFixture::new(Profile::Audit, &claims, &["nccl-all-reduce", LANE, PAIR, "tcp"]).plan();
     let mut why: Vec<(&str, &str, bool)> = plan
         .skipped
         .iter()
@@ -92,7 +92,7 @@ fn what_cannot_run_is_left_out_with_a_reason() {
 #[test]
 fn cost_is_what_the_probes_cost() {
     let claims = domain("a", "a[1-4]", 8) + &domain("c", "c[1-3]", 1);
-    let mut fleet = Fleet::new(Profile::Audit, &claims, &["nccl-all-reduce", "nvidia-smi-q"]);
+    let mut fleet = PlanFixture::new(Profile::Audit, &claims, &["nccl-all-reduce", "nvidia-smi-q"]);
     fleet.readings = 2;
     // a1-a4: 5 + 2 x 40 s; c1-c3: 5 s.
     let near = |value: f64, expected: f64| assert!((value - expected).abs() < 1e-9, "{value}");
@@ -106,15 +106,15 @@ fn cost_is_what_the_probes_cost() {
 #[test]
 fn two_racks_meet_in_17_rounds_at_the_same_time() {
     let claims = domain("rack1", "a[01-18]", 4) + &domain("rack2", "b[01-18]", 4);
-    let plan = Fleet::new(Profile::Admit, &claims, &[LANE, "nccl-all-reduce-domain"]).plan();
+    let plan = PlanFixture::new(Profile::Admit, &claims, &[LANE, "nccl-all-reduce-domain"]).plan();
     assert_eq!(rounds_of(&plan, 2, LANE), 17);
     let lanes = plan.rounds.iter().filter(|r| r.stage == 2);
     assert!(lanes.clone().all(|round| round.steps.len() == 18));
-    let met: BTreeSet<_> = plan.steps().filter(|s| s.stage == 2).filter_map(pair_of).collect();
+    let met: BTreeSet<_> = plan.steps().filter(|s| s.stage == 2).filter_map(node_pair).collect();
     assert_eq!(met.len(), 2 * 153);
     // One lane is no proof of the other pairs.
     assert!(plan.sampled);
-    let collectives: Vec<&Step> = plan.steps().filter(|s| s.stage == 4).collect();
+    let collectives: Vec<&PlanStep> = plan.steps().filter(|s| s.stage == 4).collect();
     assert_eq!(collectives.len(), 2);
     assert!(collectives.iter().all(|s| s.scope == ProbeScope::Domain && s.nodes.len() == 18));
     // 18 x 10 s by 64 places, then two collectives at once.
@@ -124,7 +124,7 @@ fn two_racks_meet_in_17_rounds_at_the_same_time() {
 #[test]
 fn a_large_domain_is_swept_by_eight_matchings_first() {
     let claims = domain("rack1", "a[01-36]", 2);
-    let mut fleet = Fleet::new(Profile::Audit, &claims, &[LANE]);
+    let mut fleet = PlanFixture::new(Profile::Audit, &claims, &[LANE]);
     assert_eq!(rounds_of(&fleet.plan(), 2, LANE), 8);
     fleet.limits.matchings = Some(1);
     assert_eq!(rounds_of(&fleet.plan(), 2, LANE), 1);
@@ -132,43 +132,43 @@ fn a_large_domain_is_swept_by_eight_matchings_first() {
     fleet.profile = Profile::BurnIn;
     let plan = fleet.plan();
     assert_eq!((rounds_of(&plan, 2, LANE), rounds_of(&plan, 5, LANE)), (1, 34));
-    assert_eq!(lint(&plan, &fleet.claims), []);
+    assert_eq!(lint_plan(&plan, &fleet.claims), []);
 }
 
 #[test]
 fn a_probe_of_every_pair_makes_a_sweep_complete() {
     let claims = domain("rack1", "a[01-18]", 4);
-    let plan = Fleet::new(Profile::BurnIn, &claims, &[LANE, PAIR]).plan();
+    let plan = PlanFixture::new(Profile::BurnIn, &claims, &[LANE, PAIR]).plan();
     assert_eq!((rounds_of(&plan, 5, LANE), rounds_of(&plan, 5, PAIR)), (0, 17));
     assert!(!plan.sampled);
-    let whole = Fleet::new(Profile::BurnIn, &claims, &[LANE, "nvbandwidth-domain"]).plan();
+    let whole = PlanFixture::new(Profile::BurnIn, &claims, &[LANE, "nvbandwidth-domain"]).plan();
     assert!(!whole.sampled);
     // Eight matchings of 36 nodes leave pairs out, a collective has none.
     let claims = domain("rack1", "a[01-36]", 4);
-    let mut large = Fleet::new(Profile::BurnIn, &claims, &[PAIR, "nccl-all-reduce-domain"]);
+    let mut large = PlanFixture::new(Profile::BurnIn, &claims, &[PAIR, "nccl-all-reduce-domain"]);
     large.limits.complete_nodes = 18;
     let plan = large.plan();
     assert!(plan.sampled && rounds_of(&plan, 5, PAIR) == 8);
     assert!(plan.skipped.iter().any(|s| s.not_applicable && s.why.contains("more than 18")));
-    assert_eq!(lint(&plan, &large.claims), []);
+    assert_eq!(lint_plan(&plan, &large.claims), []);
 }
 
 #[test]
 fn a_rack_that_nothing_was_planned_across_is_a_gap_and_not_a_sample() {
     let claims = domain("rack1", "a[01-18]", 4);
-    assert!(!Fleet::new(Profile::Audit, &claims, &["nvbandwidth-ce"]).plan().sampled);
+    assert!(!PlanFixture::new(Profile::Audit, &claims, &["nvbandwidth-ce"]).plan().sampled);
     // With one GPU in each node one lane is all there is.
     let single = domain("rack1", "a[01-18]", 1);
-    assert!(!Fleet::new(Profile::Audit, &single, &[LANE]).plan().sampled);
+    assert!(!PlanFixture::new(Profile::Audit, &single, &[LANE]).plan().sampled);
 }
 
 #[test]
 fn a_probe_of_lanes_takes_one_first_and_all_at_last() {
     let claims = domain("rack1", "a[01-18]", 4);
-    let plan = Fleet::new(Profile::BurnIn, &claims, &["nvbandwidth-ce", "lanes"]).plan();
+    let plan = PlanFixture::new(Profile::BurnIn, &claims, &["nvbandwidth-ce", "lanes"]).plan();
     assert_eq!((rounds_of(&plan, 2, "lanes"), rounds_of(&plan, 5, "lanes")), (17, 17 * 4));
     assert!(!plan.sampled, "every lane of every two nodes, and the nodes' own pairs");
-    let without = Fleet::new(Profile::BurnIn, &claims, &["lanes"]).plan();
+    let without = PlanFixture::new(Profile::BurnIn, &claims, &["lanes"]).plan();
     assert!(without.sampled, "nobody reads the pairs inside nodes");
     let lanes: BTreeSet<Option<u32>> =
         plan.steps().filter(|s| s.stage == 5).map(|s| s.lane).collect();
@@ -183,7 +183,7 @@ fn rails_are_measured_at_the_same_time_and_inside_leaves_first() {
         + &leaf("l2", "a[5-8]")
         + &rail(0)
         + &rail(1);
-    let plan = Fleet::new(Profile::BurnIn, &claims, &["ib-write-bw", "tcp"]).plan();
+    let plan = PlanFixture::new(Profile::BurnIn, &claims, &["ib-write-bw", "tcp"]).plan();
     assert_eq!(stages_of(&plan, "tcp"), [2, 5]);
     assert_eq!(rounds_of(&plan, 2, "tcp"), 1);
     let round = plan.rounds.iter().find(|r| r.steps[0].probe == "tcp").expect("a round");
@@ -197,7 +197,7 @@ fn rails_are_measured_at_the_same_time_and_inside_leaves_first() {
 #[test]
 fn commands_are_filled_for_the_node_that_starts_them() {
     let claims = domain("rack1", "a[1-2]", 4) + &rail(3);
-    let mut fleet = Fleet::new(Profile::Audit, &claims, &[LANE, "tcp", "ib-write-bw"]);
+    let mut fleet = PlanFixture::new(Profile::Audit, &claims, &[LANE, "tcp", "ib-write-bw"]);
     (fleet.readings, fleet.most_readings) = (5, 9);
     let plan = fleet.plan();
     let lane = first(&plan, LANE);
@@ -226,7 +226,7 @@ fn commands_are_filled_for_the_node_that_starts_them() {
 #[test]
 fn a_rail_without_an_rdma_device_is_left_out() {
     let claims = domain("a", "a[1-2]", 8) + "[[rail]]\nname = \"r\"\ndevice = \"eth1\"\n";
-    let plan = Fleet::new(Profile::BurnIn, &claims, &["ib-write-bw"]).plan();
+    let plan = PlanFixture::new(Profile::BurnIn, &claims, &["ib-write-bw"]).plan();
     assert!(plan.rounds.is_empty());
     let [skipped] = plan.skipped.as_slice() else { panic!("{:?}", plan.skipped) };
     assert!(!skipped.not_applicable && skipped.why.contains("rail r names none"), "{skipped:?}");
@@ -234,7 +234,7 @@ fn a_rail_without_an_rdma_device_is_left_out() {
 
 #[test]
 fn nodes_without_gpus_are_measured_over_their_network_only() {
-    let plan = Fleet::new(
+    let plan = PlanFixture::new(
         Profile::Audit,
         &domain("lab", "n[1-9]", 0),
         &["nvidia-smi-q", "nvbandwidth-ce", "tcp"],
@@ -250,7 +250,7 @@ fn nodes_without_gpus_are_measured_over_their_network_only() {
 #[test]
 fn a_seed_repeats_a_plan_and_another_does_not() {
     let claims = domain("rack1", "a[01-18]", 4) + &rail(0);
-    let mut fleet = Fleet::new(Profile::BurnIn, &claims, &[LANE, PAIR, "tcp", "nvidia-smi-q"]);
+    let mut fleet = PlanFixture::new(Profile::BurnIn, &claims, &[LANE, PAIR, "tcp", "nvidia-smi-q"]);
     let plan = fleet.plan();
     assert_eq!(plan, fleet.plan());
     fleet.seed = 2;
@@ -269,7 +269,7 @@ fn a_plan_for_four_times_the_nodes_has_four_times_the_steps_and_as_many_rounds()
             let nodes = format!("n[{:05}-{:05}]", at * 4 + 1, at * 4 + 4);
             claims += &leaf(&format!("leaf{at:04}"), &nodes);
         }
-        let mut fleet = Fleet::new(Profile::BurnIn, &(claims + &rail(0)), &["ib-write-bw"]);
+        let mut fleet = PlanFixture::new(Profile::BurnIn, &(claims + &rail(0)), &["ib-write-bw"]);
         fleet.limits.complete_nodes = 16;
         fleet.plan()
     };
@@ -298,7 +298,7 @@ fn commands_that_are_the_same_are_held_once_however_many_nodes_have_them() {
             claims +=
                 &leaf(&format!("leaf{at}"), &format!("n[{:02}-{:02}]", at * 4 + 1, at * 4 + 4));
         }
-        let plan = Fleet::new(Profile::BurnIn, &claims, &["ib-write-bw"]).plan();
+        let plan = PlanFixture::new(Profile::BurnIn, &claims, &["ib-write-bw"]).plan();
         assert!(leaves * 4 * 3 < plan.steps().count());
         // Each side on each of two rails.
         assert_eq!(held(&plan), 4);

@@ -13,16 +13,16 @@ use model::claims::Claims;
 use model::hostlist;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::said::GroupKind;
-use model::said::Said;
-use model::said::SourceKind;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 
 /// The plugin of Slurm that gives every job an IMEX channel (`SwitchType`).
-const CHANNELS: &str = "nvidia_imex";
+const IMEX_CHANNEL_PLUGIN: &str = "nvidia_imex";
 
 /// What users do across nodes, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tenant {
+pub struct ImexTenant {
     /// Who, for people.
     pub who: String,
     /// Their nodes.
@@ -31,23 +31,23 @@ pub struct Tenant {
 
 /// Everybody who uses an IMEX domain or channel, by what schedulers say now.
 /// `is_own` knows the ComputeDomains that we made.
-pub fn of(said: &[Said], is_own: impl Fn(&str) -> bool) -> Vec<Tenant> {
+pub fn find_tenants(said: &[SourceReport], is_own: impl Fn(&str) -> bool) -> Vec<ImexTenant> {
     let domains = said.iter().filter(|it| it.source.kind == SourceKind::ComputeDomains);
-    let groups = domains.flat_map(|it| &it.groups).filter(|it| it.kind == GroupKind::Imex);
-    let mut tenants: Vec<Tenant> = groups
+    let groups = domains.flat_map(|it| &it.groups).filter(|it| it.kind == NodeGroupKind::Imex);
+    let mut tenants: Vec<ImexTenant> = groups
         .filter(|group| !group.nodes.is_empty() && !is_own(&group.name))
-        .map(|group| Tenant {
+        .map(|group| ImexTenant {
             who: format!("ComputeDomain {}", group.name),
             nodes: group.nodes.iter().cloned().collect(),
         })
         .collect();
     let has_channels = said
         .iter()
-        .any(|it| it.settings.get("SwitchType").is_some_and(|switch| switch.contains(CHANNELS)));
+        .any(|it| it.settings.get("SwitchType").is_some_and(|switch| switch.contains(IMEX_CHANNEL_PLUGIN)));
     if has_channels {
         let nodes = said.iter().filter(|it| it.source.kind == SourceKind::SlurmNodes);
         let busy = nodes.flat_map(|it| &it.nodes).filter(|(_, node)| node.busy == Some(true));
-        tenants.extend(busy.map(|(name, _)| Tenant {
+        tenants.extend(busy.map(|(name, _)| ImexTenant {
             who: "a job with an IMEX channel (switch/nvidia_imex)".to_owned(),
             nodes: BTreeSet::from([name.clone()]),
         }));
@@ -58,8 +58,8 @@ pub fn of(said: &[Said], is_own: impl Fn(&str) -> bool) -> Vec<Tenant> {
 /// The domains of `chosen` that nothing may be probed across, and why. A domain of which
 /// one node alone takes part is not probed across; `spans` says of which domains the NVLink
 /// reaches over nodes. Where a tenant is counts by all nodes that `fleet` claims.
-pub fn refused(
-    tenants: &[Tenant],
+pub fn find_blocked_domains(
+    tenants: &[ImexTenant],
     fleet: &Claims,
     chosen: &Claims,
     spans: impl Fn(&ClaimedDomain) -> bool,
@@ -97,8 +97,8 @@ pub fn refused(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::said::Group;
-    use model::said::NodeSaid;
+    use model::source_report::NodeGroup;
+    use model::source_report::NodeReport;
 
     fn claims(domains: &[(&str, &str)]) -> Claims {
         let domain = |(name, list): &(&str, &str)| ClaimedDomain {
@@ -115,19 +115,19 @@ mod tests {
         Claims { domains: domains.iter().map(domain).collect(), ..Claims::default() }
     }
 
-    fn compute_domain(name: &str, nodes: &[&str]) -> Said {
+    fn compute_domain(name: &str, nodes: &[&str]) -> SourceReport {
         let nodes = nodes.iter().map(|node| NodeName::from(*node)).collect();
-        let mut said = Said::nothing(SourceKind::ComputeDomains, "cluster");
-        said.groups.push(Group::of(GroupKind::Imex, "ComputeDomain", name.to_owned(), nodes));
+        let mut said = SourceReport::new(SourceKind::ComputeDomains, "cluster");
+        said.groups.push(NodeGroup::new(NodeGroupKind::Imex, "ComputeDomain", name.to_owned(), nodes));
         said
     }
 
-    fn slurm(switch: &str, busy: &[(&str, bool)]) -> Vec<Said> {
-        let mut config = Said::nothing(SourceKind::SlurmConfig, "scontrol");
+    fn slurm(switch: &str, busy: &[(&str, bool)]) -> Vec<SourceReport> {
+        let mut config = SourceReport::new(SourceKind::SlurmConfig, "scontrol");
         config.settings.insert("SwitchType".to_owned(), switch.to_owned());
-        let mut nodes = Said::nothing(SourceKind::SlurmNodes, "scontrol");
+        let mut nodes = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
         for (name, busy) in busy {
-            let node = NodeSaid { busy: Some(*busy), ..NodeSaid::default() };
+            let node = NodeReport { busy: Some(*busy), ..NodeReport::default() };
             nodes.nodes.insert((*name).into(), node);
         }
         vec![config, nodes]
@@ -142,8 +142,8 @@ mod tests {
         let fleet = claims(&[("rack1", "n[1-4]"), ("rack2", "n[5-8]")]);
         // The tenant's nodes are not among those that were chosen.
         let chosen = claims(&[("rack1", "n[1-2]"), ("rack2", "n[5-6]")]);
-        let tenants = of(&[compute_domain("team/train", &["n3", "n4"])], own);
-        let told = refused(&tenants, &fleet, &chosen, |_| true);
+        let tenants = find_tenants(&[compute_domain("team/train", &["n3", "n4"])], own);
+        let told = find_blocked_domains(&tenants, &fleet, &chosen, |_| true);
         assert_eq!(told.len(), 1, "{told:?}");
         let why = &told[&DomainName::from("rack1")];
         assert!(why.contains("ComputeDomain team/train on n[3-4]"), "{why}");
@@ -151,31 +151,31 @@ mod tests {
         // A node that is left out is of the domain all the same.
         let mut without = claims(&[("rack1", "n[1-2]")]);
         without.left_out.insert("rack1".into(), vec!["n3".into()]);
-        assert_eq!(refused(&tenants, &without, &chosen, |_| true).len(), 1);
+        assert_eq!(find_blocked_domains(&tenants, &without, &chosen, |_| true).len(), 1);
     }
 
     #[test]
     fn a_domain_without_tenants_and_a_node_alone_are_probed() {
         let fleet = claims(&[("rack1", "n[1-4]")]);
-        let tenants = of(&[compute_domain("team/train", &["n3"])], own);
+        let tenants = find_tenants(&[compute_domain("team/train", &["n3"])], own);
         let alone = claims(&[("rack1", "n1")]);
-        assert_eq!(refused(&tenants, &fleet, &alone, |_| true), BTreeMap::new());
-        assert_eq!(refused(&tenants, &fleet, &fleet, |_| false), BTreeMap::new());
-        assert_eq!(of(&[compute_domain("gate/fabricgate-r-1", &["n3"])], own), []);
-        assert_eq!(of(&[compute_domain("team/empty", &[])], own), []);
-        let elsewhere = of(&[compute_domain("team/train", &["n9"])], own);
-        assert_eq!(refused(&elsewhere, &fleet, &fleet, |_| true), BTreeMap::new());
+        assert_eq!(find_blocked_domains(&tenants, &fleet, &alone, |_| true), BTreeMap::new());
+        assert_eq!(find_blocked_domains(&tenants, &fleet, &fleet, |_| false), BTreeMap::new());
+        assert_eq!(find_tenants(&[compute_domain("gate/fabricgate-r-1", &["n3"])], own), []);
+        assert_eq!(find_tenants(&[compute_domain("team/empty", &[])], own), []);
+        let elsewhere = find_tenants(&[compute_domain("team/train", &["n9"])], own);
+        assert_eq!(find_blocked_domains(&elsewhere, &fleet, &fleet, |_| true), BTreeMap::new());
     }
 
     #[test]
     fn jobs_are_tenants_where_slurm_gives_them_channels() {
         let fleet = claims(&[("rack1", "n[1-4]")]);
         let busy = [("n1", false), ("n3", true), ("n4", true)];
-        let with = of(&slurm("switch/nvidia_imex", &busy), own);
-        let told = refused(&with, &fleet, &fleet, |_| true);
+        let with = find_tenants(&slurm("switch/nvidia_imex", &busy), own);
+        let told = find_blocked_domains(&with, &fleet, &fleet, |_| true);
         let why = &told[&DomainName::from("rack1")];
         assert!(why.contains("a job with an IMEX channel (switch/nvidia_imex) on n[3-4]"), "{why}");
-        assert_eq!(of(&slurm("switch/none", &busy), own), []);
-        assert_eq!(of(&slurm("switch/nvidia_imex", &[("n1", false)]), own), []);
+        assert_eq!(find_tenants(&slurm("switch/none", &busy), own), []);
+        assert_eq!(find_tenants(&slurm("switch/nvidia_imex", &[("n1", false)]), own), []);
     }
 }

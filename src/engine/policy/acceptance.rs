@@ -7,30 +7,30 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::stops;
+use super::burn_in_termination;
 use model::acceptance::Acceptance;
-use model::acceptance::Accepted;
+use model::acceptance::AcceptanceOutcome;
 use model::acceptance::BurnInRound;
 use model::acceptance::BurnInState;
 use model::acceptance::NodeAcceptance;
 use model::acceptance::NodeRound;
-use model::acceptance::Stop;
+use model::acceptance::BurnInStop;
 use model::acceptance::StopRule;
-use model::certificate::Identity;
-use model::certificate::Minimum;
+use model::certificate::MachineIdentity;
+use model::certificate::TestMinimum;
 use model::claims::Claims;
-use model::comparison::Compared;
-use model::comparison::Comparison;
-use model::comparison::Difference;
+use model::comparison::PartComparison;
+use model::comparison::RunComparison;
+use model::comparison::ComparisonOutcome;
 use model::hostlist;
 use model::id::NodeName;
-use model::recording::Recording;
-use model::trend::PartKind;
+use model::tool_recording::ToolRecording;
+use model::trend::FabricPartKind;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
 
 /// Nodes as they begin: nothing is known of them.
-pub fn begin(claims: &Claims) -> Vec<NodeAcceptance> {
+pub fn new_acceptances(claims: &Claims) -> Vec<NodeAcceptance> {
     let mut nodes: Vec<NodeAcceptance> = claims
         .domains
         .iter()
@@ -38,7 +38,7 @@ pub fn begin(claims: &Claims) -> Vec<NodeAcceptance> {
         .map(|(domain, node)| NodeAcceptance {
             node: node.clone(),
             domain: Some(domain.name.clone()),
-            accepted: Accepted::Unknown,
+            accepted: AcceptanceOutcome::Unknown,
             reason: "no round was held yet".to_owned(),
             rounds: 0,
             passed: 0,
@@ -54,16 +54,16 @@ pub fn begin(claims: &Claims) -> Vec<NodeAcceptance> {
 }
 
 /// The claims of those that still take part.
-pub fn taking_part(claims: &Claims, nodes: &[NodeAcceptance]) -> Claims {
+pub fn participating_claims(claims: &Claims, nodes: &[NodeAcceptance]) -> Claims {
     let out: BTreeSet<&NodeName> =
         nodes.iter().filter(|it| it.out.is_some()).map(|it| &it.node).collect();
     claims.with_nodes(|node| !out.contains(node))
 }
 
 /// Takes in the numbers of a round: the least of all, and the coarsest look.
-pub fn add(
+pub fn add_round(
     nodes: &mut [NodeAcceptance],
-    minima: &BTreeMap<NodeName, Vec<Minimum>>,
+    minima: &BTreeMap<NodeName, Vec<TestMinimum>>,
     verdicts: &Verdicts,
 ) {
     let seen: BTreeMap<&NodeName, Option<f64>> =
@@ -89,7 +89,7 @@ pub fn add(
 }
 
 /// Versions that outputs name, beside those known.
-pub fn add_versions(versions: &mut BTreeMap<String, Vec<String>>, recordings: &[Recording]) {
+pub fn add_versions(versions: &mut BTreeMap<String, Vec<String>>, recordings: &[ToolRecording]) {
     for recording in recordings {
         let facts = &recording.parsed.facts;
         let tool = recording
@@ -115,13 +115,13 @@ pub fn add_versions(versions: &mut BTreeMap<String, Vec<String>>, recordings: &[
 
 /// Says of every node what all rounds come to, and of all of them together.
 pub fn conclude(acceptance: &mut Acceptance) {
-    let others = stops::other_machines(&acceptance.rounds);
+    let others = burn_in_termination::find_replaced_machines(&acceptance.rounds);
     let (rounds, asked, stop) = (&acceptance.rounds, &acceptance.asked, &acceptance.stop);
     let wanted = match (asked.rounds, stop.as_ref().map(|stop| stop.rule)) {
         // All hours, or enough clean rounds in a row, are what was asked for too.
         (_, Some(StopRule::CleanRounds)) => asked.clean_rounds.unwrap_or(1),
         (Some(rounds), _) => rounds,
-        (None, Some(StopRule::Hours)) => counting(rounds),
+        (None, Some(StopRule::Hours)) => count_rounds(rounds),
         // It has not come to what was asked for, however many rounds there were.
         (None, _) => u32::MAX,
     };
@@ -142,64 +142,64 @@ pub fn conclude(acceptance: &mut Acceptance) {
         let passed = counted.iter().filter(|(_, it)| it.outcome == Outcome::Pass).count();
         node.passed = of(passed);
         let comparisons = acceptance.comparison.iter().chain(&acceptance.since_anew);
-        node.drift = drift(comparisons, &node.node);
-        let anew = node.anew.as_ref().map(began_anew);
+        node.drift = worst_drift(comparisons, &node.node);
+        let anew = node.anew.as_ref().map(describe_restart);
         let soaked = acceptance.soaks.iter();
         let found = soaked.clone().find_map(|soak| Some((soak, soak.found.get(&node.node)?)));
         let unsoaked = soaked.clone().find_map(|soak| Some((soak, soak.not_on.get(&node.node)?)));
         let bad = own.iter().find(|(_, it)| Outcome::Unknown < it.outcome);
         let (accepted, reason) = if let Some((round, it)) = bad {
             let (number, run) = (round.round, &round.run);
-            (Accepted::Fail, format!("round {number} (run {run}): {}", it.reason))
+            (AcceptanceOutcome::Fail, format!("round {number} (run {run}): {}", it.reason))
         } else if let Some((soak, why)) = found {
-            (Accepted::Fail, format!("under load after round {}: {why}", soak.after_round))
+            (AcceptanceOutcome::Fail, format!("under load after round {}: {why}", soak.after_round))
         } else if let Some(out) = node.out.as_ref().filter(|out| out.rule == StopRule::TooHot) {
-            (Accepted::Fail, said(out))
+            (AcceptanceOutcome::Fail, describe_stop(out))
         } else if let Some(out) = &node.out {
-            (Accepted::Unknown, said(out))
+            (AcceptanceOutcome::Unknown, describe_stop(out))
         } else if let Some((round, it)) =
             counted.iter().find(|(_, it)| it.outcome == Outcome::Unknown)
         {
-            (Accepted::Unknown, format!("round {}: {}", round.round, it.reason))
+            (AcceptanceOutcome::Unknown, format!("round {}: {}", round.round, it.reason))
         } else if let Some((soak, why)) = unsoaked {
             let after = soak.after_round;
-            (Accepted::Unknown, format!("no load ran on it after round {after}: {why}"))
+            (AcceptanceOutcome::Unknown, format!("no load ran on it after round {after}: {why}"))
         } else if node.passed < wanted {
             let why = anew.map_or(String::new(), |anew| format!(", and {anew}"));
             let wanted =
                 if wanted == u32::MAX { "those asked for".to_owned() } else { wanted.to_string() };
             let passed = node.passed;
-            (Accepted::Unknown, format!("passed {passed} rounds of {wanted}{why}"))
-        } else if let Some(drift) = node.drift.as_ref().filter(|it| asked.drift < lost(it)) {
+            (AcceptanceOutcome::Unknown, format!("passed {passed} rounds of {wanted}{why}"))
+        } else if let Some(drift) = node.drift.as_ref().filter(|it| asked.drift < relative_loss(it)) {
             (
-                Accepted::Unknown,
+                AcceptanceOutcome::Unknown,
                 format!(
                     "{}: more than the {} that is accepted",
-                    drifted(drift),
-                    share(asked.drift)
+                    describe_drift(drift),
+                    format_share(asked.drift)
                 ),
             )
         } else {
             let mut reason = format!("passed all of {} rounds", node.passed);
             if let Some(drift) = &node.drift {
-                reason.push_str(&format!("; {}", drifted(drift)));
+                reason.push_str(&format!("; {}", describe_drift(drift)));
             }
             if let Some(anew) = anew {
                 reason.push_str(&format!("; {anew}"));
             }
-            (Accepted::Pass, reason)
+            (AcceptanceOutcome::Pass, reason)
         };
         node.accepted = accepted;
         node.reason = reason;
     }
-    acceptance.accepted = stops::accepted(acceptance);
+    acceptance.accepted = burn_in_termination::overall_outcome(acceptance);
 }
 
 /// What keeps a document from accepting anything, for somebody who was not there:
 /// what is wrong, and what is not known. `stand_ins` says that simulated nodes count.
-pub fn doubts(acceptance: &Acceptance, stand_ins: bool) -> (Vec<String>, Vec<String>) {
+pub fn list_doubts(acceptance: &Acceptance, stand_ins: bool) -> (Vec<String>, Vec<String>) {
     let (mut wrong, mut untold) = (Vec::new(), Vec::new());
-    let comes_to = stops::accepted(acceptance);
+    let comes_to = burn_in_termination::overall_outcome(acceptance);
     if comes_to != acceptance.accepted {
         let (says, is) = (acceptance.accepted.as_str(), comes_to.as_str());
         wrong.push(format!("it says {says} for all, and its nodes come to {is}"));
@@ -215,30 +215,30 @@ pub fn doubts(acceptance: &Acceptance, stand_ins: bool) -> (Vec<String>, Vec<Str
     }
     let of = |accepted| acceptance.nodes.iter().filter(move |it| it.accepted == accepted);
     let word = |it: &NodeAcceptance| format!("{}: {}", it.node, it.reason);
-    wrong.extend(of(Accepted::Fail).map(|it| format!("not accepted: {}", word(it))));
-    untold.extend(of(Accepted::Unknown).map(|it| format!("not known: {}", word(it))));
+    wrong.extend(of(AcceptanceOutcome::Fail).map(|it| format!("not accepted: {}", word(it))));
+    untold.extend(of(AcceptanceOutcome::Unknown).map(|it| format!("not known: {}", word(it))));
     (wrong, untold)
 }
 
 /// Which machine a node was in the last round that it took part in, as far as its
 /// worker told: its driver and firmware nobody wrote down.
-pub fn identity(acceptance: &Acceptance, node: &NodeName) -> Identity {
+pub fn last_identity(acceptance: &Acceptance, node: &NodeName) -> MachineIdentity {
     let own = acceptance.rounds.iter().rev().filter(|round| round.ended.is_some());
     let last = own.flat_map(|round| &round.nodes).find(|it| it.node == *node);
-    last.map_or_else(Identity::default, |it| Identity {
+    last.map_or_else(MachineIdentity::default, |it| MachineIdentity {
         gpus: it.gpus.clone(),
         boot_id: it.boot_id.clone(),
-        ..Identity::default()
+        ..MachineIdentity::default()
     })
 }
 
 /// Rounds that count.
-fn counting(rounds: &[BurnInRound]) -> u32 {
+fn count_rounds(rounds: &[BurnInRound]) -> u32 {
     let held = rounds.iter().filter(|round| round.ended.is_some() && !round.set_aside).count();
     u32::try_from(held).unwrap_or(u32::MAX)
 }
 
-fn said(out: &Stop) -> String {
+fn describe_stop(out: &BurnInStop) -> String {
     let when = match out.after_round {
         0 => "before the first round".to_owned(),
         round => format!("out since round {round}"),
@@ -246,33 +246,33 @@ fn said(out: &Stop) -> String {
     format!("{when} ({}): {}", out.rule.as_str().replace('_', " "), out.why)
 }
 
-fn began_anew(anew: &Stop) -> String {
+fn describe_restart(anew: &BurnInStop) -> String {
     format!("its burn-in began anew after round {}: {}", anew.after_round, anew.why)
 }
 
 /// The part of a node that lost most.
-fn drift<'a>(
-    comparisons: impl Iterator<Item = &'a Comparison>,
+fn worst_drift<'a>(
+    comparisons: impl Iterator<Item = &'a RunComparison>,
     node: &NodeName,
-) -> Option<Compared> {
+) -> Option<PartComparison> {
     let own = comparisons.flat_map(|comparison| &comparison.parts).filter(|it| {
-        it.difference == Difference::Worse
+        it.difference == ComparisonOutcome::Worse
             && it.part.node.as_ref() == Some(node)
-            && matches!(it.part.kind, PartKind::Gpu | PartKind::Node | PartKind::Rail)
+            && matches!(it.part.kind, FabricPartKind::Gpu | FabricPartKind::Node | FabricPartKind::Rail)
     });
-    own.max_by(|a, b| lost(a).total_cmp(&lost(b))).cloned()
+    own.max_by(|a, b| relative_loss(a).total_cmp(&relative_loss(b))).cloned()
 }
 
 /// How much worse, as a share.
-fn lost(compared: &Compared) -> f64 {
+fn relative_loss(compared: &PartComparison) -> f64 {
     compared.change.map_or(0.0, f64::abs)
 }
 
-fn share(share: f64) -> String {
+fn format_share(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-fn drifted(compared: &Compared) -> String {
+fn describe_drift(compared: &PartComparison) -> String {
     let what = match (compared.part.gpu, &compared.part.rail) {
         (Some(gpu), _) => format!("GPU {gpu}"),
         (None, Some(rail)) => format!("rail {rail}"),
@@ -280,13 +280,13 @@ fn drifted(compared: &Compared) -> String {
     };
     format!(
         "{what} shows {} less in the last round than in the first ({})",
-        share(lost(compared)),
+        format_share(relative_loss(compared)),
         compared.testcase
     )
 }
 
 /// What a reader must know beside the numbers.
-pub fn notes(acceptance: &Acceptance) -> Vec<String> {
+pub fn list_notes(acceptance: &Acceptance) -> Vec<String> {
     let mut notes = Vec::new();
     if !acceptance.real {
         notes.push("no real node was measured: this accepts nothing".to_owned());
@@ -296,7 +296,7 @@ pub fn notes(acceptance: &Acceptance) -> Vec<String> {
     if 1 < digests.len() {
         notes.push("the expectations changed between rounds".to_owned());
     }
-    for (node, anew) in stops::other_machines(&acceptance.rounds) {
+    for (node, anew) in burn_in_termination::find_replaced_machines(&acceptance.rounds) {
         let (round, rule) = (anew.after_round, anew.rule.as_str().replace('_', " "));
         notes.push(format!("{node} began anew after round {round} ({rule}): {}", anew.why));
     }

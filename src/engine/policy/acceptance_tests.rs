@@ -1,11 +1,11 @@
 //! What rounds come to together.
 
 use super::*;
-use crate::policy::stops::tests;
-use crate::policy::stops::tests::held;
-use model::acceptance::Asked;
-use model::acceptance::SoakDone;
-use model::trend::Part;
+use crate::policy::burn_in_termination::tests;
+use crate::policy::burn_in_termination::tests::held;
+use model::acceptance::BurnInRequest;
+use model::acceptance::SoakRecord;
+use model::trend::FabricPart;
 use model::unit::Unit;
 
 fn round(number: u32, outcome: Outcome) -> BurnInRound {
@@ -21,7 +21,7 @@ fn concluded(
     change: impl Fn(&mut Acceptance),
 ) -> NodeAcceptance {
     let rounds = (1..).zip(outcomes).map(|(n, outcome)| round(n, *outcome)).collect();
-    let asked = Asked { rounds: Some(wanted), drift: 0.028, ..Asked::default() };
+    let asked = BurnInRequest { rounds: Some(wanted), drift: 0.028, ..BurnInRequest::default() };
     let mut acceptance = held(asked, rounds);
     change(&mut acceptance);
     conclude(&mut acceptance);
@@ -36,11 +36,11 @@ use Outcome::Unknown;
 #[test]
 fn only_all_rounds_that_were_asked_for_are_accepted() {
     let of = |wanted, outcomes: &[Outcome]| concluded(wanted, outcomes, |_| {}).accepted;
-    assert_eq!(of(2, &[Pass, Pass]), Accepted::Pass);
-    assert_eq!(of(3, &[Pass, Pass]), Accepted::Unknown);
-    assert_eq!(of(2, &[Pass, Unknown]), Accepted::Unknown);
-    assert_eq!(of(3, &[Pass, Degraded, Pass]), Accepted::Fail);
-    assert_eq!(of(1, &[]), Accepted::Unknown);
+    assert_eq!(of(2, &[Pass, Pass]), AcceptanceOutcome::Pass);
+    assert_eq!(of(3, &[Pass, Pass]), AcceptanceOutcome::Unknown);
+    assert_eq!(of(2, &[Pass, Unknown]), AcceptanceOutcome::Unknown);
+    assert_eq!(of(3, &[Pass, Degraded, Pass]), AcceptanceOutcome::Fail);
+    assert_eq!(of(1, &[]), AcceptanceOutcome::Unknown);
 }
 
 #[test]
@@ -49,14 +49,14 @@ fn a_node_that_booted_begins_anew_and_is_not_accepted_for_what_it_was() {
         it.rounds[1].nodes[0].boot_id = Some("other".to_owned());
         it.rounds[2].nodes[0].boot_id = Some("other".to_owned());
     });
-    assert_eq!((node.accepted, node.rounds, node.passed), (Accepted::Unknown, 2, 2));
+    assert_eq!((node.accepted, node.rounds, node.passed), (AcceptanceOutcome::Unknown, 2, 2));
     assert!(node.reason.contains("began anew after round 1"), "{}", node.reason);
 }
 
 #[test]
 fn a_node_that_booted_in_the_last_round_is_not_accepted_for_it() {
     let node = concluded(2, &[Pass, Pass], |it| it.rounds[1].nodes[0].rebooted = true);
-    assert_eq!((node.accepted, node.rounds), (Accepted::Unknown, 0));
+    assert_eq!((node.accepted, node.rounds), (AcceptanceOutcome::Unknown, 0));
     assert!(node.reason.contains("it was booted while round 2 measured it"), "{}", node.reason);
     let anew = node.anew.expect("it is told");
     assert_eq!((anew.rule, anew.after_round), (StopRule::Rebooted, 2));
@@ -66,9 +66,9 @@ fn a_node_that_booted_in_the_last_round_is_not_accepted_for_it() {
         it.rounds[2].nodes[0].boot_id = Some("other".to_owned());
         it.asked.clean_rounds = Some(2);
         let why = "2 rounds in a row were clean".to_owned();
-        it.stop = Some(Stop { rule: StopRule::CleanRounds, after_round: 3, why });
+        it.stop = Some(BurnInStop { rule: StopRule::CleanRounds, after_round: 3, why });
     });
-    assert_eq!(node.accepted, Accepted::Pass, "{}", node.reason);
+    assert_eq!(node.accepted, AcceptanceOutcome::Pass, "{}", node.reason);
     assert!(node.reason.contains("began anew after round 1"), "{}", node.reason);
 }
 
@@ -76,9 +76,9 @@ fn a_node_that_booted_in_the_last_round_is_not_accepted_for_it() {
 fn what_a_lost_node_left_open_is_not_held_against_others() {
     let again = |it: &mut Acceptance| it.rounds[1].set_aside = true;
     let node = concluded(2, &[Pass, Unknown, Pass], again);
-    assert_eq!((node.accepted, node.rounds), (Accepted::Pass, 2));
+    assert_eq!((node.accepted, node.rounds), (AcceptanceOutcome::Pass, 2));
     let bad = concluded(2, &[Pass, Degraded, Pass], again);
-    assert_eq!(bad.accepted, Accepted::Fail, "what was found there stays found");
+    assert_eq!(bad.accepted, AcceptanceOutcome::Fail, "what was found there stays found");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn what_load_shows_counts() {
         let about = BTreeMap::from([("n1".into(), "wrong data".to_owned())]);
         let none = BTreeMap::new();
         let (found, not_on) = if found { (about, none) } else { (none, about) };
-        SoakDone {
+        SoakRecord {
             after_round: 1,
             began: String::new(),
             minutes: 1.0,
@@ -99,21 +99,21 @@ fn what_load_shows_counts() {
         }
     };
     let with = |found| concluded(2, &[Pass, Pass], |it| it.soaks.push(soak(found)));
-    assert_eq!(with(true).accepted, Accepted::Fail);
-    assert_eq!(with(false).accepted, Accepted::Unknown);
+    assert_eq!(with(true).accepted, AcceptanceOutcome::Fail);
+    assert_eq!(with(false).accepted, AcceptanceOutcome::Unknown);
 }
 
 fn drifting(share: f64) -> impl Fn(&mut Acceptance) {
     move |it| {
         let (peer, rail, direction, domain) = (None, None, None, None);
-        let (kind, node, gpu) = (PartKind::Gpu, Some("n1".into()), Some(2));
-        let part = Part { kind, domain, node, gpu, peer, rail, direction };
-        it.comparison = Some(Comparison {
+        let (kind, node, gpu) = (FabricPartKind::Gpu, Some("n1".into()), Some(2));
+        let part = FabricPart { kind, domain, node, gpu, peer, rail, direction };
+        it.comparison = Some(RunComparison {
             before: "run1".to_owned(),
             before_created: String::new(),
             after: "run2".to_owned(),
             after_created: String::new(),
-            parts: vec![Compared {
+            parts: vec![PartComparison {
                 part,
                 testcase: "copies".to_owned(),
                 unit: Unit::GigabytesPerSecond,
@@ -122,7 +122,7 @@ fn drifting(share: f64) -> impl Fn(&mut Acceptance) {
                 expected: None,
                 change: Some(-share),
                 noise: Some(0.005),
-                difference: Difference::Worse,
+                difference: ComparisonOutcome::Worse,
             }],
         });
     }
@@ -131,10 +131,10 @@ fn drifting(share: f64) -> impl Fn(&mut Acceptance) {
 #[test]
 fn a_drift_is_told_below_the_limit_and_not_accepted_beyond_it() {
     let small = concluded(2, &[Pass, Pass], drifting(0.02));
-    assert_eq!(small.accepted, Accepted::Pass);
+    assert_eq!(small.accepted, AcceptanceOutcome::Pass);
     assert!(small.reason.contains("GPU 2 shows 2.0 % less"), "{}", small.reason);
     let large = concluded(2, &[Pass, Pass], drifting(0.05));
-    assert_eq!(large.accepted, Accepted::Unknown);
+    assert_eq!(large.accepted, AcceptanceOutcome::Unknown);
     assert!(large.drift.is_some() && large.reason.contains("more than the 2.8 %"));
 }
 
@@ -142,14 +142,14 @@ fn a_drift_is_told_below_the_limit_and_not_accepted_beyond_it() {
 fn whoever_is_out_takes_no_part_and_is_unknown_unless_something_was_found() {
     let out = |it: &mut Acceptance| {
         let why = "no route".to_owned();
-        it.nodes[0].out = Some(Stop { rule: StopRule::Lost, after_round: 2, why });
+        it.nodes[0].out = Some(BurnInStop { rule: StopRule::Lost, after_round: 2, why });
     };
     let node = concluded(2, &[Pass, Unknown], out);
-    assert_eq!(node.accepted, Accepted::Unknown);
+    assert_eq!(node.accepted, AcceptanceOutcome::Unknown);
     assert!(node.reason.contains("out since round 2 (lost): no route"), "{}", node.reason);
     let text = "[[domain]]\nname = \"d\"\nnodes = \"n[1-2]\"\n";
     let claims = readers::claims::claims_file::parse("c", text).expect("good");
-    let left = taking_part(&claims, &[node]);
+    let left = participating_claims(&claims, &[node]);
     assert_eq!(left.domains[0].nodes, [NodeName::from("n2")]);
-    assert_eq!(begin(&claims).len(), 2);
+    assert_eq!(new_acceptances(&claims).len(), 2);
 }

@@ -2,15 +2,15 @@
 
 use super::*;
 use crate::policy::fixture::NOW;
-use crate::policy::fixture::World;
-use crate::policy::ledger::Ledger;
-use crate::policy::notice;
-use crate::policy::policy;
+use crate::policy::fixture::PolicyFixture;
+use crate::policy::journal_state::JournalState;
+use crate::policy::journal_events;
+use crate::policy::action_policy;
 use model::action::ActionKind;
 use model::finding_class::FindingClass;
-use model::finding_class::joined;
-use model::journal::Entry;
-use model::journal::Event;
+use model::finding_class::join_class_names;
+use model::journal::JournalEntry;
+use model::journal::JournalEvent;
 use model::journal::JOURNAL_FORMAT;
 use model::verdict::Evidence;
 use model::verdict::Outcome;
@@ -18,8 +18,8 @@ use model::verdict::Outcome;
 const HOUR: i64 = 3_600;
 
 /// One node of a rack 9 % below its level, found by an audit ten minutes ago.
-fn world() -> World {
-    let mut world = World::of(2, 18);
+fn world() -> PolicyFixture {
+    let mut world = PolicyFixture::with_blocks(2, 18);
     world.run.profile = "audit".to_owned();
     world.policy.again_hours = 4.0;
     world.accuse("d0n0", "nvlink-low", Outcome::Degraded, 0.91);
@@ -27,19 +27,19 @@ fn world() -> World {
 }
 
 /// Writes down what a run tells, as the gate does.
-fn noted(world: &mut World) -> Vec<Event> {
-    let mut events = notice::events(&world.situation(), &world.policy);
-    let plan = policy::propose(&world.situation(), &world.policy);
-    events.extend(notice::suspicions(&world.situation(), &plan));
+fn noted(world: &mut PolicyFixture) -> Vec<JournalEvent> {
+    let mut events = journal_events::collect_events(&world.situation(), &world.policy);
+    let plan = action_policy::propose_actions(&world.situation(), &world.policy);
+    events.extend(journal_events::collect_suspicions(&world.situation(), &plan));
     for event in &events {
         let (format, event) = (JOURNAL_FORMAT.to_owned(), event.clone());
-        world.ledger.take(&Entry { format, seq: 1, stamp: world.now.clone(), epoch: 7, event });
+        world.ledger.apply(&JournalEntry { format, seq: 1, stamp: world.now.clone(), epoch: 7, event });
     }
     events
 }
 
 /// The next run, so many hours later.
-fn later(world: &mut World, hours: i64) {
+fn later(world: &mut PolicyFixture, hours: i64) {
     world.run.id = format!("run2+{hours}h");
     world.run.created_unix += hours * HOUR;
     world.now.unix += hours * HOUR;
@@ -50,7 +50,7 @@ fn a_node_that_one_run_finds_slow_is_drained_by_the_next_that_says_so() {
     let mut world = world();
     assert!(world.why("d0n0").contains("this run is the first to say so"), "{}", world.why("d0n0"));
     let told = noted(&mut world);
-    assert!(matches!(told.as_slice(), [Event::Suspected { .. }]), "{told:?}");
+    assert!(matches!(told.as_slice(), [JournalEvent::Suspected { .. }]), "{told:?}");
     // The same run again says nothing new.
     assert!(noted(&mut world).is_empty());
     later(&mut world, 3);
@@ -65,17 +65,17 @@ fn what_waits_is_told_so_that_programs_can_read_it_and_no_budget_stops_it() {
     let plan = world().plan();
     let waits = plan.withheld.iter().find(|it| it.what == "d0n0").expect("d0n0");
     let again = waits.again.as_ref().expect("what is awaited");
-    assert_eq!((again.first.as_str(), joined(&again.classes)), ("run2", "nvlink-low".to_owned()));
-    assert_eq!(again.from, rfc3339(NOW - 600 + 4 * HOUR));
+    assert_eq!((again.first.as_str(), join_class_names(&again.classes)), ("run2", "nvlink-low".to_owned()));
+    assert_eq!(again.from, format_rfc3339(NOW - 600 + 4 * HOUR));
     assert!(!waits.budget);
 }
 
 /// What is changed of a suspected node and its second run, and whether that drains.
-type Case = (&'static str, fn(&mut World), bool);
+type SecondRunCase = (&'static str, fn(&mut PolicyFixture), bool);
 
 #[test]
 fn only_the_same_of_the_same_boot_and_not_too_long_ago_is_said_again() {
-    let cases: [Case; 6] = [
+    let cases: [SecondRunCase; 6] = [
         ("the same", |_| {}, true),
         ("another class", |w| w.verdicts.findings[0].class = FindingClass::HostLinkLow, false),
         ("booted since", |w| w.node("d0n0").booted = Some(NOW), false),
@@ -102,7 +102,7 @@ fn a_pass_in_between_ends_it_and_a_run_that_did_not_see_does_not() {
         between.verdicts.findings.clear();
         between.verdicts.nodes[0].outcome = outcome;
         let told = noted(&mut between);
-        let is_cleared = matches!(told.as_slice(), [Event::Cleared { .. }]);
+        let is_cleared = matches!(told.as_slice(), [JournalEvent::Cleared { .. }]);
         assert_eq!(is_cleared, outcome == Outcome::Pass, "{told:?}");
         world.ledger = between.ledger;
         later(&mut world, 48);
@@ -112,8 +112,8 @@ fn a_pass_in_between_ends_it_and_a_run_that_did_not_see_does_not() {
 
 #[test]
 fn what_no_passing_cause_explains_is_drained_at_once() {
-    type Case = (&'static str, fn(&mut World));
-    let cases: [Case; 7] = [
+    type SuspicionCase = (&'static str, fn(&mut PolicyFixture));
+    let cases: [SuspicionCase; 7] = [
         ("it cannot be used", |w| w.accuse("d0n0", "data-corruption", Outcome::Failed, 1.0)),
         ("the driver says so", |w| {
             w.accuse("d0n0", "nvlink-inactive", Outcome::Degraded, 17.0 / 18.0);
@@ -146,7 +146,7 @@ fn what_no_passing_cause_explains_is_drained_at_once() {
 #[test]
 fn a_mark_needs_no_second_run_because_it_takes_nothing_out() {
     let mut world = world();
-    world.policy.soft = policy::SoftFaults::Relabel;
+    world.policy.soft = action_policy::SoftFaults::Relabel;
     assert_eq!(world.plan().actions[0].kind, ActionKind::Relabel);
 }
 
@@ -162,9 +162,9 @@ fn what_makes_a_whole_rack_slow_is_no_first_sight_of_its_nodes() {
 
 #[test]
 fn a_drain_ends_the_suspicion_it_rests_on() {
-    let mut ledger = Ledger::default();
+    let mut ledger = JournalState::default();
     let own = crate::policy::fixture::drain(
-        &World::of(1, 2).fleet,
+        &PolicyFixture::with_blocks(1, 2).fleet,
         "d0n0",
         "nvlink-low",
         0.9,
@@ -173,16 +173,16 @@ fn a_drain_ends_the_suspicion_it_rests_on() {
     let mut world = world();
     noted(&mut world);
     std::mem::swap(&mut ledger, &mut world.ledger);
-    assert_eq!(ledger.suspected.len(), 1);
-    let write = |ledger: &mut Ledger, event| {
+    assert_eq!(ledger.suspicions.len(), 1);
+    let write = |ledger: &mut JournalState, event| {
         let format = JOURNAL_FORMAT.to_owned();
         let entry =
-            Entry { format, seq: 9, stamp: crate::policy::fixture::stamp(0), epoch: 8, event };
-        ledger.take(&entry);
+            JournalEntry { format, seq: 9, stamp: crate::policy::fixture::stamp(0), epoch: 8, event };
+        ledger.apply(&entry);
     };
     write(
         &mut ledger,
-        Event::Intent {
+        JournalEvent::Intent {
             id: own.id.clone(),
             run: own.run.clone(),
             action: Box::new(own.action.clone()),
@@ -191,8 +191,8 @@ fn a_drain_ends_the_suspicion_it_rests_on() {
         },
     );
     let result = model::action::ActionResult::Done;
-    write(&mut ledger, Event::Outcome { id: own.id, result, detail: String::new() });
-    assert!(ledger.suspected.is_empty() && ledger.drains.len() == 1);
+    write(&mut ledger, JournalEvent::Outcome { id: own.id, result, detail: String::new() });
+    assert!(ledger.suspicions.is_empty() && ledger.drains.len() == 1);
 }
 
 #[test]

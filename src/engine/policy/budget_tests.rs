@@ -2,17 +2,17 @@
 
 use super::*;
 use crate::policy::fixture::NOW;
-use crate::policy::fixture::World;
+use crate::policy::fixture::PolicyFixture;
 use crate::policy::fixture::stamp;
-use crate::policy::ledger::Open;
-use crate::policy::ledger::Tripped;
-use crate::policy::policy::Policy;
-use model::change::Change;
-use model::said::NicSaid;
+use crate::policy::journal_state::OpenIntent;
+use crate::policy::journal_state::BreakerTrip;
+use crate::policy::action_policy::Policy;
+use model::node_update::NodeUpdate;
+use model::source_report::NicReport;
 use model::verdict::Outcome;
 
 /// A hard fault on each of these nodes.
-fn failing(world: &mut World, nodes: &[&str]) {
+fn failing(world: &mut PolicyFixture, nodes: &[&str]) {
     for node in nodes {
         world.accuse(node, "gpu-missing", Outcome::Failed, 0.5);
     }
@@ -20,7 +20,7 @@ fn failing(world: &mut World, nodes: &[&str]) {
 
 #[test]
 fn drains_that_stand_count_against_their_domain_and_no_other() {
-    let mut world = World::of(2, 18);
+    let mut world = PolicyFixture::with_blocks(2, 18);
     world.drained("d0n0", "nvlink-low", 0.9, 90_000);
     world.drained("d0n1", "nvlink-low", 0.9, 90_000);
     failing(&mut world, &["d0n5", "d1n5"]);
@@ -28,20 +28,20 @@ fn drains_that_stand_count_against_their_domain_and_no_other() {
     assert!(world.why("d0n5").starts_with("budget: 2 nodes of d0"), "{}", world.why("d0n5"));
     // An intent that nobody concluded may have been carried out.
     let own = world.ledger.drains.remove(&NodeName::from("d0n1")).expect("drained");
-    let open = Open {
+    let open = OpenIntent {
         is_late: false,
         id: own.id.clone(),
         stamp: own.stamp.clone(),
         epoch: own.epoch,
         run: own.run.clone(),
         action: own.action.clone(),
-        change: Change::default(),
+        change: NodeUpdate::default(),
         before: own.before.clone(),
     };
-    world.ledger.open.push_back(open);
+    world.ledger.open_intents.push_back(open);
     assert!(world.why("d0n5").starts_with("budget: 2 nodes of d0"));
     // What nobody wrote down stands there all the same.
-    world.ledger.open.clear();
+    world.ledger.open_intents.clear();
     assert!(world.why("d0n5").starts_with("budget: 2 nodes of d0"));
     world.state("d0n1", &["IDLE"]).reason = None;
     assert_eq!(world.proposed(), ["drain d0n5", "drain d1n5"]);
@@ -49,7 +49,7 @@ fn drains_that_stand_count_against_their_domain_and_no_other() {
 
 #[test]
 fn nodes_of_one_leaf_share_a_budget_whichever_domain_they_are_in() {
-    let mut world = World::of(4, 18);
+    let mut world = PolicyFixture::with_blocks(4, 18);
     world.leaf("leaf1", &["d0n0", "d1n0", "d2n0"]);
     // Three at once would be a common cause.
     world.drained("d1n0", "nvlink-low", 0.9, 90_000);
@@ -60,7 +60,7 @@ fn nodes_of_one_leaf_share_a_budget_whichever_domain_they_are_in() {
     // A rail's leaf is one by its cables.
     world.fleet.leaves.clear();
     for node in ["d0n0", "d1n0", "d2n0"] {
-        let nic = NicSaid { leaf: Some("rail0-leaf1".to_owned()), ..NicSaid::default() };
+        let nic = NicReport { leaf: Some("rail0-leaf1".to_owned()), ..NicReport::default() };
         world.fleet.nodes.entry(NodeName::from(node)).or_default().nics = vec![nic];
     }
     assert!(world.why("d2n0").contains("rail0-leaf1"));
@@ -68,7 +68,7 @@ fn nodes_of_one_leaf_share_a_budget_whichever_domain_they_are_in() {
 
 #[test]
 fn drains_of_nodes_that_this_run_does_not_cover_count_as_they_were_claimed_then() {
-    let mut world = World::of(3, 18);
+    let mut world = PolicyFixture::with_blocks(3, 18);
     world.leaf("leaf1", &["d0n0", "d1n0", "d2n0"]);
     for node in ["d0n0", "d1n0"] {
         world.drained(node, "nvlink-low", 0.9, 90_000);
@@ -84,13 +84,13 @@ fn drains_of_nodes_that_this_run_does_not_cover_count_as_they_were_claimed_then(
 
 #[test]
 fn what_is_left_is_said_in_a_sentence_for_each_limit() {
-    let mut world = World::of(10, 20);
+    let mut world = PolicyFixture::with_blocks(10, 20);
     world.policy = Policy::default();
     world.leaf("leaf1", &["d0n0", "d0n1"]);
     world.drained("d0n0", "nvlink-low", 0.9, 60);
     world.drained("d0n1", "nvlink-low", 0.9, 90_000);
-    let left = |world: &World| {
-        left(&world.ledger, world.live.as_ref(), &world.fleet, &world.policy, &world.now)
+    let left = |world: &PolicyFixture| {
+        describe_remaining(&world.ledger, world.live.as_ref(), &world.fleet, &world.policy, &world.now)
     };
     let expected = [
         "drains within the hour: 1 of 2 left (1 % of 200 nodes)",
@@ -100,7 +100,7 @@ fn what_is_left_is_said_in_a_sentence_for_each_limit() {
         "marks within the hour: 10 of 10 left (5 % of 200 nodes)",
     ];
     assert_eq!(left(&world), expected);
-    assert_eq!(within_hour(&world.ledger, &world.now), (1, 0));
+    assert_eq!(count_within_hour(&world.ledger, &world.now), (1, 0));
     // A limit that was lowered since is not owed.
     world.policy.outstanding = 0.0;
     assert_eq!(left(&world)[1], "drains at a time: 0 of 0 left (0 % of 200 nodes)");
@@ -114,19 +114,19 @@ fn what_is_left_is_said_in_a_sentence_for_each_limit() {
 
 #[test]
 fn a_price_that_is_no_number_is_over_every_ceiling() {
-    let mut world = World::of(1, 18);
+    let mut world = PolicyFixture::with_blocks(1, 18);
     world.policy.price_ceiling = Some(5.0);
     let situation = world.situation();
-    let places = Places::of(situation.fleet);
-    let budget = Budget::of(&situation, &places, &world.policy);
+    let places = ClaimIndex::from_claims(situation.fleet);
+    let budget = DrainBudget::from_situation(&situation, &places, &world.policy);
     let domain = DomainName::from("d0");
-    let full = |price| budget.drain(&NodeName::from("d0n0"), Some(&domain), Some(price)).is_err();
+    let full = |price| budget.check_drain(&NodeName::from("d0n0"), Some(&domain), Some(price)).is_err();
     assert_eq!([5.0, 5.1, f64::NAN, f64::INFINITY].map(full), [false, true, true, true]);
 }
 
 #[test]
 fn an_hour_and_the_whole_fleet_have_a_share_of_at_least_one_node() {
-    let mut world = World::of(20, 10);
+    let mut world = PolicyFixture::with_blocks(20, 10);
     world.policy = Policy { freeze_domain: 10, ..Policy::default() };
     failing(&mut world, &["d0n0", "d1n0", "d2n0"]);
     // One of a hundred is two of two hundred.
@@ -149,7 +149,7 @@ fn an_hour_and_the_whole_fleet_have_a_share_of_at_least_one_node() {
     world.policy.outstanding = 0.0;
     assert!(world.why("d0n0").contains("limit 0"));
 
-    let mut small = World::of(1, 4);
+    let mut small = PolicyFixture::with_blocks(1, 4);
     small.policy = Policy::default();
     failing(&mut small, &["d0n0", "d0n1"]);
     assert_eq!(small.proposed(), ["drain d0n0"]);
@@ -157,26 +157,26 @@ fn an_hour_and_the_whole_fleet_have_a_share_of_at_least_one_node() {
 
 #[test]
 fn time_is_counted_by_uptime_within_a_boot_and_never_runs_backwards() {
-    let now = World::of(1, 1).now;
-    let recent = |stamp: Stamp| is_recent(&stamp, &now, 3_600.0);
+    let now = PolicyFixture::with_blocks(1, 1).now;
+    let recent = |stamp: ClockStamp| is_recent(&stamp, &now, 3_600.0);
     assert!(recent(stamp(3_599)));
     assert!(!recent(stamp(3_600)));
     // The wall's clock jumped; the uptime did not.
-    assert!(recent(Stamp { unix: 0, ..stamp(10) }));
-    assert!(!recent(Stamp { unix: NOW + 9_999, ..stamp(7_200) }));
+    assert!(recent(ClockStamp { unix: 0, ..stamp(10) }));
+    assert!(!recent(ClockStamp { unix: NOW + 9_999, ..stamp(7_200) }));
     // Another boot, or none that is known.
-    let other = |unix: i64| Stamp { boot: "boot-b".to_owned(), unix, ..stamp(0) };
+    let other = |unix: i64| ClockStamp { boot: "boot-b".to_owned(), unix, ..stamp(0) };
     assert!(recent(other(NOW - 3_599)));
     assert!(!recent(other(NOW - 3_600)));
     assert!(recent(other(NOW + 1_000_000)));
-    assert!(recent(Stamp { boot: String::new(), ..other(NOW - 10) }));
-    assert!(recent(Stamp { uptime_s: f64::NAN, ..stamp(10) }));
+    assert!(recent(ClockStamp { boot: String::new(), ..other(NOW - 10) }));
+    assert!(recent(ClockStamp { uptime_s: f64::NAN, ..stamp(10) }));
     assert!(recent(other(i64::MAX)) && !recent(other(i64::MIN)));
 }
 
 #[test]
 fn a_drain_above_the_ceiling_is_not_made_whatever_the_fault() {
-    let mut world = World::of(4, 18);
+    let mut world = PolicyFixture::with_blocks(4, 18);
     world.policy.mix.0.insert(16, 1.0);
     failing(&mut world, &["d0n0"]);
     world.state("d0n1", &["DOWN"]).reason = Some("bob".to_owned());
@@ -192,8 +192,8 @@ fn a_drain_above_the_ceiling_is_not_made_whatever_the_fault() {
 
 #[test]
 fn marks_have_a_larger_budget_of_their_own() {
-    let mut world = World::of(20, 10);
-    world.policy = Policy { soft: super::super::policy::SoftFaults::Relabel, ..Policy::default() };
+    let mut world = PolicyFixture::with_blocks(20, 10);
+    world.policy = Policy { soft: super::super::action_policy::SoftFaults::Relabel, ..Policy::default() };
     world.policy.freeze_fleet = 1.0;
     for domain in 0..12 {
         world.accuse(&format!("d{domain}n0"), "nvlink-low", Outcome::Degraded, 0.9);
@@ -207,23 +207,23 @@ fn marks_have_a_larger_budget_of_their_own() {
 
 #[test]
 fn the_breaker_trips_for_what_outlives_a_run_and_once() {
-    let tripped = |world: &World| trip(&world.situation(), &world.policy);
-    let mut world = World::of(10, 10);
+    let tripped = |world: &PolicyFixture| explain_trip(&world.situation(), &world.policy);
+    let mut world = PolicyFixture::with_blocks(10, 10);
     failing(&mut world, &["d0n0", "d1n0", "d2n0", "d3n0"]);
     assert_eq!(tripped(&world), None);
     failing(&mut world, &["d4n0"]);
     assert!(tripped(&world).is_some_and(|why| why.contains("5 of 100")));
     // A plan that was only read, an old run, a simulated one.
     for change in [
-        |w: &mut World| w.live = None,
-        |w: &mut World| w.run.created_unix = NOW - 25 * 3_600,
-        |w: &mut World| w.run.real = false,
-        |w: &mut World| {
-            w.coverage = Some(crate::policy::situation::Coverage { planned: 10, returned: 7 });
+        |w: &mut PolicyFixture| w.live = None,
+        |w: &mut PolicyFixture| w.run.created_unix = NOW - 25 * 3_600,
+        |w: &mut PolicyFixture| w.run.real = false,
+        |w: &mut PolicyFixture| {
+            w.coverage = Some(crate::policy::situation::PlanCoverage { planned: 10, returned: 7 });
         },
-        |w: &mut World| {
+        |w: &mut PolicyFixture| {
             let (stamp, why, run) = (stamp(10), "before".to_owned(), "run1".to_owned());
-            w.ledger.breaker = Some(Tripped { stamp, why, run });
+            w.ledger.breaker = Some(BreakerTrip { stamp, why, run });
         },
     ] {
         let mut other = world.clone();
@@ -239,11 +239,11 @@ fn the_breaker_trips_for_what_outlives_a_run_and_once() {
 
 #[test]
 fn a_gang_loses_one_node_at_a_time_in_whichever_domains_it_runs() {
-    let gang = |world: &mut World, node: &str, name: &str| {
+    let gang = |world: &mut PolicyFixture, node: &str, name: &str| {
         world.object(node).gangs.insert(name.to_owned());
         world.state(node, &["ALLOCATED"]);
     };
-    let mut world = World::of(4, 18).on_kubernetes();
+    let mut world = PolicyFixture::with_blocks(4, 18).on_kubernetes();
     failing(&mut world, &["d0n0", "d1n0"]);
     gang(&mut world, "d0n0", "team/train-7");
     gang(&mut world, "d1n0", "team/train-8");
@@ -256,7 +256,7 @@ fn a_gang_loses_one_node_at_a_time_in_whichever_domains_it_runs() {
     world.policy.per_gang = 2;
     assert_eq!(world.proposed(), ["drain d0n0", "drain d1n0"]);
     // One that was drained before and still runs it counts, until it has left.
-    let mut later = World::of(4, 18).on_kubernetes();
+    let mut later = PolicyFixture::with_blocks(4, 18).on_kubernetes();
     failing(&mut later, &["d1n0"]);
     gang(&mut later, "d1n0", "team/train-7");
     later.drained("d0n0", "nvlink-low", 0.9, 90_000);
@@ -269,7 +269,7 @@ fn a_gang_loses_one_node_at_a_time_in_whichever_domains_it_runs() {
 
 #[test]
 fn nodes_whose_pods_were_not_read_go_one_by_one() {
-    let mut world = World::of(4, 18).on_kubernetes();
+    let mut world = PolicyFixture::with_blocks(4, 18).on_kubernetes();
     failing(&mut world, &["d0n0", "d1n0"]);
     world.state("d0n0", &["IDLE", "PODS_UNREAD"]);
     assert_eq!(world.proposed(), ["drain d0n0", "drain d1n0"]);

@@ -8,46 +8,46 @@
 //! is none, an empty mix) is answered with NaN, which is below no ceiling:
 //! compare so that a comparison that fails refuses.
 
-mod advice;
-mod levelled;
-mod levels;
-mod mix;
+mod segment_ranking;
+mod block_levels;
+mod job_packing;
+mod segment_mix;
 mod outages;
 mod survey;
 
-pub use advice::Ranking;
-pub use advice::crossings;
-pub use advice::rank;
-pub use levelled::Aggregate;
-pub use levelled::JobsOfShape;
-pub use levelled::Level;
-pub use levels::Fit;
-pub use levels::Levels;
-pub use levels::LevelsError;
-pub use levels::Placing;
-pub use levels::Shape;
-pub use mix::Mix;
-pub use mix::MixError;
-pub use outages::ObservedError;
+pub use segment_ranking::SegmentRanking;
+pub use segment_ranking::find_crossings;
+pub use segment_ranking::rank_segments;
+pub use block_levels::AggregatedBlock;
+pub use block_levels::JobsOfShape;
+pub use block_levels::BlockLevel;
+pub use job_packing::JobFit;
+pub use job_packing::BlockSizes;
+pub use job_packing::BlockSizesError;
+pub use job_packing::SegmentPlacement;
+pub use job_packing::JobShape;
+pub use segment_mix::SegmentMix;
+pub use segment_mix::SegmentMixError;
+pub use outages::OutageSharesError;
 pub use outages::Outages;
-pub use survey::Assumption;
-pub use survey::Block;
+pub use survey::OutageAssumption;
+pub use survey::CapacityBlock;
 pub use survey::CAPACITY_FORMAT;
-pub use survey::Left;
-pub use survey::Mixed;
-pub use survey::Outlook;
-pub use survey::Question;
-pub use survey::Ranked;
-pub use survey::Survey;
-pub use survey::Surveyed;
-pub use survey::percent;
-pub use survey::survey;
+pub use survey::SegmentOutlook;
+pub use survey::MixOutlook;
+pub use survey::BlockOutlook;
+pub use survey::CapacityQuestion;
+pub use survey::RankedSegment;
+pub use survey::CapacitySurvey;
+pub use survey::BlockSurvey;
+pub use survey::format_percent;
+pub use survey::survey_capacity;
 pub use survey::usual_segments;
 
 /// Expected schedulable nodes of a domain of `nodes`, of which `out` are out for
 /// certain and the others with this probability, for segments of this size.
-pub fn usable(nodes: u32, out: u32, segment: u32, unavailable: f64) -> f64 {
-    match Outages::independent(nodes.saturating_sub(out), unavailable) {
+pub fn usable_nodes(nodes: u32, out: u32, segment: u32, unavailable: f64) -> f64 {
+    match Outages::from_unavailability(nodes.saturating_sub(out), unavailable) {
         Some(outages) => outages.usable(segment),
         None => f64::NAN,
     }
@@ -55,8 +55,8 @@ pub fn usable(nodes: u32, out: u32, segment: u32, unavailable: f64) -> f64 {
 
 /// What draining one more node costs, in expected schedulable nodes, over the
 /// site's mix. Nothing where no node is left to drain.
-pub fn price(nodes: u32, out: u32, mix: &Mix, unavailable: f64) -> f64 {
-    match Outages::independent(nodes.saturating_sub(out), unavailable) {
+pub fn drain_price(nodes: u32, out: u32, mix: &SegmentMix, unavailable: f64) -> f64 {
+    match Outages::from_unavailability(nodes.saturating_sub(out), unavailable) {
         Some(outages) => outages.mixed_price(mix),
         None => f64::NAN,
     }

@@ -6,66 +6,66 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::grounds;
-use super::identity::Seen;
-use super::identity::boots;
-use super::identity::identities;
-use super::ledger::Ledger;
-use super::policy::Policy;
-use super::situation::RunSeen;
-use super::standing;
+use super::evidence_checks;
+use super::identity::ObservedIdentity;
+use super::identity::boot_ids;
+use super::identity::collect_identities;
+use super::journal_state::JournalState;
+use super::action_policy::Policy;
+use super::situation::EvidenceRun;
+use super::node_state;
 use model::action::ActionKind;
 use model::action::ActionRecord;
 use model::action::ActionResult;
-use model::action::Withheld;
-use model::cell::Cell;
+use model::action::WithheldAction;
+use model::measured_cell::MeasuredCell;
 use model::certificate::CERTIFICATE_FORMAT;
 use model::certificate::Certificate;
-use model::certificate::Difference;
-use model::certificate::DriverVoids;
-use model::certificate::Identity;
-use model::certificate::Minimum;
-use model::certificate::Standing;
-use model::certificate::VoidOn;
+use model::certificate::IdentityDifference;
+use model::certificate::DriverVoidRule;
+use model::certificate::MachineIdentity;
+use model::certificate::TestMinimum;
+use model::certificate::CertificateStatus;
+use model::certificate::VoidPolicy;
 use model::claims::Claims;
 use model::id::NodeName;
-use model::journal::Stamp;
-use model::live::Live;
-use model::live::LiveNode;
-use model::moment::DAY_S;
-use model::moment::rfc3339;
+use model::journal::ClockStamp;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
+use model::time_format::DAY_S;
+use model::time_format::format_rfc3339;
 use model::profile::Profile;
-use model::raw::RawResult;
-use model::recording::Recording;
+use model::raw_result::RawResult;
+use model::tool_recording::ToolRecording;
 use model::text::clean;
 use model::unit::Unit;
 use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
-use model::worker::Machine;
+use model::worker_protocol::MachineRecord;
 
 /// Days that an admission counts at most: it leaves out the tournament, and is
 /// made before one job. A day is the age at which others' admission checks
 /// expire, too.
-const ADMITTED_DAYS: u32 = 1;
+const ADMIT_DAYS: u32 = 1;
 
 /// What certificates are made from.
 #[derive(Clone, Copy, Debug)]
-pub struct Evidence<'a> {
+pub struct CertificateEvidence<'a> {
     /// The run.
-    pub run: &'a RunSeen,
+    pub run: &'a EvidenceRun,
     /// What the judge says.
     pub verdicts: &'a Verdicts,
     /// What was measured.
-    pub cells: &'a [Cell],
+    pub cells: &'a [MeasuredCell],
     /// What was claimed of the nodes.
     pub claims: &'a Claims,
     /// What workers said of their machines.
-    pub machines: &'a [Machine],
+    pub machines: &'a [MachineRecord],
     /// The readings, some of which name GPUs.
     pub results: &'a [RawResult],
     /// The outputs, some of which name GPUs and the driver.
-    pub recordings: &'a [Recording],
+    pub recordings: &'a [ToolRecording],
 }
 
 /// How long a run certifies the nodes that pass it, in seconds; an error says
@@ -73,10 +73,10 @@ pub struct Evidence<'a> {
 ///
 /// An audit measures what is cheap, so it certifies nothing; what it finds
 /// well takes nothing from an earlier certificate either.
-pub fn validity(run: &RunSeen, policy: &Policy) -> Result<i64, String> {
+pub fn run_validity_s(run: &EvidenceRun, policy: &Policy) -> Result<i64, String> {
     let days = match Profile::parse(&run.profile) {
         Some(profile @ (Profile::Admit | Profile::BurnIn | Profile::Recertify)) => {
-            days(profile, policy)
+            certificate_days(profile, policy)
         }
         Some(Profile::Audit) => {
             return Err("an audit measures too little to certify; what was certified before \
@@ -88,7 +88,7 @@ pub fn validity(run: &RunSeen, policy: &Policy) -> Result<i64, String> {
     if !run.real && !policy.simulated {
         return Err("the run measured no nodes: it was simulated, or is a stored one".to_owned());
     }
-    if let Some(why) = &run.unsealed {
+    if let Some(why) = &run.unsigned {
         return Err(why.clone());
     }
     if !run.complete {
@@ -101,12 +101,12 @@ pub fn validity(run: &RunSeen, policy: &Policy) -> Result<i64, String> {
 }
 
 /// Days that a pass under this profile counts.
-pub fn days(profile: Profile, policy: &Policy) -> u32 {
+pub fn certificate_days(profile: Profile, policy: &Policy) -> u32 {
     let (own, usual) = match profile {
         Profile::BurnIn => (policy.certificate_days_burn_in, policy.certificate_days),
         Profile::Recertify => (policy.certificate_days_recertify, policy.certificate_days),
         Profile::Admit => {
-            (policy.certificate_days_admit, policy.certificate_days.min(ADMITTED_DAYS))
+            (policy.certificate_days_admit, policy.certificate_days.min(ADMIT_DAYS))
         }
         Profile::Audit => (None, 0),
     };
@@ -115,20 +115,20 @@ pub fn days(profile: Profile, policy: &Policy) -> u32 {
 
 /// How nodes stood when a run was acted on, and what came of that.
 #[derive(Clone, Copy, Debug)]
-pub struct Acted<'a> {
+pub struct GateRecord<'a> {
     /// The nodes as they were before anything was done.
-    pub live: &'a Live,
+    pub live: &'a SchedulerSnapshot,
     /// What was done.
     pub records: &'a [ActionRecord],
     /// The record as it stands since.
-    pub ledger: &'a Ledger,
+    pub ledger: &'a JournalState,
 }
 
 /// For how long a run certifies from when it was made, in seconds; an error says
 /// why it certifies nothing now.
-pub(super) fn validity_now(run: &RunSeen, policy: &Policy, now: i64) -> Result<i64, String> {
-    let seconds = validity(run, policy)?;
-    if grounds::is_to_come(run.created_unix, now) {
+pub(super) fn remaining_validity_s(run: &EvidenceRun, policy: &Policy, now: i64) -> Result<i64, String> {
+    let seconds = run_validity_s(run, policy)?;
+    if evidence_checks::is_in_future(run.created_unix, now) {
         let created = clean(&run.created);
         return Err(format!("the run was made at {created}, which is not yet"));
     }
@@ -140,23 +140,23 @@ pub(super) fn validity_now(run: &RunSeen, policy: &Policy, now: i64) -> Result<i
 
 /// Why nothing may be said now of a node that passed, for how it stands: what
 /// the scheduler is told and what is kept on disk must not disagree.
-pub(super) fn refusal(
-    node: &LiveNode,
+pub(super) fn explain_refusal(
+    node: &SchedulerNode,
     measured: Option<&String>,
-    run: &RunSeen,
+    run: &EvidenceRun,
     policy: &Policy,
 ) -> Option<String> {
-    grounds::is_slurms(node, policy).or_else(|| grounds::booted_since(node, measured, run))
+    evidence_checks::explain_slurm_owned(node, policy).or_else(|| evidence_checks::explain_reboot(node, measured, run))
 }
 
 /// Why a node that passed gets no certificate for what became of it meanwhile; `own`
 /// is what was done to it.
-fn unacted(
+fn explain_withheld(
     node: &NodeName,
-    acted: &Acted<'_>,
+    acted: &GateRecord<'_>,
     own: &[&ActionRecord],
     measured: Option<&String>,
-    run: &RunSeen,
+    run: &EvidenceRun,
     policy: &Policy,
 ) -> Option<String> {
     let Some(live) = acted.live.nodes.get(node) else {
@@ -167,8 +167,8 @@ fn unacted(
     let mut records = own.iter().copied();
     // What was given back is as it was before no more.
     let is_released = records.clone().any(|it| it.kind == ActionKind::Release && is_done(it));
-    let stands = if is_released { None } else { standing::may_not_certify(live) };
-    stands.or_else(|| refusal(live, measured, run, policy)).or_else(|| {
+    let stands = if is_released { None } else { node_state::explain_no_certificate(live) };
+    stands.or_else(|| explain_refusal(live, measured, run, policy)).or_else(|| {
         let unsaid = records.find(|it| it.kind == ActionKind::Certify && !is_done(it))?;
         Some(format!("it could not be said on it: {}", clean(&unsaid.detail)))
     })
@@ -177,41 +177,41 @@ fn unacted(
 /// Certificates of the nodes that passed, and why others that passed have none.
 /// Nodes that we drained and did not give back yet wait for that, and one that
 /// has booted or was taken out since it was measured waits for another run.
-pub fn certificates(
-    evidence: &Evidence<'_>,
-    acted: &Acted<'_>,
+pub fn issue_certificates(
+    evidence: &CertificateEvidence<'_>,
+    acted: &GateRecord<'_>,
     policy: &Policy,
     now: i64,
-) -> (Vec<Certificate>, Vec<Withheld>) {
-    made(evidence, Some(acted), policy, now)
+) -> (Vec<Certificate>, Vec<WithheldAction>) {
+    issue(evidence, Some(acted), policy, now)
 }
 
 /// What a run shows by itself: certificates of the nodes that passed it, for a
 /// run that no gate acted on. No gate counts them.
-pub fn unacted_on(
-    evidence: &Evidence<'_>,
+pub fn issue_without_gate(
+    evidence: &CertificateEvidence<'_>,
     policy: &Policy,
     now: i64,
-) -> (Vec<Certificate>, Vec<Withheld>) {
-    made(evidence, None, policy, now)
+) -> (Vec<Certificate>, Vec<WithheldAction>) {
+    issue(evidence, None, policy, now)
 }
 
-fn made(
-    evidence: &Evidence<'_>,
-    acted: Option<&Acted<'_>>,
+fn issue(
+    evidence: &CertificateEvidence<'_>,
+    acted: Option<&GateRecord<'_>>,
     policy: &Policy,
     now: i64,
-) -> (Vec<Certificate>, Vec<Withheld>) {
+) -> (Vec<Certificate>, Vec<WithheldAction>) {
     let run = evidence.run;
-    let seconds = match validity_now(run, policy, now) {
+    let seconds = match remaining_validity_s(run, policy, now) {
         Ok(seconds) => seconds,
         Err(why) => {
-            return (Vec::new(), vec![Withheld::new("certificates", why)]);
+            return (Vec::new(), vec![WithheldAction::new("certificates", why)]);
         }
     };
-    let mut minima = minima(evidence.cells);
-    let mut identities = identities(evidence.machines, evidence.results, evidence.recordings);
-    let boots = boots(evidence.machines);
+    let mut minima = node_minima(evidence.cells);
+    let mut identities = collect_identities(evidence.machines, evidence.results, evidence.recordings);
+    let boots = boot_ids(evidence.machines);
     let platforms: BTreeMap<&NodeName, &str> = evidence
         .claims
         .domains
@@ -228,9 +228,9 @@ fn made(
         if *outcome != Outcome::Pass {
             continue;
         }
-        let mut refuse = |why: String| withheld.push(Withheld::new(node.to_string(), why));
+        let mut refuse = |why: String| withheld.push(WithheldAction::new(node.to_string(), why));
         if !node.is_one_node() {
-            refuse(standing::not_one(node));
+            refuse(node_state::explain_not_one_node(node));
             continue;
         }
         if acted.is_some_and(|it| it.ledger.drains.contains_key(node)) {
@@ -238,17 +238,17 @@ fn made(
             continue;
         }
         let own = records.get(node).map(Vec::as_slice).unwrap_or_default();
-        let why = acted.and_then(|it| unacted(node, it, own, boots.get(node), run, policy));
+        let why = acted.and_then(|it| explain_withheld(node, it, own, boots.get(node), run, policy));
         if let Some(why) = why {
             refuse(format!("passed, not certified: {why}"));
             continue;
         }
         let identity = match identities.remove(node).unwrap_or_default() {
-            Seen { trouble: Some(why), .. } => {
+            ObservedIdentity { problem: Some(why), .. } => {
                 refuse(why);
                 continue;
             }
-            Seen { identity, .. } => identity,
+            ObservedIdentity { identity, .. } => identity,
         };
         let platform = platforms.get(node).copied().or(evidence.verdicts.platform.as_deref());
         made.push(Certificate {
@@ -266,7 +266,7 @@ fn made(
             run: run.id.clone(),
             issued: run.created.clone(),
             issued_unix: run.created_unix,
-            expires: rfc3339(run.created_unix.saturating_add(seconds)),
+            expires: format_rfc3339(run.created_unix.saturating_add(seconds)),
             expires_unix: run.created_unix.saturating_add(seconds),
             void_on: policy.certificate_void,
             voided: None,
@@ -283,97 +283,97 @@ fn made(
 /// every boot, and what was measured is what came of that. What either side
 /// does not know is not compared; where nothing can be compared, nobody knows
 /// whether this is the machine.
-pub fn void(certificate: &Certificate, machine: &Identity, now: i64) -> Option<String> {
-    if let Some(why) = spent(certificate, now) {
+pub fn explain_void(certificate: &Certificate, machine: &MachineIdentity, now: i64) -> Option<String> {
+    if let Some(why) = explain_expiry(certificate, now) {
         return Some(why);
     }
-    let compared = compared(certificate, machine);
+    let compared = compare_machine(certificate, machine);
     if let Some(voids) = compared.differs.into_iter().find(|it| it.voids) {
         return Some(voids.why);
     }
-    compared.is_nothing.then(|| NOTHING_TELLS.to_owned())
+    compared.is_incomparable.then(|| IDENTITY_UNKNOWN.to_owned())
 }
 
 /// What is said where nothing of two identities can be compared.
-pub const NOTHING_TELLS: &str = "nothing tells whether it is the machine that was certified";
+pub const IDENTITY_UNKNOWN: &str = "nothing tells whether it is the machine that was certified";
 
 /// A machine held against the one that was certified, part by part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Compared {
+pub struct IdentityComparison {
     /// Nothing could be compared: nobody knows whether it is the same machine.
-    pub is_nothing: bool,
+    pub is_incomparable: bool,
     /// Parts that are the same.
     pub same: Vec<String>,
     /// Parts that differ.
-    pub differs: Vec<Difference>,
+    pub differs: Vec<IdentityDifference>,
     /// Parts that one side does not tell.
-    pub untold: Vec<String>,
+    pub unknown: Vec<String>,
 }
 
-impl Compared {
-    fn part(&mut self, part: &str, voids: bool, why: Option<String>) {
+impl IdentityComparison {
+    fn add_part(&mut self, part: &str, voids: bool, why: Option<String>) {
         match why {
             None => self.same.push(part.to_owned()),
-            Some(why) => self.differs.push(Difference { part: part.to_owned(), why, voids }),
+            Some(why) => self.differs.push(IdentityDifference { part: part.to_owned(), why, voids }),
         }
     }
 }
 
 /// Holds a machine against the one that was certified.
-pub fn compared(certificate: &Certificate, machine: &Identity) -> Compared {
-    held_against(&certificate.identity, certificate.void_on, machine)
+pub fn compare_machine(certificate: &Certificate, machine: &MachineIdentity) -> IdentityComparison {
+    compare_identities(&certificate.identity, certificate.void_on, machine)
 }
 
 /// Holds a machine against what it was; `void_on` says which difference counts, beside
 /// other GPUs, which always do.
-pub fn held_against(then: &Identity, void_on: VoidOn, machine: &Identity) -> Compared {
-    let mut all = Compared::default();
+pub fn compare_identities(then: &MachineIdentity, void_on: VoidPolicy, machine: &MachineIdentity) -> IdentityComparison {
+    let mut all = IdentityComparison::default();
     if then.gpus.is_empty() || machine.gpus.is_empty() {
-        all.untold.push("gpus".to_owned());
+        all.unknown.push("gpus".to_owned());
     } else {
-        all.part("gpus", true, other_gpus(&then.gpus, &machine.gpus));
+        all.add_part("gpus", true, explain_other_gpus(&then.gpus, &machine.gpus));
     }
     match (&then.driver, &machine.driver) {
         (Some(then), Some(now)) => {
             let voids = match void_on.driver {
-                DriverVoids::Any => true,
-                DriverVoids::Major => major(then) != major(now),
-                DriverVoids::Never => false,
+                DriverVoidRule::Any => true,
+                DriverVoidRule::Major => driver_branch(then) != driver_branch(now),
+                DriverVoidRule::Never => false,
             };
             let why = || format!("another driver: {}, certified with {then}", clean(now));
-            all.part("driver", voids, (then != now).then(why));
+            all.add_part("driver", voids, (then != now).then(why));
         }
-        _ => all.untold.push("driver".to_owned()),
+        _ => all.unknown.push("driver".to_owned()),
     }
     match (&then.boot_id, &machine.boot_id) {
         (Some(then), Some(now)) => {
             let why = || format!("it booted since: boot {}, certified in boot {then}", clean(now));
-            all.part("boot", void_on.boot, (then != now).then(why));
+            all.add_part("boot", void_on.boot, (then != now).then(why));
         }
-        _ => all.untold.push("boot".to_owned()),
+        _ => all.unknown.push("boot".to_owned()),
     }
     for (part, then) in &then.firmware {
         let name = format!("firmware of {part}");
         match machine.firmware.get(part) {
-            None => all.untold.push(name),
+            None => all.unknown.push(name),
             Some(now) => {
                 let why =
                     || format!("other firmware of {part}: {}, certified with {then}", clean(now));
-                all.part(&name, void_on.firmware, (then != now).then(why));
+                all.add_part(&name, void_on.firmware, (then != now).then(why));
             }
         }
     }
-    all.is_nothing = all.same.is_empty() && all.differs.is_empty();
+    all.is_incomparable = all.same.is_empty() && all.differs.is_empty();
     all
 }
 
 /// The branch of a driver: what is before the first dot of its version.
-fn major(version: &str) -> &str {
+fn driver_branch(version: &str) -> &str {
     version.split('.').next().unwrap_or(version)
 }
 
 /// Why a certificate counts for no machine any more, whichever is there.
-pub fn spent(certificate: &Certificate, now: i64) -> Option<String> {
+pub fn explain_expiry(certificate: &Certificate, now: i64) -> Option<String> {
     if let Some(voided) = &certificate.voided {
         return Some(format!("voided {}: {}", voided.at, voided.why));
     }
@@ -391,7 +391,7 @@ pub fn spent(certificate: &Certificate, now: i64) -> Option<String> {
 
 /// A boundary that a certificate is asked to cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Boundary {
+pub enum CertificateBoundary {
     /// The links inside the node.
     Node,
     /// The node and others of its NVLink domain.
@@ -401,37 +401,37 @@ pub enum Boundary {
 }
 
 /// Why a certificate does not cover what is asked for; `None` where it does.
-pub fn uncovered(certificate: &Certificate, asked: Boundary) -> Option<String> {
+pub fn explain_uncovered(certificate: &Certificate, asked: CertificateBoundary) -> Option<String> {
     let scope = certificate.scope.clone().unwrap_or_default();
     let (covers, what) = match asked {
-        Boundary::Node => (scope.inside, "the links inside the node"),
-        Boundary::Domain => (scope.domain.is_some(), "other nodes of its NVLink domain"),
-        Boundary::Network => (scope.network.is_some(), "other nodes over the network"),
+        CertificateBoundary::Node => (scope.inside, "the links inside the node"),
+        CertificateBoundary::Domain => (scope.domain.is_some(), "other nodes of its NVLink domain"),
+        CertificateBoundary::Network => (scope.network.is_some(), "other nodes over the network"),
     };
     (!covers).then(|| format!("the node was not measured across what is asked for: {what}"))
 }
 
 /// How a certificate stands, whichever machine is there, and why it does not
 /// count. `refusal` says why its signature does not.
-pub fn standing(
+pub fn certificate_standing(
     certificate: &Certificate,
     refusal: Option<String>,
     now: i64,
-) -> (Standing, Option<String>) {
-    let why = spent(certificate, now);
+) -> (CertificateStatus, Option<String>) {
+    let why = explain_expiry(certificate, now);
     if certificate.voided.is_some() {
-        return (Standing::Void, why);
+        return (CertificateStatus::Void, why);
     }
     match (refusal, why) {
-        (Some(refusal), _) => (Standing::Untrusted, Some(refusal)),
-        (None, Some(why)) => (Standing::Expired, Some(why)),
-        (None, None) => (Standing::Valid, None),
+        (Some(refusal), _) => (CertificateStatus::Untrusted, Some(refusal)),
+        (None, Some(why)) => (CertificateStatus::Expired, Some(why)),
+        (None, None) => (CertificateStatus::Valid, None),
     }
 }
 
 /// Why a certificate is of an earlier boot, as the scheduler tells; for those
 /// who have no worker to ask.
-pub fn outlived(certificate: &Certificate, node: &LiveNode) -> Option<String> {
+pub fn explain_outlived(certificate: &Certificate, node: &SchedulerNode) -> Option<String> {
     if !certificate.void_on.boot {
         return None;
     }
@@ -443,16 +443,16 @@ pub fn outlived(certificate: &Certificate, node: &LiveNode) -> Option<String> {
         });
     }
     let booted = node.booted.filter(|booted| certificate.issued_unix < *booted)?;
-    Some(format!("it booted {}, after it was certified", rfc3339(booted)))
+    Some(format!("it booted {}, after it was certified", format_rfc3339(booted)))
 }
 
 /// Whether a new certificate takes the place of one that is there: not where
 /// that one still holds for the same machine, and for longer.
-pub fn replaces(new: &Certificate, old: &Certificate, now: &Stamp) -> bool {
-    old.expires_unix <= new.expires_unix || void(old, &new.identity, now.unix).is_some()
+pub fn replaces(new: &Certificate, old: &Certificate, now: &ClockStamp) -> bool {
+    old.expires_unix <= new.expires_unix || explain_void(old, &new.identity, now.unix).is_some()
 }
 
-fn other_gpus(then: &[String], now: &[String]) -> Option<String> {
+fn explain_other_gpus(then: &[String], now: &[String]) -> Option<String> {
     let (was, is): (BTreeSet<&String>, BTreeSet<&String>) =
         (then.iter().collect(), now.iter().collect());
     let new = is.difference(&was).count();
@@ -466,16 +466,16 @@ fn other_gpus(then: &[String], now: &[String]) -> Option<String> {
 }
 
 /// One cell whatever its reading: the test and its two ends.
-type Place<'a> = (&'a str, Unit, End<'a>, End<'a>, Option<&'a str>);
-type End<'a> = (Option<&'a NodeName>, Option<u32>);
+type CertifiedCellKey<'a> = (&'a str, Unit, CertifiedCellEnd<'a>, CertifiedCellEnd<'a>, Option<&'a str>);
+type CertifiedCellEnd<'a> = (Option<&'a NodeName>, Option<u32>);
 /// What was measured, and what was expected.
-type Level = (f64, Option<f64>);
+type CertifiedCellLevel = (f64, Option<f64>);
 
 /// The least bandwidth of every node by test. A cell counts with the median of
 /// its readings, as the judge takes it: one dip is no level. Latencies have no
 /// floor and are left out.
-pub fn minima(cells: &[Cell]) -> BTreeMap<NodeName, Vec<Minimum>> {
-    let mut readings: BTreeMap<Place<'_>, Vec<Level>> = BTreeMap::new();
+pub fn node_minima(cells: &[MeasuredCell]) -> BTreeMap<NodeName, Vec<TestMinimum>> {
+    let mut readings: BTreeMap<CertifiedCellKey<'_>, Vec<CertifiedCellLevel>> = BTreeMap::new();
     for cell in cells.iter().filter(|cell| cell.unit.is_bandwidth()) {
         let Some(value) = cell.value.filter(|value| value.is_finite()) else { continue };
         let (src, dst) =
@@ -483,7 +483,7 @@ pub fn minima(cells: &[Cell]) -> BTreeMap<NodeName, Vec<Minimum>> {
         let place = (&*cell.testcase, cell.unit, src, dst, cell.rail.as_deref());
         readings.entry(place).or_default().push((value, cell.expected));
     }
-    let mut least: BTreeMap<&NodeName, BTreeMap<(&str, Unit), Level>> = BTreeMap::new();
+    let mut least: BTreeMap<&NodeName, BTreeMap<(&str, Unit), CertifiedCellLevel>> = BTreeMap::new();
     for ((testcase, unit, src, dst, _), mut values) in readings {
         values.sort_by(|a, b| a.0.total_cmp(&b.0));
         // The lower one of two middle readings: never more than was measured.
@@ -501,7 +501,7 @@ pub fn minima(cells: &[Cell]) -> BTreeMap<NodeName, Vec<Minimum>> {
         .map(|(node, tests)| {
             let minima = tests
                 .into_iter()
-                .map(|((testcase, unit), (value, expected))| Minimum {
+                .map(|((testcase, unit), (value, expected))| TestMinimum {
                     testcase: testcase.to_owned(),
                     value,
                     unit,

@@ -5,25 +5,25 @@
 mod void;
 
 use super::*;
-use crate::policy::ledger::OwnDrain;
+use crate::policy::journal_state::OwnDrain;
 use model::action::Action;
 use model::action::ActionKind;
-use model::certificate::VoidOn;
-use model::certificate::Voided;
-use model::facts::Device;
-use model::journal::Stamp;
-use model::raw::Ending;
-use model::raw::RESULT_FORMAT;
-use model::recording::Scope;
+use model::certificate::VoidPolicy;
+use model::certificate::VoidRecord;
+use model::tool_facts::ToolDevice;
+use model::journal::ClockStamp;
+use model::raw_result::ProcessEnding;
+use model::raw_result::RESULT_FORMAT;
+use model::tool_recording::RecordingScope;
 use model::verdict::MeasuredScope;
-use model::worker::Environment;
-use model::worker::MACHINE_FORMAT;
+use model::worker_protocol::MachineEnvironment;
+use model::worker_protocol::MACHINE_FORMAT;
 
 /// When the run was made: 2026-03-04T05:06:07Z.
 const MADE: i64 = 1_772_600_767;
 
-fn run() -> RunSeen {
-    RunSeen {
+fn run() -> EvidenceRun {
+    EvidenceRun {
         id: "r1".to_owned(),
         profile: "recertify".to_owned(),
         created: "2026-03-04T05:06:07.890Z".to_owned(),
@@ -31,7 +31,7 @@ fn run() -> RunSeen {
         complete: true,
         real: true,
         simulated: false,
-        unsealed: None,
+        unsigned: None,
         unsure: BTreeMap::new(),
     }
 }
@@ -57,29 +57,29 @@ fn verdicts(nodes: &[(&str, Outcome)]) -> Verdicts {
 }
 
 /// All of them idle.
-fn live(nodes: &[(&str, Outcome)]) -> Live {
-    let idle = |name: &str| (NodeName::from(name), LiveNode::new(name, &["IDLE"]));
-    Live { nodes: nodes.iter().map(|(name, _)| idle(name)).collect(), ..Live::default() }
+fn live(nodes: &[(&str, Outcome)]) -> SchedulerSnapshot {
+    let idle = |name: &str| (NodeName::from(name), SchedulerNode::new(name, &["IDLE"]));
+    SchedulerSnapshot { nodes: nodes.iter().map(|(name, _)| idle(name)).collect(), ..SchedulerSnapshot::default() }
 }
 
-fn machine(node: &str, boot: &str, gpus: &[&str]) -> Machine {
+fn machine(node: &str, boot: &str, gpus: &[&str]) -> MachineRecord {
     let gpus = gpus.iter().enumerate();
-    Machine {
+    MachineRecord {
         format: MACHINE_FORMAT.to_owned(),
         node: node.into(),
-        environment: Environment {
+        environment: MachineEnvironment {
             boot_id: Some(boot.to_owned()),
             driver: Some("570.86.15".to_owned()),
             gpus: gpus
                 .map(|(at, uuid)| format!("{at}, {uuid}, 1980 MHz, 2619 MHz, 31, 118.2 W, 96.1"))
                 .collect(),
-            ..Environment::default()
+            ..MachineEnvironment::default()
         },
     }
 }
 
-fn cell(test: &str, src: &str, dst: &str, reading: u32, value: Option<f64>, unit: Unit) -> Cell {
-    Cell {
+fn cell(test: &str, src: &str, dst: &str, reading: u32, value: Option<f64>, unit: Unit) -> MeasuredCell {
+    MeasuredCell {
         domain: None,
         stage: Some(1),
         testcase: test.into(),
@@ -109,7 +109,7 @@ fn result(node: &str, gpus: &[&str]) -> RawResult {
         probe: "p".to_owned(),
         reading: 0,
         argv: Vec::new(),
-        ending: Ending::Exited { code: 0 },
+        ending: ProcessEnding::Exited { code: 0 },
         started: String::new(),
         duration_s: 0.0,
         stdout: None,
@@ -125,33 +125,33 @@ fn result(node: &str, gpus: &[&str]) -> RawResult {
 }
 
 /// What `nvidia-smi -q` says there.
-fn recording(node: &str, driver: &str, gpus: &[Option<&str>]) -> Recording {
+fn recording(node: &str, driver: &str, gpus: &[Option<&str>]) -> ToolRecording {
     let mut recording =
-        Recording::new(Scope::Node(node.into()), "f", readers::outputs::read(b"nothing"));
+        ToolRecording::new(RecordingScope::Node(node.into()), "f", readers::outputs::parse_output(b"nothing"));
     recording.parsed.facts.driver = Some(driver.to_owned());
-    let devices = (0..).zip(gpus).map(|(index, uuid)| Device {
+    let devices = (0..).zip(gpus).map(|(index, uuid)| ToolDevice {
         index,
         uuid: uuid.map(str::to_owned),
-        ..Device::default()
+        ..ToolDevice::default()
     });
     recording.parsed.facts.devices = devices.collect();
     recording
 }
 
-struct World {
-    run: RunSeen,
+struct CertificateFixture {
+    run: EvidenceRun,
     verdicts: Verdicts,
-    cells: Vec<Cell>,
-    machines: Vec<Machine>,
+    cells: Vec<MeasuredCell>,
+    machines: Vec<MachineRecord>,
     results: Vec<RawResult>,
-    recordings: Vec<Recording>,
-    ledger: Ledger,
-    live: Live,
+    recordings: Vec<ToolRecording>,
+    ledger: JournalState,
+    live: SchedulerSnapshot,
     records: Vec<ActionRecord>,
     now: i64,
 }
 
-impl World {
+impl CertificateFixture {
     fn new(nodes: &[(&str, Outcome)]) -> Self {
         Self {
             run: run(),
@@ -160,15 +160,15 @@ impl World {
             machines: Vec::new(),
             results: Vec::new(),
             recordings: Vec::new(),
-            ledger: Ledger::default(),
+            ledger: JournalState::default(),
             live: live(nodes),
             records: Vec::new(),
             now: MADE + 60,
         }
     }
 
-    fn made(&self) -> (Vec<Certificate>, Vec<Withheld>) {
-        let evidence = Evidence {
+    fn issue(&self) -> (Vec<Certificate>, Vec<WithheldAction>) {
+        let evidence = CertificateEvidence {
             run: &self.run,
             verdicts: &self.verdicts,
             cells: &self.cells,
@@ -177,18 +177,18 @@ impl World {
             results: &self.results,
             recordings: &self.recordings,
         };
-        let acted = Acted { live: &self.live, records: &self.records, ledger: &self.ledger };
-        certificates(&evidence, &acted, &Policy::default(), self.now)
+        let acted = GateRecord { live: &self.live, records: &self.records, ledger: &self.ledger };
+        issue_certificates(&evidence, &acted, &Policy::default(), self.now)
     }
 
-    fn one(&self) -> Certificate {
-        let (made, withheld) = self.made();
+    fn single(&self) -> Certificate {
+        let (made, withheld) = self.issue();
         assert_eq!((made.len(), withheld.len()), (1, 0), "{withheld:?}");
         made.into_iter().next().expect("one")
     }
 
     fn refused(&self) -> String {
-        let (made, withheld) = self.made();
+        let (made, withheld) = self.issue();
         assert_eq!((made.len(), withheld.len()), (0, 1), "{made:?}");
         withheld[0].why.clone()
     }
@@ -196,7 +196,7 @@ impl World {
 
 #[test]
 fn a_certificate_says_which_machine_delivered_what_and_until_when_that_counts() {
-    let mut world = World::new(&[("n1", Outcome::Pass), ("n2", Outcome::Unknown)]);
+    let mut world = CertificateFixture::new(&[("n1", Outcome::Pass), ("n2", Outcome::Unknown)]);
     world.machines = vec![machine("n1", "b-1", &["GPU-a", "GPU-b"])];
     let gb = Unit::GigabytesPerSecond;
     world.cells = vec![
@@ -213,7 +213,7 @@ fn a_certificate_says_which_machine_delivered_what_and_until_when_that_counts() 
         cell("latency", "n1", "n2", 0, Some(700.0), Unit::Nanoseconds),
         cell("write", "n1", "n2", 0, Some(47.0), gb),
     ];
-    let made = world.one();
+    let made = world.single();
     assert_eq!(made.identity.gpus, ["GPU-a", "GPU-b"]);
     assert_eq!(made.identity.boot_id.as_deref(), Some("b-1"));
     assert_eq!(made.identity.driver.as_deref(), Some("570.86.15"));
@@ -231,25 +231,25 @@ fn a_certificate_says_which_machine_delivered_what_and_until_when_that_counts() 
 
 #[test]
 fn what_workers_do_not_say_is_taken_from_what_tools_printed() {
-    let mut world = World::new(&[("n1", Outcome::Pass)]);
-    assert_eq!(world.one().identity, Identity::default(), "a machine of which nothing is known");
+    let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
+    assert_eq!(world.single().identity, MachineIdentity::default(), "a machine of which nothing is known");
     world.results = vec![result("n1", &["GPU-a", "GPU-b"])];
-    assert_eq!(world.one().identity.gpus, ["GPU-a", "GPU-b"]);
+    assert_eq!(world.single().identity.gpus, ["GPU-a", "GPU-b"]);
     world.results.clear();
     world.recordings = vec![recording("n1", "580.1", &[Some("GPU-a"), Some("GPU-b")])];
-    let identity = world.one().identity;
+    let identity = world.single().identity;
     assert_eq!(identity.gpus, ["GPU-a", "GPU-b"]);
     assert_eq!(identity.driver.as_deref(), Some("580.1"));
     world.recordings = vec![recording("n1", "580.1", &[Some("GPU-a"), None])];
-    assert!(world.one().identity.gpus.is_empty(), "half a list is none");
+    assert!(world.single().identity.gpus.is_empty(), "half a list is none");
 }
 
 #[test]
 fn a_node_that_was_two_machines_in_one_run_is_not_certified() {
-    let mut world = World::new(&[("n1", Outcome::Pass)]);
+    let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
     let first = machine("n1", "b-1", &["GPU-a"]);
     world.machines = vec![first.clone(), first.clone()];
-    assert_eq!(world.one().identity.gpus, ["GPU-a"], "a worker that was started again is no other");
+    assert_eq!(world.single().identity.gpus, ["GPU-a"], "a worker that was started again is no other");
     world.machines = vec![first.clone(), machine("n1", "b-2", &["GPU-a"])];
     assert_eq!(world.refused(), "it booted during the run");
     world.machines = vec![first.clone(), machine("n1", "b-1", &["GPU-c"])];
@@ -265,13 +265,13 @@ fn a_node_that_was_two_machines_in_one_run_is_not_certified() {
 #[test]
 fn runs_that_certify_nothing_say_why() {
     for (why, change) in [
-        ("an audit measures too little", (|r| r.profile = "audit".to_owned()) as fn(&mut RunSeen)),
+        ("an audit measures too little", (|r| r.profile = "audit".to_owned()) as fn(&mut EvidenceRun)),
         ("\"judge\" is no profile that certifies", |r| r.profile = "judge".to_owned()),
         ("the run measured no nodes", |r| r.real = false),
         ("the run did not come to its end", |r| r.complete = false),
         ("the run does not say when", |r| r.created_unix = 0),
     ] {
-        let mut world = World::new(&[("n1", Outcome::Pass)]);
+        let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
         change(&mut world.run);
         assert!(world.refused().starts_with(why), "{}", world.refused());
     }
@@ -279,15 +279,15 @@ fn runs_that_certify_nothing_say_why() {
 
 #[test]
 fn a_node_that_we_drained_waits_for_its_release() {
-    let mut world = World::new(&[("n1", Outcome::Pass)]);
+    let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
     let action = Action::new(ActionKind::Drain, "n1");
     let drain = OwnDrain {
         id: "i".to_owned(),
         epoch: 1,
-        stamp: Stamp::default(),
+        stamp: ClockStamp::default(),
         run: "r0".to_owned(),
         action,
-        before: LiveNode::new("n1", &["IDLE"]),
+        before: SchedulerNode::new("n1", &["IDLE"]),
         clean: Vec::new(),
     };
     world.ledger.drains.insert("n1".into(), drain);
@@ -297,7 +297,7 @@ fn a_node_that_we_drained_waits_for_its_release() {
 #[test]
 fn names_that_could_lead_elsewhere_get_no_certificate() {
     for name in ["../n1", "a/b", "all", ""] {
-        let world = World::new(&[(name, Outcome::Pass)]);
+        let world = CertificateFixture::new(&[(name, Outcome::Pass)]);
         assert!(world.refused().contains("name of one node"), "{name}");
     }
 }
@@ -306,7 +306,7 @@ fn names_that_could_lead_elsewhere_get_no_certificate() {
 fn a_certificate_outlives_no_boot_that_has_another_name() {
     let machines = [machine("n1", "b-1", &["GPU-1"])];
     let (run, verdicts) = (run(), verdicts(&[("n1", Outcome::Pass)]));
-    let evidence = Evidence {
+    let evidence = CertificateEvidence {
         run: &run,
         verdicts: &verdicts,
         cells: &[],
@@ -316,11 +316,11 @@ fn a_certificate_outlives_no_boot_that_has_another_name() {
         recordings: &[],
     };
     let live = live(&[("n1", Outcome::Pass)]);
-    let acted = Acted { live: &live, records: &[], ledger: &Ledger::default() };
-    let (made, _) = certificates(&evidence, &acted, &Policy::default(), MADE + 60);
+    let acted = GateRecord { live: &live, records: &[], ledger: &JournalState::default() };
+    let (made, _) = issue_certificates(&evidence, &acted, &Policy::default(), MADE + 60);
     let now = |boot: Option<&str>, booted: Option<i64>| {
         let boot_id = boot.map(str::to_owned);
-        outlived(&made[0], &LiveNode { boot_id, booted, ..LiveNode::new("n1", &["IDLE"]) })
+        explain_outlived(&made[0], &SchedulerNode { boot_id, booted, ..SchedulerNode::new("n1", &["IDLE"]) })
     };
     assert_eq!(now(Some("b-1"), None), None);
     assert_eq!(now(Some("b-1"), Some(MADE + 1)), None, "the name counts and not the clock");
@@ -336,13 +336,13 @@ fn a_certificate_outlives_no_boot_that_has_another_name() {
 fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
     let n1 = NodeName::from("n1");
     let world = |state: &str, boot: &str| {
-        let mut world = World::new(&[("n1", Outcome::Pass)]);
+        let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
         world.machines = vec![machine("n1", "b-1", &["GPU-1"])];
-        let node = LiveNode { boot_id: Some(boot.to_owned()), ..LiveNode::new("n1", &[state]) };
+        let node = SchedulerNode { boot_id: Some(boot.to_owned()), ..SchedulerNode::new("n1", &[state]) };
         world.live.nodes.insert(n1.clone(), node);
         world
     };
-    assert_eq!(world("IDLE", "b-1").made().0.len(), 1);
+    assert_eq!(world("IDLE", "b-1").issue().0.len(), 1);
     let record = |kind, result| ActionRecord {
         kind,
         node: n1.clone(),
@@ -363,7 +363,7 @@ fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
         assert!(out.refused().contains("out of service"), "{state}");
         // It is so no more where we gave it back.
         out.records = vec![record(ActionKind::Release, ActionResult::Done)];
-        assert_eq!(out.made().0.len(), 1, "{state}");
+        assert_eq!(out.issue().0.len(), 1, "{state}");
         out.records = vec![record(ActionKind::Release, ActionResult::Unknown)];
         assert!(out.refused().contains("out of service"), "{state}");
     }
@@ -374,19 +374,19 @@ fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
         assert!(unsaid.refused().contains("somebody was faster"), "{result:?}");
     }
     unsaid.records = vec![record(ActionKind::Certify, ActionResult::Done)];
-    assert_eq!(unsaid.made().0.len(), 1);
+    assert_eq!(unsaid.issue().0.len(), 1);
 
     unsaid.now = MADE + 8 * DAY_S;
-    assert!(unsaid.made().1[0].why.contains("counts no longer"));
+    assert!(unsaid.issue().1[0].why.contains("counts no longer"));
     unsaid.now = MADE - DAY_S;
-    assert!(unsaid.made().1[0].why.contains("not yet"));
+    assert!(unsaid.issue().1[0].why.contains("not yet"));
 }
 
 #[test]
 fn a_run_that_no_gate_acted_on_shows_what_its_nodes_passed() {
-    let mut world = World::new(&[("n1", Outcome::Pass), ("n2", Outcome::Degraded)]);
+    let mut world = CertificateFixture::new(&[("n1", Outcome::Pass), ("n2", Outcome::Degraded)]);
     world.machines = vec![machine("n1", "b-1", &["GPU-a"])];
-    let evidence = Evidence {
+    let evidence = CertificateEvidence {
         run: &world.run,
         verdicts: &world.verdicts,
         cells: &world.cells,
@@ -395,7 +395,7 @@ fn a_run_that_no_gate_acted_on_shows_what_its_nodes_passed() {
         results: &world.results,
         recordings: &world.recordings,
     };
-    let (made, withheld) = unacted_on(&evidence, &Policy::default(), MADE + 60);
+    let (made, withheld) = issue_without_gate(&evidence, &Policy::default(), MADE + 60);
     assert_eq!((made.len(), withheld.len()), (1, 0), "{withheld:?}");
     assert_eq!(made[0].node, "n1".into());
 }

@@ -3,15 +3,15 @@
 //! Pure. Faults that come and go pass two runs in a row, so runs close together
 //! say no more than one.
 
-use super::policy::Policy;
-use model::moment::rfc3339;
+use super::action_policy::Policy;
+use model::time_format::format_rfc3339;
 
 /// Seconds of an hour.
 const HOUR_S: f64 = 3_600.0;
 
 /// Clean runs, by whether they count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counted<'a> {
+pub(super) struct CleanRunCount<'a> {
     /// Those that count, oldest first: when they were made, and their ids.
     pub runs: Vec<(i64, &'a str)>,
     /// Those that were made too soon after one that counts.
@@ -21,7 +21,7 @@ pub(super) struct Counted<'a> {
 }
 
 /// The least time between two clean runs that count, in seconds.
-pub fn apart_s(policy: &Policy) -> i64 {
+pub fn min_clean_gap_s(policy: &Policy) -> i64 {
     #[expect(clippy::cast_possible_truncation, reason = "hours are far below 2^53 seconds")]
     let seconds = (policy.clean_hours * HOUR_S).ceil() as i64;
     seconds
@@ -29,13 +29,13 @@ pub fn apart_s(policy: &Policy) -> i64 {
 
 /// Counts runs, given by when they were made. The first counts, then each that was
 /// made long enough after the last one that does.
-pub(super) fn counted<'a>(
+pub(super) fn count_clean_runs<'a>(
     runs: impl IntoIterator<Item = (i64, &'a str)>,
     apart_s: i64,
-) -> Counted<'a> {
+) -> CleanRunCount<'a> {
     let mut runs: Vec<(i64, &str)> = runs.into_iter().collect();
     runs.sort_unstable();
-    let mut counted = Counted::default();
+    let mut counted = CleanRunCount::default();
     for (made, run) in runs {
         if counted.from.is_some_and(|from| made < from) {
             counted.early.push(run);
@@ -47,11 +47,11 @@ pub(super) fn counted<'a>(
     counted
 }
 
-impl Counted<'_> {
+impl CleanRunCount<'_> {
     /// From when on the next run counts, where that is yet to come or a run was early.
-    pub(super) fn wait(&self, now: i64) -> Option<String> {
+    pub(super) fn explain_wait(&self, now: i64) -> Option<String> {
         let from = self.from.filter(|from| !self.early.is_empty() || now < *from)?;
-        Some(format!("the next counts from {} on", rfc3339(from)))
+        Some(format!("the next counts from {} on", format_rfc3339(from)))
     }
 }
 
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn runs_too_close_together_are_one() {
         let of = |made: &[i64], apart| {
-            let runs: Vec<i64> = counted(made.iter().map(|at| (*at, "r")), apart)
+            let runs: Vec<i64> = count_clean_runs(made.iter().map(|at| (*at, "r")), apart)
                 .runs
                 .into_iter()
                 .map(|(at, _)| at)
@@ -77,19 +77,19 @@ mod tests {
         // What was early in between does not push the next one away.
         assert_eq!(of(&[3_700, 143, 100], 3_600), [100, 3_700]);
         assert_eq!(of(&[100, 100], 0), [100, 100]);
-        assert_eq!(counted([], 3_600).wait(0), None);
-        let two = counted([(100, "a"), (143, "b")], 3_600);
+        assert_eq!(count_clean_runs([], 3_600).explain_wait(0), None);
+        let two = count_clean_runs([(100, "a"), (143, "b")], 3_600);
         assert_eq!((two.early.as_slice(), two.from), (&["b"][..], Some(3_700)));
         assert_eq!(
-            two.wait(9_999).as_deref(),
+            two.explain_wait(9_999).as_deref(),
             Some("the next counts from 1970-01-01T01:01:40Z on")
         );
-        assert_eq!(counted([(100, "a")], 3_600).wait(9_999), None);
+        assert_eq!(count_clean_runs([(100, "a")], 3_600).explain_wait(9_999), None);
     }
 
     #[test]
     fn the_default_is_an_hour() {
-        assert_eq!(apart_s(&Policy::default()), 3_600);
+        assert_eq!(min_clean_gap_s(&Policy::default()), 3_600);
     }
 
     proptest! {
@@ -97,7 +97,7 @@ mod tests {
         fn all_that_count_are_apart_and_no_other_choice_counts_more(
             made in proptest::collection::vec(0_i64..40, 0..8), apart in 0_i64..15,
         ) {
-            let all = counted(made.iter().map(|at| (*at, "r")), apart);
+            let all = count_clean_runs(made.iter().map(|at| (*at, "r")), apart);
             let times: Vec<i64> = all.runs.iter().map(|(at, _)| *at).collect();
             prop_assert!(times.windows(2).all(|two| apart <= two[1] - two[0]));
             prop_assert_eq!(all.runs.len() + all.early.len(), made.len());

@@ -6,33 +6,33 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use crate::policy::capacity::Mix;
-use crate::policy::fixture::World;
+use crate::policy::capacity::SegmentMix;
+use crate::policy::fixture::PolicyFixture;
 use crate::policy::fixture::finding;
 use crate::policy::fixture::stamp;
-use crate::policy::ledger::Tripped;
-use crate::policy::ledger::UndoneDrain;
-use crate::policy::policy;
-use crate::policy::policy::Policy;
-use crate::policy::policy::SoftFaults;
+use crate::policy::journal_state::BreakerTrip;
+use crate::policy::journal_state::UndoneDrain;
+use crate::policy::action_policy;
+use crate::policy::action_policy::Policy;
+use crate::policy::action_policy::SoftFaults;
 use crate::policy::release;
-use crate::policy::standing;
+use crate::policy::node_state;
 use model::action::ActionKind;
-use model::claims::Assertion;
+use model::claims::GroupAssertion;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::Group;
-use model::said::GroupKind;
+use model::source_report::ClaimBasis;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
 
 /// A name, and what is changed.
-type Case = (&'static str, fn(&mut World));
+type DrainCase = (&'static str, fn(&mut PolicyFixture));
 
 /// One confirmed hard fault on `d0n0`.
-fn world() -> World {
-    let mut world = World::of(4, 18);
+fn world() -> PolicyFixture {
+    let mut world = PolicyFixture::with_blocks(4, 18);
     world.accuse("d0n0", "gpu-missing", Outcome::Failed, 0.75);
     world
 }
@@ -61,7 +61,7 @@ fn a_busy_or_reserved_node_is_drained_and_the_plan_says_so() {
 
 #[test]
 fn every_line_that_is_not_taken_has_its_reason() {
-    let cases: [Case; 8] = [
+    let cases: [DrainCase; 8] = [
         ("the scheduler does not know it", |w| {
             w.live.as_mut().expect("asked").nodes.remove(&NodeName::from("d0n0"));
         }),
@@ -82,7 +82,7 @@ fn every_line_that_is_not_taken_has_its_reason() {
         ("no domain claims", |w| w.fleet.domains.clear()),
         ("the breaker tripped at 60 s ago (storm; run run1)", |w| {
             let (stamp, why, run) = (stamp(60), "storm".to_owned(), "run1".to_owned());
-            w.ledger.breaker = Some(Tripped { stamp, why, run });
+            w.ledger.breaker = Some(BreakerTrip { stamp, why, run });
         }),
     ];
     for (why, change) in cases {
@@ -99,7 +99,7 @@ fn every_line_that_is_not_taken_has_its_reason() {
 fn what_is_left_alone_for_itself_is_not_said_to_be_for_the_breaker() {
     let mut world = world();
     let (stamp, why, run) = (stamp(60), "storm".to_owned(), "run1".to_owned());
-    world.ledger.breaker = Some(Tripped { stamp, why, run });
+    world.ledger.breaker = Some(BreakerTrip { stamp, why, run });
     world.state("d0n0", &["DOWN"]);
     assert!(world.why("d0n0").contains("Slurm keeps jobs away already"));
     assert!(!world.plan().withheld[0].budget);
@@ -140,16 +140,16 @@ fn only_the_confirmed_of_several_findings_acts() {
 
 #[test]
 fn a_node_of_another_domain_is_marked_once_it_was_measured_there() {
-    let mut world = World::of(4, 18);
+    let mut world = PolicyFixture::with_blocks(4, 18);
     world.accuse("d0n0", "wrong-domain", Outcome::Failed, 0.05);
     let why = world.why("d0n0");
     assert!(why.contains("no measurement shows which other domain"), "{why}");
     let nodes = ["d0n0", "d1n0", "d1n1"].map(NodeName::from).to_vec();
-    world.fleet.assertions.push(Assertion {
+    world.fleet.assertions.push(GroupAssertion {
         source: 0,
-        group: Group {
-            basis: Basis::Measured,
-            ..Group::of(GroupKind::Domain, "measured domain", "d1", nodes)
+        group: NodeGroup {
+            basis: ClaimBasis::Measured,
+            ..NodeGroup::new(NodeGroupKind::Domain, "measured domain", "d1", nodes)
         },
     });
     let plan = world.plan();
@@ -163,7 +163,7 @@ fn a_node_of_another_domain_is_marked_once_it_was_measured_there() {
 
 #[test]
 fn the_third_and_worst_of_a_domain_is_told_which_milder_one_could_go_back() {
-    let mut world = World::of(4, 18);
+    let mut world = PolicyFixture::with_blocks(4, 18);
     world.drained("d0n1", "nvlink-low", 0.94, 90_000);
     world.drained("d0n2", "nvlink-low", 0.6, 90_000);
     world.accuse("d0n0", "gpu-missing", Outcome::Failed, 0.75);
@@ -171,7 +171,7 @@ fn the_third_and_worst_of_a_domain_is_told_which_milder_one_could_go_back() {
     assert!(why.starts_with("budget: 2 nodes of d0"), "{why}");
     assert!(why.contains("worse than d0n1 (fabricgate:nvlink-low:run1 e3, at 94.0 %)"), "{why}");
     // A milder one displaces nobody.
-    let mut milder = World::of(4, 18);
+    let mut milder = PolicyFixture::with_blocks(4, 18);
     milder.drained("d0n1", "nvlink-low", 0.94, 90_000);
     milder.drained("d0n2", "nvlink-low", 0.6, 90_000);
     milder.accuse("d0n0", "nvlink-low", Outcome::Degraded, 0.95);
@@ -204,7 +204,7 @@ fn limits_out_of_range_are_named_with_what_was_expected() {
     assert!(of(|p| p.exposed = 0.0).contains("exposed"));
     assert!(of(|p| p.freeze_domain = 0).contains("freeze_domain 0"));
     assert!(of(|p| p.largest_gang = Some(0)).contains("largest_gang 0"));
-    assert!(of(|p| p.mix = Mix([(0, 1.0)].into())).contains("mix"));
+    assert!(of(|p| p.mix = SegmentMix([(0, 1.0)].into())).contains("mix"));
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn a_policy_of_an_earlier_version_is_read_with_the_defaults_of_this_one() {
 
 #[test]
 fn a_drain_on_kubernetes_is_shown_in_its_own_words_with_all_that_is_written() {
-    let mut world = World::of(4, 18).on_kubernetes();
+    let mut world = PolicyFixture::with_blocks(4, 18).on_kubernetes();
     world.accuse("d0n0", "gpu-missing", Outcome::Failed, 0.75);
     world.state("d0n0", &["ALLOCATED"]);
     let plan = world.plan();
@@ -245,7 +245,7 @@ fn a_drain_on_kubernetes_is_shown_in_its_own_words_with_all_that_is_written() {
 
 #[test]
 fn a_soft_fault_on_kubernetes_is_marked_with_a_soft_taint() {
-    let mut world = World::of(4, 18).on_kubernetes();
+    let mut world = PolicyFixture::with_blocks(4, 18).on_kubernetes();
     world.accuse("d0n0", "nvlink-low", Outcome::Degraded, 0.9);
     world.policy.soft = SoftFaults::Relabel;
     let plan = world.plan();
@@ -256,7 +256,7 @@ fn a_soft_fault_on_kubernetes_is_marked_with_a_soft_taint() {
 
 #[test]
 fn a_node_that_was_never_in_service_costs_nothing_to_drain() {
-    let mut world = World::of(4, 18).on_kubernetes();
+    let mut world = PolicyFixture::with_blocks(4, 18).on_kubernetes();
     world.accuse("d0n0", "nvlink-low", Outcome::Degraded, 0.9);
     world.policy.mix.0.insert(16, 1.0);
     world.drained("d0n1", "nvlink-low", 0.9, 90_000);
@@ -270,7 +270,7 @@ fn a_node_that_was_never_in_service_costs_nothing_to_drain() {
 
 #[test]
 fn on_kubernetes_too_what_is_left_alone_is_told_in_its_own_words() {
-    let cases: &[Case] = &[
+    let cases: &[DrainCase] = &[
         ("it is cordoned (CORDONED), not by us", |w| {
             w.state("d0n0", &["IDLE", "CORDONED"]);
         }),
@@ -291,7 +291,7 @@ fn on_kubernetes_too_what_is_left_alone_is_told_in_its_own_words() {
         }),
     ];
     for (why, change) in cases {
-        let mut world = World::of(4, 18).on_kubernetes();
+        let mut world = PolicyFixture::with_blocks(4, 18).on_kubernetes();
         world.accuse("d0n0", "gpu-missing", Outcome::Failed, 0.75);
         assert_eq!(world.proposed(), ["drain d0n0"]);
         change(&mut world);
@@ -321,9 +321,9 @@ const CLASSES: &[&str] =
 
 /// What may be held against nodes: block, node, class, outcome, ratio, whether it
 /// is confirmed, and the kind of part.
-type Accused = (usize, usize, usize, bool, f64, bool, bool);
+type AccusedPart = (usize, usize, usize, bool, f64, bool, bool);
 
-fn any_world() -> impl Strategy<Value = World> {
+fn any_world() -> impl Strategy<Value = PolicyFixture> {
     let accused = (
         0..6_usize,
         0..6_usize,
@@ -340,7 +340,7 @@ fn any_world() -> impl Strategy<Value = World> {
     let gangs = proptest::option::of(prop::collection::vec(0..9_usize, 36));
     (accused, states, drained, limits, gangs).prop_map(
         |(accused, states, drained, limits, gangs)| {
-            let mut world = World::of(6, 6);
+            let mut world = PolicyFixture::with_blocks(6, 6);
             if let Some(gangs) = gangs {
                 world = world.on_kubernetes();
                 for (at, gang) in gangs.into_iter().enumerate() {
@@ -377,7 +377,7 @@ fn any_world() -> impl Strategy<Value = World> {
     )
 }
 
-fn add(world: &mut World, (d, n, class, hard, ratio, confirmed, of_node): Accused) {
+fn add(world: &mut PolicyFixture, (d, n, class, hard, ratio, confirmed, of_node): AccusedPart) {
     let outcome = if hard { Outcome::Failed } else { Outcome::Degraded };
     let mut found = finding(&format!("d{d}n{n}"), CLASSES[class], outcome, ratio);
     found.confirmed = confirmed;
@@ -388,7 +388,7 @@ fn add(world: &mut World, (d, n, class, hard, ratio, confirmed, of_node): Accuse
 }
 
 /// Whether a finding names this node as the part at fault.
-fn is_accused(world: &World, node: &NodeName) -> bool {
+fn is_accused(world: &PolicyFixture, node: &NodeName) -> bool {
     world.verdicts.findings.iter().any(|f| {
         f.locus.node.as_ref() == Some(node)
             && f.locus.kind == LocusKind::Gpu
@@ -442,7 +442,7 @@ proptest! {
             prop_assert!(action.findings.iter().all(|id| known.contains(id.as_str())));
             if let Some(live) = &world.live {
                 let node = &live.nodes[&action.node];
-                prop_assert_eq!(standing::may_not_drain(node, &world.ledger), None);
+                prop_assert_eq!(node_state::explain_no_drain(node, &world.ledger), None);
                 let sure = |f: &&model::verdict::Finding| action.findings.contains(&f.id);
                 prop_assert!(world.verdicts.findings.iter().filter(sure).any(|f| f.confirmed));
             }
@@ -457,7 +457,7 @@ proptest! {
         for node in taken.chain(plan.withheld.iter().map(|w| w.what.clone())) {
             *seen.entry(node).or_default() += 1;
         }
-        for verdict in World::of(6, 6).verdicts.nodes {
+        for verdict in PolicyFixture::with_blocks(6, 6).verdicts.nodes {
             let times = seen.get(verdict.node.as_str()).copied().unwrap_or(0);
             let expected = usize::from(is_accused(&world, &verdict.node));
             prop_assert!(expected <= times, "{} in {plan:#?}", verdict.node);
@@ -470,9 +470,9 @@ proptest! {
     fn a_breaker_stops_drains_and_marks_and_never_a_release(world in any_world()) {
         let mut stopped = world.clone();
         let (stamp, why, run) = (stamp(60), "storm".to_owned(), "run1".to_owned());
-        stopped.ledger.breaker = Some(Tripped { stamp, why, run });
-        let (back, _) = release::propose(&stopped.situation(), &stopped.policy);
-        let plan = policy::propose(&stopped.situation(), &stopped.policy);
+        stopped.ledger.breaker = Some(BreakerTrip { stamp, why, run });
+        let (back, _) = release::propose_releases(&stopped.situation(), &stopped.policy);
+        let plan = action_policy::propose_actions(&stopped.situation(), &stopped.policy);
         prop_assert!(plan.frozen.is_some());
         let takes = |kind| matches!(kind, ActionKind::Drain | ActionKind::Relabel);
         prop_assert!(plan.actions.iter().all(|a| !takes(a.kind)), "{plan:#?}");
@@ -485,7 +485,7 @@ proptest! {
         prop_assert_eq!(&plan, &world.plan());
         let mut turned = world.clone();
         turned.verdicts.findings.reverse();
-        let acts = |world: &World| -> Vec<(NodeName, ActionKind, String)> {
+        let acts = |world: &PolicyFixture| -> Vec<(NodeName, ActionKind, String)> {
             let plan = world.plan();
             plan.actions.into_iter().map(|a| (a.node, a.kind, a.reason)).collect()
         };
@@ -501,16 +501,16 @@ proptest! {
         let mut undone = world.clone();
         for action in world.plan().actions.iter().filter(|a| a.kind == ActionKind::Drain) {
             let mut own =
-                World::of(6, 6).drained(action.node.as_str(), "x", 1.0, 7_200);
+                PolicyFixture::with_blocks(6, 6).drained(action.node.as_str(), "x", 1.0, 7_200);
             own.action = action.clone();
-            undone.ledger.undone.insert(
+            undone.ledger.undone_drains.insert(
                 action.node.clone(),
                 UndoneDrain { stamp: stamp(3_600), drain: own },
             );
         }
         if undone.live.is_some() {
             let again: Vec<NodeName> = undone.plan().actions.into_iter().map(|a| a.node).collect();
-            let were: BTreeSet<NodeName> = undone.ledger.undone.keys().cloned().collect();
+            let were: BTreeSet<NodeName> = undone.ledger.undone_drains.keys().cloned().collect();
             prop_assert!(again.iter().all(|node| !were.contains(node)), "{again:?}");
         }
     }

@@ -8,16 +8,16 @@
 
 use std::collections::BTreeMap;
 
-use super::classes;
-use super::ledger::OwnDrain;
-use super::policy::Devices;
+use super::class_actions;
+use super::journal_state::OwnDrain;
+use super::action_policy::Devices;
 use super::suspects;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::kubernetes_node::DeviceMark;
-use model::kubernetes_node::DeviceWay;
+use model::kubernetes_node::GpuCordon;
+use model::kubernetes_node::GpuCordonMethod;
 use model::kubernetes_node::is_uuid;
-use model::live::LiveNode;
+use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 use model::verdict::Finding;
 use model::verdict::LocusKind;
@@ -27,7 +27,7 @@ use model::verdict::Outcome;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known<'a> {
     /// The node as its scheduler shows it.
-    pub live: Option<&'a LiveNode>,
+    pub live: Option<&'a SchedulerNode>,
     /// UUIDs of its GPUs in order of index, as the run told them.
     pub uuids: Option<&'a Vec<String>>,
     /// How many GPUs it is claimed to have.
@@ -40,11 +40,11 @@ pub(super) fn to_blame(
     devices: Devices,
     findings: &[&Finding],
     known: Known<'_>,
-) -> Result<Option<DeviceMark>, String> {
+) -> Result<Option<GpuCordon>, String> {
     let way = match devices {
         Devices::None => return Ok(None),
-        Devices::TaintRule => DeviceWay::TaintRule,
-        Devices::Hami => DeviceWay::Hami,
+        Devices::TaintRule => GpuCordonMethod::TaintRule,
+        Devices::Hami => GpuCordonMethod::Hami,
     };
     let live = known.live.ok_or("the scheduler was not asked")?;
     if live.kubernetes.is_none() {
@@ -53,7 +53,7 @@ pub(super) fn to_blame(
     let uuids = known.uuids.ok_or("the run did not tell the UUIDs of its GPUs")?;
     let uuids: BTreeMap<u32, &str> = (0..).zip(uuids.iter().map(String::as_str)).collect();
     let (index, uuid) = alone(findings, &uuids, known.claimed)?;
-    Ok(Some(DeviceMark { way, index, uuid }))
+    Ok(Some(GpuCordon { way, index, uuid }))
 }
 
 /// The one GPU that the findings of a run hold against a node, by index and UUID, as
@@ -66,12 +66,12 @@ pub fn of_findings(
     uuids: &BTreeMap<u32, &str>,
     claimed: Option<u32>,
 ) -> Result<Option<(u32, String)>, String> {
-    let acts = |it: &&Finding| Outcome::Unknown < it.outcome && suspects::accused(it) == Ok(node);
+    let acts = |it: &&Finding| Outcome::Unknown < it.outcome && suspects::accused_node(it) == Ok(node);
     let findings: Vec<&Finding> = findings.iter().copied().filter(acts).collect();
     if findings.is_empty() {
         return Ok(None);
     }
-    let sure = classes::sure(&findings);
+    let sure = class_actions::confirmed_findings(&findings);
     if sure.is_empty() {
         return Err("nothing against it was confirmed by a second measurement".to_owned());
     }
@@ -120,28 +120,28 @@ pub(super) fn accused(findings: &[&Finding]) -> Result<u32, String> {
 }
 
 /// Whether all that keeps pods away by us is that one of its GPUs is out.
-pub fn is_alone(node: &LiveNode) -> bool {
+pub fn is_alone(node: &SchedulerNode) -> bool {
     let it = node.kubernetes.as_deref();
-    node.is("DRAIN") && it.is_some_and(|it| !it.is_tainted_whole() && it.device().is_some())
+    node.has_state("DRAIN") && it.is_some_and(|it| !it.has_drain_taint() && it.cordoned_gpu().is_some())
 }
 
 /// The GPU that goes back with this drain: the one that it took out, or that was
 /// out already when the whole node went. An error where the node names another
 /// one now: then nobody knows which is to be given back.
-pub fn of_release(node: &LiveNode, drain: &OwnDrain) -> Result<Option<DeviceMark>, String> {
-    let shown = node.kubernetes.as_deref().and_then(|it| it.device());
-    let before = drain.before.kubernetes.as_deref().and_then(|it| it.device());
+pub fn of_release(node: &SchedulerNode, drain: &OwnDrain) -> Result<Option<GpuCordon>, String> {
+    let shown = node.kubernetes.as_deref().and_then(|it| it.cordoned_gpu());
+    let before = drain.before.kubernetes.as_deref().and_then(|it| it.cordoned_gpu());
     let ours = drain.action.device.clone().or(before);
     match (&shown, &ours) {
         (_, None) => return Ok(None),
         // Nobody else's list can be meant by a rule, which has our label.
         (None, Some(mark)) => {
-            return Ok((mark.way == DeviceWay::TaintRule).then(|| mark.clone()));
+            return Ok((mark.way == GpuCordonMethod::TaintRule).then(|| mark.clone()));
         }
         (Some(now), Some(mark)) if now == mark => return Ok(ours),
         _ => {}
     }
-    let name = |mark: Option<DeviceMark>| mark.map_or_else(|| "none".to_owned(), |it| told(&it));
+    let name = |mark: Option<GpuCordon>| mark.map_or_else(|| "none".to_owned(), |it| told(&it));
     Err(format!(
         "we took out {} and the node names {}: a person should look",
         name(ours),
@@ -150,7 +150,7 @@ pub fn of_release(node: &LiveNode, drain: &OwnDrain) -> Result<Option<DeviceMark
 }
 
 /// A GPU, for people.
-pub fn told(mark: &DeviceMark) -> String {
+pub fn told(mark: &GpuCordon) -> String {
     format!("GPU {} ({}, {})", mark.index, mark.uuid, mark.way.as_str())
 }
 

@@ -5,13 +5,13 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::ledger::Ledger;
-use super::ledger::OwnDrain;
-use super::standing;
+use super::journal_state::JournalState;
+use super::journal_state::OwnDrain;
+use super::node_state;
 use model::kubernetes_node::DEGRADED;
 use model::kubernetes_node::NO_SCHEDULE;
 use model::kubernetes_node::Taint;
-use model::live::LiveNode;
+use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 use readers::claims::kubernetes::pods;
 
@@ -50,7 +50,7 @@ pub struct Choice {
 /// Our drain of a node whose pods may be asked to leave; or why none may. It must
 /// be ours, done, on this very machine, and shown: without the taint whoever
 /// leaves would come back.
-pub fn drained<'a>(node: &LiveNode, ledger: &'a Ledger) -> Result<&'a OwnDrain, String> {
+pub fn drained<'a>(node: &SchedulerNode, ledger: &'a JournalState) -> Result<&'a OwnDrain, String> {
     let own = ledger.drains.get(&node.name).ok_or("it is not drained by us")?;
     let live = node.kubernetes.as_deref().ok_or("it is no node of Kubernetes")?;
     let then = own.before.kubernetes.as_deref().map(|then| then.uid.as_str()).unwrap_or_default();
@@ -58,7 +58,7 @@ pub fn drained<'a>(node: &LiveNode, ledger: &'a Ledger) -> Result<&'a OwnDrain, 
         return Err("it is another node of the same name since we drained it".to_owned());
     }
     let is_ours = |taint: &Taint| taint.key == DEGRADED && taint.effect == NO_SCHEDULE;
-    if !live.taints.iter().any(is_ours) || !standing::carries_ours(node, own, ledger) {
+    if !live.taints.iter().any(is_ours) || !node_state::has_own_drain(node, own, ledger) {
         return Err(format!(
             "it does not show our drain (taint {DEGRADED}:{NO_SCHEDULE} with our reason)"
         ));
@@ -86,7 +86,7 @@ pub fn choose<'a>(pods: impl IntoIterator<Item = &'a Pod>, class: &str) -> Choic
         if pod.metadata.deletion_timestamp.is_some() {
             choice.ending.push(target);
         } else if let Some(why) = why_it_stays(pod, class) {
-            choice.stay.push((pods::name(pod), why.to_owned()));
+            choice.stay.push((pods::qualified_name(pod), why.to_owned()));
         } else {
             choice.go.push(target);
         }

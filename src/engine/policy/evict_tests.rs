@@ -102,11 +102,11 @@ fn a_pod_that_tolerates_our_taint_would_come_back_and_stays() {
 }
 
 /// A node that shows our drain, and the ledger that knows it.
-fn ours() -> (LiveNode, Ledger) {
+fn ours() -> (SchedulerNode, JournalState) {
     let own = drain(&Claims::default(), "n1", CLASS, 0.9, stamp(60));
-    let mut node = LiveNode::new("n1", &["ALLOCATED", "DRAIN"]);
+    let mut node = SchedulerNode::new("n1", &["ALLOCATED", "DRAIN"]);
     node.reason = Some(own.action.reason.clone());
-    let mut ledger = Ledger::default();
+    let mut ledger = JournalState::default();
     ledger.drains.insert("n1".into(), own);
     node.kubernetes = Some(Box::new(KubernetesNode {
         uid: "machine".to_owned(),
@@ -124,12 +124,12 @@ fn ours() -> (LiveNode, Ledger) {
 fn pods_leave_only_where_our_own_drain_is_shown() {
     let (node, ledger) = ours();
     assert!(drained(&node, &ledger).is_ok());
-    let refused = |change: &dyn Fn(&mut LiveNode)| {
+    let refused = |change: &dyn Fn(&mut SchedulerNode)| {
         let mut node = node.clone();
         change(&mut node);
         drained(&node, &ledger).expect_err("refused")
     };
-    let kubernetes = |node: &mut LiveNode, change: &dyn Fn(&mut KubernetesNode)| {
+    let kubernetes = |node: &mut SchedulerNode, change: &dyn Fn(&mut KubernetesNode)| {
         change(node.kubernetes.as_deref_mut().expect("a node of Kubernetes"));
     };
     assert!(refused(&|node| node.reason = None).contains("does not show"));
@@ -139,7 +139,7 @@ fn pods_leave_only_where_our_own_drain_is_shown() {
     assert!(refused(&|node| kubernetes(node, &soft)).contains("does not show"));
     let kept = |it: &mut KubernetesNode| it.left_alone.push("label x".to_owned());
     assert!(refused(&|node| kubernetes(node, &kept)).contains("left alone"));
-    assert!(drained(&node, &Ledger::default()).expect_err("refused").contains("not drained by us"));
+    assert!(drained(&node, &JournalState::default()).expect_err("refused").contains("not drained by us"));
 }
 
 #[test]

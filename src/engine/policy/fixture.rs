@@ -4,31 +4,31 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::ledger::Ledger;
-use super::ledger::OwnDrain;
-use super::policy;
-use super::policy::Policy;
-use super::reason;
+use super::journal_state::JournalState;
+use super::journal_state::OwnDrain;
+use super::action_policy;
+use super::action_policy::Policy;
+use super::drain_reason;
 use super::release;
-use super::situation::Coverage;
-use super::situation::RunSeen;
+use super::situation::PlanCoverage;
+use super::situation::EvidenceRun;
 use super::situation::Situation;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionPlan;
-use model::action::Mark;
-use model::change::Change;
+use model::action::VerdictMark;
+use model::node_update::NodeUpdate;
 use model::claims::ClaimedDomain;
 use model::claims::ClaimedLeaf;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::journal::Stamp;
+use model::journal::ClockStamp;
 use model::kubernetes_node::KubernetesNode;
 use model::kubernetes_node::Taint;
-use model::live::Live;
-use model::live::LiveNode;
-use model::rule::FindingRule;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
+use model::finding_rule::FindingRule;
 use model::verdict::Finding;
 use model::verdict::Locus;
 use model::verdict::LocusKind;
@@ -41,24 +41,24 @@ pub(super) const NOW: i64 = 1_795_000_000;
 
 /// Everything that a decision rests on.
 #[derive(Clone, Debug)]
-pub(super) struct World {
+pub(super) struct PolicyFixture {
     pub verdicts: Verdicts,
     pub fleet: Claims,
-    pub coverage: Option<Coverage>,
-    pub run: RunSeen,
-    pub live: Option<Live>,
-    pub ledger: Ledger,
+    pub coverage: Option<PlanCoverage>,
+    pub run: EvidenceRun,
+    pub live: Option<SchedulerSnapshot>,
+    pub ledger: JournalState,
     pub controls: BTreeSet<NodeName>,
     pub drivers: BTreeMap<NodeName, String>,
     pub boots: BTreeMap<NodeName, String>,
     pub gpus: BTreeMap<NodeName, Vec<String>>,
-    pub now: Stamp,
+    pub now: ClockStamp,
     pub policy: Policy,
 }
 
-impl World {
+impl PolicyFixture {
     /// So many blocks of so many nodes, `d0n0` to `d<d>n<n>`, all idle and pass.
-    pub(super) fn of(domains: usize, nodes: usize) -> Self {
+    pub(super) fn with_blocks(domains: usize, nodes: usize) -> Self {
         let names = |d: usize| -> Vec<NodeName> {
             (0..nodes).map(|n| NodeName::from(format!("d{d}n{n}"))).collect()
         };
@@ -72,10 +72,10 @@ impl World {
         let fleet = Claims { domains: (0..domains).map(domain).collect(), ..Claims::default() };
         let all: Vec<NodeName> = (0..domains).flat_map(names).collect();
         let idle = |node: &NodeName| {
-            let live = LiveNode {
+            let live = SchedulerNode {
                 booted: Some(NOW - 90_000),
                 allocated_cpus: Some(0),
-                ..LiveNode::new(node.clone(), &["IDLE"])
+                ..SchedulerNode::new(node.clone(), &["IDLE"])
             };
             (node.clone(), live)
         };
@@ -90,10 +90,10 @@ impl World {
             fabric_detectable: None,
             scope: None,
         };
-        let live = Live { nodes: all.iter().map(idle).collect(), troubles: Vec::new() };
+        let live = SchedulerSnapshot { nodes: all.iter().map(idle).collect(), troubles: Vec::new() };
         let verdicts =
             Verdicts { nodes: all.iter().map(pass).collect(), ..Verdicts::empty(Outcome::Pass) };
-        let run = RunSeen {
+        let run = EvidenceRun {
             id: "run2".to_owned(),
             profile: "recertify".to_owned(),
             created: "2026-11-18T12:00:00Z".to_owned(),
@@ -101,10 +101,10 @@ impl World {
             complete: true,
             real: true,
             simulated: false,
-            unsealed: None,
+            unsigned: None,
             unsure: BTreeMap::new(),
         };
-        let now = Stamp {
+        let now = ClockStamp {
             at: "2026-11-18T12:10:00Z".to_owned(),
             unix: NOW,
             boot: "boot-a".to_owned(),
@@ -116,7 +116,7 @@ impl World {
             coverage: None,
             run,
             live: Some(live),
-            ledger: Ledger { epoch: 7, ..Ledger::default() },
+            ledger: JournalState { epoch: 7, ..JournalState::default() },
             controls: BTreeSet::new(),
             drivers: BTreeMap::new(),
             boots: BTreeMap::new(),
@@ -173,8 +173,8 @@ impl World {
     /// What is taken from nodes, and why nothing is; what is given back to them
     /// or said on those that passed is `release`'s.
     pub(super) fn plan(&self) -> ActionPlan {
-        let mut plan = policy::propose(&self.situation(), &self.policy);
-        let (_, kept) = release::propose(&self.situation(), &self.policy);
+        let mut plan = action_policy::propose_actions(&self.situation(), &self.policy);
+        let (_, kept) = release::propose_releases(&self.situation(), &self.policy);
         plan.actions.retain(|a| matches!(a.kind, ActionKind::Drain | ActionKind::Relabel));
         plan.withheld.retain(|withheld| !kept.contains(withheld));
         plan
@@ -190,12 +190,12 @@ impl World {
     }
 
     /// The node as its scheduler shows it.
-    pub(super) fn node(&mut self, node: &str) -> &mut LiveNode {
+    pub(super) fn node(&mut self, node: &str) -> &mut SchedulerNode {
         let live = self.live.as_mut().expect("a scheduler that was asked");
         live.nodes.get_mut(&NodeName::from(node)).expect("a node of the fleet")
     }
 
-    pub(super) fn state(&mut self, node: &str, words: &[&str]) -> &mut LiveNode {
+    pub(super) fn state(&mut self, node: &str, words: &[&str]) -> &mut SchedulerNode {
         let live = self.node(node);
         live.state = words.iter().map(|word| (*word).to_owned()).collect();
         live
@@ -205,7 +205,7 @@ impl World {
     pub(super) fn drained(&mut self, node: &str, class: &str, ratio: f64, ago: i64) -> OwnDrain {
         let own = drain(&self.fleet, node, class, ratio, stamp(ago));
         self.ledger.drains.insert(NodeName::from(node), own.clone());
-        self.ledger.spent.push(super::ledger::Spent {
+        self.ledger.spent.push(super::journal_state::BudgetSpend {
             id: own.id.clone(),
             stamp: own.stamp.clone(),
             action: own.action.clone(),
@@ -240,7 +240,7 @@ impl World {
 }
 
 /// The node after a change, as a server of Kubernetes has it; its version moves.
-pub(super) fn written(node: &LiveNode, change: &Change) -> LiveNode {
+pub(super) fn written(node: &SchedulerNode, change: &NodeUpdate) -> SchedulerNode {
     let mut node = node.clone();
     let object = node.kubernetes.as_mut().expect("a node of Kubernetes");
     let marks = change.kubernetes.clone().unwrap_or_default();
@@ -265,8 +265,8 @@ pub(super) fn written(node: &LiveNode, change: &Change) -> LiveNode {
 
 /// A moment so many seconds before now, in the same boot.
 #[expect(clippy::cast_precision_loss, reason = "tests count in days")]
-pub(super) fn stamp(ago: i64) -> Stamp {
-    Stamp {
+pub(super) fn stamp(ago: i64) -> ClockStamp {
+    ClockStamp {
         at: format!("{ago} s ago"),
         unix: NOW - ago,
         boot: "boot-a".to_owned(),
@@ -276,20 +276,20 @@ pub(super) fn stamp(ago: i64) -> Stamp {
 
 /// A confirmed finding against a node.
 pub(super) fn finding(node: &str, class: &str, outcome: Outcome, ratio: f64) -> Finding {
-    let mut locus = Locus::of(LocusKind::Gpu);
+    let mut locus = Locus::new(LocusKind::Gpu);
     locus.node = Some(NodeName::from(node));
     Finding {
         ratio: Some(ratio),
         confirmed: true,
         from_first_reading: false,
-        rule: FindingRule::read("r"),
+        rule: FindingRule::parse("r"),
         summary: "too slow".to_owned(),
         ..Finding::new(format!("{class}-{node}"), outcome, FindingClass::from_name(class), locus)
     }
 }
 
 /// A drain of ours, for `run1`.
-pub(super) fn drain(fleet: &Claims, node: &str, class: &str, ratio: f64, stamp: Stamp) -> OwnDrain {
+pub(super) fn drain(fleet: &Claims, node: &str, class: &str, ratio: f64, stamp: ClockStamp) -> OwnDrain {
     let node = NodeName::from(node);
     let outcome = Outcome::Degraded;
     OwnDrain {
@@ -299,8 +299,8 @@ pub(super) fn drain(fleet: &Claims, node: &str, class: &str, ratio: f64, stamp: 
         run: "run1".to_owned(),
         action: Action {
             domain: fleet.domain_of(&node).map(|d| d.name.clone()),
-            reason: reason::write("run1", class, 3),
-            mark: Some(Mark {
+            reason: drain_reason::format_reason("run1", class, 3),
+            mark: Some(VerdictMark {
                 outcome,
                 class: Some(FindingClass::from_name(class)),
                 run: "run1".to_owned(),
@@ -313,7 +313,7 @@ pub(super) fn drain(fleet: &Claims, node: &str, class: &str, ratio: f64, stamp: 
             ratio: Some(ratio),
             ..Action::new(ActionKind::Drain, node.clone())
         },
-        before: LiveNode { booted: Some(NOW - 90_000), ..LiveNode::new(node, &["IDLE"]) },
+        before: SchedulerNode { booted: Some(NOW - 90_000), ..SchedulerNode::new(node, &["IDLE"]) },
         clean: Vec::new(),
     }
 }

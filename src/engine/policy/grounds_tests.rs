@@ -1,24 +1,24 @@
 //! When a run still counts, and when an undo does.
 
 use crate::policy::fixture::NOW;
-use crate::policy::fixture::World;
+use crate::policy::fixture::PolicyFixture;
 use crate::policy::fixture::drain;
 use crate::policy::fixture::finding;
 use crate::policy::fixture::stamp;
-use crate::policy::ledger::Hold;
-use crate::policy::ledger::Open;
-use crate::policy::ledger::UndoneDrain;
-use crate::policy::policy::SlinkyOwner;
-use model::change::Change;
+use crate::policy::journal_state::OpenAllocation;
+use crate::policy::journal_state::OpenIntent;
+use crate::policy::journal_state::UndoneDrain;
+use crate::policy::action_policy::SlinkyOwner;
+use model::node_update::NodeUpdate;
 use model::id::NodeName;
 use model::journal::HoldKind;
 use model::verdict::Outcome;
 
 /// A name, and what is changed.
-type Case = (&'static str, fn(&mut World));
+type EvidenceCheckCase = (&'static str, fn(&mut PolicyFixture));
 
-fn world() -> World {
-    let mut world = World::of(4, 18);
+fn world() -> PolicyFixture {
+    let mut world = PolicyFixture::with_blocks(4, 18);
     world.accuse("d0n0", "nvlink-low", Outcome::Degraded, 0.9);
     world
 }
@@ -28,7 +28,7 @@ fn a_run_that_is_old_of_tomorrow_or_simulated_acts_on_nobody() {
     assert_eq!(world().proposed(), ["drain d0n0"]);
     for (change, why) in [
         (
-            (|w: &mut World| w.run.created_unix = NOW - 24 * 3_600 - 60) as fn(&mut World),
+            (|w: &mut PolicyFixture| w.run.created_unix = NOW - 24 * 3_600 - 60) as fn(&mut PolicyFixture),
             "the run is 24 hours old",
         ),
         (|w| w.run.created_unix = NOW + 301, "a clock has jumped"),
@@ -78,19 +78,19 @@ fn half_a_run_drains_for_hard_faults_only() {
 fn what_of_ours_is_under_way_comes_first() {
     let mut open = world();
     let own = drain(&open.fleet, "d0n0", "nvlink-low", 0.9, stamp(60));
-    open.ledger.open.push_back(Open {
+    open.ledger.open_intents.push_back(OpenIntent {
         is_late: false,
         id: own.id,
         stamp: own.stamp,
         epoch: own.epoch,
         run: own.run,
         action: own.action,
-        change: Change::default(),
+        change: NodeUpdate::default(),
         before: own.before,
     });
     assert!(open.why("d0n0").contains("not concluded"));
     let mut held = world();
-    let hold = |drained: Vec<(NodeName, String)>| Hold {
+    let hold = |drained: Vec<(NodeName, String)>| OpenAllocation {
         kind: HoldKind::Reservation,
         stamp: stamp(60),
         nodes: vec![NodeName::from("d0n0")],
@@ -98,20 +98,20 @@ fn what_of_ours_is_under_way_comes_first() {
         host: String::new(),
         pid: 1,
     };
-    held.ledger.holds.insert("hold1".to_owned(), hold(Vec::new()));
+    held.ledger.allocations.insert("hold1".to_owned(), hold(Vec::new()));
     assert_eq!(held.proposed(), ["drain d0n0"]);
     let ours = vec![(NodeName::from("d0n0"), String::new())];
-    held.ledger.holds.insert("hold1".to_owned(), hold(ours));
+    held.ledger.allocations.insert("hold1".to_owned(), hold(ours));
     assert!(held.why("d0n0").contains("held for measuring (hold1)"));
 }
 
 /// A drain of `d0n0` for `nvlink-low` at 90 % that a person took away so many
 /// seconds ago.
-fn undone(ago: i64) -> World {
+fn undone(ago: i64) -> PolicyFixture {
     let mut world = world();
     let drain = drain(&world.fleet, "d0n0", "nvlink-low", 0.9, stamp(ago + 600));
     let node = NodeName::from("d0n0");
-    world.ledger.undone.insert(node, UndoneDrain { stamp: stamp(ago), drain });
+    world.ledger.undone_drains.insert(node, UndoneDrain { stamp: stamp(ago), drain });
     world
 }
 
@@ -129,7 +129,7 @@ fn an_undo_stands_against_the_same_evidence() {
     let mut known = undone(3_600);
     known.accuse("d0n0", "p2p-low", Outcome::Degraded, 0.9);
     let also = finding("d0n0", "p2p-low", Outcome::Degraded, 0.9).id;
-    let old = known.ledger.undone.values_mut().next().expect("one");
+    let old = known.ledger.undone_drains.values_mut().next().expect("one");
     old.drain.action.findings.push(also);
     assert!(known.proposed().is_empty());
     // The very run that was undone.
@@ -141,13 +141,13 @@ fn an_undo_stands_against_the_same_evidence() {
 
 #[test]
 fn new_evidence_acts_again() {
-    let changes: [Case; 5] = [
+    let changes: [EvidenceCheckCase; 5] = [
         ("clearly lower", |w| w.verdicts.findings[0].ratio = Some(0.87)),
         ("another class", |w| w.accuse("d0n0", "nic-low", Outcome::Degraded, 0.95)),
         ("worse", |w| w.verdicts.findings[0].outcome = Outcome::Failed),
         ("another boot", |w| w.node("d0n0").booted = Some(NOW - 40_000)),
         ("another machine", |w| {
-            let old = w.ledger.undone.values_mut().next().expect("one");
+            let old = w.ledger.undone_drains.values_mut().next().expect("one");
             old.drain.before.instance = Some("i-1".to_owned());
             w.node("d0n0").instance = Some("i-2".to_owned());
         }),
@@ -203,12 +203,12 @@ fn a_boot_that_is_named_counts_by_its_name_and_not_by_the_clock() {
 
 #[test]
 fn an_undo_is_of_the_machine_and_the_boot_that_it_was_made_on() {
-    let undone = |change: fn(&mut World)| {
+    let undone = |change: fn(&mut PolicyFixture)| {
         let mut world = world().on_kubernetes();
         let mut own = drain(&world.fleet, "d0n0", "nvlink-low", 0.9, stamp(7_200));
         own.before = world.node("d0n0").clone();
         let undone = UndoneDrain { stamp: stamp(3_600), drain: own };
-        world.ledger.undone.insert("d0n0".into(), undone);
+        world.ledger.undone_drains.insert("d0n0".into(), undone);
         change(&mut world);
         world
     };

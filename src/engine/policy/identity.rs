@@ -6,50 +6,50 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use model::certificate::Identity;
+use model::certificate::MachineIdentity;
 use model::gpu_facts::GpuFacts;
 use model::id::NodeName;
 use model::node_facts::NodeFacts;
-use model::raw::RawResult;
-use model::recording::Recording;
-use model::recording::Scope;
-use model::worker::Machine;
+use model::raw_result::RawResult;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
+use model::worker_protocol::MachineRecord;
 
 /// Longest part of an identity that is taken over from what a tool printed.
 const LONGEST: usize = 80;
 
 /// Which machine a node says that it is. Parts of a form that no certificate
 /// holds are left out.
-pub fn identity(facts: &NodeFacts) -> Identity {
+pub fn identity_from_facts(facts: &NodeFacts) -> MachineIdentity {
     let gpus = facts.gpus.as_deref().unwrap_or_default();
     let uuids: Option<Vec<String>> =
-        gpus.iter().map(|gpu| gpu.uuid.as_deref().and_then(word)).collect();
+        gpus.iter().map(|gpu| gpu.uuid.as_deref().and_then(parse_value)).collect();
     let vbios = |gpu: &GpuFacts| {
-        let version = gpu.vbios.as_deref().and_then(word)?;
+        let version = gpu.vbios.as_deref().and_then(parse_value)?;
         Some((format!("GPU {} VBIOS", gpu.index), version))
     };
-    Identity {
+    MachineIdentity {
         // Where one does not tell, nobody knows whether they are the same.
         gpus: uuids.unwrap_or_default(),
-        boot_id: facts.boot_id.as_deref().and_then(word),
-        driver: facts.driver.as_ref().and_then(|it| it.version.as_deref()).and_then(word),
+        boot_id: facts.boot_id.as_deref().and_then(parse_value),
+        driver: facts.driver.as_ref().and_then(|it| it.version.as_deref()).and_then(parse_value),
         firmware: gpus.iter().filter_map(vbios).collect(),
     }
 }
 
 /// What is known of which machine a node was in a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Seen {
-    pub(super) identity: Identity,
+pub(super) struct ObservedIdentity {
+    pub(super) identity: MachineIdentity,
     /// It was not one machine throughout.
-    pub(super) trouble: Option<String>,
+    pub(super) problem: Option<String>,
 }
 
-impl Seen {
-    fn gpus(&mut self, lines: &[String]) {
-        let gpus = gpus(lines);
+impl ObservedIdentity {
+    fn add_gpus(&mut self, lines: &[String]) {
+        let gpus = parse_gpus(lines);
         let uuids: Vec<String> = gpus.values().map(|gpu| gpu.uuid.clone()).collect();
-        self.uuids(uuids);
+        self.add_uuids(uuids);
         for (index, gpu) in gpus {
             if let Some(vbios) = gpu.vbios {
                 self.identity.firmware.insert(format!("GPU {index} VBIOS"), vbios);
@@ -57,68 +57,68 @@ impl Seen {
         }
     }
 
-    fn uuids(&mut self, uuids: Vec<String>) {
+    fn add_uuids(&mut self, uuids: Vec<String>) {
         if uuids.is_empty() || uuids == self.identity.gpus {
             return;
         }
         if self.identity.gpus.is_empty() {
             self.identity.gpus = uuids;
         } else {
-            self.trouble = Some("it had other GPUs during the run than before".to_owned());
+            self.problem = Some("it had other GPUs during the run than before".to_owned());
         }
     }
 
-    fn driver(&mut self, driver: Option<&str>) {
-        let Some(driver) = driver.and_then(word) else { return };
+    fn add_driver(&mut self, driver: Option<&str>) {
+        let Some(driver) = driver.and_then(parse_value) else { return };
         match &self.identity.driver {
             Some(known) if *known != driver => {
-                self.trouble = Some(format!("drivers {known} and {driver} in one run"));
+                self.problem = Some(format!("drivers {known} and {driver} in one run"));
             }
             _ => self.identity.driver = Some(driver),
         }
     }
 
-    fn boot(&mut self, boot: Option<&str>) {
-        let Some(boot) = boot.and_then(word) else { return };
+    fn add_boot(&mut self, boot: Option<&str>) {
+        let Some(boot) = boot.and_then(parse_value) else { return };
         match &self.identity.boot_id {
             Some(known) if *known != boot => {
-                self.trouble = Some("it booted during the run".to_owned());
+                self.problem = Some("it booted during the run".to_owned());
             }
             _ => self.identity.boot_id = Some(boot),
         }
     }
 }
 
-fn told_boots(machines: &[Machine]) -> BTreeMap<&NodeName, BTreeSet<String>> {
+fn reported_boots(machines: &[MachineRecord]) -> BTreeMap<&NodeName, BTreeSet<String>> {
     let mut told: BTreeMap<&NodeName, BTreeSet<String>> = BTreeMap::new();
-    for Machine { node, environment, .. } in machines {
-        told.entry(node).or_default().extend(environment.boot_id.as_deref().and_then(word));
+    for MachineRecord { node, environment, .. } in machines {
+        told.entry(node).or_default().extend(environment.boot_id.as_deref().and_then(parse_value));
     }
     told
 }
 
 /// Nodes that booted in the midst of a run: their workers told several boots.
-pub fn rebooted(machines: &[Machine]) -> BTreeSet<NodeName> {
-    let told = told_boots(machines).into_iter();
+pub fn find_rebooted(machines: &[MachineRecord]) -> BTreeSet<NodeName> {
+    let told = reported_boots(machines).into_iter();
     told.filter(|(_, boots)| 1 < boots.len()).map(|(node, _)| node.clone()).collect()
 }
 
 /// The boot in which a run measured each node, as workers told it; none for a
 /// node that booted in the midst of it.
-pub fn boots(machines: &[Machine]) -> BTreeMap<NodeName, String> {
+pub fn boot_ids(machines: &[MachineRecord]) -> BTreeMap<NodeName, String> {
     let one = |(node, boots): (&NodeName, BTreeSet<String>)| {
         let is_one = boots.len() == 1;
         boots.into_iter().next().filter(|_| is_one).map(|boot| (node.clone(), boot))
     };
-    told_boots(machines).into_iter().filter_map(one).collect()
+    reported_boots(machines).into_iter().filter_map(one).collect()
 }
 
 /// UUIDs of the GPUs of each node in order of index, as workers told them; none
 /// where they told different ones, or an index is left out.
-pub fn uuids(machines: &[Machine]) -> BTreeMap<NodeName, Vec<String>> {
+pub fn gpu_uuids(machines: &[MachineRecord]) -> BTreeMap<NodeName, Vec<String>> {
     let mut told: BTreeMap<&NodeName, Option<Vec<String>>> = BTreeMap::new();
-    for Machine { node, environment, .. } in machines {
-        let found = gpus(&environment.gpus);
+    for MachineRecord { node, environment, .. } in machines {
+        let found = parse_gpus(&environment.gpus);
         let is_whole = found.len() == environment.gpus.len()
             && (0..).zip(found.keys()).all(|(at, index): (u32, _)| at == *index);
         let found: Option<Vec<String>> =
@@ -135,67 +135,67 @@ pub fn uuids(machines: &[Machine]) -> BTreeMap<NodeName, Vec<String>> {
 
 /// Nodes that were not one machine throughout a run, and why: nothing is said on them
 /// that a certificate would not say.
-pub fn unsure(
-    machines: &[Machine],
+pub fn find_unsure(
+    machines: &[MachineRecord],
     results: &[RawResult],
-    recordings: &[Recording],
+    recordings: &[ToolRecording],
 ) -> BTreeMap<NodeName, String> {
-    let seen = identities(machines, results, recordings).into_iter();
-    seen.filter_map(|(node, seen)| Some((node, seen.trouble?))).collect()
+    let seen = collect_identities(machines, results, recordings).into_iter();
+    seen.filter_map(|(node, seen)| Some((node, seen.problem?))).collect()
 }
 
 /// Which machine every node was, as workers, readings and outputs name it.
-pub(super) fn identities(
-    machines: &[Machine],
+pub(super) fn collect_identities(
+    machines: &[MachineRecord],
     results: &[RawResult],
-    recordings: &[Recording],
-) -> BTreeMap<NodeName, Seen> {
-    let mut seen: BTreeMap<NodeName, Seen> = BTreeMap::new();
-    for Machine { node, environment, .. } in machines {
+    recordings: &[ToolRecording],
+) -> BTreeMap<NodeName, ObservedIdentity> {
+    let mut seen: BTreeMap<NodeName, ObservedIdentity> = BTreeMap::new();
+    for MachineRecord { node, environment, .. } in machines {
         let one = seen.entry(node.clone()).or_default();
-        one.boot(environment.boot_id.as_deref());
-        one.driver(environment.driver.as_deref());
-        one.gpus(&environment.gpus);
+        one.add_boot(environment.boot_id.as_deref());
+        one.add_driver(environment.driver.as_deref());
+        one.add_gpus(&environment.gpus);
     }
     for result in results.iter().filter(|result| !result.gpus.is_empty()) {
         if let Some(first) = result.nodes.first() {
-            seen.entry(first.clone()).or_default().gpus(&result.gpus);
+            seen.entry(first.clone()).or_default().add_gpus(&result.gpus);
         }
     }
     for recording in recordings {
-        let Scope::Node(node) = &recording.scope else { continue };
+        let RecordingScope::Node(node) = &recording.scope else { continue };
         let facts = &recording.parsed.facts;
         let one = seen.entry(node.clone()).or_default();
-        one.driver(facts.driver.as_deref());
+        one.add_driver(facts.driver.as_deref());
         let by_index: BTreeMap<u32, Option<String>> = facts
             .devices
             .iter()
-            .map(|device| (device.index, device.uuid.as_deref().and_then(word)))
+            .map(|device| (device.index, device.uuid.as_deref().and_then(parse_value)))
             .collect();
         // An output that leaves out the UUID of one GPU lists none of them.
         if let Some(uuids) = by_index.into_values().collect::<Option<Vec<String>>>() {
-            one.uuids(uuids);
+            one.add_uuids(uuids);
         }
     }
     seen
 }
 
 /// One GPU as a worker's line names it.
-struct Gpu {
+struct WorkerGpuLine {
     uuid: String,
     vbios: Option<String>,
 }
 
 /// `index, UUID, clocks, clocks, temperature, power, VBIOS`, by index. Older
 /// workers leave the last out.
-fn gpus(lines: &[String]) -> BTreeMap<u32, Gpu> {
+fn parse_gpus(lines: &[String]) -> BTreeMap<u32, WorkerGpuLine> {
     let mut gpus = BTreeMap::new();
     for line in lines {
         let mut fields = line.split(',').map(str::trim);
         let index = fields.next().and_then(|index| index.parse().ok());
-        let uuid = fields.next().filter(|uuid| uuid.starts_with("GPU-")).and_then(word);
+        let uuid = fields.next().filter(|uuid| uuid.starts_with("GPU-")).and_then(parse_value);
         if let (Some(index), Some(uuid)) = (index, uuid) {
-            gpus.insert(index, Gpu { uuid, vbios: fields.nth(4).and_then(word) });
+            gpus.insert(index, WorkerGpuLine { uuid, vbios: fields.nth(4).and_then(parse_value) });
         }
     }
     gpus
@@ -203,7 +203,7 @@ fn gpus(lines: &[String]) -> BTreeMap<u32, Gpu> {
 
 /// A version or an id as a tool printed it, where it can be one: `[N/A]` is
 /// none.
-fn word(text: &str) -> Option<String> {
+fn parse_value(text: &str) -> Option<String> {
     let text = text.trim();
     let harmless = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
     let fits = !text.is_empty() && text.len() <= LONGEST;
@@ -226,7 +226,7 @@ mod tests {
             "10, GPU-k",
             "9, GPU-j",
         ];
-        let found = gpus(&lines.map(str::to_owned));
+        let found = parse_gpus(&lines.map(str::to_owned));
         let uuids: Vec<&str> = found.values().map(|gpu| gpu.uuid.as_str()).collect();
         assert_eq!(uuids, ["GPU-d", "GPU-j", "GPU-k"]);
         assert!(found.values().all(|gpu| gpu.vbios.is_none()));
@@ -245,11 +245,11 @@ mod tests {
             gpus: Some(vec![gpu(0, Some("GPU-a"), "96.1"), gpu(1, Some("GPU-b"), "[N/A]")]),
             ..NodeFacts::default()
         };
-        let told = identity(&facts);
+        let told = identity_from_facts(&facts);
         assert_eq!(told.gpus, ["GPU-a", "GPU-b"]);
         assert_eq!((told.boot_id.as_deref(), told.driver), (Some("b-1"), None));
         assert_eq!(told.firmware, [("GPU 0 VBIOS".to_owned(), "96.1".to_owned())].into());
         facts.gpus = Some(vec![gpu(0, Some("GPU-a"), "96.1"), gpu(1, None, "96.1")]);
-        assert!(identity(&facts).gpus.is_empty(), "one that is not told makes all unknown");
+        assert!(identity_from_facts(&facts).gpus.is_empty(), "one that is not told makes all unknown");
     }
 }

@@ -1,13 +1,13 @@
 //! When the sweep is in doubt, and when it is not.
 
 use crate::policy::budget;
-use crate::policy::fixture::World;
-use crate::policy::ledger::Meant;
+use crate::policy::fixture::PolicyFixture;
+use crate::policy::journal_state::RecentIntent;
 use model::claims::ClaimedLeaf;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
 use model::kubernetes_node::CERTIFICATE;
-use model::kubernetes_node::Condition;
+use model::kubernetes_node::FabricNodeCondition;
 use model::kubernetes_node::KubernetesNode;
 use model::kubernetes_node::NO_SCHEDULE;
 use model::kubernetes_node::Taint;
@@ -18,22 +18,22 @@ use model::verdict::LocusKind;
 use model::verdict::Outcome;
 
 /// Three suspects in three domains of a fleet in which they are few.
-fn three() -> World {
-    let mut world = World::of(10, 10);
+fn three() -> PolicyFixture {
+    let mut world = PolicyFixture::with_blocks(10, 10);
     for node in ["d0n0", "d1n0", "d2n0"] {
         world.accuse(node, "gpu-missing", Outcome::Failed, 0.5);
     }
     world
 }
 
-fn frozen(world: &World) -> String {
+fn frozen(world: &PolicyFixture) -> String {
     let plan = world.plan();
     assert!(plan.frozen.is_none() || plan.actions.is_empty(), "{plan:#?}");
     assert!(plan.frozen.is_none() || plan.withheld.iter().all(|w| w.budget), "{plan:#?}");
     plan.frozen.unwrap_or_default()
 }
 
-fn all(world: &World) -> Vec<NodeName> {
+fn all(world: &PolicyFixture) -> Vec<NodeName> {
     world.verdicts.nodes.iter().map(|n| n.node.clone()).collect()
 }
 
@@ -46,27 +46,27 @@ fn three_suspects_that_share_nothing_are_three_bad_nodes() {
 
 #[test]
 fn a_journal_that_knows_nothing_on_nodes_that_a_gate_has_written_on_is_not_the_right_one() {
-    let extra = |w: &mut World| {
+    let extra = |w: &mut PolicyFixture| {
         let said = r#"{"theirs":1,"fabricgate":{"v":9}}"#;
         w.node("d4n4").extra = said.to_owned();
     };
-    let reason = |w: &mut World| {
+    let reason = |w: &mut PolicyFixture| {
         w.node("d4n4").state.push("DRAIN".to_owned());
         w.node("d4n4").reason = Some("fabricgate:nvlink-low:run1 e3".to_owned());
     };
-    for written in [extra, reason] as [fn(&mut World); 2] {
+    for written in [extra, reason] as [fn(&mut PolicyFixture); 2] {
         let mut world = three();
         written(&mut world);
         assert!(frozen(&world).contains("written on d4n4"), "{}", frozen(&world));
-        let trips = budget::trip(&world.situation(), &world.policy);
+        let trips = budget::explain_trip(&world.situation(), &world.policy);
         assert!(trips.is_some_and(|why| why.contains("mounted")));
         // It is the right one where it knows of anything, or a person says so.
         let mut known = world.clone();
-        known.ledger.known.insert("run1/d9n9/drain/e1".to_owned());
+        known.ledger.known_intents.insert("run1/d9n9/drain/e1".to_owned());
         assert_eq!(frozen(&known), "");
         world.ledger.was_reset = true;
         assert_eq!(frozen(&world), "");
-        assert_eq!(budget::trip(&world.situation(), &world.policy), None);
+        assert_eq!(budget::explain_trip(&world.situation(), &world.policy), None);
     }
     // What others keep there says nothing.
     let mut world = three();
@@ -79,8 +79,8 @@ fn defect_4_a_journal_that_meant_something_is_not_lost_whatever_became_of_that()
     let mut world = three();
     world.node("d4n4").extra = r#"{"fabricgate":{"v":9}}"#.to_owned();
     assert!(frozen(&world).contains("the journal knows of no action"));
-    let meant = Meant { run: "run1".to_owned(), reason: String::new() };
-    world.ledger.meant.insert("d4n4".into(), [meant].into());
+    let meant = RecentIntent { run: "run1".to_owned(), reason: String::new() };
+    world.ledger.recent_intents.insert("d4n4".into(), [meant].into());
     assert_eq!(frozen(&world), "", "an operator wrote over it before it was kept");
 }
 
@@ -151,7 +151,7 @@ fn two_alike_are_no_common_cause() {
 #[test]
 fn a_finding_about_the_instrument_freezes_where_it_says() {
     let doubt = |domain: Option<&str>| Finding {
-        locus: Locus { domain: domain.map(Into::into), ..Locus::of(LocusKind::Instrument) },
+        locus: Locus { domain: domain.map(Into::into), ..Locus::new(LocusKind::Instrument) },
         ..crate::policy::fixture::finding("x", "noisy-everywhere", Outcome::Degraded, 0.5)
     };
     let mut world = three();
@@ -166,7 +166,7 @@ fn a_finding_about_the_instrument_freezes_where_it_says() {
 fn a_journal_that_knows_of_nothing_on_nodes_of_kubernetes_with_our_marks_is_not_theirs() {
     let lost = "the journal knows of no action";
     let with = |mark: fn(&mut KubernetesNode)| {
-        let mut world = World::of(4, 18).on_kubernetes();
+        let mut world = PolicyFixture::with_blocks(4, 18).on_kubernetes();
         mark(world.object("d0n0"));
         frozen(&world)
     };
@@ -175,7 +175,7 @@ fn a_journal_that_knows_of_nothing_on_nodes_of_kubernetes_with_our_marks_is_not_
         it.annotations.insert(CERTIFICATE.to_owned(), "x".to_owned());
     });
     assert!(annotated.contains(lost), "{annotated}");
-    assert!(with(|it| it.condition = Some(Condition::default())).contains(lost));
+    assert!(with(|it| it.condition = Some(FabricNodeCondition::default())).contains(lost));
     // A node brings the start-up taint along.
     let joined = with(|it| {
         it.taints.push(Taint {
@@ -189,14 +189,14 @@ fn a_journal_that_knows_of_nothing_on_nodes_of_kubernetes_with_our_marks_is_not_
 
 #[test]
 fn a_class_that_is_only_shown_freezes_nothing_and_trips_nothing() {
-    let mut world = World::of(2, 9);
+    let mut world = PolicyFixture::with_blocks(2, 9);
     for node in ["d0n0", "d0n1", "d0n2", "d1n0"] {
         world.accuse(node, "brand-new", Outcome::Degraded, 0.9);
     }
     assert!(frozen(&world).contains("4 of 18"), "{}", frozen(&world));
     world.policy.shadow.insert(FindingClass::from_name("brand-new"));
     assert_eq!(frozen(&world), "");
-    assert_eq!(budget::trip(&world.situation(), &world.policy), None);
+    assert_eq!(budget::explain_trip(&world.situation(), &world.policy), None);
     world.accuse("d0n5", "gpu-missing", Outcome::Failed, 0.5);
     assert_eq!(world.proposed(), ["drain d0n5"]);
 }

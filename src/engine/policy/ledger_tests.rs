@@ -9,7 +9,7 @@ use model::verdict::Outcome;
 
 fn action(kind: ActionKind, node: &str) -> Action {
     Action {
-        mark: Some(Mark {
+        mark: Some(VerdictMark {
             outcome: Outcome::Failed,
             class: Some(FindingClass::NvlinkLow),
             run: "r1".to_owned(),
@@ -22,42 +22,42 @@ fn action(kind: ActionKind, node: &str) -> Action {
     }
 }
 
-fn intent(id: &str, kind: ActionKind, node: &str) -> Event {
-    Event::Intent {
+fn intent(id: &str, kind: ActionKind, node: &str) -> JournalEvent {
+    JournalEvent::Intent {
         id: id.to_owned(),
         run: "r1".to_owned(),
         action: Box::new(action(kind, node)),
         change: Box::default(),
-        before: Box::new(LiveNode::new(node, &["IDLE"])),
+        before: Box::new(SchedulerNode::new(node, &["IDLE"])),
     }
 }
 
-fn outcome(id: &str, result: ActionResult) -> Event {
-    Event::Outcome { id: id.to_owned(), result, detail: String::new() }
+fn outcome(id: &str, result: ActionResult) -> JournalEvent {
+    JournalEvent::Outcome { id: id.to_owned(), result, detail: String::new() }
 }
 
-fn ledger(events: impl IntoIterator<Item = Event>) -> Ledger {
-    let entries: Vec<Entry> = (1..)
+fn ledger(events: impl IntoIterator<Item = JournalEvent>) -> JournalState {
+    let entries: Vec<JournalEntry> = (1..)
         .zip(events)
         .map(|(seq, event)| {
-            let stamp = Stamp { unix: 1_000 + seq, ..Stamp::default() };
+            let stamp = ClockStamp { unix: 1_000 + seq, ..ClockStamp::default() };
             let seq = u64::try_from(seq).expect("positive");
-            Entry { format: JOURNAL_FORMAT.to_owned(), seq, stamp, epoch: 1 + seq / 8, event }
+            JournalEntry { format: JOURNAL_FORMAT.to_owned(), seq, stamp, epoch: 1 + seq / 8, event }
         })
         .collect();
-    Ledger::of(&entries)
+    JournalState::from_entries(&entries)
 }
 
-fn drained(ledger: &Ledger) -> Vec<&str> {
+fn drained(ledger: &JournalState) -> Vec<&str> {
     ledger.drains.keys().map(NodeName::as_str).collect()
 }
 
 #[test]
 fn a_drain_is_open_and_spent_until_it_is_concluded() {
     let begun = ledger([intent("a", ActionKind::Drain, "n1")]);
-    assert_eq!((begun.open.len(), begun.spent.len(), begun.drains.len()), (1, 1, 0));
+    assert_eq!((begun.open_intents.len(), begun.spent.len(), begun.drains.len()), (1, 1, 0));
     let done = ledger([intent("a", ActionKind::Drain, "n1"), outcome("a", ActionResult::Done)]);
-    assert_eq!((done.open.len(), done.spent.len()), (0, 1));
+    assert_eq!((done.open_intents.len(), done.spent.len()), (0, 1));
     assert_eq!(drained(&done), ["n1"]);
     assert_eq!(done.marks.len(), 1);
 }
@@ -66,17 +66,17 @@ fn a_drain_is_open_and_spent_until_it_is_concluded() {
 fn what_nobody_can_tell_stays_open_and_only_what_the_scheduler_denied_is_refunded() {
     let begun = intent("a", ActionKind::Drain, "n1");
     let unknown = ledger([begun.clone(), outcome("a", ActionResult::Unknown)]);
-    assert_eq!((unknown.open.len(), unknown.spent.len(), unknown.drains.len()), (1, 1, 0));
+    assert_eq!((unknown.open_intents.len(), unknown.spent.len(), unknown.drains.len()), (1, 1, 0));
     // A drain that a person wrote over, or that a scheduler forgot, was there for a while.
     for (result, spent) in
         [(ActionResult::Superseded, 1), (ActionResult::Refused, 1), (ActionResult::Failed, 0)]
     {
         let concluded = ledger([begun.clone(), outcome("a", result)]);
-        let sums = (concluded.open.len(), concluded.spent.len(), concluded.drains.len());
+        let sums = (concluded.open_intents.len(), concluded.spent.len(), concluded.drains.len());
         assert_eq!(sums, (0, spent, 0), "{result:?}");
         assert!(concluded.marks.is_empty());
         let anew = ledger([begun.clone(), outcome("a", result), begun.clone()]);
-        assert_eq!((anew.open.len(), anew.spent.len()), (1, 1), "{result:?}");
+        assert_eq!((anew.open_intents.len(), anew.spent.len()), (1, 1), "{result:?}");
     }
 }
 
@@ -84,12 +84,12 @@ fn what_nobody_can_tell_stays_open_and_only_what_the_scheduler_denied_is_refunde
 fn certificates_and_releases_cost_nothing() {
     let ledger =
         ledger([intent("a", ActionKind::Certify, "n1"), intent("b", ActionKind::Release, "n2")]);
-    assert_eq!((ledger.open.len(), ledger.spent.len()), (2, 0));
+    assert_eq!((ledger.open_intents.len(), ledger.spent.len()), (2, 0));
 }
 
 #[test]
 fn a_release_ends_a_drain_and_a_clean_run_counts_once() {
-    let clean = |run: &str| Event::Clean {
+    let clean = |run: &str| JournalEvent::Clean {
         node: "n1".into(),
         run: run.to_owned(),
         measured: 5,
@@ -103,7 +103,7 @@ fn a_release_ends_a_drain_and_a_clean_run_counts_once() {
         clean("r2"),
         clean("r3"),
     ];
-    let runs = |ledger: &Ledger| -> Vec<String> {
+    let runs = |ledger: &JournalState| -> Vec<String> {
         ledger.drains[&NodeName::from("n1")].clean.iter().map(|it| it.run.clone()).collect()
     };
     assert_eq!(runs(&ledger(events.clone())), ["r2", "r3"]);
@@ -116,7 +116,7 @@ fn a_release_ends_a_drain_and_a_clean_run_counts_once() {
 #[test]
 fn an_undone_drain_is_remembered_until_the_node_is_drained_anew() {
     let undone =
-        |id: &str| Event::Undone { node: "n1".into(), id: id.to_owned(), detail: String::new() };
+        |id: &str| JournalEvent::Undone { node: "n1".into(), id: id.to_owned(), detail: String::new() };
     let mut events = vec![
         intent("a", ActionKind::Drain, "n1"),
         outcome("a", ActionResult::Done),
@@ -126,18 +126,18 @@ fn an_undone_drain_is_remembered_until_the_node_is_drained_anew() {
     events.push(undone("a"));
     let seen = ledger(events.clone());
     assert!(seen.drains.is_empty());
-    assert_eq!(seen.undone[&NodeName::from("n1")].drain.id, "a");
+    assert_eq!(seen.undone_drains[&NodeName::from("n1")].drain.id, "a");
     events.extend([intent("b", ActionKind::Drain, "n1"), outcome("b", ActionResult::Done)]);
     let anew = ledger(events);
-    assert!(anew.undone.is_empty());
+    assert!(anew.undone_drains.is_empty());
     assert_eq!(anew.drains[&NodeName::from("n1")].id, "b");
 }
 
 #[test]
 fn defect_3_a_forgotten_node_counts_no_more_and_what_it_spent_stays() {
     let forgotten =
-        Event::Forgotten { node: "n1".into(), by: "ann".to_owned(), why: "sold".to_owned() };
-    let hold = Event::Holding {
+        JournalEvent::Forgotten { node: "n1".into(), by: "ann".to_owned(), why: "sold".to_owned() };
+    let hold = JournalEvent::Holding {
         name: "h".to_owned(),
         kind: HoldKind::Reservation,
         nodes: vec!["n1".into(), "n2".into()],
@@ -148,31 +148,31 @@ fn defect_3_a_forgotten_node_counts_no_more_and_what_it_spent_stays() {
     let seen = ledger([
         intent("a", ActionKind::Drain, "n1"),
         outcome("a", ActionResult::Done),
-        Event::Absent { node: "n1".into() },
+        JournalEvent::Absent { node: "n1".into() },
         intent("b", ActionKind::Relabel, "n1"),
         intent("c", ActionKind::Drain, "n2"),
         hold,
         forgotten,
     ]);
-    assert!(seen.drains.is_empty() && seen.marks.is_empty() && seen.absent.is_empty());
-    assert_eq!(seen.open.iter().map(|it| it.id.as_str()).collect::<Vec<_>>(), ["c"]);
-    assert_eq!((seen.holds["h"].nodes.len(), seen.holds["h"].drained.len()), (1, 0));
+    assert!(seen.drains.is_empty() && seen.marks.is_empty() && seen.absent_nodes.is_empty());
+    assert_eq!(seen.open_intents.iter().map(|it| it.id.as_str()).collect::<Vec<_>>(), ["c"]);
+    assert_eq!((seen.allocations["h"].nodes.len(), seen.allocations["h"].drained.len()), (1, 0));
     assert_eq!(seen.spent.len(), 3);
 }
 
 #[test]
 fn a_drained_node_that_is_absent_is_so_until_it_is_seen_or_its_drain_ends() {
-    let absent = || Event::Absent { node: "n1".into() };
+    let absent = || JournalEvent::Absent { node: "n1".into() };
     let mut events = vec![absent(), intent("a", ActionKind::Drain, "n1")];
     events.extend([outcome("a", ActionResult::Done), absent(), absent()]);
     let seen = ledger(events.clone());
-    assert_eq!(seen.absent[&NodeName::from("n1")].unix, 1_004, "since it was first missed");
+    assert_eq!(seen.absent_nodes[&NodeName::from("n1")].unix, 1_004, "since it was first missed");
     for end in [
-        Event::Present { node: "n1".into() },
-        Event::Undone { node: "n1".into(), id: "a".to_owned(), detail: String::new() },
+        JournalEvent::Present { node: "n1".into() },
+        JournalEvent::Undone { node: "n1".into(), id: "a".to_owned(), detail: String::new() },
     ] {
         let all = events.iter().cloned().chain([end.clone()]);
-        assert!(ledger(all).absent.is_empty(), "{end:?}");
+        assert!(ledger(all).absent_nodes.is_empty(), "{end:?}");
     }
 }
 
@@ -182,10 +182,10 @@ fn defect_17_an_adopted_drain_is_ours_with_its_own_turn_and_time() {
         reason: "fabricgate:r7:nvlink-low e3".to_owned(),
         ..Action::new(ActionKind::Drain, "n1")
     };
-    let adopted = |set| Event::Adopted {
+    let adopted = |set| JournalEvent::Adopted {
         run: "r7".to_owned(),
         action: Box::new(action.clone()),
-        before: Box::new(LiveNode::new("n1", &["IDLE", "DRAIN"])),
+        before: Box::new(SchedulerNode::new("n1", &["IDLE", "DRAIN"])),
         set,
         by: "ann".to_owned(),
         why: "of the old gate".to_owned(),
@@ -193,7 +193,7 @@ fn defect_17_an_adopted_drain_is_ours_with_its_own_turn_and_time() {
     let seen = ledger([adopted(Some(500))]);
     let own = &seen.drains[&NodeName::from("n1")];
     assert_eq!((own.epoch, own.run.as_str(), own.stamp.unix), (3, "r7", 500));
-    assert_eq!((seen.spent.len(), seen.has_meant(&"n1".into(), "r7")), (1, true));
+    assert_eq!((seen.spent.len(), seen.has_recent_intent(&"n1".into(), "r7")), (1, true));
     assert_eq!(ledger([adopted(None)]).drains[&NodeName::from("n1")].stamp.unix, 1_001);
     // A release ends it like any other.
     let released = [intent("b", ActionKind::Release, "n1"), outcome("b", ActionResult::Done)];
@@ -204,8 +204,8 @@ fn defect_17_an_adopted_drain_is_ours_with_its_own_turn_and_time() {
 fn what_was_meant_is_known_whatever_became_of_it() {
     for result in [ActionResult::Superseded, ActionResult::Refused, ActionResult::Failed] {
         let seen = ledger([intent("a", ActionKind::Drain, "n1"), outcome("a", result)]);
-        assert!(seen.has_meant(&"n1".into(), "r1"), "{result:?}");
-        assert!(!seen.has_meant(&"n1".into(), "r2") && !seen.has_meant(&"n2".into(), "r1"));
+        assert!(seen.has_recent_intent(&"n1".into(), "r1"), "{result:?}");
+        assert!(!seen.has_recent_intent(&"n1".into(), "r2") && !seen.has_recent_intent(&"n2".into(), "r1"));
     }
 }
 
@@ -220,20 +220,20 @@ fn lines_that_come_twice_or_contradict_count_once() {
         intent("a", ActionKind::Drain, "n1"),
         outcome("a", ActionResult::Done),
     ]);
-    assert_eq!((seen.open.len(), seen.spent.len(), seen.drains.len()), (0, 1, 1));
+    assert_eq!((seen.open_intents.len(), seen.spent.len(), seen.drains.len()), (0, 1, 1));
 }
 
 #[test]
 fn a_breaker_stays_tripped_until_it_is_reset() {
-    let trip = Event::Tripped { why: "many".to_owned(), run: "r1".to_owned() };
-    let reset = Event::Reset { by: "ada".to_owned(), why: "looked".to_owned() };
+    let trip = JournalEvent::Tripped { why: "many".to_owned(), run: "r1".to_owned() };
+    let reset = JournalEvent::Reset { by: "ada".to_owned(), why: "looked".to_owned() };
     assert_eq!(ledger([trip.clone()]).breaker.map(|it| it.why).as_deref(), Some("many"));
     assert_eq!(ledger([trip, reset]).breaker, None);
 }
 
 #[test]
 fn a_hold_is_there_until_it_is_freed() {
-    let hold = Event::Holding {
+    let hold = JournalEvent::Holding {
         name: "h".to_owned(),
         kind: HoldKind::Job,
         nodes: vec!["n1".into()],
@@ -241,9 +241,9 @@ fn a_hold_is_there_until_it_is_freed() {
         host: "head".to_owned(),
         pid: 7,
     };
-    let freed = Event::Freed { name: "h".to_owned(), detail: String::new() };
-    assert_eq!(ledger([hold.clone()]).holds["h"].pid, 7);
-    assert!(ledger([freed.clone(), hold, freed]).holds.is_empty());
+    let freed = JournalEvent::Freed { name: "h".to_owned(), detail: String::new() };
+    assert_eq!(ledger([hold.clone()]).allocations["h"].pid, 7);
+    assert!(ledger([freed.clone(), hold, freed]).allocations.is_empty());
 }
 
 fn kinds() -> impl Strategy<Value = ActionKind> {
@@ -267,27 +267,27 @@ fn results() -> impl Strategy<Value = ActionResult> {
 }
 
 /// Lines as a mad program would write them: few names, any order.
-fn any_event() -> impl Strategy<Value = Event> {
+fn any_event() -> impl Strategy<Value = JournalEvent> {
     let node = (0..3u8).prop_map(|it| format!("n{it}"));
     let id = (0..6u8).prop_map(|it| format!("i{it}"));
     prop_oneof![
         4 => (id.clone(), kinds(), node.clone()).prop_map(|(id, kind, node)| intent(&id, kind, &node)),
         4 => (id.clone(), results()).prop_map(|(id, result)| outcome(&id, result)),
-        1 => (node.clone(), id.clone()).prop_map(|(node, run)| Event::Clean {
+        1 => (node.clone(), id.clone()).prop_map(|(node, run)| JournalEvent::Clean {
             node: node.as_str().into(),
             run,
             measured: 0, boot_id: None }),
-        1 => (node, id).prop_map(|(node, id)| Event::Undone {
+        1 => (node, id).prop_map(|(node, id)| JournalEvent::Undone {
             node: node.as_str().into(),
             id,
             detail: String::new()
         }),
-        1 => Just(Event::Reset { by: String::new(), why: String::new() }),
+        1 => Just(JournalEvent::Reset { by: String::new(), why: String::new() }),
         1 => (0..3u8).prop_map(|it| {
             let (by, why) = (String::new(), String::new());
-            Event::Forgotten { node: format!("n{it}").as_str().into(), by, why }
+            JournalEvent::Forgotten { node: format!("n{it}").as_str().into(), by, why }
         }),
-        1 => (0..3u8).prop_map(|it| Event::Absent { node: format!("n{it}").as_str().into() }),
+        1 => (0..3u8).prop_map(|it| JournalEvent::Absent { node: format!("n{it}").as_str().into() }),
     ]
 }
 
@@ -305,16 +305,16 @@ proptest! {
         for end in 0..=events.len() {
             let seen = ledger(events[..end].iter().cloned());
             prop_assert_eq!(seen.lines, end as u64);
-            prop_assert!(unique(seen.open.iter().map(|it| &it.id)));
+            prop_assert!(unique(seen.open_intents.iter().map(|it| &it.id)));
             prop_assert!(unique(seen.spent.iter().map(|it| &it.id)));
-            let own = seen.drains.values().chain(seen.undone.values().map(|it| &it.drain));
+            let own = seen.drains.values().chain(seen.undone_drains.values().map(|it| &it.drain));
             prop_assert!(unique(own.clone().map(|it| &it.id)), "a drain counts twice");
             for drain in own {
-                prop_assert!(seen.open.iter().all(|open| open.id != drain.id));
+                prop_assert!(seen.open_intents.iter().all(|open| open.id != drain.id));
                 prop_assert!(unique(drain.clean.iter().map(|it| &it.run)));
             }
             for node in seen.drains.keys() {
-                prop_assert!(!seen.undone.contains_key(node), "{node} is both");
+                prop_assert!(!seen.undone_drains.contains_key(node), "{node} is both");
             }
         }
     }
@@ -326,13 +326,13 @@ proptest! {
             // A line that was refunded may be meant anew: those are told apart
             // by their turn, which these names leave out.
             let copies = match it {
-                Event::Outcome { .. } | Event::Clean { .. } | Event::Intent { .. } => 2,
+                JournalEvent::Outcome { .. } | JournalEvent::Clean { .. } | JournalEvent::Intent { .. } => 2,
                 _ => 1,
             };
             vec![it.clone(); copies]
         }));
         prop_assert_eq!(once.spent.len(), twice.spent.len());
-        prop_assert_eq!(once.open.len(), twice.open.len());
+        prop_assert_eq!(once.open_intents.len(), twice.open_intents.len());
         prop_assert_eq!(drained(&once), drained(&twice));
     }
 }

@@ -11,24 +11,24 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::extra;
-use super::ledger::Ledger;
-use super::older;
-use super::policy::Policy;
-use super::put_back;
+use super::slurm_extra_field;
+use super::journal_state::JournalState;
+use super::stale_journal;
+use super::action_policy::Policy;
+use super::restored_store;
 use super::situation::Situation;
-use super::standing;
+use super::node_state;
 use model::action::ActionKind;
-use model::action::Mark;
-use model::change::Change;
+use model::action::VerdictMark;
+use model::node_update::NodeUpdate;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::journal::Stamp;
-use model::kubernetes_node::DeviceMark;
-use model::kubernetes_node::KubernetesMarks;
-use model::live::Live;
-use model::live::LiveNode;
-use model::moment::rfc3339;
+use model::journal::ClockStamp;
+use model::kubernetes_node::GpuCordon;
+use model::kubernetes_node::KubernetesNodeUpdate;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
+use model::time_format::format_rfc3339;
 use model::text::clean;
 use model::verdict::Outcome;
 
@@ -91,7 +91,7 @@ impl MarkNames {
     ///
     /// A node that failed is drained, and where it cannot be (a budget, a domain
     /// that is only named wrongly) it must not look better than a degraded one.
-    fn of(&self, outcome: Outcome) -> Option<(&str, &str)> {
+    fn features_of(&self, outcome: Outcome) -> Option<(&str, &str)> {
         match outcome {
             Outcome::Pass => Some((&self.verified, &self.degraded)),
             Outcome::Degraded | Outcome::Failed => Some((&self.degraded, &self.verified)),
@@ -102,48 +102,48 @@ impl MarkNames {
 
 /// What is to be written so that the node says this, on top of what it says.
 /// Nothing where it does already, and nothing where nothing is known.
-pub fn change(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
-    of_action(ActionKind::Relabel, node, mark, names)
+pub fn mark_change(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> NodeUpdate {
+    change_beside_action(ActionKind::Relabel, node, mark, names)
 }
 
 /// The same beside an action of this kind: a drain says to the scheduler of
 /// Kubernetes what a soft taint would say.
-pub fn of_action(kind: ActionKind, node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
+pub fn change_beside_action(kind: ActionKind, node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> NodeUpdate {
     if let Some(it) = &node.kubernetes {
-        return marked(kubernetes::change(it, mark, names, kind == ActionKind::Drain));
+        return from_kubernetes_marks(kubernetes::mark_change(it, mark, names, kind == ActionKind::Drain));
     }
-    on_slurm(node, mark, names)
+    slurm_change(node, mark, names)
 }
 
 /// The same beside an action that may concern one GPU alone: a node that stays in
 /// service carries the soft taint.
-pub fn beside(
+pub fn change_beside_device(
     kind: ActionKind,
-    device: Option<&DeviceMark>,
-    node: &LiveNode,
-    mark: &Mark,
+    device: Option<&GpuCordon>,
+    node: &SchedulerNode,
+    mark: &VerdictMark,
     names: &MarkNames,
-) -> Change {
+) -> NodeUpdate {
     let is_soft = kind == ActionKind::Drain && device.is_some();
     let kind = if is_soft { ActionKind::Relabel } else { kind };
-    let mut change = of_action(kind, node, mark, names);
+    let mut change = change_beside_action(kind, node, mark, names);
     if let Some(device) = device.filter(|_| node.kubernetes.is_some()) {
         change.kubernetes.get_or_insert_default().device = Some(device.clone());
     }
     change
 }
 
-fn marked(marks: KubernetesMarks) -> Change {
-    let kubernetes = (marks != KubernetesMarks::default()).then_some(marks);
-    Change { kubernetes, ..Change::default() }
+fn from_kubernetes_marks(marks: KubernetesNodeUpdate) -> NodeUpdate {
+    let kubernetes = (marks != KubernetesNodeUpdate::default()).then_some(marks);
+    NodeUpdate { kubernetes, ..NodeUpdate::default() }
 }
 
-fn on_slurm(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
-    let mut change = Change::default();
-    let Some((brings, takes)) = names.of(mark.outcome) else { return change };
-    if names.features && features_can_be_kept(node) {
-        let available = featured(&node.available_features, brings, takes);
-        let active = featured(&node.active_features, brings, takes);
+fn slurm_change(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> NodeUpdate {
+    let mut change = NodeUpdate::default();
+    let Some((brings, takes)) = names.features_of(mark.outcome) else { return change };
+    if names.features && can_keep_features(node) {
+        let available = edit_features(&node.available_features, brings, takes);
+        let active = edit_features(&node.active_features, brings, takes);
         if available != node.available_features || active != node.active_features {
             // Both, in one call: Slurm refuses to take an active feature from
             // the available ones alone.
@@ -152,7 +152,7 @@ fn on_slurm(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
         }
     }
     if names.extra {
-        change.extra = extra::with(&node.extra, mark).ok().flatten();
+        change.extra = slurm_extra_field::with_entry(&node.extra, mark).ok().flatten();
     }
     change
 }
@@ -160,31 +160,31 @@ fn on_slurm(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
 /// A mark of the run at hand with the domain and the boot in which it measured
 /// this node, where those can be written. On Slurm, nodes that get the same words
 /// share one call.
-pub(super) fn placed(
-    mark: Mark,
+pub(super) fn with_domain_and_boot(
+    mark: VerdictMark,
     situation: &Situation<'_>,
-    node: &LiveNode,
+    node: &SchedulerNode,
     domain: Option<&DomainName>,
-) -> Mark {
+) -> VerdictMark {
     if node.kubernetes.is_none() {
         return mark;
     }
     let boot_id = situation.boots.get(&node.name).cloned();
-    Mark { domain: domain.cloned(), boot_id, ..mark }
+    VerdictMark { domain: domain.cloned(), boot_id, ..mark }
 }
 
 /// Whether the node still says this: Slurm forgets features at a reconfigure.
-pub fn says(node: &LiveNode, mark: &Mark, names: &MarkNames) -> bool {
-    change(node, mark, names).is_nothing()
+pub fn has_mark(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> bool {
+    mark_change(node, mark, names).is_empty()
 }
 
 /// What of this cannot be said on the node, and why, for people.
-pub fn unsaid(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Vec<String> {
+pub fn explain_unwritable(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> Vec<String> {
     let mut why = Vec::new();
-    if names.of(mark.outcome).is_none() || node.kubernetes.is_some() {
+    if names.features_of(mark.outcome).is_none() || node.kubernetes.is_some() {
         return why;
     }
-    if names.features && !features_can_be_kept(node) {
+    if names.features && !can_keep_features(node) {
         why.push(
             "its features were not told whole, or have names that cannot be written back: they \
              stay as they are"
@@ -192,33 +192,33 @@ pub fn unsaid(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Vec<String> {
         );
     }
     if names.extra {
-        why.extend(extra::with(&node.extra, mark).err());
+        why.extend(slurm_extra_field::with_entry(&node.extra, mark).err());
     }
     why
 }
 
 /// What we last said on the node, as its field for programs or its annotation has
 /// it. Anybody may write there: the texts are safe to show, and no more than that.
-pub fn read(node: &LiveNode, names: &MarkNames) -> Option<Mark> {
+pub fn read_mark(node: &SchedulerNode, names: &MarkNames) -> Option<VerdictMark> {
     match &node.kubernetes {
         _ if !names.extra => None,
-        Some(it) => kubernetes::read(it),
-        None => extra::read(&node.extra),
+        Some(it) => kubernetes::read_mark(it),
+        None => slurm_extra_field::read_mark(&node.extra),
     }
 }
 
 /// The same whatever the site calls its marks; on Kubernetes only where our condition says
 /// it too.
-pub(super) fn said(node: &LiveNode) -> Option<Mark> {
+pub(super) fn read_any_mark(node: &SchedulerNode) -> Option<VerdictMark> {
     match &node.kubernetes {
-        Some(it) => kubernetes::read(it).filter(|mark| kubernetes::has_condition_of(it, mark)),
-        None => extra::read(&node.extra),
+        Some(it) => kubernetes::read_mark(it).filter(|mark| kubernetes::has_condition_of(it, mark)),
+        None => slurm_extra_field::read_mark(&node.extra),
     }
 }
 
 /// Whether something is written on the node that only a gate writes.
-pub(super) fn is_there(node: &LiveNode) -> bool {
-    extra::is_there(&node.extra) || node.kubernetes.as_deref().is_some_and(kubernetes::is_there)
+pub(super) fn has_gate_marks(node: &SchedulerNode) -> bool {
+    slurm_extra_field::has_entry(&node.extra) || node.kubernetes.as_deref().is_some_and(kubernetes::has_gate_marks)
 }
 
 /// Marks that the journal has and the nodes lost, with what brings them back:
@@ -235,66 +235,66 @@ pub(super) fn is_there(node: &LiveNode) -> bool {
 /// server never took, and what counts no more because it expired or the node has booted.
 ///
 /// Words of a later journal than this one are not written over.
-pub fn forgotten(
-    live: &Live,
-    ledger: &Ledger,
+pub fn find_lost_marks(
+    live: &SchedulerSnapshot,
+    ledger: &JournalState,
     policy: &Policy,
-    now: &Stamp,
-) -> Vec<(NodeName, Change)> {
+    now: &ClockStamp,
+) -> Vec<(NodeName, NodeUpdate)> {
     let names = &policy.marks;
     // Both are RFC 3339 in UTC, which orders as text does.
-    let counts = |mark: &Mark| mark.expires.as_ref().is_none_or(|expires| now.at < *expires);
+    let counts = |mark: &VerdictMark| mark.expires.as_ref().is_none_or(|expires| now.at < *expires);
     // A second of the moments, as text: one may have a fraction.
     let second = |text: &str| text.get(..19).map(str::to_owned);
-    let has_booted = |node: &LiveNode, mark: &Mark| {
-        let booted = node.booted.filter(|_| policy.certificate_void.boot).map(rfc3339);
+    let has_booted = |node: &SchedulerNode, mark: &VerdictMark| {
+        let booted = node.booted.filter(|_| policy.certificate_void.boot).map(format_rfc3339);
         let boot = booted.as_deref().and_then(second);
         mark.outcome == Outcome::Pass
             && second(&mark.at).zip(boot).is_some_and(|(at, boot)| at < boot)
     };
     let lost = ledger.marks.iter().filter_map(|(name, mark)| {
         let node = live.nodes.get(name)?;
-        if older::newer_words(node, ledger).is_some() {
+        if stale_journal::newer_mark(node, ledger).is_some() {
             return None;
         }
         if let Some(it) = &node.kubernetes {
-            let is_ours = it.left_alone.is_empty() && !standing::is_passing(node);
-            let earlier = kubernetes::Earlier {
+            let is_ours = it.left_alone.is_empty() && !node_state::is_transient(node);
+            let earlier = kubernetes::EarlierMark {
                 before: ledger.marks_before.get(name),
-                is_untold: ledger.untold.contains_key(name),
+                is_unacknowledged: ledger.unacknowledged.contains_key(name),
             };
-            let change = marked(kubernetes::again(node, mark, &earlier, policy, now));
-            let change = put_back::kept(change, node, ledger);
-            return (is_ours && !change.is_nothing()).then(|| (name.clone(), change));
+            let change = from_kubernetes_marks(kubernetes::restore_marks(node, mark, &earlier, policy, now));
+            let change = restored_store::without_traces(change, node, ledger);
+            return (is_ours && !change.is_empty()).then(|| (name.clone(), change));
         }
-        let is_ours = !names.extra || extra::is_there(&node.extra);
+        let is_ours = !names.extra || slurm_extra_field::has_entry(&node.extra);
         let change = match counts(mark) && !has_booted(node, mark) {
-            true => change(node, mark, names),
-            false => lapse(node, mark, names),
+            true => mark_change(node, mark, names),
+            false => expire_mark(node, mark, names),
         };
-        (is_ours && !change.is_nothing()).then(|| (name.clone(), change))
+        (is_ours && !change.is_empty()).then(|| (name.clone(), change))
     });
     lost.collect()
 }
 
 /// Why the pass that a mark says counts no more on a node of Kubernetes, by its
 /// end or by a boot since; `None` where it does.
-pub(super) fn counts_no_more(
-    node: &LiveNode,
-    mark: &Mark,
+pub(super) fn explain_expired(
+    node: &SchedulerNode,
+    mark: &VerdictMark,
     policy: &Policy,
-    now: &Stamp,
+    now: &ClockStamp,
 ) -> Option<String> {
-    kubernetes::lapsed(node, mark, policy, now).map(|(_, why)| why)
+    kubernetes::expiry_reason(node, mark, policy, now).map(|(_, why)| why)
 }
 
 /// The feature of a pass that counts no more is taken away: jobs that ask for it
 /// would be placed on what nobody knows. The entry stays, with its own expiry.
-fn lapse(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
-    let mut change = Change::default();
+fn expire_mark(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> NodeUpdate {
+    let mut change = NodeUpdate::default();
     let has = |features: &[String]| features.contains(&names.verified);
     let is_said = has(&node.available_features) || has(&node.active_features);
-    if mark.outcome == Outcome::Pass && is_said && names.features && features_can_be_kept(node) {
+    if mark.outcome == Outcome::Pass && is_said && names.features && can_keep_features(node) {
         let others = |features: &[String]| -> Vec<String> {
             features.iter().filter(|it| **it != names.verified).cloned().collect()
         };
@@ -305,7 +305,7 @@ fn lapse(node: &LiveNode, mark: &Mark, names: &MarkNames) -> Change {
 }
 
 /// A list of features with one brought and one taken away, others in order.
-fn featured(features: &[String], brings: &str, takes: &str) -> Vec<String> {
+fn edit_features(features: &[String], brings: &str, takes: &str) -> Vec<String> {
     let mut features: Vec<String> =
         features.iter().filter(|feature| *feature != takes).cloned().collect();
     if !features.iter().any(|feature| feature == brings) {
@@ -317,7 +317,7 @@ fn featured(features: &[String], brings: &str, takes: &str) -> Vec<String> {
 /// Whether others' features come back as they are when both lists are written.
 /// What is active must be available: a list that lacks some was cut. And a name
 /// with a blank in it cannot be sent.
-fn features_can_be_kept(node: &LiveNode) -> bool {
+fn can_keep_features(node: &SchedulerNode) -> bool {
     let is_word = |feature: &String| {
         let separates = |c: char| c == ',' || c.is_whitespace() || c.is_control();
         !feature.is_empty() && !feature.contains(separates)

@@ -7,15 +7,15 @@ use serde_json::json;
 use super::*;
 use model::finding_class::FindingClass;
 
-fn node() -> LiveNode {
-    let mut node = LiveNode::new("n1", &["IDLE"]);
+fn node() -> SchedulerNode {
+    let mut node = SchedulerNode::new("n1", &["IDLE"]);
     node.available_features = vec!["gb200".to_owned(), "rack7".to_owned()];
     node.active_features = vec!["gb200".to_owned()];
     node
 }
 
-fn mark(outcome: Outcome) -> Mark {
-    Mark {
+fn mark(outcome: Outcome) -> VerdictMark {
+    VerdictMark {
         outcome,
         class: (outcome != Outcome::Pass).then_some(FindingClass::NvlinkLow),
         run: "20261121T1200-ab12".to_owned(),
@@ -27,9 +27,9 @@ fn mark(outcome: Outcome) -> Mark {
 }
 
 /// The node after the change, as Slurm makes it.
-fn changed(node: &LiveNode, change: &Change) -> LiveNode {
+fn changed(node: &SchedulerNode, change: &NodeUpdate) -> SchedulerNode {
     let mut node = node.clone();
-    let Change {
+    let NodeUpdate {
         state,
         available_features,
         active_features,
@@ -45,94 +45,94 @@ fn changed(node: &LiveNode, change: &Change) -> LiveNode {
     node
 }
 
-fn said(node: &LiveNode, outcome: Outcome) -> LiveNode {
-    changed(node, &change(node, &mark(outcome), &MarkNames::default()))
+fn with_mark(node: &SchedulerNode, outcome: Outcome) -> SchedulerNode {
+    changed(node, &mark_change(node, &mark(outcome), &MarkNames::default()))
 }
 
 #[test]
 fn each_outcome_has_its_feature_and_others_stay_in_order() {
     let names = MarkNames::default();
-    let verified = said(&node(), Outcome::Pass);
+    let verified = with_mark(&node(), Outcome::Pass);
     assert_eq!(verified.available_features, ["gb200", "rack7", "fabric_verified"]);
     assert_eq!(verified.active_features, ["gb200", "fabric_verified"]);
     for outcome in [Outcome::Degraded, Outcome::Failed] {
-        let now = said(&verified, outcome);
+        let now = with_mark(&verified, outcome);
         assert_eq!(now.available_features, ["gb200", "rack7", "fabric_degraded"], "{outcome}");
         assert_eq!(now.active_features, ["gb200", "fabric_degraded"], "{outcome}");
-        assert_eq!(said(&now, Outcome::Pass).active_features, verified.active_features);
+        assert_eq!(with_mark(&now, Outcome::Pass).active_features, verified.active_features);
     }
-    assert!(change(&verified, &mark(Outcome::Unknown), &names).is_nothing());
-    assert!(says(&verified, &mark(Outcome::Pass), &names));
+    assert!(mark_change(&verified, &mark(Outcome::Unknown), &names).is_empty());
+    assert!(has_mark(&verified, &mark(Outcome::Pass), &names));
 }
 
 #[test]
 fn a_feature_that_is_only_available_is_made_active() {
-    let mut half = said(&node(), Outcome::Pass);
+    let mut half = with_mark(&node(), Outcome::Pass);
     half.active_features = vec!["gb200".to_owned()];
-    assert_eq!(said(&half, Outcome::Pass).active_features, ["gb200", "fabric_verified"]);
+    assert_eq!(with_mark(&half, Outcome::Pass).active_features, ["gb200", "fabric_verified"]);
 }
 
 #[test]
 fn features_that_were_not_told_whole_are_not_written() {
     let mut cut = node();
     cut.available_features.clear();
-    let change = change(&cut, &mark(Outcome::Pass), &MarkNames::default());
+    let change = mark_change(&cut, &mark(Outcome::Pass), &MarkNames::default());
     assert_eq!((change.available_features, change.active_features), (None, None));
-    assert_eq!(unsaid(&cut, &mark(Outcome::Pass), &MarkNames::default()).len(), 1);
+    assert_eq!(explain_unwritable(&cut, &mark(Outcome::Pass), &MarkNames::default()).len(), 1);
 }
 
 #[test]
 fn our_entry_is_one_key_and_the_others_keep_every_letter() {
     let others = r#"{"b" : 1.50e+02,"a":[1, 2 ],"é":12345678901234567890123,"b":null}"#;
-    let mut node = LiveNode { extra: others.to_owned(), ..node() };
-    node = said(&node, Outcome::Degraded);
+    let mut node = SchedulerNode { extra: others.to_owned(), ..node() };
+    node = with_mark(&node, Outcome::Degraded);
     let ours = r#""fabricgate":{"v":1,"outcome":"degraded","class":"nvlink-low","run":"20261121T1200-ab12","at":"2026-11-21T12:00:00Z","expires":"2026-11-28T12:00:00Z"}"#;
     let kept = r#"{"b":1.50e+02,"a":[1,2],"é":12345678901234567890123,"b":null,"#;
     assert_eq!(node.extra, format!("{kept}{ours}}}"));
-    assert_eq!(read(&node, &MarkNames::default()), Some(mark(Outcome::Degraded)));
-    let empty = said(&LiveNode::new("n", &[]), Outcome::Degraded);
+    assert_eq!(read_mark(&node, &MarkNames::default()), Some(mark(Outcome::Degraded)));
+    let empty = with_mark(&SchedulerNode::new("n", &[]), Outcome::Degraded);
     assert_eq!(empty.extra, format!("{{{ours}}}"));
     // In its place, not behind the others.
-    let first = LiveNode { extra: r#"{"fabricgate":7,"x":1,"fabricgate":{}}"#.to_owned(), ..empty };
-    assert_eq!(said(&first, Outcome::Degraded).extra, format!(r#"{{{ours},"x":1}}"#));
+    let first = SchedulerNode { extra: r#"{"fabricgate":7,"x":1,"fabricgate":{}}"#.to_owned(), ..empty };
+    assert_eq!(with_mark(&first, Outcome::Degraded).extra, format!(r#"{{{ours},"x":1}}"#));
 }
 
 #[test]
 fn a_text_of_somebody_else_stays_and_it_is_told() {
     for foreign in ["ticket 4711", "[1]", "\"x\"", "{\"a\":1} b", "{", "null", "\u{1b}[31m"] {
-        let node = LiveNode { extra: foreign.to_owned(), ..node() };
+        let node = SchedulerNode { extra: foreign.to_owned(), ..node() };
         let (mark, names) = (mark(Outcome::Pass), MarkNames::default());
-        let change = change(&node, &mark, &names);
+        let change = mark_change(&node, &mark, &names);
         assert_eq!((&change.extra, &change.comment), (&None, &None), "{foreign}");
         assert!(change.active_features.is_some());
-        let told = unsaid(&node, &mark, &names);
+        let told = explain_unwritable(&node, &mark, &names);
         assert_eq!(told.len(), 1, "{foreign}");
         assert!(!told[0].contains('\u{1b}'), "{told:?}");
-        assert_eq!(read(&node, &names), None);
-        assert!(says(&changed(&node, &change), &mark, &names));
+        assert_eq!(read_mark(&node, &names), None);
+        assert!(has_mark(&changed(&node, &change), &mark, &names));
     }
 }
 
 #[test]
 fn a_field_of_several_lines_becomes_one_and_what_steers_terminals_is_left_alone() {
     let pretty = "{\n  \"a\": {\n    \"b \\\" c\": [ 1,\t2 ]\n  }\n}\n";
-    let node = said(&LiveNode { extra: pretty.to_owned(), ..node() }, Outcome::Pass);
+    let node = with_mark(&SchedulerNode { extra: pretty.to_owned(), ..node() }, Outcome::Pass);
     assert!(node.extra.starts_with(r#"{"a":{"b \" c":[1,2]},"fabricgate":{"#), "{}", node.extra);
-    let steering = LiveNode { extra: "{\"a\":\"\u{9b}31m\"}".to_owned(), ..node };
+    let steering = SchedulerNode { extra: "{\"a\":\"\u{9b}31m\"}".to_owned(), ..node };
     let (mark, names) = (mark(Outcome::Pass), MarkNames::default());
-    assert_eq!(change(&steering, &mark, &names).extra, None);
-    assert_eq!(unsaid(&steering, &mark, &names).len(), 1);
+    assert_eq!(mark_change(&steering, &mark, &names).extra, None);
+    assert_eq!(explain_unwritable(&steering, &mark, &names).len(), 1);
 }
 
 #[test]
 fn a_field_too_long_for_one_argument_is_left_alone() {
-    let node = LiveNode { extra: json!({"a": "x".repeat(40_000)}).to_string(), ..node() };
+    let node = SchedulerNode { extra: json!({"a": "x".repeat(40_000)}).to_string(), ..node() };
     let (mark, names) = (mark(Outcome::Pass), MarkNames::default());
-    assert_eq!(change(&node, &mark, &names).extra, None);
+    assert_eq!(mark_change(&node, &mark, &names).extra, None);
     assert!(
-        unsaid(&node, &mark, &names)[0].contains(" bytes"),
+        explain_unwritable(&node, &mark, &names)[0].contains(" bytes"),
         "{:?}",
-        unsaid(&node, &mark, &names)
+        explain_unwritable(&node, &mark, &names)
     );
 }
 
@@ -146,12 +146,12 @@ fn a_hostile_entry_is_no_danger_to_read() {
         r#"{"fabricgate":{"v":1,"outcome":"excellent","run":"r","at":"t"}}"#,
         r#"{"fabricgate":"pass"}"#,
     ] {
-        assert_eq!(read(&LiveNode { extra: extra.to_owned(), ..node() }, &names), None);
+        assert_eq!(read_mark(&SchedulerNode { extra: extra.to_owned(), ..node() }, &names), None);
     }
     let run = "\u{1b}]0;owned\u{7}\n".repeat(1_000);
     let extra = json!({"fabricgate": {"v": 1, "outcome": "pass", "run": run, "at": "t"}});
-    let node = LiveNode { extra: extra.to_string(), ..node() };
-    let read = read(&node, &names).expect("a mark");
+    let node = SchedulerNode { extra: extra.to_string(), ..node() };
+    let read = read_mark(&node, &names).expect("a mark");
     assert!(read.run.chars().all(|c| !c.is_control()) && read.run.len() < 1_000, "{read:?}");
 }
 
@@ -159,9 +159,9 @@ fn a_hostile_entry_is_no_danger_to_read() {
 fn a_site_can_leave_either_out() {
     let only_extra = MarkNames { features: false, ..MarkNames::default() };
     let only_features = MarkNames { extra: false, ..MarkNames::default() };
-    let by_extra = change(&node(), &mark(Outcome::Pass), &only_extra);
+    let by_extra = mark_change(&node(), &mark(Outcome::Pass), &only_extra);
     assert!(by_extra.active_features.is_none() && by_extra.extra.is_some());
-    let by_features = change(&node(), &mark(Outcome::Pass), &only_features);
+    let by_features = mark_change(&node(), &mark(Outcome::Pass), &only_features);
     assert!(by_features.active_features.is_some() && by_features.extra.is_none());
 }
 
@@ -193,22 +193,22 @@ fn names_are_such_that_jobs_can_ask_for_them() {
 #[test]
 fn what_slurm_forgot_is_brought_back_and_what_a_person_took_is_not() {
     let policy = Policy::default();
-    let marked = said(&node(), Outcome::Degraded);
-    let forgot = LiveNode {
+    let marked = with_mark(&node(), Outcome::Degraded);
+    let forgot = SchedulerNode {
         available_features: node().available_features,
         active_features: node().active_features,
         ..marked.clone()
     };
-    let of = |name: &str, node: &LiveNode| {
-        (NodeName::from(name), LiveNode { name: name.into(), ..node.clone() })
+    let of = |name: &str, node: &SchedulerNode| {
+        (NodeName::from(name), SchedulerNode { name: name.into(), ..node.clone() })
     };
-    let live = Live {
+    let live = SchedulerSnapshot {
         nodes: [
             of("forgot", &forgot),
             of("marked", &marked),
-            of("taken", &LiveNode { extra: r#"{"other":1}"#.to_owned(), ..forgot.clone() }),
-            of("cleared", &LiveNode { extra: String::new(), ..forgot.clone() }),
-            of("foreign", &LiveNode { extra: "ticket 4711".to_owned(), ..forgot.clone() }),
+            of("taken", &SchedulerNode { extra: r#"{"other":1}"#.to_owned(), ..forgot.clone() }),
+            of("cleared", &SchedulerNode { extra: String::new(), ..forgot.clone() }),
+            of("foreign", &SchedulerNode { extra: "ticket 4711".to_owned(), ..forgot.clone() }),
             of("never", &node()),
         ]
         .into(),
@@ -216,38 +216,38 @@ fn what_slurm_forgot_is_brought_back_and_what_a_person_took_is_not() {
     };
     let names_of = ["forgot", "marked", "taken", "cleared", "foreign", "gone"];
     let marks = names_of.map(|name| (NodeName::from(name), mark(Outcome::Degraded)));
-    let mut ledger = Ledger { marks: marks.into(), ..Ledger::default() };
-    let found = forgotten(&live, &ledger, &policy, &Stamp::default());
+    let mut ledger = JournalState { marks: marks.into(), ..JournalState::default() };
+    let found = find_lost_marks(&live, &ledger, &policy, &ClockStamp::default());
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!(found[0].0, "forgot".into());
     assert_eq!(changed(&forgot, &found[0].1), marked);
     // Without the field there is no witness but the journal.
     let names = MarkNames { extra: false, ..MarkNames::default() };
     let only_features = Policy { marks: names, ..Policy::default() };
-    assert_eq!(forgotten(&live, &ledger, &only_features, &Stamp::default()).len(), 4);
+    assert_eq!(find_lost_marks(&live, &ledger, &only_features, &ClockStamp::default()).len(), 4);
     ledger.marks.values_mut().for_each(|mark| mark.outcome = Outcome::Unknown);
-    assert_eq!(forgotten(&live, &ledger, &policy, &Stamp::default()), []);
+    assert_eq!(find_lost_marks(&live, &ledger, &policy, &ClockStamp::default()), []);
 }
 
 #[test]
 fn on_slurm_a_pass_of_an_earlier_boot_is_taken_off_and_never_brought_back() {
     let policy = Policy::default();
-    let verified = LiveNode { booted: Some(1_795_400_000), ..said(&node(), Outcome::Pass) };
-    let live = |node: LiveNode| Live { nodes: [("n1".into(), node)].into(), troubles: Vec::new() };
+    let verified = SchedulerNode { booted: Some(1_795_400_000), ..with_mark(&node(), Outcome::Pass) };
+    let live = |node: SchedulerNode| SchedulerSnapshot { nodes: [("n1".into(), node)].into(), troubles: Vec::new() };
     let marks = [(NodeName::from("n1"), mark(Outcome::Pass))];
-    let ledger = Ledger { marks: marks.into(), ..Ledger::default() };
-    let now = Stamp { at: "2026-11-23T03:00:00Z".to_owned(), ..Stamp::default() };
-    let found = forgotten(&live(verified.clone()), &ledger, &policy, &now);
+    let ledger = JournalState { marks: marks.into(), ..JournalState::default() };
+    let now = ClockStamp { at: "2026-11-23T03:00:00Z".to_owned(), ..ClockStamp::default() };
+    let found = find_lost_marks(&live(verified.clone()), &ledger, &policy, &now);
     assert_eq!(found[0].1.active_features, Some(vec!["gb200".to_owned()]));
-    let lost = LiveNode {
+    let lost = SchedulerNode {
         available_features: node().available_features,
         active_features: node().active_features,
         ..verified.clone()
     };
-    assert_eq!(forgotten(&live(lost), &ledger, &policy, &now), []);
+    assert_eq!(find_lost_marks(&live(lost), &ledger, &policy, &now), []);
     let mut kept = policy;
     kept.certificate_void.boot = false;
-    assert_eq!(forgotten(&live(verified), &ledger, &kept, &now), []);
+    assert_eq!(find_lost_marks(&live(verified), &ledger, &kept, &now), []);
 }
 
 fn feature() -> impl Strategy<Value = String> {
@@ -287,9 +287,9 @@ fn outcome() -> impl Strategy<Value = Outcome> {
 
 /// Keys and values of others, letter by letter.
 fn of_others(extra: &str) -> Vec<(String, String)> {
-    let found = extra::keys(extra).unwrap_or_default();
+    let found = slurm_extra_field::parse_keys(extra).unwrap_or_default();
     let others = found.into_iter().filter(|(key, _)| key != "fabricgate");
-    others.map(|(key, raw)| (key, extra::compact(raw.get()))).collect()
+    others.map(|(key, raw)| (key, slurm_extra_field::compact(raw.get()))).collect()
 }
 
 proptest! {
@@ -301,18 +301,18 @@ proptest! {
         outcome in outcome(),
         run in "\\PC{0,20}",
     ) {
-        let mut node = LiveNode::new("n", &["IDLE"]);
+        let mut node = SchedulerNode::new("n", &["IDLE"]);
         let active = available.iter().zip(&picks).filter(|(_, pick)| **pick);
         node.active_features = active.map(|(feature, _)| feature.clone()).collect();
         node.available_features = available;
         node.extra = extra;
         let names = MarkNames::default();
-        let mark = Mark { run, ..mark(outcome) };
-        let change = change(&node, &mark, &names);
+        let mark = VerdictMark { run, ..mark(outcome) };
+        let change = mark_change(&node, &mark, &names);
         let after = changed(&node, &change);
 
-        prop_assert!(says(&after, &mark, &names));
-        prop_assert!(super::change(&after, &mark, &names).is_nothing());
+        prop_assert!(has_mark(&after, &mark, &names));
+        prop_assert!(super::mark_change(&after, &mark, &names).is_empty());
         let others = |features: &[String]| -> Vec<String> {
             let is_ours = |it: &&String| **it == names.verified || **it == names.degraded;
             features.iter().filter(|it| !is_ours(it)).cloned().collect()
@@ -324,11 +324,11 @@ proptest! {
         let sent = change.available_features.unwrap_or_default();
         prop_assert!(sent.iter().all(|it| !it.is_empty() && !it.contains(char::is_whitespace)));
         prop_assert!(after.active_features.iter().all(|it| after.available_features.contains(it)));
-        if extra::keys(&node.extra).is_some() {
+        if slurm_extra_field::parse_keys(&node.extra).is_some() {
             prop_assert_eq!(of_others(&after.extra), of_others(&node.extra));
-            if unsaid(&node, &mark, &names).is_empty() && outcome != Outcome::Unknown {
+            if explain_unwritable(&node, &mark, &names).is_empty() && outcome != Outcome::Unknown {
                 prop_assert!(serde_json::from_str::<Value>(&after.extra).is_ok());
-                prop_assert_eq!(read(&after, &names).map(|it| it.outcome), Some(outcome));
+                prop_assert_eq!(read_mark(&after, &names).map(|it| it.outcome), Some(outcome));
             }
         } else {
             prop_assert_eq!(&after.extra, &node.extra);

@@ -2,37 +2,37 @@
 
 use super::*;
 use crate::policy::fixture::NOW;
-use crate::policy::fixture::World;
+use crate::policy::fixture::PolicyFixture;
 use crate::policy::fixture::stamp;
-use crate::policy::ledger::CleanRun;
-use crate::policy::ledger::Hold;
-use crate::policy::ledger::Open;
-use crate::policy::ledger::UndoneDrain;
-use model::change::Change;
+use crate::policy::journal_state::CleanRun;
+use crate::policy::journal_state::OpenAllocation;
+use crate::policy::journal_state::OpenIntent;
+use crate::policy::journal_state::UndoneDrain;
+use model::node_update::NodeUpdate;
 use model::journal::HoldKind;
 
 /// A name, and what is changed.
-type Case = (&'static str, fn(&mut World));
+type JournalEventCase = (&'static str, fn(&mut PolicyFixture));
 
 const NODE: &str = "d0n0";
 
 /// One drain of ours, of yesterday, and a run that did not measure the node.
-fn world() -> World {
-    let mut world = World::of(1, 4);
+fn world() -> PolicyFixture {
+    let mut world = PolicyFixture::with_blocks(1, 4);
     world.drained(NODE, "nvlink-low", 0.9, 80_000);
     world.verdicts.nodes.retain(|verdict| verdict.node.as_str() != NODE);
     world
 }
 
 /// The same, where the run passed the node.
-fn passed() -> World {
+fn passed() -> PolicyFixture {
     let mut world = world();
-    world.verdicts.nodes = World::of(1, 4).verdicts.nodes;
+    world.verdicts.nodes = PolicyFixture::with_blocks(1, 4).verdicts.nodes;
     world
 }
 
-fn noted(world: &World) -> Vec<Event> {
-    events(&world.situation(), &world.policy)
+fn noted(world: &PolicyFixture) -> Vec<JournalEvent> {
+    collect_events(&world.situation(), &world.policy)
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn a_drain_that_somebody_took_away_or_over_is_noted_as_undone() {
         let mut world = world();
         world.state(NODE, state).reason = reason.map(str::to_owned);
         let events = noted(&world);
-        let [Event::Undone { node, id, detail: told }] = events.as_slice() else {
+        let [JournalEvent::Undone { node, id, detail: told }] = events.as_slice() else {
             panic!("{state:?} {reason:?}: {events:?}")
         };
         assert_eq!((node.as_str(), id.as_str()), (NODE, "run1/d0n0/drain"));
@@ -98,12 +98,12 @@ fn what_passes_or_is_our_own_doing_is_no_undo() {
     };
     let mut absent = undone();
     absent.live.as_mut().expect("asked").nodes.clear();
-    assert_eq!(noted(&absent), [Event::Absent { node: NODE.into() }], "not known is not undone");
+    assert_eq!(noted(&absent), [JournalEvent::Absent { node: NODE.into() }], "not known is not undone");
     let mut unasked = undone();
     unasked.live = None;
     assert!(noted(&unasked).is_empty());
     let mut held = undone();
-    let hold = Hold {
+    let hold = OpenAllocation {
         kind: HoldKind::Reservation,
         stamp: stamp(60),
         nodes: vec![NODE.into()],
@@ -111,38 +111,38 @@ fn what_passes_or_is_our_own_doing_is_no_undo() {
         host: String::new(),
         pid: 1,
     };
-    held.ledger.holds.insert("hold".to_owned(), hold);
+    held.ledger.allocations.insert("hold".to_owned(), hold);
     assert!(noted(&held).is_empty(), "we hold it ourselves");
     let mut releasing = undone();
     let own = releasing.ledger.drains[&NodeName::from(NODE)].clone();
-    releasing.ledger.open.push_back(Open {
+    releasing.ledger.open_intents.push_back(OpenIntent {
         is_late: false,
         id: "run2/d0n0/release".to_owned(),
         stamp: stamp(60),
         epoch: 2,
         run: "run2".to_owned(),
         action: own.action.clone(),
-        change: Change::default(),
+        change: NodeUpdate::default(),
         before: own.before.clone(),
     });
     assert!(noted(&releasing).is_empty(), "a release of ours may have done it");
     let mut told = undone();
     let own = told.ledger.drains[&NodeName::from(NODE)].clone();
-    told.ledger.undone.insert(NODE.into(), UndoneDrain { stamp: stamp(60), drain: own });
+    told.ledger.undone_drains.insert(NODE.into(), UndoneDrain { stamp: stamp(60), drain: own });
     assert!(noted(&told).is_empty(), "noted before");
 }
 
 #[test]
 fn a_whole_run_that_a_drained_node_passed_is_noted_once() {
     let world = passed();
-    let clean = Event::Clean {
+    let clean = JournalEvent::Clean {
         node: NODE.into(),
         run: "run2".to_owned(),
         measured: NOW - 600,
         boot_id: None,
     };
     assert_eq!(noted(&world), [clean]);
-    let changes: [Case; 8] = [
+    let changes: [JournalEventCase; 8] = [
         ("not complete", |w| w.run.complete = false),
         ("simulated", |w| w.run.real = false),
         ("an audit", |w| w.run.profile = "audit".to_owned()),
@@ -167,14 +167,14 @@ fn a_whole_run_that_a_drained_node_passed_is_noted_once() {
     // Taken away and passed: it is not ours any more.
     let mut undone = passed();
     undone.state(NODE, &["IDLE"]).reason = None;
-    assert!(matches!(noted(&undone).as_slice(), [Event::Undone { .. }]));
+    assert!(matches!(noted(&undone).as_slice(), [JournalEvent::Undone { .. }]));
 }
 
 #[test]
 fn on_kubernetes_a_clean_run_counts_for_the_boot_that_the_node_shows() {
     let mut world = passed().on_kubernetes();
-    let noted_boot = |world: &World| match noted(world).as_slice() {
-        [Event::Clean { boot_id, .. }] => boot_id.clone(),
+    let noted_boot = |world: &PolicyFixture| match noted(world).as_slice() {
+        [JournalEvent::Clean { boot_id, .. }] => boot_id.clone(),
         none => {
             assert!(none.is_empty(), "{none:?}");
             None
@@ -190,7 +190,7 @@ fn on_kubernetes_a_clean_run_counts_for_the_boot_that_the_node_shows() {
 
 #[test]
 fn on_kubernetes_a_taint_or_a_reason_that_was_taken_away_is_an_undo_and_a_cordon_is_none() {
-    let stands = |change: fn(&mut World)| {
+    let stands = |change: fn(&mut PolicyFixture)| {
         let mut world = world().on_kubernetes();
         change(&mut world);
         noted(&world).is_empty()

@@ -3,14 +3,14 @@
 //!
 //! Pure. Within one boot it is counted by uptime, so that a clock that jumps ends none.
 
-use super::due::elapsed;
-use super::ledger::Ledger;
-use model::journal::Stamp;
+use super::schedule::elapsed_s;
+use super::journal_state::JournalState;
+use model::journal::ClockStamp;
 use model::text::clean;
 
 /// A pause.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Pause {
+pub struct GatePause {
     /// Who asked for it.
     pub by: String,
     /// Why.
@@ -22,14 +22,14 @@ pub struct Pause {
 }
 
 /// The pause that holds at this moment.
-pub fn now<'a>(ledger: &'a Ledger, now: &Stamp) -> Option<&'a Pause> {
+pub fn active_pause<'a>(ledger: &'a JournalState, now: &ClockStamp) -> Option<&'a GatePause> {
     let (since, pause) = ledger.pause.as_ref()?;
     let lasts = i64::try_from(pause.for_s).unwrap_or(i64::MAX);
-    (elapsed(since, now) < lasts).then_some(pause)
+    (elapsed_s(since, now) < lasts).then_some(pause)
 }
 
 /// A pause as a sentence.
-pub fn told(pause: &Pause) -> String {
+pub fn describe_pause(pause: &GatePause) -> String {
     let [until, by, why] = [&pause.until, &pause.by, &pause.why].map(|it| clean(it));
     format!("paused until {until} by {by}: {why}")
 }
@@ -37,18 +37,18 @@ pub fn told(pause: &Pause) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::journal::Entry;
-    use model::journal::Event;
+    use model::journal::JournalEntry;
+    use model::journal::JournalEvent;
     use model::journal::JOURNAL_FORMAT;
 
-    fn at(unix: i64, boot: &str, uptime_s: f64) -> Stamp {
-        Stamp { at: unix.to_string(), unix, boot: boot.to_owned(), uptime_s }
+    fn at(unix: i64, boot: &str, uptime_s: f64) -> ClockStamp {
+        ClockStamp { at: unix.to_string(), unix, boot: boot.to_owned(), uptime_s }
     }
 
-    fn ledger(events: Vec<Event>) -> Ledger {
-        let entries: Vec<Entry> = (1..)
+    fn ledger(events: Vec<JournalEvent>) -> JournalState {
+        let entries: Vec<JournalEntry> = (1..)
             .zip(events)
-            .map(|(seq, event)| Entry {
+            .map(|(seq, event)| JournalEntry {
                 format: JOURNAL_FORMAT.to_owned(),
                 seq,
                 stamp: at(1_000, "a", 50.0),
@@ -56,18 +56,18 @@ mod tests {
                 event,
             })
             .collect();
-        Ledger::of(&entries)
+        JournalState::from_entries(&entries)
     }
 
-    fn paused() -> Event {
+    fn paused() -> JournalEvent {
         let (by, why, until) = ("ann".to_owned(), "switch swap".to_owned(), "T".to_owned());
-        Event::Paused { by, why, for_s: 600, until }
+        JournalEvent::Paused { by, why, for_s: 600, until }
     }
 
     #[test]
     fn a_pause_holds_for_its_time_by_uptime_and_in_another_boot_by_the_clock() {
         let ledger = ledger(vec![paused()]);
-        let holds = |now: Stamp| super::now(&ledger, &now).is_some();
+        let holds = |now: ClockStamp| super::active_pause(&ledger, &now).is_some();
         assert!(holds(at(1_000, "a", 50.0)));
         assert!(holds(at(1_599, "a", 649.0)));
         assert!(!holds(at(1_600, "a", 650.0)));
@@ -76,24 +76,24 @@ mod tests {
         assert!(holds(at(1_599, "b", 1.0)));
         assert!(!holds(at(1_600, "b", 1.0)));
         assert_eq!(
-            told(now(&ledger, &at(1_001, "a", 51.0)).expect("one")),
+            describe_pause(active_pause(&ledger, &at(1_001, "a", 51.0)).expect("one")),
             "paused until T by ann: switch swap"
         );
     }
 
     #[test]
     fn a_person_ends_it_early_and_another_takes_its_place() {
-        let resumed = Event::Resumed { by: "bob".to_owned(), why: None };
+        let resumed = JournalEvent::Resumed { by: "bob".to_owned(), why: None };
         let early = ledger(vec![paused(), resumed.clone()]);
-        assert_eq!(now(&early, &at(1_001, "a", 51.0)), None);
-        let longer = Event::Paused {
+        assert_eq!(active_pause(&early, &at(1_001, "a", 51.0)), None);
+        let longer = JournalEvent::Paused {
             by: "bob".to_owned(),
             why: "more".to_owned(),
             for_s: 900,
             until: "U".to_owned(),
         };
         let again = ledger(vec![paused(), longer]);
-        assert_eq!(now(&again, &at(1_700, "a", 750.0)).map(|it| it.until.as_str()), Some("U"));
-        assert_eq!(now(&ledger(vec![resumed]), &at(1_001, "a", 51.0)), None);
+        assert_eq!(active_pause(&again, &at(1_700, "a", 750.0)).map(|it| it.until.as_str()), Some("U"));
+        assert_eq!(active_pause(&ledger(vec![resumed]), &at(1_001, "a", 51.0)), None);
     }
 }

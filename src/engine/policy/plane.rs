@@ -2,20 +2,20 @@
 //!
 //! Words only. What a state means is the same on both.
 
-use model::live::LiveNode;
+use model::scheduler_snapshot::SchedulerNode;
 
 /// Who places work on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plane {
+pub enum SchedulerKind {
     /// Slurm's controller.
     Slurm,
     /// A Kubernetes scheduler.
     Kubernetes,
 }
 
-impl Plane {
+impl SchedulerKind {
     /// The one that told of this node.
-    pub fn of(node: &LiveNode) -> Self {
+    pub fn from_node(node: &SchedulerNode) -> Self {
         if node.kubernetes.is_some() { Self::Kubernetes } else { Self::Slurm }
     }
 
@@ -28,7 +28,7 @@ impl Plane {
     }
 
     /// What it places.
-    pub fn work(self) -> &'static str {
+    pub fn workload_name(self) -> &'static str {
         match self {
             Self::Slurm => "jobs",
             Self::Kubernetes => "pods",

@@ -1,31 +1,31 @@
 //! A store that was restored, and people who take away what we wrote.
 
 use super::*;
-use crate::policy::fixture::World;
+use crate::policy::fixture::PolicyFixture;
 use crate::policy::fixture::written;
 use crate::policy::marks;
 use crate::policy::marks::MarkNames;
-use crate::policy::notice;
-use crate::policy::policy::Policy;
-use crate::policy::vanished;
+use crate::policy::journal_events;
+use crate::policy::action_policy::Policy;
+use crate::policy::lost_drains;
 use model::action::ActionKind;
 use model::action::ActionResult;
-use model::journal::Entry;
-use model::journal::Event;
-use model::kubernetes_node::Condition;
+use model::journal::JournalEntry;
+use model::journal::JournalEvent;
+use model::kubernetes_node::FabricNodeCondition;
 use model::verdict::Outcome;
 
 const NODE: &str = "d0n0";
 
 /// One node that we drained yesterday, with its marks, and what it was before: one
 /// that had passed, or one of which nothing had been said.
-fn drained(had_passed: bool) -> World {
+fn drained(had_passed: bool) -> PolicyFixture {
     drained_under(had_passed, Policy::default().marks)
 }
 
 /// The same where the site writes these marks.
-fn drained_under(had_passed: bool, names: MarkNames) -> World {
-    let mut world = World::of(1, 4).on_kubernetes();
+fn drained_under(had_passed: bool, names: MarkNames) -> PolicyFixture {
+    let mut world = PolicyFixture::with_blocks(1, 4).on_kubernetes();
     world.policy.marks = names;
     world.verdicts.nodes.retain(|verdict| verdict.node.as_str() != NODE);
     if had_passed {
@@ -35,7 +35,7 @@ fn drained_under(had_passed: bool, names: MarkNames) -> World {
         mark.run = "run0".to_owned();
         *world.state(NODE, &["IDLE"]) = {
             let node = world.state(NODE, &["IDLE"]).clone();
-            let change = marks::of_action(ActionKind::Certify, &node, &mark, &world.policy.marks);
+            let change = marks::change_beside_action(ActionKind::Certify, &node, &mark, &world.policy.marks);
             written(&node, &change)
         };
     }
@@ -44,7 +44,7 @@ fn drained_under(had_passed: bool, names: MarkNames) -> World {
     let before = world.node(NODE).clone();
     let own = world.drained(NODE, "nvlink-low", 0.5, 80_000);
     let mark = own.action.mark.clone().expect("one");
-    let change = marks::of_action(ActionKind::Drain, &before, &mark, &world.policy.marks);
+    let change = marks::change_beside_action(ActionKind::Drain, &before, &mark, &world.policy.marks);
     let mut node = written(&before, &change);
     node.state = vec!["IDLE".to_owned(), "DRAIN".to_owned()];
     node.reason = Some(own.action.reason.clone());
@@ -53,33 +53,33 @@ fn drained_under(had_passed: bool, names: MarkNames) -> World {
     world.ledger.spent.clear();
     let change = Box::new(change);
     let (id, run, action) = (own.id.clone(), own.run.clone(), Box::new(own.action.clone()));
-    let intent = Event::Intent { id: id.clone(), run, action, change, before: Box::new(before) };
+    let intent = JournalEvent::Intent { id: id.clone(), run, action, change, before: Box::new(before) };
     let (result, detail) = (ActionResult::Done, String::new());
-    for event in [intent, Event::Outcome { id, result, detail }] {
+    for event in [intent, JournalEvent::Outcome { id, result, detail }] {
         let (format, seq) = (String::new(), world.ledger.lines + 1);
         let stamp = own.stamp.clone();
-        world.ledger.take(&Entry { format, seq, stamp, epoch: own.epoch, event });
+        world.ledger.apply(&JournalEntry { format, seq, stamp, epoch: own.epoch, event });
     }
     world
 }
 
 /// The node as an older store has it, at this version.
-fn restored(world: &mut World, version: &str) {
+fn restored(world: &mut PolicyFixture, version: &str) {
     let before = world.ledger.drains[&NODE.into()].before.clone();
     *world.node(NODE) = before;
     world.object(NODE).version = version.to_owned();
 }
 
 /// What is to be made again at once.
-fn lost(world: &World) -> Vec<String> {
+fn lost(world: &PolicyFixture) -> Vec<String> {
     let live = world.live.as_ref().expect("asked");
-    let lost = vanished::vanished(live, &world.ledger, &world.policy.marks).lost;
+    let lost = lost_drains::find_lost_drains(live, &world.ledger, &world.policy.marks).lost;
     lost.keys().map(ToString::to_string).collect()
 }
 
-fn is_undone(world: &World) -> bool {
-    let events = notice::events(&world.situation(), &world.policy);
-    events.iter().any(|event| matches!(event, Event::Undone { .. }))
+fn is_undone(world: &PolicyFixture) -> bool {
+    let events = journal_events::collect_events(&world.situation(), &world.policy);
+    events.iter().any(|event| matches!(event, JournalEvent::Undone { .. }))
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn what_a_restored_store_lost_is_drained_again_by_the_next_run_that_finds_it() {
     for had_passed in [true, false] {
         let mut world = drained(had_passed);
         restored(&mut world, "5000");
-        world.verdicts.nodes = World::of(1, 4).verdicts.nodes;
+        world.verdicts.nodes = PolicyFixture::with_blocks(1, 4).verdicts.nodes;
         world.accuse(NODE, "nvlink-low", Outcome::Degraded, 0.5);
         assert_eq!(world.proposed(), [format!("drain {NODE}")], "{:#?}", world.plan());
     }
@@ -112,7 +112,7 @@ fn what_a_restored_store_lost_is_drained_again_by_the_next_run_that_finds_it() {
 fn what_a_restored_store_lost_is_not_counted_against_itself_but_against_others() {
     let mut world = drained(true);
     restored(&mut world, "5000");
-    world.verdicts.nodes = World::of(1, 4).verdicts.nodes;
+    world.verdicts.nodes = PolicyFixture::with_blocks(1, 4).verdicts.nodes;
     // One at a time, here and in all.
     world.policy.outstanding = 0.0001;
     world.policy.per_domain = 1;
@@ -124,8 +124,8 @@ fn what_a_restored_store_lost_is_not_counted_against_itself_but_against_others()
 
 #[test]
 fn whoever_takes_our_drain_away_has_undone_it_whatever_else_they_take() {
-    type Edit = fn(&mut KubernetesNode);
-    let edits: [Edit; 4] = [
+    type KubernetesNodeChange = fn(&mut KubernetesNode);
+    let edits: [KubernetesNodeChange; 4] = [
         |_| {},
         |it| it.annotations.clear(),
         |it| it.labels.clear(),
@@ -161,7 +161,7 @@ fn another_node_of_the_same_name_is_no_older_store() {
 fn a_whole_run_that_passes_ends_a_drain_that_the_store_lost() {
     let mut world = drained(true);
     restored(&mut world, "5000");
-    world.verdicts.nodes = World::of(1, 4).verdicts.nodes;
+    world.verdicts.nodes = PolicyFixture::with_blocks(1, 4).verdicts.nodes;
     assert!(is_undone(&world));
 }
 
@@ -171,19 +171,19 @@ fn what_is_said_again_leaves_what_tells_that_the_store_is_older() {
         let mut world = drained(had_passed);
         restored(&mut world, "5000");
         let live = world.live.clone().expect("asked");
-        for (_, change) in marks::forgotten(&live, &world.ledger, &world.policy, &world.now) {
+        for (_, change) in marks::find_lost_marks(&live, &world.ledger, &world.policy, &world.now) {
             *world.node(NODE) = written(&world.node(NODE).clone(), &change);
         }
         assert!(!is_undone(&world), "{had_passed}");
         // It no longer claims a pass all the same.
-        let status = |it: &Condition| it.status.clone();
+        let status = |it: &FabricNodeCondition| it.status.clone();
         let condition = world.object(NODE).condition.as_ref().map(status);
         assert_eq!(condition.as_deref(), had_passed.then_some("False"));
     }
 }
 
 /// Takes away what `kubectl` can: taints, labels and annotations.
-fn cleared(world: &mut World) {
+fn cleared(world: &mut PolicyFixture) {
     world.state(NODE, &["IDLE"]).reason = None;
     let object = world.object(NODE);
     object.version = "120".to_owned();
@@ -215,9 +215,9 @@ fn defect_1_a_person_is_believed_where_nothing_was_written_that_would_tell_other
     let own = world.ledger.drains[&NODE.into()].clone();
     let (action, before) = (Box::new(own.action), Box::new(own.before));
     let (by, why) = (String::new(), String::new());
-    let event = Event::Adopted { run: own.run, action, before, set: None, by, why };
+    let event = JournalEvent::Adopted { run: own.run, action, before, set: None, by, why };
     let (format, stamp) = (String::new(), own.stamp);
-    world.ledger.take(&Entry { format, seq: 3, stamp, epoch: own.epoch, event });
+    world.ledger.apply(&JournalEntry { format, seq: 3, stamp, epoch: own.epoch, event });
     cleared(&mut world);
     world.object(NODE).condition = None;
     assert!(is_undone(&world));

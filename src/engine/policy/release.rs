@@ -6,43 +6,43 @@
 use std::collections::BTreeMap;
 
 use super::certificate;
-use super::clean::Counted;
-use super::clean::apart_s;
-use super::clean::counted;
+use super::clean::CleanRunCount;
+use super::clean::min_clean_gap_s;
+use super::clean::count_clean_runs;
 use super::device;
-use super::grounds;
-use super::ledger::OwnDrain;
+use super::evidence_checks;
+use super::journal_state::OwnDrain;
 use super::marks;
-use super::plane::Plane;
-use super::policy::Policy;
-use super::situation::RunSeen;
+use super::plane::SchedulerKind;
+use super::action_policy::Policy;
+use super::situation::EvidenceRun;
 use super::situation::Situation;
-use super::standing;
-use super::words;
+use super::node_state;
+use super::command_line;
 use model::action::Action;
 use model::action::ActionKind;
-use model::action::Mark;
-use model::action::Withheld;
-use model::change::Change;
-use model::change::StateChange;
+use model::action::VerdictMark;
+use model::action::WithheldAction;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::live::Live;
-use model::live::LiveNode;
-use model::moment::DAY_S;
-use model::moment::rfc3339;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
+use model::time_format::DAY_S;
+use model::time_format::format_rfc3339;
 use model::profile::Profile;
 use model::text::clean;
 use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
 
 /// Releases and certificates that this situation asks for, and what is withheld.
-pub fn propose(situation: &Situation<'_>, policy: &Policy) -> (Vec<Action>, Vec<Withheld>) {
-    let mut proposal = Proposal {
+pub fn propose_releases(situation: &Situation<'_>, policy: &Policy) -> (Vec<Action>, Vec<WithheldAction>) {
+    let mut proposal = ReleasePlanner {
         situation,
         policy,
         verdicts: situation.verdicts.nodes.iter().map(|v| (&v.node, v)).collect(),
-        domains: domains(situation),
+        domains: domain_by_node(situation),
         actions: Vec::new(),
         withheld: Vec::new(),
     };
@@ -60,44 +60,44 @@ pub fn propose(situation: &Situation<'_>, policy: &Policy) -> (Vec<Action>, Vec<
 
 /// Whether a run is one of those that a drained node must pass: a whole one,
 /// of real nodes, under a profile that measures everything.
-pub fn is_whole(run: &RunSeen, policy: &Policy) -> bool {
+pub fn is_full_run(run: &EvidenceRun, policy: &Policy) -> bool {
     let profile = Profile::parse(&run.profile);
     let all = matches!(profile, Some(Profile::BurnIn | Profile::Recertify));
-    all && run.complete && counts(run, policy) && 0 < run.created_unix
+    all && run.complete && is_eligible_run(run, policy) && 0 < run.created_unix
 }
 
 /// Whether a run says anything of the scheduler's nodes.
-pub(super) fn counts(run: &RunSeen, policy: &Policy) -> bool {
+pub(super) fn is_eligible_run(run: &EvidenceRun, policy: &Policy) -> bool {
     run.real || policy.simulated
 }
 
 /// What is asked for so far.
-struct Proposal<'a> {
+struct ReleasePlanner<'a> {
     situation: &'a Situation<'a>,
     policy: &'a Policy,
     verdicts: BTreeMap<&'a NodeName, &'a NodeVerdict>,
     domains: BTreeMap<&'a NodeName, &'a DomainName>,
     actions: Vec<Action>,
-    withheld: Vec<Withheld>,
+    withheld: Vec<WithheldAction>,
 }
 
-fn domains<'a>(situation: &Situation<'a>) -> BTreeMap<&'a NodeName, &'a DomainName> {
+fn domain_by_node<'a>(situation: &Situation<'a>) -> BTreeMap<&'a NodeName, &'a DomainName> {
     let domains = situation.fleet.domains.iter();
     domains.flat_map(|domain| domain.nodes.iter().map(|node| (node, &domain.name))).collect()
 }
 
 /// Runs that a drained node passed, by the time they were made.
-type Clean<'a> = BTreeMap<(i64, &'a str), ()>;
+type CleanRunsByTime<'a> = BTreeMap<(i64, &'a str), ()>;
 
-impl<'a> Proposal<'a> {
+impl<'a> ReleasePlanner<'a> {
     fn withhold(&mut self, what: &str, why: String) {
-        self.withheld.push(Withheld::new(what, why));
+        self.withheld.push(WithheldAction::new(what, why));
     }
 
     /// The release of one node, or why not yet.
     fn release(&self, node: &NodeName, drain: &'a OwnDrain) -> Result<Action, String> {
         if !node.is_one_node() {
-            return Err(standing::not_one(node));
+            return Err(node_state::explain_not_one_node(node));
         }
         let Some(live) = self.situation.live else {
             return Err("drained by us; the scheduler was not asked how it stands".to_owned());
@@ -105,45 +105,45 @@ impl<'a> Proposal<'a> {
         let Some(live) = live.nodes.get(node) else {
             return Err("drained by us; the scheduler does not tell of it now".to_owned());
         };
-        if let Some(why) = standing::may_not_release(live, self.situation.ledger) {
+        if let Some(why) = node_state::explain_no_release(live, self.situation.ledger) {
             return Err(why);
         }
-        if !live.is("DRAIN") {
+        if !live.has_state("DRAIN") {
             return Err("it is not drained any more".to_owned());
         }
-        let (clean, stale) = self.clean(node, drain, live)?;
-        self.last_look(node, drain, &clean)?;
+        let (clean, stale) = self.clean_runs(node, drain, live)?;
+        self.check_last_run(node, drain, &clean)?;
         let wanted = self.policy.clean_sweeps.max(1) as usize;
-        let counted = counted(clean.keys().copied(), apart_s(self.policy));
+        let counted = count_clean_runs(clean.keys().copied(), min_clean_gap_s(self.policy));
         if counted.runs.len() < wanted {
             let now = self.situation.now.unix;
-            return Err(missing(&counted, stale, wanted, live, now) + &self.early(node, drain));
+            return Err(describe_missing(&counted, stale, wanted, live, now) + &self.describe_early_run(node, drain));
         }
         let runs: Vec<&str> = clean.keys().map(|(_, run)| *run).collect();
         let mark = self.mark_of(&clean, drain, live);
         let device = device::of_release(live, drain)?;
         let (kind, names) = (ActionKind::Release, &self.policy.marks);
-        let change = Change {
-            state: Some(StateChange::Resume),
-            ..marks::beside(kind, device.as_ref(), live, &mark, names)
+        let change = NodeUpdate {
+            state: Some(NodeStateChange::Resume),
+            ..marks::change_beside_device(kind, device.as_ref(), live, &mark, names)
         };
         Ok(Action {
-            command: words::line(node, &change, Plane::of(live)),
+            command: command_line::to_command_line(node, &change, SchedulerKind::from_node(live)),
             mark: Some(mark),
             device,
             findings: drain.action.findings.clone(),
-            why: format!("drained for run {}; passed {} since", drain.run, joined(&runs)),
-            ..self.action(ActionKind::Release, node)
+            why: format!("drained for run {}; passed {} since", drain.run, join_runs(&runs)),
+            ..self.new_action(ActionKind::Release, node)
         })
     }
 
     /// The runs that count, and how many of an earlier boot do not.
-    fn clean(
+    fn clean_runs(
         &self,
         node: &NodeName,
         drain: &'a OwnDrain,
-        live: &LiveNode,
-    ) -> Result<(Clean<'a>, usize), String> {
+        live: &SchedulerNode,
+    ) -> Result<(CleanRunsByTime<'a>, usize), String> {
         let then = &drain.before;
         let moved = matches!((&then.instance, &live.instance), (Some(a), Some(b)) if a != b);
         let had_boot = then.booted.is_some() || then.boot_id.is_some();
@@ -155,7 +155,7 @@ impl<'a> Proposal<'a> {
                  no run is known to be its own"
             ));
         }
-        if self.situation.now.unix < self.begun(drain) {
+        if self.situation.now.unix < self.begun_unix(drain) {
             return Err(format!(
                 "it was drained at {}, which is yet to come: a clock was put back",
                 drain.stamp.at
@@ -164,7 +164,7 @@ impl<'a> Proposal<'a> {
         let run = self.situation.run;
         let passed = self.verdicts.get(node).is_some_and(|v| v.outcome == Outcome::Pass);
         let boot = self.situation.boots.get(node).map(String::as_str);
-        let at_hand = (is_whole(run, self.policy) && passed).then_some((
+        let at_hand = (is_full_run(run, self.policy) && passed).then_some((
             run.created_unix,
             run.id.as_str(),
             boot,
@@ -173,17 +173,17 @@ impl<'a> Proposal<'a> {
         let noted = noted.map(|it| (it.measured, it.run.as_str(), it.boot_id.as_deref()));
         let after: BTreeMap<&str, (i64, Option<&str>)> = noted
             .chain(at_hand)
-            .filter(|(measured, run, _)| self.begun(drain) < *measured && *run != drain.run)
+            .filter(|(measured, run, _)| self.begun_unix(drain) < *measured && *run != drain.run)
             // One that says so may as well have been made before the drain.
-            .filter(|(measured, ..)| !grounds::is_to_come(*measured, self.situation.now.unix))
+            .filter(|(measured, ..)| !evidence_checks::is_in_future(*measured, self.situation.now.unix))
             .map(|(measured, run, boot)| (run, (measured, boot)))
             .collect();
         // A machine that booted since is judged on what it did since: links
         // train anew, and it may not even be the same one.
         let own =
-            |(measured, boot): (i64, Option<&str>)| grounds::is_of_this_boot(live, boot, measured);
+            |(measured, boot): (i64, Option<&str>)| evidence_checks::is_of_this_boot(live, boot, measured);
         let all = after.len();
-        let clean: Clean<'_> = after
+        let clean: CleanRunsByTime<'_> = after
             .into_iter()
             .filter(|(_, at)| own(*at))
             .map(|(run, (measured, _))| ((measured, run), ()))
@@ -193,17 +193,17 @@ impl<'a> Proposal<'a> {
     }
 
     /// When a drain was begun, by the clock of now.
-    fn begun(&self, drain: &OwnDrain) -> i64 {
-        grounds::moment(&drain.stamp, self.situation.now)
+    fn begun_unix(&self, drain: &OwnDrain) -> i64 {
+        evidence_checks::moment_unix(&drain.stamp, self.situation.now)
     }
 
     /// That the run at hand was begun before the drain, where it would count
     /// otherwise.
-    fn early(&self, node: &NodeName, drain: &OwnDrain) -> String {
+    fn describe_early_run(&self, node: &NodeName, drain: &OwnDrain) -> String {
         let run = self.situation.run;
         let passed = self.verdicts.get(node).is_some_and(|v| v.outcome == Outcome::Pass);
-        let is_early = run.created_unix <= self.begun(drain) && run.id != drain.run;
-        if !passed || !is_early || !is_whole(run, self.policy) {
+        let is_early = run.created_unix <= self.begun_unix(drain) && run.id != drain.run;
+        if !passed || !is_early || !is_full_run(run, self.policy) {
             return String::new();
         }
         let (id, created, drained) = (&run.id, clean(&run.created), &drain.stamp.at);
@@ -214,16 +214,16 @@ impl<'a> Proposal<'a> {
 
     /// Clean runs are of the past where the run at hand has looked at the node
     /// since and did not see it pass.
-    fn last_look(
+    fn check_last_run(
         &self,
         node: &NodeName,
         drain: &OwnDrain,
-        clean: &Clean<'_>,
+        clean: &CleanRunsByTime<'_>,
     ) -> Result<(), String> {
         let run = self.situation.run;
-        let newest = clean.keys().next_back().map_or(self.begun(drain), |(measured, _)| *measured);
+        let newest = clean.keys().next_back().map_or(self.begun_unix(drain), |(measured, _)| *measured);
         let Some(verdict) = self.verdicts.get(node) else { return Ok(()) };
-        let is_news = counts(run, self.policy) && run.id != drain.run && newest <= run.created_unix;
+        let is_news = is_eligible_run(run, self.policy) && run.id != drain.run && newest <= run.created_unix;
         if is_news && verdict.outcome != Outcome::Pass {
             return Err(format!(
                 "drained by us, and run {} says {}: {}",
@@ -234,50 +234,50 @@ impl<'a> Proposal<'a> {
     }
 
     /// What is said on a node that these runs found well: the newest speaks.
-    fn mark_of(&self, clean: &Clean<'_>, drain: &OwnDrain, live: &LiveNode) -> Mark {
+    fn mark_of(&self, clean: &CleanRunsByTime<'_>, drain: &OwnDrain, live: &SchedulerNode) -> VerdictMark {
         let run = self.situation.run;
         let (measured, id) = clean.keys().next_back().copied().unwrap_or_default();
         // Which profile an earlier run had is not recorded: the shorter time counts.
         let days = match Profile::parse(&run.profile).filter(|_| id == run.id) {
-            Some(profile) => certificate::days(profile, self.policy),
+            Some(profile) => certificate::certificate_days(profile, self.policy),
             None => [Profile::BurnIn, Profile::Recertify]
-                .map(|profile| certificate::days(profile, self.policy))
+                .map(|profile| certificate::certificate_days(profile, self.policy))
                 .into_iter()
                 .fold(u32::MAX, u32::min),
         };
         let days = i64::from(days);
-        let at = if id == run.id { run.created.clone() } else { rfc3339(measured) };
-        let mark = Mark {
+        let at = if id == run.id { run.created.clone() } else { format_rfc3339(measured) };
+        let mark = VerdictMark {
             outcome: Outcome::Pass,
             class: None,
             run: id.to_owned(),
             at,
-            expires: Some(rfc3339(measured.saturating_add(days.saturating_mul(DAY_S)))),
+            expires: Some(format_rfc3339(measured.saturating_add(days.saturating_mul(DAY_S)))),
             boot_id: None,
             domain: None,
         };
         let verdict = self.verdicts.get(&live.name).and_then(|verdict| verdict.domain.as_ref());
         let mark =
-            marks::placed(mark, self.situation, live, verdict.or(drain.action.domain.as_ref()));
+            marks::with_domain_and_boot(mark, self.situation, live, verdict.or(drain.action.domain.as_ref()));
         // Every run that counts is of the boot that the node shows; the run at hand may
         // be of an earlier one.
         let boot_id = live.kubernetes.as_ref().and(live.boot_id.clone());
-        Mark { boot_id: boot_id.filter(|_| self.policy.certificate_void.boot), ..mark }
+        VerdictMark { boot_id: boot_id.filter(|_| self.policy.certificate_void.boot), ..mark }
     }
 
     /// Certificates for what passed. What Slurm forgot of earlier ones, `marks`
     /// says again.
-    fn certify(&mut self, live: &'a Live) {
+    fn certify(&mut self, live: &'a SchedulerSnapshot) {
         let situation = self.situation;
         let run = situation.run;
         let now = situation.now.unix;
-        let mark = match certificate::validity_now(run, self.policy, now) {
-            Ok(seconds) => Mark {
+        let mark = match certificate::remaining_validity_s(run, self.policy, now) {
+            Ok(seconds) => VerdictMark {
                 outcome: Outcome::Pass,
                 class: None,
                 run: run.id.clone(),
                 at: run.created.clone(),
-                expires: Some(rfc3339(run.created_unix.saturating_add(seconds))),
+                expires: Some(format_rfc3339(run.created_unix.saturating_add(seconds))),
                 boot_id: None,
                 domain: None,
             },
@@ -299,7 +299,7 @@ impl<'a> Proposal<'a> {
             if situation.ledger.drains.contains_key(node) {
                 continue;
             }
-            match self.certified(node, &mark, live) {
+            match self.certify_node(node, &mark, live) {
                 Ok(Some(action)) => self.actions.push(action),
                 Ok(None) => {}
                 Err(why) => self.withhold(node.as_str(), format!("passed, not certified: {why}")),
@@ -308,19 +308,19 @@ impl<'a> Proposal<'a> {
     }
 
     /// The certificate of one node; nothing where it says so already.
-    fn certified(
+    fn certify_node(
         &self,
         node: &NodeName,
-        mark: &Mark,
-        live: &Live,
+        mark: &VerdictMark,
+        live: &SchedulerSnapshot,
     ) -> Result<Option<Action>, String> {
         if !node.is_one_node() {
-            return Err(standing::not_one(node));
+            return Err(node_state::explain_not_one_node(node));
         }
         let live = live.nodes.get(node).ok_or("the scheduler does not tell of it")?;
         let measured = self.situation.boots.get(node);
-        let refusal = standing::may_not_certify(live)
-            .or_else(|| certificate::refusal(live, measured, self.situation.run, self.policy))
+        let refusal = node_state::explain_no_certificate(live)
+            .or_else(|| certificate::explain_refusal(live, measured, self.situation.run, self.policy))
             // No mark says what its certificate would not.
             .or_else(|| self.situation.run.unsure.get(node).cloned());
         if let Some(why) = refusal {
@@ -330,46 +330,46 @@ impl<'a> Proposal<'a> {
         let run = self.situation.run;
         let mut why = format!("passed run {} ({})", run.id, run.profile);
         let domain = self.verdicts.get(node).and_then(|verdict| verdict.domain.as_ref());
-        let mut mark = marks::placed(mark.clone(), self.situation, live, domain);
+        let mut mark = marks::with_domain_and_boot(mark.clone(), self.situation, live, domain);
         if !self.policy.certificate_void.boot {
             // What a boot does not void says of none: it counts in the next one, too.
             mark.boot_id = None;
         }
-        if let Some((said, longer)) = self.longer(live, &mark) {
+        if let Some((said, longer)) = self.longer_mark(live, &mark) {
             // What it lost meanwhile it gets back, and the start-up taint goes;
             // Slurm is told again by `marks::forgotten`.
-            if live.kubernetes.is_none() || marks::says(live, said, names) {
+            if live.kubernetes.is_none() || marks::has_mark(live, said, names) {
                 return Err(longer);
             }
             why = format!("{why}; {longer}");
             mark = said.clone();
         }
-        let change = marks::of_action(ActionKind::Certify, live, &mark, names);
-        if change.is_nothing() {
-            let unsaid = marks::unsaid(live, &mark, names);
+        let change = marks::change_beside_action(ActionKind::Certify, live, &mark, names);
+        if change.is_empty() {
+            let unsaid = marks::explain_unwritable(live, &mark, names);
             return unsaid.into_iter().next().map_or(Ok(None), Err);
         }
         Ok(Some(Action {
-            command: words::line(node, &change, Plane::of(live)),
+            command: command_line::to_command_line(node, &change, SchedulerKind::from_node(live)),
             mark: Some(mark),
             why,
-            ..self.action(ActionKind::Certify, node)
+            ..self.new_action(ActionKind::Certify, node)
         }))
     }
 
     /// Why what was said before is better left: it counts for longer.
-    fn longer(&self, live: &LiveNode, mark: &Mark) -> Option<(&'a Mark, String)> {
+    fn longer_mark(&self, live: &SchedulerNode, mark: &VerdictMark) -> Option<(&'a VerdictMark, String)> {
         let said = self.situation.ledger.marks.get(&live.name)?;
         let (until, new) = (said.expires.as_deref()?, mark.expires.as_deref()?);
-        let by_time = || live.booted.is_none_or(|booted| later(&said.at, &rfc3339(booted)));
+        let by_time = || live.booted.is_none_or(|booted| is_later(&said.at, &format_rfc3339(booted)));
         let of_this_boot =
-            grounds::is_of_boot(live, said.boot_id.as_deref()).unwrap_or_else(by_time);
+            evidence_checks::is_of_boot(live, said.boot_id.as_deref()).unwrap_or_else(by_time);
         let why = || format!("it is already, and for longer: until {until} by run {}", said.run);
-        (said.outcome == Outcome::Pass && of_this_boot && later(until, new)).then(|| (said, why()))
+        (said.outcome == Outcome::Pass && of_this_boot && is_later(until, new)).then(|| (said, why()))
     }
 
     /// An action of which nothing is said yet but what, where and on whom.
-    fn action(&self, kind: ActionKind, node: &NodeName) -> Action {
+    fn new_action(&self, kind: ActionKind, node: &NodeName) -> Action {
         Action {
             domain: self.domains.get(node).map(|domain| (*domain).clone()),
             ..Action::new(kind, node.clone())
@@ -378,11 +378,11 @@ impl<'a> Proposal<'a> {
 }
 
 /// What is missing until a node has passed often enough.
-fn missing(clean: &Counted<'_>, stale: usize, wanted: usize, live: &LiveNode, now: i64) -> String {
+fn describe_missing(clean: &CleanRunCount<'_>, stale: usize, wanted: usize, live: &SchedulerNode, now: i64) -> String {
     let runs: Vec<&str> = clean.runs.iter().map(|(_, run)| *run).collect();
     let has = match runs.as_slice() {
         [] => "drained by us, and has passed no whole run since".to_owned(),
-        runs => format!("drained by us, and has passed {} since", joined(runs)),
+        runs => format!("drained by us, and has passed {} since", join_runs(runs)),
     };
     let mut why = format!(
         "{has}; {wanted} under recertify or burn-in give it back, {} missing",
@@ -393,9 +393,9 @@ fn missing(clean: &Counted<'_>, stale: usize, wanted: usize, live: &LiveNode, no
     );
     if !clean.early.is_empty() {
         let were = if clean.early.len() == 1 { "was" } else { "were" };
-        why.push_str(&format!("; {} {were} made too soon after it", joined(&clean.early)));
+        why.push_str(&format!("; {} {were} made too soon after it", join_runs(&clean.early)));
     }
-    if let Some(wait) = clean.wait(now) {
+    if let Some(wait) = clean.explain_wait(now) {
         why.push_str(&format!("; {wait} (clean_hours)"));
     }
     if 0 < stale {
@@ -409,7 +409,7 @@ fn missing(clean: &Counted<'_>, stale: usize, wanted: usize, live: &LiveNode, no
 }
 
 /// Runs for people.
-fn joined(runs: &[&str]) -> String {
+fn join_runs(runs: &[&str]) -> String {
     match runs {
         [] => "no run".to_owned(),
         [one] => format!("run {one}"),
@@ -422,7 +422,7 @@ fn joined(runs: &[&str]) -> String {
 
 /// Whether one moment, RFC 3339 in UTC, is after another. A fraction of a
 /// second makes no difference.
-fn later(a: &str, b: &str) -> bool {
+fn is_later(a: &str, b: &str) -> bool {
     let second = |text: &str| text.get(.."2026-03-04T05:06:07".len()).map(str::to_owned);
     matches!((second(a), second(b)), (Some(a), Some(b)) if b < a)
 }

@@ -3,10 +3,10 @@
 
 use super::*;
 use crate::policy::fixture::NOW;
-use crate::policy::fixture::World;
+use crate::policy::fixture::PolicyFixture;
 use crate::policy::fixture::written;
-use crate::policy::ledger::CleanRun;
-use crate::policy::policy::SlinkyOwner;
+use crate::policy::journal_state::CleanRun;
+use crate::policy::action_policy::SlinkyOwner;
 use model::kubernetes_node::NO_SCHEDULE;
 use model::kubernetes_node::PREFER_NO_SCHEDULE;
 use model::kubernetes_node::Taint;
@@ -15,13 +15,13 @@ use model::kubernetes_node::VERDICT;
 use model::kubernetes_node::VERIFIED_DOMAIN;
 
 /// What a reason must say, and what brings it about.
-type Case = (&'static str, fn(&mut World));
+type KubernetesReleaseCase = (&'static str, fn(&mut PolicyFixture));
 
 const NODE: &str = "d0n0";
 
 /// One node, which joined and passed the run at hand.
-fn joined() -> World {
-    let mut world = World::of(1, 1).on_kubernetes();
+fn joined() -> PolicyFixture {
+    let mut world = PolicyFixture::with_blocks(1, 1).on_kubernetes();
     world.state(NODE, &["IDLE", "UNVERIFIED"]);
     let key = UNVERIFIED.to_owned();
     let taint = Taint { key, value: String::new(), effect: NO_SCHEDULE.to_owned() };
@@ -31,8 +31,8 @@ fn joined() -> World {
 
 /// One node that we drained yesterday, with clean runs of these boots, and that
 /// passed the run at hand.
-fn drained(clean: &[(&str, Option<&str>)]) -> World {
-    let mut world = World::of(1, 1).on_kubernetes();
+fn drained(clean: &[(&str, Option<&str>)]) -> PolicyFixture {
+    let mut world = PolicyFixture::with_blocks(1, 1).on_kubernetes();
     world.drained(NODE, "nvlink-low", 0.9, 80_000);
     let own = world.ledger.drains.values_mut().next().expect("one");
     own.clean = clean
@@ -47,12 +47,12 @@ fn drained(clean: &[(&str, Option<&str>)]) -> World {
     world
 }
 
-fn proposed(world: &World) -> Vec<Action> {
-    propose(&world.situation(), &world.policy).0
+fn proposed(world: &PolicyFixture) -> Vec<Action> {
+    propose_releases(&world.situation(), &world.policy).0
 }
 
-fn why(world: &World) -> String {
-    let (actions, withheld) = propose(&world.situation(), &world.policy);
+fn why(world: &PolicyFixture) -> String {
+    let (actions, withheld) = propose_releases(&world.situation(), &world.policy);
     assert_eq!(actions, [], "{withheld:?}");
     let told = withheld.iter().find(|it| it.what == NODE);
     told.unwrap_or_else(|| panic!("{withheld:?}")).why.clone()
@@ -133,7 +133,7 @@ fn a_node_that_joined_and_passed_is_certified_and_in_service_then() {
     }
     let mark = action.mark.clone().expect("a mark");
     let names = world.policy.marks.clone();
-    let change = marks::change(world.node(NODE), &mark, &names);
+    let change = marks::mark_change(world.node(NODE), &mark, &names);
     *world.node(NODE) = written(world.node(NODE), &change);
     world.state(NODE, &["IDLE"]);
     assert!(world.object(NODE).taints.is_empty());
@@ -144,7 +144,7 @@ fn a_node_that_joined_and_passed_is_certified_and_in_service_then() {
 
 #[test]
 fn nothing_is_certified_of_another_boot_or_where_others_have_a_say() {
-    let cases: &[Case] = &[
+    let cases: &[KubernetesReleaseCase] = &[
         ("it has booted since it was measured", |w| {
             w.node(NODE).boot_id = Some("new".to_owned());
         }),
@@ -175,7 +175,7 @@ fn nothing_is_certified_of_another_boot_or_where_others_have_a_say() {
 #[test]
 fn what_counts_for_longer_is_said_again_where_it_was_lost() {
     let mut world = joined();
-    let longer = Mark {
+    let longer = VerdictMark {
         outcome: Outcome::Pass,
         class: None,
         run: "burn-in-run".to_owned(),
@@ -190,7 +190,7 @@ fn what_counts_for_longer_is_said_again_where_it_was_lost() {
     assert_eq!(action.mark.as_ref(), Some(&longer));
     assert!(action.why.contains("for longer: until 2027-01-01"), "{}", action.why);
     let names = world.policy.marks.clone();
-    let change = marks::change(world.node(NODE), &longer, &names);
+    let change = marks::mark_change(world.node(NODE), &longer, &names);
     *world.node(NODE) = written(world.node(NODE), &change);
     world.state(NODE, &["IDLE"]);
     assert!(why(&world).contains("it is already, and for longer"), "{}", why(&world));
@@ -201,14 +201,14 @@ fn what_counts_for_longer_is_said_again_where_it_was_lost() {
 
 #[test]
 fn a_pass_takes_a_soft_taint_away_and_says_so_by_label() {
-    let mut world = World::of(1, 1).on_kubernetes();
+    let mut world = PolicyFixture::with_blocks(1, 1).on_kubernetes();
     let key = "fabricgate.io/degraded".to_owned();
     let (value, effect) = ("nvlink-low".to_owned(), PREFER_NO_SCHEDULE.to_owned());
     world.object(NODE).taints.push(Taint { key, value, effect });
     world.object(NODE).labels.insert(VERDICT.to_owned(), "degraded".to_owned());
     let mark = proposed(&world)[0].mark.clone().expect("a mark");
     let names = world.policy.marks.clone();
-    let change = marks::change(world.node(NODE), &mark, &names);
+    let change = marks::mark_change(world.node(NODE), &mark, &names);
     let after = written(world.node(NODE), &change);
     let after = after.kubernetes.expect("a node of Kubernetes");
     assert!(after.taints.is_empty());

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::ledger::CleanRun;
-use crate::policy::ledger::Ledger;
-use crate::policy::ledger::Tripped;
+use crate::policy::journal_state::CleanRun;
+use crate::policy::journal_state::JournalState;
+use crate::policy::journal_state::BreakerTrip;
 use model::claims::Claims;
-use model::journal::Stamp;
+use model::journal::ClockStamp;
 use model::verdict::Verdicts;
 
 const HOUR: i64 = 3_600;
@@ -21,26 +21,26 @@ const NOW: i64 = DRAINED + 10 * HOUR;
 
 /// Everything a decision rests on, owned.
 #[derive(Clone)]
-struct World {
+struct ReleaseFixture {
     verdicts: Verdicts,
     fleet: Claims,
-    run: RunSeen,
-    live: Option<Live>,
-    ledger: Ledger,
-    now: Stamp,
+    run: EvidenceRun,
+    live: Option<SchedulerSnapshot>,
+    ledger: JournalState,
+    now: ClockStamp,
     policy: Policy,
 }
 
-impl World {
+impl ReleaseFixture {
     /// A complete recertify, made an hour ago.
     fn new() -> Self {
         Self {
             verdicts: Verdicts::empty(Outcome::Pass),
             fleet: Claims::default(),
             run: run("recertify", NOW - HOUR),
-            live: Some(Live::default()),
-            ledger: Ledger::default(),
-            now: Stamp { at: rfc3339(NOW), unix: NOW, ..Stamp::default() },
+            live: Some(SchedulerSnapshot::default()),
+            ledger: JournalState::default(),
+            now: ClockStamp { at: format_rfc3339(NOW), unix: NOW, ..ClockStamp::default() },
             policy: Policy::default(),
         }
     }
@@ -48,8 +48,8 @@ impl World {
     /// A node that we drained, is drained, and was said this of by the run.
     fn drained(mut self, node: &str, outcome: Option<Outcome>, clean: &[(&str, i64)]) -> Self {
         let before =
-            LiveNode { booted: Some(DRAINED - 9 * HOUR), ..LiveNode::new(node, &["IDLE"]) };
-        let live = LiveNode {
+            SchedulerNode { booted: Some(DRAINED - 9 * HOUR), ..SchedulerNode::new(node, &["IDLE"]) };
+        let live = SchedulerNode {
             state: vec!["IDLE".to_owned(), "DRAIN".to_owned()],
             reason: Some("fabricgate:nvlink-low:bad-run e1".to_owned()),
             ..before.clone()
@@ -57,7 +57,7 @@ impl World {
         let drain = OwnDrain {
             id: format!("bad-run/{node}/drain"),
             epoch: 1,
-            stamp: Stamp { at: rfc3339(DRAINED), unix: DRAINED, ..Stamp::default() },
+            stamp: ClockStamp { at: format_rfc3339(DRAINED), unix: DRAINED, ..ClockStamp::default() },
             run: "bad-run".to_owned(),
             action: Action {
                 reason: "fabricgate:nvlink-low:bad-run e1".to_owned(),
@@ -84,17 +84,17 @@ impl World {
 
     /// A node in this state, and what the run said of it.
     fn node(mut self, node: &str, outcome: Outcome, state: &[&str]) -> Self {
-        self.live.get_or_insert_default().nodes.insert(node.into(), LiveNode::new(node, state));
+        self.live.get_or_insert_default().nodes.insert(node.into(), SchedulerNode::new(node, state));
         self.verdicts.nodes.push(verdict(node, outcome));
         self
     }
 
-    fn live(&mut self, node: &str) -> &mut LiveNode {
+    fn live(&mut self, node: &str) -> &mut SchedulerNode {
         let live = self.live.as_mut().expect("asked");
         live.nodes.get_mut(&NodeName::from(node)).expect("told of")
     }
 
-    fn propose(&self) -> (Vec<Action>, Vec<Withheld>) {
+    fn propose(&self) -> (Vec<Action>, Vec<WithheldAction>) {
         let situation = Situation {
             verdicts: &self.verdicts,
             fleet: &self.fleet,
@@ -108,7 +108,7 @@ impl World {
             boots: &BTreeMap::new(),
             gpus: &BTreeMap::new(),
         };
-        propose(&situation, &self.policy)
+        propose_releases(&situation, &self.policy)
     }
 
     /// Nodes that are released.
@@ -128,16 +128,16 @@ impl World {
     }
 }
 
-fn run(profile: &str, made: i64) -> RunSeen {
-    RunSeen {
+fn run(profile: &str, made: i64) -> EvidenceRun {
+    EvidenceRun {
         id: "this-run".to_owned(),
         profile: profile.to_owned(),
-        created: rfc3339(made),
+        created: format_rfc3339(made),
         created_unix: made,
         complete: true,
         real: true,
         simulated: false,
-        unsealed: None,
+        unsigned: None,
         unsure: BTreeMap::new(),
     }
 }
@@ -158,7 +158,7 @@ fn verdict(node: &str, outcome: Outcome) -> NodeVerdict {
 
 #[test]
 fn a_node_that_passed_twice_since_its_drain_is_given_back_with_the_exact_line() {
-    let world = World::new().drained("n1", Some(Outcome::Pass), &[("first", DRAINED + HOUR)]);
+    let world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("first", DRAINED + HOUR)]);
     let (actions, withheld) = world.propose();
     let [action] = actions.as_slice() else { panic!("{actions:?} {withheld:?}") };
     assert_eq!(action.kind, ActionKind::Release);
@@ -173,13 +173,13 @@ fn a_node_that_passed_twice_since_its_drain_is_given_back_with_the_exact_line() 
 
 #[test]
 fn what_is_missing_is_said() {
-    let world = World::new().drained("n1", Some(Outcome::Pass), &[]);
+    let world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[]);
     assert_eq!(
         world.why("n1"),
         "drained by us, and has passed run this-run since; 2 under recertify or burn-in give it \
          back, one is missing"
     );
-    let world = World::new().drained("n1", None, &[]);
+    let world = ReleaseFixture::new().drained("n1", None, &[]);
     assert_eq!(
         world.why("n1"),
         "drained by us, and has passed no whole run since; 2 under recertify or burn-in give it \
@@ -190,7 +190,7 @@ fn what_is_missing_is_said() {
 /// Defect 7 of the operator's review.
 #[test]
 fn runs_that_are_not_clean_hours_apart_give_nothing_back() {
-    let at = |made| World::new().drained("n1", Some(Outcome::Pass), &[("first", made)]);
+    let at = |made| ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("first", made)]);
     let close = at(NOW - HOUR - 43);
     assert!(close.released().is_empty());
     let why = close.why("n1");
@@ -206,9 +206,9 @@ fn runs_that_are_not_clean_hours_apart_give_nothing_back() {
         assert_eq!(!world.released().is_empty(), released, "{hours}");
     }
     // One that counts is told of the time as well, where that is yet to come.
-    let why = World::new().drained("n1", Some(Outcome::Pass), &[]).why("n1");
+    let why = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[]).why("n1");
     assert!(!why.contains("the next counts"), "an hour is over: {why}");
-    let mut world = World::new().drained("n1", Some(Outcome::Pass), &[]);
+    let mut world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[]);
     world.policy.clean_hours = 2.0;
     assert!(
         world.why("n1").contains("one is missing; the next counts from"),
@@ -226,7 +226,7 @@ fn one_clean_run_is_enough_where_the_site_says_so_and_none_never_is() {
         (0, Some(Outcome::Pass), true),
         (3, Some(Outcome::Pass), false),
     ] {
-        let mut world = World::new().drained("n1", outcome, &[]);
+        let mut world = ReleaseFixture::new().drained("n1", outcome, &[]);
         world.policy.clean_sweeps = wanted;
         assert_eq!(!world.released().is_empty(), given_back, "{wanted} {outcome:?}");
     }
@@ -235,7 +235,7 @@ fn one_clean_run_is_enough_where_the_site_says_so_and_none_never_is() {
 #[test]
 fn the_run_at_hand_counts_once_though_the_journal_has_it_already() {
     let noted = [("this-run", NOW - HOUR)];
-    let world = World::new().drained("n1", Some(Outcome::Pass), &noted);
+    let world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &noted);
     assert!(world.released().is_empty());
     assert!(world.why("n1").contains("has passed run this-run since"), "{}", world.why("n1"));
 }
@@ -243,9 +243,9 @@ fn the_run_at_hand_counts_once_though_the_journal_has_it_already() {
 #[test]
 fn only_whole_runs_of_real_nodes_made_after_the_drain_count() {
     let clean = [("first", DRAINED + HOUR)];
-    let base = || World::new().drained("n1", Some(Outcome::Pass), &clean);
+    let base = || ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &clean);
     assert_eq!(base().released(), ["n1"]);
-    let with = |change: fn(&mut RunSeen)| {
+    let with = |change: fn(&mut EvidenceRun)| {
         let mut world = base();
         change(&mut world.run);
         world
@@ -267,7 +267,7 @@ fn only_whole_runs_of_real_nodes_made_after_the_drain_count() {
     }
     assert_eq!(with(|run| run.profile = "burn-in".to_owned()).released(), ["n1"]);
     // What the journal counts of before the drain counts as little.
-    let early = World::new().drained("n1", Some(Outcome::Pass), &[("early", DRAINED - HOUR)]);
+    let early = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("early", DRAINED - HOUR)]);
     assert!(early.released().is_empty());
 }
 
@@ -275,7 +275,7 @@ fn only_whole_runs_of_real_nodes_made_after_the_drain_count() {
 fn a_look_that_did_not_pass_keeps_a_node_whatever_it_passed_before() {
     let clean = [("first", DRAINED + HOUR), ("second", DRAINED + 2 * HOUR)];
     for outcome in [Outcome::Unknown, Outcome::Degraded, Outcome::Failed] {
-        let mut world = World::new().drained("n1", Some(outcome), &clean);
+        let mut world = ReleaseFixture::new().drained("n1", Some(outcome), &clean);
         assert!(world.released().is_empty(), "{outcome}");
         let why = format!("drained by us, and run this-run says {outcome}: as measured");
         assert_eq!(world.why("n1"), why);
@@ -284,13 +284,13 @@ fn a_look_that_did_not_pass_keeps_a_node_whatever_it_passed_before() {
         assert_eq!(world.released(), ["n1"], "{outcome}");
     }
     // The run at hand did not look at it.
-    assert_eq!(World::new().drained("n1", None, &clean).released(), ["n1"]);
+    assert_eq!(ReleaseFixture::new().drained("n1", None, &clean).released(), ["n1"]);
 }
 
 #[test]
 fn a_machine_that_booted_since_is_judged_on_what_it_did_since() {
     let clean = [("first", DRAINED + HOUR)];
-    let mut world = World::new().drained("n1", Some(Outcome::Pass), &clean);
+    let mut world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &clean);
     world.live("n1").booted = Some(DRAINED + 2 * HOUR);
     assert!(world.released().is_empty());
     assert!(world.why("n1").ends_with("1 made before its last boot do not count"));
@@ -303,7 +303,7 @@ fn a_machine_that_booted_since_is_judged_on_what_it_did_since() {
 #[test]
 fn another_machine_whose_boot_is_not_known_is_not_given_back() {
     let clean = [("first", DRAINED + HOUR)];
-    let mut world = World::new().drained("n1", Some(Outcome::Pass), &clean);
+    let mut world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &clean);
     world.live("n1").booted = None;
     assert!(world.why("n1").starts_with("it may have booted since it was drained"));
     let drain = world.ledger.drains.get_mut(&NodeName::from("n1")).expect("ours");
@@ -318,7 +318,7 @@ fn another_machine_whose_boot_is_not_known_is_not_given_back() {
 #[test]
 fn without_an_answer_of_the_scheduler_nothing_is_given_back_or_certified() {
     let clean = [("first", DRAINED + HOUR)];
-    let mut world = World::new().drained("n1", Some(Outcome::Pass), &clean);
+    let mut world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &clean);
     world = world.node("n2", Outcome::Pass, &["IDLE"]);
     world.live.as_mut().expect("asked").nodes.clear();
     let (actions, _) = world.propose();
@@ -335,7 +335,7 @@ fn without_an_answer_of_the_scheduler_nothing_is_given_back_or_certified() {
 #[test]
 fn a_node_that_somebody_took_back_already_is_left_as_it_is() {
     let clean = [("first", DRAINED + HOUR)];
-    let mut world = World::new().drained("n1", Some(Outcome::Pass), &clean);
+    let mut world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &clean);
     world.live("n1").state = vec!["IDLE".to_owned()];
     world.live("n1").reason = None;
     assert!(world.released().is_empty());
@@ -344,23 +344,23 @@ fn a_node_that_somebody_took_back_already_is_left_as_it_is() {
 #[test]
 fn a_tripped_breaker_holds_no_release_back() {
     let clean = [("first", DRAINED + HOUR)];
-    let mut world = World::new().drained("n1", Some(Outcome::Pass), &clean);
-    let stamp = Stamp { at: rfc3339(NOW), unix: NOW, ..Stamp::default() };
+    let mut world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &clean);
+    let stamp = ClockStamp { at: format_rfc3339(NOW), unix: NOW, ..ClockStamp::default() };
     let (why, run) = ("too many".to_owned(), "r".to_owned());
-    world.ledger.breaker = Some(Tripped { stamp, why, run });
+    world.ledger.breaker = Some(BreakerTrip { stamp, why, run });
     assert_eq!(world.released(), ["n1"]);
 }
 
 #[test]
 fn a_clock_that_was_put_back_gives_nothing_back() {
-    let mut world = World::new().drained("n1", Some(Outcome::Pass), &[("first", DRAINED + HOUR)]);
+    let mut world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("first", DRAINED + HOUR)]);
     world.now.unix = DRAINED - HOUR;
     assert!(world.why("n1").contains("a clock was put back"));
 }
 
 #[test]
 fn what_passed_and_is_in_service_is_certified_and_the_rest_is_not() {
-    let world = World::new()
+    let world = ReleaseFixture::new()
         .node("a", Outcome::Pass, &["IDLE"])
         .node("b", Outcome::Pass, &["MIXED", "PLANNED"])
         .node("c", Outcome::Pass, &["IDLE", "DRAIN"])
@@ -385,7 +385,7 @@ fn what_passed_and_is_in_service_is_certified_and_the_rest_is_not() {
 #[test]
 fn a_node_that_was_not_one_machine_in_the_run_gets_no_mark() {
     let mut world =
-        World::new().node("a", Outcome::Pass, &["IDLE"]).node("b", Outcome::Pass, &["IDLE"]);
+        ReleaseFixture::new().node("a", Outcome::Pass, &["IDLE"]).node("b", Outcome::Pass, &["IDLE"]);
     let why = "it had other GPUs during the run than before";
     world.run.unsure.insert("b".into(), why.to_owned());
     let (actions, _) = world.propose();
@@ -396,7 +396,7 @@ fn a_node_that_was_not_one_machine_in_the_run_gets_no_mark() {
 
 #[test]
 fn what_counts_no_longer_or_not_yet_certifies_nothing() {
-    let world = World::new().node("n1", Outcome::Pass, &["IDLE"]);
+    let world = ReleaseFixture::new().node("n1", Outcome::Pass, &["IDLE"]);
     for (made, why) in [
         (NOW - 7 * 24 * HOUR, "what the run showed counts no longer"),
         (NOW + HOUR, "which is not yet"),
@@ -417,11 +417,11 @@ fn what_counts_no_longer_or_not_yet_certifies_nothing() {
 
 #[test]
 fn a_node_that_says_it_already_is_not_written_to_again() {
-    let mut world = World::new().node("a", Outcome::Pass, &["IDLE"]);
+    let mut world = ReleaseFixture::new().node("a", Outcome::Pass, &["IDLE"]);
     let (actions, _) = world.propose();
     let mark = actions[0].mark.clone().expect("a mark");
     let names = world.policy.marks.clone();
-    let change = marks::change(world.live("a"), &mark, &names);
+    let change = marks::mark_change(world.live("a"), &mark, &names);
     let live = world.live("a");
     live.extra = change.extra.expect("an entry");
     live.available_features = change.available_features.expect("features");
@@ -431,16 +431,16 @@ fn a_node_that_says_it_already_is_not_written_to_again() {
 
 #[test]
 fn an_audit_certifies_nothing_and_an_admission_for_a_day() {
-    let mut world = World::new().node("a", Outcome::Pass, &["IDLE"]);
+    let mut world = ReleaseFixture::new().node("a", Outcome::Pass, &["IDLE"]);
     world.run.profile = "audit".to_owned();
     assert!(world.propose().0.is_empty());
     assert!(world.why("certificates").starts_with("an audit measures too little"));
     world.run.profile = "admit".to_owned();
-    let expires = |world: &World| world.propose().0[0].mark.clone().expect("a mark").expires;
+    let expires = |world: &ReleaseFixture| world.propose().0[0].mark.clone().expect("a mark").expires;
     assert_eq!(expires(&world).as_deref(), Some("2026-03-05T14:00:00Z"));
     world.run.profile = "burn-in".to_owned();
     assert_eq!(expires(&world).as_deref(), Some("2026-03-11T14:00:00Z"));
-    for change in [|r: &mut RunSeen| r.complete = false, |r: &mut RunSeen| r.real = false] {
+    for change in [|r: &mut EvidenceRun| r.complete = false, |r: &mut EvidenceRun| r.real = false] {
         let mut world = world.clone();
         change(&mut world.run);
         assert!(world.propose().0.is_empty());
@@ -450,14 +450,14 @@ fn an_audit_certifies_nothing_and_an_admission_for_a_day() {
 
 #[test]
 fn an_admission_does_not_shorten_what_a_longer_look_said() {
-    let mut world = World::new().node("a", Outcome::Pass, &["IDLE"]);
+    let mut world = ReleaseFixture::new().node("a", Outcome::Pass, &["IDLE"]);
     world.run.profile = "admit".to_owned();
-    let said = Mark {
+    let said = VerdictMark {
         outcome: Outcome::Pass,
         class: None,
         run: "whole".to_owned(),
-        at: rfc3339(NOW - 2 * HOUR),
-        expires: Some(rfc3339(NOW + 100 * HOUR)),
+        at: format_rfc3339(NOW - 2 * HOUR),
+        expires: Some(format_rfc3339(NOW + 100 * HOUR)),
         boot_id: None,
         domain: None,
     };
@@ -493,8 +493,8 @@ proptest! {
         wanted in 0_u32..4,
         made in DRAINED - 2..NOW,
     ) {
-        let mut world = World::new();
-        world.run = RunSeen { complete, real, ..run(profile, made) };
+        let mut world = ReleaseFixture::new();
+        world.run = EvidenceRun { complete, real, ..run(profile, made) };
         world.policy.clean_sweeps = wanted;
         for (at, (ours, outcome, drained, told, runs)) in nodes.iter().enumerate() {
             let name = format!("n{at}");
@@ -521,10 +521,10 @@ proptest! {
             match action.kind {
                 ActionKind::Release => {
                     prop_assert!(world.ledger.drains.contains_key(&action.node));
-                    prop_assert!(live.is("DRAIN"));
+                    prop_assert!(live.has_state("DRAIN"));
                 }
                 ActionKind::Certify => {
-                    prop_assert!(!live.is("DRAIN") && complete && real && profile != "audit");
+                    prop_assert!(!live.has_state("DRAIN") && complete && real && profile != "audit");
                 }
                 other => prop_assert!(false, "{other:?} is not ours to propose"),
             }
@@ -536,8 +536,8 @@ proptest! {
             prop_assert_eq!(taken + left, 1, "{}", node);
         }
         // A breaker makes no difference.
-        let stamp = Stamp::default();
-        let tripped = Tripped { stamp, why: String::new(), run: String::new() };
+        let stamp = ClockStamp::default();
+        let tripped = BreakerTrip { stamp, why: String::new(), run: String::new() };
         world.ledger.breaker = Some(tripped);
         prop_assert_eq!(world.propose(), (actions, withheld));
     }
@@ -545,14 +545,14 @@ proptest! {
 
 #[test]
 fn a_drain_that_a_clock_ahead_wrote_down_is_given_back_all_the_same() {
-    let mut world = World::new().drained("n1", Some(Outcome::Pass), &[("first", DRAINED + HOUR)]);
+    let mut world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("first", DRAINED + HOUR)]);
     let own = world.ledger.drains.get_mut(&NodeName::from("n1")).expect("drained");
-    own.stamp = Stamp {
+    own.stamp = ClockStamp {
         unix: NOW + 400 * 86_400,
         boot: "b".to_owned(),
         uptime_s: 1_000.0,
-        ..Stamp::default()
+        ..ClockStamp::default()
     };
-    world.now = Stamp { boot: "b".to_owned(), uptime_s: 37_000.0, ..world.now };
+    world.now = ClockStamp { boot: "b".to_owned(), uptime_s: 37_000.0, ..world.now };
     assert_eq!(world.released(), ["n1"]);
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use model::finding_class::FindingClass;
-use model::trend::PartKind;
+use model::trend::FabricPartKind;
 use model::unit::Unit;
 use model::verdict::Locus;
 use model::verdict::LocusKind;
@@ -21,12 +21,12 @@ fn node(outcome: Outcome) -> NodeVerdict {
     }
 }
 
-fn read(gpu: u32, difference: Difference) -> Compared {
-    let kind = PartKind::Gpu;
+fn read(gpu: u32, difference: ComparisonOutcome) -> PartComparison {
+    let kind = FabricPartKind::Gpu;
     let (peer, rail, direction, domain) = (None, None, None, None);
     let part =
-        Part { kind, domain, node: Some("n1".into()), gpu: Some(gpu), peer, rail, direction };
-    Compared {
+        FabricPart { kind, domain, node: Some("n1".into()), gpu: Some(gpu), peer, rail, direction };
+    PartComparison {
         part,
         testcase: "copies".to_owned(),
         unit: Unit::GigabytesPerSecond,
@@ -39,19 +39,19 @@ fn read(gpu: u32, difference: Difference) -> Compared {
     }
 }
 
-fn told(before: Outcome, after: Outcome, parts: Vec<Compared>, changes: &[Changed]) -> String {
-    let locus = Locus { node: Some("n1".into()), gpu: Some(2), ..Locus::of(LocusKind::Gpu) };
+fn summary_text(before: Outcome, after: Outcome, parts: Vec<PartComparison>, changes: &[RunChange]) -> String {
+    let locus = Locus { node: Some("n1".into()), gpu: Some(2), ..Locus::new(LocusKind::Gpu) };
     let found =
         [Finding { confirmed: true, ..Finding::new("x", before, FindingClass::NvlinkLow, locus) }];
     let verdicts = Verdicts { nodes: vec![node(after)], ..Verdicts::empty(after) };
-    let comparison = Comparison {
+    let comparison = RunComparison {
         before: "a".to_owned(),
         before_created: String::new(),
         after: "b".to_owned(),
         after_created: String::new(),
         parts,
     };
-    says(&Sides {
+    summarize_repair(&RepairSides {
         node: &"n1".into(),
         before: &node(before),
         found: &found,
@@ -64,21 +64,21 @@ fn told(before: Outcome, after: Outcome, parts: Vec<Compared>, changes: &[Change
 
 #[test]
 fn better_and_fine_is_not_better_and_still_below() {
-    use Difference::Better;
-    let fine = told(Outcome::Degraded, Outcome::Pass, vec![read(2, Better)], &[]);
+    use ComparisonOutcome::Better;
+    let fine = summary_text(Outcome::Degraded, Outcome::Pass, vec![read(2, Better)], &[]);
     assert!(fine.contains("better in 1 readings and as it must be"), "{fine}");
-    let below = told(Outcome::Failed, Outcome::Degraded, vec![read(2, Better)], &[]);
+    let below = summary_text(Outcome::Failed, Outcome::Degraded, vec![read(2, Better)], &[]);
     assert!(below.contains("better in 1 readings, and still below"), "{below}");
-    let open = told(Outcome::Failed, Outcome::Unknown, vec![read(2, Better)], &[]);
+    let open = summary_text(Outcome::Failed, Outcome::Unknown, vec![read(2, Better)], &[]);
     assert!(open.contains("not known to be as it must be"), "{open}");
 }
 
 #[test]
 fn what_got_worse_elsewhere_is_said_beside_what_got_better() {
-    use Difference::Better;
-    use Difference::Worse;
+    use ComparisonOutcome::Better;
+    use ComparisonOutcome::Worse;
     let parts = vec![read(2, Better), read(3, Worse)];
-    let both = told(Outcome::Degraded, Outcome::Degraded, parts, &[]);
+    let both = summary_text(Outcome::Degraded, Outcome::Degraded, parts, &[]);
     assert!(both.contains("what was blamed is better"), "{both}");
     assert!(both.contains("elsewhere 1 of its readings are worse"), "{both}");
     assert!(both.contains("GPU 3 by 10.0 %"), "{both}");
@@ -86,18 +86,18 @@ fn what_got_worse_elsewhere_is_said_beside_what_got_better() {
 
 #[test]
 fn a_repair_that_changed_nothing_is_told_as_such() {
-    let parts = vec![read(2, Difference::Same)];
-    let same = told(Outcome::Degraded, Outcome::Degraded, parts, &[]);
+    let parts = vec![read(2, ComparisonOutcome::Same)];
+    let same = summary_text(Outcome::Degraded, Outcome::Degraded, parts, &[]);
     assert!(same.contains("changed nothing that was measured"), "{same}");
     assert!(same.contains("are those of then"), "{same}");
     let gone =
-        told(Outcome::Degraded, Outcome::Unknown, vec![read(2, Difference::OnlyBefore)], &[]);
+        summary_text(Outcome::Degraded, Outcome::Unknown, vec![read(2, ComparisonOutcome::OnlyBefore)], &[]);
     assert!(gone.contains("was not measured now"), "{gone}");
 }
 
 #[test]
 fn swapped_hardware_and_what_else_changed_is_named() {
-    let changed = |kind, what: &str| Changed {
+    let changed = |kind, what: &str| RunChange {
         run: "b".to_owned(),
         at: String::new(),
         node: Some("n1".into()),
@@ -107,12 +107,12 @@ fn swapped_hardware_and_what_else_changed_is_named() {
         after: "two\u{1b}[2J".to_owned(),
     };
     let changes = [
-        changed(ChangeKind::Hardware, "GPU 2 UUID"),
-        changed(ChangeKind::Driver, "driver"),
-        changed(ChangeKind::Boot, "boot"),
+        changed(RunChangeKind::Hardware, "GPU 2 UUID"),
+        changed(RunChangeKind::Driver, "driver"),
+        changed(RunChangeKind::Boot, "boot"),
     ];
-    let parts = vec![read(2, Difference::Better)];
-    let text = told(Outcome::Failed, Outcome::Pass, parts, &changes);
+    let parts = vec![read(2, ComparisonOutcome::Better)];
+    let text = summary_text(Outcome::Failed, Outcome::Pass, parts, &changes);
     assert!(text.contains("other hardware is in it: GPU 2\n"), "{text}");
     assert!(text.contains("driver was one and is two"), "{text}");
     assert!(text.contains("it was booted"), "{text}");

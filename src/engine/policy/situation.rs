@@ -6,16 +6,16 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::ledger::Ledger;
+use super::journal_state::JournalState;
 use model::claims::Claims;
 use model::id::NodeName;
-use model::journal::Stamp;
-use model::live::Live;
+use model::journal::ClockStamp;
+use model::scheduler_snapshot::SchedulerSnapshot;
 use model::verdict::Verdicts;
 
 /// How much of what was planned came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Coverage {
+pub struct PlanCoverage {
     /// Steps that were planned.
     pub planned: usize,
     /// Steps whose tool ran to its end.
@@ -24,7 +24,7 @@ pub struct Coverage {
 
 /// The run whose verdicts are at hand.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RunSeen {
+pub struct EvidenceRun {
     /// Its id.
     pub id: String,
     /// Its profile, as commands spell it.
@@ -41,7 +41,7 @@ pub struct RunSeen {
     pub simulated: bool,
     /// Why no certificate of it would count here: certificates must be signed, and
     /// nobody can sign them.
-    pub unsealed: Option<String>,
+    pub unsigned: Option<String>,
     /// Nodes that were not one machine throughout the run, and why.
     pub unsure: BTreeMap<NodeName, String>,
 }
@@ -54,14 +54,14 @@ pub struct Situation<'a> {
     /// What is claimed of the whole fleet: the denominator of the budgets.
     pub fleet: &'a Claims,
     /// How much of the plan came back, where a plan was run.
-    pub coverage: Option<Coverage>,
+    pub coverage: Option<PlanCoverage>,
     /// The run.
-    pub run: &'a RunSeen,
+    pub run: &'a EvidenceRun,
     /// What the scheduler says now. Without it the plan is what verdicts alone
     /// ask for, and is not to be carried out.
-    pub live: Option<&'a Live>,
+    pub live: Option<&'a SchedulerSnapshot>,
     /// What we did before.
-    pub ledger: &'a Ledger,
+    pub ledger: &'a JournalState,
     /// Nodes with a certificate of the last day that still holds: the
     /// instrument's control group.
     pub controls: &'a BTreeSet<NodeName>,
@@ -72,5 +72,5 @@ pub struct Situation<'a> {
     /// UUIDs of the GPUs of each node in order of index, as workers told them.
     pub gpus: &'a BTreeMap<NodeName, Vec<String>>,
     /// The present.
-    pub now: &'a Stamp,
+    pub now: &'a ClockStamp,
 }

@@ -1,30 +1,30 @@
 //! Every word of a state, whose a drain is, and what follows.
 
 use super::*;
-use crate::policy::fixture::World;
+use crate::policy::fixture::PolicyFixture;
 use crate::policy::fixture::drain;
 use crate::policy::fixture::stamp;
-use crate::policy::ledger::CleanRun;
+use crate::policy::journal_state::CleanRun;
 use model::claims::Claims;
 use model::kubernetes_node::KubernetesNode;
 
 const OURS: &str = "fabricgate:nvlink-low:run1 e3";
 
-fn node(state: &[&str], reason: &str) -> LiveNode {
+fn node(state: &[&str], reason: &str) -> SchedulerNode {
     let reason = Some(reason.to_owned()).filter(|reason| !reason.is_empty());
-    LiveNode { reason, ..LiveNode::new("n1", state) }
+    SchedulerNode { reason, ..SchedulerNode::new("n1", state) }
 }
 
 /// A ledger with one drain of ours, on `n1`, made a day ago.
-fn ours() -> Ledger {
-    let mut ledger = Ledger::default();
+fn ours() -> JournalState {
+    let mut ledger = JournalState::default();
     let own = drain(&Claims::default(), "n1", "nvlink-low", 0.9, stamp(86_400));
     ledger.drains.insert("n1".into(), own);
     ledger
 }
 
-fn drainable(state: &[&str], reason: &str, ledger: &Ledger) -> Result<(), String> {
-    may_not_drain(&node(state, reason), ledger).map_or(Ok(()), Err)
+fn drainable(state: &[&str], reason: &str, ledger: &JournalState) -> Result<(), String> {
+    explain_no_drain(&node(state, reason), ledger).map_or(Ok(()), Err)
 }
 
 fn clean_run(run: &str, measured: i64) -> CleanRun {
@@ -48,9 +48,9 @@ fn a_node_in_service_may_be_drained_also_while_it_is_busy_or_kept() {
         &["IDLE", "EXTERNAL", "DYNAMIC_NORM"],
         &["IDLE", "PERFCTRS"],
     ] {
-        assert_eq!(drainable(state, "", &Ledger::default()), Ok(()), "{state:?}");
+        assert_eq!(drainable(state, "", &JournalState::default()), Ok(()), "{state:?}");
     }
-    let said = |state: &[&str]| remark(&node(state, ""));
+    let said = |state: &[&str]| drain_remark(&node(state, ""));
     assert_eq!(said(&["IDLE"]), None);
     assert!(said(&["MIXED"]).is_some_and(|s| s.contains("its jobs end first")));
     for word in ["PLANNED", "RESERVED", "MAINTENANCE", "BLOCKED"] {
@@ -80,7 +80,7 @@ fn a_node_that_is_down_absent_rebooting_or_unheard_of_is_left_alone() {
         (&["IDLE", "BRAND_NEW"], "BRAND_NEW"),
         (&[], "does not say"),
     ] {
-        let refused = drainable(state, "", &Ledger::default());
+        let refused = drainable(state, "", &JournalState::default());
         assert!(refused.clone().is_err_and(|told| told.contains(why)), "{state:?}: {refused:?}");
     }
 }
@@ -99,29 +99,29 @@ fn what_somebody_else_says_of_a_node_is_theirs() {
         (&["IDLE"], "bob: leave it"),
     ] {
         let node = node(state, reason);
-        assert!(matches!(owner(&node, &ours()), Owner::Other(_)), "{state:?} {reason}");
-        let told = may_not_drain(&node, &ours()).expect("not ours");
+        assert!(matches!(drain_owner(&node, &ours()), DrainOwner::Other(_)), "{state:?} {reason}");
+        let told = explain_no_drain(&node, &ours()).expect("not ours");
         assert!(told.contains(reason) && told.contains("not by us"), "{told}");
-        assert!(may_not_release(&node, &ours()).is_some(), "{state:?} {reason}");
+        assert!(explain_no_release(&node, &ours()).is_some(), "{state:?} {reason}");
     }
     // slurmrestd drains without one.
-    assert!(matches!(owner(&node(&["IDLE", "DRAIN"], ""), &ours()), Owner::Other(_)));
+    assert!(matches!(drain_owner(&node(&["IDLE", "DRAIN"], ""), &ours()), DrainOwner::Other(_)));
     let rude = node(&["IDLE", "DRAIN"], "\u{1b}[31mred\nNodeName=x");
-    assert!(may_not_drain(&rude, &ours()).is_some_and(|told| !told.contains(['\u{1b}', '\n'])));
+    assert!(explain_no_drain(&rude, &ours()).is_some_and(|told| !told.contains(['\u{1b}', '\n'])));
 }
 
 #[test]
 fn a_drain_is_ours_by_run_class_and_turn_and_by_our_journal() {
-    let of = |reason: &str, ledger: &Ledger| match owner(&node(&["IDLE", "DRAIN"], reason), ledger)
+    let of = |reason: &str, ledger: &JournalState| match drain_owner(&node(&["IDLE", "DRAIN"], reason), ledger)
     {
-        Owner::Nobody => "nobody",
-        Owner::Us(_) => "us",
-        Owner::Unrecorded => "unrecorded",
-        Owner::Other(_) => "other",
+        DrainOwner::NotDrained => "nobody",
+        DrainOwner::ThisGate(_) => "us",
+        DrainOwner::Unrecorded => "unrecorded",
+        DrainOwner::Other(_) => "other",
     };
     assert_eq!(of(OURS, &ours()), "us");
     assert_eq!(of(&format!("{OURS} : Not responding"), &ours()), "us");
-    assert_eq!(of(OURS, &Ledger::default()), "unrecorded");
+    assert_eq!(of(OURS, &JournalState::default()), "unrecorded");
     assert_eq!(of("fabricgate:nvlink-low:run9 e3", &ours()), "unrecorded");
     assert_eq!(of("fabricgate:gpu-missing:run1 e3", &ours()), "unrecorded");
     assert_eq!(of("fabricgate:nvlink-low:run1 e4", &ours()), "unrecorded");
@@ -131,13 +131,13 @@ fn a_drain_is_ours_by_run_class_and_turn_and_by_our_journal() {
     let us = drainable(&["IDLE", "DRAIN"], OURS, &ours());
     assert!(us.is_err_and(|told| told.contains("drained already, by us")));
     // The flag is gone: nobody's, whatever words are left.
-    assert_eq!(owner(&node(&["IDLE"], OURS), &ours()), Owner::Nobody);
+    assert_eq!(drain_owner(&node(&["IDLE"], OURS), &ours()), DrainOwner::NotDrained);
 }
 
 #[test]
 fn only_our_own_drain_of_a_node_that_answers_is_given_back() {
     let may =
-        |state: &[&str], reason: &str| may_not_release(&node(state, reason), &ours()).is_none();
+        |state: &[&str], reason: &str| explain_no_release(&node(state, reason), &ours()).is_none();
     for state in [&["IDLE", "DRAIN"][..], &["MIXED", "DRAIN"], &["IDLE", "DRAIN", "RESERVED"]] {
         assert!(may(state, OURS), "{state:?}");
     }
@@ -172,8 +172,8 @@ fn a_node_that_was_lost_is_given_back_after_a_clean_run_of_later_only() {
         let mut ledger = ours();
         let own = ledger.drains.values_mut().next().expect("one");
         own.clean = clean.iter().map(|t| clean_run(&format!("r{t}"), *t)).collect();
-        let node = LiveNode { reason_at: at, ..node(state, reason) };
-        may_not_release(&node, &ledger)
+        let node = SchedulerNode { reason_at: at, ..node(state, reason) };
+        explain_no_release(&node, &ledger)
     };
     let lost = format!("{OURS} : Not responding");
     for (state, reason) in [
@@ -196,7 +196,7 @@ fn a_node_that_was_lost_is_given_back_after_a_clean_run_of_later_only() {
 #[test]
 fn a_drain_has_come_to_its_end_when_nothing_runs_there() {
     let at_end = |state: &[&str], cpus: Option<u32>| {
-        is_drained(&LiveNode { allocated_cpus: cpus, ..LiveNode::new("n1", state) })
+        is_drained(&SchedulerNode { allocated_cpus: cpus, ..SchedulerNode::new("n1", state) })
     };
     assert!(at_end(&["IDLE", "DRAIN"], Some(0)));
     assert!(at_end(&["IDLE", "DRAIN"], None));
@@ -220,9 +220,9 @@ fn a_drain_has_come_to_its_end_when_nothing_runs_there() {
 
 #[test]
 fn only_what_is_idle_and_in_service_is_measured() {
-    let mut idle = World::of(1, 1);
-    assert_eq!(may_not_measure(idle.node("d0n0")), None);
-    assert_eq!(may_not_measure(&node(&["IDLE", "CLOUD"], "")), None);
+    let mut idle = PolicyFixture::with_blocks(1, 1);
+    assert_eq!(explain_no_measurement(idle.node("d0n0")), None);
+    assert_eq!(explain_no_measurement(&node(&["IDLE", "CLOUD"], "")), None);
     for state in [
         &["MIXED"][..],
         &["ALLOCATED"],
@@ -244,15 +244,15 @@ fn only_what_is_idle_and_in_service_is_measured() {
         &["CLOUD"],
         &[],
     ] {
-        assert!(may_not_measure(&node(state, "")).is_some(), "{state:?}");
+        assert!(explain_no_measurement(&node(state, "")).is_some(), "{state:?}");
     }
     idle.node("d0n0").allocated_cpus = Some(2);
-    assert!(may_not_measure(idle.node("d0n0")).is_some_and(|why| why.contains("2 of its CPUs")));
+    assert!(explain_no_measurement(idle.node("d0n0")).is_some_and(|why| why.contains("2 of its CPUs")));
 }
 
 #[test]
 fn what_somebody_wrote_behind_our_reason_is_told_and_what_slurm_wrote_is_not() {
-    let added = |reason: &str| was_added_to(&node(&["IDLE", "DRAIN"], reason));
+    let added = |reason: &str| appended_text(&node(&["IDLE", "DRAIN"], reason));
     assert_eq!(added(OURS), None);
     assert_eq!(added(&format!("{OURS} : Not responding")), None);
     assert_eq!(added("psu: swap"), None);
@@ -284,18 +284,18 @@ fn what_takes_no_jobs_is_out_and_what_is_kept_for_one_is_not() {
 }
 
 /// A node that Kubernetes tells of.
-fn on_kubernetes(state: &[&str], reason: &str) -> LiveNode {
+fn on_kubernetes(state: &[&str], reason: &str) -> SchedulerNode {
     let object = Some(Box::new(KubernetesNode::default()));
-    LiveNode { kubernetes: object, ..node(state, reason) }
+    SchedulerNode { kubernetes: object, ..node(state, reason) }
 }
 
 #[test]
 fn a_node_of_kubernetes_in_service_may_be_drained_and_said_what_that_means() {
     for state in [&["IDLE"][..], &["ALLOCATED"], &["IDLE", "TESTING"], &["IDLE", "UNVERIFIED"]] {
         let node = on_kubernetes(state, "");
-        assert_eq!(may_not_drain(&node, &Ledger::default()), None, "{state:?}");
+        assert_eq!(explain_no_drain(&node, &JournalState::default()), None, "{state:?}");
     }
-    let said = |state: &[&str]| remark(&on_kubernetes(state, "")).unwrap_or_default();
+    let said = |state: &[&str]| drain_remark(&on_kubernetes(state, "")).unwrap_or_default();
     assert_eq!(said(&["IDLE"]), "");
     assert_eq!(said(&["ALLOCATED"]), "it has pods that hold GPUs (ALLOCATED); its pods end first");
     assert!(said(&["IDLE", "UNVERIFIED"]).contains("it takes no pods yet"));
@@ -316,12 +316,12 @@ fn what_others_say_of_a_node_of_kubernetes_is_left_to_them_in_its_own_words() {
         (&["IDLE", "DRAIN", "CORDONED"], "", "not by us"),
     ] {
         let node = on_kubernetes(state, reason);
-        let told = may_not_drain(&node, &ours()).unwrap_or_default();
+        let told = explain_no_drain(&node, &ours()).unwrap_or_default();
         assert!(told.contains(why), "{state:?}: {told}");
         assert!(!told.contains("Slurm"), "{told}");
-        assert!(may_not_release(&node, &ours()).is_some(), "{state:?}");
-        let theirs = matches!(owner(&node, &ours()), Owner::Other(_) | Owner::Unrecorded);
-        assert_eq!(theirs, !node.is("NOT_READY") && !node.is("DELETING"), "{state:?}");
+        assert!(explain_no_release(&node, &ours()).is_some(), "{state:?}");
+        let theirs = matches!(drain_owner(&node, &ours()), DrainOwner::Other(_) | DrainOwner::Unrecorded);
+        assert_eq!(theirs, !node.has_state("NOT_READY") && !node.has_state("DELETING"), "{state:?}");
     }
 }
 
@@ -335,19 +335,19 @@ fn our_drain_is_given_back_beside_a_cordon_or_a_taint_of_others() {
         &["DRAIN", "PODS_UNREAD"],
     ] {
         let mut node = on_kubernetes(state, OURS);
-        assert_eq!(may_not_release(&node, &ours()), None, "{state:?}");
+        assert_eq!(explain_no_release(&node, &ours()), None, "{state:?}");
         // To take away what is ours is no more than somebody asks for.
         node.kubernetes.as_mut().expect("one").left_alone.push("label managed=false".to_owned());
-        assert_eq!(may_not_release(&node, &ours()), None, "{state:?}");
-        let us = may_not_drain(&on_kubernetes(state, OURS), &ours()).unwrap_or_default();
+        assert_eq!(explain_no_release(&node, &ours()), None, "{state:?}");
+        let us = explain_no_drain(&on_kubernetes(state, OURS), &ours()).unwrap_or_default();
         assert!(us.contains("drained already, by us"), "{state:?}: {us}");
     }
     for state in
         [&["NOT_READY", "DRAIN"][..], &["IDLE", "DRAIN", "DELETING"], &["IDLE", "CORDONED"]]
     {
-        assert!(may_not_release(&on_kubernetes(state, OURS), &ours()).is_some(), "{state:?}");
+        assert!(explain_no_release(&on_kubernetes(state, OURS), &ours()).is_some(), "{state:?}");
     }
-    let gone = may_not_release(&on_kubernetes(&["NOT_READY", "DRAIN"], OURS), &ours());
+    let gone = explain_no_release(&on_kubernetes(&["NOT_READY", "DRAIN"], OURS), &ours());
     assert!(gone.is_some_and(|why| why.contains("pods would land")));
 }
 
@@ -356,8 +356,8 @@ fn who_asks_to_be_left_alone_is() {
     let mut node = on_kubernetes(&["IDLE"], "");
     let object = node.kubernetes.as_mut().expect("one");
     object.left_alone = vec!["label a=b".to_owned(), "taint \u{1b}[31mx".to_owned()];
-    let none = Ledger::default();
-    for told in [may_not_drain(&node, &none), may_not_certify(&node), may_not_measure(&node)] {
+    let none = JournalState::default();
+    for told in [explain_no_drain(&node, &none), explain_no_certificate(&node), explain_no_measurement(&node)] {
         let told = told.expect("a reason");
         assert!(told.contains("left alone: label a=b") && !told.contains('\u{1b}'), "{told}");
     }
@@ -366,14 +366,14 @@ fn who_asks_to_be_left_alone_is() {
 #[test]
 fn the_start_up_taint_keeps_pods_away_and_neither_a_measurement_nor_a_certificate() {
     let unverified = on_kubernetes(&["IDLE", "UNVERIFIED"], "");
-    assert!(is_out(&unverified) && !has_drain(&unverified) && !is_passing(&unverified));
-    assert_eq!(may_not_measure(&unverified), None);
-    assert_eq!(may_not_certify(&unverified), None);
-    assert_eq!(may_not_certify(&on_kubernetes(&["ALLOCATED"], "")), None);
+    assert!(is_out(&unverified) && !has_drain(&unverified) && !is_transient(&unverified));
+    assert_eq!(explain_no_measurement(&unverified), None);
+    assert_eq!(explain_no_certificate(&unverified), None);
+    assert_eq!(explain_no_certificate(&on_kubernetes(&["ALLOCATED"], "")), None);
     // Another controller may wait for our condition.
     let awaited = on_kubernetes(&["IDLE", "AWAITED"], "");
     assert!(is_out(&awaited));
-    assert_eq!((may_not_measure(&awaited), may_not_certify(&awaited)), (None, None));
+    assert_eq!((explain_no_measurement(&awaited), explain_no_certificate(&awaited)), (None, None));
     for state in [
         &["ALLOCATED", "UNVERIFIED"][..],
         &["NOT_READY", "UNVERIFIED"],
@@ -386,9 +386,9 @@ fn the_start_up_taint_keeps_pods_away_and_neither_a_measurement_nor_a_certificat
         &["IDLE", "DRAIN"],
         &["UNVERIFIED"],
     ] {
-        assert!(may_not_measure(&on_kubernetes(state, "")).is_some(), "{state:?}");
+        assert!(explain_no_measurement(&on_kubernetes(state, "")).is_some(), "{state:?}");
     }
-    let bare = may_not_measure(&on_kubernetes(&["IDLE", "DRAIN"], "")).expect("a reason");
+    let bare = explain_no_measurement(&on_kubernetes(&["IDLE", "DRAIN"], "")).expect("a reason");
     assert!(bare.contains("kubectl taint node") && bare.contains("degraded:NoSchedule-"), "{bare}");
     for state in [
         &["IDLE", "CORDONED"][..],
@@ -400,7 +400,7 @@ fn the_start_up_taint_keeps_pods_away_and_neither_a_measurement_nor_a_certificat
         &["IDLE", "BRAND_NEW"],
         &[],
     ] {
-        assert!(may_not_certify(&on_kubernetes(state, "")).is_some(), "{state:?}");
+        assert!(explain_no_certificate(&on_kubernetes(state, "")).is_some(), "{state:?}");
     }
     assert!(is_out(&on_kubernetes(&["IDLE", "CORDONED"], "")));
     assert!(is_out(&on_kubernetes(&["IDLE", "TAINTED"], "")));
@@ -421,7 +421,7 @@ fn every_word_of_kubernetes_is_documented_with_what_follows() {
     let table = document.split("| state | what it is here |").nth(1).expect("the table");
     let rows = table.split("\n\n").next().expect("rows").lines();
     let mut told: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
-    let own = WORDS.iter().skip_while(|(word, ..)| *word != "NOT_READY").map(|(word, ..)| *word);
+    let own = STATE_FLAGS.iter().skip_while(|(word, ..)| *word != "NOT_READY").map(|(word, ..)| *word);
     let shared = ["IDLE", "ALLOCATED", "DRAIN"];
     let mut known: Vec<&str> = own.chain(shared).collect();
     known.sort_unstable();

@@ -2,7 +2,7 @@
 
 use super::*;
 use model::acceptance::ACCEPTANCE_FORMAT;
-use model::acceptance::Asked;
+use model::acceptance::BurnInRequest;
 use model::acceptance::BurnInState;
 use model::acceptance::NodeAcceptance;
 use model::acceptance::NodeRound;
@@ -39,12 +39,12 @@ fn node(out: Option<StopRule>) -> NodeAcceptance {
     NodeAcceptance {
         node: "n1".into(),
         domain: None,
-        accepted: Accepted::Unknown,
+        accepted: AcceptanceOutcome::Unknown,
         reason: String::new(),
         rounds: 0,
         passed: 0,
         anew: None,
-        out: out.map(|rule| Stop { rule, after_round: 1, why: String::new() }),
+        out: out.map(|rule| BurnInStop { rule, after_round: 1, why: String::new() }),
         minima: Vec::new(),
         detectable: None,
         drift: None,
@@ -52,7 +52,7 @@ fn node(out: Option<StopRule>) -> NodeAcceptance {
 }
 
 /// A burn-in that held these rounds.
-pub(crate) fn held(asked: Asked, rounds: Vec<BurnInRound>) -> Acceptance {
+pub(crate) fn held(asked: BurnInRequest, rounds: Vec<BurnInRound>) -> Acceptance {
     Acceptance {
         format: ACCEPTANCE_FORMAT.to_owned(),
         id: "b".to_owned(),
@@ -63,7 +63,7 @@ pub(crate) fn held(asked: Asked, rounds: Vec<BurnInRound>) -> Acceptance {
         source: String::new(),
         version: String::new(),
         asked,
-        accepted: Accepted::Unknown,
+        accepted: AcceptanceOutcome::Unknown,
         stop: None,
         rounds,
         soaks: Vec::new(),
@@ -78,27 +78,27 @@ pub(crate) fn held(asked: Asked, rounds: Vec<BurnInRound>) -> Acceptance {
 }
 
 fn rule(acceptance: &Acceptance, hours: f64, next: f64) -> Option<StopRule> {
-    stop(acceptance, hours, next).map(|stop| stop.rule)
+    check_stop(acceptance, hours, next).map(|stop| stop.rule)
 }
 
 #[test]
 fn each_limit_has_a_rule_of_its_own() {
     let pass = || vec![round(1, Outcome::Pass), round(2, Outcome::Pass)];
-    let rounds = |n| Asked { rounds: Some(n), ..Asked::default() };
+    let rounds = |n| BurnInRequest { rounds: Some(n), ..BurnInRequest::default() };
     assert_eq!(rule(&held(rounds(2), pass()), 1.0, 0.5), Some(StopRule::Rounds));
     assert_eq!(rule(&held(rounds(3), pass()), 1.0, 0.5), None);
-    let hours = Asked { hours: Some(1.0), ..Asked::default() };
+    let hours = BurnInRequest { hours: Some(1.0), ..BurnInRequest::default() };
     assert_eq!(rule(&held(hours.clone(), pass()), 1.0, 0.5), Some(StopRule::Hours));
     assert_eq!(rule(&held(hours.clone(), pass()), 0.9, 0.5), None);
     assert_eq!(rule(&held(hours, Vec::new()), 9.0, 0.5), None, "nothing was held yet");
-    let budget = Asked { budget_hours: Some(1.4), ..rounds(9) };
+    let budget = BurnInRequest { budget_hours: Some(1.4), ..rounds(9) };
     assert_eq!(rule(&held(budget.clone(), pass()), 1.0, 0.5), Some(StopRule::Budget));
     assert_eq!(rule(&held(budget, pass()), 0.8, 0.5), None);
 }
 
 #[test]
 fn rounds_in_a_row_are_clean_only_in_a_row() {
-    let asked = Asked { rounds: Some(9), clean_rounds: Some(2), ..Asked::default() };
+    let asked = BurnInRequest { rounds: Some(9), clean_rounds: Some(2), ..BurnInRequest::default() };
     let of = |outcomes: &[Outcome]| {
         let rounds = (1..).zip(outcomes).map(|(n, outcome)| round(n, *outcome)).collect();
         rule(&held(asked.clone(), rounds), 0.1, 0.1)
@@ -111,7 +111,7 @@ fn rounds_in_a_row_are_clean_only_in_a_row() {
 
 #[test]
 fn a_round_that_is_held_again_counts_for_no_number() {
-    let asked = Asked { rounds: Some(2), ..Asked::default() };
+    let asked = BurnInRequest { rounds: Some(2), ..BurnInRequest::default() };
     let mut rounds = vec![round(1, Outcome::Pass), round(2, Outcome::Unknown)];
     rounds[1].set_aside = true;
     assert_eq!(rule(&held(asked, rounds), 1.0, 0.5), None);
@@ -119,7 +119,7 @@ fn a_round_that_is_held_again_counts_for_no_number() {
 
 #[test]
 fn it_ends_when_nobody_takes_part_any_more() {
-    let asked = Asked { rounds: Some(5), ..Asked::default() };
+    let asked = BurnInRequest { rounds: Some(5), ..BurnInRequest::default() };
     let mut acceptance = held(asked, vec![round(1, Outcome::Failed)]);
     acceptance.nodes = vec![node(Some(StopRule::Frozen))];
     assert_eq!(rule(&acceptance, 0.1, 0.1), Some(StopRule::Frozen));
@@ -139,9 +139,9 @@ fn result(step: usize, nodes: &[&str], why: Option<&str>) -> RawResult {
         ending: match why {
             Some(why) => {
                 let node = nodes.iter().find(|node| why.starts_with(&format!("{node} ")));
-                Ending::NotStarted { why: why.to_owned(), node: node.map(|node| (*node).into()) }
+                ProcessEnding::NotStarted { why: why.to_owned(), node: node.map(|node| (*node).into()) }
             }
-            None => Ending::Exited { code: 0 },
+            None => ProcessEnding::Exited { code: 0 },
         },
         started: String::new(),
         duration_s: 0.0,
@@ -170,11 +170,11 @@ fn of_nodes_that_were_measured_together_only_the_one_that_is_gone_is_lost() {
         result(5, &["n1", "n3"], None),
         result(6, &["n1", "n2", "n3"], Some(&gone("n2"))),
     ];
-    assert_eq!(lost(&results).into_keys().collect::<Vec<_>>(), [NodeName::from("n2")]);
-    assert!(lost(&results[..3]).is_empty());
+    assert_eq!(find_lost_nodes(&results).into_keys().collect::<Vec<_>>(), [NodeName::from("n2")]);
+    assert!(find_lost_nodes(&results[..3]).is_empty());
     // One that came back is not lost.
     let back = [result(0, &["n1"], Some("busy network")), result(1, &["n1"], None)];
-    assert!(lost(&back).is_empty());
+    assert!(find_lost_nodes(&back).is_empty());
 }
 
 /// The same, looked for among all results again for every node that is lost.
@@ -186,11 +186,11 @@ fn lost_one_by_one(results: &[RawResult]) -> BTreeSet<NodeName> {
         for result in left {
             for node in &result.nodes {
                 let entry = last.entry(node).or_insert((result, 0));
-                *entry = (result, entry.1 + usize::from(not_started(result).is_some()));
+                *entry = (result, entry.1 + usize::from(explain_not_started(result).is_some()));
             }
         }
         let ranks = last.iter().filter_map(|(node, (result, count))| {
-            let (_, absent) = not_started(result)?;
+            let (_, absent) = explain_not_started(result)?;
             let named = |it: &NodeName| absent == Some(it);
             let first = result.nodes.first() == Some(*node) && !result.nodes.iter().any(named);
             Some(((*count, result.nodes.len() == 1, named(node), first), Reverse(*node)))
@@ -216,7 +216,7 @@ proptest::proptest! {
                 result(at, &nodes, why.as_deref())
             })
             .collect();
-        let found: BTreeSet<NodeName> = lost(&results).into_keys().collect();
+        let found: BTreeSet<NodeName> = find_lost_nodes(&results).into_keys().collect();
         proptest::prop_assert_eq!(found, lost_one_by_one(&results));
     }
 }
@@ -242,11 +242,11 @@ fn claims() -> Claims {
     readers::claims::claims_file::parse("c", text).expect("good")
 }
 
-fn out_of(verdicts: &Verdicts, recordings: &[Recording]) -> Vec<(String, StopRule)> {
+fn out_of(verdicts: &Verdicts, recordings: &[ToolRecording]) -> Vec<(String, StopRule)> {
     let claims = claims();
     let seen =
-        Seen { round: 1, verdicts, claims: &claims, results: &[], recordings, freeze_domain: 3 };
-    out(&seen).into_iter().map(|(node, stop)| (node.to_string(), stop.rule)).collect()
+        BurnInObservation { round: 1, verdicts, claims: &claims, results: &[], recordings, freeze_domain: 3 };
+    find_stopped_nodes(&seen).into_iter().map(|(node, stop)| (node.to_string(), stop.rule)).collect()
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn many_bad_nodes_of_a_domain_and_a_doubted_instrument_freeze_that_domain_only()
             "",
             Outcome::Unknown,
             FindingClass::NoisyEverywhere,
-            Locus { domain: Some("e".into()), ..Locus::of(LocusKind::Instrument) },
+            Locus { domain: Some("e".into()), ..Locus::new(LocusKind::Instrument) },
         )
     };
     let one = out_of(&verdicts(&[("n1", Outcome::Pass)], vec![doubted]), &[]);
@@ -277,18 +277,18 @@ fn many_bad_nodes_of_a_domain_and_a_doubted_instrument_freeze_that_domain_only()
 
 #[test]
 fn a_gpu_that_slows_itself_down_by_heat_ends_its_node() {
-    use model::probed::Around;
-    use model::probed::GpuAround;
-    use model::probed::GpuState;
-    use model::throttle::ThrottleReason;
+    use model::probe_report::DriverTelemetry;
+    use model::probe_report::GpuTelemetry;
+    use model::probe_report::GpuTelemetrySample;
+    use model::throttle_reason::ThrottleReason;
     let around = |why: &str| {
-        let throttled = vec![ThrottleReason::read(why)];
-        let state = GpuState { throttled, ..GpuState::default() };
-        let gpu = GpuAround { index: 2, under_load: Some(state), ..GpuAround::default() };
-        let mut parsed = readers::outputs::read(b"");
-        let around = Around { samples: 1, gpus: vec![gpu], missing: Vec::new() };
+        let throttled = vec![ThrottleReason::parse(why)];
+        let state = GpuTelemetrySample { throttled, ..GpuTelemetrySample::default() };
+        let gpu = GpuTelemetry { index: 2, under_load: Some(state), ..GpuTelemetry::default() };
+        let mut parsed = readers::outputs::parse_output(b"");
+        let around = DriverTelemetry { samples: 1, gpus: vec![gpu], missing: Vec::new() };
         parsed.facts.around.insert("host".to_owned(), around);
-        [Recording::new(Scope::Node("n1".into()), "f", parsed)]
+        [ToolRecording::new(RecordingScope::Node("n1".into()), "f", parsed)]
     };
     let fine = verdicts(&[("n1", Outcome::Pass)], Vec::new());
     let hot = out_of(&fine, &around("hardware thermal slowdown"));
@@ -306,7 +306,7 @@ fn another_boot_or_other_gpus_are_another_machine() {
     };
     let others = |mut rounds: Vec<BurnInRound>| {
         (1..).zip(&mut rounds).for_each(|(n, round)| round.round = n);
-        other_machines(&rounds).into_values().map(|it| it.after_round + 1).collect::<Vec<_>>()
+        find_replaced_machines(&rounds).into_values().map(|it| it.after_round + 1).collect::<Vec<_>>()
     };
     assert!(others(vec![with(Some("a"), &["g"]), with(Some("a"), &["g"])]).is_empty());
     assert_eq!(others(vec![with(Some("a"), &[]), with(None, &[]), with(Some("b"), &[])]), [3]);

@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use model::action::Withheld;
+use model::action::WithheldAction;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
 use model::id::DomainName;
@@ -18,7 +18,7 @@ use model::verdict::Verdicts;
 
 /// A node and the findings that accuse it, worst first.
 #[derive(Debug)]
-pub(super) struct Suspect<'a> {
+pub(super) struct SuspectNode<'a> {
     /// The node.
     pub node: &'a NodeName,
     /// The domain that claims it.
@@ -29,21 +29,21 @@ pub(super) struct Suspect<'a> {
 
 /// Groups findings by the node they accuse, the worst node first; what accuses
 /// none is withheld.
-pub(super) fn of<'a>(
+pub(super) fn collect_suspects<'a>(
     verdicts: &'a Verdicts,
     claims: &'a Claims,
-    withheld: &mut Vec<Withheld>,
-) -> Vec<Suspect<'a>> {
+    withheld: &mut Vec<WithheldAction>,
+) -> Vec<SuspectNode<'a>> {
     let mut by_node: BTreeMap<&NodeName, Vec<&Finding>> = BTreeMap::new();
     for finding in &verdicts.findings {
         if !matches!(finding.outcome, Outcome::Degraded | Outcome::Failed) {
             continue;
         }
-        match accused(finding) {
+        match accused_node(finding) {
             Ok(node) => by_node.entry(node).or_default().push(finding),
             Err(why) => {
                 let what = format!("{} ({})", finding.locus, finding.class);
-                withheld.push(Withheld::new(what, why));
+                withheld.push(WithheldAction::new(what, why));
             }
         }
     }
@@ -53,27 +53,27 @@ pub(super) fn of<'a>(
             homes.entry(node).or_insert(&domain.name);
         }
     }
-    let mut suspects: Vec<Suspect<'a>> = by_node
+    let mut suspects: Vec<SuspectNode<'a>> = by_node
         .into_iter()
         .map(|(node, mut findings)| {
-            findings.sort_by(|a, b| worse(a, b));
+            findings.sort_by(|a, b| compare_severity(a, b));
             let domain = homes.get(node).copied();
-            Suspect { node, domain, findings }
+            SuspectNode { node, domain, findings }
         })
         .collect();
     // The worst come first into the budget; names break ties.
-    suspects.sort_by(|a, b| worse(a.findings[0], b.findings[0]).then(a.node.cmp(b.node)));
+    suspects.sort_by(|a, b| compare_severity(a.findings[0], b.findings[0]).then(a.node.cmp(b.node)));
     suspects
 }
 
 /// The worse of two findings comes first.
-fn worse(a: &Finding, b: &Finding) -> Ordering {
-    let ratio = |f: &Finding| f.share().unwrap_or(0.0);
+fn compare_severity(a: &Finding, b: &Finding) -> Ordering {
+    let ratio = |f: &Finding| f.deciding_share().unwrap_or(0.0);
     b.outcome.cmp(&a.outcome).then(ratio(a).total_cmp(&ratio(b))).then_with(|| a.id.cmp(&b.id))
 }
 
 /// The node a finding accuses, or why it accuses none.
-pub(super) fn accused(finding: &Finding) -> Result<&NodeName, &'static str> {
+pub(super) fn accused_node(finding: &Finding) -> Result<&NodeName, &'static str> {
     if finding.class == FindingClass::StaleClique {
         return Err(
             "the node sits where it is claimed and its clique is stale; a drain corrects no label",

@@ -1,16 +1,16 @@
 //! What is proposed, what is withheld, and with which words.
 
 use super::*;
-use crate::policy::reason;
+use crate::policy::drain_reason;
 use model::claims::ClaimedDomain;
 use model::finding_class::FindingClass;
 use model::id::DomainName;
-use model::rule::FindingRule;
+use model::finding_rule::FindingRule;
 use model::verdict::Finding;
 use model::verdict::Locus;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
-use model::words;
+use model::shell_quote;
 
 fn claims(domains: usize, nodes: usize) -> Claims {
     let domain = |d: usize| ClaimedDomain {
@@ -24,12 +24,12 @@ fn claims(domains: usize, nodes: usize) -> Claims {
 }
 
 fn finding(kind: LocusKind, node: &str, outcome: Outcome, ratio: f64) -> Finding {
-    let mut locus = Locus::of(kind);
+    let mut locus = Locus::new(kind);
     locus.node = Some(NodeName::from(node));
     Finding {
         ratio: Some(ratio),
         from_first_reading: false,
-        rule: FindingRule::read("r"),
+        rule: FindingRule::parse("r"),
         summary: "too slow".to_owned(),
         ..Finding::new(format!("id-{node}"), outcome, FindingClass::NvlinkLow, locus)
     }
@@ -40,11 +40,11 @@ fn verdicts(findings: Vec<Finding>) -> Verdicts {
 }
 
 fn plan(claims: &Claims, findings: Vec<Finding>) -> ActionPlan {
-    of_verdicts(&verdicts(findings), claims, &Policy::default(), None, &run())
+    propose_from_verdicts(&verdicts(findings), claims, &Policy::default(), None, &run())
 }
 
-fn run() -> RunSeen {
-    RunSeen { id: "run1".to_owned(), ..RunSeen::default() }
+fn run() -> EvidenceRun {
+    EvidenceRun { id: "run1".to_owned(), ..EvidenceRun::default() }
 }
 
 /// Limits of a share that leave room for what a test is not about.
@@ -65,7 +65,7 @@ fn one_bad_gpu_proposes_one_drain_with_the_exact_line() {
     let [action] = plan.actions.as_slice() else { panic!("{plan:?}") };
     assert!(plan.dry_run);
     assert_eq!(
-        words::line(&action.command),
+        shell_quote::join_quoted(&action.command),
         "scontrol update NodeName=d0n1 State=DRAIN Reason=\"fabricgate:nvlink-low:run1 e0\""
     );
     assert_eq!(action.findings, ["id-d0n1", "other"]);
@@ -111,7 +111,7 @@ fn the_worst_two_of_a_domain_use_up_its_budget() {
         finding(LocusKind::Gpu, "d0n2", Outcome::Degraded, 0.5),
         finding(LocusKind::Gpu, "d0n3", Outcome::Failed, 0.95),
     ];
-    let plan = of_verdicts(&verdicts(findings), &claims(1, 18), &policy, None, &RunSeen::default());
+    let plan = propose_from_verdicts(&verdicts(findings), &claims(1, 18), &policy, None, &EvidenceRun::default());
     assert_eq!(drained(&plan), ["d0n2", "d0n3"]);
     assert_eq!(plan.withheld[0].what, "d0n1");
     assert!(plan.withheld[0].why.starts_with("budget"));
@@ -134,7 +134,7 @@ fn five_percent_of_the_fleet_freeze_everything() {
         let findings = (0..5)
             .map(|d| finding(LocusKind::Gpu, &format!("d{d}n0"), Outcome::Failed, 0.1))
             .collect();
-        of_verdicts(&verdicts(findings), &claims(domains, 10), &roomy(), None, &run())
+        propose_from_verdicts(&verdicts(findings), &claims(domains, 10), &roomy(), None, &run())
     };
     assert_eq!(drained(&spread(10)).len(), 0);
     assert!(spread(10).withheld[0].why.contains("5 of 100"));
@@ -151,13 +151,13 @@ fn one_node_of_a_small_fleet_is_not_a_common_cause() {
 fn a_sweep_that_mostly_did_not_come_back_accuses_nobody() {
     let findings = || vec![finding(LocusKind::Gpu, "d0n1", Outcome::Failed, 0.1)];
     let with = |returned| {
-        let coverage = Some(Coverage { planned: 10, returned });
-        of_verdicts(
+        let coverage = Some(PlanCoverage { planned: 10, returned });
+        propose_from_verdicts(
             &verdicts(findings()),
             &claims(1, 18),
             &Policy::default(),
             coverage,
-            &RunSeen::default(),
+            &EvidenceRun::default(),
         )
     };
     assert_eq!(with(8).actions.len(), 1);
@@ -187,7 +187,7 @@ fn a_policy_may_want_confirmation_first() {
     let mut sure = finding(LocusKind::Node, "d0n2", Outcome::Failed, 0.0);
     sure.confirmed = true;
     let findings = vec![finding(LocusKind::Node, "d0n1", Outcome::Failed, 0.0), sure];
-    let plan = of_verdicts(&verdicts(findings), &claims(1, 18), &policy, None, &RunSeen::default());
+    let plan = propose_from_verdicts(&verdicts(findings), &claims(1, 18), &policy, None, &EvidenceRun::default());
     assert_eq!(drained(&plan), ["d0n2"]);
 }
 
@@ -198,5 +198,5 @@ fn a_reason_is_short_and_harmless_whatever_the_judge_calls_things() {
     odd.class = FindingClass::from_name(&"ü".repeat(200));
     let plan = plan(&claims(1, 4), vec![odd]);
     let reason = plan.actions[0].command[4].strip_prefix("Reason=").expect("a reason");
-    assert!(reason.len() <= reason::LONGEST && reason.starts_with("fabricgate:---"));
+    assert!(reason.len() <= drain_reason::LONGEST && reason.starts_with("fabricgate:---"));
 }

@@ -2,20 +2,20 @@
 
 use super::*;
 use crate::policy::budget;
-use crate::policy::fixture::World;
-use crate::policy::ledger::Under;
-use crate::policy::notice;
-use crate::policy::policy::Policy;
-use model::journal::Event;
+use crate::policy::fixture::PolicyFixture;
+use crate::policy::journal_state::DrainDetails;
+use crate::policy::journal_events;
+use crate::policy::action_policy::Policy;
+use model::journal::JournalEvent;
 
 /// Two drains of ours with our words beside them, under one controller.
-fn world() -> World {
-    let mut world = World::of(2, 4);
+fn world() -> PolicyFixture {
+    let mut world = PolicyFixture::with_blocks(2, 4);
     for node in ["d0n0", "d1n0"] {
         let own = world.drained(node, "nvlink-low", 0.9, 600);
         let mark = own.action.mark.expect("a mark");
         let names = &world.policy.marks;
-        let change = crate::policy::marks::change(
+        let change = crate::policy::marks::mark_change(
             world.live.as_ref().expect("asked").nodes.get(&NodeName::from(node)).expect("a node"),
             &mark,
             names,
@@ -26,8 +26,8 @@ fn world() -> World {
         live.available_features = features.clone().expect("written");
         live.active_features = features.expect("written");
         let under =
-            Under { controller: Some("monday".to_owned()), extra: Some(extra), ..Under::default() };
-        world.ledger.under.insert(node.into(), under);
+            DrainDetails { controller: Some("monday".to_owned()), extra: Some(extra), ..DrainDetails::default() };
+        world.ledger.drain_details.insert(node.into(), under);
         world.ledger.marks.insert(node.into(), mark);
     }
     world.ledger.controller = Some("monday".to_owned());
@@ -35,28 +35,28 @@ fn world() -> World {
 }
 
 /// As after `State=RESUME`.
-fn resume(world: &mut World, node: &str) {
+fn resume(world: &mut PolicyFixture, node: &str) {
     world.state(node, &["IDLE"]).reason = None;
 }
 
 /// As after a start without its state.
-fn forget(world: &mut World, node: &str) {
+fn forget(world: &mut PolicyFixture, node: &str) {
     resume(world, node);
     let live = world.node(node);
     (live.extra, live.available_features, live.active_features) = Default::default();
 }
 
-fn seen(world: &World) -> (Vec<String>, Vec<String>) {
+fn seen(world: &PolicyFixture) -> (Vec<String>, Vec<String>) {
     let all =
-        vanished(world.live.as_ref().expect("asked"), &world.ledger, &Policy::default().marks);
+        find_lost_drains(world.live.as_ref().expect("asked"), &world.ledger, &Policy::default().marks);
     let names = |nodes: Vec<&NodeName>| nodes.into_iter().map(ToString::to_string).collect();
     (names(all.lost.keys().collect()), names(all.unclear.iter().collect()))
 }
 
-fn undone(world: &World) -> Vec<String> {
-    let events = notice::events(&world.situation(), &world.policy);
-    let of = |event: &Event| match event {
-        Event::Undone { node, .. } => Some(node.to_string()),
+fn undone(world: &PolicyFixture) -> Vec<String> {
+    let events = journal_events::collect_events(&world.situation(), &world.policy);
+    let of = |event: &JournalEvent| match event {
+        JournalEvent::Undone { node, .. } => Some(node.to_string()),
         _ => None,
     };
     events.iter().filter_map(of).collect()
@@ -119,13 +119,13 @@ fn defect_2_all_at_once_without_a_trace_trips_the_breaker() {
     let mut world = world();
     for node in ["d0n0", "d1n0"] {
         forget(&mut world, node);
-        world.ledger.under.get_mut(&NodeName::from(node)).expect("one").extra = None;
+        world.ledger.drain_details.get_mut(&NodeName::from(node)).expect("one").extra = None;
     }
     assert_eq!(seen(&world), (vec![], vec![]), "the controller has not started since");
     world.ledger.controller = Some("tuesday".to_owned());
     assert_eq!(seen(&world).1, ["d0n0", "d1n0"]);
     let live = world.live.as_ref().expect("asked");
-    let why = vanished(live, &world.ledger, &world.policy.marks).trip().expect("a reason");
+    let why = find_lost_drains(live, &world.ledger, &world.policy.marks).explain_trip().expect("a reason");
     assert!(why.contains("d0n0,d1n0 vanished at once"), "{why}");
     // One of two is a person's.
     let reason = world.ledger.drains[&NodeName::from("d1n0")].action.reason.clone();
@@ -137,8 +137,8 @@ fn defect_2_all_at_once_without_a_trace_trips_the_breaker() {
 fn a_lost_drain_stays_in_the_budgets() {
     let mut world = world();
     world.policy.per_domain = 1;
-    let left = |world: &World| {
-        budget::left(&world.ledger, world.live.as_ref(), &world.fleet, &world.policy, &world.now)
+    let left = |world: &PolicyFixture| {
+        budget::describe_remaining(&world.ledger, world.live.as_ref(), &world.fleet, &world.policy, &world.now)
     };
     let before = left(&world);
     forget(&mut world, "d0n0");

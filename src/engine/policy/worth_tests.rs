@@ -1,14 +1,14 @@
 //! What a drain costs against what a slow node costs.
 
 use super::*;
-use crate::policy::fixture::World;
+use crate::policy::fixture::PolicyFixture;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
 use model::verdict::Outcome;
 
 /// Blocks of 18, segments of 16, and a node that lost this share.
-fn world(lost: f64, gang: usize) -> World {
-    let mut world = World::of(20, 18);
+fn world(lost: f64, gang: usize) -> PolicyFixture {
+    let mut world = PolicyFixture::with_blocks(20, 18);
     world.policy.mix.0.insert(16, 1.0);
     world.policy.largest_gang = Some(gang);
     world.accuse("d0n0", "nvlink-low", Outcome::Degraded, 1.0 - lost);
@@ -113,10 +113,10 @@ fn a_mark_that_is_there_is_not_made_again() {
 
 #[test]
 fn a_domain_that_nobody_claims_has_no_price() {
-    let world = World { fleet: Claims::default(), ..world(0.056, 10) };
+    let world = PolicyFixture { fleet: Claims::default(), ..world(0.056, 10) };
     let situation = world.situation();
-    let places = Places::of(situation.fleet);
-    let prices = Prices::of(&situation, &places, &world.policy);
+    let places = ClaimIndex::from_claims(situation.fleet);
+    let prices = DrainPrices::new(&situation, &places, &world.policy);
     assert_eq!(prices.price(Some(&"d0".into())), None);
     assert_eq!(prices.price(None), None);
 }

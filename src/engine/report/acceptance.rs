@@ -12,23 +12,23 @@ use serde::Serialize;
 
 use super::ReportError;
 use super::comparison;
-use super::page::Page;
-use super::page::TerminalStyle;
-use super::page::colour_of;
-use super::plain::clip;
-use super::plain::counted;
-use super::plain::plain;
-use super::plain::quantity;
-use super::xml::Xml;
+use super::terminal_page::TerminalPage;
+use super::terminal_page::TerminalStyle;
+use super::terminal_page::outcome_colour;
+use super::plain_text::clip;
+use super::plain_text::count_noun;
+use super::plain_text::to_plain;
+use super::plain_text::format_quantity;
+use super::xml::XmlWriter;
 use model::acceptance::Acceptance;
-use model::acceptance::Accepted;
+use model::acceptance::AcceptanceOutcome;
 use model::acceptance::BurnInRound;
 use model::acceptance::BurnInState;
 use model::acceptance::NodeAcceptance;
-use model::comparison::Comparison;
+use model::comparison::RunComparison;
 use model::hostlist;
-use model::run::simulated;
-use model::text::percent;
+use model::run::simulation_notice;
+use model::text::format_percent;
 use model::verdict::Outcome;
 
 const TEMPLATE: &str = include_str!("../../../reports/acceptance.html");
@@ -43,7 +43,7 @@ const LONGEST: usize = 400;
 
 /// A table.
 #[derive(Debug, Serialize)]
-struct Table {
+struct AcceptanceTable {
     head: Vec<String>,
     rows: Vec<Vec<String>>,
     more: usize,
@@ -51,67 +51,67 @@ struct Table {
 
 /// A piece of the document.
 #[derive(Debug, Serialize)]
-struct Section {
+struct AcceptanceSection {
     title: &'static str,
     lines: Vec<String>,
-    table: Option<Table>,
+    table: Option<AcceptanceTable>,
 }
 
 /// The document, as it is printed.
 #[derive(Debug, Serialize)]
-struct Sheet {
+struct AcceptanceSheet {
     tone: &'static str,
     word: String,
     headline: String,
     facts: Vec<(&'static str, String)>,
-    sections: Vec<Section>,
+    sections: Vec<AcceptanceSection>,
     signed: Option<String>,
 }
 
 /// The outcome whose colour something has.
-fn tone(accepted: Accepted) -> Outcome {
+fn outcome_of(accepted: AcceptanceOutcome) -> Outcome {
     match accepted {
-        Accepted::Pass => Outcome::Pass,
-        Accepted::Unknown => Outcome::Unknown,
-        Accepted::Fail => Outcome::Failed,
+        AcceptanceOutcome::Pass => Outcome::Pass,
+        AcceptanceOutcome::Unknown => Outcome::Unknown,
+        AcceptanceOutcome::Fail => Outcome::Failed,
     }
 }
 
-fn headline(acceptance: &Acceptance) -> String {
+fn headline_text(acceptance: &Acceptance) -> String {
     let of = |accepted| acceptance.nodes.iter().filter(|it| it.accepted == accepted).count();
-    let nodes = counted(acceptance.nodes.len(), "node", "nodes");
+    let nodes = count_noun(acceptance.nodes.len(), "node", "nodes");
     // As nodes count them: one that was set aside was held again.
     let counts = |round: &&BurnInRound| round.ended.is_some() && !round.set_aside;
     let held = acceptance.rounds.iter().filter(counts).count();
-    let simulated = simulated(!acceptance.real).map(|text| format!("{text}; ")).unwrap_or_default();
+    let simulated = simulation_notice(!acceptance.real).map(|text| format!("{text}; ")).unwrap_or_default();
     format!(
         "{simulated}{nodes} after {}: {} pass, {} fail, {} unknown",
-        counted(held, "round", "rounds"),
-        of(Accepted::Pass),
-        of(Accepted::Fail),
-        of(Accepted::Unknown)
+        count_noun(held, "round", "rounds"),
+        of(AcceptanceOutcome::Pass),
+        of(AcceptanceOutcome::Fail),
+        of(AcceptanceOutcome::Unknown)
     )
 }
 
-fn minutes(minutes: f64) -> String {
+fn format_minutes(minutes: f64) -> String {
     if minutes < 120.0 { format!("{minutes:.1} min") } else { format!("{:.1} h", minutes / 60.0) }
 }
 
 /// What was asked for, in words.
-fn asked(acceptance: &Acceptance) -> String {
+fn describe_request(acceptance: &Acceptance) -> String {
     let asked = &acceptance.asked;
     let mut words = Vec::new();
-    words.extend(asked.rounds.map(|n| counted(n as usize, "round", "rounds")));
+    words.extend(asked.rounds.map(|n| count_noun(n as usize, "round", "rounds")));
     words.extend(asked.hours.map(|hours| format!("{hours} hours")));
-    words.push(format!("{} of load in between", minutes(asked.soak_minutes)));
+    words.push(format!("{} of load in between", format_minutes(asked.soak_minutes)));
     words.extend(asked.clean_rounds.map(|n| format!("or {n} clean rounds in a row")));
     words.extend(asked.budget_hours.map(|hours| format!("at most {hours} hours in all")));
-    words.push(format!("at most {} lost from first to last", percent(asked.drift)));
+    words.push(format!("at most {} lost from first to last", format_percent(asked.drift)));
     words.join(", ")
 }
 
 /// Why it ended, in words.
-fn ended(acceptance: &Acceptance) -> String {
+fn describe_end(acceptance: &Acceptance) -> String {
     match (&acceptance.stop, acceptance.state) {
         (Some(stop), _) => {
             let rule = stop.rule.as_str().replace('_', " ");
@@ -122,7 +122,7 @@ fn ended(acceptance: &Acceptance) -> String {
     }
 }
 
-fn loads(acceptance: &Acceptance) -> String {
+fn describe_loads(acceptance: &Acceptance) -> String {
     if acceptance.soaks.is_empty() {
         return "none ran".to_owned();
     }
@@ -132,19 +132,19 @@ fn loads(acceptance: &Acceptance) -> String {
         true => "; simulated nodes were told that the minutes asked for are over",
         false => "",
     };
-    let times = counted(acceptance.soaks.len(), "time", "times");
-    let passes = counted(passes as usize, "pass", "passes");
-    format!("{} in {passes}, {times}{real}", minutes(total))
+    let times = count_noun(acceptance.soaks.len(), "time", "times");
+    let passes = count_noun(passes as usize, "pass", "passes");
+    format!("{} in {passes}, {times}{real}", format_minutes(total))
 }
 
 /// The nodes that have something in common, folded.
-fn folded(nodes: &[&NodeAcceptance]) -> String {
-    plain(&hostlist::fold(nodes.iter().map(|it| it.node.as_str()))).into_owned()
+fn fold_nodes(nodes: &[&NodeAcceptance]) -> String {
+    to_plain(&hostlist::fold(nodes.iter().map(|it| it.node.as_str()))).into_owned()
 }
 
 /// Nodes by what is said of them, worst first.
-fn by_reason(acceptance: &Acceptance) -> Vec<(Accepted, String, Vec<&NodeAcceptance>)> {
-    let mut groups: Vec<(Accepted, String, Vec<&NodeAcceptance>)> = Vec::new();
+fn group_by_reason(acceptance: &Acceptance) -> Vec<(AcceptanceOutcome, String, Vec<&NodeAcceptance>)> {
+    let mut groups: Vec<(AcceptanceOutcome, String, Vec<&NodeAcceptance>)> = Vec::new();
     for node in &acceptance.nodes {
         let reason = clip(&node.reason, LONGEST);
         match groups.iter_mut().find(|it| (it.0, &it.1) == (node.accepted, &reason)) {
@@ -157,27 +157,27 @@ fn by_reason(acceptance: &Acceptance) -> Vec<(Accepted, String, Vec<&NodeAccepta
 }
 
 /// For a terminal.
-pub fn terminal(acceptance: &Acceptance, style: &TerminalStyle) -> String {
-    let mut page = Page::new(style);
-    let tone = colour_of(tone(acceptance.accepted));
+pub fn render_terminal(acceptance: &Acceptance, style: &TerminalStyle) -> String {
+    let mut page = TerminalPage::new(style);
+    let tone = outcome_colour(outcome_of(acceptance.accepted));
     page.styled(tone, &acceptance.accepted.as_str().to_uppercase());
-    page.paragraph(" ", &headline(acceptance), 0);
+    page.paragraph(" ", &headline_text(acceptance), 0);
     page.faint(&format!("burn-in {}, {}", acceptance.id, acceptance.source), 0);
     page.section("How it went");
-    page.paragraph("asked for  ", &asked(acceptance), 2);
-    page.paragraph("load       ", &loads(acceptance), 2);
-    page.paragraph("ended      ", &ended(acceptance), 2);
+    page.paragraph("asked for  ", &describe_request(acceptance), 2);
+    page.paragraph("load       ", &describe_loads(acceptance), 2);
+    page.paragraph("ended      ", &describe_end(acceptance), 2);
     page.section("Nodes");
-    let groups = by_reason(acceptance);
+    let groups = group_by_reason(acceptance);
     for (accepted, reason, nodes) in groups.iter().take(LINES) {
-        page.labelled(self::tone(*accepted), &format!("{}: {reason}", folded(nodes)));
+        page.outcome_line(self::outcome_of(*accepted), &format!("{}: {reason}", fold_nodes(nodes)));
     }
     if LINES < groups.len() {
         page.faint(&format!("{} more reasons", groups.len() - LINES), 2);
     }
-    for (title, compared) in comparisons(acceptance) {
+    for (title, compared) in all_comparisons(acceptance) {
         page.section(title);
-        for line in comparison::summary(compared) {
+        for line in comparison::summarize(compared) {
             page.paragraph("", &line, 2);
         }
     }
@@ -191,30 +191,30 @@ pub fn terminal(acceptance: &Acceptance, style: &TerminalStyle) -> String {
 }
 
 /// What was held against what.
-fn comparisons(acceptance: &Acceptance) -> impl Iterator<Item = (&'static str, &Comparison)> {
+fn all_comparisons(acceptance: &Acceptance) -> impl Iterator<Item = (&'static str, &RunComparison)> {
     let first = acceptance.comparison.iter().map(|it| ("Last round against the first", it));
     let since = acceptance.since_anew.iter();
     first.chain(since.map(|it| ("Nodes that began anew: last round against their first since", it)))
 }
 
-fn sheet(acceptance: &Acceptance) -> Sheet {
+fn build_sheet(acceptance: &Acceptance) -> AcceptanceSheet {
     let text = |text: &str| clip(text, LONGEST);
     let mut facts = vec![
         ("burn-in", text(&acceptance.id)),
         ("begun", text(&acceptance.created)),
         ("ended", acceptance.ended.as_deref().map_or("-".to_owned(), text)),
         ("measured", text(&acceptance.source)),
-        ("asked for", asked(acceptance)),
-        ("load that ran", loads(acceptance)),
-        ("why it ended", ended(acceptance)),
+        ("asked for", describe_request(acceptance)),
+        ("load that ran", describe_loads(acceptance)),
+        ("why it ended", describe_end(acceptance)),
         ("expectations", acceptance.thresholds_digest.as_deref().map_or("-".to_owned(), text)),
         ("fabricgate", text(&acceptance.version)),
     ];
     // Of one accepted node it may not be known, and then it is not known of all.
-    let accepted = acceptance.nodes.iter().filter(|node| node.accepted == Accepted::Pass);
+    let accepted = acceptance.nodes.iter().filter(|node| node.accepted == AcceptanceOutcome::Pass);
     let each: Option<Vec<f64>> = accepted.map(|node| node.detectable).collect();
     let detectable = each.into_iter().flatten().reduce(f64::max);
-    facts.extend(detectable.map(|it| ("smallest loss every round would have seen", percent(it))));
+    facts.extend(detectable.map(|it| ("smallest loss every round would have seen", format_percent(it))));
     for (name, versions) in &acceptance.versions {
         let name: &'static str = match name.as_str() {
             "driver" => "driver",
@@ -223,38 +223,38 @@ fn sheet(acceptance: &Acceptance) -> Sheet {
         };
         facts.push((name, text(&versions.join(", "))));
     }
-    let mut sections = vec![nodes(acceptance), rounds(acceptance)];
+    let mut sections = vec![nodes_section(acceptance), rounds_section(acceptance)];
     if !acceptance.soaks.is_empty() {
-        sections.push(soaks(acceptance));
+        sections.push(soaks_section(acceptance));
     }
-    for (title, compared) in comparisons(acceptance) {
+    for (title, compared) in all_comparisons(acceptance) {
         let all = compared.parts.len();
-        let told = comparison::rows(compared, ROWS);
+        let told = comparison::build_rows(compared, ROWS);
         let worth = compared
             .parts
             .iter()
-            .filter(|it| it.difference != model::comparison::Difference::Same)
+            .filter(|it| it.difference != model::comparison::ComparisonOutcome::Same)
             .count();
         let rows: Vec<Vec<String>> = told.iter().map(|row| row.cells().to_vec()).collect();
-        let mut lines = comparison::summary(compared);
+        let mut lines = comparison::summarize(compared);
         lines.push(format!(
             "first: run {}; last: run {}; {all} readings compared",
             compared.before, compared.after
         ));
-        let head = comparison::Row::HEAD.map(str::to_owned).to_vec();
+        let head = comparison::ComparisonRow::HEAD.map(str::to_owned).to_vec();
         let more = worth.saturating_sub(rows.len());
-        let table = (!rows.is_empty()).then_some(Table { head, rows, more });
-        sections.push(Section { title, lines, table });
+        let table = (!rows.is_empty()).then_some(AcceptanceTable { head, rows, more });
+        sections.push(AcceptanceSection { title, lines, table });
     }
-    sections.push(minima(acceptance));
+    sections.push(minima_section(acceptance));
     if !acceptance.notes.is_empty() {
         let lines = acceptance.notes.iter().map(|note| text(note)).collect();
-        sections.push(Section { title: "Notes", lines, table: None });
+        sections.push(AcceptanceSection { title: "Notes", lines, table: None });
     }
-    Sheet {
-        tone: tone(acceptance.accepted).as_str(),
+    AcceptanceSheet {
+        tone: outcome_of(acceptance.accepted).as_str(),
         word: acceptance.accepted.as_str().to_uppercase(),
-        headline: headline(acceptance),
+        headline: headline_text(acceptance),
         facts,
         sections,
         signed: acceptance
@@ -264,32 +264,32 @@ fn sheet(acceptance: &Acceptance) -> Sheet {
     }
 }
 
-fn table(head: &[&str], mut rows: Vec<Vec<String>>) -> Option<Table> {
+fn build_table(head: &[&str], mut rows: Vec<Vec<String>>) -> Option<AcceptanceTable> {
     let more = rows.len().saturating_sub(ROWS);
     rows.truncate(ROWS);
     let head = head.iter().map(|it| (*it).to_owned()).collect();
-    (!rows.is_empty()).then_some(Table { head, rows, more })
+    (!rows.is_empty()).then_some(AcceptanceTable { head, rows, more })
 }
 
-fn nodes(acceptance: &Acceptance) -> Section {
+fn nodes_section(acceptance: &Acceptance) -> AcceptanceSection {
     let row = |node: &NodeAcceptance| {
         vec![
             node.accepted.as_str().to_owned(),
             clip(node.node.as_str(), LONGEST),
             node.domain.as_ref().map_or(String::new(), |it| clip(it.as_str(), LONGEST)),
             format!("{} of {}", node.passed, node.rounds),
-            node.detectable.map_or("-".to_owned(), percent),
+            node.detectable.map_or("-".to_owned(), format_percent),
             clip(&node.reason, LONGEST),
         ]
     };
     let mut all: Vec<&NodeAcceptance> = acceptance.nodes.iter().collect();
     all.sort_by_key(|node| std::cmp::Reverse(node.accepted));
     let head = ["", "node", "domain", "rounds passed", "smallest loss seen", "why"];
-    let table = table(&head, all.into_iter().map(row).collect());
-    Section { title: "Nodes", lines: Vec::new(), table }
+    let table = build_table(&head, all.into_iter().map(row).collect());
+    AcceptanceSection { title: "Nodes", lines: Vec::new(), table }
 }
 
-fn rounds(acceptance: &Acceptance) -> Section {
+fn rounds_section(acceptance: &Acceptance) -> AcceptanceSection {
     let row = |round: &BurnInRound| {
         let aside = if round.set_aside { ", held again" } else { "" };
         let outcome = round.outcome.map_or("not ended", Outcome::as_str);
@@ -298,18 +298,18 @@ fn rounds(acceptance: &Acceptance) -> Section {
             format!("{outcome}{aside}"),
             clip(&round.run, LONGEST),
             clip(&round.began, LONGEST),
-            minutes(round.minutes),
-            minutes(round.soaked_minutes),
+            format_minutes(round.minutes),
+            format_minutes(round.soaked_minutes),
             round.nodes.len().to_string(),
             round.seed.to_string(),
         ]
     };
     let head = ["round", "verdict", "run", "begun", "took", "load before", "nodes", "seed"];
-    let table = table(&head, acceptance.rounds.iter().map(row).collect());
-    Section { title: "Rounds", lines: Vec::new(), table }
+    let table = build_table(&head, acceptance.rounds.iter().map(row).collect());
+    AcceptanceSection { title: "Rounds", lines: Vec::new(), table }
 }
 
-fn soaks(acceptance: &Acceptance) -> Section {
+fn soaks_section(acceptance: &Acceptance) -> AcceptanceSection {
     let mut lines = Vec::new();
     for soak in &acceptance.soaks {
         let after = soak.after_round;
@@ -322,18 +322,18 @@ fn soaks(acceptance: &Acceptance) -> Section {
     let rows = acceptance.soaks.iter().map(|soak| {
         vec![
             soak.after_round.to_string(),
-            minutes(soak.minutes),
+            format_minutes(soak.minutes),
             soak.passes.to_string(),
             clip(&soak.probes.join(", "), LONGEST),
         ]
     });
     let head = ["after round", "load ran", "passes", "probes"];
-    Section { title: "Load", lines, table: table(&head, rows.collect()) }
+    AcceptanceSection { title: "Load", lines, table: build_table(&head, rows.collect()) }
 }
 
 /// The least of every test over all nodes and rounds: a node's own are in the
 /// document for programs.
-fn minima(acceptance: &Acceptance) -> Section {
+fn minima_section(acceptance: &Acceptance) -> AcceptanceSection {
     let mut least: std::collections::BTreeMap<(&str, &str), (&NodeAcceptance, f64, Option<f64>)> =
         std::collections::BTreeMap::new();
     for node in &acceptance.nodes {
@@ -355,41 +355,41 @@ fn minima(acceptance: &Acceptance) -> Section {
     let rows = least.into_iter().map(|((test, name), (node, value, expected))| {
         vec![
             clip(test, LONGEST),
-            quantity(value, unit(name)),
-            expected.map_or("-".to_owned(), |it| quantity(it, unit(name))),
+            format_quantity(value, unit(name)),
+            expected.map_or("-".to_owned(), |it| format_quantity(it, unit(name))),
             clip(node.node.as_str(), LONGEST),
         ]
     });
     let head = ["test", "least in any round", "expected", "on"];
-    Section {
+    AcceptanceSection {
         title: "The least that was measured",
         lines: Vec::new(),
-        table: table(&head, rows.collect()),
+        table: build_table(&head, rows.collect()),
     }
 }
 
 /// As a page that needs no network.
-pub fn page(acceptance: &Acceptance) -> Result<String, ReportError> {
+pub fn render_page(acceptance: &Acceptance) -> Result<String, ReportError> {
     #[derive(Serialize)]
-    struct Shown {
+    struct AcceptancePage {
         style: Value,
-        sheet: Sheet,
+        sheet: AcceptanceSheet,
     }
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.add_template("acceptance.html", TEMPLATE)?;
     let shown =
-        Shown { style: Value::from_safe_string(STYLE.to_owned()), sheet: sheet(acceptance) };
+        AcceptancePage { style: Value::from_safe_string(STYLE.to_owned()), sheet: build_sheet(acceptance) };
     Ok(environment.get_template("acceptance.html")?.render(Serde(shown))?)
 }
 
 /// As Markdown, for the acceptance file.
-pub fn markdown(acceptance: &Acceptance) -> String {
-    let sheet = sheet(acceptance);
-    let mut out = format!("# {}: {}\n\n", sheet.word, escaped(&sheet.headline));
+pub fn render_markdown(acceptance: &Acceptance) -> String {
+    let sheet = build_sheet(acceptance);
+    let mut out = format!("# {}: {}\n\n", sheet.word, escape_markdown(&sheet.headline));
     for (name, value) in &sheet.facts {
-        out.push_str(&format!("- {name}: {}\n", escaped(value)));
+        out.push_str(&format!("- {name}: {}\n", escape_markdown(value)));
     }
     for section in &sheet.sections {
         if section.lines.is_empty() && section.table.is_none() {
@@ -397,14 +397,14 @@ pub fn markdown(acceptance: &Acceptance) -> String {
         }
         out.push_str(&format!("\n## {}\n\n", section.title));
         for line in &section.lines {
-            out.push_str(&format!("- {}\n", escaped(line)));
+            out.push_str(&format!("- {}\n", escape_markdown(line)));
         }
         if let Some(table) = &section.table {
             if !section.lines.is_empty() {
                 out.push('\n');
             }
             let line = |cells: &[String]| {
-                let cells: Vec<String> = cells.iter().map(|cell| escaped(cell)).collect();
+                let cells: Vec<String> = cells.iter().map(|cell| escape_markdown(cell)).collect();
                 format!("| {} |\n", cells.join(" | "))
             };
             out.push_str(&line(&table.head));
@@ -416,15 +416,15 @@ pub fn markdown(acceptance: &Acceptance) -> String {
         }
     }
     if let Some(signed) = &sheet.signed {
-        out.push_str(&format!("\nacceptance.json is {}.\n", escaped(signed)));
+        out.push_str(&format!("\nacceptance.json is {}.\n", escape_markdown(signed)));
     }
     out
 }
 
 /// Text that Markdown takes for nothing else.
-fn escaped(text: &str) -> String {
+fn escape_markdown(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in plain(text).chars() {
+    for c in to_plain(text).chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
@@ -443,32 +443,32 @@ fn escaped(text: &str) -> String {
 /// with a case per node for all rounds together. Unknown is an error and not
 /// skipped, because pipelines count a skipped test as fine; skipped is only what a
 /// round did not show that was set aside and held again.
-pub fn junit(acceptance: &Acceptance) -> String {
-    struct Case {
+pub fn render_junit(acceptance: &Acceptance) -> String {
+    struct AcceptanceJunitCase {
         name: String,
         outcome: Outcome,
         message: String,
         seconds: f64,
         is_aside: bool,
     }
-    let mut suites: Vec<(String, Vec<Case>)> = Vec::new();
-    let whole = Case {
+    let mut suites: Vec<(String, Vec<AcceptanceJunitCase>)> = Vec::new();
+    let whole = AcceptanceJunitCase {
         name: "all nodes".to_owned(),
-        outcome: tone(acceptance.accepted),
-        message: headline(acceptance),
+        outcome: outcome_of(acceptance.accepted),
+        message: headline_text(acceptance),
         seconds: 0.0,
         is_aside: false,
     };
-    let nodes = acceptance.nodes.iter().map(|node| Case {
+    let nodes = acceptance.nodes.iter().map(|node| AcceptanceJunitCase {
         name: clip(node.node.as_str(), LONGEST),
-        outcome: tone(node.accepted),
+        outcome: outcome_of(node.accepted),
         message: clip(&node.reason, LONGEST),
         seconds: 0.0,
         is_aside: false,
     });
     suites.push(("acceptance".to_owned(), std::iter::once(whole).chain(nodes).collect()));
     for round in acceptance.rounds.iter().filter(|round| round.ended.is_some()) {
-        let cases = round.nodes.iter().map(|node| Case {
+        let cases = round.nodes.iter().map(|node| AcceptanceJunitCase {
             name: clip(node.node.as_str(), LONGEST),
             outcome: node.outcome,
             message: clip(&node.reason, LONGEST),
@@ -476,16 +476,16 @@ pub fn junit(acceptance: &Acceptance) -> String {
             // What the round was held again for is no error of this node.
             is_aside: round.set_aside
                 && node.outcome == Outcome::Unknown
-                && taken_part(acceptance, node.node.as_str()),
+                && is_participant(acceptance, node.node.as_str()),
         });
-        suites.push((format!("round {} ({})", round.round, plain(&round.run)), cases.collect()));
+        suites.push((format!("round {} ({})", round.round, to_plain(&round.run)), cases.collect()));
     }
-    let count = |cases: &[Case], is: &dyn Fn(&Case) -> bool| {
+    let count = |cases: &[AcceptanceJunitCase], is: &dyn Fn(&AcceptanceJunitCase) -> bool| {
         cases.iter().filter(|case| is(case)).count().to_string()
     };
-    let bad = |case: &Case| Outcome::Unknown < case.outcome;
-    let open = |case: &Case| case.outcome == Outcome::Unknown && !case.is_aside;
-    let mut xml = Xml::new();
+    let bad = |case: &AcceptanceJunitCase| Outcome::Unknown < case.outcome;
+    let open = |case: &AcceptanceJunitCase| case.outcome == Outcome::Unknown && !case.is_aside;
+    let mut xml = XmlWriter::new();
     xml.open("testsuites", &[("name", "fabricgate burn-in")]);
     for (name, cases) in &suites {
         let (tests, failures) = (cases.len().to_string(), count(cases, &bad));
@@ -523,7 +523,7 @@ pub fn junit(acceptance: &Acceptance) -> String {
 }
 
 /// Whether a node was not what the round was held again for.
-fn taken_part(acceptance: &Acceptance, node: &str) -> bool {
+fn is_participant(acceptance: &Acceptance, node: &str) -> bool {
     let known = acceptance.nodes.iter().find(|it| it.node.as_str() == node);
     known.is_some_and(|it| it.out.is_none())
 }
@@ -551,7 +551,7 @@ mod tests {
             }],
         }))
         .expect("a document");
-        let text = junit(&acceptance);
+        let text = render_junit(&acceptance);
         let totals = |number: u32, errors: u32, skipped: u32| {
             format!(
                 "<testsuite name=\"round {number} (r)\" tests=\"1\" failures=\"0\" \
@@ -560,7 +560,7 @@ mod tests {
         };
         assert!(text.contains(&totals(1, 0, 1)) && text.contains(&totals(2, 1, 0)), "{text}");
         assert_eq!(text.matches("<skipped message=\"its partner was lost\"").count(), 1, "{text}");
-        assert!(headline(&acceptance).starts_with("1 node after 1 round:"), "one was held again");
+        assert!(headline_text(&acceptance).starts_with("1 node after 1 round:"), "one was held again");
     }
 
     #[test]
@@ -582,7 +582,7 @@ mod tests {
                 "rounds": [], "nodes": nodes,
             }))
             .expect("a document");
-            let facts = sheet(&acceptance).facts.into_iter();
+            let facts = build_sheet(&acceptance).facts.into_iter();
             facts.filter(|(what, _)| what.starts_with("smallest loss")).map(|(_, it)| it).collect()
         };
         let sound = [node("n1", "pass", Some(0.02)), node("n2", "pass", Some(0.03))];

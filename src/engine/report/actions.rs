@@ -10,23 +10,23 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::TerminalStyle;
-use super::page::Page;
-use super::page::colour_of;
-use super::plain::clip;
-use super::plain::counted;
-use super::plain::listed;
-use super::plain::plain;
+use super::terminal_page::TerminalPage;
+use super::terminal_page::outcome_colour;
+use super::plain_text::clip;
+use super::plain_text::count_noun;
+use super::plain_text::list_names;
+use super::plain_text::to_plain;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionPlan;
 use model::action::ActionRecord;
 use model::action::ActionResult;
-use model::action::Mark;
+use model::action::VerdictMark;
 use model::hostlist;
 use model::id::NodeName;
-use model::run::simulated;
+use model::run::simulation_notice;
 use model::verdict::Outcome;
-use model::words;
+use model::shell_quote;
 
 /// Lines of one list that are shown before the rest is only counted.
 const MOST: usize = 20;
@@ -44,21 +44,21 @@ const SHOWN_LIST: usize = 56;
 
 /// A plan on a page of its own.
 pub fn render(plan: &ActionPlan, style: &TerminalStyle, budgets: &[String]) -> String {
-    let mut page = Page::new(style);
-    if let Some(text) = simulated(plan.simulated) {
-        page.warned(text);
+    let mut page = TerminalPage::new(style);
+    if let Some(text) = simulation_notice(plan.simulated) {
+        page.warning(text);
     }
-    section(&mut page, plan, budgets);
+    write_section(&mut page, plan, budgets);
     // Sections are set apart from what stands before them; here nothing does.
     page.out.trim_start_matches('\n').to_owned()
 }
 
 /// A plan as part of a page: `budgets` is one sentence for each budget.
-pub(super) fn section(page: &mut Page, plan: &ActionPlan, budgets: &[String]) {
-    let told = Told::of(plan);
+pub(super) fn write_section(page: &mut TerminalPage, plan: &ActionPlan, budgets: &[String]) {
+    let told = ActionSummary::from_plan(plan);
     if let Some(frozen) = &told.frozen {
         page.out.push('\n');
-        page.styled(colour_of(Outcome::Failed), "FROZEN");
+        page.styled(outcome_colour(Outcome::Failed), "FROZEN");
         page.paragraph("  ", frozen, 0);
     }
     let dry = if plan.dry_run { " (dry run: nothing is carried out)" } else { "" };
@@ -69,21 +69,21 @@ pub(super) fn section(page: &mut Page, plan: &ActionPlan, budgets: &[String]) {
     for group in &told.groups {
         for call in &group.calls {
             // Commands are never wrapped: they are there to be copied.
-            let _ = writeln!(page.out, "  {} {call}", prompt(plan.simulated));
+            let _ = writeln!(page.out, "  {} {call}", command_prompt(plan.simulated));
         }
         if 0 < group.more_calls {
-            let more = counted(group.more_calls, "other call", "other calls");
+            let more = count_noun(group.more_calls, "other call", "other calls");
             page.paragraph("", &format!("and {more} for {}", group.more_nodes), 4);
         }
-        lines(page, &group.whys, 4);
+        write_lines(page, &group.whys, 4);
     }
     if !told.withheld.is_empty() {
         page.section("Withheld");
-        lines(page, &told.withheld, 2);
+        write_lines(page, &told.withheld, 2);
     }
     if !told.records.is_empty() {
         page.section("Carried out");
-        lines(page, &told.records, 2);
+        write_lines(page, &told.records, 2);
     }
     if !budgets.is_empty() {
         page.section("Budgets left");
@@ -94,11 +94,11 @@ pub(super) fn section(page: &mut Page, plan: &ActionPlan, budgets: &[String]) {
 }
 
 /// What stands before a command: of a simulated run none is there to be run.
-pub(super) fn prompt(is_simulated: bool) -> &'static str {
+pub(super) fn command_prompt(is_simulated: bool) -> &'static str {
     if is_simulated { "#" } else { "$" }
 }
 
-fn lines(page: &mut Page, lines: &[String], indent: usize) {
+fn write_lines(page: &mut TerminalPage, lines: &[String], indent: usize) {
     let lead = if indent == 2 { "- " } else { "" };
     for line in lines.iter().take(MOST) {
         page.paragraph(lead, line, indent);
@@ -111,11 +111,11 @@ fn lines(page: &mut Page, lines: &[String], indent: usize) {
 
 /// A plan in words, alike things together.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Told {
+pub(super) struct ActionSummary {
     /// Why nothing is drained or relabelled, where something stops that.
     pub(super) frozen: Option<String>,
     /// What is proposed.
-    pub(super) groups: Vec<Group>,
+    pub(super) groups: Vec<ActionGroup>,
     /// What is not, by reason.
     pub(super) withheld: Vec<String>,
     /// What became of what was carried out, the worst first.
@@ -124,7 +124,7 @@ pub(super) struct Told {
 
 /// Actions that are one to a reader.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Group {
+pub(super) struct ActionGroup {
     /// What is done and to whom.
     pub(super) title: String,
     /// Commands that do it.
@@ -137,19 +137,19 @@ pub(super) struct Group {
     pub(super) whys: Vec<String>,
 }
 
-impl Told {
-    pub(super) fn of(plan: &ActionPlan) -> Self {
+impl ActionSummary {
+    pub(super) fn from_plan(plan: &ActionPlan) -> Self {
         Self {
             frozen: plan.frozen.as_deref().map(|why| clip(why, LONGEST)),
-            groups: groups(&plan.actions),
-            withheld: withheld(plan),
-            records: records(&plan.records),
+            groups: group_actions(&plan.actions),
+            withheld: describe_withheld(plan),
+            records: describe_records(&plan.records),
         }
     }
 }
 
 /// Values under their keys, in the order in which keys first appear.
-fn in_order<K: Ord + Clone, V>(pairs: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+fn group_in_order<K: Ord + Clone, V>(pairs: impl IntoIterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
     let mut at: BTreeMap<K, usize> = BTreeMap::new();
     let mut out: Vec<(K, Vec<V>)> = Vec::new();
     for (key, value) in pairs {
@@ -163,7 +163,7 @@ fn in_order<K: Ord + Clone, V>(pairs: impl IntoIterator<Item = (K, V)>) -> Vec<(
 }
 
 /// The order in which kinds are told: what takes nodes away comes first.
-fn rank(kind: ActionKind) -> (u8, &'static str) {
+fn kind_rank(kind: ActionKind) -> (u8, &'static str) {
     match kind {
         ActionKind::Drain => (0, "drain"),
         ActionKind::Relabel => (1, "relabel"),
@@ -172,39 +172,39 @@ fn rank(kind: ActionKind) -> (u8, &'static str) {
     }
 }
 
-fn groups(actions: &[Action]) -> Vec<Group> {
-    type Key<'a> = ((u8, &'static str), &'a str, Option<Mark>);
-    let mut by_kind: BTreeMap<Key<'_>, Vec<&Action>> = BTreeMap::new();
+fn group_actions(actions: &[Action]) -> Vec<ActionGroup> {
+    type ActionGroupKey<'a> = ((u8, &'static str), &'a str, Option<VerdictMark>);
+    let mut by_kind: BTreeMap<ActionGroupKey<'_>, Vec<&Action>> = BTreeMap::new();
     for action in actions {
         // Where each was measured makes no two of what is one to a reader.
-        let alike = |mark: &Mark| Mark { domain: None, boot_id: None, ..mark.clone() };
-        let key = (rank(action.kind), action.reason.as_str(), action.mark.as_ref().map(alike));
+        let alike = |mark: &VerdictMark| VerdictMark { domain: None, boot_id: None, ..mark.clone() };
+        let key = (kind_rank(action.kind), action.reason.as_str(), action.mark.as_ref().map(alike));
         by_kind.entry(key).or_default().push(action);
     }
-    by_kind.into_iter().map(|(((_, word), ..), actions)| group(word, &actions)).collect()
+    by_kind.into_iter().map(|(((_, word), ..), actions)| build_group(word, &actions)).collect()
 }
 
-fn group(word: &str, actions: &[&Action]) -> Group {
-    let calls = in_order(actions.iter().map(|action| (template(action), &action.node)));
+fn build_group(word: &str, actions: &[&Action]) -> ActionGroup {
+    let calls = group_in_order(actions.iter().map(|action| (command_template(action), &action.node)));
     // Most nodes first: what the others get differs by what was there before.
     let mut calls: Vec<_> = calls.into_iter().filter(|(call, _)| !call.is_empty()).collect();
     calls.sort_by_key(|(_, nodes)| std::cmp::Reverse(nodes.len()));
     let hidden = calls.split_off(calls.len().min(CALLS));
     let more: Vec<&NodeName> = hidden.iter().flat_map(|(_, nodes)| nodes.iter().copied()).collect();
     let price = |action: &Action| action.price.map(f64::to_bits);
-    let whys = in_order(actions.iter().map(|a| ((a.why.as_str(), price(a)), &a.node)));
+    let whys = group_in_order(actions.iter().map(|a| ((a.why.as_str(), price(a)), &a.node)));
     let all: Vec<&NodeName> = actions.iter().map(|action| &action.node).collect();
-    Group {
-        title: format!("{word} {}", named(&all)),
-        calls: calls.iter().map(|(call, nodes)| filled(call, nodes)).collect(),
+    ActionGroup {
+        title: format!("{word} {}", format_nodes(&all)),
+        calls: calls.iter().map(|(call, nodes)| fill_template(call, nodes)).collect(),
         more_calls: hidden.len(),
-        more_nodes: named(&more),
+        more_nodes: format_nodes(&more),
         whys: whys
             .iter()
             .map(|((why, price), nodes)| {
-                let mut line = format!("{word} {}: {}", named(nodes), clip(why, LONGEST));
+                let mut line = format!("{word} {}: {}", format_nodes(nodes), clip(why, LONGEST));
                 if let Some(price) = price.map(f64::from_bits) {
-                    let _ = write!(line, " (price: {})", priced(price));
+                    let _ = write!(line, " (price: {})", format_price(price));
                 }
                 line
             })
@@ -212,7 +212,7 @@ fn group(word: &str, actions: &[&Action]) -> Group {
     }
 }
 
-fn priced(price: f64) -> String {
+fn format_price(price: f64) -> String {
     match price {
         whole if whole.fract() == 0.0 && whole.abs() < 1e9 => {
             #[expect(clippy::cast_possible_truncation, reason = "checked to be whole and small")]
@@ -224,18 +224,18 @@ fn priced(price: f64) -> String {
 }
 
 /// The word of a command that names its node.
-fn naming(node: &NodeName) -> String {
+fn node_argument(node: &NodeName) -> String {
     format!("NodeName={node}")
 }
 
 /// A command without its node.
-fn template(action: &Action) -> Vec<Option<&str>> {
-    let naming = naming(&action.node);
+fn command_template(action: &Action) -> Vec<Option<&str>> {
+    let naming = node_argument(&action.node);
     action.command.iter().map(|word| (*word != naming).then_some(word.as_str())).collect()
 }
 
 /// A command with all the nodes that get it.
-fn filled(template: &[Option<&str>], nodes: &[&NodeName]) -> String {
+fn fill_template(template: &[Option<&str>], nodes: &[&NodeName]) -> String {
     let list = hostlist::fold(nodes.iter().map(|node| node.as_str()));
     let list = match list.len() {
         short if short <= LONGEST_LIST => list,
@@ -246,24 +246,24 @@ fn filled(template: &[Option<&str>], nodes: &[&NodeName]) -> String {
         .map(|word| word.map_or_else(|| format!("NodeName={list}"), str::to_owned))
         .collect();
     let calls = words.split(|word| word == AND);
-    calls.map(words::line).collect::<Vec<_>>().join(&format!(" {AND} "))
+    calls.map(shell_quote::join_quoted).collect::<Vec<_>>().join(&format!(" {AND} "))
 }
 
 /// Nodes for a sentence: the one, or a host list and how many.
-fn named<T: Borrow<NodeName>>(nodes: &[T]) -> String {
+fn format_nodes<T: Borrow<NodeName>>(nodes: &[T]) -> String {
     match nodes {
         [] => "no node".to_owned(),
-        [one] => plain(one.borrow().as_str()).into_owned(),
+        [one] => to_plain(one.borrow().as_str()).into_owned(),
         several => {
             let list = hostlist::fold(several.iter().map(|node| node.borrow().as_str()));
-            format!("{} ({} nodes)", cut(&list), several.len())
+            format!("{} ({} nodes)", cut_list(&list), several.len())
         }
     }
 }
 
 /// A host list that stays on its line, cut between two names.
-fn cut(list: &str) -> String {
-    let list = plain(list);
+fn cut_list(list: &str) -> String {
+    let list = to_plain(list);
     if list.chars().count() <= SHOWN_LIST {
         return list.into_owned();
     }
@@ -273,9 +273,9 @@ fn cut(list: &str) -> String {
     format!("{kept},…{}", if inside { "]" } else { "" })
 }
 
-fn withheld(plan: &ActionPlan) -> Vec<String> {
+fn describe_withheld(plan: &ActionPlan) -> Vec<String> {
     let mut by_why =
-        in_order(plan.withheld.iter().map(|w| (w.why.as_str(), NodeName::from(&*w.what))));
+        group_in_order(plan.withheld.iter().map(|w| (w.why.as_str(), NodeName::from(&*w.what))));
     if MOST < by_why.len() {
         // Not all are shown, so those that concern most nodes come first.
         by_why.sort_by_key(|(_, whats)| std::cmp::Reverse(whats.len()));
@@ -284,10 +284,10 @@ fn withheld(plan: &ActionPlan) -> Vec<String> {
         .iter()
         .map(|(why, whats)| {
             let what = match whats.iter().all(NodeName::is_one_node) {
-                true => named(whats),
+                true => format_nodes(whats),
                 false => {
                     let whats: Vec<&str> = whats.iter().map(NodeName::as_str).collect();
-                    listed(&whats, 6)
+                    list_names(&whats, 6)
                 }
             };
             format!("{what}: {}", clip(why, LONGEST))
@@ -296,7 +296,7 @@ fn withheld(plan: &ActionPlan) -> Vec<String> {
 }
 
 /// How an action ended, for people; what needs their eyes comes first.
-fn ended(result: ActionResult) -> (u8, &'static str) {
+fn result_text(result: ActionResult) -> (u8, &'static str) {
     match result {
         ActionResult::Failed => (0, "failed"),
         ActionResult::Unknown => (1, "not known yet"),
@@ -308,16 +308,16 @@ fn ended(result: ActionResult) -> (u8, &'static str) {
 }
 
 /// What became of actions, in words, the worst first.
-pub(super) fn records(records: &[ActionRecord]) -> Vec<String> {
-    let key = |r: &'_ ActionRecord| (ended(r.result), rank(r.kind));
-    let mut alike = in_order(records.iter().map(|r| ((key(r), r.detail.as_str()), &r.node)));
+pub(super) fn describe_records(records: &[ActionRecord]) -> Vec<String> {
+    let key = |r: &'_ ActionRecord| (result_text(r.result), kind_rank(r.kind));
+    let mut alike = group_in_order(records.iter().map(|r| ((key(r), r.detail.as_str()), &r.node)));
     alike.sort_by_key(|((key, _), _)| *key);
     alike
         .iter()
         .map(|((((_, ended), (_, word)), detail), nodes)| {
             let detail = clip(detail, LONGEST);
             let detail = if detail.is_empty() { detail } else { format!(": {detail}") };
-            format!("{ended}: {word} {}{detail}", named(nodes))
+            format!("{ended}: {word} {}{detail}", format_nodes(nodes))
         })
         .collect()
 }

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::report::fixture;
-use model::action::Withheld;
+use model::action::WithheldAction;
 use model::finding_class::FindingClass;
 
 fn action(kind: ActionKind, node: &str, words: &[&str], why: &str) -> Action {
@@ -12,8 +12,8 @@ fn action(kind: ActionKind, node: &str, words: &[&str], why: &str) -> Action {
     Action { command, why: why.to_owned(), ..Action::new(kind, node) }
 }
 
-fn mark(outcome: Outcome, class: Option<&str>) -> Option<Mark> {
-    Some(Mark {
+fn mark(outcome: Outcome, class: Option<&str>) -> Option<VerdictMark> {
+    Some(VerdictMark {
         outcome,
         class: class.map(FindingClass::from_name),
         run: "r2".to_owned(),
@@ -25,11 +25,11 @@ fn mark(outcome: Outcome, class: Option<&str>) -> Option<Mark> {
 }
 
 fn plan(actions: Vec<Action>) -> ActionPlan {
-    ActionPlan::of(actions)
+    ActionPlan::from_actions(actions)
 }
 
-fn left(what: &str, why: &str) -> Withheld {
-    Withheld::new(what, why)
+fn left(what: &str, why: &str) -> WithheldAction {
+    WithheldAction::new(what, why)
 }
 
 fn record(kind: ActionKind, node: &str, result: ActionResult, detail: &str) -> ActionRecord {
@@ -94,19 +94,19 @@ fn whole() -> ActionPlan {
     }
 }
 
-fn shown(plan: &ActionPlan, budgets: &[String]) -> String {
+fn render_text(plan: &ActionPlan, budgets: &[String]) -> String {
     render(plan, &TerminalStyle { width: 100, colour: false }, budgets)
 }
 
 #[test]
 fn a_plan_with_everything_is_shown() {
     let budgets = ["block01: 1 of 2 drains left".to_owned(), "this hour: 3 of 5 left".to_owned()];
-    insta::assert_snapshot!("whole", shown(&whole(), &budgets));
+    insta::assert_snapshot!("whole", render_text(&whole(), &budgets));
 }
 
 #[test]
 fn a_plan_with_nothing_says_so() {
-    let text = shown(&plan(Vec::new()), &[]);
+    let text = render_text(&plan(Vec::new()), &[]);
     assert_eq!(text, "Proposed (dry run: nothing is carried out)\n  nothing\n");
 }
 
@@ -139,7 +139,7 @@ fn ten_thousand_nodes_are_a_few_dozen_lines_and_none_is_lost() {
         }
     }
     let plan = ActionPlan { withheld, records, ..plan(actions) };
-    let text = shown(&plan, &[]);
+    let text = render_text(&plan, &[]);
     let lines = text.lines().count();
     assert!((20..100).contains(&lines), "{lines} lines:\n{text}");
     assert!(text.lines().all(|line| line.len() < 2_000), "{text}");
@@ -154,7 +154,7 @@ fn nodes_of_one_call_are_one_command_that_can_be_copied() {
     let nodes = ["n1", "n2", "n3", "n7"];
     let actions =
         nodes.map(|n| action(ActionKind::Drain, n, &["State=DRAIN"], "the same")).to_vec();
-    let text = shown(&plan(actions), &[]);
+    let text = render_text(&plan(actions), &[]);
     assert!(text.contains("  $ scontrol update NodeName=\"n[1-3,7]\" State=DRAIN\n"), "{text}");
     assert!(text.contains("    drain n[1-3,7] (4 nodes): the same\n"), "{text}");
 }
@@ -170,13 +170,13 @@ fn what_a_plan_says_steers_no_terminal() {
         records: vec![record(ActionKind::Drain, nasty, ActionResult::Failed, nasty)],
         ..plan(actions)
     };
-    let text = shown(&plan, &[nasty.to_owned()]);
+    let text = render_text(&plan, &[nasty.to_owned()]);
     assert!(!fixture::steers(&text), "{text:?}");
 }
 
 #[test]
 fn what_went_wrong_is_told_before_what_went_well() {
-    let told = Told::of(&whole());
+    let told = ActionSummary::from_plan(&whole());
     let begins: Vec<&str> = told.records.iter().filter_map(|line| line.split(':').next()).collect();
     assert_eq!(begins, ["not known yet", "left to others", "done", "done"]);
 }
@@ -189,7 +189,7 @@ fn every_report_shows_what_is_frozen_and_what_became_of_actions() {
     let finding = run.verdicts.findings[0].id.clone();
     let forms = [
         crate::report::terminal::render(&run, &style),
-        crate::report::html::render(&run, &crate::report::html::Beside::default()).expect("a page"),
+        crate::report::html::render(&run, &crate::report::html::HtmlPageContext::default()).expect("a page"),
         crate::report::junit::render(&run),
     ];
     for text in forms {
@@ -210,7 +210,7 @@ fn every_report_shows_what_is_frozen_and_what_became_of_actions() {
 fn commands_of_kubernetes_are_joined_as_a_shell_joins_them_and_boots_make_no_group() {
     let mark = |node: &str| {
         let mark = mark(Outcome::Pass, None)?;
-        Some(Mark { boot_id: Some(format!("boot-{node}")), domain: Some("d".into()), ..mark })
+        Some(VerdictMark { boot_id: Some(format!("boot-{node}")), domain: Some("d".into()), ..mark })
     };
     let certify = |node: &str| Action {
         mark: mark(node),
@@ -219,7 +219,7 @@ fn commands_of_kubernetes_are_joined_as_a_shell_joins_them_and_boots_make_no_gro
             .to_vec(),
         ..action(ActionKind::Certify, node, &[], "passed run r2")
     };
-    let told = Told::of(&plan(vec![certify("n1"), certify("n2")]));
+    let told = ActionSummary::from_plan(&plan(vec![certify("n1"), certify("n2")]));
     let [group] = told.groups.as_slice() else { panic!("{told:?}") };
     assert_eq!(group.whys, ["certify n[1-2] (2 nodes): passed run r2"]);
     assert_eq!(group.calls[0], "kubectl taint node n1 \"a:b-\" && kubectl label node n1");

@@ -9,17 +9,17 @@ use anstyle::Style;
 
 use super::TerminalStyle;
 use super::capacity_levels;
-use super::page::Page;
-use super::page::columns;
-use super::plain::clip;
-use super::plain::counted;
-use super::plain::plain;
-use crate::policy::capacity::Assumption;
-use crate::policy::capacity::Mix;
-use crate::policy::capacity::Outlook;
-use crate::policy::capacity::Survey;
-use crate::policy::capacity::Surveyed;
-use crate::policy::capacity::percent;
+use super::terminal_page::TerminalPage;
+use super::terminal_page::new_table;
+use super::plain_text::clip;
+use super::plain_text::count_noun;
+use super::plain_text::to_plain;
+use crate::policy::capacity::OutageAssumption;
+use crate::policy::capacity::SegmentMix;
+use crate::policy::capacity::BlockOutlook;
+use crate::policy::capacity::CapacitySurvey;
+use crate::policy::capacity::BlockSurvey;
+use crate::policy::capacity::format_percent;
 use model::hostlist;
 
 /// Blocks that are shown before the rest is only counted.
@@ -29,41 +29,41 @@ const MOST: usize = 40;
 const NAME: usize = 24;
 
 /// All of it.
-pub fn render(survey: &Survey, style: &TerminalStyle) -> String {
-    let mut page = Page::new(style);
-    opening(&mut page, survey);
+pub fn render(survey: &CapacitySurvey, style: &TerminalStyle) -> String {
+    let mut page = TerminalPage::new(style);
+    write_opening(&mut page, survey);
     if 1 < survey.blocks.len() {
-        overview(&mut page, survey);
+        write_overview(&mut page, survey);
     }
-    capacity_levels::render(&mut page, survey);
-    for (kind, others) in kinds(survey) {
+    capacity_levels::write_levels_and_jobs(&mut page, survey);
+    for (kind, others) in group_blocks(survey) {
         for (assumption, outlook) in survey.assumptions.iter().zip(&kind.outlooks) {
-            detail(&mut page, kind, &others, assumption, outlook);
+            write_detail(&mut page, kind, &others, assumption, outlook);
         }
     }
     if !survey.notes.is_empty() {
         page.section("Remarks");
         for note in &survey.notes {
-            page.paragraph("- ", &plain(note), 2);
+            page.paragraph("- ", &to_plain(note), 2);
         }
     }
     page.out
 }
 
-fn opening(page: &mut Page, survey: &Survey) {
+fn write_opening(page: &mut TerminalPage, survey: &CapacitySurvey) {
     let nodes: u64 = survey.blocks.iter().map(|it| u64::from(it.block.nodes)).sum();
     let out: u64 = survey.blocks.iter().map(|it| u64::from(it.block.out)).sum();
     let count = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
     let title = format!(
         "{}, {}, {} out now",
-        counted(survey.blocks.len(), "block", "blocks"),
-        counted(count(nodes), "node", "nodes"),
+        count_noun(survey.blocks.len(), "block", "blocks"),
+        count_noun(count(nodes), "node", "nodes"),
         if out == 0 { "none".to_owned() } else { out.to_string() }
     );
     page.styled(Style::new().bold(), &title);
-    page.end();
+    page.end_line();
     match &survey.mix {
-        Some(mix) => page.paragraph("", &mix_words(mix), 0),
+        Some(mix) => page.paragraph("", &format_mix(mix), 0),
         None => page.paragraph(
             "",
             "what jobs ask for is not known (--mix, --mix-from): prices are told by segment alone",
@@ -72,14 +72,14 @@ fn opening(page: &mut Page, survey: &Survey) {
     }
 }
 
-fn mix_words(mix: &Mix) -> String {
-    let share = |(segment, share): (u32, f64)| format!("{segment} ({})", percent(share));
+fn format_mix(mix: &SegmentMix) -> String {
+    let share = |(segment, share): (u32, f64)| format!("{segment} ({})", format_percent(share));
     let words: Vec<String> = mix.shares().map(share).collect();
     format!("jobs ask for segments of {} nodes, by their share of node time", words.join(", "))
 }
 
 /// One line a block.
-fn overview(page: &mut Page, survey: &Survey) {
+fn write_overview(page: &mut TerminalPage, survey: &CapacitySurvey) {
     let Some(first) = survey.blocks.first().and_then(|block| block.outlooks.first()) else {
         return;
     };
@@ -90,15 +90,15 @@ fn overview(page: &mut Page, survey: &Survey) {
     if survey.mix.is_some() {
         header.extend(["mix".to_owned(), "next drain".to_owned()]);
     }
-    let mut table = columns(&header);
+    let mut table = new_table(&header);
     for it in survey.blocks.iter().take(MOST) {
         let Some(outlook) = it.outlooks.first() else { continue };
         let block = &it.block;
-        let mut row = vec![name_of(it), block.nodes.to_string(), block.out.to_string()];
-        row.extend(outlook.segments.iter().map(|left| number(left.usable)));
+        let mut row = vec![block_name(it), block.nodes.to_string(), block.out.to_string()];
+        row.extend(outlook.segments.iter().map(|left| format_number(left.usable)));
         if let Some(mixed) = &outlook.mixed {
-            let next = mixed.drains.first().map_or("-".to_owned(), |next| number(*next));
-            row.extend([number(mixed.usable), next]);
+            let next = mixed.drains.first().map_or("-".to_owned(), |next| format_number(*next));
+            row.extend([format_number(mixed.usable), next]);
         }
         table.add_row(row);
     }
@@ -106,15 +106,15 @@ fn overview(page: &mut Page, survey: &Survey) {
     if MOST < survey.blocks.len() {
         page.faint(&format!("and {} more, all in --json", survey.blocks.len() - MOST), 2);
     }
-    let assumed = survey.assumptions.first().map(words).unwrap_or_default();
+    let assumed = survey.assumptions.first().map(format_assumption).unwrap_or_default();
     page.faint(&format!("expected usable nodes by segment; {assumed}"), 2);
 }
 
 /// Blocks that are alike, as the first of them and the names of the others.
-fn kinds(survey: &Survey) -> Vec<(&Surveyed, Vec<&Surveyed>)> {
-    let mut kinds: Vec<(&Surveyed, Vec<&Surveyed>)> = Vec::new();
+fn group_blocks(survey: &CapacitySurvey) -> Vec<(&BlockSurvey, Vec<&BlockSurvey>)> {
+    let mut kinds: Vec<(&BlockSurvey, Vec<&BlockSurvey>)> = Vec::new();
     for it in &survey.blocks {
-        let like = |(one, _): &&mut (&Surveyed, Vec<&Surveyed>)| {
+        let like = |(one, _): &&mut (&BlockSurvey, Vec<&BlockSurvey>)| {
             (one.block.nodes, one.block.out) == (it.block.nodes, it.block.out)
         };
         match kinds.iter_mut().find(like) {
@@ -125,23 +125,23 @@ fn kinds(survey: &Survey) -> Vec<(&Surveyed, Vec<&Surveyed>)> {
     kinds
 }
 
-fn detail(
-    page: &mut Page,
-    kind: &Surveyed,
-    others: &[&Surveyed],
-    assumption: &Assumption,
-    outlook: &Outlook,
+fn write_detail(
+    page: &mut TerminalPage,
+    kind: &BlockSurvey,
+    others: &[&BlockSurvey],
+    assumption: &OutageAssumption,
+    outlook: &BlockOutlook,
 ) {
     let block = &kind.block;
     let mut title = String::new();
     if block.name.is_some() {
-        let _ = write!(title, "{}", name_of(kind));
+        let _ = write!(title, "{}", block_name(kind));
         if !others.is_empty() {
             let _ = write!(title, " and {} like it", others.len());
         }
         title.push_str(": ");
     }
-    let _ = write!(title, "{}, ", counted(block.nodes as usize, "node", "nodes"));
+    let _ = write!(title, "{}, ", count_noun(block.nodes as usize, "node", "nodes"));
     match block.out {
         0 => title.push_str("none out"),
         out => {
@@ -156,23 +156,23 @@ fn detail(
     let which = if block.out == 0 { "all nodes" } else { "all others" };
     let chance = match block.up() {
         0 => String::new(),
-        _ => format!("; {which} are up {} of the time", percent(outlook.all_up)),
+        _ => format!("; {which} are up {} of the time", format_percent(outlook.all_up)),
     };
-    page.faint(&format!("{}{chance}", words(assumption)), 2);
+    page.faint(&format!("{}{chance}", format_assumption(assumption)), 2);
     let drains = outlook.segments.iter().map(|left| left.drains.len()).max().unwrap_or(0);
     let mut header = ["segment", "now", "usable", "one fits"].map(str::to_owned).to_vec();
     let ordinals = ["next drain", "2nd", "3rd", "4th"].map(str::to_owned);
     header.extend(ordinals.into_iter().take(drains));
-    let mut table = columns(&header);
+    let mut table = new_table(&header);
     for left in &outlook.segments {
-        let mut row = vec![left.segment.to_string(), left.now.to_string(), number(left.usable)];
-        row.push(percent(left.one_fits));
-        row.extend(left.drains.iter().map(|drain| number(*drain)));
+        let mut row = vec![left.segment.to_string(), left.now.to_string(), format_number(left.usable)];
+        row.push(format_percent(left.one_fits));
+        row.extend(left.drains.iter().map(|drain| format_number(*drain)));
         table.add_row(row);
     }
     if let Some(mixed) = &outlook.mixed {
-        let mut row = vec!["mix".to_owned(), String::new(), number(mixed.usable), String::new()];
-        row.extend(mixed.drains.iter().map(|drain| number(*drain)));
+        let mut row = vec!["mix".to_owned(), String::new(), format_number(mixed.usable), String::new()];
+        row.extend(mixed.drains.iter().map(|drain| format_number(*drain)));
         table.add_row(row);
     }
     page.table(" ", &table);
@@ -181,20 +181,20 @@ fn detail(
     }
 }
 
-fn words(assumption: &Assumption) -> String {
+fn format_assumption(assumption: &OutageAssumption) -> String {
     match assumption {
-        Assumption::Independent { unavailable } => {
-            format!("assumed: {} of nodes out at a time, each by itself", percent(*unavailable))
+        OutageAssumption::Independent { unavailable } => {
+            format!("assumed: {} of nodes out at a time, each by itself", format_percent(*unavailable))
         }
-        Assumption::Observed { .. } => "nodes out at a time as they were observed".to_owned(),
+        OutageAssumption::Observed { .. } => "nodes out at a time as they were observed".to_owned(),
     }
 }
 
-fn name_of(it: &Surveyed) -> String {
+fn block_name(it: &BlockSurvey) -> String {
     it.block.name.as_deref().map_or_else(|| "block".to_owned(), |name| clip(name, NAME))
 }
 
-fn number(value: f64) -> String {
+fn format_number(value: f64) -> String {
     let text = format!("{value:.2}");
     // A price is never below nothing, only its last digit may be.
     if text == "-0.00" { "0.00".to_owned() } else { text }
@@ -203,32 +203,32 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::capacity::Block;
-    use crate::policy::capacity::Question;
-    use crate::policy::capacity::survey;
+    use crate::policy::capacity::CapacityBlock;
+    use crate::policy::capacity::CapacityQuestion;
+    use crate::policy::capacity::survey_capacity;
 
     const STYLE: TerminalStyle = TerminalStyle { width: 100, colour: false };
 
-    fn question(blocks: Vec<Block>, mix: Option<&str>) -> Question {
-        Question {
+    fn question(blocks: Vec<CapacityBlock>, mix: Option<&str>) -> CapacityQuestion {
+        CapacityQuestion {
             blocks,
             segments: vec![1, 8, 9, 16, 18],
             at_least: None,
-            mix: mix.map(|mix| Mix::parse(mix).expect("a mix")),
-            assumptions: vec![Assumption::Independent { unavailable: 0.01 }],
+            mix: mix.map(|mix| SegmentMix::parse(mix).expect("a mix")),
+            assumptions: vec![OutageAssumption::Independent { unavailable: 0.01 }],
             degraded: 1.0 / 18.0,
             exposed: 0.3,
         }
     }
 
-    fn named(name: &str, out: &[&str]) -> Block {
+    fn named(name: &str, out: &[&str]) -> CapacityBlock {
         let out_nodes: Vec<_> = out.iter().map(|node| (*node).into()).collect();
         let count = u32::try_from(out.len()).expect("few");
-        Block { name: Some(name.to_owned()), out_nodes, ..Block::of(18, count) }
+        CapacityBlock { name: Some(name.to_owned()), out_nodes, ..CapacityBlock::new(18, count) }
     }
 
-    fn shown(question: &Question) -> String {
-        render(&survey(question).expect("a survey"), &STYLE)
+    fn render_text(question: &CapacityQuestion) -> String {
+        render(&survey_capacity(question).expect("a survey"), &STYLE)
     }
 
     #[test]
@@ -239,21 +239,21 @@ mod tests {
             named("block03", &[]),
             named("b\u{1b}[31m", &["n60"]),
         ];
-        insta::assert_snapshot!("capacity_fleet", shown(&question(blocks, Some("16=6,8=3,1=1"))));
+        insta::assert_snapshot!("capacity_fleet", render_text(&question(blocks, Some("16=6,8=3,1=1"))));
     }
 
     #[test]
     fn a_block_that_nobody_named_is_rendered() {
-        let mut question = question(vec![Block::of(18, 0)], None);
+        let mut question = question(vec![CapacityBlock::new(18, 0)], None);
         let shares = [(0, 0.9), (1, 0.06), (6, 0.04)].into();
-        question.assumptions.push(Assumption::Observed { shares });
-        insta::assert_snapshot!("capacity_block", shown(&question));
+        question.assumptions.push(OutageAssumption::Observed { shares });
+        insta::assert_snapshot!("capacity_block", render_text(&question));
     }
 
     #[test]
     fn blocks_without_nodes_that_are_up_are_told() {
-        for block in [Block::of(0, 0), Block::of(18, 18), Block::of(4, 9)] {
-            let text = shown(&question(vec![block], Some("16=1")));
+        for block in [CapacityBlock::new(0, 0), CapacityBlock::new(18, 18), CapacityBlock::new(4, 9)] {
+            let text = render_text(&question(vec![block], Some("16=1")));
             assert!(text.contains("there is nothing to drain"), "{text}");
             assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");
         }

@@ -1,16 +1,16 @@
 //! Levels of blocks and jobs of a shape, for a terminal: a table for the levels, one
 //! for aggregated blocks, one for the jobs that were asked about.
 
-use super::page::Page;
-use super::page::columns;
-use super::plain::clip;
-use super::plain::listed;
-use crate::policy::capacity::Aggregate;
-use crate::policy::capacity::Fit;
+use super::terminal_page::TerminalPage;
+use super::terminal_page::new_table;
+use super::plain_text::clip;
+use super::plain_text::list_names;
+use crate::policy::capacity::AggregatedBlock;
+use crate::policy::capacity::JobFit;
 use crate::policy::capacity::JobsOfShape;
-use crate::policy::capacity::Level;
-use crate::policy::capacity::Placing;
-use crate::policy::capacity::Survey;
+use crate::policy::capacity::BlockLevel;
+use crate::policy::capacity::SegmentPlacement;
+use crate::policy::capacity::CapacitySurvey;
 
 /// Aggregated blocks that are shown before the rest is only counted.
 const MOST: usize = 40;
@@ -21,28 +21,28 @@ const NAMES: usize = 32;
 /// Blocks that are named of those in which a drain costs a job.
 const NAMED: usize = 4;
 
-pub(super) fn render(page: &mut Page, survey: &Survey) {
+pub(super) fn write_levels_and_jobs(page: &mut TerminalPage, survey: &CapacitySurvey) {
     if !survey.levels.is_empty() {
-        levels(page, &survey.levels);
-        aggregates(page, &survey.levels);
+        write_levels(page, &survey.levels);
+        write_aggregates(page, &survey.levels);
     }
     if !survey.jobs.is_empty() {
-        jobs(page, survey);
+        write_jobs(page, survey);
     }
 }
 
-fn words(header: &[&str]) -> Vec<String> {
+fn to_strings(header: &[&str]) -> Vec<String> {
     header.iter().map(|&word| word.to_owned()).collect()
 }
 
-fn number(value: Option<f64>) -> String {
+fn format_number(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{:.2}", value.max(0.0)))
 }
 
-fn levels(page: &mut Page, levels: &[Level]) {
+fn write_levels(page: &mut TerminalPage, levels: &[BlockLevel]) {
     page.section(&format!("Levels ({})", levels.len()));
     let mut table =
-        columns(words(&["level", "jobs now", "none out", "a drain costs one in", "dearest drain"]));
+        new_table(to_strings(&["level", "jobs now", "none out", "a drain costs one in", "dearest drain"]));
     for level in levels {
         let costly = level.aggregates.iter().filter(|it| it.is_costly()).count();
         let prices = level.aggregates.iter().filter_map(|it| it.next_drain);
@@ -51,15 +51,15 @@ fn levels(page: &mut Page, levels: &[Level]) {
             level.jobs.to_string(),
             level.jobs_none_out.to_string(),
             format!("{costly} of {}", level.aggregates.len()),
-            number(prices.reduce(f64::max)),
+            format_number(prices.reduce(f64::max)),
         ]);
     }
     page.table(" ", &table);
     page.faint("jobs of a level's size that fit at once, were all nodes free that are not out", 2);
 }
 
-fn aggregates(page: &mut Page, levels: &[Level]) {
-    let rows: Vec<(u32, &Aggregate)> = levels
+fn write_aggregates(page: &mut TerminalPage, levels: &[BlockLevel]) {
+    let rows: Vec<(u32, &AggregatedBlock)> = levels
         .iter()
         .skip(1)
         .flat_map(|level| level.aggregates.iter().map(|it| (level.size, it)))
@@ -69,7 +69,7 @@ fn aggregates(page: &mut Page, levels: &[Level]) {
     }
     page.section(&format!("Aggregated blocks ({})", rows.len()));
     let header = ["level", "blocks", "nodes", "out", "jobs", "spare", "usable", "next drain"];
-    let mut table = columns(words(&header));
+    let mut table = new_table(to_strings(&header));
     for (size, it) in rows.iter().take(MOST) {
         let names = match it.blocks.as_slice() {
             [] => "-".to_owned(),
@@ -83,8 +83,8 @@ fn aggregates(page: &mut Page, levels: &[Level]) {
             it.out.to_string(),
             it.jobs.to_string(),
             it.spare.to_string(),
-            number(it.usable),
-            number(it.next_drain),
+            format_number(it.usable),
+            format_number(it.next_drain),
         ]);
     }
     page.table(" ", &table);
@@ -94,36 +94,36 @@ fn aggregates(page: &mut Page, levels: &[Level]) {
     page.faint("spare: drains that cost no job of that level; the one after them costs one", 2);
 }
 
-fn jobs(page: &mut Page, survey: &Survey) {
+fn write_jobs(page: &mut TerminalPage, survey: &CapacitySurvey) {
     page.section("Jobs");
     let header = ["nodes", "segment", "placing", "jobs now", "none out", "a drain costs one in"];
-    let mut table = columns(words(&header));
+    let mut table = new_table(to_strings(&header));
     for it in &survey.jobs {
         let segment = it.shape.segment.filter(|segment| *segment < it.shape.nodes);
-        let placing = segment.map_or("-", |_| placing(it.shape.placing));
+        let placing = segment.map_or("-", |_| placing_text(it.shape.placing));
         table.add_row([
             it.shape.nodes.to_string(),
             segment.map_or_else(|| "-".to_owned(), |segment| segment.to_string()),
             placing.to_owned(),
-            fit(it.jobs),
-            fit(it.jobs_none_out),
-            costly(it, survey),
+            fit_text(it.jobs),
+            fit_text(it.jobs_none_out),
+            describe_costly_blocks(it, survey),
         ]);
     }
     page.table(" ", &table);
 }
 
-fn placing(placing: Placing) -> &'static str {
+fn placing_text(placing: SegmentPlacement) -> &'static str {
     match placing {
-        Placing::Anywhere => "anywhere",
-        Placing::Consolidated => "consolidated",
-        Placing::Spread => "spread",
-        Placing::ConsolidatedAndSpread => "both",
+        SegmentPlacement::Anywhere => "anywhere",
+        SegmentPlacement::Consolidated => "consolidated",
+        SegmentPlacement::Spread => "spread",
+        SegmentPlacement::ConsolidatedAndSpread => "both",
     }
 }
 
 /// One number where it is exact.
-fn fit(fit: Fit) -> String {
+fn fit_text(fit: JobFit) -> String {
     if fit.at_least == fit.at_most {
         fit.at_least.to_string()
     } else {
@@ -131,12 +131,12 @@ fn fit(fit: Fit) -> String {
     }
 }
 
-fn costly(it: &JobsOfShape, survey: &Survey) -> String {
+fn describe_costly_blocks(it: &JobsOfShape, survey: &CapacitySurvey) -> String {
     if it.costly.is_empty() {
         return "no block".to_owned();
     }
     let name = |at: &usize| survey.blocks.get(*at)?.block.name.as_deref().map(|it| clip(it, NAMES));
     let names: Vec<String> = it.costly.iter().filter_map(name).collect();
     let count = format!("{} of {}", it.costly.len(), survey.blocks.len());
-    if names.is_empty() { count } else { format!("{count}: {}", listed(&names, NAMED)) }
+    if names.is_empty() { count } else { format!("{count}: {}", list_names(&names, NAMED)) }
 }

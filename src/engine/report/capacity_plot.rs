@@ -9,14 +9,14 @@ use plotters::style::text_anchor::HPos;
 use plotters::style::text_anchor::VPos;
 
 use super::ReportError;
-use super::plot::Area;
-use super::plot::Drawn;
-use super::plot::label;
-use crate::policy::capacity::Assumption;
-use crate::policy::capacity::Block;
+use super::svg_heatmap::PlotArea;
+use super::svg_heatmap::DrawResult;
+use super::svg_heatmap::label_style;
+use crate::policy::capacity::OutageAssumption;
+use crate::policy::capacity::CapacityBlock;
 use crate::policy::capacity::Outages;
-use crate::policy::capacity::Survey;
-use crate::policy::capacity::percent;
+use crate::policy::capacity::CapacitySurvey;
+use crate::policy::capacity::format_percent;
 
 /// The picture and its margins, in pixels.
 const WIDTH: i32 = 640;
@@ -51,15 +51,15 @@ const COLOURS: [RGBColor; 7] = [
 const GRID: RGBColor = RGBColor(221, 221, 221);
 
 /// One segment's points, in a panel's units.
-struct Line {
+struct CapacityLine {
     name: String,
     colour: RGBColor,
     points: Vec<(f64, f64)>,
 }
 
 /// Draws the kind of block that most blocks are; nothing where there is none.
-pub fn svg(survey: &Survey) -> Result<Option<String>, ReportError> {
-    let Some(block) = usual(survey) else { return Ok(None) };
+pub fn render_svg(survey: &CapacitySurvey) -> Result<Option<String>, ReportError> {
+    let Some(block) = most_common_block(survey) else { return Ok(None) };
     let mut svg = String::new();
     let size = (WIDTH.unsigned_abs(), HEIGHT.unsigned_abs());
     let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
@@ -69,12 +69,12 @@ pub fn svg(survey: &Survey) -> Result<Option<String>, ReportError> {
 }
 
 /// The kind with the most blocks, the first of several.
-fn usual(survey: &Survey) -> Option<&Block> {
-    let alike = |block: &Block| {
-        let is_like = |other: &&Block| (other.nodes, other.out) == (block.nodes, block.out);
+fn most_common_block(survey: &CapacitySurvey) -> Option<&CapacityBlock> {
+    let alike = |block: &CapacityBlock| {
+        let is_like = |other: &&CapacityBlock| (other.nodes, other.out) == (block.nodes, block.out);
         survey.blocks.iter().map(|it| &it.block).filter(is_like).count()
     };
-    let mut best: Option<(&Block, usize)> = None;
+    let mut best: Option<(&CapacityBlock, usize)> = None;
     for block in survey.blocks.iter().map(|it| &it.block) {
         let count = alike(block);
         if best.is_none_or(|(_, most)| most < count) {
@@ -84,7 +84,7 @@ fn usual(survey: &Survey) -> Option<&Block> {
     best.map(|(block, _)| block)
 }
 
-fn draw(area: &Area<'_>, survey: &Survey, block: &Block) -> Drawn {
+fn draw(area: &PlotArea<'_>, survey: &CapacitySurvey, block: &CapacityBlock) -> DrawResult {
     area.fill(&WHITE)?;
     let segments = survey.blocks.first().and_then(|it| it.outlooks.first());
     let segments: Vec<(u32, RGBColor)> = segments
@@ -98,25 +98,25 @@ fn draw(area: &Area<'_>, survey: &Survey, block: &Block) -> Drawn {
     };
     let title = format!("Expected usable nodes of a block of {}{out}", block.nodes);
     let nodes = f64::from(block.nodes.max(1));
-    let upper = Panel { top: UPPER.0, bottom: UPPER.1, x_most: MOST, y_most: nodes };
-    upper.frame(area, &title, "nodes out at a time, each by itself")?;
+    let upper = CapacityPanel { top: UPPER.0, bottom: UPPER.1, x_most: MOST, y_most: nodes };
+    upper.draw_frame(area, &title, "nodes out at a time, each by itself")?;
     for step in 0..=5_u32 {
         let share = MOST * f64::from(step) / 5.0;
-        upper.mark(area, share, &percent(share))?;
+        upper.draw_mark(area, share, &format_percent(share))?;
     }
     let usable = |segment| {
         let at = |step| MOST * f64::from(step) / f64::from(STEPS);
-        let point = |step| Some((at(step), Outages::independent(block.up(), at(step))?));
+        let point = |step| Some((at(step), Outages::from_unavailability(block.up(), at(step))?));
         let points = (0..=STEPS).filter_map(point);
         points.map(|(share, outages)| (share, outages.usable(segment))).collect()
     };
-    upper.lines(area, &lines(&segments, &usable), false)?;
+    upper.draw_lines(area, &build_lines(&segments, &usable), false)?;
 
     // What is out already is the axis here.
     let whole = match survey.assumptions.first() {
-        Some(Assumption::Observed { shares }) => Outages::observed(block.nodes, shares).ok(),
-        Some(Assumption::Independent { unavailable }) => {
-            Outages::independent(block.nodes, *unavailable)
+        Some(OutageAssumption::Observed { shares }) => Outages::from_observation(block.nodes, shares).ok(),
+        Some(OutageAssumption::Independent { unavailable }) => {
+            Outages::from_unavailability(block.nodes, *unavailable)
         }
         None => None,
     };
@@ -125,30 +125,30 @@ fn draw(area: &Area<'_>, survey: &Survey, block: &Block) -> Drawn {
     let price = |segment| {
         (0..=most).map(|out| (f64::from(out), whole.without(out).price(segment))).collect()
     };
-    let lines = lines(&segments, &price);
+    let lines = build_lines(&segments, &price);
     let highest = lines.iter().flat_map(|line| &line.points).fold(1.0, |a: f64, p| a.max(p.1));
     let assumed = match survey.assumptions.first() {
-        Some(Assumption::Independent { unavailable }) => {
-            format!("{} of nodes out besides", percent(*unavailable))
+        Some(OutageAssumption::Independent { unavailable }) => {
+            format!("{} of nodes out besides", format_percent(*unavailable))
         }
         _ => "others out as observed".to_owned(),
     };
     let x_most = f64::from(most.max(1));
-    let lower = Panel { top: LOWER.0, bottom: LOWER.1, x_most, y_most: highest };
-    lower.frame(
+    let lower = CapacityPanel { top: LOWER.0, bottom: LOWER.1, x_most, y_most: highest };
+    lower.draw_frame(
         area,
         &format!("Price of the next drain in nodes, {assumed}"),
         "nodes out already",
     )?;
     for out in 0..=most {
-        lower.mark(area, f64::from(out), &out.to_string())?;
+        lower.draw_mark(area, f64::from(out), &out.to_string())?;
     }
-    lower.lines(area, &lines, true)?;
+    lower.draw_lines(area, &lines, true)?;
     Ok(area.present()?)
 }
 
-fn lines(segments: &[(u32, RGBColor)], points: &impl Fn(u32) -> Vec<(f64, f64)>) -> Vec<Line> {
-    let line = |(segment, colour): &(u32, RGBColor)| Line {
+fn build_lines(segments: &[(u32, RGBColor)], points: &impl Fn(u32) -> Vec<(f64, f64)>) -> Vec<CapacityLine> {
+    let line = |(segment, colour): &(u32, RGBColor)| CapacityLine {
         name: format!("segment {segment}"),
         colour: *colour,
         points: points(*segment),
@@ -157,30 +157,30 @@ fn lines(segments: &[(u32, RGBColor)], points: &impl Fn(u32) -> Vec<(f64, f64)>)
 }
 
 /// One of the two pictures.
-struct Panel {
+struct CapacityPanel {
     top: i32,
     bottom: i32,
     x_most: f64,
     y_most: f64,
 }
 
-impl Panel {
+impl CapacityPanel {
     fn x(&self, value: f64) -> i32 {
-        LEFT + pixels(value / self.x_most, RIGHT - LEFT)
+        LEFT + to_pixels(value / self.x_most, RIGHT - LEFT)
     }
 
     fn y(&self, value: f64) -> i32 {
-        self.bottom - pixels(value / self.y_most, self.bottom - self.top)
+        self.bottom - to_pixels(value / self.y_most, self.bottom - self.top)
     }
 
     /// Title, axis and what the heights are.
-    fn frame(&self, area: &Area<'_>, title: &str, axis: &str) -> Drawn {
-        let text = |h, v| label(TEXT, BLACK, h, v);
+    fn draw_frame(&self, area: &PlotArea<'_>, title: &str, axis: &str) -> DrawResult {
+        let text = |h, v| label_style(TEXT, BLACK, h, v);
         area.draw(&Text::new(title, (LEFT, self.top - 14), text(HPos::Left, VPos::Bottom)))?;
         let middle = i32::midpoint(LEFT, RIGHT);
         let below = (middle, self.bottom + 24);
         area.draw(&Text::new(axis, below, text(HPos::Center, VPos::Top)))?;
-        let step = step_of(self.y_most);
+        let step = axis_step(self.y_most);
         let mut value = 0.0;
         while value <= self.y_most + step / 1e3 {
             let y = self.y(value);
@@ -193,18 +193,18 @@ impl Panel {
     }
 
     /// A mark of the axis.
-    fn mark(&self, area: &Area<'_>, value: f64, name: &str) -> Drawn {
+    fn draw_mark(&self, area: &PlotArea<'_>, value: f64, name: &str) -> DrawResult {
         let x = self.x(value);
         let tick = [(x, self.bottom), (x, self.bottom + 5)];
         area.draw(&PathElement::new(tick, BLACK.stroke_width(1)))?;
-        let style = label(TEXT, BLACK, HPos::Center, VPos::Top);
+        let style = label_style(TEXT, BLACK, HPos::Center, VPos::Top);
         area.draw(&Text::new(name, (x, self.bottom + 8), style))?;
         Ok(())
     }
 
     /// The lines, each with its name at its end.
-    fn lines(&self, area: &Area<'_>, lines: &[Line], is_dotted: bool) -> Drawn {
-        let mut names: Vec<(i32, &Line)> = Vec::new();
+    fn draw_lines(&self, area: &PlotArea<'_>, lines: &[CapacityLine], is_dotted: bool) -> DrawResult {
+        let mut names: Vec<(i32, &CapacityLine)> = Vec::new();
         for line in lines {
             let path: Vec<(i32, i32)> =
                 line.points.iter().map(|(x, y)| (self.x(*x), self.y(*y))).collect();
@@ -224,7 +224,7 @@ impl Panel {
             let lowest = self.bottom + LINE - all + at * LINE;
             let place = y.min(lowest).max(next);
             next = place + LINE;
-            let style = label(TEXT, line.colour, HPos::Left, VPos::Center);
+            let style = label_style(TEXT, line.colour, HPos::Left, VPos::Center);
             area.draw(&PathElement::new([(RIGHT + 2, y), (RIGHT + 14, place)], line.colour))?;
             area.draw(&Text::new(line.name.clone(), (RIGHT + 18, place), style))?;
         }
@@ -233,7 +233,7 @@ impl Panel {
 }
 
 /// Steps of an axis: one, two or five of a power of ten, at most ten of them.
-fn step_of(most: f64) -> f64 {
+fn axis_step(most: f64) -> f64 {
     let mut step = 0.1;
     for factor in [2.0, 2.5, 2.0].iter().cycle() {
         if most / step <= 10.0 || 1e9 < step {
@@ -246,32 +246,32 @@ fn step_of(most: f64) -> f64 {
 
 /// A share of a length in pixels.
 #[expect(clippy::cast_possible_truncation, reason = "a share of some hundred pixels")]
-fn pixels(share: f64, length: i32) -> i32 {
+fn to_pixels(share: f64, length: i32) -> i32 {
     (share.clamp(0.0, 1.0) * f64::from(length)).round() as i32
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::capacity::Question;
-    use crate::policy::capacity::survey;
+    use crate::policy::capacity::CapacityQuestion;
+    use crate::policy::capacity::survey_capacity;
 
-    fn drawn(blocks: Vec<Block>, segments: Vec<u32>) -> Option<String> {
-        let question = Question {
+    fn drawn(blocks: Vec<CapacityBlock>, segments: Vec<u32>) -> Option<String> {
+        let question = CapacityQuestion {
             blocks,
             segments,
             at_least: None,
             mix: None,
-            assumptions: vec![Assumption::Independent { unavailable: 0.01 }],
+            assumptions: vec![OutageAssumption::Independent { unavailable: 0.01 }],
             degraded: 0.05,
             exposed: 0.3,
         };
-        svg(&survey(&question).expect("a survey")).expect("a figure")
+        render_svg(&survey_capacity(&question).expect("a survey")).expect("a figure")
     }
 
     #[test]
     fn every_segment_has_its_line_in_both_panels() {
-        let svg = drawn(vec![Block::of(18, 0)], vec![1, 2, 4, 8, 9, 16, 18]).expect("a picture");
+        let svg = drawn(vec![CapacityBlock::new(18, 0)], vec![1, 2, 4, 8, 9, 16, 18]).expect("a picture");
         assert_eq!(svg.matches("stroke-width=\"2\"").count(), 14);
         assert_eq!(svg.matches("segment 16\n").count(), 2, "{svg}");
         // Seven prices of seven segments.
@@ -283,19 +283,19 @@ mod tests {
 
     #[test]
     fn the_kind_that_most_blocks_are_is_drawn() {
-        let blocks = vec![Block::of(18, 1), Block::of(16, 2), Block::of(16, 2)];
+        let blocks = vec![CapacityBlock::new(18, 1), CapacityBlock::new(16, 2), CapacityBlock::new(16, 2)];
         let svg = drawn(blocks, vec![8]).expect("a picture");
         assert!(svg.contains("block of 16, 2 of them out"), "{svg}");
         assert_eq!(drawn(Vec::new(), vec![8]), None);
         for (nodes, out) in [(0, 0), (1, 0), (1, 1), (2000, 0)] {
-            assert!(drawn(vec![Block::of(nodes, out)], vec![1, 5000]).is_some(), "{nodes}");
+            assert!(drawn(vec![CapacityBlock::new(nodes, out)], vec![1, 5000]).is_some(), "{nodes}");
         }
     }
 
     #[test]
     fn an_axis_has_few_steps() {
         for (most, step) in [(1.0, 0.1), (13.6, 2.0), (18.0, 2.0), (72.0, 10.0), (2000.0, 200.0)] {
-            assert!((step_of(most) - step).abs() < 1e-9, "{most}: {}", step_of(most));
+            assert!((axis_step(most) - step).abs() < 1e-9, "{most}: {}", axis_step(most));
         }
     }
 }

@@ -10,24 +10,24 @@ use comfy_table::Table;
 use comfy_table::presets;
 
 use super::TerminalStyle;
-use super::page::Page;
-use super::plain::clip;
-use super::plain::counted;
-use super::plain::plain;
-use super::plain::quantity;
+use super::terminal_page::TerminalPage;
+use super::plain_text::clip;
+use super::plain_text::count_noun;
+use super::plain_text::to_plain;
+use super::plain_text::format_quantity;
 use model::certificate::Certificate;
 use model::certificate::CertificatesDocument;
-use model::certificate::Difference;
-use model::certificate::Shown;
-use model::certificate::Standing;
+use model::certificate::IdentityDifference;
+use model::certificate::CertificateEntry;
+use model::certificate::CertificateStatus;
 use model::certificate::Verification;
 use model::certificate::VerificationDocument;
-use model::certificate::Verified;
-use model::certificate::VerifiedKind;
+use model::certificate::VerificationOutcome;
+use model::certificate::VerificationKind;
 use model::hostlist;
 use model::id::NodeName;
-use model::run::SIMULATED;
-use model::text::percent;
+use model::run::SIMULATION_NOTICE;
+use model::text::format_percent;
 use model::verdict::MeasuredScope;
 
 /// Characters of a name in the table.
@@ -47,26 +47,26 @@ const UUID: usize = 48;
 
 /// One certificate in full, several as a table.
 pub fn render(document: &CertificatesDocument, style: &TerminalStyle) -> String {
-    let mut page = Page::new(style);
+    let mut page = TerminalPage::new(style);
     match document.certificates.as_slice() {
-        [one] if document.none.is_empty() => details(&mut page, one),
-        all => table(&mut page, all),
+        [one] if document.none.is_empty() => write_details(&mut page, one),
+        all => write_table(&mut page, all),
     }
     for node in &document.none {
-        page.paragraph("- ", &format!("{} has no certificate", plain(node.as_str())), 0);
+        page.paragraph("- ", &format!("{} has no certificate", to_plain(node.as_str())), 0);
     }
     page.out
 }
 
-fn table(page: &mut Page, all: &[Shown]) {
+fn write_table(page: &mut TerminalPage, all: &[CertificateEntry]) {
     let of = |standing| all.iter().filter(|it| it.standing == standing).count();
-    page.styled(Style::new().bold(), &counted(all.len(), "certificate", "certificates"));
+    page.styled(Style::new().bold(), &count_noun(all.len(), "certificate", "certificates"));
     let standings = [
-        Standing::Valid,
-        Standing::Expired,
-        Standing::Void,
-        Standing::Untrusted,
-        Standing::Unreadable,
+        CertificateStatus::Valid,
+        CertificateStatus::Expired,
+        CertificateStatus::Void,
+        CertificateStatus::Untrusted,
+        CertificateStatus::Unreadable,
     ];
     let counts = standings.into_iter().filter(|standing| 0 < of(*standing));
     let counts: Vec<String> =
@@ -74,7 +74,7 @@ fn table(page: &mut Page, all: &[Shown]) {
     if !counts.is_empty() {
         page.styled(Style::new(), &format!(": {}", counts.join(", ")));
     }
-    page.end();
+    page.end_line();
     if all.is_empty() {
         return;
     }
@@ -97,15 +97,15 @@ fn table(page: &mut Page, all: &[Shown]) {
         let text = |field: fn(&Certificate) -> &str, most| {
             certificate.map_or_else(|| "-".to_owned(), |it| clip(field(it), most))
         };
-        let share = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), percent);
+        let share = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), format_percent);
         let key = certificate.and_then(|it| it.signature.as_ref());
         table.add_row([
             clip(it.node.as_str(), NAME),
             it.standing.as_str().to_owned(),
             text(|it| &it.profile, NAME),
-            text(|it| minute(&it.issued), 16),
-            text(|it| minute(&it.expires), 16),
-            it.age_s.map_or_else(|| "-".to_owned(), age),
+            text(|it| trim_to_minute(&it.issued), 16),
+            text(|it| trim_to_minute(&it.expires), 16),
+            it.age_s.map_or_else(|| "-".to_owned(), format_age),
             share(it.worst_ratio),
             share(certificate.and_then(|it| it.detectable)),
             text(|it| &it.run, NAME),
@@ -129,54 +129,54 @@ fn table(page: &mut Page, all: &[Shown]) {
     let simulated: Vec<&str> = simulated.map(|it| it.node.as_str()).collect();
     if !simulated.is_empty() {
         let nodes = clip(&hostlist::fold(simulated), NODES);
-        page.paragraph("- ", &format!("{nodes}: {SIMULATED}"), 0);
+        page.paragraph("- ", &format!("{nodes}: {SIMULATION_NOTICE}"), 0);
     }
     for it in all {
         if let Some(why) = &it.why {
-            page.paragraph("- ", &format!("{}: {}", plain(it.node.as_str()), plain(why)), 0);
+            page.paragraph("- ", &format!("{}: {}", to_plain(it.node.as_str()), to_plain(why)), 0);
         }
     }
 }
 
-fn details(page: &mut Page, it: &Shown) {
-    page.styled(Style::new().bold(), &plain(it.node.as_str()));
+fn write_details(page: &mut TerminalPage, it: &CertificateEntry) {
+    page.styled(Style::new().bold(), &to_plain(it.node.as_str()));
     page.styled(Style::new(), ": ");
-    page.styled(colour(it.standing), it.standing.as_str());
-    page.end();
+    page.styled(standing_colour(it.standing), it.standing.as_str());
+    page.end_line();
     let mut line = |lead: &str, text: &str| page.paragraph(&format!("{lead:<12}"), text, 2);
     if it.certificate.as_ref().is_some_and(|it| it.simulated) {
-        line("of", SIMULATED);
+        line("of", SIMULATION_NOTICE);
     }
     if let Some(why) = &it.why {
-        line("because", &plain(why));
+        line("because", &to_plain(why));
     }
-    line("file", &plain(&it.file));
+    line("file", &to_plain(&it.file));
     let Some(certificate) = &it.certificate else { return };
-    line("run", &format!("{} ({})", plain(&certificate.run), plain(&certificate.profile)));
-    let since = it.age_s.map(|seconds| format!(", {} ago", age(seconds))).unwrap_or_default();
-    line("issued", &format!("{}{since}", plain(&certificate.issued)));
-    line("expires", &plain(&certificate.expires));
+    line("run", &format!("{} ({})", to_plain(&certificate.run), to_plain(&certificate.profile)));
+    let since = it.age_s.map(|seconds| format!(", {} ago", format_age(seconds))).unwrap_or_default();
+    line("issued", &format!("{}{since}", to_plain(&certificate.issued)));
+    line("expires", &to_plain(&certificate.expires));
     if let Some(domain) = &certificate.domain {
-        line("domain", &plain(domain.as_str()));
+        line("domain", &to_plain(domain.as_str()));
     }
     if let Some(platform) = &certificate.platform {
-        line("platform", &plain(platform));
+        line("platform", &to_plain(platform));
     }
-    line("measured", &across(certificate.scope.as_ref()));
+    line("measured", &scope_text(certificate.scope.as_ref()));
     if let Some(detectable) = certificate.detectable {
-        line("detectable", &format!("{} and more", percent(detectable)));
+        line("detectable", &format!("{} and more", format_percent(detectable)));
     }
-    line("thresholds", &plain(&certificate.thresholds_digest));
+    line("thresholds", &to_plain(&certificate.thresholds_digest));
     match &certificate.signature {
-        Some(signature) => line("signature", &format!("of key {}", plain(&signature.key))),
+        Some(signature) => line("signature", &format!("of key {}", to_plain(&signature.key))),
         None => line("signature", "none"),
     }
-    identity(page, certificate);
-    minima(page, certificate);
+    write_identity(page, certificate);
+    write_minima(page, certificate);
 }
 
 /// Across which boundaries the node was measured, in words.
-fn across(scope: Option<&MeasuredScope>) -> String {
+fn scope_text(scope: Option<&MeasuredScope>) -> String {
     let Some(scope) = scope else { return "not told: an older program issued it".to_owned() };
     let mut parts = Vec::new();
     if scope.inside {
@@ -193,7 +193,7 @@ fn across(scope: Option<&MeasuredScope>) -> String {
     if parts.is_empty() { "nothing".to_owned() } else { parts.join("; ") }
 }
 
-fn identity(page: &mut Page, certificate: &Certificate) {
+fn write_identity(page: &mut TerminalPage, certificate: &Certificate) {
     let identity = &certificate.identity;
     page.section("Machine");
     let mut line = |lead: &str, text: &str| page.paragraph(&format!("{lead:<12}"), text, 2);
@@ -206,7 +206,7 @@ fn identity(page: &mut Page, certificate: &Certificate) {
         line(&format!("GPU {index}"), &clip(uuid, UUID));
     }
     for (part, version) in &identity.firmware {
-        line("firmware", &format!("{} {}", plain(part), plain(version)));
+        line("firmware", &format!("{} {}", to_plain(part), to_plain(version)));
     }
     if !certificate.void_on.is_all() {
         let void_on = &certificate.void_on;
@@ -216,7 +216,7 @@ fn identity(page: &mut Page, certificate: &Certificate) {
     }
 }
 
-fn minima(page: &mut Page, certificate: &Certificate) {
+fn write_minima(page: &mut TerminalPage, certificate: &Certificate) {
     page.section("The least that was measured");
     if certificate.minima.is_empty() {
         page.faint("no bandwidth was measured", 2);
@@ -228,11 +228,11 @@ fn minima(page: &mut Page, certificate: &Certificate) {
     for minimum in &certificate.minima {
         let unit = Some(minimum.unit);
         let expected = minimum.expected;
-        let share = expected.filter(|it| 0.0 < *it).map(|it| percent(minimum.value / it));
+        let share = expected.filter(|it| 0.0 < *it).map(|it| format_percent(minimum.value / it));
         table.add_row([
             format!("  {}", clip(&minimum.testcase, 48)),
-            quantity(minimum.value, unit),
-            expected.map_or_else(|| "-".to_owned(), |expected| quantity(expected, unit)),
+            format_quantity(minimum.value, unit),
+            expected.map_or_else(|| "-".to_owned(), |expected| format_quantity(expected, unit)),
             share.unwrap_or_else(|| "-".to_owned()),
         ]);
     }
@@ -246,81 +246,81 @@ fn minima(page: &mut Page, certificate: &Certificate) {
 }
 
 /// What came of verifying: one line each, and why below it.
-pub fn verification(document: &VerificationDocument, style: &TerminalStyle) -> String {
-    let mut page = Page::new(style);
+pub fn render_verification(document: &VerificationDocument, style: &TerminalStyle) -> String {
+    let mut page = TerminalPage::new(style);
     for it in &document.certificates {
-        verified(&mut page, it);
+        write_verification(&mut page, it);
     }
     page.out
 }
 
-fn verified(page: &mut Page, it: &Verification) {
+fn write_verification(page: &mut TerminalPage, it: &Verification) {
     let colour = match it.outcome {
-        Verified::Valid => AnsiColor::Green,
-        Verified::Unknown => AnsiColor::Cyan,
-        Verified::Invalid => AnsiColor::Red,
+        VerificationOutcome::Valid => AnsiColor::Green,
+        VerificationOutcome::Unknown => AnsiColor::Cyan,
+        VerificationOutcome::Invalid => AnsiColor::Red,
     };
     let nodes = hostlist::fold(it.nodes.iter().map(NodeName::as_str));
     let of = match (&it.node, it.kind) {
-        (_, VerifiedKind::Acceptance) if !nodes.is_empty() => {
+        (_, VerificationKind::Acceptance) if !nodes.is_empty() => {
             format!("acceptance of {}", clip(&nodes, NODES))
         }
-        (Some(node), _) => plain(node.as_str()).into_owned(),
-        (None, _) => plain(&it.file).into_owned(),
+        (Some(node), _) => to_plain(node.as_str()).into_owned(),
+        (None, _) => to_plain(&it.file).into_owned(),
     };
     page.styled(Style::new().bold().fg_color(Some(colour.into())), it.outcome.as_str());
     page.styled(Style::new(), &format!("  {of}"));
     if let Some(expires) = &it.expires {
-        page.styled(Style::new(), &format!(", until {}", plain(expires)));
+        page.styled(Style::new(), &format!(", until {}", to_plain(expires)));
     }
     if let Some(run) = &it.run {
         let what = match it.kind {
-            VerifiedKind::Certificate => "run",
-            VerifiedKind::Acceptance => "burn-in",
+            VerificationKind::Certificate => "run",
+            VerificationKind::Acceptance => "burn-in",
         };
-        page.styled(Style::new(), &format!(", {what} {}", plain(run)));
+        page.styled(Style::new(), &format!(", {what} {}", to_plain(run)));
     }
-    page.end();
+    page.end_line();
     if it.simulated {
-        page.paragraph("", SIMULATED, 2);
+        page.paragraph("", SIMULATION_NOTICE, 2);
     }
     for why in it.why.iter().take(REASONS) {
-        page.paragraph("- ", &plain(why), 2);
+        page.paragraph("- ", &to_plain(why), 2);
     }
     if let Some(more) = it.why.len().checked_sub(REASONS).filter(|more| 0 < *more) {
         page.paragraph("- ", &format!("and {more} more (--json has all)"), 2);
     }
     if let Some(signature) = &it.signature {
-        page.paragraph("signature: ", &plain(signature), 2);
+        page.paragraph("signature: ", &to_plain(signature), 2);
     }
     if !it.same.is_empty() {
         page.paragraph("same: ", &it.same.join(", "), 2);
     }
-    for Difference { part, why, voids } in &it.differs {
+    for IdentityDifference { part, why, voids } in &it.differs {
         let so = if *voids { "" } else { " (does not void it)" };
-        page.paragraph("differs: ", &format!("{}: {}{so}", plain(part), plain(why)), 2);
+        page.paragraph("differs: ", &format!("{}: {}{so}", to_plain(part), to_plain(why)), 2);
     }
     if !it.untold.is_empty() {
         page.paragraph("not compared: ", &it.untold.join(", "), 2);
     }
 }
 
-fn colour(standing: Standing) -> Style {
+fn standing_colour(standing: CertificateStatus) -> Style {
     let colour = match standing {
-        Standing::Valid => AnsiColor::Green,
-        Standing::Expired | Standing::Void => AnsiColor::Yellow,
-        Standing::Untrusted | Standing::Unreadable => AnsiColor::Red,
+        CertificateStatus::Valid => AnsiColor::Green,
+        CertificateStatus::Expired | CertificateStatus::Void => AnsiColor::Yellow,
+        CertificateStatus::Untrusted | CertificateStatus::Unreadable => AnsiColor::Red,
     };
     Style::new().bold().fg_color(Some(colour.into()))
 }
 
 /// A moment without its seconds: `2026-03-04T05:06`.
-fn minute(moment: &str) -> &str {
+fn trim_to_minute(moment: &str) -> &str {
     moment.get(..16).unwrap_or(moment)
 }
 
 /// How long ago, in the largest unit that has two of it.
-pub(super) fn age(seconds: i64) -> String {
+pub(super) fn format_age(seconds: i64) -> String {
     let units = [(86_400, "d"), (3_600, "h"), (60, "min")];
     let unit = units.into_iter().find(|(size, _)| 2 * size <= seconds);
     let (size, name) = unit.unwrap_or((1, "s"));

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use super::*;
 use model::certificate::CERTIFICATE_FORMAT;
 use model::certificate::CERTIFICATES_FORMAT;
-use model::certificate::Identity;
-use model::certificate::Minimum;
+use model::certificate::MachineIdentity;
+use model::certificate::TestMinimum;
 use model::certificate::VERIFICATION_FORMAT;
-use model::certificate::VoidOn;
+use model::certificate::VoidPolicy;
 use model::signature::Signature;
 use model::unit::Unit;
 use model::verdict::MeasuredScope;
@@ -16,7 +16,7 @@ use model::verdict::MeasuredScope;
 const STYLE: TerminalStyle = TerminalStyle { width: 100, colour: false };
 
 fn certificate(node: &str) -> Certificate {
-    let minimum = |testcase: &str, value, expected| Minimum {
+    let minimum = |testcase: &str, value, expected| TestMinimum {
         testcase: testcase.to_owned(),
         value,
         unit: Unit::GigabytesPerSecond,
@@ -26,7 +26,7 @@ fn certificate(node: &str) -> Certificate {
         simulated: false,
         format: CERTIFICATE_FORMAT.to_owned(),
         node: node.into(),
-        identity: Identity {
+        identity: MachineIdentity {
             gpus: vec!["GPU-1b5a1c35-f4fa-97e5-7ae5-5d3bb97fd8a6".to_owned()],
             boot_id: Some("0a6c1e52-2c34-4f3c-9b5c-0d9a6a3a4a11".to_owned()),
             driver: Some("580.65.06".to_owned()),
@@ -44,7 +44,7 @@ fn certificate(node: &str) -> Certificate {
         issued_unix: 1_772_600_767,
         expires: "2026-03-11T05:06:07Z".to_owned(),
         expires_unix: 1_773_205_567,
-        void_on: VoidOn { boot: false, ..VoidOn::default() },
+        void_on: VoidPolicy { boot: false, ..VoidPolicy::default() },
         voided: None,
         signature: Some(Signature {
             algorithm: "ed25519".to_owned(),
@@ -54,20 +54,20 @@ fn certificate(node: &str) -> Certificate {
     }
 }
 
-fn shown(node: &str, standing: Standing, why: Option<&str>) -> Shown {
+fn list_entry(node: &str, standing: CertificateStatus, why: Option<&str>) -> CertificateEntry {
     let certificate = certificate(node);
-    Shown {
+    CertificateEntry {
         node: node.into(),
         file: format!("gate/certificates/{node}.json"),
         standing,
         why: why.map(str::to_owned),
         age_s: Some(180_000),
         worst_ratio: certificate.worst_ratio(),
-        certificate: (standing != Standing::Unreadable).then_some(certificate),
+        certificate: (standing != CertificateStatus::Unreadable).then_some(certificate),
     }
 }
 
-fn document(certificates: Vec<Shown>, none: &[&str]) -> CertificatesDocument {
+fn document(certificates: Vec<CertificateEntry>, none: &[&str]) -> CertificatesDocument {
     CertificatesDocument {
         format: CERTIFICATES_FORMAT.to_owned(),
         at: "2026-03-06T07:06:07.000Z".to_owned(),
@@ -78,18 +78,18 @@ fn document(certificates: Vec<Shown>, none: &[&str]) -> CertificatesDocument {
 
 #[test]
 fn one_is_shown_in_full() {
-    let one = document(vec![shown("n1", Standing::Valid, None)], &[]);
+    let one = document(vec![list_entry("n1", CertificateStatus::Valid, None)], &[]);
     insta::assert_snapshot!("certificate", render(&one, &STYLE));
 }
 
 #[test]
 fn several_are_a_table_and_what_counts_not_says_why() {
-    let mut unsigned = shown("n2", Standing::Untrusted, Some("it is not signed, and must be"));
+    let mut unsigned = list_entry("n2", CertificateStatus::Untrusted, Some("it is not signed, and must be"));
     unsigned.certificate.as_mut().expect("one").signature = None;
     let all = vec![
-        shown("n1", Standing::Valid, None),
+        list_entry("n1", CertificateStatus::Valid, None),
         unsigned,
-        shown("n3", Standing::Unreadable, Some("n3.json:1: \x1b[2Jno document")),
+        list_entry("n3", CertificateStatus::Unreadable, Some("n3.json:1: \x1b[2Jno document")),
     ];
     let text = render(&document(all, &["n4"]), &STYLE);
     insta::assert_snapshot!("certificates", text);
@@ -98,16 +98,16 @@ fn several_are_a_table_and_what_counts_not_says_why() {
 
 #[test]
 fn what_came_of_verifying_says_which_part_differs() {
-    let differs = |part: &str, voids| Difference {
+    let differs = |part: &str, voids| IdentityDifference {
         part: part.to_owned(),
         why: "another driver: 590.1, certified with 580.65.06".to_owned(),
         voids,
     };
     let it = Verification {
-        kind: VerifiedKind::Certificate,
+        kind: VerificationKind::Certificate,
         file: "n1.json".to_owned(),
         node: Some("n1".into()),
-        outcome: Verified::Invalid,
+        outcome: VerificationOutcome::Invalid,
         why: vec!["1 of its 1 GPUs are not those certified".to_owned()],
         signature: Some("good, of key 0123456789abcdef".to_owned()),
         same: vec!["boot".to_owned()],
@@ -119,10 +119,10 @@ fn what_came_of_verifying_says_which_part_differs() {
         nodes: Vec::new(),
     };
     let acceptance = Verification {
-        kind: VerifiedKind::Acceptance,
+        kind: VerificationKind::Acceptance,
         file: "acceptance.json".to_owned(),
         node: None,
-        outcome: Verified::Unknown,
+        outcome: VerificationOutcome::Unknown,
         why: (1..=30).map(|n| format!("not known: n{n}: passed 1 rounds of 3")).collect(),
         signature: Some("it is not signed".to_owned()),
         same: Vec::new(),
@@ -136,14 +136,14 @@ fn what_came_of_verifying_says_which_part_differs() {
     let all = VerificationDocument {
         format: VERIFICATION_FORMAT.to_owned(),
         at: String::new(),
-        outcome: Verified::Invalid,
+        outcome: VerificationOutcome::Invalid,
         certificates: vec![it, acceptance],
     };
-    insta::assert_snapshot!("verification", verification(&all, &STYLE));
+    insta::assert_snapshot!("verification", render_verification(&all, &STYLE));
 }
 
 #[test]
 fn an_age_is_told_in_the_largest_unit_that_has_two_of_it() {
-    let shown = [59, 119, 120, 7_199, 7_200, 172_799, 172_800].map(age);
+    let shown = [59, 119, 120, 7_199, 7_200, 172_799, 172_800].map(format_age);
     assert_eq!(shown, ["59 s", "119 s", "2 min", "119 min", "2 h", "47 h", "2 d"]);
 }

@@ -10,112 +10,112 @@ use anstyle::AnsiColor;
 use anstyle::Style;
 
 use super::TerminalStyle;
-use super::page::Page;
-use super::plain::counted;
-use super::plain::listed;
-use super::plain::plain;
-use model::claims::Assertion;
+use super::terminal_page::TerminalPage;
+use super::plain_text::count_noun;
+use super::plain_text::list_names;
+use super::plain_text::to_plain;
+use model::claims::GroupAssertion;
 use model::claims::ClaimedDomain;
 use model::claims::Claims;
 use model::disagreement::Disagreement;
-use model::disagreement::Severity;
+use model::disagreement::DisagreementSeverity;
 use model::hostlist;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::GroupKind;
-use readers::claims::reconcile::diff::Change;
+use model::source_report::ClaimBasis;
+use model::source_report::NodeGroupKind;
+use readers::claims::reconcile::diff::ClaimsChange;
 
 /// Entries of one list that are shown before the rest is only counted.
 const MOST: usize = 40;
 
 /// All of it: domains, leaves, rails, disagreements, sources.
 pub fn render(claims: &Claims, style: &TerminalStyle) -> String {
-    let mut page = Page::new(style);
-    opening(&mut page, claims);
-    domains(&mut page, claims);
-    network(&mut page, claims);
+    let mut page = TerminalPage::new(style);
+    write_opening(&mut page, claims);
+    write_domains(&mut page, claims);
+    write_network(&mut page, claims);
     if !claims.disagreements.is_empty() {
         page.section(&format!("Disagreements ({})", claims.disagreements.len()));
         for disagreement in claims.disagreements.iter().take(MOST) {
-            self::disagreement(&mut page, disagreement);
+            self::write_disagreement(&mut page, disagreement);
         }
-        more(&mut page, claims.disagreements.len());
+        write_more(&mut page, claims.disagreements.len());
     }
-    marked(&mut page, claims);
-    sources(&mut page, claims);
+    write_marked_nodes(&mut page, claims);
+    write_sources(&mut page, claims);
     page.out
 }
 
 /// What has changed since an earlier moment.
-pub fn changes(changes: &[Change], style: &TerminalStyle) -> String {
-    let mut page = Page::new(style);
+pub fn render_changes(changes: &[ClaimsChange], style: &TerminalStyle) -> String {
+    let mut page = TerminalPage::new(style);
     if changes.is_empty() {
         page.paragraph("", "nothing has changed", 0);
     } else {
-        page.styled(Style::new().bold(), &counted(changes.len(), "change", "changes"));
-        page.end();
+        page.styled(Style::new().bold(), &count_noun(changes.len(), "change", "changes"));
+        page.end_line();
     }
     for change in changes {
-        page.paragraph("- ", &plain(&change.says), 2);
+        page.paragraph("- ", &to_plain(&change.says), 2);
     }
     page.out
 }
 
-fn opening(page: &mut Page, claims: &Claims) {
+fn write_opening(page: &mut TerminalPage, claims: &Claims) {
     let placed = claims.domains.iter().flat_map(|d| &d.nodes);
     let nodes: BTreeSet<&NodeName> = placed.chain(claims.nodes.keys()).collect();
     let mut text = format!(
         "{}, {}",
-        counted(claims.domains.len(), "domain", "domains"),
-        counted(nodes.len(), "node", "nodes")
+        count_noun(claims.domains.len(), "domain", "domains"),
+        count_noun(nodes.len(), "node", "nodes")
     );
     if !claims.sources.is_empty() {
-        let _ = write!(text, ", said by {}", counted(claims.sources.len(), "source", "sources"));
-        for severity in [Severity::Contradiction, Severity::Doubt, Severity::Note] {
+        let _ = write!(text, ", said by {}", count_noun(claims.sources.len(), "source", "sources"));
+        for severity in [DisagreementSeverity::Contradiction, DisagreementSeverity::Doubt, DisagreementSeverity::Note] {
             let count = claims.disagreements.iter().filter(|d| d.severity == severity).count();
             if 0 < count {
                 let word = severity.as_str();
-                let _ = write!(text, ", {}", counted(count, word, &format!("{word}s")));
+                let _ = write!(text, ", {}", count_noun(count, word, &format!("{word}s")));
             }
         }
         let unread: usize = claims.sources.iter().map(|source| source.problems.len()).sum();
         if 0 < unread {
-            let _ = write!(text, ", {} with sources", counted(unread, "problem", "problems"));
+            let _ = write!(text, ", {} with sources", count_noun(unread, "problem", "problems"));
         }
     }
     page.styled(Style::new().bold(), &text);
-    page.end();
+    page.end_line();
 }
 
-fn domains(page: &mut Page, claims: &Claims) {
+fn write_domains(page: &mut TerminalPage, claims: &Claims) {
     if claims.domains.is_empty() {
         return;
     }
     page.section(&format!("Domains ({})", claims.domains.len()));
-    let said_by = supporters(claims);
+    let said_by = group_supporters(claims);
     for domain in claims.domains.iter().take(MOST) {
         let nodes = hostlist::fold(domain.nodes.iter().map(|n| n.as_str()));
-        let mut text = format!("{}, {nodes}", counted(domain.nodes.len(), "node", "nodes"));
+        let mut text = format!("{}, {nodes}", count_noun(domain.nodes.len(), "node", "nodes"));
         if let Some(platform) = &domain.platform {
             let _ = write!(text, ", {platform}");
         }
         if let Some(gpus) = domain.gpus_per_node {
-            let _ = write!(text, ", {} per node", counted(gpus as usize, "GPU", "GPUs"));
+            let _ = write!(text, ", {} per node", count_noun(gpus as usize, "GPU", "GPUs"));
         }
         if let Some(nic) = &domain.nic {
             let _ = write!(text, ", NICs {nic}");
         }
-        page.paragraph("", &plain(&format!("{}: {text}", domain.name)), 2);
+        page.paragraph("", &to_plain(&format!("{}: {text}", domain.name)), 2);
         for line in said_by.get(domain.name.as_str()).into_iter().flatten() {
-            page.faint(&plain(line), 6);
+            page.faint(&to_plain(line), 6);
         }
     }
-    more(page, claims.domains.len());
+    write_more(page, claims.domains.len());
 }
 
 /// For every measured domain, who says the same of its nodes, and who says it
 /// only in part.
-fn supporters(claims: &Claims) -> BTreeMap<&str, Vec<String>> {
+fn group_supporters(claims: &Claims) -> BTreeMap<&str, Vec<String>> {
     let owner: BTreeMap<&NodeName, usize> = claims
         .domains
         .iter()
@@ -125,7 +125,7 @@ fn supporters(claims: &Claims) -> BTreeMap<&str, Vec<String>> {
     let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for assertion in &claims.assertions {
         let group = &assertion.group;
-        if group.kind != GroupKind::Domain || !group.in_force {
+        if group.kind != NodeGroupKind::Domain || !group.in_force {
             continue;
         }
         let mut shared: BTreeMap<usize, usize> = BTreeMap::new();
@@ -136,20 +136,20 @@ fn supporters(claims: &Claims) -> BTreeMap<&str, Vec<String>> {
         }
         for (at, count) in shared {
             let domain = &claims.domains[at];
-            let line = supporter(assertion, domain, count);
+            let line = format_supporter(assertion, domain, count);
             lines.entry(domain.name.as_str()).or_default().push(line);
         }
     }
     lines
 }
 
-fn supporter(assertion: &Assertion, domain: &ClaimedDomain, shared: usize) -> String {
+fn format_supporter(assertion: &GroupAssertion, domain: &ClaimedDomain, shared: usize) -> String {
     let group = &assertion.group;
     let how = match &group.basis {
-        Basis::Asserted => "asserted".to_owned(),
-        Basis::Copied { from } => format!("copied from {from}, so no corroboration"),
-        Basis::Reported => "reported by the driver".to_owned(),
-        Basis::Measured => "measured".to_owned(),
+        ClaimBasis::Asserted => "asserted".to_owned(),
+        ClaimBasis::Copied { from } => format!("copied from {from}, so no corroboration"),
+        ClaimBasis::Reported => "reported by the driver".to_owned(),
+        ClaimBasis::Measured => "measured".to_owned(),
     };
     let extent = if shared == domain.nodes.len() && shared == group.nodes.len() {
         "the same nodes".to_owned()
@@ -160,10 +160,10 @@ fn supporter(assertion: &Assertion, domain: &ClaimedDomain, shared: usize) -> St
     format!("{} {}: {extent}, {how}{since} [{}]", group.scheme, group.name, assertion.source + 1)
 }
 
-fn network(page: &mut Page, claims: &Claims) {
+fn write_network(page: &mut TerminalPage, claims: &Claims) {
     // Leaves of nodes that no domain has are measured by nobody, and still said.
     let said = claims.assertions.iter().map(|assertion| &assertion.group);
-    let said = said.filter(|group| group.kind == GroupKind::Leaf && group.in_force);
+    let said = said.filter(|group| group.kind == NodeGroupKind::Leaf && group.in_force);
     let leaves: Vec<(&str, &[NodeName])> = if claims.leaves.is_empty() {
         said.map(|group| (group.name.as_str(), group.nodes.as_slice())).collect()
     } else {
@@ -173,10 +173,10 @@ fn network(page: &mut Page, claims: &Claims) {
         page.section(&format!("Leaves ({})", leaves.len()));
         for (name, nodes) in leaves.iter().take(MOST) {
             let folded = hostlist::fold(nodes.iter().map(|n| n.as_str()));
-            let text = format!("{name}: {}, {folded}", counted(nodes.len(), "node", "nodes"));
-            page.paragraph("", &plain(&text), 2);
+            let text = format!("{name}: {}, {folded}", count_noun(nodes.len(), "node", "nodes"));
+            page.paragraph("", &to_plain(&text), 2);
         }
-        more(page, leaves.len());
+        write_more(page, leaves.len());
     }
     if !claims.rails.is_empty() {
         page.section(&format!("Rails ({})", claims.rails.len()));
@@ -186,16 +186,16 @@ fn network(page: &mut Page, claims: &Claims) {
                 .iter()
                 .filter_map(|(key, value)| Some(format!("{key} {}", value.as_ref()?)))
                 .collect();
-            page.paragraph(&format!("rail {}: ", plain(&rail.name)), &plain(&said.join(", ")), 2);
+            page.paragraph(&format!("rail {}: ", to_plain(&rail.name)), &to_plain(&said.join(", ")), 2);
         }
     }
 }
 
-fn disagreement(page: &mut Page, disagreement: &Disagreement) {
+fn write_disagreement(page: &mut TerminalPage, disagreement: &Disagreement) {
     let colour = match disagreement.severity {
-        Severity::Contradiction => Style::new().bold().fg_color(Some(AnsiColor::Red.into())),
-        Severity::Doubt => Style::new().fg_color(Some(AnsiColor::Yellow.into())),
-        Severity::Note => Style::new(),
+        DisagreementSeverity::Contradiction => Style::new().bold().fg_color(Some(AnsiColor::Red.into())),
+        DisagreementSeverity::Doubt => Style::new().fg_color(Some(AnsiColor::Yellow.into())),
+        DisagreementSeverity::Note => Style::new(),
     };
     page.out.push_str("  ");
     page.styled(colour, disagreement.severity.as_str());
@@ -203,22 +203,22 @@ fn disagreement(page: &mut Page, disagreement: &Disagreement) {
     let _ = write!(
         page.out,
         "  {}{}",
-        plain(disagreement.class.as_str()),
-        plain(&domain.unwrap_or_default())
+        to_plain(disagreement.class.as_str()),
+        to_plain(&domain.unwrap_or_default())
     );
-    page.end();
-    page.paragraph("", &plain(&disagreement.summary), 6);
+    page.end_line();
+    page.paragraph("", &to_plain(&disagreement.summary), 6);
     for side in &disagreement.sides {
         let at = side.at.as_ref().map(|at| format!(", {at}")).unwrap_or_default();
-        page.paragraph("- ", &plain(&format!("{}{at}: {}", side.source, side.says)), 6);
+        page.paragraph("- ", &to_plain(&format!("{}{at}: {}", side.source, side.says)), 6);
     }
     if let Some(remedy) = &disagreement.remedy {
-        page.paragraph("do: ", &plain(remedy), 6);
+        page.paragraph("do: ", &to_plain(remedy), 6);
     }
 }
 
 /// Nodes that somebody asks to be left alone, or that are out of service.
-fn marked(page: &mut Page, claims: &Claims) {
+fn write_marked_nodes(page: &mut TerminalPage, claims: &Claims) {
     let marked: Vec<String> = claims
         .nodes
         .iter()
@@ -227,31 +227,31 @@ fn marked(page: &mut Page, claims: &Claims) {
         .collect();
     if !marked.is_empty() {
         page.section("Asked to be left alone");
-        page.paragraph("", &plain(&listed(&marked, MOST)), 2);
+        page.paragraph("", &to_plain(&list_names(&marked, MOST)), 2);
     }
 }
 
-fn sources(page: &mut Page, claims: &Claims) {
+fn write_sources(page: &mut TerminalPage, claims: &Claims) {
     if claims.sources.is_empty() {
         return;
     }
     page.section(&format!("Sources ({})", claims.sources.len()));
     for (at, read) in claims.sources.iter().enumerate() {
-        let said = said_by(claims, at);
-        page.paragraph(&format!("[{}] ", at + 1), &plain(&format!("{}: {said}", read.source)), 2);
+        let said = count_groups(claims, at);
+        page.paragraph(&format!("[{}] ", at + 1), &to_plain(&format!("{}: {said}", read.source)), 2);
         for problem in &read.problems {
-            let text = format!("{}: {problem}", problem.kind.words());
-            page.paragraph("- ", &plain(&text), 6);
+            let text = format!("{}: {problem}", problem.kind.label());
+            page.paragraph("- ", &to_plain(&text), 6);
         }
         for note in &read.notes {
-            page.faint(&plain(note), 6);
+            page.faint(&to_plain(note), 6);
         }
     }
 }
 
 /// How many groups of which kind a source names.
-fn said_by(claims: &Claims, source: usize) -> String {
-    let mut counts: BTreeMap<GroupKind, (usize, &str)> = BTreeMap::new();
+fn count_groups(claims: &Claims, source: usize) -> String {
+    let mut counts: BTreeMap<NodeGroupKind, (usize, &str)> = BTreeMap::new();
     for assertion in claims.assertions.iter().filter(|a| a.source == source) {
         let group = &assertion.group;
         counts.entry(group.kind).or_insert((0, &group.scheme)).0 += 1;
@@ -259,18 +259,18 @@ fn said_by(claims: &Claims, source: usize) -> String {
     let parts: Vec<String> = counts
         .into_iter()
         .map(|(kind, (count, scheme))| match kind {
-            GroupKind::Domain => counted(count, scheme, &format!("{scheme}s")),
-            GroupKind::Imex => counted(count, "IMEX domain", "IMEX domains"),
-            GroupKind::Leaf => counted(count, "leaf", "leaves"),
-            GroupKind::Switch => counted(count, "switch above leaves", "switches above leaves"),
-            GroupKind::Rack => counted(count, "rack", "racks"),
-            GroupKind::Partition => counted(count, "partition", "partitions"),
+            NodeGroupKind::Domain => count_noun(count, scheme, &format!("{scheme}s")),
+            NodeGroupKind::Imex => count_noun(count, "IMEX domain", "IMEX domains"),
+            NodeGroupKind::Leaf => count_noun(count, "leaf", "leaves"),
+            NodeGroupKind::Switch => count_noun(count, "switch above leaves", "switches above leaves"),
+            NodeGroupKind::Rack => count_noun(count, "rack", "racks"),
+            NodeGroupKind::Partition => count_noun(count, "partition", "partitions"),
         })
         .collect();
     if parts.is_empty() { "no group of nodes".to_owned() } else { parts.join(", ") }
 }
 
-fn more(page: &mut Page, all: usize) {
+fn write_more(page: &mut TerminalPage, all: usize) {
     if MOST < all {
         page.faint(&format!("and {} more, see --json", all - MOST), 2);
     }

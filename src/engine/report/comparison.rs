@@ -3,22 +3,22 @@
 //!
 //! Text only. Pages and terminals put it where it belongs.
 
-use super::page::Page;
-use super::page::TerminalStyle;
-use super::plain::clip;
-use super::plain::counted;
-use super::plain::plain;
-use super::plain::quantity;
-use super::plain::rail_name;
-use super::xml::Xml;
-use model::comparison::Compared;
-use model::comparison::Comparison;
-use model::comparison::Difference;
-use model::comparison::Repair;
-use model::comparison::Repairs;
-use model::text::percent;
-use model::trend::Part;
-use model::trend::PartKind;
+use super::terminal_page::TerminalPage;
+use super::terminal_page::TerminalStyle;
+use super::plain_text::clip;
+use super::plain_text::count_noun;
+use super::plain_text::to_plain;
+use super::plain_text::format_quantity;
+use super::plain_text::rail_name;
+use super::xml::XmlWriter;
+use model::comparison::PartComparison;
+use model::comparison::RunComparison;
+use model::comparison::ComparisonOutcome;
+use model::comparison::NodeRepair;
+use model::comparison::RepairReport;
+use model::text::format_percent;
+use model::trend::FabricPart;
+use model::trend::FabricPartKind;
 
 /// Longest text of one line.
 const LONGEST: usize = 600;
@@ -27,7 +27,7 @@ const FEW: usize = 8;
 
 /// One row of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct ComparisonRow {
     /// `better`, `worse`, ...
     pub word: &'static str,
     /// The part.
@@ -44,7 +44,7 @@ pub struct Row {
     pub noise: String,
 }
 
-impl Row {
+impl ComparisonRow {
     /// The heads of its columns.
     pub const HEAD: [&'static str; 7] = ["", "part", "test", "before", "after", "change", "noise"];
 
@@ -63,22 +63,22 @@ impl Row {
 }
 
 /// A difference in a word.
-pub fn word(difference: Difference) -> &'static str {
+pub fn difference_word(difference: ComparisonOutcome) -> &'static str {
     match difference {
-        Difference::Better => "better",
-        Difference::Same => "same",
-        Difference::Worse => "worse",
-        Difference::OnlyBefore => "not measured now",
-        Difference::OnlyAfter => "not measured then",
+        ComparisonOutcome::Better => "better",
+        ComparisonOutcome::Same => "same",
+        ComparisonOutcome::Worse => "worse",
+        ComparisonOutcome::OnlyBefore => "not measured now",
+        ComparisonOutcome::OnlyAfter => "not measured then",
     }
 }
 
 /// A part, for people.
-pub fn part(part: &Part) -> String {
+pub fn part_name(part: &FabricPart) -> String {
     let node = part.node.as_ref().map(ToString::to_string);
     let mut text = match (part.kind, node, part.gpu) {
         (_, Some(node), Some(gpu)) => format!("{node} GPU {gpu}"),
-        (PartKind::Domain, _, _) | (_, None, _) => {
+        (FabricPartKind::Domain, _, _) | (_, None, _) => {
             part.domain.as_ref().map_or("everything".to_owned(), ToString::to_string)
         }
         (_, Some(node), None) => node,
@@ -94,45 +94,45 @@ pub fn part(part: &Part) -> String {
     if let Some(peer) = &part.peer {
         text.push_str(&format!(" - {peer}"));
     }
-    plain(&text).into_owned()
+    to_plain(&text).into_owned()
 }
 
 /// The rows that say something: everything that changed, and what only one
 /// measurement has. Those that are the same are counted by [`summary`].
-pub fn rows(comparison: &Comparison, most: usize) -> Vec<Row> {
-    let told = comparison.parts.iter().filter(|it| it.difference != Difference::Same);
-    told.take(most).map(row).collect()
+pub fn build_rows(comparison: &RunComparison, most: usize) -> Vec<ComparisonRow> {
+    let told = comparison.parts.iter().filter(|it| it.difference != ComparisonOutcome::Same);
+    told.take(most).map(build_row).collect()
 }
 
 /// One row.
-pub fn row(compared: &Compared) -> Row {
+pub fn build_row(compared: &PartComparison) -> ComparisonRow {
     let number = |value: Option<f64>| {
-        value.map_or("-".to_owned(), |value| quantity(value, Some(compared.unit)))
+        value.map_or("-".to_owned(), |value| format_quantity(value, Some(compared.unit)))
     };
     let signed =
-        |share: f64| format!("{}{}", if share < 0.0 { "-" } else { "+" }, percent(share.abs()));
-    Row {
-        word: word(compared.difference),
-        part: part(&compared.part),
-        test: plain(&compared.testcase).into_owned(),
+        |share: f64| format!("{}{}", if share < 0.0 { "-" } else { "+" }, format_percent(share.abs()));
+    ComparisonRow {
+        word: difference_word(compared.difference),
+        part: part_name(&compared.part),
+        test: to_plain(&compared.testcase).into_owned(),
         before: number(compared.before),
         after: number(compared.after),
         change: compared.change.map_or("-".to_owned(), signed),
-        noise: compared.noise.map_or("-".to_owned(), percent),
+        noise: compared.noise.map_or("-".to_owned(), format_percent),
     }
 }
 
 /// How many of each, the greatest change first named.
-pub fn summary(comparison: &Comparison) -> Vec<String> {
+pub fn summarize(comparison: &RunComparison) -> Vec<String> {
     let all = |difference| comparison.parts.iter().filter(move |it| it.difference == difference);
     let mut lines = Vec::new();
-    for difference in [Difference::Worse, Difference::Better] {
+    for difference in [ComparisonOutcome::Worse, ComparisonOutcome::Better] {
         let count = all(difference).count();
         if let Some(most) = all(difference).next() {
-            let row = row(most);
+            let row = build_row(most);
             lines.push(format!(
                 "{} {}, most of all {} in {}: {} -> {} ({}, noise is {})",
-                counted(count, "reading is", "readings are"),
+                count_noun(count, "reading is", "readings are"),
                 row.word,
                 row.part,
                 row.test,
@@ -144,13 +144,13 @@ pub fn summary(comparison: &Comparison) -> Vec<String> {
         }
     }
     for (difference, told) in [
-        (Difference::Same, "the same within noise"),
-        (Difference::OnlyBefore, "not measured now, so nothing is known of them"),
-        (Difference::OnlyAfter, "not measured then"),
+        (ComparisonOutcome::Same, "the same within noise"),
+        (ComparisonOutcome::OnlyBefore, "not measured now, so nothing is known of them"),
+        (ComparisonOutcome::OnlyAfter, "not measured then"),
     ] {
         let count = all(difference).count();
         if 0 < count {
-            lines.push(format!("{} {told}", counted(count, "reading is", "readings are")));
+            lines.push(format!("{} {told}", count_noun(count, "reading is", "readings are")));
         }
     }
     if lines.is_empty() {
@@ -160,24 +160,24 @@ pub fn summary(comparison: &Comparison) -> Vec<String> {
 }
 
 /// What was compared with what.
-fn sides(comparison: &Comparison) -> String {
+fn describe_sides(comparison: &RunComparison) -> String {
     let day = |when: &str| when.get(..16).unwrap_or(when).replace('T', " ");
     clip(&format!("run {} of {}", comparison.before, day(&comparison.before_created)), LONGEST)
 }
 
 /// What repairs changed, for a terminal, below a report.
-pub fn terminal(repairs: &Repairs, style: &TerminalStyle) -> String {
-    let mut page = Page::new(style);
+pub fn render_terminal(repairs: &RepairReport, style: &TerminalStyle) -> String {
+    let mut page = TerminalPage::new(style);
     page.section("What the repair changed");
     for repair in &repairs.nodes {
-        let head = format!("{}, against {}", repair.node, sides(&repair.comparison));
+        let head = format!("{}, against {}", repair.node, describe_sides(&repair.comparison));
         page.paragraph("", &head, 2);
-        for line in sentences(repair) {
+        for line in describe_repair(repair) {
             page.paragraph("- ", &line, 4);
         }
-        let told = repair.comparison.parts.iter().filter(|it| it.difference != Difference::Same);
-        for row in told.take(FEW).map(row) {
-            let Row { word, part, test, before, after, change, .. } = row;
+        let told = repair.comparison.parts.iter().filter(|it| it.difference != ComparisonOutcome::Same);
+        for row in told.take(FEW).map(build_row) {
+            let ComparisonRow { word, part, test, before, after, change, .. } = row;
             page.faint(&format!("{word}: {part}, {test}: {before} -> {after} ({change})"), 6);
         }
     }
@@ -189,18 +189,18 @@ pub fn terminal(repairs: &Repairs, style: &TerminalStyle) -> String {
 }
 
 /// Everything that is told of one node.
-pub fn sentences(repair: &Repair) -> Vec<String> {
+pub fn describe_repair(repair: &NodeRepair) -> Vec<String> {
     let own = repair.says.iter().map(|line| clip(line, LONGEST));
-    own.chain(summary(&repair.comparison)).collect()
+    own.chain(summarize(&repair.comparison)).collect()
 }
 
 /// A JUnit document with what repairs changed as a suite of its own. It fails
 /// nothing: the verdict is in the other suites.
-pub fn in_junit(document: &str, repairs: &Repairs) -> String {
+pub fn append_to_junit(document: &str, repairs: &RepairReport) -> String {
     const END: &str = "</testsuites>";
     let Some(at) = document.rfind(END) else { return document.to_owned() };
     let count = (repairs.nodes.len() + repairs.without.len()).to_string();
-    let mut xml = Xml::part();
+    let mut xml = XmlWriter::fragment();
     let totals =
         [("name", "repair"), ("tests", count.as_str()), ("failures", "0"), ("errors", "0")];
     xml.open("testsuite", &totals);
@@ -210,21 +210,21 @@ pub fn in_junit(document: &str, repairs: &Repairs) -> String {
         xml.close();
     };
     for repair in &repairs.nodes {
-        let mut lines = vec![format!("against {}", sides(&repair.comparison))];
-        lines.extend(sentences(repair));
-        case(&plain(repair.node.as_str()), &lines.join("\n"));
+        let mut lines = vec![format!("against {}", describe_sides(&repair.comparison))];
+        lines.extend(describe_repair(repair));
+        case(&to_plain(repair.node.as_str()), &lines.join("\n"));
     }
     for without in &repairs.without {
         let text = clip(&format!("not compared: {}", without.why), LONGEST);
-        case(&plain(without.node.as_str()), &text);
+        case(&to_plain(without.node.as_str()), &text);
     }
     let suite = xml.finish();
     let more = repairs.nodes.len() + repairs.without.len();
-    format!("{}{suite}{}", with_more(&document[..at], more), &document[at..])
+    format!("{}{suite}{}", add_test_count(&document[..at], more), &document[at..])
 }
 
 /// The same document, with so many cases more in the count of all.
-fn with_more(document: &str, more: usize) -> String {
+fn add_test_count(document: &str, more: usize) -> String {
     const COUNT: &str = " tests=\"";
     let counted = || {
         let root = document.find("<testsuites")?;

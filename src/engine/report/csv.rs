@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::plain::plain;
+use super::plain_text::to_plain;
 use model::run::Run;
 
 /// The columns, in order.
@@ -15,36 +15,36 @@ pub const HEADER: [&str; 15] = [
 ];
 
 /// The bytes of `matrix.csv`.
-pub fn matrix(run: &Run) -> Vec<u8> {
-    let mut table = Table::new(128 * (run.cells.len() + 1));
+pub fn render_matrix(run: &Run) -> Vec<u8> {
+    let mut table = CsvTable::new(128 * (run.cells.len() + 1));
     for column in HEADER {
-        table.text(Some(column));
+        table.push_text(Some(column));
     }
-    table.end();
+    table.end_row();
     for cell in &run.cells {
-        table.text(Some(&run.info.id));
-        table.text(cell.domain.as_ref().map(|d| d.as_str()));
+        table.push_text(Some(&run.info.id));
+        table.push_text(cell.domain.as_ref().map(|d| d.as_str()));
         // Outputs recorded elsewhere tell no stage.
-        table.whole(cell.stage.map(u32::from));
-        table.text(Some(&cell.testcase));
-        table.text(cell.src_node.as_ref().map(|n| n.as_str()));
-        table.whole(cell.src_gpu);
-        table.text(cell.dst_node.as_ref().map(|n| n.as_str()));
-        table.whole(cell.dst_gpu);
-        table.text(cell.rail.as_deref());
-        table.whole(Some(cell.reading));
-        table.real(cell.value);
-        table.text(Some(cell.unit.as_str()));
-        table.real(cell.expected);
-        table.real(cell.ratio);
-        table.text(Some(cell.outcome.as_str()));
-        table.end();
+        table.push_integer(cell.stage.map(u32::from));
+        table.push_text(Some(&cell.testcase));
+        table.push_text(cell.src_node.as_ref().map(|n| n.as_str()));
+        table.push_integer(cell.src_gpu);
+        table.push_text(cell.dst_node.as_ref().map(|n| n.as_str()));
+        table.push_integer(cell.dst_gpu);
+        table.push_text(cell.rail.as_deref());
+        table.push_integer(Some(cell.reading));
+        table.push_float(cell.value);
+        table.push_text(Some(cell.unit.as_str()));
+        table.push_float(cell.expected);
+        table.push_float(cell.ratio);
+        table.push_text(Some(cell.outcome.as_str()));
+        table.end_row();
     }
-    table.bytes()
+    table.into_bytes()
 }
 
 /// A table that is written field by field into memory.
-pub(super) struct Table {
+pub(super) struct CsvTable {
     writer: csv::Writer<Vec<u8>>,
     scratch: String,
 }
@@ -52,15 +52,15 @@ pub(super) struct Table {
 /// Why writing cannot fail.
 const IN_MEMORY: &str = "a vector takes every byte, and every row has the header's fields";
 
-impl Table {
+impl CsvTable {
     pub(super) fn new(capacity: usize) -> Self {
         let writer = csv::WriterBuilder::new().from_writer(Vec::with_capacity(capacity));
         Self { writer, scratch: String::new() }
     }
 
-    pub(super) fn text(&mut self, text: Option<&str>) {
+    pub(super) fn push_text(&mut self, text: Option<&str>) {
         // A table is looked at in terminals too, and a row stays a line.
-        let text = &plain(text.unwrap_or_default());
+        let text = &to_plain(text.unwrap_or_default());
         // A spreadsheet runs a field that begins like this as a formula. The
         // quote in front is OWASP's advice on CSV injection.
         if text.starts_with(['=', '+', '-', '@']) {
@@ -73,7 +73,7 @@ impl Table {
         }
     }
 
-    pub(super) fn whole(&mut self, value: Option<u32>) {
+    pub(super) fn push_integer(&mut self, value: Option<u32>) {
         self.scratch.clear();
         if let Some(value) = value {
             let _ = write!(self.scratch, "{value}");
@@ -81,7 +81,7 @@ impl Table {
         self.writer.write_field(&self.scratch).expect(IN_MEMORY);
     }
 
-    pub(super) fn real(&mut self, value: Option<f64>) {
+    pub(super) fn push_float(&mut self, value: Option<f64>) {
         self.scratch.clear();
         if let Some(value) = value.filter(|v| v.is_finite()) {
             let _ = write!(self.scratch, "{value}");
@@ -89,12 +89,12 @@ impl Table {
         self.writer.write_field(&self.scratch).expect(IN_MEMORY);
     }
 
-    pub(super) fn end(&mut self) {
+    pub(super) fn end_row(&mut self) {
         self.writer.write_record(None::<&[u8]>).expect(IN_MEMORY);
     }
 
     /// What was written.
-    pub(super) fn bytes(self) -> Vec<u8> {
+    pub(super) fn into_bytes(self) -> Vec<u8> {
         self.writer.into_inner().unwrap_or_default()
     }
 }
@@ -103,10 +103,10 @@ impl Table {
 mod tests {
     use super::*;
     use crate::report::fixture;
-    use model::cell::Cell;
+    use model::measured_cell::MeasuredCell;
 
     fn lines(run: &Run) -> Vec<String> {
-        let text = String::from_utf8(matrix(run)).expect("utf-8");
+        let text = String::from_utf8(render_matrix(run)).expect("utf-8");
         text.lines().map(str::to_owned).collect()
     }
 
@@ -134,14 +134,14 @@ mod tests {
     #[test]
     fn names_cannot_become_formulas_or_break_a_row() {
         let run = fixture::hostile();
-        let bytes = matrix(&run);
+        let bytes = render_matrix(&run);
         let mut reader = csv::Reader::from_reader(bytes.as_slice());
         let rows: Vec<csv::StringRecord> = reader.records().map(|r| r.expect("a row")).collect();
         assert_eq!(rows.len(), run.cells.len());
         for (row, cell) in rows.iter().zip(&run.cells) {
             assert_eq!(row.len(), HEADER.len());
             let name = cell.src_node.as_ref().expect("a source").as_str();
-            assert_eq!(row[4].trim_start_matches('\''), plain(name));
+            assert_eq!(row[4].trim_start_matches('\''), to_plain(name));
             for field in [1, 3, 4, 6, 8] {
                 assert!(!row[field].starts_with(['=', '+', '-', '@', '\t', '\r']), "{row:?}");
             }
@@ -153,8 +153,8 @@ mod tests {
         let mut run = fixture::hgx();
         let cell = run.cells[0].clone();
         let values = [Some(0.1 + 0.2), Some(-1.5), None, Some(f64::NAN), Some(1e-9)];
-        run.cells = values.map(|value| Cell { value, ratio: None, ..cell.clone() }).into();
-        let bytes = matrix(&run);
+        run.cells = values.map(|value| MeasuredCell { value, ratio: None, ..cell.clone() }).into();
+        let bytes = render_matrix(&run);
         let mut reader = csv::Reader::from_reader(bytes.as_slice());
         let read: Vec<Option<f64>> =
             reader.records().map(|r| r.expect("a row")[10].parse().ok()).collect();

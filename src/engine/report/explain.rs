@@ -8,27 +8,27 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::actions::prompt;
-use super::between;
-use super::class;
-use super::compared;
-use super::plain::clip;
-use super::plain::counted;
-use super::plain::plain;
-use super::plain::quantity;
-use super::plain::wrap;
-use model::cell::Cell;
+use super::actions::command_prompt;
+use super::path_explanation;
+use super::class_text;
+use super::reference_text;
+use super::plain_text::clip;
+use super::plain_text::count_noun;
+use super::plain_text::to_plain;
+use super::plain_text::format_quantity;
+use super::plain_text::wrap_text;
+use model::measured_cell::MeasuredCell;
 use model::id::NodeName;
-use model::recording::CONFIRM_STAGE;
-use model::rule::RuleKind;
+use model::tool_recording::CONFIRM_STAGE;
+use model::finding_rule::RuleKind;
 use model::run::Run;
 use model::stats::sort_median;
-use model::text::percent;
+use model::text::format_percent;
 use model::verdict::Finding;
 use model::verdict::LocusKind;
 use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
-use model::words;
+use model::shell_quote;
 
 /// Longest text taken over from a file.
 const LONGEST: usize = 2_000;
@@ -39,7 +39,7 @@ const LEAST: f64 = 0.028;
 
 /// What `query` may name: a finding by id, or a part of the fabric.
 #[derive(Debug)]
-struct Part<'a> {
+struct ExplainedPart<'a> {
     domain: Option<&'a str>,
     node: Option<&'a NodeName>,
     gpu: Option<u32>,
@@ -49,14 +49,14 @@ struct Part<'a> {
 /// `block01`, or a locus as reports print it). `None` where the run knows
 /// nothing by that name.
 pub fn explain(run: &Run, query: &str) -> Option<String> {
-    let text = told(run, query.trim())?;
-    Some(match run.info.simulated() {
+    let text = explain_query(run, query.trim())?;
+    Some(match run.info.simulation_notice() {
         Some(simulated) => format!("{simulated}\n\n{text}"),
         None => text,
     })
 }
 
-fn told(run: &Run, query: &str) -> Option<String> {
+fn explain_query(run: &Run, query: &str) -> Option<String> {
     let named: Vec<&Finding> = run
         .verdicts
         .findings
@@ -64,32 +64,32 @@ fn told(run: &Run, query: &str) -> Option<String> {
         .filter(|f| f.id == query || f.locus.to_string() == query)
         .collect();
     if !named.is_empty() {
-        return Some(findings(run, &named));
+        return Some(render_findings(run, &named));
     }
-    if let Some(text) = between::pair(run, query).or_else(|| between::rail(run, query)) {
+    if let Some(text) = path_explanation::explain_pair(run, query).or_else(|| path_explanation::explain_rail(run, query)) {
         return Some(text);
     }
-    let part = part(run, query)?;
+    let part = parse_part(run, query)?;
     let about: Vec<&Finding> = run.verdicts.findings.iter().filter(|f| touches(f, &part)).collect();
     let mut out = String::new();
     match (part.node, part.gpu) {
         (Some(node), gpu) => {
             if let Some(verdict) = run.verdicts.nodes.iter().find(|n| n.node == *node) {
-                of_node(&mut out, verdict, gpu);
+                write_node(&mut out, verdict, gpu);
             } else {
-                let _ = writeln!(out, "{}: the run has no verdict for this node.", plain(query));
+                let _ = writeln!(out, "{}: the run has no verdict for this node.", to_plain(query));
             }
         }
-        (None, _) => of_domain(&mut out, run, part.domain.unwrap_or(query)),
+        (None, _) => write_domain(&mut out, run, part.domain.unwrap_or(query)),
     }
     if !about.is_empty() {
         out.push('\n');
-        out.push_str(&findings(run, &about));
+        out.push_str(&render_findings(run, &about));
         return Some(out);
     }
     out.push_str("\nNothing here was found to be other than expected.\n");
-    seen(&mut out, run, &part);
-    missing(&mut out, run, &part);
+    write_cells(&mut out, run, &part);
+    write_missing(&mut out, run, &part);
     let verdict = run.verdicts.nodes.iter().find(|n| Some(&n.node) == part.node);
     let Some(verdict) = verdict else { return Some(out) };
     out.push_str("\nWhat would change this\n");
@@ -100,21 +100,21 @@ fn told(run: &Run, query: &str) -> Option<String> {
         let _ = writeln!(
             out,
             "  - a loss of {} or more; that is the smallest that could have been seen",
-            percent(detectable)
+            format_percent(detectable)
         );
     }
     if let Some(together) = verdict.detectable_together {
         let _ = writeln!(
             out,
             "  - a loss of {} or more of all parts together: only the expectation shows that",
-            percent(together)
+            format_percent(together)
         );
     }
     Some(out)
 }
 
 /// The same run with the time of every output said beside the evidence from it.
-pub fn dated(mut run: Run, taken: &BTreeMap<String, (String, u8)>) -> Run {
+pub fn with_dates(mut run: Run, taken: &BTreeMap<String, (String, u8)>) -> Run {
     for evidence in run.verdicts.findings.iter_mut().flat_map(|f| &mut f.evidence) {
         if let Some((started, stage)) = taken.get(&evidence.file) {
             let look = if *stage == CONFIRM_STAGE { ", the second look" } else { "" };
@@ -124,24 +124,24 @@ pub fn dated(mut run: Run, taken: &BTreeMap<String, (String, u8)>) -> Run {
     run
 }
 
-fn part<'a>(run: &'a Run, query: &'a str) -> Option<Part<'a>> {
+fn parse_part<'a>(run: &'a Run, query: &'a str) -> Option<ExplainedPart<'a>> {
     let known = |name: &str| -> Option<&'a NodeName> {
         let verdicts = run.verdicts.nodes.iter().map(|n| &n.node);
         let claimed = run.claims.domains.iter().flat_map(|d| &d.nodes);
         let found = run.verdicts.findings.iter().filter_map(|f| f.locus.node.as_ref());
         verdicts.chain(claimed).chain(found).find(|n| n.as_str() == name).or_else(|| {
-            let ends = |c: &'a Cell| [c.src_node.as_ref(), c.dst_node.as_ref()];
+            let ends = |c: &'a MeasuredCell| [c.src_node.as_ref(), c.dst_node.as_ref()];
             run.cells.iter().flat_map(ends).flatten().find(|n| n.as_str() == name)
         })
     };
     if let Some(node) = known(query) {
-        return Some(Part { domain: None, node: Some(node), gpu: None });
+        return Some(ExplainedPart { domain: None, node: Some(node), gpu: None });
     }
     if let Some((name, gpu)) = query.rsplit_once(':')
         && let (Some(node), Ok(gpu)) = (known(name), gpu.parse::<u32>())
     {
-        let part = Part { domain: None, node: Some(node), gpu: Some(gpu) };
-        let there = run.cells.iter().any(|c| of_part(c, &part))
+        let part = ExplainedPart { domain: None, node: Some(node), gpu: Some(gpu) };
+        let there = run.cells.iter().any(|c| is_of_part(c, &part))
             || run.verdicts.findings.iter().any(|f| touches(f, &part) && f.locus.gpu.is_some());
         return there.then_some(part);
     }
@@ -150,7 +150,7 @@ fn part<'a>(run: &'a Run, query: &'a str) -> Option<Part<'a>> {
     let domains =
         domains.chain(run.verdicts.findings.iter().filter_map(|f| f.locus.domain.as_ref()));
     let mut domains = domains.chain(run.cells.iter().filter_map(|c| c.domain.as_ref()));
-    domains.any(|d| d.as_str() == query).then_some(Part {
+    domains.any(|d| d.as_str() == query).then_some(ExplainedPart {
         domain: Some(query),
         node: None,
         gpu: None,
@@ -159,7 +159,7 @@ fn part<'a>(run: &'a Run, query: &'a str) -> Option<Part<'a>> {
 
 /// Whether a finding is about a part, or about something that contains it or
 /// lies in it.
-fn touches(finding: &Finding, part: &Part<'_>) -> bool {
+fn touches(finding: &Finding, part: &ExplainedPart<'_>) -> bool {
     let locus = &finding.locus;
     if let Some(domain) = part.domain {
         return locus.domain.as_ref().is_some_and(|d| d.as_str() == domain);
@@ -177,7 +177,7 @@ fn touches(finding: &Finding, part: &Part<'_>) -> bool {
 }
 
 /// Whether a cell begins or ends at a part.
-fn of_part(cell: &Cell, part: &Part<'_>) -> bool {
+fn is_of_part(cell: &MeasuredCell, part: &ExplainedPart<'_>) -> bool {
     if let Some(domain) = part.domain {
         return cell.domain.as_ref().is_some_and(|d| d.as_str() == domain);
     }
@@ -186,11 +186,11 @@ fn of_part(cell: &Cell, part: &Part<'_>) -> bool {
         .any(|(node, gpu)| node.as_ref() == part.node && (part.gpu.is_none() || *gpu == part.gpu))
 }
 
-fn of_node(out: &mut String, verdict: &NodeVerdict, gpu: Option<u32>) {
-    let node = plain(verdict.node.as_str());
+fn write_node(out: &mut String, verdict: &NodeVerdict, gpu: Option<u32>) {
+    let node = to_plain(verdict.node.as_str());
     let domain = match &verdict.domain {
         Some(domain) if domain.as_str() == verdict.node.as_str() => String::new(),
-        Some(domain) => format!(" in {}", plain(domain.as_str())),
+        Some(domain) => format!(" in {}", to_plain(domain.as_str())),
         None => String::new(),
     };
     let reason = clip(&verdict.reason, LONGEST);
@@ -202,19 +202,19 @@ fn of_node(out: &mut String, verdict: &NodeVerdict, gpu: Option<u32>) {
             };
             let text =
                 format!("{node}:{gpu} is GPU {gpu} of {node}{domain}. The node {is}: {reason}");
-            prose(out, "", &text);
+            write_prose(out, "", &text);
         }
         None => {
             let is = match verdict.outcome {
                 Outcome::Pass => "passes".to_owned(),
                 other => format!("is {other}"),
             };
-            prose(out, "", &format!("{node}{domain} {is}: {reason}"));
+            write_prose(out, "", &format!("{node}{domain} {is}: {reason}"));
         }
     }
 }
 
-fn of_domain(out: &mut String, run: &Run, domain: &str) {
+fn write_domain(out: &mut String, run: &Run, domain: &str) {
     let nodes: Vec<&NodeVerdict> = run
         .verdicts
         .nodes
@@ -231,25 +231,25 @@ fn of_domain(out: &mut String, run: &Run, domain: &str) {
     let _ = writeln!(
         out,
         "{} ({}) has {}{}{}.",
-        plain(domain),
-        plain(platform),
-        counted(nodes.len(), "judged node", "judged nodes"),
+        to_plain(domain),
+        to_plain(platform),
+        count_noun(nodes.len(), "judged node", "judged nodes"),
         if counts.is_empty() { "" } else { ": " },
         counts.join(", ")
     );
     for node in nodes.iter().filter(|n| n.outcome != Outcome::Pass).take(MOST) {
-        let (name, reason) = (plain(node.node.as_str()), clip(&node.reason, LONGEST));
+        let (name, reason) = (to_plain(node.node.as_str()), clip(&node.reason, LONGEST));
         let _ = writeln!(out, "  {name} is {}: {reason}", node.outcome);
     }
 }
 
-pub(super) fn findings(run: &Run, findings: &[&Finding]) -> String {
+pub(super) fn render_findings(run: &Run, findings: &[&Finding]) -> String {
     let mut out = String::new();
     for (i, finding) in findings.iter().take(MOST).enumerate() {
         if 0 < i {
             out.push('\n');
         }
-        chain(&mut out, run, finding);
+        write_chain(&mut out, run, finding);
     }
     if MOST < findings.len() {
         let _ = writeln!(out, "\nand {} more findings here", findings.len() - MOST);
@@ -258,66 +258,66 @@ pub(super) fn findings(run: &Run, findings: &[&Finding]) -> String {
 }
 
 /// The whole chain behind one finding.
-fn chain(out: &mut String, run: &Run, finding: &Finding) {
+fn write_chain(out: &mut String, run: &Run, finding: &Finding) {
     let locus = finding.locus.to_string();
     let _ = writeln!(
         out,
         "{} is {}: {}  [{}]",
-        plain(&locus),
+        to_plain(&locus),
         finding.outcome,
-        class::title(&finding.class),
-        plain(&finding.id)
+        class_text::class_title(&finding.class),
+        to_plain(&finding.id)
     );
-    prose(out, "  ", &finding.summary);
+    write_prose(out, "  ", &finding.summary);
     out.push('\n');
-    out.push_str(&compared::columns(finding));
+    out.push_str(&reference_text::reference_columns(finding));
     let against = run.verdicts.platform.as_deref().unwrap_or("no single platform");
     let digest = clip(&run.verdicts.thresholds_digest, 80);
-    let _ = writeln!(out, "against     {}, thresholds {digest}", plain(against));
-    let _ = writeln!(out, "class       {}", plain(finding.class.as_str()));
-    let _ = writeln!(out, "rule        {}", plain(&finding.rule.to_string()));
+    let _ = writeln!(out, "against     {}, thresholds {digest}", to_plain(against));
+    let _ = writeln!(out, "class       {}", to_plain(finding.class.as_str()));
+    let _ = writeln!(out, "rule        {}", to_plain(&finding.rule.to_string()));
     let seen_again = if finding.confirmed {
         "yes, a second, independent measurement agreed"
     } else {
         "no, no second, independent measurement has agreed"
     };
     let _ = writeln!(out, "confirmed   {seen_again}");
-    evidence(out, finding);
+    write_evidence(out, finding);
     let locus = &finding.locus;
-    let part = Part { domain: None, node: locus.node.as_ref(), gpu: locus.gpu };
+    let part = ExplainedPart { domain: None, node: locus.node.as_ref(), gpu: locus.gpu };
     let part = match (&part.node, &locus.domain) {
-        (None, Some(domain)) => Part { domain: Some(domain.as_str()), ..part },
+        (None, Some(domain)) => ExplainedPart { domain: Some(domain.as_str()), ..part },
         _ => part,
     };
-    seen(out, run, &part);
-    missing(out, run, &part);
-    changes(out, finding);
-    consequences(out, run, finding);
-    if let Some(next) = class::advice(&finding.class) {
+    write_cells(out, run, &part);
+    write_missing(out, run, &part);
+    write_changes(out, finding);
+    write_consequences(out, run, finding);
+    if let Some(next) = class_text::class_advice(&finding.class) {
         out.push_str("\nWhat to do next\n");
-        prose(out, "  ", next);
+        write_prose(out, "  ", next);
     }
 }
 
 /// Text behind an indent, in lines a person can read.
-fn prose(out: &mut String, indent: &str, text: &str) {
+fn write_prose(out: &mut String, indent: &str, text: &str) {
     const WIDTH: usize = 98;
-    for line in wrap(&clip(text, LONGEST), WIDTH) {
+    for line in wrap_text(&clip(text, LONGEST), WIDTH) {
         let _ = writeln!(out, "{indent}{line}");
     }
 }
 
-fn evidence(out: &mut String, finding: &Finding) {
+fn write_evidence(out: &mut String, finding: &Finding) {
     out.push_str("\nEvidence\n");
     if finding.evidence.is_empty() {
         out.push_str("  none is recorded\n");
     }
     for evidence in finding.evidence.iter().take(MOST) {
         let test = match &evidence.testcase {
-            Some(test) => format!(" ({})", plain(test)),
+            Some(test) => format!(" ({})", to_plain(test)),
             None => String::new(),
         };
-        let _ = writeln!(out, "  {}{test}", plain(&evidence.file));
+        let _ = writeln!(out, "  {}{test}", to_plain(&evidence.file));
         let _ = writeln!(out, "    {}", clip(&evidence.detail, LONGEST));
     }
     if MOST < finding.evidence.len() {
@@ -326,13 +326,13 @@ fn evidence(out: &mut String, finding: &Finding) {
 }
 
 /// The cells of a part beside those of the rest of its domain, test by test.
-fn seen(out: &mut String, run: &Run, part: &Part<'_>) {
+fn write_cells(out: &mut String, run: &Run, part: &ExplainedPart<'_>) {
     if part.node.is_none() && part.domain.is_none() {
         return;
     }
-    let mut tests: Vec<(&Cell, Vec<f64>, Vec<f64>, usize)> = Vec::new();
+    let mut tests: Vec<(&MeasuredCell, Vec<f64>, Vec<f64>, usize)> = Vec::new();
     let home: Vec<_> =
-        run.cells.iter().filter(|c| of_part(c, part)).map(|c| &c.domain).take(1).collect();
+        run.cells.iter().filter(|c| is_of_part(c, part)).map(|c| &c.domain).take(1).collect();
     for cell in run.cells.iter().filter(|c| home.contains(&&c.domain)) {
         let at = tests.iter().rposition(|(first, ..)| {
             first.testcase == cell.testcase
@@ -344,7 +344,7 @@ fn seen(out: &mut String, run: &Run, part: &Part<'_>) {
             tests.push((cell, Vec::new(), Vec::new(), 0));
             tests.len() - 1
         });
-        let own = of_part(cell, part);
+        let own = is_of_part(cell, part);
         let (_, mine, others, blank) = &mut tests[at];
         match cell.value.filter(|v| v.is_finite()) {
             Some(value) if own => mine.push(value),
@@ -360,25 +360,25 @@ fn seen(out: &mut String, run: &Run, part: &Part<'_>) {
     out.push_str("\nMeasured cells\n");
     for (first, mut mine, mut others, blank) in tests.into_iter().take(MOST) {
         let unit = Some(first.unit);
-        let mut test = plain(&first.testcase).into_owned();
+        let mut test = to_plain(&first.testcase).into_owned();
         if let Some(rail) = &first.rail {
-            test = format!("{test} over {}", plain(rail));
+            test = format!("{test} over {}", to_plain(rail));
         }
         if is_second(first) {
-            test = format!("{test}, second look{}", met(run, part));
+            test = format!("{test}, second look{}", describe_partners(run, part));
         }
         let all = mine.len() + blank;
         match sort_median(&mut mine) {
             Some(middle) => {
                 let _ = match mine.as_slice() {
-                    [one] => write!(out, "  {test}: 1 cell, {}", quantity(*one, unit)),
+                    [one] => write!(out, "  {test}: 1 cell, {}", format_quantity(*one, unit)),
                     _ => write!(
                         out,
                         "  {test}: {}, median {}, from {} to {}",
-                        counted(all, "cell", "cells"),
-                        quantity(middle, unit),
-                        quantity(mine.first().copied().unwrap_or(middle), unit),
-                        quantity(mine.last().copied().unwrap_or(middle), unit),
+                        count_noun(all, "cell", "cells"),
+                        format_quantity(middle, unit),
+                        format_quantity(mine.first().copied().unwrap_or(middle), unit),
+                        format_quantity(mine.last().copied().unwrap_or(middle), unit),
                     ),
                 };
                 if 0 < blank {
@@ -386,34 +386,34 @@ fn seen(out: &mut String, run: &Run, part: &Part<'_>) {
                 }
             }
             None => {
-                let _ = write!(out, "  {test}: {}, no number", counted(all, "cell", "cells"));
+                let _ = write!(out, "  {test}: {}, no number", count_noun(all, "cell", "cells"));
             }
         }
         if let Some(rest) = sort_median(&mut others) {
-            let _ = write!(out, "; all others: median {}", quantity(rest, unit));
+            let _ = write!(out, "; all others: median {}", format_quantity(rest, unit));
         }
         out.push('\n');
     }
 }
 
-fn is_second(cell: &Cell) -> bool {
+fn is_second(cell: &MeasuredCell) -> bool {
     cell.stage == Some(CONFIRM_STAGE)
 }
 
 /// Whom a node met in the second look.
-fn met(run: &Run, part: &Part<'_>) -> String {
-    let own = run.cells.iter().filter(|c| is_second(c) && of_part(c, part));
+fn describe_partners(run: &Run, part: &ExplainedPart<'_>) -> String {
+    let own = run.cells.iter().filter(|c| is_second(c) && is_of_part(c, part));
     let ends = own.flat_map(|c| [c.src_node.as_ref(), c.dst_node.as_ref()]).flatten();
     let others: BTreeSet<&NodeName> = ends.filter(|node| Some(*node) != part.node).collect();
     if others.is_empty() || part.node.is_none() {
         return String::new();
     }
-    let names: Vec<_> = others.into_iter().take(MOST).map(|n| plain(n.as_str())).collect();
+    let names: Vec<_> = others.into_iter().take(MOST).map(|n| to_plain(n.as_str())).collect();
     format!(" with {}", names.join(", "))
 }
 
 /// What is not known about a part or where it sits.
-fn missing(out: &mut String, run: &Run, part: &Part<'_>) {
+fn write_missing(out: &mut String, run: &Run, part: &ExplainedPart<'_>) {
     let Some(name) = part.node.map(|n| n.as_str()).or(part.domain) else { return };
     let about: Vec<_> =
         run.verdicts.unknown.iter().filter(|u| mentions(&u.what.to_string(), name)).collect();
@@ -425,7 +425,7 @@ fn missing(out: &mut String, run: &Run, part: &Part<'_>) {
         let _ = writeln!(
             out,
             "  - {}: {}",
-            plain(&unknown.what.to_string()),
+            to_plain(&unknown.what.to_string()),
             clip(&unknown.why, LONGEST)
         );
     }
@@ -442,7 +442,7 @@ fn mentions(text: &str, name: &str) -> bool {
     })
 }
 
-fn changes(out: &mut String, finding: &Finding) {
+fn write_changes(out: &mut String, finding: &Finding) {
     out.push_str("\nWhat would change this\n");
     if !finding.confirmed {
         out.push_str(
@@ -457,13 +457,13 @@ fn changes(out: &mut String, finding: &Finding) {
             Some(_) if relative => writeln!(
                 out,
                 "  - a median of {} or more ({} below the peers' median): less is never called low",
-                quantity(held * (1.0 - LEAST), finding.unit),
-                percent(LEAST)
+                format_quantity(held * (1.0 - LEAST), finding.unit),
+                format_percent(LEAST)
             ),
             _ => writeln!(
                 out,
                 "  - measurements near {}; how near, says the rule above",
-                quantity(held, finding.unit)
+                format_quantity(held, finding.unit)
             ),
         };
         out.push_str(
@@ -480,14 +480,14 @@ fn changes(out: &mut String, finding: &Finding) {
             let _ = writeln!(
                 out,
                 "  - not a loss below {}: a smaller one could not have been seen here",
-                percent(detectable)
+                format_percent(detectable)
             );
         }
         None => out.push_str("  - the smallest loss that could have been seen here is not known\n"),
     }
 }
 
-fn consequences(out: &mut String, run: &Run, finding: &Finding) {
+fn write_consequences(out: &mut String, run: &Run, finding: &Finding) {
     let Some(plan) = &run.actions else { return };
     let actions: Vec<_> =
         plan.actions.iter().filter(|a| a.findings.contains(&finding.id)).collect();
@@ -505,16 +505,16 @@ fn consequences(out: &mut String, run: &Run, finding: &Finding) {
         let _ = writeln!(out, "  frozen: {}", clip(frozen, LONGEST));
     }
     for action in actions.iter().take(MOST) {
-        let prompt = prompt(run.info.simulated);
-        let _ = writeln!(out, "  {prompt} {}", words::line(&action.command));
+        let prompt = command_prompt(run.info.simulated);
+        let _ = writeln!(out, "  {prompt} {}", shell_quote::join_quoted(&action.command));
         let _ = writeln!(out, "    {}", clip(&action.why, LONGEST));
     }
     for withheld in withheld.iter().take(MOST) {
-        let (what, why) = (plain(&withheld.what), clip(&withheld.why, LONGEST));
+        let (what, why) = (to_plain(&withheld.what), clip(&withheld.why, LONGEST));
         let _ = writeln!(out, "  withheld: {what}: {why}");
     }
     let own = plan.records.iter().filter(|r| node == Some(r.node.as_str())).cloned();
-    for line in super::actions::records(&own.collect::<Vec<_>>()).iter().take(MOST) {
+    for line in super::actions::describe_records(&own.collect::<Vec<_>>()).iter().take(MOST) {
         let _ = writeln!(out, "  {line}");
     }
 }
@@ -575,7 +575,7 @@ mod tests {
         let file = run.verdicts.findings[0].evidence[0].file.clone();
         let taken = BTreeMap::from([(file, ("2026-01-15T08:00:00Z".to_owned(), CONFIRM_STAGE))]);
         let id = run.verdicts.findings[0].id.clone();
-        let text = explain(&dated(run, &taken), &id).expect("known");
+        let text = explain(&with_dates(run, &taken), &id).expect("known");
         assert!(text.contains("2026-01-15T08:00:00Z, stage 3, the second look"), "{text}");
     }
 

@@ -1,26 +1,26 @@
 //! Which ways of sharing GPU memory a node allows, as a table for people.
 
-use super::plain::plain;
-use super::probed;
-use super::probed::UNKNOWN;
-use super::probed::table;
+use super::plain_text::to_plain;
+use super::probe_table;
+use super::probe_table::UNKNOWN;
+use super::probe_table::render_table;
 use model::fabric_probe::FabricProbeDocument;
 use model::fabric_probe::FabricStep;
 
 /// The whole account.
-pub fn text(document: &FabricProbeDocument) -> String {
-    let cuda = document.cuda.as_deref().map_or(UNKNOWN.into(), plain);
+pub fn render(document: &FabricProbeDocument) -> String {
+    let cuda = document.cuda.as_deref().map_or(UNKNOWN.into(), to_plain);
     let mib = document.bytes >> 20;
     let mut text = format!(
         "{}   CUDA {cuda}   two processes, {mib} MiB of every GPU\n",
-        plain(&document.node)
+        to_plain(&document.node)
     );
     if !document.steps.is_empty() {
         text.push('\n');
         let header = ["step", "GPUs", "said"].map(str::to_owned);
-        text.push_str(&table(&header, 3, rows(&document.steps)));
+        text.push_str(&render_table(&header, 3, step_rows(&document.steps)));
     }
-    probed::problems(&mut text, &document.problems);
+    probe_table::write_problems(&mut text, &document.problems);
     if document.complete {
         text.push_str("\nEvery way of sharing memory works here.\n");
     }
@@ -28,7 +28,7 @@ pub fn text(document: &FabricProbeDocument) -> String {
 }
 
 /// A line per step, and more where GPUs differ.
-fn rows(steps: &[FabricStep]) -> Vec<Vec<String>> {
+fn step_rows(steps: &[FabricStep]) -> Vec<Vec<String>> {
     let mut rows: Vec<(&FabricStep, Vec<String>)> = Vec::new();
     for step in steps {
         let gpu = step.gpu.map(|gpu| gpu.to_string());
@@ -49,11 +49,11 @@ fn rows(steps: &[FabricStep]) -> Vec<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::probed::fixture;
+    use super::super::probe_table::fixture;
     use super::*;
     use model::fabric_probe::FABRIC_PROBE_FORMAT;
-    use model::parsed::ProblemKind;
-    use model::probed::ProbeProblem;
+    use model::parse_output::OutputProblemKind;
+    use model::probe_report::ProbeProblem;
 
     #[test]
     fn steps_are_shown_once_where_gpus_agree() {
@@ -78,9 +78,9 @@ mod tests {
                 step("ipc-create", Some(1), "ok"),
                 step("fabric-create", Some(1), "ok"),
             ],
-            problems: vec![ProbeProblem::new(ProblemKind::Error, "no-imex-channel", why)],
+            problems: vec![ProbeProblem::new(OutputProblemKind::Error, "no-imex-channel", why)],
             complete: false,
         };
-        insta::assert_snapshot!(text(&document));
+        insta::assert_snapshot!(render(&document));
     }
 }

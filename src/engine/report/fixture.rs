@@ -1,25 +1,25 @@
 //! Made-up runs for the tests of this stage. No number here was measured.
 
 #[path = "fixture/across.rs"]
-pub(super) mod across;
+pub(super) mod multi_run;
 
 use std::sync::Arc;
 
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionPlan;
-use model::action::Withheld;
-use model::cell::Cell;
+use model::action::WithheldAction;
+use model::measured_cell::MeasuredCell;
 use model::claims::ClaimedDomain;
 use model::claims::ClaimedLeaf;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::rule::FindingRule;
+use model::finding_rule::FindingRule;
 use model::run::Run;
 use model::run::RunInfo;
-use model::subject::UnknownSubject;
+use model::unknown_subject::UnknownSubject;
 use model::unit::Unit;
 use model::verdict::Evidence;
 use model::verdict::Finding;
@@ -27,7 +27,7 @@ use model::verdict::Locus;
 use model::verdict::LocusKind;
 use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
-use model::verdict::Unknown;
+use model::verdict::UnknownEntry;
 use model::verdict::Verdicts;
 
 /// Every run of this file.
@@ -79,9 +79,9 @@ pub(super) fn cell(
     dst: (&NodeName, Option<u32>),
     value: Option<f64>,
     expected: Option<f64>,
-) -> Cell {
+) -> MeasuredCell {
     let ratio = value.zip(expected).map(|(v, e)| v / e);
-    Cell {
+    MeasuredCell {
         domain: Some(DomainName::from(domain)),
         stage: None,
         testcase: testcase.clone(),
@@ -141,7 +141,7 @@ pub(super) fn rack() -> Run {
             domain: Some(DomainName::from("block01")),
             node: Some(nodes[6].clone()),
             gpu: Some(2),
-            ..Locus::of(LocusKind::Gpu)
+            ..Locus::new(LocusKind::Gpu)
         },
         measured: Some(717.8),
         expected: Some(761.0),
@@ -150,7 +150,7 @@ pub(super) fn rack() -> Run {
         confirmed: true,
         detectable: Some(0.028),
         from_first_reading: false,
-        rule: FindingRule::read("gpu-below-expectation"),
+        rule: FindingRule::parse("gpu-below-expectation"),
         summary: "node0007:2 copies at 717.8 GB/s to and from every partner where 761.0 GB/s \
                   are expected: what 17 of its 18 links would carry"
             .to_owned(),
@@ -170,7 +170,7 @@ pub(super) fn rack() -> Run {
                 class: None,
             },
         ],
-        ..Finding::new("", Outcome::Degraded, FindingClass::NvlinkLow, Locus::of(LocusKind::Gpu))
+        ..Finding::new("", Outcome::Degraded, FindingClass::NvlinkLow, Locus::new(LocusKind::Gpu))
     });
     verdicts.nodes = nodes
         .iter()
@@ -194,7 +194,7 @@ pub(super) fn rack() -> Run {
             }
         })
         .collect();
-    verdicts.unknown.push(Unknown {
+    verdicts.unknown.push(UnknownEntry {
         what: UnknownSubject::Other("host_to_device_memcpy_ce on node0012".to_owned()),
         why: "nodes/node0012/host.txt ends before the test's results".to_owned(),
     });
@@ -212,8 +212,8 @@ pub(super) fn rack() -> Run {
         cells,
         verdicts,
         actions: Some(ActionPlan {
-            withheld: vec![Withheld::new("node0012", "not knowing is no reason to drain")],
-            ..ActionPlan::of(vec![Action {
+            withheld: vec![WithheldAction::new("node0012", "not knowing is no reason to drain")],
+            ..ActionPlan::from_actions(vec![Action {
                 command: [
                     "scontrol",
                     "update",
@@ -274,7 +274,7 @@ pub(super) fn hgx() -> Run {
         })
         .collect();
     verdicts.unknown = ["host_to_device_memcpy_ce", "device_to_host_memcpy_ce"]
-        .map(|test| Unknown {
+        .map(|test| UnknownEntry {
             what: UnknownSubject::Other(format!("{test} on hgx0102")),
             why: "the tool waived it".to_owned(),
         })
@@ -287,7 +287,7 @@ pub(super) fn hgx() -> Run {
         },
         cells,
         verdicts,
-        actions: Some(ActionPlan::of(Vec::new())),
+        actions: Some(ActionPlan::from_actions(Vec::new())),
     }
 }
 
@@ -302,7 +302,7 @@ pub(super) fn repaired() -> Run {
             *value = (cell.expected.unwrap_or(*value) * (1.0 + noise(at)) * 100.0).round() / 100.0;
         }
         for reading in 0..3 {
-            let mut cell = Cell { reading, ..cell.clone() };
+            let mut cell = MeasuredCell { reading, ..cell.clone() };
             cell.value = cell.value.map(|v| match (at, reading) {
                 (99, 1) => (v * 92.0).round() / 100.0,
                 _ => ((v + f64::from(reading) * 0.11) * 100.0).round() / 100.0,
@@ -422,7 +422,7 @@ pub(super) fn hostile() -> Run {
     let mut verdicts = verdicts(Some("gb<200>\x1b[7m"), Outcome::Failed);
     verdicts.findings.push(Finding {
         from_first_reading: false,
-        rule: FindingRule::read("no-path"),
+        rule: FindingRule::parse("no-path"),
         summary: "no copy to or from \x1b[5mit\x1b[0m works <b>at all</b>".to_owned(),
         evidence: vec![Evidence {
             file: "domains/x\x1b[8m/<y>.txt".to_owned(),
@@ -437,7 +437,7 @@ pub(super) fn hostile() -> Run {
             Locus {
                 domain: Some(DomainName::from(block)),
                 node: Some(nodes[2].clone()),
-                ..Locus::of(LocusKind::Node)
+                ..Locus::new(LocusKind::Node)
             },
         )
     });
@@ -456,7 +456,7 @@ pub(super) fn hostile() -> Run {
             scope: None,
         })
         .collect();
-    verdicts.unknown.push(Unknown {
+    verdicts.unknown.push(UnknownEntry {
         what: UnknownSubject::Other("</script><script>alert(3)</script>\r".to_owned()),
         why: "\u{1b}[?1049h".to_owned(),
     });
@@ -466,7 +466,7 @@ pub(super) fn hostile() -> Run {
         claims: Claims { domains: vec![domain(block, &nodes, "gb<200>", 1)], ..Claims::default() },
         cells,
         verdicts,
-        actions: Some(ActionPlan::of(vec![Action {
+        actions: Some(ActionPlan::from_actions(vec![Action {
             command: ["scontrol", "update", &format!("NodeName={}", nodes[2]), "State=DRAIN"]
                 .map(str::to_owned)
                 .to_vec(),

@@ -8,30 +8,30 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::plain::counted;
-use super::plain::plain;
+use super::plain_text::count_noun;
+use super::plain_text::to_plain;
 use crate::policy::budget;
-use crate::policy::ledger::Hold;
-use crate::policy::ledger::Ledger;
-use crate::policy::ledger::Open;
-use crate::policy::ledger::OwnDrain;
-use crate::policy::ledger::Suspicion;
-use crate::policy::ledger::UndoneDrain;
-use crate::policy::overview::Row;
-use crate::policy::overview::Standing;
+use crate::policy::journal_state::OpenAllocation;
+use crate::policy::journal_state::JournalState;
+use crate::policy::journal_state::OpenIntent;
+use crate::policy::journal_state::OwnDrain;
+use crate::policy::journal_state::Suspicion;
+use crate::policy::journal_state::UndoneDrain;
+use crate::policy::drain_overview::DrainOverviewRow;
+use crate::policy::drain_overview::DrainStanding;
 use crate::policy::pause;
-use crate::policy::pause::Pause;
-use crate::policy::standing;
+use crate::policy::pause::GatePause;
+use crate::policy::node_state;
 use model::action::ActionKind;
-use model::action::Mark;
+use model::action::VerdictMark;
 use model::finding_class::FindingClass;
-use model::finding_class::joined;
+use model::finding_class::join_class_names;
 use model::id::DomainName;
 use model::id::NodeName;
 use model::journal::HoldKind;
-use model::journal::Stamp;
-use model::live::Live;
-use model::moment::rfc3339;
+use model::journal::ClockStamp;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::time_format::format_rfc3339;
 use model::verdict::Outcome;
 
 /// The format of the document.
@@ -45,34 +45,34 @@ pub struct GateDocument<'a> {
     /// The number of its last turn.
     epoch: u64,
     /// The breaker, where it has tripped.
-    breaker: Option<Breaker<'a>>,
+    breaker: Option<GateBreakerEntry<'a>>,
     /// What a person asked for, while it lasts.
-    pause: Option<Paused<'a>>,
+    pause: Option<GatePauseEntry<'a>>,
     /// When the scheduler was asked, RFC 3339.
     as_of: &'a str,
     /// Why the scheduler could not be asked; what follows is what the journal last knew then.
     unasked: Option<&'a str>,
     /// Nodes that we drained or that carry a mark of our form, as the scheduler shows them now;
     /// what differs from the journal first.
-    nodes: &'a [Row],
+    nodes: &'a [DrainOverviewRow],
     /// Drains of our form that the journal does not know, which count in the budgets; absent where
     /// the scheduler could not be asked.
     #[serde(skip_serializing_if = "Option::is_none")]
-    unrecorded: Option<Vec<Unrecorded<'a>>>,
+    unrecorded: Option<Vec<UnrecordedDrainEntry<'a>>>,
     /// What we drained and is not released, as the journal has it.
-    drained: Vec<Drained<'a>>,
+    drained: Vec<DrainedNodeEntry<'a>>,
     /// Drains of ours that a person took away.
-    undone: Vec<Undone<'a>>,
+    undone: Vec<UndoneDrainEntry<'a>>,
     /// Nodes in service that one run found slow: another drains them that says the same.
-    suspected: Vec<Suspected<'a>>,
+    suspected: Vec<SuspectedNodeEntry<'a>>,
     /// Actions of which nobody knows whether they were made.
-    open: Vec<Begun<'a>>,
+    open: Vec<OpenActionEntry<'a>>,
     /// What holds nodes to measure them.
-    holds: Vec<Held<'a>>,
+    holds: Vec<GateHoldEntry<'a>>,
     /// What is said on nodes.
-    marks: Vec<Said<'a>>,
+    marks: Vec<NodeMarkEntry<'a>>,
     /// What was begun within the hour.
-    spent_within_hour: Spent,
+    spent_within_hour: HourlyActionCount,
     /// What is left of the budgets, in sentences; null where the size of the fleet is
     /// not known.
     budgets: Option<&'a [String]>,
@@ -80,7 +80,7 @@ pub struct GateDocument<'a> {
 
 /// A breaker that has tripped.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Breaker<'a> {
+struct GateBreakerEntry<'a> {
     /// When, RFC 3339.
     since: &'a str,
     /// Why.
@@ -91,7 +91,7 @@ struct Breaker<'a> {
 
 /// A pause.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Paused<'a> {
+struct GatePauseEntry<'a> {
     /// Until when, RFC 3339.
     until: &'a str,
     /// Who asked for it.
@@ -102,18 +102,18 @@ struct Paused<'a> {
 
 /// How nodes stand, as far as it is known.
 #[derive(Clone, Copy, Debug)]
-pub struct Shown<'a> {
+pub struct GateLiveView<'a> {
     /// The nodes.
-    pub nodes: &'a [Row],
+    pub nodes: &'a [DrainOverviewRow],
     /// Why the scheduler could not be asked.
     pub unasked: Option<&'a str>,
     /// What the scheduler shows, where it could be asked.
-    pub live: Option<&'a Live>,
+    pub live: Option<&'a SchedulerSnapshot>,
 }
 
 /// A drain of our form that the journal does not know.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Unrecorded<'a> {
+struct UnrecordedDrainEntry<'a> {
     /// The node.
     node: &'a NodeName,
     /// Its reason as the scheduler shows it.
@@ -122,7 +122,7 @@ struct Unrecorded<'a> {
 
 /// A node that we drained.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Drained<'a> {
+struct DrainedNodeEntry<'a> {
     /// The node.
     node: &'a NodeName,
     /// When, RFC 3339.
@@ -141,7 +141,7 @@ struct Drained<'a> {
 
 /// A drain of ours that a person took away.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Undone<'a> {
+struct UndoneDrainEntry<'a> {
     /// The node.
     node: &'a NodeName,
     /// When that was seen, RFC 3339.
@@ -154,7 +154,7 @@ struct Undone<'a> {
 
 /// A node that one run found slow.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Suspected<'a> {
+struct SuspectedNodeEntry<'a> {
     /// The node.
     node: &'a NodeName,
     /// The run.
@@ -167,7 +167,7 @@ struct Suspected<'a> {
 
 /// An action that nobody concluded.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Begun<'a> {
+struct OpenActionEntry<'a> {
     /// Its name.
     id: &'a str,
     /// The node.
@@ -180,7 +180,7 @@ struct Begun<'a> {
 
 /// A job, reservation or pods that hold nodes.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Held<'a> {
+struct GateHoldEntry<'a> {
     /// Its name.
     name: &'a str,
     /// What it is.
@@ -197,7 +197,7 @@ struct Held<'a> {
 
 /// What is said on a node.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Said<'a> {
+struct NodeMarkEntry<'a> {
     /// The node.
     node: &'a NodeName,
     /// The verdict.
@@ -214,7 +214,7 @@ struct Said<'a> {
 
 /// What was begun within the hour.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Spent {
+struct HourlyActionCount {
     /// Drains.
     drains: usize,
     /// Marks.
@@ -223,40 +223,40 @@ struct Spent {
 
 /// The record as a document. What is left of the budgets is null where the size
 /// of the fleet is not known.
-pub fn document<'a>(
-    ledger: &'a Ledger,
-    now: &'a Stamp,
-    shown: Shown<'a>,
+pub fn build_document<'a>(
+    ledger: &'a JournalState,
+    now: &'a ClockStamp,
+    shown: GateLiveView<'a>,
     budgets: Option<&'a [String]>,
 ) -> GateDocument<'a> {
-    let (drains, marks) = budget::within_hour(ledger, now);
+    let (drains, marks) = budget::count_within_hour(ledger, now);
     let breaker = ledger.breaker.as_ref();
     GateDocument {
         format: GATE_FORMAT,
         epoch: ledger.epoch,
-        breaker: breaker.map(|it| Breaker { since: &it.stamp.at, why: &it.why, run: &it.run }),
-        pause: pause::now(ledger, now).map(paused),
+        breaker: breaker.map(|it| GateBreakerEntry { since: &it.stamp.at, why: &it.why, run: &it.run }),
+        pause: pause::active_pause(ledger, now).map(pause_entry),
         as_of: &now.at,
         unasked: shown.unasked,
         nodes: shown.nodes,
         unrecorded: shown.live.map(|live| {
-            let all = standing::unrecorded(live, ledger).into_iter();
-            let reason = standing::shown_reason;
-            all.map(|it| Unrecorded { node: &it.name, reason: reason(it) }).collect()
+            let all = node_state::unrecorded_drains(live, ledger).into_iter();
+            let reason = node_state::display_reason;
+            all.map(|it| UnrecordedDrainEntry { node: &it.name, reason: reason(it) }).collect()
         }),
-        drained: ledger.drains.iter().map(drained).collect(),
-        undone: ledger.undone.iter().map(undone).collect(),
-        suspected: ledger.suspected.iter().map(suspected).collect(),
-        open: ledger.open.iter().map(begun).collect(),
-        holds: ledger.holds.iter().map(held).collect(),
-        marks: ledger.marks.iter().map(said).collect(),
-        spent_within_hour: Spent { drains, marks },
+        drained: ledger.drains.iter().map(drained_entry).collect(),
+        undone: ledger.undone_drains.iter().map(undone_entry).collect(),
+        suspected: ledger.suspicions.iter().map(suspected_entry).collect(),
+        open: ledger.open_intents.iter().map(open_action_entry).collect(),
+        holds: ledger.allocations.iter().map(hold_entry).collect(),
+        marks: ledger.marks.iter().map(mark_entry).collect(),
+        spent_within_hour: HourlyActionCount { drains, marks },
         budgets,
     }
 }
 
-fn drained<'a>((node, drain): (&'a NodeName, &'a OwnDrain)) -> Drained<'a> {
-    Drained {
+fn drained_entry<'a>((node, drain): (&'a NodeName, &'a OwnDrain)) -> DrainedNodeEntry<'a> {
+    DrainedNodeEntry {
         node,
         since: &drain.stamp.at,
         run: &drain.run,
@@ -267,31 +267,31 @@ fn drained<'a>((node, drain): (&'a NodeName, &'a OwnDrain)) -> Drained<'a> {
     }
 }
 
-fn paused(pause: &Pause) -> Paused<'_> {
-    Paused { until: &pause.until, by: &pause.by, why: &pause.why }
+fn pause_entry(pause: &GatePause) -> GatePauseEntry<'_> {
+    GatePauseEntry { until: &pause.until, by: &pause.by, why: &pause.why }
 }
 
-fn undone<'a>((node, it): (&'a NodeName, &'a UndoneDrain)) -> Undone<'a> {
+fn undone_entry<'a>((node, it): (&'a NodeName, &'a UndoneDrain)) -> UndoneDrainEntry<'a> {
     let drain = &it.drain;
-    Undone { node, since: &it.stamp.at, run: &drain.run, reason: &drain.action.reason }
+    UndoneDrainEntry { node, since: &it.stamp.at, run: &drain.run, reason: &drain.action.reason }
 }
 
-fn suspected<'a>((node, it): (&'a NodeName, &'a Suspicion)) -> Suspected<'a> {
-    Suspected { node, run: &it.run, since: rfc3339(it.measured), classes: &it.classes }
+fn suspected_entry<'a>((node, it): (&'a NodeName, &'a Suspicion)) -> SuspectedNodeEntry<'a> {
+    SuspectedNodeEntry { node, run: &it.run, since: format_rfc3339(it.measured), classes: &it.classes }
 }
 
-fn begun(it: &Open) -> Begun<'_> {
+fn open_action_entry(it: &OpenIntent) -> OpenActionEntry<'_> {
     let action = &it.action;
-    Begun { id: &it.id, node: &action.node, kind: action.kind, since: &it.stamp.at }
+    OpenActionEntry { id: &it.id, node: &action.node, kind: action.kind, since: &it.stamp.at }
 }
 
-fn held<'a>((name, it): (&'a String, &'a Hold)) -> Held<'a> {
+fn hold_entry<'a>((name, it): (&'a String, &'a OpenAllocation)) -> GateHoldEntry<'a> {
     let (since, nodes) = (&it.stamp.at, &it.nodes);
-    Held { name, kind: it.kind, since, nodes, host: &it.host, pid: it.pid }
+    GateHoldEntry { name, kind: it.kind, since, nodes, host: &it.host, pid: it.pid }
 }
 
-fn said<'a>((node, it): (&'a NodeName, &'a Mark)) -> Said<'a> {
-    Said {
+fn mark_entry<'a>((node, it): (&'a NodeName, &'a VerdictMark)) -> NodeMarkEntry<'a> {
+    NodeMarkEntry {
         node,
         outcome: it.outcome,
         class: it.class.as_ref().map(FindingClass::as_str),
@@ -303,11 +303,11 @@ fn said<'a>((node, it): (&'a NodeName, &'a Mark)) -> Said<'a> {
 
 /// The record for people. Its names and words come from a journal that anybody may
 /// have edited.
-pub fn text(ledger: &Ledger, now: &Stamp, shown: Shown<'_>) -> String {
+pub fn render(ledger: &JournalState, now: &ClockStamp, shown: GateLiveView<'_>) -> String {
     let mut text = match shown.unasked {
-        None => format!("as of {}\n", plain(&now.at)),
+        None => format!("as of {}\n", to_plain(&now.at)),
         Some(why) => {
-            let [at, why] = [&now.at, why].map(|it| plain(it));
+            let [at, why] = [&now.at, why].map(|it| to_plain(it));
             format!(
                 "as of {at}, the scheduler could not be asked: {why}\n  what follows is what the \
                  journal last knew\n"
@@ -316,32 +316,32 @@ pub fn text(ledger: &Ledger, now: &Stamp, shown: Shown<'_>) -> String {
     };
     match &ledger.breaker {
         Some(it) => {
-            let [at, why, run] = [&it.stamp.at, &it.why, &it.run].map(|it| plain(it));
+            let [at, why, run] = [&it.stamp.at, &it.why, &it.run].map(|it| to_plain(it));
             let _ = writeln!(text, "breaker: TRIPPED at {at} in run {run}: {why}");
             text.push_str("  nothing but releases until `fabricgate gate reset --why TEXT`\n");
         }
         None => text.push_str("breaker: closed\n"),
     }
-    if let Some(pause) = pause::now(ledger, now) {
-        let _ = writeln!(text, "{}", plain(&pause::told(pause)));
+    if let Some(pause) = pause::active_pause(ledger, now) {
+        let _ = writeln!(text, "{}", to_plain(&pause::describe_pause(pause)));
         text.push_str("  nothing is drained or measured until then, or `fabricgate gate resume`\n");
     }
-    nodes(&mut text, ledger, shown);
-    for (node, it) in &ledger.suspected {
-        let (at, classes) = (rfc3339(it.measured), joined(&it.classes));
-        let [node, run, classes] = [node.as_str(), &it.run, &classes].map(plain);
+    write_nodes(&mut text, ledger, shown);
+    for (node, it) in &ledger.suspicions {
+        let (at, classes) = (format_rfc3339(it.measured), join_class_names(&it.classes));
+        let [node, run, classes] = [node.as_str(), &it.run, &classes].map(to_plain);
         let _ = writeln!(
             text,
             "suspected: {node} ({classes}) since {at}, run {run}; drained where another run says so"
         );
     }
-    for it in &ledger.open {
-        let [node, at] = [it.action.node.as_str(), &it.stamp.at].map(plain);
+    for it in &ledger.open_intents {
+        let [node, at] = [it.action.node.as_str(), &it.stamp.at].map(to_plain);
         let _ = writeln!(text, "open: {:?} of {node}, begun {at}", it.action.kind);
     }
-    for (name, it) in &ledger.holds {
+    for (name, it) in &ledger.allocations {
         let (kind, count, pid) = (it.kind, it.nodes.len(), it.pid);
-        let [name, at, host] = [name, &it.stamp.at, &it.host].map(|it| plain(it));
+        let [name, at, host] = [name, &it.stamp.at, &it.host].map(|it| to_plain(it));
         let _ = writeln!(
             text,
             "held: {kind:?} {name}, {count} nodes, since {at}, by pid {pid} on {host}"
@@ -352,42 +352,42 @@ pub fn text(ledger: &Ledger, now: &Stamp, shown: Shown<'_>) -> String {
         *said.entry(mark.outcome).or_default() += 1;
     }
     for (outcome, count) in said {
-        let _ = writeln!(text, "marked {outcome}: {}", counted(count, "node", "nodes"));
+        let _ = writeln!(text, "marked {outcome}: {}", count_noun(count, "node", "nodes"));
     }
-    let (drains, marks) = budget::within_hour(ledger, now);
-    let (drains, marks) = (counted(drains, "drain", "drains"), counted(marks, "mark", "marks"));
+    let (drains, marks) = budget::count_within_hour(ledger, now);
+    let (drains, marks) = (count_noun(drains, "drain", "drains"), count_noun(marks, "mark", "marks"));
     let _ = writeln!(text, "begun within the hour: {drains}, {marks}");
     text
 }
 
 /// Nodes of ours, a line each, what differs first.
-fn nodes(text: &mut String, ledger: &Ledger, shown: Shown<'_>) {
-    let rows = |is: fn(Standing) -> bool| -> Vec<&Row> {
+fn write_nodes(text: &mut String, ledger: &JournalState, shown: GateLiveView<'_>) {
+    let rows = |is: fn(DrainStanding) -> bool| -> Vec<&DrainOverviewRow> {
         shown.nodes.iter().filter(|row| is(row.standing)).collect()
     };
-    let odds = rows(Standing::is_at_odds);
+    let odds = rows(DrainStanding::is_at_odds);
     if !odds.is_empty() {
         let _ = writeln!(text, "at odds with the journal: {}", odds.len());
-        lines(text, &odds);
+        write_rows(text, &odds);
     }
     match shown.unasked {
         None => {
-            let _ = writeln!(text, "drained by us: {}", rows(Standing::is_ours).len());
+            let _ = writeln!(text, "drained by us: {}", rows(DrainStanding::is_ours).len());
         }
         Some(_) => {
             let _ = writeln!(text, "drained by us, by the journal: {}", ledger.drains.len());
         }
     }
-    let rest = |it| matches!(it, Standing::Drained | Standing::Measured | Standing::Unknown);
-    lines(text, &rows(rest));
-    for row in rows(|it| it == Standing::Undone) {
+    let rest = |it| matches!(it, DrainStanding::Drained | DrainStanding::Measured | DrainStanding::Unknown);
+    write_rows(text, &rows(rest));
+    for row in rows(|it| it == DrainStanding::Undone) {
         let [node, at, run, state] = [
             row.node.as_str(),
             row.since.as_deref().unwrap_or("-"),
             row.run.as_deref().unwrap_or("-"),
             row.state.as_deref().unwrap_or("its state is not known"),
         ]
-        .map(plain);
+        .map(to_plain);
         let _ = writeln!(
             text,
             "not drained any more: {node}, seen {at}; it was drained by run {run}, and is {state} now"
@@ -396,17 +396,17 @@ fn nodes(text: &mut String, ledger: &Ledger, shown: Shown<'_>) {
 }
 
 /// One line per node, in columns, and what differs or comes next.
-fn lines(text: &mut String, rows: &[&Row]) {
-    let cells = |row: &Row| {
+fn write_rows(text: &mut String, rows: &[&DrainOverviewRow]) {
+    let cells = |row: &DrainOverviewRow| {
         let clean = format!("clean {}/{}", row.clean, row.clean_wanted);
-        let or = |text: &Option<String>| plain(text.as_deref().unwrap_or("-")).into_owned();
+        let or = |text: &Option<String>| to_plain(text.as_deref().unwrap_or("-")).into_owned();
         let state = row.state.as_deref().unwrap_or("?");
         [
-            plain(row.node.as_str()).into_owned(),
+            to_plain(row.node.as_str()).into_owned(),
             or(&row.class),
             or(&row.since),
             clean,
-            plain(state).into_owned(),
+            to_plain(state).into_owned(),
         ]
     };
     let cells: Vec<[String; 5]> = rows.iter().map(|row| cells(row)).collect();
@@ -418,21 +418,21 @@ fn lines(text: &mut String, rows: &[&Row]) {
             let _ = write!(text, " {cell:width$} ");
         }
         let odds = row.at_odds.as_deref().map(|odds| format!("{odds}: ")).unwrap_or_default();
-        let _ = writeln!(text, " {}", plain(&format!("{odds}{}", row.next)));
+        let _ = writeln!(text, " {}", to_plain(&format!("{odds}{}", row.next)));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::ledger::Spent;
+    use crate::policy::journal_state::BudgetSpend;
     use model::action::Action;
     use model::action::ActionKind;
-    use model::action::Mark;
+    use model::action::VerdictMark;
 
     #[test]
     fn what_was_said_and_what_was_spent_are_told() {
-        let mark = Mark {
+        let mark = VerdictMark {
             outcome: Outcome::Degraded,
             class: Some(FindingClass::NvlinkLow),
             run: "r1".to_owned(),
@@ -442,31 +442,31 @@ mod tests {
             domain: None,
         };
         let action = Action { mark: Some(mark.clone()), ..Action::new(ActionKind::Relabel, "n1") };
-        let now = Stamp { unix: 10_000, ..Stamp::default() };
-        let spent = |unix: i64| Spent {
+        let now = ClockStamp { unix: 10_000, ..ClockStamp::default() };
+        let spent = |unix: i64| BudgetSpend {
             id: unix.to_string(),
-            stamp: Stamp { unix, ..Stamp::default() },
+            stamp: ClockStamp { unix, ..ClockStamp::default() },
             action: action.clone(),
         };
-        let ledger = Ledger {
+        let ledger = JournalState {
             marks: [("n1".into(), mark)].into(),
             spent: vec![spent(1_000), spent(9_000)],
-            ..Ledger::default()
+            ..JournalState::default()
         };
-        let asked = Shown { nodes: &[], unasked: None, live: None };
-        let shown = text(&ledger, &now, asked);
+        let asked = GateLiveView { nodes: &[], unasked: None, live: None };
+        let shown = render(&ledger, &now, asked);
         assert!(shown.contains("marked degraded: 1 node\n"), "{shown}");
         assert!(shown.contains("begun within the hour: 0 drains, 1 mark\n"), "{shown}");
         let budgets = ["drains at a time: 1 of 1 left".to_owned()];
-        let document = document(&ledger, &now, asked, Some(&budgets));
+        let document = build_document(&ledger, &now, asked, Some(&budgets));
         let document = serde_json::to_value(document).expect("JSON");
         assert_eq!(document["marks"][0]["class"], "nvlink-low");
         assert_eq!(document["spent_within_hour"], serde_json::json!({ "drains": 0, "marks": 1 }));
         assert_eq!(document["budgets"], serde_json::json!(budgets));
     }
 
-    fn row(node: &str, standing: Standing, odds: Option<&str>) -> Row {
-        Row {
+    fn row(node: &str, standing: DrainStanding, odds: Option<&str>) -> DrainOverviewRow {
+        DrainOverviewRow {
             node: node.into(),
             standing,
             at_odds: odds.map(str::to_owned),
@@ -476,7 +476,7 @@ mod tests {
             clean: 1,
             clean_wanted: 2,
             next: "next step".to_owned(),
-            state: (standing != Standing::Unknown).then(|| "IDLE+DRAIN".to_owned()),
+            state: (standing != DrainStanding::Unknown).then(|| "IDLE+DRAIN".to_owned()),
         }
     }
 
@@ -484,13 +484,13 @@ mod tests {
     #[test]
     fn what_differs_comes_first_and_each_node_is_a_line() {
         let rows = [
-            row("node0007", Standing::TakenOver, Some("it is another's: \"rma\", by bob")),
-            row("node25", Standing::Drained, None),
-            row("node26", Standing::Undone, None),
+            row("node0007", DrainStanding::TakenOver, Some("it is another's: \"rma\", by bob")),
+            row("node25", DrainStanding::Drained, None),
+            row("node26", DrainStanding::Undone, None),
         ];
-        let now = Stamp { at: "2026-03-04T06:00:00Z".to_owned(), ..Stamp::default() };
-        let ledger = Ledger::default();
-        let told = text(&ledger, &now, Shown { nodes: &rows, unasked: None, live: None });
+        let now = ClockStamp { at: "2026-03-04T06:00:00Z".to_owned(), ..ClockStamp::default() };
+        let ledger = JournalState::default();
+        let told = render(&ledger, &now, GateLiveView { nodes: &rows, unasked: None, live: None });
         let shown = told.lines().take(6).collect::<Vec<_>>().join("\n");
         assert_eq!(
             shown,
@@ -505,10 +505,10 @@ mod tests {
 
     #[test]
     fn where_the_scheduler_could_not_be_asked_nothing_is_told_of_now() {
-        let rows = [row("n1", Standing::Unknown, None)];
-        let now = Stamp { at: "T".to_owned(), ..Stamp::default() };
-        let shown = Shown { nodes: &rows, unasked: Some("no answer"), live: None };
-        let told = text(&Ledger::default(), &now, shown);
+        let rows = [row("n1", DrainStanding::Unknown, None)];
+        let now = ClockStamp { at: "T".to_owned(), ..ClockStamp::default() };
+        let shown = GateLiveView { nodes: &rows, unasked: Some("no answer"), live: None };
+        let told = render(&JournalState::default(), &now, shown);
         assert!(
             told.starts_with("as of T, the scheduler could not be asked: no answer\n"),
             "{told}"

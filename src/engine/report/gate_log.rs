@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::plain::counted;
-use super::plain::plain;
-use crate::policy::reason;
+use super::plain_text::count_noun;
+use super::plain_text::to_plain;
+use crate::policy::drain_reason;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionResult;
-use model::finding_class::joined;
+use model::finding_class::join_class_names;
 use model::hostlist;
 use model::id::NodeName;
-use model::journal::Entry;
-use model::journal::Event;
+use model::journal::JournalEntry;
+use model::journal::JournalEvent;
 
 /// The format of the document.
 pub const GATE_LOG_FORMAT: &str = "fabricgate.gate-log/1";
@@ -33,12 +33,12 @@ pub struct GateLogDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     node: Option<&'a NodeName>,
     /// What happened, oldest first.
-    events: &'a [Happened],
+    events: &'a [GateLogEvent],
 }
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Happened {
+pub struct GateLogEvent {
     /// When, RFC 3339.
     pub at: String,
     /// What: the event of the journal, and for an outcome the action.
@@ -54,27 +54,27 @@ pub struct Happened {
 
 /// The events of these lines that were written from this moment on, of one node or of
 /// all. Lines before it are needed as well: an outcome names its intent only.
-pub fn happened(entries: &[Entry], since_unix: i64, node: Option<&NodeName>) -> Vec<Happened> {
+pub fn collect_events(entries: &[JournalEntry], since_unix: i64, node: Option<&NodeName>) -> Vec<GateLogEvent> {
     let mut intents: BTreeMap<&str, (&str, &Action)> = BTreeMap::new();
     let mut all = Vec::new();
     for entry in entries {
-        if let Event::Intent { id, run, action, .. } = &entry.event {
+        if let JournalEvent::Intent { id, run, action, .. } = &entry.event {
             intents.insert(id, (run, action));
         }
         if entry.stamp.unix < since_unix {
             continue;
         }
-        let Some((event, nodes, run, text)) = told(&entry.event, &intents) else { continue };
+        let Some((event, nodes, run, text)) = describe_event(&entry.event, &intents) else { continue };
         if node.is_none_or(|node| nodes.contains(node)) {
-            all.push(Happened { at: entry.stamp.at.clone(), event, nodes, run, text });
+            all.push(GateLogEvent { at: entry.stamp.at.clone(), event, nodes, run, text });
         }
     }
     all
 }
 
 /// The events as a document.
-pub fn document<'a>(
-    events: &'a [Happened],
+pub fn build_document<'a>(
+    events: &'a [GateLogEvent],
     since: &'a str,
     node: Option<&'a NodeName>,
 ) -> GateLogDocument<'a> {
@@ -82,100 +82,100 @@ pub fn document<'a>(
 }
 
 /// The events for people. Their text comes from a journal that may have been edited.
-pub fn text(events: &[Happened]) -> String {
-    let line = |it: &Happened| {
+pub fn render(events: &[GateLogEvent]) -> String {
+    let line = |it: &GateLogEvent| {
         let nodes = hostlist::fold(it.nodes.iter().map(NodeName::as_str));
         let nodes = if nodes.is_empty() { "-".to_owned() } else { nodes };
-        let [at, nodes, text] = [&it.at, &nodes, &it.text].map(|it| plain(it));
+        let [at, nodes, text] = [&it.at, &nodes, &it.text].map(|it| to_plain(it));
         format!("{at}  {nodes}  {text}\n")
     };
     events.iter().map(line).collect()
 }
 
-type Told = (&'static str, Vec<NodeName>, Option<String>, String);
+type GateEventText = (&'static str, Vec<NodeName>, Option<String>, String);
 
 /// What an event says; nothing of one that is only the beginning of another.
-fn told(event: &Event, intents: &BTreeMap<&str, (&str, &Action)>) -> Option<Told> {
+fn describe_event(event: &JournalEvent, intents: &BTreeMap<&str, (&str, &Action)>) -> Option<GateEventText> {
     let one = |node: &NodeName| vec![node.clone()];
     Some(match event {
-        Event::Opened { .. } | Event::Intent { .. } => return None,
-        Event::Outcome { id, result, detail } => {
+        JournalEvent::Opened { .. } | JournalEvent::Intent { .. } => return None,
+        JournalEvent::Outcome { id, result, detail } => {
             let (run, action) = intents.get(id.as_str())?;
-            let (word, text) = outcome(action, *result, run);
+            let (word, text) = action_outcome(action, *result, run);
             (word, one(&action.node), Some((*run).to_owned()), format!("{text}: {detail}"))
         }
-        Event::Condition { id, node, shown } => {
+        JournalEvent::Condition { id, node, shown } => {
             let run = intents.get(id.as_str()).map(|(run, _)| (*run).to_owned());
             let text = if *shown { "its condition shows" } else { "its condition does not show" };
             ("condition", one(node), run, text.to_owned())
         }
-        Event::Clean { node, run, .. } => {
+        JournalEvent::Clean { node, run, .. } => {
             ("clean", one(node), Some(run.clone()), format!("passed run {run}"))
         }
-        Event::Relapsed { node, run, .. } => {
+        JournalEvent::Relapsed { node, run, .. } => {
             let text = format!("did not pass run {run}; what it passed before counts no more");
             ("relapsed", one(node), Some(run.clone()), text)
         }
-        Event::Suspected { node, run, classes, .. } => {
-            let text = format!("found slow by run {run} ({})", joined(classes));
+        JournalEvent::Suspected { node, run, classes, .. } => {
+            let text = format!("found slow by run {run} ({})", join_class_names(classes));
             ("suspected", one(node), Some(run.clone()), text)
         }
-        Event::Cleared { node, run, .. } => {
+        JournalEvent::Cleared { node, run, .. } => {
             let text = format!("found well by run {run}; no longer suspected");
             ("cleared", one(node), Some(run.clone()), text)
         }
-        Event::Undone { node, id, detail } => {
+        JournalEvent::Undone { node, id, detail } => {
             let run = intents.get(id.as_str()).map(|(run, _)| (*run).to_owned());
             let of = run.as_deref().map(|run| format!(" for run {run}")).unwrap_or_default();
             ("undone", one(node), run, format!("our drain{of} was not there any more: {detail}"))
         }
-        Event::Lost { node, id, detail } => {
+        JournalEvent::Lost { node, id, detail } => {
             let run = intents.get(id.as_str()).map(|(run, _)| (*run).to_owned());
             ("lost", one(node), run, format!("our drain was lost: {detail}"))
         }
-        Event::Absent { node } => {
+        JournalEvent::Absent { node } => {
             ("absent", one(node), None, "the scheduler knows it no more".to_owned())
         }
-        Event::Present { node } => {
+        JournalEvent::Present { node } => {
             ("present", one(node), None, "the scheduler knows it again".to_owned())
         }
-        Event::Forgotten { node, by, why } => {
+        JournalEvent::Forgotten { node, by, why } => {
             ("forgotten", one(node), None, format!("forgotten, said {by}: {why}"))
         }
-        Event::Adopted { run, action, by, why, .. } => {
+        JournalEvent::Adopted { run, action, by, why, .. } => {
             let text = format!("its drain was taken over by {by}: {why}");
             ("adopted", one(&action.node), Some(run.clone()), text)
         }
-        Event::Controller { started } => {
+        JournalEvent::Controller { started } => {
             ("controller", Vec::new(), None, format!("the controller started at {started}"))
         }
-        Event::Gone { host, by, why } => {
+        JournalEvent::Gone { host, by, why } => {
             ("gone", Vec::new(), None, format!("{host} is gone, said {by}: {why}"))
         }
-        Event::Tripped { why, run } => {
+        JournalEvent::Tripped { why, run } => {
             ("tripped", Vec::new(), Some(run.clone()), format!("the breaker tripped: {why}"))
         }
-        Event::Reset { by, why } => {
+        JournalEvent::Reset { by, why } => {
             ("reset", Vec::new(), None, format!("the breaker was put back by {by}: {why}"))
         }
-        Event::Paused { by, why, until, .. } => {
+        JournalEvent::Paused { by, why, until, .. } => {
             ("paused", Vec::new(), None, format!("paused until {until} by {by}: {why}"))
         }
-        Event::Resumed { by, why } => {
+        JournalEvent::Resumed { by, why } => {
             let why = why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
             ("resumed", Vec::new(), None, format!("the pause was ended by {by}{why}"))
         }
-        Event::Holding { name, nodes, host, pid, .. } => {
-            let count = counted(nodes.len(), "node", "nodes");
+        JournalEvent::Holding { name, nodes, host, pid, .. } => {
+            let count = count_noun(nodes.len(), "node", "nodes");
             let text = format!("{name} holds {count} to measure, for process {pid} on {host}");
             ("holding", nodes.clone(), None, text)
         }
-        Event::Freed { name, detail } => ("freed", Vec::new(), None, format!("{name}: {detail}")),
-        Event::Evicting { node, pods } => {
+        JournalEvent::Freed { name, detail } => ("freed", Vec::new(), None, format!("{name}: {detail}")),
+        JournalEvent::Evicting { node, pods } => {
             let text = format!("asked to leave: {}", pods.join(", "));
             ("evicting", one(node), None, text)
         }
-        Event::Evicted { eviction } => {
+        JournalEvent::Evicted { eviction } => {
             let text = "its pods were asked to leave".to_owned();
             ("evicted", one(&eviction.node), None, text)
         }
@@ -183,8 +183,8 @@ fn told(event: &Event, intents: &BTreeMap<&str, (&str, &Action)>) -> Option<Told
 }
 
 /// The kind and the sentence of an action that ended.
-fn outcome(action: &Action, result: ActionResult, run: &str) -> (&'static str, String) {
-    let class = reason::read(&action.reason).map(|own| format!(" ({})", own.class));
+fn action_outcome(action: &Action, result: ActionResult, run: &str) -> (&'static str, String) {
+    let class = drain_reason::parse_reason(&action.reason).map(|own| format!(" ({})", own.class));
     let class = class.unwrap_or_default();
     let (word, what) = match action.kind {
         ActionKind::Drain => ("drain", format!("drain{class}")),
@@ -206,56 +206,56 @@ fn outcome(action: &Action, result: ActionResult, run: &str) -> (&'static str, S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::change::Change;
+    use model::node_update::NodeUpdate;
     use model::journal::JOURNAL_FORMAT;
-    use model::journal::Stamp;
-    use model::live::LiveNode;
+    use model::journal::ClockStamp;
+    use model::scheduler_snapshot::SchedulerNode;
 
-    fn entry(seq: u64, event: Event) -> Entry {
+    fn entry(seq: u64, event: JournalEvent) -> JournalEntry {
         let unix = i64::try_from(seq).expect("few") * 100;
-        let stamp = Stamp { at: format!("T{seq}"), unix, ..Stamp::default() };
-        Entry { format: JOURNAL_FORMAT.to_owned(), seq, stamp, epoch: 1, event }
+        let stamp = ClockStamp { at: format!("T{seq}"), unix, ..ClockStamp::default() };
+        JournalEntry { format: JOURNAL_FORMAT.to_owned(), seq, stamp, epoch: 1, event }
     }
 
-    fn journal() -> Vec<Entry> {
+    fn journal() -> Vec<JournalEntry> {
         let node = NodeName::from("n1");
         let reason = "fabricgate:nvlink-low:r1 e1".to_owned();
         let action = Action { reason, ..Action::new(ActionKind::Drain, "n1") };
         let events = vec![
-            Event::Opened { host: "h".to_owned(), pid: 1, version: "1".to_owned() },
-            Event::Intent {
+            JournalEvent::Opened { host: "h".to_owned(), pid: 1, version: "1".to_owned() },
+            JournalEvent::Intent {
                 id: "i".to_owned(),
                 run: "r1".to_owned(),
                 action: Box::new(action),
-                change: Box::new(Change::default()),
-                before: Box::new(LiveNode::new("n1", &["IDLE"])),
+                change: Box::new(NodeUpdate::default()),
+                before: Box::new(SchedulerNode::new("n1", &["IDLE"])),
             },
-            Event::Outcome {
+            JournalEvent::Outcome {
                 id: "i".to_owned(),
                 result: ActionResult::Done,
                 detail: "it is IDLE+DRAIN".to_owned(),
             },
-            Event::Clean {
+            JournalEvent::Clean {
                 node: NodeName::from("n2"),
                 run: "r2".to_owned(),
                 measured: 1,
                 boot_id: None,
             },
-            Event::Undone {
+            JournalEvent::Undone {
                 node,
                 id: "i".to_owned(),
                 detail: "it is IDLE+DRAIN, its reason \"rma\" by bob".to_owned(),
             },
-            Event::Reset { by: "ann".to_owned(), why: "looked".to_owned() },
+            JournalEvent::Reset { by: "ann".to_owned(), why: "looked".to_owned() },
         ];
         (1..).zip(events).map(|(seq, event)| entry(seq, event)).collect()
     }
 
     #[test]
     fn each_event_is_a_line_with_who_did_what() {
-        let all = happened(&journal(), 0, None);
+        let all = collect_events(&journal(), 0, None);
         assert_eq!(
-            text(&all),
+            render(&all),
             "T3  n1  drain (nvlink-low) for run r1, done: it is IDLE+DRAIN\n\
              T4  n2  passed run r2\n\
              T5  n1  our drain for run r1 was not there any more: it is IDLE+DRAIN, its reason \
@@ -269,7 +269,7 @@ mod tests {
         let lines = journal();
         let node = NodeName::from("n1");
         let words = |since, node| -> Vec<&str> {
-            happened(&lines, since, node).iter().map(|it| it.event).collect()
+            collect_events(&lines, since, node).iter().map(|it| it.event).collect()
         };
         assert_eq!(words(0, Some(&node)), ["drain", "undone"]);
         // The intent was written before.
@@ -281,8 +281,8 @@ mod tests {
     #[test]
     fn text_of_a_journal_steers_no_terminal() {
         let lines =
-            [entry(1, Event::Reset { by: "a\u{1b}[31m\nb".to_owned(), why: String::new() })];
-        let told = text(&happened(&lines, 0, None));
+            [entry(1, JournalEvent::Reset { by: "a\u{1b}[31m\nb".to_owned(), why: String::new() })];
+        let told = render(&collect_events(&lines, 0, None));
         assert_eq!(told.lines().count(), 1, "{told:?}");
         assert!(!told.contains('\u{1b}'), "{told:?}");
     }

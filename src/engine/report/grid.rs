@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::compared;
-use super::overview::overview;
-use model::cell::Cell;
+use super::reference_text;
+use super::overview::build_overview;
+use model::measured_cell::MeasuredCell;
 use model::claims::ClaimedDomain;
 use model::id::DomainName;
 use model::id::NodeName;
@@ -21,14 +21,14 @@ use model::verdict::Outcome;
 
 /// One line or column of a grid.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct End {
+pub(super) struct GridEnd {
     /// The node; absent where the columns are GPU numbers alone.
     pub(super) node: Option<NodeName>,
     /// The GPU; absent for host memory, NICs and whole nodes.
     pub(super) gpu: Option<u32>,
 }
 
-impl End {
+impl GridEnd {
     /// The end as people write it: `node0007:2`, `node0007`, `GPU 2`.
     pub(super) fn name(&self) -> String {
         match (&self.node, self.gpu) {
@@ -42,7 +42,7 @@ impl End {
 
 /// What lines and columns mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum GridShape {
     /// Lines are sources, columns destinations.
     Pairs,
     /// Lines are nodes, columns their GPUs.
@@ -55,7 +55,7 @@ pub(super) enum Shape {
 
 /// What ratios are relative to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Reference {
+pub(super) enum GridReference {
     /// The platform's expectation (lowest and highest of this grid).
     Expectation(f64, f64),
     /// The median of the grid's own numbers; nothing is expected.
@@ -66,7 +66,7 @@ pub(super) enum Reference {
 
 /// One drawn cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Spot {
+pub(super) struct GridSpot {
     /// Median over the readings.
     pub(super) value: Option<f64>,
     /// Relative to the reference; below 1 is worse, for latencies too.
@@ -75,30 +75,30 @@ pub(super) struct Spot {
     pub(super) outcome: Outcome,
 }
 
-impl Spot {
+impl GridSpot {
     /// What was to be measured and was not.
     pub(super) const MISSING: Self = Self { value: None, ratio: None, outcome: Outcome::Unknown };
 
     /// Whether it was measured and is as expected.
-    pub(super) fn is_calm(&self) -> bool {
-        let low = self.ratio.is_some_and(|r| r < super::scale::CALM);
+    pub(super) fn is_as_expected(&self) -> bool {
+        let low = self.ratio.is_some_and(|r| r < super::colour_scale::MIN_EXPECTED_RATIO);
         self.value.is_some() && !low && self.outcome < Outcome::Degraded
     }
 }
 
 /// One table of spots.
 #[derive(Clone, Debug)]
-pub(super) struct Grid {
+pub(super) struct HeatmapGrid {
     pub(super) domain: Option<DomainName>,
     pub(super) testcase: Arc<str>,
     pub(super) rail: Option<String>,
     pub(super) unit: Unit,
-    pub(super) shape: Shape,
-    pub(super) rows: Vec<End>,
-    pub(super) cols: Vec<End>,
+    pub(super) shape: GridShape,
+    pub(super) rows: Vec<GridEnd>,
+    pub(super) cols: Vec<GridEnd>,
     /// One per row and column; `None` was never attempted or not recorded.
-    pub(super) spots: Vec<Option<Spot>>,
-    pub(super) reference: Reference,
+    pub(super) spots: Vec<Option<GridSpot>>,
+    pub(super) reference: GridReference,
     /// How many domains of one node each are shown together; 1 for a grid of
     /// its own domain.
     pub(super) joined: usize,
@@ -107,12 +107,12 @@ pub(super) struct Grid {
     /// What was left out to make it fit.
     pub(super) left_out: Option<String>,
     /// A grid per node, where the test stays inside nodes.
-    pub(super) inside: Vec<Grid>,
+    pub(super) inside: Vec<HeatmapGrid>,
 }
 
-impl Grid {
+impl HeatmapGrid {
     /// The spot at a row and column.
-    pub(super) fn at(&self, row: usize, col: usize) -> Option<&Spot> {
+    pub(super) fn at(&self, row: usize, col: usize) -> Option<&GridSpot> {
         self.spots.get(row * self.cols.len() + col).and_then(Option::as_ref)
     }
 
@@ -122,38 +122,38 @@ impl Grid {
     }
 
     /// The lowest ratio, if there is any.
-    pub(super) fn lowest(&self) -> Option<f64> {
+    pub(super) fn lowest_ratio(&self) -> Option<f64> {
         self.spots.iter().flatten().filter_map(|s| s.ratio).reduce(f64::min)
     }
 
     /// How many spots hold no number although they were to be measured.
-    pub(super) fn missing(&self) -> usize {
+    pub(super) fn missing_count(&self) -> usize {
         self.spots.iter().flatten().filter(|s| s.value.is_none()).count()
     }
 
     /// The grid with one line and column per node, each spot the worst of the
     /// GPU pairs between two nodes.
-    pub(super) fn by_node(&self) -> Self {
-        let nodes = |ends: &[End]| {
-            let mut out: Vec<End> = Vec::new();
+    pub(super) fn fold_by_node(&self) -> Self {
+        let nodes = |ends: &[GridEnd]| {
+            let mut out: Vec<GridEnd> = Vec::new();
             for end in ends {
                 if out.last().is_none_or(|last| last.node != end.node) {
-                    out.push(End { node: end.node.clone(), gpu: None });
+                    out.push(GridEnd { node: end.node.clone(), gpu: None });
                 }
             }
             out
         };
-        let place = |out: &[End], ends: &[End]| -> Vec<usize> {
+        let place = |out: &[GridEnd], ends: &[GridEnd]| -> Vec<usize> {
             ends.iter().map(|e| out.iter().position(|o| o.node == e.node).unwrap_or(0)).collect()
         };
         let (rows, cols) = (nodes(&self.rows), nodes(&self.cols));
         let (row_of, col_of) = (place(&rows, &self.rows), place(&cols, &self.cols));
-        let mut spots: Vec<Option<Spot>> = vec![None; rows.len() * cols.len()];
+        let mut spots: Vec<Option<GridSpot>> = vec![None; rows.len() * cols.len()];
         for (row, &to_row) in row_of.iter().enumerate() {
             for (col, &to_col) in col_of.iter().enumerate() {
                 let Some(spot) = self.at(row, col) else { continue };
                 let kept = &mut spots[to_row * cols.len() + to_col];
-                *kept = Some(kept.map_or(*spot, |kept| worse(kept, *spot)));
+                *kept = Some(kept.map_or(*spot, |kept| worse_spot(kept, *spot)));
             }
         }
         let summed = Some("the worst GPU pair of two nodes");
@@ -162,7 +162,7 @@ impl Grid {
 
     /// The grid with at most `most` lines (and, between pairs, columns): those
     /// with the lowest ratios, in their old order.
-    pub(super) fn worst(&self, most: usize) -> Self {
+    pub(super) fn keep_worst(&self, most: usize) -> Self {
         let keep = |count: usize, lowest: &dyn Fn(usize) -> f64| -> Vec<usize> {
             let mut order: Vec<usize> = (0..count).collect();
             order.sort_by(|a, b| lowest(*a).total_cmp(&lowest(*b)).then(a.cmp(b)));
@@ -171,7 +171,7 @@ impl Grid {
             order
         };
         // The mean, since every line crosses the one column of a bad part.
-        let mean = |line: &mut dyn Iterator<Item = Option<&Spot>>| {
+        let mean = |line: &mut dyn Iterator<Item = Option<&GridSpot>>| {
             let (mut sum, mut count) = (0.0, 0_u32);
             for spot in line.flatten() {
                 let failed = spot.outcome == Outcome::Failed;
@@ -186,8 +186,8 @@ impl Grid {
         let of_col = |c: usize| mean(&mut (0..self.rows.len()).map(|r| self.at(r, c)));
         let rows = keep(self.rows.len(), &of_row);
         let cols = match self.shape {
-            Shape::Pairs | Shape::Leaves => keep(self.cols.len(), &of_col),
-            Shape::PerGpu | Shape::PerRail => (0..self.cols.len()).collect(),
+            GridShape::Pairs | GridShape::Leaves => keep(self.cols.len(), &of_col),
+            GridShape::PerGpu | GridShape::PerRail => (0..self.cols.len()).collect(),
         };
         let gone = self.rows.len() - rows.len();
         let mut spots = Vec::with_capacity(rows.len() * cols.len());
@@ -207,14 +207,14 @@ impl Grid {
     }
 }
 
-pub(super) fn worse(a: Spot, b: Spot) -> Spot {
-    let ratio = |s: Spot| s.ratio.unwrap_or(f64::INFINITY);
+pub(super) fn worse_spot(a: GridSpot, b: GridSpot) -> GridSpot {
+    let ratio = |s: GridSpot| s.ratio.unwrap_or(f64::INFINITY);
     let low = if ratio(b) < ratio(a) { b } else { a };
-    Spot { outcome: a.outcome.max(b.outcome), ..low }
+    GridSpot { outcome: a.outcome.max(b.outcome), ..low }
 }
 
 /// What tells one grid from another, in the order grids are shown.
-type Key<'a> = (Option<&'a DomainName>, &'a str, Option<&'a str>, Unit);
+type GridKey<'a> = (Option<&'a DomainName>, &'a str, Option<&'a str>, Unit);
 
 /// Ends of a square that is held whole: 640,000 spots.
 const MOST_ENDS: usize = 800;
@@ -222,10 +222,10 @@ const MOST_ENDS: usize = 800;
 const KEPT_ENDS: usize = 144;
 
 /// All grids of a run, by domain, test and rail.
-pub(super) fn grids(run: &Run) -> Vec<Grid> {
-    let mut index: BTreeMap<Key<'_>, usize> = BTreeMap::new();
-    let mut groups: Vec<Vec<&Cell>> = Vec::new();
-    let mut last: Option<(Key<'_>, usize)> = None;
+pub(super) fn build_grids(run: &Run) -> Vec<HeatmapGrid> {
+    let mut index: BTreeMap<GridKey<'_>, usize> = BTreeMap::new();
+    let mut groups: Vec<Vec<&MeasuredCell>> = Vec::new();
+    let mut last: Option<(GridKey<'_>, usize)> = None;
     for cell in &run.cells {
         let key = (cell.domain.as_ref(), &*cell.testcase, cell.rail.as_deref(), cell.unit);
         // Cells come test by test; a look at the last saves the search.
@@ -244,66 +244,66 @@ pub(super) fn grids(run: &Run) -> Vec<Grid> {
     for claimed in &run.claims.domains {
         claims.entry(&claimed.name).or_insert(claimed);
     }
-    let claimed = |key: &Key<'_>| key.0.and_then(|domain| claims.get(domain).copied());
-    let grids = index.iter().map(|(key, &at)| grid(&groups[at], claimed(key)));
-    grids.map(|grid| compared::grid(grid, &run.verdicts.findings)).collect()
+    let claimed = |key: &GridKey<'_>| key.0.and_then(|domain| claims.get(domain).copied());
+    let grids = index.iter().map(|(key, &at)| build_grid(&groups[at], claimed(key)));
+    grids.map(|grid| reference_text::with_peer_reference(grid, &run.verdicts.findings)).collect()
 }
 
 /// The readings of one cell.
-struct Readings {
+struct GridCellReadings {
     values: Vec<f64>,
     ratios: Vec<f64>,
     outcome: Outcome,
 }
 
-fn grid(cells: &[&Cell], claimed: Option<&ClaimedDomain>) -> Grid {
+fn build_grid(cells: &[&MeasuredCell], claimed: Option<&ClaimedDomain>) -> HeatmapGrid {
     let one_ended = cells.iter().all(|c| has_one_gpu(c));
     let local = cells.iter().all(|c| c.src_node == c.dst_node);
     let nodes: BTreeSet<&NodeName> = cells.iter().filter_map(|c| c.src_node.as_ref()).collect();
     if one_ended {
-        return table(cells, claimed, Shape::PerGpu);
+        return table_grid(cells, claimed, GridShape::PerGpu);
     }
     if !local || nodes.len() < 2 {
-        return pairs(cells, claimed);
+        return pair_grid(cells, claimed);
     }
     // One square over all nodes would be empty but for its diagonal, and on a
     // fleet too large to hold. Only what it is compared with is needed here.
-    let whole = Grid {
-        reference: reference(cells, &mut cells.iter().filter_map(|c| c.value).collect::<Vec<_>>()),
-        ..table(cells, claimed, Shape::PerGpu)
+    let whole = HeatmapGrid {
+        reference: choose_reference(cells, &mut cells.iter().filter_map(|c| c.value).collect::<Vec<_>>()),
+        ..table_grid(cells, claimed, GridShape::PerGpu)
     };
-    let mut by_node: BTreeMap<&NodeName, Vec<&Cell>> = BTreeMap::new();
+    let mut by_node: BTreeMap<&NodeName, Vec<&MeasuredCell>> = BTreeMap::new();
     for cell in cells {
         if let Some(node) = &cell.src_node {
             by_node.entry(node).or_default().push(cell);
         }
     }
-    let inside: Vec<Grid> = by_node
+    let inside: Vec<HeatmapGrid> = by_node
         .values()
         .map(|cells| {
-            let mut grid = table(cells, claimed, Shape::Pairs);
-            if matches!(whole.reference, Reference::Median(_)) {
-                relate(&mut grid.spots, whole.reference, whole.unit);
+            let mut grid = table_grid(cells, claimed, GridShape::Pairs);
+            if matches!(whole.reference, GridReference::Median(_)) {
+                relate_to_median(&mut grid.spots, whole.reference, whole.unit);
                 grid.reference = whole.reference;
             }
             grid
         })
         .collect();
-    let absent = unseen(&nodes, claimed);
-    let overview = overview(&whole, &inside, &absent, claimed);
-    Grid { inside, ..overview }
+    let absent = unseen_nodes(&nodes, claimed);
+    let overview = build_overview(&whole, &inside, &absent, claimed);
+    HeatmapGrid { inside, ..overview }
 }
 
 /// Pairs as a square. Where it would be too large to hold, only the ends of
 /// the worst cells are kept.
-fn pairs(cells: &[&Cell], claimed: Option<&ClaimedDomain>) -> Grid {
-    let ends = |c: &Cell| [(c.src_node.clone(), c.src_gpu), (c.dst_node.clone(), c.dst_gpu)];
+fn pair_grid(cells: &[&MeasuredCell], claimed: Option<&ClaimedDomain>) -> HeatmapGrid {
+    let ends = |c: &MeasuredCell| [(c.src_node.clone(), c.src_gpu), (c.dst_node.clone(), c.dst_gpu)];
     let all: BTreeSet<_> = cells.iter().flat_map(|c| ends(c)).collect();
     if all.len() <= MOST_ENDS {
-        return table(cells, claimed, Shape::Pairs);
+        return table_grid(cells, claimed, GridShape::Pairs);
     }
-    let mut worst: Vec<&Cell> = cells.to_vec();
-    let ratio = |c: &Cell| c.ratio.filter(|r| r.is_finite()).unwrap_or(f64::INFINITY);
+    let mut worst: Vec<&MeasuredCell> = cells.to_vec();
+    let ratio = |c: &MeasuredCell| c.ratio.filter(|r| r.is_finite()).unwrap_or(f64::INFINITY);
     worst.sort_by(|a, b| b.outcome.cmp(&a.outcome).then(ratio(a).total_cmp(&ratio(b))));
     let mut kept = BTreeSet::new();
     for cell in worst {
@@ -312,21 +312,21 @@ fn pairs(cells: &[&Cell], claimed: Option<&ClaimedDomain>) -> Grid {
         }
         kept.extend(ends(cell));
     }
-    let cells: Vec<&Cell> =
+    let cells: Vec<&MeasuredCell> =
         cells.iter().filter(|c| ends(c).iter().all(|end| kept.contains(end))).copied().collect();
     let gone = all.len() - kept.len();
-    Grid {
+    HeatmapGrid {
         left_out: Some(format!(
             "the {} ends of the worst cells; {gone} others left out",
             kept.len()
         )),
-        ..table(&cells, claimed, Shape::Pairs)
+        ..table_grid(&cells, claimed, GridShape::Pairs)
     }
 }
 
 /// Whether a cell is about one GPU: a copy to or from its host, inside
 /// itself, or with everybody at once (an end that is not named).
-fn has_one_gpu(cell: &Cell) -> bool {
+fn has_one_gpu(cell: &MeasuredCell) -> bool {
     let nobody = |node: &Option<NodeName>, gpu: Option<u32>| node.is_none() && gpu.is_none();
     if nobody(&cell.src_node, cell.src_gpu) || nobody(&cell.dst_node, cell.dst_gpu) {
         return cell.src_gpu.is_some() || cell.dst_gpu.is_some();
@@ -336,7 +336,7 @@ fn has_one_gpu(cell: &Cell) -> bool {
 }
 
 /// Nodes that a domain claims and that have no cell here, where most have.
-fn unseen(seen: &BTreeSet<&NodeName>, claimed: Option<&ClaimedDomain>) -> Vec<NodeName> {
+fn unseen_nodes(seen: &BTreeSet<&NodeName>, claimed: Option<&ClaimedDomain>) -> Vec<NodeName> {
     let Some(claimed) = claimed else { return Vec::new() };
     let absent: Vec<NodeName> =
         claimed.nodes.iter().filter(|n| !seen.contains(n)).cloned().collect();
@@ -344,20 +344,20 @@ fn unseen(seen: &BTreeSet<&NodeName>, claimed: Option<&ClaimedDomain>) -> Vec<No
 }
 
 /// Cells laid out as a table of this shape.
-fn table(cells: &[&Cell], claimed: Option<&ClaimedDomain>, shape: Shape) -> Grid {
-    let ends = |cell: &Cell| {
-        let src = End { node: cell.src_node.clone(), gpu: cell.src_gpu };
-        let dst = End { node: cell.dst_node.clone(), gpu: cell.dst_gpu };
+fn table_grid(cells: &[&MeasuredCell], claimed: Option<&ClaimedDomain>, shape: GridShape) -> HeatmapGrid {
+    let ends = |cell: &MeasuredCell| {
+        let src = GridEnd { node: cell.src_node.clone(), gpu: cell.src_gpu };
+        let dst = GridEnd { node: cell.dst_node.clone(), gpu: cell.dst_gpu };
         match shape {
-            Shape::Pairs | Shape::Leaves => (src, dst),
-            Shape::PerGpu | Shape::PerRail => {
+            GridShape::Pairs | GridShape::Leaves => (src, dst),
+            GridShape::PerGpu | GridShape::PerRail => {
                 let gpu = cell.src_gpu.or(cell.dst_gpu);
-                (End { node: src.node.or(dst.node), gpu: None }, End { node: None, gpu })
+                (GridEnd { node: src.node.or(dst.node), gpu: None }, GridEnd { node: None, gpu })
             }
         }
     };
-    let mut rows: BTreeMap<End, usize> = BTreeMap::new();
-    let mut cols: BTreeMap<End, usize> = BTreeMap::new();
+    let mut rows: BTreeMap<GridEnd, usize> = BTreeMap::new();
+    let mut cols: BTreeMap<GridEnd, usize> = BTreeMap::new();
     let mut placed = Vec::with_capacity(cells.len());
     for cell in cells {
         let (row, col) = ends(cell);
@@ -369,30 +369,30 @@ fn table(cells: &[&Cell], claimed: Option<&ClaimedDomain>, shape: Shape) -> Grid
     let seen: BTreeSet<&NodeName> =
         cells.iter().flat_map(|c| [&c.src_node, &c.dst_node]).flatten().collect();
     let mut absent = BTreeSet::new();
-    if shape == Shape::PerGpu {
-        for node in unseen(&seen, claimed) {
+    if shape == GridShape::PerGpu {
+        for node in unseen_nodes(&seen, claimed) {
             let row = rows.len();
-            let end = End { node: Some(node), gpu: None };
+            let end = GridEnd { node: Some(node), gpu: None };
             rows.entry(end.clone()).or_insert(row);
             absent.insert(end);
         }
     }
-    if shape == Shape::Pairs {
+    if shape == GridShape::Pairs {
         // A square with the same order on both sides, so that a bad part is a
         // cross. Ends that only receive (or only send) get a line as well.
-        for end in rows.keys().chain(cols.keys()).cloned().collect::<BTreeSet<End>>() {
+        for end in rows.keys().chain(cols.keys()).cloned().collect::<BTreeSet<GridEnd>>() {
             let (r, c) = (rows.len(), cols.len());
             rows.entry(end.clone()).or_insert(r);
             cols.entry(end).or_insert(c);
         }
     }
-    let (rows, row_at) = ordered(rows, claimed);
-    let (cols, col_at) = ordered(cols, claimed);
-    let mut readings: Vec<Option<Readings>> = Vec::new();
+    let (rows, row_at) = order_ends(rows, claimed);
+    let (cols, col_at) = order_ends(cols, claimed);
+    let mut readings: Vec<Option<GridCellReadings>> = Vec::new();
     readings.resize_with(rows.len() * cols.len(), || None);
     for (cell, (row, col)) in cells.iter().zip(placed) {
         let slot = &mut readings[row_at[row] * cols.len() + col_at[col]];
-        let slot = slot.get_or_insert_with(|| Readings {
+        let slot = slot.get_or_insert_with(|| GridCellReadings {
             values: Vec::new(),
             ratios: Vec::new(),
             outcome: Outcome::Pass,
@@ -401,23 +401,23 @@ fn table(cells: &[&Cell], claimed: Option<&ClaimedDomain>, shape: Shape) -> Grid
         slot.ratios.extend(cell.ratio.filter(|r| r.is_finite()));
         slot.outcome = slot.outcome.max(cell.outcome);
     }
-    let mut spots: Vec<Option<Spot>> = readings
+    let mut spots: Vec<Option<GridSpot>> = readings
         .into_iter()
         .enumerate()
         .map(|(at, slot)| match slot {
-            Some(mut slot) => Some(Spot {
+            Some(mut slot) => Some(GridSpot {
                 value: sort_median(&mut slot.values),
                 ratio: sort_median(&mut slot.ratios),
                 outcome: slot.outcome,
             }),
-            None => absent.contains(&rows[at / cols.len()]).then_some(Spot::MISSING),
+            None => absent.contains(&rows[at / cols.len()]).then_some(GridSpot::MISSING),
         })
         .collect();
     let unit = cells.first().map_or(Unit::Count, |c| c.unit);
     let mut values: Vec<f64> = spots.iter().flatten().filter_map(|s| s.value).collect();
-    let reference = reference(cells, &mut values);
-    relate(&mut spots, reference, unit);
-    Grid {
+    let reference = choose_reference(cells, &mut values);
+    relate_to_median(&mut spots, reference, unit);
+    HeatmapGrid {
         domain,
         testcase: cells.first().map_or_else(|| Arc::from(""), |c| c.testcase.clone()),
         rail: cells.first().and_then(|c| c.rail.clone()),
@@ -436,17 +436,17 @@ fn table(cells: &[&Cell], claimed: Option<&ClaimedDomain>, shape: Shape) -> Grid
 
 /// What numbers of these cells are compared with: what is expected, or else
 /// the median of `values`.
-fn reference(cells: &[&Cell], values: &mut [f64]) -> Reference {
+fn choose_reference(cells: &[&MeasuredCell], values: &mut [f64]) -> GridReference {
     let expected = || cells.iter().filter_map(|c| c.expected).filter(|e| e.is_finite());
     match (expected().reduce(f64::min), expected().reduce(f64::max)) {
-        (Some(low), Some(high)) => Reference::Expectation(low, high),
-        _ => sort_median(values).map_or(Reference::Nothing, Reference::Median),
+        (Some(low), Some(high)) => GridReference::Expectation(low, high),
+        _ => sort_median(values).map_or(GridReference::Nothing, GridReference::Median),
     }
 }
 
 /// Gives every spot its ratio to the median, where that is the reference.
-pub(super) fn relate(spots: &mut [Option<Spot>], reference: Reference, unit: Unit) {
-    let Reference::Median(middle) = reference else { return };
+pub(super) fn relate_to_median(spots: &mut [Option<GridSpot>], reference: GridReference, unit: Unit) {
+    let GridReference::Median(middle) = reference else { return };
     for spot in spots.iter_mut().flatten() {
         spot.ratio = spot.value.and_then(|value| {
             let (over, under) = if unit.is_bandwidth() { (value, middle) } else { (middle, value) };
@@ -457,14 +457,14 @@ pub(super) fn relate(spots: &mut [Option<Spot>], reference: Reference, unit: Uni
 
 /// Ends in the order of the claim where there is one, then by name; and where
 /// each old index went.
-pub(super) fn ordered(
-    ends: BTreeMap<End, usize>,
+pub(super) fn order_ends(
+    ends: BTreeMap<GridEnd, usize>,
     claimed: Option<&ClaimedDomain>,
-) -> (Vec<End>, Vec<usize>) {
+) -> (Vec<GridEnd>, Vec<usize>) {
     let place: BTreeMap<&NodeName, usize> = claimed
         .map(|d| d.nodes.iter().enumerate().map(|(i, n)| (n, i)).collect())
         .unwrap_or_default();
-    let mut list: Vec<(End, usize)> = ends.into_iter().collect();
+    let mut list: Vec<(GridEnd, usize)> = ends.into_iter().collect();
     list.sort_by_key(|(end, _)| {
         end.node.as_ref().and_then(|n| place.get(n)).copied().unwrap_or(usize::MAX)
     });
@@ -482,10 +482,10 @@ mod tests {
 
     #[test]
     fn a_rack_is_one_square_and_its_host_copies_are_a_strip() {
-        let grids = grids(&fixture::rack());
+        let grids = build_grids(&fixture::rack());
         let shapes: Vec<_> =
-            grids.iter().map(|g| (g.shape, g.rows.len(), g.cols.len(), g.missing())).collect();
-        assert_eq!(shapes, [(Shape::PerGpu, 18, 4, 4), (Shape::Pairs, 72, 72, 0)]);
+            grids.iter().map(|g| (g.shape, g.rows.len(), g.cols.len(), g.missing_count())).collect();
+        assert_eq!(shapes, [(GridShape::PerGpu, 18, 4, 4), (GridShape::Pairs, 72, 72, 0)]);
         let square = &grids[1];
         assert_eq!(square.at(0, 0), None);
         assert_eq!(square.rows[26].name(), "node0007:2");
@@ -494,8 +494,8 @@ mod tests {
 
     #[test]
     fn a_node_is_as_bad_as_its_worst_gpu_pair() {
-        let grids = grids(&fixture::rack());
-        let nodes = grids[1].by_node();
+        let grids = build_grids(&fixture::rack());
+        let nodes = grids[1].fold_by_node();
         assert_eq!((nodes.rows.len(), nodes.cols.len()), (18, 18));
         let ratio = |r: usize, c: usize| nodes.at(r, c).and_then(|s| s.ratio).expect("a ratio");
         assert!(ratio(6, 0) < 0.95 && ratio(0, 6) < 0.95 && 0.99 < ratio(0, 1));
@@ -503,18 +503,18 @@ mod tests {
 
     #[test]
     fn tests_inside_nodes_become_an_overview_with_a_grid_per_node() {
-        let grids = grids(&fixture::hgx());
+        let grids = build_grids(&fixture::hgx());
         let read = grids.iter().find(|g| g.testcase.contains("read")).expect("the test");
-        assert_eq!((read.shape, read.rows.len(), read.cols.len()), (Shape::PerGpu, 2, 8));
+        assert_eq!((read.shape, read.rows.len(), read.cols.len()), (GridShape::PerGpu, 2, 8));
         assert_eq!(read.inside.len(), 2);
-        assert_eq!((read.inside[0].shape, read.inside[0].rows.len()), (Shape::Pairs, 8));
+        assert_eq!((read.inside[0].shape, read.inside[0].rows.len()), (GridShape::Pairs, 8));
     }
 
     #[test]
     fn without_expectation_ratios_are_relative_to_the_median_and_slow_is_below_one() {
-        let grids = grids(&fixture::hgx());
+        let grids = build_grids(&fixture::hgx());
         let latency = grids.iter().find(|g| g.testcase.contains("latency")).expect("the test");
-        assert!(matches!(latency.reference, Reference::Median(m) if (740.0..760.0).contains(&m)));
+        assert!(matches!(latency.reference, GridReference::Median(m) if (740.0..760.0).contains(&m)));
         let inside = &latency.inside[1];
         let slowest = inside
             .spots
@@ -527,7 +527,7 @@ mod tests {
 
     #[test]
     fn the_worst_lines_survive_when_a_grid_must_shrink() {
-        let small = grids(&fixture::rack())[1].worst(5);
+        let small = build_grids(&fixture::rack())[1].keep_worst(5);
         assert_eq!((small.rows.len(), small.cols.len()), (5, 5));
         assert!(small.rows.iter().any(|end| end.name() == "node0007:2"));
         assert!(small.left_out.expect("a note").contains("67 others"));
@@ -545,7 +545,7 @@ mod tests {
                 fixture::cell("all", &test, (&src, None), (&dst, None), Some(value), Some(48.0))
             })
             .collect();
-        let grid = &grids(&run)[0];
+        let grid = &build_grids(&run)[0];
         assert!(grid.rows.len() <= KEPT_ENDS + 1, "{}", grid.rows.len());
         assert!(grid.rows.iter().any(|end| end.name() == "n04321"));
         assert!(grid.left_out.as_ref().is_some_and(|note| note.contains("others left out")));
@@ -566,7 +566,7 @@ mod tests {
                 },
             ));
         }
-        let grid = &grids(&run)[0];
+        let grid = &build_grids(&run)[0];
         assert_eq!((grid.rows.len(), grid.cols.len(), grid.inside.len()), (800, 8, 800));
     }
 
@@ -577,7 +577,7 @@ mod tests {
         run.cells[0].value = Some(100.0);
         again.value = Some(300.0);
         run.cells.push(again);
-        let grids = grids(&run);
+        let grids = build_grids(&run);
         assert_eq!(grids[1].at(0, 1).and_then(|s| s.value), Some(200.0));
     }
 }

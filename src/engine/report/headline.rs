@@ -5,15 +5,15 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::class;
-use super::plain::below;
-use super::plain::clip;
-use super::plain::counted;
-use super::plain::listed;
+use super::class_text;
+use super::plain_text::relative_to_source;
+use super::plain_text::clip;
+use super::plain_text::count_noun;
+use super::plain_text::list_names;
 use model::finding_class::FindingClass;
 use model::id::DomainName;
 use model::run::Run;
-use model::text::percent;
+use model::text::format_percent;
 use model::verdict::Direction;
 use model::verdict::Finding;
 use model::verdict::LocusKind;
@@ -33,12 +33,12 @@ pub(super) struct Headline {
 
 impl Headline {
     /// The outcome in capitals.
-    pub(super) fn word(&self) -> String {
+    pub(super) fn outcome_word(&self) -> String {
         self.outcome.as_str().to_uppercase()
     }
 
     /// Place and matter without the outcome.
-    pub(super) fn rest(&self) -> String {
+    pub(super) fn without_outcome(&self) -> String {
         if self.place.is_empty() {
             self.what.clone()
         } else {
@@ -48,7 +48,7 @@ impl Headline {
 }
 
 /// The headline of a run.
-pub(super) fn headline(run: &Run) -> Headline {
+pub(super) fn build_headline(run: &Run) -> Headline {
     let verdicts = &run.verdicts;
     let outcome = verdicts.outcome;
     let guilty: Vec<&Finding> = match outcome {
@@ -56,7 +56,7 @@ pub(super) fn headline(run: &Run) -> Headline {
         _ => verdicts.findings.iter().filter(|f| f.outcome == outcome).collect(),
     };
     let domains: BTreeSet<&DomainName> = match outcome {
-        Outcome::Pass => domains(run),
+        Outcome::Pass => measured_domains(run),
         // Where what is unknown belongs to nodes, name their domains.
         Outcome::Unknown if guilty.is_empty() => verdicts
             .nodes
@@ -67,21 +67,21 @@ pub(super) fn headline(run: &Run) -> Headline {
         _ => guilty.iter().filter_map(|f| f.locus.domain.as_ref()).collect(),
     };
     let what = match outcome {
-        Outcome::Pass => passed(run),
-        Outcome::Unknown if guilty.is_empty() => unknown(run),
-        _ => found(run, &guilty, &domains),
+        Outcome::Pass => describe_pass(run),
+        Outcome::Unknown if guilty.is_empty() => describe_unknown(run),
+        _ => describe_findings(run, &guilty, &domains),
     };
-    Headline { outcome, place: place(run, &domains, &guilty), what }
+    Headline { outcome, place: describe_place(run, &domains, &guilty), what }
 }
 
-fn domains(run: &Run) -> BTreeSet<&DomainName> {
+fn measured_domains(run: &Run) -> BTreeSet<&DomainName> {
     let claimed = run.claims.domains.iter().map(|d| &d.name);
     claimed.chain(run.verdicts.nodes.iter().filter_map(|n| n.domain.as_ref())).collect()
 }
 
-fn place(run: &Run, concerned: &BTreeSet<&DomainName>, guilty: &[&Finding]) -> String {
+fn describe_place(run: &Run, concerned: &BTreeSet<&DomainName>, guilty: &[&Finding]) -> String {
     let names: Vec<&str> = concerned.iter().map(|d| d.as_str()).collect();
-    let all = domains(run).len();
+    let all = measured_domains(run).len();
     let (place, platform) = match names.as_slice() {
         [] => {
             let nodes: BTreeSet<&str> = if guilty.is_empty() {
@@ -89,13 +89,13 @@ fn place(run: &Run, concerned: &BTreeSet<&DomainName>, guilty: &[&Finding]) -> S
             } else {
                 guilty.iter().filter_map(|f| f.locus.node.as_ref()).map(|n| n.as_str()).collect()
             };
-            (listed(&nodes.into_iter().collect::<Vec<_>>(), 3), None)
+            (list_names(&nodes.into_iter().collect::<Vec<_>>(), 3), None)
         }
         [one] => {
             let claimed = run.claims.domains.iter().find(|d| d.name.as_str() == *one);
             (clip(one, 60), claimed.and_then(|d| d.platform.as_deref()))
         }
-        few if few.len() <= 3 => (listed(few, 3), None),
+        few if few.len() <= 3 => (list_names(few, 3), None),
         many if many.len() == all => (format!("all {all} domains"), None),
         many => (format!("{} of {all} domains", many.len()), None),
     };
@@ -106,18 +106,18 @@ fn place(run: &Run, concerned: &BTreeSet<&DomainName>, guilty: &[&Finding]) -> S
     }
 }
 
-fn passed(run: &Run) -> String {
-    let gpus = gpus(run, &domains(run));
-    let mut parts = vec![counted(run.verdicts.nodes.len(), "node", "nodes")];
+fn describe_pass(run: &Run) -> String {
+    let gpus = total_gpus(run, &measured_domains(run));
+    let mut parts = vec![count_noun(run.verdicts.nodes.len(), "node", "nodes")];
     if 0 < gpus {
-        parts.push(counted(gpus, "GPU", "GPUs"));
+        parts.push(count_noun(gpus, "GPU", "GPUs"));
     }
     let verb = if run.verdicts.nodes.len() == 1 { "is" } else { "are" };
     let mut what = format!("{} {verb} as expected", parts.join(" with "));
     if let Some(worst) = worst_detectable(run) {
-        what.push_str(&format!("; a loss of {} or more would have been seen", percent(worst)));
+        what.push_str(&format!("; a loss of {} or more would have been seen", format_percent(worst)));
         if let Some(together) = worst_together(run) {
-            what.push_str(&format!(", of all parts together {}", percent(together)));
+            what.push_str(&format!(", of all parts together {}", format_percent(together)));
         }
     }
     what
@@ -125,21 +125,21 @@ fn passed(run: &Run) -> String {
 
 /// The smallest degradation that would have been seen on every node.
 pub(super) fn worst_detectable(run: &Run) -> Option<f64> {
-    worst(run, |node| node.detectable)
+    worst_over_nodes(run, |node| node.detectable)
 }
 
 /// The smallest loss of all parts together that would have been seen on every node.
 pub(super) fn worst_together(run: &Run) -> Option<f64> {
-    worst(run, |node| node.detectable_together)
+    worst_over_nodes(run, |node| node.detectable_together)
 }
 
 /// The largest of what all nodes say; nothing where one does not say it.
-fn worst(run: &Run, of: impl Fn(&NodeVerdict) -> Option<f64>) -> Option<f64> {
+fn worst_over_nodes(run: &Run, of: impl Fn(&NodeVerdict) -> Option<f64>) -> Option<f64> {
     let each: Option<Vec<f64>> = run.verdicts.nodes.iter().map(of).collect();
     each?.into_iter().reduce(f64::max)
 }
 
-fn unknown(run: &Run) -> String {
+fn describe_unknown(run: &Run) -> String {
     let measured = run.cells.iter().any(|c| c.value.is_some());
     let all = run.verdicts.nodes.len();
     let nodes: Vec<_> =
@@ -150,7 +150,7 @@ fn unknown(run: &Run) -> String {
         [] => match run.verdicts.unknown.first() {
             Some(first) => {
                 let first = format!("{}: {}", first.what, first.why);
-                let first = below(&first, &run.info.source);
+                let first = relative_to_source(&first, &run.info.source);
                 format!("not everything is known; {}", clip(&first, 160))
             }
             None => "not everything is known".to_owned(),
@@ -158,7 +158,7 @@ fn unknown(run: &Run) -> String {
         [node] => {
             let of = if all == 1 { String::new() } else { format!(" (1 of {all} nodes)") };
             let (name, why) =
-                (clip(node.node.as_str(), 60), clip(&below(&node.reason, &run.info.source), 160));
+                (clip(node.node.as_str(), 60), clip(&relative_to_source(&node.reason, &run.info.source), 160));
             format!("{name}{of} is not known to be good: {why}")
         }
         [first, rest @ ..] => {
@@ -166,18 +166,18 @@ fn unknown(run: &Run) -> String {
                 format!("none of {all} nodes is known to be good")
             } else {
                 let names: Vec<&str> = nodes.iter().map(|n| n.node.as_str()).collect();
-                let names = listed(&names, 3);
+                let names = list_names(&names, 3);
                 format!("{names} ({} of {all} nodes) are not known to be good", nodes.len())
             };
             match reasons.len() {
-                1 => format!("{who}: {}", clip(&below(&first.reason, &run.info.source), 160)),
+                1 => format!("{who}: {}", clip(&relative_to_source(&first.reason, &run.info.source), 160)),
                 n => format!("{who}, for {n} different reasons"),
             }
         }
     }
 }
 
-fn found(run: &Run, guilty: &[&Finding], domains: &BTreeSet<&DomainName>) -> String {
+fn describe_findings(run: &Run, guilty: &[&Finding], domains: &BTreeSet<&DomainName>) -> String {
     let outcome = run.verdicts.outcome;
     let mut groups: BTreeMap<(LocusKind, &FindingClass), BTreeSet<String>> = BTreeMap::new();
     let mut order: Vec<&Finding> = Vec::new();
@@ -205,37 +205,37 @@ fn found(run: &Run, guilty: &[&Finding], domains: &BTreeSet<&DomainName>) -> Str
         .map(|first| {
             let kind = first.locus.kind;
             let count = groups.get(&(kind, &first.class)).map_or(0, BTreeSet::len);
-            let whole = whole(run, kind, domains);
+            let whole = total_parts(run, kind, domains);
             let who = match (count, whole) {
-                (1, 2..) => format!("{} (1 of {whole})", the_one(first, domains)),
-                (1, _) => the_one(first, domains),
-                (_, whole) if count < whole => format!("{} of {whole}", parts(kind, count)),
-                _ => parts(kind, count),
+                (1, 2..) => format!("{} (1 of {whole})", name_single_part(first, domains)),
+                (1, _) => name_single_part(first, domains),
+                (_, whole) if count < whole => format!("{} of {whole}", count_parts(kind, count)),
+                _ => count_parts(kind, count),
             };
-            format!("{who} {}", class::predicate(&first.class, outcome, count == 1))
+            format!("{who} {}", class_text::class_predicate(&first.class, outcome, count == 1))
         })
         .collect();
     let mut what = if clauses.is_empty() {
         let nodes = run.verdicts.nodes.iter().filter(|n| n.outcome == outcome).count();
-        format!("{} {outcome}", counted(nodes, "node is", "nodes are"))
+        format!("{} {outcome}", count_noun(nodes, "node is", "nodes are"))
     } else {
         clauses.join("; ")
     };
     if 2 < order.len() {
-        what.push_str(&format!("; and {} more", counted(order.len() - 2, "kind", "kinds")));
+        what.push_str(&format!("; and {} more", count_noun(order.len() - 2, "kind", "kinds")));
     }
     let lesser = run.verdicts.findings.len() - guilty.len();
     if 0 < lesser && outcome == Outcome::Failed {
         what.push_str(&format!(
             "; {} besides",
-            counted(lesser, "lesser finding", "lesser findings")
+            count_noun(lesser, "lesser finding", "lesser findings")
         ));
     }
     what
 }
 
 /// The one part a clause is about, by name.
-fn the_one(finding: &Finding, domains: &BTreeSet<&DomainName>) -> String {
+fn name_single_part(finding: &Finding, domains: &BTreeSet<&DomainName>) -> String {
     let locus = &finding.locus;
     let node = locus.node.as_ref().map_or("", |n| n.as_str());
     let name = match locus.gpu {
@@ -281,7 +281,7 @@ fn the_one(finding: &Finding, domains: &BTreeSet<&DomainName>) -> String {
 }
 
 /// `1 GPU`, `3 pairs`.
-fn parts(kind: LocusKind, count: usize) -> String {
+fn count_parts(kind: LocusKind, count: usize) -> String {
     let (one, many) = match kind {
         LocusKind::Gpu => ("GPU", "GPUs"),
         LocusKind::Node => ("node", "nodes"),
@@ -294,15 +294,15 @@ fn parts(kind: LocusKind, count: usize) -> String {
         LocusKind::Domain => ("domain", "domains"),
         LocusKind::Instrument => ("measurement", "measurements"),
     };
-    counted(count, one, many)
+    count_noun(count, one, many)
 }
 
 /// How many such parts there are, where that is known; else 0.
-fn whole(run: &Run, kind: LocusKind, domains: &BTreeSet<&DomainName>) -> usize {
+fn total_parts(run: &Run, kind: LocusKind, domains: &BTreeSet<&DomainName>) -> usize {
     let within =
         |d: Option<&DomainName>| domains.is_empty() || d.is_some_and(|d| domains.contains(d));
     match kind {
-        LocusKind::Gpu => gpus(run, domains),
+        LocusKind::Gpu => total_gpus(run, domains),
         LocusKind::Node => run.verdicts.nodes.iter().filter(|n| within(n.domain.as_ref())).count(),
         _ => 0,
     }
@@ -310,7 +310,7 @@ fn whole(run: &Run, kind: LocusKind, domains: &BTreeSet<&DomainName>) -> usize {
 
 /// GPUs of these domains (of everything, when none is named): as claimed, or
 /// as many as appear in cells where no claim says.
-fn gpus(run: &Run, domains: &BTreeSet<&DomainName>) -> usize {
+fn total_gpus(run: &Run, domains: &BTreeSet<&DomainName>) -> usize {
     let within =
         |d: Option<&DomainName>| domains.is_empty() || d.is_some_and(|d| domains.contains(d));
     let claimed: Option<Vec<usize>> = run
@@ -340,8 +340,8 @@ mod tests {
     use crate::report::fixture;
 
     fn line(run: &Run) -> String {
-        let headline = headline(run);
-        format!("{}  {}", headline.word(), headline.rest())
+        let headline = build_headline(run);
+        format!("{}  {}", headline.outcome_word(), headline.without_outcome())
     }
 
     #[test]
@@ -386,7 +386,7 @@ mod tests {
         other.locus.gpu = None;
         run.verdicts.findings.push(other);
         assert_eq!(
-            headline(&run).what,
+            build_headline(&run).what,
             "2 GPUs of 72 are below what their NVLinks must deliver; node0007 (1 of 18) is degraded \
              (no path)"
         );
@@ -412,7 +412,7 @@ mod tests {
         finding.outcome = Outcome::Unknown;
         run.verdicts.outcome = Outcome::Unknown;
         assert_eq!(
-            headline(&run).what,
+            build_headline(&run).what,
             "a measurement reads more than the links can carry",
             "a finding in doubt is the headline of what is not known"
         );
@@ -428,13 +428,13 @@ mod tests {
             run.verdicts.nodes[at].reason = why.to_owned();
         }
         assert_eq!(
-            headline(&run).what,
+            build_headline(&run).what,
             "node0002, node0003, node0012 (3 of 18 nodes) are not known to be good, for 3 \
              different reasons"
         );
         for node in &mut run.verdicts.nodes {
             (node.outcome, node.reason) = (Outcome::Unknown, "cut short".to_owned());
         }
-        assert_eq!(headline(&run).what, "none of 18 nodes is known to be good: cut short");
+        assert_eq!(build_headline(&run).what, "none of 18 nodes is known to be good: cut short");
     }
 }

@@ -17,30 +17,30 @@ use minijinja::value::Serde;
 use serde::Serialize;
 
 use super::ReportError;
-use super::alike::Alike;
-use super::blame::Marked;
-use super::grid::Grid;
-use super::grid::grids;
-use super::headline::headline;
+use super::reason_groups::ReasonGroup;
+use super::blame_marks::BlameFinder;
+use super::grid::HeatmapGrid;
+use super::grid::build_grids;
+use super::headline::build_headline;
 use super::headline::worst_detectable;
-use super::overview::fleet;
-use super::plain::below;
-use super::plain::clip;
-use super::plain::counted;
-use super::plain::plain;
-use super::terminal::by_reason;
-use model::comparison::Comparison;
-use model::comparison::Repairs;
+use super::overview::fleet_grids;
+use super::plain_text::relative_to_source;
+use super::plain_text::clip;
+use super::plain_text::count_noun;
+use super::plain_text::to_plain;
+use super::terminal::group_unknown_by_reason;
+use model::comparison::RunComparison;
+use model::comparison::RepairReport;
 use model::id::DomainName;
 use model::run::Run;
-use model::text::percent;
+use model::text::format_percent;
 use model::trend::Trend;
 use model::verdict::Outcome;
 
 mod anchors;
-mod compared;
+mod comparison_text;
 mod domains;
-mod earlier;
+mod prior_grids;
 mod embedded;
 mod figures;
 mod findings;
@@ -48,21 +48,21 @@ mod fleet;
 mod history;
 mod plan;
 
-use anchors::Anchors;
-use compared::ComparisonText;
-use compared::RepairsText;
-use domains::Domain;
-use domains::Drawn;
-use domains::domains;
-use earlier::Earlier;
+use anchors::HtmlAnchors;
+use comparison_text::ComparisonText;
+use comparison_text::RepairsText;
+use domains::HtmlDomain;
+use domains::HtmlDrawings;
+use domains::draw_domains;
+use prior_grids::PriorGrids;
 use figures::FigureData;
 use figures::FigureText;
 use findings::FindingText;
-use fleet::NodeRow;
-use fleet::Passing;
-use fleet::Rack;
-use history::TrendRow;
-use plan::Plan;
+use fleet::HtmlNodeRow;
+use fleet::HtmlPassingGroup;
+use fleet::HtmlRack;
+use history::HtmlTrendRow;
+use plan::HtmlActionPlan;
 
 const TEMPLATE: &str = include_str!("../../../reports/report.html");
 const STYLE: &str = include_str!("../../../reports/report.css");
@@ -79,30 +79,30 @@ const LONGEST: usize = 2_000;
 
 /// What is shown beside a run, where there is any of it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Beside<'a> {
+pub struct HtmlPageContext<'a> {
     /// An earlier run: its numbers behind a switch in every figure.
     pub before: Option<&'a Run>,
     /// How parts went over runs.
     pub trends: &'a [Trend],
     /// This run held against an earlier one, part by part.
-    pub comparison: Option<&'a Comparison>,
+    pub comparison: Option<&'a RunComparison>,
     /// What repairs changed, node by node.
-    pub repairs: Option<&'a Repairs>,
+    pub repairs: Option<&'a RepairReport>,
 }
 
 /// Renders the page.
-pub fn render(run: &Run, beside: &Beside<'_>) -> Result<String, ReportError> {
+pub fn render(run: &Run, beside: &HtmlPageContext<'_>) -> Result<String, ReportError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.add_template("report.html", TEMPLATE)?;
-    let page = page(run, beside)?;
+    let page = build_page(run, beside)?;
     Ok(environment.get_template("report.html")?.render(Serde(page))?)
 }
 
 /// Everything the template shows.
 #[derive(Serialize)]
-struct Page {
+struct HtmlPage {
     policy: String,
     simulated: Option<&'static str>,
     style: Value,
@@ -117,33 +117,33 @@ struct Page {
     facts: Vec<(&'static str, String)>,
     findings: Vec<FindingText>,
     findings_more: usize,
-    racks: Vec<Rack>,
+    racks: Vec<HtmlRack>,
     nodes_count: usize,
-    troubled: Vec<NodeRow>,
-    passing: Vec<Passing>,
+    troubled: Vec<HtmlNodeRow>,
+    passing: Vec<HtmlPassingGroup>,
     nodes_more: usize,
     fleet: Vec<FigureText>,
     fleet_nodes: usize,
     network: Vec<FigureText>,
-    domains: Vec<DomainRow>,
+    domains: Vec<HtmlDomainRow>,
     domains_more: usize,
-    drawn: Vec<Domain>,
+    drawn: Vec<HtmlDomain>,
     left_out: Vec<String>,
     repaired: Option<RepairsText>,
     comparison: Option<ComparisonText>,
     before: Option<String>,
-    trends: Vec<TrendRow>,
+    trends: Vec<HtmlTrendRow>,
     trends_more: usize,
     unknown: Vec<(String, Vec<String>, usize)>,
     unknown_count: usize,
     notes: Vec<String>,
-    plan: Option<Plan>,
+    plan: Option<HtmlActionPlan>,
     bands: usize,
 }
 
 /// What the page's script is given.
 #[derive(Serialize)]
-struct Data {
+struct HtmlScriptData {
     run: String,
     before: Option<String>,
     domains: Vec<String>,
@@ -153,7 +153,7 @@ struct Data {
 }
 
 #[derive(Serialize)]
-struct DomainRow {
+struct HtmlDomainRow {
     name: String,
     index: Option<usize>,
     anchor: Option<String>,
@@ -164,8 +164,8 @@ struct DomainRow {
     lowest: String,
 }
 
-fn page(run: &Run, beside: &Beside<'_>) -> Result<Page, ReportError> {
-    let headline = headline(run);
+fn build_page(run: &Run, beside: &HtmlPageContext<'_>) -> Result<HtmlPage, ReportError> {
+    let headline = build_headline(run);
     let verdicts = &run.verdicts;
     let counts = [Outcome::Failed, Outcome::Degraded, Outcome::Unknown, Outcome::Pass]
         .map(|o| (o, verdicts.nodes.iter().filter(|n| n.outcome == o).count()));
@@ -179,52 +179,52 @@ fn page(run: &Run, beside: &Beside<'_>) -> Result<Page, ReportError> {
         .collect();
     let domain_names: Vec<&str> = domain_names(run);
     let index: BTreeMap<&str, usize> = domain_names.iter().copied().zip(0..).collect();
-    let mut anchors = Anchors::default();
-    let mut findings = findings::findings(run, beside.trends, &index, &mut anchors);
-    let nodes = fleet::fleet(run, beside.trends, &index, &mut findings, &mut anchors);
-    let grids = grids(run);
-    let fleet = fleet(&grids, &run.claims);
+    let mut anchors = HtmlAnchors::default();
+    let mut findings = findings::build_findings(run, beside.trends, &index, &mut anchors);
+    let nodes = fleet::build_fleet(run, beside.trends, &index, &mut findings, &mut anchors);
+    let grids = build_grids(run);
+    let fleet = fleet_grids(&grids, &run.claims);
     let fleet_nodes = fleet.iter().map(|g| g.rows.len()).max().unwrap_or(0);
-    let earlier = beside.before.map(Earlier::of).unwrap_or_default();
-    let Drawn { fleet, domains: mut drawn, network, left_out, data } =
-        domains(run, &grids, &fleet, &earlier, &findings)?;
+    let earlier = beside.before.map(PriorGrids::from_run).unwrap_or_default();
+    let HtmlDrawings { fleet, domains: mut drawn, network, left_out, data } =
+        draw_domains(run, &grids, &fleet, &earlier, &findings)?;
     for domain in &mut drawn {
         domain.index = index.get(domain.name.as_str()).copied();
     }
-    let repaired = beside.repairs.map(|it| compared::repairs(it, run, &index, &nodes.places));
-    let (domains, domains_more) = domain_rows(run, &grids, &drawn, &index);
-    let (trends, trends_more) = history::history(beside.trends);
+    let repaired = beside.repairs.map(|it| comparison_text::build_repairs(it, run, &index, &nodes.places));
+    let (domains, domains_more) = build_domain_rows(run, &grids, &drawn, &index);
+    let (trends, trends_more) = history::build_history(beside.trends);
     let before =
-        beside.before.map(|b| format!("{} ({})", shown(&b.info.id), shown(&b.info.created)));
-    let bands = super::scale::BANDS.iter().map(|band| {
+        beside.before.map(|b| format!("{} ({})", clip_text(&b.info.id), clip_text(&b.info.created)));
+    let bands = super::colour_scale::BANDS.iter().map(|band| {
         let (r, g, b) = band.colour;
         (band.from.max(0.0), format!("#{r:02x}{g:02x}{b:02x}"))
     });
-    let data = Data {
-        run: shown(&run.info.id),
+    let data = HtmlScriptData {
+        run: clip_text(&run.info.id),
         before: before.clone(),
-        domains: domain_names.iter().map(|d| shown(d)).collect(),
+        domains: domain_names.iter().map(|d| clip_text(d)).collect(),
         bands: bands.collect(),
         figures: data,
     };
-    Ok(Page {
-        policy: embedded::policy(STYLE, SCRIPT),
-        simulated: run.info.simulated(),
+    Ok(HtmlPage {
+        policy: embedded::content_security_policy(STYLE, SCRIPT),
+        simulated: run.info.simulation_notice(),
         style: Value::from_safe_string(STYLE.to_owned()),
         script: Value::from_safe_string(SCRIPT.to_owned()),
-        data: Value::from_safe_string(embedded::json(&data)),
+        data: Value::from_safe_string(embedded::to_script_json(&data)),
         outcome: headline.outcome.as_str(),
-        word: headline.word(),
+        word: headline.outcome_word(),
         place: headline.place,
         what: headline.what,
         counts,
         made: format!(
             "{}, {}, {}",
-            shown(&run.info.id),
-            shown(&run.info.profile),
-            shown(&run.info.created)
+            clip_text(&run.info.id),
+            clip_text(&run.info.profile),
+            clip_text(&run.info.created)
         ),
-        facts: facts(run),
+        facts: list_run_facts(run),
         findings,
         findings_more: verdicts.findings.len().saturating_sub(TOLD),
         racks: nodes.racks,
@@ -240,23 +240,23 @@ fn page(run: &Run, beside: &Beside<'_>) -> Result<Page, ReportError> {
         drawn,
         left_out,
         repaired,
-        comparison: beside.comparison.map(compared::comparison),
+        comparison: beside.comparison.map(comparison_text::build_comparison),
         before,
         trends,
         trends_more,
-        unknown: by_reason(run)
+        unknown: group_unknown_by_reason(run)
             .into_iter()
             .take(ROWS)
-            .map(|Alike { why, whats, .. }| {
-                let short = |text: &str| clip(&below(text, &run.info.source), LONGEST);
+            .map(|ReasonGroup { why, whats, .. }| {
+                let short = |text: &str| clip(&relative_to_source(text, &run.info.source), LONGEST);
                 let few = whats.iter().take(ROWS).map(|w| short(w)).collect();
                 (short(&why), few, whats.len())
             })
             .collect(),
         unknown_count: verdicts.unknown.len(),
         notes: verdicts.notes.iter().take(ROWS).map(|n| clip(n, LONGEST)).collect(),
-        plan: plan::plan(run),
-        bands: super::scale::BANDS.len(),
+        plan: plan::build_plan(run),
+        bands: super::colour_scale::BANDS.len(),
     })
 }
 
@@ -275,11 +275,11 @@ fn domain_names(run: &Run) -> Vec<&str> {
     names
 }
 
-fn shown(text: &str) -> String {
+fn clip_text(text: &str) -> String {
     clip(text, 200)
 }
 
-fn facts(run: &Run) -> Vec<(&'static str, String)> {
+fn list_run_facts(run: &Run) -> Vec<(&'static str, String)> {
     let info = &run.info;
     let verdicts = &run.verdicts;
     let values = run.cells.iter().filter(|c| c.value.is_some()).count();
@@ -292,9 +292,9 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
         .take(6)
         .map(|d| {
             let platform = d.platform.as_deref().unwrap_or("platform not claimed");
-            let nodes = counted(d.nodes.len(), "node", "nodes");
-            let nic = d.nic.as_deref().map(|n| format!(", NICs {}", plain(n))).unwrap_or_default();
-            format!("{} ({}, {nodes}{nic})", shown(d.name.as_str()), plain(platform))
+            let nodes = count_noun(d.nodes.len(), "node", "nodes");
+            let nic = d.nic.as_deref().map(|n| format!(", NICs {}", to_plain(n))).unwrap_or_default();
+            format!("{} ({}, {nodes}{nic})", clip_text(d.name.as_str()), to_plain(platform))
         })
         .collect();
     let claimed = match (claimed.len(), run.claims.domains.len()) {
@@ -303,16 +303,16 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
         _ => claimed.join(", "),
     };
     let detectable = match worst_detectable(run) {
-        Some(worst) => format!("{} or more, on every node", percent(worst)),
+        Some(worst) => format!("{} or more, on every node", format_percent(worst)),
         None => "not known for every node".to_owned(),
     };
-    let platform = verdicts.platform.as_deref().map_or("no single platform".to_owned(), shown);
+    let platform = verdicts.platform.as_deref().map_or("no single platform".to_owned(), clip_text);
     let cited =
-        (!files.is_empty()).then(|| ("Evidence cited", counted(files.len(), "file", "files")));
+        (!files.is_empty()).then(|| ("Evidence cited", count_noun(files.len(), "file", "files")));
     let mut facts = vec![
-        ("Run", shown(&info.id)),
-        ("Made", shown(&info.created)),
-        ("Profile", shown(&info.profile)),
+        ("Run", clip_text(&info.id)),
+        ("Made", clip_text(&info.created)),
+        ("Profile", clip_text(&info.profile)),
         ("Source", clip(&info.source, LONGEST)),
         ("Claimed", claimed),
         ("Measured", format!("{} of {} cells hold a number", values, run.cells.len())),
@@ -320,9 +320,9 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
     facts.extend(cited);
     facts.extend([
         ("Platform", platform),
-        ("Thresholds", shown(&verdicts.thresholds_digest)),
+        ("Thresholds", clip_text(&verdicts.thresholds_digest)),
         ("Detectable loss", detectable),
-        ("Made by", format!("fabricgate {}", plain(&info.version))),
+        ("Made by", format!("fabricgate {}", to_plain(&info.version))),
     ]);
     facts
 }
@@ -331,7 +331,7 @@ fn facts(run: &Run) -> Vec<(&'static str, String)> {
 /// are claimed: the scale-out network.
 fn domain_name(run: &Run, name: Option<&str>) -> String {
     match name {
-        Some(name) => shown(name),
+        Some(name) => clip_text(name),
         None if run.claims.domains.is_empty() => "no claimed domain".to_owned(),
         None => "between domains".to_owned(),
     }
@@ -339,20 +339,20 @@ fn domain_name(run: &Run, name: Option<&str>) -> String {
 
 /// How bad what the grids of no single domain show is: the worst finding that
 /// they bear out.
-fn between(run: &Run, grids: &[Grid]) -> Option<Outcome> {
-    let own: Vec<Marked<'_>> = grids
+fn outcome_between_domains(run: &Run, grids: &[HeatmapGrid]) -> Option<Outcome> {
+    let own: Vec<BlameFinder<'_>> = grids
         .iter()
         .filter(|g| g.domain.is_none())
-        .map(|grid| Marked::of(grid, run.verdicts.findings.len()))
+        .map(|grid| BlameFinder::new(grid, run.verdicts.findings.len()))
         .collect();
     let findings = run.verdicts.findings.iter();
     let borne_out =
-        findings.filter(|finding| own.iter().any(|grid| !grid.blame(finding).is_empty()));
+        findings.filter(|finding| own.iter().any(|grid| !grid.find(finding).is_empty()));
     borne_out.map(|finding| finding.outcome).max()
 }
 
 /// What belongs to each domain, or to none.
-fn by_domain<'a, T>(
+fn group_by_domain<'a, T>(
     all: &'a [T],
     domain: impl Fn(&'a T) -> Option<&'a DomainName>,
 ) -> BTreeMap<Option<&'a str>, Vec<&'a T>> {
@@ -364,56 +364,56 @@ fn by_domain<'a, T>(
 }
 
 /// What belongs to this domain.
-fn of<'m, 'a, T>(
+fn items_of_domain<'m, 'a, T>(
     by_domain: &'m BTreeMap<Option<&'a str>, Vec<&'a T>>,
     name: Option<&'m str>,
 ) -> &'m [&'a T] {
     by_domain.get(&name).map_or(&[], Vec::as_slice)
 }
 
-fn domain_rows(
+fn build_domain_rows(
     run: &Run,
-    grids: &[Grid],
-    drawn: &[Domain],
+    grids: &[HeatmapGrid],
+    drawn: &[HtmlDomain],
     index: &BTreeMap<&str, usize>,
-) -> (Vec<DomainRow>, usize) {
+) -> (Vec<HtmlDomainRow>, usize) {
     let verdicts = &run.verdicts;
     let mut names: BTreeSet<Option<&str>> =
         run.claims.domains.iter().map(|d| Some(d.name.as_str())).collect();
     names.extend(verdicts.nodes.iter().map(|n| n.domain.as_ref().map(|d| d.as_str())));
     names.extend(grids.iter().map(|g| g.domain.as_ref().map(|d| d.as_str())));
     // A fleet of single nodes has as many domains as nodes.
-    let nodes = by_domain(&verdicts.nodes, |n| n.domain.as_ref());
-    let findings = by_domain(&verdicts.findings, |f| f.locus.domain.as_ref());
-    let grids_of = by_domain(grids, |g| g.domain.as_ref());
-    let claims = by_domain(&run.claims.domains, |d| Some(&d.name));
-    let mut rows: Vec<(Outcome, DomainRow)> = names
+    let nodes = group_by_domain(&verdicts.nodes, |n| n.domain.as_ref());
+    let findings = group_by_domain(&verdicts.findings, |f| f.locus.domain.as_ref());
+    let grids_of = group_by_domain(grids, |g| g.domain.as_ref());
+    let claims = group_by_domain(&run.claims.domains, |d| Some(&d.name));
+    let mut rows: Vec<(Outcome, HtmlDomainRow)> = names
         .into_iter()
         .map(|name| {
-            let nodes = of(&nodes, name);
-            let found = of(&findings, name).iter().map(|f| f.outcome);
+            let nodes = items_of_domain(&nodes, name);
+            let found = items_of_domain(&findings, name).iter().map(|f| f.outcome);
             let outcome = nodes.iter().map(|n| n.outcome).chain(found).max();
             let outcome = match name {
                 // No node is of the network: each node's verdict includes its part of it.
                 None if !run.claims.domains.is_empty() => {
                     let gap = verdicts.nodes.iter().any(|n| n.outcome == Outcome::Unknown);
                     let calm = if gap { Outcome::Unknown } else { Outcome::Pass };
-                    outcome.max(between(run, grids)).unwrap_or(calm)
+                    outcome.max(outcome_between_domains(run, grids)).unwrap_or(calm)
                 }
                 _ => outcome.unwrap_or(Outcome::Unknown),
             };
             let passed = nodes.iter().filter(|n| n.outcome == Outcome::Pass).count();
-            let grids = of(&grids_of, name);
-            let lowest = grids.iter().filter_map(|g| g.lowest()).reduce(f64::min);
-            let claim = of(&claims, name).first().filter(|_| name.is_some());
+            let grids = items_of_domain(&grids_of, name);
+            let lowest = grids.iter().filter_map(|g| g.lowest_ratio()).reduce(f64::min);
+            let claim = items_of_domain(&claims, name).first().filter(|_| name.is_some());
             let platform = claim.and_then(|d| d.platform.as_deref());
             let index = name.and_then(|name| index.get(name)).copied();
             let name = domain_name(run, name);
-            let row = DomainRow {
+            let row = HtmlDomainRow {
                 index,
                 anchor: drawn.iter().find(|d| d.name == name).map(|d| d.anchor.clone()),
                 name,
-                platform: platform.map_or_else(|| "–".to_owned(), shown),
+                platform: platform.map_or_else(|| "–".to_owned(), clip_text),
                 outcome: outcome.as_str(),
                 nodes: match nodes.len() {
                     0 => "–".to_owned(),

@@ -9,14 +9,14 @@
 
 use std::collections::BTreeMap;
 
-use super::actions::Told;
-use super::class;
-use super::compared;
-use super::headline::headline;
-use super::plain::clip;
-use super::plain::plain;
-use super::plain::quantity;
-use super::xml::Xml;
+use super::actions::ActionSummary;
+use super::class_text;
+use super::reference_text;
+use super::headline::build_headline;
+use super::plain_text::clip;
+use super::plain_text::to_plain;
+use super::plain_text::format_quantity;
+use super::xml::XmlWriter;
 use model::id::NodeName;
 use model::run::Run;
 use model::verdict::Finding;
@@ -24,7 +24,7 @@ use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
 
 /// One case of a suite.
-struct Case {
+struct JunitCase {
     class: String,
     name: String,
     outcome: Outcome,
@@ -39,11 +39,11 @@ const LONGEST: usize = 1_000;
 /// The document.
 pub fn render(run: &Run) -> String {
     let verdicts = &run.verdicts;
-    let mut suites: Vec<(String, Vec<Case>)> = vec![("run".to_owned(), vec![whole(run)])];
+    let mut suites: Vec<(String, Vec<JunitCase>)> = vec![("run".to_owned(), vec![run_case(run)])];
     let mut at: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut suite = |suites: &mut Vec<(String, Vec<Case>)>, name| {
+    let mut suite = |suites: &mut Vec<(String, Vec<JunitCase>)>, name| {
         *at.entry(name).or_insert_with(|| {
-            suites.push((plain(name).into_owned(), Vec::new()));
+            suites.push((to_plain(name).into_owned(), Vec::new()));
             suites.len() - 1
         })
     };
@@ -52,116 +52,116 @@ pub fn render(run: &Run) -> String {
     for node in &verdicts.nodes {
         let to = suite(&mut suites, node.domain.as_ref().map_or("no domain", |d| d.as_str()));
         let findings = named.get(&node.node).into_iter().flatten().copied();
-        let findings: Vec<&Finding> = findings.filter(|f| is_told(f, node.outcome)).collect();
+        let findings: Vec<&Finding> = findings.filter(|f| is_covered_by_node(f, node.outcome)).collect();
         let so_far = worst.entry(&node.node).or_insert(node.outcome);
         *so_far = node.outcome.max(*so_far);
         let class = format!("{}.node", suites[to].0);
-        suites[to].1.push(of_node(class, node, &findings));
+        suites[to].1.push(node_case(class, node, &findings));
     }
     for finding in &verdicts.findings {
         let of_its_node = finding.locus.node.as_ref().and_then(|node| worst.get(node));
-        if of_its_node.is_some_and(|outcome| is_told(finding, *outcome)) {
+        if of_its_node.is_some_and(|outcome| is_covered_by_node(finding, *outcome)) {
             continue;
         }
         let domain = finding.locus.domain.as_ref().map_or("no domain", |d| d.as_str());
         let to = suite(&mut suites, domain);
         let class = format!("{}.{}", suites[to].0, finding.locus.kind.as_str());
-        suites[to].1.push(Case {
+        suites[to].1.push(JunitCase {
             class,
             name: clip(&format!("{} {}", finding.locus, finding.class), LONGEST),
             outcome: finding.outcome,
             kind: clip(finding.class.as_str(), LONGEST),
             message: clip(&finding.summary, LONGEST),
-            text: in_words(finding),
+            text: describe_finding(finding),
         });
     }
-    write(run, &suites)
+    write_document(run, &suites)
 }
 
 /// Whether a finding that names a node is told in that node's case: the node came out
 /// at least as badly. A finding that did not make its node bad has a case of its own, so
 /// that none is lost.
-fn is_told(finding: &Finding, node: Outcome) -> bool {
+fn is_covered_by_node(finding: &Finding, node: Outcome) -> bool {
     finding.outcome <= node
 }
 
-fn whole(run: &Run) -> Case {
-    let headline = headline(run);
+fn run_case(run: &Run) -> JunitCase {
+    let headline = build_headline(run);
     let mut text = String::new();
     for unknown in &run.verdicts.unknown {
         let line =
-            format!("not known: {}: {}\n", plain(&unknown.what.to_string()), plain(&unknown.why));
+            format!("not known: {}: {}\n", to_plain(&unknown.what.to_string()), to_plain(&unknown.why));
         text.push_str(&line);
     }
     for note in &run.verdicts.notes {
-        text.push_str(&format!("note: {}\n", plain(note)));
+        text.push_str(&format!("note: {}\n", to_plain(note)));
     }
     if let Some(plan) = &run.actions {
-        let told = Told::of(plan);
+        let told = ActionSummary::from_plan(plan);
         let frozen = told.frozen.iter().map(|why| format!("frozen: {why}\n"));
         let carried = told.records.iter().map(|line| format!("carried out: {line}\n"));
         text.extend(frozen.chain(carried));
     }
-    Case {
+    JunitCase {
         class: "run".to_owned(),
         name: "verdict".to_owned(),
         outcome: headline.outcome,
         kind: headline.outcome.to_string(),
         message: clip(
             &run.info
-                .simulated()
-                .map_or_else(|| headline.rest(), |text| format!("{text}; {}", headline.rest())),
+                .simulation_notice()
+                .map_or_else(|| headline.without_outcome(), |text| format!("{text}; {}", headline.without_outcome())),
             LONGEST,
         ),
         text,
     }
 }
 
-fn of_node(class: String, node: &NodeVerdict, findings: &[&Finding]) -> Case {
+fn node_case(class: String, node: &NodeVerdict, findings: &[&Finding]) -> JunitCase {
     let kind = match (node.outcome, findings.first()) {
         (Outcome::Unknown, _) => "unknown".to_owned(),
         (_, Some(finding)) => clip(finding.class.as_str(), LONGEST),
         (outcome, None) => outcome.to_string(),
     };
-    Case {
+    JunitCase {
         class,
-        name: plain(node.node.as_str()).into_owned(),
+        name: to_plain(node.node.as_str()).into_owned(),
         outcome: node.outcome,
         kind,
         message: clip(&node.reason, LONGEST),
-        text: findings.iter().map(|f| in_words(f)).collect::<Vec<_>>().join("\n"),
+        text: findings.iter().map(|f| describe_finding(f)).collect::<Vec<_>>().join("\n"),
     }
 }
 
-fn in_words(finding: &Finding) -> String {
-    let title = class::title(&finding.class);
+fn describe_finding(finding: &Finding) -> String {
+    let title = class_text::class_title(&finding.class);
     let mut text =
-        format!("{}: {title}: {}\n", plain(&finding.id), clip(&finding.summary, LONGEST));
+        format!("{}: {title}: {}\n", to_plain(&finding.id), clip(&finding.summary, LONGEST));
     if let Some(measured) = finding.measured {
-        text.push_str(&format!("measured {}\n", quantity(measured, finding.unit)));
+        text.push_str(&format!("measured {}\n", format_quantity(measured, finding.unit)));
     }
-    for line in compared::lines(finding) {
+    for line in reference_text::reference_lines(finding) {
         text.push_str(&format!("{line}\n"));
     }
     let seen = if finding.confirmed { "confirmed" } else { "seen once" };
-    text.push_str(&format!("rule {}, {seen}\n", plain(&finding.rule.to_string())));
+    text.push_str(&format!("rule {}, {seen}\n", to_plain(&finding.rule.to_string())));
     for evidence in &finding.evidence {
-        let (file, detail) = (plain(&evidence.file), clip(&evidence.detail, LONGEST));
+        let (file, detail) = (to_plain(&evidence.file), clip(&evidence.detail, LONGEST));
         text.push_str(&format!("{file}: {detail}\n"));
     }
-    if let Some(next) = class::advice(&finding.class) {
+    if let Some(next) = class_text::class_advice(&finding.class) {
         text.push_str(&format!("what to do next: {next}\n"));
     }
     text
 }
 
-fn write(run: &Run, suites: &[(String, Vec<Case>)]) -> String {
+fn write_document(run: &Run, suites: &[(String, Vec<JunitCase>)]) -> String {
     let count =
-        |cases: &[Case], of: &[Outcome]| cases.iter().filter(|c| of.contains(&c.outcome)).count();
+        |cases: &[JunitCase], of: &[Outcome]| cases.iter().filter(|c| of.contains(&c.outcome)).count();
     let bad = [Outcome::Degraded, Outcome::Failed];
     let totals = |of: &[Outcome]| -> usize { suites.iter().map(|s| count(&s.1, of)).sum() };
     let tests: usize = suites.iter().map(|s| s.1.len()).sum();
-    let mut xml = Xml::new();
+    let mut xml = XmlWriter::new();
     xml.open(
         "testsuites",
         &[
@@ -183,17 +183,17 @@ fn write(run: &Run, suites: &[(String, Vec<Case>)]) -> String {
             ],
         );
         if i == 0 {
-            properties(&mut xml, run);
+            write_properties(&mut xml, run);
         }
         for case in cases {
-            test_case(&mut xml, case);
+            write_case(&mut xml, case);
         }
         xml.close();
     }
     xml.finish()
 }
 
-fn properties(xml: &mut Xml, run: &Run) {
+fn write_properties(xml: &mut XmlWriter, run: &Run) {
     xml.open("properties", &[]);
     let platform = run.verdicts.platform.as_deref().unwrap_or("");
     for (name, value) in [
@@ -206,12 +206,12 @@ fn properties(xml: &mut Xml, run: &Run) {
         ("platform", platform),
         ("thresholds_digest", &run.verdicts.thresholds_digest),
     ] {
-        xml.empty("property", &[("name", name), ("value", &plain(value))]);
+        xml.empty("property", &[("name", name), ("value", &to_plain(value))]);
     }
     xml.close();
 }
 
-fn test_case(xml: &mut Xml, case: &Case) {
+fn write_case(xml: &mut XmlWriter, case: &JunitCase) {
     let head = [("classname", case.class.as_str()), ("name", case.name.as_str()), ("time", "0")];
     let problem = [("type", case.kind.as_str()), ("message", case.message.as_str())];
     match case.outcome {

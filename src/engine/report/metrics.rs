@@ -3,24 +3,24 @@
 //! Values in, families out. A node that nobody judged is shown as unknown, never
 //! as a pass; where nodes are left out for their number, a gauge says how many.
 
-pub mod gathered;
+pub mod inputs;
 pub mod levels;
-pub mod meanings;
-pub mod text;
+pub mod definitions;
+pub mod exposition;
 
 use std::collections::BTreeMap;
 
-use crate::policy::budget::Share;
+use crate::policy::budget::BudgetShare;
 use levels::PathClass;
-use meanings as of;
+use definitions as of;
 use model::certificate::Certificate;
 use model::finding_class::FindingClass;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::trend::Standing;
+use model::trend::OpenAlarm;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
-use text::Family;
+use exposition::MetricFamily;
 
 /// All outcomes, in the order in which they are shown.
 const OUTCOMES: [Outcome; 4] =
@@ -28,7 +28,7 @@ const OUTCOMES: [Outcome; 4] =
 
 /// What is known of a certificate by its file alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Certified {
+pub struct CertificateValidity {
     /// When its run was made, in seconds since 1970.
     pub issued: i64,
     /// Until when it counts.
@@ -37,13 +37,13 @@ pub struct Certified {
     pub is_void: bool,
 }
 
-impl From<&Certificate> for Certified {
+impl From<&Certificate> for CertificateValidity {
     fn from(it: &Certificate) -> Self {
         Self { issued: it.issued_unix, expires: it.expires_unix, is_void: it.voided.is_some() }
     }
 }
 
-impl Certified {
+impl CertificateValidity {
     fn state(&self, now: i64) -> &'static str {
         if self.is_void {
             "void"
@@ -57,7 +57,7 @@ impl Certified {
 
 /// What is known of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct NodeState {
+pub struct NodeMetricsState {
     /// Its domain.
     pub domain: Option<DomainName>,
     /// The verdict of the newest run that judged it.
@@ -69,12 +69,12 @@ pub struct NodeState {
     /// Its worst shares of what was expected.
     pub worst: BTreeMap<PathClass, f64>,
     /// Its certificate.
-    pub certificate: Option<Certified>,
+    pub certificate: Option<CertificateValidity>,
     /// Drift alarms that stand.
-    pub alarms: Vec<Standing>,
+    pub alarms: Vec<OpenAlarm>,
 }
 
-impl NodeState {
+impl NodeMetricsState {
     fn verdict(&self) -> Outcome {
         self.outcome.unwrap_or(Outcome::Unknown)
     }
@@ -89,7 +89,7 @@ impl NodeState {
 
 /// What is known of the runs of one profile.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ProfileState {
+pub struct ProfileMetricsState {
     /// When the last was made, in seconds since 1970.
     pub at: i64,
     /// How long it took; absent where it did not come to its end.
@@ -114,9 +114,9 @@ pub struct ProfileState {
     pub passed: Option<i64>,
 }
 
-impl ProfileState {
+impl ProfileMetricsState {
     /// Takes in what the judge said in the last run.
-    pub fn judged(&mut self, verdicts: &Verdicts) {
+    pub fn record_verdicts(&mut self, verdicts: &Verdicts) {
         self.outcome = Some(verdicts.outcome);
         self.unknowns = verdicts.unknown.len();
         self.nodes.clear();
@@ -134,7 +134,7 @@ impl ProfileState {
 
 /// What is known of the gate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GateState {
+pub struct GateMetricsState {
     /// The breaker has tripped.
     pub is_tripped: bool,
     /// A person has paused it.
@@ -144,59 +144,59 @@ pub struct GateState {
     /// Actions without an outcome.
     pub open: usize,
     /// What is left of the budgets; none where nobody says how large the fleet is.
-    pub budgets: Vec<Share>,
+    pub budgets: Vec<BudgetShare>,
 }
 
 /// Everything that is shown.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct State {
+pub struct MetricsState {
     /// When it was put together, in seconds since 1970.
     pub now: i64,
     /// The nodes that are known.
-    pub nodes: BTreeMap<NodeName, NodeState>,
+    pub nodes: BTreeMap<NodeName, NodeMetricsState>,
     /// The runs, by profile.
-    pub profiles: BTreeMap<String, ProfileState>,
+    pub profiles: BTreeMap<String, ProfileMetricsState>,
     /// The gate, where there is one.
-    pub gate: Option<GateState>,
+    pub gate: Option<GateMetricsState>,
     /// Drift alarms of domains that stand.
-    pub drifting: BTreeMap<DomainName, Vec<Standing>>,
+    pub drifting: BTreeMap<DomainName, Vec<OpenAlarm>>,
     /// The history could be read, or there is none: alarms that are not here are over.
     pub is_history_read: bool,
     /// What could not be read.
-    pub troubles: usize,
+    pub problems: usize,
     /// The runs measured a simulated fabric, or were stored ones.
     pub is_simulated: bool,
 }
 
 /// The state as gauges. At most this many nodes have series of their own: where
 /// there are more, those have that are not simply well.
-pub fn families(state: &State, most: usize) -> Vec<Family> {
-    let mut all = Vec::from(whole(state));
-    all.extend(nodes(state, most));
-    all.push(drifting(state, most));
-    all.extend(certificates(state));
-    all.extend(profiles(state));
-    all.extend(state.gate.as_ref().map(gate).into_iter().flatten());
+pub fn build_families(state: &MetricsState, most: usize) -> Vec<MetricFamily> {
+    let mut all = Vec::from(fleet_families(state));
+    all.extend(node_families(state, most));
+    all.push(drift_families(state, most));
+    all.extend(certificate_families(state));
+    all.extend(profile_families(state));
+    all.extend(state.gate.as_ref().map(gate_families).into_iter().flatten());
     all
 }
 
-fn whole(state: &State) -> [Family; 5] {
+fn fleet_families(state: &MetricsState) -> [MetricFamily; 5] {
     let [mut written, mut simulated, mut version, mut counts, mut troubles] =
-        [&of::WRITTEN, &of::SIMULATED, &of::VERSION, &of::NODES, &of::TROUBLES].map(Family::of);
+        [&of::WRITTEN, &of::SIMULATED, &of::VERSION, &of::NODES, &of::TROUBLES].map(MetricFamily::new);
     simulated.add([], f64::from(u8::from(state.is_simulated)));
-    written.add([], seconds(state.now));
+    written.add([], unix_to_float(state.now));
     version.add([env!("CARGO_PKG_VERSION")], 1.0);
     for outcome in OUTCOMES {
         let count = state.nodes.values().filter(|it| it.verdict() == outcome).count();
-        counts.add([outcome.as_str()], number(count));
+        counts.add([outcome.as_str()], to_float(count));
     }
-    troubles.add([], number(state.troubles));
+    troubles.add([], to_float(state.problems));
     [written, simulated, version, counts, troubles]
 }
 
-fn nodes(state: &State, most: usize) -> [Family; 9] {
+fn node_families(state: &MetricsState, most: usize) -> [MetricFamily; 9] {
     let is_cut = most < state.nodes.len();
-    let mut shown: Vec<(&NodeName, &NodeState)> = state.nodes.iter().collect();
+    let mut shown: Vec<(&NodeName, &NodeMetricsState)> = state.nodes.iter().collect();
     if is_cut {
         shown.retain(|(_, it)| it.is_notable(state.now));
         // The worst first; a stable sort keeps nodes in order otherwise.
@@ -225,14 +225,14 @@ fn nodes(state: &State, most: usize) -> [Family; 9] {
         &of::VOID,
         &of::ALARMS,
     ]
-    .map(Family::of);
-    left_out.add([], number(state.nodes.len() - shown.len()));
+    .map(MetricFamily::new);
+    left_out.add([], to_float(state.nodes.len() - shown.len()));
     for (name, it) in shown {
         let node = name.as_str();
         let domain = it.domain.as_ref().map_or("", DomainName::as_str);
         verdict.add([node, domain, it.verdict().as_str()], 1.0);
         if let Some(at) = it.measured {
-            measured.add([node], seconds(at));
+            measured.add([node], unix_to_float(at));
         }
         for (class, share) in &it.worst {
             worst.add([node, class.as_str()], *share);
@@ -241,40 +241,40 @@ fn nodes(state: &State, most: usize) -> [Family; 9] {
             detectable.add([node], share);
         }
         if let Some(certificate) = &it.certificate {
-            issued.add([node], seconds(certificate.issued));
-            expires.add([node], seconds(certificate.expires));
+            issued.add([node], unix_to_float(certificate.issued));
+            expires.add([node], unix_to_float(certificate.expires));
             void.add([node], f64::from(u8::from(certificate.is_void)));
         }
         if !it.alarms.is_empty() {
-            alarms.add([node], number(it.alarms.len()));
+            alarms.add([node], to_float(it.alarms.len()));
         }
     }
     [left_out, verdict, measured, worst, detectable, issued, expires, void, alarms]
 }
 
 /// Domains whose level drifts: as many as nodes may be shown.
-fn drifting(state: &State, most: usize) -> Family {
-    let mut alarms = Family::of(&of::DOMAIN_ALARMS);
+fn drift_families(state: &MetricsState, most: usize) -> MetricFamily {
+    let mut alarms = MetricFamily::new(&of::DOMAIN_ALARMS);
     for (domain, it) in state.drifting.iter().take(most) {
-        alarms.add([domain.as_str()], number(it.len()));
+        alarms.add([domain.as_str()], to_float(it.len()));
     }
     alarms
 }
 
-fn certificates(state: &State) -> [Family; 2] {
-    let [mut first, mut counted] = [&of::FIRST_END, &of::COUNTED].map(Family::of);
+fn certificate_families(state: &MetricsState) -> [MetricFamily; 2] {
+    let [mut first, mut counted] = [&of::FIRST_END, &of::COUNTED].map(MetricFamily::new);
     let all = || state.nodes.values().filter_map(|it| it.certificate);
     for kind in ["counting", "expired", "void"] {
-        counted.add([kind], number(all().filter(|it| it.state(state.now) == kind).count()));
+        counted.add([kind], to_float(all().filter(|it| it.state(state.now) == kind).count()));
     }
     let ends = all().filter(|it| it.state(state.now) == "counting").map(|it| it.expires);
     if let Some(end) = ends.min() {
-        first.add([], seconds(end));
+        first.add([], unix_to_float(end));
     }
     [first, counted]
 }
 
-fn profiles(state: &State) -> [Family; 11] {
+fn profile_families(state: &MetricsState) -> [MetricFamily; 11] {
     let [
         mut at,
         mut took,
@@ -300,10 +300,10 @@ fn profiles(state: &State) -> [Family; 11] {
         &of::CONCLUSIVE_AT,
         &of::PASSED_AT,
     ]
-    .map(Family::of);
+    .map(MetricFamily::new);
     for (profile, it) in &state.profiles {
         let profile = profile.as_str();
-        at.add([profile], seconds(it.at));
+        at.add([profile], unix_to_float(it.at));
         if let Some(took_s) = it.seconds {
             took.add([profile], took_s);
         }
@@ -313,46 +313,46 @@ fn profiles(state: &State) -> [Family; 11] {
         complete.add([profile], f64::from(u8::from(it.is_complete)));
         for outcome in OUTCOMES {
             let count = it.nodes.get(&outcome).copied().unwrap_or_default();
-            nodes.add([profile, outcome.as_str()], number(count));
+            nodes.add([profile, outcome.as_str()], to_float(count));
         }
         for ((class, outcome), count) in &it.findings {
-            findings.add([profile, class.as_str(), outcome.as_str()], number(*count));
+            findings.add([profile, class.as_str(), outcome.as_str()], to_float(*count));
         }
-        unknowns.add([profile], number(it.unknowns));
+        unknowns.add([profile], to_float(it.unknowns));
         if let Some(share) = it.detectable {
             detectable.add([profile], share);
         }
         frozen.add([profile], f64::from(u8::from(it.is_frozen)));
         for (family, moment) in [(&mut conclusive, it.conclusive), (&mut passed, it.passed)] {
             if let Some(moment) = moment {
-                family.add([profile], seconds(moment));
+                family.add([profile], unix_to_float(moment));
             }
         }
     }
     [at, took, verdict, complete, nodes, findings, unknowns, detectable, frozen, conclusive, passed]
 }
 
-fn gate(gate: &GateState) -> [Family; 6] {
+fn gate_families(gate: &GateMetricsState) -> [MetricFamily; 6] {
     let families =
         [&of::BUDGET_LEFT, &of::BUDGET_LIMIT, &of::BREAKER, &of::PAUSED, &of::DRAINS, &of::OPEN];
     let [mut left, mut limit, mut breaker, mut paused, mut drains, mut open] =
-        families.map(Family::of);
+        families.map(MetricFamily::new);
     for budget in &gate.budgets {
-        left.add([budget.name], number(budget.left));
-        limit.add([budget.name], number(budget.limit));
+        left.add([budget.name], to_float(budget.left));
+        limit.add([budget.name], to_float(budget.limit));
     }
     breaker.add([], f64::from(u8::from(gate.is_tripped)));
     paused.add([], f64::from(u8::from(gate.is_paused)));
-    drains.add([], number(gate.drains));
-    open.add([], number(gate.open));
+    drains.add([], to_float(gate.drains));
+    open.add([], to_float(gate.open));
     [left, limit, breaker, paused, drains, open]
 }
 
-fn number(count: usize) -> f64 {
+fn to_float(count: usize) -> f64 {
     u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
 }
 
-fn seconds(unix: i64) -> f64 {
+fn unix_to_float(unix: i64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "moments of this era are far below 2^52")]
     let seconds = unix as f64;
     seconds

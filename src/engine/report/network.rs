@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::grid::End;
-use super::grid::Grid;
-use super::grid::Reference;
-use super::grid::Shape;
-use super::grid::Spot;
-use super::grid::worse;
-use model::cell::Cell;
+use super::grid::GridEnd;
+use super::grid::HeatmapGrid;
+use super::grid::GridReference;
+use super::grid::GridShape;
+use super::grid::GridSpot;
+use super::grid::worse_spot;
+use model::measured_cell::MeasuredCell;
 use model::id::NodeName;
 use model::run::Run;
 use model::stats::sort_median;
@@ -27,25 +27,25 @@ const LEAVES: &str = "the median of all paths from nodes of one leaf to nodes of
 
 /// Readings that are told as one spot.
 #[derive(Default)]
-struct Sum {
+struct SpotSum {
     values: Vec<f64>,
     ratios: Vec<f64>,
     outcomes: Vec<Outcome>,
 }
 
-impl Sum {
-    fn add(&mut self, cell: &Cell) {
+impl SpotSum {
+    fn add(&mut self, cell: &MeasuredCell) {
         self.values.extend(cell.value.filter(|v| v.is_finite()));
         self.ratios.extend(cell.ratio.filter(|r| r.is_finite()));
         self.outcomes.push(cell.outcome);
     }
 
-    fn spot(mut self) -> Spot {
+    fn into_spot(mut self) -> GridSpot {
         self.outcomes.sort_unstable();
         // Every healthy port has a low path to the one that is not, and is
         // healthy all the same.
         let outcome = self.outcomes.get(self.outcomes.len() / 2).copied();
-        Spot {
+        GridSpot {
             value: sort_median(&mut self.values),
             ratio: sort_median(&mut self.ratios),
             outcome: outcome.unwrap_or(Outcome::Unknown),
@@ -53,15 +53,15 @@ impl Sum {
     }
 }
 
-fn end(name: &str) -> End {
-    End { node: Some(NodeName::from(name)), gpu: None }
+fn grid_end(name: &str) -> GridEnd {
+    GridEnd { node: Some(NodeName::from(name)), gpu: None }
 }
 
 /// Node by rail and leaf by leaf, for every test that names rails and is
 /// compared with something.
-pub(super) fn grids(run: &Run) -> Vec<Grid> {
-    let mut tests: BTreeMap<(Arc<str>, &'static str), Vec<&Cell>> = BTreeMap::new();
-    let between = |c: &&Cell| c.rail.is_some() && c.src_node != c.dst_node;
+pub(super) fn build_network_grids(run: &Run) -> Vec<HeatmapGrid> {
+    let mut tests: BTreeMap<(Arc<str>, &'static str), Vec<&MeasuredCell>> = BTreeMap::new();
+    let between = |c: &&MeasuredCell| c.rail.is_some() && c.src_node != c.dst_node;
     for cell in run.cells.iter().filter(between) {
         tests.entry((cell.testcase.clone(), cell.unit.as_str())).or_default().push(cell);
     }
@@ -75,26 +75,26 @@ pub(super) fn grids(run: &Run) -> Vec<Grid> {
     for cells in tests.values() {
         let expected = || cells.iter().filter_map(|c| c.expected).filter(|e| e.is_finite());
         let (low, high) = (expected().reduce(f64::min), expected().reduce(f64::max));
-        let Some(reference) = low.zip(high).map(|(l, h)| Reference::Expectation(l, h)) else {
+        let Some(reference) = low.zip(high).map(|(l, h)| GridReference::Expectation(l, h)) else {
             continue;
         };
-        out.extend(rails(cells, reference));
-        out.extend(leaves(cells, reference, &leaf_of));
+        out.extend(rail_grid(cells, reference));
+        out.extend(leaf_grid(cells, reference, &leaf_of));
     }
     out
 }
 
-fn table(
-    cells: &[&Cell],
-    reference: Reference,
-    shape: Shape,
-    spots: &BTreeMap<(&str, &str), Spot>,
+fn build_table(
+    cells: &[&MeasuredCell],
+    reference: GridReference,
+    shape: GridShape,
+    spots: &BTreeMap<(&str, &str), GridSpot>,
     summed: &'static str,
-) -> Option<Grid> {
+) -> Option<HeatmapGrid> {
     let first = cells.first()?;
     let mut rows: BTreeSet<&str> = spots.keys().map(|(row, _)| *row).collect();
     let mut cols: BTreeSet<&str> = spots.keys().map(|(_, col)| *col).collect();
-    if shape == Shape::Leaves {
+    if shape == GridShape::Leaves {
         // A leaf that was only sent to has its line as well.
         rows.append(&mut cols.clone());
         cols.clone_from(&rows);
@@ -105,14 +105,14 @@ fn table(
     }
     let each = rows.iter().flat_map(|r| cols.iter().map(move |c| (*r, *c)));
     let spots = each.map(|at| spots.get(&at).copied()).collect();
-    Some(Grid {
+    Some(HeatmapGrid {
         domain: None,
         testcase: first.testcase.clone(),
         rail: None,
         unit: first.unit,
         shape,
-        rows: rows.iter().map(|r| end(r)).collect(),
-        cols: cols.iter().map(|c| end(c)).collect(),
+        rows: rows.iter().map(|r| grid_end(r)).collect(),
+        cols: cols.iter().map(|c| grid_end(c)).collect(),
         spots,
         reference,
         joined: 1,
@@ -123,9 +123,9 @@ fn table(
 }
 
 /// One line a node, one column a rail.
-fn rails(cells: &[&Cell], reference: Reference) -> Option<Grid> {
-    let mut sent: BTreeMap<(&str, &str), Sum> = BTreeMap::new();
-    let mut received: BTreeMap<(&str, &str), Sum> = BTreeMap::new();
+fn rail_grid(cells: &[&MeasuredCell], reference: GridReference) -> Option<HeatmapGrid> {
+    let mut sent: BTreeMap<(&str, &str), SpotSum> = BTreeMap::new();
+    let mut received: BTreeMap<(&str, &str), SpotSum> = BTreeMap::new();
     for cell in cells {
         let Some(rail) = cell.rail.as_deref() else { continue };
         let ends = [(&cell.src_node, &mut sent), (&cell.dst_node, &mut received)];
@@ -135,29 +135,29 @@ fn rails(cells: &[&Cell], reference: Reference) -> Option<Grid> {
             }
         }
     }
-    let mut ports: BTreeMap<(&str, &str), Spot> = BTreeMap::new();
+    let mut ports: BTreeMap<(&str, &str), GridSpot> = BTreeMap::new();
     for (port, sum) in sent.into_iter().chain(received) {
-        let spot = sum.spot();
-        ports.entry(port).and_modify(|other| *other = worse(*other, spot)).or_insert(spot);
+        let spot = sum.into_spot();
+        ports.entry(port).and_modify(|other| *other = worse_spot(*other, spot)).or_insert(spot);
     }
-    table(cells, reference, Shape::PerRail, &ports, PORT)
+    build_table(cells, reference, GridShape::PerRail, &ports, PORT)
 }
 
 /// One line and column a leaf.
-fn leaves(
-    cells: &[&Cell],
-    reference: Reference,
+fn leaf_grid(
+    cells: &[&MeasuredCell],
+    reference: GridReference,
     leaf_of: &BTreeMap<&NodeName, &str>,
-) -> Option<Grid> {
-    let mut sums: BTreeMap<(&str, &str), Sum> = BTreeMap::new();
+) -> Option<HeatmapGrid> {
+    let mut sums: BTreeMap<(&str, &str), SpotSum> = BTreeMap::new();
     for cell in cells {
         let leaf = |n: &Option<NodeName>| n.as_ref().and_then(|n| leaf_of.get(n)).copied();
         if let Some(pair) = leaf(&cell.src_node).zip(leaf(&cell.dst_node)) {
             sums.entry(pair).or_default().add(cell);
         }
     }
-    let spots = sums.into_iter().map(|(pair, sum)| (pair, sum.spot())).collect();
-    table(cells, reference, Shape::Leaves, &spots, LEAVES)
+    let spots = sums.into_iter().map(|(pair, sum)| (pair, sum.into_spot())).collect();
+    build_table(cells, reference, GridShape::Leaves, &spots, LEAVES)
 }
 
 #[cfg(test)]
@@ -167,22 +167,22 @@ mod tests {
 
     #[test]
     fn a_slow_port_is_one_spot_among_the_rails_of_all_nodes() {
-        let grids = grids(&fixture::rails());
+        let grids = build_network_grids(&fixture::rails());
         assert_eq!(
             (grids[0].shape, grids[0].rows.len(), grids[0].cols.len()),
-            (Shape::PerRail, 4, 2)
+            (GridShape::PerRail, 4, 2)
         );
         let low: Vec<(usize, usize)> = (0..4)
             .flat_map(|r| (0..2).map(move |c| (r, c)))
-            .filter(|&(r, c)| grids[0].at(r, c).is_some_and(|s| !s.is_calm()))
+            .filter(|&(r, c)| grids[0].at(r, c).is_some_and(|s| !s.is_as_expected()))
             .collect();
         assert_eq!(low, [(3, 1)]);
     }
 
     #[test]
     fn leaves_are_a_square_of_medians() {
-        let grids = grids(&fixture::rails());
-        assert_eq!((grids[1].shape, grids[1].rows.len()), (Shape::Leaves, 2));
+        let grids = build_network_grids(&fixture::rails());
+        assert_eq!((grids[1].shape, grids[1].rows.len()), (GridShape::Leaves, 2));
         assert_eq!(grids[1].rows[1].name(), "leaf2");
         assert_eq!(grids[1].at(0, 0).and_then(|s| s.ratio), Some(1.0));
         // Inside the second leaf half of all readings cross the slow port.
@@ -191,10 +191,10 @@ mod tests {
 
     #[test]
     fn without_rails_or_leaves_there_is_nothing_to_draw() {
-        assert!(grids(&fixture::rack()).is_empty());
+        assert!(build_network_grids(&fixture::rack()).is_empty());
         let mut run = fixture::rails();
         run.claims.leaves.clear();
         run.cells.retain(|c| c.rail.as_deref() == Some("rail0"));
-        assert!(grids(&run).is_empty());
+        assert!(build_network_grids(&run).is_empty());
     }
 }

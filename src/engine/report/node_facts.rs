@@ -9,19 +9,19 @@ use std::fmt::Write as _;
 use comfy_table::Table;
 use comfy_table::presets;
 
-use super::plain::clip;
-use super::plain::counted;
-use super::plain::plain;
+use super::plain_text::clip;
+use super::plain_text::count_noun;
+use super::plain_text::to_plain;
 use model::gpu_facts::FabricFacts;
 use model::gpu_facts::GpuFacts;
 use model::gpu_facts::LinkState;
 use model::gpu_facts::PcieFacts;
 use model::node_facts::ImexFacts;
-use model::node_facts::Missing;
+use model::node_facts::MissingFact;
 use model::node_facts::NicFacts;
 use model::node_facts::NodeFacts;
-use model::node_facts::Relation;
-use model::throttle::ThrottleReason;
+use model::node_facts::PciDistance;
+use model::throttle_reason::ThrottleReason;
 
 /// What stands where nothing is known.
 const UNKNOWN: &str = "?";
@@ -30,32 +30,32 @@ const UNKNOWN: &str = "?";
 const WIDEST: usize = 60;
 
 /// The whole account.
-pub fn text(facts: &NodeFacts) -> String {
-    let mut text = head(facts);
+pub fn render(facts: &NodeFacts) -> String {
+    let mut text = render_head(facts);
     if let Some(gpus) = facts.gpus.as_ref().filter(|gpus| !gpus.is_empty()) {
-        section(&mut text, &table(&GPU, gpus.iter().map(gpu)));
-        lines(&mut text, "Worth a look", &all_remarks(gpus));
+        push_section(&mut text, &render_table(&GPU, gpus.iter().map(gpu_row)));
+        push_lines(&mut text, "Worth a look", &collect_remarks(gpus));
     }
     if !facts.nics.is_empty() {
-        section(&mut text, &table(&NIC, facts.nics.iter().map(|it| nic(it, facts))));
+        push_section(&mut text, &render_table(&NIC, facts.nics.iter().map(|it| nic_row(it, facts))));
     }
     if let Some(imex) = &facts.imex {
-        let _ = writeln!(text, "\nIMEX  {}", imex_line(imex));
+        let _ = writeln!(text, "\nIMEX  {}", format_imex(imex));
     }
-    let missing: Vec<String> = facts.missing.iter().map(lacking).collect();
-    lines(&mut text, "Not said", &missing);
+    let missing: Vec<String> = facts.missing.iter().map(format_missing).collect();
+    push_lines(&mut text, "Not said", &missing);
     text
 }
 
-fn head(facts: &NodeFacts) -> String {
-    let name = facts.hostname.as_deref().map_or(UNKNOWN.into(), plain);
+fn render_head(facts: &NodeFacts) -> String {
+    let name = facts.hostname.as_deref().map_or(UNKNOWN.into(), to_plain);
     let mut text = format!("{name}\n");
     let mut line = |label: &str, value: Option<String>| {
         let _ = writeln!(text, "  {label:<8} {}", value.unwrap_or_else(|| UNKNOWN.to_owned()));
     };
-    line("machine", word(facts.machine.as_deref()));
-    line("kernel", word(facts.kernel.as_deref()));
-    line("boot", word(facts.boot_id.as_deref()));
+    line("machine", to_plain_word(facts.machine.as_deref()));
+    line("kernel", to_plain_word(facts.kernel.as_deref()));
+    line("boot", to_plain_word(facts.boot_id.as_deref()));
     let driver = facts.driver.as_ref().map(|driver| {
         let cuda = driver.cuda_version.as_ref().map(|cuda| format!(", CUDA up to {cuda}"));
         let nvml = driver.nvml_version.as_ref().map(|nvml| format!(", NVML {nvml}"));
@@ -79,14 +79,14 @@ fn head(facts: &NodeFacts) -> String {
 const GPU: [&str; 9] =
     ["GPU", "PCI address", "module", "NVLinks", "PCIe", "fabric", "ECC", "clock", "processes"];
 
-fn gpu(gpu: &GpuFacts) -> Vec<String> {
+fn gpu_row(gpu: &GpuFacts) -> Vec<String> {
     vec![
         gpu.index.to_string(),
         or_unknown(gpu.pci_address.as_deref()),
         gpu.module_id.map_or_else(|| UNKNOWN.to_owned(), |id| id.to_string()),
-        links(gpu),
-        pcie(&gpu.pcie),
-        gpu.fabric.as_ref().map_or_else(|| UNKNOWN.to_owned(), fabric),
+        format_links(gpu),
+        format_pcie(&gpu.pcie),
+        gpu.fabric.as_ref().map_or_else(|| UNKNOWN.to_owned(), format_fabric),
         match gpu.ecc.enabled {
             None => UNKNOWN.to_owned(),
             Some(false) => "off".to_owned(),
@@ -101,7 +101,7 @@ fn gpu(gpu: &GpuFacts) -> Vec<String> {
 }
 
 /// `18 of 18 at 26562 MB/s`.
-fn links(gpu: &GpuFacts) -> String {
+fn format_links(gpu: &GpuFacts) -> String {
     let Some(count) = gpu.nvlink_count else { return UNKNOWN.to_owned() };
     if count == 0 {
         return "none".to_owned();
@@ -134,7 +134,7 @@ fn links(gpu: &GpuFacts) -> String {
 }
 
 /// `gen 5 x16`, and what it could be where that is more.
-fn pcie(link: &PcieFacts) -> String {
+fn format_pcie(link: &PcieFacts) -> String {
     let one = |generation: Option<u32>, width: Option<u32>| {
         Some(format!("gen {} x{}", generation?, width?))
     };
@@ -145,12 +145,12 @@ fn pcie(link: &PcieFacts) -> String {
     }
 }
 
-fn fabric(fabric: &FabricFacts) -> String {
-    let mut text = fabric.state.words().to_owned();
+fn format_fabric(fabric: &FabricFacts) -> String {
+    let mut text = fabric.state.label().to_owned();
     if let (true, Some(uuid), Some(clique)) =
         (fabric.is_multi_node(), &fabric.cluster_uuid, fabric.clique_id)
     {
-        let _ = write!(text, ", {}.{clique}", plain(uuid));
+        let _ = write!(text, ", {}.{clique}", to_plain(uuid));
     } else if fabric.cluster_uuid.is_some() {
         text.push_str(", this node only");
     }
@@ -159,10 +159,10 @@ fn fabric(fabric: &FabricFacts) -> String {
 
 /// What a person would look at first; what several GPUs have in common is said
 /// once.
-fn all_remarks(gpus: &[GpuFacts]) -> Vec<String> {
+fn collect_remarks(gpus: &[GpuFacts]) -> Vec<String> {
     let mut all: Vec<(String, Vec<u32>)> = Vec::new();
     for gpu in gpus {
-        for remark in remarks(gpu) {
+        for remark in gpu_remarks(gpu) {
             match all.iter_mut().find(|(what, _)| *what == remark) {
                 Some((_, who)) => who.push(gpu.index),
                 None => all.push((remark, vec![gpu.index])),
@@ -171,21 +171,21 @@ fn all_remarks(gpus: &[GpuFacts]) -> Vec<String> {
     }
     let shown = all.iter().map(|(what, who)| match who.as_slice() {
         [one] => format!("GPU {one}: {what}"),
-        who => format!("GPUs {}: {what}", ranges(who)),
+        who => format!("GPUs {}: {what}", format_ranges(who)),
     });
     shown.collect()
 }
 
-fn remarks(gpu: &GpuFacts) -> Vec<String> {
+fn gpu_remarks(gpu: &GpuFacts) -> Vec<String> {
     let mut all = Vec::new();
-    let mut remark = |what: String| all.push(plain(&what).into_owned());
-    for what in gpu.fabric.iter().flat_map(FabricFacts::unhealthy) {
+    let mut remark = |what: String| all.push(to_plain(&what).into_owned());
+    for what in gpu.fabric.iter().flat_map(FabricFacts::health_problems) {
         remark(format!("fabric: {what}"));
     }
     let down = gpu.nvlinks.iter().filter(|link| link.state == Some(LinkState::Inactive));
     let down: Vec<u32> = down.map(|link| link.link).collect();
     if !down.is_empty() {
-        remark(format!("NVLinks down: {}", ranges(&down)));
+        remark(format!("NVLinks down: {}", format_ranges(&down)));
     }
     for link in &gpu.nvlinks {
         let counted = link.errors.iter().filter(|(_, count)| **count != 0);
@@ -231,18 +231,18 @@ fn remarks(gpu: &GpuFacts) -> Vec<String> {
 const NIC: [&str; 8] =
     ["NIC", "state", "rate", "PCI address", "PCIe", "NUMA", "nearest GPUs", "cabled to"];
 
-fn nic(nic: &NicFacts, facts: &NodeFacts) -> Vec<String> {
+fn nic_row(nic: &NicFacts, facts: &NodeFacts) -> Vec<String> {
     let port = nic.port.filter(|port| *port != 1).map(|port| format!(" port {port}"));
     let net = nic.net_devices.iter().filter(|name| **name != nic.device);
     let net: Vec<&str> = net.map(String::as_str).collect();
     let net = if net.is_empty() { String::new() } else { format!(" ({})", net.join(", ")) };
     let nearest = nic.gpus.iter().map(|gpu| gpu.relation).min();
-    let near = nearest.filter(|it| *it != Relation::Unknown).map(|nearest| {
+    let near = nearest.filter(|it| *it != PciDistance::Unknown).map(|nearest| {
         let at = nic.gpus.iter().filter(|gpu| gpu.relation == nearest);
         let at: Vec<String> = at.map(|gpu| gpu.gpu.to_string()).collect();
-        format!("{} ({})", at.join(", "), nearest.words())
+        format!("{} ({})", at.join(", "), nearest.label())
     });
-    let cabled = facts.neighbours.iter().find(|neighbour| neighbour.is_of(nic));
+    let cabled = facts.neighbours.iter().find(|neighbour| neighbour.is_attached_to(nic));
     let cabled = cabled.map(|neighbour| {
         let parts = [neighbour.switch.as_deref(), neighbour.port.as_deref()];
         parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
@@ -251,7 +251,7 @@ fn nic(nic: &NicFacts, facts: &NodeFacts) -> Vec<String> {
     vec![
         format!("{}{}{net}", nic.device, port.unwrap_or_default()),
         or_unknown(nic.state.as_deref()),
-        nic.rate_mbit_s.map_or_else(|| UNKNOWN.to_owned(), rate),
+        nic.rate_mbit_s.map_or_else(|| UNKNOWN.to_owned(), format_rate),
         or_unknown(nic.pci_address.as_deref()),
         nic.pcie_speed
             .as_ref()
@@ -262,21 +262,21 @@ fn nic(nic: &NicFacts, facts: &NodeFacts) -> Vec<String> {
     ]
 }
 
-fn rate(mbit_s: u64) -> String {
+fn format_rate(mbit_s: u64) -> String {
     match mbit_s % 1000 {
         0 => format!("{} Gbit/s", mbit_s / 1000),
         _ => format!("{mbit_s} Mbit/s"),
     }
 }
 
-fn imex_line(imex: &ImexFacts) -> String {
+fn format_imex(imex: &ImexFacts) -> String {
     let mut parts = Vec::new();
     if let Some(state) = &imex.domain_state {
         let ready = imex.nodes.iter().filter(|node| node.state.as_deref() == Some("READY")).count();
-        parts.push(format!("domain {}, {ready} of {} nodes ready", plain(state), imex.nodes.len()));
+        parts.push(format!("domain {}, {ready} of {} nodes ready", to_plain(state), imex.nodes.len()));
     }
     parts.push(match (&imex.channels, imex.channels_offered) {
-        (Some(channels), _) => counted(channels.len(), "channel", "channels"),
+        (Some(channels), _) => count_noun(channels.len(), "channel", "channels"),
         (None, Some(true)) => "channels offered, none there".to_owned(),
         (None, Some(false)) => "no channels offered".to_owned(),
         (None, None) => "channels unknown".to_owned(),
@@ -285,19 +285,19 @@ fn imex_line(imex: &ImexFacts) -> String {
 }
 
 /// `serial number of GPUs 0-3: no permission`.
-fn lacking(missing: &Missing) -> String {
+fn format_missing(missing: &MissingFact) -> String {
     let of = |what: &str, numbers: &[u32]| match numbers {
         [] => String::new(),
         [one] => format!(" of {what} {one}"),
-        numbers => format!(" of {what}s {}", ranges(numbers)),
+        numbers => format!(" of {what}s {}", format_ranges(numbers)),
     };
     let links = of("link", &missing.links);
     let gpus = of("GPU", &missing.gpus);
-    plain(&format!("{}{links}{gpus}: {}", missing.what, missing.why)).into_owned()
+    to_plain(&format!("{}{links}{gpus}: {}", missing.what, missing.why)).into_owned()
 }
 
 /// `0-3, 7`.
-fn ranges(numbers: &[u32]) -> String {
+fn format_ranges(numbers: &[u32]) -> String {
     let mut runs: Vec<(u32, u32)> = Vec::new();
     for number in numbers {
         match runs.last_mut() {
@@ -314,15 +314,15 @@ fn ranges(numbers: &[u32]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-fn word(text: Option<&str>) -> Option<String> {
+fn to_plain_word(text: Option<&str>) -> Option<String> {
     text.map(|text| clip(text, WIDEST))
 }
 
 fn or_unknown(text: Option<&str>) -> String {
-    word(text).unwrap_or_else(|| UNKNOWN.to_owned())
+    to_plain_word(text).unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
-fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+fn render_table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(header.iter().copied());
@@ -333,12 +333,12 @@ fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-fn section(text: &mut String, table: &str) {
+fn push_section(text: &mut String, table: &str) {
     text.push('\n');
     text.push_str(table);
 }
 
-fn lines(text: &mut String, title: &str, lines: &[String]) {
+fn push_lines(text: &mut String, title: &str, lines: &[String]) {
     if lines.is_empty() {
         return;
     }
@@ -355,7 +355,7 @@ mod tests {
     use model::gpu_facts::NvlinkFacts;
     use model::node_facts::DriverFacts;
     use model::node_facts::GpuDistance;
-    use model::node_facts::Neighbour;
+    use model::node_facts::NicNeighbour;
 
     fn facts() -> NodeFacts {
         let link = |link| NvlinkFacts {
@@ -379,8 +379,8 @@ mod tests {
             }),
             ..GpuFacts::default()
         };
-        let near = GpuDistance { gpu: 0, relation: Relation::SameSwitch };
-        let far = GpuDistance { gpu: 1, relation: Relation::OtherNuma };
+        let near = GpuDistance { gpu: 0, relation: PciDistance::SameSwitch };
+        let far = GpuDistance { gpu: 1, relation: PciDistance::OtherNuma };
         NodeFacts {
             hostname: Some("node\u{1b}[1m01".to_owned()),
             driver: Some(DriverFacts::default()),
@@ -392,17 +392,17 @@ mod tests {
                 gpus: vec![near, far],
                 ..NicFacts::default()
             }],
-            neighbours: vec![Neighbour {
+            neighbours: vec![NicNeighbour {
                 device_port: None,
                 device: "ib0".to_owned(),
                 switch: Some("leaf01".to_owned()),
                 port: Some("Ethernet8".to_owned()),
             }],
-            missing: vec![Missing {
+            missing: vec![MissingFact {
                 what: "serial number".to_owned(),
                 gpus: vec![0, 1],
                 why: "no permission".to_owned(),
-                ..Missing::default()
+                ..MissingFact::default()
             }],
             ..NodeFacts::default()
         }
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn the_account_names_what_is_there_what_is_odd_and_what_is_missing() {
-        let text = text(&facts());
+        let text = render(&facts());
         for expected in [
             "2 × NVIDIA H200",
             "17 of 18 up at 26562 MB/s",
@@ -431,13 +431,13 @@ mod tests {
     #[test]
     fn a_driver_that_said_nothing_is_no_machine_without_gpus() {
         let silent = NodeFacts::default();
-        assert!(text(&silent).contains("GPUs     ?"), "{}", text(&silent));
+        assert!(render(&silent).contains("GPUs     ?"), "{}", render(&silent));
         let none = NodeFacts { gpus: Some(Vec::new()), ..NodeFacts::default() };
-        assert!(text(&none).contains("GPUs     none"), "{}", text(&none));
+        assert!(render(&none).contains("GPUs     none"), "{}", render(&none));
     }
 
     #[test]
     fn numbers_in_a_row_are_a_range() {
-        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");
+        assert_eq!(format_ranges(&[0, 1, 2, 5, 7, 8]), "0-2, 5, 7-8");
     }
 }

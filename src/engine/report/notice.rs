@@ -5,8 +5,8 @@
 //! Pure. Who is told, and whether it arrived, is `notify`'s.
 
 pub mod alertmanager;
-pub mod generic;
-pub mod news;
+pub mod message;
+pub mod changes;
 pub mod slack;
 
 use std::collections::BTreeSet;
@@ -15,26 +15,26 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::class;
-use super::metrics::State;
-use super::plain::clip;
-use super::plain::plain;
+use super::class_text;
+use super::metrics::MetricsState;
+use super::plain_text::clip;
+use super::plain_text::to_plain;
 use super::trend;
 use model::action::ActionKind;
 use model::action::ActionPlan;
 use model::action::ActionResult;
-use model::cell::Cell;
+use model::measured_cell::MeasuredCell;
 use model::finding_class::FindingClass;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::moment::rfc3339;
+use model::time_format::format_rfc3339;
 use model::run::Run;
-use model::text::percent;
-use model::trend::Standing;
+use model::text::format_percent;
+use model::trend::OpenAlarm;
 use model::verdict::Finding;
 use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
-use model::verdict::RatioOf;
+use model::verdict::RatioReference;
 
 /// Longest text of one field: a message is read on a telephone.
 const LONGEST: usize = 400;
@@ -44,7 +44,7 @@ const LONGEST: usize = 400;
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Event {
+pub enum NoticeEvent {
     /// A part works below what it must deliver.
     Degraded,
     /// A part cannot be used as claimed.
@@ -63,7 +63,7 @@ pub enum Event {
     Drift,
 }
 
-impl Event {
+impl NoticeEvent {
     /// All of them.
     pub const ALL: [Self; 8] = [
         Self::Degraded,
@@ -100,18 +100,18 @@ impl Event {
     }
 
     /// Whether it goes on until something ends it; the others happen once.
-    fn stands(self) -> bool {
+    fn is_ongoing(self) -> bool {
         !matches!(self, Self::PassAgain | Self::Action)
     }
 }
 
 /// One thing to tell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Item {
+pub struct NoticeItem {
     /// The same for the same thing in every run.
     pub key: String,
     /// What kind of thing.
-    pub event: Event,
+    pub event: NoticeEvent,
     /// The node, where it is one's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeName>,
@@ -126,7 +126,7 @@ pub struct Item {
     pub ratio: Option<f64>,
     /// What that is a share of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ratio_of: Option<RatioOf>,
+    pub ratio_of: Option<RatioReference>,
     /// What it is, in a few words.
     pub what: String,
     /// How bad, in one sentence.
@@ -141,7 +141,7 @@ pub struct Item {
 
 /// What there is to tell at one time, before anybody looked whether it is news.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Occasion {
+pub struct NoticeOccasion {
     /// The run, where there is one.
     pub run: Option<String>,
     /// Its profile.
@@ -151,9 +151,9 @@ pub struct Occasion {
     /// It measured a simulated fabric.
     pub simulated: bool,
     /// What stands or has happened.
-    pub items: Vec<Item>,
+    pub items: Vec<NoticeItem>,
     /// Keys of what is known to be well now.
-    pub well: BTreeSet<String>,
+    pub healthy: BTreeSet<String>,
     /// Nodes that were judged and came out known: what was told of a part at one of
     /// them and is not among the items is over.
     pub judged: BTreeSet<NodeName>,
@@ -170,48 +170,48 @@ pub struct Occasion {
 
 /// What a run has to tell. An interrupted one tells of nothing that it left
 /// unmeasured, and ends nothing.
-pub fn of_run(run: &Run, acted: Option<&ActionPlan>, folder: &str, is_partial: bool) -> Occasion {
-    let mut occasion = Occasion {
+pub fn occasion_from_run(run: &Run, acted: Option<&ActionPlan>, folder: &str, is_partial: bool) -> NoticeOccasion {
+    let mut occasion = NoticeOccasion {
         run: Some(run.info.id.clone()),
         profile: Some(run.info.profile.clone()),
         folder: Some(folder.to_owned()),
         simulated: run.info.simulated,
-        ..Occasion::default()
+        ..NoticeOccasion::default()
     };
     let named = run.verdicts.findings_by_node();
     let mut told: BTreeSet<&str> = BTreeSet::new();
     for verdict in &run.verdicts.nodes {
         match verdict.outcome {
             Outcome::Pass if is_partial => {}
-            Outcome::Pass => drop(occasion.well.insert(of_node(&verdict.node))),
+            Outcome::Pass => drop(occasion.healthy.insert(node_key(&verdict.node))),
             Outcome::Unknown if is_partial => {}
             _ => {
                 let own = named.get(&verdict.node).into_iter().flatten().copied();
                 let own: Vec<&Finding> = own.filter(|it| is_bad(it)).collect();
                 told.extend(own.iter().map(|it| it.id.as_str()));
-                occasion.items.push(node(verdict, &own, acted));
+                occasion.items.push(node_item(verdict, &own, acted));
             }
         }
     }
     let findings = run.verdicts.findings.iter().filter(|it| is_bad(it));
     for it in findings.filter(|it| !told.contains(it.id.as_str())) {
-        occasion.items.push(part(it));
+        occasion.items.push(part_item(it));
     }
     if !is_partial {
-        looked_at(run, &mut occasion);
+        record_coverage(run, &mut occasion);
     }
     if let Some(plan) = run.actions.as_ref() {
-        occasion.items.extend(plan.frozen.as_ref().map(|why| frozen(why)));
+        occasion.items.extend(plan.frozen.as_ref().map(|why| frozen_item(why)));
         if plan.frozen.is_none() && !is_partial {
-            occasion.well.insert(FROZEN.to_owned());
+            occasion.healthy.insert(FROZEN.to_owned());
         }
     }
-    occasion.items.extend(acted.into_iter().flat_map(|plan| done(plan, &run.info.id)));
+    occasion.items.extend(acted.into_iter().flat_map(|plan| action_items(plan, &run.info.id)));
     occasion
 }
 
 /// How far a run looked. What could not be judged was not looked at: it ends nothing.
-fn looked_at(run: &Run, occasion: &mut Occasion) {
+fn record_coverage(run: &Run, occasion: &mut NoticeOccasion) {
     let (known, unknown): (Vec<&NodeVerdict>, Vec<&NodeVerdict>) =
         run.verdicts.nodes.iter().partition(|it| it.outcome != Outcome::Unknown);
     occasion.judged.extend(known.iter().map(|it| it.node.clone()));
@@ -219,7 +219,7 @@ fn looked_at(run: &Run, occasion: &mut Occasion) {
     for domain in unknown.iter().filter_map(|it| it.domain.as_ref()) {
         occasion.covered.remove(domain);
     }
-    let is_between = |cell: &Cell| {
+    let is_between = |cell: &MeasuredCell| {
         let is_port = cell.rail.is_some() || (cell.src_gpu.is_none() && cell.dst_gpu.is_none());
         cell.value.is_some() && cell.src_node != cell.dst_node && is_port
     };
@@ -227,10 +227,10 @@ fn looked_at(run: &Run, occasion: &mut Occasion) {
         !known.is_empty() && unknown.is_empty() && run.cells.iter().any(is_between);
 }
 
-impl Occasion {
+impl NoticeOccasion {
     /// Takes back what a run cannot end because it left out nodes that are known from
     /// others: a domain of which some were measured was not measured whole.
-    pub fn limit(&mut self, run: &Run, state: &State) {
+    pub fn limit_to_known(&mut self, run: &Run, state: &MetricsState) {
         let here: BTreeSet<&NodeName> = run.verdicts.nodes.iter().map(|it| &it.node).collect();
         let elsewhere = state.nodes.iter().filter(|(node, it)| {
             // One that has no more than a certificate may be long gone.
@@ -250,40 +250,40 @@ fn is_bad(finding: &Finding) -> bool {
 }
 
 /// What the state of certificates, the gate and the history has to tell.
-pub fn of_state(state: &State) -> Occasion {
-    let mut occasion = Occasion::default();
+pub fn occasion_from_state(state: &MetricsState) -> NoticeOccasion {
+    let mut occasion = NoticeOccasion::default();
     for (name, it) in &state.nodes {
         let key = format!("expired/{name}");
         match &it.certificate {
             Some(certificate) if !certificate.is_void && certificate.expires <= state.now => {
-                let mut item = item(key, Event::Expired, "certificate expired");
+                let mut item = new_item(key, NoticeEvent::Expired, "certificate expired");
                 (item.node, item.domain) = (Some(name.clone()), it.domain.clone());
-                item.how = format!("it counted until {}", rfc3339(certificate.expires));
+                item.how = format!("it counted until {}", format_rfc3339(certificate.expires));
                 item.next = Some(format!("measure it again: `fabricgate admit {name} --apply`"));
                 occasion.items.push(item);
             }
-            Some(certificate) if !certificate.is_void => drop(occasion.well.insert(key)),
+            Some(certificate) if !certificate.is_void => drop(occasion.healthy.insert(key)),
             // A void one was drained or is other hardware, which is told otherwise.
             _ => {}
         }
-        occasion.items.extend(it.alarms.iter().map(|alarm| drift(alarm, it.domain.as_ref())));
+        occasion.items.extend(it.alarms.iter().map(|alarm| drift_item(alarm, it.domain.as_ref())));
     }
     for (domain, alarms) in &state.drifting {
-        occasion.items.extend(alarms.iter().map(|alarm| drift(alarm, Some(domain))));
+        occasion.items.extend(alarms.iter().map(|alarm| drift_item(alarm, Some(domain))));
     }
     if state.is_history_read {
         occasion.whole.insert(DRIFTS.to_owned());
     }
     match &state.gate {
         Some(gate) if gate.is_tripped => {
-            let mut item = item(BREAKER.to_owned(), Event::Breaker, "the breaker tripped");
+            let mut item = new_item(BREAKER.to_owned(), NoticeEvent::Breaker, "the breaker tripped");
             "nothing but releases is carried out".clone_into(&mut item.how);
             let next =
                 "see `fabricgate gate status`; when it is safe, `fabricgate gate reset --why TEXT`";
             item.next = Some(next.to_owned());
             occasion.items.push(item);
         }
-        Some(_) => drop(occasion.well.insert(BREAKER.to_owned())),
+        Some(_) => drop(occasion.healthy.insert(BREAKER.to_owned())),
         None => {}
     }
     occasion
@@ -296,12 +296,12 @@ const FROZEN: &str = "frozen";
 /// How the keys of drifts begin.
 const DRIFTS: &str = "drift/";
 
-fn of_node(node: &NodeName) -> String {
+fn node_key(node: &NodeName) -> String {
     format!("node/{node}")
 }
 
-fn item(key: String, event: Event, what: &str) -> Item {
-    Item {
+fn new_item(key: String, event: NoticeEvent, what: &str) -> NoticeItem {
+    NoticeItem {
         key,
         event,
         node: None,
@@ -316,78 +316,78 @@ fn item(key: String, event: Event, what: &str) -> Item {
     }
 }
 
-fn event(outcome: Outcome) -> Event {
+fn outcome_event(outcome: Outcome) -> NoticeEvent {
     match outcome {
-        Outcome::Failed => Event::Failed,
-        Outcome::Degraded => Event::Degraded,
-        Outcome::Unknown | Outcome::Pass => Event::Unknown,
+        Outcome::Failed => NoticeEvent::Failed,
+        Outcome::Degraded => NoticeEvent::Degraded,
+        Outcome::Unknown | Outcome::Pass => NoticeEvent::Unknown,
     }
 }
 
-fn node(verdict: &NodeVerdict, own: &[&Finding], acted: Option<&ActionPlan>) -> Item {
+fn node_item(verdict: &NodeVerdict, own: &[&Finding], acted: Option<&ActionPlan>) -> NoticeItem {
     // What has no number is not the worst of one outcome.
-    let ratio = |it: &Finding| it.share().filter(|it| it.is_finite());
+    let ratio = |it: &Finding| it.deciding_share().filter(|it| it.is_finite());
     let level = |it: &Finding| ratio(it).unwrap_or(f64::MAX);
     let worst = own
         .iter()
         .copied()
         .min_by(|a, b| b.outcome.cmp(&a.outcome).then_with(|| level(a).total_cmp(&level(b))));
-    let what = worst.map_or_else(|| "not judged".to_owned(), |it| class::title(&it.class));
-    let mut item = item(of_node(&verdict.node), event(verdict.outcome), &what);
+    let what = worst.map_or_else(|| "not judged".to_owned(), |it| class_text::class_title(&it.class));
+    let mut item = new_item(node_key(&verdict.node), outcome_event(verdict.outcome), &what);
     (item.node, item.domain) = (Some(verdict.node.clone()), verdict.domain.clone());
-    item.how = short(worst.map_or(&verdict.reason, |it| &it.summary));
+    item.how = shorten(worst.map_or(&verdict.reason, |it| &it.summary));
     if let Some(worst) = worst {
         item.class = Some(worst.class.clone());
-        (item.ratio, item.ratio_of) = found_by(worst);
-        item.next = class::advice(&worst.class).map(short);
+        (item.ratio, item.ratio_of) = finding_ratio(worst);
+        item.next = class_text::class_advice(&worst.class).map(shorten);
     }
-    item.done = acted.and_then(|plan| about(plan, &verdict.node));
+    item.done = acted.and_then(|plan| describe_actions(plan, &verdict.node));
     item
 }
 
 /// What a plan that was carried out did about a node.
-fn about(plan: &ActionPlan, node: &NodeName) -> Option<String> {
+fn describe_actions(plan: &ActionPlan, node: &NodeName) -> Option<String> {
     let records =
         plan.records.iter().filter(|it| it.node == *node && it.kind != ActionKind::Certify);
-    let done: Vec<String> = records.map(|it| result(it.kind, it.result).to_owned()).collect();
+    let done: Vec<String> = records.map(|it| result_text(it.kind, it.result).to_owned()).collect();
     if !done.is_empty() {
         return Some(done.join(", "));
     }
     let withheld = plan.withheld.iter().find(|it| it.what == node.as_str())?;
-    Some(short(&format!("nothing: {}", withheld.why)))
+    Some(shorten(&format!("nothing: {}", withheld.why)))
 }
 
-fn part(finding: &Finding) -> Item {
+fn part_item(finding: &Finding) -> NoticeItem {
     let mut item =
-        item(format!("part/{}", finding.id), event(finding.outcome), &class::title(&finding.class));
+        new_item(format!("part/{}", finding.id), outcome_event(finding.outcome), &class_text::class_title(&finding.class));
     (item.node, item.domain) = (finding.locus.node.clone(), finding.locus.domain.clone());
-    item.how = short(&finding.summary);
+    item.how = shorten(&finding.summary);
     item.class = Some(finding.class.clone());
-    (item.ratio, item.ratio_of) = found_by(finding);
-    item.next = class::advice(&finding.class).map(short);
+    (item.ratio, item.ratio_of) = finding_ratio(finding);
+    item.next = class_text::class_advice(&finding.class).map(shorten);
     item
 }
 
-fn frozen(why: &str) -> Item {
-    let mut item = item(FROZEN.to_owned(), Event::Breaker, "no drains are proposed");
-    item.how = short(why);
+fn frozen_item(why: &str) -> NoticeItem {
+    let mut item = new_item(FROZEN.to_owned(), NoticeEvent::Breaker, "no drains are proposed");
+    item.how = shorten(why);
     item.next =
         Some("look for what the suspects have in common before anything is drained".to_owned());
     item
 }
 
 /// A part that left for the worse what is usual for it, in one test.
-fn drift(standing: &Standing, domain: Option<&DomainName>) -> Item {
-    let Standing { part, testcase, .. } = standing;
+fn drift_item(standing: &OpenAlarm, domain: Option<&DomainName>) -> NoticeItem {
+    let OpenAlarm { part, testcase, .. } = standing;
     let (kind, place, option) = match (&part.node, domain) {
         (Some(node), _) => ("node", node.as_str(), ""),
         (None, domain) => ("domain", domain.map_or("", DomainName::as_str), "--domain "),
     };
     let what = if kind == "node" { NODE_DRIFTS } else { DOMAIN_DRIFTS };
-    let mut item = item(format!("{DRIFTS}{kind}/{place}/{testcase}"), Event::Drift, what);
+    let mut item = new_item(format!("{DRIFTS}{kind}/{place}/{testcase}"), NoticeEvent::Drift, what);
     (item.node, item.domain) = (part.node.clone(), domain.cloned());
-    item.how = short(&trend::standing_words(standing));
-    item.next = Some(short(&format!(
+    item.how = shorten(&trend::describe_standing(standing));
+    item.next = Some(shorten(&format!(
         "see `fabricgate history {option}{place}`; nothing is done about a node because of this"
     )));
     item
@@ -395,37 +395,37 @@ fn drift(standing: &Standing, domain: Option<&DomainName>) -> Item {
 
 /// What was done to nodes, and what a budget forbade. That a node was certified is
 /// no news.
-fn done(plan: &ActionPlan, run: &str) -> Vec<Item> {
+fn action_items(plan: &ActionPlan, run: &str) -> Vec<NoticeItem> {
     let mut items = Vec::new();
     for it in plan.records.iter().filter(|it| it.kind != ActionKind::Certify) {
         // It was so before; that was told then.
         if it.result == ActionResult::Already {
             continue;
         }
-        let word = result(it.kind, it.result);
+        let word = result_text(it.kind, it.result);
         let key = format!("action/{run}/{}/{word}", it.node);
-        let mut item = item(key, Event::Action, word);
+        let mut item = new_item(key, NoticeEvent::Action, word);
         item.node = Some(it.node.clone());
-        item.how = short(&it.detail);
+        item.how = shorten(&it.detail);
         let of = plan.actions.iter().find(|action| action.node == it.node);
         if let Some(action) = of {
             item.domain.clone_from(&action.domain);
             (item.ratio, item.ratio_of) = (action.ratio, action.ratio_of);
-            item.done = Some(short(&action.why));
+            item.done = Some(shorten(&action.why));
         }
         items.push(item);
     }
     for it in plan.withheld.iter().filter(|it| it.budget) {
         let key = format!("action/{run}/{}/withheld", it.what);
-        let mut item = item(key, Event::Action, "not drained");
+        let mut item = new_item(key, NoticeEvent::Action, "not drained");
         item.node = Some(NodeName::from(it.what.as_str())).filter(NodeName::is_one_node);
-        item.how = short(&it.why);
+        item.how = shorten(&it.why);
         items.push(item);
     }
     items
 }
 
-fn result(kind: ActionKind, result: ActionResult) -> &'static str {
+fn result_text(kind: ActionKind, result: ActionResult) -> &'static str {
     let is_done = matches!(result, ActionResult::Done | ActionResult::Already);
     match (kind, is_done, result) {
         (ActionKind::Drain, true, _) => "drained",
@@ -441,20 +441,20 @@ fn result(kind: ActionKind, result: ActionResult) -> &'static str {
     }
 }
 
-fn short(text: &str) -> String {
-    clip(&plain(text), LONGEST)
+fn shorten(text: &str) -> String {
+    clip(&to_plain(text), LONGEST)
 }
 
 /// A share in words, where there is one.
-fn share(item: &Item) -> Option<String> {
+fn format_share(item: &NoticeItem) -> Option<String> {
     // What older programs told of says nothing of it.
-    let of = item.ratio_of.unwrap_or(RatioOf::Expected).words();
-    item.ratio.map(|ratio| format!("{} of {of}", percent(ratio)))
+    let of = item.ratio_of.unwrap_or(RatioReference::Expected).label();
+    item.ratio.map(|ratio| format!("{} of {of}", format_percent(ratio)))
 }
 
 /// The ratio by which it was found, and what it is of.
-fn found_by(finding: &Finding) -> (Option<f64>, Option<RatioOf>) {
-    finding.found_by().filter(|(ratio, _)| ratio.is_finite()).unzip()
+fn finding_ratio(finding: &Finding) -> (Option<f64>, Option<RatioReference>) {
+    finding.deciding_ratio().filter(|(ratio, _)| ratio.is_finite()).unzip()
 }
 
 #[cfg(test)]

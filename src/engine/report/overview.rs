@@ -7,13 +7,13 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::grid::End;
-use super::grid::Grid;
-use super::grid::Reference;
-use super::grid::Shape;
-use super::grid::Spot;
-use super::grid::ordered;
-use super::grid::worse;
+use super::grid::GridEnd;
+use super::grid::HeatmapGrid;
+use super::grid::GridReference;
+use super::grid::GridShape;
+use super::grid::GridSpot;
+use super::grid::order_ends;
+use super::grid::worse_spot;
 use model::claims::ClaimedDomain;
 use model::claims::Claims;
 use model::id::NodeName;
@@ -27,62 +27,62 @@ const WORSE_MEDIAN: &str = "the worse of a GPU's medians, sending and receiving,
 /// One line per node and one column per GPU: the worse of the medians of what
 /// the GPU sends and what it receives inside its node. Nodes without any cell
 /// have a line that says so.
-pub(super) fn overview(
-    whole: &Grid,
-    inside: &[Grid],
+pub(super) fn build_overview(
+    whole: &HeatmapGrid,
+    inside: &[HeatmapGrid],
     absent: &[NodeName],
     claimed: Option<&ClaimedDomain>,
-) -> Grid {
-    let lines: Vec<(End, &Grid)> = inside
+) -> HeatmapGrid {
+    let lines: Vec<(GridEnd, &HeatmapGrid)> = inside
         .iter()
         .map(|grid| {
             let node = grid.rows.first().and_then(|e| e.node.clone());
-            (End { node, gpu: None }, grid)
+            (GridEnd { node, gpu: None }, grid)
         })
         .collect();
     let gpus: BTreeSet<Option<u32>> =
         inside.iter().flat_map(|g| g.rows.iter().chain(&g.cols)).map(|end| end.gpu).collect();
-    let cols: Vec<End> = gpus.iter().map(|&gpu| End { node: None, gpu }).collect();
+    let cols: Vec<GridEnd> = gpus.iter().map(|&gpu| GridEnd { node: None, gpu }).collect();
     let known = lines.iter().map(|(end, _)| end.clone());
-    let unknown = absent.iter().map(|n| End { node: Some(n.clone()), gpu: None });
-    let ends: BTreeMap<End, usize> = known.chain(unknown).zip(0..).collect();
-    let (rows, _) = ordered(ends, claimed);
+    let unknown = absent.iter().map(|n| GridEnd { node: Some(n.clone()), gpu: None });
+    let ends: BTreeMap<GridEnd, usize> = known.chain(unknown).zip(0..).collect();
+    let (rows, _) = order_ends(ends, claimed);
     // A domain can have all nodes of a fleet.
-    let grids: BTreeMap<&End, &Grid> = lines.iter().rev().map(|(end, grid)| (end, *grid)).collect();
+    let grids: BTreeMap<&GridEnd, &HeatmapGrid> = lines.iter().rev().map(|(end, grid)| (end, *grid)).collect();
     let mut spots = Vec::with_capacity(rows.len() * cols.len());
     for row in &rows {
         let grid = grids.get(row);
         spots.extend(cols.iter().map(|col| match grid {
-            Some(grid) => of_gpu(grid, col.gpu),
-            None => Some(Spot::MISSING),
+            Some(grid) => gpu_spot(grid, col.gpu),
+            None => Some(GridSpot::MISSING),
         }));
     }
-    Grid { shape: Shape::PerGpu, rows, cols, spots, summed: Some(WORSE_MEDIAN), ..whole.clone() }
+    HeatmapGrid { shape: GridShape::PerGpu, rows, cols, spots, summed: Some(WORSE_MEDIAN), ..whole.clone() }
 }
 
 /// The worse of the medians of a GPU's line and column.
-fn of_gpu(grid: &Grid, gpu: Option<u32>) -> Option<Spot> {
+fn gpu_spot(grid: &HeatmapGrid, gpu: Option<u32>) -> Option<GridSpot> {
     let row = grid.rows.iter().position(|end| end.gpu == gpu);
     let out = row.map(|r| (0..grid.cols.len()).filter_map(|c| grid.at(r, c)).collect());
     let col = grid.cols.iter().position(|end| end.gpu == gpu);
     let back = col.map(|c| (0..grid.rows.len()).filter_map(|r| grid.at(r, c)).collect());
-    [out, back].into_iter().flatten().filter_map(|s: Vec<_>| middle(&s)).reduce(worse)
+    [out, back].into_iter().flatten().filter_map(|s: Vec<_>| median_spot(&s)).reduce(worse_spot)
 }
 
 /// The median spot of a line, and the median of its outcomes: every healthy GPU
 /// has a low reading with the one that is not, and is healthy all the same.
-fn middle(line: &[&Spot]) -> Option<Spot> {
+fn median_spot(line: &[&GridSpot]) -> Option<GridSpot> {
     let mut outcomes: Vec<Outcome> = line.iter().map(|s| s.outcome).collect();
     outcomes.sort_unstable();
     let outcome = *outcomes.get(outcomes.len() / 2)?;
-    let of = |number: fn(&Spot) -> Option<f64>| {
+    let of = |number: fn(&GridSpot) -> Option<f64>| {
         sort_median(&mut line.iter().filter_map(|s| number(s)).collect::<Vec<_>>())
     };
-    Some(Spot { value: of(|s| s.value), ratio: of(|s| s.ratio), outcome })
+    Some(GridSpot { value: of(|s| s.value), ratio: of(|s| s.ratio), outcome })
 }
 
 /// Whether a grid is all there is of one node, in a domain of its own.
-fn is_single(grid: &Grid) -> bool {
+fn is_single(grid: &HeatmapGrid) -> bool {
     let mut nodes = grid.rows.iter().chain(&grid.cols).filter_map(|e| e.node.as_ref());
     let first = nodes.next();
     first.is_some() && nodes.all(|node| Some(node) == first) && grid.inside.is_empty()
@@ -90,56 +90,56 @@ fn is_single(grid: &Grid) -> bool {
 
 /// Nodes that are domains of their own, test by test in one grid. Only tests
 /// with an expectation: nothing else makes different nodes comparable.
-pub(super) fn fleet(grids: &[Grid], claims: &Claims) -> Vec<Grid> {
-    let mut tests: BTreeMap<(&str, Option<&str>, Unit), Vec<&Grid>> = BTreeMap::new();
+pub(super) fn fleet_grids(grids: &[HeatmapGrid], claims: &Claims) -> Vec<HeatmapGrid> {
+    let mut tests: BTreeMap<(&str, Option<&str>, Unit), Vec<&HeatmapGrid>> = BTreeMap::new();
     for grid in grids {
-        let expected = matches!(grid.reference, Reference::Expectation(..));
+        let expected = matches!(grid.reference, GridReference::Expectation(..));
         if expected && is_single(grid) {
             let key = (&*grid.testcase, grid.rail.as_deref(), grid.unit);
             tests.entry(key).or_default().push(grid);
         }
     }
-    tests.into_values().filter(|grids| 1 < grids.len()).filter_map(|g| joined(&g, claims)).collect()
+    tests.into_values().filter(|grids| 1 < grids.len()).filter_map(|g| join_grids(&g, claims)).collect()
 }
 
-fn joined(grids: &[&Grid], claims: &Claims) -> Option<Grid> {
+fn join_grids(grids: &[&HeatmapGrid], claims: &Claims) -> Option<HeatmapGrid> {
     let first = grids.first()?;
-    let pairs = first.shape == Shape::Pairs;
+    let pairs = first.shape == GridShape::Pairs;
     let gpus: BTreeSet<Option<u32>> = grids
         .iter()
         .flat_map(|g| g.cols.iter().chain(if pairs { g.rows.as_slice() } else { &[] }))
         .map(|end| end.gpu)
         .collect();
-    let cols: Vec<End> = gpus.iter().map(|&gpu| End { node: None, gpu }).collect();
+    let cols: Vec<GridEnd> = gpus.iter().map(|&gpu| GridEnd { node: None, gpu }).collect();
     let mut rows = Vec::with_capacity(grids.len());
     let mut spots = Vec::with_capacity(grids.len() * cols.len());
     let mut range = (f64::INFINITY, f64::NEG_INFINITY);
     for grid in grids {
-        rows.push(End { node: grid.rows.first()?.node.clone(), gpu: None });
+        rows.push(GridEnd { node: grid.rows.first()?.node.clone(), gpu: None });
         for col in &cols {
             let at = grid.cols.iter().position(|end| end.gpu == col.gpu);
             spots.push(match grid.shape {
-                Shape::Pairs => of_gpu(grid, col.gpu),
+                GridShape::Pairs => gpu_spot(grid, col.gpu),
                 _ => at.and_then(|at| grid.at(0, at).copied()),
             });
         }
-        if let Reference::Expectation(low, high) = grid.reference {
+        if let GridReference::Expectation(low, high) = grid.reference {
             range = (range.0.min(low), range.1.max(high));
         }
     }
-    let absent = unseen(&rows, claims);
+    let absent = unseen_ends(&rows, claims);
     if absent.len() < rows.len() {
-        spots.extend(std::iter::repeat_n(Some(Spot::MISSING), absent.len() * cols.len()));
+        spots.extend(std::iter::repeat_n(Some(GridSpot::MISSING), absent.len() * cols.len()));
         rows.extend(absent);
     }
-    Some(Grid {
+    Some(HeatmapGrid {
         domain: None,
-        shape: Shape::PerGpu,
+        shape: GridShape::PerGpu,
         joined: rows.len(),
         rows,
         cols,
         spots,
-        reference: Reference::Expectation(range.0, range.1),
+        reference: GridReference::Expectation(range.0, range.1),
         summed: pairs.then_some(WORSE_MEDIAN),
         ..(*first).clone()
     })
@@ -147,10 +147,10 @@ fn joined(grids: &[&Grid], claims: &Claims) -> Option<Grid> {
 
 /// Nodes that are claimed as domains of their own, of a platform seen here, and
 /// have no cell.
-fn unseen(rows: &[End], claims: &Claims) -> Vec<End> {
+fn unseen_ends(rows: &[GridEnd], claims: &Claims) -> Vec<GridEnd> {
     let single = || claims.domains.iter().filter(|d| d.nodes.len() == 1);
-    let end = |node: &NodeName| End { node: Some(node.clone()), gpu: None };
-    let rows: BTreeSet<&End> = rows.iter().collect();
+    let end = |node: &NodeName| GridEnd { node: Some(node.clone()), gpu: None };
+    let rows: BTreeSet<&GridEnd> = rows.iter().collect();
     let platforms: BTreeSet<Option<&str>> = single()
         .filter(|d| rows.contains(&end(&d.nodes[0])))
         .map(|d| d.platform.as_deref())
@@ -163,7 +163,7 @@ fn unseen(rows: &[End], claims: &Claims) -> Vec<End> {
 }
 
 /// How many of these spots show a loss that is judged.
-pub(super) fn low(grid: &Grid) -> usize {
+pub(super) fn count_low(grid: &HeatmapGrid) -> usize {
     grid.spots.iter().flatten().filter(|s| Outcome::Degraded <= s.outcome).count()
 }
 
@@ -171,27 +171,27 @@ pub(super) fn low(grid: &Grid) -> usize {
 mod tests {
     use super::*;
     use crate::report::fixture;
-    use crate::report::grid::grids;
+    use crate::report::grid::build_grids;
     use model::id::DomainName;
 
     /// The two nodes of the fixture, each a domain of its own.
-    fn apart(run: &mut model::run::Run) -> Vec<Grid> {
+    fn apart(run: &mut model::run::Run) -> Vec<HeatmapGrid> {
         for cell in &mut run.cells {
             cell.domain = cell.src_node.as_ref().map(|n| DomainName::from(n.as_str()));
         }
-        grids(run)
+        build_grids(run)
     }
 
     #[test]
     fn nodes_that_are_domains_of_their_own_share_one_grid_where_something_is_expected() {
         let mut run = fixture::hgx();
         let grids = apart(&mut run);
-        let fleet = fleet(&grids, &run.claims);
+        let fleet = fleet_grids(&grids, &run.claims);
         let shapes: Vec<_> =
             fleet.iter().map(|g| (&*g.testcase, g.rows.len(), g.cols.len(), g.joined)).collect();
         assert_eq!(shapes, [("device_to_device_memcpy_read_ce", 2, 8, 2)]);
-        assert!(fleet[0].spots.iter().all(|s| s.is_some_and(|s| s.is_calm())));
-        assert_eq!(low(&fleet[0]), 0);
+        assert!(fleet[0].spots.iter().all(|s| s.is_some_and(|s| s.is_as_expected())));
+        assert_eq!(count_low(&fleet[0]), 0);
     }
 
     #[test]
@@ -205,8 +205,8 @@ mod tests {
             ..proto.clone()
         };
         run.claims.domains = ["hgx0101", "hgx0102", "hgx0103"].map(domain).to_vec();
-        let fleet = fleet(&grids, &run.claims);
-        assert_eq!((fleet[0].rows.len(), fleet[0].missing()), (3, 8));
+        let fleet = fleet_grids(&grids, &run.claims);
+        assert_eq!((fleet[0].rows.len(), fleet[0].missing_count()), (3, 8));
     }
 
     #[test]
@@ -218,7 +218,7 @@ mod tests {
             }
         }
         let grids = apart(&mut run);
-        let fleet = fleet(&grids, &run.claims);
+        let fleet = fleet_grids(&grids, &run.claims);
         let marked: Vec<usize> = (0..8)
             .filter(|c| fleet[0].at(0, *c).is_some_and(|s| s.outcome == Outcome::Degraded))
             .collect();
@@ -227,8 +227,8 @@ mod tests {
 
     #[test]
     fn one_domain_of_many_nodes_is_no_fleet() {
-        assert!(fleet(&grids(&fixture::hgx()), &fixture::hgx().claims).is_empty());
-        assert!(fleet(&grids(&fixture::rack()), &fixture::rack().claims).is_empty());
+        assert!(fleet_grids(&build_grids(&fixture::hgx()), &fixture::hgx().claims).is_empty());
+        assert!(fleet_grids(&build_grids(&fixture::rack()), &fixture::rack().claims).is_empty());
     }
 
     #[test]
@@ -238,9 +238,9 @@ mod tests {
             c.src_node.as_ref().is_some_and(|n| n.as_str() == "hgx0101") || c.src_gpu == Some(0)
         });
         run.claims.domains[0].nodes.push(NodeName::from("hgx0103"));
-        let grids = grids(&run);
+        let grids = build_grids(&run);
         let read = grids.iter().find(|g| g.testcase.contains("read")).expect("the test");
         assert_eq!((read.rows.len(), read.rows[2].name()), (3, "hgx0103".to_owned()));
-        assert_eq!(read.at(2, 0), Some(&Spot::MISSING));
+        assert_eq!(read.at(2, 0), Some(&GridSpot::MISSING));
     }
 }

@@ -11,42 +11,42 @@ use anstyle::Style;
 
 use super::TerminalStyle;
 use super::actions;
-use super::alike;
-use super::alike::Alike;
-use super::class;
-use super::compared;
-use super::headline::headline;
+use super::reason_groups;
+use super::reason_groups::ReasonGroup;
+use super::class_text;
+use super::reference_text;
+use super::headline::build_headline;
 use super::headline::worst_detectable;
 use super::headline::worst_together;
-use super::heat;
-use super::page::Page;
-use super::page::colour_of;
-use super::plain::amount;
-use super::plain::below;
-use super::plain::clip;
-use super::plain::counted;
-use super::plain::listed;
-use super::plain::place_of;
-use super::plain::plain;
-use super::plain::unit_name;
-use super::plain::wrap;
+use super::text_heatmap;
+use super::terminal_page::TerminalPage;
+use super::terminal_page::outcome_colour;
+use super::plain_text::format_amount;
+use super::plain_text::relative_to_source;
+use super::plain_text::clip;
+use super::plain_text::count_noun;
+use super::plain_text::list_names;
+use super::plain_text::locus_place;
+use super::plain_text::to_plain;
+use super::plain_text::unit_name;
+use super::plain_text::wrap_text;
 use model::run::Run;
-use model::text::percent;
+use model::text::format_percent;
 use model::verdict::Finding;
 use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
-use model::verdict::Unknown;
+use model::verdict::UnknownEntry;
 
 /// Entries of one list that are shown before the rest is only counted.
 const MOST: usize = 20;
 
 /// The report.
 pub fn render(run: &Run, style: &TerminalStyle) -> String {
-    let mut page = Page::new(style);
+    let mut page = TerminalPage::new(style);
     let width = page.width;
-    opening(&mut page, run);
-    findings(&mut page, run);
-    if let Some(heat) = heat::worst(run, width) {
+    write_opening(&mut page, run);
+    write_findings(&mut page, run);
+    if let Some(heat) = text_heatmap::worst_heatmap(run, width) {
         page.section("Matrix");
         page.paragraph("", &heat.title, 2);
         if !heat.lines.is_empty() {
@@ -57,34 +57,34 @@ pub fn render(run: &Run, style: &TerminalStyle) -> String {
             for (style, text) in line {
                 page.styled(*style, text);
             }
-            page.end();
+            page.end_line();
         }
     }
-    nodes(&mut page, run);
-    unknown(&mut page, run);
-    next(&mut page, &run.verdicts.findings);
-    notes(&mut page, &run.verdicts.notes);
+    write_nodes(&mut page, run);
+    write_unknown(&mut page, run);
+    write_next_steps(&mut page, &run.verdicts.findings);
+    write_notes(&mut page, &run.verdicts.notes);
     if let Some(plan) = &run.actions {
-        actions::section(&mut page, plan, &[]);
+        actions::write_section(&mut page, plan, &[]);
     }
-    detectable(&mut page, run);
+    write_detectable(&mut page, run);
     page.out
 }
 
-fn opening(page: &mut Page, run: &Run) {
-    let headline = headline(run);
-    let word = headline.word();
+fn write_opening(page: &mut TerminalPage, run: &Run) {
+    let headline = build_headline(run);
+    let word = headline.outcome_word();
     let depth = word.chars().count() + 2;
-    let lines = wrap(&headline.rest(), page.width.saturating_sub(depth));
-    page.styled(colour_of(headline.outcome), &word);
+    let lines = wrap_text(&headline.without_outcome(), page.width.saturating_sub(depth));
+    page.styled(outcome_colour(headline.outcome), &word);
     for (i, line) in lines.iter().enumerate() {
         let indent = if i == 0 { 2 } else { depth };
         let _ = write!(page.out, "{:indent$}", "");
         page.styled(Style::new().bold(), line);
-        page.end();
+        page.end_line();
     }
-    if let Some(text) = run.info.simulated() {
-        page.warned(text);
+    if let Some(text) = run.info.simulation_notice() {
+        page.warning(text);
     }
     page.out.push('\n');
     let mut counts: BTreeMap<Outcome, usize> = BTreeMap::new();
@@ -106,7 +106,7 @@ fn opening(page: &mut Page, run: &Run) {
     page.paragraph("against  ", &format!("{platform}, thresholds {digest}"), 0);
 }
 
-fn findings(page: &mut Page, run: &Run) {
+fn write_findings(page: &mut TerminalPage, run: &Run) {
     let findings = &run.verdicts.findings;
     let source = &run.info.source;
     if findings.is_empty() {
@@ -120,10 +120,10 @@ fn findings(page: &mut Page, run: &Run) {
     let rows: Vec<[String; 8]> = shown
         .iter()
         .map(|f| {
-            let cell = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| amount(v, f.unit));
+            let cell = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| format_amount(v, f.unit));
             [
                 f.outcome.to_string(),
-                clip(&place_of(&f.locus), place),
+                clip(&locus_place(&f.locus), place),
                 if narrow { String::new() } else { clip(f.class.as_str(), 18) },
                 cell(f.measured),
                 cell(f.expected),
@@ -141,36 +141,36 @@ fn findings(page: &mut Page, run: &Run) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    table_line(page, &titles.map(str::to_owned), &widths, None);
+    write_table_line(page, &titles.map(str::to_owned), &widths, None);
     for (row, finding) in rows.iter().zip(shown) {
-        table_line(page, row, &widths, Some(finding.outcome));
-        let class = if narrow && class::is_known(&finding.class) {
-            format!("{} ({}): ", class::title(&finding.class), finding.class)
+        write_table_line(page, row, &widths, Some(finding.outcome));
+        let class = if narrow && class_text::is_known(&finding.class) {
+            format!("{} ({}): ", class_text::class_title(&finding.class), finding.class)
         } else if narrow {
             format!("{}: ", finding.class)
         } else {
-            format!("{}: ", class::title(&finding.class))
+            format!("{}: ", class_text::class_title(&finding.class))
         };
-        page.paragraph("", &format!("{class}{}", below(&finding.summary, source)), 4);
-        if let Some(text) = compared::beside(finding) {
+        page.paragraph("", &format!("{class}{}", relative_to_source(&finding.summary, source)), 4);
+        if let Some(text) = reference_text::describe_other_references(finding) {
             page.faint(&text, 4);
         }
-        if let Some(from) = sources(finding, source) {
+        if let Some(from) = evidence_sources(finding, source) {
             page.faint(&from, 4);
         }
     }
-    more(page, findings.len());
+    write_more(page, findings.len());
 }
 
 /// The first file a finding rests on, and how many more there are.
-fn sources(finding: &Finding, source: &str) -> Option<String> {
-    let first = below(&finding.evidence.first()?.file, source);
+fn evidence_sources(finding: &Finding, source: &str) -> Option<String> {
+    let first = relative_to_source(&finding.evidence.first()?.file, source);
     // One file may be named for several tests, with others between.
     let files: BTreeSet<&str> = finding.evidence.iter().map(|e| e.file.as_str()).collect();
-    let first = plain(&first);
+    let first = to_plain(&first);
     Some(match files.len() - 1 {
         0 => format!("see {first}"),
-        more => format!("see {first} and {}", counted(more, "more file", "more files")),
+        more => format!("see {first} and {}", count_noun(more, "more file", "more files")),
     })
 }
 
@@ -178,7 +178,7 @@ fn sources(finding: &Finding, source: &str) -> Option<String> {
 /// numbers of at most 9 digits, unit, "of exp.", "confirmed", and gaps.
 const NUMBERS_WIDTH: usize = 2 + 8 + 2 + 9 + 2 + 9 + 1 + 5 + 2 + 7 + 2 + 9 + 2;
 
-fn table_line(page: &mut Page, row: &[String; 8], widths: &[usize; 8], outcome: Option<Outcome>) {
+fn write_table_line(page: &mut TerminalPage, row: &[String; 8], widths: &[usize; 8], outcome: Option<Outcome>) {
     page.out.push_str("  ");
     let last = row.len() - 1;
     for (i, (cell, &width)) in row.iter().zip(widths).enumerate().filter(|(_, (_, w))| 0 < **w) {
@@ -189,16 +189,16 @@ fn table_line(page: &mut Page, row: &[String; 8], widths: &[usize; 8], outcome: 
             _ => format!("{cell:<width$}"),
         };
         match outcome {
-            Some(outcome) if i == 0 => page.styled(colour_of(outcome), &text),
+            Some(outcome) if i == 0 => page.styled(outcome_colour(outcome), &text),
             Some(_) => page.out.push_str(&text),
             None => page.styled(Style::new().dimmed(), &text),
         }
         page.out.push_str(if i == 4 { " " } else { "  " });
     }
-    page.end();
+    page.end_line();
 }
 
-fn more(page: &mut Page, all: usize) {
+fn write_more(page: &mut TerminalPage, all: usize) {
     if MOST < all {
         let text = format!("and {} more; --json and the page list all", all - MOST);
         page.paragraph("", &text, 2);
@@ -207,7 +207,7 @@ fn more(page: &mut Page, all: usize) {
 
 /// The nodes that do not pass: bad ones by name, since the findings say what is
 /// the matter with them; unknown ones with the reason, which stands nowhere else.
-fn nodes(page: &mut Page, run: &Run) {
+fn write_nodes(page: &mut TerminalPage, run: &Run) {
     let nodes: &[NodeVerdict] = &run.verdicts.nodes;
     if nodes.iter().all(|n| n.outcome == Outcome::Pass) {
         return;
@@ -217,7 +217,7 @@ fn nodes(page: &mut Page, run: &Run) {
         let names: Vec<&str> =
             nodes.iter().filter(|n| n.outcome == outcome).map(|n| n.node.as_str()).collect();
         if !names.is_empty() {
-            page.labelled(outcome, &listed(&names, MOST));
+            page.outcome_line(outcome, &list_names(&names, MOST));
         }
     }
     let whys: BTreeSet<&str> = run.verdicts.unknown.iter().map(|u| u.why.as_str()).collect();
@@ -226,20 +226,20 @@ fn nodes(page: &mut Page, run: &Run) {
     // One reason of several nodes may be about a test of each.
     let mut alike: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for node in &unknown {
-        alike.entry(common(&node.reason, &whys)).or_default().insert(&node.reason);
+        alike.entry(shared_reason(&node.reason, &whys)).or_default().insert(&node.reason);
     }
     let pairs = unknown.iter().map(|node| {
-        let why = common(&node.reason, &whys);
+        let why = shared_reason(&node.reason, &whys);
         (node.node.as_str(), if alike[why].len() == 1 { node.reason.as_str() } else { why })
     });
-    let reasons = alike::folded(pairs, &names_of(run));
+    let reasons = reason_groups::group_by_reason(pairs, &collect_names(run));
     for of in reasons.iter().take(MOST) {
         let who = match of.count {
             all if 3 < all && all == nodes.len() => format!("all {all} nodes"),
             _ => of.whats.join(", "),
         };
-        let why = below(&of.why, &run.info.source);
-        page.labelled(Outcome::Unknown, &format!("{who}: {why}"));
+        let why = relative_to_source(&of.why, &run.info.source);
+        page.outcome_line(Outcome::Unknown, &format!("{who}: {why}"));
     }
     if MOST < reasons.len() {
         let text = format!("and {} more reasons; --json lists all", reasons.len() - MOST);
@@ -247,20 +247,20 @@ fn nodes(page: &mut Page, run: &Run) {
     }
     let passed = nodes.iter().filter(|n| n.outcome == Outcome::Pass).count();
     if 0 < passed {
-        page.labelled(Outcome::Pass, &counted(passed, "node", "nodes"));
+        page.outcome_line(Outcome::Pass, &count_noun(passed, "node", "nodes"));
     }
 }
 
 /// The part of a node's reason that other nodes may share: `WHAT: WHY` without
 /// what, where that reason is given for anything that is not known.
-fn common<'t>(reason: &'t str, whys: &BTreeSet<&str>) -> &'t str {
+fn shared_reason<'t>(reason: &'t str, whys: &BTreeSet<&str>) -> &'t str {
     let mut tails = reason.match_indices(": ").map(|(at, gap)| &reason[at + gap.len()..]);
     tails.find(|tail| whys.contains(tail)).unwrap_or(reason)
 }
 
 /// What a person does about each kind of finding.
-fn next(page: &mut Page, findings: &[Finding]) {
-    let advised = class::advised(findings);
+fn write_next_steps(page: &mut TerminalPage, findings: &[Finding]) {
+    let advised = class_text::collect_advice(findings);
     if advised.is_empty() {
         return;
     }
@@ -271,17 +271,17 @@ fn next(page: &mut Page, findings: &[Finding]) {
 }
 
 /// What is not known, put together by reason.
-fn unknown(page: &mut Page, run: &Run) {
-    let unknown: &[Unknown] = &run.verdicts.unknown;
+fn write_unknown(page: &mut TerminalPage, run: &Run) {
+    let unknown: &[UnknownEntry] = &run.verdicts.unknown;
     if unknown.is_empty() {
         return;
     }
     page.section(&format!("Not known ({})", unknown.len()));
-    let reasons = by_reason(run);
-    for Alike { why, whats, .. } in reasons.iter().take(MOST) {
+    let reasons = group_unknown_by_reason(run);
+    for ReasonGroup { why, whats, .. } in reasons.iter().take(MOST) {
         let whats: Vec<&str> = whats.iter().map(String::as_str).collect();
-        let text = format!("{}: {}", listed(&whats, 4), plain(why));
-        page.paragraph("- ", &below(&text, &run.info.source), 2);
+        let text = format!("{}: {}", list_names(&whats, 4), to_plain(why));
+        page.paragraph("- ", &relative_to_source(&text, &run.info.source), 2);
     }
     if MOST < reasons.len() {
         let text = format!("and {} more reasons; --json lists all", reasons.len() - MOST);
@@ -290,18 +290,18 @@ fn unknown(page: &mut Page, run: &Run) {
 }
 
 /// What is not known under each reason, in the order they first appear.
-pub(super) fn by_reason(run: &Run) -> Vec<Alike> {
+pub(super) fn group_unknown_by_reason(run: &Run) -> Vec<ReasonGroup> {
     let unknown = run.verdicts.unknown.iter();
     let texts: Vec<(String, &str)> =
         unknown.map(|one| (one.what.to_string(), one.why.as_str())).collect();
-    alike::folded(texts.iter().map(|(what, why)| (what.as_str(), *why)), &names_of(run))
+    reason_groups::group_by_reason(texts.iter().map(|(what, why)| (what.as_str(), *why)), &collect_names(run))
 }
 
-fn names_of(run: &Run) -> BTreeSet<&str> {
+fn collect_names(run: &Run) -> BTreeSet<&str> {
     run.verdicts.nodes.iter().map(|node| node.node.as_str()).collect()
 }
 
-fn notes(page: &mut Page, notes: &[String]) {
+fn write_notes(page: &mut TerminalPage, notes: &[String]) {
     if notes.is_empty() {
         return;
     }
@@ -309,11 +309,11 @@ fn notes(page: &mut Page, notes: &[String]) {
     for note in notes.iter().take(MOST) {
         page.paragraph("- ", note, 2);
     }
-    more(page, notes.len());
+    write_more(page, notes.len());
 }
 
 /// What this sweep could have seen at all.
-fn detectable(page: &mut Page, run: &Run) {
+fn write_detectable(page: &mut TerminalPage, run: &Run) {
     let nodes = &run.verdicts.nodes;
     if nodes.is_empty() {
         return;
@@ -322,11 +322,11 @@ fn detectable(page: &mut Page, run: &Run) {
     let text = match (worst_detectable(run), blind) {
         (Some(worst), _) => {
             let together = worst_together(run).map_or(String::new(), |together| {
-                format!("; of what all parts lost together, {} or more", percent(together))
+                format!("; of what all parts lost together, {} or more", format_percent(together))
             });
             format!(
                 "where it measured, a loss of {} or more would have been seen{together}",
-                percent(worst)
+                format_percent(worst)
             )
         }
         (None, blind) if blind == nodes.len() => {
@@ -334,7 +334,7 @@ fn detectable(page: &mut Page, run: &Run) {
         }
         (None, blind) => format!(
             "how small a loss would have been seen is not known for {}",
-            counted(blind, "node", "nodes")
+            count_noun(blind, "node", "nodes")
         ),
     };
     page.section("Detectable");
@@ -345,7 +345,7 @@ fn detectable(page: &mut Page, run: &Run) {
 mod tests {
     use super::*;
     use crate::report::fixture;
-    use model::subject::UnknownSubject;
+    use model::unknown_subject::UnknownSubject;
 
     fn at(run: &Run, width: usize) -> String {
         render(run, &TerminalStyle { width, colour: false })
@@ -414,7 +414,7 @@ mod tests {
             node.outcome = Outcome::Unknown;
             node.reason = format!("{what}: {why}");
             let what = UnknownSubject::Other(what);
-            run.verdicts.unknown.push(Unknown { what, why: why.to_owned() });
+            run.verdicts.unknown.push(UnknownEntry { what, why: why.to_owned() });
         }
         let text = at(&run, 120);
         assert!(text.contains("node[0001-0009]: not run: it ended\n"), "{text}");
@@ -425,7 +425,7 @@ mod tests {
     fn many_unknowns_of_one_reason_are_one_line() {
         let mut run = fixture::hgx();
         run.verdicts.unknown = (0..500)
-            .map(|i| Unknown {
+            .map(|i| UnknownEntry {
                 what: UnknownSubject::Other(format!("test {i}")),
                 why: "waived".to_owned(),
             })

@@ -9,22 +9,22 @@ use anstyle::Style;
 
 use super::TerminalStyle;
 use super::csv;
-use super::page::Page;
-use super::page::columns;
-use super::plain::clip;
-use super::plain::counted;
-use super::plain::plain;
-use super::plain::quantity;
-use super::plain::rail_name;
+use super::terminal_page::TerminalPage;
+use super::terminal_page::new_table;
+use super::plain_text::clip;
+use super::plain_text::count_noun;
+use super::plain_text::to_plain;
+use super::plain_text::format_quantity;
+use super::plain_text::rail_name;
 use model::id::NodeName;
-use model::run::simulated;
-use model::text::percent;
-use model::trend::Alarm;
-use model::trend::Changed;
+use model::run::simulation_notice;
+use model::text::format_percent;
+use model::trend::TrendAlarm;
+use model::trend::RunChange;
 use model::trend::HistoryDocument;
-use model::trend::Part;
-use model::trend::PartKind;
-use model::trend::Standing;
+use model::trend::FabricPart;
+use model::trend::FabricPartKind;
+use model::trend::OpenAlarm;
 use model::trend::Trend;
 
 /// Series that are shown before the rest is only counted.
@@ -44,100 +44,100 @@ const LEAST: &str = "least of expected";
 
 /// All of it. `overview` is nodes and domains, not the series one by one.
 pub fn render(document: &HistoryDocument, overview: bool, style: &TerminalStyle) -> String {
-    let mut page = Page::new(style);
+    let mut page = TerminalPage::new(style);
     let span = match (&document.first, &document.last) {
-        (Some(first), Some(last)) => format!(", {} to {}", day(first), day(last)),
+        (Some(first), Some(last)) => format!(", {} to {}", trim_to_day(first), trim_to_day(last)),
         _ => String::new(),
     };
-    let nodes = counted(document.nodes.len(), "node", "nodes");
-    let runs = counted(document.runs, "run", "runs");
-    page.styled(Style::new().bold(), &plain(&format!("{runs}, {nodes}{span}")));
-    page.end();
-    if let Some(text) = simulated(document.simulated) {
-        page.warned(text);
+    let nodes = count_noun(document.nodes.len(), "node", "nodes");
+    let runs = count_noun(document.runs, "run", "runs");
+    page.styled(Style::new().bold(), &to_plain(&format!("{runs}, {nodes}{span}")));
+    page.end_line();
+    if let Some(text) = simulation_notice(document.simulated) {
+        page.warning(text);
     }
-    page.faint(&plain(&document.file), 0);
+    page.faint(&to_plain(&document.file), 0);
     if overview {
-        of_nodes(&mut page, document);
-        let domains: Vec<&Trend> = of_kind(document, PartKind::Domain).collect();
+        write_nodes(&mut page, document);
+        let domains: Vec<&Trend> = trends_of_kind(document, FabricPartKind::Domain).collect();
         if !domains.is_empty() {
             page.section("Domains: the level of each test");
-            series(&mut page, &domains);
+            write_series(&mut page, &domains);
         }
     } else {
         page.section("Series");
-        series(&mut page, &document.trends.iter().collect::<Vec<_>>());
+        write_series(&mut page, &document.trends.iter().collect::<Vec<_>>());
     }
-    alarms(&mut page, document);
+    write_alarms(&mut page, document);
     if !document.notes.is_empty() {
         page.section("Remarks");
         for note in &document.notes {
-            page.paragraph("- ", &plain(note), 2);
+            page.paragraph("- ", &to_plain(note), 2);
         }
     }
     page.out
 }
 
-fn of_kind(document: &HistoryDocument, kind: PartKind) -> impl Iterator<Item = &Trend> {
+fn trends_of_kind(document: &HistoryDocument, kind: FabricPartKind) -> impl Iterator<Item = &Trend> {
     document.trends.iter().filter(move |trend| trend.part.kind == kind)
 }
 
-fn of_nodes(page: &mut Page, document: &HistoryDocument) {
+fn write_nodes(page: &mut TerminalPage, document: &HistoryDocument) {
     if document.nodes.is_empty() {
         return;
     }
     page.section("Nodes: the last time each was measured");
     let header =
         ["", "runs", "last measured", "profile", "outcome", LEAST, "least of usual", "alarms"];
-    let mut table = columns(header);
+    let mut table = new_table(header);
     for node in document.nodes.iter().take(MOST) {
         let own = || {
             let is_own = |trend: &&Trend| trend.part.node.as_ref() == Some(&node.node);
-            of_kind(document, PartKind::Node).filter(is_own)
+            trends_of_kind(document, FabricPartKind::Node).filter(is_own)
         };
-        let usual = own().filter_map(Trend::of_usual).reduce(f64::min);
+        let usual = own().filter_map(Trend::ratio_to_usual).reduce(f64::min);
         let alarms: usize = own().map(|trend| trend.alarms.len()).sum();
         table.add_row([
-            clip(&plain(node.node.as_str()), NAME),
+            clip(&to_plain(node.node.as_str()), NAME),
             node.runs.to_string(),
-            minute(&node.last_at).to_owned(),
-            plain(&node.profile).into_owned(),
+            trim_to_minute(&node.last_at).to_owned(),
+            to_plain(&node.profile).into_owned(),
             node.outcome.to_string(),
-            share(node.worst),
-            share(usual),
-            count(alarms),
+            format_share(node.worst),
+            format_share(usual),
+            format_count(alarms),
         ]);
     }
     page.table(" ", &table);
-    rest(page, document.nodes.len());
+    write_rest(page, document.nodes.len());
 }
 
 /// Series, one a line.
-fn series(page: &mut Page, trends: &[&Trend]) {
+fn write_series(page: &mut TerminalPage, trends: &[&Trend]) {
     if trends.is_empty() {
         page.paragraph("", "there are none", 1);
         return;
     }
-    let mut table = columns(["", "test", "runs", "last", "usual", "± ", "of usual", "alarms"]);
+    let mut table = new_table(["", "test", "runs", "last", "usual", "± ", "of usual", "alarms"]);
     for trend in trends.iter().take(MOST) {
-        let last = trend.last().map(|point| quantity(point.value, Some(trend.unit)));
+        let last = trend.last_point().map(|point| format_quantity(point.value, Some(trend.unit)));
         let baseline = trend.baseline.as_ref();
         table.add_row([
-            clip(&plain(&name(&trend.part)), NAME),
-            clip(&plain(&trend.testcase), NAME),
+            clip(&to_plain(&part_name(&trend.part)), NAME),
+            clip(&to_plain(&trend.testcase), NAME),
             trend.points.len().to_string(),
             last.unwrap_or_default(),
-            baseline.map_or("too few".to_owned(), |b| quantity(b.mean, Some(trend.unit))),
-            share(baseline.map(|b| b.spread)),
-            share(trend.of_usual()),
-            count(trend.alarms.len()),
+            baseline.map_or("too few".to_owned(), |b| format_quantity(b.mean, Some(trend.unit))),
+            format_share(baseline.map(|b| b.spread)),
+            format_share(trend.ratio_to_usual()),
+            format_count(trend.alarms.len()),
         ]);
     }
     page.table(" ", &table);
-    rest(page, trends.len());
+    write_rest(page, trends.len());
 }
 
-fn rest(page: &mut Page, all: usize) {
+fn write_rest(page: &mut TerminalPage, all: usize) {
     if MOST < all {
         let text =
             format!("and {} more; --json and --csv have all, NODE and --domain select", all - MOST);
@@ -145,8 +145,8 @@ fn rest(page: &mut Page, all: usize) {
     }
 }
 
-fn alarms(page: &mut Page, document: &HistoryDocument) {
-    let mut all: Vec<(&Trend, &Alarm)> = document
+fn write_alarms(page: &mut TerminalPage, document: &HistoryDocument) {
+    let mut all: Vec<(&Trend, &TrendAlarm)> = document
         .trends
         .iter()
         .flat_map(|trend| trend.alarms.iter().map(move |alarm| (trend, alarm)))
@@ -159,7 +159,7 @@ fn alarms(page: &mut Page, document: &HistoryDocument) {
         page.paragraph("", "there are none", 1);
     }
     for (trend, alarm) in all.iter().take(MOST_ALARMS) {
-        page.paragraph("- ", &plain(&alarm_words(trend, alarm)), 1);
+        page.paragraph("- ", &to_plain(&describe_alarm(trend, alarm)), 1);
     }
     if MOST_ALARMS < all.len() {
         page.faint(&format!("and {} before these", all.len() - MOST_ALARMS), 1);
@@ -168,54 +168,54 @@ fn alarms(page: &mut Page, document: &HistoryDocument) {
         let text = format!(
             "An alarm is a remark: nothing is done about a node because of one. Of {}, one false \
              alarm for less is expected in {runs:.0} runs.",
-            counted(document.trends.len(), "series", "series")
+            count_noun(document.trends.len(), "series", "series")
         );
         page.faint(&text, 1);
     }
 }
 
 /// An alarm in a sentence, with what changed at that time.
-pub fn alarm_words(trend: &Trend, alarm: &Alarm) -> String {
+pub fn describe_alarm(trend: &Trend, alarm: &TrendAlarm) -> String {
     let of = trend.part.node.as_ref();
     format!(
         "{} {}, {}: {}; {}",
-        day(&alarm.at),
-        name(&trend.part),
+        trim_to_day(&alarm.at),
+        part_name(&trend.part),
         trend.testcase,
-        left_words(alarm),
-        beside_words(trend.beside(alarm).into_iter(), of),
+        describe_shift(alarm),
+        describe_changes(trend.changes_during(alarm).into_iter(), of),
     )
 }
 
 /// An alarm that stands in a sentence without its node, which is named before it.
-pub fn standing_words(standing: &Standing) -> String {
-    let Standing { part, testcase, alarm, beside } = standing;
-    let beside = beside_words(beside.iter(), part.node.as_ref());
-    format!("{testcase}: {} ({}); {beside}", left_words(alarm), day(&alarm.at))
+pub fn describe_standing(standing: &OpenAlarm) -> String {
+    let OpenAlarm { part, testcase, alarm, beside } = standing;
+    let beside = describe_changes(beside.iter(), part.node.as_ref());
+    format!("{testcase}: {} ({}); {beside}", describe_shift(alarm), trim_to_day(&alarm.at))
 }
 
 /// How far a series left what was usual, and since when.
-fn left_words(alarm: &Alarm) -> String {
+fn describe_shift(alarm: &TrendAlarm) -> String {
     let way = if alarm.shift < 0.0 { "less" } else { "more" };
     let chart = if alarm.chart == "slow" { "a drift" } else { "a step" };
     format!(
         "{} {way} than usual from run {} on, seen in {}, {chart}",
-        percent(alarm.shift.abs()),
+        format_percent(alarm.shift.abs()),
         alarm.since,
         alarm.run,
     )
 }
 
 /// What changed at that time; of a node that is named already without its name.
-pub fn beside_words<'c>(
-    changes: impl ExactSizeIterator<Item = &'c Changed>,
+pub fn describe_changes<'c>(
+    changes: impl ExactSizeIterator<Item = &'c RunChange>,
     of: Option<&NodeName>,
 ) -> String {
     let all = changes.len();
     if all == 0 {
         return "nothing else is known to have changed then".to_owned();
     }
-    let named: Vec<String> = changes.take(MOST_CHANGES).map(|c| change_words(c, of)).collect();
+    let named: Vec<String> = changes.take(MOST_CHANGES).map(|c| describe_change(c, of)).collect();
     let more = match all.saturating_sub(MOST_CHANGES) {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -224,7 +224,7 @@ pub fn beside_words<'c>(
 }
 
 /// A change in words: `driver 580.1 -> 580.2`.
-fn change_words(changed: &Changed, of: Option<&NodeName>) -> String {
+fn describe_change(changed: &RunChange, of: Option<&NodeName>) -> String {
     let node = changed.node.as_ref().filter(|node| Some(*node) != of);
     let node = node.map(|node| format!("{node} ")).unwrap_or_default();
     format!(
@@ -236,7 +236,7 @@ fn change_words(changed: &Changed, of: Option<&NodeName>) -> String {
 }
 
 /// A part as people call it: `node0001:2 tx`.
-pub fn name(part: &Part) -> String {
+pub fn part_name(part: &FabricPart) -> String {
     let mut name = match (&part.node, part.gpu) {
         (Some(node), Some(gpu)) => format!("{node}:{gpu}"),
         (Some(node), None) => node.to_string(),
@@ -279,13 +279,13 @@ pub const COLUMNS: [&str; 20] = [
 ];
 
 /// Every point of every series, with what was usual and what rang there.
-pub fn csv(document: &HistoryDocument) -> Vec<u8> {
+pub fn render_csv(document: &HistoryDocument) -> Vec<u8> {
     let points: usize = document.trends.iter().map(|trend| trend.points.len()).sum();
-    let mut rows = csv::Table::new(160 * (points + 1));
+    let mut rows = csv::CsvTable::new(160 * (points + 1));
     for column in COLUMNS {
-        rows.text(Some(column));
+        rows.push_text(Some(column));
     }
-    rows.end();
+    rows.end_row();
     for trend in &document.trends {
         let (part, usual) = (&trend.part, trend.baseline.as_ref());
         for point in &trend.points {
@@ -294,60 +294,60 @@ pub fn csv(document: &HistoryDocument) -> Vec<u8> {
                 .changes
                 .iter()
                 .filter(|changed| changed.run == point.run)
-                .map(|changed| change_words(changed, part.node.as_ref()))
+                .map(|changed| describe_change(changed, part.node.as_ref()))
                 .collect();
-            rows.text(Some(&point.run));
-            rows.text(Some(&point.at));
-            rows.text(Some(kind(part.kind)));
-            rows.text(part.domain.as_ref().map(|domain| domain.as_str()));
-            rows.text(part.node.as_ref().map(NodeName::as_str));
-            rows.whole(part.gpu);
-            rows.text(part.peer.as_deref());
-            rows.text(part.rail.as_deref());
-            rows.text(part.direction.map(|direction| direction.as_str()));
-            rows.text(Some(&trend.testcase));
-            rows.text(Some(trend.unit.as_str()));
-            rows.real(Some(point.value));
-            rows.real(point.error);
-            rows.real(point.expected);
-            rows.text(point.outcome.map(|outcome| outcome.as_str()));
-            rows.real(usual.map(|usual| usual.mean));
-            rows.real(usual.map(|usual| usual.spread));
-            rows.text(alarm.map(|alarm| alarm.chart.as_str()));
-            rows.real(alarm.map(|alarm| alarm.shift));
-            rows.text(Some(&plain(&changed.join("; "))));
-            rows.end();
+            rows.push_text(Some(&point.run));
+            rows.push_text(Some(&point.at));
+            rows.push_text(Some(kind_name(part.kind)));
+            rows.push_text(part.domain.as_ref().map(|domain| domain.as_str()));
+            rows.push_text(part.node.as_ref().map(NodeName::as_str));
+            rows.push_integer(part.gpu);
+            rows.push_text(part.peer.as_deref());
+            rows.push_text(part.rail.as_deref());
+            rows.push_text(part.direction.map(|direction| direction.as_str()));
+            rows.push_text(Some(&trend.testcase));
+            rows.push_text(Some(trend.unit.as_str()));
+            rows.push_float(Some(point.value));
+            rows.push_float(point.error);
+            rows.push_float(point.expected);
+            rows.push_text(point.outcome.map(|outcome| outcome.as_str()));
+            rows.push_float(usual.map(|usual| usual.mean));
+            rows.push_float(usual.map(|usual| usual.spread));
+            rows.push_text(alarm.map(|alarm| alarm.chart.as_str()));
+            rows.push_float(alarm.map(|alarm| alarm.shift));
+            rows.push_text(Some(&to_plain(&changed.join("; "))));
+            rows.end_row();
         }
     }
-    rows.bytes()
+    rows.into_bytes()
 }
 
 /// The name of a kind in documents.
-pub fn kind(kind: PartKind) -> &'static str {
+pub fn kind_name(kind: FabricPartKind) -> &'static str {
     match kind {
-        PartKind::Link => "link",
-        PartKind::Gpu => "gpu",
-        PartKind::Node => "node",
-        PartKind::Rail => "rail",
-        PartKind::Domain => "domain",
+        FabricPartKind::Link => "link",
+        FabricPartKind::Gpu => "gpu",
+        FabricPartKind::Node => "node",
+        FabricPartKind::Rail => "rail",
+        FabricPartKind::Domain => "domain",
     }
 }
 
 /// The day of a moment in RFC 3339.
-pub(super) fn day(at: &str) -> &str {
+pub(super) fn trim_to_day(at: &str) -> &str {
     at.get(..10).unwrap_or(at)
 }
 
 /// Its minute.
-fn minute(at: &str) -> &str {
+fn trim_to_minute(at: &str) -> &str {
     at.get(..16).unwrap_or(at)
 }
 
-fn share(share: Option<f64>) -> String {
-    share.map_or("-".to_owned(), percent)
+fn format_share(share: Option<f64>) -> String {
+    share.map_or("-".to_owned(), format_percent)
 }
 
-fn count(count: usize) -> String {
+fn format_count(count: usize) -> String {
     if count == 0 { "-".to_owned() } else { count.to_string() }
 }
 
@@ -356,11 +356,11 @@ pub(super) mod tests {
     use super::*;
     use crate::judge::drift;
     use model::id::DomainName;
-    use model::moment::rfc3339;
-    use model::trend::ChangeKind;
+    use model::time_format::format_rfc3339;
+    use model::trend::RunChangeKind;
     use model::trend::HISTORY_FORMAT;
     use model::trend::NodeHistory;
-    use model::trend::Point;
+    use model::trend::TrendPoint;
     use model::unit::Unit;
     use model::verdict::Outcome;
 
@@ -368,17 +368,17 @@ pub(super) mod tests {
 
     /// A node that lost a link on the day it got another driver.
     pub(in crate::report) fn document() -> HistoryDocument {
-        let point = |n: i64| Point {
+        let point = |n: i64| TrendPoint {
             run: format!("run-{n:02}"),
-            at: rfc3339(1_790_000_000 + n * 86_400),
+            at: format_rfc3339(1_790_000_000 + n * 86_400),
             at_unix: 1_790_000_000 + n * 86_400,
             value: if n < 20 { 750.0 + (n % 3) as f64 } else { 708.0 },
             error: None,
             expected: Some(760.0),
             outcome: Some(if n < 20 { Outcome::Pass } else { Outcome::Degraded }),
         };
-        let part = Part {
-            kind: PartKind::Node,
+        let part = FabricPart {
+            kind: FabricPartKind::Node,
             domain: Some(DomainName::from("block01")),
             node: Some(NodeName::from("node0007")),
             gpu: None,
@@ -386,11 +386,11 @@ pub(super) mod tests {
             rail: None,
             direction: None,
         };
-        let changed = Changed {
+        let changed = RunChange {
             run: "run-20".to_owned(),
             at: point(20).at,
             node: Some(NodeName::from("node0007")),
-            kind: ChangeKind::Boot,
+            kind: RunChangeKind::Boot,
             what: "boot".to_owned(),
             before: "=aa".to_owned(),
             after: "b\u{1b}[2Jb".to_owned(),
@@ -423,7 +423,7 @@ pub(super) mod tests {
                 worst: Some(0.9316),
             }],
             trends: vec![trend],
-            runs_per_false_alarm: Some(drift::SILENT),
+            runs_per_false_alarm: Some(drift::FALSE_ALARM_INTERVAL),
             notes: Vec::new(),
         }
     }
@@ -451,7 +451,7 @@ pub(super) mod tests {
     fn a_table_for_spreadsheets_has_every_point_and_runs_no_formula() {
         let mut document = document();
         document.trends[0].testcase = "=cmd()".to_owned();
-        let text = String::from_utf8(csv(&document)).expect("utf-8");
+        let text = String::from_utf8(render_csv(&document)).expect("utf-8");
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 25);
         assert_eq!(lines[0], COLUMNS.join(","));

@@ -9,15 +9,15 @@ use plotters::style::text_anchor::HPos;
 use plotters::style::text_anchor::VPos;
 
 use super::ReportError;
-use super::plain::clip;
-use super::plain::number;
-use super::plain::plain;
-use super::plot::Area;
-use super::plot::Drawn;
-use super::plot::label;
-use super::trend::name;
-use model::text::percent;
-use model::trend::Changed;
+use super::plain_text::clip;
+use super::plain_text::format_number;
+use super::plain_text::to_plain;
+use super::svg_heatmap::PlotArea;
+use super::svg_heatmap::DrawResult;
+use super::svg_heatmap::label_style;
+use super::trend::part_name;
+use model::text::format_percent;
+use model::trend::RunChange;
 use model::trend::Trend;
 use model::verdict::Outcome;
 
@@ -54,12 +54,12 @@ const CHANGE: RGBColor = RGBColor(110, 110, 110);
 const GRID: RGBColor = RGBColor(221, 221, 221);
 
 /// Draws the series, the first [`MOST`] of them; nothing where there is none.
-pub fn svg(trends: &[Trend]) -> Result<Option<String>, ReportError> {
+pub fn render_svg(trends: &[Trend]) -> Result<Option<String>, ReportError> {
     let trends: Vec<&Trend> = trends.iter().filter(|t| !t.points.is_empty()).take(MOST).collect();
     if trends.is_empty() {
         return Ok(None);
     }
-    let height: i32 = trends.iter().map(|trend| height(trend)).sum();
+    let height: i32 = trends.iter().map(|trend| panel_height(trend)).sum();
     let mut svg = String::new();
     let size = (WIDTH.unsigned_abs(), height.unsigned_abs() + 10);
     let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
@@ -68,14 +68,14 @@ pub fn svg(trends: &[Trend]) -> Result<Option<String>, ReportError> {
     Ok(Some(svg))
 }
 
-fn height(trend: &Trend) -> i32 {
-    let told = told(trend).len();
+fn panel_height(trend: &Trend) -> i32 {
+    let told = changes_below(trend).len();
     ABOVE + PLOT + BELOW + LINE * i32::try_from(told).unwrap_or(0)
 }
 
 /// What is told below a panel: changes by run, the last ones of many.
-fn told(trend: &Trend) -> Vec<(&str, Vec<&Changed>)> {
-    let mut runs: Vec<(&str, Vec<&Changed>)> = Vec::new();
+fn changes_below(trend: &Trend) -> Vec<(&str, Vec<&RunChange>)> {
+    let mut runs: Vec<(&str, Vec<&RunChange>)> = Vec::new();
     for changed in &trend.changes {
         match runs.last_mut() {
             Some((run, all)) if *run == changed.run => all.push(changed),
@@ -85,25 +85,25 @@ fn told(trend: &Trend) -> Vec<(&str, Vec<&Changed>)> {
     runs.split_off(runs.len().saturating_sub(MOST_CHANGES))
 }
 
-fn draw(area: &Area<'_>, trends: &[&Trend]) -> Drawn {
+fn draw(area: &PlotArea<'_>, trends: &[&Trend]) -> DrawResult {
     area.fill(&WHITE)?;
     let mut top = 0;
     for trend in trends {
-        Panel::of(trend, top + ABOVE).draw(area, trend)?;
-        top += height(trend);
+        TrendPanel::new(trend, top + ABOVE).draw(area, trend)?;
+        top += panel_height(trend);
     }
     Ok(area.present()?)
 }
 
 /// Where the values and moments of one series are.
-struct Panel {
+struct TrendPanel {
     top: i32,
     time: (i64, i64),
     value: (f64, f64),
 }
 
-impl Panel {
-    fn of(trend: &Trend, top: i32) -> Self {
+impl TrendPanel {
+    fn new(trend: &Trend, top: i32) -> Self {
         let times = || trend.points.iter().map(|point| point.at_unix);
         let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
         let mut low = f64::INFINITY;
@@ -122,22 +122,22 @@ impl Panel {
     #[expect(clippy::cast_precision_loss, reason = "seconds of some years")]
     fn x(&self, at_unix: i64) -> i32 {
         let share = (at_unix - self.time.0) as f64 / (self.time.1 - self.time.0) as f64;
-        LEFT + pixels(share, RIGHT - LEFT)
+        LEFT + to_pixels(share, RIGHT - LEFT)
     }
 
     fn y(&self, value: f64) -> i32 {
         let (low, high) = self.value;
-        self.top + PLOT - pixels((value - low) / (high - low), PLOT)
+        self.top + PLOT - to_pixels((value - low) / (high - low), PLOT)
     }
 
-    fn draw(&self, area: &Area<'_>, trend: &Trend) -> Drawn {
-        let title = format!("{}   {}", name(&trend.part), trend.testcase);
-        let style = label(TITLE, BLACK, HPos::Left, VPos::Bottom);
-        let title = clip(&plain(&title), 100);
+    fn draw(&self, area: &PlotArea<'_>, trend: &Trend) -> DrawResult {
+        let title = format!("{}   {}", part_name(&trend.part), trend.testcase);
+        let style = label_style(TITLE, BLACK, HPos::Left, VPos::Bottom);
+        let title = clip(&to_plain(&title), 100);
         area.draw(&Text::new(title, (LEFT, self.top - 22), style))?;
-        self.usual(area, trend)?;
-        self.axes(area, trend)?;
-        self.changes(area, trend)?;
+        self.draw_band(area, trend)?;
+        self.draw_axes(area, trend)?;
+        self.draw_changes(area, trend)?;
         let path: Vec<(i32, i32)> =
             trend.points.iter().map(|point| (self.x(point.at_unix), self.y(point.value))).collect();
         area.draw(&PathElement::new(path.clone(), POINTS.mix(0.5).stroke_width(1)))?;
@@ -148,11 +148,11 @@ impl Panel {
                 area.draw(&Circle::new(at, 2, POINTS.filled()))?;
             }
         }
-        self.alarms(area, trend)
+        self.draw_alarms(area, trend)
     }
 
     /// The band of what is usual, and its middle.
-    fn usual(&self, area: &Area<'_>, trend: &Trend) -> Drawn {
+    fn draw_band(&self, area: &PlotArea<'_>, trend: &Trend) -> DrawResult {
         let Some(usual) = &trend.baseline else { return Ok(()) };
         let since = trend.points.iter().find(|point| point.run == usual.since);
         let left = since.map_or(LEFT, |point| self.x(point.at_unix));
@@ -160,44 +160,44 @@ impl Panel {
         area.draw(&Rectangle::new([(left, edge(1.0)), (RIGHT, edge(-1.0))], USUAL.filled()))?;
         let y = self.y(usual.mean);
         area.draw(&PathElement::new([(left, y), (RIGHT, y)], MIDDLE.stroke_width(1)))?;
-        let text = format!("usual {} ± {}", number(usual.mean), percent(usual.spread));
-        let style = label(TEXT, MIDDLE, HPos::Right, VPos::Bottom);
+        let text = format!("usual {} ± {}", format_number(usual.mean), format_percent(usual.spread));
+        let style = label_style(TEXT, MIDDLE, HPos::Right, VPos::Bottom);
         Ok(area.draw(&Text::new(text, (RIGHT, self.top - 6), style))?)
     }
 
-    fn axes(&self, area: &Area<'_>, trend: &Trend) -> Drawn {
+    fn draw_axes(&self, area: &PlotArea<'_>, trend: &Trend) -> DrawResult {
         let (low, high) = self.value;
         let corners = [(LEFT, self.top), (RIGHT, self.top + PLOT)];
         area.draw(&Rectangle::new(corners, GRID.stroke_width(1)))?;
         for share in [0.1, 0.5, 0.9] {
             let value = low + (high - low) * share;
-            let style = label(TEXT, BLACK, HPos::Right, VPos::Center);
-            area.draw(&Text::new(number(value), (LEFT - 6, self.y(value)), style))?;
+            let style = label_style(TEXT, BLACK, HPos::Right, VPos::Center);
+            area.draw(&Text::new(format_number(value), (LEFT - 6, self.y(value)), style))?;
         }
-        let style = label(TEXT, BLACK, HPos::Left, VPos::Bottom);
+        let style = label_style(TEXT, BLACK, HPos::Left, VPos::Bottom);
         area.draw(&Text::new(trend.unit.as_str(), (LEFT, self.top - 6), style))?;
         let steps = if self.time.1 - self.time.0 < MARKS { 1 } else { MARKS };
         for mark in 0..=steps {
             let at = self.time.0 + (self.time.1 - self.time.0) * mark / steps;
-            let shown = model::moment::rfc3339(at);
+            let shown = model::time_format::format_rfc3339(at);
             // Within two days the hour says more.
             let shown = match self.time.1 - self.time.0 {
-                short if short < 2 * model::moment::DAY_S => shown.get(5..16),
+                short if short < 2 * model::time_format::DAY_S => shown.get(5..16),
                 _ => shown.get(..10),
             };
             let shown = shown.unwrap_or_default().replace('T', " ");
             let x = self.x(at);
             let tick = [(x, self.top + PLOT), (x, self.top + PLOT + 4)];
             area.draw(&PathElement::new(tick, BLACK.stroke_width(1)))?;
-            let style = label(TEXT, BLACK, HPos::Center, VPos::Top);
+            let style = label_style(TEXT, BLACK, HPos::Center, VPos::Top);
             area.draw(&Text::new(shown, (x, self.top + PLOT + 7), style))?;
         }
         Ok(())
     }
 
     /// A dashed line where something changed, numbered as it is told below.
-    fn changes(&self, area: &Area<'_>, trend: &Trend) -> Drawn {
-        for (at, (run, all)) in told(trend).into_iter().enumerate() {
+    fn draw_changes(&self, area: &PlotArea<'_>, trend: &Trend) -> DrawResult {
+        for (at, (run, all)) in changes_below(trend).into_iter().enumerate() {
             let Some(point) = trend.points.iter().find(|point| point.run == run) else { continue };
             let x = self.x(point.at_unix);
             for y in (self.top..self.top + PLOT).step_by(8) {
@@ -205,7 +205,7 @@ impl Panel {
                 area.draw(&PathElement::new(dash, CHANGE.stroke_width(1)))?;
             }
             let mark = (b'a' + u8::try_from(at).unwrap_or(0)) as char;
-            let style = label(TEXT, CHANGE, HPos::Left, VPos::Top);
+            let style = label_style(TEXT, CHANGE, HPos::Left, VPos::Top);
             area.draw(&Text::new(mark.to_string(), (x + 3, self.top + 2), style.clone()))?;
             let words: Vec<String> = all
                 .iter()
@@ -213,7 +213,7 @@ impl Panel {
                 .collect();
             let line =
                 format!("{mark}  {}: {}", point.at.get(..10).unwrap_or(""), words.join("; "));
-            let line = clip(&plain(&line), 120);
+            let line = clip(&to_plain(&line), 120);
             let y = self.top + PLOT + BELOW + LINE * i32::try_from(at).unwrap_or(0);
             area.draw(&Text::new(line, (LEFT, y), style))?;
         }
@@ -221,7 +221,7 @@ impl Panel {
     }
 
     /// A flag with the shift where an alarm rang.
-    fn alarms(&self, area: &Area<'_>, trend: &Trend) -> Drawn {
+    fn draw_alarms(&self, area: &PlotArea<'_>, trend: &Trend) -> DrawResult {
         for alarm in &trend.alarms {
             let Some(point) = trend.points.iter().find(|point| point.run == alarm.run) else {
                 continue;
@@ -229,11 +229,11 @@ impl Panel {
             let (x, y) = (self.x(point.at_unix), self.y(point.value));
             area.draw(&Circle::new((x, y), 7, GUILTY.stroke_width(2)))?;
             let sign = if alarm.shift < 0.0 { "-" } else { "+" };
-            let text = format!("{sign}{}", percent(alarm.shift.abs()));
+            let text = format!("{sign}{}", format_percent(alarm.shift.abs()));
             // Towards the middle, so that it stays in the picture.
             let near = if x < i32::midpoint(LEFT, RIGHT) { HPos::Left } else { HPos::Right };
             let off = if x < i32::midpoint(LEFT, RIGHT) { 10 } else { -10 };
-            let style = label(TEXT, GUILTY, near, VPos::Center);
+            let style = label_style(TEXT, GUILTY, near, VPos::Center);
             area.draw(&Text::new(text, (x + off, y), style))?;
         }
         Ok(())
@@ -242,7 +242,7 @@ impl Panel {
 
 /// A share of a length in pixels.
 #[expect(clippy::cast_possible_truncation, reason = "a share of some hundred pixels")]
-fn pixels(share: f64, length: i32) -> i32 {
+fn to_pixels(share: f64, length: i32) -> i32 {
     if !share.is_finite() {
         return 0;
     }
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_picture_has_the_band_the_alarm_and_what_changed() {
-        let svg = svg(&document().trends).expect("drawn").expect("there is a series");
+        let svg = render_svg(&document().trends).expect("drawn").expect("there is a series");
         let read = roxmltree::Document::parse(&svg).expect("well-formed");
         let texts: Vec<&str> =
             read.descendants().filter_map(|node| node.text()).map(str::trim).collect();
@@ -271,7 +271,7 @@ mod tests {
                 .any(|text| text.contains("boot =aa -&gt; b") || text.contains("boot =aa -> b"))
         );
         assert!(!svg.contains('\u{1b}'));
-        assert_eq!(super::svg(&[]).expect("nothing"), None);
+        assert_eq!(super::render_svg(&[]).expect("nothing"), None);
     }
 
     #[test]
@@ -279,9 +279,9 @@ mod tests {
         let mut one = document().trends;
         one[0].points.truncate(1);
         (one[0].alarms, one[0].baseline) = (Vec::new(), None);
-        assert!(svg(&one).expect("drawn").is_some());
+        assert!(render_svg(&one).expect("drawn").is_some());
         let mut flat = document().trends;
         flat[0].points.iter_mut().for_each(|point| point.value = 0.0);
-        assert!(svg(&flat).expect("drawn").is_some());
+        assert!(render_svg(&flat).expect("drawn").is_some());
     }
 }

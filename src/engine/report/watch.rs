@@ -2,9 +2,9 @@
 
 use model::hostlist;
 use model::id::NodeName;
-use model::watch::JobLine;
+use model::watch::WatchJob;
 use model::watch::WatchEvent;
-use model::words;
+use model::shell_quote;
 
 /// Most reasons that are told one by one.
 const REASONS: usize = 20;
@@ -13,7 +13,7 @@ const REASONS: usize = 20;
 const LONGEST: usize = 200;
 
 /// One event, in lines.
-pub fn lines(event: &WatchEvent) -> Vec<String> {
+pub fn event_lines(event: &WatchEvent) -> Vec<String> {
     match event {
         WatchEvent::Began { version, scheduler, apply } => {
             let how = if *apply { "" } else { "; nothing is started without --apply" };
@@ -44,7 +44,7 @@ pub fn lines(event: &WatchEvent) -> Vec<String> {
                 lines.push(format!(
                     "watch: not now ({}): {}: {}",
                     it.count,
-                    short(&it.nodes),
+                    shorten(&it.nodes),
                     it.why
                 ));
             }
@@ -54,11 +54,11 @@ pub fn lines(event: &WatchEvent) -> Vec<String> {
             lines
         }
         WatchEvent::Due(job) => vec![
-            format!("watch: due: {}", told(job)),
-            format!("watch: would run: {}", words::line(&job.command)),
+            format!("watch: due: {}", describe_job(job)),
+            format!("watch: would run: {}", shell_quote::join_quoted(&job.command)),
         ],
         WatchEvent::Started(job) => {
-            vec![format!("watch: {} began: {}; log {}", job.job, told(job), job.log)]
+            vec![format!("watch: {} began: {}; log {}", job.job, describe_job(job), job.log)]
         }
         WatchEvent::Said { job, line } => vec![format!("[{job}] {line}")],
         WatchEvent::Ended { job, code, outcome, seconds } => {
@@ -68,26 +68,26 @@ pub fn lines(event: &WatchEvent) -> Vec<String> {
         }
         WatchEvent::Marks { nodes, why, result } => {
             let result = result.as_deref().unwrap_or("would be put right");
-            vec![format!("watch: marks of {}: {why}: {result}", folded(nodes))]
+            vec![format!("watch: marks of {}: {why}: {result}", fold_nodes(nodes))]
         }
         WatchEvent::Trouble { what } => vec![format!("watch: {what}")],
         WatchEvent::Stopping { why } => vec![format!("watch: {why}; waiting for what runs")],
     }
 }
 
-fn told(job: &JobLine) -> String {
+fn describe_job(job: &WatchJob) -> String {
     let partners = match job.partners.len() {
         0 => String::new(),
-        _ => format!(" with {}", folded(&job.partners)),
+        _ => format!(" with {}", fold_nodes(&job.partners)),
     };
-    format!("{} of {} in {}{partners}: {}", job.profile, folded(&job.nodes), job.domain, job.why)
+    format!("{} of {} in {}{partners}: {}", job.profile, fold_nodes(&job.nodes), job.domain, job.why)
 }
 
-fn folded(nodes: &[NodeName]) -> String {
-    short(&hostlist::fold(nodes.iter().map(NodeName::as_str)))
+fn fold_nodes(nodes: &[NodeName]) -> String {
+    shorten(&hostlist::fold(nodes.iter().map(NodeName::as_str)))
 }
 
-fn short(text: &str) -> String {
+fn shorten(text: &str) -> String {
     let mut short: String = text.chars().take(LONGEST).collect();
     if short.len() < text.len() {
         short.push_str("...");

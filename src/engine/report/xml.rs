@@ -4,12 +4,12 @@
 
 /// A document under construction.
 #[derive(Debug)]
-pub(super) struct Xml {
+pub(super) struct XmlWriter {
     out: String,
     open: Vec<&'static str>,
 }
 
-impl Xml {
+impl XmlWriter {
     /// A document without a root yet.
     pub(super) fn new() -> Self {
         let out = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n".to_owned();
@@ -17,7 +17,7 @@ impl Xml {
     }
 
     /// Elements that will stand in a document.
-    pub(super) fn part() -> Self {
+    pub(super) fn fragment() -> Self {
         Self { out: String::new(), open: Vec::new() }
     }
 
@@ -91,7 +91,7 @@ impl Xml {
                 // A reader would turn these into spaces, or drop the return.
                 '\n' | '\t' if attribute => self.reference(c),
                 '\r' => self.reference(c),
-                c if allowed(c) => self.out.push(c),
+                c if is_allowed(c) => self.out.push(c),
                 _ => {}
             }
         }
@@ -103,7 +103,7 @@ impl Xml {
 }
 
 /// The characters of XML 1.0, section 2.2, production 2.
-fn allowed(c: char) -> bool {
+fn is_allowed(c: char) -> bool {
     matches!(c, '\t' | '\n' | '\r' | '\u{20}'..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..)
 }
 
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn markup_is_escaped_and_forbidden_characters_are_dropped() {
-        let mut xml = Xml::new();
+        let mut xml = XmlWriter::new();
         xml.open("a", &[("b", "<\"&'>\n\t\x1b\u{fffe}x")]);
         xml.text("c", &[], "]]> <d> \r\n & \u{0}\u{b}ok");
         let want = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\

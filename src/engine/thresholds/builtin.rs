@@ -11,11 +11,11 @@ use serde_json::Value;
 use sha2::Digest;
 use sha2::Sha256;
 
-use super::Catalogue;
+use super::PlatformCatalogue;
 use super::overlay;
 
 /// Name and text of every shipped file.
-pub const FILES: &[(&str, &str)] = &[
+pub const BUILTIN_FILES: &[(&str, &str)] = &[
     ("thresholds/gb200-nvl72.toml", include_str!("../../../thresholds/gb200-nvl72.toml")),
     ("thresholds/gb300-nvl72.toml", include_str!("../../../thresholds/gb300-nvl72.toml")),
     ("thresholds/gh200.toml", include_str!("../../../thresholds/gh200.toml")),
@@ -39,11 +39,11 @@ pub const FILES: &[(&str, &str)] = &[
 ];
 
 /// Everything that ships.
-pub fn catalogue() -> &'static Catalogue {
-    static CATALOGUE: OnceLock<Catalogue> = OnceLock::new();
+pub fn builtin_catalogue() -> &'static PlatformCatalogue {
+    static CATALOGUE: OnceLock<PlatformCatalogue> = OnceLock::new();
     CATALOGUE.get_or_init(|| {
-        let mut catalogue = Catalogue::default();
-        for (name, text) in FILES {
+        let mut catalogue = PlatformCatalogue::default();
+        for (name, text) in BUILTIN_FILES {
             overlay::apply(&mut catalogue, text, name)
                 .expect("the tests of this file read every shipped file");
         }
@@ -54,7 +54,7 @@ pub fn catalogue() -> &'static Catalogue {
 /// The first 16 hexadecimal digits of the SHA-256 of the expectations, written
 /// as JSON with sorted keys and without the names of the files they came from:
 /// the same numbers have the same digest, wherever they were read.
-pub fn digest(catalogue: &Catalogue) -> String {
+pub fn digest(catalogue: &PlatformCatalogue) -> String {
     let value = serde_json::to_value(catalogue).expect("expectations are plain data");
     let mut canonical = String::new();
     write_canonical(&value, &mut canonical);

@@ -7,23 +7,23 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::CollectiveExpectation;
-use super::Confidence;
+use super::ThresholdConfidence;
 use super::Expectation;
-use super::Path;
-use super::fault::Fault;
-use super::fault::nearest;
-use super::file::Links;
-use super::reader::Reader;
-use super::reader::Section;
+use super::TestPath;
+use super::fault::ThresholdFault;
+use super::fault::suggest_name;
+use super::file::LinkBundle;
+use super::toml_reader::ThresholdReader;
+use super::toml_reader::ThresholdTable;
 use super::testcase;
 use model::unit::Unit;
 
 /// No test delivers more than its links carry; the rest is rounding.
-const HIGHEST_EFFICIENCY: f64 = 1.05;
+const MAX_EFFICIENCY: f64 = 1.05;
 /// A number that may be half as large says nothing.
-const HIGHEST_TOLERANCE: f64 = 0.5;
+const MAX_TOLERANCE: f64 = 0.5;
 /// No bandwidth and no latency is larger than this in any unit.
-pub(super) const HIGHEST_VALUE: f64 = 1e7;
+pub(super) const MAX_VALUE: f64 = 1e7;
 
 const TEST_KEYS: &[&str] = &[
     "like",
@@ -63,21 +63,21 @@ const UNITS: &[(&str, Unit)] = &[
 ];
 
 /// What the entries of one file share.
-pub(super) struct Entries<'e> {
+pub(super) struct EntryContext<'e> {
     /// What an efficiency is a share of.
-    pub(super) links: &'e BTreeMap<Path, Links>,
+    pub(super) links: &'e BTreeMap<TestPath, LinkBundle>,
     /// The file changes a platform that exists, or starts from one.
-    pub(super) of_a_site: bool,
+    pub(super) is_site_file: bool,
     /// The path between two GPUs.
-    pub(super) pairs: Path,
+    pub(super) pair_path: TestPath,
     /// The file, as shown to people.
     pub(super) origin: &'e str,
 }
 
 /// The keys of one `[test.*]` table, those of `like` filled in.
 #[derive(Clone, Debug, Default)]
-struct Entry {
-    path: Option<Path>,
+struct TestEntry {
+    path: Option<TestPath>,
     unit: Option<Unit>,
     min_bytes: Option<u64>,
     value: Option<f64>,
@@ -87,34 +87,34 @@ struct Entry {
     floor: Option<f64>,
     floor_ratio: Option<f64>,
     derivation: Option<String>,
-    confidence: Option<Confidence>,
+    confidence: Option<ThresholdConfidence>,
     source: Option<String>,
 }
 
-impl Entries<'_> {
+impl EntryContext<'_> {
     /// The tests, and where each of them stands.
-    pub(super) fn tests<'t>(
+    pub(super) fn read_tests<'t>(
         &self,
-        reader: &mut Reader<'t>,
-        top: &Section<'_, 't>,
-    ) -> (BTreeMap<String, Expectation>, BTreeMap<String, Fault>) {
+        reader: &mut ThresholdReader<'t>,
+        top: &ThresholdTable<'_, 't>,
+    ) -> (BTreeMap<String, Expectation>, BTreeMap<String, ThresholdFault>) {
         let mut expectations = BTreeMap::new();
         let mut places = BTreeMap::new();
         let Some(tests) = reader.table(top, "test") else { return (expectations, places) };
         for (key, value) in tests.table {
             let name = key.get_ref().as_ref();
             let Some(section) = reader.as_table(value, name) else { continue };
-            reader.only_keys(&section, TEST_KEYS);
-            let mut entry = Entry::default();
+            reader.check_keys(&section, TEST_KEYS);
+            let mut entry = TestEntry::default();
             if let Some(at) = section.get("like")
                 && let Some(other) = reader.as_string(at, "like")
             {
-                let Some(filled) = self.like(reader, &tests, &other, at.span()) else { continue };
+                let Some(filled) = self.resolve_like(reader, &tests, &other, at.span()) else { continue };
                 entry = filled;
             }
             entry.fill(reader, &section);
-            if let Some(made) = self.expectation(reader, &section, name, &entry) {
-                places.insert(name.to_owned(), reader.at(key.span(), String::new()));
+            if let Some(made) = self.read_expectation(reader, &section, name, &entry) {
+                places.insert(name.to_owned(), reader.make_fault(key.span(), String::new()));
                 expectations.insert(name.to_owned(), made);
             }
         }
@@ -123,25 +123,25 @@ impl Entries<'_> {
 
     /// The entry that another one is like. One step only: a chain of
     /// references is harder to read than the numbers it saves.
-    fn like<'t>(
+    fn resolve_like<'t>(
         &self,
-        reader: &mut Reader<'t>,
-        tests: &Section<'_, 't>,
+        reader: &mut ThresholdReader<'t>,
+        tests: &ThresholdTable<'_, 't>,
         other: &str,
         span: Range<usize>,
-    ) -> Option<Entry> {
+    ) -> Option<TestEntry> {
         let Some(value) = tests.get(other) else {
             let names = tests.table.iter().map(|(key, _)| key.get_ref().as_ref());
-            let help = nearest(other, names).map(|name| format!("did you mean `{name}`?"));
-            reader.fault(span, format!("there is no [test.{other}] in this file")).help = help;
+            let help = suggest_name(other, names).map(|name| format!("did you mean `{name}`?"));
+            reader.push_fault(span, format!("there is no [test.{other}] in this file")).help = help;
             return None;
         };
-        let section = Section { table: value.get_ref().as_table()?, span: value.span() };
+        let section = ThresholdTable { table: value.get_ref().as_table()?, span: value.span() };
         if section.get("like").is_some() {
-            reader.fault(span, format!("[test.{other}] is itself like another test"));
+            reader.push_fault(span, format!("[test.{other}] is itself like another test"));
             return None;
         }
-        let mut entry = Entry::default();
+        let mut entry = TestEntry::default();
         // Its own faults are reported where it stands.
         let before = reader.faults.len();
         entry.fill(reader, &section);
@@ -149,30 +149,30 @@ impl Entries<'_> {
         Some(entry)
     }
 
-    fn expectation<'t>(
+    fn read_expectation<'t>(
         &self,
-        reader: &mut Reader<'t>,
-        section: &Section<'_, 't>,
+        reader: &mut ThresholdReader<'t>,
+        section: &ThresholdTable<'_, 't>,
         name: &str,
-        entry: &Entry,
+        entry: &TestEntry,
     ) -> Option<Expectation> {
         let before = reader.faults.len();
-        let Some(path) = entry.path.or_else(|| testcase::path(name, self.pairs)) else {
-            reader.missing(section, "path", "what the test runs over cannot be told from its name");
+        let Some(path) = entry.path.or_else(|| testcase::test_path(name, self.pair_path)) else {
+            reader.push_missing(section, "path", "what the test runs over cannot be told from its name");
             return None;
         };
-        let level = self.level(reader, section, name, entry, path);
+        let level = self.compute_level(reader, section, name, entry, path);
         if entry.floor.is_some() && entry.floor_ratio.is_some() {
-            reader.fault(span_of(section, "floor"), "`floor` and `floor_ratio` exclude each other");
+            reader.push_fault(key_span(section, "floor"), "`floor` and `floor_ratio` exclude each other");
         }
         let given = ["value", "efficiency", "floor"].iter().any(|key| section.get(key).is_some());
         if level.is_none() && entry.floor.is_none() && !given {
-            reader.missing(section, "value", "give a value, an efficiency, or at least a floor");
+            reader.push_missing(section, "value", "give a value, an efficiency, or at least a floor");
         }
         if entry.tolerance.is_none() && section.get("tolerance").is_none() && level.is_some() {
-            reader.missing(section, "tolerance", "such as 0.05 for 5 % below the value");
+            reader.push_missing(section, "tolerance", "such as 0.05 for 5 % below the value");
         }
-        let (confidence, source) = self.provenance(reader, section, entry);
+        let (confidence, source) = self.read_provenance(reader, section, entry);
         if before < reader.faults.len() {
             return None;
         }
@@ -185,11 +185,11 @@ impl Entries<'_> {
             testcase: name.to_owned(),
             path,
             unit: entry.unit.unwrap_or(Unit::GigabytesPerSecond),
-            min_bytes: entry.min_bytes.unwrap_or_else(|| testcase::least_bytes(name)),
+            min_bytes: entry.min_bytes.unwrap_or_else(|| testcase::min_bytes(name)),
             value,
             tolerance: entry.tolerance.unwrap_or(0.0),
             tolerance_small_buffer: entry.tolerance_small_buffer,
-            floor: entry.floor.or_else(|| Some(hundredths(value? * entry.floor_ratio?))),
+            floor: entry.floor.or_else(|| Some(round_hundredths(value? * entry.floor_ratio?))),
             derivation,
             confidence: confidence?,
             source: source?,
@@ -198,18 +198,18 @@ impl Entries<'_> {
     }
 
     /// The expected level and how it was made.
-    fn level<'t>(
+    fn compute_level<'t>(
         &self,
-        reader: &mut Reader<'t>,
-        section: &Section<'_, 't>,
+        reader: &mut ThresholdReader<'t>,
+        section: &ThresholdTable<'_, 't>,
         name: &str,
-        entry: &Entry,
-        path: Path,
+        entry: &TestEntry,
+        path: TestPath,
     ) -> Option<(f64, String)> {
         match (entry.value, entry.efficiency) {
             (Some(_), Some(_)) => {
-                reader.fault(
-                    span_of(section, "value"),
+                reader.push_fault(
+                    key_span(section, "value"),
                     "`value` and `efficiency` exclude each other",
                 );
                 None
@@ -219,13 +219,13 @@ impl Entries<'_> {
                 let unit = entry.unit.unwrap_or(Unit::GigabytesPerSecond);
                 if unit != Unit::GigabytesPerSecond {
                     let message = format!("`efficiency` makes a level in GB/s, not in {unit}");
-                    reader.fault(span_of(section, "unit"), message).help =
+                    reader.push_fault(key_span(section, "unit"), message).help =
                         Some("leave `unit` out, or state a `value`".to_owned());
                     return None;
                 }
                 let Some(links) = self.links.get(&path) else {
                     let message = format!("`efficiency` needs [link.{}]", path.as_str());
-                    reader.fault(span_of(section, "efficiency"), message).help =
+                    reader.push_fault(key_span(section, "efficiency"), message).help =
                         Some("or state a `value`".to_owned());
                     return None;
                 };
@@ -239,7 +239,7 @@ impl Entries<'_> {
                     if links.count == 1 { "link" } else { "links" },
                     links.rate,
                 );
-                Some((hundredths(value), derivation))
+                Some((round_hundredths(value), derivation))
             }
             (None, None) => None,
         }
@@ -247,40 +247,40 @@ impl Entries<'_> {
 
     /// Where a number comes from. In a file that changes a platform, the site
     /// itself is the default.
-    fn provenance<'t>(
+    fn read_provenance<'t>(
         &self,
-        reader: &mut Reader<'t>,
-        section: &Section<'_, 't>,
-        entry: &Entry,
-    ) -> (Option<Confidence>, Option<String>) {
+        reader: &mut ThresholdReader<'t>,
+        section: &ThresholdTable<'_, 't>,
+        entry: &TestEntry,
+    ) -> (Option<ThresholdConfidence>, Option<String>) {
         if entry.source.is_none() && section.get("source").is_none() {
-            reader.missing(section, "source", "every number says where it comes from");
+            reader.push_missing(section, "source", "every number says where it comes from");
         }
-        let default = self.of_a_site.then_some(Confidence::Site);
+        let default = self.is_site_file.then_some(ThresholdConfidence::Site);
         if entry.confidence.is_none() && default.is_none() && section.get("confidence").is_none() {
-            reader.missing(section, "confidence", "how well the number is known");
+            reader.push_missing(section, "confidence", "how well the number is known");
         }
         (entry.confidence.or(default), entry.source.clone())
     }
 
     /// The collectives.
-    pub(super) fn collectives<'t>(
+    pub(super) fn read_collectives<'t>(
         &self,
-        reader: &mut Reader<'t>,
-        top: &Section<'_, 't>,
+        reader: &mut ThresholdReader<'t>,
+        top: &ThresholdTable<'_, 't>,
     ) -> Vec<CollectiveExpectation> {
         let mut collectives: Vec<CollectiveExpectation> = Vec::new();
         let Some(value) = top.get("collective") else { return collectives };
         let Some(items) = value.get_ref().as_array() else {
-            reader.fault(value.span(), "collectives are written as [[collective]]");
+            reader.push_fault(value.span(), "collectives are written as [[collective]]");
             return collectives;
         };
         for item in items.iter() {
             let Some(section) = reader.as_table(item, "collective") else { continue };
-            let Some(made) = self.collective(reader, &section) else { continue };
-            if collectives.iter().any(|other| same_conditions(other, &made)) {
-                reader.fault(
-                    span_of(&section, "test"),
+            let Some(made) = self.read_collective(reader, &section) else { continue };
+            if collectives.iter().any(|other| has_same_conditions(other, &made)) {
+                reader.push_fault(
+                    key_span(&section, "test"),
                     format!("{} stands here twice under the same conditions", made.testcase),
                 );
             }
@@ -289,32 +289,32 @@ impl Entries<'_> {
         collectives
     }
 
-    fn collective<'t>(
+    fn read_collective<'t>(
         &self,
-        reader: &mut Reader<'t>,
-        section: &Section<'_, 't>,
+        reader: &mut ThresholdReader<'t>,
+        section: &ThresholdTable<'_, 't>,
     ) -> Option<CollectiveExpectation> {
         let before = reader.faults.len();
-        reader.only_keys(section, COLLECTIVE_KEYS);
+        reader.check_keys(section, COLLECTIVE_KEYS);
         for key in ["test", "min_bytes", "ranks", "algorithm", "transport", "busbw", "tolerance"] {
             if section.get(key).is_none() {
-                reader.missing(section, key, "a collective holds under stated conditions only");
+                reader.push_missing(section, key, "a collective holds under stated conditions only");
             }
         }
         let names: Vec<(&str, &str)> =
             testcase::COLLECTIVES.iter().map(|name| (*name, *name)).collect();
         let test = reader.choice(section, "test", &names);
         let min_bytes = reader.bytes(section, "min_bytes");
-        let ranks = ranks(reader, section);
+        let ranks = read_ranks(reader, section);
         let algorithm = reader.string(section, "algorithm");
         let transport = reader.string(section, "transport");
-        let busbw = reader.number(section, "busbw", 0.001, HIGHEST_VALUE);
-        let mut entry = Entry::default();
+        let busbw = reader.number(section, "busbw", 0.001, MAX_VALUE);
+        let mut entry = TestEntry::default();
         entry.fill_common(reader, section);
         if entry.floor.is_some() && entry.floor_ratio.is_some() {
-            reader.fault(span_of(section, "floor"), "`floor` and `floor_ratio` exclude each other");
+            reader.push_fault(key_span(section, "floor"), "`floor` and `floor_ratio` exclude each other");
         }
-        let (confidence, source) = self.provenance(reader, section, &entry);
+        let (confidence, source) = self.read_provenance(reader, section, &entry);
         if before < reader.faults.len() {
             return None;
         }
@@ -329,7 +329,7 @@ impl Entries<'_> {
             transport: transport?,
             busbw,
             tolerance: entry.tolerance?,
-            floor: entry.floor.or_else(|| Some(hundredths(busbw * entry.floor_ratio?))),
+            floor: entry.floor.or_else(|| Some(round_hundredths(busbw * entry.floor_ratio?))),
             confidence: confidence?,
             source: source?,
             origin: self.origin.to_owned(),
@@ -337,54 +337,54 @@ impl Entries<'_> {
     }
 }
 
-impl Entry {
+impl TestEntry {
     /// Takes over every key that this table has.
-    fn fill<'t>(&mut self, reader: &mut Reader<'t>, section: &Section<'_, 't>) {
-        let paths: Vec<(&str, Path)> = Path::ALL.iter().map(|p| (p.as_str(), *p)).collect();
+    fn fill<'t>(&mut self, reader: &mut ThresholdReader<'t>, section: &ThresholdTable<'_, 't>) {
+        let paths: Vec<(&str, TestPath)> = TestPath::ALL.iter().map(|p| (p.as_str(), *p)).collect();
         self.path = reader.choice(section, "path", &paths).or(self.path);
         self.unit = reader.choice(section, "unit", UNITS).or(self.unit);
         if section.get("min_bytes").is_some() {
             self.min_bytes = reader.bytes(section, "min_bytes");
         }
         if section.get("value").is_some() || section.get("efficiency").is_some() {
-            self.value = reader.number(section, "value", 0.001, HIGHEST_VALUE);
-            self.efficiency = reader.number(section, "efficiency", 0.001, HIGHEST_EFFICIENCY);
+            self.value = reader.number(section, "value", 0.001, MAX_VALUE);
+            self.efficiency = reader.number(section, "efficiency", 0.001, MAX_EFFICIENCY);
             self.derivation = None;
         }
         self.derivation = reader.string(section, "derivation").or(self.derivation.take());
-        let small = reader.number(section, "tolerance_small_buffer", 0.0, HIGHEST_TOLERANCE);
+        let small = reader.number(section, "tolerance_small_buffer", 0.0, MAX_TOLERANCE);
         self.tolerance_small_buffer = small.or(self.tolerance_small_buffer);
         self.fill_common(reader, section);
     }
 
     /// The keys that tests and collectives share.
-    fn fill_common<'t>(&mut self, reader: &mut Reader<'t>, section: &Section<'_, 't>) {
-        let tolerance = reader.number(section, "tolerance", 0.0, HIGHEST_TOLERANCE);
+    fn fill_common<'t>(&mut self, reader: &mut ThresholdReader<'t>, section: &ThresholdTable<'_, 't>) {
+        let tolerance = reader.number(section, "tolerance", 0.0, MAX_TOLERANCE);
         self.tolerance = tolerance.or(self.tolerance);
         if section.get("floor").is_some() || section.get("floor_ratio").is_some() {
-            self.floor = reader.number(section, "floor", 0.001, HIGHEST_VALUE);
+            self.floor = reader.number(section, "floor", 0.001, MAX_VALUE);
             self.floor_ratio = reader.number(section, "floor_ratio", 0.001, 1.0);
         }
-        let names: Vec<(&str, Confidence)> =
-            Confidence::ALL.iter().map(|c| (c.as_str(), *c)).collect();
+        let names: Vec<(&str, ThresholdConfidence)> =
+            ThresholdConfidence::ALL.iter().map(|c| (c.as_str(), *c)).collect();
         self.confidence = reader.choice(section, "confidence", &names).or(self.confidence);
         self.source = reader.string(section, "source").or(self.source.take());
     }
 }
 
 /// `ranks = 8`, or `ranks = [16, 64]` for a range.
-fn ranks<'t>(reader: &mut Reader<'t>, section: &Section<'_, 't>) -> Option<(u32, u32)> {
+fn read_ranks<'t>(reader: &mut ThresholdReader<'t>, section: &ThresholdTable<'_, 't>) -> Option<(u32, u32)> {
     const MOST: u32 = 1_000_000;
     let value = section.get("ranks")?;
     let Some(items) = value.get_ref().as_array() else {
-        return reader.as_whole(value, "ranks", 2, MOST).map(|ranks| (ranks, ranks));
+        return reader.as_integer(value, "ranks", 2, MOST).map(|ranks| (ranks, ranks));
     };
     let ends: Vec<u32> =
-        items.iter().filter_map(|item| reader.as_whole(item, "ranks", 2, MOST)).collect();
+        items.iter().filter_map(|item| reader.as_integer(item, "ranks", 2, MOST)).collect();
     match ends[..] {
         [low, high] if low <= high => Some((low, high)),
         _ => {
-            reader.fault(value.span(), "`ranks` is a number or a range of two").help =
+            reader.push_fault(value.span(), "`ranks` is a number or a range of two").help =
                 Some("such as 8 or [16, 64]".to_owned());
             None
         }
@@ -392,17 +392,17 @@ fn ranks<'t>(reader: &mut Reader<'t>, section: &Section<'_, 't>) -> Option<(u32,
 }
 
 /// Whether two expectations hold for the very same runs.
-pub(super) fn same_conditions(a: &CollectiveExpectation, b: &CollectiveExpectation) -> bool {
+pub(super) fn has_same_conditions(a: &CollectiveExpectation, b: &CollectiveExpectation) -> bool {
     (&a.testcase, a.min_bytes, a.min_ranks, a.max_ranks, &a.algorithm, &a.transport)
         == (&b.testcase, b.min_bytes, b.min_ranks, b.max_ranks, &b.algorithm, &b.transport)
 }
 
-fn span_of(section: &Section<'_, '_>, key: &str) -> Range<usize> {
+fn key_span(section: &ThresholdTable<'_, '_>, key: &str) -> Range<usize> {
     section.get(key).map_or_else(|| section.span.clone(), toml::Spanned::span)
 }
 
 /// Two decimals, as the tools print: products carry no more than that.
-fn hundredths(value: f64) -> f64 {
+fn round_hundredths(value: f64) -> f64 {
     // A lab's links carry a hundredth of a GB/s: four digits of any size.
     let finest = if value.abs() < 1.0 { 1e6 } else { 100.0 };
     (value * finest).round() / finest

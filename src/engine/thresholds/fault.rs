@@ -8,14 +8,14 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use model::text::edits;
+use model::text::edit_distance;
 
 /// The longest excerpt that is shown; a longer line is cut behind it.
 const LONGEST_EXCERPT: usize = 160;
 
 /// One thing that is wrong (or, from `lint`, looks wrong) in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Fault {
+pub struct ThresholdFault {
     /// The file, as shown to people.
     pub file: String,
     /// Line, from 1.
@@ -34,9 +34,9 @@ pub struct Fault {
     pub width: usize,
 }
 
-impl Fault {
+impl ThresholdFault {
     /// A fault at these bytes of `text`.
-    pub fn at(file: &str, text: &str, span: Range<usize>, message: String) -> Self {
+    pub fn new(file: &str, text: &str, span: Range<usize>, message: String) -> Self {
         let start = floor_boundary(text, span.start);
         let end = floor_boundary(text, span.end.max(start));
         let line_start = text[..start].rfind('\n').map_or(0, |i| i + 1);
@@ -61,7 +61,7 @@ impl Fault {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ThresholdFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}:{}:{}: {}", self.file, self.line, self.column, self.message)?;
         let number = self.line.to_string();
@@ -95,7 +95,7 @@ fn floor_boundary(text: &str, at: usize) -> usize {
 
 /// The candidate that `word` was probably meant to be: within a third of its
 /// length in edits, so that a wholly different word suggests nothing.
-pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+pub fn suggest_name<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     /// No key or name is longer; a longer word is garbage.
     const LONGEST: usize = 100;
     let length = word.chars().count();
@@ -104,7 +104,7 @@ pub fn nearest<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) ->
     }
     candidates
         .into_iter()
-        .map(|candidate| (edits(word, candidate), candidate))
+        .map(|candidate| (edit_distance(word, candidate), candidate))
         .filter(|(edits, _)| *edits <= (length / 3).max(1))
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, candidate)| candidate)
@@ -117,20 +117,20 @@ mod tests {
     #[test]
     fn the_nearest_word_is_one_typo_away_and_a_foreign_word_suggests_nothing() {
         let keys = ["tolerance", "source", "floor", "floor_ratio"];
-        assert_eq!(nearest("tolerence", keys), Some("tolerance"));
-        assert_eq!(nearest("flor", keys), Some("floor"));
-        assert_eq!(nearest("bandwidth", keys), None);
+        assert_eq!(suggest_name("tolerence", keys), Some("tolerance"));
+        assert_eq!(suggest_name("flor", keys), Some("floor"));
+        assert_eq!(suggest_name("bandwidth", keys), None);
     }
 
     #[test]
     fn a_caret_stands_under_the_part_even_behind_wide_characters_and_at_the_end() {
         let text = "a = \"Größe\" # x\nb = nope\n";
         let at = text.find("nope").expect("it is there");
-        let fault = Fault::at("f", text, at..at + 4, "no value".to_owned());
+        let fault = ThresholdFault::new("f", text, at..at + 4, "no value".to_owned());
         assert_eq!((fault.line, fault.column, fault.width), (2, 5, 4));
-        let end = Fault::at("f", text, text.len() + 9..text.len() + 12, "ends".to_owned());
+        let end = ThresholdFault::new("f", text, text.len() + 9..text.len() + 12, "ends".to_owned());
         assert_eq!((end.line, end.column), (3, 1));
-        let inside = Fault::at("f", text, 8..8, "inside a character".to_owned());
+        let inside = ThresholdFault::new("f", text, 8..8, "inside a character".to_owned());
         assert_eq!(inside.line, 1);
     }
 }

@@ -7,25 +7,25 @@
 
 use std::collections::BTreeMap;
 
-use super::Catalogue;
+use super::PlatformCatalogue;
 use super::CollectiveExpectation;
 use super::Expectation;
-use super::NvLinks;
-use super::Path;
+use super::NvlinkSpec;
+use super::TestPath;
 use super::Platform;
-use super::entry::Entries;
-use super::entry::HIGHEST_VALUE;
-use super::fault::Fault;
-use super::fault::nearest;
-use super::reader::Reader;
-use super::reader::Section;
+use super::entry::EntryContext;
+use super::entry::MAX_VALUE;
+use super::fault::ThresholdFault;
+use super::fault::suggest_name;
+use super::toml_reader::ThresholdReader;
+use super::toml_reader::ThresholdTable;
 
 /// The format that a file names in its first line.
-pub const FORMAT: &str = "fabricgate.thresholds/1";
+pub const THRESHOLDS_FORMAT: &str = "fabricgate.thresholds/1";
 
 /// What one file says.
 #[derive(Clone, Debug)]
-pub struct Sheet {
+pub struct ThresholdFile {
     /// The platform it describes or changes.
     pub platform: String,
     /// The platform it starts from, where it adds one.
@@ -39,7 +39,7 @@ pub struct Sheet {
     /// Nodes in one NVLink domain.
     pub nodes_per_domain: Option<u32>,
     /// Its NVLinks.
-    pub nvlink: Option<NvLinks>,
+    pub nvlink: Option<NvlinkSpec>,
     /// What one NIC port carries, in GB/s.
     pub port_rate: Option<f64>,
     /// What each test must show.
@@ -49,12 +49,12 @@ pub struct Sheet {
     /// The file, as shown to people.
     pub origin: String,
     /// Where each expectation stands, for warnings.
-    pub(super) places: BTreeMap<String, Fault>,
+    pub(super) places: BTreeMap<String, ThresholdFault>,
 }
 
 /// The links that an efficiency is a share of.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Links {
+pub(super) struct LinkBundle {
     /// How many.
     pub(super) count: u32,
     /// GB/s of each, per direction.
@@ -62,22 +62,22 @@ pub(super) struct Links {
 }
 
 /// Bytes as text; a byte that is no UTF-8 is a fault at its line.
-pub fn text<'b>(bytes: &'b [u8], origin: &str) -> Result<&'b str, Box<Fault>> {
+pub fn decode_text<'b>(bytes: &'b [u8], origin: &str) -> Result<&'b str, Box<ThresholdFault>> {
     std::str::from_utf8(bytes).map_err(|error| {
         let (good, bad) = bytes.split_at(error.valid_up_to());
         let shown = format!("{}\u{fffd}", String::from_utf8_lossy(good));
         let byte = bad.first().copied().unwrap_or(0);
         let message = format!("byte 0x{byte:02x} is no UTF-8");
-        Box::new(Fault::at(origin, &shown, good.len()..shown.len(), message))
+        Box::new(ThresholdFault::new(origin, &shown, good.len()..shown.len(), message))
     })
 }
 
 /// Reads the text of one file. `known` are the platforms it may build on.
-pub fn read(text: &str, origin: &str, known: &Catalogue) -> Result<Sheet, Vec<Fault>> {
-    let mut reader = Reader::new(origin, text);
-    let sheet = reader.document().and_then(|document| {
-        let top = Section { table: document.get_ref(), span: document.span() };
-        sheet(&mut reader, &top, origin, known)
+pub fn parse_file(text: &str, origin: &str, known: &PlatformCatalogue) -> Result<ThresholdFile, Vec<ThresholdFault>> {
+    let mut reader = ThresholdReader::new(origin, text);
+    let sheet = reader.parse_document().and_then(|document| {
+        let top = ThresholdTable { table: document.get_ref(), span: document.span() };
+        read_top_level(&mut reader, &top, origin, known)
     });
     match sheet {
         Some(sheet) if reader.faults.is_empty() => Ok(sheet),
@@ -101,16 +101,16 @@ const TOP_KEYS: &[&str] = &[
     "collective",
 ];
 
-fn sheet<'t>(
-    reader: &mut Reader<'t>,
-    top: &Section<'_, 't>,
+fn read_top_level<'t>(
+    reader: &mut ThresholdReader<'t>,
+    top: &ThresholdTable<'_, 't>,
     origin: &str,
-    known: &Catalogue,
-) -> Option<Sheet> {
-    reader.only_keys(top, TOP_KEYS);
-    format(reader, top);
-    let name = platform_name(reader, top);
-    let base = base(reader, top, name.as_deref(), known);
+    known: &PlatformCatalogue,
+) -> Option<ThresholdFile> {
+    reader.check_keys(top, TOP_KEYS);
+    check_format(reader, top);
+    let name = read_platform_name(reader, top);
+    let base = read_base(reader, top, name.as_deref(), known);
     let under = base
         .as_deref()
         .and_then(|base| known.platform(base))
@@ -118,26 +118,26 @@ fn sheet<'t>(
     let title = reader.string(top, "title");
     let new = under.is_none() && name.is_some() && top.get("base").is_none();
     if new && top.get("title").is_none() {
-        reader.missing(top, "title", "a new platform needs one, or a `base` to start from");
+        reader.push_missing(top, "title", "a new platform needs one, or a `base` to start from");
     }
-    let devices = devices(reader, top);
-    let (nvlink, links) = links(reader, top, under);
-    let port_rate = links.get(&Path::Nic).map(|link| f64::from(link.count) * link.rate);
-    let entries = Entries {
+    let devices = read_devices(reader, top);
+    let (nvlink, links) = read_links(reader, top, under);
+    let port_rate = links.get(&TestPath::Nic).map(|link| f64::from(link.count) * link.rate);
+    let entries = EntryContext {
         links: &links,
-        of_a_site: under.is_some(),
-        pairs: if links.contains_key(&Path::Nvlink) { Path::Nvlink } else { Path::Pcie },
+        is_site_file: under.is_some(),
+        pair_path: if links.contains_key(&TestPath::Nvlink) { TestPath::Nvlink } else { TestPath::Pcie },
         origin,
     };
-    let (expectations, places) = entries.tests(reader, top);
-    let collectives = entries.collectives(reader, top);
-    Some(Sheet {
+    let (expectations, places) = entries.read_tests(reader, top);
+    let collectives = entries.read_collectives(reader, top);
+    Some(ThresholdFile {
         platform: name?,
         base,
         title,
         devices,
-        gpus_per_node: reader.whole(top, "gpus_per_node", 1, model::limits::GPUS_PER_NODE),
-        nodes_per_domain: reader.whole(top, "nodes_per_domain", 1, 4096),
+        gpus_per_node: reader.integer(top, "gpus_per_node", 1, model::limits::MAX_GPUS_PER_NODE),
+        nodes_per_domain: reader.integer(top, "nodes_per_domain", 1, 4096),
         nvlink,
         port_rate,
         expectations,
@@ -147,13 +147,13 @@ fn sheet<'t>(
     })
 }
 
-fn format<'t>(reader: &mut Reader<'t>, top: &Section<'_, 't>) {
-    let help = format!("format = \"{FORMAT}\"");
+fn check_format<'t>(reader: &mut ThresholdReader<'t>, top: &ThresholdTable<'_, 't>) {
+    let help = format!("format = \"{THRESHOLDS_FORMAT}\"");
     let Some(value) = top.get("format") else {
-        return reader.missing(top, "format", &help);
+        return reader.push_missing(top, "format", &help);
     };
     let Some(format) = reader.as_string(value, "format") else { return };
-    if format != FORMAT {
+    if format != THRESHOLDS_FORMAT {
         let newer = format.strip_prefix("fabricgate.thresholds/").and_then(|v| v.parse().ok());
         let message = match newer {
             Some(version) if 1u32 < version => {
@@ -161,13 +161,13 @@ fn format<'t>(reader: &mut Reader<'t>, top: &Section<'_, 't>) {
             }
             _ => format!("`{format}` is no format of threshold files"),
         };
-        reader.fault(value.span(), message).help = Some(help);
+        reader.push_fault(value.span(), message).help = Some(help);
     }
 }
 
-fn platform_name<'t>(reader: &mut Reader<'t>, top: &Section<'_, 't>) -> Option<String> {
+fn read_platform_name<'t>(reader: &mut ThresholdReader<'t>, top: &ThresholdTable<'_, 't>) -> Option<String> {
     let Some(value) = top.get("platform") else {
-        reader.missing(top, "platform", "such as platform = \"hgx-h100\"");
+        reader.push_missing(top, "platform", "such as platform = \"hgx-h100\"");
         return None;
     };
     let name = reader.as_string(value, "platform")?;
@@ -175,39 +175,39 @@ fn platform_name<'t>(reader: &mut Reader<'t>, top: &Section<'_, 't>) -> Option<S
     if name.chars().all(plain) {
         return Some(name);
     }
-    reader.fault(value.span(), format!("`{name}` is no platform name")).help =
+    reader.push_fault(value.span(), format!("`{name}` is no platform name")).help =
         Some("lower-case letters, digits and hyphens".to_owned());
     None
 }
 
-fn base<'t>(
-    reader: &mut Reader<'t>,
-    top: &Section<'_, 't>,
+fn read_base<'t>(
+    reader: &mut ThresholdReader<'t>,
+    top: &ThresholdTable<'_, 't>,
     name: Option<&str>,
-    known: &Catalogue,
+    known: &PlatformCatalogue,
 ) -> Option<String> {
     let value = top.get("base")?;
     let base = reader.as_string(value, "base")?;
     if let Some(name) = name.filter(|name| known.platform(name).is_some()) {
-        reader.fault(value.span(), format!("`{name}` exists and needs no base")).help =
+        reader.push_fault(value.span(), format!("`{name}` exists and needs no base")).help =
             Some("leave `base` out to change it".to_owned());
         return None;
     }
     if known.platform(&base).is_none() {
-        let help = nearest(&base, known.platforms.keys().map(String::as_str))
+        let help = suggest_name(&base, known.platforms.keys().map(String::as_str))
             .map_or_else(|| "no such platform".to_owned(), |n| format!("did you mean `{n}`?"));
-        reader.fault(value.span(), format!("there is no platform `{base}`")).help = Some(help);
+        reader.push_fault(value.span(), format!("there is no platform `{base}`")).help = Some(help);
         return None;
     }
     Some(base)
 }
 
-fn devices<'t>(reader: &mut Reader<'t>, top: &Section<'_, 't>) -> Option<Vec<String>> {
+fn read_devices<'t>(reader: &mut ThresholdReader<'t>, top: &ThresholdTable<'_, 't>) -> Option<Vec<String>> {
     let devices = reader.strings(top, "devices")?;
     let mut names: Vec<String> = Vec::new();
     for (name, span) in devices {
         if names.contains(&name) {
-            reader.fault(span, format!("`{name}` stands here twice"));
+            reader.push_fault(span, format!("`{name}` stands here twice"));
         } else {
             names.push(name);
         }
@@ -217,36 +217,36 @@ fn devices<'t>(reader: &mut Reader<'t>, top: &Section<'_, 't>) -> Option<Vec<Str
 
 /// `[link.*]`: what an efficiency is a share of. NVLinks are kept, since the
 /// judge counts them.
-fn links<'t>(
-    reader: &mut Reader<'t>,
-    top: &Section<'_, 't>,
+fn read_links<'t>(
+    reader: &mut ThresholdReader<'t>,
+    top: &ThresholdTable<'_, 't>,
     under: Option<&Platform>,
-) -> (Option<NvLinks>, BTreeMap<Path, Links>) {
+) -> (Option<NvlinkSpec>, BTreeMap<TestPath, LinkBundle>) {
     let mut links = BTreeMap::new();
     if let Some(nvlink) = under.and_then(|platform| platform.nvlink.as_ref()) {
-        links.insert(Path::Nvlink, Links { count: nvlink.links, rate: nvlink.rate });
+        links.insert(TestPath::Nvlink, LinkBundle { count: nvlink.links, rate: nvlink.rate });
     }
     let mut nvlink = None;
     let Some(section) = reader.table(top, "link") else { return (nvlink, links) };
-    let names: Vec<&str> = Path::ALL.iter().map(|path| path.as_str()).collect();
-    reader.only_keys(&section, &names);
-    for path in Path::ALL {
+    let names: Vec<&str> = TestPath::ALL.iter().map(|path| path.as_str()).collect();
+    reader.check_keys(&section, &names);
+    for path in TestPath::ALL {
         let Some(link) = reader.table(&section, path.as_str()) else { continue };
-        reader.only_keys(&link, &["count", "rate", "line_rate", "switched", "source"]);
+        reader.check_keys(&link, &["count", "rate", "line_rate", "switched", "source"]);
         for key in ["count", "rate", "source"] {
             if link.get(key).is_none() {
-                reader.missing(&link, key, "a link has count, rate and source");
+                reader.push_missing(&link, key, "a link has count, rate and source");
             }
         }
-        let count = reader.whole(&link, "count", 1, 1024);
-        let rate = reader.number(&link, "rate", 0.001, HIGHEST_VALUE);
-        let line_rate = reader.number(&link, "line_rate", 0.001, HIGHEST_VALUE);
+        let count = reader.integer(&link, "count", 1, 1024);
+        let rate = reader.number(&link, "rate", 0.001, MAX_VALUE);
+        let line_rate = reader.number(&link, "line_rate", 0.001, MAX_VALUE);
         let switched = reader.flag(&link, "switched").unwrap_or(false);
         let source = reader.string(&link, "source");
         let (Some(count), Some(rate), Some(source)) = (count, rate, source) else { continue };
-        links.insert(path, Links { count, rate });
-        if path == Path::Nvlink {
-            nvlink = Some(NvLinks { links: count, rate, line_rate, switched, source });
+        links.insert(path, LinkBundle { count, rate });
+        if path == TestPath::Nvlink {
+            nvlink = Some(NvlinkSpec { links: count, rate, line_rate, switched, source });
         }
     }
     (nvlink, links)

@@ -2,36 +2,36 @@
 //!
 //! Warnings only: a file with warnings is in force. Values in, warnings out.
 
-use super::Catalogue;
+use super::PlatformCatalogue;
 use super::Expectation;
-use super::Path;
+use super::TestPath;
 use super::Platform;
-use super::fault::Fault;
-use super::file::Sheet;
-use super::matches;
+use super::fault::ThresholdFault;
+use super::file::ThresholdFile;
+use super::matches_pattern;
 use super::testcase;
 
 /// Warnings about the expectations of one file, as part of this platform.
-pub fn sheet(sheet: &Sheet, platform: &Platform) -> Vec<Fault> {
+pub fn lint_file(sheet: &ThresholdFile, platform: &Platform) -> Vec<ThresholdFault> {
     let mut warnings = Vec::new();
     for (name, expectation) in &sheet.expectations {
         let Some(place) = sheet.places.get(name) else { continue };
-        for (message, help) in expectation_warnings(expectation, platform) {
-            warnings.push(Fault { message, help, ..place.clone() });
+        for (message, help) in lint_expectation(expectation, platform) {
+            warnings.push(ThresholdFault { message, help, ..place.clone() });
         }
     }
     warnings.sort_by_key(|warning| (warning.line, warning.column));
     warnings
 }
 
-fn expectation_warnings(
+fn lint_expectation(
     expectation: &Expectation,
     platform: &Platform,
 ) -> Vec<(String, Option<String>)> {
     let mut warnings = Vec::new();
     let name = expectation.testcase.as_str();
     if !testcase::is_known(name) {
-        let help = testcase::nearest(name).map(|other| format!("did you mean `{other}`?"));
+        let help = testcase::suggest_testcase(name).map(|other| format!("did you mean `{other}`?"));
         warnings.push((format!("no known tool prints a test `{name}`"), help));
     }
     let bandwidth = expectation.unit.is_bandwidth();
@@ -45,7 +45,7 @@ fn expectation_warnings(
         let help = Some("latencies are in ns or us, bandwidths in GB/s".to_owned());
         warnings.push((format!("{name} in {} ?", expectation.unit), help));
     }
-    if expectation.path == Path::Nvlink
+    if expectation.path == TestPath::Nvlink
         && let Some(nvlink) = &platform.nvlink
     {
         let directions = if testcase::sums_directions(name) { 2.0 } else { 1.0 };
@@ -65,7 +65,7 @@ fn expectation_warnings(
 
 /// Product names that two platforms of the same size claim: such a GPU could
 /// not be told apart. Gives (platform, platform, name).
-pub fn shared_devices(catalogue: &Catalogue) -> Vec<(String, String, String)> {
+pub fn find_shared_devices(catalogue: &PlatformCatalogue) -> Vec<(String, String, String)> {
     let mut shared = Vec::new();
     for a in catalogue.platforms.values() {
         for b in catalogue.platforms.values().filter(|b| b.name != a.name) {
@@ -75,7 +75,7 @@ pub fn shared_devices(catalogue: &Catalogue) -> Vec<(String, String, String)> {
                 let same_size = a.gpus_per_node.is_none()
                     || b.gpus_per_node.is_none()
                     || a.gpus_per_node == b.gpus_per_node;
-                if same_size && b.devices.iter().any(|other| matches(other, &name)) {
+                if same_size && b.devices.iter().any(|other| matches_pattern(other, &name)) {
                     shared.push((a.name.clone(), b.name.clone(), pattern.clone()));
                 }
             }

@@ -16,26 +16,26 @@ use super::testcase;
 
 /// Under which conditions a copy or a message was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Conditions<'m> {
+pub struct MeasurementConditions<'m> {
     testcase: &'m str,
     bytes: Option<u64>,
 }
 
-impl<'m> Conditions<'m> {
+impl<'m> MeasurementConditions<'m> {
     /// A test at a size, where the output says one; else at the default of its tool.
     pub fn new(testcase: &'m str, bytes: Option<u64>) -> Self {
         Self { testcase, bytes }
     }
 
     /// A test at the default size of its tool.
-    pub fn at_default(testcase: &'m str) -> Self {
+    pub fn with_default_size(testcase: &'m str) -> Self {
         Self::new(testcase, None)
     }
 }
 
 /// The NICs of a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Nics {
+pub struct NicPorts {
     /// How many ports each node has.
     pub count: u32,
     /// What one carries, in Gb/s.
@@ -44,7 +44,7 @@ pub struct Nics {
 
 /// The path that a run was made to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Steered {
+pub enum ForcedPath {
     /// The one that the library takes by itself.
     No,
     /// Copies between GPUs, without reduction in the switches.
@@ -63,57 +63,57 @@ pub struct CollectiveConditions<'m> {
     /// The message.
     pub bytes: u64,
     /// The path it was made to take.
-    pub steered: Steered,
+    pub forced_path: ForcedPath,
     /// The algorithms that the library named.
     pub algorithms: BTreeSet<&'m str>,
     /// The NICs that it may have used, where they are known.
-    pub nics: Option<Nics>,
+    pub nics: Option<NicPorts>,
 }
 
 /// What an expectation of a collective was seen to run over.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Carrier {
+pub enum CollectiveTransport {
     /// NVLink.
     Nvlink,
     /// PCIe inside a node.
     Pcie,
     /// The NICs of every node; `None` where it does not say which.
-    Network(Option<Nics>),
+    Network(Option<NicPorts>),
 }
 
 impl CollectiveExpectation {
     /// What it was seen to run over: `NVLink`, `PCIe`, or NICs such as `IB 8 x 400 Gb/s`.
-    pub fn carrier(&self) -> Carrier {
+    pub fn parsed_transport(&self) -> CollectiveTransport {
         match self.transport.to_ascii_lowercase().as_str() {
-            "nvlink" => Carrier::Nvlink,
-            "pcie" => Carrier::Pcie,
-            other => Carrier::Network(nics(other)),
+            "nvlink" => CollectiveTransport::Nvlink,
+            "pcie" => CollectiveTransport::Pcie,
+            other => CollectiveTransport::Network(parse_nics(other)),
         }
     }
 
-    fn allows(&self, nics: Option<Nics>) -> bool {
-        match self.carrier() {
-            Carrier::Nvlink | Carrier::Pcie => true,
-            Carrier::Network(None) => true,
-            Carrier::Network(stated) => stated == nics,
+    fn allows_nics(&self, nics: Option<NicPorts>) -> bool {
+        match self.parsed_transport() {
+            CollectiveTransport::Nvlink | CollectiveTransport::Pcie => true,
+            CollectiveTransport::Network(None) => true,
+            CollectiveTransport::Network(stated) => stated == nics,
         }
     }
 }
 
 /// `ib 8 x 400 gb/s`.
-fn nics(transport: &str) -> Option<Nics> {
+fn parse_nics(transport: &str) -> Option<NicPorts> {
     let words: Vec<&str> = transport.split_whitespace().collect();
     let at = words.iter().position(|word| *word == "x")?;
     let count = words.get(at.checked_sub(1)?)?.parse().ok()?;
     let gigabits = words.get(at + 1)?.parse().ok()?;
-    (words.get(at + 2) == Some(&"gb/s")).then_some(Nics { count, gigabits })
+    (words.get(at + 2) == Some(&"gb/s")).then_some(NicPorts { count, gigabits })
 }
 
 /// Why nothing is compared with a measurement.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outside {
+pub enum LookupMiss {
     /// The platform expects nothing of the test.
-    NotStated {
+    NotExpected {
         /// The platform.
         platform: String,
         /// The test.
@@ -146,10 +146,10 @@ pub enum Outside {
         /// The transport that something is expected of.
         stated: String,
         /// The NICs of the nodes.
-        nics: Option<Nics>,
+        nics: Option<NicPorts>,
     },
     /// It is expected of another path or algorithm than the run took.
-    OtherWay {
+    OtherPath {
         /// The platform.
         platform: String,
         /// The test.
@@ -157,17 +157,17 @@ pub enum Outside {
     },
 }
 
-impl fmt::Display for Outside {
+impl fmt::Display for LookupMiss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotStated { platform, testcase } => {
+            Self::NotExpected { platform, testcase } => {
                 write!(f, "nothing is expected of {testcase} on {platform}")
             }
             Self::TooSmall { platform, testcase, bytes, least } => write!(
                 f,
                 "{testcase} at {} was compared with nothing: what {platform} states holds from {} on",
-                size(*bytes),
-                size(*least)
+                format_size(*bytes),
+                format_size(*least)
             ),
             Self::RanksUnknown => f.write_str("the output does not say how many ranks took part"),
             Self::OtherRanks { platform, testcase, ranks } => {
@@ -183,7 +183,7 @@ impl fmt::Display for Outside {
                 "what is expected holds over {stated}, and these nodes have {} x {} Gb/s",
                 nics.count, nics.gigabits
             ),
-            Self::OtherWay { platform, testcase } => write!(
+            Self::OtherPath { platform, testcase } => write!(
                 f,
                 "nothing is expected of {testcase} on {platform} over the path, or with the algorithm, of this run"
             ),
@@ -192,7 +192,7 @@ impl fmt::Display for Outside {
 }
 
 /// Bytes in the largest binary unit that divides them.
-pub fn size(bytes: u64) -> String {
+pub fn format_size(bytes: u64) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes.trailing_zeros() >= shift && (bytes >> shift) > 0 {
             return format!("{} {unit}", bytes >> shift);
@@ -202,7 +202,7 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// What nccl-tests cuts each rank's part to a multiple of, in bytes.
-const PART: u64 = 16;
+const CHUNK_ALIGNMENT: u64 = 16;
 
 impl Platform {
     /// What this measurement must show, or why nothing is compared with it.
@@ -210,13 +210,13 @@ impl Platform {
     /// Disjoint pairs do not notice each other behind a switch that does not block,
     /// so that all at once must show what a pair alone shows. What is left of it
     /// over bridges and PCIe is known of no platform.
-    pub fn expectation(&self, measured: &Conditions<'_>) -> Result<&Expectation, Outside> {
-        let Some(stated) = self.stated(measured.testcase) else {
+    pub fn expectation(&self, measured: &MeasurementConditions<'_>) -> Result<&Expectation, LookupMiss> {
+        let Some(stated) = self.find_expectation(measured.testcase) else {
             let testcase = measured.testcase.to_owned();
-            return Err(Outside::NotStated { platform: self.name.clone(), testcase });
+            return Err(LookupMiss::NotExpected { platform: self.name.clone(), testcase });
         };
         match measured.bytes {
-            Some(bytes) if bytes < stated.min_bytes => Err(Outside::TooSmall {
+            Some(bytes) if bytes < stated.min_bytes => Err(LookupMiss::TooSmall {
                 platform: self.name.clone(),
                 testcase: measured.testcase.to_owned(),
                 bytes,
@@ -227,50 +227,50 @@ impl Platform {
     }
 
     /// What is stated of a test, whatever its size.
-    fn stated(&self, testcase: &str) -> Option<&Expectation> {
+    fn find_expectation(&self, testcase: &str) -> Option<&Expectation> {
         self.expectations.get(testcase).or_else(|| {
-            let alone = testcase::of_pair_alone(testcase).filter(|_| self.is_switched())?;
+            let alone = testcase::single_pair_test(testcase).filter(|_| self.is_switched())?;
             self.expectations.get(&alone)
         })
     }
 
     /// The smallest message or buffer whose rate is one of this test: as stated, else
     /// what is usual for its tool.
-    pub fn least_bytes(platform: Option<&Self>, testcase: &str) -> u64 {
-        let stated = platform.and_then(|platform| platform.stated(testcase));
-        stated.map_or_else(|| testcase::least_bytes(testcase), |stated| stated.min_bytes)
+    pub fn min_bytes(platform: Option<&Self>, testcase: &str) -> u64 {
+        let stated = platform.and_then(|platform| platform.find_expectation(testcase));
+        stated.map_or_else(|| testcase::min_bytes(testcase), |stated| stated.min_bytes)
     }
 
     /// What this collective must show, one expectation per algorithm and transport: of
     /// those for smaller messages, the one for the largest. Or why nothing is compared
     /// with it.
-    pub fn collective(
+    pub fn collective_expectations(
         &self,
         run: &CollectiveConditions<'_>,
-    ) -> Result<Vec<&CollectiveExpectation>, Outside> {
-        let Some(ranks) = run.ranks else { return Err(Outside::RanksUnknown) };
+    ) -> Result<Vec<&CollectiveExpectation>, LookupMiss> {
+        let Some(ranks) = run.ranks else { return Err(LookupMiss::RanksUnknown) };
         let (platform, testcase) = (|| self.name.clone(), || run.testcase.to_owned());
         let of_test = self.collectives.iter().filter(|e| e.testcase == run.testcase);
         let mut left: Vec<&CollectiveExpectation> = of_test.collect();
         if left.is_empty() {
-            return Err(Outside::NotStated { platform: platform(), testcase: testcase() });
+            return Err(LookupMiss::NotExpected { platform: platform(), testcase: testcase() });
         }
         left.retain(|e| (e.min_ranks..=e.max_ranks).contains(&ranks));
         if left.is_empty() {
             let (platform, testcase) = (platform(), testcase());
-            return Err(Outside::OtherRanks { platform, testcase, ranks });
+            return Err(LookupMiss::OtherRanks { platform, testcase, ranks });
         }
-        left.retain(|e| takes_way_of(e, run));
+        left.retain(|e| matches_path(e, run));
         let Some(first) = left.first() else {
-            return Err(Outside::OtherWay { platform: platform(), testcase: testcase() });
+            return Err(LookupMiss::OtherPath { platform: platform(), testcase: testcase() });
         };
         let stated = first.transport.clone();
-        left.retain(|e| e.allows(run.nics));
+        left.retain(|e| e.allows_nics(run.nics));
         let Some(least) = left.iter().map(|e| e.min_bytes).min() else {
-            return Err(Outside::OtherNics { stated, nics: run.nics });
+            return Err(LookupMiss::OtherNics { stated, nics: run.nics });
         };
         // A size is cut so that each rank's part is a multiple of 16 bytes.
-        let bytes = run.bytes.saturating_add((PART * u64::from(ranks)).saturating_sub(1));
+        let bytes = run.bytes.saturating_add((CHUNK_ALIGNMENT * u64::from(ranks)).saturating_sub(1));
         let mut ways: BTreeMap<(&str, &str), &CollectiveExpectation> = BTreeMap::new();
         for expected in left.into_iter().filter(|e| e.min_bytes <= bytes) {
             let way = ways.entry((&expected.algorithm, &expected.transport)).or_insert(expected);
@@ -280,20 +280,20 @@ impl Platform {
         }
         if ways.is_empty() {
             let (platform, testcase) = (platform(), testcase());
-            return Err(Outside::TooSmall { platform, testcase, bytes: run.bytes, least });
+            return Err(LookupMiss::TooSmall { platform, testcase, bytes: run.bytes, least });
         }
         Ok(ways.into_values().collect())
     }
 }
 
 /// Whether a run may have taken the way that an expectation was seen with.
-fn takes_way_of(expected: &CollectiveExpectation, run: &CollectiveConditions<'_>) -> bool {
+fn matches_path(expected: &CollectiveExpectation, run: &CollectiveConditions<'_>) -> bool {
     let reduced = expected.algorithm.to_ascii_uppercase().starts_with("NVLS");
-    let is_network = matches!(expected.carrier(), Carrier::Network(_));
-    let steered = match run.steered {
-        Steered::No => true,
-        Steered::Peer => expected.carrier() == Carrier::Nvlink && !reduced,
-        Steered::Network => is_network,
+    let is_network = matches!(expected.parsed_transport(), CollectiveTransport::Network(_));
+    let steered = match run.forced_path {
+        ForcedPath::No => true,
+        ForcedPath::Peer => expected.parsed_transport() == CollectiveTransport::Nvlink && !reduced,
+        ForcedPath::Network => is_network,
     };
     // Over a network another algorithm moves other amounts: its rate says nothing of this one.
     let named = run.algorithms.iter().any(|name| name.eq_ignore_ascii_case(&expected.algorithm));

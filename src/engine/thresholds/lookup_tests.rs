@@ -1,18 +1,18 @@
 //! Every expectation answers inside its domain, and with a reason outside.
 
 use super::*;
-use crate::thresholds::Path;
+use crate::thresholds::TestPath;
 use crate::thresholds::builtin;
 
 fn platform(name: &str) -> &'static Platform {
-    builtin::catalogue().platform(name).expect("it ships")
+    builtin::builtin_catalogue().platform(name).expect("it ships")
 }
 
 #[test]
 fn every_expectation_holds_from_its_own_size_on_and_below_it_says_why_not() {
-    for platform in builtin::catalogue().platforms.values() {
+    for platform in builtin::builtin_catalogue().platforms.values() {
         for (name, e) in &platform.expectations {
-            let at = |bytes| platform.expectation(&Conditions::new(name, bytes));
+            let at = |bytes| platform.expectation(&MeasurementConditions::new(name, bytes));
             assert_eq!(at(None).ok(), Some(e), "{} {name}", platform.name);
             assert_eq!(at(Some(e.min_bytes)).ok(), Some(e), "{} {name}", platform.name);
             let no_latency = !testcase::is_latency(name);
@@ -22,43 +22,43 @@ fn every_expectation_holds_from_its_own_size_on_and_below_it_says_why_not() {
                     continue;
                 }
                 let why = at(Some(bytes)).expect_err("too small").to_string();
-                assert!(why.contains(&size(bytes)) && why.contains(&size(e.min_bytes)), "{why}");
+                assert!(why.contains(&format_size(bytes)) && why.contains(&format_size(e.min_bytes)), "{why}");
             }
             // Nothing that perftest prints below 64 KiB is a rate of a port.
-            assert!(e.path != Path::Nic || 64 << 10 <= e.min_bytes, "{} {name}", platform.name);
+            assert!(e.path != TestPath::Nic || 64 << 10 <= e.min_bytes, "{} {name}", platform.name);
         }
     }
 }
 
 #[test]
 fn every_collective_holds_for_its_size_and_ranks_alone() {
-    for platform in builtin::catalogue().platforms.values() {
+    for platform in builtin::builtin_catalogue().platforms.values() {
         for e in &platform.collectives {
-            let nics = match e.carrier() {
-                Carrier::Network(nics) => {
+            let nics = match e.parsed_transport() {
+                CollectiveTransport::Network(nics) => {
                     assert!(nics.is_some(), "{}: over which NICs? {}", platform.name, e.transport);
                     nics
                 }
-                Carrier::Nvlink | Carrier::Pcie => None,
+                CollectiveTransport::Nvlink | CollectiveTransport::Pcie => None,
             };
             let run = CollectiveConditions {
                 testcase: &e.testcase,
                 ranks: Some(e.min_ranks),
                 bytes: e.min_bytes,
-                steered: Steered::No,
+                forced_path: ForcedPath::No,
                 algorithms: BTreeSet::new(),
                 nics,
             };
-            let fits = platform.collective(&run).expect("it is stated");
+            let fits = platform.collective_expectations(&run).expect("it is stated");
             assert!(fits.contains(&e), "{} {}", platform.name, e.testcase);
             for bytes in [8, 1 << 20] {
-                let small = platform.collective(&CollectiveConditions { bytes, ..run.clone() });
-                assert!(matches!(small, Err(Outside::TooSmall { .. })), "{small:?}");
+                let small = platform.collective_expectations(&CollectiveConditions { bytes, ..run.clone() });
+                assert!(matches!(small, Err(LookupMiss::TooSmall { .. })), "{small:?}");
             }
             let many = CollectiveConditions { ranks: Some(999_999), ..run.clone() };
-            assert!(matches!(platform.collective(&many), Err(Outside::OtherRanks { .. })));
+            assert!(matches!(platform.collective_expectations(&many), Err(LookupMiss::OtherRanks { .. })));
             let unsaid = CollectiveConditions { ranks: None, ..run };
-            assert_eq!(platform.collective(&unsaid), Err(Outside::RanksUnknown));
+            assert_eq!(platform.collective_expectations(&unsaid), Err(LookupMiss::RanksUnknown));
         }
     }
 }
@@ -71,22 +71,22 @@ fn what_is_stated_over_nics_is_asked_of_the_same_nics_alone() {
             testcase: "all_reduce_perf",
             ranks: Some(16),
             bytes: 8 << 30,
-            steered: Steered::No,
+            forced_path: ForcedPath::No,
             algorithms: algorithms.iter().copied().collect(),
             nics,
         };
-        platform.collective(&run)
+        platform.collective_expectations(&run)
     };
-    let eight = Some(Nics { count: 8, gigabits: 400.0 });
+    let eight = Some(NicPorts { count: 8, gigabits: 400.0 });
     assert_eq!(run(eight, &[]).expect("as stated").len(), 1);
     assert_eq!(run(eight, &["RING"]).expect("as stated").len(), 1);
-    assert!(matches!(run(eight, &["NVLSTree"]), Err(Outside::OtherWay { .. })));
+    assert!(matches!(run(eight, &["NVLSTree"]), Err(LookupMiss::OtherPath { .. })));
     for nics in
-        [None, Some(Nics { count: 4, gigabits: 400.0 }), Some(Nics { count: 8, gigabits: 200.0 })]
+        [None, Some(NicPorts { count: 4, gigabits: 400.0 }), Some(NicPorts { count: 8, gigabits: 200.0 })]
     {
         let why = run(nics, &[]).expect_err("other NICs");
         assert!(
-            matches!(why, Outside::OtherNics { .. }) && why.to_string().contains("IB 8 x 400"),
+            matches!(why, LookupMiss::OtherNics { .. }) && why.to_string().contains("IB 8 x 400"),
             "{why}"
         );
     }
@@ -97,8 +97,8 @@ fn all_pairs_at_once_must_show_the_rate_of_one_behind_a_switch_and_nothing_elsew
     let (name, alone) =
         ("device_to_device_concurrent_memcpy_read_ce", "device_to_device_memcpy_read_ce");
     let (mut switched, mut others) = (0, 0);
-    for platform in builtin::catalogue().platforms.values() {
-        let expected = |test| platform.expectation(&Conditions::at_default(test)).ok();
+    for platform in builtin::builtin_catalogue().platforms.values() {
+        let expected = |test| platform.expectation(&MeasurementConditions::with_default_size(test)).ok();
         if platform.is_switched() {
             switched += 1;
             assert_eq!(expected(name), expected(alone));

@@ -13,8 +13,8 @@ pub mod file;
 pub mod lint;
 mod lookup;
 pub mod overlay;
-mod reader;
-pub mod stated;
+mod toml_reader;
+pub mod site_file;
 pub mod testcase;
 
 #[cfg(test)]
@@ -22,13 +22,13 @@ mod shipped_tests;
 
 use std::collections::BTreeMap;
 
-pub use lookup::Carrier;
+pub use lookup::CollectiveTransport;
 pub use lookup::CollectiveConditions;
-pub use lookup::Conditions;
-pub use lookup::Nics;
-pub use lookup::Outside;
-pub use lookup::Steered;
-pub use lookup::size;
+pub use lookup::MeasurementConditions;
+pub use lookup::NicPorts;
+pub use lookup::LookupMiss;
+pub use lookup::ForcedPath;
+pub use lookup::format_size;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
@@ -40,7 +40,7 @@ use model::unit::Unit;
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Confidence {
+pub enum ThresholdConfidence {
     /// The vendor's documentation.
     VendorDocument,
     /// The vendor's code, or a statement by its maintainer.
@@ -62,7 +62,7 @@ pub enum Confidence {
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Path {
+pub enum TestPath {
     /// GPU to GPU over NVLink.
     Nvlink,
     /// GPU to GPU over PCIe.
@@ -81,7 +81,7 @@ pub struct Expectation {
     /// The test case, as the tool names it.
     pub testcase: String,
     /// What the test runs over.
-    pub path: Path,
+    pub path: TestPath,
     /// The unit of `value` and `floor`.
     pub unit: Unit,
     /// Smallest message or buffer it holds for, in bytes.
@@ -100,7 +100,7 @@ pub struct Expectation {
     /// How the value was made, such as `18 links x 25 GB/s x 0.88`.
     pub derivation: String,
     /// How well it is known.
-    pub confidence: Confidence,
+    pub confidence: ThresholdConfidence,
     /// Where it comes from.
     pub source: String,
     /// The threshold file it was read from, as shown to people.
@@ -130,7 +130,7 @@ pub struct CollectiveExpectation {
     /// Below this it is broken, in GB/s.
     pub floor: Option<f64>,
     /// How well it is known.
-    pub confidence: Confidence,
+    pub confidence: ThresholdConfidence,
     /// Where it comes from.
     pub source: String,
     /// The threshold file it was read from, as shown to people.
@@ -140,7 +140,7 @@ pub struct CollectiveExpectation {
 
 /// The NVLinks of one GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct NvLinks {
+pub struct NvlinkSpec {
     /// Links per GPU.
     pub links: u32,
     /// Data rate per link and direction, in GB/s.
@@ -168,7 +168,7 @@ pub struct Platform {
     /// Nodes in one NVLink domain; 1 where NVLink stays inside the node.
     pub nodes_per_domain: Option<u32>,
     /// Its NVLinks, where it has any.
-    pub nvlink: Option<NvLinks>,
+    pub nvlink: Option<NvlinkSpec>,
     /// What one port carries in one direction, in GB/s, where this is a class of NICs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port_rate: Option<f64>,
@@ -180,7 +180,7 @@ pub struct Platform {
     pub origin: String,
 }
 
-impl Confidence {
+impl ThresholdConfidence {
     /// The name used in files.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -206,7 +206,7 @@ impl Confidence {
     ];
 }
 
-impl Path {
+impl TestPath {
     /// The name used in files.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -230,13 +230,13 @@ impl Platform {
 
     /// Whether a product name, as a tool prints it, is a GPU of this platform.
     pub fn has_device(&self, product: &str) -> bool {
-        self.devices.iter().any(|pattern| matches(pattern, product))
+        self.devices.iter().any(|pattern| matches_pattern(pattern, product))
     }
 
     /// Whether its GPUs reach each other by NVLink, or something is stated of what they
     /// show each other.
     pub fn joins_gpus(&self) -> bool {
-        let between = |e: &Expectation| matches!(e.path, Path::Nvlink | Path::Pcie);
+        let between = |e: &Expectation| matches!(e.path, TestPath::Nvlink | TestPath::Pcie);
         self.nvlink.is_some()
             || self.expectations.values().any(between)
             || !self.collectives.is_empty()
@@ -244,7 +244,7 @@ impl Platform {
 
     /// Whether this is a class of NICs: it expects something of ports only.
     pub fn is_nic(&self) -> bool {
-        !self.expectations.is_empty() && self.expectations.values().all(|e| e.path == Path::Nic)
+        !self.expectations.is_empty() && self.expectations.values().all(|e| e.path == TestPath::Nic)
     }
 
     /// Whether GPUs of different nodes share one NVLink domain.
@@ -255,12 +255,12 @@ impl Platform {
 
 /// All platforms and NIC classes in force.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Catalogue {
+pub struct PlatformCatalogue {
     /// By name.
     pub platforms: BTreeMap<String, Platform>,
 }
 
-impl Catalogue {
+impl PlatformCatalogue {
     /// The platform of this name.
     pub fn platform(&self, name: &str) -> Option<&Platform> {
         self.platforms.get(name)
@@ -268,7 +268,7 @@ impl Catalogue {
 
     /// The one platform whose GPUs have this product name and that fits the
     /// number of GPUs; `None` where none fits or several do.
-    pub fn for_device(&self, product: &str, gpus: Option<u32>) -> Option<&Platform> {
+    pub fn find_by_device(&self, product: &str, gpus: Option<u32>) -> Option<&Platform> {
         let mut fitting = self.platforms.values().filter(|p| {
             p.has_device(product)
                 && (gpus.is_none() || p.gpus_per_node.is_none() || p.gpus_per_node == gpus)
@@ -280,10 +280,10 @@ impl Catalogue {
     /// The same for a product as schedulers spell it: labels and generic
     /// resources have no blanks (`NVIDIA-H100-80GB-HBM3`,
     /// `nvidia_h100_80gb_hbm3`, `gb200`), and case and vendor are lost there.
-    pub fn for_product(&self, product: &str, gpus: Option<u32>) -> Option<&Platform> {
-        let said = in_one_spelling(product);
+    pub fn find_by_product(&self, product: &str, gpus: Option<u32>) -> Option<&Platform> {
+        let said = normalize_product(product);
         let mut fitting = self.platforms.values().filter(|p| {
-            p.devices.iter().any(|pattern| matches(&in_one_spelling(pattern), &said))
+            p.devices.iter().any(|pattern| matches_pattern(&normalize_product(pattern), &said))
                 && (gpus.is_none() || p.gpus_per_node.is_none() || p.gpus_per_node == gpus)
         });
         let first = fitting.next()?;
@@ -292,14 +292,14 @@ impl Catalogue {
 }
 
 /// A product name without what its spellings differ in.
-fn in_one_spelling(product: &str) -> String {
+fn normalize_product(product: &str) -> String {
     let blanks = product.to_lowercase().replace(['-', '_'], " ");
     let words = blanks.split_whitespace().collect::<Vec<_>>().join(" ");
     if words.starts_with("nvidia ") { words } else { format!("nvidia {words}") }
 }
 
 /// Whether `text` fits `pattern`, in which `*` stands for any text.
-pub(crate) fn matches(pattern: &str, text: &str) -> bool {
+pub(crate) fn matches_pattern(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|head| text.strip_prefix(head)) else {
         return false;
@@ -323,11 +323,11 @@ mod tests {
 
     #[test]
     fn a_star_in_a_device_pattern_matches_any_text() {
-        assert!(matches("NVIDIA GB200", "NVIDIA GB200"));
-        assert!(!matches("NVIDIA GB200", "NVIDIA GB200 NVL4"));
-        assert!(matches("NVIDIA H100*HBM3", "NVIDIA H100 80GB HBM3"));
-        assert!(!matches("NVIDIA H100*HBM3", "NVIDIA H100 PCIe"));
-        assert!(matches("*A100-SXM4*", "NVIDIA A100-SXM4-80GB"));
-        assert!(matches("*A100-SXM4*", "A100-SXM4-40GB"));
+        assert!(matches_pattern("NVIDIA GB200", "NVIDIA GB200"));
+        assert!(!matches_pattern("NVIDIA GB200", "NVIDIA GB200 NVL4"));
+        assert!(matches_pattern("NVIDIA H100*HBM3", "NVIDIA H100 80GB HBM3"));
+        assert!(!matches_pattern("NVIDIA H100*HBM3", "NVIDIA H100 PCIe"));
+        assert!(matches_pattern("*A100-SXM4*", "NVIDIA A100-SXM4-80GB"));
+        assert!(matches_pattern("*A100-SXM4*", "A100-SXM4-40GB"));
     }
 }

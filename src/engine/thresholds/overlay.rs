@@ -5,31 +5,31 @@
 
 use std::collections::BTreeMap;
 
-use super::Catalogue;
+use super::PlatformCatalogue;
 use super::CollectiveExpectation;
 use super::Platform;
 use super::entry;
-use super::fault::Fault;
+use super::fault::ThresholdFault;
 use super::file;
-use super::file::Sheet;
+use super::file::ThresholdFile;
 use super::lint;
 
 /// Reads a file and lays it over the catalogue. Gives the warnings; with faults
 /// the catalogue stays as it was.
 pub fn apply(
-    catalogue: &mut Catalogue,
+    catalogue: &mut PlatformCatalogue,
     text: &str,
     origin: &str,
-) -> Result<Vec<Fault>, Vec<Fault>> {
-    let sheet = file::read(text, origin, catalogue)?;
-    let merged = platform(catalogue, &sheet);
-    let warnings = lint::sheet(&sheet, &merged);
+) -> Result<Vec<ThresholdFault>, Vec<ThresholdFault>> {
+    let sheet = file::parse_file(text, origin, catalogue)?;
+    let merged = merge_platform(catalogue, &sheet);
+    let warnings = lint::lint_file(&sheet, &merged);
     catalogue.platforms.insert(sheet.platform, merged);
     Ok(warnings)
 }
 
 /// The platform as it is with this sheet on top.
-pub fn platform(catalogue: &Catalogue, sheet: &Sheet) -> Platform {
+pub fn merge_platform(catalogue: &PlatformCatalogue, sheet: &ThresholdFile) -> Platform {
     let under = catalogue
         .platform(&sheet.platform)
         .or_else(|| sheet.base.as_deref().and_then(|base| catalogue.platform(base)));
@@ -71,7 +71,7 @@ pub fn platform(catalogue: &Catalogue, sheet: &Sheet) -> Platform {
     platform.port_rate = sheet.port_rate.or(platform.port_rate);
     platform.expectations.extend(sheet.expectations.clone());
     for collective in &sheet.collectives {
-        platform.collectives.retain(|other| !entry::same_conditions(other, collective));
+        platform.collectives.retain(|other| !entry::has_same_conditions(other, collective));
         platform.collectives.push(collective.clone());
     }
     platform.collectives.sort_by(|a, b| {
@@ -85,8 +85,8 @@ pub fn platform(catalogue: &Catalogue, sheet: &Sheet) -> Platform {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Conditions;
-    use super::super::Confidence;
+    use super::super::MeasurementConditions;
+    use super::super::ThresholdConfidence;
     use super::super::builtin;
     use super::*;
 
@@ -117,22 +117,22 @@ source = "burn-in"
 
     #[test]
     fn a_site_replaces_single_numbers_and_keeps_the_rest_with_their_origin() {
-        let mut catalogue = builtin::catalogue().clone();
+        let mut catalogue = builtin::builtin_catalogue().clone();
         let before = catalogue.platforms["hgx-h100"].clone();
         apply(&mut catalogue, SITE, "site.toml").expect("a sound file");
         let after = &catalogue.platforms["hgx-h100"];
         let write = after
-            .expectation(&Conditions::at_default("device_to_device_memcpy_write_ce"))
+            .expectation(&MeasurementConditions::with_default_size("device_to_device_memcpy_write_ce"))
             .expect("replaced");
-        assert_eq!((write.value, write.confidence), (Some(391.5), Confidence::Site));
+        assert_eq!((write.value, write.confidence), (Some(391.5), ThresholdConfidence::Site));
         assert_eq!(write.origin, "site.toml");
         // 18 links x 25 GB/s of the platform below x 0.87.
         let read = after
-            .expectation(&Conditions::at_default("device_to_device_memcpy_read_ce"))
+            .expectation(&MeasurementConditions::with_default_size("device_to_device_memcpy_read_ce"))
             .expect("replaced");
         assert_eq!(read.value, Some(391.5));
-        let host = after.expectation(&Conditions::at_default("host_to_device_memcpy_ce"));
-        assert_eq!(host, before.expectation(&Conditions::at_default("host_to_device_memcpy_ce")));
+        let host = after.expectation(&MeasurementConditions::with_default_size("host_to_device_memcpy_ce"));
+        assert_eq!(host, before.expectation(&MeasurementConditions::with_default_size("host_to_device_memcpy_ce")));
         assert_eq!(after.title, before.title);
         assert_eq!(after.devices, before.devices);
         assert_eq!(after.collectives.len(), before.collectives.len());
@@ -140,24 +140,24 @@ source = "burn-in"
         assert_eq!(site.len(), 1);
         assert!((site[0].busbw - 470.0).abs() < 1e-9);
         assert!(after.origin.ends_with(", site.toml"), "{}", after.origin);
-        assert_ne!(builtin::digest(&catalogue), builtin::digest(builtin::catalogue()));
+        assert_ne!(builtin::digest(&catalogue), builtin::digest(builtin::builtin_catalogue()));
     }
 
     #[test]
     fn the_last_file_wins() {
-        let mut catalogue = builtin::catalogue().clone();
+        let mut catalogue = builtin::builtin_catalogue().clone();
         apply(&mut catalogue, SITE, "site.toml").expect("a sound file");
         let again = SITE.replace("391.5", "392.5");
         apply(&mut catalogue, &again, "room.toml").expect("a sound file");
         let write = catalogue.platforms["hgx-h100"]
-            .expectation(&Conditions::at_default("device_to_device_memcpy_write_ce"))
+            .expectation(&MeasurementConditions::with_default_size("device_to_device_memcpy_write_ce"))
             .expect("replaced");
         assert_eq!((write.value, write.origin.as_str()), (Some(392.5), "room.toml"));
     }
 
     #[test]
     fn a_base_gives_a_new_platform_everything_but_its_product_names() {
-        let mut catalogue = builtin::catalogue().clone();
+        let mut catalogue = builtin::builtin_catalogue().clone();
         let text = "format = \"fabricgate.thresholds/1\"\nplatform = \"lab-h100\"\n\
                     base = \"hgx-h100\"\ndevices = [\"Lab H100\"]\ngpus_per_node = 4\n";
         apply(&mut catalogue, text, "lab.toml").expect("a sound file");
@@ -165,15 +165,15 @@ source = "burn-in"
         let shipped = &catalogue.platforms["hgx-h100"];
         assert_eq!(lab.expectations, shipped.expectations);
         assert_eq!((lab.gpus_per_node, lab.devices.len()), (Some(4), 1));
-        let one = catalogue.for_device("NVIDIA H100 80GB HBM3", Some(8)).map(|p| p.name.as_str());
+        let one = catalogue.find_by_device("NVIDIA H100 80GB HBM3", Some(8)).map(|p| p.name.as_str());
         assert_eq!(one, Some("hgx-h100"));
     }
 
     #[test]
     fn a_file_with_a_fault_changes_nothing() {
-        let mut catalogue = builtin::catalogue().clone();
+        let mut catalogue = builtin::builtin_catalogue().clone();
         let text = SITE.replace("tolerance = 0.02\nsource", "tolerance = -1\nsource");
         assert!(apply(&mut catalogue, &text, "site.toml").is_err());
-        assert_eq!(&catalogue, builtin::catalogue());
+        assert_eq!(&catalogue, builtin::builtin_catalogue());
     }
 }

@@ -2,27 +2,27 @@
 //! and what a mistake in a file looks like.
 
 use super::*;
-use crate::thresholds::fault::Fault;
+use crate::thresholds::fault::ThresholdFault;
 
 fn value(platform: &str, test: &str) -> f64 {
-    builtin::catalogue()
+    builtin::builtin_catalogue()
         .platform(platform)
-        .and_then(|p| p.expectation(&Conditions::at_default(test)).ok())
+        .and_then(|p| p.expectation(&MeasurementConditions::with_default_size(test)).ok())
         .and_then(|e| e.value)
         .unwrap_or_else(|| panic!("{platform} {test}"))
 }
 
 #[test]
 fn every_shipped_file_reads_without_a_fault_or_a_warning() {
-    let mut catalogue = Catalogue::default();
-    for (name, text) in builtin::FILES {
+    let mut catalogue = PlatformCatalogue::default();
+    for (name, text) in builtin::BUILTIN_FILES {
         match overlay::apply(&mut catalogue, text, name) {
             Ok(warnings) => assert!(warnings.is_empty(), "{}", warnings[0]),
             Err(faults) => panic!("{}", faults[0]),
         }
     }
-    assert_eq!(catalogue.platforms.len(), builtin::FILES.len());
-    assert_eq!(&catalogue, builtin::catalogue());
+    assert_eq!(catalogue.platforms.len(), builtin::BUILTIN_FILES.len());
+    assert_eq!(&catalogue, builtin::builtin_catalogue());
 }
 
 #[test]
@@ -36,20 +36,20 @@ fn every_file_in_the_folder_ships_under_the_name_of_its_platform() {
         .map(|name| format!("thresholds/{name}"))
         .collect();
     names.sort();
-    let shipped: Vec<&str> = builtin::FILES.iter().map(|(name, _)| *name).collect();
+    let shipped: Vec<&str> = builtin::BUILTIN_FILES.iter().map(|(name, _)| *name).collect();
     assert_eq!(names, shipped);
-    for platform in builtin::catalogue().platforms.values() {
+    for platform in builtin::builtin_catalogue().platforms.values() {
         assert_eq!(platform.origin, format!("thresholds/{}.toml", platform.name));
     }
 }
 
 #[test]
 fn every_number_has_a_source_a_derivation_and_a_floor_of_at_most_nine_tenths() {
-    for platform in builtin::catalogue().platforms.values() {
+    for platform in builtin::builtin_catalogue().platforms.values() {
         for (name, e) in &platform.expectations {
             assert!(8 < e.source.len() && !e.derivation.is_empty(), "{} {name}", platform.name);
             assert!(e.value.is_some() || e.floor.is_some(), "{} {name}", platform.name);
-            assert_ne!(e.confidence, Confidence::Site, "{} {name}", platform.name);
+            assert_ne!(e.confidence, ThresholdConfidence::Site, "{} {name}", platform.name);
             if let (Some(value), Some(floor)) = (e.value, e.floor) {
                 assert!(floor <= 0.9005 * value, "{} {name}: {floor} of {value}", platform.name);
                 // Otherwise being within tolerance could still be broken.
@@ -57,7 +57,7 @@ fn every_number_has_a_source_a_derivation_and_a_floor_of_at_most_nine_tenths() {
                 assert!(floor <= lowest, "{} {name}: {floor} {lowest}", platform.name);
             }
             // A number that was carried over is never held to be exact.
-            let derived = e.confidence == Confidence::Derived && e.value.is_some();
+            let derived = e.confidence == ThresholdConfidence::Derived && e.value.is_some();
             assert!(!derived || 0.05 <= e.tolerance, "{} {name}", platform.name);
         }
         for c in &platform.collectives {
@@ -99,12 +99,12 @@ fn predictions_are_the_published_numbers() {
 
 #[test]
 fn each_stream_of_a_bidirectional_copy_is_half_of_its_total() {
-    for platform in builtin::catalogue().platforms.values() {
+    for platform in builtin::builtin_catalogue().platforms.values() {
         for (name, total) in &platform.expectations {
             let Some(test) = name.strip_suffix("_total") else { continue };
             for part in ["_read1", "_read2", "_write1", "_write2"] {
                 let stream = format!("{test}{part}");
-                let stream = platform.expectation(&Conditions::at_default(&stream));
+                let stream = platform.expectation(&MeasurementConditions::with_default_size(&stream));
                 let Ok(stream) = stream else { continue };
                 let twice = stream.value.map(|v| v * 2.0);
                 let apart = twice.zip(total.value).map(|(a, b)| (a - b).abs());
@@ -116,7 +116,7 @@ fn each_stream_of_a_bidirectional_copy_is_half_of_its_total() {
 
 #[test]
 fn every_product_name_belongs_to_one_platform() {
-    assert_eq!(lint::shared_devices(builtin::catalogue()), []);
+    assert_eq!(lint::find_shared_devices(builtin::builtin_catalogue()), []);
     let names = [
         ("NVIDIA A100-SXM4-80GB", 8, Some("hgx-a100")),
         ("A100-SXM4-40GB", 8, Some("hgx-a100")),
@@ -140,17 +140,17 @@ fn every_product_name_belongs_to_one_platform() {
         ("NVIDIA H800", 8, None),
     ];
     for (product, gpus, platform) in names {
-        let found = builtin::catalogue().for_device(product, Some(gpus)).map(|p| p.name.as_str());
+        let found = builtin::builtin_catalogue().find_by_device(product, Some(gpus)).map(|p| p.name.as_str());
         assert_eq!(found, platform, "{product} x {gpus}");
     }
 }
 
 #[test]
 fn a_lost_nvlink_switch_or_half_the_lanes_lies_below_every_floor() {
-    for platform in builtin::catalogue().platforms.values() {
+    for platform in builtin::builtin_catalogue().platforms.values() {
         for (name, e) in &platform.expectations {
             let (Some(value), Some(floor)) = (e.value, e.floor) else { continue };
-            let severe = if e.path == Path::Nvlink { 0.72 } else { 0.25 };
+            let severe = if e.path == TestPath::Nvlink { 0.72 } else { 0.25 };
             assert!(value * severe < floor, "{} {name}", platform.name);
         }
     }
@@ -158,7 +158,7 @@ fn a_lost_nvlink_switch_or_half_the_lanes_lies_below_every_floor() {
 
 #[test]
 fn a_rack_spans_nodes_and_a_nic_has_no_gpus() {
-    let catalogue = builtin::catalogue();
+    let catalogue = builtin::builtin_catalogue();
     for rack in ["gb200-nvl72", "gb300-nvl72"] {
         let rack = catalogue.platform(rack).expect("it ships");
         assert!(rack.spans_nodes());
@@ -172,9 +172,9 @@ fn a_rack_spans_nodes_and_a_nic_has_no_gpus() {
 
 #[test]
 fn the_digest_follows_the_numbers_and_nothing_else() {
-    let digest = builtin::digest(builtin::catalogue());
+    let digest = builtin::digest(builtin::builtin_catalogue());
     assert_eq!(digest.len(), 16);
-    let mut moved = builtin::catalogue().clone();
+    let mut moved = builtin::builtin_catalogue().clone();
     for platform in moved.platforms.values_mut() {
         platform.origin = "elsewhere".to_owned();
         for e in platform.expectations.values_mut() {
@@ -220,9 +220,9 @@ source = "a report"
 fn faults(from: &str, to: &str) -> String {
     assert!(SOUND.contains(from), "{from}");
     let text = SOUND.replacen(from, to, 1);
-    match file::read(&text, "lab.toml", builtin::catalogue()) {
+    match file::parse_file(&text, "lab.toml", builtin::builtin_catalogue()) {
         Ok(_) => "no fault".to_owned(),
-        Err(faults) => faults.iter().map(Fault::to_string).collect::<Vec<_>>().join("\n"),
+        Err(faults) => faults.iter().map(ThresholdFault::to_string).collect::<Vec<_>>().join("\n"),
     }
 }
 
@@ -381,7 +381,7 @@ fn a_base_that_does_not_exist_is_named_with_the_one_that_was_meant() {
 
 #[test]
 fn bytes_that_are_no_text_are_a_fault_at_their_line() {
-    let fault = file::text(b"a = 1\nb = \"\xff\"\n", "x.toml").expect_err("no UTF-8");
+    let fault = file::decode_text(b"a = 1\nb = \"\xff\"\n", "x.toml").expect_err("no UTF-8");
     insta::assert_snapshot!(fault, @r#"
     x.toml:2:6: byte 0xff is no UTF-8
      2 | b = "�
@@ -395,9 +395,9 @@ fn what_looks_wrong_is_a_warning() {
         "[test.device_to_device_memcpy_write_ce]",
         "[test.device_to_device_memcpy_write]\npath = \"nvlink\"",
     ) + "\n[test.p2p_bidirectional_enabled]\nvalue = 950.0\ntolerance = 0.05\nsource = \"?\"\nconfidence = \"derived\"\n";
-    let mut catalogue = Catalogue::default();
+    let mut catalogue = PlatformCatalogue::default();
     let warnings = overlay::apply(&mut catalogue, &text, "lab.toml").expect("legal");
-    let shown: Vec<String> = warnings.iter().map(Fault::to_string).collect();
+    let shown: Vec<String> = warnings.iter().map(ThresholdFault::to_string).collect();
     insta::assert_snapshot!(shown.join("\n"), @r#"
     lab.toml:11:7: no known tool prints a test `device_to_device_memcpy_write`
      11 | [test.device_to_device_memcpy_write]
@@ -414,17 +414,17 @@ fn what_looks_wrong_is_a_warning() {
 #[test]
 fn no_cut_and_no_flipped_byte_makes_the_reader_panic() {
     for cut in 0..SOUND.len() {
-        let _ = file::read(&SOUND[..cut], "x", builtin::catalogue());
+        let _ = file::parse_file(&SOUND[..cut], "x", builtin::builtin_catalogue());
     }
     let bytes = SOUND.as_bytes();
     for at in 0..bytes.len() {
         for other in [b'"', b'[', b']', b'=', b'\n', b'-', b'9', 0xc3] {
             let mut changed = bytes.to_vec();
             changed[at] = other;
-            if let Ok(text) = file::text(&changed, "x") {
-                let _ = file::read(text, "x", builtin::catalogue()).map_err(|faults| {
+            if let Ok(text) = file::decode_text(&changed, "x") {
+                let _ = file::parse_file(text, "x", builtin::builtin_catalogue()).map_err(|faults| {
                     assert!(!faults.is_empty());
-                    faults.iter().map(Fault::to_string).collect::<Vec<_>>()
+                    faults.iter().map(ThresholdFault::to_string).collect::<Vec<_>>()
                 });
             }
         }

@@ -3,7 +3,7 @@
 //! Only names: no number is expected here. A name that is missing in this list
 //! is a warning in a threshold file, never an error, since tools grow tests.
 
-use super::Path;
+use super::TestPath;
 use super::fault;
 
 /// nvbandwidth v0.8 (its test case classes) and v0.10 (its `--list`).
@@ -64,10 +64,10 @@ const NVBANDWIDTH: &[&str] = &[
 ];
 
 /// The parts that v0.6 and later print for device-to-device bidirectional tests.
-const PARTS: &[&str] = &["_read1", "_read2", "_write1", "_write2", "_total"];
+const PART_SUFFIXES: &[&str] = &["_read1", "_read2", "_write1", "_write2", "_total"];
 
 /// What only our own copy probe has, in the manner of nvbandwidth's names.
-const OWN: &[&str] = &[
+const NATIVE: &[&str] = &[
     "device_to_device_concurrent_memcpy_read_ce",
     "device_to_device_concurrent_memcpy_write_ce",
     "device_to_device_latency_ce",
@@ -116,8 +116,8 @@ pub const COLLECTIVES: &[&str] = &[
 
 /// Whether some tool prints a test of this name.
 pub fn is_known(name: &str) -> bool {
-    NVBANDWIDTH.contains(&without_part(name))
-        || OWN.contains(&name)
+    NVBANDWIDTH.contains(&strip_part(name))
+        || NATIVE.contains(&name)
         || P2P.contains(&name)
         || name.starts_with("p2p_latency_")
         || TCP.contains(&name)
@@ -125,27 +125,27 @@ pub fn is_known(name: &str) -> bool {
 }
 
 /// The known name that was probably meant.
-pub fn nearest(name: &str) -> Option<&'static str> {
-    let known = NVBANDWIDTH.iter().chain(OWN).chain(P2P).chain(PERFTEST).chain(TCP);
-    fault::nearest(name, known.copied())
+pub fn suggest_testcase(name: &str) -> Option<&'static str> {
+    let known = NVBANDWIDTH.iter().chain(NATIVE).chain(P2P).chain(PERFTEST).chain(TCP);
+    fault::suggest_name(name, known.copied())
 }
 
 /// The test of one pair alone, for one in which all disjoint pairs of a round
 /// copy at once.
-pub fn of_pair_alone(name: &str) -> Option<String> {
+pub fn single_pair_test(name: &str) -> Option<String> {
     let rest = name.strip_prefix("device_to_device_concurrent_")?;
     Some(format!("device_to_device_{rest}"))
 }
 
 /// What the test runs over; `pairs` is the path between two GPUs here.
-pub fn path(name: &str, pairs: Path) -> Option<Path> {
+pub fn test_path(name: &str, pairs: TestPath) -> Option<TestPath> {
     let starts = |heads: &[&str]| heads.iter().any(|head| name.starts_with(head));
     if starts(&["host_", "device_to_host", "all_to_host"]) {
-        Some(Path::Host)
+        Some(TestPath::Host)
     } else if starts(&["device_local"]) {
-        Some(Path::Local)
+        Some(TestPath::Local)
     } else if starts(&["ib_", "tcp_", "iperf3"]) {
-        Some(Path::Nic)
+        Some(TestPath::Nic)
     } else if starts(&["device_to_device", "all_to_one", "one_to_all", "multinode_", "p2p_"]) {
         Some(pairs)
     } else {
@@ -156,15 +156,15 @@ pub fn path(name: &str, pairs: Path) -> Option<Path> {
 /// The smallest message or buffer that shows a rate in this test, where nothing else is
 /// stated: below it, what was measured is how fast messages or copies are started.
 /// perftest's default is 64 KiB; nvbandwidth's smallest default buffer is 64 MiB.
-pub fn least_bytes(name: &str) -> u64 {
+pub fn min_bytes(name: &str) -> u64 {
     if is_latency(name) {
         return 0;
     }
-    match path(name, Path::Nvlink) {
-        Some(Path::Nic) if name.starts_with("ib_") => 64 << 10,
+    match test_path(name, TestPath::Nvlink) {
+        Some(TestPath::Nic) if name.starts_with("ib_") => 64 << 10,
         // A stream has no messages.
-        Some(Path::Nic) | None => 0,
-        Some(Path::Nvlink | Path::Pcie | Path::Host | Path::Local) => 64 << 20,
+        Some(TestPath::Nic) | None => 0,
+        Some(TestPath::Nvlink | TestPath::Pcie | TestPath::Host | TestPath::Local) => 64 << 20,
     }
 }
 
@@ -180,11 +180,11 @@ pub fn is_latency(name: &str) -> bool {
     name.contains("latency") || name.ends_with("_lat")
 }
 
-fn without_part(name: &str) -> &str {
+fn strip_part(name: &str) -> &str {
     if !name.contains("device_to_device_bidirectional") {
         return name;
     }
-    PARTS.iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name)
+    PART_SUFFIXES.iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name)
 }
 
 #[cfg(test)]
@@ -201,14 +201,14 @@ mod tests {
 
     #[test]
     fn the_path_follows_from_the_name() {
-        assert_eq!(path("device_to_host_memcpy_ce", Path::Nvlink), Some(Path::Host));
-        assert_eq!(path("multinode_bisect_write_ce", Path::Nvlink), Some(Path::Nvlink));
-        assert_eq!(path("p2p_bidirectional_enabled", Path::Pcie), Some(Path::Pcie));
-        assert_eq!(path("ib_send_bw", Path::Nvlink), Some(Path::Nic));
-        assert_eq!(path("tcp_throughput", Path::Nvlink), Some(Path::Nic));
+        assert_eq!(test_path("device_to_host_memcpy_ce", TestPath::Nvlink), Some(TestPath::Host));
+        assert_eq!(test_path("multinode_bisect_write_ce", TestPath::Nvlink), Some(TestPath::Nvlink));
+        assert_eq!(test_path("p2p_bidirectional_enabled", TestPath::Pcie), Some(TestPath::Pcie));
+        assert_eq!(test_path("ib_send_bw", TestPath::Nvlink), Some(TestPath::Nic));
+        assert_eq!(test_path("tcp_throughput", TestPath::Nvlink), Some(TestPath::Nic));
         assert!(is_known("iperf3_reverse") && is_latency("tcp_latency"));
-        assert_eq!(path("whatever", Path::Nvlink), None);
-        assert_eq!(path("host_to_device_latency_ce", Path::Nvlink), Some(Path::Host));
+        assert_eq!(test_path("whatever", TestPath::Nvlink), None);
+        assert_eq!(test_path("host_to_device_latency_ce", TestPath::Nvlink), Some(TestPath::Host));
         assert!(is_known("device_to_device_latency_ce") && is_latency("device_to_host_latency_ce"));
     }
 
@@ -216,7 +216,7 @@ mod tests {
     fn pairs_at_once_have_the_name_of_a_pair_alone_in_theirs() {
         let name = "device_to_device_concurrent_memcpy_write_ce";
         assert!(is_known(name));
-        assert_eq!(of_pair_alone(name).as_deref(), Some("device_to_device_memcpy_write_ce"));
-        assert_eq!(of_pair_alone("device_to_device_memcpy_write_ce"), None);
+        assert_eq!(single_pair_test(name).as_deref(), Some("device_to_device_memcpy_write_ce"));
+        assert_eq!(single_pair_test("device_to_device_memcpy_write_ce"), None);
     }
 }

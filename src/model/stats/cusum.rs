@@ -45,12 +45,12 @@ impl Cusum {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::normals::Normals;
+    use super::super::normal_sampler::NormalSampler;
     use super::*;
 
     /// Mean number of readings until an alarm.
     fn run_length(start: Cusum, shift: f64, runs: u32, seed: u64) -> f64 {
-        let mut normals = Normals::new(seed);
+        let mut normals = NormalSampler::new(seed);
         let mut readings = 0u64;
         for _ in 0..runs {
             let mut cusum = start;

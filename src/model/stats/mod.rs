@@ -5,9 +5,9 @@
 //! the two halves counts. Pure functions over slices.
 
 mod cusum;
-mod multiple;
-pub mod normals;
-mod scale;
+mod multiple_testing;
+pub mod normal_sampler;
+mod robust_scale;
 mod tolerance;
 
 use statrs::distribution::ContinuousCDF;
@@ -16,11 +16,11 @@ use statrs::distribution::StudentsT;
 use statrs::function::beta::beta_reg;
 
 pub use cusum::Cusum;
-pub use multiple::benjamini_hochberg;
-pub use multiple::holm;
-pub use scale::lower_mad;
-pub use scale::mad;
-pub use scale::qn;
+pub use multiple_testing::benjamini_hochberg;
+pub use multiple_testing::holm;
+pub use robust_scale::lower_mad;
+pub use robust_scale::mad;
+pub use robust_scale::qn;
 pub use tolerance::tolerance_factor;
 pub use tolerance::tolerance_factor_closed;
 

@@ -21,7 +21,7 @@ pub fn tolerance_factor(readings: u32, coverage: f64, confidence: f64) -> Option
     let (mut low, mut high) = (-1e3, 1e3);
     for _ in 0..50 {
         let middle = f64::midpoint(low, high);
-        if reached(readings, coverage, middle) < confidence {
+        if coverage_probability(readings, coverage, middle) < confidence {
             low = middle;
         } else {
             high = middle;
@@ -33,7 +33,7 @@ pub fn tolerance_factor(readings: u32, coverage: f64, confidence: f64) -> Option
 /// The probability that a factor reaches the coverage. Given the standard
 /// deviation s that was seen, the mean decides: Phi(sqrt(n) (k s - z)); s
 /// follows a chi distribution.
-fn reached(readings: u32, coverage: f64, factor: f64) -> f64 {
+fn coverage_probability(readings: u32, coverage: f64, factor: f64) -> f64 {
     let normal = Normal::standard();
     let (n, z) = (f64::from(readings), normal.inverse_cdf(coverage));
     let freedom = n - 1.0;
@@ -79,7 +79,7 @@ pub fn tolerance_factor_closed(readings: u32, coverage: f64, confidence: f64) ->
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::normals::Normals;
+    use super::super::normal_sampler::NormalSampler;
     use super::*;
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
     fn a_simulated_line_covers_as_often_as_it_says() {
         let (n, coverage, confidence) = (17, 0.999, 0.95);
         let factor = tolerance_factor(n, coverage, confidence).expect("a factor");
-        let (mut normals, z) = (Normals::new(11), Normal::standard().inverse_cdf(coverage));
+        let (mut normals, z) = (NormalSampler::new(11), Normal::standard().inverse_cdf(coverage));
         let rounds = 20_000;
         let covered = (0..rounds).filter(|_| {
             let values = normals.take(17);

@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::LIMIT;
-use super::Look;
-use super::library;
-use super::library::Library;
-use super::library::Said;
+use super::CheckupContext;
+use super::library_check;
+use super::library_check::ProbeLibrary;
+use super::library_check::LibraryReport;
 use super::programs;
 use crate::facts;
-use crate::facts::Gathered;
-use crate::facts::Gathering;
+use crate::facts::FactsResult;
+use crate::facts::FactsRequest;
 use crate::ffi::cuda::code;
-use model::checkup::Area;
-use model::checkup::Check;
+use model::checkup::CheckupArea;
+use model::checkup::CheckupItem;
 use model::gpu_facts::FabricState;
 use model::gpu_facts::GpuFacts;
 
@@ -24,7 +24,7 @@ const FABRIC_HANDLES: [u32; 2] = [12, 3];
 
 /// Calls that only some of what we measure needs, and what goes without them.
 /// All others are needed by every probe of ours.
-const ONLY_FOR: &[(&[&str], &str)] = &[
+const OPTIONAL_CALLS: &[(&[&str], &str)] = &[
     (&["cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess"], "copies between GPUs are not measured"),
     (
         &["cuStreamWaitValue32_v2", "cuMemHostGetDevicePointer_v2"],
@@ -57,7 +57,7 @@ const ONLY_FOR: &[(&[&str], &str)] = &[
 /// This program, and the libraries where they are not those that the system
 /// finds.
 #[derive(Clone, Debug)]
-pub struct Libraries {
+pub struct LibraryPaths {
     /// This program, which asks each library in a process of its own.
     pub executable: std::path::PathBuf,
     /// The CUDA driver API.
@@ -69,14 +69,14 @@ pub struct Libraries {
 }
 
 /// Everything that our own probes need of the driver.
-pub(super) async fn all(look: &Look<'_>) -> Vec<Check> {
+pub(super) async fn check_gpu_libraries(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
     let Some(libraries) = &look.libraries else { return Vec::new() };
     let named = [&libraries.cuda, &libraries.nvml, &libraries.nccl].iter().any(|it| it.is_some());
     // Without a driver there is one thing to say, and it has been said.
     if !named && !look.root.join("proc/driver/nvidia").exists() {
         return Vec::new();
     }
-    let gathering = Gathering {
+    let gathering = FactsRequest {
         executable: &libraries.executable,
         nvml: libraries.nvml.as_deref(),
         record: None,
@@ -85,41 +85,41 @@ pub(super) async fn all(look: &Look<'_>) -> Vec<Check> {
     };
     let executable = &libraries.executable;
     let (cuda, nccl, gathered) = tokio::join!(
-        library::ask(executable, Library::Cuda, libraries.cuda.as_deref(), LIMIT),
-        library::ask(executable, Library::Nccl, libraries.nccl.as_deref(), LIMIT),
-        facts::of_gpus(&gathering),
+        library_check::query_library(executable, ProbeLibrary::Cuda, libraries.cuda.as_deref(), LIMIT),
+        library_check::query_library(executable, ProbeLibrary::Nccl, libraries.nccl.as_deref(), LIMIT),
+        facts::collect_gpu_facts(&gathering),
     );
-    let relied = relied_on(look);
-    let mut checks = relying(driver_api(&cuda), Library::Cuda, &relied);
-    checks.extend(management(&gathered));
-    checks.extend(relying(collectives(&nccl), Library::Nccl, &relied));
-    checks.extend(files(&look.root));
+    let relied = required_libraries(look);
+    let mut checks = mark_required(check_cuda(&cuda), ProbeLibrary::Cuda, &relied);
+    checks.extend(check_nvml(&gathered));
+    checks.extend(mark_required(check_nccl(&nccl), ProbeLibrary::Nccl, &relied));
+    checks.extend(check_device_files(&look.root));
     checks
 }
 
 /// The libraries that probes of ours need which run in place of a tool that is
 /// not here: the probes, by library.
-fn relied_on<'l>(look: &'l Look<'_>) -> BTreeMap<&'static str, Vec<&'l str>> {
+fn required_libraries<'l>(look: &'l CheckupContext<'_>) -> BTreeMap<&'static str, Vec<&'l str>> {
     let mut relied: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for probe in programs::measured_here(look) {
+    for probe in programs::native_fallback_probes(look) {
         let words = probe.otherwise.iter().flat_map(|otherwise| otherwise.argv.iter());
         let words: Vec<&str> = words.map(String::as_str).collect();
-        relied.entry(Library::Cuda.file()).or_default().push(&probe.name);
+        relied.entry(ProbeLibrary::Cuda.file_name()).or_default().push(&probe.name);
         if words.contains(&"collective") {
-            relied.entry(Library::Nccl.file()).or_default().push(&probe.name);
+            relied.entry(ProbeLibrary::Nccl.file_name()).or_default().push(&probe.name);
         }
     }
     relied
 }
 
 /// Marks what default probes rely on because their tool is missing.
-fn relying(
-    mut checks: Vec<Check>,
-    library: Library,
+fn mark_required(
+    mut checks: Vec<CheckupItem>,
+    library: ProbeLibrary,
     relied: &BTreeMap<&'static str, Vec<&str>>,
-) -> Vec<Check> {
-    let probes = relied.get(library.file());
-    for check in checks.iter_mut().filter(|check| check.what == library.file()) {
+) -> Vec<CheckupItem> {
+    let probes = relied.get(library.file_name());
+    for check in checks.iter_mut().filter(|check| check.what == library.file_name()) {
         if let Some(probes) = probes {
             check.needed = true;
             check.probes = probes.iter().map(|probe| (*probe).to_owned()).collect();
@@ -129,59 +129,59 @@ fn relying(
 }
 
 /// What is said of NCCL.
-fn collectives(said: &Said) -> Vec<Check> {
-    let (what, area) = (Library::Nccl.file(), Area::Programs);
+fn check_nccl(said: &LibraryReport) -> Vec<CheckupItem> {
+    let (what, area) = (ProbeLibrary::Nccl.file_name(), CheckupArea::Programs);
     if let Some(trouble) = &said.trouble {
         let remedy = "install NCCL (libnccl2, or a Python wheel of nvidia-nccl); nccl-tests \
                       bring theirs, our own collective probe loads it";
         let detail = format!("cannot be used: {}", trouble.said);
-        return vec![Check::lacks(area, what, detail, remedy)];
+        return vec![CheckupItem::missing(area, what, detail, remedy)];
     }
-    let version = version(said).unwrap_or_else(|| "its version is unknown".to_owned());
+    let version = format_version(said).unwrap_or_else(|| "its version is unknown".to_owned());
     let path = said.path.as_deref().unwrap_or(what);
-    let mut checks = vec![Check::has(area, what, format!("{version}, found as {path}"))];
+    let mut checks = vec![CheckupItem::available(area, what, format!("{version}, found as {path}"))];
     if !said.missing.is_empty() {
         let detail = format!(
             "this NCCL has no {}: what needs them is not measured",
             said.missing.join(", ")
         );
-        checks.push(Check::lacks(area, "calls of libnccl.so.2", detail, "install a newer NCCL"));
+        checks.push(CheckupItem::missing(area, "calls of libnccl.so.2", detail, "install a newer NCCL"));
     }
     checks
 }
 
 /// `13.0`.
-fn version(said: &Said) -> Option<String> {
+fn format_version(said: &LibraryReport) -> Option<String> {
     let numbers: Vec<String> = said.version.as_ref()?.iter().map(ToString::to_string).collect();
     Some(numbers.join("."))
 }
 
 /// What is said of the driver API.
-fn driver_api(said: &Said) -> Vec<Check> {
-    let what = Library::Cuda.file();
-    let area = Area::Driver;
-    let version = version(said).map(|version| format!("CUDA {version}"));
+fn check_cuda(said: &LibraryReport) -> Vec<CheckupItem> {
+    let what = ProbeLibrary::Cuda.file_name();
+    let area = CheckupArea::Driver;
+    let version = format_version(said).map(|version| format!("CUDA {version}"));
     if let Some(trouble) = &said.trouble {
         let detail = match &version {
             Some(version) => format!("{version}, and cannot be used: {}", trouble.said),
             None => format!("cannot be used: {}", trouble.said),
         };
-        return vec![Check::lacks(area, what, detail, remedy(trouble.code))];
+        return vec![CheckupItem::missing(area, what, detail, cuda_remedy(trouble.code))];
     }
     let version = version.unwrap_or_else(|| "its version is unknown".to_owned());
     let gpus = match said.gpus.len() {
         1 => "1 GPU".to_owned(),
         many => format!("{many} GPUs"),
     };
-    let mut checks = vec![Check::has(area, what, format!("{version}, shows {gpus}"))];
-    checks.extend(missing(said));
-    checks.extend(fabric_handles(said));
-    checks.extend(compute_modes(said));
+    let mut checks = vec![CheckupItem::available(area, what, format!("{version}, shows {gpus}"))];
+    checks.extend(check_missing_calls(said));
+    checks.extend(check_fabric_handles(said));
+    checks.extend(check_compute_modes(said));
     checks
 }
 
 /// What to do about an error of the driver API.
-fn remedy(code: Option<i32>) -> &'static str {
+fn cuda_remedy(code: Option<i32>) -> &'static str {
     match code {
         None => {
             "install the driver's CUDA library (libcuda1, nvidia-driver-cuda-libs), in a container \
@@ -210,46 +210,46 @@ fn remedy(code: Option<i32>) -> &'static str {
 }
 
 /// What goes unmeasured because the library is older than a call.
-fn missing(said: &Said) -> Vec<Check> {
+fn check_missing_calls(said: &LibraryReport) -> Vec<CheckupItem> {
     let mut costs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for call in &said.missing {
-        let only = ONLY_FOR.iter().find(|(calls, _)| calls.contains(&call.as_str()));
+        let only = OPTIONAL_CALLS.iter().find(|(calls, _)| calls.contains(&call.as_str()));
         costs.entry(only.map_or("nothing is measured", |(_, cost)| cost)).or_default().push(call);
     }
     let costly = costs.into_iter().filter(|(cost, _)| !cost.is_empty());
     let check = |(cost, calls): (&str, Vec<&str>)| {
         let detail = format!("this driver has no {}: {cost}", calls.join(", "));
-        Check::lacks(Area::Driver, "calls of libcuda.so.1", detail, "update the driver")
+        CheckupItem::missing(CheckupArea::Driver, "calls of libcuda.so.1", detail, "update the driver")
     };
     costly.map(check).collect()
 }
 
 /// Whether memory can be shared with other nodes, as far as that can be told
 /// without trying.
-fn fabric_handles(said: &Said) -> Option<Check> {
+fn check_fabric_handles(said: &LibraryReport) -> Option<CheckupItem> {
     let what = "fabric handles";
     if said.version.as_deref()? < &FABRIC_HANDLES[..] {
         let detail = "need CUDA 12.3; copies to GPUs of other nodes are not measured";
         let remedy = "update the driver (550 or newer, 570 on GB200)";
-        return Some(Check::lacks(Area::Imex, what, detail, remedy));
+        return Some(CheckupItem::missing(CheckupArea::Imex, what, detail, remedy));
     }
     let able = said.gpus.iter().filter(|gpu| gpu.fabric_handles == Some(true)).count();
     let detail = match able {
         0 => "no GPU here has them; only multi-node NVLink needs them".to_owned(),
         all if all == said.gpus.len() => {
-            return Some(Check::has(
-                Area::Imex,
+            return Some(CheckupItem::available(
+                CheckupArea::Imex,
                 what,
                 "all GPUs have them; the fabric probe tries",
             ));
         }
         some => format!("{some} of {} GPUs have them", said.gpus.len()),
     };
-    Some(Check::unknown(Area::Imex, what, detail))
+    Some(CheckupItem::unknown(CheckupArea::Imex, what, detail))
 }
 
 /// GPUs that are set to refuse processes.
-fn compute_modes(said: &Said) -> Vec<Check> {
+fn check_compute_modes(said: &LibraryReport) -> Vec<CheckupItem> {
     // CU_COMPUTEMODE_PROHIBITED and CU_COMPUTEMODE_EXCLUSIVE_PROCESS.
     let modes = [
         (2, "refuse every process (compute mode prohibited): they are not measured"),
@@ -261,20 +261,20 @@ fn compute_modes(said: &Said) -> Vec<Check> {
         let of: Vec<usize> = of.map(|(index, _)| index).collect();
         if !of.is_empty() {
             let remedy = "nvidia-smi -c DEFAULT";
-            checks.push(Check::lacks(Area::Driver, named(&of), words, remedy));
+            checks.push(CheckupItem::missing(CheckupArea::Driver, format_gpus(&of), words, remedy));
         }
     }
     checks
 }
 
 /// `GPU 3`, `GPUs 0, 1`.
-fn named<T: std::fmt::Display>(gpus: &[T]) -> String {
+fn format_gpus<T: std::fmt::Display>(gpus: &[T]) -> String {
     let names: Vec<String> = gpus.iter().map(ToString::to_string).collect();
     format!("{} {}", if names.len() == 1 { "GPU" } else { "GPUs" }, names.join(", "))
 }
 
 /// What is said by NVML, which readings around every probe come from.
-fn management(gathered: &Gathered) -> Vec<Check> {
+fn check_nvml(gathered: &FactsResult) -> Vec<CheckupItem> {
     let what = "libnvidia-ml.so.1";
     let gpus = gathered.facts.gpus.as_deref().unwrap_or_default();
     let mut checks = Vec::new();
@@ -282,29 +282,29 @@ fn management(gathered: &Gathered) -> Vec<Check> {
         Some(why) => {
             let remedy = "without it probes run, and clocks, temperatures and link errors around \
                           them stay unknown; look at `nvidia-smi` and the kernel log";
-            Check::lacks(Area::Driver, what, why.clone(), remedy)
+            CheckupItem::missing(CheckupArea::Driver, what, why.clone(), remedy)
         }
         None => {
             let driver = gathered.facts.driver.as_ref();
             let version = driver.and_then(|driver| driver.version.clone());
             let version = version.unwrap_or_else(|| "?".to_owned());
-            Check::has(Area::Driver, what, format!("driver {version}"))
+            CheckupItem::available(CheckupArea::Driver, what, format!("driver {version}"))
         }
     });
-    checks.extend(registrations(gpus));
+    checks.extend(check_fabric_registration(gpus));
     let divided: Vec<u32> =
         gpus.iter().filter(|gpu| gpu.mig == Some(true)).map(|gpu| gpu.index).collect();
     if !divided.is_empty() {
         let detail = "divided into instances (MIG): copies between GPUs are not measured";
         let remedy = "nvidia-smi -mig 0, and a reset";
-        checks.push(Check::lacks(Area::Driver, named(&divided), detail, remedy));
+        checks.push(CheckupItem::missing(CheckupArea::Driver, format_gpus(&divided), detail, remedy));
     }
-    checks.extend(processors(gpus));
+    checks.extend(check_numa_nodes(gpus));
     checks
 }
 
 /// How far the GPUs' registration with their fabric is.
-fn registrations(gpus: &[GpuFacts]) -> Vec<Check> {
+fn check_fabric_registration(gpus: &[GpuFacts]) -> Vec<CheckupItem> {
     let what = "fabric registration";
     let mut states: BTreeMap<(bool, String), Vec<u32>> = BTreeMap::new();
     for gpu in gpus {
@@ -314,7 +314,7 @@ fn registrations(gpus: &[GpuFacts]) -> Vec<Check> {
                 (false, "no fabric, or the driver does not say".to_owned())
             }
             Some(FabricState::Completed) => {
-                let unhealthy = said.map(|fabric| fabric.unhealthy()).unwrap_or_default();
+                let unhealthy = said.map(|fabric| fabric.health_problems()).unwrap_or_default();
                 let words = if unhealthy.is_empty() {
                     "completed".to_owned()
                 } else {
@@ -325,27 +325,27 @@ fn registrations(gpus: &[GpuFacts]) -> Vec<Check> {
             Some(FabricState::Unknown) => {
                 (false, "the driver says a state without a name".to_owned())
             }
-            Some(other) => (true, other.words().to_owned()),
+            Some(other) => (true, other.label().to_owned()),
         };
         states.entry((is_bad, words)).or_default().push(gpu.index);
     }
     let check = |((is_bad, words), of): ((bool, String), Vec<u32>)| {
-        let detail = format!("{}: {words}", named(&of));
+        let detail = format!("{}: {words}", format_gpus(&of));
         if is_bad {
             let remedy = "start the fabric manager (nvidia-fabricmanager; on racks the one of the \
                           switch trays) and look at its log: until then NVLink is not usable";
-            return Check::lacks(Area::Driver, what, detail, remedy);
+            return CheckupItem::missing(CheckupArea::Driver, what, detail, remedy);
         }
         if words == "completed" {
-            return Check::has(Area::Driver, what, detail);
+            return CheckupItem::available(CheckupArea::Driver, what, detail);
         }
-        Check::unknown(Area::Driver, what, detail)
+        CheckupItem::unknown(CheckupArea::Driver, what, detail)
     };
     states.into_iter().map(check).collect()
 }
 
 /// Whether the system tells which processor each GPU is near to.
-fn processors(gpus: &[GpuFacts]) -> Option<Check> {
+fn check_numa_nodes(gpus: &[GpuFacts]) -> Option<CheckupItem> {
     let what = "NUMA nodes of GPUs";
     if gpus.is_empty() {
         return None;
@@ -357,15 +357,15 @@ fn processors(gpus: &[GpuFacts]) -> Option<Check> {
     Some(if told.is_empty() {
         let detail = "the system does not tell; host memory is taken as it comes, and on a \
                       machine with several processors host copies may be slower than they can be";
-        Check::unknown(Area::Driver, what, detail)
+        CheckupItem::unknown(CheckupArea::Driver, what, detail)
     } else {
-        Check::has(Area::Driver, what, told.join(", "))
+        CheckupItem::available(CheckupArea::Driver, what, told.join(", "))
     })
 }
 
 /// The device files that every process with a GPU opens, besides the driver's
 /// own, and channels.
-fn files(root: &Path) -> Vec<Check> {
+fn check_device_files(root: &Path) -> Vec<CheckupItem> {
     let mut names: Vec<String> = std::fs::read_dir(root.join("dev"))
         .into_iter()
         .flatten()
@@ -386,11 +386,11 @@ fn files(root: &Path) -> Vec<Check> {
     let shut: Vec<&str> = shut.map(String::as_str).collect();
     let what = "GPUs' device files";
     vec![if shut.is_empty() {
-        Check::has(Area::Driver, what, format!("/dev/{} can be opened", names.join(", /dev/")))
+        CheckupItem::available(CheckupArea::Driver, what, format!("/dev/{} can be opened", names.join(", /dev/")))
     } else {
         let detail = format!("/dev/{} cannot be opened", shut.join(", /dev/"));
         let remedy = "run as root, or give this user's group access to them";
-        Check::lacks(Area::Driver, what, detail, remedy)
+        CheckupItem::missing(CheckupArea::Driver, what, detail, remedy)
     }]
 }
 

@@ -1,25 +1,25 @@
 //! What is said of libraries and drivers, and what is left out.
 
 use super::*;
-use crate::doctor::library::Gpu;
-use crate::doctor::library::Trouble;
-use model::checkup::State;
+use crate::doctor::library_check::LibraryGpu;
+use crate::doctor::library_check::LibraryFailure;
+use model::checkup::CheckupState;
 use model::gpu_facts::FabricFacts;
 use model::node_facts::DriverFacts;
 use model::node_facts::NodeFacts;
 
-fn said() -> Said {
-    let gpu = Gpu { compute_mode: Some(0), fabric_handles: Some(true), ..Gpu::default() };
-    Said {
+fn sample_report() -> LibraryReport {
+    let gpu = LibraryGpu { compute_mode: Some(0), fabric_handles: Some(true), ..LibraryGpu::default() };
+    LibraryReport {
         path: Some("libcuda.so.1".to_owned()),
         version: Some(vec![13, 0]),
         gpus: vec![gpu; 4],
-        ..Said::default()
+        ..LibraryReport::default()
     }
 }
 
-fn lines(checks: &[Check]) -> Vec<String> {
-    let line = |it: &Check| format!("{} {}: {}", it.state.as_str(), it.what, it.detail);
+fn lines(checks: &[CheckupItem]) -> Vec<String> {
+    let line = |it: &CheckupItem| format!("{} {}: {}", it.state.as_str(), it.what, it.detail);
     checks.iter().map(line).collect()
 }
 
@@ -29,15 +29,15 @@ fn a_driver_that_has_everything_lacks_nothing() {
         "has libcuda.so.1: CUDA 13.0, shows 4 GPUs",
         "has fabric handles: all GPUs have them; the fabric probe tries",
     ];
-    assert_eq!(lines(&driver_api(&said())), expected);
+    assert_eq!(lines(&check_cuda(&sample_report())), expected);
 }
 
 #[test]
 fn a_call_that_a_driver_lacks_is_told_with_what_goes_unmeasured() {
-    let mut said = said();
+    let mut said = sample_report();
     said.version = Some(vec![12, 2]);
     said.missing = ["cuMemCreate", "cuMemMap", "cuDeviceGetUuid_v2"].map(str::to_owned).to_vec();
-    let checks = driver_api(&said);
+    let checks = check_cuda(&said);
     let expected = [
         "has libcuda.so.1: CUDA 12.2, shows 4 GPUs",
         "lacks calls of libcuda.so.1: this driver has no cuMemCreate, cuMemMap: copies to GPUs of \
@@ -45,15 +45,15 @@ fn a_call_that_a_driver_lacks_is_told_with_what_goes_unmeasured() {
         "lacks fabric handles: need CUDA 12.3; copies to GPUs of other nodes are not measured",
     ];
     assert_eq!(lines(&checks), expected);
-    assert!(checks.iter().all(|it| (it.state == State::Lacks) == it.remedy.is_some()));
+    assert!(checks.iter().all(|it| (it.state == CheckupState::Lacks) == it.remedy.is_some()));
     said.missing = vec!["cuMemcpyAsync".to_owned()];
-    assert!(lines(&driver_api(&said))[1].ends_with("no cuMemcpyAsync: nothing is measured"));
+    assert!(lines(&check_cuda(&said))[1].ends_with("no cuMemcpyAsync: nothing is measured"));
 }
 
 #[test]
 fn every_call_that_only_some_need_is_one_of_ours() {
     let ours = include_str!("../ffi/cuda.rs");
-    for call in ONLY_FOR.iter().flat_map(|(calls, _)| *calls) {
+    for call in OPTIONAL_CALLS.iter().flat_map(|(calls, _)| *calls) {
         assert!(ours.contains(&format!("= \"{call}\" (")), "{call}");
     }
 }
@@ -61,10 +61,10 @@ fn every_call_that_only_some_need_is_one_of_ours() {
 #[test]
 fn an_error_comes_with_what_to_do_about_it() {
     let of = |code: Option<i32>| {
-        let trouble = Some(Trouble { said: "cuInit: it says no".to_owned(), code });
-        let checks = driver_api(&Said { trouble, ..said() });
+        let trouble = Some(LibraryFailure { said: "cuInit: it says no".to_owned(), code });
+        let checks = check_cuda(&LibraryReport { trouble, ..sample_report() });
         let [check] = checks.as_slice() else { panic!("{checks:?}") };
-        assert_eq!(check.state, State::Lacks);
+        assert_eq!(check.state, CheckupState::Lacks);
         assert_eq!(check.detail, "CUDA 13.0, and cannot be used: cuInit: it says no");
         check.remedy.clone().expect("a remedy")
     };
@@ -78,11 +78,11 @@ fn an_error_comes_with_what_to_do_about_it() {
 
 #[test]
 fn gpus_that_refuse_processes_are_named() {
-    let mut said = said();
+    let mut said = sample_report();
     said.gpus[1].compute_mode = Some(3);
     said.gpus[2].compute_mode = Some(3);
     said.gpus[3].compute_mode = Some(2);
-    let lines = lines(&compute_modes(&said));
+    let lines = lines(&check_compute_modes(&said));
     assert!(lines[0].starts_with("lacks GPU 3: refuse every process"), "{lines:?}");
     assert!(lines[1].starts_with("lacks GPUs 1, 2: take one process only"), "{lines:?}");
 }
@@ -90,26 +90,26 @@ fn gpus_that_refuse_processes_are_named() {
 #[test]
 fn nccl_is_told_with_its_version_and_where_it_was_found() {
     let path = Some("/env/lib/libnccl.so.2".to_owned());
-    let said = Said { path, version: Some(vec![2, 28, 3]), ..Said::default() };
+    let said = LibraryReport { path, version: Some(vec![2, 28, 3]), ..LibraryReport::default() };
     let expected = "has libnccl.so.2: 2.28.3, found as /env/lib/libnccl.so.2";
-    assert_eq!(lines(&collectives(&said)), [expected]);
-    let trouble = Some(Trouble { said: "it was found nowhere".to_owned(), code: None });
-    let checks = collectives(&Said { trouble, ..Said::default() });
-    assert_eq!((checks[0].state, checks[0].needed), (State::Lacks, false));
+    assert_eq!(lines(&check_nccl(&said)), [expected]);
+    let trouble = Some(LibraryFailure { said: "it was found nowhere".to_owned(), code: None });
+    let checks = check_nccl(&LibraryReport { trouble, ..LibraryReport::default() });
+    assert_eq!((checks[0].state, checks[0].needed), (CheckupState::Lacks, false));
     // A default probe runs our own where its tool is missing.
     let relied = BTreeMap::from([("libnccl.so.2", vec!["nccl-all-reduce"])]);
-    let checks = relying(checks, Library::Nccl, &relied);
+    let checks = mark_required(checks, ProbeLibrary::Nccl, &relied);
     assert_eq!(
         (checks[0].needed, checks[0].probes.as_slice()),
         (true, &["nccl-all-reduce".to_owned()][..])
     );
 }
 
-fn gathered(gpus: Vec<GpuFacts>, trouble: Option<&str>) -> Gathered {
+fn facts_result(gpus: Vec<GpuFacts>, trouble: Option<&str>) -> FactsResult {
     let version = Some("580.95.05".to_owned());
     let driver = Some(DriverFacts { version, ..DriverFacts::default() });
     let facts = NodeFacts { driver, gpus: Some(gpus), ..NodeFacts::default() };
-    Gathered { facts, trouble: trouble.map(str::to_owned) }
+    FactsResult { facts, trouble: trouble.map(str::to_owned) }
 }
 
 fn gpu(index: u32, state: FabricState) -> GpuFacts {
@@ -135,35 +135,35 @@ fn a_fabric_that_is_not_up_is_told_and_none_is_no_fault() {
         "lacks GPU 2: divided into instances (MIG): copies between GPUs are not measured",
         "has NUMA nodes of GPUs: 0 at 1",
     ];
-    assert_eq!(lines(&management(&gathered(gpus, None))), expected);
+    assert_eq!(lines(&check_nvml(&facts_result(gpus, None))), expected);
 }
 
 #[test]
 fn a_driver_that_does_not_answer_is_told_with_what_that_costs() {
-    let checks = management(&gathered(Vec::new(), Some("there is no NVIDIA driver: x")));
+    let checks = check_nvml(&facts_result(Vec::new(), Some("there is no NVIDIA driver: x")));
     let [check] = checks.as_slice() else { panic!("{checks:?}") };
-    assert_eq!((check.state, check.needed), (State::Lacks, false));
+    assert_eq!((check.state, check.needed), (CheckupState::Lacks, false));
     assert!(check.remedy.as_ref().is_some_and(|it| it.contains("stay unknown")), "{check:?}");
 }
 
 #[test]
 fn device_files_are_tried_and_those_of_other_things_are_not() {
     let root = tempfile::tempdir().expect("a folder");
-    assert!(files(root.path()).is_empty());
+    assert!(check_device_files(root.path()).is_empty());
     std::fs::create_dir(root.path().join("dev")).expect("made");
     for name in ["nvidia0", "nvidia10", "nvidia2", "nvidia-uvm", "nvidia-modeset", "nvram"] {
         std::fs::write(root.path().join("dev").join(name), "").expect("written");
     }
     let expected = "has GPUs' device files: /dev/nvidia0, /dev/nvidia2, /dev/nvidia10, \
                     /dev/nvidia-uvm can be opened";
-    assert_eq!(lines(&files(root.path())), [expected]);
+    assert_eq!(lines(&check_device_files(root.path())), [expected]);
 }
 
 #[tokio::test]
 async fn a_machine_without_a_driver_is_asked_nothing() {
     let root = tempfile::tempdir().expect("a folder");
     let executable = "/no/such/program".into();
-    let libraries = Some(Libraries { executable, cuda: None, nvml: None, nccl: None });
-    let look = Look { libraries, ..Look::only(root.path()) };
-    assert!(all(&look).await.is_empty());
+    let libraries = Some(LibraryPaths { executable, cuda: None, nvml: None, nccl: None });
+    let look = CheckupContext { libraries, ..CheckupContext::with_root(root.path()) };
+    assert!(check_gpu_libraries(&look).await.is_empty());
 }

@@ -4,7 +4,7 @@
 //! there; changes nothing and measures nothing. Everything it asks is bounded
 //! in time.
 
-pub mod library;
+pub mod library_check;
 
 mod devices;
 mod gpu;
@@ -17,12 +17,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::exec;
-use crate::exec::Request;
+use crate::exec::ProcessRequest;
 use model::checkup::Checkup;
 use model::probe::Probe;
-use model::raw::Ending;
+use model::raw_result::ProcessEnding;
 
-pub use gpu::Libraries;
+pub use gpu::LibraryPaths;
 
 /// How long one question to a program may take. Without persistence mode the
 /// driver brings up every GPU first, which takes seconds; Slurm gives up after
@@ -30,11 +30,11 @@ pub use gpu::Libraries;
 const LIMIT: Duration = Duration::from_secs(15);
 
 /// Bytes of an answer that are kept.
-const ANSWER: usize = 1 << 16;
+const ANSWER_BYTES: usize = 1 << 16;
 
 /// What is looked at.
 #[derive(Debug)]
-pub struct Look<'l> {
+pub struct CheckupContext<'l> {
     /// What the machine is called.
     pub machine: String,
     /// The folder under which `proc`, `sys`, `dev` and `etc` lie.
@@ -46,13 +46,13 @@ pub struct Look<'l> {
     /// The names of those that run where nobody names any.
     pub default_probes: Vec<&'static str>,
     /// The driver's libraries, where they are to be looked at.
-    pub libraries: Option<Libraries>,
+    pub libraries: Option<LibraryPaths>,
 }
 
 #[cfg(test)]
-impl Look<'static> {
+impl CheckupContext<'static> {
     /// A machine that has what lies in this folder, and no probes.
-    fn only(root: &std::path::Path) -> Self {
+    fn with_root(root: &std::path::Path) -> Self {
         Self {
             machine: "n1".to_owned(),
             root: root.to_owned(),
@@ -65,22 +65,22 @@ impl Look<'static> {
 }
 
 /// Looks at everything.
-pub async fn look(look: &Look<'_>) -> Checkup {
-    let mut checks = devices::driver(look).await;
-    checks.extend(gpu::all(look).await);
-    checks.extend(programs::all(look));
-    checks.extend(devices::imex(look));
-    checks.extend(devices::rdma(look));
-    checks.extend(scheduler::all(look).await);
-    checks.extend(devices::limits());
+pub async fn run_checkup(look: &CheckupContext<'_>) -> Checkup {
+    let mut checks = devices::check_driver(look).await;
+    checks.extend(gpu::check_gpu_libraries(look).await);
+    checks.extend(programs::check_programs(look));
+    checks.extend(devices::check_imex(look));
+    checks.extend(devices::check_rdma(look));
+    checks.extend(scheduler::check_schedulers(look).await);
+    checks.extend(devices::check_limits());
     Checkup { machine: look.machine.clone(), checks }
 }
 
 /// What a program answers, or why it does not.
-async fn answer(argv: &[&str]) -> Result<String, String> {
+async fn query_program(argv: &[&str]) -> Result<String, String> {
     let argv: Vec<String> = argv.iter().map(|word| (*word).to_owned()).collect();
     let shown = argv.join(" ");
-    let request = Request { argv, limit: LIMIT, capture: ANSWER };
+    let request = ProcessRequest { argv, limit: LIMIT, capture: ANSWER_BYTES };
     let (_stop, never) = watch::channel(false);
     let done = exec::run(&request, never).await.map_err(|error| error.to_string())?;
     let out = String::from_utf8_lossy(&done.stdout.bytes).into_owned();
@@ -88,13 +88,13 @@ async fn answer(argv: &[&str]) -> Result<String, String> {
         text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default().to_owned()
     };
     match done.ending {
-        Ending::Exited { code: 0 } => Ok(out),
-        Ending::Exited { code } => {
+        ProcessEnding::Exited { code: 0 } => Ok(out),
+        ProcessEnding::Exited { code } => {
             let said = last(&String::from_utf8_lossy(&done.stderr.bytes));
             let said = if said.is_empty() { last(&out) } else { said };
             Err(format!("`{shown}` ended with {code}: {said}"))
         }
-        Ending::TimedOut => Err(format!("`{shown}` gave no answer in {} s", LIMIT.as_secs())),
+        ProcessEnding::TimedOut => Err(format!("`{shown}` gave no answer in {} s", LIMIT.as_secs())),
         other => Err(format!("`{shown}`: {other}")),
     }
 }

@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::Look;
+use super::CheckupContext;
 use super::devices;
-use crate::exec::lookup;
-use model::checkup::Area;
-use model::checkup::Check;
+use crate::exec::path_lookup;
+use model::checkup::CheckupArea;
+use model::checkup::CheckupItem;
 use model::probe::Probe;
 use model::probe::placeholder;
 
 /// Programs that start another one: what they start is needed too.
-const STARTERS: [&str; 3] = ["env", "mpirun", "srun"];
+const LAUNCHERS: [&str; 3] = ["env", "mpirun", "srun"];
 
 /// Where a program comes from, by the beginning of its name.
-const ORIGINS: &[(&str, &str)] = &[
+const INSTALL_HINTS: &[(&str, &str)] = &[
     ("nvidia-smi", "install the NVIDIA driver; nvidia-smi comes with it"),
     ("nvidia-imex", "install nvidia-imex of the driver's version; only multi-node NVLink needs it"),
     (
@@ -36,33 +36,33 @@ const NCCL_TESTS: &str =
     "build NVIDIA/nccl-tests (with MPI=1 for more than one node) and put its programs on PATH";
 
 /// Every program of the probes in force.
-pub(super) fn all(look: &Look<'_>) -> Vec<Check> {
+pub(super) fn check_programs(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
     let mut users: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for probe in &look.probes {
-        for program in programs(probe) {
+        for program in probe_programs(probe) {
             users.entry(program).or_default().insert(&probe.name);
         }
     }
-    users.into_iter().flat_map(|(program, probes)| checks(look, program, probes)).collect()
+    users.into_iter().flat_map(|(program, probes)| check_program(look, program, probes)).collect()
 }
 
 /// The default probes that measure with this program itself, because their tool
 /// is not here.
-pub(super) fn measured_here<'l>(look: &'l Look<'_>) -> impl Iterator<Item = &'l Probe> {
+pub(super) fn native_fallback_probes<'l>(look: &'l CheckupContext<'_>) -> impl Iterator<Item = &'l Probe> {
     look.probes.iter().copied().filter(|probe| {
-        let lacks = |program: &&str| lookup::find(program, Some(&look.path)).is_none();
+        let lacks = |program: &&str| path_lookup::find_program(program, Some(&look.path)).is_none();
         look.default_probes.contains(&probe.name.as_str())
             && probe.otherwise.is_some()
-            && programs(probe).iter().any(lacks)
+            && probe_programs(probe).iter().any(lacks)
     })
 }
 
 /// Whether a program is there; where it is not, which probes go without it and
 /// which are measured all the same.
-fn checks(look: &Look<'_>, program: &str, probes: BTreeSet<&str>) -> Vec<Check> {
-    if let Some(file) = lookup::find(program, Some(&look.path)) {
-        let found = Check::has(Area::Programs, program, file.display().to_string());
-        return vec![needed_by(look, found, &probes)];
+fn check_program(look: &CheckupContext<'_>, program: &str, probes: BTreeSet<&str>) -> Vec<CheckupItem> {
+    if let Some(file) = path_lookup::find_program(program, Some(&look.path)) {
+        let found = CheckupItem::available(CheckupArea::Programs, program, file.display().to_string());
+        return vec![mark_needed(look, found, &probes)];
     }
     let is_ours = |name: &&str| {
         look.probes.iter().any(|probe| probe.name == *name && probe.otherwise.is_some())
@@ -73,23 +73,23 @@ fn checks(look: &Look<'_>, program: &str, probes: BTreeSet<&str>) -> Vec<Check> 
         let instead = if devices::has_driver(look) {
             let detail =
                 "is not on PATH; fabricgate measures in its place, by the driver's libraries";
-            Check::fallback(Area::Programs, program, detail)
+            CheckupItem::fallback(CheckupArea::Programs, program, detail)
         } else {
             let detail =
                 "is not on PATH, and fabricgate cannot measure in its place: there is no driver";
-            Check::lacks(Area::Programs, program, detail, origin(program))
+            CheckupItem::missing(CheckupArea::Programs, program, detail, install_hint(program))
         };
-        checks.push(needed_by(look, instead, &ours));
+        checks.push(mark_needed(look, instead, &ours));
     }
     if !others.is_empty() {
-        let lacks = Check::lacks(Area::Programs, program, "is not on PATH", origin(program));
-        checks.push(needed_by(look, lacks, &others));
+        let lacks = CheckupItem::missing(CheckupArea::Programs, program, "is not on PATH", install_hint(program));
+        checks.push(mark_needed(look, lacks, &others));
     }
     checks
 }
 
-fn needed_by(look: &Look<'_>, found: Check, probes: &BTreeSet<&str>) -> Check {
-    Check {
+fn mark_needed(look: &CheckupContext<'_>, found: CheckupItem, probes: &BTreeSet<&str>) -> CheckupItem {
+    CheckupItem {
         needed: look.default_probes.iter().any(|name| probes.contains(name)),
         probes: probes.iter().map(|name| (*name).to_owned()).collect(),
         ..found
@@ -98,7 +98,7 @@ fn needed_by(look: &Look<'_>, found: Check, probes: &BTreeSet<&str>) -> Check {
 
 /// The programs of a probe: the one it starts, on either side, and what that
 /// starts in turn.
-fn programs(probe: &Probe) -> BTreeSet<&str> {
+fn probe_programs(probe: &Probe) -> BTreeSet<&str> {
     let serve = probe.serve.as_ref().map(|serve| &*serve.argv);
     let mut programs = BTreeSet::new();
     for argv in std::iter::once(probe.argv.as_slice()).chain(serve) {
@@ -109,9 +109,9 @@ fn programs(probe: &Probe) -> BTreeSet<&str> {
         if first != "env" {
             programs.insert(first.as_str());
         }
-        if STARTERS.contains(&first.as_str()) {
+        if LAUNCHERS.contains(&first.as_str()) {
             let known = |word: &&str| {
-                word.ends_with("_perf") || ORIGINS.iter().any(|(start, _)| word.starts_with(start))
+                word.ends_with("_perf") || INSTALL_HINTS.iter().any(|(start, _)| word.starts_with(start))
             };
             programs.extend(argv.iter().skip(1).map(String::as_str).filter(known));
         }
@@ -119,8 +119,8 @@ fn programs(probe: &Probe) -> BTreeSet<&str> {
     programs
 }
 
-fn origin(program: &str) -> &'static str {
-    ORIGINS
+fn install_hint(program: &str) -> &'static str {
+    INSTALL_HINTS
         .iter()
         .find(|(start, _)| program.starts_with(start))
         .map_or(NCCL_TESTS, |(_, remedy)| remedy)
@@ -129,13 +129,13 @@ fn origin(program: &str) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::checkup::State;
-    use readers::probe_catalog::Catalog;
+    use model::checkup::CheckupState;
+    use readers::probe_catalog::ProbeCatalog;
 
     #[test]
     fn what_a_starter_starts_is_needed_too() {
-        let catalog = Catalog::built_in();
-        let of = |name: &str| programs(catalog.get(name).expect("built in"));
+        let catalog = ProbeCatalog::built_in();
+        let of = |name: &str| probe_programs(catalog.get(name).expect("built in"));
         assert_eq!(of("nccl-all-reduce-domain"), BTreeSet::from(["all_reduce_perf", "mpirun"]));
         let under_slurm = BTreeSet::from(["all_reduce_perf", "srun"]);
         assert_eq!(of("nccl-all-reduce-domain-srun"), under_slurm);
@@ -145,36 +145,36 @@ mod tests {
 
     #[test]
     fn a_tool_that_is_missing_is_no_lack_where_we_measure_in_its_place() {
-        let catalog = Catalog::built_in();
+        let catalog = ProbeCatalog::built_in();
         let folder = tempfile::tempdir().expect("a folder");
-        let mut look = Look::only(folder.path());
+        let mut look = CheckupContext::with_root(folder.path());
         let probes = ["nvbandwidth", "nvbandwidth-ce"].map(|name| catalog.get(name));
         look.probes = probes.into_iter().flatten().collect();
         look.default_probes = vec!["nvbandwidth-ce"];
         // Without a driver nothing measures in its place.
-        let without = all(&look);
-        assert!(without.iter().all(|it| it.state == State::Lacks), "{without:?}");
+        let without = check_programs(&look);
+        assert!(without.iter().all(|it| it.state == CheckupState::Lacks), "{without:?}");
         assert!(without.iter().any(|it| it.needed && it.probes == ["nvbandwidth-ce"]));
         let driver = folder.path().join("proc/driver/nvidia");
         std::fs::create_dir_all(&driver).expect("made");
         std::fs::write(driver.join("version"), "NVRM version: 580.1\n").expect("written");
-        let checks = all(&look);
+        let checks = check_programs(&look);
         let of = |state| checks.iter().find(|it| it.what == "nvbandwidth" && it.state == state);
-        let ours = of(State::Fallback).expect("measured all the same");
+        let ours = of(CheckupState::Fallback).expect("measured all the same");
         assert!(ours.needed && ours.detail.contains("fabricgate measures in its place"));
         assert_eq!(ours.probes, ["nvbandwidth-ce"]);
-        let lacks = of(State::Lacks).expect("the full list is the tool's own");
+        let lacks = of(CheckupState::Lacks).expect("the full list is the tool's own");
         assert!(!lacks.needed && lacks.probes == ["nvbandwidth"], "{checks:?}");
-        let here: Vec<&str> = measured_here(&look).map(|it| it.name.as_str()).collect();
+        let here: Vec<&str> = native_fallback_probes(&look).map(|it| it.name.as_str()).collect();
         assert_eq!(here, ["nvbandwidth-ce"]);
     }
 
     #[test]
     fn a_missing_program_names_its_probes_and_where_it_comes_from() {
-        let mut catalog = Catalog::built_in();
+        let mut catalog = ProbeCatalog::built_in();
         catalog.probes.values_mut().for_each(|probe| probe.otherwise = None);
         let folder = tempfile::tempdir().expect("a folder");
-        let look = Look {
+        let look = CheckupContext {
             machine: "n1".to_owned(),
             root: folder.path().to_owned(),
             path: folder.path().display().to_string(),
@@ -182,10 +182,10 @@ mod tests {
             default_probes: vec!["nvidia-smi-q"],
             libraries: None,
         };
-        let checks = all(&look);
+        let checks = check_programs(&look);
         let one = |what: &str| checks.iter().find(|c| c.what == what).expect("looked at").clone();
         let smi = one("nvidia-smi");
-        assert_eq!((smi.state, smi.needed), (State::Lacks, true));
+        assert_eq!((smi.state, smi.needed), (CheckupState::Lacks, true));
         assert!(smi.probes.contains(&"nvidia-smi-q".to_owned()));
         assert!(smi.remedy.expect("a remedy").contains("driver"));
         let perf = one("all_reduce_perf");

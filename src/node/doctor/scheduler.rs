@@ -2,83 +2,83 @@
 
 use std::path::Path;
 
-use super::Look;
-use super::answer;
-use crate::exec::lookup;
-use model::checkup::Area;
-use model::checkup::Check;
+use super::CheckupContext;
+use super::query_program;
+use crate::exec::path_lookup;
+use model::checkup::CheckupArea;
+use model::checkup::CheckupItem;
 
 /// Where a pod finds the token of its account
 /// (<https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/>).
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 /// Slurm's controller and Kubernetes' configuration.
-pub(super) async fn all(look: &Look<'_>) -> Vec<Check> {
-    let mut checks = vec![slurm(look).await];
-    checks.extend(resolved(look).await);
-    checks.push(kubernetes());
+pub(super) async fn check_schedulers(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
+    let mut checks = vec![check_slurm(look).await];
+    checks.extend(check_name_resolution(look).await);
+    checks.push(check_kubernetes());
     checks
 }
 
-async fn slurm(look: &Look<'_>) -> Check {
+async fn check_slurm(look: &CheckupContext<'_>) -> CheckupItem {
     let what = "Slurm";
-    let Some(scontrol) = lookup::find("scontrol", Some(&look.path)) else {
-        return Check::unknown(Area::Scheduler, what, "scontrol is not on PATH");
+    let Some(scontrol) = path_lookup::find_program("scontrol", Some(&look.path)) else {
+        return CheckupItem::unknown(CheckupArea::Scheduler, what, "scontrol is not on PATH");
     };
     let remedy = "look at slurmctld, and at slurm.conf on this machine";
-    match answer(&[&scontrol.display().to_string(), "ping"]).await {
+    match query_program(&[&scontrol.display().to_string(), "ping"]).await {
         // It tells of every controller in a line of its own.
         Ok(said) if said.contains(" UP") => {
-            Check::has(Area::Scheduler, what, said.lines().next().unwrap_or_default().trim())
+            CheckupItem::available(CheckupArea::Scheduler, what, said.lines().next().unwrap_or_default().trim())
         }
         Ok(said) => {
             let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-            Check::lacks(Area::Scheduler, what, format!("no controller is up: {said}"), remedy)
+            CheckupItem::missing(CheckupArea::Scheduler, what, format!("no controller is up: {said}"), remedy)
         }
-        Err(why) => Check::lacks(Area::Scheduler, what, why, remedy),
+        Err(why) => CheckupItem::missing(CheckupArea::Scheduler, what, why, remedy),
     }
 }
 
 /// Whether the controller can resolve this machine's name. Where it cannot, every `srun`
 /// from here blocks it for 10 s, for everybody. Only a node of the cluster and the
 /// controller's own machine are known to it from here.
-async fn resolved(look: &Look<'_>) -> Option<Check> {
+async fn check_name_resolution(look: &CheckupContext<'_>) -> Option<CheckupItem> {
     let what = "name of this machine";
-    let scontrol = lookup::find("scontrol", Some(&look.path))?.display().to_string();
-    let said = answer(&[&scontrol, "ping"]).await.ok().filter(|said| said.contains(" UP"))?;
+    let scontrol = path_lookup::find_program("scontrol", Some(&look.path))?.display().to_string();
+    let said = query_program(&[&scontrol, "ping"]).await.ok().filter(|said| said.contains(" UP"))?;
     let is_controller = said.split_whitespace().any(|word| word == look.machine);
-    if is_controller || answer(&[&scontrol, "show", "node", &look.machine]).await.is_ok() {
-        return Some(Check::has(Area::Scheduler, what, format!("Slurm knows {}", look.machine)));
+    if is_controller || query_program(&[&scontrol, "show", "node", &look.machine]).await.is_ok() {
+        return Some(CheckupItem::available(CheckupArea::Scheduler, what, format!("Slurm knows {}", look.machine)));
     }
     let why = format!(
         "{} is no node of the cluster; slurmctld must be able to resolve it, or each srun from here \
          blocks it for 10 s: on the controller, `getent hosts {}`",
         look.machine, look.machine
     );
-    Some(Check::unknown(Area::Scheduler, what, why))
+    Some(CheckupItem::unknown(CheckupArea::Scheduler, what, why))
 }
 
 /// Only whether somebody is logged in: `fabricgate claims --from kubernetes`
 /// asks the server and tells what is denied.
-fn kubernetes() -> Check {
+fn check_kubernetes() -> CheckupItem {
     let what = "Kubernetes";
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(file) = set("KUBECONFIG") {
-        return Check::has(Area::Scheduler, what, format!("KUBECONFIG is {}", file.display()));
+        return CheckupItem::available(CheckupArea::Scheduler, what, format!("KUBECONFIG is {}", file.display()));
     }
     if set("KUBERNETES_SERVICE_HOST").is_some() {
         return match Path::new(TOKEN).is_file() {
-            true => Check::has(Area::Scheduler, what, "this is a pod with a token of its account"),
+            true => CheckupItem::available(CheckupArea::Scheduler, what, "this is a pod with a token of its account"),
             // As those of ours that measure.
-            false => Check::unknown(Area::Scheduler, what, "this is a pod without a token"),
+            false => CheckupItem::unknown(CheckupArea::Scheduler, what, "this is a pod without a token"),
         };
     }
     let home = std::path::PathBuf::from(set("HOME").unwrap_or_default());
     let file = home.join(".kube/config");
     if file.is_file() {
-        return Check::has(Area::Scheduler, what, file.display().to_string());
+        return CheckupItem::available(CheckupArea::Scheduler, what, file.display().to_string());
     }
-    Check::unknown(Area::Scheduler, what, "there is no kubeconfig and this is no pod")
+    CheckupItem::unknown(CheckupArea::Scheduler, what, "there is no kubeconfig and this is no pod")
 }
 
 #[cfg(test)]
@@ -87,7 +87,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use model::checkup::State;
+    use model::checkup::CheckupState;
 
     fn scontrol(root: &Path, script: &str) {
         let file = root.join("scontrol");
@@ -99,33 +99,33 @@ mod tests {
     #[tokio::test]
     async fn a_machine_that_slurm_does_not_know_is_told_what_that_may_cost() {
         let root = tempfile::tempdir().expect("a folder");
-        assert!(resolved(&Look::only(root.path())).await.is_none());
+        assert!(check_name_resolution(&CheckupContext::with_root(root.path())).await.is_none());
         let up = "case $1 in ping) echo 'Slurmctld(primary) at head is UP';;";
         scontrol(root.path(), &format!("{up} show) exit 1;; esac"));
-        let check = resolved(&Look::only(root.path())).await.expect("a check");
-        assert_eq!(check.state, State::Unknown);
+        let check = check_name_resolution(&CheckupContext::with_root(root.path())).await.expect("a check");
+        assert_eq!(check.state, CheckupState::Unknown);
         assert!(check.detail.contains("getent hosts n1"), "{}", check.detail);
         scontrol(root.path(), &format!("{up} show) [ \"$3\" = n1 ];; esac"));
-        let check = resolved(&Look::only(root.path())).await.expect("a check");
-        assert_eq!(check.state, State::Has);
+        let check = check_name_resolution(&CheckupContext::with_root(root.path())).await.expect("a check");
+        assert_eq!(check.state, CheckupState::Has);
         scontrol(root.path(), &format!("{} show) exit 1;; esac", up.replace("head", "n1")));
-        let check = resolved(&Look::only(root.path())).await.expect("a check");
-        assert_eq!(check.state, State::Has);
+        let check = check_name_resolution(&CheckupContext::with_root(root.path())).await.expect("a check");
+        assert_eq!(check.state, CheckupState::Has);
         scontrol(root.path(), "echo 'Slurmctld(primary) at head is DOWN'");
-        assert!(resolved(&Look::only(root.path())).await.is_none());
+        assert!(check_name_resolution(&CheckupContext::with_root(root.path())).await.is_none());
     }
 
     #[tokio::test]
     async fn a_controller_is_there_only_when_it_says_that_it_is_up() {
         let root = tempfile::tempdir().expect("a folder");
-        assert_eq!(slurm(&Look::only(root.path())).await.state, State::Unknown);
+        assert_eq!(check_slurm(&CheckupContext::with_root(root.path())).await.state, CheckupState::Unknown);
         scontrol(root.path(), "echo 'Slurmctld(primary) at head is UP'");
-        assert_eq!(slurm(&Look::only(root.path())).await.state, State::Has);
+        assert_eq!(check_slurm(&CheckupContext::with_root(root.path())).await.state, CheckupState::Has);
         scontrol(root.path(), "echo 'Slurmctld(primary) at head is DOWN'");
-        assert_eq!(slurm(&Look::only(root.path())).await.state, State::Lacks);
+        assert_eq!(check_slurm(&CheckupContext::with_root(root.path())).await.state, CheckupState::Lacks);
         scontrol(root.path(), "echo 'cannot read slurm.conf' >&2; exit 1");
-        let check = slurm(&Look::only(root.path())).await;
-        assert_eq!(check.state, State::Lacks);
+        let check = check_slurm(&CheckupContext::with_root(root.path())).await;
+        assert_eq!(check.state, CheckupState::Lacks);
         assert!(check.detail.contains("ended with 1: cannot read slurm.conf"), "{}", check.detail);
     }
 }

@@ -14,15 +14,15 @@ use std::path::Path;
 use rustix::process::Pid;
 use rustix::process::Signal;
 
-use super::signal;
+use super::signal_group;
 
 /// Exit code for "cannot be executed" (POSIX, "Exit Status for Commands").
-const CANNOT: u8 = 126;
+const CANNOT_EXECUTE: u8 = 126;
 /// Exit code for "not found" (the same).
 const NOT_FOUND: u8 = 127;
 
 /// The command that runs another one guarded by `executable`.
-pub fn guarded(executable: &Path, argv: &[String]) -> Vec<String> {
+pub fn guarded_command(executable: &Path, argv: &[String]) -> Vec<String> {
     let mut words = vec![executable.display().to_string()];
     words.extend(["node", "guard", "--parent"].map(str::to_owned));
     words.push(std::process::id().to_string());
@@ -32,7 +32,7 @@ pub fn guarded(executable: &Path, argv: &[String]) -> Vec<String> {
 }
 
 /// The command that waits for our end; see [`watch`].
-pub fn watching(executable: &Path) -> Vec<String> {
+pub fn group_guard_command(executable: &Path) -> Vec<String> {
     let mut words = vec![executable.display().to_string()];
     words.extend(["node", "guard", "--groups"].map(str::to_owned));
     words
@@ -40,29 +40,29 @@ pub fn watching(executable: &Path) -> Vec<String> {
 
 /// Becomes this command, bound to the life of its parent. Comes back only when
 /// that is not possible: with an exit code and why.
-pub fn become_tool(parent: u32, argv: &[String]) -> (u8, String) {
+pub fn exec_guarded(parent: u32, argv: &[String]) -> (u8, String) {
     let Some((program, arguments)) = argv.split_first() else {
-        return (CANNOT, "there is no program to start".to_owned());
+        return (CANNOT_EXECUTE, "there is no program to start".to_owned());
     };
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
-        return (CANNOT, format!("{program}: cannot be bound to its parent: {error}"));
+        return (CANNOT_EXECUTE, format!("{program}: cannot be bound to its parent: {error}"));
     }
     // A parent that died before the line above is not noticed by the kernel.
     let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     if now != i32::try_from(parent).ok() {
-        return (CANNOT, format!("{program}: not started, since who wanted it is gone"));
+        return (CANNOT_EXECUTE, format!("{program}: not started, since who wanted it is gone"));
     }
     #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
     let error = std::process::Command::new(program).args(arguments).exec();
     match error.kind() {
         std::io::ErrorKind::NotFound => (NOT_FOUND, format!("{program}: not found")),
-        _ => (CANNOT, format!("{program}: cannot be started: {error}")),
+        _ => (CANNOT_EXECUTE, format!("{program}: cannot be started: {error}")),
     }
 }
 
 /// Reads which groups were started (`+123`) and have ended (`-123`), one a
 /// line, and kills those that are left when the lines stop.
-pub fn watch(lines: impl BufRead) {
+pub fn guard_groups(lines: impl BufRead) {
     let mut groups = BTreeSet::new();
     for line in lines.lines() {
         let Ok(line) = line else { break };
@@ -74,7 +74,7 @@ pub fn watch(lines: impl BufRead) {
         };
     }
     for group in groups {
-        signal(Pid::from_raw(group), Signal::KILL);
+        signal_group(Pid::from_raw(group), Signal::KILL);
     }
 }
 
@@ -85,13 +85,13 @@ mod tests {
     #[test]
     fn a_tool_whose_parent_is_gone_is_not_started() {
         // Nobody has this number: it is beyond the kernel's largest.
-        let (code, why) = become_tool(u32::MAX, &["true".to_owned()]);
-        assert_eq!(code, CANNOT);
+        let (code, why) = exec_guarded(u32::MAX, &["true".to_owned()]);
+        assert_eq!(code, CANNOT_EXECUTE);
         assert!(why.contains("gone"), "{why}");
     }
 
     #[test]
     fn nothing_to_start_is_said() {
-        assert_eq!(become_tool(1, &[]).0, CANNOT);
+        assert_eq!(exec_guarded(1, &[]).0, CANNOT_EXECUTE);
     }
 }

@@ -4,13 +4,13 @@
 //! for what it prints. When its time is up the whole group is asked to end and
 //! then ended. Nothing here knows what is run or what the output means.
 
-mod aside;
-pub mod attended;
-pub mod files;
+mod line_filter;
+pub mod background;
+pub mod open_file_limit;
 pub mod guard;
-pub mod lookup;
-pub mod own;
-pub mod secrets;
+pub mod path_lookup;
+pub mod self_exe;
+pub mod child_environment;
 pub mod session;
 
 use std::collections::BTreeMap;
@@ -32,11 +32,11 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio::time::timeout;
 
-use model::raw::Ending;
-use model::worker::Confidence;
+use model::raw_result::ProcessEnding;
+use model::worker_protocol::EnvironmentAccess;
 
-use aside::Sieve;
-pub use aside::Talk;
+use line_filter::LineFilter;
+pub use line_filter::LineExchange;
 
 /// How long a group may take to end after it was asked to, before it is ended.
 const GRACE: Duration = Duration::from_secs(3);
@@ -51,7 +51,7 @@ pub const CAPTURE: usize = 64 * 1024 * 1024;
 
 /// What to run.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct ProcessRequest {
     /// Program and arguments.
     pub argv: Vec<String>,
     /// When it is given up.
@@ -62,7 +62,7 @@ pub struct Request {
 
 /// What surrounds a process.
 #[derive(Clone, Debug, Default)]
-pub struct Setting {
+pub struct ProcessContext {
     /// Variables besides those that are inherited.
     pub env: BTreeMap<String, String>,
     /// This program's own executable: the process is started through its
@@ -70,12 +70,12 @@ pub struct Setting {
     /// that starts it must live as long as we do.
     pub guard: Option<PathBuf>,
     /// How much of our environment it is given.
-    pub confidence: Confidence,
+    pub trust: EnvironmentAccess,
 }
 
 /// What can be seen of a process while it runs.
 #[derive(Clone, Copy, Debug)]
-pub enum Seen<'a> {
+pub enum ProcessEvent<'a> {
     /// It was started, and leads the group of this number.
     Started {
         /// The number of the process and its group.
@@ -87,7 +87,7 @@ pub enum Seen<'a> {
 
 /// What a stream carried.
 #[derive(Debug, Default)]
-pub struct Stream {
+pub struct CapturedStream {
     /// The beginning, as far as it is kept.
     pub bytes: Vec<u8>,
     /// Bytes beyond that.
@@ -96,13 +96,13 @@ pub struct Stream {
 
 /// A process that was started and has ended.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedProcess {
     /// How it ended.
-    pub ending: Ending,
+    pub ending: ProcessEnding,
     /// Its standard output.
-    pub stdout: Stream,
+    pub stdout: CapturedStream,
     /// Its standard error.
-    pub stderr: Stream,
+    pub stderr: CapturedStream,
     /// From start to end.
     pub duration: Duration,
 }
@@ -132,31 +132,31 @@ pub enum ExecError {
 
 /// Runs a process of this site, such as the scheduler's own programs, to its end. `stop`
 /// turning true ends it early.
-pub async fn run(request: &Request, stop: watch::Receiver<bool>) -> Result<Finished, ExecError> {
-    let setting = Setting { confidence: Confidence::Site, ..Setting::default() };
-    watched(request, &setting, stop, &mut |_| {}).await
+pub async fn run(request: &ProcessRequest, stop: watch::Receiver<bool>) -> Result<FinishedProcess, ExecError> {
+    let setting = ProcessContext { trust: EnvironmentAccess::Site, ..ProcessContext::default() };
+    run_observed(request, &setting, stop, &mut |_| {}).await
 }
 
 /// Runs a process to its end in this setting, and tells what is seen of it
 /// meanwhile. `stop` turning true ends it early. Nothing of its group is left
 /// afterwards.
-pub async fn watched(
-    request: &Request,
-    setting: &Setting,
+pub async fn run_observed(
+    request: &ProcessRequest,
+    setting: &ProcessContext,
     stop: watch::Receiver<bool>,
-    seen: &mut (dyn FnMut(Seen<'_>) + Send),
-) -> Result<Finished, ExecError> {
-    talking(request, setting, stop, seen, None).await
+    seen: &mut (dyn FnMut(ProcessEvent<'_>) + Send),
+) -> Result<FinishedProcess, ExecError> {
+    run_exchange(request, setting, stop, seen, None).await
 }
 
 /// The same, with a process that is talked with meanwhile.
-pub async fn talking(
-    request: &Request,
-    setting: &Setting,
+pub async fn run_exchange(
+    request: &ProcessRequest,
+    setting: &ProcessContext,
     mut stop: watch::Receiver<bool>,
-    seen: &mut (dyn FnMut(Seen<'_>) + Send),
-    talk: Option<Talk<'_>>,
-) -> Result<Finished, ExecError> {
+    seen: &mut (dyn FnMut(ProcessEvent<'_>) + Send),
+    talk: Option<LineExchange<'_>>,
+) -> Result<FinishedProcess, ExecError> {
     let Some(program) = request.argv.first() else {
         return Err(ExecError::Empty);
     };
@@ -165,44 +165,44 @@ pub async fn talking(
         Some(guard) => {
             // Behind the guard nobody could tell a missing tool from one that
             // ends with the same exit code.
-            if lookup::find(program, setting.env.get("PATH")).is_none() {
+            if path_lookup::find_program(program, setting.env.get("PATH")).is_none() {
                 return Err(ExecError::Missing { program: program.clone() });
             }
-            guard::guarded(guard, &request.argv)
+            guard::guarded_command(guard, &request.argv)
         }
     };
-    let mut command = command(&guarded, &setting.env, setting.confidence)?;
+    let mut command = build_command(&guarded, &setting.env, setting.trust)?;
     command.stdin(if talk.is_some() { Stdio::piped() } else { Stdio::null() });
     let start = Instant::now();
-    let mut child = command.spawn().map_err(|source| refused(program, source))?;
-    let group = group_of(&child);
+    let mut child = command.spawn().map_err(|source| start_error(program, source))?;
+    let group = process_group(&child);
     if let Some(group) = group {
-        seen(Seen::Started { group: group.as_raw_nonzero().get() });
+        seen(ProcessEvent::Started { group: group.as_raw_nonzero().get() });
     }
 
-    let mut stdout = Stream::default();
-    let mut stderr = Stream::default();
+    let mut stdout = CapturedStream::default();
+    let mut stderr = CapturedStream::default();
     let most = request.capture;
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let input = child.stdin.take();
     let (mut sieve, words) = match talk {
-        Some(talk) => (Some(Sieve::new(talk.prefix, talk.longest, talk.take)), Some(talk.words)),
+        Some(talk) => (Some(LineFilter::new(talk.prefix, talk.max_line_bytes, talk.on_line)), Some(talk.input)),
         None => (None, None),
     };
     let ending = {
         let mut drained = pin!(async {
             let printed = |bytes: &[u8]| {
-                seen(Seen::Stdout(bytes));
+                seen(ProcessEvent::Stdout(bytes));
                 match &mut sieve {
-                    Some(sieve) => sieve.sift(bytes, &mut |bytes| stdout.keep(bytes, most)),
-                    None => stdout.keep(bytes, most),
+                    Some(sieve) => sieve.filter(bytes, &mut |bytes| stdout.append(bytes, most)),
+                    None => stdout.append(bytes, most),
                 }
             };
-            tokio::join!(drain(out, printed), drain(err, |bytes| stderr.keep(bytes, most)))
+            tokio::join!(drain_pipe(out, printed), drain_pipe(err, |bytes| stderr.append(bytes, most)))
         });
         let mut told = pin!(async {
             if let Some(words) = words {
-                aside::tell(input, words).await;
+                line_filter::write_input(input, words).await;
             }
         });
         let (mut open, mut telling) = (true, true);
@@ -212,16 +212,16 @@ pub async fn talking(
                 _ = &mut drained, if open => open = false,
                 // A process that never reads keeps nobody but this one waiting.
                 () = &mut told, if telling => telling = false,
-                status = child.wait() => break ended(status),
-                () = &mut limit => break Ending::TimedOut,
-                () = stopped(&mut stop) => break Ending::Interrupted,
+                status = child.wait() => break ending_from_status(status),
+                () = &mut limit => break ProcessEnding::TimedOut,
+                () = wait_for_stop(&mut stop) => break ProcessEnding::Interrupted,
             }
         };
-        if matches!(ending, Ending::TimedOut | Ending::Interrupted) {
-            end(&mut child, group, &mut drained, &mut open).await;
+        if matches!(ending, ProcessEnding::TimedOut | ProcessEnding::Interrupted) {
+            end_group(&mut child, group, &mut drained, &mut open).await;
         }
         if open && timeout(LINGER, &mut drained).await.is_err() {
-            signal(group, Signal::KILL);
+            signal_group(group, Signal::KILL);
             // A process that left the group may hold the pipe even now; what
             // was read until here is what there is.
             let _ = timeout(LINGER, &mut drained).await;
@@ -229,26 +229,26 @@ pub async fn talking(
         ending
     };
     if let Some(mut sieve) = sieve {
-        sieve.rest(&mut |bytes| stdout.keep(bytes, most));
+        sieve.flush(&mut |bytes| stdout.append(bytes, most));
     }
     // Those who keep no pipe of ours are not left running either.
-    signal(group, Signal::KILL);
-    Ok(Finished { ending, stdout, stderr, duration: start.elapsed() })
+    signal_group(group, Signal::KILL);
+    Ok(FinishedProcess { ending, stdout, stderr, duration: start.elapsed() })
 }
 
 /// A command in a group of its own, with what it prints piped to us.
-fn command(
+fn build_command(
     argv: &[String],
     env: &BTreeMap<String, String>,
-    confidence: Confidence,
+    confidence: EnvironmentAccess,
 ) -> Result<Command, ExecError> {
     let Some((program, arguments)) = argv.split_first() else {
         return Err(ExecError::Empty);
     };
     #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
     let mut command = Command::new(program);
-    secrets::give(&mut command, confidence, env);
-    files::as_given(&mut command);
+    child_environment::apply_environment(&mut command, confidence, env);
+    open_file_limit::restore_limit(&mut command);
     command
         .args(arguments)
         .envs(env)
@@ -260,7 +260,7 @@ fn command(
 }
 
 /// Why the system did not start this program.
-fn refused(program: &str, source: std::io::Error) -> ExecError {
+fn start_error(program: &str, source: std::io::Error) -> ExecError {
     let program = program.to_owned();
     match source.kind() {
         std::io::ErrorKind::NotFound => ExecError::Missing { program },
@@ -269,18 +269,18 @@ fn refused(program: &str, source: std::io::Error) -> ExecError {
 }
 
 /// The group that a child leads; known until the child is reaped.
-fn group_of(child: &Child) -> Option<Pid> {
+fn process_group(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
 /// Ends a group: asks, waits, insists.
-async fn end<D: Future>(
+async fn end_group<D: Future>(
     child: &mut Child,
     group: Option<Pid>,
     drained: &mut std::pin::Pin<&mut D>,
     open: &mut bool,
 ) {
-    signal(group, Signal::TERM);
+    signal_group(group, Signal::TERM);
     let mut grace = pin!(sleep(GRACE));
     loop {
         tokio::select! {
@@ -289,47 +289,47 @@ async fn end<D: Future>(
             () = &mut grace => break,
         }
     }
-    signal(group, Signal::KILL);
-    let _ = killed(child).await;
+    signal_group(group, Signal::KILL);
+    let _ = kill_and_wait(child).await;
 }
 
 /// Kills a process, also one that left its group, and waits until it is gone; `None`
 /// where it is not. One that hangs in a driver can be ended by nobody before the driver
 /// lets go of it, and keeps nobody waiting.
-async fn killed(child: &mut Child) -> Option<std::io::Result<ExitStatus>> {
+async fn kill_and_wait(child: &mut Child) -> Option<std::io::Result<ExitStatus>> {
     // That it is gone already is fine.
     let _ = child.start_kill();
     timeout(GRACE, child.wait()).await.ok()
 }
 
 /// Sends a signal to a group; that it is gone already is fine.
-fn signal(group: Option<Pid>, signal: Signal) {
+fn signal_group(group: Option<Pid>, signal: Signal) {
     if let Some(group) = group {
         let _ = rustix::process::kill_process_group(group, signal);
     }
 }
 
-fn ended(status: std::io::Result<ExitStatus>) -> Ending {
+fn ending_from_status(status: std::io::Result<ExitStatus>) -> ProcessEnding {
     match status {
         Ok(status) => match (status.code(), status.signal()) {
-            (Some(code), _) => Ending::Exited { code },
-            (None, Some(signal)) => Ending::Signalled { signal },
-            (None, None) => Ending::not_started(format!("ended strangely: {status}")),
+            (Some(code), _) => ProcessEnding::Exited { code },
+            (None, Some(signal)) => ProcessEnding::Signalled { signal },
+            (None, None) => ProcessEnding::not_started(format!("ended strangely: {status}")),
         },
-        Err(error) => Ending::not_started(format!("cannot be waited for: {error}")),
+        Err(error) => ProcessEnding::not_started(format!("cannot be waited for: {error}")),
     }
 }
 
-async fn stopped(stop: &mut watch::Receiver<bool>) {
+async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
     if stop.wait_for(|stop| *stop).await.is_err() {
         // Nobody is left who could stop it.
         std::future::pending::<()>().await;
     }
 }
 
-impl Stream {
+impl CapturedStream {
     /// Keeps the beginning: memory must not grow with what somebody writes.
-    fn keep(&mut self, bytes: &[u8], most: usize) {
+    fn append(&mut self, bytes: &[u8], most: usize) {
         let kept = bytes.len().min(most.saturating_sub(self.bytes.len()));
         self.bytes.extend_from_slice(&bytes[..kept]);
         self.dropped += (bytes.len() - kept) as u64;
@@ -337,7 +337,7 @@ impl Stream {
 }
 
 /// Reads a pipe to its end: a writer must never block on a full one.
-async fn drain(pipe: Option<impl AsyncRead + Unpin>, mut printed: impl FnMut(&[u8])) {
+async fn drain_pipe(pipe: Option<impl AsyncRead + Unpin>, mut printed: impl FnMut(&[u8])) {
     let Some(mut pipe) = pipe else { return };
     let mut buffer = vec![0u8; 64 * 1024];
     loop {
@@ -352,22 +352,22 @@ async fn drain(pipe: Option<impl AsyncRead + Unpin>, mut printed: impl FnMut(&[u
 mod tests {
     use super::*;
 
-    fn run_now(argv: &[&str], limit: Duration, capture: usize) -> Result<Finished, ExecError> {
+    fn run_now(argv: &[&str], limit: Duration, capture: usize) -> Result<FinishedProcess, ExecError> {
         let argv = argv.iter().map(|w| (*w).to_owned()).collect();
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (_sender, stop) = watch::channel(false);
-        runtime.block_on(run(&Request { argv, limit, capture }, stop))
+        runtime.block_on(run(&ProcessRequest { argv, limit, capture }, stop))
     }
 
-    fn shell(script: &str, limit_ms: u64) -> Finished {
+    fn shell(script: &str, limit_ms: u64) -> FinishedProcess {
         run_now(&["sh", "-c", script], Duration::from_millis(limit_ms), CAPTURE).expect("started")
     }
 
     #[test]
     fn both_streams_and_the_exit_code_come_back() {
         let got = shell("echo out; echo err >&2; exit 3", 10_000);
-        assert_eq!(got.ending, Ending::Exited { code: 3 });
+        assert_eq!(got.ending, ProcessEnding::Exited { code: 3 });
         assert_eq!(
             (got.stdout.bytes.as_slice(), got.stderr.bytes.as_slice()),
             (&b"out\n"[..], &b"err\n"[..])
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn a_signal_is_no_exit_code() {
-        assert_eq!(shell("kill -9 $$", 10_000).ending, Ending::Signalled { signal: 9 });
+        assert_eq!(shell("kill -9 $$", 10_000).ending, ProcessEnding::Signalled { signal: 9 });
     }
 
     #[test]
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn a_time_out_ends_the_grandchildren_too_and_keeps_what_was_printed() {
         let got = shell("echo begun; sleep 30 & wait", 300);
-        assert_eq!(got.ending, Ending::TimedOut);
+        assert_eq!(got.ending, ProcessEnding::TimedOut);
         assert_eq!(got.stdout.bytes, b"begun\n");
         // The pipe closes only when the grandchild is gone as well.
         assert!(got.duration < Duration::from_secs(3), "{:?}", got.duration);
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn a_process_that_ignores_term_is_killed() {
         let got = shell("trap '' TERM; while :; do sleep 1; done", 200);
-        assert_eq!(got.ending, Ending::TimedOut);
+        assert_eq!(got.ending, ProcessEnding::TimedOut);
         assert!(got.duration < GRACE + Duration::from_secs(3), "{:?}", got.duration);
     }
 
@@ -409,7 +409,7 @@ mod tests {
     fn a_process_that_left_its_group_is_ended_all_the_same() {
         let limit = Duration::from_millis(1_500);
         let got = run_now(&["perl", "-e", DESERTS], limit, CAPTURE).expect("started");
-        assert_eq!(got.ending, Ending::TimedOut);
+        assert_eq!(got.ending, ProcessEnding::TimedOut);
         assert!(got.duration < limit + GRACE + Duration::from_secs(10), "{:?}", got.duration);
         let number = String::from_utf8(got.stdout.bytes).expect("digits");
         let number = number.trim().parse().ok().and_then(Pid::from_raw).expect("it said so");
@@ -420,29 +420,29 @@ mod tests {
     fn a_flood_is_counted_and_not_kept() {
         let script = "dd if=/dev/zero bs=65536 count=64 2>/dev/null";
         let got = run_now(&["sh", "-c", script], Duration::from_secs(20), 1000).expect("started");
-        assert_eq!(got.ending, Ending::Exited { code: 0 });
+        assert_eq!(got.ending, ProcessEnding::Exited { code: 0 });
         assert_eq!(got.stdout.bytes.len(), 1000);
         assert_eq!(got.stdout.dropped, 64 * 65_536 - 1000);
     }
 
     /// Runs a shell that is talked with: what it says is repeated to it.
-    fn talked(script: &str, limit_ms: u64) -> (Finished, Vec<String>) {
+    fn run_talk(script: &str, limit_ms: u64) -> (FinishedProcess, Vec<String>) {
         let argv = ["sh", "-c", script].map(str::to_owned).into();
         let limit = Duration::from_millis(limit_ms);
-        let request = Request { argv, limit, capture: CAPTURE };
+        let request = ProcessRequest { argv, limit, capture: CAPTURE };
         let (say, words) = tokio::sync::mpsc::unbounded_channel();
         let mut said = Vec::new();
         let mut take = |line: &[u8]| {
             said.push(String::from_utf8_lossy(line).into_owned());
             say.send([line, b"\n"].concat()).is_ok()
         };
-        let talk = Talk { prefix: "ask ", longest: 1 << 20, take: &mut take, words };
+        let talk = LineExchange { prefix: "ask ", max_line_bytes: 1 << 20, on_line: &mut take, input: words };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (_sender, stop) = watch::channel(false);
-        let setting = Setting::default();
+        let setting = ProcessContext::default();
         let finished = runtime
-            .block_on(async { talking(&request, &setting, stop, &mut |_| {}, Some(talk)).await });
+            .block_on(async { run_exchange(&request, &setting, stop, &mut |_| {}, Some(talk)).await });
         let finished = finished.expect("started");
         (finished, said)
     }
@@ -450,8 +450,8 @@ mod tests {
     #[test]
     fn a_process_is_talked_with_and_that_is_no_output() {
         let script = "echo a; echo ask 1; read x; echo \"got $x\"; echo ask 2; read x; exit $x";
-        let (got, said) = talked(script, 20_000);
-        assert_eq!((got.ending, said), (Ending::Exited { code: 2 }, vec!["1".into(), "2".into()]));
+        let (got, said) = run_talk(script, 20_000);
+        assert_eq!((got.ending, said), (ProcessEnding::Exited { code: 2 }, vec!["1".into(), "2".into()]));
         assert_eq!(got.stdout.bytes, b"a\ngot 1\n");
     }
 
@@ -459,15 +459,15 @@ mod tests {
     fn one_that_does_not_listen_is_ended_in_time_all_the_same() {
         // More than a pipe holds.
         let script = "printf 'ask %0400000d\\n' 1; echo ask 2; echo begun; sleep 60";
-        let (got, said) = talked(script, 1_500);
-        assert_eq!((got.ending, said.len()), (Ending::TimedOut, 2));
+        let (got, said) = run_talk(script, 1_500);
+        assert_eq!((got.ending, said.len()), (ProcessEnding::TimedOut, 2));
         assert_eq!(got.stdout.bytes, b"begun\n");
     }
 
     #[test]
     fn a_grandchild_that_keeps_the_pipe_does_not_keep_us() {
         let got = shell("sleep 30 & echo done", 60_000);
-        assert_eq!(got.ending, Ending::Exited { code: 0 });
+        assert_eq!(got.ending, ProcessEnding::Exited { code: 0 });
         assert!(got.duration < LINGER + LINGER + Duration::from_secs(2), "{:?}", got.duration);
     }
 }

@@ -29,74 +29,74 @@ use tokio::time::timeout;
 use super::ExecError;
 use super::GRACE;
 use super::LINGER;
-use super::command;
-use super::ended;
-use super::files::Room;
-use super::group_of;
-use super::killed;
-use super::refused;
-use super::signal;
-use model::raw::Ending;
-use model::worker::Confidence;
-use model::worker::LONGEST_LINE;
+use super::build_command;
+use super::ending_from_status;
+use super::open_file_limit::SessionSlot;
+use super::process_group;
+use super::kill_and_wait;
+use super::start_error;
+use super::signal_group;
+use model::raw_result::ProcessEnding;
+use model::worker_protocol::EnvironmentAccess;
+use model::worker_protocol::LONGEST_LINE;
 
 /// Bytes of standard error that are kept: its end, where the reason is.
-const TAIL: usize = 16 * 1024;
+const STDERR_TAIL_BYTES: usize = 16 * 1024;
 
 /// A process with its ends of the conversation. Take it apart to write and read
 /// in different tasks; the process dies when its [`Process`] is dropped.
 #[derive(Debug)]
-pub struct Session {
+pub struct ProcessSession {
     /// What it is told.
-    pub input: Input,
+    pub input: SessionInput,
     /// What it says.
-    pub output: Output,
+    pub output: SessionOutput,
     /// The process itself.
-    pub process: Process,
+    pub process: SessionProcess,
 }
 
-impl Session {
+impl ProcessSession {
     /// Starts a process with these additional variables. Must be called inside
     /// a tokio runtime.
     pub fn start(argv: &[String], env: &BTreeMap<String, String>) -> Result<Self, ExecError> {
-        Self::trusted(argv, env, Confidence::None, None)
+        Self::start_trusted(argv, env, EnvironmentAccess::None, None)
     }
 
     /// The same, and passes on what comes on its standard error, in pieces. Who
     /// takes them slowly slows the process.
-    pub fn overheard(
+    pub fn start_with_stderr(
         argv: &[String],
         env: &BTreeMap<String, String>,
         ear: Option<mpsc::Sender<Vec<u8>>>,
     ) -> Result<Self, ExecError> {
-        Self::trusted(argv, env, Confidence::None, ear)
+        Self::start_trusted(argv, env, EnvironmentAccess::None, ear)
     }
 
     /// The same with a process that is given more of our environment.
-    pub fn trusted(
+    pub fn start_trusted(
         argv: &[String],
         env: &BTreeMap<String, String>,
-        confidence: Confidence,
+        confidence: EnvironmentAccess,
         ear: Option<mpsc::Sender<Vec<u8>>>,
     ) -> Result<Self, ExecError> {
         let program = argv.first().map_or("", String::as_str);
-        let room = Room::take().map_err(|full| refused(program, io::Error::other(full)))?;
-        let mut command = command(argv, env, confidence)?;
+        let room = SessionSlot::acquire().map_err(|full| start_error(program, io::Error::other(full)))?;
+        let mut command = build_command(argv, env, confidence)?;
         command.stdin(Stdio::piped());
-        let mut child = command.spawn().map_err(|source| refused(program, source))?;
+        let mut child = command.spawn().map_err(|source| start_error(program, source))?;
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let listening =
             child.stderr.take().map(|pipe| tokio::spawn(keep_tail(pipe, Arc::clone(&tail), ear)));
         Ok(Self {
-            input: Input { pipe: child.stdin.take() },
-            output: Output { pipe: child.stdout.take().map(BufReader::new), line: Vec::new() },
-            process: Process {
-                group: group_of(&child),
+            input: SessionInput { pipe: child.stdin.take() },
+            output: SessionOutput { pipe: child.stdout.take().map(BufReader::new), line: Vec::new() },
+            process: SessionProcess {
+                group: process_group(&child),
                 child,
                 tail,
-                listening,
+                stderr_reader: listening,
                 ending: None,
-                _room: room,
+                _slot: room,
             },
         })
     }
@@ -118,7 +118,7 @@ impl Session {
     }
 
     /// Closes its input, waits this long for it to end, and ends it.
-    pub async fn end(self, grace: Duration) -> Ending {
+    pub async fn end(self, grace: Duration) -> ProcessEnding {
         let Self { input, output, mut process } = self;
         drop(input);
         // Whatever it still says must not keep it from ending.
@@ -131,11 +131,11 @@ impl Session {
 
 /// The writing end of a session.
 #[derive(Debug)]
-pub struct Input {
+pub struct SessionInput {
     pipe: Option<ChildStdin>,
 }
 
-impl Input {
+impl SessionInput {
     /// Sends a line; the line end is added.
     pub async fn send(&mut self, line: &[u8]) -> io::Result<()> {
         let Some(pipe) = &mut self.pipe else {
@@ -154,12 +154,12 @@ impl Input {
 
 /// The reading end of a session.
 #[derive(Debug)]
-pub struct Output {
+pub struct SessionOutput {
     pipe: Option<BufReader<ChildStdout>>,
     line: Vec<u8>,
 }
 
-impl Output {
+impl SessionOutput {
     /// The next line without its end; `None` when there are no more. A line
     /// longer than [`LONGEST_LINE`] is an error. May be dropped while it waits
     /// without losing anything.
@@ -195,18 +195,18 @@ impl Output {
 
 /// The process of a session. Its whole group is killed when this is dropped.
 #[derive(Debug)]
-pub struct Process {
+pub struct SessionProcess {
     child: Child,
     group: Option<Pid>,
     tail: Arc<Mutex<VecDeque<u8>>>,
     /// Reads standard error to its end.
-    listening: Option<JoinHandle<()>>,
-    ending: Option<Ending>,
+    stderr_reader: Option<JoinHandle<()>>,
+    ending: Option<ProcessEnding>,
     /// For its files.
-    _room: Room,
+    _slot: SessionSlot,
 }
 
-impl Process {
+impl SessionProcess {
     /// The last that it said on standard error.
     pub fn stderr_tail(&self) -> String {
         let tail = self.tail.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -215,53 +215,53 @@ impl Process {
     }
 
     /// The number of the process, until it was waited for.
-    pub fn number(&self) -> Option<u32> {
+    pub fn pid(&self) -> Option<u32> {
         self.child.id()
     }
 
     /// Kills its group at once. Whether and how it ended, [`Process::wait`] tells.
     pub fn kill(&self) {
         if self.ending.is_none() {
-            signal(self.group, Signal::KILL);
+            signal_group(self.group, Signal::KILL);
         }
     }
 
     /// Waits until it ends by itself. May be dropped while it waits.
-    pub async fn wait(&mut self) -> Ending {
+    pub async fn wait(&mut self) -> ProcessEnding {
         if let Some(ending) = &self.ending {
             return ending.clone();
         }
-        let ending = ended(self.child.wait().await);
+        let ending = ending_from_status(self.child.wait().await);
         self.ending = Some(ending.clone());
         ending
     }
 
     /// Waits this long for it to end by itself (its input should be closed),
     /// then asks its group to end, and then ends it.
-    pub async fn end(&mut self, grace: Duration) -> Ending {
+    pub async fn end(&mut self, grace: Duration) -> ProcessEnding {
         let mut ending = timeout(grace, self.wait()).await.ok();
         if ending.is_none() {
-            signal(self.group, Signal::TERM);
+            signal_group(self.group, Signal::TERM);
             ending = timeout(GRACE, self.wait()).await.ok();
         }
-        signal(self.group.take(), Signal::KILL);
+        signal_group(self.group.take(), Signal::KILL);
         let ending = match ending {
             Some(ending) => ending,
-            None => killed(&mut self.child).await.map_or(Ending::TimedOut, ended),
+            None => kill_and_wait(&mut self.child).await.map_or(ProcessEnding::TimedOut, ending_from_status),
         };
         self.ending = Some(ending.clone());
         // Its last words may still be in the pipe.
-        if let Some(mut listening) = self.listening.take() {
+        if let Some(mut listening) = self.stderr_reader.take() {
             let _ = timeout(LINGER, &mut listening).await;
         }
         ending
     }
 }
 
-impl Drop for Process {
+impl Drop for SessionProcess {
     fn drop(&mut self) {
         if self.ending.is_none() {
-            signal(self.group, Signal::KILL);
+            signal_group(self.group, Signal::KILL);
         }
     }
 }
@@ -280,7 +280,7 @@ async fn keep_tail(
         {
             let mut tail = tail.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
             tail.extend(&buffer[..count]);
-            let excess = tail.len().saturating_sub(TAIL);
+            let excess = tail.len().saturating_sub(STDERR_TAIL_BYTES);
             tail.drain(..excess);
         }
         if let Some(ear) = &ear {
@@ -299,10 +299,10 @@ mod tests {
         runtime.expect("a runtime").block_on(work)
     }
 
-    fn shell(script: &str) -> Session {
+    fn shell(script: &str) -> ProcessSession {
         let argv = ["sh", "-c", script].map(str::to_owned);
         let env = BTreeMap::from([("GREETING".to_owned(), "hello".to_owned())]);
-        Session::start(&argv, &env).expect("a shell")
+        ProcessSession::start(&argv, &env).expect("a shell")
     }
 
     #[test]
@@ -318,7 +318,7 @@ mod tests {
             assert!(session.send(b"c").await.is_err());
             assert_eq!(session.next_line().await.expect("read"), Some(b"last".to_vec()));
             assert_eq!(session.next_line().await.expect("read"), None);
-            assert_eq!(session.end(GRACE).await, Ending::Exited { code: 0 });
+            assert_eq!(session.end(GRACE).await, ProcessEnding::Exited { code: 0 });
         });
     }
 
@@ -327,12 +327,12 @@ mod tests {
         now(async {
             let script = "head -c 100000 /dev/zero | tr '\\0' x >&2; echo why >&2; exit 7";
             let mut session = shell(script);
-            assert_eq!(session.process.wait().await, Ending::Exited { code: 7 });
+            assert_eq!(session.process.wait().await, ProcessEnding::Exited { code: 7 });
             // The pipe may be read a little later than the process is reaped.
             while !session.stderr_tail().ends_with("why\n") {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            assert_eq!(session.stderr_tail().len(), TAIL);
+            assert_eq!(session.stderr_tail().len(), STDERR_TAIL_BYTES);
         });
     }
 
@@ -350,7 +350,7 @@ mod tests {
         now(async {
             let session = shell("trap '' TERM; echo begun; while :; do sleep 1; done");
             let ending = session.end(Duration::from_millis(50)).await;
-            assert_eq!(ending, Ending::Signalled { signal: 9 });
+            assert_eq!(ending, ProcessEnding::Signalled { signal: 9 });
         });
     }
 
@@ -378,7 +378,7 @@ mod tests {
     fn a_missing_program_is_its_own_error() {
         now(async {
             let argv = ["no-such-tool-here".to_owned()];
-            let got = Session::start(&argv, &BTreeMap::new());
+            let got = ProcessSession::start(&argv, &BTreeMap::new());
             assert!(matches!(got, Err(ExecError::Missing { .. })), "{got:?}");
         });
     }

@@ -16,20 +16,20 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::Gathering;
-use super::asking::together;
+use super::FactsRequest;
+use super::query::merge_missing;
 use super::gpu;
-use super::gpu::GpuSaid;
-use super::gpu::MachineSaid;
-use super::library::GpuLibrary;
+use super::gpu::GpuReport;
+use super::gpu::MachineReport;
+use super::gpu_library::GpuLibrary;
 use crate::exec;
-use crate::exec::Finished;
-use crate::exec::Request;
-use crate::exec::Setting;
+use crate::exec::FinishedProcess;
+use crate::exec::ProcessRequest;
+use crate::exec::ProcessContext;
 use model::gpu_facts::GpuFacts;
 use model::node_facts::DriverFacts;
-use model::node_facts::Missing;
-use model::raw::Ending;
+use model::node_facts::MissingFact;
+use model::raw_result::ProcessEnding;
 
 /// Bytes of the answer that are kept. A GPU with 18 links says about 12 kB.
 const CAPTURE: usize = 4 * 1024 * 1024;
@@ -41,28 +41,28 @@ const ENDING: Duration = Duration::from_secs(6);
 /// A line of the process that asks.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum Line {
+enum DriverFactsLine {
     /// There is no driver to ask.
     NoDriver {
         /// Why, and what to do.
         why: String,
     },
     /// The machine.
-    Machine(Box<MachineSaid>),
+    Machine(Box<MachineReport>),
     /// A GPU.
-    Gpu(Box<GpuSaid>),
+    Gpu(Box<GpuReport>),
     /// That was all.
     End,
 }
 
 /// Says that there is no driver.
-pub fn refuse(why: &str, out: &mut dyn Write) -> io::Result<()> {
-    say(&Line::NoDriver { why: why.to_owned() }, out)
+pub fn write_no_driver(why: &str, out: &mut dyn Write) -> io::Result<()> {
+    write_line(&DriverFactsLine::NoDriver { why: why.to_owned() }, out)
 }
 
 /// Asks a library everything and writes what it says, as the process that asks
 /// does. `progress` is told what comes next.
-pub fn tell(
+pub fn write_driver_facts(
     library: &dyn GpuLibrary,
     proc: &Path,
     out: &mut dyn Write,
@@ -73,18 +73,18 @@ pub fn tell(
         let _ = writeln!(progress, "{what}").and_then(|()| progress.flush());
     };
     note("the driver itself");
-    let machine = gpu::machine(library);
+    let machine = gpu::query_machine_report(library);
     let gpus = machine.gpus.unwrap_or(0);
-    say(&Line::Machine(Box::new(machine)), out)?;
+    write_line(&DriverFactsLine::Machine(Box::new(machine)), out)?;
     for index in 0..gpus {
         let mut begin = |part: &str| note(&format!("GPU {index}: {part}"));
-        let said = gpu::gpu(library, proc, index, &mut begin);
-        say(&Line::Gpu(Box::new(said)), out)?;
+        let said = gpu::query_gpu_report(library, proc, index, &mut begin);
+        write_line(&DriverFactsLine::Gpu(Box::new(said)), out)?;
     }
-    say(&Line::End, out)
+    write_line(&DriverFactsLine::End, out)
 }
 
-fn say(line: &Line, out: &mut dyn Write) -> io::Result<()> {
+fn write_line(line: &DriverFactsLine, out: &mut dyn Write) -> io::Result<()> {
     serde_json::to_writer(&mut *out, line)?;
     out.write_all(b"\n")?;
     out.flush()
@@ -92,19 +92,19 @@ fn say(line: &Line, out: &mut dyn Write) -> io::Result<()> {
 
 /// What came of asking.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
+pub(super) struct DriverReport {
     /// The driver.
     pub(super) driver: Option<DriverFacts>,
     /// The GPUs; absent where they were never counted.
     pub(super) gpus: Option<Vec<GpuFacts>>,
     /// What it would not say.
-    pub(super) missing: Vec<Missing>,
+    pub(super) missing: Vec<MissingFact>,
     /// Why not everything was heard.
     pub(super) trouble: Option<String>,
 }
 
 /// Starts the process that asks, and listens.
-pub(super) async fn ask(gathering: &Gathering<'_>) -> Heard {
+pub(super) async fn query_driver(gathering: &FactsRequest<'_>) -> DriverReport {
     let mut argv = vec![gathering.executable.display().to_string()];
     argv.extend(["node", "driver-facts"].map(str::to_owned));
     let options = [
@@ -117,72 +117,72 @@ pub(super) async fn ask(gathering: &Gathering<'_>) -> Heard {
             argv.extend([name.to_owned(), path.display().to_string()]);
         }
     }
-    let request = Request { argv, limit: gathering.limit, capture: CAPTURE };
+    let request = ProcessRequest { argv, limit: gathering.limit, capture: CAPTURE };
     let guard = Some(gathering.executable.to_owned());
-    let setting = Setting { guard, ..Setting::default() };
+    let setting = ProcessContext { guard, ..ProcessContext::default() };
     let (_keep, stop) = watch::channel(false);
-    let mut nobody = |_: exec::Seen<'_>| {};
-    let running = exec::watched(&request, &setting, stop, &mut nobody);
+    let mut nobody = |_: exec::ProcessEvent<'_>| {};
+    let running = exec::run_observed(&request, &setting, stop, &mut nobody);
     match timeout(gathering.limit + ENDING, running).await {
         Ok(Ok(finished)) => {
-            let mut heard = heard(&finished, gathering.limit);
+            let mut heard = parse_report(&finished, gathering.limit);
             if gathering.record.is_some() && heard.trouble.is_none() {
-                heard.trouble = not_recorded(&finished);
+                heard.trouble = recording_failure(&finished);
             }
             heard
         }
-        Ok(Err(error)) => Heard {
+        Ok(Err(error)) => DriverReport {
             trouble: Some(format!("the driver was not asked: {error}")),
-            ..Heard::default()
+            ..DriverReport::default()
         },
-        Err(_) => Heard { trouble: Some(hung(gathering.limit, None)), ..Heard::default() },
+        Err(_) => DriverReport { trouble: Some(hang_message(gathering.limit, None)), ..DriverReport::default() },
     }
 }
 
 /// Why a process that said everything did not keep it.
-fn not_recorded(finished: &Finished) -> Option<String> {
+fn recording_failure(finished: &FinishedProcess) -> Option<String> {
     let said = String::from_utf8_lossy(&finished.stderr.bytes);
     let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let ending = &finished.ending;
-    let why = super::asking::printable(last.trim_start_matches("fabricgate: "));
+    let why = super::query::to_printable(last.trim_start_matches("fabricgate: "));
     (!ending.is_success()).then(|| format!("the answers were not kept ({ending}): {why}"))
 }
 
 /// What a process said until it ended.
-fn heard(finished: &Finished, limit: Duration) -> Heard {
-    let mut heard = Heard::default();
+fn parse_report(finished: &FinishedProcess, limit: Duration) -> DriverReport {
+    let mut heard = DriverReport::default();
     let (mut whole, mut counted) = (false, None);
     let lines = finished.stdout.bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
     for line in lines {
-        match serde_json::from_slice::<Line>(line) {
-            Ok(Line::NoDriver { why }) => {
+        match serde_json::from_slice::<DriverFactsLine>(line) {
+            Ok(DriverFactsLine::NoDriver { why }) => {
                 heard.trouble = Some(why);
                 return heard;
             }
-            Ok(Line::Machine(said)) => {
+            Ok(DriverFactsLine::Machine(said)) => {
                 counted = said.gpus;
                 heard.driver = Some(said.driver);
                 heard.gpus = said.gpus.map(|_| Vec::new());
                 heard.missing.extend(said.missing);
             }
-            Ok(Line::Gpu(said)) => {
+            Ok(DriverFactsLine::Gpu(said)) => {
                 heard.gpus.get_or_insert_default().push(said.gpu);
                 heard.missing.extend(said.missing);
             }
-            Ok(Line::End) => whole = true,
+            Ok(DriverFactsLine::End) => whole = true,
             // A line that was cut off when the process was ended.
             Err(_) => {}
         }
     }
-    heard.missing = together(heard.missing);
+    heard.missing = merge_missing(heard.missing);
     if !whole {
         let asked = String::from_utf8_lossy(&finished.stderr.bytes);
         let last = asked.lines().rev().find(|line| !line.trim().is_empty());
         let why = match &finished.ending {
-            Ending::TimedOut => hung(limit, last),
-            ending => format!("asking the NVIDIA driver failed: {ending}{}", while_asking(last)),
+            ProcessEnding::TimedOut => hang_message(limit, last),
+            ending => format!("asking the NVIDIA driver failed: {ending}{}", last_question(last)),
         };
-        heard.missing.push(silent(heard.gpus.as_mut(), counted, &why));
+        heard.missing.push(add_silent_gpus(heard.gpus.as_mut(), counted, &why));
         heard.trouble = Some(why);
     }
     heard
@@ -190,57 +190,57 @@ fn heard(finished: &Finished, limit: Duration) -> Heard {
 
 /// Keeps a place for every GPU that was counted and not heard: one that did not
 /// answer is not one that is not there.
-fn silent(gpus: Option<&mut Vec<GpuFacts>>, counted: Option<u32>, why: &str) -> Missing {
+fn add_silent_gpus(gpus: Option<&mut Vec<GpuFacts>>, counted: Option<u32>, why: &str) -> MissingFact {
     let why = why.to_owned();
     let (Some(gpus), Some(counted)) = (gpus, counted) else {
-        return Missing { what: "GPUs".to_owned(), why, ..Missing::default() };
+        return MissingFact { what: "GPUs".to_owned(), why, ..MissingFact::default() };
     };
     let heard = u32::try_from(gpus.len()).unwrap_or(counted);
     let silent: Vec<u32> = (heard..counted).collect();
     gpus.extend(silent.iter().map(|index| GpuFacts { index: *index, ..GpuFacts::default() }));
-    Missing { what: "everything".to_owned(), gpus: silent, why, ..Missing::default() }
+    MissingFact { what: "everything".to_owned(), gpus: silent, why, ..MissingFact::default() }
 }
 
-fn hung(limit: Duration, last: Option<&str>) -> String {
+fn hang_message(limit: Duration, last: Option<&str>) -> String {
     format!(
         "the NVIDIA driver did not answer within {} s{}; it may hang: look for NVRM and Xid in \
          `dmesg`, and give it longer with --limit",
         limit.as_secs(),
-        while_asking(last)
+        last_question(last)
     )
 }
 
-fn while_asking(last: Option<&str>) -> String {
+fn last_question(last: Option<&str>) -> String {
     last.map_or_else(String::new, |last| {
-        format!(" while asked for {}", super::asking::printable(last))
+        format!(" while asked for {}", super::query::to_printable(last))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exec::Stream;
-    use crate::facts::library::MachineQuestion;
-    use crate::facts::library::Question;
-    use crate::facts::library::Text;
-    use crate::facts::library::Value;
-    use crate::facts::recorded::Recorded;
+    use crate::exec::CapturedStream;
+    use crate::facts::gpu_library::MachineQuery;
+    use crate::facts::gpu_library::GpuQuery;
+    use crate::facts::gpu_library::GpuText;
+    use crate::facts::gpu_library::GpuValue;
+    use crate::facts::library_record::RecordedLibrary;
 
-    fn told() -> (Vec<u8>, Vec<u8>) {
-        let mut recorded = Recorded::default();
-        recorded.machine(MachineQuestion::DriverVersion, Ok(Value::Text("570.1".to_owned())));
+    fn written_facts() -> (Vec<u8>, Vec<u8>) {
+        let mut recorded = RecordedLibrary::default();
+        recorded.add_machine_answer(MachineQuery::DriverVersion, Ok(GpuValue::Text("570.1".to_owned())));
         for gpu in 0..2 {
-            let uuid = Value::Text(format!("GPU-{gpu}"));
-            recorded.gpu(gpu, Question::Text(Text::Uuid), Ok(uuid));
+            let uuid = GpuValue::Text(format!("GPU-{gpu}"));
+            recorded.add_gpu_answer(gpu, GpuQuery::Text(GpuText::Uuid), Ok(uuid));
         }
         let (mut out, mut progress) = (Vec::new(), Vec::new());
-        tell(&recorded, Path::new("/proc"), &mut out, &mut progress).expect("written");
+        write_driver_facts(&recorded, Path::new("/proc"), &mut out, &mut progress).expect("written");
         (out, progress)
     }
 
-    fn finished(stdout: Vec<u8>, stderr: Vec<u8>, ending: Ending) -> Finished {
-        let stream = |bytes| Stream { bytes, dropped: 0 };
-        Finished {
+    fn finished(stdout: Vec<u8>, stderr: Vec<u8>, ending: ProcessEnding) -> FinishedProcess {
+        let stream = |bytes| CapturedStream { bytes, dropped: 0 };
+        FinishedProcess {
             ending,
             stdout: stream(stdout),
             stderr: stream(stderr),
@@ -252,8 +252,8 @@ mod tests {
 
     #[test]
     fn what_is_told_is_heard() {
-        let (out, progress) = told();
-        let heard = heard(&finished(out, progress, Ending::Exited { code: 0 }), LIMIT);
+        let (out, progress) = written_facts();
+        let heard = parse_report(&finished(out, progress, ProcessEnding::Exited { code: 0 }), LIMIT);
         assert_eq!(heard.trouble, None);
         assert_eq!(heard.driver.and_then(|driver| driver.version).as_deref(), Some("570.1"));
         let uuids: Vec<_> = heard.gpus.expect("counted").into_iter().map(|gpu| gpu.uuid).collect();
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_driver_that_hangs_at_one_gpu_is_said_by_name_and_the_others_are_kept() {
-        let (out, progress) = told();
+        let (out, progress) = written_facts();
         let text = String::from_utf8(out).expect("text");
         let upto: String = text.lines().take(2).map(|line| format!("{line}\n")).collect();
         let cut = format!("{upto}{{\"type\":\"gpu\",\"gp");
@@ -275,7 +275,7 @@ mod tests {
             .take_while(|line| !line.starts_with("GPU 1: P"))
             .map(|line| format!("{line}\n"))
             .collect();
-        let heard = heard(&finished(cut.into(), progress.into(), Ending::TimedOut), LIMIT);
+        let heard = parse_report(&finished(cut.into(), progress.into(), ProcessEnding::TimedOut), LIMIT);
         // The one that did not answer is there all the same.
         let uuids: Vec<_> = heard.gpus.expect("counted").into_iter().map(|gpu| gpu.uuid).collect();
         assert_eq!(uuids, [Some("GPU-0".to_owned()), None]);
@@ -287,8 +287,8 @@ mod tests {
 
     #[test]
     fn a_library_that_crashes_takes_nobody_else_down() {
-        let ending = Ending::Signalled { signal: 11 };
-        let heard = heard(&finished(Vec::new(), b"the driver itself\n".to_vec(), ending), LIMIT);
+        let ending = ProcessEnding::Signalled { signal: 11 };
+        let heard = parse_report(&finished(Vec::new(), b"the driver itself\n".to_vec(), ending), LIMIT);
         let why = heard.trouble.expect("said");
         assert!(why.contains("signal 11 while asked for the driver itself"), "{why}");
         assert_eq!(heard.gpus, None);
@@ -297,8 +297,8 @@ mod tests {
     #[test]
     fn no_driver_is_said_and_the_number_of_gpus_is_unknown() {
         let mut out = Vec::new();
-        refuse("there is no NVIDIA driver", &mut out).expect("written");
-        let heard = heard(&finished(out, Vec::new(), Ending::Exited { code: 0 }), LIMIT);
+        write_no_driver("there is no NVIDIA driver", &mut out).expect("written");
+        let heard = parse_report(&finished(out, Vec::new(), ProcessEnding::Exited { code: 0 }), LIMIT);
         assert_eq!(heard.trouble.as_deref(), Some("there is no NVIDIA driver"));
         assert_eq!((heard.gpus, heard.driver), (None, None));
     }

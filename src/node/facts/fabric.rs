@@ -3,14 +3,14 @@
 //! The health mask is decoded as the header says: fields of two bits that are
 //! yes, no or not supported, not flags. Nothing here judges.
 
-use super::asking::Asking;
-use super::asking::printable;
-use super::codes;
-use super::library::FabricValue;
-use super::library::PlatformValue;
-use super::library::Question;
-use super::library::Refusal;
-use model::gpu_facts::Condition;
+use super::query::GpuQuerySession;
+use super::query::to_printable;
+use super::nvml_names;
+use super::gpu_library::FabricValue;
+use super::gpu_library::PlatformValue;
+use super::gpu_library::GpuQuery;
+use super::gpu_library::GpuQueryError;
+use model::gpu_facts::HealthCondition;
 use model::gpu_facts::FabricFacts;
 use model::gpu_facts::FabricHealth;
 use model::gpu_facts::FabricState;
@@ -19,32 +19,32 @@ use model::gpu_facts::PlatformFacts;
 /// Asks for fabric information: the newest version that the driver knows. The
 /// call of the first version answers without health; it is used only where the
 /// driver has no other (before version 550).
-pub(super) fn fabric(asking: &mut Asking<'_>) -> Option<FabricFacts> {
-    let (found, source) = match asking.fabric_of(Question::FabricThird) {
-        Err(Refusal::MissingSymbol) => {
-            (asking.fabric_of(Question::FabricFirst), "nvmlDeviceGetGpuFabricInfo")
+pub(super) fn query_fabric(asking: &mut GpuQuerySession<'_>) -> Option<FabricFacts> {
+    let (found, source) = match asking.fabric_of(GpuQuery::FabricThird) {
+        Err(GpuQueryError::MissingSymbol) => {
+            (asking.fabric_of(GpuQuery::FabricFirst), "nvmlDeviceGetGpuFabricInfo")
         }
-        Err(refusal) if is_about_the_version(&refusal) => {
-            (asking.fabric_of(Question::FabricSecond), "nvmlDeviceGetGpuFabricInfoV, version 2")
+        Err(refusal) if is_version_refusal(&refusal) => {
+            (asking.fabric_of(GpuQuery::FabricSecond), "nvmlDeviceGetGpuFabricInfoV, version 2")
         }
         found => (found, "nvmlDeviceGetGpuFabricInfoV, version 3"),
     };
-    asking.kept("fabric information", found).map(|value| read(value, source))
+    asking.ok_or_note("fabric information", found).map(|value| fabric_from_value(value, source))
 }
 
 /// Drivers refuse a version that they do not know with a code of its own, or
 /// as an invalid argument.
-fn is_about_the_version(refusal: &Refusal) -> bool {
+fn is_version_refusal(refusal: &GpuQueryError) -> bool {
     match refusal {
-        Refusal::OtherVersion => true,
-        Refusal::Failed(words) => {
-            *words == codes::words(2) || words.contains("argument was invalid")
+        GpuQueryError::OtherVersion => true,
+        GpuQueryError::Failed(words) => {
+            *words == nvml_names::return_code_name(2) || words.contains("argument was invalid")
         }
         _ => false,
     }
 }
 
-fn read(value: FabricValue, source: &str) -> FabricFacts {
+fn fabric_from_value(value: FabricValue, source: &str) -> FabricFacts {
     // NVML_GPU_FABRIC_STATE_*
     let state = match value.fabric_state {
         0 => FabricState::NotSupported,
@@ -55,31 +55,31 @@ fn read(value: FabricValue, source: &str) -> FabricFacts {
     };
     let registered = state == FabricState::Completed;
     FabricFacts {
-        status: registered.then(|| codes::words(value.status)),
+        status: registered.then(|| nvml_names::return_code_name(value.status)),
         // Before registration is complete the driver leaves both empty, which
         // must not be taken for clique 0.
-        cluster_uuid: registered.then(|| uuid(value.cluster_uuid)),
+        cluster_uuid: registered.then(|| format_uuid(value.cluster_uuid)),
         clique_id: registered.then_some(value.clique_id),
-        health: value.health_mask.map(|mask| health(mask, value.health_summary)),
+        health: value.health_mask.map(|mask| decode_health(mask, value.health_summary)),
         state,
         source: source.to_owned(),
     }
 }
 
 /// A UUID as everybody writes it (RFC 9562), lower case.
-fn uuid(bytes: [u8; 16]) -> String {
+fn format_uuid(bytes: [u8; 16]) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
 /// What a health mask says (`NVML_GPU_FABRIC_HEALTH_MASK_*` in nvml.h; the
 /// shifts are those of its constants).
-pub(super) fn health(mask: u32, summary: Option<u8>) -> FabricHealth {
+pub(super) fn decode_health(mask: u32, summary: Option<u8>) -> FabricHealth {
     let condition = |shift: u32| match (mask >> shift) & 3 {
-        1 => Condition::Yes,
-        2 => Condition::No,
+        1 => HealthCondition::Yes,
+        2 => HealthCondition::No,
         // 3 has no meaning yet.
-        _ => Condition::Unknown,
+        _ => HealthCondition::Unknown,
     };
     FabricHealth {
         mask,
@@ -87,7 +87,7 @@ pub(super) fn health(mask: u32, summary: Option<u8>) -> FabricHealth {
         route_recovery: condition(2),
         route_unhealthy: condition(4),
         access_timeout_recovery: condition(6),
-        incorrect_configuration: configuration((mask >> 8) & 15),
+        incorrect_configuration: decode_misconfiguration((mask >> 8) & 15),
         partition_assigned: condition(12),
         summary: summary.and_then(|number| match number {
             0 => None,
@@ -100,7 +100,7 @@ pub(super) fn health(mask: u32, summary: Option<u8>) -> FabricHealth {
 }
 
 /// What is configured wrongly; nothing where the driver does not say.
-fn configuration(number: u32) -> Option<String> {
+fn decode_misconfiguration(number: u32) -> Option<String> {
     let words = match number {
         0 => return None,
         1 => "none",
@@ -118,19 +118,19 @@ fn configuration(number: u32) -> Option<String> {
 
 /// Asks where the GPU sits. Drivers that know the first version of the
 /// structure only say the same in it.
-pub(super) fn platform(asking: &mut Asking<'_>) -> Option<PlatformFacts> {
-    let found = match asking.platform_of(Question::Platform) {
-        Err(refusal) if is_about_the_version(&refusal) => {
-            asking.platform_of(Question::PlatformFirst)
+pub(super) fn query_platform(asking: &mut GpuQuerySession<'_>) -> Option<PlatformFacts> {
+    let found = match asking.platform_of(GpuQuery::Platform) {
+        Err(refusal) if is_version_refusal(&refusal) => {
+            asking.platform_of(GpuQuery::PlatformFirst)
         }
         found => found,
     };
-    asking.kept("platform information", found).map(sits)
+    asking.ok_or_note("platform information", found).map(platform_from_value)
 }
 
-fn sits(value: PlatformValue) -> PlatformFacts {
+fn platform_from_value(value: PlatformValue) -> PlatformFacts {
     PlatformFacts {
-        chassis_serial: serial(value.chassis_serial),
+        chassis_serial: format_serial(value.chassis_serial),
         slot: value.slot,
         tray: value.tray,
         host: value.host,
@@ -140,12 +140,12 @@ fn sits(value: PlatformValue) -> PlatformFacts {
 }
 
 /// A serial number: text, or hexadecimal digits where it is none.
-fn serial(bytes: [u8; 16]) -> Option<String> {
+fn format_serial(bytes: [u8; 16]) -> Option<String> {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let (text, rest) = bytes.split_at(end);
     let is_text = text.iter().all(|byte| byte.is_ascii_graphic() || *byte == b' ');
     if is_text && rest.iter().all(|byte| *byte == 0) {
-        let text = printable(&String::from_utf8_lossy(text));
+        let text = to_printable(&String::from_utf8_lossy(text));
         return Some(text).filter(|text| !text.is_empty());
     }
     Some(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -154,9 +154,9 @@ fn serial(bytes: [u8; 16]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::library::Value;
-    use crate::facts::recorded::Recorded;
-    use model::node_facts::Missing;
+    use crate::facts::gpu_library::GpuValue;
+    use crate::facts::library_record::RecordedLibrary;
+    use model::node_facts::MissingFact;
 
     const SAID: FabricValue = FabricValue {
         fabric_state: 3,
@@ -170,55 +170,55 @@ mod tests {
         health_summary: Some(1),
     };
 
-    fn asked(recorded: &Recorded) -> (Option<FabricFacts>, Vec<Missing>) {
-        let mut asking = Asking::of(recorded, 0);
-        let found = fabric(&mut asking);
-        (found, asking.missing())
+    fn query_recorded(recorded: &RecordedLibrary) -> (Option<FabricFacts>, Vec<MissingFact>) {
+        let mut asking = GpuQuerySession::new(recorded, 0);
+        let found = query_fabric(&mut asking);
+        (found, asking.into_missing())
     }
 
-    fn one(question: Question, answer: Result<FabricValue, Refusal>) -> Recorded {
-        let mut recorded = Recorded::default();
-        recorded.gpu(0, question, answer.map(Value::Fabric));
+    fn record_answer(question: GpuQuery, answer: Result<FabricValue, GpuQueryError>) -> RecordedLibrary {
+        let mut recorded = RecordedLibrary::default();
+        recorded.add_gpu_answer(0, question, answer.map(GpuValue::Fabric));
         recorded
     }
 
     #[test]
     fn the_mask_of_a_healthy_gpu_has_four_times_no_and_not_four_faults() {
-        let said = health(0xaa, None);
+        let said = decode_health(0xaa, None);
         let conditions = [
             said.degraded_bandwidth,
             said.route_recovery,
             said.route_unhealthy,
             said.access_timeout_recovery,
         ];
-        assert_eq!(conditions, [Condition::No; 4]);
+        assert_eq!(conditions, [HealthCondition::No; 4]);
         assert_eq!(said.incorrect_configuration, None);
-        assert_eq!(health(0x1aa, None).incorrect_configuration.as_deref(), Some("none"));
+        assert_eq!(decode_health(0x1aa, None).incorrect_configuration.as_deref(), Some("none"));
     }
 
     #[test]
     fn every_field_of_the_mask_is_its_own() {
-        let said = health(0x1 | 0x2 << 2 | 0x1 << 4 | 0x5 << 8 | 0x2 << 12, Some(3));
-        assert_eq!(said.degraded_bandwidth, Condition::Yes);
-        assert_eq!(said.route_recovery, Condition::No);
-        assert_eq!(said.route_unhealthy, Condition::Yes);
-        assert_eq!(said.access_timeout_recovery, Condition::Unknown);
+        let said = decode_health(0x1 | 0x2 << 2 | 0x1 << 4 | 0x5 << 8 | 0x2 << 12, Some(3));
+        assert_eq!(said.degraded_bandwidth, HealthCondition::Yes);
+        assert_eq!(said.route_recovery, HealthCondition::No);
+        assert_eq!(said.route_unhealthy, HealthCondition::Yes);
+        assert_eq!(said.access_timeout_recovery, HealthCondition::Unknown);
         assert_eq!(said.incorrect_configuration.as_deref(), Some("too few NVLinks"));
-        assert_eq!(said.partition_assigned, Condition::No);
+        assert_eq!(said.partition_assigned, HealthCondition::No);
         assert_eq!(said.summary.as_deref(), Some("limited capacity"));
     }
 
     #[test]
     fn a_mask_of_nothing_but_zeros_says_nothing_and_nothing_good() {
-        let said = health(0, Some(0));
-        assert_eq!(said.degraded_bandwidth, Condition::Unknown);
-        assert_eq!(said.partition_assigned, Condition::Unknown);
+        let said = decode_health(0, Some(0));
+        assert_eq!(said.degraded_bandwidth, HealthCondition::Unknown);
+        assert_eq!(said.partition_assigned, HealthCondition::Unknown);
         assert_eq!((said.incorrect_configuration, said.summary), (None, None));
     }
 
     #[test]
     fn the_newest_version_is_asked_for_first() {
-        let (found, missing) = asked(&one(Question::FabricThird, Ok(SAID)));
+        let (found, missing) = query_recorded(&record_answer(GpuQuery::FabricThird, Ok(SAID)));
         let found = found.expect("fabric");
         assert_eq!(found.cluster_uuid.as_deref(), Some("5000a718-30a5-4f6d-8d9e-1d2c3b4a5968"));
         assert_eq!((found.clique_id, found.status.as_deref()), (Some(32_766), Some("success")));
@@ -228,29 +228,29 @@ mod tests {
     #[test]
     fn a_driver_without_the_call_is_asked_the_old_way_and_says_no_health() {
         let old = FabricValue { health_mask: None, health_summary: None, ..SAID };
-        let mut recorded = one(Question::FabricThird, Err(Refusal::MissingSymbol));
-        recorded.gpu(0, Question::FabricFirst, Ok(Value::Fabric(old)));
-        let found = asked(&recorded).0.expect("fabric");
+        let mut recorded = record_answer(GpuQuery::FabricThird, Err(GpuQueryError::MissingSymbol));
+        recorded.add_gpu_answer(0, GpuQuery::FabricFirst, Ok(GpuValue::Fabric(old)));
+        let found = query_recorded(&recorded).0.expect("fabric");
         assert_eq!(found.source, "nvmlDeviceGetGpuFabricInfo");
         assert_eq!((found.health, found.clique_id), (None, Some(32_766)));
     }
 
     #[test]
     fn a_driver_that_has_the_call_is_never_asked_the_old_way() {
-        let mut recorded = one(Question::FabricThird, Err(Refusal::NotSupported));
-        recorded.gpu(0, Question::FabricFirst, Ok(Value::Fabric(SAID)));
-        let (found, missing) = asked(&recorded);
+        let mut recorded = record_answer(GpuQuery::FabricThird, Err(GpuQueryError::NotSupported));
+        recorded.add_gpu_answer(0, GpuQuery::FabricFirst, Ok(GpuValue::Fabric(SAID)));
+        let (found, missing) = query_recorded(&recorded);
         assert_eq!(found, None);
         assert!(missing[0].why.contains("not supported"), "{missing:?}");
     }
 
     #[test]
     fn a_driver_that_knows_the_second_version_only_is_asked_for_that() {
-        for refusal in [Refusal::OtherVersion, Refusal::Failed("invalid argument".to_owned())] {
-            let mut recorded = one(Question::FabricThird, Err(refusal));
+        for refusal in [GpuQueryError::OtherVersion, GpuQueryError::Failed("invalid argument".to_owned())] {
+            let mut recorded = record_answer(GpuQuery::FabricThird, Err(refusal));
             let second = FabricValue { health_summary: None, ..SAID };
-            recorded.gpu(0, Question::FabricSecond, Ok(Value::Fabric(second)));
-            let found = asked(&recorded).0.expect("fabric");
+            recorded.add_gpu_answer(0, GpuQuery::FabricSecond, Ok(GpuValue::Fabric(second)));
+            let found = query_recorded(&recorded).0.expect("fabric");
             assert_eq!(found.health.expect("health").mask, 0x1aa);
         }
     }
@@ -259,7 +259,7 @@ mod tests {
     fn a_gpu_that_is_alone_says_not_supported_which_is_no_clique_and_no_fault() {
         let alone =
             FabricValue { health_mask: Some(0), health_summary: Some(0), ..FabricValue::default() };
-        let (found, missing) = asked(&one(Question::FabricThird, Ok(alone)));
+        let (found, missing) = query_recorded(&record_answer(GpuQuery::FabricThird, Ok(alone)));
         let found = found.expect("fabric");
         assert_eq!(found.state, FabricState::NotSupported);
         assert_eq!((found.status, found.clique_id, found.cluster_uuid), (None, None, None));
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn a_registration_that_failed_names_its_error() {
         let failed = FabricValue { status: 23, clique_id: 0, cluster_uuid: [0; 16], ..SAID };
-        let found = asked(&one(Question::FabricThird, Ok(failed))).0.expect("fabric");
+        let found = query_recorded(&record_answer(GpuQuery::FabricThird, Ok(failed))).0.expect("fabric");
         assert_eq!(found.status.as_deref(), Some("insufficient resources"));
         assert!(!found.is_multi_node());
     }
@@ -281,18 +281,18 @@ mod tests {
             slot: 7,
             ..PlatformValue::default()
         };
-        let mut recorded = Recorded::default();
-        recorded.gpu(0, Question::Platform, Err(Refusal::OtherVersion));
-        recorded.gpu(0, Question::PlatformFirst, Ok(Value::Platform(value)));
-        let found = platform(&mut Asking::of(&recorded, 0)).expect("platform");
+        let mut recorded = RecordedLibrary::default();
+        recorded.add_gpu_answer(0, GpuQuery::Platform, Err(GpuQueryError::OtherVersion));
+        recorded.add_gpu_answer(0, GpuQuery::PlatformFirst, Ok(GpuValue::Platform(value)));
+        let found = query_platform(&mut GpuQuerySession::new(&recorded, 0)).expect("platform");
         assert_eq!((found.chassis_serial.as_deref(), found.slot), (Some("1821225190042"), 7));
     }
 
     #[test]
     fn a_serial_number_that_is_no_text_is_kept_as_digits() {
-        assert_eq!(serial([0; 16]), None);
+        assert_eq!(format_serial([0; 16]), None);
         let mut bytes = [0; 16];
         bytes[..2].copy_from_slice(&[0x80, 1]);
-        assert_eq!(serial(bytes).as_deref(), Some("80010000000000000000000000000000"));
+        assert_eq!(format_serial(bytes).as_deref(), Some("80010000000000000000000000000000"));
     }
 }

@@ -6,17 +6,17 @@ use nvml_wrapper_sys::bindings::field_id;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::asking::Asking;
-use super::asking::printable;
-use super::codes;
+use super::query::GpuQuerySession;
+use super::query::to_printable;
+use super::nvml_names;
 use super::fabric;
-use super::library::GpuLibrary;
-use super::library::MachineQuestion;
-use super::library::Number;
-use super::library::Question;
-use super::library::Refusal;
-use super::library::Text;
-use super::library::Value;
+use super::gpu_library::GpuLibrary;
+use super::gpu_library::MachineQuery;
+use super::gpu_library::GpuNumber;
+use super::gpu_library::GpuQuery;
+use super::gpu_library::GpuQueryError;
+use super::gpu_library::GpuText;
+use super::gpu_library::GpuValue;
 use super::link;
 use super::pci;
 use model::gpu_facts::ClockFacts;
@@ -28,8 +28,8 @@ use model::gpu_facts::ProcessFacts;
 use model::gpu_facts::RemappedRows;
 use model::gpu_facts::RetiredPages;
 use model::node_facts::DriverFacts;
-use model::node_facts::Missing;
-use model::throttle::ThrottleReason;
+use model::node_facts::MissingFact;
+use model::throttle_reason::ThrottleReason;
 
 /// More GPUs than a machine has. A place is kept for each that is counted and
 /// silent, so a number that cannot be true is none.
@@ -37,146 +37,146 @@ const MOST_GPUS: u32 = 1_024;
 
 /// What a driver says of itself and of how many GPUs there are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct MachineSaid {
+pub(super) struct MachineReport {
     /// The driver.
     pub(super) driver: DriverFacts,
     /// How many GPUs; absent where it does not say.
     pub(super) gpus: Option<u32>,
     /// What it would not say.
-    pub(super) missing: Vec<Missing>,
+    pub(super) missing: Vec<MissingFact>,
 }
 
 /// What a driver says of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct GpuSaid {
+pub(super) struct GpuReport {
     /// The GPU.
     pub(super) gpu: GpuFacts,
     /// What it would not say.
-    pub(super) missing: Vec<Missing>,
+    pub(super) missing: Vec<MissingFact>,
 }
 
 /// Asks about the driver.
-pub(super) fn machine(library: &dyn GpuLibrary) -> MachineSaid {
+pub(super) fn query_machine_report(library: &dyn GpuLibrary) -> MachineReport {
     let mut missing = Vec::new();
-    let mut ask = |question: MachineQuestion| match library.of_machine(question) {
+    let mut ask = |question: MachineQuery| match library.query_machine(question) {
         Ok(value) => Some(value),
         Err(refusal) => {
-            missing.push(Missing {
+            missing.push(MissingFact {
                 what: question.to_string(),
                 why: refusal.to_string(),
-                ..Missing::default()
+                ..MissingFact::default()
             });
             None
         }
     };
     let mut text = |question| match ask(question) {
-        Some(Value::Text(text)) => Some(printable(&text)),
+        Some(GpuValue::Text(text)) => Some(to_printable(&text)),
         _ => None,
     };
-    let version = text(MachineQuestion::DriverVersion);
-    let nvml_version = text(MachineQuestion::LibraryVersion);
+    let version = text(MachineQuery::DriverVersion);
+    let nvml_version = text(MachineQuery::LibraryVersion);
     let mut number = |question| match ask(question) {
-        Some(Value::Number(number)) => Some(number),
+        Some(GpuValue::Number(number)) => Some(number),
         _ => None,
     };
     // cudaDriverGetVersion: 1000 times major and 10 times minor.
-    let cuda = number(MachineQuestion::CudaVersion);
+    let cuda = number(MachineQuery::CudaVersion);
     let cuda_version = cuda.map(|number| format!("{}.{}", number / 1000, number % 1000 / 10));
-    let count = number(MachineQuestion::GpuCount);
+    let count = number(MachineQuery::GpuCount);
     let gpus = count.and_then(|count| u32::try_from(count).ok()).filter(|it| *it <= MOST_GPUS);
     if let (Some(count), None) = (count, gpus) {
-        missing.push(Missing {
-            what: MachineQuestion::GpuCount.to_string(),
-            why: Refusal::Unreadable(format!("{count} GPUs")).to_string(),
-            ..Missing::default()
+        missing.push(MissingFact {
+            what: MachineQuery::GpuCount.to_string(),
+            why: GpuQueryError::Unreadable(format!("{count} GPUs")).to_string(),
+            ..MissingFact::default()
         });
     }
-    MachineSaid { driver: DriverFacts { version, nvml_version, cuda_version }, gpus, missing }
+    MachineReport { driver: DriverFacts { version, nvml_version, cuda_version }, gpus, missing }
 }
 
 /// Asks about one GPU. `begin` is told which part comes next, so that whoever
 /// watches knows where a driver hangs.
-pub(super) fn gpu(
+pub(super) fn query_gpu_report(
     library: &dyn GpuLibrary,
     proc: &Path,
     index: u32,
     begin: &mut dyn FnMut(&str),
-) -> GpuSaid {
-    let mut asked = Asking::of(library, index);
-    let gpu = answered(&mut asked, proc, index, begin);
-    GpuSaid { gpu, missing: asked.missing() }
+) -> GpuReport {
+    let mut asked = GpuQuerySession::new(library, index);
+    let gpu = query_gpu_facts(&mut asked, proc, index, begin);
+    GpuReport { gpu, missing: asked.into_missing() }
 }
 
-fn answered(
-    asking: &mut Asking<'_>,
+fn query_gpu_facts(
+    asking: &mut GpuQuerySession<'_>,
     proc: &Path,
     index: u32,
     begin: &mut dyn FnMut(&str),
 ) -> GpuFacts {
     begin("identity");
-    if let Err(Refusal::GpuLost) = asking.text_of(Question::Text(Text::Uuid)) {
-        asking.kept::<()>("identity", Err(Refusal::GpuLost));
+    if let Err(GpuQueryError::GpuLost) = asking.text_of(GpuQuery::Text(GpuText::Uuid)) {
+        asking.ok_or_note::<()>("identity", Err(GpuQueryError::GpuLost));
         return GpuFacts { index, ..GpuFacts::default() };
     }
-    let mut facts = identity(asking, index);
-    let architecture = asking.number(Number::Architecture);
-    facts.architecture = architecture.map(codes::architecture);
+    let mut facts = query_identity(asking, index);
+    let architecture = asking.number(GpuNumber::Architecture);
+    facts.architecture = architecture.map(nvml_names::architecture_name);
     begin("fabric");
-    facts.fabric = fabric::fabric(asking);
-    facts.platform = fabric::platform(asking);
+    facts.fabric = fabric::query_fabric(asking);
+    facts.platform = fabric::query_platform(asking);
     begin("NVLinks");
-    (facts.nvlink_count, facts.nvlinks) = link::nvlinks(asking, architecture);
+    (facts.nvlink_count, facts.nvlinks) = link::query_nvlinks(asking, architecture);
     // Before Blackwell there was one mode for the whole machine.
     if architecture.is_some_and(|number| link::BLACKWELL <= number) {
-        facts.nvlink_mode = asking.small(Number::LinkMode);
-        facts.nvlink_mode_is_best = asking.flag(Number::LinkModeIsBest);
+        facts.nvlink_mode = asking.number_u32(GpuNumber::LinkMode);
+        facts.nvlink_mode_is_best = asking.flag(GpuNumber::LinkModeIsBest);
     }
     begin("the link to its processor");
-    facts.c2c = link::c2c(asking);
+    facts.c2c = link::query_c2c(asking);
     begin("PCI Express");
     facts.pcie = PcieFacts {
-        generation: asking.small(Number::PcieGeneration),
-        generation_max: asking.small(Number::PcieGenerationMax),
-        width: asking.small(Number::PcieWidth),
-        width_max: asking.small(Number::PcieWidthMax),
-        replays: asking.number(Number::PcieReplays),
+        generation: asking.number_u32(GpuNumber::PcieGeneration),
+        generation_max: asking.number_u32(GpuNumber::PcieGenerationMax),
+        width: asking.number_u32(GpuNumber::PcieWidth),
+        width_max: asking.number_u32(GpuNumber::PcieWidthMax),
+        replays: asking.number(GpuNumber::PcieReplays),
     };
     begin("memory errors");
-    memory(asking, &mut facts);
+    query_memory(asking, &mut facts);
     begin("clocks and power");
-    running(asking, &mut facts);
+    query_activity(asking, &mut facts);
     begin("processes");
-    facts.processes = processes(asking, proc);
+    facts.processes = query_processes(asking, proc);
     facts
 }
 
-fn identity(asking: &mut Asking<'_>, index: u32) -> GpuFacts {
+fn query_identity(asking: &mut GpuQuerySession<'_>, index: u32) -> GpuFacts {
     GpuFacts {
         index,
-        uuid: asking.text(Text::Uuid),
-        serial: asking.text(Text::Serial),
-        product: asking.text(Text::Product),
-        board_part_number: asking.text(Text::BoardPartNumber),
-        vbios: asking.text(Text::Vbios),
-        gsp_firmware: asking.text(Text::GspFirmware),
-        pci_address: asking.text(Text::PciAddress).map(|address| pci::address(&address)),
-        module_id: asking.small(Number::ModuleId),
-        memory_bytes: asking.number(Number::MemoryBytes),
+        uuid: asking.text(GpuText::Uuid),
+        serial: asking.text(GpuText::Serial),
+        product: asking.text(GpuText::Product),
+        board_part_number: asking.text(GpuText::BoardPartNumber),
+        vbios: asking.text(GpuText::Vbios),
+        gsp_firmware: asking.text(GpuText::GspFirmware),
+        pci_address: asking.text(GpuText::PciAddress).map(|address| pci::normalize_address(&address)),
+        module_id: asking.number_u32(GpuNumber::ModuleId),
+        memory_bytes: asking.number(GpuNumber::MemoryBytes),
         ..GpuFacts::default()
     }
 }
 
-fn memory(asking: &mut Asking<'_>, facts: &mut GpuFacts) {
+fn query_memory(asking: &mut GpuQuerySession<'_>, facts: &mut GpuFacts) {
     facts.ecc = EccFacts {
-        enabled: asking.flag(Number::EccEnabled),
-        enabled_pending: asking.flag(Number::EccPending),
-        corrected_since_load: asking.number(Number::EccCorrectedSinceLoad),
-        uncorrected_since_load: asking.number(Number::EccUncorrectedSinceLoad),
-        corrected_in_life: asking.number(Number::EccCorrectedInLife),
-        uncorrected_in_life: asking.number(Number::EccUncorrectedInLife),
+        enabled: asking.flag(GpuNumber::EccEnabled),
+        enabled_pending: asking.flag(GpuNumber::EccPending),
+        corrected_since_load: asking.number(GpuNumber::EccCorrectedSinceLoad),
+        uncorrected_since_load: asking.number(GpuNumber::EccUncorrectedSinceLoad),
+        corrected_in_life: asking.number(GpuNumber::EccCorrectedInLife),
+        uncorrected_in_life: asking.number(GpuNumber::EccUncorrectedInLife),
     };
-    let rows = asking.rows_of(Question::RemappedRows);
-    facts.remapped_rows = asking.kept("remapped rows", rows).map(|rows| RemappedRows {
+    let rows = asking.rows_of(GpuQuery::RemappedRows);
+    facts.remapped_rows = asking.ok_or_note("remapped rows", rows).map(|rows| RemappedRows {
         corrected: rows.corrected_rows,
         uncorrected: rows.uncorrected_rows,
         pending: rows.pending,
@@ -184,50 +184,50 @@ fn memory(asking: &mut Asking<'_>, facts: &mut GpuFacts) {
     });
     // GPUs either remap rows or retire pages; that one that does the first does
     // not do the second is no gap.
-    let number = |asking: &Asking<'_>, number| asking.number_of(Question::Number(number));
-    let single_bit = number(asking, Number::RetiredSingleBit);
+    let number = |asking: &GpuQuerySession<'_>, number| asking.number_of(GpuQuery::Number(number));
+    let single_bit = number(asking, GpuNumber::RetiredSingleBit);
     if let (Err(refusal), None) = (&single_bit, &facts.remapped_rows) {
-        asking.kept::<()>("retired pages", Err(refusal.clone()));
+        asking.ok_or_note::<()>("retired pages", Err(refusal.clone()));
     }
     let pages = RetiredPages {
         single_bit: single_bit.ok(),
-        double_bit: number(asking, Number::RetiredDoubleBit).ok(),
-        pending: number(asking, Number::RetiredPending).ok().map(|value| value != 0),
+        double_bit: number(asking, GpuNumber::RetiredDoubleBit).ok(),
+        pending: number(asking, GpuNumber::RetiredPending).ok().map(|value| value != 0),
     };
     facts.retired_pages = Some(pages).filter(|pages| *pages != RetiredPages::default());
 }
 
-fn running(asking: &mut Asking<'_>, facts: &mut GpuFacts) {
+fn query_activity(asking: &mut GpuQuerySession<'_>, facts: &mut GpuFacts) {
     facts.clocks = ClockFacts {
-        sm_mhz: asking.small(Number::ClockSm),
-        sm_max_mhz: asking.small(Number::ClockSmMax),
-        memory_mhz: asking.small(Number::ClockMemory),
-        memory_max_mhz: asking.small(Number::ClockMemoryMax),
+        sm_mhz: asking.number_u32(GpuNumber::ClockSm),
+        sm_max_mhz: asking.number_u32(GpuNumber::ClockSmMax),
+        memory_mhz: asking.number_u32(GpuNumber::ClockMemory),
+        memory_max_mhz: asking.number_u32(GpuNumber::ClockMemoryMax),
     };
     facts.power = PowerFacts {
-        draw_mw: asking.number(Number::PowerDraw),
-        limit_mw: asking.number(Number::PowerLimit),
-        limit_default_mw: asking.number(Number::PowerLimitDefault),
+        draw_mw: asking.number(GpuNumber::PowerDraw),
+        limit_mw: asking.number(GpuNumber::PowerLimit),
+        limit_default_mw: asking.number(GpuNumber::PowerLimitDefault),
     };
-    facts.temperature_celsius = asking.number(Number::Temperature);
-    facts.throttled_by = asking.number(Number::Throttling).map(ThrottleReason::of_bits);
-    facts.mig = asking.flag(Number::Mig);
-    facts.mig_pending = asking.flag(Number::MigPending);
-    facts.persistence = asking.flag(Number::Persistence);
-    let action = asking.field_of(field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, 0);
-    facts.recovery_action = asking.kept("recovery action", action).map(codes::recovery_action);
+    facts.temperature_celsius = asking.number(GpuNumber::Temperature);
+    facts.throttled_by = asking.number(GpuNumber::Throttling).map(ThrottleReason::from_bits);
+    facts.mig = asking.flag(GpuNumber::Mig);
+    facts.mig_pending = asking.flag(GpuNumber::MigPending);
+    facts.persistence = asking.flag(GpuNumber::Persistence);
+    let action = asking.try_field(field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, 0);
+    facts.recovery_action = asking.ok_or_note("recovery action", action).map(nvml_names::recovery_action_name);
 }
 
-fn processes(asking: &mut Asking<'_>, proc: &Path) -> Option<Vec<ProcessFacts>> {
-    let found = asking.processes_of(Question::Processes);
+fn query_processes(asking: &mut GpuQuerySession<'_>, proc: &Path) -> Option<Vec<ProcessFacts>> {
+    let found = asking.processes_of(GpuQuery::Processes);
     let mut found: Vec<ProcessFacts> = asking
-        .kept("processes", found)?
+        .ok_or_note("processes", found)?
         .into_iter()
         .map(|process| ProcessFacts {
             pid: process.pid,
             name: std::fs::read_to_string(proc.join(process.pid.to_string()).join("comm"))
                 .ok()
-                .map(|name| printable(&name))
+                .map(|name| to_printable(&name))
                 .filter(|name| !name.is_empty()),
             memory_bytes: process.memory_bytes,
         })
@@ -239,20 +239,20 @@ fn processes(asking: &mut Asking<'_>, proc: &Path) -> Option<Vec<ProcessFacts>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::library::ProcessValue;
-    use crate::facts::library::RowsValue;
-    use crate::facts::recorded::Recorded;
+    use crate::facts::gpu_library::ProcessValue;
+    use crate::facts::gpu_library::RowsValue;
+    use crate::facts::library_record::RecordedLibrary;
 
-    fn said(recorded: &Recorded) -> GpuSaid {
-        gpu(recorded, Path::new("/proc"), 0, &mut |_| {})
+    fn report_on(recorded: &RecordedLibrary) -> GpuReport {
+        query_gpu_report(recorded, Path::new("/proc"), 0, &mut |_| {})
     }
 
     #[test]
     fn a_count_of_gpus_that_cannot_be_true_is_missing() {
         let count = |number| {
-            let mut recorded = Recorded::default();
-            recorded.machine(MachineQuestion::GpuCount, Ok(Value::Number(number)));
-            let said = machine(&recorded);
+            let mut recorded = RecordedLibrary::default();
+            recorded.add_machine_answer(MachineQuery::GpuCount, Ok(GpuValue::Number(number)));
+            let said = query_machine_report(&recorded);
             let why = said.missing.into_iter().find(|missing| missing.what == "gpu count");
             (said.gpus, why.map(|missing| missing.why))
         };
@@ -263,14 +263,14 @@ mod tests {
 
     #[test]
     fn a_gpu_tells_who_it_is() {
-        let mut recorded = Recorded::default();
-        let text = |text: &str| Ok(Value::Text(text.to_owned()));
+        let mut recorded = RecordedLibrary::default();
+        let text = |text: &str| Ok(GpuValue::Text(text.to_owned()));
         recorded
-            .gpu(0, Question::Text(Text::Uuid), text("GPU-1"))
-            .gpu(0, Question::Text(Text::PciAddress), text("00000008:06:00.0"))
-            .gpu(0, Question::Number(Number::Architecture), Ok(Value::Number(10)))
-            .gpu(0, Question::Number(Number::Throttling), Ok(Value::Number(4)));
-        let found = said(&recorded).gpu;
+            .add_gpu_answer(0, GpuQuery::Text(GpuText::Uuid), text("GPU-1"))
+            .add_gpu_answer(0, GpuQuery::Text(GpuText::PciAddress), text("00000008:06:00.0"))
+            .add_gpu_answer(0, GpuQuery::Number(GpuNumber::Architecture), Ok(GpuValue::Number(10)))
+            .add_gpu_answer(0, GpuQuery::Number(GpuNumber::Throttling), Ok(GpuValue::Number(4)));
+        let found = report_on(&recorded).gpu;
         assert_eq!(found.uuid.as_deref(), Some("GPU-1"));
         assert_eq!(found.pci_address.as_deref(), Some("0008:06:00.0"));
         assert_eq!(found.architecture.as_deref(), Some("blackwell"));
@@ -279,12 +279,12 @@ mod tests {
 
     #[test]
     fn what_a_gpu_does_not_support_is_missing_with_the_reason_and_no_value() {
-        let mut recorded = Recorded::default();
-        let uuid = Ok(Value::Text("GPU-1".to_owned()));
-        recorded.gpu(0, Question::Text(Text::Uuid), uuid);
-        recorded.gpu(0, Question::Number(Number::EccEnabled), Err(Refusal::NotSupported));
-        recorded.gpu(0, Question::Number(Number::ModuleId), Err(Refusal::MissingSymbol));
-        let said = said(&recorded);
+        let mut recorded = RecordedLibrary::default();
+        let uuid = Ok(GpuValue::Text("GPU-1".to_owned()));
+        recorded.add_gpu_answer(0, GpuQuery::Text(GpuText::Uuid), uuid);
+        recorded.add_gpu_answer(0, GpuQuery::Number(GpuNumber::EccEnabled), Err(GpuQueryError::NotSupported));
+        recorded.add_gpu_answer(0, GpuQuery::Number(GpuNumber::ModuleId), Err(GpuQueryError::MissingSymbol));
+        let said = report_on(&recorded);
         assert_eq!((said.gpu.ecc.enabled, said.gpu.module_id), (None, None));
         let why = |what| {
             let of = said.missing.iter().find(|missing| missing.what == what);
@@ -296,24 +296,24 @@ mod tests {
 
     #[test]
     fn a_lost_gpu_is_one_sentence_and_not_forty() {
-        let mut recorded = Recorded::default();
-        recorded.gpu(0, Question::Text(Text::Uuid), Err(Refusal::GpuLost));
-        let said = said(&recorded);
+        let mut recorded = RecordedLibrary::default();
+        recorded.add_gpu_answer(0, GpuQuery::Text(GpuText::Uuid), Err(GpuQueryError::GpuLost));
+        let said = report_on(&recorded);
         assert_eq!(said.missing.len(), 1);
         assert!(said.missing[0].why.contains("fell off the bus"), "{:?}", said.missing);
         // The same where it is lost while it is asked.
-        let uuid = Ok(Value::Text("GPU-1".to_owned()));
-        recorded.gpu(0, Question::Text(Text::Uuid), uuid);
+        let uuid = Ok(GpuValue::Text("GPU-1".to_owned()));
+        recorded.add_gpu_answer(0, GpuQuery::Text(GpuText::Uuid), uuid);
         for question in [
-            Question::Number(Number::Architecture),
-            Question::FabricThird,
-            Question::RemappedRows,
-            Question::Number(Number::RetiredSingleBit),
-            Question::Processes,
+            GpuQuery::Number(GpuNumber::Architecture),
+            GpuQuery::FabricThird,
+            GpuQuery::RemappedRows,
+            GpuQuery::Number(GpuNumber::RetiredSingleBit),
+            GpuQuery::Processes,
         ] {
-            recorded.gpu(0, question, Err(Refusal::GpuLost));
+            recorded.add_gpu_answer(0, question, Err(GpuQueryError::GpuLost));
         }
-        let said = gpu(&recorded, Path::new("/proc"), 0, &mut |_| {});
+        let said = query_gpu_report(&recorded, Path::new("/proc"), 0, &mut |_| {});
         let lost = said.missing.iter().filter(|missing| missing.why.contains("fell off"));
         assert_eq!(lost.count(), 1, "{:?}", said.missing);
         assert_eq!(said.gpu.uuid.as_deref(), Some("GPU-1"));
@@ -321,10 +321,10 @@ mod tests {
 
     #[test]
     fn a_gpu_that_remaps_rows_lacks_nothing_for_not_retiring_pages() {
-        let mut recorded = Recorded::default();
+        let mut recorded = RecordedLibrary::default();
         let rows = RowsValue { uncorrected_rows: 1, pending: true, ..RowsValue::default() };
-        recorded.gpu(0, Question::RemappedRows, Ok(Value::Rows(rows)));
-        let said = said(&recorded);
+        recorded.add_gpu_answer(0, GpuQuery::RemappedRows, Ok(GpuValue::Rows(rows)));
+        let said = report_on(&recorded);
         let rows = said.gpu.remapped_rows.expect("rows");
         assert_eq!((rows.uncorrected, rows.pending), (1, true));
         assert_eq!(said.gpu.retired_pages, None);
@@ -336,22 +336,22 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(folder.path().join("7")).expect("a folder");
         std::fs::write(folder.path().join("7/comm"), "python3\n").expect("written");
-        let mut recorded = Recorded::default();
+        let mut recorded = RecordedLibrary::default();
         let held = |pid| ProcessValue { pid, memory_bytes: None };
-        recorded.gpu(0, Question::Processes, Ok(Value::Processes(vec![held(9), held(7)])));
-        let found = gpu(&recorded, folder.path(), 0, &mut |_| {}).gpu.processes.expect("read");
+        recorded.add_gpu_answer(0, GpuQuery::Processes, Ok(GpuValue::Processes(vec![held(9), held(7)])));
+        let found = query_gpu_report(&recorded, folder.path(), 0, &mut |_| {}).gpu.processes.expect("read");
         let names: Vec<_> = found.iter().map(|p| (p.pid, p.name.as_deref())).collect();
         assert_eq!(names, [(7, Some("python3")), (9, None)]);
     }
 
     #[test]
     fn versions_are_read_and_what_is_missing_is_said() {
-        let mut recorded = Recorded::default();
+        let mut recorded = RecordedLibrary::default();
         recorded
-            .machine(MachineQuestion::DriverVersion, Ok(Value::Text("580.95.05".to_owned())))
-            .machine(MachineQuestion::CudaVersion, Ok(Value::Number(13_010)))
-            .machine(MachineQuestion::LibraryVersion, Err(Refusal::NoPermission));
-        let said = machine(&recorded);
+            .add_machine_answer(MachineQuery::DriverVersion, Ok(GpuValue::Text("580.95.05".to_owned())))
+            .add_machine_answer(MachineQuery::CudaVersion, Ok(GpuValue::Number(13_010)))
+            .add_machine_answer(MachineQuery::LibraryVersion, Err(GpuQueryError::NoPermission));
+        let said = query_machine_report(&recorded);
         assert_eq!(said.driver.cuda_version.as_deref(), Some("13.1"));
         assert_eq!((said.driver.nvml_version, said.gpus), (None, Some(0)));
         assert_eq!(said.missing[0].what, "library version");

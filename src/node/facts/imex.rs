@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use super::files;
-use model::facts::Imex;
+use super::sysfs;
+use model::tool_facts::ImexStatus;
 use model::node_facts::ImexFacts;
 use model::node_facts::ImexPeer;
 use readers::outputs;
@@ -13,11 +13,11 @@ use readers::outputs;
 const CHANNELS: &str = "nvidia-caps-imex-channels";
 
 /// What the kernel shows; nothing on a machine without anything of NVIDIA's.
-pub(super) fn channels(root: &Path) -> Option<ImexFacts> {
-    let devices = files::whole(&root.join("proc/devices"));
+pub(super) fn read_channels(root: &Path) -> Option<ImexFacts> {
+    let devices = sysfs::read_text(&root.join("proc/devices"));
     let offered = devices.as_ref().map(|text| text.contains(CHANNELS));
     let folder = root.join("dev").join(CHANNELS);
-    let channels = files::names(&folder).map(|names| {
+    let channels = sysfs::list_names(&folder).map(|names| {
         let numbers = names.iter().filter_map(|name| name.strip_prefix("channel")?.parse().ok());
         let mut numbers: Vec<u32> = numbers.collect();
         numbers.sort_unstable();
@@ -30,9 +30,9 @@ pub(super) fn channels(root: &Path) -> Option<ImexFacts> {
 }
 
 /// Adds what `nvidia-imex-ctl -N -j` printed, or says why it says nothing.
-pub(super) fn add(output: &[u8], facts: &mut Option<ImexFacts>) -> Result<(), String> {
-    let parsed = outputs::read(output);
-    let Some(Imex { status, nodes, .. }) = parsed.facts.imex else {
+pub(super) fn add_imex_domain(output: &[u8], facts: &mut Option<ImexFacts>) -> Result<(), String> {
+    let parsed = outputs::parse_output(output);
+    let Some(ImexStatus { status, nodes, .. }) = parsed.facts.imex else {
         let why = parsed.problems.first().map(|problem| problem.detail.clone());
         return Err(why.unwrap_or_else(|| "it names no domain".to_owned()));
     };
@@ -55,18 +55,18 @@ mod tests {
     #[test]
     fn channels_are_counted_where_the_kernel_offers_them() {
         let folder = tempfile::tempdir().expect("a folder");
-        assert_eq!(channels(folder.path()), None);
+        assert_eq!(read_channels(folder.path()), None);
         std::fs::create_dir_all(folder.path().join("proc")).expect("a folder");
         let devices = "Character devices:\n195 nvidia\n234 nvidia-caps-imex-channels\n";
         std::fs::write(folder.path().join("proc/devices"), devices).expect("written");
-        let found = channels(folder.path()).expect("of NVIDIA");
+        let found = read_channels(folder.path()).expect("of NVIDIA");
         assert_eq!((found.channels_offered, found.channels), (Some(true), None));
         let dev = folder.path().join("dev").join(CHANNELS);
         std::fs::create_dir_all(&dev).expect("a folder");
         for name in ["channel10", "channel2", "other"] {
             std::fs::write(dev.join(name), "").expect("written");
         }
-        let found = channels(folder.path()).expect("of NVIDIA");
+        let found = read_channels(folder.path()).expect("of NVIDIA");
         assert_eq!(found.channels, Some(vec![2, 10]));
     }
 
@@ -76,13 +76,13 @@ mod tests {
             "connections":{"0":{"host":"10.0.0.1","status":"CONNECTED","changed":true}},
             "changed":true,"version":"570.86.15"}},"timestamp":"1/1/2026 00:00:00.000","status":"UP"}"#;
         let mut facts = None;
-        add(output, &mut facts).expect("a domain");
+        add_imex_domain(output, &mut facts).expect("a domain");
         let facts = facts.expect("facts");
         assert_eq!(facts.domain_state.as_deref(), Some("UP"));
         assert_eq!(
             (facts.nodes[0].host.as_str(), facts.nodes[0].state.as_deref()),
             ("n1", Some("READY"))
         );
-        assert!(add(b"imex is not running", &mut None).is_err());
+        assert!(add_imex_domain(b"imex is not running", &mut None).is_err());
     }
 }

@@ -5,47 +5,47 @@
 //! subnet manager; its NodeInfo tells by which of its ports it was asked
 //! (InfiniBand architecture specification, 14.2.5.3). It asks nobody else.
 
-use super::Tool;
-use super::tool;
-use model::node_facts::Neighbour;
+use super::ToolAttempt;
+use super::run_tool;
+use model::node_facts::NicNeighbour;
 use model::node_facts::NicFacts;
 use readers::claims::neighbours;
 
 /// A port with a cable whose link is up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Port {
+pub(super) struct InfinibandPort {
     device: String,
     port: u32,
 }
 
 /// The ports that have somebody at the other end.
-pub(super) fn ports(nics: &[NicFacts]) -> Vec<Port> {
+pub(super) fn list_active_ports(nics: &[NicFacts]) -> Vec<InfinibandPort> {
     let is_up = |nic: &&NicFacts| {
         nic.rdma
             && nic.link_layer.as_deref() == Some("InfiniBand")
             && nic.physical_state.as_deref() == Some("linkup")
     };
-    let port = |nic: &NicFacts| Port { device: nic.device.clone(), port: nic.port.unwrap_or(1) };
+    let port = |nic: &NicFacts| InfinibandPort { device: nic.device.clone(), port: nic.port.unwrap_or(1) };
     nics.iter().filter(is_up).map(port).collect()
 }
 
 /// Who is at the other end, and of which ports that could not be told, and why.
-pub(super) async fn neighbours(is_own: bool, ports: &[Port]) -> (Vec<Neighbour>, Vec<String>) {
+pub(super) async fn query_neighbours(is_own: bool, ports: &[InfinibandPort]) -> (Vec<NicNeighbour>, Vec<String>) {
     let mut found = Vec::new();
     let mut problems = Vec::new();
     for port in ports {
         let what = format!("{} port {}", port.device, port.port);
-        let answers = tokio::join!(ask(is_own, port, "nodeinfo"), ask(is_own, port, "nodedesc"));
+        let answers = tokio::join!(run_smpquery(is_own, port, "nodeinfo"), run_smpquery(is_own, port, "nodedesc"));
         match answers {
             // Not installed, which is no gap.
-            (Tool::Absent, _) | (_, Tool::Absent) => break,
-            (Tool::Failed(why), _) | (_, Tool::Failed(why)) => {
+            (ToolAttempt::Absent, _) | (_, ToolAttempt::Absent) => break,
+            (ToolAttempt::Failed(why), _) | (_, ToolAttempt::Failed(why)) => {
                 problems.push(format!("{what}: {why}"));
             }
-            (Tool::Said(info), Tool::Said(description)) => {
+            (ToolAttempt::Output(info), ToolAttempt::Output(description)) => {
                 let (info, description) =
                     (String::from_utf8_lossy(&info), String::from_utf8_lossy(&description));
-                match neighbour(port, &info, &description) {
+                match parse_neighbour(port, &info, &description) {
                     Ok(neighbour) => found.push(neighbour),
                     Err(why) => problems.push(format!("{what}: {why}")),
                 }
@@ -55,31 +55,31 @@ pub(super) async fn neighbours(is_own: bool, ports: &[Port]) -> (Vec<Neighbour>,
     (found, problems)
 }
 
-async fn ask(is_own: bool, port: &Port, what: &str) -> Tool {
+async fn run_smpquery(is_own: bool, port: &InfinibandPort, what: &str) -> ToolAttempt {
     let number = port.port.to_string();
     let route = format!("0,{number}");
-    tool(is_own, &["smpquery", "-C", &port.device, "-P", &number, what, "-D", &route]).await
+    run_tool(is_own, &["smpquery", "-C", &port.device, "-P", &number, what, "-D", &route]).await
 }
 
 /// The other end of a cable as it describes itself.
-fn neighbour(port: &Port, info: &str, description: &str) -> Result<Neighbour, String> {
-    let kind = value(info, "NodeType").ok_or("smpquery nodeinfo names no NodeType")?;
+fn parse_neighbour(port: &InfinibandPort, info: &str, description: &str) -> Result<NicNeighbour, String> {
+    let kind = field_value(info, "NodeType").ok_or("smpquery nodeinfo names no NodeType")?;
     // infiniband-diags prints the word, other tools of the same name the number.
     if !matches!(kind, "Switch" | "2") {
         return Err(format!("is cabled to no switch (NodeType {kind})"));
     }
-    let switch = value(description, "Node Description");
+    let switch = field_value(description, "Node Description");
     let switch = switch.ok_or("smpquery nodedesc names no switch")?;
-    Ok(Neighbour {
+    Ok(NicNeighbour {
         device: port.device.clone(),
         device_port: (port.port != 1).then_some(port.port),
         switch: Some(neighbours::switch_name(switch)),
-        port: value(info, "LocalPort").map(str::to_owned),
+        port: field_value(info, "LocalPort").map(str::to_owned),
     })
 }
 
 /// What stands behind the dots of a line, as in `LocalPort:.......69`.
-fn value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
+fn field_value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     let value = lines.next()?.trim_start_matches('.').trim();
     (!value.is_empty()).then_some(value)
@@ -115,31 +115,31 @@ mod tests {
             nic("mlx5_3", 2, "InfiniBand", "linkup"),
         ];
         let asked: Vec<(String, u32)> =
-            ports(&nics).into_iter().map(|port| (port.device, port.port)).collect();
+            list_active_ports(&nics).into_iter().map(|port| (port.device, port.port)).collect();
         assert_eq!(asked, [("mlx5_0".to_owned(), 1), ("mlx5_3".to_owned(), 2)]);
     }
 
     #[test]
     fn a_switch_is_named_with_the_port_by_which_it_was_asked() {
-        let port = Port { device: "mlx5_0".to_owned(), port: 2 };
-        let found = neighbour(&port, INFO, NAME).expect("a switch");
+        let port = InfinibandPort { device: "mlx5_0".to_owned(), port: 2 };
+        let found = parse_neighbour(&port, INFO, NAME).expect("a switch");
         assert_eq!(found.switch.as_deref(), Some("leaf-1"));
         assert_eq!((found.port.as_deref(), found.device_port), (Some("17"), Some(2)));
     }
 
     #[test]
     fn another_host_or_an_answer_without_its_lines_is_no_neighbour() {
-        let port = Port { device: "mlx5_0".to_owned(), port: 1 };
+        let port = InfinibandPort { device: "mlx5_0".to_owned(), port: 1 };
         let host = INFO.replace("Switch", "Channel Adapter");
-        let why = neighbour(&port, &host, NAME).expect_err("no switch");
+        let why = parse_neighbour(&port, &host, NAME).expect_err("no switch");
         assert!(why.contains("Channel Adapter"), "{why}");
-        assert!(neighbour(&port, "", NAME).is_err());
-        assert!(neighbour(&port, INFO, "Node Description:.......\n").is_err());
+        assert!(parse_neighbour(&port, "", NAME).is_err());
+        assert!(parse_neighbour(&port, INFO, "Node Description:.......\n").is_err());
     }
 
     #[tokio::test]
     async fn without_the_tool_nothing_is_missing() {
-        let port = Port { device: "mlx5_0".to_owned(), port: 1 };
-        assert_eq!(neighbours(false, &[port]).await, (Vec::new(), Vec::new()));
+        let port = InfinibandPort { device: "mlx5_0".to_owned(), port: 1 };
+        assert_eq!(query_neighbours(false, &[port]).await, (Vec::new(), Vec::new()));
     }
 }

@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 
 use nvml_wrapper_sys::bindings::field_id;
 
-use super::asking::Asking;
-use super::codes;
-use super::library::LinkNumber;
-use super::library::Number;
-use super::library::Question;
-use super::library::Refusal;
+use super::query::GpuQuerySession;
+use super::nvml_names;
+use super::gpu_library::LinkNumber;
+use super::gpu_library::GpuNumber;
+use super::gpu_library::GpuQuery;
+use super::gpu_library::GpuQueryError;
 use super::pci;
 use model::gpu_facts::C2cFacts;
 use model::gpu_facts::C2cLink;
@@ -71,54 +71,54 @@ const C2C_FIELDS: [(u32, &str); 3] = [
 ];
 
 /// Asks for every NVLink, after how many there are.
-pub(super) fn nvlinks(
-    asking: &mut Asking<'_>,
+pub(super) fn query_nvlinks(
+    asking: &mut GpuQuerySession<'_>,
     architecture: Option<u64>,
 ) -> (Option<u32>, Vec<NvlinkFacts>) {
-    let (count, present) = present(asking, architecture);
+    let (count, present) = list_links(asking, architecture);
     let mut links = Vec::new();
     for (link, state) in present {
-        links.push(nvlink(asking, link, architecture, state));
+        links.push(query_nvlink(asking, link, architecture, state));
     }
     if links.is_empty() {
-        return (asking.kept("number of NVLinks", count), links);
+        return (asking.ok_or_note("number of NVLinks", count), links);
     }
     let counted = u32::try_from(links.len()).unwrap_or(u32::MAX);
     (Some(count.unwrap_or(counted)), links)
 }
 
 /// Asks for the error counters of every NVLink, and for nothing else of it.
-pub(super) fn counters(
-    asking: &mut Asking<'_>,
+pub(super) fn query_error_counters(
+    asking: &mut GpuQuerySession<'_>,
     architecture: Option<u64>,
 ) -> BTreeMap<u32, BTreeMap<String, u64>> {
-    let (count, present) = present(asking, architecture);
+    let (count, present) = list_links(asking, architecture);
     if present.is_empty() {
-        asking.kept("number of NVLinks", count);
+        asking.ok_or_note("number of NVLinks", count);
     }
     let mut counters = BTreeMap::new();
     for (link, _) in present {
-        let (found, _) = errors(asking, link, architecture);
+        let (found, _) = query_link_errors(asking, link, architecture);
         counters.insert(link, found);
     }
     counters
 }
 
 /// A link, and its state or why that is unknown.
-type Present = (u32, Result<LinkState, Refusal>);
+type LinkPresence = (u32, Result<LinkState, GpuQueryError>);
 
 /// How many links there are, where the driver counts them, and which.
-fn present(asking: &Asking<'_>, architecture: Option<u64>) -> (Result<u32, Refusal>, Vec<Present>) {
-    let count = asking.field_of(field_id::NVML_FI_DEV_NVLINK_LINK_COUNT, 0);
+fn list_links(asking: &GpuQuerySession<'_>, architecture: Option<u64>) -> (Result<u32, GpuQueryError>, Vec<LinkPresence>) {
+    let count = asking.try_field(field_id::NVML_FI_DEV_NVLINK_LINK_COUNT, 0);
     let count = count.and_then(|count| {
         u32::try_from(count)
             .ok()
             // A number beyond any GPU is an answer that was not understood.
             .filter(|count| *count <= 4 * MOST_LINKS)
-            .ok_or_else(|| Refusal::Unreadable(format!("{count} NVLinks")))
+            .ok_or_else(|| GpuQueryError::Unreadable(format!("{count} NVLinks")))
     });
     let asked = count.as_ref().map_or(MOST_LINKS, |count| *count);
-    let links = (0..asked).map(|link| (link, state(asking, link, architecture)));
+    let links = (0..asked).map(|link| (link, query_link_state(asking, link, architecture)));
     // Where the driver did not count them, a link without a state is none.
     let present = links.filter(|(_, state)| count.is_ok() || state.is_ok()).collect();
     (count, present)
@@ -126,9 +126,9 @@ fn present(asking: &Asking<'_>, architecture: Option<u64>) -> (Result<u32, Refus
 
 /// The state by the field value from Hopper on and by the call before it; by
 /// the other where that one is refused.
-fn state(asking: &Asking<'_>, link: u32, architecture: Option<u64>) -> Result<LinkState, Refusal> {
-    let field = || asking.field_of(field_id::NVML_FI_DEV_NVLINK_GET_STATE, link);
-    let call = || asking.link_of(link, LinkNumber::State);
+fn query_link_state(asking: &GpuQuerySession<'_>, link: u32, architecture: Option<u64>) -> Result<LinkState, GpuQueryError> {
+    let field = || asking.try_field(field_id::NVML_FI_DEV_NVLINK_GET_STATE, link);
+    let call = || asking.try_link(link, LinkNumber::State);
     let is_field_first = architecture.is_none_or(|number| HOPPER <= number);
     let found =
         if is_field_first { field().or_else(|_| call()) } else { call().or_else(|_| field()) };
@@ -141,56 +141,56 @@ fn state(asking: &Asking<'_>, link: u32, architecture: Option<u64>) -> Result<Li
     })
 }
 
-fn nvlink(
-    asking: &mut Asking<'_>,
+fn query_nvlink(
+    asking: &mut GpuQuerySession<'_>,
     link: u32,
     architecture: Option<u64>,
-    state: Result<LinkState, Refusal>,
+    state: Result<LinkState, GpuQueryError>,
 ) -> NvlinkFacts {
-    let state = asking.kept_of_link("NVLink state", link, state);
+    let state = asking.ok_or_note_link("NVLink state", link, state);
     let is_up = !matches!(state, Some(LinkState::Inactive));
     let mut facts = NvlinkFacts { link, state, ..NvlinkFacts::default() };
-    let version = asking.field_of(field_id::NVML_FI_DEV_NVLINK_GET_VERSION, link);
-    let version = version.or_else(|_| asking.link_of(link, LinkNumber::Version));
-    let speed = asking.field_of(field_id::NVML_FI_DEV_NVLINK_GET_SPEED, link);
-    let kind = asking.link_of(link, LinkNumber::RemoteKind);
-    let address = asking.text_of(Question::Link(link, LinkNumber::RemoteAddress));
-    let number = asking.field_of(field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID, link);
+    let version = asking.try_field(field_id::NVML_FI_DEV_NVLINK_GET_VERSION, link);
+    let version = version.or_else(|_| asking.try_link(link, LinkNumber::Version));
+    let speed = asking.try_field(field_id::NVML_FI_DEV_NVLINK_GET_SPEED, link);
+    let kind = asking.try_link(link, LinkNumber::RemoteKind);
+    let address = asking.text_of(GpuQuery::Link(link, LinkNumber::RemoteAddress));
+    let number = asking.try_field(field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID, link);
     if is_up {
-        facts.version_number = asking.kept_of_link("NVLink version", link, version);
-        facts.speed_mbyte_s = asking.kept_of_link("NVLink speed", link, speed);
-        let kind = asking.kept_of_link("NVLink's remote kind", link, kind);
-        facts.remote_kind = kind.and_then(codes::remote_kind);
-        let address = asking.kept_of_link("NVLink's remote address", link, address);
-        facts.remote_pci_address = address.and_then(|address| remote(&address));
-        facts.remote_link = asking.kept_of_link("NVLink's remote number", link, number);
+        facts.version_number = asking.ok_or_note_link("NVLink version", link, version);
+        facts.speed_mbyte_s = asking.ok_or_note_link("NVLink speed", link, speed);
+        let kind = asking.ok_or_note_link("NVLink's remote kind", link, kind);
+        facts.remote_kind = kind.and_then(nvml_names::remote_kind_name);
+        let address = asking.ok_or_note_link("NVLink's remote address", link, address);
+        facts.remote_pci_address = address.and_then(|address| remote_address(&address));
+        facts.remote_link = asking.ok_or_note_link("NVLink's remote number", link, number);
     } else {
         // A link that is down has no other end to speak of: that it says nothing
         // is no gap.
         facts.version_number = version.ok();
-        facts.remote_kind = kind.ok().and_then(codes::remote_kind);
-        facts.remote_pci_address = address.ok().and_then(|address| remote(&address));
+        facts.remote_kind = kind.ok().and_then(nvml_names::remote_kind_name);
+        facts.remote_pci_address = address.ok().and_then(|address| remote_address(&address));
     }
-    facts.version = facts.version_number.map(codes::nvlink_version);
-    (facts.errors, facts.errors_source) = errors(asking, link, architecture);
+    facts.version = facts.version_number.map(nvml_names::nvlink_version_name);
+    (facts.errors, facts.errors_source) = query_link_errors(asking, link, architecture);
     facts
 }
 
 /// The PCI address of a link's other end. Switches that are on no bus of this
 /// machine have one of nothing but ones.
-fn remote(address: &str) -> Option<String> {
-    let address = pci::address(address);
+fn remote_address(address: &str) -> Option<String> {
+    let address = pci::normalize_address(address);
     (!address.is_empty() && !address.starts_with("ffffffff:")).then_some(address)
 }
 
 /// Error counters from where they mean something, and from where that is.
-fn errors(
-    asking: &mut Asking<'_>,
+fn query_link_errors(
+    asking: &mut GpuQuerySession<'_>,
     link: u32,
     architecture: Option<u64>,
 ) -> (BTreeMap<String, u64>, Option<String>) {
     let Some(architecture) = architecture else {
-        asking.miss(
+        asking.note_missing(
             "NVLink errors",
             Some(link),
             "the architecture is unknown, which decides where they are",
@@ -206,12 +206,12 @@ fn errors(
     let mut found = BTreeMap::new();
     for (number, name) in counters {
         let answer = if is_new {
-            asking.field_of(*number, link)
+            asking.try_field(*number, link)
         } else {
-            asking.link_of(link, LinkNumber::Errors(*number))
+            asking.try_link(link, LinkNumber::Errors(*number))
         };
         let what = format!("NVLink errors {name}");
-        if let Some(count) = asking.kept_of_link(&what, link, answer) {
+        if let Some(count) = asking.ok_or_note_link(&what, link, answer) {
             found.insert((*name).to_owned(), count);
         }
     }
@@ -220,24 +220,24 @@ fn errors(
 }
 
 /// Asks for the link to a processor in the same package.
-pub(super) fn c2c(asking: &mut Asking<'_>) -> Option<C2cFacts> {
-    let enabled = asking.number_of(Question::Number(Number::C2cEnabled));
-    let count = asking.field_of(field_id::NVML_FI_DEV_C2C_LINK_COUNT, 0);
+pub(super) fn query_c2c(asking: &mut GpuQuerySession<'_>) -> Option<C2cFacts> {
+    let enabled = asking.number_of(GpuQuery::Number(GpuNumber::C2cEnabled));
+    let count = asking.try_field(field_id::NVML_FI_DEV_C2C_LINK_COUNT, 0);
     if enabled.is_err() && count.is_err() {
-        asking.kept("link to the processor (C2C)", enabled);
+        asking.ok_or_note("link to the processor (C2C)", enabled);
         return None;
     }
     let mut facts = C2cFacts { enabled: enabled.ok().map(|value| value != 0), links: Vec::new() };
-    let count = asking.kept("number of C2C links", count);
+    let count = asking.ok_or_note("number of C2C links", count);
     let count = count.and_then(|count| u32::try_from(count).ok()).unwrap_or(0);
     for link in 0..count.min(MOST_LINKS) {
-        let status = asking.field_of(field_id::NVML_FI_DEV_C2C_LINK_GET_STATUS, link);
-        let speed = asking.field_of(field_id::NVML_FI_DEV_C2C_LINK_GET_MAX_BW, link);
-        let status = asking.kept_of_link("C2C link state", link, status);
-        let speed_max_mbyte_s = asking.kept_of_link("C2C link speed", link, speed);
+        let status = asking.try_field(field_id::NVML_FI_DEV_C2C_LINK_GET_STATUS, link);
+        let speed = asking.try_field(field_id::NVML_FI_DEV_C2C_LINK_GET_MAX_BW, link);
+        let status = asking.ok_or_note_link("C2C link state", link, status);
+        let speed_max_mbyte_s = asking.ok_or_note_link("C2C link speed", link, speed);
         let counters = C2C_FIELDS
             .iter()
-            .filter_map(|(id, name)| Some(((*name).to_owned(), asking.field_of(*id, link).ok()?)));
+            .filter_map(|(id, name)| Some(((*name).to_owned(), asking.try_field(*id, link).ok()?)));
         let errors = counters.collect();
         let active = status.map(|value| value != 0);
         facts.links.push(C2cLink { link, active, speed_max_mbyte_s, errors });
@@ -248,24 +248,24 @@ pub(super) fn c2c(asking: &mut Asking<'_>) -> Option<C2cFacts> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::library::Value;
-    use crate::facts::recorded::Recorded;
+    use crate::facts::gpu_library::GpuValue;
+    use crate::facts::library_record::RecordedLibrary;
 
     const STATE: u32 = field_id::NVML_FI_DEV_NVLINK_GET_STATE;
     const SPEED: u32 = field_id::NVML_FI_DEV_NVLINK_GET_SPEED;
     const COUNT: u32 = field_id::NVML_FI_DEV_NVLINK_LINK_COUNT;
 
-    fn field(id: u32, scope: u32) -> Question {
-        Question::Field { id, scope }
+    fn field(id: u32, scope: u32) -> GpuQuery {
+        GpuQuery::Field { id, scope }
     }
 
-    fn number(recorded: &mut Recorded, question: Question, value: u64) {
-        recorded.gpu(0, question, Ok(Value::Number(value)));
+    fn number(recorded: &mut RecordedLibrary, question: GpuQuery, value: u64) {
+        recorded.add_gpu_answer(0, question, Ok(GpuValue::Number(value)));
     }
 
     /// A GPU with this many links, all of them up.
-    fn gpu(links: u32) -> Recorded {
-        let mut recorded = Recorded::default();
+    fn gpu(links: u32) -> RecordedLibrary {
+        let mut recorded = RecordedLibrary::default();
         number(&mut recorded, field(COUNT, 0), links.into());
         for link in 0..links {
             number(&mut recorded, field(STATE, link), 1);
@@ -274,8 +274,8 @@ mod tests {
         recorded
     }
 
-    fn asked(recorded: &Recorded, architecture: u64) -> Vec<NvlinkFacts> {
-        nvlinks(&mut Asking::of(recorded, 0), Some(architecture)).1
+    fn query_recorded_links(recorded: &RecordedLibrary, architecture: u64) -> Vec<NvlinkFacts> {
+        query_nvlinks(&mut GpuQuerySession::new(recorded, 0), Some(architecture)).1
     }
 
     #[test]
@@ -283,7 +283,7 @@ mod tests {
         let mut recorded = gpu(18);
         number(&mut recorded, field(STATE, 13), 0);
         number(&mut recorded, field(SPEED, 17), 13_281);
-        let links = asked(&recorded, HOPPER);
+        let links = query_recorded_links(&recorded, HOPPER);
         assert_eq!(links.len(), 18);
         let down: Vec<u32> = links
             .iter()
@@ -300,8 +300,8 @@ mod tests {
         for id in [161, 162, 163] {
             number(&mut recorded, field(id, 0), 0);
         }
-        number(&mut recorded, Question::Link(0, LinkNumber::Errors(0)), 12);
-        let link = &asked(&recorded, HOPPER)[0];
+        number(&mut recorded, GpuQuery::Link(0, LinkNumber::Errors(0)), 12);
+        let link = &query_recorded_links(&recorded, HOPPER)[0];
         assert_eq!(link.errors_source.as_deref(), Some("nvmlDeviceGetNvLinkErrorCounter"));
         assert_eq!(link.errors.get("dl_replay"), Some(&12));
         // The other four were refused, which is not zero.
@@ -312,12 +312,12 @@ mod tests {
     fn blackwell_counts_errors_by_the_fields_of_nvlink_5() {
         let mut recorded = gpu(2);
         for counter in 0..5 {
-            number(&mut recorded, Question::Link(1, LinkNumber::Errors(counter)), 0);
+            number(&mut recorded, GpuQuery::Link(1, LinkNumber::Errors(counter)), 0);
         }
         let id = field_id::NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS;
         number(&mut recorded, field(id, 1), 3);
         for architecture in [BLACKWELL, BLACKWELL + 1] {
-            let links = asked(&recorded, architecture);
+            let links = query_recorded_links(&recorded, architecture);
             assert_eq!(links[1].errors.get("link_recovery_failed_events"), Some(&3));
             assert!(links[1].errors_source.as_ref().is_some_and(|s| s.contains("FieldValues")));
             assert!(links[0].errors.is_empty() && links[0].errors_source.is_none());
@@ -327,35 +327,35 @@ mod tests {
     #[test]
     fn counters_of_an_unknown_architecture_are_unknown() {
         let recorded = gpu(1);
-        let mut asking = Asking::of(&recorded, 0);
-        let (_, links) = nvlinks(&mut asking, None);
+        let mut asking = GpuQuerySession::new(&recorded, 0);
+        let (_, links) = query_nvlinks(&mut asking, None);
         assert!(links[0].errors.is_empty());
-        assert!(asking.missing().iter().any(|m| m.what == "NVLink errors"));
+        assert!(asking.into_missing().iter().any(|m| m.what == "NVLink errors"));
     }
 
     #[test]
     fn a_link_that_sleeps_is_neither_up_nor_down() {
         let mut recorded = gpu(1);
         number(&mut recorded, field(STATE, 0), 2);
-        assert_eq!(asked(&recorded, HOPPER)[0].state, Some(LinkState::Sleep));
+        assert_eq!(query_recorded_links(&recorded, HOPPER)[0].state, Some(LinkState::Sleep));
         // The older call can say it too.
-        let mut recorded = Recorded::default();
+        let mut recorded = RecordedLibrary::default();
         number(&mut recorded, field(COUNT, 0), 1);
-        number(&mut recorded, Question::Link(0, LinkNumber::State), 2);
-        assert_eq!(asked(&recorded, HOPPER)[0].state, Some(LinkState::Sleep));
-        number(&mut recorded, Question::Link(0, LinkNumber::State), 7);
-        assert_eq!(asked(&recorded, 7)[0].state, Some(LinkState::Other(7)));
+        number(&mut recorded, GpuQuery::Link(0, LinkNumber::State), 2);
+        assert_eq!(query_recorded_links(&recorded, HOPPER)[0].state, Some(LinkState::Sleep));
+        number(&mut recorded, GpuQuery::Link(0, LinkNumber::State), 7);
+        assert_eq!(query_recorded_links(&recorded, 7)[0].state, Some(LinkState::Other(7)));
     }
 
     #[test]
     fn a_state_that_is_not_supported_is_unknown_and_not_down() {
         let mut recorded = gpu(1);
-        recorded.gpu(0, field(STATE, 0), Err(Refusal::NotSupported));
-        recorded.gpu(0, Question::Link(0, LinkNumber::State), Err(Refusal::NotSupported));
-        let mut asking = Asking::of(&recorded, 0);
-        let (count, links) = nvlinks(&mut asking, Some(HOPPER));
+        recorded.add_gpu_answer(0, field(STATE, 0), Err(GpuQueryError::NotSupported));
+        recorded.add_gpu_answer(0, GpuQuery::Link(0, LinkNumber::State), Err(GpuQueryError::NotSupported));
+        let mut asking = GpuQuerySession::new(&recorded, 0);
+        let (count, links) = query_nvlinks(&mut asking, Some(HOPPER));
         assert_eq!((count, links[0].state.clone()), (Some(1), None));
-        let missing = asking.missing();
+        let missing = asking.into_missing();
         let state = missing.iter().find(|m| m.what == "NVLink state").expect("said");
         assert_eq!(
             (state.links.as_slice(), state.why.as_str()),
@@ -385,11 +385,11 @@ mod tests {
 
     #[test]
     fn a_driver_that_does_not_count_links_is_asked_for_each() {
-        let mut recorded = Recorded::default();
+        let mut recorded = RecordedLibrary::default();
         for link in [0, 1, 5] {
-            number(&mut recorded, Question::Link(link, LinkNumber::State), 1);
+            number(&mut recorded, GpuQuery::Link(link, LinkNumber::State), 1);
         }
-        let (count, links) = nvlinks(&mut Asking::of(&recorded, 0), Some(7));
+        let (count, links) = query_nvlinks(&mut GpuQuerySession::new(&recorded, 0), Some(7));
         assert_eq!(count, Some(3));
         assert_eq!(links.iter().map(|link| link.link).collect::<Vec<_>>(), [0, 1, 5]);
     }
@@ -398,24 +398,24 @@ mod tests {
     fn a_switch_that_is_on_no_bus_has_no_address() {
         let mut recorded = gpu(2);
         let mut at = |link, address: &str| {
-            let answer = Ok(Value::Text(address.to_owned()));
-            recorded.gpu(0, Question::Link(link, LinkNumber::RemoteAddress), answer);
+            let answer = Ok(GpuValue::Text(address.to_owned()));
+            recorded.add_gpu_answer(0, GpuQuery::Link(link, LinkNumber::RemoteAddress), answer);
         };
         at(0, "FFFFFFFF:FF:FF.0");
         at(1, "00000000:C3:00.0");
-        let links = asked(&recorded, HOPPER);
+        let links = query_recorded_links(&recorded, HOPPER);
         assert_eq!(links[0].remote_pci_address, None);
         assert_eq!(links[1].remote_pci_address.as_deref(), Some("0000:c3:00.0"));
     }
 
     #[test]
     fn a_gpu_without_a_processor_beside_it_has_no_such_link() {
-        assert_eq!(c2c(&mut Asking::of(&gpu(0), 0)), None);
+        assert_eq!(query_c2c(&mut GpuQuerySession::new(&gpu(0), 0)), None);
         let mut recorded = gpu(0);
-        number(&mut recorded, Question::Number(Number::C2cEnabled), 1);
+        number(&mut recorded, GpuQuery::Number(GpuNumber::C2cEnabled), 1);
         number(&mut recorded, field(field_id::NVML_FI_DEV_C2C_LINK_COUNT, 0), 2);
         number(&mut recorded, field(field_id::NVML_FI_DEV_C2C_LINK_GET_STATUS, 1), 1);
-        let found = c2c(&mut Asking::of(&recorded, 0)).expect("C2C");
+        let found = query_c2c(&mut GpuQuerySession::new(&recorded, 0)).expect("C2C");
         assert_eq!(found.enabled, Some(true));
         assert_eq!((found.links[0].active, found.links[1].active), (None, Some(true)));
     }

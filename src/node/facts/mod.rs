@@ -4,16 +4,16 @@
 //! read is said with the reason; that a GPU does not support something is
 //! normal and no sign of a fault.
 
-pub mod around;
+pub mod telemetry;
 pub mod driver;
-pub mod library;
+pub mod gpu_library;
 pub mod nvml;
-pub mod recorded;
+pub mod library_record;
 
-mod asking;
-mod codes;
+mod query;
+mod nvml_names;
 mod fabric;
-mod files;
+mod sysfs;
 mod gpu;
 mod imex;
 mod infiniband;
@@ -30,25 +30,25 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::exec;
-use crate::exec::Request;
-use crate::exec::lookup;
+use crate::exec::ProcessRequest;
+use crate::exec::path_lookup;
 use model::node_facts::DriverFacts;
-use model::node_facts::Missing;
+use model::node_facts::MissingFact;
 use model::node_facts::NODE_FACTS_FORMAT;
-use model::node_facts::Neighbour;
+use model::node_facts::NicNeighbour;
 use model::node_facts::NodeFacts;
 use readers::claims::neighbours;
 
 /// How long a tool beside the driver may take. Each answers from the memory of
 /// a daemon.
-const TOOL: Duration = Duration::from_secs(10);
+const TOOL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Bytes of a tool's answer that are kept.
-const TOOL_ANSWER: usize = 4 * 1024 * 1024;
+const TOOL_OUTPUT_BYTES: usize = 4 * 1024 * 1024;
 
 /// What is to be gathered, and how.
 #[derive(Clone, Copy, Debug)]
-pub struct Gathering<'g> {
+pub struct FactsRequest<'g> {
     /// This program, which asks the driver in a process of its own.
     pub executable: &'g Path,
     /// The driver's library, where it is not the one that the system finds.
@@ -64,7 +64,7 @@ pub struct Gathering<'g> {
 
 /// What was gathered.
 #[derive(Clone, Debug)]
-pub struct Gathered {
+pub struct FactsResult {
     /// The document.
     pub facts: NodeFacts,
     /// Why the driver did not say everything, with what to do.
@@ -72,122 +72,122 @@ pub struct Gathered {
 }
 
 /// Gathers everything that this machine says of itself.
-pub async fn gather(gathering: &Gathering<'_>) -> Gathered {
+pub async fn collect_facts(gathering: &FactsRequest<'_>) -> FactsResult {
     // Tools speak of this machine, not of a copy.
-    everything(gathering, gathering.root == Path::new("/")).await
+    collect_all(gathering, gathering.root == Path::new("/")).await
 }
 
 /// Gathers what driver and kernel say, and asks no tool beside them.
-pub async fn of_gpus(gathering: &Gathering<'_>) -> Gathered {
-    everything(gathering, false).await
+pub async fn collect_gpu_facts(gathering: &FactsRequest<'_>) -> FactsResult {
+    collect_all(gathering, false).await
 }
 
-async fn everything(gathering: &Gathering<'_>, asks_tools: bool) -> Gathered {
+async fn collect_all(gathering: &FactsRequest<'_>, asks_tools: bool) -> FactsResult {
     let mut facts = NodeFacts {
         format: NODE_FACTS_FORMAT.to_owned(),
         fabricgate: env!("CARGO_PKG_VERSION").to_owned(),
         ..NodeFacts::default()
     };
     let (heard, lldp, imex) = tokio::join!(
-        driver::ask(gathering),
-        tool(asks_tools, &["lldpctl", "-f", "json"]),
-        tool(asks_tools, &["nvidia-imex-ctl", "-N", "-j"]),
+        driver::query_driver(gathering),
+        run_tool(asks_tools, &["lldpctl", "-f", "json"]),
+        run_tool(asks_tools, &["nvidia-imex-ctl", "-N", "-j"]),
     );
-    system::read(gathering.root, &mut facts);
+    system::add_system_facts(gathering.root, &mut facts);
     facts.driver = heard.driver.or_else(|| {
-        let version = Some(system::driver_version(gathering.root)?);
+        let version = Some(system::read_driver_version(gathering.root)?);
         Some(DriverFacts { version, ..DriverFacts::default() })
     });
     facts.missing = heard.missing;
     if let (None, Some(why)) = (&heard.gpus, &heard.trouble)
         && !facts.missing.iter().any(|missing| missing.what == "GPUs")
     {
-        miss(&mut facts, "GPUs", why);
+        note_missing(&mut facts, "GPUs", why);
     }
     facts.gpus = heard.gpus;
     let sys = gathering.root.join("sys");
-    facts.nics = nic::nics(&sys);
-    nic::relate(&sys, &mut facts.nics, facts.gpus.as_deref_mut().unwrap_or_default());
+    facts.nics = nic::read_nics(&sys);
+    nic::add_gpu_distances(&sys, &mut facts.nics, facts.gpus.as_deref_mut().unwrap_or_default());
     if let Some(gpus) = facts.gpus.as_mut().filter(|gpus| !gpus.is_empty())
-        && let Err(why) = xid::add(gathering.root, gpus)
+        && let Err(why) = xid::add_xids(gathering.root, gpus)
     {
-        miss(&mut facts, "Xid errors", &why);
+        note_missing(&mut facts, "Xid errors", &why);
     }
     match lldp {
-        Tool::Absent => {}
-        Tool::Said(output) => {
-            let (neighbours, problems) = cabled(&output);
+        ToolAttempt::Absent => {}
+        ToolAttempt::Output(output) => {
+            let (neighbours, problems) = parse_lldp(&output);
             facts.neighbours = neighbours;
             for problem in problems {
-                miss(&mut facts, "LLDP neighbours", &problem);
+                note_missing(&mut facts, "LLDP neighbours", &problem);
             }
         }
-        Tool::Failed(why) => miss(&mut facts, "LLDP neighbours", &why),
+        ToolAttempt::Failed(why) => note_missing(&mut facts, "LLDP neighbours", &why),
     }
     let (cables, problems) =
-        infiniband::neighbours(asks_tools, &infiniband::ports(&facts.nics)).await;
+        infiniband::query_neighbours(asks_tools, &infiniband::list_active_ports(&facts.nics)).await;
     facts.neighbours.extend(cables);
     for problem in problems {
-        miss(&mut facts, "InfiniBand neighbours", &problem);
+        note_missing(&mut facts, "InfiniBand neighbours", &problem);
     }
-    facts.imex = imex::channels(gathering.root);
+    facts.imex = imex::read_channels(gathering.root);
     match imex {
-        Tool::Absent => {}
-        Tool::Failed(why) => miss(&mut facts, "IMEX domain", &why),
-        Tool::Said(output) => {
-            if let Err(why) = imex::add(&output, &mut facts.imex) {
-                miss(&mut facts, "IMEX domain", &format!("nvidia-imex-ctl: {why}"));
+        ToolAttempt::Absent => {}
+        ToolAttempt::Failed(why) => note_missing(&mut facts, "IMEX domain", &why),
+        ToolAttempt::Output(output) => {
+            if let Err(why) = imex::add_imex_domain(&output, &mut facts.imex) {
+                note_missing(&mut facts, "IMEX domain", &format!("nvidia-imex-ctl: {why}"));
             }
         }
     }
-    Gathered { facts, trouble: heard.trouble }
+    FactsResult { facts, trouble: heard.trouble }
 }
 
-fn miss(facts: &mut NodeFacts, what: &str, why: &str) {
+fn note_missing(facts: &mut NodeFacts, what: &str, why: &str) {
     let (what, why) = (what.to_owned(), why.to_owned());
-    facts.missing.push(Missing { what, why, ..Missing::default() });
+    facts.missing.push(MissingFact { what, why, ..MissingFact::default() });
 }
 
 /// What network interfaces are cabled to, as LLDP says, and what of it could not
 /// be read.
-fn cabled(output: &[u8]) -> (Vec<Neighbour>, Vec<String>) {
+fn parse_lldp(output: &[u8]) -> (Vec<NicNeighbour>, Vec<String>) {
     // The answer does not name the node, so the place does, as a file would that
     // was kept of it.
     let said = neighbours::read("nodes/this/lldpctl.json", &String::from_utf8_lossy(output));
     let nics = said.nodes.into_values().flat_map(|node| node.nics);
     let cables = nics.filter_map(|nic| {
         let device = nic.device?;
-        Some(Neighbour { device, switch: nic.leaf, port: nic.port, device_port: None })
+        Some(NicNeighbour { device, switch: nic.leaf, port: nic.port, device_port: None })
     });
     (cables.collect(), said.problems.iter().map(ToString::to_string).collect())
 }
 
 /// What came of a tool.
-enum Tool {
+enum ToolAttempt {
     /// It is not installed, which is no gap.
     Absent,
     /// What it printed.
-    Said(Vec<u8>),
+    Output(Vec<u8>),
     /// Why it says nothing.
     Failed(String),
 }
 
-async fn tool(is_own: bool, words: &[&str]) -> Tool {
-    if !is_own || words.first().is_none_or(|program| lookup::find(program, None).is_none()) {
-        return Tool::Absent;
+async fn run_tool(is_own: bool, words: &[&str]) -> ToolAttempt {
+    if !is_own || words.first().is_none_or(|program| path_lookup::find_program(program, None).is_none()) {
+        return ToolAttempt::Absent;
     }
     let argv: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     let name = words.join(" ");
-    let request = Request { argv, limit: TOOL, capture: TOOL_ANSWER };
+    let request = ProcessRequest { argv, limit: TOOL_LIMIT, capture: TOOL_OUTPUT_BYTES };
     let (_keep, stop) = watch::channel(false);
-    match timeout(2 * TOOL, exec::run(&request, stop)).await {
-        Err(_) => Tool::Failed(format!("{name}: did not end")),
-        Ok(Err(error)) => Tool::Failed(error.to_string()),
-        Ok(Ok(finished)) if finished.ending.is_success() => Tool::Said(finished.stdout.bytes),
+    match timeout(2 * TOOL_LIMIT, exec::run(&request, stop)).await {
+        Err(_) => ToolAttempt::Failed(format!("{name}: did not end")),
+        Ok(Err(error)) => ToolAttempt::Failed(error.to_string()),
+        Ok(Ok(finished)) if finished.ending.is_success() => ToolAttempt::Output(finished.stdout.bytes),
         Ok(Ok(finished)) => {
             let said = String::from_utf8_lossy(&finished.stderr.bytes).into_owned();
-            let said = said.lines().next().map(asking::printable).unwrap_or_default();
-            Tool::Failed(format!("{name}: {}; {said}", finished.ending))
+            let said = said.lines().next().map(query::to_printable).unwrap_or_default();
+            ToolAttempt::Failed(format!("{name}: {}; {said}", finished.ending))
         }
     }
 }
@@ -201,8 +201,8 @@ mod tests {
         let answer = br#"{"lldp":{"interface":{"eth1":{"via":"LLDP","chassis":{"leaf01":{
             "id":{"type":"mac","value":"50:00:00:00:00:01"}}},
             "port":{"id":{"type":"ifname","value":"Ethernet8"}}}}}}"#;
-        let (cables, problems) = cabled(answer);
-        let expected = Neighbour {
+        let (cables, problems) = parse_lldp(answer);
+        let expected = NicNeighbour {
             device: "eth1".to_owned(),
             device_port: None,
             switch: Some("leaf01".to_owned()),
@@ -213,8 +213,8 @@ mod tests {
 
     #[test]
     fn no_neighbours_are_no_problem_and_nonsense_is_one() {
-        assert_eq!(cabled(br#"{"lldp":{}}"#), (Vec::new(), Vec::new()));
-        let (cables, problems) = cabled(b"connection refused");
+        assert_eq!(parse_lldp(br#"{"lldp":{}}"#), (Vec::new(), Vec::new()));
+        let (cables, problems) = parse_lldp(b"connection refused");
         assert_eq!((cables.len(), problems.len()), (0, 1));
     }
 }

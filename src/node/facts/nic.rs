@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::files;
+use super::sysfs;
 use super::pci;
-use super::pci::Place;
+use super::pci::PciLocation;
 use model::gpu_facts::GpuFacts;
 use model::node_facts::GpuDistance;
 use model::node_facts::NicFacts;
@@ -41,41 +41,41 @@ const STATISTICS: [&str; 5] =
     ["rx_errors", "tx_errors", "rx_dropped", "tx_dropped", "rx_crc_errors"];
 
 /// Reads all of them.
-pub(super) fn nics(sys: &Path) -> Vec<NicFacts> {
+pub(super) fn read_nics(sys: &Path) -> Vec<NicFacts> {
     let mut found = Vec::new();
     let rdma = sys.join("class/infiniband");
-    for device in files::names(&rdma).unwrap_or_default() {
+    for device in sysfs::list_names(&rdma).unwrap_or_default() {
         let folder = rdma.join(&device);
-        let mut ports: Vec<u32> = files::names(&folder.join("ports"))
+        let mut ports: Vec<u32> = sysfs::list_names(&folder.join("ports"))
             .unwrap_or_default()
             .iter()
             .filter_map(|port| port.parse().ok())
             .collect();
         ports.sort_unstable();
-        found.extend(ports.into_iter().map(|port| of_port(sys, &folder, &device, port)));
+        found.extend(ports.into_iter().map(|port| read_rdma_port(sys, &folder, &device, port)));
     }
     let known: BTreeSet<String> =
         found.iter().flat_map(|nic: &NicFacts| nic.net_devices.clone()).collect();
     let net = sys.join("class/net");
-    for device in files::names(&net).unwrap_or_default() {
+    for device in sysfs::list_names(&net).unwrap_or_default() {
         // What has no device below it is made of software.
         let folder = net.join(&device);
         if !known.contains(&device) && folder.join("device").exists() {
-            found.push(of_net(&folder, device));
+            found.push(read_net_device(&folder, device));
         }
     }
     found
 }
 
-fn of_port(sys: &Path, folder: &Path, device: &str, port: u32) -> NicFacts {
+fn read_rdma_port(sys: &Path, folder: &Path, device: &str, port: u32) -> NicFacts {
     let at = folder.join("ports").join(port.to_string());
-    let net_devices = files::names(&folder.join("device/net")).unwrap_or_default();
-    let mac = net_devices.first().and_then(|name| mac(&sys.join("class/net").join(name)));
-    let link_layer = files::text(&at.join("link_layer"));
+    let net_devices = sysfs::list_names(&folder.join("device/net")).unwrap_or_default();
+    let mac = net_devices.first().and_then(|name| read_mac(&sys.join("class/net").join(name)));
+    let link_layer = sysfs::read_line(&at.join("link_layer"));
     // The first GID of an InfiniBand port ends in its GUID; elsewhere it is made
     // of addresses.
     let gid =
-        files::text(&at.join("gids/0")).filter(|_| link_layer.as_deref() == Some("InfiniBand"));
+        sysfs::read_line(&at.join("gids/0")).filter(|_| link_layer.as_deref() == Some("InfiniBand"));
     let mut counters = BTreeMap::new();
     read_counters(&at.join("counters"), &PORT_COUNTERS, &mut counters);
     read_counters(&at.join("hw_counters"), &HARDWARE_COUNTERS, &mut counters);
@@ -85,28 +85,28 @@ fn of_port(sys: &Path, folder: &Path, device: &str, port: u32) -> NicFacts {
         port: Some(port),
         net_devices,
         link_layer,
-        state: files::text(&at.join("state")).map(|text| state(&text)),
-        physical_state: files::text(&at.join("phys_state")).map(|text| state(&text)),
-        rate_mbit_s: files::text(&at.join("rate")).and_then(|text| rate(&text)),
+        state: sysfs::read_line(&at.join("state")).map(|text| parse_state(&text)),
+        physical_state: sysfs::read_line(&at.join("phys_state")).map(|text| parse_state(&text)),
+        rate_mbit_s: sysfs::read_line(&at.join("rate")).and_then(|text| parse_rate(&text)),
         port_guid: gid.and_then(|gid| {
-            gid.rsplitn(5, ':').nth(4).map(str::len).and_then(|from| guid(&gid[from..]))
+            gid.rsplitn(5, ':').nth(4).map(str::len).and_then(|from| parse_guid(&gid[from..]))
         }),
-        node_guid: files::text(&folder.join("node_guid")).and_then(|text| guid(&text)),
+        node_guid: sysfs::read_line(&folder.join("node_guid")).and_then(|text| parse_guid(&text)),
         mac,
-        firmware: files::text(&folder.join("fw_ver")),
-        board: files::text(&folder.join("board_id")),
+        firmware: sysfs::read_line(&folder.join("fw_ver")),
+        board: sysfs::read_line(&folder.join("board_id")),
         counters,
         ..NicFacts::default()
     };
-    placed(nic, &folder.join("device"))
+    with_pci_location(nic, &folder.join("device"))
 }
 
-fn of_net(folder: &Path, device: String) -> NicFacts {
+fn read_net_device(folder: &Path, device: String) -> NicFacts {
     let mut counters = BTreeMap::new();
     read_counters(&folder.join("statistics"), &STATISTICS, &mut counters);
     read_counters(folder, &["carrier_changes"], &mut counters);
     // ARPHRD_ETHER and ARPHRD_INFINIBAND of <linux/if_arp.h>.
-    let link_layer = match files::number(&folder.join("type")) {
+    let link_layer = match sysfs::read_number(&folder.join("type")) {
         Some(1) => Some("Ethernet".to_owned()),
         Some(32) => Some("InfiniBand".to_owned()),
         _ => None,
@@ -115,30 +115,30 @@ fn of_net(folder: &Path, device: String) -> NicFacts {
         net_devices: vec![device.clone()],
         device,
         link_layer,
-        state: files::text(&folder.join("operstate")),
+        state: sysfs::read_line(&folder.join("operstate")),
         // A link that is down says -1, or fails to be read.
-        rate_mbit_s: files::number(&folder.join("speed")),
-        mac: mac(folder),
+        rate_mbit_s: sysfs::read_number(&folder.join("speed")),
+        mac: read_mac(folder),
         counters,
         ..NicFacts::default()
     };
-    placed(nic, &folder.join("device"))
+    with_pci_location(nic, &folder.join("device"))
 }
 
 /// Adds where its device sits.
-fn placed(nic: NicFacts, device: &Path) -> NicFacts {
-    let Some(Place { path, numa_node }) = pci::of_link(device) else { return nic };
+fn with_pci_location(nic: NicFacts, device: &Path) -> NicFacts {
+    let Some(PciLocation { path, numa_node }) = pci::locate_link(device) else { return nic };
     let number = |name: &str| {
         // 0 and 255 stand for "not known" in the kernel.
-        let lanes = files::number(&device.join(name)).and_then(|n| u32::try_from(n).ok());
+        let lanes = sysfs::read_number(&device.join(name)).and_then(|n| u32::try_from(n).ok());
         lanes.filter(|lanes| (1..=64).contains(lanes))
     };
     NicFacts {
         numa_node,
         pci_address: path.last().filter(|_| 1 < path.len()).cloned(),
         pci_path: path,
-        pcie_speed: files::text(&device.join("current_link_speed")),
-        pcie_speed_max: files::text(&device.join("max_link_speed")),
+        pcie_speed: sysfs::read_line(&device.join("current_link_speed")),
+        pcie_speed_max: sysfs::read_line(&device.join("max_link_speed")),
         pcie_width: number("current_link_width"),
         pcie_width_max: number("max_link_width"),
         ..nic
@@ -147,26 +147,26 @@ fn placed(nic: NicFacts, device: &Path) -> NicFacts {
 
 fn read_counters(folder: &Path, names: &[&str], into: &mut BTreeMap<String, u64>) {
     for name in names {
-        if let Some(count) = files::number(&folder.join(name)) {
+        if let Some(count) = sysfs::read_number(&folder.join(name)) {
             into.insert((*name).to_owned(), count);
         }
     }
 }
 
-fn mac(folder: &Path) -> Option<String> {
-    let text = files::text(&folder.join("address"))?.to_ascii_lowercase();
+fn read_mac(folder: &Path) -> Option<String> {
+    let text = sysfs::read_line(&folder.join("address"))?.to_ascii_lowercase();
     // InfiniBand devices have twenty bytes here, which are no MAC address.
     Some(text).filter(|text| text.len() == 17 && text.bytes().any(|b| b != b'0' && b != b':'))
 }
 
 /// `4: ACTIVE` is `active`.
-fn state(text: &str) -> String {
+fn parse_state(text: &str) -> String {
     let words = text.split_once(':').map_or(text, |(_, words)| words);
     words.trim().to_ascii_lowercase()
 }
 
 /// `400 Gb/sec (4X NDR)` in megabits per second.
-fn rate(text: &str) -> Option<u64> {
+fn parse_rate(text: &str) -> Option<u64> {
     let (number, rest) = text.split_once(' ')?;
     if !rest.starts_with("Gb/sec") {
         return None;
@@ -177,7 +177,7 @@ fn rate(text: &str) -> Option<u64> {
 }
 
 /// `946d:ae03:0021:d9c6` as 16 digits; nothing where it is all zeros.
-fn guid(text: &str) -> Option<String> {
+fn parse_guid(text: &str) -> Option<String> {
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     let is_guid = digits.len() == 16 && digits.bytes().any(|digit| digit != b'0');
     is_guid.then(|| digits.to_ascii_lowercase())
@@ -185,18 +185,18 @@ fn guid(text: &str) -> Option<String> {
 
 /// Adds how near every GPU is to every network interface, and to GPUs their NUMA
 /// node.
-pub(super) fn relate(sys: &Path, nics: &mut [NicFacts], gpus: &mut [GpuFacts]) {
+pub(super) fn add_gpu_distances(sys: &Path, nics: &mut [NicFacts], gpus: &mut [GpuFacts]) {
     let mut places = Vec::new();
     for gpu in gpus {
-        let place = gpu.pci_address.as_deref().and_then(|address| pci::of_address(sys, address));
+        let place = gpu.pci_address.as_deref().and_then(|address| pci::locate_address(sys, address));
         gpu.numa_node = place.as_ref().and_then(|place| place.numa_node);
         places.push((gpu.index, place.unwrap_or_default()));
     }
     for nic in nics {
-        let own = Place { path: nic.pci_path.clone(), numa_node: nic.numa_node };
-        let distance = |(gpu, place): &(u32, Place)| GpuDistance {
+        let own = PciLocation { path: nic.pci_path.clone(), numa_node: nic.numa_node };
+        let distance = |(gpu, place): &(u32, PciLocation)| GpuDistance {
             gpu: *gpu,
-            relation: pci::relation(&own, place),
+            relation: pci::relation_between(&own, place),
         };
         nic.gpus = places.iter().map(distance).collect();
     }
@@ -208,7 +208,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use model::node_facts::Relation;
+    use model::node_facts::PciDistance;
 
     const SWITCH: &str = "devices/pci0000:00/0000:00:01.0/0000:01:00.0";
 
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_port_tells_its_rate_state_guid_and_counters() {
         let folder = machine();
-        let nics = nics(folder.path());
+        let nics = read_nics(folder.path());
         let nic = &nics[0];
         assert_eq!((nic.device.as_str(), nic.port, nic.rdma), ("mlx5_0", Some(1), true));
         assert_eq!(nic.state.as_deref(), Some("active"));
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn a_network_device_is_listed_once_and_only_with_hardware() {
         let folder = machine();
-        let nics = nics(folder.path());
+        let nics = read_nics(folder.path());
         let devices: Vec<&str> = nics.iter().map(|nic| nic.device.as_str()).collect();
         assert_eq!(devices, ["mlx5_0", "eth0"]);
         let eth0 = &nics[1];
@@ -293,28 +293,28 @@ mod tests {
     #[test]
     fn every_interface_knows_how_near_each_gpu_is() {
         let folder = machine();
-        let mut nics = nics(folder.path());
+        let mut nics = read_nics(folder.path());
         let address = Some("0000:03:00.0".to_owned());
         let mut gpus = [GpuFacts { index: 0, pci_address: address, ..GpuFacts::default() }];
-        relate(folder.path(), &mut nics, &mut gpus);
+        add_gpu_distances(folder.path(), &mut nics, &mut gpus);
         assert_eq!(gpus[0].numa_node, Some(0));
-        assert_eq!(nics[0].gpus, [GpuDistance { gpu: 0, relation: Relation::SameSwitch }]);
-        assert_eq!(nics[1].gpus, [GpuDistance { gpu: 0, relation: Relation::OtherNuma }]);
+        assert_eq!(nics[0].gpus, [GpuDistance { gpu: 0, relation: PciDistance::SameSwitch }]);
+        assert_eq!(nics[1].gpus, [GpuDistance { gpu: 0, relation: PciDistance::OtherNuma }]);
     }
 
     #[test]
     fn a_machine_without_sysfs_has_no_interfaces_and_no_panic() {
         let folder = tempfile::tempdir().expect("a folder");
-        assert!(nics(folder.path()).is_empty());
+        assert!(read_nics(folder.path()).is_empty());
     }
 
     #[test]
     fn rates_and_states_of_every_speed_are_read() {
-        assert_eq!(rate("2.5 Gb/sec (1X SDR)"), Some(2_500));
-        assert_eq!(rate("800 Gb/sec (8X NDR)"), Some(800_000));
-        assert_eq!(rate("fast"), None);
-        assert_eq!(rate("9 furlongs"), None);
-        assert_eq!(state("1: DOWN"), "down");
-        assert_eq!(guid("0000:0000:0000:0000"), None);
+        assert_eq!(parse_rate("2.5 Gb/sec (1X SDR)"), Some(2_500));
+        assert_eq!(parse_rate("800 Gb/sec (8X NDR)"), Some(800_000));
+        assert_eq!(parse_rate("fast"), None);
+        assert_eq!(parse_rate("9 furlongs"), None);
+        assert_eq!(parse_state("1: DOWN"), "down");
+        assert_eq!(parse_guid("0000:0000:0000:0000"), None);
     }
 }

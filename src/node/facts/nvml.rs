@@ -17,19 +17,19 @@ use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
 
-use super::library::Answer;
-use super::library::GpuLibrary;
-use super::library::LinkNumber;
-use super::library::MachineQuestion;
-use super::library::Number;
-use super::library::ProcessValue;
-use super::library::Question;
-use super::library::Refusal;
-use super::library::Text;
-use super::library::Value;
+use super::gpu_library::GpuQueryResult;
+use super::gpu_library::GpuLibrary;
+use super::gpu_library::LinkNumber;
+use super::gpu_library::MachineQuery;
+use super::gpu_library::GpuNumber;
+use super::gpu_library::ProcessValue;
+use super::gpu_library::GpuQuery;
+use super::gpu_library::GpuQueryError;
+use super::gpu_library::GpuText;
+use super::gpu_library::GpuValue;
 use crate::ffi::nvml as ffi;
-use crate::ffi::nvml::CallError;
-use crate::ffi::nvml::FabricVersion;
+use crate::ffi::nvml::NvmlCallError;
+use crate::ffi::nvml::FabricInfoVersion;
 
 /// Return codes that the wrapper has no names for (nvml.h).
 const NOT_SUPPORTED: u32 = 3;
@@ -42,7 +42,7 @@ const ARGUMENT_VERSION_MISMATCH: u32 = 25;
 
 /// Why there is no library to ask.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoDriver {
+pub enum NvmlLoadError {
     /// No such library.
     #[error(
         "there is no NVIDIA driver: {what}; install the driver (`nvidia-smi` must work), or name \
@@ -80,7 +80,7 @@ pub struct NvmlLibrary {
 
 impl NvmlLibrary {
     /// Loads it: this one, or the one that the system finds.
-    pub fn load(path: Option<&Path>) -> Result<Self, NoDriver> {
+    pub fn load(path: Option<&Path>) -> Result<Self, NvmlLoadError> {
         let mut builder = Nvml::builder();
         let path: Option<&OsStr> = path.map(Path::as_os_str);
         if let Some(path) = path {
@@ -89,83 +89,83 @@ impl NvmlLibrary {
         match builder.init() {
             Ok(nvml) => Ok(Self { nvml }),
             Err(NvmlError::LibloadingError(error)) => {
-                Err(NoDriver::NoLibrary { what: error.to_string() })
+                Err(NvmlLoadError::NoLibrary { what: error.to_string() })
             }
-            Err(NvmlError::DriverNotLoaded) => Err(NoDriver::NotLoaded),
-            Err(NvmlError::LibRmVersionMismatch) => Err(NoDriver::Mismatch),
+            Err(NvmlError::DriverNotLoaded) => Err(NvmlLoadError::NotLoaded),
+            Err(NvmlError::LibRmVersionMismatch) => Err(NvmlLoadError::Mismatch),
             Err(NvmlError::LibraryNotFound) => {
-                Err(NoDriver::NoLibrary { what: "the library found no kernel driver".to_owned() })
+                Err(NvmlLoadError::NoLibrary { what: "the library found no kernel driver".to_owned() })
             }
-            Err(error) => Err(NoDriver::Other { what: error.to_string() }),
+            Err(error) => Err(NvmlLoadError::Other { what: error.to_string() }),
         }
     }
 
-    fn text(device: &Device<'_>, text: Text) -> Result<String, NvmlError> {
+    fn read_text(device: &Device<'_>, text: GpuText) -> Result<String, NvmlError> {
         match text {
-            Text::Uuid => device.uuid(),
-            Text::Serial => device.serial(),
-            Text::Product => device.name(),
-            Text::BoardPartNumber => device.board_part_number(),
-            Text::Vbios => device.vbios_version(),
-            Text::GspFirmware => device.gsp_firmware_version(),
-            Text::PciAddress => device.pci_info().map(|pci| pci.bus_id),
+            GpuText::Uuid => device.uuid(),
+            GpuText::Serial => device.serial(),
+            GpuText::Product => device.name(),
+            GpuText::BoardPartNumber => device.board_part_number(),
+            GpuText::Vbios => device.vbios_version(),
+            GpuText::GspFirmware => device.gsp_firmware_version(),
+            GpuText::PciAddress => device.pci_info().map(|pci| pci.bus_id),
         }
     }
 
-    fn number(device: &Device<'_>, number: Number) -> Result<u64, Refusal> {
+    fn read_number(device: &Device<'_>, number: GpuNumber) -> Result<u64, GpuQueryError> {
         let ecc = |kind, counter| device.total_ecc_errors(kind, counter);
         let retired = |cause| device.retired_pages(cause).map(|pages| count(pages.len()));
         let found: Result<u64, NvmlError> = match number {
-            Number::Architecture => return Ok(ffi::architecture(device)?.into()),
-            Number::ModuleId => return Ok(ffi::module_id(device)?.into()),
-            Number::LinkMode => return Ok(ffi::link_mode(device)?.0.into()),
-            Number::LinkModeIsBest => return Ok(ffi::link_mode(device)?.1.into()),
-            Number::C2cEnabled => return Ok(ffi::c2c_enabled(device)?.into()),
-            Number::MemoryBytes => device.memory_info().map(|memory| memory.total),
-            Number::PcieGeneration => device.current_pcie_link_gen().map(u64::from),
-            Number::PcieGenerationMax => device.max_pcie_link_gen().map(u64::from),
-            Number::PcieWidth => device.current_pcie_link_width().map(u64::from),
-            Number::PcieWidthMax => device.max_pcie_link_width().map(u64::from),
-            Number::PcieReplays => device.pcie_replay_counter().map(u64::from),
-            Number::EccEnabled => device.is_ecc_enabled().map(|ecc| ecc.currently_enabled.into()),
-            Number::EccPending => device.is_ecc_enabled().map(|ecc| ecc.pending_enabled.into()),
-            Number::EccCorrectedSinceLoad => ecc(MemoryError::Corrected, EccCounter::Volatile),
-            Number::EccUncorrectedSinceLoad => ecc(MemoryError::Uncorrected, EccCounter::Volatile),
-            Number::EccCorrectedInLife => ecc(MemoryError::Corrected, EccCounter::Aggregate),
-            Number::EccUncorrectedInLife => ecc(MemoryError::Uncorrected, EccCounter::Aggregate),
-            Number::RetiredSingleBit => retired(RetirementCause::MultipleSingleBitEccErrors),
-            Number::RetiredDoubleBit => retired(RetirementCause::DoubleBitEccError),
-            Number::RetiredPending => device.are_pages_pending_retired().map(u64::from),
-            Number::ClockSm => device.clock_info(Clock::SM).map(u64::from),
-            Number::ClockSmMax => device.max_clock_info(Clock::SM).map(u64::from),
-            Number::ClockMemory => device.clock_info(Clock::Memory).map(u64::from),
-            Number::ClockMemoryMax => device.max_clock_info(Clock::Memory).map(u64::from),
-            Number::PowerDraw => device.power_usage().map(u64::from),
-            Number::PowerLimit => device.enforced_power_limit().map(u64::from),
-            Number::PowerLimitDefault => device.power_management_limit_default().map(u64::from),
-            Number::Temperature => device.temperature(TemperatureSensor::Gpu).map(u64::from),
-            Number::Throttling => device.current_throttle_reasons().map(|reasons| reasons.bits()),
-            Number::Mig => device.mig_mode().map(|mode| mode.current.into()),
-            Number::MigPending => device.mig_mode().map(|mode| mode.pending.into()),
-            Number::Persistence => device.is_in_persistent_mode().map(u64::from),
+            GpuNumber::Architecture => return Ok(ffi::architecture(device)?.into()),
+            GpuNumber::ModuleId => return Ok(ffi::module_id(device)?.into()),
+            GpuNumber::LinkMode => return Ok(ffi::link_mode(device)?.0.into()),
+            GpuNumber::LinkModeIsBest => return Ok(ffi::link_mode(device)?.1.into()),
+            GpuNumber::C2cEnabled => return Ok(ffi::c2c_enabled(device)?.into()),
+            GpuNumber::MemoryBytes => device.memory_info().map(|memory| memory.total),
+            GpuNumber::PcieGeneration => device.current_pcie_link_gen().map(u64::from),
+            GpuNumber::PcieGenerationMax => device.max_pcie_link_gen().map(u64::from),
+            GpuNumber::PcieWidth => device.current_pcie_link_width().map(u64::from),
+            GpuNumber::PcieWidthMax => device.max_pcie_link_width().map(u64::from),
+            GpuNumber::PcieReplays => device.pcie_replay_counter().map(u64::from),
+            GpuNumber::EccEnabled => device.is_ecc_enabled().map(|ecc| ecc.currently_enabled.into()),
+            GpuNumber::EccPending => device.is_ecc_enabled().map(|ecc| ecc.pending_enabled.into()),
+            GpuNumber::EccCorrectedSinceLoad => ecc(MemoryError::Corrected, EccCounter::Volatile),
+            GpuNumber::EccUncorrectedSinceLoad => ecc(MemoryError::Uncorrected, EccCounter::Volatile),
+            GpuNumber::EccCorrectedInLife => ecc(MemoryError::Corrected, EccCounter::Aggregate),
+            GpuNumber::EccUncorrectedInLife => ecc(MemoryError::Uncorrected, EccCounter::Aggregate),
+            GpuNumber::RetiredSingleBit => retired(RetirementCause::MultipleSingleBitEccErrors),
+            GpuNumber::RetiredDoubleBit => retired(RetirementCause::DoubleBitEccError),
+            GpuNumber::RetiredPending => device.are_pages_pending_retired().map(u64::from),
+            GpuNumber::ClockSm => device.clock_info(Clock::SM).map(u64::from),
+            GpuNumber::ClockSmMax => device.max_clock_info(Clock::SM).map(u64::from),
+            GpuNumber::ClockMemory => device.clock_info(Clock::Memory).map(u64::from),
+            GpuNumber::ClockMemoryMax => device.max_clock_info(Clock::Memory).map(u64::from),
+            GpuNumber::PowerDraw => device.power_usage().map(u64::from),
+            GpuNumber::PowerLimit => device.enforced_power_limit().map(u64::from),
+            GpuNumber::PowerLimitDefault => device.power_management_limit_default().map(u64::from),
+            GpuNumber::Temperature => device.temperature(TemperatureSensor::Gpu).map(u64::from),
+            GpuNumber::Throttling => device.current_throttle_reasons().map(|reasons| reasons.bits()),
+            GpuNumber::Mig => device.mig_mode().map(|mode| mode.current.into()),
+            GpuNumber::MigPending => device.mig_mode().map(|mode| mode.pending.into()),
+            GpuNumber::Persistence => device.is_in_persistent_mode().map(u64::from),
         };
-        found.map_err(Refusal::from)
+        found.map_err(GpuQueryError::from)
     }
 
-    fn link(device: &Device<'_>, link: u32, number: LinkNumber) -> Answer {
+    fn read_link(device: &Device<'_>, link: u32, number: LinkNumber) -> GpuQueryResult {
         let nvlink = device.link_wrapper_for(link);
-        Ok(Value::Number(match number {
+        Ok(GpuValue::Number(match number {
             LinkNumber::State => ffi::link_state(device, link)?.into(),
             LinkNumber::Version => nvlink.version()?.into(),
             LinkNumber::RemoteKind => ffi::link_remote_kind(device, link)?.into(),
             LinkNumber::Errors(counter) => ffi::link_errors(device, link, counter)?,
             LinkNumber::RemoteAddress => {
-                return Ok(Value::Text(nvlink.remote_pci_info()?.bus_id));
+                return Ok(GpuValue::Text(nvlink.remote_pci_info()?.bus_id));
             }
         }))
     }
 
-    fn processes(device: &Device<'_>) -> Answer {
+    fn read_processes(device: &Device<'_>) -> GpuQueryResult {
         let found = device.running_compute_processes()?;
         let processes = found.into_iter().map(|process| ProcessValue {
             pid: process.pid,
@@ -174,7 +174,7 @@ impl NvmlLibrary {
                 UsedGpuMemory::Unavailable => None,
             },
         });
-        Ok(Value::Processes(processes.collect()))
+        Ok(GpuValue::Processes(processes.collect()))
     }
 }
 
@@ -183,64 +183,64 @@ fn count(length: usize) -> u64 {
 }
 
 impl GpuLibrary for NvmlLibrary {
-    fn of_machine(&self, question: MachineQuestion) -> Answer {
+    fn query_machine(&self, question: MachineQuery) -> GpuQueryResult {
         Ok(match question {
-            MachineQuestion::DriverVersion => Value::Text(self.nvml.sys_driver_version()?),
-            MachineQuestion::LibraryVersion => Value::Text(self.nvml.sys_nvml_version()?),
-            MachineQuestion::GpuCount => Value::Number(self.nvml.device_count()?.into()),
-            MachineQuestion::CudaVersion => {
+            MachineQuery::DriverVersion => GpuValue::Text(self.nvml.sys_driver_version()?),
+            MachineQuery::LibraryVersion => GpuValue::Text(self.nvml.sys_nvml_version()?),
+            MachineQuery::GpuCount => GpuValue::Number(self.nvml.device_count()?.into()),
+            MachineQuery::CudaVersion => {
                 let version = self.nvml.sys_cuda_driver_version()?;
-                Value::Number(u64::try_from(version).map_err(|_| negative(version))?)
+                GpuValue::Number(u64::try_from(version).map_err(|_| negative_number_error(version))?)
             }
         })
     }
 
-    fn of_gpu(&self, gpu: u32, question: Question) -> Answer {
+    fn query_gpu(&self, gpu: u32, question: GpuQuery) -> GpuQueryResult {
         let device = &self.nvml.device_by_index(gpu)?;
         match question {
-            Question::Text(text) => Ok(Value::Text(Self::text(device, text)?)),
-            Question::Number(number) => Ok(Value::Number(Self::number(device, number)?)),
-            Question::Link(link, number) => Self::link(device, link, number),
-            Question::Field { id, scope } => {
+            GpuQuery::Text(text) => Ok(GpuValue::Text(Self::read_text(device, text)?)),
+            GpuQuery::Number(number) => Ok(GpuValue::Number(Self::read_number(device, number)?)),
+            GpuQuery::Link(link, number) => Self::read_link(device, link, number),
+            GpuQuery::Field { id, scope } => {
                 let answers = ffi::fields(device, &[(id, scope)])?;
-                let first = answers.into_iter().next().unwrap_or(Err(CallError::Unreadable))?;
-                Ok(Value::Number(first))
+                let first = answers.into_iter().next().unwrap_or(Err(NvmlCallError::Unreadable))?;
+                Ok(GpuValue::Number(first))
             }
-            Question::FabricThird => Ok(Value::Fabric(ffi::fabric(device, FabricVersion::Third)?)),
-            Question::FabricSecond => {
-                Ok(Value::Fabric(ffi::fabric(device, FabricVersion::Second)?))
+            GpuQuery::FabricThird => Ok(GpuValue::Fabric(ffi::fabric(device, FabricInfoVersion::V3)?)),
+            GpuQuery::FabricSecond => {
+                Ok(GpuValue::Fabric(ffi::fabric(device, FabricInfoVersion::V2)?))
             }
-            Question::FabricFirst => Ok(Value::Fabric(ffi::fabric(device, FabricVersion::First)?)),
-            Question::Platform => Ok(Value::Platform(ffi::platform(device, 2)?)),
-            Question::PlatformFirst => Ok(Value::Platform(ffi::platform(device, 1)?)),
-            Question::Processes => Self::processes(device),
-            Question::RemappedRows => Ok(Value::Rows(ffi::remapped_rows(device)?)),
+            GpuQuery::FabricFirst => Ok(GpuValue::Fabric(ffi::fabric(device, FabricInfoVersion::V1)?)),
+            GpuQuery::Platform => Ok(GpuValue::Platform(ffi::platform(device, 2)?)),
+            GpuQuery::PlatformFirst => Ok(GpuValue::Platform(ffi::platform(device, 1)?)),
+            GpuQuery::Processes => Self::read_processes(device),
+            GpuQuery::RemappedRows => Ok(GpuValue::Rows(ffi::remapped_rows(device)?)),
         }
     }
 }
 
-fn negative(number: i32) -> Refusal {
-    Refusal::Unreadable(format!("a version of {number}"))
+fn negative_number_error(number: i32) -> GpuQueryError {
+    GpuQueryError::Unreadable(format!("a version of {number}"))
 }
 
-impl From<CallError> for Refusal {
-    fn from(error: CallError) -> Self {
+impl From<NvmlCallError> for GpuQueryError {
+    fn from(error: NvmlCallError) -> Self {
         match error {
-            CallError::MissingSymbol => Self::MissingSymbol,
-            CallError::Refused(code) => refusal(code),
-            CallError::Unreadable => Self::Unreadable("a value of an unexpected type".to_owned()),
+            NvmlCallError::MissingSymbol => Self::MissingSymbol,
+            NvmlCallError::Refused(code) => error_from_code(code),
+            NvmlCallError::Unreadable => Self::Unreadable("a value of an unexpected type".to_owned()),
         }
     }
 }
 
-impl From<NvmlError> for Refusal {
+impl From<NvmlError> for GpuQueryError {
     fn from(error: NvmlError) -> Self {
         match error {
             NvmlError::FailedToLoadSymbol(_) => Self::MissingSymbol,
             NvmlError::Utf8Error(_) => Self::Unreadable("text that is none".to_owned()),
             // Also what the wrapper makes of enum values that it does not know;
             // whoever must tell them apart asks through `ffi`.
-            NvmlError::UnexpectedVariant(code) => refusal(code),
+            NvmlError::UnexpectedVariant(code) => error_from_code(code),
             NvmlError::NotSupported => Self::NotSupported,
             NvmlError::NoPermission => Self::NoPermission,
             NvmlError::NotFound => Self::NotFound,
@@ -253,16 +253,16 @@ impl From<NvmlError> for Refusal {
 }
 
 /// What a return code means.
-fn refusal(code: u32) -> Refusal {
+fn error_from_code(code: u32) -> GpuQueryError {
     match code {
-        NOT_SUPPORTED => Refusal::NotSupported,
-        NO_PERMISSION => Refusal::NoPermission,
-        NOT_FOUND => Refusal::NotFound,
-        FUNCTION_NOT_FOUND => Refusal::MissingSymbol,
-        GPU_IS_LOST => Refusal::GpuLost,
-        RESET_REQUIRED => Refusal::ResetRequired,
-        ARGUMENT_VERSION_MISMATCH => Refusal::OtherVersion,
-        code => Refusal::Failed(super::codes::words(code)),
+        NOT_SUPPORTED => GpuQueryError::NotSupported,
+        NO_PERMISSION => GpuQueryError::NoPermission,
+        NOT_FOUND => GpuQueryError::NotFound,
+        FUNCTION_NOT_FOUND => GpuQueryError::MissingSymbol,
+        GPU_IS_LOST => GpuQueryError::GpuLost,
+        RESET_REQUIRED => GpuQueryError::ResetRequired,
+        ARGUMENT_VERSION_MISMATCH => GpuQueryError::OtherVersion,
+        code => GpuQueryError::Failed(super::nvml_names::return_code_name(code)),
     }
 }
 
@@ -274,7 +274,7 @@ mod tests {
     fn a_missing_library_is_said_with_what_to_do() {
         let error =
             NvmlLibrary::load(Some(Path::new("/no/such/libnvidia-ml.so"))).expect_err("none");
-        assert!(matches!(error, NoDriver::NoLibrary { .. }), "{error:?}");
+        assert!(matches!(error, NvmlLoadError::NoLibrary { .. }), "{error:?}");
         let words = error.to_string();
         assert!(words.contains("there is no NVIDIA driver"), "{words}");
         assert!(words.contains("/no/such/libnvidia-ml.so"), "{words}");
@@ -284,22 +284,22 @@ mod tests {
     fn a_library_that_is_no_nvml_is_no_panic() {
         // glibc is always there, and has none of the symbols.
         let error = NvmlLibrary::load(Some(Path::new("libc.so.6"))).expect_err("no NVML");
-        assert!(matches!(error, NoDriver::Other { .. }), "{error:?}");
+        assert!(matches!(error, NvmlLoadError::Other { .. }), "{error:?}");
     }
 
     #[test]
     fn a_missing_symbol_is_an_old_driver_and_no_failure_of_the_gpu() {
         let by_wrapper = NvmlError::FailedToLoadSymbol("undefined symbol".to_owned());
-        assert_eq!(Refusal::from(by_wrapper), Refusal::MissingSymbol);
-        assert_eq!(Refusal::from(CallError::MissingSymbol), Refusal::MissingSymbol);
-        assert_eq!(Refusal::from(CallError::Refused(13)), Refusal::MissingSymbol);
+        assert_eq!(GpuQueryError::from(by_wrapper), GpuQueryError::MissingSymbol);
+        assert_eq!(GpuQueryError::from(NvmlCallError::MissingSymbol), GpuQueryError::MissingSymbol);
+        assert_eq!(GpuQueryError::from(NvmlCallError::Refused(13)), GpuQueryError::MissingSymbol);
     }
 
     #[test]
     fn codes_that_the_wrapper_does_not_know_are_told_apart() {
-        assert_eq!(Refusal::from(NvmlError::UnexpectedVariant(25)), Refusal::OtherVersion);
-        assert_eq!(Refusal::from(CallError::Refused(25)), Refusal::OtherVersion);
-        assert_eq!(Refusal::from(CallError::Refused(3)), Refusal::NotSupported);
-        assert_eq!(Refusal::from(NvmlError::NotSupported), Refusal::NotSupported);
+        assert_eq!(GpuQueryError::from(NvmlError::UnexpectedVariant(25)), GpuQueryError::OtherVersion);
+        assert_eq!(GpuQueryError::from(NvmlCallError::Refused(25)), GpuQueryError::OtherVersion);
+        assert_eq!(GpuQueryError::from(NvmlCallError::Refused(3)), GpuQueryError::NotSupported);
+        assert_eq!(GpuQueryError::from(NvmlError::NotSupported), GpuQueryError::NotSupported);
     }
 }

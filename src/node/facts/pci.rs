@@ -3,12 +3,12 @@
 use std::path::Component;
 use std::path::Path;
 
-use super::files;
-use model::node_facts::Relation;
+use super::sysfs;
+use model::node_facts::PciDistance;
 
 /// Where a device sits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct PciLocation {
     /// From its host bridge (`pci0000:00`) over every bridge to itself.
     pub(super) path: Vec<String>,
     /// NUMA node of the processor it is attached to.
@@ -17,8 +17,8 @@ pub(super) struct Place {
 
 /// An address as the kernel writes it: four digits of domain where four are
 /// enough, lower case. NVML writes eight, in upper case.
-pub(super) fn address(text: &str) -> String {
-    let text = super::asking::printable(text).to_ascii_lowercase();
+pub(super) fn normalize_address(text: &str) -> String {
+    let text = super::query::to_printable(text).to_ascii_lowercase();
     match text.split_once(':') {
         Some((domain, rest)) if domain.len() == 8 && domain.starts_with("0000") => {
             format!("{}:{rest}", &domain[4..])
@@ -28,28 +28,28 @@ pub(super) fn address(text: &str) -> String {
 }
 
 /// Where the device of this address sits.
-pub(super) fn of_address(sys: &Path, address: &str) -> Option<Place> {
+pub(super) fn locate_address(sys: &Path, address: &str) -> Option<PciLocation> {
     // An address is one component of a path and nothing else.
     let plain = |c: char| c.is_ascii_hexdigit() || matches!(c, ':' | '.');
     if address.is_empty() || address.contains("..") || !address.chars().all(plain) {
         return None;
     }
-    of_link(&sys.join("bus/pci/devices").join(address))
+    locate_link(&sys.join("bus/pci/devices").join(address))
 }
 
 /// Where the device sits that this link of sysfs points to.
-pub(super) fn of_link(link: &Path) -> Option<Place> {
+pub(super) fn locate_link(link: &Path) -> Option<PciLocation> {
     let folder = link.canonicalize().ok()?;
-    Some(Place { path: bridges(&folder), numa_node: numa_node(&folder) })
+    Some(PciLocation { path: pci_path(&folder), numa_node: read_numa_node(&folder) })
 }
 
 /// NUMA node of a device; -1 is none.
-fn numa_node(folder: &Path) -> Option<u32> {
-    files::text(&folder.join("numa_node"))?.parse().ok()
+fn read_numa_node(folder: &Path) -> Option<u32> {
+    sysfs::read_line(&folder.join("numa_node"))?.parse().ok()
 }
 
 /// The part of a path in sysfs that names PCI devices.
-fn bridges(folder: &Path) -> Vec<String> {
+fn pci_path(folder: &Path) -> Vec<String> {
     let names = folder.components().filter_map(|component| match component {
         Component::Normal(name) => name.to_str(),
         _ => None,
@@ -68,14 +68,14 @@ fn is_address(name: &str) -> bool {
 
 /// How near two devices are. What is below one bridge of a host bridge shares a
 /// switch: a port of a host bridge has one link.
-pub(super) fn relation(one: &Place, other: &Place) -> Relation {
+pub(super) fn relation_between(one: &PciLocation, other: &PciLocation) -> PciDistance {
     let shared = one.path.iter().zip(&other.path).take_while(|(a, b)| a == b).count();
     match (shared, one.numa_node, other.numa_node) {
-        (2.., _, _) => Relation::SameSwitch,
-        (1, _, _) => Relation::SameRoot,
-        (0, Some(a), Some(b)) if a == b => Relation::SameNuma,
-        (0, Some(_), Some(_)) => Relation::OtherNuma,
-        (0, _, _) => Relation::Unknown,
+        (2.., _, _) => PciDistance::SameSwitch,
+        (1, _, _) => PciDistance::SameRoot,
+        (0, Some(a), Some(b)) if a == b => PciDistance::SameNuma,
+        (0, Some(_), Some(_)) => PciDistance::OtherNuma,
+        (0, _, _) => PciDistance::Unknown,
     }
 }
 
@@ -83,15 +83,15 @@ pub(super) fn relation(one: &Place, other: &Place) -> Relation {
 mod tests {
     use super::*;
 
-    fn place(path: &str, numa_node: Option<u32>) -> Place {
-        Place { path: path.split('/').map(str::to_owned).collect(), numa_node }
+    fn place(path: &str, numa_node: Option<u32>) -> PciLocation {
+        PciLocation { path: path.split('/').map(str::to_owned).collect(), numa_node }
     }
 
     #[test]
     fn addresses_are_written_as_the_kernel_does() {
-        assert_eq!(address("00000000:3B:00.0"), "0000:3b:00.0");
-        assert_eq!(address("00010000:3B:00.0"), "00010000:3b:00.0");
-        assert_eq!(address("0009:01:00.0"), "0009:01:00.0");
+        assert_eq!(normalize_address("00000000:3B:00.0"), "0000:3b:00.0");
+        assert_eq!(normalize_address("00010000:3B:00.0"), "00010000:3b:00.0");
+        assert_eq!(normalize_address("0009:01:00.0"), "0009:01:00.0");
     }
 
     #[test]
@@ -99,21 +99,21 @@ mod tests {
         let gpu = place("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0", Some(0));
         let beside =
             place("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", Some(0));
-        assert_eq!(relation(&gpu, &beside), Relation::SameSwitch);
+        assert_eq!(relation_between(&gpu, &beside), PciDistance::SameSwitch);
         let root = place("pci0000:00/0000:00:02.0/0000:05:00.0", Some(0));
-        assert_eq!(relation(&gpu, &root), Relation::SameRoot);
+        assert_eq!(relation_between(&gpu, &root), PciDistance::SameRoot);
         let numa = place("pci0000:40/0000:40:01.0/0000:41:00.0", Some(0));
-        assert_eq!(relation(&gpu, &numa), Relation::SameNuma);
+        assert_eq!(relation_between(&gpu, &numa), PciDistance::SameNuma);
         let far = place("pci0000:80/0000:80:01.0/0000:81:00.0", Some(1));
-        assert_eq!(relation(&gpu, &far), Relation::OtherNuma);
+        assert_eq!(relation_between(&gpu, &far), PciDistance::OtherNuma);
         let silent = place("pci0000:80/0000:80:01.0/0000:81:00.0", None);
-        assert_eq!(relation(&gpu, &silent), Relation::Unknown);
-        assert_eq!(relation(&Place::default(), &Place::default()), Relation::Unknown);
+        assert_eq!(relation_between(&gpu, &silent), PciDistance::Unknown);
+        assert_eq!(relation_between(&PciLocation::default(), &PciLocation::default()), PciDistance::Unknown);
     }
 
     #[test]
     fn an_address_that_leads_elsewhere_is_not_followed() {
-        assert_eq!(of_address(Path::new("/sys"), "../../../../etc"), None);
-        assert_eq!(of_address(Path::new("/sys"), ".."), None);
+        assert_eq!(locate_address(Path::new("/sys"), "../../../../etc"), None);
+        assert_eq!(locate_address(Path::new("/sys"), ".."), None);
     }
 }

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use super::files;
+use super::sysfs;
 use model::node_facts::NodeFacts;
 
 /// Adds name, boot, kernel and make of the machine.
-pub(super) fn read(root: &Path, facts: &mut NodeFacts) {
-    let kernel = |file: &str| files::text(&root.join("proc/sys/kernel").join(file));
-    let dmi = |file: &str| files::text(&root.join("sys/class/dmi/id").join(file));
+pub(super) fn add_system_facts(root: &Path, facts: &mut NodeFacts) {
+    let kernel = |file: &str| sysfs::read_line(&root.join("proc/sys/kernel").join(file));
+    let dmi = |file: &str| sysfs::read_line(&root.join("sys/class/dmi/id").join(file));
     facts.hostname = kernel("hostname");
     facts.kernel = kernel("osrelease");
     facts.boot_id = kernel("random/boot_id");
@@ -18,8 +18,8 @@ pub(super) fn read(root: &Path, facts: &mut NodeFacts) {
 
 /// The version of the kernel's part of the driver, which is there even where the
 /// library is not: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15`.
-pub(super) fn driver_version(root: &Path) -> Option<String> {
-    let text = files::whole(&root.join("proc/driver/nvidia/version"))?;
+pub(super) fn read_driver_version(root: &Path) -> Option<String> {
+    let text = sysfs::read_text(&root.join("proc/driver/nvidia/version"))?;
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;
     let is_version =
         |word: &&str| word.contains('.') && word.chars().all(|c| c.is_ascii_digit() || c == '.');
@@ -33,7 +33,7 @@ mod tests {
     #[test]
     fn this_machine_has_a_name_a_kernel_and_a_boot() {
         let mut facts = NodeFacts::default();
-        read(Path::new("/"), &mut facts);
+        add_system_facts(Path::new("/"), &mut facts);
         assert!(facts.hostname.is_some() && facts.kernel.is_some());
         // 36 characters: RFC 9562.
         assert_eq!(facts.boot_id.map(|id| id.len()), Some(36));
@@ -43,8 +43,8 @@ mod tests {
     fn an_empty_machine_says_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut facts = NodeFacts::default();
-        read(folder.path(), &mut facts);
+        add_system_facts(folder.path(), &mut facts);
         assert_eq!(facts, NodeFacts::default());
-        assert_eq!(driver_version(folder.path()), None);
+        assert_eq!(read_driver_version(folder.path()), None);
     }
 }

@@ -11,26 +11,26 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
-use super::asking::printable;
+use super::query::to_printable;
 use model::gpu_facts::GpuFacts;
-use model::gpu_facts::XidSeen;
+use model::gpu_facts::XidSummary;
 
 /// The most that is read. Kernels keep a megabyte or two.
-const MOST: usize = 16 * 1024 * 1024;
+const MAX_LOG_BYTES: usize = 16 * 1024 * 1024;
 
 /// Largest record of the log (`PRINTKRB_RECORD_MAX` is 1024; `/dev/kmsg` adds
 /// escapes and a dictionary).
-const RECORD: usize = 16 * 1024;
+const MAX_RECORD_BYTES: usize = 16 * 1024;
 
 /// How often a record may have been overwritten under our eyes.
-const OVERWRITTEN: usize = 1_000;
+const MAX_OVERWRITES: usize = 1_000;
 
 /// `EPIPE` of <errno.h>: the next record was overwritten.
 const EPIPE: i32 = 32;
 
 /// An Xid error as the log names it.
 #[derive(Debug, PartialEq, Eq)]
-struct Entry {
+struct XidLogEntry {
     /// `0000:3b:00`, without a function.
     device: String,
     xid: u32,
@@ -39,19 +39,19 @@ struct Entry {
 }
 
 /// Adds to every GPU what the log says of it, or says why it cannot be read.
-pub(super) fn add(root: &Path, gpus: &mut [GpuFacts]) -> Result<(), String> {
-    let log = read(&root.join("dev/kmsg"))?;
-    let entries: Vec<Entry> = log.lines().filter_map(entry).collect();
+pub(super) fn add_xids(root: &Path, gpus: &mut [GpuFacts]) -> Result<(), String> {
+    let log = read_kernel_log(&root.join("dev/kmsg"))?;
+    let entries: Vec<XidLogEntry> = log.lines().filter_map(parse_entry).collect();
     for gpu in gpus {
         let Some(address) = &gpu.pci_address else { continue };
         let device = address.rsplit_once('.').map_or(address.as_str(), |(device, _)| device);
-        gpu.xids = Some(seen(entries.iter().filter(|entry| entry.device == device)));
+        gpu.xids = Some(count_by_xid(entries.iter().filter(|entry| entry.device == device)));
     }
     Ok(())
 }
 
-fn seen<'e>(entries: impl Iterator<Item = &'e Entry>) -> Vec<XidSeen> {
-    let mut found: Vec<XidSeen> = Vec::new();
+fn count_by_xid<'e>(entries: impl Iterator<Item = &'e XidLogEntry>) -> Vec<XidSummary> {
+    let mut found: Vec<XidSummary> = Vec::new();
     for entry in entries {
         let now = (entry.seconds, entry.message.clone());
         match found.iter_mut().find(|seen| seen.xid == entry.xid) {
@@ -59,7 +59,7 @@ fn seen<'e>(entries: impl Iterator<Item = &'e Entry>) -> Vec<XidSeen> {
                 seen.count += 1;
                 (seen.last_seconds_after_boot, seen.message) = now;
             }
-            None => found.push(XidSeen {
+            None => found.push(XidSummary {
                 xid: entry.xid,
                 count: 1,
                 last_seconds_after_boot: now.0,
@@ -72,18 +72,18 @@ fn seen<'e>(entries: impl Iterator<Item = &'e Entry>) -> Vec<XidSeen> {
 }
 
 /// What is in the log now.
-fn read(path: &Path) -> Result<String, String> {
+fn read_kernel_log(path: &Path) -> Result<String, String> {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
     let mut file = opened.map_err(|error| format!("{}: {error}", path.display()))?;
-    let (mut log, mut record, mut overwritten) = (Vec::new(), vec![0; RECORD], 0);
-    while log.len() < MOST {
+    let (mut log, mut record, mut overwritten) = (Vec::new(), vec![0; MAX_RECORD_BYTES], 0);
+    while log.len() < MAX_LOG_BYTES {
         match file.read(&mut record) {
             Ok(0) => break,
             Ok(count) => log.extend_from_slice(&record[..count]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) if error.raw_os_error() == Some(EPIPE) && overwritten < OVERWRITTEN => {
+            Err(error) if error.raw_os_error() == Some(EPIPE) && overwritten < MAX_OVERWRITES => {
                 overwritten += 1;
             }
             Err(error) => return Err(format!("{}: {error}", path.display())),
@@ -95,18 +95,18 @@ fn read(path: &Path) -> Result<String, String> {
 /// `4,1234,98765432,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off
 /// the bus.` The third number is microseconds after boot
 /// (Documentation/ABI/testing/dev-kmsg of the kernel).
-fn entry(line: &str) -> Option<Entry> {
+fn parse_entry(line: &str) -> Option<XidLogEntry> {
     let (head, message) = line.split_once(';')?;
     let rest = message.strip_prefix("NVRM: Xid (PCI:")?;
     let (device, rest) = rest.split_once("): ")?;
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     let (number, rest) = rest.split_at(digits);
     let micros: u64 = head.split(',').nth(2)?.parse().ok()?;
-    Some(Entry {
+    Some(XidLogEntry {
         device: device.to_ascii_lowercase(),
         xid: number.parse().ok()?,
         seconds: micros / 1_000_000,
-        message: printable(rest.trim_start_matches([',', ' '])),
+        message: to_printable(rest.trim_start_matches([',', ' '])),
     })
 }
 
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn errors_are_counted_by_gpu_and_number() {
         let (folder, mut gpus) = with_log(LOG);
-        add(folder.path(), &mut gpus).expect("a log");
+        add_xids(folder.path(), &mut gpus).expect("a log");
         let found = gpus[0].xids.as_ref().expect("read");
         let counts: Vec<_> = found.iter().map(|seen| (seen.xid, seen.count)).collect();
         assert_eq!(counts, [(74, 2), (79, 1)]);
@@ -149,7 +149,7 @@ mod tests {
     fn a_log_that_cannot_be_read_is_no_log_without_errors() {
         let folder = tempfile::tempdir().expect("a folder");
         let mut gpus = [gpu("0000:3b:00.0")];
-        let why = add(folder.path(), &mut gpus).expect_err("no log");
+        let why = add_xids(folder.path(), &mut gpus).expect_err("no log");
         assert!(why.contains("kmsg"), "{why}");
         assert_eq!(gpus[0].xids, None);
     }

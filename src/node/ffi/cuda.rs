@@ -11,7 +11,7 @@
 
 #![expect(unsafe_code, reason = "CUDA is a C library")]
 
-mod shared;
+mod shared_memory;
 
 use std::ffi::CStr;
 use std::ffi::c_char;
@@ -26,21 +26,21 @@ use std::ptr::null_mut;
 
 use libloading::Library;
 
-use super::loading;
-use super::loading::LoadError;
-use super::loading::symbols;
+use super::dynamic_library;
+use super::dynamic_library::LibraryLoadError;
+use super::dynamic_library::symbols;
 
 pub mod code;
-mod memory;
+mod host_memory;
 
-pub use memory::HostMemory;
+pub use host_memory::HostMemory;
 
 /// The library's name, as the driver installs it.
 pub const LIBRARY: &str = "libcuda.so.1";
 
 /// Why a call gave no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CudaError {
+pub enum CudaCallError {
     /// This driver has no such call.
     #[error("this driver has no {call}: it is older than the call")]
     Missing {
@@ -59,7 +59,7 @@ pub enum CudaError {
     },
 }
 
-impl CudaError {
+impl CudaCallError {
     /// The `CUresult`, where there was an answer.
     pub fn code(&self) -> Option<i32> {
         match self {
@@ -78,17 +78,17 @@ impl CudaError {
 
 /// A GPU, by the driver's number (`CUdevice`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Device(pub i32);
+pub struct CudaDevice(pub i32);
 
 /// A context (`CUcontext`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Context(usize);
+pub struct CudaContext(usize);
 
 /// A stream (`CUstream`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Stream(usize);
+pub struct CudaStream(usize);
 
-impl Stream {
+impl CudaStream {
     /// The number that other libraries of the driver's family take.
     pub fn raw(self) -> usize {
         self.0
@@ -97,13 +97,13 @@ impl Stream {
 
 /// An event (`CUevent`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Event(usize);
+pub struct CudaEvent(usize);
 
 /// An address on a GPU, or of host memory as a GPU sees it (`CUdeviceptr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Address(pub u64);
+pub struct DevicePointer(pub u64);
 
-impl Address {
+impl DevicePointer {
     /// The address this many bytes further.
     pub fn offset(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
@@ -112,7 +112,7 @@ impl Address {
 
 /// Physical memory that is not mapped yet (`CUmemGenericAllocationHandle`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Allocation(u64);
+pub struct CudaAllocation(u64);
 
 /// A handle that a process on another node can import (`CUmemFabricHandle`).
 pub const FABRIC_HANDLE_BYTES: usize = 64;
@@ -120,7 +120,7 @@ pub const FABRIC_HANDLE_BYTES: usize = 64;
 /// A handle that another process on this node can open (`CUipcMemHandle`).
 pub const IPC_HANDLE_BYTES: usize = 64;
 
-type Handle = *mut c_void;
+type CudaHandle = *mut c_void;
 
 /// `CUipcMemHandle`, passed by value.
 #[repr(C)]
@@ -130,7 +130,7 @@ struct IpcHandle([c_uchar; IPC_HANDLE_BYTES]);
 /// `CUmemLocation`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Location {
+struct MemLocation {
     kind: c_int,
     id: c_int,
 }
@@ -141,7 +141,7 @@ struct Location {
 struct AllocationProp {
     kind: c_int,
     handle_types: c_int,
-    location: Location,
+    location: MemLocation,
     win32: *mut c_void,
     flags: [c_uchar; 8],
 }
@@ -149,8 +149,8 @@ struct AllocationProp {
 /// `CUmemAccessDesc`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct AccessDesc {
-    location: Location,
+struct MemAccessDesc {
+    location: MemLocation,
     flags: c_int,
 }
 
@@ -170,7 +170,7 @@ const LAZY_PEER_ACCESS: c_uint = 1;
 
 symbols! {
     /// The calls of the driver API that are used.
-    Symbols {
+    CudaSymbols {
         init = "cuInit" (c_uint);
         driver_version = "cuDriverGetVersion" (*mut c_int);
         error_name = "cuGetErrorName" (c_int, *mut *const c_char);
@@ -183,32 +183,32 @@ symbols! {
         device_memory = "cuDeviceTotalMem_v2" (*mut usize, c_int);
         attribute = "cuDeviceGetAttribute" (*mut c_int, c_int, c_int);
         can_access_peer = "cuDeviceCanAccessPeer" (*mut c_int, c_int, c_int);
-        primary_retain = "cuDevicePrimaryCtxRetain" (*mut Handle, c_int);
+        primary_retain = "cuDevicePrimaryCtxRetain" (*mut CudaHandle, c_int);
         primary_release = "cuDevicePrimaryCtxRelease_v2" (c_int);
-        set_current = "cuCtxSetCurrent" (Handle);
-        enable_peer = "cuCtxEnablePeerAccess" (Handle, c_uint);
+        set_current = "cuCtxSetCurrent" (CudaHandle);
+        enable_peer = "cuCtxEnablePeerAccess" (CudaHandle, c_uint);
         synchronize = "cuCtxSynchronize" ();
         memory_info = "cuMemGetInfo_v2" (*mut usize, *mut usize);
         alloc = "cuMemAlloc_v2" (*mut c_ulonglong, usize);
         free = "cuMemFree_v2" (c_ulonglong);
-        host_alloc = "cuMemHostAlloc" (*mut Handle, usize, c_uint);
-        host_free = "cuMemFreeHost" (Handle);
-        host_address = "cuMemHostGetDevicePointer_v2" (*mut c_ulonglong, Handle, c_uint);
-        fill32 = "cuMemsetD32Async" (c_ulonglong, c_uint, usize, Handle);
-        copy = "cuMemcpyAsync" (c_ulonglong, c_ulonglong, usize, Handle);
-        copy_to_device = "cuMemcpyHtoDAsync_v2" (c_ulonglong, *const c_void, usize, Handle);
-        copy_to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, c_ulonglong, usize, Handle);
-        stream_create = "cuStreamCreate" (*mut Handle, c_uint);
-        stream_destroy = "cuStreamDestroy_v2" (Handle);
-        stream_synchronize = "cuStreamSynchronize" (Handle);
-        stream_query = "cuStreamQuery" (Handle);
-        stream_wait_event = "cuStreamWaitEvent" (Handle, Handle, c_uint);
-        stream_wait_value = "cuStreamWaitValue32_v2" (Handle, c_ulonglong, c_uint, c_uint);
-        event_create = "cuEventCreate" (*mut Handle, c_uint);
-        event_destroy = "cuEventDestroy_v2" (Handle);
-        event_record = "cuEventRecord" (Handle, Handle);
-        event_query = "cuEventQuery" (Handle);
-        event_elapsed = "cuEventElapsedTime" (*mut f32, Handle, Handle);
+        host_alloc = "cuMemHostAlloc" (*mut CudaHandle, usize, c_uint);
+        host_free = "cuMemFreeHost" (CudaHandle);
+        host_address = "cuMemHostGetDevicePointer_v2" (*mut c_ulonglong, CudaHandle, c_uint);
+        fill32 = "cuMemsetD32Async" (c_ulonglong, c_uint, usize, CudaHandle);
+        copy = "cuMemcpyAsync" (c_ulonglong, c_ulonglong, usize, CudaHandle);
+        copy_to_device = "cuMemcpyHtoDAsync_v2" (c_ulonglong, *const c_void, usize, CudaHandle);
+        copy_to_host = "cuMemcpyDtoHAsync_v2" (*mut c_void, c_ulonglong, usize, CudaHandle);
+        stream_create = "cuStreamCreate" (*mut CudaHandle, c_uint);
+        stream_destroy = "cuStreamDestroy_v2" (CudaHandle);
+        stream_synchronize = "cuStreamSynchronize" (CudaHandle);
+        stream_query = "cuStreamQuery" (CudaHandle);
+        stream_wait_event = "cuStreamWaitEvent" (CudaHandle, CudaHandle, c_uint);
+        stream_wait_value = "cuStreamWaitValue32_v2" (CudaHandle, c_ulonglong, c_uint, c_uint);
+        event_create = "cuEventCreate" (*mut CudaHandle, c_uint);
+        event_destroy = "cuEventDestroy_v2" (CudaHandle);
+        event_record = "cuEventRecord" (CudaHandle, CudaHandle);
+        event_query = "cuEventQuery" (CudaHandle);
+        event_elapsed = "cuEventElapsedTime" (*mut f32, CudaHandle, CudaHandle);
         ipc_get = "cuIpcGetMemHandle" (*mut IpcHandle, c_ulonglong);
         ipc_open = "cuIpcOpenMemHandle_v2" (*mut c_ulonglong, IpcHandle, c_uint);
         ipc_close = "cuIpcCloseMemHandle" (c_ulonglong);
@@ -219,7 +219,7 @@ symbols! {
         unreserve = "cuMemAddressFree" (c_ulonglong, usize);
         map = "cuMemMap" (c_ulonglong, usize, usize, c_ulonglong, c_ulonglong);
         unmap = "cuMemUnmap" (c_ulonglong, usize);
-        set_access = "cuMemSetAccess" (c_ulonglong, usize, *const AccessDesc, usize);
+        set_access = "cuMemSetAccess" (c_ulonglong, usize, *const MemAccessDesc, usize);
         export = "cuMemExportToShareableHandle" (*mut c_void, c_ulonglong, c_int, c_ulonglong);
         import = "cuMemImportFromShareableHandle" (*mut c_ulonglong, *mut c_void, c_int);
     }
@@ -227,8 +227,8 @@ symbols! {
 
 /// The driver API, loaded.
 #[derive(Debug)]
-pub struct Cuda {
-    symbols: Symbols,
+pub struct CudaLibrary {
+    symbols: CudaSymbols,
     path: PathBuf,
     // Behind the pointers into it, which must be gone first.
     _library: Library,
@@ -246,14 +246,14 @@ macro_rules! call {
 
 use call;
 
-impl Cuda {
+impl CudaLibrary {
     /// Loads the library at this path, or the driver's.
-    pub fn load(path: Option<&Path>) -> Result<Self, LoadError> {
-        let opened = loading::open(path, &[LIBRARY])?;
-        let symbols = Symbols::of(&opened.library);
+    pub fn load(path: Option<&Path>) -> Result<Self, LibraryLoadError> {
+        let opened = dynamic_library::open_library(path, &[LIBRARY])?;
+        let symbols = CudaSymbols::of(&opened.library);
         if symbols.init.is_none() {
             let symbol = "cuInit".to_owned();
-            return Err(LoadError::Foreign { path: opened.path, symbol });
+            return Err(LibraryLoadError::WrongLibrary { path: opened.path, symbol });
         }
         Ok(Self { symbols, path: opened.path, _library: opened.library })
     }
@@ -264,19 +264,19 @@ impl Cuda {
     }
 
     /// The calls that this driver lacks.
-    pub fn missing(&self) -> Vec<&'static str> {
+    pub fn missing_symbols(&self) -> Vec<&'static str> {
         self.symbols.missing()
     }
 
-    fn succeeded(&self, call: &'static str, code: c_int) -> Result<(), CudaError> {
+    fn check(&self, call: &'static str, code: c_int) -> Result<(), CudaCallError> {
         if code == code::SUCCESS {
             return Ok(());
         }
-        Err(CudaError::Failed { call, code, name: self.name_of(code) })
+        Err(CudaCallError::Failed { call, code, name: self.error_name(code) })
     }
 
     /// What the driver calls an error; our own list where it does not say.
-    fn name_of(&self, code: c_int) -> String {
+    fn error_name(&self, code: c_int) -> String {
         let mut text: *const c_char = std::ptr::null();
         if let Some(name) = self.symbols.error_name
             // SAFETY: as in `call`; the answer is a text that lives as long as the library.
@@ -286,43 +286,43 @@ impl Cuda {
             // SAFETY: a text of the driver that ends with a zero byte.
             return unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
         }
-        code::name(code)
+        code::result_name(code)
     }
 
     /// Brings the driver up. Must be the first call.
-    pub fn init(&self) -> Result<(), CudaError> {
+    pub fn init(&self) -> Result<(), CudaCallError> {
         call!(self.init = "cuInit"(0))
     }
 
     /// The CUDA version of the driver: major and minor.
-    pub fn driver_version(&self) -> Result<(i32, i32), CudaError> {
+    pub fn driver_version(&self) -> Result<(i32, i32), CudaCallError> {
         let mut version = 0;
         call!(self.driver_version = "cuDriverGetVersion"(&raw mut version))?;
         Ok((version / 1000, version % 1000 / 10))
     }
 
     /// All GPUs that this process sees, in the driver's order.
-    pub fn devices(&self) -> Result<Vec<Device>, CudaError> {
+    pub fn devices(&self) -> Result<Vec<CudaDevice>, CudaCallError> {
         let mut count = 0;
         call!(self.device_count = "cuDeviceGetCount"(&raw mut count))?;
         (0..count)
             .map(|ordinal| {
                 let mut device = 0;
                 call!(self.device_get = "cuDeviceGet"(&raw mut device, ordinal))?;
-                Ok(Device(device))
+                Ok(CudaDevice(device))
             })
             .collect()
     }
 
     /// The product name.
-    pub fn name(&self, device: Device) -> Result<String, CudaError> {
+    pub fn name(&self, device: CudaDevice) -> Result<String, CudaCallError> {
         let mut text = [0 as c_char; 256];
         call!(self.device_name = "cuDeviceGetName"(text.as_mut_ptr(), 256, device.0))?;
-        Ok(text_of(&text))
+        Ok(text_from_c(&text))
     }
 
     /// The UUID, without `GPU-` in front.
-    pub fn uuid(&self, device: Device) -> Result<[u8; 16], CudaError> {
+    pub fn uuid(&self, device: CudaDevice) -> Result<[u8; 16], CudaCallError> {
         let mut uuid = [0; 16];
         match self.symbols.device_uuid {
             Some(_) => call!(self.device_uuid = "cuDeviceGetUuid_v2"(&raw mut uuid, device.0))?,
@@ -332,176 +332,176 @@ impl Cuda {
     }
 
     /// The PCI address, as `0000:3b:00.0`.
-    pub fn bus_id(&self, device: Device) -> Result<String, CudaError> {
+    pub fn bus_id(&self, device: CudaDevice) -> Result<String, CudaCallError> {
         let mut text = [0 as c_char; 64];
         call!(self.device_bus_id = "cuDeviceGetPCIBusId"(text.as_mut_ptr(), 64, device.0))?;
-        Ok(text_of(&text).to_ascii_lowercase())
+        Ok(text_from_c(&text).to_ascii_lowercase())
     }
 
     /// Bytes of memory of a GPU.
-    pub fn total_memory(&self, device: Device) -> Result<u64, CudaError> {
+    pub fn total_memory(&self, device: CudaDevice) -> Result<u64, CudaCallError> {
         let mut bytes = 0;
         call!(self.device_memory = "cuDeviceTotalMem_v2"(&raw mut bytes, device.0))?;
         Ok(bytes as u64)
     }
 
     /// A `CU_DEVICE_ATTRIBUTE_*`, see [`code::attribute`].
-    pub fn attribute(&self, device: Device, attribute: i32) -> Result<i32, CudaError> {
+    pub fn attribute(&self, device: CudaDevice, attribute: i32) -> Result<i32, CudaCallError> {
         let mut value = 0;
         call!(self.attribute = "cuDeviceGetAttribute"(&raw mut value, attribute, device.0))?;
         Ok(value)
     }
 
     /// Whether a GPU can reach the memory of another without the host.
-    pub fn can_access_peer(&self, device: Device, peer: Device) -> Result<bool, CudaError> {
+    pub fn can_access_peer(&self, device: CudaDevice, peer: CudaDevice) -> Result<bool, CudaCallError> {
         let mut can = 0;
         call!(self.can_access_peer = "cuDeviceCanAccessPeer"(&raw mut can, device.0, peer.0))?;
         Ok(can != 0)
     }
 
     /// The GPU's primary context, kept until [`Self::release`].
-    pub fn retain(&self, device: Device) -> Result<Context, CudaError> {
+    pub fn retain_primary_context(&self, device: CudaDevice) -> Result<CudaContext, CudaCallError> {
         let mut context = null_mut();
         call!(self.primary_retain = "cuDevicePrimaryCtxRetain"(&raw mut context, device.0))?;
-        Ok(Context(context as usize))
+        Ok(CudaContext(context as usize))
     }
 
     /// Gives a primary context back.
-    pub fn release(&self, device: Device) -> Result<(), CudaError> {
+    pub fn release_primary_context(&self, device: CudaDevice) -> Result<(), CudaCallError> {
         call!(self.primary_release = "cuDevicePrimaryCtxRelease_v2"(device.0))
     }
 
     /// Makes a context that of this thread. Calls below are about this context.
-    pub fn enter(&self, context: Context) -> Result<(), CudaError> {
-        call!(self.set_current = "cuCtxSetCurrent"(context.0 as Handle))
+    pub fn set_current_context(&self, context: CudaContext) -> Result<(), CudaCallError> {
+        call!(self.set_current = "cuCtxSetCurrent"(context.0 as CudaHandle))
     }
 
     /// Lets the current context reach the memory of another.
-    pub fn enable_peer(&self, peer: Context) -> Result<(), CudaError> {
-        call!(self.enable_peer = "cuCtxEnablePeerAccess"(peer.0 as Handle, 0))
+    pub fn enable_peer_access(&self, peer: CudaContext) -> Result<(), CudaCallError> {
+        call!(self.enable_peer = "cuCtxEnablePeerAccess"(peer.0 as CudaHandle, 0))
     }
 
     /// Waits for everything in the current context.
-    pub fn synchronize(&self) -> Result<(), CudaError> {
+    pub fn synchronize(&self) -> Result<(), CudaCallError> {
         call!(self.synchronize = "cuCtxSynchronize"())
     }
 
     /// Free and total bytes on the GPU of the current context.
-    pub fn memory_info(&self) -> Result<(u64, u64), CudaError> {
+    pub fn memory_info(&self) -> Result<(u64, u64), CudaCallError> {
         let (mut free, mut total) = (0usize, 0usize);
         call!(self.memory_info = "cuMemGetInfo_v2"(&raw mut free, &raw mut total))?;
         Ok((free as u64, total as u64))
     }
 
     /// Memory on the GPU of the current context.
-    pub fn alloc(&self, bytes: usize) -> Result<Address, CudaError> {
+    pub fn alloc(&self, bytes: usize) -> Result<DevicePointer, CudaCallError> {
         let mut address = 0;
         call!(self.alloc = "cuMemAlloc_v2"(&raw mut address, bytes))?;
-        Ok(Address(address))
+        Ok(DevicePointer(address))
     }
 
     /// Gives memory back.
-    pub fn free(&self, address: Address) -> Result<(), CudaError> {
+    pub fn free(&self, address: DevicePointer) -> Result<(), CudaCallError> {
         call!(self.free = "cuMemFree_v2"(address.0))
     }
 
     /// Fills memory with a word, in the order of a stream.
     pub fn fill(
         &self,
-        address: Address,
+        address: DevicePointer,
         word: u32,
         words: usize,
-        stream: Stream,
-    ) -> Result<(), CudaError> {
-        let stream = stream.0 as Handle;
+        stream: CudaStream,
+    ) -> Result<(), CudaCallError> {
+        let stream = stream.0 as CudaHandle;
         call!(self.fill32 = "cuMemsetD32Async"(address.0, word, words, stream))
     }
 
     /// Copies between any two addresses that the current context reaches.
     pub fn copy(
         &self,
-        to: Address,
-        from: Address,
+        to: DevicePointer,
+        from: DevicePointer,
         bytes: usize,
-        stream: Stream,
-    ) -> Result<(), CudaError> {
-        call!(self.copy = "cuMemcpyAsync"(to.0, from.0, bytes, stream.0 as Handle))
+        stream: CudaStream,
+    ) -> Result<(), CudaCallError> {
+        call!(self.copy = "cuMemcpyAsync"(to.0, from.0, bytes, stream.0 as CudaHandle))
     }
 
     /// A stream of the current context that waits for no other.
-    pub fn stream(&self) -> Result<Stream, CudaError> {
+    pub fn create_stream(&self) -> Result<CudaStream, CudaCallError> {
         let mut stream = null_mut();
         call!(self.stream_create = "cuStreamCreate"(&raw mut stream, NON_BLOCKING))?;
-        Ok(Stream(stream as usize))
+        Ok(CudaStream(stream as usize))
     }
 
     /// Ends a stream.
-    pub fn destroy_stream(&self, stream: Stream) -> Result<(), CudaError> {
-        call!(self.stream_destroy = "cuStreamDestroy_v2"(stream.0 as Handle))
+    pub fn destroy_stream(&self, stream: CudaStream) -> Result<(), CudaCallError> {
+        call!(self.stream_destroy = "cuStreamDestroy_v2"(stream.0 as CudaHandle))
     }
 
     /// Waits for a stream.
-    pub fn wait_stream(&self, stream: Stream) -> Result<(), CudaError> {
-        call!(self.stream_synchronize = "cuStreamSynchronize"(stream.0 as Handle))
+    pub fn wait_stream(&self, stream: CudaStream) -> Result<(), CudaCallError> {
+        call!(self.stream_synchronize = "cuStreamSynchronize"(stream.0 as CudaHandle))
     }
 
     /// Whether a stream has nothing left to do.
-    pub fn is_idle(&self, stream: Stream) -> Result<bool, CudaError> {
-        match call!(self.stream_query = "cuStreamQuery"(stream.0 as Handle)) {
-            Err(CudaError::Failed { code: code::NOT_READY, .. }) => Ok(false),
+    pub fn is_idle(&self, stream: CudaStream) -> Result<bool, CudaCallError> {
+        match call!(self.stream_query = "cuStreamQuery"(stream.0 as CudaHandle)) {
+            Err(CudaCallError::Failed { code: code::NOT_READY, .. }) => Ok(false),
             other => other.map(|()| true),
         }
     }
 
     /// Has a stream wait for an event of another.
-    pub fn wait_for(&self, stream: Stream, event: Event) -> Result<(), CudaError> {
-        let stream = stream.0 as Handle;
-        call!(self.stream_wait_event = "cuStreamWaitEvent"(stream, event.0 as Handle, 0))
+    pub fn wait_event(&self, stream: CudaStream, event: CudaEvent) -> Result<(), CudaCallError> {
+        let stream = stream.0 as CudaHandle;
+        call!(self.stream_wait_event = "cuStreamWaitEvent"(stream, event.0 as CudaHandle, 0))
     }
 
     /// Has a stream wait until the word at an address is at least this value.
-    pub fn hold(&self, stream: Stream, word: Address, value: u32) -> Result<(), CudaError> {
-        let stream = stream.0 as Handle;
+    pub fn wait_value(&self, stream: CudaStream, word: DevicePointer, value: u32) -> Result<(), CudaCallError> {
+        let stream = stream.0 as CudaHandle;
         call!(self.stream_wait_value = "cuStreamWaitValue32_v2"(stream, word.0, value, AT_LEAST))
     }
 
     /// An event with a time.
-    pub fn event(&self) -> Result<Event, CudaError> {
+    pub fn create_event(&self) -> Result<CudaEvent, CudaCallError> {
         let mut event = null_mut();
         call!(self.event_create = "cuEventCreate"(&raw mut event, 0))?;
-        Ok(Event(event as usize))
+        Ok(CudaEvent(event as usize))
     }
 
     /// Ends an event.
-    pub fn destroy_event(&self, event: Event) -> Result<(), CudaError> {
-        call!(self.event_destroy = "cuEventDestroy_v2"(event.0 as Handle))
+    pub fn destroy_event(&self, event: CudaEvent) -> Result<(), CudaCallError> {
+        call!(self.event_destroy = "cuEventDestroy_v2"(event.0 as CudaHandle))
     }
 
     /// Marks this place in a stream.
-    pub fn record(&self, event: Event, stream: Stream) -> Result<(), CudaError> {
-        call!(self.event_record = "cuEventRecord"(event.0 as Handle, stream.0 as Handle))
+    pub fn record_event(&self, event: CudaEvent, stream: CudaStream) -> Result<(), CudaCallError> {
+        call!(self.event_record = "cuEventRecord"(event.0 as CudaHandle, stream.0 as CudaHandle))
     }
 
     /// Whether a marked place was reached.
-    pub fn was_reached(&self, event: Event) -> Result<bool, CudaError> {
-        match call!(self.event_query = "cuEventQuery"(event.0 as Handle)) {
-            Err(CudaError::Failed { code: code::NOT_READY, .. }) => Ok(false),
+    pub fn is_event_done(&self, event: CudaEvent) -> Result<bool, CudaCallError> {
+        match call!(self.event_query = "cuEventQuery"(event.0 as CudaHandle)) {
+            Err(CudaCallError::Failed { code: code::NOT_READY, .. }) => Ok(false),
             other => other.map(|()| true),
         }
     }
 
     /// Milliseconds between two places that were reached (resolution about half a
     /// microsecond, says the API's manual).
-    pub fn elapsed_ms(&self, from: Event, to: Event) -> Result<f32, CudaError> {
+    pub fn elapsed_ms(&self, from: CudaEvent, to: CudaEvent) -> Result<f32, CudaCallError> {
         let mut ms = 0.0;
-        let (from, to) = (from.0 as Handle, to.0 as Handle);
+        let (from, to) = (from.0 as CudaHandle, to.0 as CudaHandle);
         call!(self.event_elapsed = "cuEventElapsedTime"(&raw mut ms, from, to))?;
         Ok(ms)
     }
 }
 
 /// The text up to the zero byte.
-fn text_of(text: &[c_char]) -> String {
+fn text_from_c(text: &[c_char]) -> String {
     let bytes: Vec<u8> =
         text.iter().take_while(|c| **c != 0).map(|c| u8::from_ne_bytes(c.to_ne_bytes())).collect();
     String::from_utf8_lossy(&bytes).into_owned()
@@ -514,13 +514,13 @@ mod tests {
     #[test]
     fn structures_have_the_sizes_of_the_header() {
         assert_eq!(size_of::<AllocationProp>(), 32);
-        assert_eq!(size_of::<AccessDesc>(), 12);
+        assert_eq!(size_of::<MemAccessDesc>(), 12);
         assert_eq!(size_of::<IpcHandle>(), 64);
     }
 
     #[test]
     fn a_library_that_is_another_one_is_refused() {
-        let error = Cuda::load(Some(Path::new("libc.so.6"))).expect_err("no CUDA there");
+        let error = CudaLibrary::load(Some(Path::new("libc.so.6"))).expect_err("no CUDA there");
         assert!(error.to_string().contains("has no cuInit"), "{error}");
     }
 }

@@ -23,11 +23,11 @@ use std::ptr::null_mut;
 
 use libloading::Library;
 
-use super::cuda::Address;
-use super::cuda::Stream;
-use super::loading;
-use super::loading::LoadError;
-use super::loading::symbols;
+use super::cuda::DevicePointer;
+use super::cuda::CudaStream;
+use super::dynamic_library;
+use super::dynamic_library::LibraryLoadError;
+use super::dynamic_library::symbols;
 
 pub mod code;
 
@@ -79,7 +79,7 @@ impl NcclError {
 
 /// A version of NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
+pub struct NcclVersion {
     /// 2.
     pub major: u32,
     /// 28.
@@ -88,16 +88,16 @@ pub struct Version {
     pub patch: u32,
 }
 
-impl Version {
+impl NcclVersion {
     /// Of `NCCL_VERSION_CODE`: 22803 is 2.28.3, and up to 2.8 the code had a digit
     /// less, so that 2708 is 2.7.8.
-    pub fn of_code(code: u32) -> Self {
+    pub fn from_code(code: u32) -> Self {
         let major = if code < 10_000 { 1_000 } else { 10_000 };
         Self { major: code / major, minor: code % major / 100, patch: code % 100 }
     }
 }
 
-impl std::fmt::Display for Version {
+impl std::fmt::Display for NcclVersion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}.{}", self.major, self.minor, self.patch)
     }
@@ -107,21 +107,21 @@ impl std::fmt::Display for Version {
 /// join: it is a secret of the run, and does not show itself.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct UniqueId([u8; UNIQUE_ID_BYTES]);
+pub struct NcclUniqueId([u8; UNIQUE_ID_BYTES]);
 
-impl UniqueId {
+impl NcclUniqueId {
     /// Of the bytes that another rank was given.
-    pub fn of_bytes(bytes: [u8; UNIQUE_ID_BYTES]) -> Self {
+    pub fn from_bytes(bytes: [u8; UNIQUE_ID_BYTES]) -> Self {
         Self(bytes)
     }
 
     /// Its bytes, to be handed to the other ranks.
-    pub fn bytes(&self) -> &[u8; UNIQUE_ID_BYTES] {
+    pub fn as_bytes(&self) -> &[u8; UNIQUE_ID_BYTES] {
         &self.0
     }
 }
 
-impl std::fmt::Debug for UniqueId {
+impl std::fmt::Debug for NcclUniqueId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("UniqueId(..)")
     }
@@ -133,20 +133,20 @@ pub struct Communicator(usize);
 
 /// How far a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum NcclCallState {
     /// It is done, or on its way in its stream.
     Ready,
     /// It goes on behind the scenes (`ncclInProgress`).
     InProgress,
 }
 
-type Handle = *mut c_void;
+type NcclHandle = *mut c_void;
 
 /// `ncclConfig_t` as NCCL 2.14 had it. A later library copies no more than
 /// `size` bytes, fills the rest with its defaults, and takes for default what a
 /// `version` did not have; so that this one suits all of them.
 #[repr(C)]
-struct Config {
+struct NcclConfig {
     size: usize,
     magic: c_uint,
     version: c_uint,
@@ -167,40 +167,40 @@ const FLOAT32: c_int = 7;
 const SUM: c_int = 0;
 
 /// What is read.
-type Source = *const c_void;
+type NcclSendBuffer = *const c_void;
 
 symbols! {
     /// The calls of NCCL that are used.
-    Symbols {
+    NcclSymbols {
         version = "ncclGetVersion" (*mut c_int);
-        unique_id = "ncclGetUniqueId" (*mut UniqueId);
-        init = "ncclCommInitRank" (*mut Handle, c_int, UniqueId, c_int);
-        begin_init = "ncclCommInitRankConfig" (*mut Handle, c_int, UniqueId, c_int, *const Config);
-        async_error = "ncclCommGetAsyncError" (Handle, *mut c_int);
-        finalize = "ncclCommFinalize" (Handle);
-        destroy = "ncclCommDestroy" (Handle);
-        abort = "ncclCommAbort" (Handle);
-        count = "ncclCommCount" (Handle, *mut c_int);
-        all_reduce = "ncclAllReduce" (Source, Handle, usize, c_int, c_int, Handle, Handle);
-        all_gather = "ncclAllGather" (Source, Handle, usize, c_int, Handle, Handle);
-        reduce_scatter = "ncclReduceScatter" (Source, Handle, usize, c_int, c_int, Handle, Handle);
-        broadcast = "ncclBroadcast" (Source, Handle, usize, c_int, c_int, Handle, Handle);
-        send = "ncclSend" (Source, usize, c_int, c_int, Handle, Handle);
-        recv = "ncclRecv" (Handle, usize, c_int, c_int, Handle, Handle);
+        unique_id = "ncclGetUniqueId" (*mut NcclUniqueId);
+        init = "ncclCommInitRank" (*mut NcclHandle, c_int, NcclUniqueId, c_int);
+        begin_init = "ncclCommInitRankConfig" (*mut NcclHandle, c_int, NcclUniqueId, c_int, *const NcclConfig);
+        async_error = "ncclCommGetAsyncError" (NcclHandle, *mut c_int);
+        finalize = "ncclCommFinalize" (NcclHandle);
+        destroy = "ncclCommDestroy" (NcclHandle);
+        abort = "ncclCommAbort" (NcclHandle);
+        count = "ncclCommCount" (NcclHandle, *mut c_int);
+        all_reduce = "ncclAllReduce" (NcclSendBuffer, NcclHandle, usize, c_int, c_int, NcclHandle, NcclHandle);
+        all_gather = "ncclAllGather" (NcclSendBuffer, NcclHandle, usize, c_int, NcclHandle, NcclHandle);
+        reduce_scatter = "ncclReduceScatter" (NcclSendBuffer, NcclHandle, usize, c_int, c_int, NcclHandle, NcclHandle);
+        broadcast = "ncclBroadcast" (NcclSendBuffer, NcclHandle, usize, c_int, c_int, NcclHandle, NcclHandle);
+        send = "ncclSend" (NcclSendBuffer, usize, c_int, c_int, NcclHandle, NcclHandle);
+        recv = "ncclRecv" (NcclHandle, usize, c_int, c_int, NcclHandle, NcclHandle);
         group_start = "ncclGroupStart" ();
         group_end = "ncclGroupEnd" ();
     }
 }
 
-type LastError = unsafe extern "C" fn(Handle) -> *const c_char;
-type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
+type NcclLastErrorFn = unsafe extern "C" fn(NcclHandle) -> *const c_char;
+type NcclErrorStringFn = unsafe extern "C" fn(c_int) -> *const c_char;
 
 /// NCCL, loaded.
 #[derive(Debug)]
-pub struct Nccl {
-    symbols: Symbols,
-    last_error: Option<LastError>,
-    error_string: Option<ErrorString>,
+pub struct NcclLibrary {
+    symbols: NcclSymbols,
+    last_error: Option<NcclLastErrorFn>,
+    error_string: Option<NcclErrorStringFn>,
     path: PathBuf,
     // Behind the pointers into it, which must be gone first.
     _library: Library,
@@ -218,37 +218,37 @@ macro_rules! call {
 
 /// What an operation reads and writes, and where.
 #[derive(Clone, Copy, Debug)]
-pub struct Operation {
+pub struct NcclOperation {
     /// The communicator.
     pub comm: Communicator,
     /// The stream in whose order it runs.
-    pub stream: Stream,
+    pub stream: CudaStream,
     /// Elements, as the call counts them.
     pub count: usize,
 }
 
-impl Operation {
+impl NcclOperation {
     /// Communicator and stream, as calls take them.
-    fn handles(self) -> (Handle, Handle) {
-        (self.comm.0 as Handle, self.stream.raw() as Handle)
+    fn handles(self) -> (NcclHandle, NcclHandle) {
+        (self.comm.0 as NcclHandle, self.stream.raw() as NcclHandle)
     }
 }
 
-impl Nccl {
+impl NcclLibrary {
     /// Loads the library at this path, or the one that the system finds.
-    pub fn load(path: Option<&Path>) -> Result<Self, LoadError> {
-        let opened = loading::open(path, &[LIBRARY])?;
-        let symbols = Symbols::of(&opened.library);
+    pub fn load(path: Option<&Path>) -> Result<Self, LibraryLoadError> {
+        let opened = dynamic_library::open_library(path, &[LIBRARY])?;
+        let symbols = NcclSymbols::of(&opened.library);
         if symbols.version.is_none() {
             let symbol = "ncclGetVersion".to_owned();
-            return Err(LoadError::Foreign { path: opened.path, symbol });
+            return Err(LibraryLoadError::WrongLibrary { path: opened.path, symbol });
         }
         // SAFETY: the types are those that nccl.h declares for these names; the
         // pointers are kept beside the library they point into.
         let (last_error, error_string) = unsafe {
             (
-                opened.library.get::<LastError>(b"ncclGetLastError\0").ok().map(|it| *it),
-                opened.library.get::<ErrorString>(b"ncclGetErrorString\0").ok().map(|it| *it),
+                opened.library.get::<NcclLastErrorFn>(b"ncclGetLastError\0").ok().map(|it| *it),
+                opened.library.get::<NcclErrorStringFn>(b"ncclGetErrorString\0").ok().map(|it| *it),
             )
         };
         let path = opened.path;
@@ -261,7 +261,7 @@ impl Nccl {
     }
 
     /// The calls that this NCCL lacks.
-    pub fn missing(&self) -> Vec<&'static str> {
+    pub fn missing_symbols(&self) -> Vec<&'static str> {
         let mut missing = self.symbols.missing();
         let texts = [
             ("ncclGetLastError", self.last_error.is_none()),
@@ -271,25 +271,25 @@ impl Nccl {
         missing
     }
 
-    fn succeeded(
+    fn check(
         &self,
         call: &'static str,
         code: c_int,
         comm: Option<Communicator>,
-    ) -> Result<State, NcclError> {
+    ) -> Result<NcclCallState, NcclError> {
         match code {
-            code::SUCCESS => Ok(State::Ready),
-            code::IN_PROGRESS => Ok(State::InProgress),
+            code::SUCCESS => Ok(NcclCallState::Ready),
+            code::IN_PROGRESS => Ok(NcclCallState::InProgress),
             code => {
-                let name = code::name(code);
-                Err(NcclError::Failed { call, code, name, said: self.said(code, comm) })
+                let name = code::result_name(code);
+                Err(NcclError::Failed { call, code, name, said: self.error_message(code, comm) })
             }
         }
     }
 
     /// What NCCL says of its last error, else what it calls this one.
-    fn said(&self, code: c_int, comm: Option<Communicator>) -> String {
-        let comm = comm.map_or(0, |comm| comm.0) as Handle;
+    fn error_message(&self, code: c_int, comm: Option<Communicator>) -> String {
+        let comm = comm.map_or(0, |comm| comm.0) as NcclHandle;
         // SAFETY: nccl.h: the communicator may be null; the answer is null or a text
         // that ends with a zero byte and lives as long as the library.
         let last = self.last_error.map(|last_error| unsafe { text_at(last_error(comm)) });
@@ -300,20 +300,20 @@ impl Nccl {
     }
 
     /// The version.
-    pub fn version(&self) -> Result<Version, NcclError> {
+    pub fn version(&self) -> Result<NcclVersion, NcclError> {
         let mut version = 0;
         call!(self.version = "ncclGetVersion"(&raw mut version), None)?;
-        Ok(Version::of_code(u32::try_from(version).unwrap_or(0)))
+        Ok(NcclVersion::from_code(u32::try_from(version).unwrap_or(0)))
     }
 
     /// Whether communicators that do not block can be made (since 2.14).
-    pub fn can_wait(&self) -> bool {
+    pub fn supports_nonblocking(&self) -> bool {
         self.symbols.begin_init.is_some() && self.symbols.async_error.is_some()
     }
 
     /// A new id, for one rank to hand to the others.
-    pub fn unique_id(&self) -> Result<UniqueId, NcclError> {
-        let mut id = UniqueId([0; UNIQUE_ID_BYTES]);
+    pub fn unique_id(&self) -> Result<NcclUniqueId, NcclError> {
+        let mut id = NcclUniqueId([0; UNIQUE_ID_BYTES]);
         call!(self.unique_id = "ncclGetUniqueId"(&raw mut id), None)?;
         Ok(id)
     }
@@ -323,11 +323,11 @@ impl Nccl {
     pub fn begin_init(
         &self,
         ranks: i32,
-        id: UniqueId,
+        id: NcclUniqueId,
         rank: i32,
-    ) -> Result<(Communicator, State), NcclError> {
-        let config = Config {
-            size: size_of::<Config>(),
+    ) -> Result<(Communicator, NcclCallState), NcclError> {
+        let config = NcclConfig {
+            size: size_of::<NcclConfig>(),
             magic: MAGIC,
             version: CONFIG_VERSION,
             blocking: 0,
@@ -344,7 +344,7 @@ impl Nccl {
 
     /// Makes a communicator, and waits for the other ranks for however long it
     /// takes.
-    pub fn init(&self, ranks: i32, id: UniqueId, rank: i32) -> Result<Communicator, NcclError> {
+    pub fn init(&self, ranks: i32, id: NcclUniqueId, rank: i32) -> Result<Communicator, NcclError> {
         let mut comm = null_mut();
         call!(self.init = "ncclCommInitRank"(&raw mut comm, ranks, id, rank), None)?;
         Ok(Communicator(comm as usize))
@@ -352,50 +352,50 @@ impl Nccl {
 
     /// How far the last call is, or what failed meanwhile. A library that cannot
     /// be asked (before 2.4) has nothing going on.
-    pub fn state(&self, comm: Communicator) -> Result<State, NcclError> {
+    pub fn state(&self, comm: Communicator) -> Result<NcclCallState, NcclError> {
         if self.symbols.async_error.is_none() {
-            return Ok(State::Ready);
+            return Ok(NcclCallState::Ready);
         }
         let mut code = code::SUCCESS;
         call!(
-            self.async_error = "ncclCommGetAsyncError"(comm.0 as Handle, &raw mut code),
+            self.async_error = "ncclCommGetAsyncError"(comm.0 as NcclHandle, &raw mut code),
             Some(comm)
         )?;
-        self.succeeded("ncclCommGetAsyncError", code, Some(comm))
+        self.check("ncclCommGetAsyncError", code, Some(comm))
     }
 
     /// Begins the orderly end of a communicator (since 2.14).
-    pub fn finalize(&self, comm: Communicator) -> Result<State, NcclError> {
-        call!(self.finalize = "ncclCommFinalize"(comm.0 as Handle), Some(comm))
+    pub fn finalize(&self, comm: Communicator) -> Result<NcclCallState, NcclError> {
+        call!(self.finalize = "ncclCommFinalize"(comm.0 as NcclHandle), Some(comm))
     }
 
     /// Gives a communicator back.
     pub fn destroy(&self, comm: Communicator) -> Result<(), NcclError> {
-        call!(self.destroy = "ncclCommDestroy"(comm.0 as Handle), Some(comm)).map(|_| ())
+        call!(self.destroy = "ncclCommDestroy"(comm.0 as NcclHandle), Some(comm)).map(|_| ())
     }
 
     /// Ends a communicator and what it does at this moment. Can hang.
     pub fn abort(&self, comm: Communicator) -> Result<(), NcclError> {
         // The handle is no good any more, also where this fails.
-        call!(self.abort = "ncclCommAbort"(comm.0 as Handle), None).map(|_| ())
+        call!(self.abort = "ncclCommAbort"(comm.0 as NcclHandle), None).map(|_| ())
     }
 
     /// How many ranks it has.
     pub fn ranks(&self, comm: Communicator) -> Result<i32, NcclError> {
         let mut count = 0;
-        call!(self.count = "ncclCommCount"(comm.0 as Handle, &raw mut count), Some(comm))?;
+        call!(self.count = "ncclCommCount"(comm.0 as NcclHandle, &raw mut count), Some(comm))?;
         Ok(count)
     }
 
     /// The sum of what all ranks have, of `count` elements, for everybody.
     pub fn all_reduce(
         &self,
-        from: Address,
-        to: Address,
-        operation: Operation,
-    ) -> Result<State, NcclError> {
+        from: DevicePointer,
+        to: DevicePointer,
+        operation: NcclOperation,
+    ) -> Result<NcclCallState, NcclError> {
         let (comm, count) = (operation.comm, operation.count);
-        let (from, to) = (from.0 as Source, to.0 as Handle);
+        let (from, to) = (from.0 as NcclSendBuffer, to.0 as NcclHandle);
         let (handle, stream) = operation.handles();
         call!(
             self.all_reduce = "ncclAllReduce"(from, to, count, FLOAT32, SUM, handle, stream),
@@ -406,12 +406,12 @@ impl Nccl {
     /// The `count` elements of every rank, one after the other, for everybody.
     pub fn all_gather(
         &self,
-        from: Address,
-        to: Address,
-        operation: Operation,
-    ) -> Result<State, NcclError> {
+        from: DevicePointer,
+        to: DevicePointer,
+        operation: NcclOperation,
+    ) -> Result<NcclCallState, NcclError> {
         let (comm, count) = (operation.comm, operation.count);
-        let (from, to) = (from.0 as Source, to.0 as Handle);
+        let (from, to) = (from.0 as NcclSendBuffer, to.0 as NcclHandle);
         let (handle, stream) = operation.handles();
         call!(
             self.all_gather = "ncclAllGather"(from, to, count, FLOAT32, handle, stream),
@@ -422,12 +422,12 @@ impl Nccl {
     /// The sum of what all ranks have, `count` elements of it for each.
     pub fn reduce_scatter(
         &self,
-        from: Address,
-        to: Address,
-        operation: Operation,
-    ) -> Result<State, NcclError> {
+        from: DevicePointer,
+        to: DevicePointer,
+        operation: NcclOperation,
+    ) -> Result<NcclCallState, NcclError> {
         let (comm, count) = (operation.comm, operation.count);
-        let (from, to) = (from.0 as Source, to.0 as Handle);
+        let (from, to) = (from.0 as NcclSendBuffer, to.0 as NcclHandle);
         let (handle, stream) = operation.handles();
         call!(
             self.reduce_scatter =
@@ -439,13 +439,13 @@ impl Nccl {
     /// What `root` has, for everybody.
     pub fn broadcast(
         &self,
-        from: Address,
-        to: Address,
+        from: DevicePointer,
+        to: DevicePointer,
         root: i32,
-        operation: Operation,
-    ) -> Result<State, NcclError> {
+        operation: NcclOperation,
+    ) -> Result<NcclCallState, NcclError> {
         let (comm, count) = (operation.comm, operation.count);
-        let (from, to) = (from.0 as Source, to.0 as Handle);
+        let (from, to) = (from.0 as NcclSendBuffer, to.0 as NcclHandle);
         let (handle, stream) = operation.handles();
         call!(
             self.broadcast = "ncclBroadcast"(from, to, count, FLOAT32, root, handle, stream),
@@ -454,23 +454,23 @@ impl Nccl {
     }
 
     /// Sends elements to a rank. Belongs in a group with its counterpart.
-    pub fn send(&self, from: Address, to: i32, operation: Operation) -> Result<State, NcclError> {
+    pub fn send(&self, from: DevicePointer, to: i32, operation: NcclOperation) -> Result<NcclCallState, NcclError> {
         let (comm, count) = (operation.comm, operation.count);
         let (handle, stream) = operation.handles();
-        let from = from.0 as Source;
+        let from = from.0 as NcclSendBuffer;
         call!(self.send = "ncclSend"(from, count, FLOAT32, to, handle, stream), Some(comm))
     }
 
     /// Receives elements of a rank. Belongs in a group with its counterpart.
     pub fn receive(
         &self,
-        to: Address,
+        to: DevicePointer,
         from: i32,
-        operation: Operation,
-    ) -> Result<State, NcclError> {
+        operation: NcclOperation,
+    ) -> Result<NcclCallState, NcclError> {
         let (comm, count) = (operation.comm, operation.count);
         let (handle, stream) = operation.handles();
-        let to = to.0 as Handle;
+        let to = to.0 as NcclHandle;
         call!(self.recv = "ncclRecv"(to, count, FLOAT32, from, handle, stream), Some(comm))
     }
 
@@ -480,7 +480,7 @@ impl Nccl {
     }
 
     /// Ends a group and starts what is in it.
-    pub fn end_group(&self) -> Result<State, NcclError> {
+    pub fn end_group(&self) -> Result<NcclCallState, NcclError> {
         call!(self.group_end = "ncclGroupEnd"(), None)
     }
 }
@@ -504,19 +504,19 @@ mod tests {
 
     #[test]
     fn structures_have_the_sizes_of_the_header() {
-        assert_eq!(size_of::<Config>(), 24, "NCCL 2.14's, padding included");
-        assert_eq!(size_of::<UniqueId>(), 128);
+        assert_eq!(size_of::<NcclConfig>(), 24, "NCCL 2.14's, padding included");
+        assert_eq!(size_of::<NcclUniqueId>(), 128);
     }
 
     #[test]
     fn a_library_that_is_another_one_is_refused() {
-        let error = Nccl::load(Some(Path::new("libc.so.6"))).expect_err("no NCCL there");
+        let error = NcclLibrary::load(Some(Path::new("libc.so.6"))).expect_err("no NCCL there");
         assert!(error.to_string().contains("has no ncclGetVersion"), "{error}");
     }
 
     #[test]
     fn version_codes_of_both_kinds_are_read() {
-        let said = |code| Version::of_code(code).to_string();
+        let said = |code| NcclVersion::from_code(code).to_string();
         assert_eq!((said(22_803), said(21_403)), ("2.28.3".to_owned(), "2.14.3".to_owned()));
         assert_eq!((said(2_708), said(2_804)), ("2.7.8".to_owned(), "2.8.4".to_owned()));
         assert_eq!(said(20_908), "2.9.8");
@@ -524,7 +524,7 @@ mod tests {
 
     #[test]
     fn an_id_does_not_show_itself() {
-        let id = UniqueId::of_bytes([65; UNIQUE_ID_BYTES]);
+        let id = NcclUniqueId::from_bytes([65; UNIQUE_ID_BYTES]);
         assert_eq!(format!("{id:?}"), "UniqueId(..)");
     }
 }

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 /// Why a call gave no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallError {
+pub enum NvmlCallError {
     /// This library has no such call: it is older than the call.
     MissingSymbol,
     /// The library refused, with this `nvmlReturn_t`.
@@ -29,18 +29,18 @@ pub enum CallError {
 
 /// Versions of the structure that fabric information comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FabricVersion {
+pub enum FabricInfoVersion {
     /// With a health mask and its summary.
-    Third,
+    V3,
     /// With a health mask.
-    Second,
+    V2,
     /// Of the call without versions: no health at all.
-    First,
+    V1,
 }
 
 /// Fabric information as the driver gives it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fabric {
+pub struct NvmlFabricInfo {
     /// `NVML_GPU_FABRIC_STATE_*`.
     pub fabric_state: u8,
     /// `nvmlReturn_t` of the registration; means something in state 3 only.
@@ -59,7 +59,7 @@ pub struct Fabric {
 
 /// Where a GPU sits, as the platform tells it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Platform {
+pub struct NvmlPlatformInfo {
     /// Serial number of the chassis; older drivers call it the rack's GUID.
     pub chassis_serial: [u8; 16],
     /// Slot in the chassis, switches counted.
@@ -76,7 +76,7 @@ pub struct Platform {
 
 /// Rows of memory that were replaced by spare ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Remapped {
+pub struct NvmlRemappedRows {
     /// Because of correctable errors.
     pub corrected_rows: u32,
     /// Because of uncorrectable errors.
@@ -88,129 +88,129 @@ pub struct Remapped {
 }
 
 /// One field value to be read: its id, and the link or part that it is of.
-pub type Scoped = (u32, u32);
+pub type NvmlFieldRef = (u32, u32);
 
 /// A call that fills one number.
-type NumberCall<E> =
+type DeviceNumberFn<E> =
     Result<unsafe extern "C" fn(c::nvmlDevice_t, *mut c_uint) -> c::nvmlReturn_t, E>;
 
 /// A call that fills one number about one link.
-type LinkCall<E> =
+type LinkNumberFn<E> =
     Result<unsafe extern "C" fn(c::nvmlDevice_t, c_uint, *mut c_uint) -> c::nvmlReturn_t, E>;
 
 /// `NVML_STRUCT_VERSION` of nvml.h: the size, with the version above it.
-fn tag<T>(version: u32) -> u32 {
+fn struct_version<T>(version: u32) -> u32 {
     let size = u32::try_from(size_of::<T>()).expect("structures of NVML are small");
     size | (version << 24)
 }
 
-fn succeeded(code: c::nvmlReturn_t) -> Result<(), CallError> {
-    if code == c::nvmlReturn_enum_NVML_SUCCESS { Ok(()) } else { Err(CallError::Refused(code)) }
+fn check(code: c::nvmlReturn_t) -> Result<(), NvmlCallError> {
+    if code == c::nvmlReturn_enum_NVML_SUCCESS { Ok(()) } else { Err(NvmlCallError::Refused(code)) }
 }
 
-fn there<S, E>(symbol: &Result<S, E>) -> Result<&S, CallError> {
-    symbol.as_ref().map_err(|_| CallError::MissingSymbol)
+fn require_symbol<S, E>(symbol: &Result<S, E>) -> Result<&S, NvmlCallError> {
+    symbol.as_ref().map_err(|_| NvmlCallError::MissingSymbol)
 }
 
-fn number<E>(device: &Device<'_>, symbol: &NumberCall<E>) -> Result<u32, CallError> {
-    let call = there(symbol)?;
+fn read_number<E>(device: &Device<'_>, symbol: &DeviceNumberFn<E>) -> Result<u32, NvmlCallError> {
+    let call = require_symbol(symbol)?;
     let mut value: c_uint = 0;
     // SAFETY: the symbol was looked up in the library that `device` borrows and has
     // this signature in nvml.h; the handle is that library's own, and `value` is
     // a place for one unsigned int that outlives the call.
-    succeeded(unsafe { call(device.handle(), &raw mut value) })?;
+    check(unsafe { call(device.handle(), &raw mut value) })?;
     Ok(value)
 }
 
-fn of_link<E>(device: &Device<'_>, symbol: &LinkCall<E>, link: u32) -> Result<u32, CallError> {
-    let call = there(symbol)?;
+fn read_link_number<E>(device: &Device<'_>, symbol: &LinkNumberFn<E>, link: u32) -> Result<u32, NvmlCallError> {
+    let call = require_symbol(symbol)?;
     let mut value: c_uint = 0;
     // SAFETY: as in `number`; a link that does not exist is answered with an error
     // code.
-    succeeded(unsafe { call(device.handle(), link, &raw mut value) })?;
+    check(unsafe { call(device.handle(), link, &raw mut value) })?;
     Ok(value)
 }
 
 /// `NVML_DEVICE_ARCH_*`. The wrapper's own call cannot tell an architecture it
 /// does not know from an error code it does not know.
-pub fn architecture(device: &Device<'_>) -> Result<u32, CallError> {
-    number(device, &device.nvml().lib().nvmlDeviceGetArchitecture)
+pub fn architecture(device: &Device<'_>) -> Result<u32, NvmlCallError> {
+    read_number(device, &device.nvml().lib().nvmlDeviceGetArchitecture)
 }
 
 /// The GPU's number within its node or baseboard.
-pub fn module_id(device: &Device<'_>) -> Result<u32, CallError> {
-    number(device, &device.nvml().lib().nvmlDeviceGetModuleId)
+pub fn module_id(device: &Device<'_>) -> Result<u32, NvmlCallError> {
+    read_number(device, &device.nvml().lib().nvmlDeviceGetModuleId)
 }
 
 /// The bandwidth mode of the GPU's NVLinks, and whether it is the fastest.
-pub fn link_mode(device: &Device<'_>) -> Result<(u8, bool), CallError> {
-    let call = there(&device.nvml().lib().nvmlDeviceGetNvlinkBwMode)?;
-    let version = tag::<c::nvmlNvlinkGetBwMode_v1_t>(1);
+pub fn link_mode(device: &Device<'_>) -> Result<(u8, bool), NvmlCallError> {
+    let call = require_symbol(&device.nvml().lib().nvmlDeviceGetNvlinkBwMode)?;
+    let version = struct_version::<c::nvmlNvlinkGetBwMode_v1_t>(1);
     let mut info = c::nvmlNvlinkGetBwMode_v1_t { version, bIsBest: 0, bwMode: 0 };
     // SAFETY: as in `number`; the version in the structure tells the library its
     // size.
-    succeeded(unsafe { call(device.handle(), &raw mut info) })?;
+    check(unsafe { call(device.handle(), &raw mut info) })?;
     Ok((info.bwMode, info.bIsBest != 0))
 }
 
 /// Whether the chip-to-chip link to the CPU is in use.
-pub fn c2c_enabled(device: &Device<'_>) -> Result<bool, CallError> {
-    let call = there(&device.nvml().lib().nvmlDeviceGetC2cModeInfoV)?;
+pub fn c2c_enabled(device: &Device<'_>) -> Result<bool, NvmlCallError> {
+    let call = require_symbol(&device.nvml().lib().nvmlDeviceGetC2cModeInfoV)?;
     let mut info = c::nvmlC2cModeInfo_v1_t { isC2cEnabled: 0 };
     // SAFETY: as in `number`; `info` is the structure of version 1, the only one
     // this call has.
-    succeeded(unsafe { call(device.handle(), &raw mut info) })?;
+    check(unsafe { call(device.handle(), &raw mut info) })?;
     Ok(info.isC2cEnabled != 0)
 }
 
 /// `NVML_NVLINK_STATE_*` or `nvmlEnableState_t`, whose first two values agree.
 /// The wrapper's own call fails on the third, sleep.
-pub fn link_state(device: &Device<'_>, link: u32) -> Result<u32, CallError> {
-    of_link(device, &device.nvml().lib().nvmlDeviceGetNvLinkState, link)
+pub fn link_state(device: &Device<'_>, link: u32) -> Result<u32, NvmlCallError> {
+    read_link_number(device, &device.nvml().lib().nvmlDeviceGetNvLinkState, link)
 }
 
 /// `NVML_NVLINK_DEVICE_TYPE_*`. The wrapper's own call drops the answer and
 /// always says "unknown".
-pub fn link_remote_kind(device: &Device<'_>, link: u32) -> Result<u32, CallError> {
-    of_link(device, &device.nvml().lib().nvmlDeviceGetNvLinkRemoteDeviceType, link)
+pub fn link_remote_kind(device: &Device<'_>, link: u32) -> Result<u32, NvmlCallError> {
+    read_link_number(device, &device.nvml().lib().nvmlDeviceGetNvLinkRemoteDeviceType, link)
 }
 
 /// An error counter of a link, `NVML_NVLINK_ERROR_*`. The wrapper's own call
 /// lacks the last of them, ECC errors in data.
-pub fn link_errors(device: &Device<'_>, link: u32, counter: u32) -> Result<u64, CallError> {
-    let call = there(&device.nvml().lib().nvmlDeviceGetNvLinkErrorCounter)?;
+pub fn link_errors(device: &Device<'_>, link: u32, counter: u32) -> Result<u64, NvmlCallError> {
+    let call = require_symbol(&device.nvml().lib().nvmlDeviceGetNvLinkErrorCounter)?;
     let mut value: c_ulonglong = 0;
     // SAFETY: as in `number`, with an unsigned long long to fill; links and
     // counters that do not exist are answered with an error code.
-    succeeded(unsafe { call(device.handle(), link, counter, &raw mut value) })?;
+    check(unsafe { call(device.handle(), link, counter, &raw mut value) })?;
     Ok(value)
 }
 
 /// Rows of memory that were replaced by spare ones.
-pub fn remapped_rows(device: &Device<'_>) -> Result<Remapped, CallError> {
-    let call = there(&device.nvml().lib().nvmlDeviceGetRemappedRows)?;
+pub fn remapped_rows(device: &Device<'_>) -> Result<NvmlRemappedRows, NvmlCallError> {
+    let call = require_symbol(&device.nvml().lib().nvmlDeviceGetRemappedRows)?;
     let mut rows: [c_uint; 4] = [0; 4];
     let [corrected, uncorrected, pending, failed] = &mut rows;
     // SAFETY: as in `number`, with four different unsigned ints to fill.
     let code = unsafe { call(device.handle(), corrected, uncorrected, pending, failed) };
-    succeeded(code)?;
+    check(code)?;
     let [corrected_rows, uncorrected_rows, pending, failed] = rows;
-    Ok(Remapped { corrected_rows, uncorrected_rows, pending: pending != 0, failed: failed != 0 })
+    Ok(NvmlRemappedRows { corrected_rows, uncorrected_rows, pending: pending != 0, failed: failed != 0 })
 }
 
 /// Fabric information in this version.
-pub fn fabric(device: &Device<'_>, version: FabricVersion) -> Result<Fabric, CallError> {
+pub fn fabric(device: &Device<'_>, version: FabricInfoVersion) -> Result<NvmlFabricInfo, NvmlCallError> {
     match version {
-        FabricVersion::Third => fabric_third(device),
-        FabricVersion::Second => fabric_second(device),
-        FabricVersion::First => fabric_first(device),
+        FabricInfoVersion::V3 => fabric_v3(device),
+        FabricInfoVersion::V2 => fabric_v2(device),
+        FabricInfoVersion::V1 => fabric_v1(device),
     }
 }
 
-fn fabric_third(device: &Device<'_>) -> Result<Fabric, CallError> {
-    let call = there(&device.nvml().lib().nvmlDeviceGetGpuFabricInfoV)?;
+fn fabric_v3(device: &Device<'_>) -> Result<NvmlFabricInfo, NvmlCallError> {
+    let call = require_symbol(&device.nvml().lib().nvmlDeviceGetGpuFabricInfoV)?;
     let mut info = c::nvmlGpuFabricInfo_v3_t {
-        version: tag::<c::nvmlGpuFabricInfo_v3_t>(3),
+        version: struct_version::<c::nvmlGpuFabricInfo_v3_t>(3),
         clusterUuid: [0; 16],
         status: 0,
         cliqueId: 0,
@@ -220,8 +220,8 @@ fn fabric_third(device: &Device<'_>) -> Result<Fabric, CallError> {
     };
     // SAFETY: as in `number`; the version in the structure tells the library its
     // size, beyond which it does not write.
-    succeeded(unsafe { call(device.handle(), &raw mut info) })?;
-    Ok(Fabric {
+    check(unsafe { call(device.handle(), &raw mut info) })?;
+    Ok(NvmlFabricInfo {
         fabric_state: info.state,
         status: info.status,
         cluster_uuid: info.clusterUuid,
@@ -231,10 +231,10 @@ fn fabric_third(device: &Device<'_>) -> Result<Fabric, CallError> {
     })
 }
 
-fn fabric_second(device: &Device<'_>) -> Result<Fabric, CallError> {
-    let call = there(&device.nvml().lib().nvmlDeviceGetGpuFabricInfoV)?;
+fn fabric_v2(device: &Device<'_>) -> Result<NvmlFabricInfo, NvmlCallError> {
+    let call = require_symbol(&device.nvml().lib().nvmlDeviceGetGpuFabricInfoV)?;
     let mut info = c::nvmlGpuFabricInfo_v2_t {
-        version: tag::<c::nvmlGpuFabricInfo_v2_t>(2),
+        version: struct_version::<c::nvmlGpuFabricInfo_v2_t>(2),
         clusterUuid: [0; 16],
         status: 0,
         cliqueId: 0,
@@ -244,8 +244,8 @@ fn fabric_second(device: &Device<'_>) -> Result<Fabric, CallError> {
     // SAFETY: as above. The call is declared with a pointer to the third version
     // and writes what the version in the structure says: the second, whose size
     // is that of `info`.
-    succeeded(unsafe { call(device.handle(), (&raw mut info).cast()) })?;
-    Ok(Fabric {
+    check(unsafe { call(device.handle(), (&raw mut info).cast()) })?;
+    Ok(NvmlFabricInfo {
         fabric_state: info.state,
         status: info.status,
         cluster_uuid: info.clusterUuid,
@@ -255,13 +255,13 @@ fn fabric_second(device: &Device<'_>) -> Result<Fabric, CallError> {
     })
 }
 
-fn fabric_first(device: &Device<'_>) -> Result<Fabric, CallError> {
-    let call = there(&device.nvml().lib().nvmlDeviceGetGpuFabricInfo)?;
+fn fabric_v1(device: &Device<'_>) -> Result<NvmlFabricInfo, NvmlCallError> {
+    let call = require_symbol(&device.nvml().lib().nvmlDeviceGetGpuFabricInfo)?;
     let mut info =
         c::nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: 0, cliqueId: 0, state: 0 };
     // SAFETY: as in `number`; this call knows this one structure only.
-    succeeded(unsafe { call(device.handle(), &raw mut info) })?;
-    Ok(Fabric {
+    check(unsafe { call(device.handle(), &raw mut info) })?;
+    Ok(NvmlFabricInfo {
         fabric_state: info.state,
         status: info.status,
         cluster_uuid: info.clusterUuid,
@@ -273,10 +273,10 @@ fn fabric_first(device: &Device<'_>) -> Result<Fabric, CallError> {
 
 /// Where the GPU sits. `version` is 2, or 1 for drivers that know no other: the
 /// fields are the same, only their names changed.
-pub fn platform(device: &Device<'_>, version: u32) -> Result<Platform, CallError> {
-    let call = there(&device.nvml().lib().nvmlDeviceGetPlatformInfo)?;
+pub fn platform(device: &Device<'_>, version: u32) -> Result<NvmlPlatformInfo, NvmlCallError> {
+    let call = require_symbol(&device.nvml().lib().nvmlDeviceGetPlatformInfo)?;
     let mut info = c::nvmlPlatformInfo_v2_t {
-        version: tag::<c::nvmlPlatformInfo_v2_t>(version),
+        version: struct_version::<c::nvmlPlatformInfo_v2_t>(version),
         ibGuid: [0; 16],
         chassisSerialNumber: [0; 16],
         slotNumber: 0,
@@ -287,8 +287,8 @@ pub fn platform(device: &Device<'_>, version: u32) -> Result<Platform, CallError
     };
     // SAFETY: as in `number`; both versions have the size and layout of `info`
     // (nvml.h), so whichever the library takes it for, it writes inside of it.
-    succeeded(unsafe { call(device.handle(), &raw mut info) })?;
-    Ok(Platform {
+    check(unsafe { call(device.handle(), &raw mut info) })?;
+    Ok(NvmlPlatformInfo {
         chassis_serial: info.chassisSerialNumber,
         slot: info.slotNumber,
         tray: info.trayIndex,
@@ -305,19 +305,19 @@ pub fn platform(device: &Device<'_>, version: u32) -> Result<Platform, CallError
 /// renumbered in CUDA 13.0 Update 1) and must not be asked for here.
 pub fn fields(
     device: &Device<'_>,
-    wanted: &[Scoped],
-) -> Result<Vec<Result<u64, CallError>>, CallError> {
-    let call = there(&device.nvml().lib().nvmlDeviceGetFieldValues)?;
-    let mut values: Vec<c::nvmlFieldValue_t> = wanted.iter().map(|of| question(*of)).collect();
-    let count = c_int::try_from(values.len()).map_err(|_| CallError::Unreadable)?;
+    wanted: &[NvmlFieldRef],
+) -> Result<Vec<Result<u64, NvmlCallError>>, NvmlCallError> {
+    let call = require_symbol(&device.nvml().lib().nvmlDeviceGetFieldValues)?;
+    let mut values: Vec<c::nvmlFieldValue_t> = wanted.iter().map(|of| field_request(*of)).collect();
+    let count = c_int::try_from(values.len()).map_err(|_| NvmlCallError::Unreadable)?;
     // SAFETY: as in `number`; `values` holds `count` initialised structures.
-    succeeded(unsafe { call(device.handle(), count, values.as_mut_ptr()) })?;
-    Ok(values.iter().map(answer).collect())
+    check(unsafe { call(device.handle(), count, values.as_mut_ptr()) })?;
+    Ok(values.iter().map(field_value).collect())
 }
 
 /// A field to be filled. A library that passes over an id it does not know
 /// leaves an error in it, not a zero.
-fn question((id, scope): Scoped) -> c::nvmlFieldValue_t {
+fn field_request((id, scope): NvmlFieldRef) -> c::nvmlFieldValue_t {
     c::nvmlFieldValue_t {
         fieldId: id,
         scopeId: scope,
@@ -329,8 +329,8 @@ fn question((id, scope): Scoped) -> c::nvmlFieldValue_t {
     }
 }
 
-fn answer(field: &c::nvmlFieldValue_t) -> Result<u64, CallError> {
-    succeeded(field.nvmlReturn)?;
+fn field_value(field: &c::nvmlFieldValue_t) -> Result<u64, NvmlCallError> {
+    check(field.nvmlReturn)?;
     let value = field.value;
     // SAFETY: every member is a plain number, valid whatever the bits, and all
     // eight bytes of the union were initialised in `question`.
@@ -347,7 +347,7 @@ fn answer(field: &c::nvmlFieldValue_t) -> Result<u64, CallError> {
             _ => None,
         }
     };
-    number.ok_or(CallError::Unreadable)
+    number.ok_or(NvmlCallError::Unreadable)
 }
 
 #[cfg(test)]
@@ -357,41 +357,41 @@ mod tests {
     #[test]
     fn the_version_of_a_structure_carries_its_size_as_the_header_says() {
         // sizeof by the layout in nvml.h: 4 + 16 + 4 + 4 + 1 (+3) + 4 (+ 1 + 3).
-        assert_eq!(tag::<c::nvmlGpuFabricInfo_v2_t>(2), (2 << 24) | 36);
-        assert_eq!(tag::<c::nvmlGpuFabricInfo_v3_t>(3), (3 << 24) | 40);
+        assert_eq!(struct_version::<c::nvmlGpuFabricInfo_v2_t>(2), (2 << 24) | 36);
+        assert_eq!(struct_version::<c::nvmlGpuFabricInfo_v3_t>(3), (3 << 24) | 40);
         // 4 + 16 + 16 + 5 (+ 3), in both versions.
-        assert_eq!(tag::<c::nvmlPlatformInfo_v2_t>(2), (2 << 24) | 44);
-        assert_eq!(tag::<c::nvmlPlatformInfo_v1_t>(1), tag::<c::nvmlPlatformInfo_v2_t>(1));
+        assert_eq!(struct_version::<c::nvmlPlatformInfo_v2_t>(2), (2 << 24) | 44);
+        assert_eq!(struct_version::<c::nvmlPlatformInfo_v1_t>(1), struct_version::<c::nvmlPlatformInfo_v2_t>(1));
     }
 
     #[test]
     fn every_field_asks_for_its_own_link() {
-        let asked: Vec<_> = (0..18).map(|link| question((165, link))).collect();
+        let asked: Vec<_> = (0..18).map(|link| field_request((165, link))).collect();
         let scopes: Vec<u32> = asked.iter().map(|field| field.scopeId).collect();
         assert_eq!(scopes, (0..18).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_field_that_was_never_filled_is_no_zero() {
-        assert_eq!(answer(&question((165, 3))), Err(CallError::Refused(999)));
+        assert_eq!(field_value(&field_request((165, 3))), Err(NvmlCallError::Refused(999)));
     }
 
     #[test]
     fn a_field_is_read_as_the_type_it_says() {
         let filled = |kind, value| {
-            let mut field = question((164, 0));
+            let mut field = field_request((164, 0));
             field.nvmlReturn = 0;
             field.valueType = kind;
             field.value = value;
-            answer(&field)
+            field_value(&field)
         };
         let short = c::nvmlValue_t { usVal: 18 };
         let kind = c::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_SHORT;
         assert_eq!(filled(kind, short), Ok(18));
         let negative = c::nvmlValue_t { siVal: -1 };
         let kind = c::nvmlValueType_enum_NVML_VALUE_TYPE_SIGNED_INT;
-        assert_eq!(filled(kind, negative), Err(CallError::Unreadable));
+        assert_eq!(filled(kind, negative), Err(NvmlCallError::Unreadable));
         let kind = c::nvmlValueType_enum_NVML_VALUE_TYPE_DOUBLE;
-        assert_eq!(filled(kind, c::nvmlValue_t { dVal: 1.0 }), Err(CallError::Unreadable));
+        assert_eq!(filled(kind, c::nvmlValue_t { dVal: 1.0 }), Err(NvmlCallError::Unreadable));
     }
 }

@@ -6,47 +6,47 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::setup::Setup;
+use super::setup::WorkerSetup;
 use crate::exec;
-use crate::exec::Request;
-use crate::exec::Setting;
-use crate::exec::lookup;
-use model::worker::Environment;
+use crate::exec::ProcessRequest;
+use crate::exec::ProcessContext;
+use crate::exec::path_lookup;
+use model::worker_protocol::MachineEnvironment;
 
 /// How long the driver's tool may take. Without persistence mode it brings up
 /// every GPU first, which takes seconds.
-const DRIVER_TOOL: Duration = Duration::from_secs(15);
+const NVIDIA_SMI_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Bytes of its answer that are kept.
-const DRIVER_ANSWER: usize = 1 << 18;
+const NVIDIA_SMI_MAX_BYTES: usize = 1 << 18;
 
 /// Reads what this machine is.
-pub(super) async fn read(setup: &Setup) -> Environment {
-    let kernel = |file: &str| text(&setup.proc.join("sys/kernel").join(file));
-    Environment {
+pub(super) async fn read_environment(setup: &WorkerSetup) -> MachineEnvironment {
+    let kernel = |file: &str| read_trimmed(&setup.proc.join("sys/kernel").join(file));
+    MachineEnvironment {
         hostname: kernel("hostname").unwrap_or_default(),
         kernel: kernel("osrelease"),
         boot_id: kernel("random/boot_id"),
-        driver: text(&setup.proc.join("driver/nvidia/version")).and_then(|it| driver(&it)),
-        load: load(setup),
+        driver: read_trimmed(&setup.proc.join("driver/nvidia/version")).and_then(|it| parse_driver_version(&it)),
+        load: read_load(setup),
         cpus: std::thread::available_parallelism().ok().and_then(|n| u32::try_from(n.get()).ok()),
-        interfaces: interfaces(),
-        gpus: gpus(setup).await,
+        interfaces: list_addresses(),
+        gpus: list_gpus(setup).await,
     }
 }
 
 /// Load average over a minute.
-pub(super) fn load(setup: &Setup) -> Option<f64> {
-    text(&setup.proc.join("loadavg"))?.split(' ').next()?.parse().ok()
+pub(super) fn read_load(setup: &WorkerSetup) -> Option<f64> {
+    read_trimmed(&setup.proc.join("loadavg"))?.split(' ').next()?.parse().ok()
 }
 
 /// One line per GPU; none where the driver's tool is not there or fails.
-pub(super) async fn gpus(setup: &Setup) -> Vec<String> {
+pub(super) async fn list_gpus(setup: &WorkerSetup) -> Vec<String> {
     let query = [
         "--query-gpu=index,uuid,clocks.sm,clocks.mem,temperature.gpu,power.draw,vbios_version",
         "--format=csv,noheader",
     ];
-    let answer = nvidia_smi(setup, &query).await.unwrap_or_default();
+    let answer = run_nvidia_smi(setup, &query).await.unwrap_or_default();
     let lines = answer.lines().map(str::trim);
     // With a missing device it says so in a sentence, and ends well.
     let is_gpu = |line: &&str| line.starts_with(|c: char| c.is_ascii_digit()) && line.contains(',');
@@ -54,23 +54,23 @@ pub(super) async fn gpus(setup: &Setup) -> Vec<String> {
 }
 
 /// What `nvidia-smi` prints; `None` where it is not there or does not end well.
-pub(super) async fn nvidia_smi(setup: &Setup, arguments: &[&str]) -> Option<String> {
-    lookup::find("nvidia-smi", None)?;
+pub(super) async fn run_nvidia_smi(setup: &WorkerSetup, arguments: &[&str]) -> Option<String> {
+    path_lookup::find_program("nvidia-smi", None)?;
     let words = std::iter::once("nvidia-smi").chain(arguments.iter().copied());
-    let request = Request {
+    let request = ProcessRequest {
         argv: words.map(str::to_owned).collect(),
-        limit: DRIVER_TOOL,
-        capture: DRIVER_ANSWER,
+        limit: NVIDIA_SMI_TIMEOUT,
+        capture: NVIDIA_SMI_MAX_BYTES,
     };
-    let setting = Setting { guard: Some(setup.executable.clone()), ..Setting::default() };
+    let setting = ProcessContext { guard: Some(setup.executable.clone()), ..ProcessContext::default() };
     let (_keep, stop) = watch::channel(false);
-    let finished = exec::watched(&request, &setting, stop, &mut |_| {}).await.ok()?;
+    let finished = exec::run_observed(&request, &setting, stop, &mut |_| {}).await.ok()?;
     let text = String::from_utf8_lossy(&finished.stdout.bytes).into_owned();
     finished.ending.is_success().then_some(text)
 }
 
 /// Addresses by network device, without loopback.
-fn interfaces() -> BTreeMap<String, Vec<String>> {
+fn list_addresses() -> BTreeMap<String, Vec<String>> {
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for interface in if_addrs::get_if_addrs().unwrap_or_default() {
         if !interface.is_loopback() {
@@ -88,7 +88,7 @@ fn interfaces() -> BTreeMap<String, Vec<String>> {
 
 /// The version in the driver's own words: `NVRM version: NVIDIA UNIX x86_64
 /// Kernel Module  570.86.15  Tue ...`.
-fn driver(words: &str) -> Option<String> {
+fn parse_driver_version(words: &str) -> Option<String> {
     let line = words.lines().find(|line| line.starts_with("NVRM version:"))?;
     let is_version =
         |word: &&str| word.contains('.') && word.chars().all(|c| c.is_ascii_digit() || c == '.');
@@ -96,7 +96,7 @@ fn driver(words: &str) -> Option<String> {
 }
 
 /// A small file, trimmed.
-fn text(path: &Path) -> Option<String> {
+fn read_trimmed(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())
 }
@@ -109,15 +109,15 @@ mod tests {
     fn the_drivers_version_is_found_in_both_layouts() {
         let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19\n\
             GCC version:  gcc version 11.4.0\n";
-        assert_eq!(driver(closed).as_deref(), Some("535.104.05"));
+        assert_eq!(parse_driver_version(closed).as_deref(), Some("535.104.05"));
         let open = "NVRM version: NVIDIA UNIX Open Kernel Module for aarch64  570.86.15  Release\n";
-        assert_eq!(driver(open).as_deref(), Some("570.86.15"));
-        assert_eq!(driver("GCC version: 11.4.0"), None);
+        assert_eq!(parse_driver_version(open).as_deref(), Some("570.86.15"));
+        assert_eq!(parse_driver_version("GCC version: 11.4.0"), None);
     }
 
     #[test]
     fn loopback_is_no_way_to_another_node() {
-        for (device, addresses) in interfaces() {
+        for (device, addresses) in list_addresses() {
             assert_ne!(device, "lo");
             assert!(!addresses.is_empty());
             assert!(!addresses.iter().any(|address| address.starts_with("127.")), "{addresses:?}");

@@ -6,24 +6,24 @@ use std::io::Write;
 
 use tokio::sync::mpsc;
 
-use super::Heard;
-use model::worker::FromWorker;
-use model::worker::LONGEST_LINE;
+use super::WorkerInput;
+use model::worker_protocol::WorkerMessage;
+use model::worker_protocol::LONGEST_LINE;
 
 /// Reads lines to the end and passes them on.
-pub(super) fn read_all(mut input: impl BufRead, heard: &mpsc::Sender<Heard>) {
+pub(super) fn read_lines(mut input: impl BufRead, heard: &mpsc::Sender<WorkerInput>) {
     loop {
         let mut line = Vec::new();
         let longest = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
         let got = std::io::Read::take(&mut input, longest + 1).read_until(b'\n', &mut line);
         let word = match got {
-            Ok(0) | Err(_) => Heard::Gone,
+            Ok(0) | Err(_) => WorkerInput::Closed,
             // What was cut off by the end of the input is no line.
-            Ok(_) if line.last() != Some(&b'\n') && line.len() <= LONGEST_LINE => Heard::Gone,
-            Ok(_) if LONGEST_LINE < line.len() => Heard::TooLong,
-            Ok(_) => Heard::Line(line),
+            Ok(_) if line.last() != Some(&b'\n') && line.len() <= LONGEST_LINE => WorkerInput::Closed,
+            Ok(_) if LONGEST_LINE < line.len() => WorkerInput::TooLong,
+            Ok(_) => WorkerInput::Line(line),
         };
-        let last = !matches!(word, Heard::Line(_));
+        let last = !matches!(word, WorkerInput::Line(_));
         if heard.blocking_send(word).is_err() || last {
             return;
         }
@@ -31,16 +31,16 @@ pub(super) fn read_all(mut input: impl BufRead, heard: &mpsc::Sender<Heard>) {
 }
 
 /// Writes lines as they come; tells when nobody takes them any more.
-pub(super) fn write_all(
+pub(super) fn write_lines(
     mut output: impl Write,
-    mut words: mpsc::UnboundedReceiver<FromWorker>,
-    gone: &mpsc::Sender<Heard>,
+    mut words: mpsc::UnboundedReceiver<WorkerMessage>,
+    gone: &mpsc::Sender<WorkerInput>,
 ) {
     while let Some(word) = words.blocking_recv() {
         let Ok(mut line) = serde_json::to_vec(&word) else { continue };
         line.push(b'\n');
         if output.write_all(&line).and_then(|()| output.flush()).is_err() {
-            let _ = gone.blocking_send(Heard::Gone);
+            let _ = gone.blocking_send(WorkerInput::Closed);
             return;
         }
     }

@@ -4,12 +4,12 @@
 //! It lives as long as its input does and leaves nothing running. What the
 //! probes mean, and what their output says, it does not know.
 
-mod busy;
+mod gpu_usage;
 mod environment;
 mod line;
 mod order;
 mod port;
-mod proc;
+mod procfs;
 mod setup;
 
 use std::collections::BTreeMap;
@@ -26,33 +26,33 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::exec::guard;
-use crate::exec::session::Session;
-use model::exchange::Answer;
-use model::worker::FromWorker;
-use model::worker::Hello;
-use model::worker::Order;
-use model::worker::PROTOCOL;
-use model::worker::ToWorker;
-use order::Answering;
-pub use setup::Setup;
+use crate::exec::session::ProcessSession;
+use model::exchange::ExchangeReply;
+use model::worker_protocol::WorkerMessage;
+use model::worker_protocol::WorkerHello;
+use model::worker_protocol::ProcessOrder;
+use model::worker_protocol::PROTOCOL;
+use model::worker_protocol::CoordinatorMessage;
+use order::AnswerSender;
+pub use setup::WorkerSetup;
 
 /// How long the last lines may take to leave when nobody may be reading.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the reading side tells the worker.
 #[derive(Debug)]
-enum Heard {
+enum WorkerInput {
     /// A line.
     Line(Vec<u8>),
     /// A line that is longer than allowed.
     TooLong,
     /// Nobody speaks, or nobody listens, any more.
-    Gone,
+    Closed,
 }
 
 /// Why the worker ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum WorkerEnd {
     /// It was told to, or nobody was left to tell it anything.
     Dismissed,
     /// It was told something that it cannot follow, and said why.
@@ -62,25 +62,25 @@ pub enum Ended {
 /// Works until told to stop, until the input ends or until a line cannot be
 /// followed. Must be called on a thread that lives as long as the process does:
 /// what the worker starts dies with it.
-pub async fn work(
+pub async fn run_worker(
     input: impl Read + Send + 'static,
     output: impl Write + Send + 'static,
-    setup: Setup,
-) -> Ended {
+    setup: WorkerSetup,
+) -> WorkerEnd {
     let (heard, mut lines) = mpsc::channel(16);
     let (say, words) = mpsc::unbounded_channel();
     let gone = heard.clone();
-    std::thread::spawn(move || line::read_all(BufReader::new(input), &heard));
-    let writer = tokio::task::spawn_blocking(move || line::write_all(output, words, &gone));
+    std::thread::spawn(move || line::read_lines(BufReader::new(input), &heard));
+    let writer = tokio::task::spawn_blocking(move || line::write_lines(output, words, &gone));
     // Groups that are left when the worker dies are killed from there.
-    let groups = Session::start(&guard::watching(&setup.executable), &BTreeMap::new()).ok();
+    let groups = ProcessSession::start(&guard::group_guard_command(&setup.executable), &BTreeMap::new()).ok();
     let (started, told) = mpsc::unbounded_channel();
-    let teller = tokio::spawn(tell_groups(groups, told));
+    let teller = tokio::spawn(report_groups(groups, told));
 
-    let mut desk = Desk {
+    let mut desk = OrderQueue {
         setup: Arc::new(setup),
-        say,
-        started,
+        output: say,
+        groups: started,
         running: JoinSet::new(),
         stops: BTreeMap::new(),
         answers: BTreeMap::new(),
@@ -89,16 +89,16 @@ pub async fn work(
     let ended = loop {
         tokio::select! {
             heard = lines.recv() => match heard {
-                Some(Heard::Line(line)) => match desk.follow(&line).await {
-                    Ok(Next::Listen) => {}
-                    Ok(Next::Leave) => break Ended::Dismissed,
-                    Err(why) => break Ended::Fault(why),
+                Some(WorkerInput::Line(line)) => match desk.handle_line(&line).await {
+                    Ok(WorkerFlow::Continue) => {}
+                    Ok(WorkerFlow::Stop) => break WorkerEnd::Dismissed,
+                    Err(why) => break WorkerEnd::Fault(why),
                 },
-                Some(Heard::TooLong) => {
-                    let longest = model::worker::LONGEST_LINE;
-                    break Ended::Fault(format!("expected lines of at most {longest} bytes"));
+                Some(WorkerInput::TooLong) => {
+                    let longest = model::worker_protocol::LONGEST_LINE;
+                    break WorkerEnd::Fault(format!("expected lines of at most {longest} bytes"));
                 }
-                Some(Heard::Gone) | None => break Ended::Dismissed,
+                Some(WorkerInput::Closed) | None => break WorkerEnd::Dismissed,
             },
             Some(ended) = desk.running.join_next() => {
                 if let Ok(id) = ended {
@@ -108,77 +108,77 @@ pub async fn work(
             }
         }
     };
-    desk.leave(&ended).await;
+    desk.shut_down(&ended).await;
     let _ = teller.await;
     // Nobody may be reading; then the last words are lost, and that is all.
-    let _ = timeout(LAST_WORDS, writer).await;
+    let _ = timeout(FLUSH_TIMEOUT, writer).await;
     ended
 }
 
 /// Whether to go on.
-enum Next {
-    Listen,
-    Leave,
+enum WorkerFlow {
+    Continue,
+    Stop,
 }
 
 /// What the worker has in hand.
-struct Desk {
-    setup: Arc<Setup>,
-    say: mpsc::UnboundedSender<FromWorker>,
+struct OrderQueue {
+    setup: Arc<WorkerSetup>,
+    output: mpsc::UnboundedSender<WorkerMessage>,
     /// Where groups that start and end are told: the negative number ends.
-    started: mpsc::UnboundedSender<i32>,
+    groups: mpsc::UnboundedSender<i32>,
     running: JoinSet<u64>,
     stops: BTreeMap<u64, watch::Sender<bool>>,
     /// How answers reach those who take part in exchanges.
-    answers: BTreeMap<u64, Answering>,
+    answers: BTreeMap<u64, AnswerSender>,
     greeted: bool,
 }
 
-impl Desk {
+impl OrderQueue {
     /// Follows one line; an error is why it cannot be followed.
-    async fn follow(&mut self, line: &[u8]) -> Result<Next, String> {
-        let told: ToWorker = serde_json::from_slice(line).map_err(|error| {
+    async fn handle_line(&mut self, line: &[u8]) -> Result<WorkerFlow, String> {
+        let told: CoordinatorMessage = serde_json::from_slice(line).map_err(|error| {
             let begins = String::from_utf8_lossy(&line[..line.len().min(60)]);
             let expected = "expected a line of JSON: hello, run, stop or bye";
             format!("{expected}; this one begins {begins:?}: {error}")
         })?;
         match told {
-            ToWorker::Hello { protocol, version, .. } if protocol != PROTOCOL => Err(format!(
+            CoordinatorMessage::Hello { protocol, version, .. } if protocol != PROTOCOL => Err(format!(
                 "expected protocol {PROTOCOL}, and the coordinator (fabricgate {version}) speaks \
                  {protocol}: the node has fabricgate {}",
                 env!("CARGO_PKG_VERSION")
             )),
-            ToWorker::Hello { .. } if self.greeted => {
+            CoordinatorMessage::Hello { .. } if self.greeted => {
                 Err("expected run, stop or bye, and got a second hello".to_owned())
             }
-            ToWorker::Hello { .. } => {
+            CoordinatorMessage::Hello { .. } => {
                 self.greeted = true;
-                let hello = Hello {
+                let hello = WorkerHello {
                     protocol: PROTOCOL,
                     version: env!("CARGO_PKG_VERSION").to_owned(),
-                    environment: environment::read(&self.setup).await,
+                    environment: environment::read_environment(&self.setup).await,
                 };
-                self.tell(FromWorker::Hello(Box::new(hello)));
-                Ok(Next::Listen)
+                self.send(WorkerMessage::Hello(Box::new(hello)));
+                Ok(WorkerFlow::Continue)
             }
             _ if !self.greeted => Err("expected hello first".to_owned()),
-            ToWorker::Run(order) => self.start(order).map(|()| Next::Listen),
-            ToWorker::Stop { id } => {
+            CoordinatorMessage::Run(order) => self.start_order(order).map(|()| WorkerFlow::Continue),
+            CoordinatorMessage::Stop { id } => {
                 // One that is not there has ended already.
                 if let Some(stop) = self.stops.get(&id) {
                     let _ = stop.send(true);
                 }
-                Ok(Next::Listen)
+                Ok(WorkerFlow::Continue)
             }
-            ToWorker::Answer { id, answer } => {
-                self.answer(id, &answer);
-                Ok(Next::Listen)
+            CoordinatorMessage::Answer { id, answer } => {
+                self.forward_answer(id, &answer);
+                Ok(WorkerFlow::Continue)
             }
-            ToWorker::Bye => Ok(Next::Leave),
+            CoordinatorMessage::Bye => Ok(WorkerFlow::Stop),
         }
     }
 
-    fn start(&mut self, order: Order) -> Result<(), String> {
+    fn start_order(&mut self, order: ProcessOrder) -> Result<(), String> {
         let id = order.id;
         if self.stops.contains_key(&id) {
             return Err(format!("expected a new order, and {id} is still running"));
@@ -186,21 +186,21 @@ impl Desk {
         let (stop, stopped) = watch::channel(false);
         self.stops.insert(id, stop);
         let setup = Arc::clone(&self.setup);
-        let (say, started) = (self.say.clone(), self.started.clone());
+        let (say, started) = (self.output.clone(), self.groups.clone());
         let answered = order.together.then(|| {
-            let (answering, answered) = order::answering();
+            let (answering, answered) = order::answer_channel();
             self.answers.insert(id, answering);
             answered
         });
         self.running.spawn(async move {
-            order::carry_out(order, &setup, stopped, answered, (&say, &started)).await;
+            order::execute_order(order, &setup, stopped, answered, (&say, &started)).await;
             id
         });
         Ok(())
     }
 
     /// Passes an answer on to the process that asked.
-    fn answer(&self, id: u64, answer: &Answer) {
+    fn forward_answer(&self, id: u64, answer: &ExchangeReply) {
         // Who asked may have ended since.
         let Some(answering) = self.answers.get(&id) else { return };
         let Ok(mut line) = serde_json::to_vec(answer) else { return };
@@ -210,33 +210,33 @@ impl Desk {
         // one line for each question, and would take it for the next.
         let asked = answering.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
         if asked.is_ok() {
-            let _ = answering.words.send(line);
+            let _ = answering.lines.send(line);
         }
     }
 
     /// Ends everything that runs, and says why where that is not expected.
-    async fn leave(mut self, ended: &Ended) {
+    async fn shut_down(mut self, ended: &WorkerEnd) {
         for stop in self.stops.values() {
             let _ = stop.send(true);
         }
-        if let Ended::Fault(why) = ended {
-            self.tell(FromWorker::Fault { why: why.clone() });
+        if let WorkerEnd::Fault(why) = ended {
+            self.send(WorkerMessage::Fault { why: why.clone() });
         }
         while self.running.join_next().await.is_some() {}
     }
 
-    fn tell(&self, word: FromWorker) {
-        let _ = self.say.send(word);
+    fn send(&self, word: WorkerMessage) {
+        let _ = self.output.send(word);
     }
 }
 
 /// Tells the guard beside us which groups there are.
-async fn tell_groups(guard: Option<Session>, mut told: mpsc::UnboundedReceiver<i32>) {
+async fn report_groups(guard: Option<ProcessSession>, mut told: mpsc::UnboundedReceiver<i32>) {
     let Some(mut guard) = guard else { return };
     while let Some(group) = told.recv().await {
         if guard.send(format!("{group:+}").as_bytes()).await.is_err() {
             break;
         }
     }
-    let _ = guard.end(LAST_WORDS).await;
+    let _ = guard.end(FLUSH_TIMEOUT).await;
 }

@@ -11,40 +11,40 @@ use tokio::sync::mpsc;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::busy;
+use super::gpu_usage;
 use super::environment;
 use super::port;
-use super::setup::Setup;
+use super::setup::WorkerSetup;
 use crate::exec;
 use crate::exec::ExecError;
-use crate::exec::Finished;
-use crate::exec::Request;
-use crate::exec::Seen;
-use crate::exec::Setting;
-use crate::exec::Talk;
-use model::exchange::Ask;
-use model::exchange::PREFIX;
-use model::probe::Ready;
+use crate::exec::FinishedProcess;
+use crate::exec::ProcessRequest;
+use crate::exec::ProcessEvent;
+use crate::exec::ProcessContext;
+use crate::exec::LineExchange;
+use model::exchange::ExchangeRequest;
+use model::exchange::EXCHANGE_PREFIX;
+use model::probe::ReadySignal;
 use model::probe::placeholder;
-use model::raw::Ending;
-use model::worker::Done;
-use model::worker::FromWorker;
-use model::worker::LONGEST_LINE;
-use model::worker::Order;
-use model::worker::Stream;
-use model::worker::Waiting;
+use model::raw_result::ProcessEnding;
+use model::worker_protocol::ProcessReport;
+use model::worker_protocol::WorkerMessage;
+use model::worker_protocol::LONGEST_LINE;
+use model::worker_protocol::ProcessOrder;
+use model::worker_protocol::OutputStream;
+use model::worker_protocol::ReadinessCheck;
 
 /// Bytes of output in a line: two thirds of the longest line, in base64.
-const PIECE: usize = 512 * 1024;
+const OUTPUT_CHUNK: usize = 512 * 1024;
 
 /// How often the kernel is asked whether a port is served.
-const GLANCE: Duration = Duration::from_millis(10);
+const POLL: Duration = Duration::from_millis(10);
 
 /// The longest first line that can say `listening PORT`.
 const FIRST_LINE: usize = 256;
 
 /// The longest time limit, in seconds: a year. Clocks cannot add much more.
-const LONGEST: f64 = 31_536_000.0;
+const MAX_LIMIT_S: f64 = 31_536_000.0;
 
 /// Bytes of a line by which a process asks for an exchange. What is passed on
 /// must fit into a line of the worker's own.
@@ -53,38 +53,38 @@ const LONGEST_ASK: usize = LONGEST_LINE / 2;
 /// What an order's process may ask for without having been answered. It waits
 /// for every answer: the second is one too many and is passed on, so that
 /// somebody learns of it; further ones are not.
-const UNANSWERED: usize = 2;
+const MAX_UNANSWERED: usize = 2;
 
 /// How answers reach the process of an order.
 #[derive(Debug)]
-pub(super) struct Answering {
+pub(super) struct AnswerSender {
     /// Lines, each with its end.
-    pub(super) words: mpsc::UnboundedSender<Vec<u8>>,
+    pub(super) lines: mpsc::UnboundedSender<Vec<u8>>,
     /// What was asked for and not answered.
     pub(super) open: Arc<AtomicUsize>,
 }
 
 /// The process's end of that.
 #[derive(Debug)]
-pub(super) struct Answered {
-    words: mpsc::UnboundedReceiver<Vec<u8>>,
+pub(super) struct AnswerReceiver {
+    lines: mpsc::UnboundedReceiver<Vec<u8>>,
     open: Arc<AtomicUsize>,
 }
 
 /// The two ends for an order that takes part in exchanges.
-pub(super) fn answering() -> (Answering, Answered) {
+pub(super) fn answer_channel() -> (AnswerSender, AnswerReceiver) {
     let (sender, words) = mpsc::unbounded_channel();
     let open = Arc::new(AtomicUsize::new(0));
-    (Answering { words: sender, open: Arc::clone(&open) }, Answered { words, open })
+    (AnswerSender { lines: sender, open: Arc::clone(&open) }, AnswerReceiver { lines: words, open })
 }
 
 /// Carries out an order; answers with exactly one of done and refused.
-pub(super) async fn carry_out(
-    order: Order,
-    setup: &Setup,
+pub(super) async fn execute_order(
+    order: ProcessOrder,
+    setup: &WorkerSetup,
     stop: watch::Receiver<bool>,
-    answered: Option<Answered>,
-    (say, started): (&mpsc::UnboundedSender<FromWorker>, &mpsc::UnboundedSender<i32>),
+    answered: Option<AnswerReceiver>,
+    (say, started): (&mpsc::UnboundedSender<WorkerMessage>, &mpsc::UnboundedSender<i32>),
 ) {
     let id = order.id;
     let tell = |word| {
@@ -92,33 +92,33 @@ pub(super) async fn carry_out(
     };
     if order.idle_gpus
         && !setup.even_if_busy
-        && let Some(why) = busy::reason(setup).await
+        && let Some(why) = gpu_usage::busy_reason(setup).await
     {
-        return tell(FromWorker::Refused { id, why });
+        return tell(WorkerMessage::Refused { id, why });
     }
-    let done = |ending| Done {
+    let done = |ending| ProcessReport {
         id,
         ending,
         duration_s: 0.0,
         stdout_dropped: 0,
         stderr_dropped: 0,
-        load: environment::load(setup),
+        load: environment::read_load(setup),
         gpus: Vec::new(),
     };
-    let ran = match run(&order, setup, stop, answered, (say, started)).await {
+    let ran = match run_process(&order, setup, stop, answered, (say, started)).await {
         Ok(ran) => ran,
-        Err(ending) => return tell(FromWorker::Done(Box::new(done(ending)))),
+        Err(ending) => return tell(WorkerMessage::Done(Box::new(done(ending)))),
     };
-    for (stream, printed) in [(Stream::Stdout, &ran.stdout), (Stream::Stderr, &ran.stderr)] {
-        for piece in printed.bytes.chunks(PIECE) {
-            tell(FromWorker::Output { id, stream, data: STANDARD.encode(piece) });
+    for (stream, printed) in [(OutputStream::Stdout, &ran.stdout), (OutputStream::Stderr, &ran.stderr)] {
+        for piece in printed.bytes.chunks(OUTPUT_CHUNK) {
+            tell(WorkerMessage::Output { id, stream, data: STANDARD.encode(piece) });
         }
     }
     let gpus = match order.idle_gpus {
-        true => environment::gpus(setup).await,
+        true => environment::list_gpus(setup).await,
         false => Vec::new(),
     };
-    tell(FromWorker::Done(Box::new(Done {
+    tell(WorkerMessage::Done(Box::new(ProcessReport {
         duration_s: ran.duration.as_secs_f64(),
         stdout_dropped: ran.stdout.dropped,
         stderr_dropped: ran.stderr.dropped,
@@ -129,64 +129,64 @@ pub(super) async fn carry_out(
 
 /// Runs the order's process and says when it is ready; an error is an ending
 /// without a process.
-async fn run(
-    order: &Order,
-    setup: &Setup,
+async fn run_process(
+    order: &ProcessOrder,
+    setup: &WorkerSetup,
     stop: watch::Receiver<bool>,
-    answered: Option<Answered>,
-    (say, started): (&mpsc::UnboundedSender<FromWorker>, &mpsc::UnboundedSender<i32>),
-) -> Result<Finished, Ending> {
+    answered: Option<AnswerReceiver>,
+    (say, started): (&mpsc::UnboundedSender<WorkerMessage>, &mpsc::UnboundedSender<i32>),
+) -> Result<FinishedProcess, ProcessEnding> {
     let own = setup.executable.display().to_string();
     let fill = |word: &String| word.replace(placeholder::SELF, &own);
-    let limit = if order.limit_s.is_finite() { order.limit_s.clamp(0.0, LONGEST) } else { LONGEST };
-    let request = Request {
+    let limit = if order.limit_s.is_finite() { order.limit_s.clamp(0.0, MAX_LIMIT_S) } else { MAX_LIMIT_S };
+    let request = ProcessRequest {
         argv: order.argv.iter().map(fill).collect(),
         limit: Duration::from_secs_f64(limit),
         capture: order.capture.min(exec::CAPTURE),
     };
-    let setting = Setting {
+    let setting = ProcessContext {
         env: order.env.clone(),
         guard: Some(setup.executable.clone()),
-        ..Setting::default()
+        ..ProcessContext::default()
     };
     let at_port = match order.ready {
-        Some(Waiting { how: Ready::Port, port }) => Some(port),
+        Some(ReadinessCheck { how: ReadySignal::Port, port }) => Some(port),
         _ => None,
     };
-    if let Some(port) = at_port.filter(|port| port::listens(&setup.proc, *port)) {
+    if let Some(port) = at_port.filter(|port| port::is_listening(&setup.proc, *port)) {
         let why = format!("port {port} is served by somebody else already");
-        return Err(Ending::not_started(why));
+        return Err(ProcessEnding::not_started(why));
     }
-    let by_line = matches!(order.ready, Some(Waiting { how: Ready::Line, .. }));
-    let mut first = by_line.then(FirstLine::default);
+    let by_line = matches!(order.ready, Some(ReadinessCheck { how: ReadySignal::Line, .. }));
+    let mut first = by_line.then(ReadyLine::default);
     let mut group = None;
-    let mut seen = |seen: Seen<'_>| match seen {
-        Seen::Started { group: number } => {
+    let mut seen = |seen: ProcessEvent<'_>| match seen {
+        ProcessEvent::Started { group: number } => {
             group = Some(number);
             let _ = started.send(number);
         }
-        Seen::Stdout(bytes) => {
-            if let Some(port) = first.as_mut().and_then(|line| line.add(bytes)) {
-                let _ = say.send(FromWorker::Ready { id: order.id, port });
+        ProcessEvent::Stdout(bytes) => {
+            if let Some(port) = first.as_mut().and_then(|line| line.push(bytes)) {
+                let _ = say.send(WorkerMessage::Ready { id: order.id, port });
             }
         }
     };
     let (words, open) = match answered {
-        Some(Answered { words, open }) => (Some(words), open),
+        Some(AnswerReceiver { lines: words, open }) => (Some(words), open),
         None => (None, Arc::default()),
     };
-    let mut take = |line: &[u8]| asks(line, order.id, &open, say);
+    let mut take = |line: &[u8]| forward_ask(line, order.id, &open, say);
     let talk =
-        words.map(|words| Talk { prefix: PREFIX, longest: LONGEST_ASK, take: &mut take, words });
-    let running = exec::talking(&request, &setting, stop, &mut seen, talk);
+        words.map(|words| LineExchange { prefix: EXCHANGE_PREFIX, max_line_bytes: LONGEST_ASK, on_line: &mut take, input: words });
+    let running = exec::run_exchange(&request, &setting, stop, &mut seen, talk);
     let ran = match at_port {
         None => running.await,
         Some(port) => {
             tokio::pin!(running);
             tokio::select! {
                 ran = &mut running => ran,
-                () = served(setup, port) => {
-                    let _ = say.send(FromWorker::Ready { id: order.id, port });
+                () = wait_for_port(setup, port) => {
+                    let _ = say.send(WorkerMessage::Ready { id: order.id, port });
                     running.await
                 }
             }
@@ -196,51 +196,51 @@ async fn run(
         let _ = started.send(-group);
     }
     ran.map_err(|error| match error {
-        ExecError::Missing { program } => Ending::Missing { program },
-        ExecError::Empty => Ending::not_started(error.to_string()),
+        ExecError::Missing { program } => ProcessEnding::Missing { program },
+        ExecError::Empty => ProcessEnding::not_started(error.to_string()),
         ExecError::Refused { program, source } => {
-            Ending::not_started(format!("{program} cannot be started: {source}"))
+            ProcessEnding::not_started(format!("{program} cannot be started: {source}"))
         }
     })
 }
 
 /// Passes on what a process asks for; false where it is no such line.
-fn asks(line: &[u8], id: u64, open: &AtomicUsize, say: &mpsc::UnboundedSender<FromWorker>) -> bool {
-    let Ok(ask) = serde_json::from_slice::<Ask>(line) else { return false };
-    let word = FromWorker::Asks { id, ask };
+fn forward_ask(line: &[u8], id: u64, open: &AtomicUsize, say: &mpsc::UnboundedSender<WorkerMessage>) -> bool {
+    let Ok(ask) = serde_json::from_slice::<ExchangeRequest>(line) else { return false };
+    let word = WorkerMessage::Asks { id, ask };
     // Numbers may grow when they are written again.
     if serde_json::to_vec(&word).is_ok_and(|line| LONGEST_LINE <= line.len()) {
         return false;
     }
-    if open.fetch_add(1, Ordering::Relaxed) < UNANSWERED {
+    if open.fetch_add(1, Ordering::Relaxed) < MAX_UNANSWERED {
         let _ = say.send(word);
     }
     true
 }
 
 /// Waits until somebody listens at this port.
-async fn served(setup: &Setup, port: u16) {
-    while !port::listens(&setup.proc, port) {
-        sleep(GLANCE).await;
+async fn wait_for_port(setup: &WorkerSetup, port: u16) {
+    while !port::is_listening(&setup.proc, port) {
+        sleep(POLL).await;
     }
 }
 
 /// The first line of a serving process, as it arrives in pieces.
 #[derive(Debug, Default)]
-struct FirstLine {
+struct ReadyLine {
     bytes: Vec<u8>,
-    over: bool,
+    done: bool,
 }
 
-impl FirstLine {
+impl ReadyLine {
     /// The port, once the line is whole and if it says one.
-    fn add(&mut self, bytes: &[u8]) -> Option<u16> {
-        if self.over {
+    fn push(&mut self, bytes: &[u8]) -> Option<u16> {
+        if self.done {
             return None;
         }
         let end = bytes.iter().position(|byte| *byte == b'\n');
         self.bytes.extend_from_slice(&bytes[..end.unwrap_or(bytes.len()).min(FIRST_LINE)]);
-        self.over = end.is_some() || FIRST_LINE < self.bytes.len();
+        self.done = end.is_some() || FIRST_LINE < self.bytes.len();
         end?;
         let line = std::str::from_utf8(&self.bytes).ok()?;
         line.trim().strip_prefix("listening ")?.trim().parse().ok()
@@ -253,11 +253,11 @@ mod tests {
 
     #[test]
     fn a_first_line_in_pieces_is_read_when_it_is_whole() {
-        let mut line = FirstLine::default();
-        assert_eq!(line.add(b"listen"), None);
-        assert_eq!(line.add(b"ing 500"), None);
-        assert_eq!(line.add(b"1\nlistening 7\n"), Some(5001));
-        assert_eq!(line.add(b"listening 8\n"), None, "there is one first line");
+        let mut line = ReadyLine::default();
+        assert_eq!(line.push(b"listen"), None);
+        assert_eq!(line.push(b"ing 500"), None);
+        assert_eq!(line.push(b"1\nlistening 7\n"), Some(5001));
+        assert_eq!(line.push(b"listening 8\n"), None, "there is one first line");
     }
 
     #[test]
@@ -266,25 +266,25 @@ mod tests {
         let open = AtomicUsize::new(0);
         let line = br#"{"number":3,"value":{"a":[1,null]},"within_s":2.5}"#;
         for _ in 0..10 {
-            assert!(asks(line, 7, &open, &say));
+            assert!(forward_ask(line, 7, &open, &say));
         }
-        let Ok(FromWorker::Asks { id: 7, ask }) = heard.try_recv() else { panic!("nothing") };
+        let Ok(WorkerMessage::Asks { id: 7, ask }) = heard.try_recv() else { panic!("nothing") };
         assert_eq!((ask.number, ask.within_s), (3, 2.5));
         assert!(heard.try_recv().is_ok() && heard.try_recv().is_err());
         for other in [&b"{}"[..], b"not json", b"", b"{\"number\":-1}"] {
-            assert!(!asks(other, 7, &open, &say));
+            assert!(!forward_ask(other, 7, &open, &say));
         }
         let grows =
             format!("{{\"number\":0,\"value\":[{}1],\"within_s\":1}}", "1e15,".repeat(70_000));
-        assert!(grows.len() < LONGEST_ASK && !asks(grows.as_bytes(), 7, &open, &say));
+        assert!(grows.len() < LONGEST_ASK && !forward_ask(grows.as_bytes(), 7, &open, &say));
     }
 
     #[test]
     fn another_first_line_names_no_port() {
-        assert_eq!(FirstLine::default().add(b"warning: x\nlistening 7\n"), None);
-        assert_eq!(FirstLine::default().add(b"listening 70000\n"), None);
-        let mut flood = FirstLine::default();
-        assert_eq!(flood.add(&[b'x'; 100_000]), None);
-        assert!(flood.bytes.len() <= FIRST_LINE && flood.add(b"\n").is_none());
+        assert_eq!(ReadyLine::default().push(b"warning: x\nlistening 7\n"), None);
+        assert_eq!(ReadyLine::default().push(b"listening 70000\n"), None);
+        let mut flood = ReadyLine::default();
+        assert_eq!(flood.push(&[b'x'; 100_000]), None);
+        assert!(flood.bytes.len() <= FIRST_LINE && flood.push(b"\n").is_none());
     }
 }

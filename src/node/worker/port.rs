@@ -7,7 +7,7 @@ use std::path::Path;
 const LISTEN: &str = "0A";
 
 /// Whether a socket listens at this port, over IPv4 or IPv6.
-pub(super) fn listens(proc: &Path, port: u16) -> bool {
+pub(super) fn is_listening(proc: &Path, port: u16) -> bool {
     ["net/tcp", "net/tcp6"].iter().any(|table| {
         std::fs::read_to_string(proc.join(table)).is_ok_and(|text| has_listener(&text, port))
     })

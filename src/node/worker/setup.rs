@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// How a worker was started.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct WorkerSetup {
     /// The worker's own executable: `{self}`, and the guard of what it runs.
     pub executable: PathBuf,
     /// Run on GPUs that somebody uses.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de;
 use toml::Spanned;
 
-use super::per_node;
+use super::single_node_domains;
 use model::claims::ClaimedDomain;
 use model::claims::ClaimedLeaf;
 use model::claims::ClaimedRail;
@@ -20,30 +20,30 @@ use model::hostlist;
 use model::id::DomainName;
 use model::id::NodeName;
 use model::limits;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
-use model::span::TextError;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
+use model::text_error::TextError;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ClaimsFile {
     #[serde(default)]
-    domain: Vec<Domain>,
+    domain: Vec<ClaimsFileDomain>,
     #[serde(default)]
-    leaf: Vec<Leaf>,
+    leaf: Vec<ClaimsFileLeaf>,
     #[serde(default)]
-    rail: Vec<Rail>,
+    rail: Vec<ClaimsFileRail>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Domain {
+struct ClaimsFileDomain {
     /// Without one, `per_node` is true.
     name: Option<Spanned<String>>,
-    nodes: Spanned<Nodes>,
+    nodes: Spanned<HostLists>,
     /// Each node is a domain of its own, called as the node is.
     per_node: Option<Spanned<bool>>,
     platform: Option<String>,
@@ -54,14 +54,14 @@ struct Domain {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Leaf {
+struct ClaimsFileLeaf {
     name: Spanned<String>,
-    nodes: Spanned<Nodes>,
+    nodes: Spanned<HostLists>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rail {
+struct ClaimsFileRail {
     name: Spanned<String>,
     device: Option<Spanned<String>>,
     network: Option<Spanned<String>>,
@@ -70,34 +70,34 @@ struct Rail {
 
 /// A host list, or a list of them.
 #[derive(Debug)]
-enum Nodes {
+enum HostLists {
     One(String),
     Many(Vec<Spanned<String>>),
 }
 
-impl<'de> Deserialize<'de> for Nodes {
+impl<'de> Deserialize<'de> for HostLists {
     fn deserialize<D: de::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl<'de> de::Visitor<'de> for Visitor {
-            type Value = Nodes;
+        struct HostListsVisitor;
+        impl<'de> de::Visitor<'de> for HostListsVisitor {
+            type Value = HostLists;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a host list such as \"node[0001-0018]\", or a list of node names")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Nodes, E> {
-                Ok(Nodes::One(text.to_owned()))
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<HostLists, E> {
+                Ok(HostLists::One(text.to_owned()))
             }
 
-            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<Nodes, A::Error> {
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut seq: A) -> Result<HostLists, A::Error> {
                 let mut lists = Vec::new();
                 while let Some(list) = seq.next_element()? {
                     lists.push(list);
                 }
-                Ok(Nodes::Many(lists))
+                Ok(HostLists::Many(lists))
             }
         }
-        deserializer.deserialize_any(Visitor)
+        deserializer.deserialize_any(HostListsVisitor)
     }
 }
 
@@ -109,13 +109,13 @@ pub fn recognises(text: &str) -> bool {
 
 /// What a claims file says. One mistake makes the whole file unusable: what a
 /// person wrote is taken as it is or not at all.
-pub fn read(place: &str, text: &str) -> Said {
+pub fn read(place: &str, text: &str) -> SourceReport {
     match parse(place, text) {
-        Ok(claims) => said(place, &claims),
+        Ok(claims) => to_report(place, &claims),
         Err(error) => {
-            let mut said = Said::nothing(SourceKind::ClaimsFile, place);
+            let mut said = SourceReport::new(SourceKind::ClaimsFile, place);
             let at = format!("{}:{}:{}", error.file, error.line, error.column);
-            said.trouble(ProblemKind::Malformed, at, error.message);
+            said.push_problem(SourceProblemKind::Malformed, at, error.message);
             said
         }
     }
@@ -123,13 +123,13 @@ pub fn read(place: &str, text: &str) -> Said {
 
 /// Reads the text of a claims file. `file` is its name in messages.
 pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
-    let read: File = toml::from_str(text).map_err(|e| TextError::toml(file, text, &e))?;
-    let at = |offset: usize, message: String| TextError::at(file, text, offset, message);
+    let read: ClaimsFile = toml::from_str(text).map_err(|e| TextError::from_toml(file, text, &e))?;
+    let at = |offset: usize, message: String| TextError::new(file, text, offset, message);
     if read.domain.is_empty() {
         return Err(at(0, "no [[domain]] is claimed".to_owned()));
     }
     let mut claims = Claims::default();
-    let mut domains = Names::new("domain", text);
+    let mut domains = UniqueNames::new("domain", text);
     let mut owners: BTreeMap<NodeName, DomainName> = BTreeMap::new();
     for domain in read.domain {
         let nodes_at = domain.nodes.span().start;
@@ -147,7 +147,7 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
             }
         };
         let mut nodes = Vec::new();
-        for (offset, node) in expanded(text, &domain.nodes).map_err(|(o, m)| at(o, m))? {
+        for (offset, node) in expand_nodes(text, &domain.nodes).map_err(|(o, m)| at(o, m))? {
             let name = if per_node { node.as_str() } else { &name };
             let name = DomainName::from(name);
             if let Some(owner) = owners.insert(node.clone(), name.clone()) {
@@ -171,7 +171,7 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
             gpus_per_node: domain.gpus_per_node,
             nic: domain.nic,
         };
-        let claimed = if per_node { per_node::each(&claimed, |_| false) } else { vec![claimed] };
+        let claimed = if per_node { single_node_domains::split_domain(&claimed, |_| false) } else { vec![claimed] };
         for one in claimed {
             let name = Spanned::new(nodes_at..nodes_at, one.name.to_string());
             if per_node {
@@ -180,24 +180,24 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
             claims.domains.push(one);
         }
     }
-    claims.leaves = leaves(text, read.leaf, &owners).map_err(|(o, m)| at(o, m))?;
-    claims.rails = rails(text, read.rail).map_err(|(o, m)| at(o, m))?;
+    claims.leaves = to_claimed_leaves(text, read.leaf, &owners).map_err(|(o, m)| at(o, m))?;
+    claims.rails = to_claimed_rails(text, read.rail).map_err(|(o, m)| at(o, m))?;
     Ok(claims)
 }
 
 /// What a claims file says, as one source among others. `place` is its name.
-pub fn said(place: &str, claims: &Claims) -> Said {
-    let mut said = Said::nothing(SourceKind::ClaimsFile, place);
+pub fn to_report(place: &str, claims: &Claims) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::ClaimsFile, place);
     for domain in &claims.domains {
         let mut group =
-            Group::of(GroupKind::Domain, "domain", domain.name.as_str(), domain.nodes.clone());
+            NodeGroup::new(NodeGroupKind::Domain, "domain", domain.name.as_str(), domain.nodes.clone());
         group.platform.clone_from(&domain.platform);
         group.gpus_per_node = domain.gpus_per_node;
         group.nic.clone_from(&domain.nic);
         said.groups.push(group);
     }
     for leaf in &claims.leaves {
-        let group = Group::of(GroupKind::Leaf, "leaf", leaf.name.as_str(), leaf.nodes.clone());
+        let group = NodeGroup::new(NodeGroupKind::Leaf, "leaf", leaf.name.as_str(), leaf.nodes.clone());
         said.groups.push(group);
     }
     said.rails.clone_from(&claims.rails);
@@ -205,47 +205,47 @@ pub fn said(place: &str, claims: &Claims) -> Said {
 }
 
 /// A mistake: where it is, and what.
-type Mistake = (usize, String);
+type ClaimsFileMistake = (usize, String);
 
 /// Names of one kind, each once.
-struct Names<'t> {
+struct UniqueNames<'t> {
     kind: &'static str,
     text: &'t str,
     known: BTreeMap<String, usize>,
 }
 
-impl<'t> Names<'t> {
+impl<'t> UniqueNames<'t> {
     fn new(kind: &'static str, text: &'t str) -> Self {
         Self { kind, text, known: BTreeMap::new() }
     }
 
-    fn add(&mut self, name: &Spanned<String>) -> Result<String, Mistake> {
+    fn add(&mut self, name: &Spanned<String>) -> Result<String, ClaimsFileMistake> {
         let (offset, kind) = (name.span().start, self.kind);
         let name = name.get_ref();
-        if !is_plain(name) {
+        if !is_plain_name(name) {
             let message = format!("{kind} name {name:?}: expected letters, digits, '.', '_', '-'");
             return Err((offset, message));
         }
         if let Some(first) = self.known.insert(name.clone(), offset) {
-            let (line, _) = model::span::line_column(self.text, first);
+            let (line, _) = model::text_error::line_column(self.text, first);
             return Err((offset, format!("{kind} {name} is already claimed in line {line}")));
         }
         Ok(name.clone())
     }
 }
 
-fn leaves(
+fn to_claimed_leaves(
     text: &str,
-    read: Vec<Leaf>,
+    read: Vec<ClaimsFileLeaf>,
     domains: &BTreeMap<NodeName, DomainName>,
-) -> Result<Vec<ClaimedLeaf>, Mistake> {
-    let mut names = Names::new("leaf", text);
+) -> Result<Vec<ClaimedLeaf>, ClaimsFileMistake> {
+    let mut names = UniqueNames::new("leaf", text);
     let mut owners: BTreeMap<NodeName, String> = BTreeMap::new();
     let mut leaves = Vec::new();
     for leaf in read {
         let name = names.add(&leaf.name)?;
         let mut nodes = Vec::new();
-        for (offset, node) in expanded(text, &leaf.nodes)? {
+        for (offset, node) in expand_nodes(text, &leaf.nodes)? {
             if !domains.contains_key(&node) {
                 let message = format!("leaf {name}: no domain claims node {node}");
                 return Err((offset, message));
@@ -268,8 +268,8 @@ fn leaves(
     Ok(leaves)
 }
 
-fn rails(text: &str, read: Vec<Rail>) -> Result<Vec<ClaimedRail>, Mistake> {
-    let mut names = Names::new("rail", text);
+fn to_claimed_rails(text: &str, read: Vec<ClaimsFileRail>) -> Result<Vec<ClaimedRail>, ClaimsFileMistake> {
+    let mut names = UniqueNames::new("rail", text);
     let mut rails = Vec::new();
     for rail in read {
         let at = rail.name.span().start;
@@ -321,9 +321,9 @@ fn is_network(text: &str) -> bool {
 }
 
 /// The nodes of host lists, each with the offset of its list.
-fn expanded(text: &str, nodes: &Spanned<Nodes>) -> Result<Vec<(usize, NodeName)>, Mistake> {
+fn expand_nodes(text: &str, nodes: &Spanned<HostLists>) -> Result<Vec<(usize, NodeName)>, ClaimsFileMistake> {
     let mut all = Vec::new();
-    for (offset, list) in lists(nodes) {
+    for (offset, list) in host_lists(nodes) {
         let names = hostlist::expand(list).map_err(|error| {
             // The list's own offset counts only where the text stands in
             // the file as it is, without escapes.
@@ -337,17 +337,17 @@ fn expanded(text: &str, nodes: &Spanned<Nodes>) -> Result<Vec<(usize, NodeName)>
 }
 
 /// The host lists with their offsets.
-fn lists(nodes: &Spanned<Nodes>) -> Vec<(usize, &str)> {
+fn host_lists(nodes: &Spanned<HostLists>) -> Vec<(usize, &str)> {
     match nodes.get_ref() {
-        Nodes::One(list) => vec![(nodes.span().start, list)],
-        Nodes::Many(lists) => {
+        HostLists::One(list) => vec![(nodes.span().start, list)],
+        HostLists::Many(lists) => {
             lists.iter().map(|l| (l.span().start, l.get_ref().as_str())).collect()
         }
     }
 }
 
 /// Whether a name can be a folder and a column: it is shown and stored as it is.
-fn is_plain(name: &str) -> bool {
+fn is_plain_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
 }

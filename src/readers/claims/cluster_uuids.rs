@@ -8,29 +8,29 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::reading::is_zero;
+use super::reader_util::is_zero_uuid;
 use model::hostlist;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::FabricSaid;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
+use model::source_report::ClaimBasis;
+use model::source_report::FabricReport;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 
 /// What a line of such a text is.
-enum Line<'t> {
+enum ClusterUuidLine<'t> {
     /// A node with its UUID.
-    Both(&'t str, &'t str),
+    NodeWithUuid(&'t str, &'t str),
     /// A node that answered, its answer is in the lines after.
     Node(&'t str),
     /// A node that did not answer.
-    Silent(&'t str),
+    NoAnswer(&'t str),
     /// A UUID on its own.
     Uuid(&'t str),
     /// A node that has none; without its name, the one that answered before.
-    Without(Option<&'t str>),
+    NoUuid(Option<&'t str>),
     /// Anything else.
     Other,
 }
@@ -39,73 +39,73 @@ enum Line<'t> {
 pub fn recognises(text: &str) -> bool {
     let mut uuids = 0;
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
-        match of(line) {
-            Line::Both(..) | Line::Uuid(_) => uuids += 1,
-            Line::Node(_) | Line::Silent(_) | Line::Without(_) => {}
-            Line::Other => return false,
+        match parse_line(line) {
+            ClusterUuidLine::NodeWithUuid(..) | ClusterUuidLine::Uuid(_) => uuids += 1,
+            ClusterUuidLine::Node(_) | ClusterUuidLine::NoAnswer(_) | ClusterUuidLine::NoUuid(_) => {}
+            ClusterUuidLine::Other => return false,
         }
     }
     0 < uuids
 }
 
 /// Reads it. `place` is its name in messages.
-pub fn read(place: &str, text: &str) -> Said {
-    let mut said = Said::nothing(SourceKind::NodeFacts, place);
-    let mut groups: BTreeMap<String, Group> = BTreeMap::new();
+pub fn read(place: &str, text: &str) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::NodeFacts, place);
+    let mut groups: BTreeMap<String, NodeGroup> = BTreeMap::new();
     let mut without: BTreeSet<NodeName> = BTreeSet::new();
     let mut asked: Option<&str> = None;
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
         let at = format!("{place}:{}", number + 1);
-        let (node, uuid) = match of(line) {
-            Line::Both(node, uuid) => (node, uuid),
-            Line::Node(node) => {
+        let (node, uuid) = match parse_line(line) {
+            ClusterUuidLine::NodeWithUuid(node, uuid) => (node, uuid),
+            ClusterUuidLine::Node(node) => {
                 asked = Some(node);
                 continue;
             }
-            Line::Silent(node) => {
+            ClusterUuidLine::NoAnswer(node) => {
                 let message = format!("{node} did not answer");
-                said.trouble(ProblemKind::Incomplete, at, message);
+                said.push_problem(SourceProblemKind::Incomplete, at, message);
                 asked = None;
                 continue;
             }
             // One per GPU: the first is what everybody uses.
-            Line::Uuid(uuid) => match asked.take() {
+            ClusterUuidLine::Uuid(uuid) => match asked.take() {
                 Some(node) => (node, uuid),
                 None => continue,
             },
-            Line::Without(node) => {
+            ClusterUuidLine::NoUuid(node) => {
                 without.extend(node.or_else(|| asked.take()).map(NodeName::from));
                 continue;
             }
-            Line::Other => continue,
+            ClusterUuidLine::Other => continue,
         };
         let (node, uuid) = (NodeName::from(node), uuid.to_lowercase());
-        let known = said.node(&node).fabric.first().and_then(|f| f.cluster_uuid.clone());
+        let known = said.node_mut(&node).fabric.first().and_then(|f| f.cluster_uuid.clone());
         match known {
             Some(known) if known != uuid => {
                 let message = format!("{node} has two ClusterUUIDs, {known} and {uuid}");
-                said.trouble(ProblemKind::Contradictory, at, message);
+                said.push_problem(SourceProblemKind::Contradictory, at, message);
                 continue;
             }
             Some(_) => continue,
             None => {}
         }
-        said.node(&node).fabric.push(FabricSaid {
+        said.node_mut(&node).fabric.push(FabricReport {
             cluster_uuid: Some(uuid.clone()),
-            basis: Some(Basis::Reported),
+            basis: Some(ClaimBasis::Reported),
             at: Some(at.clone()),
-            ..FabricSaid::default()
+            ..FabricReport::default()
         });
         // Of servers without a fabric beyond them: they share nothing.
-        if is_zero(&uuid) {
+        if is_zero_uuid(&uuid) {
             without.insert(node);
             continue;
         }
-        let group = groups.entry(uuid.clone()).or_insert_with(|| Group {
-            basis: Basis::Reported,
+        let group = groups.entry(uuid.clone()).or_insert_with(|| NodeGroup {
+            basis: ClaimBasis::Reported,
             at: Some(at),
-            ..Group::of(GroupKind::Domain, "ClusterUUID", uuid, Vec::new())
+            ..NodeGroup::new(NodeGroupKind::Domain, "ClusterUUID", uuid, Vec::new())
         });
         group.nodes.push(node);
     }
@@ -119,16 +119,16 @@ pub fn read(place: &str, text: &str) -> Said {
 }
 
 /// What nvidia-smi prints where there is no fabric.
-fn is_nothing(word: &str) -> bool {
+fn is_no_uuid(word: &str) -> bool {
     matches!(word, "N/A" | "[N/A]")
 }
 
-fn of(line: &str) -> Line<'_> {
-    if is_nothing(line) {
-        return Line::Without(None);
+fn parse_line(line: &str) -> ClusterUuidLine<'_> {
+    if is_no_uuid(line) {
+        return ClusterUuidLine::NoUuid(None);
     }
     if is_uuid(line) {
-        return Line::Uuid(line);
+        return ClusterUuidLine::Uuid(line);
     }
     // parallel-ssh: [1] 14:23:45 [SUCCESS] node1
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -137,17 +137,17 @@ fn of(line: &str) -> Line<'_> {
         && is_node(node)
     {
         match *result {
-            "[SUCCESS]" => return Line::Node(node),
-            "[FAILURE]" => return Line::Silent(node),
+            "[SUCCESS]" => return ClusterUuidLine::Node(node),
+            "[FAILURE]" => return ClusterUuidLine::NoAnswer(node),
             _ => {}
         }
     }
-    let Some((node, word)) = line.split_once(':') else { return Line::Other };
+    let Some((node, word)) = line.split_once(':') else { return ClusterUuidLine::Other };
     match (node.trim(), word.trim()) {
-        (node, _) if !is_node(node) => Line::Other,
-        (node, word) if is_nothing(word) => Line::Without(Some(node)),
-        (node, uuid) if is_uuid(uuid) => Line::Both(node, uuid),
-        _ => Line::Other,
+        (node, _) if !is_node(node) => ClusterUuidLine::Other,
+        (node, word) if is_no_uuid(word) => ClusterUuidLine::NoUuid(Some(node)),
+        (node, uuid) if is_uuid(uuid) => ClusterUuidLine::NodeWithUuid(node, uuid),
+        _ => ClusterUuidLine::Other,
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
         let [first, second] = &said.groups[..] else { panic!("{said:?}") };
         assert_eq!((first.name.as_str(), first.nodes.len()), (A, 2));
         assert_eq!(second.name, B.to_lowercase());
-        assert_eq!(first.basis, Basis::Reported);
+        assert_eq!(first.basis, ClaimBasis::Reported);
         assert_eq!(said.nodes.len(), 3);
     }
 
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn a_node_with_two_uuids_contradicts_itself() {
         let said = read("map", &format!("n1: {A}\nn1: {B}\n"));
-        assert_eq!(said.problems[0].kind, ProblemKind::Contradictory);
+        assert_eq!(said.problems[0].kind, SourceProblemKind::Contradictory);
         assert_eq!(said.groups[0].nodes.len(), 1);
     }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::claims::reading::plain;
+use crate::claims::reader_util::sanitize_text;
 use model::gpu_facts::FabricFacts;
 use model::gpu_facts::FabricState;
 use model::gpu_facts::GpuFacts;
@@ -18,22 +18,22 @@ use model::node_facts::NODE_FACTS_FORMAT;
 use model::node_facts::NicFacts;
 use model::node_facts::NodeFacts;
 use model::node_facts::NodeFactsLine;
-use model::said::Basis;
-use model::said::FabricSaid;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::NicSaid;
-use model::said::NodeSaid;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
-use model::span::line_column;
+use model::source_report::ClaimBasis;
+use model::source_report::FabricReport;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::NicReport;
+use model::source_report::NodeReport;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
+use model::text_error::line_column;
 
 /// The format without its version.
 const FORMAT: &str = "fabricgate.node-facts/";
 
 /// How far into a document its format stands, when we wrote it.
-const BEGINNING: usize = 1_000;
+const FORMAT_WINDOW: usize = 1_000;
 
 /// What groups by the driver's word are called.
 const SCHEME: &str = "clique";
@@ -44,7 +44,7 @@ pub fn recognises(text: &str) -> bool {
     if !text.starts_with('{') {
         return false;
     }
-    let mut end = text.len().min(BEGINNING);
+    let mut end = text.len().min(FORMAT_WINDOW);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -54,20 +54,20 @@ pub fn recognises(text: &str) -> bool {
     }
     // Somebody's tool may have put the fields into another order.
     names_it(text)
-        && chunks(text).first().is_some_and(|(_, chunk)| {
-            serde_json::from_str::<Value>(chunk).is_ok_and(|document| format(&document).is_some())
+        && split_documents(text).first().is_some_and(|(_, chunk)| {
+            serde_json::from_str::<Value>(chunk).is_ok_and(|document| format_name(&document).is_some())
         })
 }
 
 /// The format that a document, or the one it wraps, names.
-fn format(document: &Value) -> Option<&str> {
+fn format_name(document: &Value) -> Option<&str> {
     let named = document.get("format").or_else(|| document.get("facts")?.get("format"));
     named?.as_str().filter(|format| format.starts_with(FORMAT))
 }
 
 /// Documents with the offset where each begins: they begin at the beginning of a
 /// line, and nothing inside of them does so.
-fn chunks(text: &str) -> Vec<(usize, &str)> {
+fn split_documents(text: &str) -> Vec<(usize, &str)> {
     let mut starts: Vec<usize> = text.match_indices("\n{").map(|(at, _)| at + 1).collect();
     starts.insert(0, 0);
     let ends = starts.iter().skip(1).copied().chain([text.len()]);
@@ -76,87 +76,87 @@ fn chunks(text: &str) -> Vec<(usize, &str)> {
 }
 
 /// Reads it. `place` is its name in messages.
-pub fn read(place: &str, text: &str) -> Said {
+pub fn read(place: &str, text: &str) -> SourceReport {
     let mut documents = Vec::new();
-    let mut said = Said::nothing(SourceKind::NodeFacts, place);
-    for (start, chunk) in chunks(text) {
+    let mut said = SourceReport::new(SourceKind::NodeFacts, place);
+    for (start, chunk) in split_documents(text) {
         let at = |offset: usize| {
             let (line, column) = line_column(text, offset);
             format!("{place}:{line}:{column}")
         };
-        match document(chunk) {
+        match parse_document(chunk) {
             Ok((node, facts)) => documents.push((at(start), node, facts)),
-            Err(Unread { kind, offset, message }) => {
-                said.trouble(kind, at(start + offset), message);
+            Err(NodeFactsReadError { kind, offset, message }) => {
+                said.push_problem(kind, at(start + offset), message);
             }
         }
     }
     if documents.is_empty() && said.problems.is_empty() {
-        said.trouble(ProblemKind::Malformed, place.to_owned(), "there is no document in it");
+        said.push_problem(SourceProblemKind::Malformed, place.to_owned(), "there is no document in it");
     }
     for (at, node, facts) in documents {
-        let node = node.or_else(|| facts.hostname.clone()).map(|name| plain(&name));
+        let node = node.or_else(|| facts.hostname.clone()).map(|name| sanitize_text(&name));
         let Some(node) = node.filter(|name| !name.is_empty()) else {
             let message =
                 "the document names neither a node nor a host, so nobody knows whose it is";
-            said.trouble(ProblemKind::Incomplete, at, message);
+            said.push_problem(SourceProblemKind::Incomplete, at, message);
             continue;
         };
-        add(&mut said, &at, &NodeName::from(node), &facts);
+        add_node(&mut said, &at, &NodeName::from(node), &facts);
     }
-    group(&mut said);
+    add_clique_groups(&mut said);
     said
 }
 
 /// Reads what one node said, whom somebody else asked.
-pub fn add(said: &mut Said, at: &str, node: &NodeName, facts: &NodeFacts) {
+pub fn add_node(said: &mut SourceReport, at: &str, node: &NodeName, facts: &NodeFacts) {
     if said.nodes.contains_key(node) {
         let message = format!("{node} is there twice; the first is used");
-        said.trouble(ProblemKind::Contradictory, at.to_owned(), message);
+        said.push_problem(SourceProblemKind::Contradictory, at.to_owned(), message);
         return;
     }
-    let of = of_node(said, at, node, facts);
+    let of = node_report(said, at, node, facts);
     said.nodes.insert(node.clone(), of);
 }
 
 /// Makes groups of the nodes whose GPUs agree on a clique.
-pub fn group(said: &mut Said) {
+pub fn add_clique_groups(said: &mut SourceReport) {
     let mut cliques: BTreeMap<String, Vec<(NodeName, Option<u32>)>> = BTreeMap::new();
     let mut troubles = Vec::new();
     for (node, of) in &said.nodes {
-        match clique(of) {
-            Clique::None => {}
-            Clique::One(name) => cliques.entry(name).or_default().push((node.clone(), of.gpus)),
-            Clique::Several(which) => {
+        match node_clique(of) {
+            NodeClique::None => {}
+            NodeClique::One(name) => cliques.entry(name).or_default().push((node.clone(), of.gpus)),
+            NodeClique::Several(which) => {
                 let message = format!("the GPUs of {node} are not of one clique: {which}");
-                troubles.push((ProblemKind::Contradictory, message));
+                troubles.push((SourceProblemKind::Contradictory, message));
             }
-            Clique::Partly { name, others } => {
+            NodeClique::Partly { name, others } => {
                 let message = format!(
                     "{node}: not all GPUs are in clique {name}: {others}; the node is not counted as \
                      a member"
                 );
-                troubles.push((ProblemKind::Incomplete, message));
+                troubles.push((SourceProblemKind::Incomplete, message));
             }
         }
     }
     for (kind, message) in troubles {
-        said.trouble(kind, None, message);
+        said.push_problem(kind, None, message);
     }
     for (name, members) in cliques {
         let counts: Vec<Option<u32>> = members.iter().map(|(_, gpus)| *gpus).collect();
         let alike = counts.windows(2).all(|pair| pair[0] == pair[1]);
         let nodes = members.into_iter().map(|(node, _)| node).collect();
-        let mut group = Group::of(GroupKind::Domain, SCHEME, name, nodes);
+        let mut group = NodeGroup::new(NodeGroupKind::Domain, SCHEME, name, nodes);
         group.gpus_per_node = counts.first().copied().flatten().filter(|_| alike);
-        group.basis = Basis::Reported;
+        group.basis = ClaimBasis::Reported;
         group.at = Some("the driver's fabric information".to_owned());
         said.groups.push(group);
     }
 }
 
 /// What the GPUs of a node say together.
-enum Clique {
+enum NodeClique {
     /// Nothing.
     None,
     /// All of them the same.
@@ -167,7 +167,7 @@ enum Clique {
     Partly { name: String, others: String },
 }
 
-fn clique(of: &NodeSaid) -> Clique {
+fn node_clique(of: &NodeReport) -> NodeClique {
     let mut by_clique: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut without = Vec::new();
     for fabric in &of.fabric {
@@ -180,49 +180,49 @@ fn clique(of: &NodeSaid) -> Clique {
     let silent = usize::try_from(of.gpus.unwrap_or(0)).unwrap_or(0).saturating_sub(of.fabric.len());
     let mut all = by_clique.iter();
     match (all.next(), all.next()) {
-        (None, _) => Clique::None,
-        (Some((name, _)), None) if without.is_empty() && silent == 0 => Clique::One(name.clone()),
+        (None, _) => NodeClique::None,
+        (Some((name, _)), None) if without.is_empty() && silent == 0 => NodeClique::One(name.clone()),
         (Some((name, _)), None) => {
             let mut others: Vec<String> =
                 without.into_iter().map(|(gpu, state)| format!("GPU {gpu} is {state}")).collect();
             if 0 < silent {
                 others.push(format!("{silent} said nothing of it"));
             }
-            Clique::Partly { name: name.clone(), others: others.join(", ") }
+            NodeClique::Partly { name: name.clone(), others: others.join(", ") }
         }
         _ => {
             let each =
                 by_clique.iter().map(|(name, gpus)| format!("GPU {} in {name}", gpus.join(", ")));
-            Clique::Several(each.collect::<Vec<_>>().join("; "))
+            NodeClique::Several(each.collect::<Vec<_>>().join("; "))
         }
     }
 }
 
-fn of_node(said: &mut Said, at: &str, node: &NodeName, facts: &NodeFacts) -> NodeSaid {
+fn node_report(said: &mut SourceReport, at: &str, node: &NodeName, facts: &NodeFacts) -> NodeReport {
     let gpus = facts.gpus.as_deref().unwrap_or_default();
-    let mut of = NodeSaid {
+    let mut of = NodeReport {
         gpus: facts.gpus.as_ref().and_then(|gpus| u32::try_from(gpus.len()).ok()),
-        driver: facts.driver.as_ref().and_then(|driver| driver.version.as_deref()).map(plain),
-        boot_id: facts.boot_id.as_deref().map(plain),
-        fabric: gpus.iter().filter_map(|gpu| fabric(gpu, at)).collect(),
-        nics: facts.nics.iter().map(|it| nic(it, facts, at)).collect(),
-        busy: busy(gpus),
-        ..NodeSaid::default()
+        driver: facts.driver.as_ref().and_then(|driver| driver.version.as_deref()).map(sanitize_text),
+        boot_id: facts.boot_id.as_deref().map(sanitize_text),
+        fabric: gpus.iter().filter_map(|gpu| fabric_report(gpu, at)).collect(),
+        nics: facts.nics.iter().map(|it| nic_report(it, facts, at)).collect(),
+        busy: is_busy(gpus),
+        ..NodeReport::default()
     };
     if facts.gpus.is_none() {
         // It counts itself as knowing nothing, which is not having nothing.
         let why = facts.missing.iter().find(|missing| missing.what == "GPUs");
         let why = why.map_or("it does not say why", |missing| missing.why.as_str());
-        let message = format!("{node} does not know its GPUs: {}", plain(why));
-        said.trouble(ProblemKind::Incomplete, at.to_owned(), message);
+        let message = format!("{node} does not know its GPUs: {}", sanitize_text(why));
+        said.push_problem(SourceProblemKind::Incomplete, at.to_owned(), message);
     }
-    let host = facts.hostname.as_deref().map(plain);
+    let host = facts.hostname.as_deref().map(sanitize_text);
     of.aliases = host.into_iter().filter(|host| host != node.as_str()).collect();
     let mut agreed = |what: &str, of: &dyn Fn(&GpuFacts) -> Option<String>| {
-        let (value, disagreement) = agreement(gpus, of);
+        let (value, disagreement) = find_agreement(gpus, of);
         if let Some(who) = disagreement {
             let message = format!("the GPUs of {node} do not agree on {what}: {who}");
-            said.trouble(ProblemKind::Contradictory, at.to_owned(), message);
+            said.push_problem(SourceProblemKind::Contradictory, at.to_owned(), message);
         }
         value
     };
@@ -233,14 +233,14 @@ fn of_node(said: &mut Said, at: &str, node: &NodeName, facts: &NodeFacts) -> Nod
 }
 
 /// What all GPUs that say anything say; or who says what.
-fn agreement(
+fn find_agreement(
     gpus: &[GpuFacts],
     of: &dyn Fn(&GpuFacts) -> Option<String>,
 ) -> (Option<String>, Option<String>) {
     let mut values: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for gpu in gpus {
         if let Some(value) = of(gpu) {
-            values.entry(plain(&value)).or_default().push(gpu.index.to_string());
+            values.entry(sanitize_text(&value)).or_default().push(gpu.index.to_string());
         }
     }
     if values.len() < 2 {
@@ -252,7 +252,7 @@ fn agreement(
 
 /// Whether something computes; unknown where one GPU does not say and no other
 /// is in use.
-fn busy(gpus: &[GpuFacts]) -> Option<bool> {
+fn is_busy(gpus: &[GpuFacts]) -> Option<bool> {
     let in_use = |gpu: &GpuFacts| gpu.processes.as_ref().map(|them| !them.is_empty());
     let all: Vec<Option<bool>> = gpus.iter().map(in_use).collect();
     if all.contains(&Some(true)) {
@@ -262,7 +262,7 @@ fn busy(gpus: &[GpuFacts]) -> Option<bool> {
     all.filter(|all| !all.is_empty()).map(|_| false)
 }
 
-fn fabric(gpu: &GpuFacts, at: &str) -> Option<FabricSaid> {
+fn fabric_report(gpu: &GpuFacts, at: &str) -> Option<FabricReport> {
     let facts: &FabricFacts = gpu.fabric.as_ref()?;
     // A ClusterUUID of zeros is that of no fabric beyond the node, and a
     // registration that failed leaves values that mean nothing.
@@ -270,64 +270,64 @@ fn fabric(gpu: &GpuFacts, at: &str) -> Option<FabricSaid> {
         && facts.is_multi_node()
         && facts.status.as_deref().is_none_or(|status| status == "success");
     let uuid = facts.cluster_uuid.as_deref().filter(|_| is_member);
-    Some(FabricSaid {
+    Some(FabricReport {
         gpu: Some(gpu.index),
-        cluster_uuid: uuid.map(|uuid| plain(uuid).to_ascii_lowercase()),
+        cluster_uuid: uuid.map(|uuid| sanitize_text(uuid).to_ascii_lowercase()),
         clique_id: facts.clique_id.filter(|_| is_member).map(|id| id.to_string()),
-        state: Some(facts.state.words().to_owned()),
-        unhealthy: facts.unhealthy().iter().map(|words| plain(words)).collect(),
-        basis: Some(Basis::Reported),
+        state: Some(facts.state.label().to_owned()),
+        unhealthy: facts.health_problems().iter().map(|words| sanitize_text(words)).collect(),
+        basis: Some(ClaimBasis::Reported),
         at: Some(format!("{at}: GPU {}", gpu.index)),
     })
 }
 
-fn nic(nic: &NicFacts, facts: &NodeFacts, at: &str) -> NicSaid {
-    let neighbour = facts.neighbours.iter().find(|neighbour| neighbour.is_of(nic));
+fn nic_report(nic: &NicFacts, facts: &NodeFacts, at: &str) -> NicReport {
+    let neighbour = facts.neighbours.iter().find(|neighbour| neighbour.is_attached_to(nic));
     // As readers of neighbours name ports: the first has no number.
     let port = nic.port.filter(|port| *port != 1);
     let port = port.map(|port| format!(":{port}")).unwrap_or_default();
-    NicSaid {
-        device: Some(plain(&format!("{}{port}", nic.device))),
+    NicReport {
+        device: Some(sanitize_text(&format!("{}{port}", nic.device))),
         rail: None,
-        leaf: neighbour.and_then(|it| it.switch.as_deref()).map(plain),
-        port: neighbour.and_then(|it| it.port.as_deref()).map(plain),
-        guid: nic.port_guid.as_deref().or(nic.mac.as_deref()).map(plain),
-        state: nic.state.as_deref().map(plain),
+        leaf: neighbour.and_then(|it| it.switch.as_deref()).map(sanitize_text),
+        port: neighbour.and_then(|it| it.port.as_deref()).map(sanitize_text),
+        guid: nic.port_guid.as_deref().or(nic.mac.as_deref()).map(sanitize_text),
+        state: nic.state.as_deref().map(sanitize_text),
         rate_mbit_s: nic.rate_mbit_s,
-        basis: Some(Basis::Reported),
+        basis: Some(ClaimBasis::Reported),
         at: Some(at.to_owned()),
     }
 }
 
 /// Why a document was not read.
-struct Unread {
-    kind: ProblemKind,
+struct NodeFactsReadError {
+    kind: SourceProblemKind,
     /// Where in it.
     offset: usize,
     message: String,
 }
 
-fn document(chunk: &str) -> Result<(Option<String>, NodeFacts), Unread> {
+fn parse_document(chunk: &str) -> Result<(Option<String>, NodeFacts), NodeFactsReadError> {
     let document: Value = serde_json::from_str(chunk).map_err(|error| {
-        let kind = if error.is_eof() { ProblemKind::Incomplete } else { ProblemKind::Malformed };
+        let kind = if error.is_eof() { SourceProblemKind::Incomplete } else { SourceProblemKind::Malformed };
         let message = if error.is_eof() {
             "the document stops early".to_owned()
         } else {
-            format!("this is no JSON: {}", without_place(&error))
+            format!("this is no JSON: {}", message_without_position(&error))
         };
-        Unread { kind, offset: offset(chunk, error.line(), error.column()), message }
+        NodeFactsReadError { kind, offset: byte_offset(chunk, error.line(), error.column()), message }
     })?;
-    let unread = |kind, message| Unread { kind, offset: 0, message };
-    let Some(format) = format(&document) else {
+    let unread = |kind, message| NodeFactsReadError { kind, offset: 0, message };
+    let Some(format) = format_name(&document) else {
         let message = format!("expected a document of format {NODE_FACTS_FORMAT}");
-        return Err(unread(ProblemKind::Malformed, message));
+        return Err(unread(SourceProblemKind::Malformed, message));
     };
     if format != NODE_FACTS_FORMAT {
-        let message = format!("format {} is not known, only {NODE_FACTS_FORMAT}", plain(format));
-        return Err(unread(ProblemKind::Unsupported, message));
+        let message = format!("format {} is not known, only {NODE_FACTS_FORMAT}", sanitize_text(format));
+        return Err(unread(SourceProblemKind::Unsupported, message));
     }
     let wrong = |error: serde_json::Error| {
-        unread(ProblemKind::Malformed, format!("a field is wrong: {}", without_place(&error)))
+        unread(SourceProblemKind::Malformed, format!("a field is wrong: {}", message_without_position(&error)))
     };
     if document.get("node").is_some() {
         let line = NodeFactsLine::deserialize(document).map_err(wrong)?;
@@ -337,13 +337,13 @@ fn document(chunk: &str) -> Result<(Option<String>, NodeFacts), Unread> {
 }
 
 /// What the JSON reader says, without its own line and column.
-fn without_place(error: &serde_json::Error) -> String {
-    let words = plain(&error.to_string());
+fn message_without_position(error: &serde_json::Error) -> String {
+    let words = sanitize_text(&error.to_string());
     words.split(" at line ").next().unwrap_or(&words).to_owned()
 }
 
 /// The byte that a line and column (in bytes, from 1) point to.
-fn offset(text: &str, line: usize, column: usize) -> usize {
+fn byte_offset(text: &str, line: usize, column: usize) -> usize {
     let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     (before + column.saturating_sub(1)).min(text.len())
 }

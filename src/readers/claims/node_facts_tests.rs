@@ -1,13 +1,13 @@
 //! What is made of what nodes say, told as small machines.
 
 use super::*;
-use model::gpu_facts::Condition;
+use model::gpu_facts::HealthCondition;
 use model::gpu_facts::FabricHealth;
 use model::gpu_facts::PlatformFacts;
 use model::gpu_facts::ProcessFacts;
 use model::node_facts::DriverFacts;
-use model::node_facts::Missing;
-use model::node_facts::Neighbour;
+use model::node_facts::MissingFact;
+use model::node_facts::NicNeighbour;
 
 const UUID: &str = "5000a718-30a5-4f6d-8d9e-1d2c3b4a5968";
 
@@ -63,7 +63,7 @@ fn line(name: &str, facts: NodeFacts) -> String {
     format!("{}\n", serde_json::to_string(&line).expect("json"))
 }
 
-fn messages(said: &Said) -> Vec<String> {
+fn messages(said: &SourceReport) -> Vec<String> {
     said.problems.iter().map(ToString::to_string).collect()
 }
 
@@ -79,11 +79,11 @@ fn one_document_is_one_node_and_its_clique() {
     assert_eq!((of.product.as_deref(), of.busy), (Some("NVIDIA GB200"), Some(false)));
     assert_eq!((of.boot_id.as_deref(), of.aliases.len()), (Some("b-1"), 0));
     assert_eq!(of.fabric[3].clique(), Some(format!("{UUID}.7")));
-    assert_eq!(of.fabric[3].basis, Some(Basis::Reported));
+    assert_eq!(of.fabric[3].basis, Some(ClaimBasis::Reported));
     let group = &said.groups[0];
-    assert_eq!((group.kind, group.scheme.as_str()), (GroupKind::Domain, "clique"));
+    assert_eq!((group.kind, group.scheme.as_str()), (NodeGroupKind::Domain, "clique"));
     assert_eq!((group.name.clone(), group.gpus_per_node), (format!("{UUID}.7"), Some(4)));
-    assert_eq!(group.basis, Basis::Reported);
+    assert_eq!(group.basis, ClaimBasis::Reported);
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn lines_of_many_nodes_are_grouped_and_named_as_the_asker_does() {
 fn gpus_that_do_not_agree_are_named_and_put_their_node_into_no_group() {
     let said = read("n1.json", &pretty(&rack("n1", [7, 7, 8, 7])));
     assert!(said.groups.is_empty());
-    assert_eq!(said.problems[0].kind, ProblemKind::Contradictory);
+    assert_eq!(said.problems[0].kind, SourceProblemKind::Contradictory);
     let message = &said.problems[0].message;
     assert!(message.contains("GPU 0, 1, 3 in") && message.contains("GPU 2 in"), "{message}");
 }
@@ -157,9 +157,9 @@ fn a_registration_that_ended_badly_is_unhealthy_and_no_clique() {
 #[test]
 fn what_is_wrong_with_a_fabrics_health_is_said_in_words_and_unknown_is_not_wrong() {
     let health = FabricHealth {
-        degraded_bandwidth: Condition::Yes,
-        route_unhealthy: Condition::Unknown,
-        route_recovery: Condition::No,
+        degraded_bandwidth: HealthCondition::Yes,
+        route_unhealthy: HealthCondition::Unknown,
+        route_recovery: HealthCondition::No,
         incorrect_configuration: Some("too few NVLinks".to_owned()),
         ..FabricHealth::default()
     };
@@ -172,7 +172,7 @@ fn what_is_wrong_with_a_fabrics_health_is_said_in_words_and_unknown_is_not_wrong
 #[test]
 fn a_node_without_a_driver_has_an_unknown_number_of_gpus() {
     let why = "there is no NVIDIA driver".to_owned();
-    let missing = Missing { what: "GPUs".to_owned(), why, ..Missing::default() };
+    let missing = MissingFact { what: "GPUs".to_owned(), why, ..MissingFact::default() };
     let facts = NodeFacts { gpus: None, missing: vec![missing], ..node("n1", Vec::new()) };
     let said = read("n1.json", &pretty(&facts));
     assert_eq!(said.nodes[&NodeName::from("n1")].gpus, None);
@@ -200,10 +200,10 @@ fn a_process_on_one_gpu_makes_the_node_busy_and_silence_makes_it_unknown() {
     let mut facts = rack("n1", [7; 4]);
     let gpus = facts.gpus.as_mut().expect("gpus");
     gpus[1].processes = None;
-    assert_eq!(busy(gpus), None);
+    assert_eq!(is_busy(gpus), None);
     gpus[3].processes = Some(vec![ProcessFacts::default()]);
-    assert_eq!(busy(gpus), Some(true));
-    assert_eq!(busy(&[]), None);
+    assert_eq!(is_busy(gpus), Some(true));
+    assert_eq!(is_busy(&[]), None);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn an_interface_is_said_with_the_switch_that_it_is_cabled_to() {
         rate_mbit_s: Some(400_000),
         ..NicFacts::default()
     });
-    facts.neighbours.push(Neighbour {
+    facts.neighbours.push(NicNeighbour {
         device_port: None,
         device: "eth1".to_owned(),
         switch: Some("leaf01".to_owned()),
@@ -236,9 +236,9 @@ fn a_line_that_is_broken_is_named_by_its_place_and_leaves_the_others() {
     assert_eq!(said.nodes.len(), 2);
     let at = said.problems[0].at.clone().unwrap_or_default();
     assert!(at.starts_with("facts.jsonl:2:"), "{at}");
-    assert_eq!(said.problems[0].kind, ProblemKind::Malformed);
+    assert_eq!(said.problems[0].kind, SourceProblemKind::Malformed);
     let cut = read("facts.jsonl", &text[..text.len() - 9]);
-    assert_eq!(cut.problems[1].kind, ProblemKind::Incomplete);
+    assert_eq!(cut.problems[1].kind, SourceProblemKind::Incomplete);
     assert_eq!(cut.nodes.len(), 1);
 }
 
@@ -246,7 +246,7 @@ fn a_line_that_is_broken_is_named_by_its_place_and_leaves_the_others() {
 fn a_node_that_is_there_twice_contradicts_itself() {
     let text = format!("{}{}", line("n1", rack("a", [7; 4])), line("n1", rack("b", [8; 4])));
     let said = read("facts.jsonl", &text);
-    assert_eq!(said.problems[0].kind, ProblemKind::Contradictory);
+    assert_eq!(said.problems[0].kind, SourceProblemKind::Contradictory);
     assert_eq!(said.groups[0].name, format!("{UUID}.7"));
 }
 
@@ -254,15 +254,15 @@ fn a_node_that_is_there_twice_contradicts_itself() {
 fn another_version_another_kind_and_nothing_at_all_are_told_apart() {
     let newer = pretty(&rack("n1", [7; 4])).replace("node-facts/1", "node-facts/2");
     assert!(recognises(&newer));
-    assert_eq!(read("x", &newer).problems[0].kind, ProblemKind::Unsupported);
+    assert_eq!(read("x", &newer).problems[0].kind, SourceProblemKind::Unsupported);
     let verdicts = "{\"format\": \"fabricgate.verdicts/1\"}";
     assert!(!recognises(verdicts));
-    assert_eq!(read("x", verdicts).problems[0].kind, ProblemKind::Malformed);
+    assert_eq!(read("x", verdicts).problems[0].kind, SourceProblemKind::Malformed);
     assert!(!recognises("") && !recognises("SwitchName=s1 Nodes=n[1-4]"));
-    assert_eq!(read("x", "").problems[0].kind, ProblemKind::Malformed);
+    assert_eq!(read("x", "").problems[0].kind, SourceProblemKind::Malformed);
     let wrong = pretty(&rack("n1", [7; 4])).replacen("\"index\": 0", "\"index\": \"first\"", 1);
     let said = read("x", &wrong);
-    assert_eq!(said.problems[0].kind, ProblemKind::Malformed);
+    assert_eq!(said.problems[0].kind, SourceProblemKind::Malformed);
     assert!(said.nodes.is_empty());
 }
 

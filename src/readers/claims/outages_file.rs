@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::claims::reading::first_line;
-use crate::claims::reading::quoted;
+use crate::claims::reader_util::first_line;
+use crate::claims::reader_util::quote_text;
 
 /// Why a file is no such observation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,13 +50,13 @@ pub fn read(text: &str) -> Result<BTreeMap<u32, f64>, OutagesError> {
         let out: u32 = out.parse().map_err(|_| {
             wrong(
                 line(),
-                format!("out {}, expected a whole number of nodes, 0 or more", quoted(out)),
+                format!("out {}, expected a whole number of nodes, 0 or more", quote_text(out)),
             )
         })?;
         let word = field(share_at);
         let share = word.parse().ok().filter(|share| (0.0..=1.0).contains(share));
         let Some(share) = share else {
-            let message = format!("share {}, expected a share of time from 0 to 1", quoted(word));
+            let message = format!("share {}, expected a share of time from 0 to 1", quote_text(word));
             return Err(wrong(line(), message));
         };
         if shares.insert(out, share).is_some() {

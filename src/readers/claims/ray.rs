@@ -11,39 +11,39 @@ use std::collections::BTreeMap;
 use serde_json::Map;
 use serde_json::Value;
 
-use super::reading::complain;
-use super::reading::first_line;
-use super::reading::fits;
-use super::reading::is_zero;
-use super::reading::node_name;
-use super::reading::plain;
-use super::reading::quoted;
-use super::reading::remark;
+use super::reader_util::push_problem;
+use super::reader_util::first_line;
+use super::reader_util::check_text_size;
+use super::reader_util::is_zero_uuid;
+use super::reader_util::parse_node_name;
+use super::reader_util::sanitize_text;
+use super::reader_util::quote_text;
+use super::reader_util::push_note;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::Belief;
-use model::said::FabricSaid;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
+use model::source_report::ClaimBasis;
+use model::source_report::JobAssumption;
+use model::source_report::FabricReport;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 
 /// What NeMo-RL's launcher calls the resource, in front of the ClusterUUID.
-const DOMAIN: &str = "nvlink_domain_";
+const DOMAIN_RESOURCE_PREFIX: &str = "nvlink_domain_";
 
 /// Where that launcher has it from.
-const COPIED: &str = "nvidia-smi ClusterUUID of the first GPU";
+const DOMAIN_ORIGIN: &str = "nvidia-smi ClusterUUID of the first GPU";
 
 /// Above this, numbers of Ray (doubles) skip whole numbers: 2^53.
-const EXACT: f64 = 9_007_199_254_740_992.0;
+const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
 
 /// The names that resources have in Ray's four answers.
-const RESOURCES: [&str; 3] = ["resources_total", "resourcesTotal", "Resources"];
+const RESOURCE_KEYS: [&str; 3] = ["resources_total", "resourcesTotal", "Resources"];
 
 /// The most names, and the most domains, kept of one node: two raylets may share
 /// a machine, a hundred do not.
-const MOST_ALIASES: usize = 8;
+const MAX_ALIASES: usize = 8;
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
@@ -56,9 +56,9 @@ pub fn recognises(text: &str) -> bool {
 }
 
 /// Reads it. `place` is its name in messages.
-pub fn read(place: &str, text: &str) -> Said {
-    let mut said = Said::nothing(SourceKind::Ray, place);
-    if !fits(&mut said, text) {
+pub fn read(place: &str, text: &str) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::Ray, place);
+    if !check_text_size(&mut said, text) {
         return said;
     }
     let text = text.trim_start_matches('\u{feff}');
@@ -71,24 +71,24 @@ pub fn read(place: &str, text: &str) -> Said {
             } else {
                 ""
             };
-            complain(&mut said, ProblemKind::Malformed, at, first_line(&error) + hint);
+            push_problem(&mut said, SourceProblemKind::Malformed, at, first_line(&error) + hint);
             return said;
         }
     };
-    let Some(items) = items(&mut said, &value) else {
+    let Some(items) = node_items(&mut said, &value) else {
         let message = "no list of nodes, expected ray list nodes --format json or the dashboard's \
                        /api/v0/nodes or /nodes?view=summary";
-        complain(&mut said, ProblemKind::Malformed, place.to_owned(), message);
+        push_problem(&mut said, SourceProblemKind::Malformed, place.to_owned(), message);
         return said;
     };
-    let nodes = alive(&mut said, items);
-    domains(&mut said, &nodes);
-    ranks(&mut said, &nodes);
+    let nodes = alive_nodes(&mut said, items);
+    add_domains(&mut said, &nodes);
+    add_ranks(&mut said, &nodes);
     said
 }
 
 /// The list of nodes in an answer, with what the answer says about itself.
-fn items<'v>(said: &mut Said, value: &'v Value) -> Option<&'v Vec<Value>> {
+fn node_items<'v>(said: &mut SourceReport, value: &'v Value) -> Option<&'v Vec<Value>> {
     let place = said.source.place.clone();
     let mut value = value;
     // Answers nest: data, then result or summary, then result.
@@ -99,19 +99,19 @@ fn items<'v>(said: &mut Said, value: &'v Value) -> Option<&'v Vec<Value>> {
             _ => return None,
         };
         if object.get("result") == Some(&Value::Bool(false)) {
-            let why = text(object, &["msg"]).unwrap_or_default();
-            complain(said, ProblemKind::Incomplete, place.clone(), format!("Ray says: {why}"));
+            let why = first_text(object, &["msg"]).unwrap_or_default();
+            push_problem(said, SourceProblemKind::Incomplete, place.clone(), format!("Ray says: {why}"));
         }
-        if let Some(why) = text(object, &["partial_failure_warning"]) {
+        if let Some(why) = first_text(object, &["partial_failure_warning"]) {
             let message = format!("Ray says that nodes are missing: {why}");
-            complain(said, ProblemKind::Incomplete, place.clone(), message);
+            push_problem(said, SourceProblemKind::Incomplete, place.clone(), message);
         }
         let number = |key: &str| object.get(key).and_then(Value::as_u64);
         if let (Some(total), Some(kept)) = (number("total"), number("num_after_truncation"))
             && kept < total
         {
             let message = format!("{kept} of {total} nodes, expected all");
-            complain(said, ProblemKind::Incomplete, place.clone(), message);
+            push_problem(said, SourceProblemKind::Incomplete, place.clone(), message);
         }
         value = ["data", "summary", "result", "nodes"]
             .iter()
@@ -122,18 +122,18 @@ fn items<'v>(said: &mut Said, value: &'v Value) -> Option<&'v Vec<Value>> {
 }
 
 /// The first of these keys that is a text.
-fn text(object: &Map<String, Value>, keys: &[&str]) -> Option<String> {
+fn first_text(object: &Map<String, Value>, keys: &[&str]) -> Option<String> {
     let found = keys.iter().find_map(|key| object.get(*key)?.as_str());
-    found.map(plain).filter(|text| !text.is_empty())
+    found.map(sanitize_text).filter(|text| !text.is_empty())
 }
 
 /// One living node.
-struct Node<'v> {
+struct RayNode<'v> {
     name: NodeName,
     resources: &'v Map<String, Value>,
 }
 
-impl Node<'_> {
+impl RayNode<'_> {
     /// The GPUs it has, as Ray counts them.
     fn gpus(&self) -> Option<u32> {
         let gpus = self.resources.get("GPU")?.as_f64()?;
@@ -143,18 +143,18 @@ impl Node<'_> {
 }
 
 /// The nodes that live, each with its names.
-fn alive<'v>(said: &mut Said, items: &'v [Value]) -> Vec<Node<'v>> {
+fn alive_nodes<'v>(said: &mut SourceReport, items: &'v [Value]) -> Vec<RayNode<'v>> {
     let place = said.source.place.clone();
-    let mut nodes: Vec<Node<'v>> = Vec::new();
+    let mut nodes: Vec<RayNode<'v>> = Vec::new();
     let (mut dead, mut bare) = (0, 0);
     for (index, item) in items.iter().enumerate() {
         let Some(outer) = item.as_object() else {
             let message = "no node, expected an object";
-            complain(said, ProblemKind::Malformed, format!("{place}: node {index}"), message);
+            push_problem(said, SourceProblemKind::Malformed, format!("{place}: node {index}"), message);
             continue;
         };
         let inner = outer.get("raylet").and_then(Value::as_object).unwrap_or(outer);
-        let either = |keys: &[&str]| text(outer, keys).or_else(|| text(inner, keys));
+        let either = |keys: &[&str]| first_text(outer, keys).or_else(|| first_text(inner, keys));
         let is_dead = either(&["state"]).is_some_and(|state| state.eq_ignore_ascii_case("dead"))
             || ["Alive", "alive"].iter().any(|key| inner.get(*key) == Some(&Value::Bool(false)));
         if is_dead {
@@ -166,27 +166,27 @@ fn alive<'v>(said: &mut Said, items: &'v [Value]) -> Vec<Node<'v>> {
         let given = either(&["node_name", "NodeName", "nodeName"]).filter(|name| !is_address(name));
         let host = either(&["hostname", "NodeManagerHostname", "nodeManagerHostname"]).or(given);
         let called = host.or_else(|| address.clone());
-        let Some(name) = called.as_deref().and_then(node_name) else {
+        let Some(name) = called.as_deref().and_then(parse_node_name) else {
             let message = "no usable name, expected a host name or an IPv4 address";
-            complain(said, ProblemKind::Malformed, format!("{place}: node {index}"), message);
+            push_problem(said, SourceProblemKind::Malformed, format!("{place}: node {index}"), message);
             continue;
         };
-        let resources = RESOURCES
+        let resources = RESOURCE_KEYS
             .iter()
             .find_map(|key| outer.get(*key).or_else(|| inner.get(*key))?.as_object());
         let Some(resources) = resources else {
             bare += 1;
             continue;
         };
-        let node = Node { name, resources };
+        let node = RayNode { name, resources };
         if nodes.len() < 100_000 {
             let count = node.gpus();
-            let entry = said.node(&node.name);
+            let entry = said.node_mut(&node.name);
             entry.gpus = count.or(entry.gpus);
             let id = either(&["node_id", "NodeID", "nodeId"]);
             for alias in [address, id].into_iter().flatten() {
                 let is_new = alias != node.name.as_str() && !entry.aliases.contains(&alias);
-                if is_new && entry.aliases.len() < MOST_ALIASES {
+                if is_new && entry.aliases.len() < MAX_ALIASES {
                     entry.aliases.push(alias);
                 }
             }
@@ -198,7 +198,7 @@ fn alive<'v>(said: &mut Said, items: &'v [Value]) -> Vec<Node<'v>> {
     }
     if 0 < bare {
         let message = format!("{bare} nodes without resources, expected resources_total");
-        complain(said, ProblemKind::Incomplete, place, message);
+        push_problem(said, SourceProblemKind::Incomplete, place, message);
     }
     nodes
 }
@@ -214,35 +214,35 @@ fn is_uuid(text: &str) -> bool {
 }
 
 /// Who is said to share a domain.
-fn domains(said: &mut Said, nodes: &[Node<'_>]) {
+fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
     let place = said.source.place.clone();
-    let basis = Basis::Copied { from: COPIED.to_owned() };
-    let mut domains: BTreeMap<String, Vec<&Node<'_>>> = BTreeMap::new();
+    let basis = ClaimBasis::Copied { from: DOMAIN_ORIGIN.to_owned() };
+    let mut domains: BTreeMap<String, Vec<&RayNode<'_>>> = BTreeMap::new();
     let mut outside = Vec::new();
     for node in nodes {
         let own: Vec<String> = node
             .resources
             .keys()
-            .filter_map(|key| Some(plain(&key.strip_prefix(DOMAIN)?.to_ascii_lowercase())))
+            .filter_map(|key| Some(sanitize_text(&key.strip_prefix(DOMAIN_RESOURCE_PREFIX)?.to_ascii_lowercase())))
             .collect();
         if 1 < own.len() {
             let some = own.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
             let message = format!("{} is in {} domains, such as {some}", node.name, own.len());
-            complain(said, ProblemKind::Contradictory, place.clone(), message);
+            push_problem(said, SourceProblemKind::Contradictory, place.clone(), message);
         }
         if own.is_empty() && node.gpus() != Some(0) && node.resources.contains_key("GPU") {
             outside.push(node.name.to_string());
         }
         for name in own {
             if is_uuid(&name) && name.bytes().any(|b| b.is_ascii_hexdigit() && b != b'0') {
-                let fabric = FabricSaid {
+                let fabric = FabricReport {
                     cluster_uuid: Some(name.clone()),
                     basis: Some(basis.clone()),
-                    at: Some(format!("{place}: {DOMAIN}{name}")),
-                    ..FabricSaid::default()
+                    at: Some(format!("{place}: {DOMAIN_RESOURCE_PREFIX}{name}")),
+                    ..FabricReport::default()
                 };
-                let known = &mut said.node(&node.name).fabric;
-                if known.len() < MOST_ALIASES && !known.contains(&fabric) {
+                let known = &mut said.node_mut(&node.name).fabric;
+                if known.len() < MAX_ALIASES && !known.contains(&fabric) {
                     known.push(fabric);
                 }
             }
@@ -251,29 +251,29 @@ fn domains(said: &mut Said, nodes: &[Node<'_>]) {
     }
     if !domains.is_empty() && !outside.is_empty() {
         let message = format!(
-            "{} nodes with GPUs are in no {DOMAIN}*, such as {}",
+            "{} nodes with GPUs are in no {DOMAIN_RESOURCE_PREFIX}*, such as {}",
             outside.len(),
             outside[0]
         );
-        complain(said, ProblemKind::Incomplete, place.clone(), message);
+        push_problem(said, SourceProblemKind::Incomplete, place.clone(), message);
     }
     for (name, members) in domains {
-        let at = format!("{place}: {DOMAIN}{name}");
-        if name.is_empty() || is_zero(&name) || name == "unknown" {
+        let at = format!("{place}: {DOMAIN_RESOURCE_PREFIX}{name}");
+        if name.is_empty() || is_zero_uuid(&name) || name == "unknown" {
             let message = format!(
                 "{} nodes share {}, which is no domain: their driver told none",
                 members.len(),
-                quoted(&name)
+                quote_text(&name)
             );
-            complain(said, ProblemKind::Malformed, at, message);
+            push_problem(said, SourceProblemKind::Malformed, at, message);
             continue;
         }
         if !is_uuid(&name) {
             // A fork puts the leaf switch there on machines without a domain.
             let note = format!(
-                "{DOMAIN}{name} names no ClusterUUID: what its nodes share depends on the launcher"
+                "{DOMAIN_RESOURCE_PREFIX}{name} names no ClusterUUID: what its nodes share depends on the launcher"
             );
-            remark(said, note);
+            push_note(said, note);
         }
         let mut names: Vec<NodeName> = members.iter().map(|node| node.name.clone()).collect();
         names.sort();
@@ -284,18 +284,18 @@ fn domains(said: &mut Said, nodes: &[Node<'_>]) {
             .try_fold(0u32, |sum, gpus| sum.checked_add(gpus?))
             .filter(|sum| 0 < *sum);
         let count = gpus.map_or_else(|| "unknown".to_owned(), |gpus| gpus.to_string());
-        said.beliefs.push(Belief {
+        said.beliefs.push(JobAssumption {
             who: "Ray nvlink_domain".to_owned(),
             ranks_per_domain: gpus,
             multi_node_nvlink: Some(1 < names.len()),
             nodes: names.clone(),
             at: Some(at.clone()),
             says: format!(
-                "{DOMAIN}{name} on {} nodes (GPUs: {count}); the CliqueId is not looked at",
+                "{DOMAIN_RESOURCE_PREFIX}{name} on {} nodes (GPUs: {count}); the CliqueId is not looked at",
                 names.len()
             ),
         });
-        let mut group = Group::of(GroupKind::Domain, "nvlink_domain", name, names);
+        let mut group = NodeGroup::new(NodeGroupKind::Domain, "nvlink_domain", name, names);
         group.basis = basis.clone();
         group.at = Some(at);
         said.groups.push(group);
@@ -303,7 +303,7 @@ fn domains(said: &mut Said, nodes: &[Node<'_>]) {
 }
 
 /// In which order nodes are put.
-fn ranks(said: &mut Said, nodes: &[Node<'_>]) {
+fn add_ranks(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
     let place = said.source.place.clone();
     let at = || format!("{place}: topo_rank");
     let mut owners: BTreeMap<String, Vec<NodeName>> = BTreeMap::new();
@@ -320,16 +320,16 @@ fn ranks(said: &mut Said, nodes: &[Node<'_>]) {
         };
         let number = rank.as_f64().filter(|n| n.is_finite());
         let written = match (rank, number) {
-            (Value::String(word), _) => plain(word),
+            (Value::String(word), _) => sanitize_text(word),
             (_, Some(number)) if number.fract() == 0.0 => format!("{number:.0}"),
-            _ => plain(&rank.to_string()),
+            _ => sanitize_text(&rank.to_string()),
         };
         let whole = number.filter(|n| 0.0 <= *n && n.fract() == 0.0);
         let message = match whole {
             None => {
-                Some(format!("{} has {}, expected a whole number", node.name, quoted(&written)))
+                Some(format!("{} has {}, expected a whole number", node.name, quote_text(&written)))
             }
-            Some(number) if EXACT <= number => Some(format!(
+            Some(number) if MAX_EXACT_INTEGER <= number => Some(format!(
                 "{} has {written}, which Ray cannot tell from its neighbours: it counts exactly only \
                  to 2^53",
                 node.name
@@ -337,9 +337,9 @@ fn ranks(said: &mut Said, nodes: &[Node<'_>]) {
             Some(_) => None,
         };
         if let Some(message) = message {
-            complain(said, ProblemKind::Malformed, at(), message);
+            push_problem(said, SourceProblemKind::Malformed, at(), message);
         }
-        said.node(&node.name).topo_rank = Some(written.clone());
+        said.node_mut(&node.name).topo_rank = Some(written.clone());
         owners.entry(written).or_default().push(node.name.clone());
     }
     let with: usize = owners.values().map(Vec::len).sum();
@@ -350,7 +350,7 @@ fn ranks(said: &mut Said, nodes: &[Node<'_>]) {
             without.len() + with,
             without[0]
         );
-        complain(said, ProblemKind::Incomplete, at(), message);
+        push_problem(said, SourceProblemKind::Incomplete, at(), message);
     }
     for (rank, mut nodes) in owners {
         nodes.sort();
@@ -361,7 +361,7 @@ fn ranks(said: &mut Said, nodes: &[Node<'_>]) {
                  chance",
                 nodes.len()
             );
-            complain(said, ProblemKind::Contradictory, at(), message);
+            push_problem(said, SourceProblemKind::Contradictory, at(), message);
         }
     }
 }
@@ -381,13 +381,13 @@ mod tests {
             format!(
                 "{{\"node_id\": \"id{at}\", \"node_ip\": \"10.0.0.{at}\", \"node_name\": \"{name}\", \
                  \"state\": \"ALIVE\", \"resources_total\": {{\"CPU\": 72.0, \"GPU\": 4.0, \
-                 \"memory\": \"900 GiB\", \"{DOMAIN}{domain}\": 1.0{rank}}}}}"
+                 \"memory\": \"900 GiB\", \"{DOMAIN_RESOURCE_PREFIX}{domain}\": 1.0{rank}}}}}"
             )
         };
         format!("[{}]", nodes.iter().enumerate().map(node).collect::<Vec<_>>().join(","))
     }
 
-    fn told(said: &Said) -> Vec<(ProblemKind, String)> {
+    fn problem_lines(said: &SourceReport) -> Vec<(SourceProblemKind, String)> {
         said.problems.iter().map(|problem| (problem.kind, problem.to_string())).collect()
     }
 
@@ -399,8 +399,8 @@ mod tests {
         assert!(said.problems.is_empty() && said.notes.is_empty(), "{said:?}");
         let [first, second] = said.groups.as_slice() else { panic!("{said:?}") };
         assert_eq!((first.name.as_str(), first.nodes.len()), (A, 2));
-        assert_eq!((first.kind, first.scheme.as_str()), (GroupKind::Domain, "nvlink_domain"));
-        assert_eq!(first.basis, Basis::Copied { from: COPIED.to_owned() });
+        assert_eq!((first.kind, first.scheme.as_str()), (NodeGroupKind::Domain, "nvlink_domain"));
+        assert_eq!(first.basis, ClaimBasis::Copied { from: DOMAIN_ORIGIN.to_owned() });
         assert_eq!(second.name, B.to_ascii_lowercase());
         let node = &said.nodes[&"n1".into()];
         assert_eq!((node.gpus, node.topo_rank.as_deref()), (Some(4), Some("10000000001")));
@@ -416,18 +416,18 @@ mod tests {
     fn ranks_that_cannot_order_nodes_are_named() {
         let text = list(&[("n1", A, "5"), ("n2", A, "5.0"), ("n3", A, ""), ("n4", A, "\"x\"")]);
         let said = read("ray.json", &text);
-        let [word, missing, twice] = &told(&said)[..] else { panic!("{said:?}") };
+        let [word, missing, twice] = &problem_lines(&said)[..] else { panic!("{said:?}") };
         assert_eq!(word.1, "ray.json: topo_rank: n4 has \"x\", expected a whole number");
-        assert_eq!(missing.0, ProblemKind::Incomplete);
+        assert_eq!(missing.0, SourceProblemKind::Incomplete);
         assert!(missing.1.contains("1 of 4 nodes") && missing.1.contains("n3"), "{missing:?}");
-        assert_eq!(twice.0, ProblemKind::Contradictory);
+        assert_eq!(twice.0, SourceProblemKind::Contradictory);
         assert!(twice.1.contains("5 is given to 2 nodes, such as n1 and n2"), "{twice:?}");
         assert_eq!(said.nodes[&"n4".into()].topo_rank.as_deref(), Some("x"));
         for (rank, written) in
             [("1.5", "1.5"), ("-3", "-3"), ("9007199254740993", "9007199254740992")]
         {
             let said = read("ray.json", &list(&[("n1", A, rank)]));
-            assert_eq!(told(&said)[0].0, ProblemKind::Malformed, "{rank}");
+            assert_eq!(problem_lines(&said)[0].0, SourceProblemKind::Malformed, "{rank}");
             assert_eq!(said.nodes[&"n1".into()].topo_rank.as_deref(), Some(written), "{rank}");
         }
     }
@@ -436,7 +436,7 @@ mod tests {
     fn a_cluster_without_any_rank_or_domain_is_no_mistake() {
         let text = list(&[("n1", A, ""), ("n2", A, "")]);
         assert!(read("ray.json", &text).problems.is_empty());
-        let said = read("ray.json", &text.replace(DOMAIN, "other_"));
+        let said = read("ray.json", &text.replace(DOMAIN_RESOURCE_PREFIX, "other_"));
         assert!(said.problems.is_empty() && said.groups.is_empty() && said.nodes.len() == 2);
     }
 
@@ -445,7 +445,7 @@ mod tests {
         let zero = "00000000-0000-0000-0000-000000000000";
         let said =
             read("r", &list(&[("n1", zero, "1"), ("n2", "unknown", "2"), ("n3", "leaf/7", "3")]));
-        assert_eq!(told(&said).iter().filter(|t| t.0 == ProblemKind::Malformed).count(), 2);
+        assert_eq!(problem_lines(&said).iter().filter(|t| t.0 == SourceProblemKind::Malformed).count(), 2);
         let [group] = said.groups.as_slice() else { panic!("{said:?}") };
         assert_eq!(group.name, "leaf/7");
         assert!(said.notes[0].contains("names no ClusterUUID"));
@@ -455,17 +455,17 @@ mod tests {
     #[test]
     fn a_node_of_two_domains_or_of_none_is_named() {
         let text = list(&[("n1", A, "1"), ("n2", A, "2")]);
-        let two = text.replacen("\"GPU\"", &format!("\"{DOMAIN}{B}\": 1.0, \"GPU\""), 1);
-        let told_two = told(&read("r", &two));
-        assert_eq!(told_two[0].0, ProblemKind::Contradictory);
+        let two = text.replacen("\"GPU\"", &format!("\"{DOMAIN_RESOURCE_PREFIX}{B}\": 1.0, \"GPU\""), 1);
+        let told_two = problem_lines(&read("r", &two));
+        assert_eq!(told_two[0].0, SourceProblemKind::Contradictory);
         assert!(told_two[0].1.contains("n1 is in 2 domains"), "{told_two:?}");
-        let none = text.replacen(DOMAIN, "other_", 1);
-        assert_eq!(told(&read("r", &none))[0].0, ProblemKind::Incomplete);
+        let none = text.replacen(DOMAIN_RESOURCE_PREFIX, "other_", 1);
+        assert_eq!(problem_lines(&read("r", &none))[0].0, SourceProblemKind::Incomplete);
     }
 
     #[test]
     fn every_answer_of_ray_reads_the_same() {
-        let resources = format!("{{\"GPU\": 4.0, \"{DOMAIN}{A}\": 1.0, \"topo_rank\": 7.0}}");
+        let resources = format!("{{\"GPU\": 4.0, \"{DOMAIN_RESOURCE_PREFIX}{A}\": 1.0, \"topo_rank\": 7.0}}");
         let answers = [
             format!(
                 "[{{\"NodeID\": \"i\", \"Alive\": true, \"NodeManagerAddress\": \"10.0.0.1\", \
@@ -511,18 +511,18 @@ mod tests {
     #[test]
     fn what_is_no_answer_is_said_with_its_place() {
         let cut = &list(&[("n1", A, "1")])[..60];
-        assert!(told(&read("r", cut))[0].1.starts_with("r:1:60: "), "{:?}", read("r", cut));
+        assert!(problem_lines(&read("r", cut))[0].1.starts_with("r:1:60: "), "{:?}", read("r", cut));
         let python = "[{'NodeID': 'i', 'NodeManagerAddress': '10.0.0.1', 'Resources': {}}]";
         assert!(recognises(python));
-        assert!(told(&read("r", python))[0].1.contains("json.dumps"), "{:?}", read("r", python));
+        assert!(problem_lines(&read("r", python))[0].1.contains("json.dumps"), "{:?}", read("r", python));
         for other in ["{}", "3", "[3]", "{\"data\": 4}", "[{\"node_ip\": \"::1\"}]", ""] {
-            assert_eq!(told(&read("r", other))[0].0, ProblemKind::Malformed, "{other}");
+            assert_eq!(problem_lines(&read("r", other))[0].0, SourceProblemKind::Malformed, "{other}");
         }
         let failed = "{\"result\": false, \"msg\": \"GCS is gone\", \"data\": {\"result\": []}}";
-        assert!(told(&read("r", failed))[0].1.contains("GCS is gone"));
+        assert!(problem_lines(&read("r", failed))[0].1.contains("GCS is gone"));
         let deep = "[".repeat(200_000);
-        assert_eq!(told(&read("r", &deep))[0].0, ProblemKind::Malformed);
+        assert_eq!(problem_lines(&read("r", &deep))[0].0, SourceProblemKind::Malformed);
         let short = "{\"total\": 9, \"num_after_truncation\": 5, \"result\": []}";
-        assert!(told(&read("r", short))[0].1.contains("5 of 9 nodes"));
+        assert!(problem_lines(&read("r", short))[0].1.contains("5 of 9 nodes"));
     }
 }

@@ -3,10 +3,10 @@
 
 use std::fmt::Write;
 
-use super::read;
+use super::parse_output;
 use model::measurement::Measurement;
-use model::parsed::Parsed;
-use model::parsed::ProblemKind;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblemKind;
 
 /// Labels of a table that no fabric has.
 const MANY: usize = 8_000;
@@ -21,7 +21,7 @@ fn text(start: &str, lines: impl Iterator<Item = String>, end: &str) -> String {
 }
 
 /// Cells that were kept, as far as they are those of matrices.
-fn cells(parsed: &Parsed) -> usize {
+fn cells(parsed: &ParseOutput) -> usize {
     let of = |measurement: &Measurement| match measurement {
         Measurement::Matrix(matrix) => matrix.cells.iter().map(Vec::len).sum(),
         _ => 0,
@@ -30,9 +30,9 @@ fn cells(parsed: &Parsed) -> usize {
 }
 
 fn assert_bounded(text: &str) {
-    let parsed = read(text.as_bytes());
+    let parsed = parse_output(text.as_bytes());
     assert!(cells(&parsed) < BEARABLE, "{} cells", cells(&parsed));
-    let is_told = parsed.has(ProblemKind::Truncated) || parsed.has(ProblemKind::Unrecognised);
+    let is_told = parsed.has_problem(OutputProblemKind::Truncated) || parsed.has_problem(OutputProblemKind::Unrecognised);
     assert!(!parsed.complete && is_told, "{:?}", parsed.problems);
 }
 
@@ -82,19 +82,19 @@ fn a_result_is_kept_for_gpus_that_a_machine_can_have() {
         let test = serde_json::json!({"name": "memory", "results": [result]});
         let category = serde_json::json!({"category": "Hardware", "tests": [test]});
         let document = serde_json::json!({"DCGM Diagnostic": {"test_categories": [category]}});
-        read(format!("{document}\n").as_bytes())
+        parse_output(format!("{document}\n").as_bytes())
     };
     assert_eq!(result(&ids.join(",")).facts.diagnostics.len(), 1024);
     // A failure of no such GPU is a failure all the same.
     let parsed = result("20000");
     assert_eq!((parsed.facts.diagnostics.len(), parsed.facts.diagnostics[0].gpu), (1, None));
-    assert!(parsed.has(ProblemKind::Error));
+    assert!(parsed.has_problem(OutputProblemKind::Error));
 }
 
 #[test]
 fn warnings_without_end_are_not_kept_without_end() {
     let warnings = (0..5_000).map(|at| format!("WARNING: MNNVL fabric not available {at}"));
-    let parsed = read(text("nvloom_cli 1.3.0\n", warnings, "").as_bytes());
+    let parsed = parse_output(text("nvloom_cli 1.3.0\n", warnings, "").as_bytes());
     assert!(parsed.facts.parameters["warning"].len() < 4_000);
 }
 
@@ -103,7 +103,7 @@ fn warnings_without_end_are_not_kept_without_end() {
 fn long_lists_are_read_in_time() {
     let ranks =
         (0..20_000).map(|at| format!("Process {at} (n{at}): device 0: NVIDIA Z1 (00000008:01:00)"));
-    let parsed = read(text("nvbandwidth Version: v0.8\n", ranks, "").as_bytes());
+    let parsed = parse_output(text("nvbandwidth Version: v0.8\n", ranks, "").as_bytes());
     let facts = &parsed.facts;
     assert_eq!(
         (facts.ranks.len(), facts.devices.len(), facts.hosts.len()),
@@ -116,5 +116,5 @@ fn long_lists_are_read_in_time() {
         "# Avg bus bandwidth    : 41.94",
     ];
     let tasks = (0..3_000).flat_map(|task| table.map(|line| format!("{task}: {line}")));
-    assert_eq!(read(text("", tasks, "").as_bytes()).measurements.len(), 3_000);
+    assert_eq!(parse_output(text("", tasks, "").as_bytes()).measurements.len(), 3_000);
 }

@@ -11,20 +11,20 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::CERTAIN;
-use super::Confidence;
-use super::Input;
+use super::ParserConfidence;
+use super::ParserInput;
 use super::nccl;
-use super::probed::Page;
-use super::probed::Reader;
+use super::probe_documents::ProbeDocument;
+use super::probe_documents::ProbeDocumentReader;
 use model::collective::COLLECTIVE_FORMAT;
 use model::collective::CollectivePoint;
 use model::measurement::Measurement;
-use model::measurement::Point;
-use model::measurement::Series;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use model::measurement::SeriesPoint;
+use model::measurement::MeasurementSeries;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text;
 use model::unit::Unit;
 
@@ -36,18 +36,18 @@ const FAMILY: &str = "fabricgate.collective/";
 const SLACK: f64 = 0.02;
 
 /// Whether this probe wrote the output.
-pub fn recognises(input: &Input<'_>) -> Confidence {
+pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     if input.text.contains("\"fabricgate.collective/") { CERTAIN } else { 0 }
 }
 
 /// What the output says.
-pub fn parse(input: &Input<'_>) -> Parsed {
-    let parsed = Parsed::of(Tool::FabricgateCollective);
-    let (mut reader, pages) = Reader::open(input, FAMILY, COLLECTIVE_FORMAT, parsed);
+pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
+    let parsed = ParseOutput::for_tool(Tool::FabricgateCollective);
+    let (mut reader, pages) = ProbeDocumentReader::open(input, FAMILY, COLLECTIVE_FORMAT, parsed);
     let mut algorithms: BTreeSet<String> = BTreeSet::new();
     for page in &pages {
         for key in ["library", "asserted"] {
-            reader.keep(key, page);
+            reader.keep_fact(key, page);
         }
         let nccl = page.value["nccl"].as_str().map(text::clean);
         let facts = &mut reader.parsed.facts;
@@ -62,7 +62,7 @@ pub fn parse(input: &Input<'_>) -> Parsed {
                 facts.parameters.entry(name).or_insert(value);
             }
         }
-        for (_, algorithm) in reader.each::<(String, String)>(page, "algorithms") {
+        for (_, algorithm) in reader.read_items::<(String, String)>(page, "algorithms") {
             algorithms.insert(text::clean(&algorithm));
         }
     }
@@ -74,31 +74,31 @@ pub fn parse(input: &Input<'_>) -> Parsed {
     let mut measured = pages.iter().filter(|page| !page.list("tests").is_empty());
     if let Some(page) = measured.next() {
         for test in page.list("tests") {
-            add(&mut reader, page, test, &mut seen);
+            add_test(&mut reader, page, test, &mut seen);
         }
     }
     for page in measured {
-        let what = format!("{} has numbers too; only the first document's are read", page.name());
-        reader.strange(ProblemKind::Inconsistent, what, Some(page));
+        let what = format!("{} has numbers too; only the first document's are read", page.node_name());
+        reader.note_strange(OutputProblemKind::Inconsistent, what, Some(page));
     }
-    unchecked_or_wrong(&mut reader);
+    note_unchecked_or_wrong(&mut reader);
     reader.close(&pages)
 }
 
 /// Adds one test of one document.
-fn add(reader: &mut Reader, page: &Page, test: &Value, seen: &mut BTreeSet<(String, u32)>) {
+fn add_test(reader: &mut ProbeDocumentReader, page: &ProbeDocument, test: &Value, seen: &mut BTreeSet<(String, u32)>) {
     let name = test["testcase"].as_str().map(text::clean).filter(|name| !name.is_empty());
     let run = test["reading"].as_u64().and_then(|run| u32::try_from(run).ok());
     let (Some(name), Some(run)) = (name, run) else {
         if page.whole {
             let what = "a test without its name or its reading".to_owned();
-            reader.strange(ProblemKind::Unrecognised, what, Some(page));
+            reader.note_strange(OutputProblemKind::Unrecognised, what, Some(page));
         }
         return;
     };
     if !seen.insert((name.clone(), run)) {
         let what = format!("reading {run} stands there twice; only the first is read");
-        reader.strange_in(&name, ProblemKind::Inconsistent, what, page);
+        reader.note_strange_test(&name, OutputProblemKind::Inconsistent, what, page);
         return;
     }
     let mut points = Vec::new();
@@ -108,19 +108,19 @@ fn add(reader: &mut Reader, page: &Page, test: &Value, seen: &mut BTreeSet<(Stri
             Err(_) if !page.whole => continue,
             Err(error) => {
                 let what = format!("a point: {}", text::clean(&error.to_string()));
-                reader.strange_in(&name, ProblemKind::Unrecognised, what, page);
+                reader.note_strange_test(&name, OutputProblemKind::Unrecognised, what, page);
                 continue;
             }
         };
         if !is_possible(&point) {
             let what = format!("{} bytes: no operation takes {} us", point.bytes, point.time_us);
-            reader.strange_in(&name, ProblemKind::Unrecognised, what, page);
+            reader.note_strange_test(&name, OutputProblemKind::Unrecognised, what, page);
             continue;
         }
-        if let Some(what) = contradiction(&name, &point, reader.ranks.len()) {
-            reader.strange_in(&name, ProblemKind::Inconsistent, what, page);
+        if let Some(what) = find_contradiction(&name, &point, reader.ranks.len()) {
+            reader.note_strange_test(&name, OutputProblemKind::Inconsistent, what, page);
         }
-        points.push(Point {
+        points.push(SeriesPoint {
             bytes: point.bytes,
             placement: None,
             time_us: Some(point.time_us),
@@ -129,17 +129,17 @@ fn add(reader: &mut Reader, page: &Page, test: &Value, seen: &mut BTreeSet<(Stri
             #[expect(clippy::cast_precision_loss, reason = "a count, as nccl-tests prints it")]
             wrong: point.wrong.map(|wrong| wrong as f64),
             iterations: Some(u64::from(point.iterations)),
-            ..Point::default()
+            ..SeriesPoint::default()
         });
     }
     if points.is_empty() {
         if page.whole && page.list("problems").is_empty() {
             let what = format!("reading {run} has no point");
-            reader.strange_in(&name, ProblemKind::Truncated, what, page);
+            reader.note_strange_test(&name, OutputProblemKind::Truncated, what, page);
         }
         return;
     }
-    reader.parsed.measurements.push(Measurement::Series(Series {
+    reader.parsed.measurements.push(Measurement::Series(MeasurementSeries {
         run,
         testcase: Some(name),
         unit: Some(Unit::GigabytesPerSecond),
@@ -156,7 +156,7 @@ fn is_possible(point: &CollectivePoint) -> bool {
 
 /// How a point contradicts itself, if it does: algbw is bytes over time, busbw
 /// that by the factor of the collective.
-fn contradiction(name: &str, point: &CollectivePoint, ranks: usize) -> Option<String> {
+fn find_contradiction(name: &str, point: &CollectivePoint, ranks: usize) -> Option<String> {
     #[expect(clippy::cast_precision_loss, reason = "sizes of messages")]
     // GB/s is 1,000 bytes a microsecond.
     let algbw = point.bytes as f64 / point.time_us / 1e3;
@@ -167,7 +167,7 @@ fn contradiction(name: &str, point: &CollectivePoint, ranks: usize) -> Option<St
     }
     // One rank sends nothing over any link, whatever its factor is.
     let ranks = u32::try_from(ranks).ok().filter(|ranks| 1 < *ranks)?;
-    let factor = nccl::collective::factor(name, ranks)?;
+    let factor = nccl::collective::busbw_factor(name, ranks)?;
     off(point.busbw, point.algbw * factor).then(|| {
         let (bytes, busbw) = (point.bytes, point.busbw);
         format!("{bytes} bytes: busbw {busbw} is not algbw times {factor:.3}")
@@ -176,10 +176,10 @@ fn contradiction(name: &str, point: &CollectivePoint, ranks: usize) -> Option<St
 
 /// Wrong elements, and data that nobody checked, as problems: each test once,
 /// and wrong ones only where no rank says so itself, with its place.
-fn unchecked_or_wrong(reader: &mut Reader) {
-    let mut found: Vec<Problem> = Vec::new();
+fn note_unchecked_or_wrong(reader: &mut ProbeDocumentReader) {
+    let mut found: Vec<OutputProblem> = Vec::new();
     let mut named: BTreeSet<String> = BTreeSet::new();
-    let corrupt = |problem: &&Problem| problem.kind == ProblemKind::Corrupt;
+    let corrupt = |problem: &&OutputProblem| problem.kind == OutputProblemKind::Corrupt;
     let told: BTreeSet<&str> = reader
         .parsed
         .problems
@@ -194,11 +194,11 @@ fn unchecked_or_wrong(reader: &mut Reader) {
         let unchecked = series.points.iter().any(|point| point.wrong.is_none());
         if 0.0 < wrong && !told.contains(name) && named.insert(format!("{name} wrong")) {
             let what = format!("{wrong} wrong elements");
-            found.push(Problem::new(ProblemKind::Corrupt, what).in_test(Some(name)));
+            found.push(OutputProblem::new(OutputProblemKind::Corrupt, what).in_test(Some(name)));
         }
         if unchecked && named.insert(format!("{name} unchecked")) {
             let what = "nobody checked the data of some sizes";
-            found.push(Problem::new(ProblemKind::Unverified, what).in_test(Some(name)));
+            found.push(OutputProblem::new(OutputProblemKind::Unverified, what).in_test(Some(name)));
         }
     }
     found.into_iter().for_each(|problem| reader.note(problem, None));

@@ -34,12 +34,12 @@ fn whole() -> [Value; 2] {
     [document("n1", &tests), document("n2", &json!([]))]
 }
 
-fn read(documents: &[Value]) -> Parsed {
+fn read(documents: &[Value]) -> ParseOutput {
     let text: String = documents.iter().map(|document| format!("{document}\n")).collect();
-    outputs::read(text.as_bytes())
+    outputs::parse_output(text.as_bytes())
 }
 
-fn says(parsed: &Parsed, kind: ProblemKind, what: &str) -> bool {
+fn has_problem(parsed: &ParseOutput, kind: OutputProblemKind, what: &str) -> bool {
     parsed.problems.iter().any(|p| p.kind == kind && p.detail.contains(what))
 }
 
@@ -69,12 +69,12 @@ fn wrong_elements_are_corrupt_and_said_once() {
     let [mut first, second] = whole();
     first["tests"][0]["points"][1]["wrong"] = json!(12);
     let parsed = read(&[first.clone(), second.clone()]);
-    assert!(says(&parsed, ProblemKind::Corrupt, "12 wrong elements"));
+    assert!(has_problem(&parsed, OutputProblemKind::Corrupt, "12 wrong elements"));
     first["problems"] = json!([{"kind": "corrupt", "class": "wrong-data", "gpu": 1,
         "detail": "12 wrong", "testcase": "all_reduce_perf"}]);
     let parsed = read(&[first, second]);
     let corrupt: Vec<_> =
-        parsed.problems.iter().filter(|p| p.kind == ProblemKind::Corrupt).collect();
+        parsed.problems.iter().filter(|p| p.kind == OutputProblemKind::Corrupt).collect();
     assert_eq!((corrupt.len(), corrupt[0].rank), (1, Some(1)));
 }
 
@@ -83,7 +83,7 @@ fn data_that_nobody_checked_is_unverified() {
     let [mut first, second] = whole();
     first["tests"][0]["points"][0]["wrong"] = Value::Null;
     let parsed = read(&[first, second]);
-    assert!(says(&parsed, ProblemKind::Unverified, "nobody checked"));
+    assert!(has_problem(&parsed, OutputProblemKind::Unverified, "nobody checked"));
     assert_eq!(parsed.problems.len(), 1);
 }
 
@@ -93,11 +93,11 @@ fn numbers_that_contradict_each_other_are_inconsistent() {
         let [mut first, second] = whole();
         first["tests"][0]["points"][1][key] = json!(20.0);
         let parsed = read(&[first, second]);
-        assert!(!parsed.complete && says(&parsed, ProblemKind::Inconsistent, what), "{key}");
+        assert!(!parsed.complete && has_problem(&parsed, OutputProblemKind::Inconsistent, what), "{key}");
     }
     let [mut first, second] = whole();
     first["tests"][0]["points"][1]["time_us"] = json!(-4.0);
-    assert!(says(&read(&[first, second]), ProblemKind::Unrecognised, "no operation takes"));
+    assert!(has_problem(&read(&[first, second]), OutputProblemKind::Unrecognised, "no operation takes"));
 }
 
 #[test]
@@ -105,20 +105,20 @@ fn doubled_runs_and_empty_ones_are_problems() {
     let [first, mut second] = whole();
     second["tests"] = first["tests"].clone();
     let parsed = read(&[first.clone(), second.clone()]);
-    assert!(!parsed.complete && says(&parsed, ProblemKind::Inconsistent, "n2 has numbers too"));
+    assert!(!parsed.complete && has_problem(&parsed, OutputProblemKind::Inconsistent, "n2 has numbers too"));
     assert_eq!(parsed.measurements.len(), 2);
     second["tests"] = json!([]);
     let mut doubled = first.clone();
     let again = doubled["tests"][0].clone();
     doubled["tests"].as_array_mut().expect("a list").push(again);
     let parsed = read(&[doubled, second.clone()]);
-    assert!(says(&parsed, ProblemKind::Inconsistent, "stands there twice"));
+    assert!(has_problem(&parsed, OutputProblemKind::Inconsistent, "stands there twice"));
     assert_eq!(parsed.measurements.len(), 2);
     let mut empty = first.clone();
     (empty["tests"], empty["complete"]) = (json!([run(3, &[])]), json!(true));
     let parsed = read(&[empty, second]);
-    assert!(!parsed.complete && says(&parsed, ProblemKind::Truncated, "reading 3 has no point"));
-    assert!(says(&read(&[first]), ProblemKind::Truncated, "n2 took part"));
+    assert!(!parsed.complete && has_problem(&parsed, OutputProblemKind::Truncated, "reading 3 has no point"));
+    assert!(has_problem(&read(&[first]), OutputProblemKind::Truncated, "n2 took part"));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn another_version_is_refused() {
     let [mut first, second] = whole();
     first["format"] = json!("fabricgate.collective/9");
     let parsed = read(&[first, second]);
-    assert!(says(&parsed, ProblemKind::Unrecognised, "format fabricgate.collective/9"));
+    assert!(has_problem(&parsed, OutputProblemKind::Unrecognised, "format fabricgate.collective/9"));
     assert!(!parsed.complete && parsed.measurements.is_empty());
 }
 
@@ -143,7 +143,7 @@ proptest! {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss,
                  clippy::cast_precision_loss, reason = "a place in a short text")]
         let cut = &first[..(first.len() as f64 * at) as usize];
-        let parsed = outputs::read(format!("{cut}\n{second}\n").as_bytes());
+        let parsed = outputs::parse_output(format!("{cut}\n{second}\n").as_bytes());
         prop_assert!(!parsed.complete && !parsed.problems.is_empty());
         for measurement in &parsed.measurements {
             let Measurement::Series(series) = measurement else { panic!("a series") };
@@ -151,7 +151,7 @@ proptest! {
                 prop_assert!(point.time_us.is_some_and(|time| times.contains(&time)));
             }
         }
-        let whole = outputs::read(format!("{first}\n{second}\n").as_bytes());
+        let whole = outputs::parse_output(format!("{first}\n{second}\n").as_bytes());
         prop_assert!(whole.complete, "{:?}", whole.problems);
     }
 }

@@ -12,16 +12,16 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::CERTAIN;
-use super::Confidence;
-use super::Input;
-use super::probed::Page;
-use super::probed::Reader;
+use super::ParserConfidence;
+use super::ParserInput;
+use super::probe_documents::ProbeDocument;
+use super::probe_documents::ProbeDocumentReader;
 use model::copy::COPY_FORMAT;
-use model::measurement::Matrix;
+use model::measurement::MeasurementMatrix;
 use model::measurement::Measurement;
-use model::parsed::Parsed;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text;
 use model::unit::Unit;
 
@@ -39,45 +39,45 @@ const MOST_CELLS: usize = 2_000_000;
 const MOST_CELLS_OF_ALL: usize = 4 * MOST_CELLS;
 
 /// Whether this probe wrote the output.
-pub fn recognises(input: &Input<'_>) -> Confidence {
+pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     if input.text.contains("\"fabricgate.copy/") { CERTAIN } else { 0 }
 }
 
 /// What the output says.
-pub fn parse(input: &Input<'_>) -> Parsed {
-    let parsed = Parsed::of(Tool::FabricgateCopy);
-    let (mut reader, pages) = Reader::open(input, FAMILY, COPY_FORMAT, parsed);
-    let mut tests = Tests::default();
+pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
+    let parsed = ParseOutput::for_tool(Tool::FabricgateCopy);
+    let (mut reader, pages) = ProbeDocumentReader::open(input, FAMILY, COPY_FORMAT, parsed);
+    let mut tests = CopyTestSet::default();
     for page in &pages {
         for key in ["buffer_bytes", "copies", "warmup"] {
-            reader.keep(key, page);
+            reader.keep_fact(key, page);
         }
         if page.list("tests").is_empty() {
             continue;
         }
-        if !reader.knows_ends(page, pages.len() == 1) {
-            let what = format!("{}: nothing says whose its numbers are", page.name());
-            reader.strange(ProblemKind::Unrecognised, what, Some(page));
+        if !reader.identifies_ranks(page, pages.len() == 1) {
+            let what = format!("{}: nothing says whose its numbers are", page.node_name());
+            reader.note_strange(OutputProblemKind::Unrecognised, what, Some(page));
             continue;
         }
         let mut own = BTreeSet::new();
         for test in page.list("tests") {
-            add(&mut reader, page, test, &mut own, &mut tests);
+            add_test(&mut reader, page, test, &mut own, &mut tests);
         }
     }
     let mut spare = MOST_CELLS_OF_ALL;
     for test in tests.all {
-        test.enter(&mut reader, &mut spare);
+        test.push_matrices(&mut reader, &mut spare);
     }
     reader.close(&pages)
 }
 
 /// A test of all documents.
-struct Merged {
+struct MergedCopyTest {
     testcase: String,
     unit: Unit,
-    rows: Labels,
-    cols: Labels,
+    rows: LabelIndex,
+    cols: LabelIndex,
     /// Reading, then row and column by their places; none where two documents
     /// claim it.
     cells: Vec<BTreeMap<(usize, usize), Option<f64>>>,
@@ -85,18 +85,18 @@ struct Merged {
 
 /// Tests in the order first seen, with their places.
 #[derive(Default)]
-struct Tests {
-    all: Vec<Merged>,
-    places: BTreeMap<String, usize>,
+struct CopyTestSet {
+    all: Vec<MergedCopyTest>,
+    positions: BTreeMap<String, usize>,
 }
 
-impl Tests {
+impl CopyTestSet {
     /// The test of this name: as it is known, or new in this unit.
-    fn named(&mut self, name: &str, unit: Unit) -> &mut Merged {
-        let at = *self.places.entry(name.to_owned()).or_insert_with(|| {
+    fn get_or_insert(&mut self, name: &str, unit: Unit) -> &mut MergedCopyTest {
+        let at = *self.positions.entry(name.to_owned()).or_insert_with(|| {
             let (rows, cols) = Default::default();
             let testcase = name.to_owned();
-            self.all.push(Merged { testcase, unit, rows, cols, cells: Vec::new() });
+            self.all.push(MergedCopyTest { testcase, unit, rows, cols, cells: Vec::new() });
             self.all.len() - 1
         });
         &mut self.all[at]
@@ -105,21 +105,21 @@ impl Tests {
 
 /// Labels in the order first seen, with their places.
 #[derive(Default)]
-struct Labels {
+struct LabelIndex {
     names: Vec<String>,
-    places: BTreeMap<String, usize>,
+    positions: BTreeMap<String, usize>,
 }
 
-impl Labels {
-    fn place(&mut self, name: &str) -> usize {
-        *self.places.entry(name.to_owned()).or_insert_with(|| {
+impl LabelIndex {
+    fn position(&mut self, name: &str) -> usize {
+        *self.positions.entry(name.to_owned()).or_insert_with(|| {
             self.names.push(name.to_owned());
             self.names.len() - 1
         })
     }
 
     /// Places in the order of the ranks that the labels begin with.
-    fn ordered(&self) -> Vec<usize> {
+    fn rank_order(&self) -> Vec<usize> {
         let number = |name: &str| name.split("->").next().and_then(|n| n.parse::<u32>().ok());
         let mut order: Vec<usize> = (0..self.names.len()).collect();
         if self.names.iter().all(|name| number(name).is_some()) {
@@ -130,12 +130,12 @@ impl Labels {
 }
 
 /// Adds what one document says of one test.
-fn add(
-    reader: &mut Reader,
-    page: &Page,
+fn add_test(
+    reader: &mut ProbeDocumentReader,
+    page: &ProbeDocument,
     test: &Value,
     own: &mut BTreeSet<String>,
-    tests: &mut Tests,
+    tests: &mut CopyTestSet,
 ) {
     let name = test["testcase"].as_str().map(text::clean).filter(|name| !name.is_empty());
     let words = |key: &str| -> Option<Vec<String>> {
@@ -145,13 +145,13 @@ fn add(
     let (Some(name), Some(rows), Some(cols)) = (name, words("rows"), words("cols")) else {
         if page.whole {
             let what = "a test without its name, rows or columns".to_owned();
-            reader.strange(ProblemKind::Unrecognised, what, Some(page));
+            reader.note_strange(OutputProblemKind::Unrecognised, what, Some(page));
         }
         return;
     };
-    let refuse = |reader: &mut Reader, kind, what: String| {
-        let what = format!("{}: {what}", page.name());
-        reader.strange_in(&name, kind, what, page);
+    let refuse = |reader: &mut ProbeDocumentReader, kind, what: String| {
+        let what = format!("{}: {what}", page.node_name());
+        reader.note_strange_test(&name, kind, what, page);
     };
     let unit = match test["unit"].as_str() {
         Some("GB/s") => Unit::GigabytesPerSecond,
@@ -160,54 +160,54 @@ fn add(
         said => {
             let said =
                 said.map_or("no unit".to_owned(), |said| format!("unit {}", text::clean(said)));
-            return refuse(reader, ProblemKind::Unrecognised, said);
+            return refuse(reader, OutputProblemKind::Unrecognised, said);
         }
     };
     if !own.insert(name.clone()) {
-        return refuse(reader, ProblemKind::Inconsistent, "it stands there twice".to_owned());
+        return refuse(reader, OutputProblemKind::Inconsistent, "it stands there twice".to_owned());
     }
     let doubled = |labels: &[String]| labels.iter().collect::<BTreeSet<_>>().len() < labels.len();
     if doubled(&rows) || doubled(&cols) {
         return refuse(
             reader,
-            ProblemKind::Inconsistent,
+            OutputProblemKind::Inconsistent,
             "a row or a column stands there twice".to_owned(),
         );
     }
     let strangers: Vec<&String> =
-        rows.iter().chain(&cols).filter(|label| !reader.is_end(label)).collect();
+        rows.iter().chain(&cols).filter(|label| !reader.is_rank_label(label)).collect();
     if let Some(label) = strangers.first() {
         let what = format!("{label} is no rank of those that took part");
-        return refuse(reader, ProblemKind::Inconsistent, what);
+        return refuse(reader, OutputProblemKind::Inconsistent, what);
     }
     if let Some(label) = rows.iter().find(|label| !reader.is_own_row(page, label)) {
         let what = format!("row {label} is another node's to measure");
-        return refuse(reader, ProblemKind::Inconsistent, what);
+        return refuse(reader, OutputProblemKind::Inconsistent, what);
     }
-    let merged = tests.named(&name, unit);
+    let merged = tests.get_or_insert(&name, unit);
     if merged.unit != unit {
         let what = format!("it is in {unit}, and in {} on another node", merged.unit);
-        return refuse(reader, ProblemKind::Inconsistent, what);
+        return refuse(reader, OutputProblemKind::Inconsistent, what);
     }
-    let more = |labels: &Labels, new: &[String]| {
-        labels.names.len() + new.iter().filter(|name| !labels.places.contains_key(*name)).count()
+    let more = |labels: &LabelIndex, new: &[String]| {
+        labels.names.len() + new.iter().filter(|name| !labels.positions.contains_key(*name)).count()
     };
     if MOST_CELLS < more(&merged.rows, &rows).saturating_mul(more(&merged.cols, &cols)) {
         return refuse(
             reader,
-            ProblemKind::Unrecognised,
+            OutputProblemKind::Unrecognised,
             "more cells than any fabric has".to_owned(),
         );
     }
-    let rows: Vec<usize> = rows.iter().map(|label| merged.rows.place(label)).collect();
-    let cols: Vec<usize> = cols.iter().map(|label| merged.cols.place(label)).collect();
+    let rows: Vec<usize> = rows.iter().map(|label| merged.rows.position(label)).collect();
+    let cols: Vec<usize> = cols.iter().map(|label| merged.cols.position(label)).collect();
     let readings = test["readings"].as_array().map_or(&[][..], Vec::as_slice);
     for (number, reading) in readings.iter().take(MOST_READINGS).enumerate() {
         let table = reading.as_array().map_or(&[][..], Vec::as_slice);
         let wide = |row: &Value| row.as_array().is_some_and(|cells| cells.len() == cols.len());
         if page.whole && !(table.len() == rows.len() && table.iter().all(wide)) {
             let what = format!("reading {number} is no table of its rows and columns");
-            refuse(reader, ProblemKind::Unrecognised, what);
+            refuse(reader, OutputProblemKind::Unrecognised, what);
             continue;
         }
         while merged.cells.len() <= number {
@@ -220,8 +220,8 @@ fn add(
                 }
                 let value = cell.as_f64().filter(|value| value.is_finite() && 0.0 < *value);
                 let Some(value) = value else {
-                    let what = format!("{} in reading {number} is no rate or time", told(cell));
-                    refuse(reader, ProblemKind::Unrecognised, what);
+                    let what = format!("{} in reading {number} is no rate or time", clean_value(cell));
+                    refuse(reader, OutputProblemKind::Unrecognised, what);
                     continue;
                 };
                 let known = merged.cells[number].insert((*row, *col), Some(value));
@@ -229,25 +229,25 @@ fn add(
                     merged.cells[number].insert((*row, *col), None);
                     let (row, col) = (&merged.rows.names[*row], &merged.cols.names[*col]);
                     let what = format!("another document claims row {row}, column {col} too");
-                    refuse(reader, ProblemKind::Inconsistent, what);
+                    refuse(reader, OutputProblemKind::Inconsistent, what);
                 }
             }
         }
     }
 }
 
-fn told(value: &Value) -> String {
+fn clean_value(value: &Value) -> String {
     text::clean(&value.to_string())
 }
 
-impl Merged {
+impl MergedCopyTest {
     /// Enters one matrix per reading.
-    fn enter(self, reader: &mut Reader, spare: &mut usize) {
-        let (rows, cols) = (self.rows.ordered(), self.cols.ordered());
+    fn push_matrices(self, reader: &mut ProbeDocumentReader, spare: &mut usize) {
+        let (rows, cols) = (self.rows.rank_order(), self.cols.rank_order());
         if rows.is_empty() || cols.is_empty() {
             return;
         }
-        let names = |labels: &Labels, order: &[usize]| -> Vec<String> {
+        let names = |labels: &LabelIndex, order: &[usize]| -> Vec<String> {
             order.iter().map(|place| labels.names[*place].clone()).collect()
         };
         // A test that began and has no number is one that was not measured.
@@ -256,7 +256,7 @@ impl Merged {
         let cells = readings.len().saturating_mul(rows.len()).saturating_mul(cols.len());
         if MOST_CELLS.min(*spare) < cells {
             let what = format!("{}: more cells than any probe measures", self.testcase);
-            reader.strange(ProblemKind::Unrecognised, what, None);
+            reader.note_strange(OutputProblemKind::Unrecognised, what, None);
             return;
         }
         *spare -= cells;
@@ -264,7 +264,7 @@ impl Merged {
             let cell = |row: usize, col: usize| reading.get(&(row, col)).copied().flatten();
             let cells =
                 rows.iter().map(|row| cols.iter().map(|col| cell(*row, *col)).collect()).collect();
-            reader.parsed.measurements.push(Measurement::Matrix(Matrix {
+            reader.parsed.measurements.push(Measurement::Matrix(MeasurementMatrix {
                 run,
                 testcase: Some(self.testcase.clone()),
                 unit: Some(self.unit),

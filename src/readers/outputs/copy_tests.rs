@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::outputs;
 use crate::outputs::fixture::matrices;
-use model::throttle::ThrottleReason;
+use model::throttle_reason::ThrottleReason;
 
 const WRITE: &str = "device_to_device_memcpy_write_ce";
 const ACROSS: &str = "multinode_device_to_device_memcpy_write_ce";
@@ -55,11 +55,11 @@ fn lines(documents: &[Value]) -> String {
     documents.iter().map(|document| format!("{document}\n")).collect()
 }
 
-fn read(text: &str) -> Parsed {
-    outputs::read(text.as_bytes())
+fn read(text: &str) -> ParseOutput {
+    outputs::parse_output(text.as_bytes())
 }
 
-fn says(parsed: &Parsed, kind: ProblemKind, what: &str) -> bool {
+fn has_problem(parsed: &ParseOutput, kind: OutputProblemKind, what: &str) -> bool {
     parsed.problems.iter().any(|p| p.kind == kind && p.detail.contains(what))
 }
 
@@ -125,7 +125,7 @@ fn rows_that_name_both_ends_are_put_in_order_too() {
 fn a_node_that_took_part_and_said_nothing_is_missed() {
     let [first, _] = together();
     let parsed = read(&lines(&[first]));
-    assert!(!parsed.complete && says(&parsed, ProblemKind::Truncated, "n2 took part"));
+    assert!(!parsed.complete && has_problem(&parsed, OutputProblemKind::Truncated, "n2 took part"));
     assert_eq!(matrices(&parsed)[0].rows, ["0", "1"]);
 }
 
@@ -141,7 +141,7 @@ fn a_torn_document_keeps_what_was_whole_and_the_other_stays_whole() {
         (format!("{second}\n{}\nWARNING: 7\n", &text[..cut]), 2),
     ] {
         let parsed = read(&torn);
-        assert!(!parsed.complete && says(&parsed, ProblemKind::Truncated, "breaks off"));
+        assert!(!parsed.complete && has_problem(&parsed, OutputProblemKind::Truncated, "breaks off"));
         assert_eq!(parsed.problems[0].line, Some(line));
         let found = matrices(&parsed);
         assert_eq!(found[0].cells[0], [None, Some(700.0), Some(710.0), Some(711.0)]);
@@ -154,12 +154,12 @@ fn a_torn_document_keeps_what_was_whole_and_the_other_stays_whole() {
 fn doubled_documents_and_cells_are_problems_and_nobody_is_believed_twice() {
     let [first, mut second] = together();
     let parsed = read(&lines(&[first.clone(), second.clone(), first.clone()]));
-    assert!(!parsed.complete && says(&parsed, ProblemKind::Inconsistent, "two documents"));
+    assert!(!parsed.complete && has_problem(&parsed, OutputProblemKind::Inconsistent, "two documents"));
     assert_eq!(matrices(&parsed).len(), 1);
     second["tests"][0]["rows"] = json!(["1", "3"]);
     let parsed = read(&lines(&[first.clone(), second]));
     assert!(
-        !parsed.complete && says(&parsed, ProblemKind::Inconsistent, "row 1 is another node's")
+        !parsed.complete && has_problem(&parsed, OutputProblemKind::Inconsistent, "row 1 is another node's")
     );
     assert_eq!(matrices(&parsed)[0].rows, ["0", "1"], "a node speaks for its own rows");
     assert_eq!(
@@ -167,7 +167,7 @@ fn doubled_documents_and_cells_are_problems_and_nobody_is_believed_twice() {
         matrices(&read(&lines(&together())))[0].cells[1][0]
     );
     let parsed = read(&format!("{first}{first}\n"));
-    assert!(!parsed.complete && says(&parsed, ProblemKind::Unrecognised, "more stands behind"));
+    assert!(!parsed.complete && has_problem(&parsed, OutputProblemKind::Unrecognised, "more stands behind"));
 }
 
 #[test]
@@ -176,13 +176,13 @@ fn documents_that_disagree_about_ranks_give_no_numbers() {
     second["ranks"][2]["gpu"] = json!(3);
     let parsed = read(&lines(&[first, second]));
     assert!(
-        !parsed.complete && says(&parsed, ProblemKind::Inconsistent, "n2:3 in another document")
+        !parsed.complete && has_problem(&parsed, OutputProblemKind::Inconsistent, "n2:3 in another document")
     );
     assert_eq!(matrices(&parsed)[0].rows, ["2", "3"], "n2 knows its own ranks");
     let mut first = alone();
     first["node"] = json!("n2");
     let parsed = read(&lines(&[alone(), first]));
-    assert!(says(&parsed, ProblemKind::Unrecognised, "nothing says whose"), "labels are no ranks");
+    assert!(has_problem(&parsed, OutputProblemKind::Unrecognised, "nothing says whose"), "labels are no ranks");
     assert!(parsed.measurements.is_empty() && !parsed.complete);
 }
 
@@ -192,11 +192,11 @@ fn tables_of_other_shapes_and_units_are_refused() {
         let mut document = alone();
         change(&mut document["tests"][1]);
         let parsed = read(&document.to_string());
-        assert!(!parsed.complete && says(&parsed, kind, what), "{what}: {:?}", parsed.problems);
+        assert!(!parsed.complete && has_problem(&parsed, kind, what), "{what}: {:?}", parsed.problems);
         parsed
     };
-    use ProblemKind::Inconsistent;
-    use ProblemKind::Unrecognised;
+    use OutputProblemKind::Inconsistent;
+    use OutputProblemKind::Unrecognised;
     let short = |t: &mut Value| t["readings"][0] = json!([[null, 390.5]]);
     let parsed = refused(&short, Unrecognised, "reading 0 is no table");
     assert_eq!(matrices(&parsed)[1].cells[0], [None, None]);
@@ -217,7 +217,7 @@ fn another_version_is_refused_and_the_others_are_read() {
     let [first, mut second] = together();
     second["format"] = json!("fabricgate.copy/2");
     let parsed = read(&lines(&[first, second]));
-    assert!(says(&parsed, ProblemKind::Unrecognised, "format fabricgate.copy/2"));
+    assert!(has_problem(&parsed, OutputProblemKind::Unrecognised, "format fabricgate.copy/2"));
     assert!(!parsed.complete);
     assert_eq!(matrices(&parsed)[0].rows, ["0", "1"]);
 }
@@ -235,8 +235,8 @@ fn problems_keep_their_place_and_an_unknown_kind_is_an_error() {
     ]);
     let parsed = read(&lines(&[first, second]));
     let found: Vec<_> = parsed.problems.iter().map(|p| (p.kind, p.rank, p.gpu)).collect();
-    use ProblemKind::Corrupt;
-    use ProblemKind::Error;
+    use OutputProblemKind::Corrupt;
+    use OutputProblemKind::Error;
     assert_eq!(
         found,
         [(Corrupt, Some(1), Some(1)), (Error, Some(2), Some(0)), (Error, None, None)]
@@ -266,7 +266,7 @@ fn a_test_that_began_and_has_no_number_is_one_that_was_not_measured() {
     (document["tests"][1]["readings"], document["complete"]) = (json!([]), json!(false));
     let parsed = read(&document.to_string());
     assert_eq!(matrices(&parsed)[1].cells, [[None, None], [None, None]]);
-    assert!(says(&parsed, ProblemKind::Truncated, "did not measure everything"));
+    assert!(has_problem(&parsed, OutputProblemKind::Truncated, "did not measure everything"));
 }
 
 #[test]
@@ -278,7 +278,7 @@ fn what_the_driver_said_is_kept_by_node() {
     let around = &parsed.facts.around["n1"];
     assert_eq!((around.samples, &around.gpus[0].others[..]), (12, &[4711][..]));
     let load = around.gpus[0].under_load.as_ref().expect("under load");
-    assert_eq!(load.throttled, [ThrottleReason::read("hw-slowdown")]);
+    assert_eq!(load.throttled, [ThrottleReason::parse("hw-slowdown")]);
     assert_eq!(parsed.facts.around.len(), 1);
     first["around"] = json!("everything was fine");
     assert!(!read(&lines(&[first, second])).complete);
@@ -336,7 +336,7 @@ fn a_node_speaks_for_itself_by_the_connection_that_its_document_came_by() {
     let by = |senders: [&str; 2]| {
         let text = format!("{first}{second}");
         let sent = [(senders[0], first.len()), (senders[1], second.len())];
-        outputs::read_ordered(&tools, text.as_bytes(), &sent, b"")
+        outputs::parse_expected(&tools, text.as_bytes(), &sent, b"")
     };
     let whole = by(["n1", "n2.site.example"]);
     assert!(whole.complete, "{:?}", whole.problems);
@@ -345,14 +345,14 @@ fn a_node_speaks_for_itself_by_the_connection_that_its_document_came_by() {
     let parsed = by(["n2", "n2"]);
     assert!(
         !parsed.complete
-            && says(&parsed, ProblemKind::Inconsistent, "n2 sent a document that names n1")
+            && has_problem(&parsed, OutputProblemKind::Inconsistent, "n2 sent a document that names n1")
     );
     assert_eq!(matrices(&parsed)[0].rows, ["2", "3"]);
     assert_eq!(parsed.problems[0].host.as_deref(), Some("n2"));
     // A margin in front of a line changes no sender.
     let text = format!("n1: {second}n1: {second}");
     let sent = [("n2", text.len())];
-    let parsed = outputs::read_ordered(&tools, text.as_bytes(), &sent, b"");
+    let parsed = outputs::parse_expected(&tools, text.as_bytes(), &sent, b"");
     assert!(
         parsed
             .problems

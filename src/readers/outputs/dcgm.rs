@@ -5,23 +5,23 @@
 //! failed test is an error of the part it names, a skipped one was not run, a
 //! warning stays a fact.
 
-mod printed;
+mod table;
 
 use serde_json::Map;
 use serde_json::Value;
 
 use super::CERTAIN;
-use super::Confidence;
-use super::Input;
+use super::ParserConfidence;
+use super::ParserInput;
 use super::POSSIBLE;
-use super::json;
-use super::json::Document;
+use super::lenient_json;
+use super::lenient_json::JsonDocument;
 use super::text;
-use model::facts::Diagnostic;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use model::tool_facts::DcgmDiagnostic;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text::clean;
 
 /// The key of the diagnostic up to DCGM 3 and from DCGM 4 on (`NVVS_NAME`).
@@ -38,10 +38,10 @@ const MOST_MESSAGES: usize = 32;
 const MOST_GPUS: u32 = 1024;
 
 /// How sure it is that this is `dcgmi diag`.
-pub fn recognises(input: &Input<'_>) -> Confidence {
-    if document(input).is_some() || input.lines.iter().any(|l| printed::is_heading(l.text)) {
+pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
+    if find_document(input).is_some() || input.lines.iter().any(|l| table::is_heading(l.text)) {
         CERTAIN
-    } else if input.lines.iter().any(|line| printed::is_unreached(line.text)) {
+    } else if input.lines.iter().any(|line| table::is_unreached(line.text)) {
         POSSIBLE
     } else {
         0
@@ -49,13 +49,13 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
 }
 
 /// Reads the results of every test.
-pub fn parse(input: &Input<'_>) -> Parsed {
-    let mut parsed = Parsed::of(Tool::DcgmDiag);
-    let Some(document) = document(input) else {
-        if let Some(printed) = printed::parse(input) {
+pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
+    let mut parsed = ParseOutput::for_tool(Tool::DcgmDiag);
+    let Some(document) = find_document(input) else {
+        if let Some(printed) = table::parse(input) {
             return printed;
         }
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, "no diagnostic was found"));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, "no diagnostic was found"));
         return parsed;
     };
     if let Some(root) = document.value.as_object() {
@@ -64,8 +64,8 @@ pub fn parse(input: &Input<'_>) -> Parsed {
                 for run in runs.iter().filter_map(Value::as_object) {
                     read_run(run, &mut parsed);
                 }
-                if let Some(warning) = string(root, "warning") {
-                    parsed.problems.push(Problem::new(ProblemKind::Error, warning));
+                if let Some(warning) = string_field(root, "warning") {
+                    parsed.problems.push(OutputProblem::new(OutputProblemKind::Error, warning));
                 }
             }
             None => read_run(root, &mut parsed),
@@ -73,25 +73,25 @@ pub fn parse(input: &Input<'_>) -> Parsed {
     }
     if let Some(stop) = &document.stopped {
         let detail = format!("the JSON stops where {} is expected", stop.expected);
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, detail).at(stop.line));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(stop.line));
     }
-    if document.is_followed(&input.plain(), is_diagnostic) {
-        parsed.problems.push(document.another());
+    if document.is_followed(&input.plain_text(), is_diagnostic) {
+        parsed.problems.push(document.extra_document_problem());
     }
-    parsed.complete = !parsed.has(ProblemKind::Truncated)
-        && !parsed.has(ProblemKind::Unrecognised)
+    parsed.complete = !parsed.has_problem(OutputProblemKind::Truncated)
+        && !parsed.has_problem(OutputProblemKind::Unrecognised)
         && !parsed.facts.diagnostics.is_empty();
     parsed
 }
 
 /// The diagnostic in the file: a status line, and log lines of a launcher, may
 /// stand around it.
-fn document(input: &Input<'_>) -> Option<Document> {
+fn find_document(input: &ParserInput<'_>) -> Option<JsonDocument> {
     // Looking for the object costs more than looking for its key.
     if !KEYS.iter().any(|key| input.text.contains(key)) {
         return None;
     }
-    json::find_where(&input.plain(), is_diagnostic)
+    lenient_json::find_document_where(&input.plain_text(), is_diagnostic)
 }
 
 fn is_diagnostic(map: &Map<String, Value>) -> bool {
@@ -101,13 +101,13 @@ fn is_diagnostic(map: &Map<String, Value>) -> bool {
 }
 
 /// One run of the diagnostic.
-fn read_run(root: &Map<String, Value>, parsed: &mut Parsed) {
+fn read_run(root: &Map<String, Value>, parsed: &mut ParseOutput) {
     let empty = Map::new();
     let diagnostic = KEYS.iter().find_map(|key| root.get(*key)).and_then(Value::as_object);
     let diagnostic = diagnostic.unwrap_or(&empty);
     let metadata = root.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
     // DCGM 4 keeps versions in `metadata`, older releases beside the tests.
-    let anywhere = |key: &str| [metadata, diagnostic, root].iter().find_map(|m| string(m, key));
+    let anywhere = |key: &str| [metadata, diagnostic, root].iter().find_map(|m| string_field(m, key));
     if let Some(version) = anywhere("version") {
         let version = version.trim_start_matches(['v', 'V']).to_owned();
         parsed.tool_version = parsed.tool_version.take().or(Some(version));
@@ -120,23 +120,23 @@ fn read_run(root: &Map<String, Value>, parsed: &mut Parsed) {
     }
     let failed = anywhere("runtime_error");
     if let Some(error) = &failed {
-        parsed.problems.push(Problem::new(ProblemKind::Error, error.as_str()));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Error, error.as_str()));
     }
     let categories = diagnostic.get("test_categories").and_then(Value::as_array);
     if categories.is_none_or(Vec::is_empty) {
         if failed.is_none() {
             let detail = "the diagnostic holds no tests";
-            parsed.problems.push(Problem::new(ProblemKind::Truncated, detail));
+            parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail));
         }
         return;
     }
     for category in categories.into_iter().flatten().filter_map(Value::as_object) {
-        let name = string(category, "category");
+        let name = string_field(category, "category");
         let tests = category.get("tests").and_then(Value::as_array);
         if tests.is_none() {
             let name = name.as_deref().unwrap_or("without a name");
             let detail = format!("category {name} holds no tests");
-            parsed.problems.push(Problem::new(ProblemKind::Truncated, detail));
+            parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail));
         }
         for test in tests.into_iter().flatten().filter_map(Value::as_object) {
             read_test(test, name.as_deref(), parsed);
@@ -145,10 +145,10 @@ fn read_run(root: &Map<String, Value>, parsed: &mut Parsed) {
 }
 
 /// One test: its results by part, or its summary where it has none.
-fn read_test(test: &Map<String, Value>, category: Option<&str>, parsed: &mut Parsed) {
-    let Some(name) = string(test, "name") else {
+fn read_test(test: &Map<String, Value>, category: Option<&str>, parsed: &mut ParseOutput) {
+    let Some(name) = string_field(test, "name") else {
         let detail = "a test without a name";
-        parsed.problems.push(Problem::new(ProblemKind::Unrecognised, detail));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Unrecognised, detail));
         return;
     };
     let results: Vec<&Map<String, Value>> = test
@@ -159,7 +159,7 @@ fn read_test(test: &Map<String, Value>, category: Option<&str>, parsed: &mut Par
         .filter_map(Value::as_object)
         .collect();
     let summary = test.get("test_summary").and_then(Value::as_object);
-    let mut diagnostics: Vec<Diagnostic> = Vec::new();
+    let mut diagnostics: Vec<DcgmDiagnostic> = Vec::new();
     for result in results {
         diagnostics.extend(read_result(result, &name, category));
     }
@@ -170,16 +170,16 @@ fn read_test(test: &Map<String, Value>, category: Option<&str>, parsed: &mut Par
         diagnostics.extend(of_summary);
     }
     if diagnostics.is_empty() {
-        let problem = Problem::new(ProblemKind::Truncated, format!("{name} has no result"));
+        let problem = OutputProblem::new(OutputProblemKind::Truncated, format!("{name} has no result"));
         parsed.problems.push(problem.in_test(Some(&name)));
     }
-    report(&name, &diagnostics, &mut parsed.problems);
+    push_problems(&name, &diagnostics, &mut parsed.problems);
     parsed.facts.diagnostics.extend(diagnostics);
 }
 
 /// The problems of one test: one error for each part that failed, one note for
 /// all that were not run.
-fn report(name: &str, diagnostics: &[Diagnostic], problems: &mut Vec<Problem>) {
+fn push_problems(name: &str, diagnostics: &[DcgmDiagnostic], problems: &mut Vec<OutputProblem>) {
     let mut skipped: Vec<String> = Vec::new();
     let mut waived = false;
     for diagnostic in diagnostics {
@@ -189,7 +189,7 @@ fn report(name: &str, diagnostics: &[Diagnostic], problems: &mut Vec<Problem>) {
                 let place = diagnostic.gpu.map(|gpu| format!(" on GPU {gpu}")).unwrap_or_default();
                 let why = diagnostic.messages.first().map(|m| format!(": {m}")).unwrap_or_default();
                 let detail = format!("{name} failed{place}{why}");
-                let mut problem = Problem::new(ProblemKind::Error, detail).in_test(Some(name));
+                let mut problem = OutputProblem::new(OutputProblemKind::Error, detail).in_test(Some(name));
                 problem.gpu = diagnostic.gpu;
                 problems.push(problem);
             }
@@ -199,7 +199,7 @@ fn report(name: &str, diagnostics: &[Diagnostic], problems: &mut Vec<Problem>) {
             }
             other => {
                 let detail = format!("{name} has the unknown status \"{other}\"");
-                let problem = Problem::new(ProblemKind::Unrecognised, detail);
+                let problem = OutputProblem::new(OutputProblemKind::Unrecognised, detail);
                 problems.push(problem.in_test(Some(name)));
             }
         }
@@ -209,18 +209,18 @@ fn report(name: &str, diagnostics: &[Diagnostic], problems: &mut Vec<Problem>) {
         if !skipped.is_empty() {
             detail = format!("{detail} on GPU {}", skipped.join(", "));
         }
-        problems.push(Problem::new(ProblemKind::Waived, detail).in_test(Some(name)));
+        problems.push(OutputProblem::new(OutputProblemKind::Waived, detail).in_test(Some(name)));
     }
 }
 
 /// One result, once for every GPU it names.
-fn read_result(result: &Map<String, Value>, test: &str, category: Option<&str>) -> Vec<Diagnostic> {
+fn read_result(result: &Map<String, Value>, test: &str, category: Option<&str>) -> Vec<DcgmDiagnostic> {
     let status = result.get("status").and_then(Value::as_str).unwrap_or_default();
     // A byte was lost in it: what is left must not pass for a status.
     let status = if status.contains('\u{fffd}') { "damaged" } else { status };
     let status = clean(status).to_ascii_lowercase();
     let mut messages = Vec::new();
-    let (gpus, other) = parts(result);
+    let (gpus, other) = affected_parts(result);
     // What went wrong first, then remarks.
     for key in ["warnings", "info"] {
         add_messages(result.get(key), &mut messages);
@@ -228,7 +228,7 @@ fn read_result(result: &Map<String, Value>, test: &str, category: Option<&str>) 
     if let Some(other) = other {
         messages.push(other);
     }
-    let of = |gpu: Option<u32>| Diagnostic {
+    let of = |gpu: Option<u32>| DcgmDiagnostic {
         category: category.map(str::to_owned),
         test: test.to_owned(),
         gpu,
@@ -240,7 +240,7 @@ fn read_result(result: &Map<String, Value>, test: &str, category: Option<&str>) 
 
 /// The GPUs a result is about: `gpu_ids` ("0,1"), `gpu_id`, or an entity. Other
 /// entities (CPUs, switches) come back by name.
-fn parts(result: &Map<String, Value>) -> (Vec<u32>, Option<String>) {
+fn affected_parts(result: &Map<String, Value>) -> (Vec<u32>, Option<String>) {
     let mut gpus = Vec::new();
     for key in ["gpu_ids", "gpu_id"] {
         if let Some(value) = result.get(key) {
@@ -248,7 +248,7 @@ fn parts(result: &Map<String, Value>) -> (Vec<u32>, Option<String>) {
         }
     }
     let Some(id) = result.get("entity_id") else { return (gpus, None) };
-    let group = string(result, "entity_group");
+    let group = string_field(result, "entity_group");
     // Entity group 1 is the GPU (`DCGM_FE_GPU`).
     let is_gpu = group.as_deref().map_or_else(
         || result.get("entity_group_id").and_then(Value::as_u64) == Some(1),
@@ -274,7 +274,7 @@ fn add_ids(value: &Value, ids: &mut Vec<u32>) {
         }
     };
     match value {
-        Value::String(list) => list.split(',').for_each(|id| add(text::integer(id.trim()))),
+        Value::String(list) => list.split(',').for_each(|id| add(text::parse_integer(id.trim()))),
         Value::Number(id) => add(id.as_u64()),
         Value::Array(list) => list.iter().for_each(|value| add_ids(value, ids)),
         _ => {}
@@ -296,7 +296,7 @@ fn add_messages(value: Option<&Value>, messages: &mut Vec<String>) {
     }
 }
 
-fn string(map: &Map<String, Value>, key: &str) -> Option<String> {
+fn string_field(map: &Map<String, Value>, key: &str) -> Option<String> {
     map.get(key).and_then(Value::as_str).map(clean).filter(|t| !t.is_empty())
 }
 

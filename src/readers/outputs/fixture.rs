@@ -3,14 +3,14 @@
 
 use proptest::prelude::*;
 
-use model::measurement::Matrix;
+use model::measurement::MeasurementMatrix;
 use model::measurement::Measurement;
-use model::parsed::Parsed;
-use model::parsed::ProblemKind;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblemKind;
 
 /// All that was measured, by a tool that measures nothing but matrices.
-pub(in crate::outputs) fn matrices(parsed: &Parsed) -> Vec<&Matrix> {
-    fn matrix(measurement: &Measurement) -> &Matrix {
+pub(in crate::outputs) fn matrices(parsed: &ParseOutput) -> Vec<&MeasurementMatrix> {
+    fn matrix(measurement: &Measurement) -> &MeasurementMatrix {
         match measurement {
             Measurement::Matrix(matrix) => matrix,
             other => panic!("no matrix: {other:?}"),
@@ -20,15 +20,15 @@ pub(in crate::outputs) fn matrices(parsed: &Parsed) -> Vec<&Matrix> {
 }
 
 /// What is wrong, in order.
-pub(in crate::outputs) fn kinds(parsed: &Parsed) -> Vec<ProblemKind> {
+pub(in crate::outputs) fn problem_kinds(parsed: &ParseOutput) -> Vec<OutputProblemKind> {
     parsed.problems.iter().map(|problem| problem.kind).collect()
 }
 
 /// A piece to cut out, where, and what to put there instead.
-pub(in crate::outputs) type Damage = (usize, usize, Vec<u8>);
+pub(in crate::outputs) type TextDamage = (usize, usize, Vec<u8>);
 
 /// Any damage.
-pub(in crate::outputs) fn any_damage() -> impl Strategy<Value = Damage> {
+pub(in crate::outputs) fn any_damage() -> impl Strategy<Value = TextDamage> {
     let put = prop_oneof![
         Just(Vec::new()),
         proptest::collection::vec(any::<u8>(), 1..6),
@@ -46,7 +46,7 @@ pub(in crate::outputs) fn any_damage() -> impl Strategy<Value = Damage> {
 }
 
 /// `text` with that damage.
-pub(in crate::outputs) fn damaged(text: &str, (at, length, put): &Damage) -> Vec<u8> {
+pub(in crate::outputs) fn apply_damage(text: &str, (at, length, put): &TextDamage) -> Vec<u8> {
     let bytes = text.as_bytes();
     let at = at % (bytes.len() + 1);
     let end = (at + length).min(bytes.len());
@@ -54,7 +54,7 @@ pub(in crate::outputs) fn damaged(text: &str, (at, length, put): &Damage) -> Vec
 }
 
 /// `text` without these lines, and with these bytes in the place of what was there.
-pub(in crate::outputs) fn scarred(text: &str, lost: &[usize], at: &[(usize, u8)]) -> Vec<u8> {
+pub(in crate::outputs) fn scar_lines(text: &str, lost: &[usize], at: &[(usize, u8)]) -> Vec<u8> {
     let kept = text.lines().enumerate().filter(|(line, _)| !lost.contains(line));
     let mut bytes: Vec<u8> = kept.flat_map(|(_, line)| [line.as_bytes(), b"\n"].concat()).collect();
     for (place, byte) in at {

@@ -12,20 +12,20 @@ use serde_json::Map;
 use serde_json::Value;
 
 use super::CERTAIN;
-use super::Confidence;
-use super::Input;
+use super::ParserConfidence;
+use super::ParserInput;
 use super::LIKELY;
 use super::POSSIBLE;
-use super::json;
-use super::json::Document;
+use super::lenient_json;
+use super::lenient_json::JsonDocument;
 use super::text;
-use super::text::Line;
-use model::facts::Imex;
-use model::facts::ImexNode;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use super::text::OutputLine;
+use model::tool_facts::ImexStatus;
+use model::tool_facts::ImexNode;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text::clean;
 
 /// What `-q` prints, from the list in NVIDIA's DCGM (`DcgmImexManager`).
@@ -61,7 +61,7 @@ const TABLE: &str = "Nodes From\\To";
 const STATE: &str = "Domain State:";
 
 /// How sure it is that this is `nvidia-imex-ctl`.
-pub fn recognises(input: &Input<'_>) -> Confidence {
+pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     let mut nodes = 0;
     let mut state = 0;
     for line in &input.lines {
@@ -69,16 +69,16 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
         if text.starts_with(LEGEND) || text.starts_with(TABLE) {
             return CERTAIN;
         }
-        nodes += usize::from(node_line(text).is_some());
+        nodes += usize::from(split_node_line(text).is_some());
         state += usize::from(text.starts_with(STATE));
     }
     if 0 < nodes && 0 < state {
         CERTAIN
     } else if 0 < nodes || 0 < state {
         LIKELY
-    } else if document(input).is_some() {
+    } else if find_document(input).is_some() {
         CERTAIN
-    } else if daemon_state(input).is_some() {
+    } else if find_daemon_state(input).is_some() {
         POSSIBLE
     } else {
         0
@@ -86,37 +86,37 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
 }
 
 /// Reads the domain.
-pub fn parse(input: &Input<'_>) -> Parsed {
-    let mut parsed = Parsed::of(Tool::NvidiaImexCtl);
-    if let Some(document) = document(input) {
+pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
+    let mut parsed = ParseOutput::for_tool(Tool::NvidiaImexCtl);
+    if let Some(document) = find_document(input) {
         read_json(&document, &mut parsed);
-        if document.is_followed(&input.plain(), is_domain) {
-            parsed.problems.push(document.another());
+        if document.is_followed(&input.plain_text(), is_domain) {
+            parsed.problems.push(document.extra_document_problem());
         }
-    } else if let Some(state) = daemon_state(input) {
+    } else if let Some(state) = find_daemon_state(input) {
         // One daemon's state, not a domain's.
         parsed.facts.parameters.insert("imex.daemon_state".to_owned(), state.to_owned());
         parsed.complete = true;
         return parsed;
     } else {
-        Listing::read(input, &mut parsed);
+        ImexTextReader::read(input, &mut parsed);
     }
     if parsed.facts.imex.as_ref().is_none_or(|i| i.status.is_none()) {
-        truncated(&mut parsed, "the state of the domain is missing", None);
+        note_truncation(&mut parsed, "the state of the domain is missing", None);
     }
-    parsed.complete = !parsed.has(ProblemKind::Truncated) && !parsed.has(ProblemKind::Unrecognised);
+    parsed.complete = !parsed.has_problem(OutputProblemKind::Truncated) && !parsed.has_problem(OutputProblemKind::Unrecognised);
     parsed
 }
 
-fn truncated(parsed: &mut Parsed, detail: impl Into<String>, line: Option<u32>) {
-    let mut problem = Problem::new(ProblemKind::Truncated, detail);
+fn note_truncation(parsed: &mut ParseOutput, detail: impl Into<String>, line: Option<u32>) {
+    let mut problem = OutputProblem::new(OutputProblemKind::Truncated, detail);
     problem.line = line;
     parsed.problems.push(problem);
 }
 
 /// The word of `-q`, where the file is nothing else: one word alone could be
 /// anybody's.
-fn daemon_state<'a>(input: &Input<'a>) -> Option<&'a str> {
+fn find_daemon_state<'a>(input: &ParserInput<'a>) -> Option<&'a str> {
     let mut filled = input.lines.iter().filter(|line| !line.stderr && !line.text.trim().is_empty());
     let word = filled.next()?.text.trim();
     (filled.next().is_none() && DAEMON_STATES.contains(&word)).then_some(word)
@@ -124,11 +124,11 @@ fn daemon_state<'a>(input: &Input<'a>) -> Option<&'a str> {
 
 /// The JSON of `-N -j`. Its `nodes` is an object of objects, unlike the lists
 /// of that name that schedulers print.
-fn document(input: &Input<'_>) -> Option<Document> {
+fn find_document(input: &ParserInput<'_>) -> Option<JsonDocument> {
     if !input.text.contains("\"nodes\"") {
         return None;
     }
-    json::find_where(&input.plain(), is_domain)
+    lenient_json::find_document_where(&input.plain_text(), is_domain)
 }
 
 fn is_domain(map: &Map<String, Value>) -> bool {
@@ -137,7 +137,7 @@ fn is_domain(map: &Map<String, Value>) -> bool {
     };
     let nodes = map.get("nodes").and_then(Value::as_object);
     nodes.is_some_and(|nodes| {
-        let numbered = nodes.keys().all(|k| text::integer(k).is_some());
+        let numbered = nodes.keys().all(|k| text::parse_integer(k).is_some());
         let state = map.get("status").and_then(Value::as_str);
         numbered
             && (nodes.values().any(is_node)
@@ -147,77 +147,77 @@ fn is_domain(map: &Map<String, Value>) -> bool {
 
 /// Reads the document of `-N -j`. Its nodes stand in no order that means
 /// anything, and their numbers may have gaps.
-fn read_json(document: &Document, parsed: &mut Parsed) {
+fn read_json(document: &JsonDocument, parsed: &mut ParseOutput) {
     let empty = Map::new();
     let root = document.value.as_object().unwrap_or(&empty);
-    let mut imex = Imex {
-        status: string(root, "status"),
-        timestamp: string(root, "timestamp"),
+    let mut imex = ImexStatus {
+        status: string_field(root, "status"),
+        timestamp: string_field(root, "timestamp"),
         nodes: Vec::new(),
     };
     let nodes = root.get("nodes").and_then(Value::as_object).unwrap_or(&empty);
     for (key, node) in nodes {
-        let Some((index, node)) = index(key).zip(node.as_object()) else {
+        let Some((index, node)) = parse_index(key).zip(node.as_object()) else {
             let detail = format!("node {} cannot be read", clean(key));
-            parsed.problems.push(Problem::new(ProblemKind::Unrecognised, detail));
+            parsed.problems.push(OutputProblem::new(OutputProblemKind::Unrecognised, detail));
             continue;
         };
         let mut connections = BTreeMap::new();
         for (peer, connection) in
             node.get("connections").and_then(Value::as_object).unwrap_or(&empty)
         {
-            let status = connection.as_object().and_then(|c| string(c, "status"));
-            match index_and(peer, status) {
+            let status = connection.as_object().and_then(|c| string_field(c, "status"));
+            match parse_index_and_status(peer, status) {
                 Some((peer, status)) => {
                     connections.insert(peer, status);
                 }
                 None => {
                     let peer = clean(peer);
-                    truncated(parsed, format!("node {index} to {peer}: no state"), None);
+                    note_truncation(parsed, format!("node {index} to {peer}: no state"), None);
                 }
             }
         }
-        let status = string(node, "status");
+        let status = string_field(node, "status");
         if status.is_none() {
-            truncated(parsed, format!("node {index} has no state"), None);
+            note_truncation(parsed, format!("node {index} has no state"), None);
         }
         imex.nodes.push(ImexNode {
             index,
-            host: string(node, "host"),
-            host_name: string(node, "hostName"),
+            host: string_field(node, "host"),
+            host_name: string_field(node, "hostName"),
             status,
-            version: string(node, "version"),
+            version: string_field(node, "version"),
             connections,
         });
     }
     imex.nodes.sort_by_key(|n| n.index);
     if let Some(stop) = &document.stopped {
         let detail = format!("the JSON stops where {} is expected", stop.expected);
-        truncated(parsed, detail, Some(stop.line));
+        note_truncation(parsed, detail, Some(stop.line));
     }
     parsed.facts.imex = Some(imex);
 }
 
-fn string(map: &Map<String, Value>, key: &str) -> Option<String> {
+fn string_field(map: &Map<String, Value>, key: &str) -> Option<String> {
     map.get(key).and_then(Value::as_str).map(clean).filter(|t| !t.is_empty())
 }
 
 /// The number of a node.
-fn index(word: &str) -> Option<u32> {
-    text::integer(word).and_then(|n| u32::try_from(n).ok()).filter(|n| *n < MOST_NODES)
+fn parse_index(word: &str) -> Option<u32> {
+    text::parse_integer(word).and_then(|n| u32::try_from(n).ok()).filter(|n| *n < MOST_NODES)
 }
 
-fn index_and(word: &str, status: Option<String>) -> Option<(u32, String)> {
-    index(word).zip(status)
+fn parse_index_and_status(word: &str, status: Option<String>) -> Option<(u32, String)> {
+    parse_index(word).zip(status)
 }
 
 /// `Node #3   - 10.0.0.3   - READY   - Version: 580.1   - Hostname: n3`; the
 /// queried node has stars around its address in place of the dashes.
-fn node_line(text: &str) -> Option<(u32, &str)> {
+fn split_node_line(text: &str) -> Option<(u32, &str)> {
     let rest = text.strip_prefix("Node #")?;
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
     let (number, rest) = rest.split_at(digits);
-    Some((index(number)?, rest))
+    Some((parse_index(number)?, rest))
 }
 
 /// The node of one line, and whether it is the queried one. An unavailable node
@@ -249,8 +249,8 @@ fn is_state(word: &str) -> bool {
 
 /// The text of `-N` as far as it was read.
 #[derive(Default)]
-struct Listing {
-    imex: Imex,
+struct ImexTextReader {
+    imex: ImexStatus,
     legend: BTreeMap<String, String>,
     in_legend: bool,
     /// Columns of the table.
@@ -259,17 +259,17 @@ struct Listing {
     local: Option<u32>,
 }
 
-impl Listing {
+impl ImexTextReader {
     /// Reads the whole text.
-    fn read(input: &Input<'_>, parsed: &mut Parsed) {
+    fn read(input: &ParserInput<'_>, parsed: &mut ParseOutput) {
         let mut listing = Self::default();
         for line in &input.lines {
-            listing.line(line, parsed);
+            listing.read_line(line, parsed);
         }
         listing.finish(parsed);
     }
 
-    fn line(&mut self, line: &Line<'_>, parsed: &mut Parsed) {
+    fn read_line(&mut self, line: &OutputLine<'_>, parsed: &mut ParseOutput) {
         let text = line.trimmed();
         if text.starts_with(LEGEND) {
             self.in_legend = true;
@@ -282,46 +282,46 @@ impl Listing {
                 *self = Self { legend, ..Self::default() };
                 self.imex.timestamp = timestamp;
             }
-        } else if let Some((index, rest)) = node_line(text) {
-            self.node(index, rest, line, parsed);
+        } else if let Some((index, rest)) = split_node_line(text) {
+            self.add_node(index, rest, line, parsed);
         } else if let Some(heading) = text.strip_prefix(TABLE) {
-            self.heading(heading, line, parsed);
+            self.read_heading(heading, line, parsed);
         } else if let Some(state) = text.strip_prefix(STATE) {
             self.in_table = false;
             // More may stand behind it where another output follows at once.
             self.imex.status = state.split_whitespace().next().map(clean).filter(|s| is_state(s));
         } else if line.is_elision() {
-            truncated(parsed, "lines were left out here", Some(line.number));
+            note_truncation(parsed, "lines were left out here", Some(line.number));
         } else if self.in_legend && text.contains(" - ") {
-            self.legend(text);
+            self.read_legend(text);
         } else if is_timestamp(text) {
             self.imex.timestamp = Some(clean(text));
         } else if self.in_table && !text.is_empty() {
-            self.row(text, line, parsed);
+            self.read_row(text, line, parsed);
         } else if self.imex.status.is_none() && is_failure(text) {
-            let problem = Problem::new(ProblemKind::Error, clean(text));
-            parsed.problems.push(problem.at(line.number));
+            let problem = OutputProblem::new(OutputProblemKind::Error, clean(text));
+            parsed.problems.push(problem.at_line(line.number));
         }
     }
 
-    fn node(&mut self, index: u32, rest: &str, line: &Line<'_>, parsed: &mut Parsed) {
+    fn add_node(&mut self, index: u32, rest: &str, line: &OutputLine<'_>, parsed: &mut ParseOutput) {
         let (node, local) = read_node(index, rest);
         if node.status.is_none() {
-            truncated(parsed, format!("node {index} has no state"), Some(line.number));
+            note_truncation(parsed, format!("node {index} has no state"), Some(line.number));
         }
         if local {
             self.local = Some(index);
         }
         if self.imex.nodes.iter().any(|n| n.index == index) {
             let detail = format!("node {index} is listed twice");
-            parsed.problems.push(Problem::new(ProblemKind::Inconsistent, detail).at(line.number));
+            parsed.problems.push(OutputProblem::new(OutputProblemKind::Inconsistent, detail).at_line(line.number));
         } else {
             self.imex.nodes.push(node);
         }
     }
 
     /// `C - Connected - Ready for operation`, `!V! - Version mismatch, ...`.
-    fn legend(&mut self, text: &str) {
+    fn read_legend(&mut self, text: &str) {
         let Some((letter, meaning)) = text.split_once(" - ") else { return };
         let letter = letter.trim();
         let name = meaning.split([',', '.']).next().unwrap_or_default();
@@ -332,24 +332,24 @@ impl Listing {
         }
     }
 
-    fn heading(&mut self, heading: &str, line: &Line<'_>, parsed: &mut Parsed) {
+    fn read_heading(&mut self, heading: &str, line: &OutputLine<'_>, parsed: &mut ParseOutput) {
         self.in_legend = false;
-        let words = heading.split_whitespace().map(|w| index(w.trim_matches('*')));
+        let words = heading.split_whitespace().map(|w| parse_index(w.trim_matches('*')));
         let columns: Option<Vec<u32>> = words.collect();
         let columns = columns.filter(|c| c.len() <= MOST_NODES as usize);
         if columns.is_none() {
             let detail = "the columns of the table cannot be read";
-            truncated(parsed, detail, Some(line.number));
+            note_truncation(parsed, detail, Some(line.number));
         }
         self.columns = Some(columns.unwrap_or_default());
         self.in_table = true;
     }
 
     /// One row of the table: what this node says of every other.
-    fn row(&mut self, text: &str, line: &Line<'_>, parsed: &mut Parsed) {
+    fn read_row(&mut self, text: &str, line: &OutputLine<'_>, parsed: &mut ParseOutput) {
         let columns = self.columns.as_deref().unwrap_or_default();
         let mut words = text.split_whitespace();
-        let from = words.next().and_then(|w| index(w.trim_matches('*')));
+        let from = words.next().and_then(|w| parse_index(w.trim_matches('*')));
         let Some(from) = from else {
             // Something else was printed into the table.
             return;
@@ -361,42 +361,42 @@ impl Listing {
                 cells.len(),
                 columns.len()
             );
-            truncated(parsed, detail, Some(line.number));
+            note_truncation(parsed, detail, Some(line.number));
         }
         let mut connections = BTreeMap::new();
         for (to, letter) in columns.iter().zip(cells) {
-            match self.meaning(letter) {
+            match self.letter_meaning(letter) {
                 Some(state) => {
                     connections.insert(*to, state);
                 }
                 None => {
                     let letter = clean(letter);
                     let detail = format!("{from} to {to}: {letter} is in no legend");
-                    let problem = Problem::new(ProblemKind::Unrecognised, detail);
-                    parsed.problems.push(problem.at(line.number));
+                    let problem = OutputProblem::new(OutputProblemKind::Unrecognised, detail);
+                    parsed.problems.push(problem.at_line(line.number));
                 }
             }
         }
         match self.imex.nodes.iter_mut().find(|n| n.index == from) {
             Some(node) => node.connections = connections,
             None => {
-                truncated(parsed, format!("row {from} is of no listed node"), Some(line.number));
+                note_truncation(parsed, format!("row {from} is of no listed node"), Some(line.number));
                 self.imex.nodes.push(ImexNode { index: from, connections, ..ImexNode::default() });
             }
         }
     }
 
     /// What a letter of the table means, by this file's own legend first.
-    fn meaning(&self, letter: &str) -> Option<String> {
+    fn letter_meaning(&self, letter: &str) -> Option<String> {
         let known = || LETTERS.iter().find(|(l, _)| *l == letter).map(|(_, s)| (*s).to_owned());
         self.legend.get(letter).cloned().or_else(known)
     }
 
     /// Nodes and table must name each other.
-    fn finish(self, parsed: &mut Parsed) {
+    fn finish(self, parsed: &mut ParseOutput) {
         match &self.columns {
             None if !self.imex.nodes.is_empty() => {
-                truncated(parsed, "the table of connections is missing", None);
+                note_truncation(parsed, "the table of connections is missing", None);
             }
             Some(columns) => {
                 let absent: Vec<String> = self
@@ -408,13 +408,13 @@ impl Listing {
                     .collect();
                 if !absent.is_empty() {
                     let detail = format!("the table lacks node {}", absent.join(", "));
-                    truncated(parsed, detail, None);
+                    note_truncation(parsed, detail, None);
                 }
                 if let Some(other) =
                     columns.iter().find(|c| self.imex.nodes.iter().all(|n| n.index != **c))
                 {
                     let detail = format!("node {other} is in the table and not in the list");
-                    truncated(parsed, detail, None);
+                    note_truncation(parsed, detail, None);
                 }
             }
             None => {}

@@ -21,26 +21,26 @@ use serde_json::Map;
 use serde_json::Value;
 
 use super::CERTAIN;
-use super::Confidence;
-use super::Input;
+use super::ParserConfidence;
+use super::ParserInput;
 use super::LIKELY;
 use super::POSSIBLE;
-use super::json;
+use super::lenient_json;
 use super::text;
 use model::measurement::Measurement;
-use model::measurement::Scalar;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use model::measurement::MeasurementScalar;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text::clean;
 use model::unit::Unit;
 
 /// Bits per second in a GB/s.
-const BITS: f64 = 8e9;
+const BITS_PER_GB: f64 = 8e9;
 
 /// Whether this tool wrote the output.
-pub fn recognises(input: &Input<'_>) -> Confidence {
+pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     let said = |words: &str| input.text.contains(words);
     let version = said("\"version\"") && said("\"iperf 3");
     let sums = said("\"sum_received\"") || said("\"sum_sent\"");
@@ -51,10 +51,10 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
     if said("\"intervals\"") && said("\"error\"") && said("\"start\"") {
         return LIKELY;
     }
-    input.lines.iter().map(|line| clue(line.trimmed())).max().unwrap_or(0)
+    input.lines.iter().map(|line| line_confidence(line.trimmed())).max().unwrap_or(0)
 }
 
-fn clue(line: &str) -> Confidence {
+fn line_confidence(line: &str) -> ParserConfidence {
     if line.starts_with("iperf3: error - ") || is_header(line) {
         CERTAIN
     } else if line.starts_with("iperf3: ") || is_not_installed(line) {
@@ -76,83 +76,83 @@ fn is_not_installed(line: &str) -> bool {
 }
 
 /// What the output says.
-pub fn parse(input: &Input<'_>) -> Parsed {
-    let plain = input.plain();
+pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
+    let plain = input.plain_text();
     let is_document =
         |map: &Map<String, Value>| map.contains_key("end") || map.contains_key("error");
     let is_begun = |map: &Map<String, Value>| map.contains_key("start");
     if let Some(document) =
-        json::find_where(&plain, is_document).or_else(|| json::find_where(&plain, is_begun))
+        lenient_json::find_document_where(&plain, is_document).or_else(|| lenient_json::find_document_where(&plain, is_begun))
     {
-        let mut parsed = whole(&document);
+        let mut parsed = parse_document(&document);
         if document.is_followed(&plain, is_document) {
-            parsed.problems.push(document.another());
+            parsed.problems.push(document.extra_document_problem());
             parsed.complete = false;
         }
         return parsed;
     }
     if plain.contains("{\"event\"") {
-        return streamed(&plain);
+        return parse_json_stream(&plain);
     }
-    printed(input)
+    parse_text(input)
 }
 
 /// The document of `-J`.
-fn whole(document: &json::Document) -> Parsed {
-    let mut parsed = Parsed::of(Tool::Iperf3);
+fn parse_document(document: &lenient_json::JsonDocument) -> ParseOutput {
+    let mut parsed = ParseOutput::for_tool(Tool::Iperf3);
     let value = &document.value;
     let stopped = document.stopped.as_ref();
     if let Some(stop) = stopped {
         let what = format!("the document breaks off, {} was expected", stop.expected);
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, what).at(stop.line));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(stop.line));
     }
-    start(&value["start"], &mut parsed);
+    read_start(&value["start"], &mut parsed);
     // The sums of a document that broke off inside them may be those before.
     if stopped.is_none() {
-        end(&value["start"]["test_start"], &value["end"], document.line, &mut parsed);
+        read_end(&value["start"]["test_start"], &value["end"], document.line, &mut parsed);
     }
     if let Some(said) = value["error"].as_str() {
-        failed(said, document.line, &mut parsed);
+        push_failure(said, document.line, &mut parsed);
     }
-    conclude(&mut parsed, document.line);
+    check_complete(&mut parsed, document.line);
     parsed
 }
 
 /// The objects of `--json-stream`, one a line.
-fn streamed(plain: &str) -> Parsed {
-    let mut parsed = Parsed::of(Tool::Iperf3);
+fn parse_json_stream(plain: &str) -> ParseOutput {
+    let mut parsed = ParseOutput::for_tool(Tool::Iperf3);
     let mut test = Value::Null;
     for (number, line) in (1u32..).zip(plain.lines()) {
         let Ok(event) = serde_json::from_str::<Value>(line.trim()) else { continue };
         match event["event"].as_str() {
             Some("start") => {
-                start(&event["data"], &mut parsed);
+                read_start(&event["data"], &mut parsed);
                 test = event["data"]["test_start"].clone();
             }
-            Some("end") => end(&test, &event["data"], number, &mut parsed),
-            Some("error") => failed(event["data"].as_str().unwrap_or(""), number, &mut parsed),
+            Some("end") => read_end(&test, &event["data"], number, &mut parsed),
+            Some("error") => push_failure(event["data"].as_str().unwrap_or(""), number, &mut parsed),
             _ => {}
         }
     }
-    conclude(&mut parsed, 1);
+    check_complete(&mut parsed, 1);
     parsed
 }
 
-fn conclude(parsed: &mut Parsed, line: u32) {
+fn check_complete(parsed: &mut ParseOutput, line: u32) {
     if parsed.measurements.is_empty() && parsed.problems.is_empty() {
         let what = "the output ends before the result";
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, what).at(line));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(line));
     }
     parsed.complete = parsed.problems.is_empty();
 }
 
-fn failed(said: &str, line: u32, parsed: &mut Parsed) {
+fn push_failure(said: &str, line: u32, parsed: &mut ParseOutput) {
     let said = clean(said);
     let said = if said.is_empty() { "the tool reports an error".to_owned() } else { said };
-    parsed.problems.push(Problem::new(ProblemKind::Error, said).at(line));
+    parsed.problems.push(OutputProblem::new(OutputProblemKind::Error, said).at_line(line));
 }
 
-fn start(start: &Value, parsed: &mut Parsed) {
+fn read_start(start: &Value, parsed: &mut ParseOutput) {
     let version = start["version"].as_str().and_then(|v| v.strip_prefix("iperf "));
     parsed.tool_version = version.map(clean);
     let connected = &start["connected"][0];
@@ -179,11 +179,11 @@ fn start(start: &Value, parsed: &mut Parsed) {
     }
 }
 
-fn end(test: &Value, end: &Value, line: u32, parsed: &mut Parsed) {
+fn read_end(test: &Value, end: &Value, line: u32, parsed: &mut ParseOutput) {
     let flag = |key: &str| test[key].as_u64() == Some(1) || test[key].as_bool() == Some(true);
     let udp = test["protocol"].as_str().is_some_and(|p| p.eq_ignore_ascii_case("udp"));
     let bidir = flag("bidir") || !end["sum_received_bidir_reverse"].is_null();
-    let name = testcase(udp, bidir, flag("reverse"));
+    let name = testcase_name(udp, bidir, flag("reverse"));
     let keys: &[(&str, &str, &str)] = if bidir {
         &[
             ("sum_received", "sum_sent", ""),
@@ -197,16 +197,16 @@ fn end(test: &Value, end: &Value, line: u32, parsed: &mut Parsed) {
         let rate = |key: &str| end[key]["bits_per_second"].as_f64().filter(|r| r.is_finite());
         // What was sent over UDP need not have arrived.
         let bits = rate(received).or_else(|| rate(sent).filter(|_| !udp));
-        let problem = |kind, what: &str| Problem::new(kind, what).in_test(Some(&testcase)).at(line);
+        let problem = |kind, what: &str| OutputProblem::new(kind, what).in_test(Some(&testcase)).at_line(line);
         match bits {
-            Some(bits) if 0.0 < bits => parsed.measurements.push(scalar(&testcase, bits / BITS)),
+            Some(bits) if 0.0 < bits => parsed.measurements.push(scalar_measurement(&testcase, bits / BITS_PER_GB)),
             Some(_) => {
                 let what = "nothing arrived";
-                parsed.problems.push(problem(ProblemKind::Error, what));
+                parsed.problems.push(problem(OutputProblemKind::Error, what));
             }
             None if udp && !end["sum"].is_null() => {
                 let what = "only the sender's count is stated";
-                parsed.problems.push(problem(ProblemKind::Unverified, what));
+                parsed.problems.push(problem(OutputProblemKind::Unverified, what));
             }
             None => {}
         }
@@ -218,7 +218,7 @@ fn end(test: &Value, end: &Value, line: u32, parsed: &mut Parsed) {
     }
 }
 
-fn testcase(udp: bool, bidir: bool, reverse: bool) -> String {
+fn testcase_name(udp: bool, bidir: bool, reverse: bool) -> String {
     let protocol = if udp { "_udp" } else { "" };
     let way = match (bidir, reverse) {
         (true, _) => "_bidir",
@@ -228,13 +228,13 @@ fn testcase(udp: bool, bidir: bool, reverse: bool) -> String {
     format!("iperf3{protocol}{way}")
 }
 
-fn scalar(testcase: &str, value: f64) -> Measurement {
+fn scalar_measurement(testcase: &str, value: f64) -> Measurement {
     let unit = Some(Unit::GigabytesPerSecond);
-    Measurement::Scalar(Scalar { run: 0, testcase: Some(testcase.to_owned()), unit, value })
+    Measurement::Scalar(MeasurementScalar { run: 0, testcase: Some(testcase.to_owned()), unit, value })
 }
 
 /// What one summary line of the text says.
-struct Summary {
+struct Iperf3Summary {
     /// Of all streams together.
     all: bool,
     /// `TX-C`, `RX-C` with `--bidir`.
@@ -245,9 +245,9 @@ struct Summary {
 }
 
 /// The plain text: the summary lines after the intervals.
-fn printed(input: &Input<'_>) -> Parsed {
-    let mut parsed = Parsed::of(Tool::Iperf3);
-    let mut summaries: Vec<Summary> = Vec::new();
+fn parse_text(input: &ParserInput<'_>) -> ParseOutput {
+    let mut parsed = ParseOutput::for_tool(Tool::Iperf3);
+    let mut summaries: Vec<Iperf3Summary> = Vec::new();
     let (mut done, mut reverse, mut udp) = (false, false, false);
     let mut last = 1;
     for line in &input.lines {
@@ -262,16 +262,16 @@ fn printed(input: &Input<'_>) -> Parsed {
         } else if is_header(text) {
             udp |= text.contains("Jitter") || text.contains("Datagrams");
         } else if let Some(said) = text.strip_prefix("iperf3: error - ") {
-            failed(said, line.number, &mut parsed);
+            push_failure(said, line.number, &mut parsed);
         } else if is_not_installed(text) {
-            failed(text, line.number, &mut parsed);
-        } else if let Some(summary) = summary(text) {
+            push_failure(text, line.number, &mut parsed);
+        } else if let Some(summary) = parse_summary(text) {
             summaries.push(summary);
         }
     }
     if !done && parsed.problems.is_empty() {
         let what = "the output ends before \"iperf Done.\"";
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, what).at(last));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(last));
     }
     // Without the end it is not known whether a sum was still to come.
     summaries.retain(|summary| done || summary.all);
@@ -279,18 +279,18 @@ fn printed(input: &Input<'_>) -> Parsed {
         summaries.iter().map(|s| s.role.clone()).collect();
     for role in roles {
         let backwards = role.as_deref() == Some("RX-C");
-        let mut name = testcase(udp, role.is_some(), reverse);
+        let mut name = testcase_name(udp, role.is_some(), reverse);
         name.push_str(if backwards { "_reverse" } else { "" });
-        if let Some(rate) = rate_of(&summaries, &role, udp) {
-            parsed.measurements.push(scalar(&name, rate));
+        if let Some(rate) = received_rate(&summaries, &role, udp) {
+            parsed.measurements.push(scalar_measurement(&name, rate));
         }
     }
-    conclude(&mut parsed, last);
+    check_complete(&mut parsed, last);
     parsed
 }
 
 /// The rate that arrived in this direction: of all streams, or of the only one.
-fn rate_of(summaries: &[Summary], role: &Option<String>, udp: bool) -> Option<f64> {
+fn received_rate(summaries: &[Iperf3Summary], role: &Option<String>, udp: bool) -> Option<f64> {
     let of = |receiver: bool| {
         let ours = || summaries.iter().filter(|s| s.role == *role && s.receiver == receiver);
         let sum = ours().find(|s| s.all).map(|s| s.rate);
@@ -301,7 +301,7 @@ fn rate_of(summaries: &[Summary], role: &Option<String>, udp: bool) -> Option<f6
 }
 
 /// `[SUM][TX-C]   0.00-10.00  sec  10.9 GBytes  9.36 Gbits/sec  0   sender`.
-fn summary(text: &str) -> Option<Summary> {
+fn parse_summary(text: &str) -> Option<Iperf3Summary> {
     let rest = text.strip_prefix('[')?;
     let receiver = text.ends_with("receiver");
     if !receiver && !text.ends_with("sender") {
@@ -311,7 +311,7 @@ fn summary(text: &str) -> Option<Summary> {
     let role = rest.strip_prefix('[').and_then(|r| r.split_once(']')).map(|(role, _)| role);
     let words: Vec<&str> = rest.split_whitespace().collect();
     let at = words.iter().position(|word| word.ends_with("bits/sec"))?;
-    let number = text::number(words.get(at.checked_sub(1)?)?)?;
+    let number = text::parse_number(words.get(at.checked_sub(1)?)?)?;
     let scale = match words[at] {
         "bits/sec" => 1.0,
         "Kbits/sec" => 1e3,
@@ -320,11 +320,11 @@ fn summary(text: &str) -> Option<Summary> {
         "Tbits/sec" => 1e12,
         _ => return None,
     };
-    Some(Summary {
+    Some(Iperf3Summary {
         all: id.trim() == "SUM",
         role: role.map(str::to_owned),
         receiver,
-        rate: number * scale / BITS,
+        rate: number * scale / BITS_PER_GB,
     })
 }
 
@@ -353,11 +353,11 @@ mod tests {
                 "sum_received": sum(received), "cpu_utilization_percent": {}}})
     }
 
-    fn read(text: &str) -> Parsed {
-        crate::outputs::read(text.as_bytes())
+    fn read(text: &str) -> ParseOutput {
+        crate::outputs::parse_output(text.as_bytes())
     }
 
-    fn values(parsed: &Parsed) -> Vec<(String, f64)> {
+    fn values(parsed: &ParseOutput) -> Vec<(String, f64)> {
         let scalars = parsed.measurements.iter().map(|m| match m {
             Measurement::Scalar(s) => (s.testcase.clone().expect("a name"), s.value),
             other => panic!("{other:?}"),
@@ -383,7 +383,7 @@ mod tests {
         let (one, two) = (document(80e9, 0), document(40e9, 0));
         let parsed = read(&format!("{one}\n{two}\n"));
         assert_eq!(values(&parsed), [("iperf3".to_owned(), 10.0)]);
-        assert!(parsed.has(ProblemKind::Unrecognised) && !parsed.complete);
+        assert!(parsed.has_problem(OutputProblemKind::Unrecognised) && !parsed.complete);
     }
 
     #[test]
@@ -413,7 +413,7 @@ mod tests {
         for text in [text, short.to_string(), stream] {
             let parsed = read(&text);
             assert_eq!(parsed.tool, Some(Tool::Iperf3), "{text}");
-            assert!(parsed.has(ProblemKind::Error) && parsed.measurements.is_empty(), "{text}");
+            assert!(parsed.has_problem(OutputProblemKind::Error) && parsed.measurements.is_empty(), "{text}");
             assert!(parsed.problems[0].detail.contains("refused"), "{:?}", parsed.problems);
         }
     }
@@ -424,7 +424,7 @@ mod tests {
         value["start"]["test_start"]["protocol"] = json!("UDP");
         value["end"] = json!({"streams": [], "sum": {"bits_per_second": 80e9}});
         let parsed = read(&value.to_string());
-        assert!(parsed.measurements.is_empty() && parsed.has(ProblemKind::Unverified));
+        assert!(parsed.measurements.is_empty() && parsed.has_problem(OutputProblemKind::Unverified));
     }
 
     #[test]
@@ -446,10 +446,10 @@ mod tests {
         assert!(parsed.complete);
         let cut = read(text);
         assert_eq!(values(&cut), [("iperf3".to_owned(), 2.3)]);
-        assert!(!cut.complete && cut.has(ProblemKind::Truncated));
+        assert!(!cut.complete && cut.has_problem(OutputProblemKind::Truncated));
         let one = text.lines().filter(|line| !line.starts_with("[SUM]"));
         let cut = read(&one.map(|line| format!("{line}\n")).collect::<String>());
-        assert!(cut.measurements.is_empty() && cut.has(ProblemKind::Truncated));
+        assert!(cut.measurements.is_empty() && cut.has_problem(OutputProblemKind::Truncated));
     }
 
     proptest! {

@@ -8,23 +8,23 @@
 #[cfg(test)]
 mod bounds_tests;
 pub mod collective;
-mod complaints;
+mod stderr_problems;
 pub mod copy;
 pub mod dcgm;
 #[cfg(test)]
 mod fixture;
-mod foreign;
+mod unsupported_tools;
 pub mod imex;
 pub mod iperf3;
-pub mod json;
+pub mod lenient_json;
 pub mod nccl;
 pub mod nvbandwidth;
 pub mod nvloom;
 pub mod p2p;
 pub mod perftest;
-mod probed;
-mod roster;
-mod several;
+mod probe_documents;
+mod facts_builder;
+mod multi_tool;
 pub mod smi;
 pub mod tcp;
 pub mod text;
@@ -32,32 +32,32 @@ pub mod unreached;
 
 use std::collections::BTreeMap;
 
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text::clean;
 
 /// One output, decoded once and offered to every parser.
 #[derive(Debug)]
-pub struct Input<'a> {
+pub struct ParserInput<'a> {
     /// The decoded text.
     pub text: &'a str,
     /// Its lines without launchers' prefixes.
-    pub lines: Vec<text::Line<'a>>,
+    pub lines: Vec<text::OutputLine<'a>>,
     /// The hosts of the lines are the connections they came by, and not what stands in
     /// front of them: each speaks for its own node only.
     pub by_connection: bool,
 }
 
-impl<'a> Input<'a> {
+impl<'a> ParserInput<'a> {
     /// The input in this decoded text.
     pub fn new(text: &'a str) -> Self {
-        Self { text, lines: text::lines(text), by_connection: false }
+        Self { text, lines: text::split_lines(text), by_connection: false }
     }
 
     /// The text as the tool printed it: without margins and standard error.
-    pub fn plain(&self) -> String {
+    pub fn plain_text(&self) -> String {
         let mut plain = String::with_capacity(self.text.len());
         for line in &self.lines {
             plain.push_str(if line.stderr { "" } else { line.text });
@@ -70,86 +70,86 @@ impl<'a> Input<'a> {
 /// How sure a parser is that an output is its tool's: 0 is "no", and the
 /// highest wins. Its own header is worth [`CERTAIN`], a table that only looks
 /// like its own [`LIKELY`], a mere mention [`POSSIBLE`].
-pub type Confidence = u8;
+pub type ParserConfidence = u8;
 
 /// The tool's own banner, header or document key.
-pub const CERTAIN: Confidence = 100;
+pub const CERTAIN: ParserConfidence = 100;
 /// The shape of its results without a header.
-pub const LIKELY: Confidence = 60;
+pub const LIKELY: ParserConfidence = 60;
 /// A word that this tool's failures print.
-pub const POSSIBLE: Confidence = 20;
+pub const POSSIBLE: ParserConfidence = 20;
 
 /// One parser: how it knows its tool, and how it reads it.
-struct Parser {
+struct ToolParser {
     tool: Tool,
-    recognises: fn(&Input<'_>) -> Confidence,
-    parse: fn(&Input<'_>) -> Parsed,
+    recognises: fn(&ParserInput<'_>) -> ParserConfidence,
+    parse: fn(&ParserInput<'_>) -> ParseOutput,
     /// The tool measures, as opposed to telling about the machine.
     measures: bool,
 }
 
-impl Parser {
-    const fn measuring(
+impl ToolParser {
+    const fn for_measurements(
         tool: Tool,
-        recognises: fn(&Input<'_>) -> Confidence,
-        parse: fn(&Input<'_>) -> Parsed,
+        recognises: fn(&ParserInput<'_>) -> ParserConfidence,
+        parse: fn(&ParserInput<'_>) -> ParseOutput,
     ) -> Self {
         Self { tool, recognises, parse, measures: true }
     }
 
-    const fn telling(
+    const fn for_facts(
         tool: Tool,
-        recognises: fn(&Input<'_>) -> Confidence,
-        parse: fn(&Input<'_>) -> Parsed,
+        recognises: fn(&ParserInput<'_>) -> ParserConfidence,
+        parse: fn(&ParserInput<'_>) -> ParseOutput,
     ) -> Self {
         Self { tool, recognises, parse, measures: false }
     }
 }
 
-const PARSERS: &[Parser] = &[
-    Parser::measuring(Tool::Nvbandwidth, nvbandwidth::recognises, nvbandwidth::parse),
-    Parser::measuring(Tool::NcclTests, nccl::recognises, nccl::parse),
-    Parser::measuring(Tool::P2pBandwidthLatencyTest, p2p::recognises, p2p::parse),
-    Parser::measuring(Tool::Perftest, perftest::recognises, perftest::parse),
-    Parser::telling(Tool::NvidiaSmiNvlink, smi::nvlink::recognises, smi::nvlink::parse),
-    Parser::telling(Tool::NvidiaSmiTopo, smi::topo::recognises, smi::topo::parse),
-    Parser::telling(Tool::NvidiaSmiQ, smi::query::recognises, smi::query::parse),
-    Parser::telling(Tool::NvidiaImexCtl, imex::recognises, imex::parse),
-    Parser::telling(Tool::DcgmDiag, dcgm::recognises, dcgm::parse),
-    Parser::measuring(Tool::Nvloom, nvloom::recognises, nvloom::parse),
-    Parser::measuring(Tool::Iperf3, iperf3::recognises, iperf3::parse),
-    Parser::measuring(Tool::FabricgateTcp, tcp::recognises, tcp::parse),
-    Parser::measuring(Tool::FabricgateCopy, copy::recognises, copy::parse),
-    Parser::measuring(Tool::FabricgateCollective, collective::recognises, collective::parse),
+const PARSERS: &[ToolParser] = &[
+    ToolParser::for_measurements(Tool::Nvbandwidth, nvbandwidth::recognises, nvbandwidth::parse),
+    ToolParser::for_measurements(Tool::NcclTests, nccl::recognises, nccl::parse),
+    ToolParser::for_measurements(Tool::P2pBandwidthLatencyTest, p2p::recognises, p2p::parse),
+    ToolParser::for_measurements(Tool::Perftest, perftest::recognises, perftest::parse),
+    ToolParser::for_facts(Tool::NvidiaSmiNvlink, smi::nvlink::recognises, smi::nvlink::parse),
+    ToolParser::for_facts(Tool::NvidiaSmiTopo, smi::topo::recognises, smi::topo::parse),
+    ToolParser::for_facts(Tool::NvidiaSmiQ, smi::query::recognises, smi::query::parse),
+    ToolParser::for_facts(Tool::NvidiaImexCtl, imex::recognises, imex::parse),
+    ToolParser::for_facts(Tool::DcgmDiag, dcgm::recognises, dcgm::parse),
+    ToolParser::for_measurements(Tool::Nvloom, nvloom::recognises, nvloom::parse),
+    ToolParser::for_measurements(Tool::Iperf3, iperf3::recognises, iperf3::parse),
+    ToolParser::for_measurements(Tool::FabricgateTcp, tcp::recognises, tcp::parse),
+    ToolParser::for_measurements(Tool::FabricgateCopy, copy::recognises, copy::parse),
+    ToolParser::for_measurements(Tool::FabricgateCollective, collective::recognises, collective::parse),
 ];
 
 /// Reads one output of whatever tool wrote it.
-pub fn read(bytes: &[u8]) -> Parsed {
-    read_by(bytes, |_| true)
+pub fn parse_output(bytes: &[u8]) -> ParseOutput {
+    parse_with(bytes, |_| true)
 }
 
 /// The same by the parsers of some tools only.
-fn read_by(bytes: &[u8], is_wanted: impl Fn(Tool) -> bool) -> Parsed {
+fn parse_with(bytes: &[u8], is_wanted: impl Fn(Tool) -> bool) -> ParseOutput {
     let text = text::decode(bytes);
-    let input = Input::new(&text);
-    let parsed = read_input(&input, is_wanted);
-    known(parsed, bytes)
+    let input = ParserInput::new(&text);
+    let parsed = parse_input(&input, is_wanted);
+    with_unrecognised_problem(parsed, bytes)
 }
 
 /// What was read of these bytes, or why nothing was.
-fn known(mut parsed: Parsed, bytes: &[u8]) -> Parsed {
+fn with_unrecognised_problem(mut parsed: ParseOutput, bytes: &[u8]) -> ParseOutput {
     if parsed.tool.is_none() && parsed.problems.is_empty() {
-        parsed.problems.push(unrecognised(bytes));
+        parsed.problems.push(unrecognised_problem(bytes));
     }
-    finished(parsed)
+    incomplete_if_truncated(parsed)
 }
 
 /// The outputs of several hosts that stand in one file, each by itself. Empty where
 /// there is one host, or one run of all of them.
-pub fn read_hosts(bytes: &[u8]) -> Vec<(String, Parsed)> {
+pub fn parse_hosts(bytes: &[u8]) -> Vec<(String, ParseOutput)> {
     let text = text::decode(bytes);
-    let mut hosts: BTreeMap<&str, Vec<text::Line<'_>>> = BTreeMap::new();
-    for line in text::lines(&text) {
+    let mut hosts: BTreeMap<&str, Vec<text::OutputLine<'_>>> = BTreeMap::new();
+    for line in text::split_lines(&text) {
         if let Some(host) = line.host {
             hosts.entry(host).or_default().push(line);
         }
@@ -161,12 +161,12 @@ pub fn read_hosts(bytes: &[u8]) -> Vec<(String, Parsed)> {
         let text: String = lines.iter().flat_map(|line| [line.text, "\n"]).collect();
         (
             clean(host),
-            finished(read_input(&Input { text: &text, lines, by_connection: false }, |_| true)),
+            incomplete_if_truncated(parse_input(&ParserInput { text: &text, lines, by_connection: false }, |_| true)),
         )
     });
-    let read: Vec<(String, Parsed)> = read.collect();
+    let read: Vec<(String, ParseOutput)> = read.collect();
     // Ranks of one run print on their own hosts, and one of them the results.
-    let is_one = |parsed: &Parsed| {
+    let is_one = |parsed: &ParseOutput| {
         let telling = |tool| PARSERS.iter().any(|p| p.tool == tool && !p.measures);
         let inside = matches!(parsed.tool, Some(Tool::Nvbandwidth | Tool::P2pBandwidthLatencyTest));
         parsed.tool.is_some_and(telling) || (inside && !parsed.measurements.is_empty())
@@ -175,24 +175,24 @@ pub fn read_hosts(bytes: &[u8]) -> Vec<(String, Parsed)> {
 }
 
 /// Reads one output; nothing where no tool that is wanted is known.
-fn read_input(input: &Input<'_>, is_wanted: impl Fn(Tool) -> bool) -> Parsed {
-    let found: Vec<(Confidence, &Parser)> = PARSERS
+fn parse_input(input: &ParserInput<'_>, is_wanted: impl Fn(Tool) -> bool) -> ParseOutput {
+    let found: Vec<(ParserConfidence, &ToolParser)> = PARSERS
         .iter()
         .filter(|parser| is_wanted(parser.tool))
         .map(|parser| ((parser.recognises)(input), parser))
         .filter(|(confidence, _)| 0 < *confidence)
         .collect();
-    let sure: Vec<(Confidence, Tool)> = found.iter().map(|(sure, p)| (*sure, p.tool)).collect();
-    if let Some(foreign) = foreign::read(input, &sure) {
+    let sure: Vec<(ParserConfidence, Tool)> = found.iter().map(|(sure, p)| (*sure, p.tool)).collect();
+    if let Some(foreign) = unsupported_tools::parse_unsupported(input, &sure) {
         return foreign;
     }
-    let certain: Vec<&Parser> =
+    let certain: Vec<&ToolParser> =
         found.iter().filter(|(c, _)| *c == CERTAIN).map(|(_, parser)| *parser).collect();
     let best = found.into_iter().reduce(|best, next| if best.0 < next.0 { next } else { best });
     let mut parsed = match best {
-        Some(_) if 1 < certain.len() => several::read(input, &certain),
+        Some(_) if 1 < certain.len() => multi_tool::parse_sections(input, &certain),
         Some((_, parser)) => (parser.parse)(input),
-        None => Parsed::default(),
+        None => ParseOutput::default(),
     };
     // The host a launcher put in front of the lines is where this comes from.
     let hosts: BTreeMap<u32, &str> =
@@ -201,11 +201,11 @@ fn read_input(input: &Input<'_>, is_wanted: impl Fn(Tool) -> bool) -> Parsed {
         let host = problem.line.and_then(|line| hosts.get(&line));
         problem.host = host.map(|host| clean(host)).filter(|host| !host.is_empty());
     }
-    let mut roster = roster::Roster::of_hosts(&parsed.facts);
+    let mut roster = facts_builder::FactsBuilder::from_hosts(&parsed.facts);
     let mut last = None;
     for host in input.lines.iter().filter_map(|line| line.host) {
         if last != Some(host) {
-            roster.host(&mut parsed.facts, &clean(host));
+            roster.add_host(&mut parsed.facts, &clean(host));
         }
         last = Some(host);
     }
@@ -214,41 +214,41 @@ fn read_input(input: &Input<'_>, is_wanted: impl Fn(Tool) -> bool) -> Parsed {
 
 /// Reads what one tool wrote to its two streams: results from the first, and from
 /// the second what went wrong.
-pub fn read_streams(stdout: &[u8], stderr: &[u8]) -> Parsed {
-    let mut parsed = read(stdout);
-    complaints::add(&mut parsed, stderr, |_| true);
-    finished(parsed)
+pub fn parse_streams(stdout: &[u8], stderr: &[u8]) -> ParseOutput {
+    let mut parsed = parse_output(stdout);
+    stderr_problems::add_stderr_problems(&mut parsed, stderr, |_| true);
+    incomplete_if_truncated(parsed)
 }
 
 /// Reads what a command wrote to its two streams, by the parsers of the tools that were
 /// ordered: an output of another tool gives nothing but a problem. `senders` are the
 /// nodes that sent the parts of standard output and their bytes, where several did.
-pub fn read_ordered(
+pub fn parse_expected(
     tools: &[Tool],
     stdout: &[u8],
     senders: &[(&str, usize)],
     stderr: &[u8],
-) -> Parsed {
+) -> ParseOutput {
     let is_wanted = |tool| tools.contains(&tool);
     let mut parsed = match senders {
-        [] => read_by(stdout, is_wanted),
-        senders => read_parts(stdout, senders, is_wanted),
+        [] => parse_with(stdout, is_wanted),
+        senders => parse_parts(stdout, senders, is_wanted),
     };
-    complaints::add(&mut parsed, stderr, is_wanted);
+    stderr_problems::add_stderr_problems(&mut parsed, stderr, is_wanted);
     if parsed.tool.is_none()
-        && let Some(other) = read(stdout).tool
+        && let Some(other) = parse_output(stdout).tool
     {
         let expected = tools.first().map_or("", |tool| tool.as_str());
         let what = format!("an output of {other}; one of {expected} was ordered");
-        let problems = vec![Problem::new(ProblemKind::Unrecognised, what)];
-        parsed = Parsed { tool: Some(other), problems, ..Parsed::default() };
+        let problems = vec![OutputProblem::new(OutputProblemKind::Unrecognised, what)];
+        parsed = ParseOutput { tool: Some(other), problems, ..ParseOutput::default() };
     }
-    finished(parsed)
+    incomplete_if_truncated(parsed)
 }
 
 /// Reads an output that several nodes sent parts of: each line has its sender for a host,
 /// whatever stands in front of it.
-fn read_parts(bytes: &[u8], senders: &[(&str, usize)], is_wanted: impl Fn(Tool) -> bool) -> Parsed {
+fn parse_parts(bytes: &[u8], senders: &[(&str, usize)], is_wanted: impl Fn(Tool) -> bool) -> ParseOutput {
     let mut rest = bytes;
     let (mut text, mut ends) = (String::new(), Vec::new());
     let mut lines = 0;
@@ -264,24 +264,24 @@ fn read_parts(bytes: &[u8], senders: &[(&str, usize)], is_wanted: impl Fn(Tool) 
         ends.push((lines, *sender));
     }
     // What no sender is known of is not read.
-    let mut input = Input::new(&text);
+    let mut input = ParserInput::new(&text);
     input.by_connection = true;
     for line in &mut input.lines {
         let own = ends.iter().find(|(end, _)| line.number as usize <= *end);
         line.host = own.map(|(_, sender)| *sender);
     }
-    known(read_input(&input, is_wanted), bytes)
+    with_unrecognised_problem(parse_input(&input, is_wanted), bytes)
 }
 
 /// What holds for every output, whatever its parser says: of one that is cut,
 /// something is missing.
-fn finished(mut parsed: Parsed) -> Parsed {
-    parsed.complete &= !parsed.has(ProblemKind::Truncated);
+fn incomplete_if_truncated(mut parsed: ParseOutput) -> ParseOutput {
+    parsed.complete &= !parsed.has_problem(OutputProblemKind::Truncated);
     parsed
 }
 
 /// Why nothing was read.
-fn unrecognised(bytes: &[u8]) -> Problem {
+fn unrecognised_problem(bytes: &[u8]) -> OutputProblem {
     let detail = if bytes.iter().all(u8::is_ascii_whitespace) {
         "the file is empty; some tools print nothing where there is nothing to report"
     } else if bytes.contains(&0) {
@@ -289,20 +289,20 @@ fn unrecognised(bytes: &[u8]) -> Problem {
     } else {
         "not the output of a supported tool"
     };
-    Problem::new(ProblemKind::Unrecognised, detail)
+    OutputProblem::new(OutputProblemKind::Unrecognised, detail)
 }
 
 #[cfg(test)]
 mod tests {
-    use model::facts::Rank;
-    use model::parsed::Parsed;
-    use model::parsed::Problem;
+    use model::tool_facts::ToolRank;
+    use model::parse_output::ParseOutput;
+    use model::parse_output::OutputProblem;
 
     #[test]
     fn the_host_in_front_of_every_line_is_a_fact() {
         let text = "rack2-n5: GPU 0: NVIDIA Z1 (UUID: GPU-1)\n\
                     rack2-n5: \t Link 0: 25 GB/s\nrack2-n5: \t Link 1: 25 GB/s\n";
-        let parsed = super::read(text.as_bytes());
+        let parsed = super::parse_output(text.as_bytes());
         assert_eq!(parsed.facts.hosts, ["rack2-n5"]);
         assert_eq!(parsed.facts.nvlinks[0].links.len(), 2);
         assert!(parsed.complete, "{:?}", parsed.problems);
@@ -318,7 +318,7 @@ mod tests {
         let (one, two) = (of("n1", "a", 6), of("n2", "b", 6));
         let mixed: String = one.iter().zip(&two).flat_map(|(a, b)| [a.as_str(), b]).collect();
         for text in [one.concat() + &two.concat(), mixed] {
-            let hosts = super::read_hosts(text.as_bytes());
+            let hosts = super::parse_hosts(text.as_bytes());
             let names: Vec<&str> = hosts.iter().map(|(host, _)| host.as_str()).collect();
             assert_eq!(names, ["n1", "n2"]);
             for ((host, parsed), uuid) in hosts.iter().zip(["GPU-a", "GPU-b"]) {
@@ -327,11 +327,11 @@ mod tests {
                 assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
             }
         }
-        assert_eq!(super::read_hosts(one.concat().as_bytes()), []);
+        assert_eq!(super::parse_hosts(one.concat().as_bytes()), []);
         // One run of both is no two runs.
         let run: String = COLLECTIVE.lines().map(|l| format!("n1: {l}\n")).collect();
         let other = "n2: n2:7:7 [0] NCCL INFO Connected all rings\n".repeat(5);
-        assert_eq!(super::read_hosts(format!("{run}{other}").as_bytes()), []);
+        assert_eq!(super::parse_hosts(format!("{run}{other}").as_bytes()), []);
     }
 
     const COLLECTIVE: &str = "# nThread 1 nGpus 1 minBytes 1048576 maxBytes 4194304 step: 2(factor) \
@@ -351,36 +351,36 @@ mod tests {
         # Out of bounds values : 0 OK\n# Avg bus bandwidth    : 31.46 \n#\n";
 
     /// All but the lines.
-    fn said(text: &str) -> Parsed {
-        let mut parsed = super::read(text.as_bytes());
-        let plain = |p: &Problem| Problem { line: None, ..p.clone() };
+    fn parse_text(text: &str) -> ParseOutput {
+        let mut parsed = super::parse_output(text.as_bytes());
+        let plain = |p: &OutputProblem| OutputProblem { line: None, ..p.clone() };
         parsed.problems = parsed.problems.iter().map(plain).collect();
         parsed
     }
 
     #[test]
     fn lines_of_nccl_tests_without_their_mark_say_the_same() {
-        let whole = said(COLLECTIVE);
+        let whole = parse_text(COLLECTIVE);
         assert!(whole.complete, "{:?}", whole.problems);
-        assert_eq!(whole.facts.ranks.iter().map(|r: &Rank| r.rank).max(), Some(3));
+        assert_eq!(whole.facts.ranks.iter().map(|r: &ToolRank| r.rank).max(), Some(3));
         let bare =
             |line: &str| line.strip_prefix('#').map_or(line, str::trim_start).to_owned() + "\n";
         let all: String = COLLECTIVE.lines().map(bare).collect();
-        assert_eq!(said(&all), whole);
+        assert_eq!(parse_text(&all), whole);
         for mark in ["Rank", "Out of", "Avg", "Using", "nThread"] {
             let some = COLLECTIVE
                 .lines()
                 .map(|line| if line.contains(mark) { bare(line) } else { format!("{line}\n") });
-            assert_eq!(said(&some.collect::<String>()), whole, "{mark}");
+            assert_eq!(parse_text(&some.collect::<String>()), whole, "{mark}");
         }
     }
 
     #[test]
     fn rows_without_a_header_name_their_collective() {
         let rows: String = COLLECTIVE.lines().skip(9).map(|line| format!("{line}\n")).collect();
-        let exchange = said(&rows);
+        let exchange = parse_text(&rows);
         assert_eq!(exchange.measurements[0].testcase(), Some("alltoall_perf"));
-        let gather = said(&rows.replace("   N/A", "     0"));
+        let gather = parse_text(&rows.replace("   N/A", "     0"));
         assert_eq!(gather.measurements[0].testcase(), Some("all_gather_perf"));
         for parsed in [exchange, gather] {
             assert!(!parsed.complete, "the header is missing");

@@ -10,15 +10,15 @@
 use serde_json::Value;
 
 use super::CERTAIN;
-use super::Confidence;
-use super::Input;
-use super::json;
-use model::measurement::Matrix;
+use super::ParserConfidence;
+use super::ParserInput;
+use super::lenient_json;
+use model::measurement::MeasurementMatrix;
 use model::measurement::Measurement;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text;
 use model::unit::Unit;
 
@@ -38,14 +38,14 @@ pub const LATENCY: &str = "tcp_latency";
 const MOST_READINGS: usize = 10_000;
 
 /// Whether this probe wrote the output.
-pub fn recognises(input: &Input<'_>) -> Confidence {
+pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     if input.text.contains("\"fabricgate.tcp/") { CERTAIN } else { 0 }
 }
 
 /// What the output says.
-pub fn parse(input: &Input<'_>) -> Parsed {
-    let mut parsed = Parsed::of(Tool::FabricgateTcp);
-    let mut plain = input.plain();
+pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
+    let mut parsed = ParseOutput::for_tool(Tool::FabricgateTcp);
+    let mut plain = input.plain_text();
     // A number on which the output ends may have lost digits.
     if !input.text.ends_with('\n') {
         plain.pop();
@@ -53,60 +53,60 @@ pub fn parse(input: &Input<'_>) -> Parsed {
     let is_ours = |map: &serde_json::Map<String, Value>| {
         map.get("format").and_then(Value::as_str).is_some_and(|f| f.starts_with(FAMILY))
     };
-    let Some(document) = json::find_where(&plain, is_ours) else {
+    let Some(document) = lenient_json::find_document_where(&plain, is_ours) else {
         let what = "the document breaks off before it says anything";
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, what));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, what));
         return parsed;
     };
     let value = &document.value;
     if let Some(format) = value["format"].as_str().filter(|f| *f != FORMAT) {
         let what = format!("format {}, this version reads {FORMAT}", text::clean(format));
-        let problem = Problem::new(ProblemKind::Unrecognised, what).at(document.line);
+        let problem = OutputProblem::new(OutputProblemKind::Unrecognised, what).at_line(document.line);
         parsed.problems.push(problem);
         return parsed;
     }
     if let Some(stop) = &document.stopped {
         let what = format!("the document breaks off, {} was expected", stop.expected);
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, what).at(stop.line));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(stop.line));
     }
     let behind = plain.get(document.end..).unwrap_or_default();
     let is_alone = !behind.contains("\"fabricgate.tcp/");
     if !is_alone {
-        parsed.problems.push(document.another());
+        parsed.problems.push(document.extra_document_problem());
     }
     parsed.tool_version = value["version"].as_str().map(text::clean);
     let whole = document.stopped.is_none();
-    read(value, document.line, whole, &mut parsed);
+    read_document(value, document.line, whole, &mut parsed);
     parsed.complete = whole && is_alone && value["complete"].as_bool() == Some(true);
     if whole && !parsed.complete && parsed.problems.is_empty() {
         let what = "the probe says that it did not end";
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, what).at(document.line));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(document.line));
     }
     parsed
 }
 
-fn read(value: &Value, line: u32, whole: bool, parsed: &mut Parsed) {
+fn read_document(value: &Value, line: u32, whole: bool, parsed: &mut ParseOutput) {
     let node = |end: &str| {
         let name = text::clean(value[end]["node"].as_str()?);
         (!name.is_empty()).then_some(name)
     };
     let ends = node("source").zip(node("destination")).filter(|(from, to)| from != to);
     for key in ["rail", "streams", "seconds", "warmup_s"] {
-        keep(parsed, key, &value[key]);
+        keep_fact(parsed, key, &value[key]);
     }
     for (end, prefix) in [("source", "source"), ("destination", "destination")] {
-        keep(parsed, &format!("{prefix}_device"), &value[end]["device"]);
-        keep(parsed, &format!("{prefix}_address"), &value[end]["address"]);
+        keep_fact(parsed, &format!("{prefix}_device"), &value[end]["device"]);
+        keep_fact(parsed, &format!("{prefix}_address"), &value[end]["address"]);
     }
     for said in value["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         let said = text::clean(said);
-        let problem = Problem::new(kind(&said), said).at(line).in_test(Some(THROUGHPUT));
+        let problem = OutputProblem::new(problem_kind(&said), said).at_line(line).in_test(Some(THROUGHPUT));
         parsed.problems.push(problem);
     }
     let Some((from, to)) = ends else {
         if whole {
             let what = "the document does not name two nodes";
-            parsed.problems.push(Problem::new(ProblemKind::Unrecognised, what).at(line));
+            parsed.problems.push(OutputProblem::new(OutputProblemKind::Unrecognised, what).at_line(line));
         }
         return;
     };
@@ -118,7 +118,7 @@ fn read(value: &Value, line: u32, whole: bool, parsed: &mut Parsed) {
         _ => None,
     };
     let matrix = |run: u32, testcase: &str, unit, there, back| {
-        Measurement::Matrix(Matrix {
+        Measurement::Matrix(MeasurementMatrix {
             run,
             testcase: Some(testcase.to_owned()),
             unit,
@@ -136,7 +136,7 @@ fn read(value: &Value, line: u32, whole: bool, parsed: &mut Parsed) {
             let stream = &reading[way];
             let more = stream["retransmits"].as_u64();
             retransmits = retransmits.zip(more).and_then(|(a, b)| a.checked_add(b));
-            rate(stream, run, way, line, whole, &mut parsed.problems)
+            stream_rate(stream, run, way, line, whole, &mut parsed.problems)
         };
         let (there, back) = (way("forward"), way("reverse"));
         if there.is_some() || back.is_some() {
@@ -148,9 +148,9 @@ fn read(value: &Value, line: u32, whole: bool, parsed: &mut Parsed) {
     }
     if whole && parsed.measurements.is_empty() && parsed.problems.is_empty() {
         let what = "the document holds no reading";
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, what).at(line));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(line));
     }
-    let median = number(&value["latency"]["median_us"]);
+    let median = finite_number(&value["latency"]["median_us"]);
     if let Some(median) = median.filter(|us| 0.0 < *us) {
         let latency = matrix(0, LATENCY, Some(Unit::Microseconds), Some(median), Some(median));
         parsed.measurements.push(latency);
@@ -158,60 +158,60 @@ fn read(value: &Value, line: u32, whole: bool, parsed: &mut Parsed) {
 }
 
 /// The rate of one stream, if its bytes were counted alike at both ends.
-fn rate(
+fn stream_rate(
     stream: &Value,
     run: u32,
     way: &str,
     line: u32,
     whole: bool,
-    problems: &mut Vec<Problem>,
+    problems: &mut Vec<OutputProblem>,
 ) -> Option<f64> {
     // A direction that was not measured is null or absent.
     if stream.is_null() {
         return None;
     }
-    let place = |problem: Problem| problem.in_test(Some(THROUGHPUT)).at(line);
+    let place = |problem: OutputProblem| problem.in_test(Some(THROUGHPUT)).at_line(line);
     let counts = stream["sent_bytes"].as_u64().zip(stream["received_bytes"].as_u64());
     let Some((sent, received)) = counts else {
         if whole {
             let what = format!("reading {run} {way}: the bytes were not counted at both ends");
-            problems.push(place(Problem::new(ProblemKind::Unverified, what)));
+            problems.push(place(OutputProblem::new(OutputProblemKind::Unverified, what)));
         }
         return None;
     };
     if sent != received {
         let what =
             format!("reading {run} {way}: {sent} bytes were sent and {received} were received");
-        problems.push(place(Problem::new(ProblemKind::Corrupt, what)));
+        problems.push(place(OutputProblem::new(OutputProblemKind::Corrupt, what)));
         return None;
     }
-    let rate = number(&stream["rate"]).filter(|rate| 0.0 < *rate);
+    let rate = finite_number(&stream["rate"]).filter(|rate| 0.0 < *rate);
     if rate.is_none() && whole {
         let what = format!("reading {run} {way}: no byte was counted after the warm-up");
-        problems.push(place(Problem::new(ProblemKind::Error, what)));
+        problems.push(place(OutputProblem::new(OutputProblemKind::Error, what)));
     }
     rate
 }
 
-fn number(value: &Value) -> Option<f64> {
+fn finite_number(value: &Value) -> Option<f64> {
     value.as_f64().filter(|v| v.is_finite())
 }
 
 /// What a problem in the probe's own words is.
-fn kind(said: &str) -> ProblemKind {
+fn problem_kind(said: &str) -> OutputProblemKind {
     let said = said.to_ascii_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
     if has(&["corrupt", "pattern", "byte counts", "bytes differ", "checksum"]) {
-        ProblemKind::Corrupt
+        OutputProblemKind::Corrupt
     } else if has(&["truncated", "cut short", "interrupted", "incomplete"]) {
-        ProblemKind::Truncated
+        OutputProblemKind::Truncated
     } else {
-        ProblemKind::Error
+        OutputProblemKind::Error
     }
 }
 
 /// Keeps a field as a fact where it says something.
-fn keep(parsed: &mut Parsed, key: &str, value: &Value) {
+fn keep_fact(parsed: &mut ParseOutput, key: &str, value: &Value) {
     let said = match value {
         Value::String(said) => text::clean(said),
         Value::Number(number) => number.to_string(),
@@ -252,11 +252,11 @@ mod tests {
             "problems": []})
     }
 
-    fn read_text(text: &str) -> Parsed {
-        crate::outputs::read(text.as_bytes())
+    fn read_text(text: &str) -> ParseOutput {
+        crate::outputs::parse_output(text.as_bytes())
     }
 
-    fn cells(parsed: &Parsed, testcase: &str) -> Vec<(u32, Vec<Vec<Option<f64>>>)> {
+    fn cells(parsed: &ParseOutput, testcase: &str) -> Vec<(u32, Vec<Vec<Option<f64>>>)> {
         let ours = parsed.measurements.iter().filter_map(|m| match m {
             Measurement::Matrix(m) if m.testcase.as_deref() == Some(testcase) => {
                 Some((m.run, m.cells.clone()))
@@ -302,7 +302,7 @@ mod tests {
     fn a_second_document_is_told_and_not_passed_over() {
         let one = document(&[(0.5, 0.4)]).to_string();
         let parsed = read_text(&format!("{one}\n{one}\n"));
-        assert!(parsed.has(ProblemKind::Unrecognised) && !parsed.complete);
+        assert!(parsed.has_problem(OutputProblemKind::Unrecognised) && !parsed.complete);
         assert_eq!(cells(&parsed, THROUGHPUT).len(), 1);
     }
 
@@ -320,7 +320,7 @@ mod tests {
         let mut value = document(&[(0.5, 0.4)]);
         value["readings"][0]["forward"]["received_bytes"] = json!(999);
         let parsed = read_text(&value.to_string());
-        assert!(parsed.has(ProblemKind::Corrupt));
+        assert!(parsed.has_problem(OutputProblemKind::Corrupt));
         assert_eq!(cells(&parsed, THROUGHPUT)[0].1[0][1], None);
         assert_eq!(cells(&parsed, THROUGHPUT)[0].1[1][0], Some(0.4));
     }
@@ -328,14 +328,14 @@ mod tests {
     #[test]
     fn problems_in_the_probes_own_words_are_sorted() {
         for (said, expected) in [
-            ("stream 3: pattern differs at byte 7", ProblemKind::Corrupt),
-            ("connection refused", ProblemKind::Error),
-            ("interrupted", ProblemKind::Truncated),
+            ("stream 3: pattern differs at byte 7", OutputProblemKind::Corrupt),
+            ("connection refused", OutputProblemKind::Error),
+            ("interrupted", OutputProblemKind::Truncated),
         ] {
             let mut value = document(&[]);
             (value["problems"], value["complete"]) = (json!([said]), json!(false));
             let parsed = read_text(&value.to_string());
-            assert!(parsed.has(expected) && !parsed.complete, "{said}");
+            assert!(parsed.has_problem(expected) && !parsed.complete, "{said}");
         }
     }
 
@@ -344,11 +344,11 @@ mod tests {
         let mut value = document(&[(1.0, 1.0)]);
         value["format"] = json!("fabricgate.tcp/2");
         let parsed = read_text(&value.to_string());
-        assert!(parsed.has(ProblemKind::Unrecognised) && parsed.measurements.is_empty());
+        assert!(parsed.has_problem(OutputProblemKind::Unrecognised) && parsed.measurements.is_empty());
         value["format"] = json!(FORMAT);
         value["complete"] = json!(false);
         let parsed = read_text(&value.to_string());
-        assert!(parsed.has(ProblemKind::Truncated) && !parsed.complete);
+        assert!(parsed.has_problem(OutputProblemKind::Truncated) && !parsed.complete);
     }
 
     proptest! {

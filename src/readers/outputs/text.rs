@@ -6,14 +6,14 @@
 //! were apart are never joined: a byte that is no text becomes U+FFFD, so a
 //! damaged number stops being a number.
 
-mod margin;
-mod quoted;
+mod line_prefix;
+mod json_strings;
 
 use std::borrow::Cow;
 
 /// One line without its wrapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line<'a> {
+pub struct OutputLine<'a> {
     /// Line number in the file, from 1.
     pub number: u32,
     /// The text, right-trimmed; leading blanks are kept.
@@ -26,9 +26,9 @@ pub struct Line<'a> {
     pub host: Option<&'a str>,
 }
 
-impl Line<'_> {
+impl OutputLine<'_> {
     /// The words of the line.
-    pub fn words(&self) -> std::str::SplitWhitespace<'_> {
+    pub fn split_words(&self) -> std::str::SplitWhitespace<'_> {
         self.text.split_whitespace()
     }
 
@@ -59,15 +59,15 @@ impl Line<'_> {
 /// says so, line ends as `\n`, colours gone, other control characters replaced.
 pub fn decode(bytes: &[u8]) -> String {
     let text: Cow<'_, str> = match bytes {
-        [0xff, 0xfe, rest @ ..] if rest.len() % 2 == 0 => utf16(rest, u16::from_le_bytes).into(),
-        [0xfe, 0xff, rest @ ..] if rest.len() % 2 == 0 => utf16(rest, u16::from_be_bytes).into(),
+        [0xff, 0xfe, rest @ ..] if rest.len() % 2 == 0 => decode_utf16(rest, u16::from_le_bytes).into(),
+        [0xfe, 0xff, rest @ ..] if rest.len() % 2 == 0 => decode_utf16(rest, u16::from_be_bytes).into(),
         [0xef, 0xbb, 0xbf, rest @ ..] => String::from_utf8_lossy(rest),
         _ => String::from_utf8_lossy(bytes),
     };
-    quoted::unquote(normalise(&text))
+    json_strings::unquote(normalise(&text))
 }
 
-fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> String {
+fn decode_utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> String {
     let units: Vec<u16> = bytes.chunks_exact(2).map(|pair| unit([pair[0], pair[1]])).collect();
     String::from_utf16_lossy(&units)
 }
@@ -147,11 +147,11 @@ fn skip_escape(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
 }
 
 /// The lines of a decoded text, without launchers' prefixes.
-pub fn lines(text: &str) -> Vec<Line<'_>> {
-    let mut lines: Vec<Line<'_>> = text
+pub fn split_lines(text: &str) -> Vec<OutputLine<'_>> {
+    let mut lines: Vec<OutputLine<'_>> = text
         .split('\n')
         .zip(1u32..)
-        .map(|(text, number)| Line {
+        .map(|(text, number)| OutputLine {
             number,
             text: text.trim_end(),
             label: None,
@@ -162,13 +162,13 @@ pub fn lines(text: &str) -> Vec<Line<'_>> {
     if lines.last().is_some_and(|l| l.text.is_empty()) {
         lines.pop();
     }
-    margin::strip(&mut lines);
+    line_prefix::strip_prefixes(&mut lines);
     lines
 }
 
 /// A finite, plain decimal number: digits, at most one point, an optional
 /// exponent, an optional minus. Nothing else: no `inf`, no `nan`, no `+`.
-pub fn number(word: &str) -> Option<f64> {
+pub fn parse_number(word: &str) -> Option<f64> {
     let body = word.strip_prefix('-').unwrap_or(word);
     let first = body.bytes().next()?;
     let plain =
@@ -180,7 +180,7 @@ pub fn number(word: &str) -> Option<f64> {
 }
 
 /// A plain non-negative integer.
-pub fn integer(word: &str) -> Option<u64> {
+pub fn parse_integer(word: &str) -> Option<u64> {
     let digits = !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| word.parse().ok()).flatten()
 }
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     fn texts(input: &str) -> Vec<String> {
-        lines(&decode(input.as_bytes())).iter().map(|l| l.text.to_owned()).collect()
+        split_lines(&decode(input.as_bytes())).iter().map(|l| l.text.to_owned()).collect()
     }
 
     #[test]
@@ -204,14 +204,14 @@ mod tests {
     fn colours_go_and_damage_never_joins_digits() {
         assert_eq!(texts("\u{1b}[4mGPU0\u{1b}[0m"), ["GPU0"]);
         let damaged = decode(b"27\x006.07");
-        assert_eq!(number(damaged.trim()), None);
+        assert_eq!(parse_number(damaged.trim()), None);
     }
 
     #[test]
     fn blanks_of_web_pages_are_blanks_and_a_mark_inside_a_number_is_damage() {
         assert_eq!(texts("a\u{a0}\u{a0}b\u{202f}c"), ["a  b c"]);
         assert_eq!(texts("\u{feff}a\n\u{feff}b"), ["a", "b"]);
-        assert_eq!(number("1\u{feff}2"), None);
+        assert_eq!(parse_number("1\u{feff}2"), None);
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
         let text = decode(
             b"   [1,12]<stderr>:boom\n[prterun-host-7@1,3]<stdout>:  0 1\n[1,0]<stdout>: 0  2",
         );
-        let got = lines(&text);
+        let got = split_lines(&text);
         assert_eq!((got[0].text, got[0].label, got[0].stderr), ("boom", Some(12), true));
         assert_eq!((got[1].text, got[1].label), (" 0 1", Some(3)));
         assert_eq!((got[2].text, got[2].label), (" 0  2", Some(0)));
@@ -233,10 +233,10 @@ mod tests {
 
     #[test]
     fn only_plain_finite_numbers_are_numbers() {
-        assert_eq!(number("8.38861e+06"), Some(8_388_610.0));
-        assert_eq!(number("-1"), Some(-1.0));
+        assert_eq!(parse_number("8.38861e+06"), Some(8_388_610.0));
+        assert_eq!(parse_number("-1"), Some(-1.0));
         for word in ["inf", "nan", "N/A", "1e999", "+1", ".5", "1_0", "", "-", "0x1f", "1.2.3"] {
-            assert_eq!(number(word), None, "{word}");
+            assert_eq!(parse_number(word), None, "{word}");
         }
     }
 }

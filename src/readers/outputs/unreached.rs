@@ -1,10 +1,10 @@
 //! Whether the words of a tool say that it did not reach its peer.
 
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
 
 /// Words of tools for a peer that was not reached, or a port without link.
-const UNREACHED: &[&str] = &[
+const PEER_UNREACHABLE: &[&str] = &[
     "refused",
     "unreachable",
     "no route",
@@ -22,10 +22,10 @@ const UNREACHED: &[&str] = &[
 const NO_ANSWER: &[&str] = &["IBV_WC_RETRY_EXC_ERR"];
 
 /// Whether a problem is that a peer was not reached.
-pub fn is_unreached(problem: &Problem) -> bool {
+pub fn is_peer_unreachable(problem: &OutputProblem) -> bool {
     let text = problem.detail.to_ascii_lowercase();
     let code = problem.code.as_deref();
-    problem.kind == ProblemKind::Error
-        && (UNREACHED.iter().any(|words| text.contains(words))
+    problem.kind == OutputProblemKind::Error
+        && (PEER_UNREACHABLE.iter().any(|words| text.contains(words))
             || code.is_some_and(|code| NO_ANSWER.contains(&code)))
 }

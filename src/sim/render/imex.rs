@@ -1,16 +1,16 @@
 //! `nvidia-imex-ctl -N`, as text and as JSON, asked on the first node that
 //! answers.
 
-use super::Answer;
-use super::address;
-use crate::bench::Bench;
-use crate::fabric::Node;
+use super::SimToolOutput;
+use super::node_address;
+use crate::invocation::ToolInvocation;
+use crate::fabric::SimNode;
 
 const VERSION: &str = "570.133.20";
 const STAMP: &str = "1/15/2026 08:00:00.250";
 
 /// The nodes of the claimed domain, with their place in the fabric.
-fn nodes<'a>(bench: &Bench<'a>) -> Vec<(usize, &'a Node)> {
+fn domain_nodes<'a>(bench: &ToolInvocation<'a>) -> Vec<(usize, &'a SimNode)> {
     let fabric = bench.fabric;
     let claim = fabric.claims.iter().find(|claim| {
         claim.name == bench.scope || claim.nodes.iter().any(|node| node == bench.scope)
@@ -20,11 +20,11 @@ fn nodes<'a>(bench: &Bench<'a>) -> Vec<(usize, &'a Node)> {
 }
 
 /// Whether the daemons of these two nodes reach each other.
-fn connected(a: &Node, b: &Node) -> bool {
+fn are_connected(a: &SimNode, b: &SimNode) -> bool {
     a.imex && b.imex
 }
 
-fn domain_state(nodes: &[(usize, &Node)]) -> &'static str {
+fn domain_state(nodes: &[(usize, &SimNode)]) -> &'static str {
     match nodes.iter().filter(|(_, node)| node.imex).count() {
         0 => "DOWN",
         up if up < nodes.len() => "DEGRADED",
@@ -33,8 +33,8 @@ fn domain_state(nodes: &[(usize, &Node)]) -> &'static str {
 }
 
 /// The text form.
-pub fn text(bench: &Bench<'_>) -> Answer {
-    let nodes = nodes(bench);
+pub fn render_text(bench: &ToolInvocation<'_>) -> SimToolOutput {
+    let nodes = domain_nodes(bench);
     let mut out = String::from(
         "Connectivity Table Legend:\n\
          I - Invalid - no status, the node was not reachable\n\
@@ -48,7 +48,7 @@ pub fn text(bench: &Bench<'_>) -> Answer {
     );
     out.push_str(&format!("{STAMP}\nNodes:\n"));
     for (number, (place, node)) in nodes.iter().enumerate() {
-        let (number, address) = (format!("#{number}"), address(*place));
+        let (number, address) = (format!("#{number}"), node_address(*place));
         out.push_str(&match node.imex {
             true => {
                 format!("Node {number:<4} - {address:<15} - {:<20} - Version: {VERSION}\n", "READY")
@@ -64,7 +64,7 @@ pub fn text(bench: &Bench<'_>) -> Answer {
     for (row, (_, from)) in nodes.iter().enumerate() {
         out.push_str(&format!("{row:>8}       "));
         for (_, to) in &nodes {
-            let letter = match (connected(from, to), from.imex) {
+            let letter = match (are_connected(from, to), from.imex) {
                 (true, _) => 'C',
                 (false, true) => 'N',
                 (false, false) => 'I',
@@ -74,31 +74,31 @@ pub fn text(bench: &Bench<'_>) -> Answer {
         out.push('\n');
     }
     out.push_str(&format!("Domain State: {}\n", domain_state(&nodes)));
-    Answer::of(out)
+    SimToolOutput::success(out)
 }
 
 /// The JSON form.
-pub fn json(bench: &Bench<'_>) -> Answer {
-    let nodes = nodes(bench);
+pub fn render_json(bench: &ToolInvocation<'_>) -> SimToolOutput {
+    let nodes = domain_nodes(bench);
     let mut entries = serde_json::Map::new();
     for (number, (place, node)) in nodes.iter().enumerate() {
         let links: serde_json::Map<_, _> = nodes
             .iter()
             .enumerate()
             .map(|(other, (there, to))| {
-                let status = if connected(node, to) { "CONNECTED" } else { "INVALID" };
+                let status = if are_connected(node, to) { "CONNECTED" } else { "INVALID" };
                 let link = serde_json::json!({
-                    "host": address(*there), "status": status, "changed": true });
+                    "host": node_address(*there), "status": status, "changed": true });
                 (other.to_string(), link)
             })
             .collect();
         let (status, version) = if node.imex { ("READY", VERSION) } else { ("UNAVAILABLE", "") };
         let entry = serde_json::json!({
-            "status": status, "host": address(*place), "hostName": node.name,
+            "status": status, "host": node_address(*place), "hostName": node.name,
             "version": version, "changed": true, "connections": links });
         entries.insert(number.to_string(), entry);
     }
     let document = serde_json::json!({
         "nodes": entries, "timestamp": STAMP, "status": domain_state(&nodes) });
-    Answer::of(format!("{document:#}\n"))
+    SimToolOutput::success(format!("{document:#}\n"))
 }

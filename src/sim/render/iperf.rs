@@ -3,12 +3,12 @@
 use serde_json::Value;
 use serde_json::json;
 
-use super::Answer;
-use super::count;
+use super::SimToolOutput;
+use super::json_count;
 
 /// A run as the client tells it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Run<'a> {
+pub struct SimIperfRun<'a> {
     /// The client's node.
     pub node: &'a str,
     /// The server's.
@@ -30,13 +30,13 @@ pub struct Run<'a> {
 }
 
 /// Bytes of one frame's payload with timestamps.
-const SEGMENT: f64 = 1448.0;
+const SEGMENT_BYTES: f64 = 1448.0;
 
 /// Sockets are numbered from here, as after the control connection.
 const FIRST_SOCKET: u32 = 5;
 
 /// The whole document.
-pub fn json(run: &Run<'_>) -> Answer {
+pub fn render_json(run: &SimIperfRun<'_>) -> SimToolOutput {
     let (reverse, bidir) = (u8::from(run.reverse), u8::from(run.other.is_some()));
     let connected: Vec<Value> = (0..run.streams)
         .map(|stream| {
@@ -51,82 +51,82 @@ pub fn json(run: &Run<'_>) -> Answer {
         "timestamp": { "time": "Thu, 15 Jan 2026 08:00:00 GMT", "timesecs": 1_768_464_000 },
         "connecting_to": { "host": run.peer, "port": run.port },
         "cookie": "simulated",
-        "tcp_mss_default": SEGMENT, "target_bitrate": 0, "fq_rate": 0,
+        "tcp_mss_default": SEGMENT_BYTES, "target_bitrate": 0, "fq_rate": 0,
         "sock_bufsize": 0, "sndbuf_actual": 16384, "rcvbuf_actual": 131_072,
         "test_start": { "protocol": "TCP", "num_streams": run.streams, "blksize": 131_072,
             "omit": 0, "duration": run.seconds, "bytes": 0, "blocks": 0, "reverse": reverse,
             "tos": 0, "target_bitrate": 0, "bidir": bidir, "fqrate": 0, "interval": 1 }
     });
     // The client sends unless -R turns it round.
-    let main = Flow { rate: run.rate, sends: !run.reverse, run };
-    let back = run.other.map(|rate| Flow { rate, sends: run.reverse, run });
-    let mut interval = json!({ "streams": main.streams(), "sum": main.sum(1.0) });
+    let main = SimIperfFlow { rate: run.rate, sends: !run.reverse, run };
+    let back = run.other.map(|rate| SimIperfFlow { rate, sends: run.reverse, run });
+    let mut interval = json!({ "streams": main.stream_fields(), "sum": main.sum_fields(1.0) });
     let mut end = json!({
-        "streams": main.ends(),
-        "sum_sent": main.sum(1.0), "sum_received": main.sum(RECEIVED),
+        "streams": main.end_fields(),
+        "sum_sent": main.sum_fields(1.0), "sum_received": main.sum_fields(RECEIVED_SHARE),
         "cpu_utilization_percent": { "host_total": 41.5, "host_user": 0.9, "host_system": 40.6,
             "remote_total": 38.2, "remote_user": 1.1, "remote_system": 37.1 },
         "sender_tcp_congestion": "cubic", "receiver_tcp_congestion": "cubic"
     });
     if let Some(back) = back {
-        interval["sum_bidir_reverse"] = back.sum(1.0);
-        end["sum_sent_bidir_reverse"] = back.sum(1.0);
-        end["sum_received_bidir_reverse"] = back.sum(RECEIVED);
+        interval["sum_bidir_reverse"] = back.sum_fields(1.0);
+        end["sum_sent_bidir_reverse"] = back.sum_fields(1.0);
+        end["sum_received_bidir_reverse"] = back.sum_fields(RECEIVED_SHARE);
     }
     let document = json!({ "start": start, "intervals": [interval], "end": end });
-    Answer::of(format!("{document:#}\n"))
+    SimToolOutput::success(format!("{document:#}\n"))
 }
 
 /// The document of a run that failed: a message, and code 1.
-pub fn failure(why: &str) -> Answer {
+pub fn render_failure(why: &str) -> SimToolOutput {
     let start = json!({ "connected": [], "version": "iperf 3.16" });
     let document = json!({ "start": start, "intervals": [], "end": {}, "error": why });
-    Answer::ended(format!("{document:#}\n"), String::new(), 1)
+    SimToolOutput::with_exit_code(format!("{document:#}\n"), String::new(), 1)
 }
 
 /// The receiver counts what arrived before the end; the rest is under way.
-const RECEIVED: f64 = 0.9998;
+const RECEIVED_SHARE: f64 = 0.9998;
 
 /// One direction of a run.
-struct Flow<'a> {
+struct SimIperfFlow<'a> {
     rate: f64,
     /// The client is the one that sends.
     sends: bool,
-    run: &'a Run<'a>,
+    run: &'a SimIperfRun<'a>,
 }
 
-impl Flow<'_> {
-    fn counts(&self, share: f64) -> Value {
+impl SimIperfFlow<'_> {
+    fn count_fields(&self, share: f64) -> Value {
         let seconds = self.run.seconds;
         let bytes = (self.rate * 1e9 * seconds * share).round();
         json!({ "start": 0, "end": seconds, "seconds": seconds,
-            "bytes": count(bytes), "bits_per_second": bytes * 8.0 / seconds })
+            "bytes": json_count(bytes), "bits_per_second": bytes * 8.0 / seconds })
     }
 
     /// About one packet in ten thousand is sent twice on a path that is all
     /// but closed; a path without loss repeats none.
     fn retransmits(&self) -> f64 {
-        let packets = self.rate * 1e9 * self.run.seconds / SEGMENT;
+        let packets = self.rate * 1e9 * self.run.seconds / SEGMENT_BYTES;
         (packets * (1.0 - self.run.loss) * 1e-4).round()
     }
 
-    fn sum(&self, share: f64) -> Value {
-        let mut sum = self.counts(share);
+    fn sum_fields(&self, share: f64) -> Value {
+        let mut sum = self.count_fields(share);
         // Only the sender knows them, and a receiving client is not told
         // during the run.
         if share == 1.0 {
-            sum["retransmits"] = count(self.retransmits());
+            sum["retransmits"] = json_count(self.retransmits());
         }
         sum["omitted"] = json!(false);
         sum["sender"] = json!(self.sends);
         sum
     }
 
-    fn streams(&self) -> Vec<Value> {
+    fn stream_fields(&self) -> Vec<Value> {
         let share = 1.0 / f64::from(self.run.streams.max(1));
         (0..self.run.streams)
             .map(|stream| {
-                let mut counts = self.counts(share);
+                let mut counts = self.count_fields(share);
                 counts["socket"] = json!(FIRST_SOCKET + stream);
                 counts["omitted"] = json!(false);
                 counts["sender"] = json!(self.sends);
@@ -135,8 +135,8 @@ impl Flow<'_> {
             .collect()
     }
 
-    fn ends(&self) -> Vec<Value> {
-        let streams = self.streams();
+    fn end_fields(&self) -> Vec<Value> {
+        let streams = self.stream_fields();
         streams.into_iter().map(|s| json!({ "sender": s.clone(), "receiver": s })).collect()
     }
 }

@@ -16,14 +16,14 @@ pub mod perftest;
 pub mod smi;
 pub mod smi_csv;
 
-use super::bench::Bench;
-use super::fabric::Fabric;
-use super::fabric::Node;
-use super::noise::Key;
+use super::invocation::ToolInvocation;
+use super::fabric::SimFabric;
+use super::fabric::SimNode;
+use super::noise::NoiseKey;
 
 /// What a tool printed, and how it ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct SimToolOutput {
     /// Standard output.
     pub stdout: String,
     /// Standard error.
@@ -34,26 +34,26 @@ pub struct Answer {
     pub file: Option<(String, String)>,
 }
 
-impl Answer {
+impl SimToolOutput {
     /// A successful answer.
-    pub fn of(stdout: String) -> Self {
+    pub fn success(stdout: String) -> Self {
         Self { stdout, ..Self::default() }
     }
 
     /// An answer that ends with this code.
-    pub fn ended(stdout: String, stderr: String, code: u8) -> Self {
+    pub fn with_exit_code(stdout: String, stderr: String, code: u8) -> Self {
         Self { stdout, stderr, code, file: None }
     }
 
     /// Both streams as a terminal or `2>&1` shows them.
-    pub fn both(&self) -> String {
+    pub fn combined(&self) -> String {
         format!("{}{}", self.stdout, self.stderr)
     }
 }
 
 /// printf's `%.*g`: the shorter of fixed and exponent notation, trailing zeros
 /// taken away.
-pub fn general(value: f64, digits: usize) -> String {
+pub fn format_general(value: f64, digits: usize) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
@@ -74,21 +74,21 @@ pub fn general(value: f64, digits: usize) -> String {
 }
 
 /// A GPU's UUID: made from its node and slot, the same in every output.
-pub fn uuid(fabric: &Fabric, gpu: usize) -> String {
-    let key = Key::of(0x6770_7520).named(&fabric.home(gpu).name);
-    let key = key.with(u64::from(fabric.gpus[gpu].slot));
-    let key = if fabric.gpus[gpu].swapped { key.named("swapped") } else { key };
-    format!("GPU-{}", hyphenated(key))
+pub fn gpu_uuid(fabric: &SimFabric, gpu: usize) -> String {
+    let key = NoiseKey::from_seed(0x6770_7520).with_name(&fabric.node_of(gpu).name);
+    let key = key.with_part(u64::from(fabric.gpus[gpu].slot));
+    let key = if fabric.gpus[gpu].swapped { key.with_name("swapped") } else { key };
+    format!("GPU-{}", format_uuid(key))
 }
 
 /// The key of the ClusterUUID that a node's driver names.
-pub fn cluster(bench: &Bench<'_>, node: &Node) -> Key {
-    Key::of(bench.seed).named("cluster").with(node.clique as u64)
+pub fn cluster_key(bench: &ToolInvocation<'_>, node: &SimNode) -> NoiseKey {
+    NoiseKey::from_seed(bench.seed).with_name("cluster").with_part(node.clique as u64)
 }
 
 /// Sixteen bytes of a key in the form of a UUID.
-pub fn hyphenated(key: Key) -> String {
-    let (high, low) = (key.value(), key.with(1).value());
+pub fn format_uuid(key: NoiseKey) -> String {
+    let (high, low) = (key.value(), key.with_part(1).value());
     format!(
         "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
         high >> 32,
@@ -100,13 +100,13 @@ pub fn hyphenated(key: Key) -> String {
 }
 
 /// A count as a JSON number without decimals.
-pub fn count(value: f64) -> serde_json::Value {
+pub fn json_count(value: f64) -> serde_json::Value {
     let digits = format!("{value:.0}");
     digits.parse::<u64>().map_or(serde_json::Value::Null, serde_json::Value::from)
 }
 
 /// The address of a node, made from its place.
-pub fn address(number: usize) -> String {
+pub fn node_address(number: usize) -> String {
     format!("10.40.{}.{}", number / 200, number % 200 + 11)
 }
 
@@ -126,7 +126,7 @@ mod tests {
             (999_999.9, 6, "1e+06"),
         ];
         for (value, digits, text) in cases {
-            assert_eq!(general(value, digits), text);
+            assert_eq!(format_general(value, digits), text);
         }
     }
 }

@@ -1,14 +1,14 @@
 //! What NCCL says about its paths where `NCCL_DEBUG=INFO` is set.
 
-use super::cluster;
-use crate::bench::Bench;
-use crate::collective::Collective;
-use crate::collective::CollectiveRun;
-use crate::collective::Wires;
+use super::cluster_key;
+use crate::invocation::ToolInvocation;
+use crate::collective::SimCollective;
+use crate::collective::SimCollectiveRun;
+use crate::collective::SimCollectiveTransport;
 use crate::fabric::GpuIndex;
 
 /// The variables NCCL says it was told, in the order it asks for them.
-const ASKED: [&str; 6] = [
+const LOGGED_VARIABLES: [&str; 6] = [
     "NCCL_DEBUG_SUBSYS",
     "NCCL_IB_DISABLE",
     "NCCL_MNNVL_ENABLE",
@@ -20,19 +20,19 @@ const ASKED: [&str; 6] = [
 /// The records of all ranks, one after the other; empty where nobody asked.
 /// The wording is that of NCCL 2.26 (`src/init.cc`, `src/mnnvl.cc`,
 /// `src/transport/*.cc`, `src/enqueue.cc`).
-pub fn records(bench: &Bench<'_>, run: &CollectiveRun) -> String {
-    let asked = bench.told("NCCL_DEBUG").is_some_and(|level| level.eq_ignore_ascii_case("INFO"));
+pub fn render_records(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> String {
+    let asked = bench.nccl_variable("NCCL_DEBUG").is_some_and(|level| level.eq_ignore_ascii_case("INFO"));
     if !asked || run.gpus.is_empty() {
         return String::new();
     }
     let (fabric, ranks) = (bench.fabric, run.gpus.len());
-    let wires = bench.wires(&run.gpus);
+    let wires = bench.transport(&run.gpus);
     let nodes = bench.node_names(&run.gpus).len();
-    let as_one = 1 < nodes && wires == Wires::NvLink;
+    let as_one = 1 < nodes && wires == SimCollectiveTransport::NvLink;
     let mut out = String::new();
     let processes = run.processes(fabric);
     for (rank, (gpu, (process, place))) in run.gpus.iter().zip(processes).enumerate() {
-        let (node, device) = (fabric.home(*gpu), fabric.device(*gpu));
+        let (node, device) = (fabric.node_of(*gpu), fabric.cuda_index(*gpu));
         // Every GPU of a process is set up by a thread of its own.
         let thread = process + 90 + place;
         let mut say = |text: &str| {
@@ -40,22 +40,22 @@ pub fn records(bench: &Bench<'_>, run: &CollectiveRun) -> String {
             out.push_str(&format!("{name}:{process}:{thread} [{device}] NCCL INFO {text}\n"));
         };
         if rank == 0 {
-            for name in ASKED {
-                if let Some(value) = bench.told(name) {
+            for name in LOGGED_VARIABLES {
+                if let Some(value) = bench.nccl_variable(name) {
                     say(&format!("{name} set by environment to {value}."));
                 }
             }
         }
         say(match wires {
-            Wires::Socket => "Using network Socket",
+            SimCollectiveTransport::Socket => "Using network Socket",
             _ => "Using network IB",
         });
         if as_one {
             // The ClusterUUID of nvidia-smi as two numbers of this machine, lowest byte first, and
             // the CliqueId beside it. Ranks that name the same two are of one clique.
-            let key = cluster(bench, node);
-            let [high, low] = [key, key.with(1)].map(|half| half.value().swap_bytes());
-            let clique = |gpu: &GpuIndex| fabric.home(*gpu).clique == node.clique;
+            let key = cluster_key(bench, node);
+            let [high, low] = [key, key.with_part(1)].map(|half| half.value().swap_bytes());
+            let clique = |gpu: &GpuIndex| fabric.node_of(*gpu).clique == node.clique;
             let size = run.gpus.iter().filter(|gpu| clique(gpu)).count();
             let before = run.gpus.iter().take(rank).filter(|gpu| clique(gpu)).count();
             say(&format!(
@@ -82,18 +82,18 @@ pub fn records(bench: &Bench<'_>, run: &CollectiveRun) -> String {
         if next == rank {
             continue;
         }
-        let (peer, there) = (run.gpus[next], fabric.device(run.gpus[next]));
+        let (peer, there) = (run.gpus[next], fabric.cuda_index(run.gpus[next]));
         let leaves = fabric.gpus[peer].node != fabric.gpus[*gpu].node;
-        let rail = fabric.gpus[*gpu].slot as usize % fabric.network.rails(fabric.gpus[*gpu].node);
+        let rail = fabric.gpus[*gpu].slot as usize % fabric.network.rail_count(fabric.gpus[*gpu].node);
         let (end, via) = match (leaves, wires) {
-            (true, Wires::NvLink) => ("", "P2P/MNNVL".to_owned()),
-            (true, Wires::Socket) => (" [send]", format!("NET/Socket/{rail}")),
+            (true, SimCollectiveTransport::NvLink) => ("", "P2P/MNNVL".to_owned()),
+            (true, SimCollectiveTransport::Socket) => (" [send]", format!("NET/Socket/{rail}")),
             (true, _) => (" [send]", format!("NET/IB/{rail}/GDRDMA")),
-            (false, Wires::Pcie) => ("", "SHM/direct/direct".to_owned()),
+            (false, SimCollectiveTransport::Pcie) => ("", "SHM/direct/direct".to_owned()),
             (false, _) => ("", "P2P/CUMEM".to_owned()),
         };
-        if rank == 0 && bench.told("NCCL_DEBUG_SUBSYS").is_some_and(|s| s.contains("TUNING")) {
-            for line in tuning(run, wires, bench.reduces(&run.gpus)) {
+        if rank == 0 && bench.nccl_variable("NCCL_DEBUG_SUBSYS").is_some_and(|s| s.contains("TUNING")) {
+            for line in tuning_lines(run, wires, bench.uses_switch_reduction(&run.gpus)) {
                 say(&line);
             }
         }
@@ -103,18 +103,18 @@ pub fn records(bench: &Bench<'_>, run: &CollectiveRun) -> String {
 }
 
 /// Which algorithm is taken for every size. Sends and receives take none.
-fn tuning(run: &CollectiveRun, wires: Wires, reduces: bool) -> Vec<String> {
+fn tuning_lines(run: &SimCollectiveRun, wires: SimCollectiveTransport, reduces: bool) -> Vec<String> {
     let name = match run.collective {
-        Collective::AllReduce => "AllReduce",
-        Collective::AllGather => "AllGather",
-        Collective::ReduceScatter => "ReduceScatter",
-        Collective::Broadcast => "Broadcast",
-        Collective::Reduce => "Reduce",
-        Collective::AllToAll | Collective::SendRecv => return Vec::new(),
+        SimCollective::AllReduce => "AllReduce",
+        SimCollective::AllGather => "AllGather",
+        SimCollective::ReduceScatter => "ReduceScatter",
+        SimCollective::Broadcast => "Broadcast",
+        SimCollective::Reduce => "Reduce",
+        SimCollective::AllToAll | SimCollective::SendRecv => return Vec::new(),
     };
-    let switch = reduces && !matches!(run.collective, Collective::Broadcast | Collective::Reduce);
+    let switch = reduces && !matches!(run.collective, SimCollective::Broadcast | SimCollective::Reduce);
     let algorithm = if switch { "NVLS" } else { "RING" };
-    let channels = if wires == Wires::NvLink { 15 } else { 7 };
+    let channels = if wires == SimCollectiveTransport::NvLink { 15 } else { 7 };
     let line = |bytes| {
         format!(
             "{name}: {bytes} Bytes -> Algo {algorithm} proto SIMPLE channel{{Lo..Hi}}={{0..{channels}}}"

@@ -3,14 +3,14 @@
 //! One line without an end; booleans are strings, doubles have six decimals.
 //! The environment is left empty: a real one may hold secrets.
 
-use crate::bench::Bench;
-use crate::collective::CollectiveRun;
-use crate::collective::Half;
+use crate::invocation::ToolInvocation;
+use crate::collective::SimCollectiveRun;
+use crate::collective::SimCollectiveHalf;
 
 /// The whole document. A failed run is cut where the results would start.
-pub fn json(bench: &Bench<'_>, run: &CollectiveRun) -> String {
+pub fn render_json(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> String {
     let [least, most] = run.bytes;
-    let each = match run.each {
+    let each = match run.gpus_per_process {
         1 => String::new(),
         each => format!(",\"-g\",\"{each}\""),
     };
@@ -19,19 +19,19 @@ pub fn json(bench: &Bench<'_>, run: &CollectiveRun) -> String {
          \"env\":[],\"nccl_version\":22602,\"config\":{{\"nthreads\":1,\"ngpus\":{},\"minimum_bytes\":{least},\
          \"maximum_bytes\":{most},\"step_factor\":2,\"warmup_iters\":5,\"iterations\":20,\"aggregated_iterations\":1,\
          \"validation\":1,\"graph\":0,\"blocking_collectives\":\"false\",\"parallel_init\":\"false\"",
-        run.program, run.each
+        run.program, run.gpus_per_process
     );
     // The tool keeps the first GPU of every process.
     let processes = run.processes(bench.fabric).into_iter().enumerate();
     let devices = processes.filter(|(_, (_, at))| *at == 0).map(|(rank, (pid, _))| {
         let gpu = &run.gpus[rank];
-        let node = bench.fabric.home(*gpu);
+        let node = bench.fabric.node_of(*gpu);
         let bus = node.hardware.bus_id(bench.fabric.gpus[*gpu].slot);
         format!(
             "{{\"rank\":{rank},\"group\":0,\"pid\":{},\"hostname\":\"{}\",\"device\":{},\"device_hex\":\"{}\",\"device_info\":\"{}\"}}",
             pid,
             node.name,
-            bench.fabric.device(*gpu),
+            bench.fabric.cuda_index(*gpu),
             bus.get(4..).unwrap_or(bus),
             node.hardware.product
         )
@@ -41,12 +41,12 @@ pub fn json(bench: &Bench<'_>, run: &CollectiveRun) -> String {
     if run.failure.is_some() {
         return out;
     }
-    let (op, root) = run.collective.labels();
+    let (op, root) = run.collective.redop_and_root();
     let rows: Vec<String> = run
         .rows
         .iter()
         .map(|row| {
-            let [out_of_place, in_place] = row.halves.map(|placed| half(&placed));
+            let [out_of_place, in_place] = row.halves.map(|placed| render_half(&placed));
             format!(
                 "{{\"size\":{},\"count\":{},\"type\":\"float\",\"redop\":\"{op}\",\"root\":\"{root:>6}\",\
                  \"out_of_place\":{out_of_place},\"in_place\":{in_place},\"actual_iterations\":20,\
@@ -62,12 +62,12 @@ pub fn json(bench: &Bench<'_>, run: &CollectiveRun) -> String {
          {{\"bandwidith\":{:.6},\"okay\":\"unchecked\"}},\"errors\":[],\"end_time\":\"2026-01-15 08:04:00\"}}",
         rows.join(","),
         wrong == 0,
-        run.average()
+        run.average_bus_bandwidth()
     ));
     out
 }
 
-fn half(half: &Half) -> String {
+fn render_half(half: &SimCollectiveHalf) -> String {
     let wrong = half.wrong.map_or("null".to_owned(), |wrong| format!("{:.6}", wrong as f64));
     format!(
         "{{\"time\":{:.6},\"alg_bw\":{:.6},\"bus_bw\":{:.6},\"nwrong\":{wrong}}}",

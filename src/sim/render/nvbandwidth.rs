@@ -2,40 +2,40 @@
 
 use std::fmt::Write;
 
-use super::Answer;
-use crate::bench::Bench;
-use crate::bench::Failure;
-use crate::bench::Outcome;
-use crate::bench::Run;
-use crate::bench::Table;
-use crate::cases::Case;
-use crate::tooling::Nvbandwidth;
+use super::SimToolOutput;
+use crate::invocation::ToolInvocation;
+use crate::invocation::SimToolFailure;
+use crate::invocation::SimTestOutcome;
+use crate::invocation::SimNvbandwidthRun;
+use crate::invocation::SimMatrix;
+use crate::cases::SimCase;
+use crate::tool_config::NvbandwidthLayout;
 
 /// How a version names itself.
-pub fn version_name(version: Nvbandwidth) -> &'static str {
+pub fn version_name(version: NvbandwidthLayout) -> &'static str {
     match version {
-        Nvbandwidth::V0_2 => "v0.2",
-        Nvbandwidth::V0_5 => "v0.5",
-        Nvbandwidth::V0_6 => "v0.6",
-        Nvbandwidth::V0_8 => "v0.8",
-        Nvbandwidth::V0_10 => "v0.10.0",
+        NvbandwidthLayout::V0_2 => "v0.2",
+        NvbandwidthLayout::V0_5 => "v0.5",
+        NvbandwidthLayout::V0_6 => "v0.6",
+        NvbandwidthLayout::V0_8 => "v0.8",
+        NvbandwidthLayout::V0_10 => "v0.10.0",
     }
 }
 
 /// The whole output.
-pub fn text(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> Answer {
-    let mut out = header(bench, version, run);
+pub fn render_text(bench: &ToolInvocation<'_>, version: NvbandwidthLayout, run: &SimNvbandwidthRun) -> SimToolOutput {
+    let mut out = render_header(bench, version, run);
     for (name, outcome) in &run.tests {
         match outcome {
-            Outcome::Waived if version < Nvbandwidth::V0_5 => {
+            SimTestOutcome::Waived if version < NvbandwidthLayout::V0_5 => {
                 out.push_str(&format!("Waiving {name}.\n\n"));
             }
-            Outcome::Waived => out.push_str("Waived: \n"),
-            Outcome::NotFound => {
+            SimTestOutcome::Waived => out.push_str("Waived: \n"),
+            SimTestOutcome::NotFound => {
                 out.push_str(&format!("ERROR: Testcase {name} not found!\n"));
             }
-            Outcome::Failed(_) => out.push_str(&format!("Running {name}.\n")),
-            Outcome::Measured(tables) => {
+            SimTestOutcome::Failed(_) => out.push_str(&format!("Running {name}.\n")),
+            SimTestOutcome::Measured(tables) => {
                 out.push_str(&format!("Running {name}.\n"));
                 for table in tables {
                     print_table(&mut out, version, table);
@@ -45,22 +45,22 @@ pub fn text(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> Answer {
     }
     if let Some(failure) = run.failure() {
         let line = failure_line(failure);
-        return match Nvbandwidth::V0_8 <= version {
-            true => Answer::ended(out, line, 1),
-            false => Answer::ended(out + &line, String::new(), 1),
+        return match NvbandwidthLayout::V0_8 <= version {
+            true => SimToolOutput::with_exit_code(out, line, 1),
+            false => SimToolOutput::with_exit_code(out + &line, String::new(), 1),
         };
     }
-    if Nvbandwidth::V0_6 <= version {
+    if NvbandwidthLayout::V0_6 <= version {
         out.push_str(
             "NOTE: The reported results may not reflect the full capabilities of the platform.\n\
              Performance can vary with software drivers, hardware clocks, and system topology.\n\n",
         );
     }
-    Answer::of(out)
+    SimToolOutput::success(out)
 }
 
 /// What `--list` prints.
-pub fn list(version: Nvbandwidth, cases: &[&Case]) -> Answer {
+pub fn render_list(version: NvbandwidthLayout, cases: &[&SimCase]) -> SimToolOutput {
     let name = version_name(version);
     let mut out = format!(
         "nvbandwidth Version: {name}\nBuilt from Git version: {name}\n\n\
@@ -70,11 +70,11 @@ pub fn list(version: Nvbandwidth, cases: &[&Case]) -> Answer {
         let what = case.description(version, "");
         out.push_str(&format!("{number}, {}:\n\t{what}\n\n", case.name));
     }
-    Answer::of(out)
+    SimToolOutput::success(out)
 }
 
 /// What is said of a host whose ranks share its GPUs.
-pub fn crowded(host: &str) -> String {
+pub fn oversubscription_warning(host: &str) -> String {
     format!(
         "Warning: there are more processes than GPUs on {host}. Please reduce number of processes \
          to match GPU count."
@@ -82,7 +82,7 @@ pub fn crowded(host: &str) -> String {
 }
 
 /// The line a failing call prints.
-pub fn failure_line(failure: &Failure) -> String {
+pub fn failure_line(failure: &SimToolFailure) -> String {
     let place = match &failure.rank {
         Some((host, rank)) => format!(" on {host}, rank = {rank}"),
         None => String::new(),
@@ -90,52 +90,52 @@ pub fn failure_line(failure: &Failure) -> String {
     format!("{} in expression {}{place} in {}\n", failure.what, failure.expression, failure.place)
 }
 
-fn header(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> String {
+fn render_header(bench: &ToolInvocation<'_>, version: NvbandwidthLayout, run: &SimNvbandwidthRun) -> String {
     let fabric = bench.fabric;
     let mut out = String::new();
     let name = version_name(version);
     out.push_str(&format!("nvbandwidth Version: {name}\nBuilt from Git version: {name}\n\n"));
-    if bench.across {
+    if bench.spans_domain {
         out.push_str("MPI version: Open MPI v4.1.7, simulated\n");
     }
-    if version < Nvbandwidth::V0_6 {
+    if version < NvbandwidthLayout::V0_6 {
         out.push_str(
             "NOTE: This tool reports current measured bandwidth on your system.\n\
              Additional system-specific tuning may be required to achieve maximal peak bandwidth.\n\n",
         );
     }
     let Some(first) = run.gpus.first().filter(|_| run.refused.is_none()) else { return out };
-    for host in &run.crowded {
-        out.push_str(&format!("{}\n", crowded(host)));
+    for host in &run.oversubscribed {
+        out.push_str(&format!("{}\n", oversubscription_warning(host)));
     }
-    let hardware = fabric.home(*first).hardware;
+    let hardware = fabric.node_of(*first).hardware;
     let (cuda, driver) = (hardware.cuda, hardware.driver);
     let lines = match version {
-        Nvbandwidth::V0_10 => {
+        NvbandwidthLayout::V0_10 => {
             let dotted = format!("{}.{} ({cuda})", cuda / 1000, cuda % 1000 / 10);
             format!("CUDA Runtime Version: {dotted}\nCUDA Driver Version (API): {dotted}\n")
         }
         _ => format!("CUDA Runtime Version: {cuda}\nCUDA Driver Version: {cuda}\n"),
     };
     out.push_str(&format!("{lines}Driver Version: {driver}\n\n"));
-    if version == Nvbandwidth::V0_10 && !bench.across {
+    if version == NvbandwidthLayout::V0_10 && !bench.spans_domain {
         return out;
     }
-    if Nvbandwidth::V0_8 <= version && !bench.across {
-        out.push_str(&format!("{}\n", fabric.home(*first).name));
+    if NvbandwidthLayout::V0_8 <= version && !bench.spans_domain {
+        out.push_str(&format!("{}\n", fabric.node_of(*first).name));
     }
     let width = (run.gpus.len() - 1).to_string().len();
     for (rank, gpu) in run.gpus.iter().enumerate() {
-        let (node, device) = (fabric.home(*gpu), fabric.device(*gpu));
+        let (node, device) = (fabric.node_of(*gpu), fabric.cuda_index(*gpu));
         let product = node.hardware.product;
         let bus = node.hardware.bus_id(fabric.gpus[*gpu].slot);
-        let written = if bench.across {
+        let written = if bench.spans_domain {
             writeln!(
                 out,
                 "Process {rank:>width$} ({}): device {device}: {product} ({bus})",
                 node.name
             )
-        } else if version < Nvbandwidth::V0_6 {
+        } else if version < NvbandwidthLayout::V0_6 {
             writeln!(out, "Device {device}: {product}")
         } else {
             writeln!(out, "Device {device}: {product} ({bus})")
@@ -146,8 +146,8 @@ fn header(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> String {
     out
 }
 
-fn print_table(out: &mut String, version: Nvbandwidth, table: &Table) {
-    let least = if version < Nvbandwidth::V0_5 { 1 } else { 2 };
+fn print_table(out: &mut String, version: NvbandwidthLayout, table: &SimMatrix) {
+    let least = if version < NvbandwidthLayout::V0_5 { 1 } else { 2 };
     let width = table.row_labels.iter().map(String::len).fold(least, usize::max);
     out.push_str(&table.description);
     out.push('\n');
@@ -173,18 +173,18 @@ fn print_table(out: &mut String, version: Nvbandwidth, table: &Table) {
     let sum: f64 = values.iter().sum();
     out.push_str(&format!("\nSUM {} {sum:.2}\n", table.key));
     let is_part = table.key.ends_with('1') || table.key.ends_with('2');
-    if version == Nvbandwidth::V0_10 && !is_part {
+    if version == NvbandwidthLayout::V0_10 && !is_part {
         out.push_str(&format!(
             "COEFFICIENT_OF_VARIATION {} {:.2}\n",
             table.key,
-            variation(&values)
+            coefficient_of_variation(&values)
         ));
     }
     out.push('\n');
 }
 
 /// Standard deviation over mean.
-fn variation(values: &[f64]) -> f64 {
+fn coefficient_of_variation(values: &[f64]) -> f64 {
     let count = values.len() as f64;
     if values.is_empty() {
         return 0.0;

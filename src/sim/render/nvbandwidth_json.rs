@@ -4,18 +4,18 @@
 use serde_json::Map;
 use serde_json::Value;
 
-use super::Answer;
-use super::general;
-use super::nvbandwidth::crowded;
+use super::SimToolOutput;
+use super::format_general;
+use super::nvbandwidth::oversubscription_warning;
 use super::nvbandwidth::failure_line;
 use super::nvbandwidth::version_name;
-use crate::bench::Bench;
-use crate::bench::Outcome;
-use crate::bench::Run;
-use crate::tooling::Nvbandwidth;
+use crate::invocation::ToolInvocation;
+use crate::invocation::SimTestOutcome;
+use crate::invocation::SimNvbandwidthRun;
+use crate::tool_config::NvbandwidthLayout;
 
 /// The whole output.
-pub fn json(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> Answer {
+pub fn render_json(bench: &ToolInvocation<'_>, version: NvbandwidthLayout, run: &SimNvbandwidthRun) -> SimToolOutput {
     let fabric = bench.fabric;
     let name = version_name(version);
     let mut root = Map::new();
@@ -23,25 +23,25 @@ pub fn json(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> Answer {
     root.insert("git_version".to_owned(), name.into());
     let begun = run.refused.is_none();
     if let Some(first) = run.gpus.first().filter(|_| begun) {
-        let hardware = fabric.home(*first).hardware;
+        let hardware = fabric.node_of(*first).hardware;
         root.insert("CUDA Runtime Version".to_owned(), hardware.cuda.into());
         root.insert("Driver Version".to_owned(), hardware.driver.into());
     }
-    if Nvbandwidth::V0_8 <= version && !bench.across && begun {
+    if NvbandwidthLayout::V0_8 <= version && !bench.spans_domain && begun {
         let list = run.gpus.iter().map(|gpu| {
-            let (node, device) = (fabric.home(*gpu), fabric.device(*gpu));
+            let (node, device) = (fabric.node_of(*gpu), fabric.cuda_index(*gpu));
             let bus = node.hardware.bus_id(fabric.gpus[*gpu].slot);
             Value::from(format!("{device}: {} ({bus}): ({})", node.hardware.product, node.name))
         });
         root.insert("GPU Device list".to_owned(), list.collect());
     }
     let tests: Vec<Value> =
-        run.tests.iter().map(|(name, outcome)| testcase(version, name, outcome)).collect();
+        run.tests.iter().map(|(name, outcome)| render_testcase(version, name, outcome)).collect();
     if begun {
         root.insert("testcases".to_owned(), tests.into());
     }
-    if let Some(host) = run.crowded.first().filter(|_| begun) {
-        root.insert("warning".to_owned(), crowded(host).into());
+    if let Some(host) = run.oversubscribed.first().filter(|_| begun) {
+        root.insert("warning".to_owned(), oversubscription_warning(host).into());
     }
     let code = u8::from(run.failure().is_some());
     if let Some(failure) = run.failure() {
@@ -49,34 +49,34 @@ pub fn json(bench: &Bench<'_>, version: Nvbandwidth, run: &Run) -> Answer {
     }
     let document = Value::Object(Map::from_iter([("nvbandwidth".to_owned(), root.into())]));
     let mut stdout = String::new();
-    print(&document, 0, &mut stdout);
+    write_value(&document, 0, &mut stdout);
     // One newline is JsonCpp's, one the tool's.
     stdout.push_str("\n\n");
-    Answer::ended(stdout, String::new(), code)
+    SimToolOutput::with_exit_code(stdout, String::new(), code)
 }
 
-fn testcase(version: Nvbandwidth, name: &str, outcome: &Outcome) -> Value {
+fn render_testcase(version: NvbandwidthLayout, name: &str, outcome: &SimTestOutcome) -> Value {
     let mut entry = Map::new();
     entry.insert("name".to_owned(), name.into());
     let status = match outcome {
-        Outcome::Measured(_) => "Passed",
-        Outcome::Waived => "Waived",
-        Outcome::NotFound => "ERROR",
-        Outcome::Failed(_) => "Running",
+        SimTestOutcome::Measured(_) => "Passed",
+        SimTestOutcome::Waived => "Waived",
+        SimTestOutcome::NotFound => "ERROR",
+        SimTestOutcome::Failed(_) => "Running",
     };
     entry.insert("status".to_owned(), status.into());
-    if let Outcome::Measured(tables) = outcome
+    if let SimTestOutcome::Measured(tables) = outcome
         && let Some(last) = tables.last()
     {
         // The parts of a bidirectional test are appended to one another.
         let rows = tables.iter().flat_map(|table| table.cells.chunks(table.columns.max(1)));
         let rows: Vec<Value> = rows
             .map(|row| {
-                row.iter().map(|cell| cell.map_or("N/A".to_owned(), |v| general(v, 6))).collect()
+                row.iter().map(|cell| cell.map_or("N/A".to_owned(), |v| format_general(v, 6))).collect()
             })
             .collect();
         entry.insert("bandwidth_matrix".to_owned(), rows.into());
-        let blank = if version == Nvbandwidth::V0_5 { " " } else { "" };
+        let blank = if version == NvbandwidthLayout::V0_5 { " " } else { "" };
         let description = format!("{}{blank}", last.description);
         entry.insert("bandwidth_description".to_owned(), description.into());
         entry.insert("sum".to_owned(), last.cells.iter().flatten().sum::<f64>().into());
@@ -85,7 +85,7 @@ fn testcase(version: Nvbandwidth, name: &str, outcome: &Outcome) -> Value {
 }
 
 /// One value as JsonCpp's styled writer prints it.
-fn print(value: &Value, depth: usize, out: &mut String) {
+fn write_value(value: &Value, depth: usize, out: &mut String) {
     let indent = "\t".repeat(depth);
     match value {
         Value::Object(map) if !map.is_empty() => {
@@ -98,7 +98,7 @@ fn print(value: &Value, depth: usize, out: &mut String) {
                 let nested = below.is_object() || below.is_array();
                 out.push_str(&format!("{indent}\t{} :", Value::from(key.as_str())));
                 out.push_str(&if nested { format!("\n{indent}\t") } else { " ".to_owned() });
-                print(below, depth + 1, out);
+                write_value(below, depth + 1, out);
                 out.push_str(&format!("{comma}\n"));
             }
             out.push_str(&format!("{indent}}}"));
@@ -108,14 +108,14 @@ fn print(value: &Value, depth: usize, out: &mut String) {
             for (number, item) in items.iter().enumerate() {
                 let comma = if number + 1 < items.len() { "," } else { "" };
                 out.push_str(&format!("{indent}\t"));
-                print(item, depth + 1, out);
+                write_value(item, depth + 1, out);
                 out.push_str(&format!("{comma}\n"));
             }
             out.push_str(&format!("{indent}]"));
         }
         Value::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
             Some(double) => {
-                let text = general(double, 17);
+                let text = format_general(double, 17);
                 let whole = !text.contains(['.', 'e']);
                 out.push_str(&if whole { format!("{text}.0") } else { text });
             }

@@ -1,17 +1,17 @@
 //! nvloom_cli's tables, layout of 1.3.0.
 
-use super::Answer;
-use crate::bench::Bench;
-use crate::bench::Table;
-use crate::loom;
-use crate::loom::LoomRun;
+use super::SimToolOutput;
+use crate::invocation::ToolInvocation;
+use crate::invocation::SimMatrix;
+use crate::nvloom;
+use crate::nvloom::SimNvloomRun;
 
 /// The whole output.
-pub fn text(bench: &Bench<'_>, run: &LoomRun) -> Answer {
+pub fn render_text(bench: &ToolInvocation<'_>, run: &SimNvloomRun) -> SimToolOutput {
     let fabric = bench.fabric;
     let mut out = String::from("nvloom_cli 1.3.0\ngit commit: simulated\n");
     if let Some(first) = run.gpus.first() {
-        let hardware = fabric.home(*first).hardware;
+        let hardware = fabric.node_of(*first).hardware;
         let cuda = format!("{}.{}", hardware.cuda / 1000, hardware.cuda % 1000 / 10);
         out.push_str(&format!(
             "NVCC version: {cuda}\nCUDA version: {cuda}\nDriver version: {}\n",
@@ -20,47 +20,47 @@ pub fn text(bench: &Bench<'_>, run: &LoomRun) -> Answer {
     }
     out.push_str("Allocation strategy: reuse\nBuffer size: 512 MiB\nIteration count: 16\n");
     for (rank, gpu) in run.gpus.iter().enumerate() {
-        let node = fabric.home(*gpu);
+        let node = fabric.node_of(*gpu);
         out.push_str(&format!(
             "Process {rank} ({}): device {}: {} ({}); rackGuid: {}\n",
             node.name,
-            fabric.device(*gpu),
+            fabric.cuda_index(*gpu),
             node.hardware.product,
             node.hardware.bus_id(fabric.gpus[*gpu].slot),
-            loom::rack_name(node.domain)
+            nvloom::rack_name(node.domain)
         ));
     }
     out.push('\n');
-    if let Some(rank) = run.stranger {
+    if let Some(rank) = run.foreign_rank {
         out.push_str(&format!(
             "Process {rank} cliqueId=32765 is different than process 0 cliqueId=32766\n"
         ));
-        return Answer::ended(out, String::new(), 1);
+        return SimToolOutput::with_exit_code(out, String::new(), 1);
     }
     if let Some(failure) = &run.failure {
         let alone = || (bench.scope.to_owned(), 0);
         let (host, rank) = failure.rank.clone().unwrap_or_else(alone);
-        let device = run.gpus.get(rank).map_or(0, |gpu| fabric.device(*gpu));
+        let device = run.gpus.get(rank).map_or(0, |gpu| fabric.cuda_index(*gpu));
         let why = match failure.what.as_str() {
             // Its own check has another name than nvbandwidth's.
             "ASSERT" => "ASSERT in expression 0 == copy.dst->check(id)".to_owned(),
             what => format!("{what} in expression {}", failure.expression),
         };
         let line = format!("[{host}:{device}]: {why} in doBenchmark() : nvloom.cpp:300\n");
-        return Answer::ended(out, line, 1);
+        return SimToolOutput::with_exit_code(out, line, 1);
     }
     for (name, sheet) in &run.tests {
         out.push_str(&format!("Running {name}\n"));
         match sheet {
             None => out.push_str("testcase WAIVED\n"),
-            Some(sheet) => print(&mut out, &sheet.table, &sheet.columns),
+            Some(sheet) => write_table(&mut out, &sheet.table, &sheet.columns),
         }
         out.push_str(&format!("Done {name}\n\n"));
     }
-    Answer::of(out)
+    SimToolOutput::success(out)
 }
 
-fn print(out: &mut String, table: &Table, columns: &[String]) {
+fn write_table(out: &mut String, table: &SimMatrix, columns: &[String]) {
     out.push_str(&format!("\t{}\t\n", columns.join("\t")));
     for (label, cells) in table.row_labels.iter().zip(table.cells.chunks(table.columns.max(1))) {
         out.push_str(&format!("{label}\t"));

@@ -1,23 +1,23 @@
 //! p2pBandwidthLatencyTest's output.
 
-use super::Answer;
-use crate::bench::Bench;
-use crate::bench::meaning;
-use crate::fabric::Engine;
+use super::SimToolOutput;
+use crate::invocation::ToolInvocation;
+use crate::invocation::cuda_error_text;
+use crate::fabric::SimCopyEngine;
 use crate::fabric::GpuIndex;
 
 /// The whole output; with `reads` the matrices of --p2p_read as well.
-pub fn text(bench: &Bench<'_>, reads: bool) -> Answer {
+pub fn render_text(bench: &ToolInvocation<'_>, reads: bool) -> SimToolOutput {
     let gpus = bench.gpus();
     let fabric = bench.fabric;
     let mut out = String::from("[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n");
     if gpus.is_empty() {
-        let why = meaning("CUDA_ERROR_NO_DEVICE");
+        let why = cuda_error_text("CUDA_ERROR_NO_DEVICE");
         out.push_str(&format!("Cuda failure p2pBandwidthLatencyTest.cu:579: '{why}'\n"));
-        return Answer::ended(out, String::new(), 1);
+        return SimToolOutput::with_exit_code(out, String::new(), 1);
     }
     for (index, gpu) in gpus.iter().enumerate() {
-        let hardware = fabric.home(*gpu).hardware;
+        let hardware = fabric.node_of(*gpu).hardware;
         let bus = hardware.bus_id(fabric.gpus[*gpu].slot);
         let trim = |text: &str| match text.trim_start_matches('0') {
             "" => "0".to_owned(),
@@ -48,13 +48,13 @@ pub fn text(bench: &Bench<'_>, reads: bool) -> Answer {
     for row in 0..gpus.len() {
         out.push_str(&format!("{row:>6}\t{}\n", "     1".repeat(gpus.len())));
     }
-    let hardware = |gpu: GpuIndex| fabric.home(gpu).hardware;
-    let peer = |from: GpuIndex, to: GpuIndex| fabric.copy(from, to, Engine::Peer);
+    let hardware = |gpu: GpuIndex| fabric.node_of(gpu).hardware;
+    let peer = |from: GpuIndex, to: GpuIndex| fabric.copy_rate(from, to, SimCopyEngine::Peer);
     let off = |from: GpuIndex, _: GpuIndex| hardware(from).pcie_peer;
     let title = |way: &str, state: &str| format!("{way} P2P={state} Bandwidth");
     // The diagonal is a local copy, counted for reading and writing.
     let mut table = |title: &str, truth: &dyn Fn(GpuIndex, GpuIndex) -> f64| {
-        print(bench, &mut out, title, "D\\D", &gpus, &|row, column| match row == column {
+        write_matrix(bench, &mut out, title, "D\\D", &gpus, &|row, column| match row == column {
             true => hardware(row).local * 2.0,
             false => truth(row, column),
         });
@@ -70,30 +70,30 @@ pub fn text(bench: &Bench<'_>, reads: bool) -> Answer {
     table(&(title("Bidirectional", "Enabled") + " Matrix (GB/s)"), &|a, b| {
         (peer(a, b) + peer(b, a)) * 0.99
     });
-    latency(bench, &mut out, "P2P=Disabled Latency Matrix (us)", &gpus, 11.5);
-    latency(bench, &mut out, "P2P=Enabled Latency (P2P Writes) Matrix (us)", &gpus, 2.4);
+    write_latency(bench, &mut out, "P2P=Disabled Latency Matrix (us)", &gpus, 11.5);
+    write_latency(bench, &mut out, "P2P=Enabled Latency (P2P Writes) Matrix (us)", &gpus, 2.4);
     if reads {
-        latency(bench, &mut out, "P2P=Enabled Latency (P2P Reads) Matrix (us)", &gpus, 2.6);
+        write_latency(bench, &mut out, "P2P=Enabled Latency (P2P Reads) Matrix (us)", &gpus, 2.6);
     }
     out.push_str("\nNOTE: The CUDA Samples are not meant for performance measurements. GPU Boost may change results.\n");
-    Answer::of(out)
+    SimToolOutput::success(out)
 }
 
-fn latency(bench: &Bench<'_>, out: &mut String, title: &str, gpus: &[GpuIndex], gpu_us: f64) {
+fn write_latency(bench: &ToolInvocation<'_>, out: &mut String, title: &str, gpus: &[GpuIndex], gpu_us: f64) {
     let apart = |far: f64| move |a: GpuIndex, b: GpuIndex| if a == b { 2.1 } else { far };
-    print(bench, out, title, "GPU", gpus, &apart(gpu_us));
-    print(bench, out, "", "CPU", gpus, &apart(1.7));
+    write_matrix(bench, out, title, "GPU", gpus, &apart(gpu_us));
+    write_matrix(bench, out, "", "CPU", gpus, &apart(1.7));
 }
 
-fn print(
-    bench: &Bench<'_>,
+fn write_matrix(
+    bench: &ToolInvocation<'_>,
     out: &mut String,
     title: &str,
     corner: &str,
     gpus: &[GpuIndex],
     truth: &dyn Fn(GpuIndex, GpuIndex) -> f64,
 ) {
-    let key = bench.key("p2pBandwidthLatencyTest").named(title).named(corner);
+    let key = bench.key("p2pBandwidthLatencyTest").with_name(title).with_name(corner);
     out.push_str(&format!("{title}\n   {corner}"));
     for column in 0..gpus.len() {
         out.push_str(&format!("{column:>6} "));

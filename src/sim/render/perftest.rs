@@ -1,16 +1,16 @@
 //! `ib_write_bw` and `ib_read_bw` of one NIC: a table of message sizes.
 
-use super::Answer;
-use crate::bench::Bench;
+use super::SimToolOutput;
+use crate::invocation::ToolInvocation;
 use crate::network;
-use crate::noise::Key;
+use crate::noise::NoiseKey;
 
 /// Messages of each size, as the tools have it unasked.
 pub const ITERATIONS: u64 = 5000;
 
 /// A run between two nodes, or of one node's NIC and a partner without fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Run {
+pub struct SimPerftestRun {
     /// The rail of its NIC.
     pub rail: usize,
     /// The partner's index in the fabric.
@@ -20,7 +20,7 @@ pub struct Run {
     /// The data comes from the partner (`ib_read_bw`).
     pub reads: bool,
     /// Both directions at once, added up.
-    pub both: bool,
+    pub bidirectional: bool,
     /// Queue pairs.
     pub pairs: u32,
     /// Powers of two of the smallest and the largest message.
@@ -31,15 +31,15 @@ pub struct Run {
     pub seconds: Option<u32>,
 }
 
-impl Run {
+impl SimPerftestRun {
     /// Every size from 2 B to 8 MiB of a rail.
-    pub fn alone(rail: usize) -> Self {
+    pub fn all_sizes(rail: usize) -> Self {
         Self {
             rail,
             peer: None,
             gbits: true,
             reads: false,
-            both: false,
+            bidirectional: false,
             pairs: 4,
             sizes: [1, 23],
             iterations: ITERATIONS,
@@ -49,81 +49,81 @@ impl Run {
 }
 
 /// What a server prints before its client comes.
-pub fn waiting() -> String {
+pub fn waiting_text() -> String {
     let stars = "*".repeat(36);
     format!("\n{stars}\n* Waiting for client to connect... *\n{stars}\n")
 }
 
 /// A NIC without link.
-pub fn no_link() -> Answer {
+pub fn link_down() -> SimToolOutput {
     let why = " Port number 1 state is Down\n Couldn't set the link layer\n \
                Couldn't get context for the device\n";
-    Answer::ended(String::new(), why.to_owned(), 1)
+    SimToolOutput::with_exit_code(String::new(), why.to_owned(), 1)
 }
 
 /// What messages of this many bytes read of a line, in GB/s. `end` keys the noise.
-pub fn average(bench: &Bench<'_>, line: f64, key: Key, bytes: u64, end: u64) -> f64 {
+pub fn average_rate(bench: &ToolInvocation<'_>, line: f64, key: NoiseKey, bytes: u64, end: u64) -> f64 {
     // Small messages are limited by 4.5 million messages a second, and the
     // knee is sharp: 64 KiB messages fill the line (perftest's own default).
     let messages = bytes as f64 * 4.5e-3;
     let truth = line / (1.0 + (line / messages).powi(4)).sqrt().sqrt();
     // No GPU takes part, so none dips or drifts here.
-    truth * bench.scenario.noise.factor(key.with(bytes).with(end).with(end))
+    truth * bench.scenario.noise.factor(key.with_part(bytes).with_part(end).with_part(end))
 }
 
 /// Messages of this many bytes that a run of some seconds counts at a rate in GB/s: a quarter
 /// of the time in whole seconds is left out at either end.
-pub fn sent(rate: f64, seconds: u32, bytes: u64) -> f64 {
+pub fn messages_sent(rate: f64, seconds: u32, bytes: u64) -> f64 {
     let counted = f64::from(seconds - seconds / 4 * 2);
     (rate * 1e9 * counted / bytes as f64).floor()
 }
 
 /// A server that nobody finds.
-pub fn no_server(peer: &str, port: u16) -> Answer {
+pub fn server_not_found(peer: &str, port: u16) -> SimToolOutput {
     let why = format!(
         "Couldn't connect to {peer}:{port}\nUnable to open file descriptor for socket connection \
          Unable to init the socket connection\n"
     );
-    Answer::ended(String::new(), why, 1)
+    SimToolOutput::with_exit_code(String::new(), why, 1)
 }
 
 /// The whole output.
-pub fn bandwidth(bench: &Bench<'_>, run: &Run) -> Answer {
+pub fn render_bandwidth(bench: &ToolInvocation<'_>, run: &SimPerftestRun) -> SimToolOutput {
     let rule = "-".repeat(87);
     let (fabric, first) = (bench.fabric, bench.gpus().first().copied());
     let node = first.map(|gpu| fabric.gpus[gpu].node).or_else(|| fabric.node(bench.scope).ok());
-    let known = node.filter(|node| run.rail < fabric.network.rails(*node));
+    let known = node.filter(|node| run.rail < fabric.network.rail_count(*node));
     let Some(node) = known else {
-        return Answer::ended(String::new(), "IB device not found\n".to_owned(), 1);
+        return SimToolOutput::with_exit_code(String::new(), "IB device not found\n".to_owned(), 1);
     };
     let end = first.unwrap_or(0) as u64;
     // The first rail's key is that of runs that name none.
     let mut key = bench.key(if run.reads { "ib_read_bw" } else { "ib_write_bw" });
     if run.rail != 0 {
-        key = key.with(run.rail as u64);
+        key = key.with_part(run.rail as u64);
     }
     if let Some(peer) = run.peer {
-        key = key.with(peer as u64);
+        key = key.with_part(peer as u64);
     }
     let power = |node: usize| fabric.nodes[node].power;
     let network = &fabric.network;
     let mut line = match run.peer {
-        None => network.rdma_alone(node, run.rail) * power(node),
+        None => network.rdma_rate_alone(node, run.rail) * power(node),
         Some(peer) => {
             let (from, to) = if run.reads { (peer, node) } else { (node, peer) };
-            network.rdma(from, to, run.rail) * power(node).min(power(peer))
+            network.rdma_rate(from, to, run.rail) * power(node).min(power(peer))
         }
     };
     let own = line;
-    if let Some(peer) = run.peer.filter(|_| run.both) {
+    if let Some(peer) = run.peer.filter(|_| run.bidirectional) {
         let (from, to) = if run.reads { (node, peer) } else { (peer, node) };
-        line += network.rdma(from, to, run.rail) * power(node).min(power(peer));
+        line += network.rdma_rate(from, to, run.rail) * power(node).min(power(peer));
     }
     let device = network::device_name(run.rail);
     let gbits = run.gbits;
     let unit = if gbits { "Gb/sec" } else { "MB/sec" };
     let verb = if run.reads { "RDMA_Read" } else { "RDMA_Write" };
-    let title = if run.both { "Bidirectional BW Test" } else { "BW Test" };
+    let title = if run.bidirectional { "Bidirectional BW Test" } else { "BW Test" };
     let mut out = format!("{rule}\n                    {verb} {title}\n");
     out.push_str(&format!(" Dual-port       : OFF\t\tDevice         : {device}\n"));
     out.push_str(&format!(" Number of qps   : {}\t\tTransport type : IB\n", run.pairs));
@@ -159,13 +159,13 @@ pub fn bandwidth(bench: &Bench<'_>, run: &Run) -> Answer {
     for power in run.sizes[0]..=run.sizes[1] {
         let bytes = 1_u64 << power;
         let size = f64::from(1_u32 << power);
-        let average = average(bench, line, key, bytes, end);
+        let average = average_rate(bench, line, key, bytes, end);
         // A run of some time does not look for its fastest message.
         let peak = if run.seconds.is_some() { 0.0 } else { average * 1.002 };
         let sent = match run.seconds {
             Some(seconds) => {
                 let rate = if line == 0.0 { 0.0 } else { average * own / line };
-                format!("{:.0}", sent(rate, seconds, bytes))
+                format!("{:.0}", messages_sent(rate, seconds, bytes))
             }
             None => run.iterations.to_string(),
         };
@@ -178,5 +178,5 @@ pub fn bandwidth(bench: &Bench<'_>, run: &Run) -> Answer {
         ));
     }
     out.push_str(&format!("{rule}\n"));
-    Answer::of(out)
+    SimToolOutput::success(out)
 }

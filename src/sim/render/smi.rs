@@ -1,19 +1,19 @@
 //! nvidia-smi: `nvlink -s`, `topo -m`, and the fabric part of `-q`.
 
-use super::Answer;
-use super::cluster;
-use super::hyphenated;
-use super::uuid;
-use crate::bench::Bench;
+use super::SimToolOutput;
+use super::cluster_key;
+use super::format_uuid;
+use super::gpu_uuid;
+use crate::invocation::ToolInvocation;
 use crate::fabric::GpuIndex;
 
 /// What every query ends with where the driver finds no GPU: NVML's "not found".
-pub(super) fn no_devices() -> Answer {
-    Answer::ended("No devices were found\n".to_owned(), String::new(), 6)
+pub(super) fn no_devices() -> SimToolOutput {
+    SimToolOutput::with_exit_code("No devices were found\n".to_owned(), String::new(), 6)
 }
 
 /// `nvidia-smi nvlink -s`.
-pub fn nvlink_status(bench: &Bench<'_>) -> Answer {
+pub fn render_nvlink_status(bench: &ToolInvocation<'_>) -> SimToolOutput {
     let fabric = bench.fabric;
     let gpus = bench.gpus();
     if gpus.is_empty() {
@@ -21,8 +21,8 @@ pub fn nvlink_status(bench: &Bench<'_>) -> Answer {
     }
     let mut out = String::new();
     for gpu in gpus {
-        let (hardware, device) = (fabric.home(gpu).hardware, fabric.device(gpu));
-        let uuid = uuid(fabric, gpu);
+        let (hardware, device) = (fabric.node_of(gpu).hardware, fabric.cuda_index(gpu));
+        let uuid = gpu_uuid(fabric, gpu);
         out.push_str(&format!("GPU {device}: {} (UUID: {uuid})\n", hardware.product));
         if fabric.gpus[gpu].shown == 0 {
             let all = "NVML: Unable to retrieve NVLink information as all links are inActive";
@@ -36,11 +36,11 @@ pub fn nvlink_status(bench: &Bench<'_>) -> Answer {
             out.push_str(&format!("\t Link {link}: {state}\n"));
         }
     }
-    Answer::of(out)
+    SimToolOutput::success(out)
 }
 
 /// `nvidia-smi topo -m`.
-pub fn topology(bench: &Bench<'_>) -> Answer {
+pub fn render_topology(bench: &ToolInvocation<'_>) -> SimToolOutput {
     let fabric = bench.fabric;
     let gpus = bench.gpus();
     if gpus.is_empty() {
@@ -110,41 +110,41 @@ pub fn topology(bench: &Bench<'_>) -> Answer {
         out.push_str(&format!("  NIC{nic}: mlx5_{nic}\n"));
     }
     out.push('\n');
-    Answer::of(out)
+    SimToolOutput::success(out)
 }
 
 /// The part of `nvidia-smi -q` that is about identity and fabric.
-pub fn query(bench: &Bench<'_>) -> Answer {
+pub fn render_query(bench: &ToolInvocation<'_>) -> SimToolOutput {
     let fabric = bench.fabric;
     let gpus = bench.gpus();
     let Some(first) = gpus.first() else { return no_devices() };
-    let hardware = fabric.home(*first).hardware;
+    let hardware = fabric.node_of(*first).hardware;
     let mut out = String::from("\n==============NVSMI LOG==============\n\n");
     let cuda = format!("{}.{}", hardware.cuda / 1000, hardware.cuda % 1000 / 10);
-    line(&mut out, 0, "Timestamp", "Thu Jan 15 08:00:00 2026");
-    line(&mut out, 0, "Driver Version", hardware.driver);
-    line(&mut out, 0, "CUDA Version", &cuda);
+    push_line(&mut out, 0, "Timestamp", "Thu Jan 15 08:00:00 2026");
+    push_line(&mut out, 0, "Driver Version", hardware.driver);
+    push_line(&mut out, 0, "CUDA Version", &cuda);
     out.push('\n');
-    line(&mut out, 0, "Attached GPUs", &gpus.len().to_string());
+    push_line(&mut out, 0, "Attached GPUs", &gpus.len().to_string());
     for gpu in &gpus {
-        query_gpu(bench, *gpu, &mut out);
+        render_query_gpu(bench, *gpu, &mut out);
     }
-    Answer::of(out)
+    SimToolOutput::success(out)
 }
 
-fn query_gpu(bench: &Bench<'_>, gpu: GpuIndex, out: &mut String) {
+fn render_query_gpu(bench: &ToolInvocation<'_>, gpu: GpuIndex, out: &mut String) {
     let fabric = bench.fabric;
-    let node = fabric.home(gpu);
+    let node = fabric.node_of(gpu);
     let state = &fabric.gpus[gpu];
     let bus = node.hardware.bus_id(state.slot).to_uppercase();
     out.push_str(&format!("GPU {bus}.0\n"));
-    line(out, 1, "Product Name", node.hardware.product);
-    line(out, 1, "GPU UUID", &uuid(fabric, gpu));
-    line(out, 1, "Minor Number", &state.slot.to_string());
+    push_line(out, 1, "Product Name", node.hardware.product);
+    push_line(out, 1, "GPU UUID", &gpu_uuid(fabric, gpu));
+    push_line(out, 1, "Minor Number", &state.slot.to_string());
     let attached = node.fabric_up && state.tx != 0;
     // A fabric inside one node has no cluster: its UUID is all zeros.
     let cluster = match node.hardware.spans_nodes && attached {
-        true => hyphenated(cluster(bench, node)),
+        true => format_uuid(cluster_key(bench, node)),
         false => "00000000-0000-0000-0000-000000000000".to_owned(),
     };
     let clique = if node.hardware.spans_nodes && attached { "32766" } else { "0" };
@@ -154,10 +154,10 @@ fn query_gpu(bench: &Bench<'_>, gpu: GpuIndex, out: &mut String) {
         (true, false) => ["Not Started", "N/A"],
         (false, _) => ["In Progress", "N/A"],
     };
-    line(out, 2, "State", progress);
-    line(out, 2, "Status", status);
-    line(out, 2, "CliqueId", if attached { clique } else { "N/A" });
-    line(out, 2, "ClusterUUID", if attached { &cluster } else { "N/A" });
+    push_line(out, 2, "State", progress);
+    push_line(out, 2, "Status", status);
+    push_line(out, 2, "CliqueId", if attached { clique } else { "N/A" });
+    push_line(out, 2, "ClusterUUID", if attached { &cluster } else { "N/A" });
     out.push_str("        Health\n");
     let full = state.shown == node.hardware.all_links();
     let bandwidth = match (attached, full) {
@@ -166,24 +166,24 @@ fn query_gpu(bench: &Bench<'_>, gpu: GpuIndex, out: &mut String) {
         (true, false) => "Degraded",
     };
     let other = if attached { "False" } else { "N/A" };
-    line(out, 3, "Bandwidth", bandwidth);
-    line(out, 3, "Route Recovery in progress", other);
-    line(out, 3, "Route Unhealthy", other);
-    line(out, 3, "Access Timeout Recovery", other);
+    push_line(out, 3, "Bandwidth", bandwidth);
+    push_line(out, 3, "Route Recovery in progress", other);
+    push_line(out, 3, "Route Unhealthy", other);
+    push_line(out, 3, "Access Timeout Recovery", other);
     let Some(process) = &node.process else {
-        line(out, 1, "Processes", "None");
+        push_line(out, 1, "Processes", "None");
         return;
     };
     out.push_str("    Processes\n");
-    line(out, 2, "GPU instance ID", "N/A");
-    line(out, 2, "Compute instance ID", "N/A");
-    line(out, 2, "Process ID", &(31_000 + state.slot).to_string());
-    line(out, 3, "Type", "C");
-    line(out, 3, "Name", process);
-    line(out, 3, "Used GPU Memory", "70112 MiB");
+    push_line(out, 2, "GPU instance ID", "N/A");
+    push_line(out, 2, "Compute instance ID", "N/A");
+    push_line(out, 2, "Process ID", &(31_000 + state.slot).to_string());
+    push_line(out, 3, "Type", "C");
+    push_line(out, 3, "Name", process);
+    push_line(out, 3, "Used GPU Memory", "70112 MiB");
 }
 
-fn line(out: &mut String, depth: usize, key: &str, value: &str) {
+fn push_line(out: &mut String, depth: usize, key: &str, value: &str) {
     let key = format!("{}{key}", "    ".repeat(depth));
     out.push_str(&format!("{key:<54} : {value}\n"));
 }

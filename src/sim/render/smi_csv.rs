@@ -1,33 +1,33 @@
 //! nvidia-smi's queries as CSV: `--query-gpu` and `--query-compute-apps`.
 
-use super::Answer;
+use super::SimToolOutput;
 use super::smi::no_devices;
-use super::uuid;
-use crate::bench::Bench;
+use super::gpu_uuid;
+use crate::invocation::ToolInvocation;
 use crate::fabric::GpuIndex;
 
 /// The VBIOS of every simulated GPU.
 const VBIOS: &str = "96.00.74.00.01";
 
 /// The answer to a query, where the arguments are one.
-pub fn answer(bench: &Bench<'_>, args: &[String]) -> Option<Answer> {
+pub fn answer_query(bench: &ToolInvocation<'_>, args: &[String]) -> Option<SimToolOutput> {
     let value = |name: &str| args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
     let format = value("--format").unwrap_or_default();
     let says = |word: &str| format.split(',').any(|part| part == word);
-    let form = Form { header: !says("noheader"), units: !says("nounits") };
+    let form = SmiCsvFormat { header: !says("noheader"), units: !says("nounits") };
     if let Some(fields) = value("--query-compute-apps") {
-        return Some(processes(bench, fields, form));
+        return Some(render_processes(bench, fields, form));
     }
-    value("--query-gpu").map(|fields| gpus(bench, fields, form))
+    value("--query-gpu").map(|fields| render_gpus(bench, fields, form))
 }
 
 #[derive(Clone, Copy)]
-struct Form {
+struct SmiCsvFormat {
     header: bool,
     units: bool,
 }
 
-fn table(fields: &str, form: Form, rows: Vec<Option<Vec<(String, &'static str)>>>) -> Answer {
+fn render_table(fields: &str, form: SmiCsvFormat, rows: Vec<Option<Vec<(String, &'static str)>>>) -> SimToolOutput {
     let names: Vec<&str> = fields.split(',').map(str::trim).collect();
     let mut out = String::new();
     if form.header {
@@ -36,7 +36,7 @@ fn table(fields: &str, form: Form, rows: Vec<Option<Vec<(String, &'static str)>>
     for row in rows {
         let Some(cells) = row else {
             let why = format!("Field in \"{fields}\" is not a valid field to query.\n\n");
-            return Answer::ended(why, String::new(), 2);
+            return SimToolOutput::with_exit_code(why, String::new(), 2);
         };
         let cells: Vec<String> = cells
             .into_iter()
@@ -47,48 +47,48 @@ fn table(fields: &str, form: Form, rows: Vec<Option<Vec<(String, &'static str)>>
             .collect();
         out.push_str(&format!("{}\n", cells.join(", ")));
     }
-    Answer::of(out)
+    SimToolOutput::success(out)
 }
 
-fn processes(bench: &Bench<'_>, fields: &str, form: Form) -> Answer {
+fn render_processes(bench: &ToolInvocation<'_>, fields: &str, form: SmiCsvFormat) -> SimToolOutput {
     let gpus = bench.gpus();
     let Some(first) = gpus.first() else { return no_devices() };
-    let Some(process) = &bench.fabric.home(*first).process else {
-        return table(fields, form, Vec::new());
+    let Some(process) = &bench.fabric.node_of(*first).process else {
+        return render_table(fields, form, Vec::new());
     };
     let field = |gpu: GpuIndex, name: &str| -> Option<(String, &'static str)> {
         let slot = bench.fabric.gpus[gpu].slot;
         Some(match name.trim() {
             "pid" => ((31_000 + slot).to_string(), ""),
             "process_name" | "name" => (process.clone(), ""),
-            "gpu_uuid" => (uuid(bench.fabric, gpu), ""),
+            "gpu_uuid" => (gpu_uuid(bench.fabric, gpu), ""),
             "used_memory" | "used_gpu_memory" => ("70112".to_owned(), "MiB"),
             _ => return None,
         })
     };
     let row = |gpu: &GpuIndex| fields.split(',').map(|name| field(*gpu, name)).collect();
-    table(fields, form, gpus.iter().map(row).collect())
+    render_table(fields, form, gpus.iter().map(row).collect())
 }
 
-fn gpus(bench: &Bench<'_>, fields: &str, form: Form) -> Answer {
+fn render_gpus(bench: &ToolInvocation<'_>, fields: &str, form: SmiCsvFormat) -> SimToolOutput {
     let gpus = bench.gpus();
     if gpus.is_empty() {
         return no_devices();
     }
-    let row = |gpu: &GpuIndex| fields.split(',').map(|name| of_gpu(bench, *gpu, name)).collect();
-    table(fields, form, gpus.iter().map(row).collect())
+    let row = |gpu: &GpuIndex| fields.split(',').map(|name| gpu_field(bench, *gpu, name)).collect();
+    render_table(fields, form, gpus.iter().map(row).collect())
 }
 
-fn of_gpu(bench: &Bench<'_>, gpu: GpuIndex, name: &str) -> Option<(String, &'static str)> {
+fn gpu_field(bench: &ToolInvocation<'_>, gpu: GpuIndex, name: &str) -> Option<(String, &'static str)> {
     let fabric = bench.fabric;
-    let (node, state) = (fabric.home(gpu), &fabric.gpus[gpu]);
+    let (node, state) = (fabric.node_of(gpu), &fabric.gpus[gpu]);
     let busy = node.process.is_some();
     // A few degrees and watts from one reading to the next.
-    let wobble = bench.key("nvidia-smi").with(gpu as u64).with(name.len() as u64).fraction();
+    let wobble = bench.key("nvidia-smi").with_part(gpu as u64).with_part(name.len() as u64).fraction();
     let clock = 1980.0 * if node.power < 1.0 { node.power } else { 1.0 };
     Some(match name.trim() {
-        "index" => (fabric.device(gpu).to_string(), ""),
-        "uuid" | "gpu_uuid" => (uuid(fabric, gpu), ""),
+        "index" => (fabric.cuda_index(gpu).to_string(), ""),
+        "uuid" | "gpu_uuid" => (gpu_uuid(fabric, gpu), ""),
         "name" | "gpu_name" => (node.hardware.product.to_owned(), ""),
         "count" => (node.gpus.len().to_string(), ""),
         "driver_version" => (node.hardware.driver.to_owned(), ""),

@@ -7,15 +7,15 @@ use std::path::PathBuf;
 
 use crate::Globals;
 use fabricgate::cli::exit;
-use fabricgate::cli::output::Output;
+use fabricgate::cli::output::OutputFile;
 use fabricgate::cli::stdout;
-use study::Setting;
-use study::World;
+use study::StudySetting;
+use study::StudyWorld;
 
 /// Sweep simulated fabrics by the thousand and count what is found and who is
 /// blamed, beside simpler rules on the same readings.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct StudyArgs {
     /// Sweeps of every setting with faults.
     #[arg(long, default_value_t = 100)]
     trials: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     seed: u64,
     /// What to sweep.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Only::Domain, Only::Fleet])]
-    only: Vec<Only>,
+    only: Vec<StudyWorldArg>,
     /// Standard deviations of one reading, in percent.
     #[arg(long, value_delimiter = ',', default_values_t = [0.1, 0.3, 1.0, 2.0, 3.0])]
     sigma: Vec<f64>,
@@ -48,37 +48,37 @@ pub(crate) struct Args {
 
 /// What can be swept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Only {
+enum StudyWorldArg {
     /// A rack of 18 nodes with 72 GPUs, GPU by GPU.
     Domain,
     /// A fleet of 1,024 nodes over its network, in one matching.
     Fleet,
 }
 
-impl Only {
-    fn world(self) -> World {
+impl StudyWorldArg {
+    fn to_world(self) -> StudyWorld {
         match self {
-            Self::Domain => World::Domain,
-            Self::Fleet => World::Fleet,
+            Self::Domain => StudyWorld::Domain,
+            Self::Fleet => StudyWorld::Fleet,
         }
     }
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
+pub(crate) fn run(args: &StudyArgs, globals: &Globals) -> anyhow::Result<u8> {
     for (option, percents) in [("sigma", &args.sigma), ("lost", &args.lost)] {
         if let Some(strange) = percents.iter().find(|it| !(0.0..=50.0).contains(*it)) {
             stdout::note(&format!("--{option} {strange}: expected 0 to 50, in percent"));
             return Ok(exit::USAGE);
         }
     }
-    let output = Output::of(args.svg.as_ref())?;
+    let output = OutputFile::open_optional(args.svg.as_ref())?;
     let threads =
         args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
-    let settings = settings(args);
+    let settings = build_settings(args);
     let mut points = Vec::new();
     for (at, (setting, trials)) in settings.iter().enumerate() {
-        points.push(study::study(*setting, *trials, args.seed, threads.unwrap_or(1)));
+        points.push(study::run_study(*setting, *trials, args.seed, threads.unwrap_or(1)));
         if !globals.no_progress {
             stdout::note(&format!(
                 "{} of {}: {trials} sweeps of {}, noise {:.1} %, {} parts that lost {:.1} %",
@@ -92,22 +92,22 @@ pub(crate) fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         }
     }
     if let Some(output) = output {
-        output.put(study::svg(&points).as_bytes())?;
+        output.write(study::render_svg(&points).as_bytes())?;
     }
     if globals.json {
-        stdout::json(&study::json(&points, args.seed))?;
+        stdout::write_json(&study::build_document(&points, args.seed))?;
     } else {
-        stdout::text(&study::text(&points))?;
+        stdout::write_text(&study::render_text(&points))?;
     }
     Ok(exit::PASS)
 }
 
 /// Every setting with its number of sweeps, in the order of the tables.
-fn settings(args: &Args) -> Vec<(Setting, u64)> {
+fn build_settings(args: &StudyArgs) -> Vec<(StudySetting, u64)> {
     let mut settings = Vec::new();
     for only in &args.only {
         for sigma in args.sigma.iter().map(|percent| percent / 100.0) {
-            let of = |loss, faults| Setting { world: only.world(), sigma, loss, faults };
+            let of = |loss, faults| StudySetting { world: only.to_world(), sigma, loss, faults };
             if 0 < args.trials {
                 for loss in args.lost.iter().map(|percent| percent / 100.0) {
                     let counts = args.faults.iter().filter(|count| 0 < **count);

@@ -6,19 +6,19 @@ use std::path::PathBuf;
 
 use crate::Globals;
 use fabricgate::cli::exit;
-use fabricgate::cli::output::Output;
+use fabricgate::cli::output::OutputFile;
 use fabricgate::cli::show;
 use fabricgate::cli::stdout;
 use study::year;
-use study::year::Climate;
-use study::year::Ours;
-use study::year::Rule;
-use study::year::Setting;
+use study::year::TransientRates;
+use study::year::SchemeSettings;
+use study::year::YearRule;
+use study::year::YearSetting;
 
 /// Simulate a year of daily audits of a fleet of racks, and count who is drained,
 /// rightly or not, beside simpler rules in the same year.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct YearArgs {
     /// Racks of 18 nodes with 72 GPUs.
     #[arg(long, default_value_t = 100)]
     racks: usize,
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     /// The rules.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Which::Ours, Which::Floor95, Which::Floor90,
         Which::Retest95, Which::Retest90, Which::Below10, Which::Below5])]
-    rules: Vec<Which>,
+    rules: Vec<YearRuleArg>,
     /// Also write the counts as CSV into this file.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
@@ -66,7 +66,7 @@ pub(crate) struct Args {
 
 /// A rule by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Which {
+enum YearRuleArg {
     /// The scheme with its defaults.
     Ours,
     /// The scheme, but what one run shows to be slow is drained by it.
@@ -122,17 +122,17 @@ enum Which {
     Below5,
 }
 
-impl Which {
-    fn rule(self) -> Rule {
-        let mut ours = Ours::default();
+impl YearRuleArg {
+    fn to_rule(self) -> YearRule {
+        let mut ours = SchemeSettings::default();
         let mut named = |name: &str| ours.name = name.to_owned();
         match self {
-            Self::Floor90 => return Rule::Floor(0.9),
-            Self::Floor95 => return Rule::Floor(0.95),
-            Self::Retest90 => return Rule::Retest(0.9),
-            Self::Retest95 => return Rule::Retest(0.95),
-            Self::Below10 => return Rule::Below(0.1),
-            Self::Below5 => return Rule::Below(0.05),
+            Self::Floor90 => return YearRule::Floor(0.9),
+            Self::Floor95 => return YearRule::Floor(0.95),
+            Self::Retest90 => return YearRule::Retest(0.9),
+            Self::Retest95 => return YearRule::Retest(0.95),
+            Self::Below10 => return YearRule::BelowMedian(0.1),
+            Self::Below5 => return YearRule::BelowMedian(0.05),
             Self::Ours => {}
             Self::Once => named("one run enough"),
             Self::Wait300 => named("one run, second look after 300 s"),
@@ -168,10 +168,10 @@ impl Which {
                     Self::Again4 => 4.0,
                     _ => 20.0,
                 };
-                (policy.again_hours, ours.again_after_s) = (hours, Some(hours * 3_600.0));
+                (policy.again_hours, ours.repeat_after_s) = (hours, Some(hours * 3_600.0));
             }
             Self::Drift => ours.drift = true,
-            Self::Unstated => ours.states = false,
+            Self::Unstated => ours.restates_levels = false,
             Self::Readings3 => ours.readings = [3, 5],
             Self::Freeze2 => policy.freeze_domain = 2,
             Self::NoFreeze => {
@@ -185,43 +185,43 @@ impl Which {
             Self::Clean1 => policy.clean_sweeps = 1,
             _ => {}
         }
-        Rule::Ours(Box::new(ours))
+        YearRule::Scheme(Box::new(ours))
     }
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
-    if let Err(why) = check(args) {
+pub(crate) fn run(args: &YearArgs, globals: &Globals) -> anyhow::Result<u8> {
+    if let Err(why) = check_args(args) {
         stdout::note(&why);
         return Ok(exit::USAGE);
     }
-    show::once_each([&args.csv, &args.svg].into_iter().flatten().map(PathBuf::as_path))?;
-    let (table, picture) = (Output::of(args.csv.as_ref())?, Output::of(args.svg.as_ref())?);
-    let setting = setting(args);
+    show::check_distinct([&args.csv, &args.svg].into_iter().flatten().map(PathBuf::as_path))?;
+    let (table, picture) = (OutputFile::open_optional(args.csv.as_ref())?, OutputFile::open_optional(args.svg.as_ref())?);
+    let setting = build_setting(args);
     let threads =
         args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));
-    let rules: Vec<Rule> = args.rules.iter().map(|which| which.rule()).collect();
+    let rules: Vec<YearRule> = args.rules.iter().map(|which| which.to_rule()).collect();
     let say = |text: &str| {
         if !globals.no_progress {
             stdout::note(text);
         }
     };
-    let years = year::years(&setting, &rules, threads.unwrap_or(1), &say);
-    for (output, text) in [(table, year::csv(&years)), (picture, year::svg(&years))] {
+    let years = year::run_years(&setting, &rules, threads.unwrap_or(1), &say);
+    for (output, text) in [(table, year::render_csv(&years)), (picture, year::render_svg(&years))] {
         if let Some(output) = output {
-            output.put(text.as_bytes())?;
+            output.write(text.as_bytes())?;
         }
     }
     if globals.json {
-        stdout::json(&year::json(&setting, &years))?;
+        stdout::write_json(&year::build_document(&setting, &years))?;
     } else {
-        stdout::text(&year::text(&setting, &years))?;
+        stdout::write_text(&year::render_text(&setting, &years))?;
     }
     Ok(exit::PASS)
 }
 
 /// That every number is in its range; else which is not.
-fn check(args: &Args) -> Result<(), String> {
+fn check_args(args: &YearArgs) -> Result<(), String> {
     let counts =
         [("racks", args.racks, 1_000), ("days", args.days, 3_650), ("worlds", args.worlds, 1_000)];
     for (option, value, most) in counts {
@@ -247,18 +247,18 @@ fn check(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-fn setting(args: &Args) -> Setting {
-    let usual = Climate::USUAL;
+fn build_setting(args: &YearArgs) -> YearSetting {
+    let usual = TransientRates::USUAL;
     let times = args.passing;
-    Setting {
+    YearSetting {
         racks: args.racks,
         days: args.days,
         worlds: args.worlds,
         seed: args.seed,
         share_of_domain: (args.share_of_domain < 1.0).then_some(args.share_of_domain),
         busy: args.busy,
-        troubles: args.troubles,
-        climate: Climate {
+        fault_factor: args.troubles,
+        transient_rates: TransientRates {
             node: usual.node * times,
             gpu: usual.gpu * times,
             rack: usual.rack * times,

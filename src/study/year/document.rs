@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Setting;
+use super::YearSetting;
 use super::fleet::GPUS;
 use super::fleet::NODES;
-use super::rule::Rule;
-use super::score::Cause;
-use super::score::Score;
-use super::score::limits;
-use super::score::middle_and_late;
-use super::trouble::Class;
+use super::rule::YearRule;
+use super::score::WrongDrainCause;
+use super::score::YearScore;
+use super::score::poisson_limits;
+use super::score::median_and_p95;
+use super::fault::YearFaultClass;
 
 /// The format of the JSON document.
 pub const YEAR_FORMAT: &str = "fabricgate.year/1";
@@ -42,12 +42,12 @@ pub struct YearDocument {
     /// How often faults come, relative to the rates that the study names.
     troubles: f64,
     /// What each rule made of it.
-    rules: Vec<Ruled>,
+    rules: Vec<YearRuleResult>,
 }
 
 /// What one rule made of all worlds.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Ruled {
+struct YearRuleResult {
     /// The rule.
     rule: String,
     /// GPUs times days.
@@ -89,12 +89,12 @@ struct Ruled {
     /// Those of parts without a fault.
     drift_alarms_without_fault: u64,
     /// What became of each class of faults.
-    classes: Vec<Classed>,
+    classes: Vec<YearClassResult>,
 }
 
 /// What became of the faults of one class. Days are the median and the 95th percentile.
 #[derive(Debug, Serialize, JsonSchema)]
-struct Classed {
+struct YearClassResult {
     /// The class.
     class: &'static str,
     /// Faults that came.
@@ -118,32 +118,32 @@ struct Classed {
 }
 
 /// All rules as one document.
-pub fn json(setting: &Setting, years: &[(Rule, Score)]) -> YearDocument {
-    let ruled = |(rule, score): &(Rule, Score)| Ruled {
+pub fn build_document(setting: &YearSetting, years: &[(YearRule, YearScore)]) -> YearDocument {
+    let ruled = |(rule, score): &(YearRule, YearScore)| YearRuleResult {
         rule: rule.name(),
         gpu_days: score.gpu_days,
         nodes_measured: score.measured,
         drains: score.drains,
-        wrong_drains: score.wrong(),
-        wrong_drains_limits: limits(score.wrong()),
-        wrong_drains_by_cause: Cause::ALL
+        wrong_drains: score.wrong_drains(),
+        wrong_drains_limits: poisson_limits(score.wrong_drains()),
+        wrong_drains_by_cause: WrongDrainCause::ALL
             .iter()
-            .map(|cause| (cause.as_str(), score.wrong.get(cause).copied().unwrap_or(0)))
+            .map(|cause| (cause.as_str(), score.wrong_by_cause.get(cause).copied().unwrap_or(0)))
             .collect(),
-        wrong_drains_by_class: score.wrong_by.clone(),
+        wrong_drains_by_class: score.wrong_by_class.clone(),
         wrong_node_hours: score.wrong_hours,
         node_hours: score.hours,
         most_out: score.most_out,
         frozen: score.frozen,
         frozen_by: score.frozen_by.clone(),
-        stated: score.stated,
+        stated: score.level_updates,
         tripped: score.tripped,
         stopped: score.stopped,
         unconfirmed: score.unconfirmed,
-        waited: score.waited,
-        drift_alarms: score.rung[0],
-        drift_alarms_without_fault: score.rung[1],
-        classes: classes(score),
+        waited: score.deferred,
+        drift_alarms: score.drift_alarms[0],
+        drift_alarms_without_fault: score.drift_alarms[1],
+        classes: class_results(score),
     };
     YearDocument {
         format: YEAR_FORMAT,
@@ -155,24 +155,24 @@ pub fn json(setting: &Setting, years: &[(Rule, Score)]) -> YearDocument {
         worlds: setting.worlds as u64,
         share_of_domain: setting.share_of_domain,
         busy: setting.busy,
-        troubles: setting.troubles,
+        troubles: setting.fault_factor,
         rules: years.iter().map(ruled).collect(),
     }
 }
 
-fn classes(score: &Score) -> Vec<Classed> {
-    let all = Class::ALL.iter().filter_map(|(class, _)| Some((class, score.found.get(class)?)));
-    all.map(|(class, found)| Classed {
+fn class_results(score: &YearScore) -> Vec<YearClassResult> {
+    let all = YearFaultClass::ALL.iter().filter_map(|(class, _)| Some((class, score.by_class.get(class)?)));
+    all.map(|(class, found)| YearClassResult {
         class: class.as_str(),
         faults: found.faults,
-        acted_on: found.acted.len() as u64,
-        told_of: found.told.len() as u64,
+        acted_on: found.acted_on.len() as u64,
+        told_of: found.reported.len() as u64,
         missed: found.missed,
         open: found.open,
-        days_to_action: middle_and_late(&found.acted),
-        days_to_telling: middle_and_late(&found.told),
-        drift_alarms: found.rung.len() as u64,
-        days_to_drift_alarm: middle_and_late(&found.rung),
+        days_to_action: median_and_p95(&found.acted_on),
+        days_to_telling: median_and_p95(&found.reported),
+        drift_alarms: found.drift_alarms.len() as u64,
+        days_to_drift_alarm: median_and_p95(&found.drift_alarms),
     })
     .collect()
 }

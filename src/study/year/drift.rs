@@ -5,60 +5,60 @@
 
 use std::collections::BTreeMap;
 
-use super::fleet::Spot;
-use super::gate::BEGIN;
+use super::fleet::FleetPosition;
+use super::gate::YEAR_START_UNIX;
 use engine::judge::drift;
-use engine::judge::past;
-use model::history::Showing;
+use engine::judge::run_summary;
+use model::part_history::PartTestKey;
 use model::id::NodeName;
-use model::moment::rfc3339;
-use model::trend::ChangeKind;
-use model::trend::Changed;
-use model::trend::Part;
-use model::trend::PartKind;
-use model::trend::Point;
+use model::time_format::format_rfc3339;
+use model::trend::RunChangeKind;
+use model::trend::RunChange;
+use model::trend::FabricPart;
+use model::trend::FabricPartKind;
+use model::trend::TrendPoint;
 use model::trend::Trend;
 use model::unit::Unit;
 
 /// Series of all parts.
 #[derive(Debug, Default)]
-pub(super) struct Followed {
+pub(super) struct DriftTracker {
     /// Points by part; the driver is no part of a series but a change in it.
-    series: BTreeMap<Showing, Vec<Point>>,
+    series: BTreeMap<PartTestKey, Vec<TrendPoint>>,
     drivers: BTreeMap<NodeName, String>,
-    changes: BTreeMap<NodeName, Vec<Changed>>,
+    changes: BTreeMap<NodeName, Vec<RunChange>>,
 }
 
 /// An alarm that something is less than it was.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Rung {
-    pub(super) spot: Spot,
+pub(super) struct YearDriftAlarm {
+    pub(super) spot: FleetPosition,
     pub(super) gpu: usize,
     /// When, in seconds since the year began.
     pub(super) at_s: f64,
 }
 
-impl Followed {
+impl DriftTracker {
     /// Takes in what a run showed.
-    pub(super) fn add(&mut self, run: &str, at_unix: i64, shown: &past::Run) {
-        let at = rfc3339(at_unix);
+    pub(super) fn add_run(&mut self, run: &str, at_unix: i64, shown: &run_summary::RunSummary) {
+        let at = format_rfc3339(at_unix);
         for (part, shown) in shown {
             if let Some(driver) = &part.driver {
                 let before = self.drivers.insert(part.node.clone(), driver.clone());
                 if let Some(before) = before.filter(|before| before != driver) {
-                    self.changes.entry(part.node.clone()).or_default().push(Changed {
+                    self.changes.entry(part.node.clone()).or_default().push(RunChange {
                         run: run.to_owned(),
                         at: at.clone(),
                         node: Some(part.node.clone()),
-                        kind: ChangeKind::Driver,
+                        kind: RunChangeKind::Driver,
                         what: "driver".to_owned(),
                         before,
                         after: driver.clone(),
                     });
                 }
             }
-            let part = Showing { driver: None, ..part.clone() };
-            self.series.entry(part).or_default().push(Point {
+            let part = PartTestKey { driver: None, ..part.clone() };
+            self.series.entry(part).or_default().push(TrendPoint {
                 run: run.to_owned(),
                 at: at.clone(),
                 at_unix,
@@ -71,15 +71,15 @@ impl Followed {
     }
 
     /// Every alarm for less.
-    pub(super) fn rung(self) -> Vec<Rung> {
+    pub(super) fn into_alarms(self) -> Vec<YearDriftAlarm> {
         let mut rung = Vec::new();
         for (part, points) in self.series {
             let Some(gpu) = part.gpu else { continue };
             let times: BTreeMap<String, i64> =
                 points.iter().map(|point| (point.run.clone(), point.at_unix)).collect();
             let mut trend = Trend {
-                part: Part {
-                    kind: PartKind::Gpu,
+                part: FabricPart {
+                    kind: FabricPartKind::Gpu,
                     domain: None,
                     node: Some(part.node.clone()),
                     gpu: Some(gpu),
@@ -95,11 +95,11 @@ impl Followed {
                 changes: self.changes.get(&part.node).cloned().unwrap_or_default(),
             };
             drift::assess(&mut trend);
-            let spot = Spot::of(&part.node);
+            let spot = FleetPosition::from_name(&part.node);
             rung.extend(trend.alarms.iter().filter(|alarm| alarm.shift < 0.0).filter_map(
                 |alarm| {
-                    let at_s = (times.get(&alarm.run)? - BEGIN) as f64;
-                    Some(Rung { spot, gpu: gpu as usize, at_s })
+                    let at_s = (times.get(&alarm.run)? - YEAR_START_UNIX) as f64;
+                    Some(YearDriftAlarm { spot, gpu: gpu as usize, at_s })
                 },
             ));
         }

@@ -10,20 +10,20 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use engine::plan::Step;
+use engine::plan::PlanStep;
 use model::claims::Claims;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::parsed::Parsed;
+use model::parse_output::ParseOutput;
 use readers::claims::claims_file;
 use readers::outputs;
-use sim::bench::Bench;
-use sim::fabric::Fabric;
-use sim::fault::Fault;
-use sim::noise::Noise;
-use sim::render::address;
+use sim::invocation::ToolInvocation;
+use sim::fabric::SimFabric;
+use sim::fault::SimFault;
+use sim::noise::SimNoise;
+use sim::render::node_address;
 use sim::scenario::Scenario;
-use sim::tool;
+use sim::tool_dispatch;
 
 /// Nodes of a rack.
 pub(super) const NODES: usize = 18;
@@ -32,12 +32,12 @@ pub(super) const GPUS: usize = 4;
 
 /// One node, by rack and place in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Spot {
+pub(super) struct FleetPosition {
     pub(super) rack: usize,
     pub(super) node: usize,
 }
 
-impl Spot {
+impl FleetPosition {
     /// Its number in the fleet.
     pub(super) fn number(self) -> u64 {
         (self.rack * NODES + self.node) as u64
@@ -49,7 +49,7 @@ impl Spot {
     }
 
     /// The node of this name.
-    pub(super) fn of(name: &NodeName) -> Self {
+    pub(super) fn from_name(name: &NodeName) -> Self {
         let number = |from: usize, to: usize| name.as_str()[from..to].parse().ok();
         let spot = number(1, 4).zip(number(5, 7)).map(|(rack, node)| Self { rack, node });
         spot.expect("every name of the fleet is made here")
@@ -58,41 +58,41 @@ impl Spot {
 
 /// One rack.
 #[derive(Debug)]
-struct Rack {
+struct YearRack {
     scenario: Scenario,
-    fabric: Fabric,
+    fabric: SimFabric,
     /// What tools print, by probe and nodes.
-    shapes: BTreeMap<(String, Vec<NodeName>), Parsed>,
+    shapes: BTreeMap<(String, Vec<NodeName>), ParseOutput>,
 }
 
-impl Rack {
-    fn of(at: usize, faults: Vec<Fault>) -> Self {
+impl YearRack {
+    fn new(at: usize, faults: Vec<SimFault>) -> Self {
         let text = format!(
             "title = \"rack\"\n[[domain]]\nname = \"r{at:03}\"\nnodes = \"r{at:03}n[00-{:02}]\"\n\
              platform = \"gb200-nvl72\"\n",
             NODES - 1
         );
-        let mut scenario = Scenario::read(&text).expect("a scenario of the study is good");
+        let mut scenario = Scenario::parse(&text).expect("a scenario of the study is good");
         // Noise is put on by the meter, with what the day does.
-        scenario.noise = Noise { sigma: 0.0, dip_rate: 0.0, ..Noise::default() };
+        scenario.noise = SimNoise { sigma: 0.0, dip_rate: 0.0, ..SimNoise::default() };
         scenario.faults = faults;
-        let fabric = Fabric::build(&scenario).expect("a scenario of the study can be built");
+        let fabric = SimFabric::build(&scenario).expect("a scenario of the study can be built");
         Self { scenario, fabric, shapes: BTreeMap::new() }
     }
 }
 
 /// All racks.
 #[derive(Debug)]
-pub(super) struct Fleet {
+pub(super) struct YearFleet {
     pub(super) claims: Claims,
-    pub(super) across: BTreeSet<DomainName>,
-    racks: Vec<Rack>,
+    pub(super) nvlink_domains: BTreeSet<DomainName>,
+    racks: Vec<YearRack>,
     /// A rack without faults: what every number would be.
-    sound: Rack,
+    healthy: YearRack,
 }
 
-impl Fleet {
-    pub(super) fn of(racks: usize) -> Self {
+impl YearFleet {
+    pub(super) fn new(racks: usize) -> Self {
         let mut text = String::new();
         for at in 0..racks {
             let written = write!(
@@ -107,75 +107,75 @@ impl Fleet {
         // A scheduler tells its nodes' addresses, and IMEX knows them by nothing else.
         for node in claims.domains.iter().flat_map(|domain| &domain.nodes) {
             let said = claims.nodes.entry(node.clone()).or_default();
-            said.aliases.push(address(Spot::of(node).node));
+            said.aliases.push(node_address(FleetPosition::from_name(node).node));
         }
-        let across = claims.domains.iter().map(|domain| domain.name.clone()).collect();
-        let racks = (0..racks).map(|at| Rack::of(at, Vec::new())).collect();
-        Self { claims, across, racks, sound: Rack::of(0, Vec::new()) }
+        let nvlink_domains = claims.domains.iter().map(|domain| domain.name.clone()).collect();
+        let racks = (0..racks).map(|at| YearRack::new(at, Vec::new())).collect();
+        Self { claims, nvlink_domains, racks, healthy: YearRack::new(0, Vec::new()) }
     }
 
-    pub(super) fn racks(&self) -> usize {
+    pub(super) fn rack_count(&self) -> usize {
         self.racks.len()
     }
 
     /// All nodes.
-    pub(super) fn spots(&self) -> impl Iterator<Item = Spot> + use<> {
+    pub(super) fn positions(&self) -> impl Iterator<Item = FleetPosition> + use<> {
         let racks = self.racks.len();
-        (0..racks).flat_map(|rack| (0..NODES).map(move |node| Spot { rack, node }))
+        (0..racks).flat_map(|rack| (0..NODES).map(move |node| FleetPosition { rack, node }))
     }
 
     /// What is wrong with a rack from now on.
-    pub(super) fn set(&mut self, rack: usize, faults: Vec<Fault>) {
+    pub(super) fn set_faults(&mut self, rack: usize, faults: Vec<SimFault>) {
         if self.racks[rack].scenario.faults != faults {
-            self.racks[rack] = Rack::of(rack, faults);
+            self.racks[rack] = YearRack::new(rack, faults);
         }
     }
 
     /// What a step's tool prints, without noise.
-    pub(super) fn output(&mut self, step: &Step) -> Parsed {
-        let rack = Spot::of(&step.nodes[0]).rack;
-        asked(&mut self.racks[rack], step, &step.nodes)
+    pub(super) fn tool_output(&mut self, step: &PlanStep) -> ParseOutput {
+        let rack = FleetPosition::from_name(&step.nodes[0]).rack;
+        render_and_parse(&mut self.racks[rack], step, &step.nodes)
     }
 
     /// What it would print in a rack without faults.
-    pub(super) fn sound(&mut self, step: &Step) -> Parsed {
+    pub(super) fn healthy_output(&mut self, step: &PlanStep) -> ParseOutput {
         let mut step = step.clone();
         for node in &mut step.nodes {
-            *node = Spot { rack: 0, ..Spot::of(node) }.name().into();
+            *node = FleetPosition { rack: 0, ..FleetPosition::from_name(node) }.name().into();
         }
         // Sound nodes are all alike, so that a few stand for all.
         step.nodes.sort();
         let alike: Vec<NodeName> =
-            (0..step.nodes.len()).map(|node| Spot { rack: 0, node }.name().into()).collect();
+            (0..step.nodes.len()).map(|node| FleetPosition { rack: 0, node }.name().into()).collect();
         for word in Arc::make_mut(&mut step.argv) {
             if word.starts_with("r0") && word.contains(':') {
                 *word = alike.iter().map(|n| format!("{n}:4")).collect::<Vec<_>>().join(",");
             }
         }
         step.nodes.clone_from(&alike);
-        asked(&mut self.sound, &step, &alike)
+        render_and_parse(&mut self.healthy, &step, &alike)
     }
 }
 
 /// What the simulated tool prints in this rack, parsed; asked once.
-fn asked(rack: &mut Rack, step: &Step, nodes: &[NodeName]) -> Parsed {
+fn render_and_parse(rack: &mut YearRack, step: &PlanStep, nodes: &[NodeName]) -> ParseOutput {
     let key = (step.probe.clone(), nodes.to_vec());
     if let Some(known) = rack.shapes.get(&key) {
         return known.clone();
     }
-    let bench = Bench {
+    let bench = ToolInvocation {
         scenario: &rack.scenario,
         fabric: &rack.fabric,
         scope: nodes[0].as_str(),
-        across: false,
+        spans_domain: false,
         seed: rack.scenario.seed,
         reading: 0,
-        before: 0,
+        prior_readings: 0,
         job: None,
     };
-    let (_, argv) = tool::environment(&step.argv);
-    let answer = tool::run(&bench, &argv[0], &argv[1..]).expect("the tool is simulated");
-    let parsed = outputs::read_streams(answer.stdout.as_bytes(), answer.stderr.as_bytes());
+    let (_, argv) = tool_dispatch::split_environment(&step.argv);
+    let answer = tool_dispatch::run_tool(&bench, &argv[0], &argv[1..]).expect("the tool is simulated");
+    let parsed = outputs::parse_streams(answer.stdout.as_bytes(), answer.stderr.as_bytes());
     rack.shapes.insert(key, parsed.clone());
     parsed
 }

@@ -7,50 +7,50 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use engine::policy::again;
+use engine::policy::repeat_confirmation;
 use engine::policy::budget;
-use engine::policy::ledger::Ledger;
-use engine::policy::notice;
-use engine::policy::policy;
-use engine::policy::policy::Policy;
-use engine::policy::situation::RunSeen;
+use engine::policy::journal_state::JournalState;
+use engine::policy::journal_events;
+use engine::policy::action_policy;
+use engine::policy::action_policy::Policy;
+use engine::policy::situation::EvidenceRun;
 use engine::policy::situation::Situation;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionPlan;
 use model::action::ActionResult;
-use model::change::Change;
+use model::node_update::NodeUpdate;
 use model::claims::Claims;
 use model::id::NodeName;
-use model::journal::Entry;
-use model::journal::Event;
+use model::journal::JournalEntry;
+use model::journal::JournalEvent;
 use model::journal::JOURNAL_FORMAT;
-use model::journal::Stamp;
-use model::live::Live;
-use model::live::LiveNode;
-use model::moment::rfc3339;
+use model::journal::ClockStamp;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
+use model::time_format::format_rfc3339;
 use model::profile::Profile;
 use model::verdict::Verdicts;
 
 /// When the year begins, in seconds since 1970.
-pub(super) const BEGIN: i64 = 1_767_225_600;
+pub(super) const YEAR_START_UNIX: i64 = 1_767_225_600;
 
 /// A certificate of the last day makes a node a control.
 const CONTROL_S: i64 = 86_400;
 
 /// The gate.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(super) struct YearGate {
     policy: Policy,
-    ledger: Ledger,
-    live: Live,
+    ledger: JournalState,
+    live: SchedulerSnapshot,
     /// When each node was last certified or given back.
     certified: BTreeMap<NodeName, i64>,
 }
 
 /// A run that the gate is to act on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ran<'a> {
+pub(super) struct YearRun<'a> {
     pub(super) profile: Profile,
     pub(super) verdicts: &'a Verdicts,
     pub(super) drivers: &'a BTreeMap<NodeName, String>,
@@ -61,34 +61,34 @@ pub(super) struct Ran<'a> {
 
 /// What a turn came to.
 #[derive(Debug)]
-pub(super) struct Turned {
+pub(super) struct YearGateOutcome {
     pub(super) plan: ActionPlan,
     pub(super) tripped: bool,
 }
 
-impl Gate {
-    pub(super) fn of(policy: Policy, fleet: &Claims) -> Self {
+impl YearGate {
+    pub(super) fn new(policy: Policy, fleet: &Claims) -> Self {
         let nodes = fleet.domains.iter().flat_map(|domain| &domain.nodes);
         let idle = |node: &NodeName| {
-            let live = LiveNode {
-                booted: Some(BEGIN - 90_000),
+            let live = SchedulerNode {
+                booted: Some(YEAR_START_UNIX - 90_000),
                 allocated_cpus: Some(0),
-                ..LiveNode::new(node.clone(), &["IDLE"])
+                ..SchedulerNode::new(node.clone(), &["IDLE"])
             };
             (node.clone(), live)
         };
-        let live = Live { nodes: nodes.map(idle).collect(), troubles: Vec::new() };
-        Self { policy, ledger: Ledger::default(), live, certified: BTreeMap::new() }
+        let live = SchedulerSnapshot { nodes: nodes.map(idle).collect(), troubles: Vec::new() };
+        Self { policy, ledger: JournalState::default(), live, certified: BTreeMap::new() }
     }
 
     /// Whether a node may be measured by an audit: in service and idle.
     pub(super) fn is_in_service(&self, node: &NodeName) -> bool {
-        self.live.nodes.get(node).is_some_and(|live| !live.is("DRAIN"))
+        self.live.nodes.get(node).is_some_and(|live| !live.has_state("DRAIN"))
     }
 
     /// A person drains a node for a reason of his own.
-    pub(super) fn drain_by_hand(&mut self, node: &NodeName) {
-        let Some(live) = self.live.nodes.get_mut(node).filter(|live| !live.is("DRAIN")) else {
+    pub(super) fn drain_manually(&mut self, node: &NodeName) {
+        let Some(live) = self.live.nodes.get_mut(node).filter(|live| !live.has_state("DRAIN")) else {
             return;
         };
         live.state.push("DRAIN".to_owned());
@@ -97,9 +97,9 @@ impl Gate {
     }
 
     /// The same person gives it back.
-    pub(super) fn resume_by_hand(&mut self, node: &NodeName) {
+    pub(super) fn resume_manually(&mut self, node: &NodeName) {
         let theirs =
-            |live: &&mut LiveNode| live.reason.as_deref().is_some_and(|it| it == "maintenance");
+            |live: &&mut SchedulerNode| live.reason.as_deref().is_some_and(|it| it == "maintenance");
         if let Some(live) = self.live.nodes.get_mut(node).filter(theirs) {
             live.state.retain(|word| word != "DRAIN");
             live.reason = None;
@@ -108,89 +108,89 @@ impl Gate {
     }
 
     /// Nodes that one run found slow, and that wait for another.
-    pub(super) fn suspected(&self, at_s: f64) -> impl Iterator<Item = &NodeName> {
-        let open = move |suspicion| again::is_open(suspicion, &self.policy, unix(at_s));
-        self.ledger.suspected.iter().filter(move |(_, it)| open(it)).map(|(node, _)| node)
+    pub(super) fn suspected_nodes(&self, at_s: f64) -> impl Iterator<Item = &NodeName> {
+        let open = move |suspicion| repeat_confirmation::is_open(suspicion, &self.policy, to_unix(at_s));
+        self.ledger.suspicions.iter().filter(move |(_, it)| open(it)).map(|(node, _)| node)
     }
 
     /// A node boots, as after a repair.
-    pub(super) fn boot(&mut self, node: &NodeName, at_s: f64) {
+    pub(super) fn boot_node(&mut self, node: &NodeName, at_s: f64) {
         if let Some(live) = self.live.nodes.get_mut(node) {
-            live.booted = Some(unix(at_s));
+            live.booted = Some(to_unix(at_s));
         }
     }
 
     /// A person puts a tripped breaker back.
-    pub(super) fn reset(&mut self, at_s: f64) {
+    pub(super) fn reset_breaker(&mut self, at_s: f64) {
         if self.ledger.breaker.is_some() {
-            let event = Event::Reset { by: "operator".to_owned(), why: "looked".to_owned() };
-            self.note(event, at_s);
+            let event = JournalEvent::Reset { by: "operator".to_owned(), why: "looked".to_owned() };
+            self.append_event(event, at_s);
         }
     }
 
     /// Takes a turn, as `gate::turn` does.
-    pub(super) fn turn(&mut self, fleet: &Claims, ran: Ran<'_>) -> Turned {
-        let now = stamp(ran.to_s);
+    pub(super) fn reconcile(&mut self, fleet: &Claims, ran: YearRun<'_>) -> YearGateOutcome {
+        let now = to_stamp(ran.to_s);
         self.ledger.epoch += 1;
-        let opened = Event::Opened { host: "gate".to_owned(), pid: 1, version: String::new() };
-        self.note(opened, ran.to_s);
-        let run = seen(ran);
+        let opened = JournalEvent::Opened { host: "gate".to_owned(), pid: 1, version: String::new() };
+        self.append_event(opened, ran.to_s);
+        let run = to_run_seen(ran);
         let controls: BTreeSet<NodeName> = self
             .certified
             .iter()
             .filter(|(_, at)| now.unix - **at < CONTROL_S)
             .map(|(node, _)| node.clone())
             .collect();
-        let events = notice::events(
-            &situation(fleet, &self.ledger, &self.live, &controls, &run, ran, &now),
+        let events = journal_events::collect_events(
+            &build_situation(fleet, &self.ledger, &self.live, &controls, &run, ran, &now),
             &self.policy,
         );
         for event in events {
-            self.note(event, ran.to_s);
+            self.append_event(event, ran.to_s);
         }
-        let trip = budget::trip(
-            &situation(fleet, &self.ledger, &self.live, &controls, &run, ran, &now),
+        let trip = budget::explain_trip(
+            &build_situation(fleet, &self.ledger, &self.live, &controls, &run, ran, &now),
             &self.policy,
         );
         let tripped = trip.is_some();
         if let Some(why) = trip {
-            self.note(Event::Tripped { why, run: run.id.clone() }, ran.to_s);
+            self.append_event(JournalEvent::Tripped { why, run: run.id.clone() }, ran.to_s);
         }
-        let plan = policy::propose(
-            &situation(fleet, &self.ledger, &self.live, &controls, &run, ran, &now),
+        let plan = action_policy::propose_actions(
+            &build_situation(fleet, &self.ledger, &self.live, &controls, &run, ran, &now),
             &self.policy,
         );
-        let suspicions = notice::suspicions(
-            &situation(fleet, &self.ledger, &self.live, &controls, &run, ran, &now),
+        let suspicions = journal_events::collect_suspicions(
+            &build_situation(fleet, &self.ledger, &self.live, &controls, &run, ran, &now),
             &plan,
         );
         for event in suspicions {
-            self.note(event, ran.to_s);
+            self.append_event(event, ran.to_s);
         }
         for action in &plan.actions {
-            self.carry(action, &run, ran.to_s);
+            self.execute(action, &run, ran.to_s);
         }
-        Turned { plan, tripped }
+        YearGateOutcome { plan, tripped }
     }
 
     /// Journal, scheduler, journal.
-    fn carry(&mut self, action: &Action, run: &RunSeen, at_s: f64) {
+    fn execute(&mut self, action: &Action, run: &EvidenceRun, at_s: f64) {
         let Some(before) = self.live.nodes.get(&action.node).cloned() else { return };
         let id = format!("{} {} {:?} {}", run.id, action.node, action.kind, self.ledger.epoch);
-        let intent = Event::Intent {
+        let intent = JournalEvent::Intent {
             id: id.clone(),
             run: run.id.clone(),
             action: Box::new(action.clone()),
-            change: Box::new(Change::default()),
+            change: Box::new(NodeUpdate::default()),
             before: Box::new(before),
         };
-        self.note(intent, at_s);
+        self.append_event(intent, at_s);
         if let Some(live) = self.live.nodes.get_mut(&action.node) {
             match action.kind {
                 ActionKind::Drain => {
                     live.state.push("DRAIN".to_owned());
                     live.reason = Some(action.reason.clone());
-                    live.reason_at = Some(unix(at_s));
+                    live.reason_at = Some(to_unix(at_s));
                 }
                 ActionKind::Release => {
                     live.state.retain(|word| word != "DRAIN");
@@ -202,56 +202,56 @@ impl Gate {
             }
         }
         if matches!(action.kind, ActionKind::Release | ActionKind::Certify) {
-            self.certified.insert(action.node.clone(), unix(at_s));
+            self.certified.insert(action.node.clone(), to_unix(at_s));
         } else {
             self.certified.remove(&action.node);
         }
-        self.note(Event::Outcome { id, result: ActionResult::Done, detail: String::new() }, at_s);
+        self.append_event(JournalEvent::Outcome { id, result: ActionResult::Done, detail: String::new() }, at_s);
     }
 
-    fn note(&mut self, event: Event, at_s: f64) {
+    fn append_event(&mut self, event: JournalEvent, at_s: f64) {
         let (seq, epoch) = (self.ledger.lines + 1, self.ledger.epoch);
         let format = JOURNAL_FORMAT.to_owned();
-        self.ledger.take(&Entry { format, seq, stamp: stamp(at_s), epoch, event });
+        self.ledger.apply(&JournalEntry { format, seq, stamp: to_stamp(at_s), epoch, event });
     }
 }
 
 /// A moment of the year, in seconds since 1970.
 #[expect(clippy::cast_possible_truncation, reason = "seconds of a year")]
-pub(super) fn unix(at_s: f64) -> i64 {
-    BEGIN + at_s as i64
+pub(super) fn to_unix(at_s: f64) -> i64 {
+    YEAR_START_UNIX + at_s as i64
 }
 
-fn stamp(at_s: f64) -> Stamp {
-    let unix = unix(at_s);
-    Stamp { at: rfc3339(unix), unix, boot: "gate".to_owned(), uptime_s: at_s }
+fn to_stamp(at_s: f64) -> ClockStamp {
+    let unix = to_unix(at_s);
+    ClockStamp { at: format_rfc3339(unix), unix, boot: "gate".to_owned(), uptime_s: at_s }
 }
 
 /// The run as the gate sees it.
-fn seen(ran: Ran<'_>) -> RunSeen {
-    let created_unix = unix(ran.from_s);
-    RunSeen {
-        id: format!("{}-{}", ran.profile, created_unix - BEGIN),
+fn to_run_seen(ran: YearRun<'_>) -> EvidenceRun {
+    let created_unix = to_unix(ran.from_s);
+    EvidenceRun {
+        id: format!("{}-{}", ran.profile, created_unix - YEAR_START_UNIX),
         profile: ran.profile.as_str().to_owned(),
-        created: rfc3339(created_unix),
+        created: format_rfc3339(created_unix),
         created_unix,
         complete: true,
         real: true,
         simulated: false,
-        unsealed: None,
+        unsigned: None,
         unsure: BTreeMap::new(),
     }
 }
 
 /// What a decision rests on.
-fn situation<'a>(
+fn build_situation<'a>(
     fleet: &'a Claims,
-    ledger: &'a Ledger,
-    live: &'a Live,
+    ledger: &'a JournalState,
+    live: &'a SchedulerSnapshot,
     controls: &'a BTreeSet<NodeName>,
-    run: &'a RunSeen,
-    ran: Ran<'a>,
-    now: &'a Stamp,
+    run: &'a EvidenceRun,
+    ran: YearRun<'a>,
+    now: &'a ClockStamp,
 ) -> Situation<'a> {
     static NO_BOOTS: BTreeMap<NodeName, String> = BTreeMap::new();
     static NO_GPUS: BTreeMap<NodeName, Vec<String>> = BTreeMap::new();

@@ -3,74 +3,74 @@
 
 use std::collections::BTreeMap;
 
-use super::fleet::Fleet;
+use super::fleet::YearFleet;
 use super::fleet::GPUS;
-use super::fleet::Spot;
-use super::weather::Path;
-use super::weather::Weather;
-use super::weather::day_of;
-use crate::instrument::Sample;
-use crate::sweep::Reader;
+use super::fleet::FleetPosition;
+use super::transients::ReadingPath;
+use super::transients::TransientSchedule;
+use super::transients::day_of;
+use crate::instrument::PairSample;
+use crate::sweep::StepReader;
 use control::sweep::outputs;
-use engine::plan::Step;
-use model::measurement::Matrix;
+use engine::plan::PlanStep;
+use model::measurement::MeasurementMatrix;
 use model::measurement::Measurement;
-use model::measurement::Series;
-use model::parsed::Parsed;
-use model::parsed::ProblemKind;
-use model::recording::Recording;
+use model::measurement::MeasurementSeries;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblemKind;
+use model::tool_recording::ToolRecording;
 use model::unit::Unit;
-use sim::noise::Key;
+use sim::noise::NoiseKey;
 
 /// One GPU of the fleet.
-pub(super) type End = (Spot, usize);
+pub(super) type FleetGpu = (FleetPosition, usize);
 
 /// What parts show besides the faults that the fabric knows.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Parts {
+pub(super) struct YearPartState {
     /// What is left of a GPU's links, where it drifts.
-    pub(super) drifted: BTreeMap<End, f64>,
+    pub(super) drifted: BTreeMap<FleetGpu, f64>,
     /// How many GPUs were put in a place.
-    pub(super) generation: BTreeMap<End, u64>,
+    pub(super) replacements: BTreeMap<FleetGpu, u64>,
 }
 
 /// One number as a share of what a sound part shows, for rules that look at
 /// nothing else. A test that gives no number gives 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Seen {
-    pub(super) ends: [End; 2],
-    pub(super) path: Path,
+pub(super) struct ReadingRatio {
+    pub(super) ends: [FleetGpu; 2],
+    pub(super) path: ReadingPath,
     pub(super) ratio: f64,
 }
 
 /// Takes readings, while time goes on.
 #[derive(Debug)]
-pub(super) struct Meter<'y> {
-    pub(super) fleet: &'y mut Fleet,
-    pub(super) weather: &'y Weather,
-    pub(super) parts: &'y Parts,
+pub(super) struct YearMeter<'y> {
+    pub(super) fleet: &'y mut YearFleet,
+    pub(super) transients: &'y TransientSchedule,
+    pub(super) parts: &'y YearPartState,
     /// Of the noise of this run.
-    pub(super) key: Key,
+    pub(super) key: NoiseKey,
     /// The moment, in seconds since the year began.
     pub(super) at_s: f64,
     /// What was seen, where somebody wants it.
-    pub(super) seen: Option<Vec<Seen>>,
+    pub(super) ratios: Option<Vec<ReadingRatio>>,
 }
 
-impl Reader for Meter<'_> {
-    fn read(&mut self, step: &Step, reading: u32) -> (Recording, Vec<Sample>) {
-        let mut parsed = self.fleet.output(step);
+impl StepReader for YearMeter<'_> {
+    fn read(&mut self, step: &PlanStep, reading: u32) -> (ToolRecording, Vec<PairSample>) {
+        let mut parsed = self.fleet.tool_output(step);
         if let Some(driver) = &mut parsed.facts.driver {
-            let spot = Spot::of(&step.nodes[0]);
-            *driver = version(self.weather.drivers(spot, day_of(self.at_s)));
+            let spot = FleetPosition::from_name(&step.nodes[0]);
+            *driver = driver_version(self.transients.driver_count(spot, day_of(self.at_s)));
         }
-        let sound = self.seen.is_some().then(|| self.fleet.sound(step));
+        let sound = self.ratios.is_some().then(|| self.fleet.healthy_output(step));
         // Nodes and not the number of the step: the same in every plan.
-        let key = step.nodes.iter().fold(self.key, |key, node| key.named(node.as_str()));
-        let key = key.named(&step.probe).with(u64::from(step.stage)).with(u64::from(reading));
-        self.put(step, &mut parsed, key);
+        let key = step.nodes.iter().fold(self.key, |key, node| key.with_name(node.as_str()));
+        let key = key.with_name(&step.probe).with_part(u64::from(step.stage)).with_part(u64::from(reading));
+        self.apply_to_output(step, &mut parsed, key);
         if let Some(sound) = sound {
-            self.compare(step, &parsed, &sound);
+            self.record_ratios(step, &parsed, &sound);
         }
         let scope = outputs::scope(step).expect("a planned step has a scope");
         let place = match (&step.nodes[..], &step.domain) {
@@ -78,7 +78,7 @@ impl Reader for Meter<'_> {
             (_, Some(domain)) => format!("domains/{domain}"),
             _ => "steps".to_owned(),
         };
-        let recording = Recording {
+        let recording = ToolRecording {
             scope,
             file: format!("raw/{place}/{}.{}-{reading}.txt", step.probe, step.step),
             rail: step.rail.clone(),
@@ -89,90 +89,90 @@ impl Reader for Meter<'_> {
         (recording, Vec::new())
     }
 
-    fn passed(&mut self, seconds: f64) {
+    fn advance_time(&mut self, seconds: f64) {
         self.at_s += seconds;
     }
 }
 
 /// The version of the driver after so many new ones.
-pub(super) fn version(drivers: usize) -> String {
+pub(super) fn driver_version(drivers: usize) -> String {
     format!("580.{}.00", 65 + drivers)
 }
 
-impl Meter<'_> {
+impl YearMeter<'_> {
     /// Puts what happens at this moment on every number.
-    fn put(&self, step: &Step, parsed: &mut Parsed, key: Key) {
+    fn apply_to_output(&self, step: &PlanStep, parsed: &mut ParseOutput, key: NoiseKey) {
         for (at, measurement) in parsed.measurements.iter_mut().enumerate() {
-            let key = key.with(at as u64);
+            let key = key.with_part(at as u64);
             match measurement {
-                Measurement::Matrix(matrix) => self.put_matrix(step, matrix, key),
-                Measurement::Series(series) => self.put_series(step, series, key),
+                Measurement::Matrix(matrix) => self.apply_to_matrix(step, matrix, key),
+                Measurement::Series(series) => self.apply_to_series(step, series, key),
                 Measurement::Scalar(_) => {}
             }
         }
     }
 
-    fn put_matrix(&self, step: &Step, matrix: &mut Matrix, key: Key) {
-        let (path, up) = (path(matrix), matrix.unit.is_none_or(Unit::is_bandwidth));
+    fn apply_to_matrix(&self, step: &PlanStep, matrix: &mut MeasurementMatrix, key: NoiseKey) {
+        let (path, up) = (matrix_path(matrix), matrix.unit.is_none_or(Unit::is_bandwidth));
         let shape = (matrix.cells.len(), matrix.cells.first().map_or(0, Vec::len));
         let mut sum = 0.0;
         for (row, cells) in matrix.cells.iter_mut().enumerate() {
             for (column, cell) in cells.iter_mut().enumerate() {
                 let Some(value) = cell else { continue };
-                let ends = ends(step, shape, [row, column]);
-                let key = key.with(row as u64).with(column as u64);
-                let factor = self.of_ends(ends, path) * self.weather.noise(path, key, self.at_s);
-                *value = printed(if up { *value * factor } else { *value / factor });
+                let ends = cell_ends(step, shape, [row, column]);
+                let key = key.with_part(row as u64).with_part(column as u64);
+                let factor = self.path_factor(ends, path) * self.transients.noise_factor(path, key, self.at_s);
+                *value = round_as_printed(if up { *value * factor } else { *value / factor });
                 sum += *value;
             }
         }
         if matrix.sum.is_some() {
-            matrix.sum = Some(printed(sum));
+            matrix.sum = Some(round_as_printed(sum));
         }
     }
 
-    fn put_series(&self, step: &Step, series: &mut Series, key: Key) {
+    fn apply_to_series(&self, step: &PlanStep, series: &mut MeasurementSeries, key: NoiseKey) {
         let ends = step.nodes.iter().flat_map(|node| {
-            let spot = Spot::of(node);
+            let spot = FleetPosition::from_name(node);
             (0..GPUS).map(move |gpu| (spot, gpu))
         });
         // A collective is as fast as its slowest member.
-        let least = ends.map(|end| self.of_end(end, Path::Together)).fold(f64::INFINITY, f64::min);
+        let least = ends.map(|end| self.end_factor(end, ReadingPath::Collective)).fold(f64::INFINITY, f64::min);
         for (at, point) in series.points.iter_mut().enumerate() {
-            let noise = self.weather.noise(Path::Together, key.with(at as u64), self.at_s);
+            let noise = self.transients.noise_factor(ReadingPath::Collective, key.with_part(at as u64), self.at_s);
             let factor = least * noise;
             for rate in [&mut point.algbw, &mut point.busbw].into_iter().flatten() {
-                *rate = printed(*rate * factor);
+                *rate = round_as_printed(*rate * factor);
             }
             if let Some(time) = &mut point.time_us {
-                *time = printed(*time / factor);
+                *time = round_as_printed(*time / factor);
             }
         }
-        series.average_busbw = series.average_busbw.map(|average| printed(average * least));
+        series.average_busbw = series.average_busbw.map(|average| round_as_printed(average * least));
     }
 
-    fn of_end(&self, end: End, path: Path) -> f64 {
-        let generation = self.parts.generation.get(&end).copied().unwrap_or(0);
+    fn end_factor(&self, end: FleetGpu, path: ReadingPath) -> f64 {
+        let generation = self.parts.replacements.get(&end).copied().unwrap_or(0);
         let drifted = match path {
-            Path::Host => 1.0,
-            Path::Link | Path::Together => self.parts.drifted.get(&end).copied().unwrap_or(1.0),
+            ReadingPath::Host => 1.0,
+            ReadingPath::Link | ReadingPath::Collective => self.parts.drifted.get(&end).copied().unwrap_or(1.0),
         };
-        self.weather.end(end, path, self.at_s, generation) * drifted
+        self.transients.end_factor(end, path, self.at_s, generation) * drifted
     }
 
-    fn of_ends(&self, [a, b]: [End; 2], path: Path) -> f64 {
-        let first = self.of_end(a, path);
-        if a == b { first } else { first.min(self.of_end(b, path)) }
+    fn path_factor(&self, [a, b]: [FleetGpu; 2], path: ReadingPath) -> f64 {
+        let first = self.end_factor(a, path);
+        if a == b { first } else { first.min(self.end_factor(b, path)) }
     }
 
     /// Every number as a share of what a sound part shows.
-    fn compare(&mut self, step: &Step, parsed: &Parsed, sound: &Parsed) {
-        let Some(seen) = &mut self.seen else { return };
-        let is_ill = parsed.has(ProblemKind::Error) || parsed.has(ProblemKind::Corrupt);
+    fn record_ratios(&mut self, step: &PlanStep, parsed: &ParseOutput, sound: &ParseOutput) {
+        let Some(seen) = &mut self.ratios else { return };
+        let is_ill = parsed.has_problem(OutputProblemKind::Error) || parsed.has_problem(OutputProblemKind::Corrupt);
         if is_ill || parsed.measurements.len() < sound.measurements.len() {
             for node in &step.nodes {
-                let end = (Spot::of(node), 0);
-                seen.push(Seen { ends: [end, end], path: Path::Together, ratio: 0.0 });
+                let end = (FleetPosition::from_name(node), 0);
+                seen.push(ReadingRatio { ends: [end, end], path: ReadingPath::Collective, ratio: 0.0 });
             }
             return;
         }
@@ -181,18 +181,18 @@ impl Meter<'_> {
                 (Measurement::Matrix(is), Measurement::Matrix(must)) => {
                     let shape = (is.cells.len(), is.cells.first().map_or(0, Vec::len));
                     for ((row, column, value), (_, _, sound)) in is.numbers().zip(must.numbers()) {
-                        let ends = ends(step, shape, [row, column]);
-                        seen.push(Seen { ends, path: path(is), ratio: value / sound });
+                        let ends = cell_ends(step, shape, [row, column]);
+                        seen.push(ReadingRatio { ends, path: matrix_path(is), ratio: value / sound });
                     }
                 }
                 (Measurement::Series(is), Measurement::Series(must)) => {
-                    let best = |series: &Series| {
+                    let best = |series: &MeasurementSeries| {
                         series.points.iter().filter_map(|p| p.busbw).fold(0.0, f64::max)
                     };
                     let ratio = best(is) / best(must);
                     for node in &step.nodes {
-                        let end = (Spot::of(node), 0);
-                        seen.push(Seen { ends: [end, end], path: Path::Together, ratio });
+                        let end = (FleetPosition::from_name(node), 0);
+                        seen.push(ReadingRatio { ends: [end, end], path: ReadingPath::Collective, ratio });
                     }
                 }
                 _ => {}
@@ -202,15 +202,15 @@ impl Meter<'_> {
 }
 
 /// What a matrix was read over.
-fn path(matrix: &Matrix) -> Path {
+fn matrix_path(matrix: &MeasurementMatrix) -> ReadingPath {
     let is_host = matrix.testcase.as_deref().is_some_and(|name| name.contains("host"));
-    if is_host { Path::Host } else { Path::Link }
+    if is_host { ReadingPath::Host } else { ReadingPath::Link }
 }
 
 /// Between whom a cell is: ranks count through the nodes of a step.
-fn ends(step: &Step, (rows, columns): (usize, usize), [row, column]: [usize; 2]) -> [End; 2] {
+fn cell_ends(step: &PlanStep, (rows, columns): (usize, usize), [row, column]: [usize; 2]) -> [FleetGpu; 2] {
     let ranks = step.nodes.len() * GPUS;
-    let end = |rank: usize| (Spot::of(&step.nodes[(rank / GPUS) % step.nodes.len()]), rank % GPUS);
+    let end = |rank: usize| (FleetPosition::from_name(&step.nodes[(rank / GPUS) % step.nodes.len()]), rank % GPUS);
     if rows == ranks && columns == ranks {
         return [end(row), end(column)];
     }
@@ -222,6 +222,6 @@ fn ends(step: &Step, (rows, columns): (usize, usize), [row, column]: [usize; 2])
 }
 
 /// A number as tools print it.
-fn printed(value: f64) -> f64 {
+fn round_as_printed(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }

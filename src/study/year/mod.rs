@@ -16,8 +16,8 @@ mod score;
 mod table;
 #[cfg(test)]
 mod tests;
-mod trouble;
-mod weather;
+mod fault;
+mod transients;
 mod world;
 
 use std::sync::Mutex;
@@ -27,23 +27,23 @@ use std::sync::atomic::Ordering;
 
 pub use document::YEAR_FORMAT;
 pub use document::YearDocument;
-pub use document::json;
-pub use rule::Ours;
-pub use rule::Rule;
-pub use score::Cause;
-pub use score::Found;
-pub use score::Score;
-pub use score::limits;
-pub use score::middle_and_late;
-pub use table::csv;
-pub use table::svg;
-pub use table::text;
-pub use trouble::Class;
-pub use weather::Climate;
+pub use document::build_document;
+pub use rule::SchemeSettings;
+pub use rule::YearRule;
+pub use score::WrongDrainCause;
+pub use score::YearClassScore;
+pub use score::YearScore;
+pub use score::poisson_limits;
+pub use score::median_and_p95;
+pub use table::render_csv;
+pub use table::render_svg;
+pub use table::render_text;
+pub use fault::YearFaultClass;
+pub use transients::TransientRates;
 
 /// What is simulated, whatever the rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Setting {
+pub struct YearSetting {
     /// Racks of 18 nodes of 4 GPUs.
     pub racks: usize,
     /// Days.
@@ -57,12 +57,12 @@ pub struct Setting {
     /// Share of nodes that run jobs when an audit begins.
     pub busy: f64,
     /// How often things break, in multiples of what is assumed.
-    pub troubles: f64,
+    pub fault_factor: f64,
     /// What passes.
-    pub climate: Climate,
+    pub transient_rates: TransientRates,
 }
 
-impl Default for Setting {
+impl Default for YearSetting {
     fn default() -> Self {
         Self {
             racks: 100,
@@ -71,20 +71,20 @@ impl Default for Setting {
             seed: 1,
             share_of_domain: Some(0.25),
             busy: 0.3,
-            troubles: 1.0,
-            climate: Climate::USUAL,
+            fault_factor: 1.0,
+            transient_rates: TransientRates::USUAL,
         }
     }
 }
 
 /// The years of these rules, in their order, on so many threads; `say` is told of
 /// each world that ended.
-pub fn years(
-    setting: &Setting,
-    rules: &[Rule],
+pub fn run_years(
+    setting: &YearSetting,
+    rules: &[YearRule],
     threads: usize,
     say: &(dyn Fn(&str) + Sync),
-) -> Vec<(Rule, Score)> {
+) -> Vec<(YearRule, YearScore)> {
     let jobs: Vec<(usize, usize)> = (0..setting.worlds)
         .flat_map(|world| (0..rules.len()).map(move |rule| (rule, world)))
         .collect();
@@ -94,14 +94,14 @@ pub fn years(
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
                 while let Some((rule, world)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let score = world::year(setting, &rules[*rule], *world);
+                    let score = world::run_year(setting, &rules[*rule], *world);
                     say(&format!(
                         "{}, world {} of {}: {} drains, {} of them wrong",
                         rules[*rule].name(),
                         world + 1,
                         setting.worlds,
                         score.drains,
-                        score.wrong()
+                        score.wrong_drains()
                     ));
                     let mut scores = scores.lock().unwrap_or_else(PoisonError::into_inner);
                     scores[*rule].push((*world, score));
@@ -116,7 +116,7 @@ pub fn years(
         .map(|(rule, mut worlds)| {
             // Sums of hours depend on their order in the last digit.
             worlds.sort_by_key(|(world, _)| *world);
-            let mut sum = Score::default();
+            let mut sum = YearScore::default();
             worlds.iter().for_each(|(_, score)| sum.add(score));
             (rule.clone(), sum)
         })

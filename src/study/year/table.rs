@@ -4,21 +4,21 @@ use std::fmt::Write;
 
 use comfy_table::Table;
 
-use super::Setting;
+use super::YearSetting;
 use super::fleet::GPUS;
 use super::fleet::NODES;
-use super::rule::Rule;
-use super::score::Cause;
-use super::score::Found;
-use super::score::Score;
-use super::score::limits;
-use super::score::middle_and_late;
-use super::trouble::Class;
-use crate::table::aligned;
-use crate::table::plain;
+use super::rule::YearRule;
+use super::score::WrongDrainCause;
+use super::score::YearClassScore;
+use super::score::YearScore;
+use super::score::poisson_limits;
+use super::score::median_and_p95;
+use super::fault::YearFaultClass;
+use crate::table::align_columns;
+use crate::table::markdown_table;
 
 /// Both tables and what was simulated.
-pub fn text(setting: &Setting, years: &[(Rule, Score)]) -> String {
+pub fn render_text(setting: &YearSetting, years: &[(YearRule, YearScore)]) -> String {
     let gpus = setting.racks * NODES * GPUS;
     let mut out = format!(
         "{} x {} days of {gpus} GPUs ({} racks), {} measured at most of a rack a night, {:.0} % busy, seed {}\n\n",
@@ -29,16 +29,16 @@ pub fn text(setting: &Setting, years: &[(Rule, Score)]) -> String {
         setting.busy * 100.0,
         setting.seed
     );
-    out.push_str(&format!("{}\n\n{}\n", drains(years), delays(years)));
+    out.push_str(&format!("{}\n\n{}\n", drain_table(years), delay_table(years)));
     for (rule, score) in years {
-        for (class, count) in &score.wrong_by {
+        for (class, count) in &score.wrong_by_class {
             out.push_str(&format!("{}: {count} wrong drains for {class}\n", rule.name()));
         }
         for (why, count) in &score.frozen_by {
             out.push_str(&format!("{}: frozen {count} times: {why}\n", rule.name()));
         }
-        if 0 < score.stated {
-            let stated = score.stated;
+        if 0 < score.level_updates {
+            let stated = score.level_updates;
             out.push_str(&format!("{}: people stated new levels {stated} times\n", rule.name()));
         }
     }
@@ -46,11 +46,11 @@ pub fn text(setting: &Setting, years: &[(Rule, Score)]) -> String {
 }
 
 /// One row for every rule: what it took out.
-fn drains(years: &[(Rule, Score)]) -> Table {
-    let mut table = plain();
+fn drain_table(years: &[(YearRule, YearScore)]) -> Table {
+    let mut table = markdown_table();
     let mut header: Vec<String> =
         ["rule", "drains", "wrong", "95 %", "a year of 1,000 GPUs"].map(str::to_owned).to_vec();
-    header.extend(Cause::ALL.iter().map(|cause| cause.as_str().to_owned()));
+    header.extend(WrongDrainCause::ALL.iter().map(|cause| cause.as_str().to_owned()));
     header.extend(
         [
             "wrong node-hours",
@@ -67,15 +67,15 @@ fn drains(years: &[(Rule, Score)]) -> Table {
     );
     table.set_header(header);
     for (rule, score) in years {
-        let [low, high] = limits(score.wrong());
+        let [low, high] = poisson_limits(score.wrong_drains());
         let mut row = vec![
             rule.name(),
             score.drains.to_string(),
-            score.wrong().to_string(),
+            score.wrong_drains().to_string(),
             format!("{low:.1} to {high:.1}"),
-            format!("{:.2}", score.a_year(score.wrong() as f64)),
+            format!("{:.2}", score.per_year(score.wrong_drains() as f64)),
         ];
-        row.extend(Cause::ALL.iter().map(|cause| of(score, *cause).to_string()));
+        row.extend(WrongDrainCause::ALL.iter().map(|cause| wrong_count(score, *cause).to_string()));
         row.extend([
             format!("{:.0}", score.wrong_hours),
             format!("{:.0}", score.hours),
@@ -84,41 +84,41 @@ fn drains(years: &[(Rule, Score)]) -> Table {
             score.tripped.to_string(),
             score.stopped.to_string(),
             score.unconfirmed.to_string(),
-            score.waited.to_string(),
-            score.found.values().map(|found| found.missed).sum::<u64>().to_string(),
+            score.deferred.to_string(),
+            score.by_class.values().map(|found| found.missed).sum::<u64>().to_string(),
         ]);
         table.add_row(row);
     }
-    aligned(table)
+    align_columns(table)
 }
 
 /// One row for every class of faults: how many were acted on, and after how many
 /// days.
-fn delays(years: &[(Rule, Score)]) -> Table {
-    let mut table = plain();
+fn delay_table(years: &[(YearRule, YearScore)]) -> Table {
+    let mut table = markdown_table();
     let mut header = vec!["acted on of faults; days to that, median / 95 %".to_owned()];
     header.extend(years.iter().map(|(rule, _)| rule.name()));
     table.set_header(header);
-    for (class, _) in Class::ALL {
+    for (class, _) in YearFaultClass::ALL {
         let mut row = vec![class.as_str().to_owned()];
-        row.extend(years.iter().map(|(_, score)| score.found.get(&class).map_or("-".into(), cell)));
+        row.extend(years.iter().map(|(_, score)| score.by_class.get(&class).map_or("-".into(), format_cell)));
         table.add_row(row);
     }
-    aligned(table)
+    align_columns(table)
 }
 
-fn cell(found: &Found) -> String {
+fn format_cell(found: &YearClassScore) -> String {
     let days = |[middle, late]: [f64; 2]| format!("; {middle:.1} / {late:.1}");
-    let days = middle_and_late(&found.acted).map(days).unwrap_or_default();
-    format!("{} of {}{days}", found.acted.len(), found.faults)
+    let days = median_and_p95(&found.acted_on).map(days).unwrap_or_default();
+    format!("{} of {}{days}", found.acted_on.len(), found.faults)
 }
 
-fn of(score: &Score, cause: Cause) -> u64 {
-    score.wrong.get(&cause).copied().unwrap_or(0)
+fn wrong_count(score: &YearScore, cause: WrongDrainCause) -> u64 {
+    score.wrong_by_cause.get(&cause).copied().unwrap_or(0)
 }
 
 /// One line for every rule and class, and one of each rule for everything.
-pub fn csv(years: &[(Rule, Score)]) -> String {
+pub fn render_csv(years: &[(YearRule, YearScore)]) -> String {
     let mut out = String::from(
         "rule,class,faults,acted_on,told_of,missed,median_days,p95_days,drains,wrong_drains,wrong_node_hours,most_out\n",
     );
@@ -131,19 +131,19 @@ pub fn csv(years: &[(Rule, Score)]) -> String {
         line(format!(
             "\"{rule}\",all,,,,,,,{},{},{:.1},{}",
             score.drains,
-            score.wrong(),
+            score.wrong_drains(),
             score.wrong_hours,
             score.most_out
         ));
-        for (class, found) in &score.found {
-            let days = middle_and_late(&found.acted)
+        for (class, found) in &score.by_class {
+            let days = median_and_p95(&found.acted_on)
                 .map_or(",".to_owned(), |[middle, late]| format!("{middle:.2},{late:.2}"));
             line(format!(
                 "\"{rule}\",\"{}\",{},{},{},{},{days},,,,",
                 class.as_str(),
                 found.faults,
-                found.acted.len(),
-                found.told.len(),
+                found.acted_on.len(),
+                found.reported.len(),
                 found.missed
             ));
         }
@@ -152,13 +152,13 @@ pub fn csv(years: &[(Rule, Score)]) -> String {
 }
 
 /// Wrong drains against missed faults, one dot a rule: the lower left is good.
-pub fn svg(years: &[(Rule, Score)]) -> String {
+pub fn render_svg(years: &[(YearRule, YearScore)]) -> String {
     const SIZE: [f64; 2] = [640.0, 380.0];
     const LEFT: f64 = 60.0;
     const BOTTOM: f64 = 48.0;
-    let missed = |score: &Score| score.found.values().map(|found| found.missed).sum::<u64>() as f64;
-    let wrong = |score: &Score| score.a_year(score.wrong() as f64);
-    let most = |of: &dyn Fn(&Score) -> f64| years.iter().map(|(_, s)| of(s)).fold(1.0, f64::max);
+    let missed = |score: &YearScore| score.by_class.values().map(|found| found.missed).sum::<u64>() as f64;
+    let wrong = |score: &YearScore| score.per_year(score.wrong_drains() as f64);
+    let most = |of: &dyn Fn(&YearScore) -> f64| years.iter().map(|(_, s)| of(s)).fold(1.0, f64::max);
     let (most_missed, most_wrong) = (most(&missed), most(&wrong));
     // Roots keep small numbers apart without losing zero.
     let x = |value: f64| LEFT + (value / most_wrong).sqrt() * (SIZE[0] - LEFT - 170.0);
@@ -179,7 +179,7 @@ pub fn svg(years: &[(Rule, Score)]) -> String {
         SIZE[1] - BOTTOM,
     );
     for (rule, score) in years {
-        let colour = if matches!(rule, Rule::Ours(_)) { "#0072b2" } else { "#d55e00" };
+        let colour = if matches!(rule, YearRule::Scheme(_)) { "#0072b2" } else { "#d55e00" };
         let (at, up) = (x(wrong(score)), y(missed(score)));
         let name = rule.name().replace('&', "&amp;").replace('<', "&lt;");
         out.push_str(&format!(

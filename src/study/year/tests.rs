@@ -1,31 +1,31 @@
 //! Small years that always give the same.
 
 use super::*;
-use engine::policy::policy::Policy;
+use engine::policy::action_policy::Policy;
 
-fn ours() -> Rule {
-    Rule::Ours(Box::default())
+fn ours() -> YearRule {
+    YearRule::Scheme(Box::default())
 }
 
 /// Without budgets: of two racks 3 % are a single node.
-fn unbounded() -> Rule {
+fn unbounded() -> YearRule {
     let policy = Policy { per_hour: 1.0, outstanding: 1.0, ..Policy::default() };
-    Rule::Ours(Box::new(Ours { policy, ..Ours::default() }))
+    YearRule::Scheme(Box::new(SchemeSettings { policy, ..SchemeSettings::default() }))
 }
 
-fn calm(racks: usize, days: usize) -> Setting {
-    let climate = Climate::CALM;
-    Setting { racks, days, troubles: 0.0, busy: 0.0, climate, ..Setting::default() }
+fn calm(racks: usize, days: usize) -> YearSetting {
+    let climate = TransientRates::CALM;
+    YearSetting { racks, days, fault_factor: 0.0, busy: 0.0, transient_rates: climate, ..YearSetting::default() }
 }
 
-fn one(setting: &Setting, rule: Rule) -> Score {
-    years(setting, &[rule], 1, &|_| {}).remove(0).1
+fn run_single(setting: &YearSetting, rule: YearRule) -> YearScore {
+    run_years(setting, &[rule], 1, &|_| {}).remove(0).1
 }
 
 #[test]
 fn where_nothing_breaks_and_nothing_passes_nobody_is_drained() {
-    let score = one(&calm(2, 5), ours());
-    assert_eq!((score.drains, score.wrong(), score.frozen), (0, 0, 0), "{score:?}");
+    let score = run_single(&calm(2, 5), ours());
+    assert_eq!((score.drains, score.wrong_drains(), score.frozen), (0, 0, 0), "{score:?}");
     // Two racks, four nodes of each, five nights.
     assert_eq!(score.measured, 40);
 }
@@ -33,13 +33,13 @@ fn where_nothing_breaks_and_nothing_passes_nobody_is_drained() {
 #[test]
 fn what_breaks_is_drained_repaired_and_given_back() {
     // Sixty times what is assumed, so that it comes in a small world.
-    let setting = Setting { troubles: 60.0, ..calm(2, 20) };
-    let score = one(&setting, unbounded());
-    let links = &score.found[&Class::Link];
+    let setting = YearSetting { fault_factor: 60.0, ..calm(2, 20) };
+    let score = run_single(&setting, unbounded());
+    let links = &score.by_class[&YearFaultClass::Link];
     // Four nodes of eighteen a night: in five nights everybody was measured.
-    let late = links.acted.iter().filter(|days| 5.0 < **days).count();
-    assert!(2 <= links.acted.len() && late == 0, "{score:#?}");
-    assert_eq!((score.wrong(), links.missed), (0, 0), "{score:#?}");
+    let late = links.acted_on.iter().filter(|days| 5.0 < **days).count();
+    assert!(2 <= links.acted_on.len() && late == 0, "{score:#?}");
+    assert_eq!((score.wrong_drains(), links.missed), (0, 0), "{score:#?}");
     assert!(0.0 < score.hours && 1 < score.drains, "{score:#?}");
 }
 
@@ -53,81 +53,81 @@ fn a_host_link_at_half_and_an_imex_daemon_that_is_gone_are_acted_on() {
         freeze_controls: 1.0,
         ..Policy::default()
     };
-    let rule = Rule::Ours(Box::new(Ours { policy, ..Ours::default() }));
-    let mut sum = Score::default();
+    let rule = YearRule::Scheme(Box::new(SchemeSettings { policy, ..SchemeSettings::default() }));
+    let mut sum = YearScore::default();
     // Worlds in which both come early.
     for seed in [6, 8] {
-        sum.add(&one(&Setting { seed, troubles: 100.0, ..calm(2, 12) }, rule.clone()));
+        sum.add(&run_single(&YearSetting { seed, fault_factor: 100.0, ..calm(2, 12) }, rule.clone()));
     }
-    for class in [Class::HostLink, Class::Imex] {
-        let found = &sum.found[&class];
-        assert!(!found.acted.is_empty(), "{}: {found:?}", class.as_str());
+    for class in [YearFaultClass::HostLink, YearFaultClass::Imex] {
+        let found = &sum.by_class[&class];
+        assert!(!found.acted_on.is_empty(), "{}: {found:?}", class.as_str());
     }
 }
 
 #[test]
 fn a_slow_hour_drains_nobody_where_a_second_run_is_asked_for() {
-    let climate = Climate { node: 1.0, ..Climate::CALM };
-    let setting = Setting { climate, ..calm(3, 15) };
+    let climate = TransientRates { node: 1.0, ..TransientRates::CALM };
+    let setting = YearSetting { transient_rates: climate, ..calm(3, 15) };
     let policy = Policy { per_hour: 1.0, outstanding: 1.0, ..Policy::default() };
     let rule = |again_hours| {
         let policy = Policy { again_hours, ..policy.clone() };
-        Rule::Ours(Box::new(Ours { policy, ..Ours::default() }))
+        YearRule::Scheme(Box::new(SchemeSettings { policy, ..SchemeSettings::default() }))
     };
-    let once = one(&setting, rule(0.0));
-    assert!(once.wrong.contains_key(&Cause::Passing) && once.waited == 0, "{once:?}");
-    let again = one(&setting, rule(4.0));
-    assert!(0 < again.waited && again.wrong() < once.wrong(), "{again:?}");
+    let once = run_single(&setting, rule(0.0));
+    assert!(once.wrong_by_cause.contains_key(&WrongDrainCause::Transient) && once.deferred == 0, "{once:?}");
+    let again = run_single(&setting, rule(4.0));
+    assert!(0 < again.deferred && again.wrong_drains() < once.wrong_drains(), "{again:?}");
 }
 
 #[test]
 fn a_year_is_the_same_whoever_runs_it_and_another_seed_is_another() {
-    let setting = Setting {
-        troubles: 20.0,
-        climate: Climate { node: 0.2, ..Climate::USUAL },
+    let setting = YearSetting {
+        fault_factor: 20.0,
+        transient_rates: TransientRates { node: 0.2, ..TransientRates::USUAL },
         worlds: 2,
         ..calm(1, 6)
     };
-    let rules = [ours(), Rule::Floor(0.95)];
-    let one = years(&setting, &rules, 1, &|_| {});
-    assert_eq!(one, years(&setting, &rules, 3, &|_| {}));
-    let other = years(&Setting { seed: 2, ..setting }, &rules, 1, &|_| {});
+    let rules = [ours(), YearRule::Floor(0.95)];
+    let one = run_years(&setting, &rules, 1, &|_| {});
+    assert_eq!(one, run_years(&setting, &rules, 3, &|_| {}));
+    let other = run_years(&YearSetting { seed: 2, ..setting }, &rules, 1, &|_| {});
     assert_ne!(one, other);
 }
 
 #[test]
 fn a_driver_that_lowers_everybody_drains_nobody_and_a_floor_everybody() {
     // In one night each, and 2 % less with each: eight of them are 15 %.
-    let climate = Climate { driver: 1.0, driver_at_once: true, ..Climate::CALM };
-    let setting = Setting { climate, ..calm(1, 8) };
-    assert_eq!(one(&setting, ours()).drains, 0);
-    assert!(4 < one(&setting, Rule::Floor(0.95)).drains);
+    let climate = TransientRates { driver: 1.0, driver_at_once: true, ..TransientRates::CALM };
+    let setting = YearSetting { transient_rates: climate, ..calm(1, 8) };
+    assert_eq!(run_single(&setting, ours()).drains, 0);
+    assert!(4 < run_single(&setting, YearRule::Floor(0.95)).drains);
 }
 
 #[test]
 fn where_drivers_make_everybody_slower_for_good_people_state_that_and_audits_count_again() {
-    let climate = Climate { driver: 0.3, driver_at_once: true, ..Climate::CALM };
-    let setting = Setting { climate, ..calm(3, 30) };
-    let rule = |states| Rule::Ours(Box::new(Ours { states, ..Ours::default() }));
-    let silent = one(&setting, rule(false));
-    assert_eq!((silent.drains, silent.stated), (0, 0), "{silent:?}");
+    let climate = TransientRates { driver: 0.3, driver_at_once: true, ..TransientRates::CALM };
+    let setting = YearSetting { transient_rates: climate, ..calm(3, 30) };
+    let rule = |states| YearRule::Scheme(Box::new(SchemeSettings { restates_levels: states, ..SchemeSettings::default() }));
+    let silent = run_single(&setting, rule(false));
+    assert_eq!((silent.drains, silent.level_updates), (0, 0), "{silent:?}");
     assert!(silent.frozen_by.keys().any(|why| why.contains("all-low-alike")), "{silent:?}");
-    let stated = one(&setting, rule(true));
-    assert!(0 < stated.stated && stated.frozen * 2 < silent.frozen, "{stated:?} {silent:?}");
+    let stated = run_single(&setting, rule(true));
+    assert!(0 < stated.level_updates && stated.frozen * 2 < silent.frozen, "{stated:?} {silent:?}");
     assert_eq!(stated.drains, 0, "{stated:?}");
 }
 
 #[test]
 fn a_bad_day_of_the_measuring_host_drains_nobody() {
-    let climate = Climate { host: 1.0, ..Climate::CALM };
-    let score = one(&Setting { climate, ..calm(2, 4) }, ours());
+    let climate = TransientRates { host: 1.0, ..TransientRates::CALM };
+    let score = run_single(&YearSetting { transient_rates: climate, ..calm(2, 4) }, ours());
     assert_eq!(score.drains, 0, "{score:?}");
 }
 
 #[test]
 fn budgets_hold_whatever_breaks() {
-    let setting = Setting { troubles: 2_000.0, ..calm(2, 4) };
-    let score = one(&setting, ours());
+    let setting = YearSetting { fault_factor: 2_000.0, ..calm(2, 4) };
+    let score = run_single(&setting, ours());
     let policy = Policy::default();
     // Two a rack, and of 36 nodes 3 % are one.
     assert!(score.most_out <= (policy.per_domain * 2) as u64, "{score:?}");
@@ -136,17 +136,17 @@ fn budgets_hold_whatever_breaks() {
 
 #[test]
 fn tables_and_documents_have_every_rule_and_class() {
-    let setting = Setting { troubles: 60.0, ..calm(1, 6) };
-    let rules = [ours(), Rule::Floor(0.9), Rule::Retest(0.9), Rule::Below(0.1)];
-    let years = years(&setting, &rules, 2, &|_| {});
+    let setting = YearSetting { fault_factor: 60.0, ..calm(1, 6) };
+    let rules = [ours(), YearRule::Floor(0.9), YearRule::Retest(0.9), YearRule::BelowMedian(0.1)];
+    let years = run_years(&setting, &rules, 2, &|_| {});
     let (text, json) =
-        (text(&setting, &years), serde_json::to_string(&json(&setting, &years)).expect("JSON"));
+        (render_text(&setting, &years), serde_json::to_string(&build_document(&setting, &years)).expect("JSON"));
     for rule in &rules {
         let name = rule.name();
         assert!(text.contains(&name) && json.contains(&name), "{name}");
-        assert!(csv(&years).contains(&name) && svg(&years).contains(&name), "{name}");
+        assert!(render_csv(&years).contains(&name) && render_svg(&years).contains(&name), "{name}");
     }
-    for (class, _) in Class::ALL {
+    for (class, _) in YearFaultClass::ALL {
         assert!(text.contains(class.as_str()), "{}", class.as_str());
     }
 }

@@ -1,70 +1,70 @@
 //! One world over a year under one rule: audits at night, people by day.
 
 mod levels;
-mod people;
+mod operators;
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::Setting;
-use super::drift::Followed;
-use super::fleet::Fleet;
+use super::YearSetting;
+use super::drift::DriftTracker;
+use super::fleet::YearFleet;
 use super::fleet::NODES;
-use super::fleet::Spot;
-use super::gate::Gate;
-use super::gate::Ran;
-use super::gate::unix;
+use super::fleet::FleetPosition;
+use super::gate::YearGate;
+use super::gate::YearRun;
+use super::gate::to_unix;
 use super::meter;
-use super::meter::Meter;
-use super::meter::Parts;
-use super::meter::Seen;
-use super::rule::Ours;
-use super::rule::Rule;
-use super::score::Cause;
-use super::score::Score;
-use super::trouble;
-use super::trouble::Class;
-use super::trouble::Trouble;
-use super::weather::DAY_S;
-use super::weather::Weather;
-use super::weather::one_of;
+use super::meter::YearMeter;
+use super::meter::YearPartState;
+use super::meter::ReadingRatio;
+use super::rule::SchemeSettings;
+use super::rule::YearRule;
+use super::score::WrongDrainCause;
+use super::score::YearScore;
+use super::fault;
+use super::fault::YearFaultClass;
+use super::fault::YearFault;
+use super::transients::DAY_S;
+use super::transients::TransientSchedule;
+use super::transients::draw_one;
 use crate::sweep;
-use crate::sweep::Against;
-use crate::sweep::Swept;
-use engine::judge::past;
+use crate::sweep::StudyReference;
+use crate::sweep::StudySweep;
+use engine::judge::run_summary;
 use engine::plan;
-use engine::plan::Limits;
-use engine::plan::Request;
-use engine::plan::stalest;
-use engine::plan::stalest::Budget;
-use engine::plan::stalest::Known;
-use engine::plan::stalest::Question;
-use engine::policy::policy::Policy;
-use engine::thresholds::Catalogue;
+use engine::plan::PlanLimits;
+use engine::plan::PlanRequest;
+use engine::plan::audit_selection;
+use engine::plan::audit_selection::AuditBudget;
+use engine::plan::audit_selection::AuditNodeState;
+use engine::plan::audit_selection::AuditSelectionRequest;
+use engine::policy::action_policy::Policy;
+use engine::thresholds::PlatformCatalogue;
 use engine::thresholds::builtin;
 use model::action::ActionKind;
 use model::claims::Claims;
-use model::history::History;
+use model::part_history::PartHistory;
 use model::id::NodeName;
-use model::moment::rfc3339;
+use model::time_format::format_rfc3339;
 use model::probe::Probe;
 use model::profile::Profile;
 use model::verdict::Finding;
 use model::verdict::LocusKind;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
-use readers::probe_catalog::Catalog;
-use sim::noise::Key;
+use readers::probe_catalog::ProbeCatalog;
+use sim::noise::NoiseKey;
 
 /// When an audit begins, and when people come, in seconds of a day.
 const AUDIT_S: f64 = 2.0 * 3_600.0;
-const PEOPLE_S: f64 = 10.0 * 3_600.0;
+const OPERATORS_S: f64 = 10.0 * 3_600.0;
 /// How long people wait between two tests of a node that they repaired.
-const BETWEEN_S: f64 = 5_400.0;
+const RETEST_GAP_S: f64 = 5_400.0;
 
 /// Days that a repair takes, each as likely; and a look that finds nothing.
-const REPAIR: [f64; 8] = [0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 5.0, 10.0];
-const LOOK: [f64; 4] = [0.3, 0.5, 1.0, 2.0];
+const REPAIR_DAYS: [f64; 8] = [0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 5.0, 10.0];
+const INSPECTION_DAYS: [f64; 4] = [0.3, 0.5, 1.0, 2.0];
 /// A fault that was not acted on in so many days is missed.
 const MISSED_DAYS: f64 = 14.0;
 /// Earlier runs that are references, where any are.
@@ -74,212 +74,212 @@ const PARALLEL: usize = 4_096;
 
 /// Something that broke, and what became of it.
 #[derive(Clone, Copy, Debug)]
-struct Open {
-    trouble: Trouble,
-    told_s: Option<f64>,
+struct FaultRecord {
+    fault: YearFault,
+    reported_s: Option<f64>,
     acted_s: Option<f64>,
     repaired_s: Option<f64>,
 }
 
-impl Open {
-    fn is_there(&self, at_s: f64) -> bool {
-        self.trouble.from_s <= at_s && self.repaired_s.is_none()
+impl FaultRecord {
+    fn is_present(&self, at_s: f64) -> bool {
+        self.fault.from_s <= at_s && self.repaired_s.is_none()
     }
 }
 
 /// A node that the rule took out.
 #[derive(Clone, Copy, Debug)]
-struct Out {
+struct DrainedNode {
     since_s: f64,
-    wrong: bool,
+    is_wrong: bool,
     /// When people are done with it.
     ready_s: f64,
     /// How often they were.
-    turns: u64,
+    repair_count: u64,
 }
 
 /// A world.
-struct World<'r> {
-    rule: &'r Rule,
-    setting: &'r Setting,
-    key: Key,
-    fleet: Fleet,
-    weather: Weather,
-    troubles: Vec<Open>,
-    parts: Parts,
-    gate: Gate,
-    out: BTreeMap<Spot, Out>,
+struct YearWorld<'r> {
+    rule: &'r YearRule,
+    setting: &'r YearSetting,
+    key: NoiseKey,
+    fleet: YearFleet,
+    transients: TransientSchedule,
+    faults: Vec<FaultRecord>,
+    parts: YearPartState,
+    gate: YearGate,
+    drained: BTreeMap<FleetPosition, DrainedNode>,
     /// Until when people keep a node for themselves.
-    by_hand: BTreeMap<Spot, f64>,
-    known: BTreeMap<NodeName, Known>,
+    manual_holds: BTreeMap<FleetPosition, f64>,
+    known: BTreeMap<NodeName, AuditNodeState>,
     /// Nodes that passed the last run that measured them.
     passed: BTreeSet<NodeName>,
-    history: Vec<(String, past::Run)>,
-    followed: Followed,
-    catalog: Catalog,
+    history: Vec<(String, run_summary::RunSummary)>,
+    drift: DriftTracker,
+    catalog: ProbeCatalog,
     /// What this site expects.
-    expected: Catalogue,
+    expected: PlatformCatalogue,
     /// Audits that found everything low alike, since when and what they showed.
-    alike: Option<levels::Alike>,
-    score: Score,
+    uniform_low: Option<levels::UniformLowAudits>,
+    score: YearScore,
 }
 
 /// The year of one world under one rule.
-pub(super) fn year(setting: &Setting, rule: &Rule, world: usize) -> Score {
-    let key = Key::of(setting.seed).named("year").with(world as u64);
-    let fleet = Fleet::of(setting.racks);
-    let weather = Weather::of(key, setting.climate, setting.days, setting.racks);
-    let troubles = trouble::of_year(key, &fleet, setting.days, setting.troubles);
-    let open = |trouble| Open { trouble, told_s: None, acted_s: None, repaired_s: None };
+pub(super) fn run_year(setting: &YearSetting, rule: &YearRule, world: usize) -> YearScore {
+    let key = NoiseKey::from_seed(setting.seed).with_name("year").with_part(world as u64);
+    let fleet = YearFleet::new(setting.racks);
+    let weather = TransientSchedule::new(key, setting.transient_rates, setting.days, setting.racks);
+    let troubles = fault::draw_faults(key, &fleet, setting.days, setting.fault_factor);
+    let open = |trouble| FaultRecord { fault: trouble, reported_s: None, acted_s: None, repaired_s: None };
     let policy = match rule {
-        Rule::Ours(ours) => ours.policy.clone(),
-        Rule::Floor(_) | Rule::Retest(_) | Rule::Below(_) => Policy::default(),
+        YearRule::Scheme(ours) => ours.policy.clone(),
+        YearRule::Floor(_) | YearRule::Retest(_) | YearRule::BelowMedian(_) => Policy::default(),
     };
-    let gate = Gate::of(policy, &fleet.claims);
-    let mut world = World {
+    let gate = YearGate::new(policy, &fleet.claims);
+    let mut world = YearWorld {
         rule,
         setting,
         key,
         fleet,
-        weather,
-        troubles: troubles.into_iter().map(open).collect(),
-        parts: Parts::default(),
+        transients: weather,
+        faults: troubles.into_iter().map(open).collect(),
+        parts: YearPartState::default(),
         gate,
-        out: BTreeMap::new(),
-        by_hand: BTreeMap::new(),
+        drained: BTreeMap::new(),
+        manual_holds: BTreeMap::new(),
         known: BTreeMap::new(),
         passed: BTreeSet::new(),
         history: Vec::new(),
-        followed: Followed::default(),
-        catalog: Catalog::built_in(),
-        expected: builtin::catalogue().clone(),
-        alike: None,
-        score: Score::default(),
+        drift: DriftTracker::default(),
+        catalog: ProbeCatalog::built_in(),
+        expected: builtin::builtin_catalogue().clone(),
+        uniform_low: None,
+        score: YearScore::default(),
     };
     for day in 0..setting.days {
         let begin = day as f64 * DAY_S;
-        world.audit(begin + AUDIT_S);
+        world.run_audit(begin + AUDIT_S);
         let after_s = match rule {
-            Rule::Ours(ours) => ours.again_after_s,
-            Rule::Floor(_) | Rule::Retest(_) | Rule::Below(_) => None,
+            YearRule::Scheme(ours) => ours.repeat_after_s,
+            YearRule::Floor(_) | YearRule::Retest(_) | YearRule::BelowMedian(_) => None,
         };
         // By day people come meanwhile.
         let (early, late) = match after_s.map(|after| AUDIT_S + after) {
-            Some(at_s) if at_s < PEOPLE_S => (Some(at_s), None),
+            Some(at_s) if at_s < OPERATORS_S => (Some(at_s), None),
             at_s => (None, at_s),
         };
-        early.into_iter().for_each(|at_s| world.again(begin + at_s));
-        world.people(begin + PEOPLE_S);
-        late.into_iter().for_each(|at_s| world.again(begin + at_s));
+        early.into_iter().for_each(|at_s| world.remeasure_suspects(begin + at_s));
+        world.run_operators(begin + OPERATORS_S);
+        late.into_iter().for_each(|at_s| world.remeasure_suspects(begin + at_s));
     }
-    world.end()
+    world.finish()
 }
 
-impl World<'_> {
-    fn of_moment(&self, what: &str, at_s: f64) -> Key {
-        self.key.named(what).with(at_s.to_bits())
+impl YearWorld<'_> {
+    fn moment_key(&self, what: &str, at_s: f64) -> NoiseKey {
+        self.key.with_name(what).with_part(at_s.to_bits())
     }
 
     /// Makes the fabric what it is at a moment.
-    fn come_true(&mut self, at_s: f64) {
-        let day = super::weather::day_of(at_s);
-        let mut faults = vec![Vec::new(); self.fleet.racks()];
+    fn apply_faults(&mut self, at_s: f64) {
+        let day = super::transients::day_of(at_s);
+        let mut faults = vec![Vec::new(); self.fleet.rack_count()];
         self.parts.drifted.clear();
-        for open in self.troubles.iter().filter(|open| open.is_there(at_s)) {
-            let trouble = &open.trouble;
-            faults[trouble.spot.rack].extend(trouble.fault(day));
-            if trouble.class == Class::Drift {
-                self.parts.drifted.insert((trouble.spot, trouble.gpu), trouble.drifted(at_s));
+        for open in self.faults.iter().filter(|open| open.is_present(at_s)) {
+            let trouble = &open.fault;
+            faults[trouble.position.rack].extend(trouble.to_sim_fault(day));
+            if trouble.class == YearFaultClass::Drift {
+                self.parts.drifted.insert((trouble.position, trouble.gpu), trouble.drift_share(at_s));
             }
         }
         for (rack, faults) in faults.into_iter().enumerate() {
-            self.fleet.set(rack, faults);
+            self.fleet.set_faults(rack, faults);
         }
     }
 
     /// Whether anything that stays is wrong with a node itself.
-    fn is_guilty(&self, spot: Spot, at_s: f64) -> bool {
-        let own = self.troubles.iter().filter(|open| open.trouble.spot == spot);
-        own.clone().any(|open| open.is_there(at_s) && !open.trouble.is_shared())
+    fn is_faulty(&self, spot: FleetPosition, at_s: f64) -> bool {
+        let own = self.faults.iter().filter(|open| open.fault.position == spot);
+        own.clone().any(|open| open.is_present(at_s) && !open.fault.is_shared())
     }
 
     /// Why a drain of a node that is not at fault came.
-    fn cause(&self, spot: Spot, at_s: f64) -> Cause {
-        let shared = self.troubles.iter().any(|open| {
-            open.trouble.is_shared() && open.trouble.spot.rack == spot.rack && open.is_there(at_s)
+    fn wrong_drain_cause(&self, spot: FleetPosition, at_s: f64) -> WrongDrainCause {
+        let shared = self.faults.iter().any(|open| {
+            open.fault.is_shared() && open.fault.position.rack == spot.rack && open.is_present(at_s)
         });
         if shared {
-            Cause::Shared
-        } else if self.weather.is_bad(super::weather::day_of(at_s)) {
-            Cause::Host
-        } else if self.weather.touches(spot, at_s) {
-            Cause::Passing
+            WrongDrainCause::Shared
+        } else if self.transients.is_bad_host_day(super::transients::day_of(at_s)) {
+            WrongDrainCause::Host
+        } else if self.transients.is_affected(spot, at_s) {
+            WrongDrainCause::Transient
         } else {
-            Cause::Noise
+            WrongDrainCause::Noise
         }
     }
 
     /// Whom tonight's audit measures: those that wait longest among the idle ones.
-    fn chosen(&mut self, at_s: f64) -> Claims {
-        let busy = self.of_moment("busy", at_s);
-        for spot in self.fleet.spots() {
+    fn choose_nodes(&mut self, at_s: f64) -> Claims {
+        let busy = self.moment_key("busy", at_s);
+        for spot in self.fleet.positions() {
             let name = NodeName::from(spot.name());
-            let is_busy = busy.with(spot.number()).fraction() < self.setting.busy;
-            let is_out = self.out.contains_key(&spot) || !self.gate.is_in_service(&name);
+            let is_busy = busy.with_part(spot.number()).fraction() < self.setting.busy;
+            let is_out = self.drained.contains_key(&spot) || !self.gate.is_in_service(&name);
             let unfit = (is_busy || is_out).then(|| "not idle in service".to_owned());
             self.known.entry(name).or_default().unfit = unfit;
         }
-        let suspected: BTreeSet<&NodeName> = self.gate.suspected(at_s).collect();
+        let suspected: BTreeSet<&NodeName> = self.gate.suspected_nodes(at_s).collect();
         for (node, known) in &mut self.known {
             known.suspected = suspected.contains(node);
         }
-        let budget = Budget { share_of_domain: self.setting.share_of_domain, ..Budget::default() };
-        let choice = stalest::choose(&Question {
+        let budget = AuditBudget { share_of_domain: self.setting.share_of_domain, ..AuditBudget::default() };
+        let choice = audit_selection::select_nodes(&AuditSelectionRequest {
             claims: &self.fleet.claims,
             known: &self.known,
             budget,
-            seed: self.of_moment("choice", at_s).value(),
+            seed: self.moment_key("choice", at_s).value(),
             // Nothing limits the time.
             cost: &|_| 0.0,
         });
-        choice.claims(&self.fleet.claims)
+        choice.restrict_claims(&self.fleet.claims)
     }
 
-    fn audit(&mut self, at_s: f64) {
-        self.come_true(at_s);
-        let claims = self.chosen(at_s);
+    fn run_audit(&mut self, at_s: f64) {
+        self.apply_faults(at_s);
+        let claims = self.choose_nodes(at_s);
         let nodes: usize = claims.domains.iter().map(|domain| domain.nodes.len()).sum();
         self.score.measured += nodes as u64;
         if nodes == 0 {
             return;
         }
         match self.rule.clone() {
-            Rule::Ours(ours) => self.audit_ours(&ours, &claims, at_s),
-            simple => self.audit_simple(&simple, &claims, at_s),
+            YearRule::Scheme(ours) => self.audit_with_scheme(&ours, &claims, at_s),
+            simple => self.audit_with_rule(&simple, &claims, at_s),
         }
     }
 
-    fn audit_ours(&mut self, ours: &Ours, claims: &Claims, at_s: f64) {
-        let (swept, to_s) = self.swept(ours, claims, Profile::Audit, at_s);
-        for verdict in &swept.last.nodes {
+    fn audit_with_scheme(&mut self, ours: &SchemeSettings, claims: &Claims, at_s: f64) {
+        let (swept, to_s) = self.run_sweep(ours, claims, Profile::Audit, at_s);
+        for verdict in &swept.final_verdicts.nodes {
             let known = self.known.entry(verdict.node.clone()).or_default();
-            known.tried = Some(unix(at_s));
+            known.tried = Some(to_unix(at_s));
             if verdict.outcome == Outcome::Unknown {
                 known.misses += 1;
             } else {
-                (known.measured, known.misses) = (Some(unix(at_s)), 0);
+                (known.measured, known.misses) = (Some(to_unix(at_s)), 0);
             }
         }
-        self.turn(claims, Profile::Audit, &swept.last, [at_s, to_s]);
-        self.hear(claims, &swept, at_s);
+        self.run_gate(claims, Profile::Audit, &swept.final_verdicts, [at_s, to_s]);
+        self.note_uniform_low(claims, &swept, at_s);
         if ours.history || ours.drift {
-            let case = sweep::case(claims, &swept.recordings, &self.expected, swept.sampled);
-            let (at, shown) = (unix(at_s), past::shown(&case));
+            let case = sweep::build_case(claims, &swept.recordings, &self.expected, swept.sampled);
+            let (at, shown) = (to_unix(at_s), run_summary::summarize_sound_parts(&case));
             if ours.drift {
-                self.followed.add(&at.to_string(), at, &shown);
+                self.drift.add_run(&at.to_string(), at, &shown);
             }
             if ours.history {
-                self.history.push((rfc3339(at), shown));
+                self.history.push((format_rfc3339(at), shown));
                 let old = self.history.len().saturating_sub(HISTORY_RUNS);
                 self.history.drain(..old);
             }
@@ -287,46 +287,46 @@ impl World<'_> {
     }
 
     /// Sweeps these nodes; says until when.
-    fn swept(&mut self, ours: &Ours, claims: &Claims, profile: Profile, at_s: f64) -> (Swept, f64) {
-        let key = self.of_moment("run", at_s);
-        let names = plan::default_probes(profile, claims, &self.fleet.across);
+    fn run_sweep(&mut self, ours: &SchemeSettings, claims: &Claims, profile: Profile, at_s: f64) -> (StudySweep, f64) {
+        let key = self.moment_key("run", at_s);
+        let names = plan::default_probes(profile, claims, &self.fleet.nvlink_domains);
         let probes: Vec<&Probe> = names.iter().filter_map(|name| self.catalog.get(name)).collect();
-        let across = self.fleet.across.clone();
-        let request = Request {
+        let across = self.fleet.nvlink_domains.clone();
+        let request = PlanRequest {
             claims,
             profile,
             probes: &probes,
             readings: ours.readings[0],
             most_readings: ours.readings[1],
             parallel: PARALLEL,
-            seed: key.named("plan").value(),
+            seed: key.with_name("plan").value(),
             nvlink_across: &across,
-            limits: Limits::default(),
+            limits: PlanLimits::default(),
         };
         let history = match ours.history {
-            true => past::history(&self.history),
-            false => History::default(),
+            true => run_summary::build_history(&self.history),
+            false => PartHistory::default(),
         };
-        let mut meter = Meter {
+        let mut meter = YearMeter {
             fleet: &mut self.fleet,
-            weather: &self.weather,
+            transients: &self.transients,
             parts: &self.parts,
             key,
             at_s,
-            seen: None,
+            ratios: None,
         };
-        let against = Against {
+        let against = StudyReference {
             catalogue: &self.expected,
             history: &history,
             confirm_after_s: ours.confirm_after_s,
         };
-        let swept = sweep::sweep_against(&request, &mut meter, against);
+        let swept = sweep::run_sweep_against(&request, &mut meter, against);
         let to_s = meter.at_s;
         (swept, to_s)
     }
 
     /// Lets the gate act on a run, and writes down what it did.
-    fn turn(
+    fn run_gate(
         &mut self,
         claims: &Claims,
         profile: Profile,
@@ -339,58 +339,58 @@ impl World<'_> {
                 _ => self.passed.remove(&verdict.node),
             };
         }
-        let day = super::weather::day_of(from_s);
+        let day = super::transients::day_of(from_s);
         let nodes = claims.domains.iter().flat_map(|domain| &domain.nodes);
-        let driver = |node: &NodeName| meter::version(self.weather.drivers(Spot::of(node), day));
+        let driver = |node: &NodeName| meter::driver_version(self.transients.driver_count(FleetPosition::from_name(node), day));
         let drivers = nodes.map(|node| (node.clone(), driver(node))).collect();
-        let ran = Ran { profile, verdicts, drivers: &drivers, from_s, to_s };
-        let turned = self.gate.turn(&self.fleet.claims, ran);
-        self.tell(&verdicts.findings, to_s);
+        let ran = YearRun { profile, verdicts, drivers: &drivers, from_s, to_s };
+        let turned = self.gate.reconcile(&self.fleet.claims, ran);
+        self.record_findings(&verdicts.findings, to_s);
         self.score.tripped += u64::from(turned.tripped);
-        turned.plan.frozen.iter().for_each(|why| self.score.freeze(why));
+        turned.plan.frozen.iter().for_each(|why| self.score.count_freeze(why));
         self.score.stopped += turned.plan.withheld.iter().filter(|it| it.budget).count() as u64;
         let unconfirmed = turned.plan.withheld.iter().filter(|it| it.unconfirmed);
         self.score.unconfirmed += unconfirmed.count() as u64;
         let waiting = turned.plan.withheld.iter().filter(|it| it.again.is_some());
-        self.score.waited += waiting.count() as u64;
+        self.score.deferred += waiting.count() as u64;
         for action in &turned.plan.actions {
-            let spot = Spot::of(&action.node);
+            let spot = FleetPosition::from_name(&action.node);
             match action.kind {
                 ActionKind::Drain => {
                     let mut findings = verdicts.findings.iter();
                     let found = findings.find(|it| action.findings.contains(&it.id));
-                    self.take_out(spot, found.map_or("", |it| it.class.as_str()), [from_s, to_s]);
+                    self.drain_node(spot, found.map_or("", |it| it.class.as_str()), [from_s, to_s]);
                 }
-                ActionKind::Release => self.give_back(spot, to_s),
+                ActionKind::Release => self.return_node(spot, to_s),
                 ActionKind::Relabel | ActionKind::Certify => {}
             }
         }
     }
 
     /// Measures again whom one run found slow, each with cleared partners.
-    fn again(&mut self, at_s: f64) {
-        let Rule::Ours(ours) = self.rule else { return };
-        let suspected: Vec<Spot> = self.gate.suspected(at_s).map(Spot::of).collect();
-        self.come_true(at_s);
+    fn remeasure_suspects(&mut self, at_s: f64) {
+        let YearRule::Scheme(ours) = self.rule else { return };
+        let suspected: Vec<FleetPosition> = self.gate.suspected_nodes(at_s).map(FleetPosition::from_name).collect();
+        self.apply_faults(at_s);
         for (turn, spot) in suspected.into_iter().enumerate() {
-            if self.out.contains_key(&spot) || !self.gate.is_in_service(&spot.name().into()) {
+            if self.drained.contains_key(&spot) || !self.gate.is_in_service(&spot.name().into()) {
                 continue;
             }
-            let claims = self.with_partners(spot);
+            let claims = self.partner_claims(spot);
             let from_s = at_s + turn as f64;
-            let (swept, to_s) = self.swept(ours, &claims, Profile::Audit, from_s);
-            self.turn(&claims, Profile::Audit, &swept.last, [from_s, to_s]);
+            let (swept, to_s) = self.run_sweep(ours, &claims, Profile::Audit, from_s);
+            self.run_gate(&claims, Profile::Audit, &swept.final_verdicts, [from_s, to_s]);
         }
     }
 
     /// Which faults a run tells of.
-    fn tell(&mut self, findings: &[Finding], at_s: f64) {
+    fn record_findings(&mut self, findings: &[Finding], at_s: f64) {
         let told: Vec<&Finding> =
             findings.iter().filter(|found| Outcome::Unknown < found.outcome).collect();
-        for open in self.troubles.iter_mut().filter(|open| open.is_there(at_s)) {
-            let spot = open.trouble.spot;
+        for open in self.faults.iter_mut().filter(|open| open.is_present(at_s)) {
+            let spot = open.fault.position;
             let (node, rack) = (spot.name(), format!("r{:03}", spot.rack));
-            let is_shared = open.trouble.is_shared();
+            let is_shared = open.fault.is_shared();
             let names = |found: &&&Finding| {
                 let locus = &found.locus;
                 if is_shared {
@@ -402,7 +402,7 @@ impl World<'_> {
                 own || peer.starts_with(&node)
             };
             if told.iter().any(|found| names(&found)) {
-                open.told_s.get_or_insert(at_s);
+                open.reported_s.get_or_insert(at_s);
                 if is_shared {
                     open.acted_s.get_or_insert(at_s);
                 }
@@ -411,168 +411,168 @@ impl World<'_> {
     }
 
     /// A node is drained by the rule.
-    fn take_out(&mut self, spot: Spot, class: &str, [measured_s, at_s]: [f64; 2]) {
-        if self.out.contains_key(&spot) {
+    fn drain_node(&mut self, spot: FleetPosition, class: &str, [measured_s, at_s]: [f64; 2]) {
+        if self.drained.contains_key(&spot) {
             return;
         }
-        let guilty = self.is_guilty(spot, at_s);
+        let guilty = self.is_faulty(spot, at_s);
         self.score.drains += 1;
         if !guilty {
-            *self.score.wrong.entry(self.cause(spot, measured_s)).or_default() += 1;
-            *self.score.wrong_by.entry(class.to_owned()).or_default() += 1;
+            *self.score.wrong_by_cause.entry(self.wrong_drain_cause(spot, measured_s)).or_default() += 1;
+            *self.score.wrong_by_class.entry(class.to_owned()).or_default() += 1;
         }
-        for open in &mut self.troubles {
-            if open.trouble.spot == spot && open.is_there(at_s) && !open.trouble.is_shared() {
+        for open in &mut self.faults {
+            if open.fault.position == spot && open.is_present(at_s) && !open.fault.is_shared() {
                 open.acted_s.get_or_insert(at_s);
-                open.told_s.get_or_insert(at_s);
+                open.reported_s.get_or_insert(at_s);
             }
         }
-        let ready_s = at_s + self.takes(spot, at_s, guilty);
-        self.out.insert(spot, Out { since_s: at_s, wrong: !guilty, ready_s, turns: 0 });
-        self.score.most_out = self.score.most_out.max(self.out.len() as u64);
+        let ready_s = at_s + self.repair_seconds(spot, at_s, guilty);
+        self.drained.insert(spot, DrainedNode { since_s: at_s, is_wrong: !guilty, ready_s, repair_count: 0 });
+        self.score.most_out = self.score.most_out.max(self.drained.len() as u64);
     }
 
     /// How long people take with a node, in seconds.
-    fn takes(&self, spot: Spot, at_s: f64, guilty: bool) -> f64 {
-        let key = self.of_moment("takes", at_s).with(spot.number());
-        let days: &[f64] = if guilty { &REPAIR } else { &LOOK };
-        one_of(key, days) * DAY_S
+    fn repair_seconds(&self, spot: FleetPosition, at_s: f64, guilty: bool) -> f64 {
+        let key = self.moment_key("takes", at_s).with_part(spot.number());
+        let days: &[f64] = if guilty { &REPAIR_DAYS } else { &INSPECTION_DAYS };
+        draw_one(key, days) * DAY_S
     }
 
-    fn give_back(&mut self, spot: Spot, at_s: f64) {
-        let Some(out) = self.out.remove(&spot) else { return };
+    fn return_node(&mut self, spot: FleetPosition, at_s: f64) {
+        let Some(out) = self.drained.remove(&spot) else { return };
         let hours = (at_s - out.since_s) / 3_600.0;
         self.score.hours += hours;
-        self.score.wrong_hours += if out.wrong { hours } else { 0.0 };
+        self.score.wrong_hours += if out.is_wrong { hours } else { 0.0 };
     }
 
     /// Cleared partners of a node in its rack, and itself.
-    fn with_partners(&self, spot: Spot) -> Claims {
-        let others = (1..NODES).map(|step| Spot { node: (spot.node + step) % NODES, ..spot });
-        let is_fit = |other: &Spot| {
+    fn partner_claims(&self, spot: FleetPosition) -> Claims {
+        let others = (1..NODES).map(|step| FleetPosition { node: (spot.node + step) % NODES, ..spot });
+        let is_fit = |other: &FleetPosition| {
             let name = NodeName::from(other.name());
             let passed = self.passed.contains(&name) && self.gate.is_in_service(&name);
-            passed && !self.out.contains_key(other)
+            passed && !self.drained.contains_key(other)
         };
-        let partners = others.filter(is_fit).take(Limits::default().partners);
+        let partners = others.filter(is_fit).take(PlanLimits::default().partners);
         let names: BTreeSet<NodeName> =
             std::iter::once(spot).chain(partners).map(|it| it.name().into()).collect();
         self.fleet.claims.with_nodes(|node| names.contains(node))
     }
 
     /// One run of `recertify`, and the gate's turn.
-    fn recertify(&mut self, ours: &Ours, spot: Spot, at_s: f64) {
-        let claims = self.with_partners(spot);
+    fn recertify(&mut self, ours: &SchemeSettings, spot: FleetPosition, at_s: f64) {
+        let claims = self.partner_claims(spot);
         // What is repaired is measured without its past.
-        let ours = Ours { history: false, ..ours.clone() };
-        let (swept, to_s) = self.swept(&ours, &claims, Profile::Recertify, at_s);
-        self.turn(&claims, Profile::Recertify, &swept.last, [at_s, to_s]);
+        let ours = SchemeSettings { history: false, ..ours.clone() };
+        let (swept, to_s) = self.run_sweep(&ours, &claims, Profile::Recertify, at_s);
+        self.run_gate(&claims, Profile::Recertify, &swept.final_verdicts, [at_s, to_s]);
     }
 
     /// What a simple rule sees of some nodes, and when it was done.
-    fn seen(&mut self, claims: &Claims, at_s: f64) -> (Vec<Seen>, f64) {
-        let names = plan::default_probes(Profile::Audit, claims, &self.fleet.across);
+    fn read_ratios(&mut self, claims: &Claims, at_s: f64) -> (Vec<ReadingRatio>, f64) {
+        let names = plan::default_probes(Profile::Audit, claims, &self.fleet.nvlink_domains);
         let probes: Vec<&Probe> = names.iter().filter_map(|name| self.catalog.get(name)).collect();
-        let key = self.of_moment("run", at_s);
-        let across = self.fleet.across.clone();
-        let planned = plan::sweep(&Request {
+        let key = self.moment_key("run", at_s);
+        let across = self.fleet.nvlink_domains.clone();
+        let planned = plan::plan_sweep(&PlanRequest {
             claims,
             profile: Profile::Audit,
             probes: &probes,
             readings: 1,
             most_readings: 1,
             parallel: PARALLEL,
-            seed: key.named("plan").value(),
+            seed: key.with_name("plan").value(),
             nvlink_across: &across,
-            limits: Limits::default(),
+            limits: PlanLimits::default(),
         });
-        let mut meter = Meter {
+        let mut meter = YearMeter {
             fleet: &mut self.fleet,
-            weather: &self.weather,
+            transients: &self.transients,
             parts: &self.parts,
             key,
             at_s,
-            seen: Some(Vec::new()),
+            ratios: Some(Vec::new()),
         };
-        sweep::run(&planned, &mut meter, &mut sweep::Taken::default());
+        sweep::run_rounds(&planned, &mut meter, &mut sweep::StudyReadings::default());
         let to_s = meter.at_s;
-        (meter.seen.unwrap_or_default(), to_s)
+        (meter.ratios.unwrap_or_default(), to_s)
     }
 
-    fn audit_simple(&mut self, rule: &Rule, claims: &Claims, at_s: f64) {
-        let (seen, mut to_s) = self.seen(claims, at_s);
+    fn audit_with_rule(&mut self, rule: &YearRule, claims: &Claims, at_s: f64) {
+        let (seen, mut to_s) = self.read_ratios(claims, at_s);
         let nodes = || claims.domains.iter().flat_map(|domain| &domain.nodes);
         for node in nodes() {
             let known = self.known.entry(node.clone()).or_default();
-            (known.measured, known.tried) = (Some(unix(at_s)), Some(unix(at_s)));
+            (known.measured, known.tried) = (Some(to_unix(at_s)), Some(to_unix(at_s)));
         }
-        let mut accused = rule.accuses(&seen);
-        self.passed.extend(nodes().filter(|node| !accused.contains(&Spot::of(node))).cloned());
+        let mut accused = rule.accused_nodes(&seen);
+        self.passed.extend(nodes().filter(|node| !accused.contains(&FleetPosition::from_name(node))).cloned());
         for spot in &accused {
             self.passed.remove(&NodeName::from(spot.name()));
         }
-        if let Rule::Retest(_) = rule {
-            let again: Vec<Spot> = accused.iter().copied().collect();
+        if let YearRule::Retest(_) = rule {
+            let again: Vec<FleetPosition> = accused.iter().copied().collect();
             accused.clear();
             let begin = to_s + sweep::CONFIRM_AFTER_S;
             for spot in again {
-                let claims = self.with_partners(spot);
-                let (seen, end) = self.seen(&claims, begin);
+                let claims = self.partner_claims(spot);
+                let (seen, end) = self.read_ratios(&claims, begin);
                 to_s = to_s.max(end);
-                if rule.accuses(&seen).contains(&spot) {
+                if rule.accused_nodes(&seen).contains(&spot) {
                     accused.insert(spot);
                 }
             }
         }
         for spot in accused {
-            self.take_out(spot, "below the line", [at_s, to_s]);
+            self.drain_node(spot, "below the line", [at_s, to_s]);
         }
     }
 
     /// A node is tested by a simple rule before it is given back.
-    fn retest(&mut self, rule: &Rule, spot: Spot, at_s: f64) {
-        let claims = self.with_partners(spot);
-        let (seen, to_s) = self.seen(&claims, at_s);
-        if !rule.accuses(&seen).contains(&spot) {
+    fn retest(&mut self, rule: &YearRule, spot: FleetPosition, at_s: f64) {
+        let claims = self.partner_claims(spot);
+        let (seen, to_s) = self.read_ratios(&claims, at_s);
+        if !rule.accused_nodes(&seen).contains(&spot) {
             self.passed.insert(spot.name().into());
-            self.give_back(spot, to_s);
+            self.return_node(spot, to_s);
         }
     }
 
     /// Adds up what the year leaves.
-    fn end(mut self) -> Score {
+    fn finish(mut self) -> YearScore {
         let end = self.setting.days as f64 * DAY_S;
-        let still: Vec<Spot> = self.out.keys().copied().collect();
+        let still: Vec<FleetPosition> = self.drained.keys().copied().collect();
         for spot in still {
-            self.give_back(spot, end);
+            self.return_node(spot, end);
         }
-        let rung = std::mem::take(&mut self.followed).rung();
-        self.score.rung[0] = rung.len() as u64;
+        let rung = std::mem::take(&mut self.drift).into_alarms();
+        self.score.drift_alarms[0] = rung.len() as u64;
         for one in &rung {
-            let is_behind = |open: &&Open| {
-                let trouble = &open.trouble;
-                let here = trouble.spot == one.spot
-                    || (trouble.is_shared() && trouble.spot.rack == one.spot.rack);
+            let is_behind = |open: &&FaultRecord| {
+                let trouble = &open.fault;
+                let here = trouble.position == one.spot
+                    || (trouble.is_shared() && trouble.position.rack == one.spot.rack);
                 // What ended is seen to have ended, and a chart rings late.
                 let until = open.repaired_s.unwrap_or(end) + MISSED_DAYS * DAY_S;
                 here && trouble.from_s <= one.at_s && one.at_s < until
             };
-            self.score.rung[1] += u64::from(!self.troubles.iter().any(|open| is_behind(&open)));
+            self.score.drift_alarms[1] += u64::from(!self.faults.iter().any(|open| is_behind(&open)));
         }
-        for open in &self.troubles {
+        for open in &self.faults {
             let own = rung.iter().filter(|one| {
-                (one.spot, one.gpu) == (open.trouble.spot, open.trouble.gpu)
-                    && open.trouble.from_s <= one.at_s
+                (one.spot, one.gpu) == (open.fault.position, open.fault.gpu)
+                    && open.fault.from_s <= one.at_s
                     && one.at_s <= open.repaired_s.unwrap_or(end)
             });
             let first = own.map(|one| one.at_s).min_by(f64::total_cmp);
-            let found = self.score.found.entry(open.trouble.class).or_default();
-            let days = |at: f64| (at - open.trouble.from_s) / DAY_S;
+            let found = self.score.by_class.entry(open.fault.class).or_default();
+            let days = |at: f64| (at - open.fault.from_s) / DAY_S;
             found.faults += 1;
-            found.told.extend(open.told_s.map(days));
-            found.rung.extend(first.map(days));
+            found.reported.extend(open.reported_s.map(days));
+            found.drift_alarms.extend(first.map(days));
             match open.acted_s {
-                Some(at) => found.acted.push(days(at)),
+                Some(at) => found.acted_on.push(days(at)),
                 None if MISSED_DAYS <= days(end) => found.missed += 1,
                 None => found.open += 1,
             }

@@ -4,41 +4,41 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Burn;
+use super::BurnInSession;
 use crate::cli::stdout::note;
 use crate::cli::stored;
 use crate::cli::sweep;
-use control::launch::Program;
+use control::launch::WorkerProgram;
 use control::sweep::Place;
 use engine::plan;
 use engine::policy::acceptance as accept;
-use engine::policy::stops;
-use engine::policy::stops::Seen;
-use model::acceptance::SoakDone;
+use engine::policy::burn_in_termination;
+use engine::policy::burn_in_termination::BurnInObservation;
+use model::acceptance::SoakRecord;
 use model::acceptance::StopRule;
 use model::claims::Claims;
 use model::id::NodeName;
 use model::probe::Probe;
-use model::raw::RawResult;
+use model::raw_result::RawResult;
 
-impl Burn<'_> {
+impl BurnInSession<'_> {
     /// Loads all nodes at once; false where somebody ended it.
     pub(super) fn soak(&mut self, after: u32) -> anyhow::Result<bool> {
-        let claims = accept::taking_part(&self.claims, &self.acceptance.nodes);
+        let claims = accept::participating_claims(&self.claims, &self.acceptance.nodes);
         let minutes = self.acceptance.asked.soak_minutes;
         let probes: Vec<&Probe> = self.site.config.burn_in.soak.iter().collect();
-        let basis = self.basis(&claims, self.acceptance.asked.seed)?;
+        let basis = self.plan_basis(&claims, self.acceptance.asked.seed)?;
         let simulated = !self.acceptance.real;
         let nodes: usize = claims.domains.iter().map(|domain| domain.nodes.len()).sum();
-        let request = plan::Request {
+        let request = plan::PlanRequest {
             probes: &probes,
             // All nodes at once; simulated ones are processes on this machine.
             parallel: if simulated { self.site.config.parallel } else { nodes.max(1) },
             ..basis.request()
         };
-        let load = plan::soak(&request);
+        let load = plan::plan_soak(&request);
         let began = control::sweep::shown(control::sweep::now());
-        let mut done = SoakDone {
+        let mut done = SoakRecord {
             after_round: after,
             began: began.clone(),
             minutes: 0.0,
@@ -53,12 +53,12 @@ impl Burn<'_> {
             let all = claims.domains.iter().flat_map(|domain| &domain.nodes);
             done.not_on = all.map(|node| (node.clone(), why.clone())).collect();
             self.acceptance.soaks.push(done);
-            self.keep()?;
+            self.save()?;
             return Ok(true);
         }
         note(&format!("load on all nodes for {minutes} min, after round {after}"));
-        let id = self.free_name(&format!("soak-{after}"));
-        let program = Program {
+        let id = self.unused_name(&format!("soak-{after}"));
+        let program = WorkerProgram {
             age: simulated.then(|| format!("{after}:{minutes}:soaking")),
             ..self.program.clone()
         };
@@ -68,19 +68,19 @@ impl Burn<'_> {
         };
         let place = Place::New(self.folder.path());
         let ran =
-            self.sweep(&load, &request, &claims, (&id, &began), &program, place, Some(lasting))?;
+            self.sweep_round(&load, &request, &claims, (&id, &began), &program, place, Some(lasting))?;
         if ran.partial {
             return Ok(false);
         }
-        sweep::keep(&ran)?;
-        let stored = stored::open_quietly(ran.folder.path())?;
-        let results = stored.results().map_err(stored::failure)?;
-        let recordings = stored.recordings_of(&results).map_err(stored::failure)?;
+        sweep::write_artifacts(&ran)?;
+        let stored = stored::open_run_quietly(ran.folder.path())?;
+        let results = stored.results().map_err(stored::record_error)?;
+        let recordings = stored.recordings_of(&results).map_err(stored::record_error)?;
         done.minutes = ran.took.as_secs_f64() / 60.0;
         done.passes = ran.passes;
-        done.not_on = unloaded(&claims, &results);
-        done.found = stops::found_under_load(&ran.run.verdicts);
-        let seen = Seen {
+        done.not_on = find_unloaded_nodes(&claims, &results);
+        done.found = burn_in_termination::find_failed_under_load(&ran.run.verdicts);
+        let seen = BurnInObservation {
             round: after,
             verdicts: &ran.run.verdicts,
             claims: &claims,
@@ -88,21 +88,21 @@ impl Burn<'_> {
             recordings: &recordings,
             freeze_domain: usize::MAX,
         };
-        let out = stops::out(&seen);
+        let out = burn_in_termination::find_stopped_nodes(&seen);
         // What is in doubt while everybody loads the fabric is no reason to stop.
         let hard = |rule| matches!(rule, StopRule::HardFault | StopRule::TooHot | StopRule::Lost);
         for (node, stop) in out.into_iter().filter(|(_, stop)| hard(stop.rule)) {
-            self.take_out(&node, stop);
+            self.exclude_node(&node, stop);
         }
-        self.set_aside(after);
+        self.discard_round(after);
         self.acceptance.soaks.push(done);
-        self.keep()?;
+        self.save()?;
         Ok(true)
     }
 
     /// A name in the folder that nothing has yet: load that was interrupted is
     /// begun anew, and what it printed stays.
-    fn free_name(&self, name: &str) -> String {
+    fn unused_name(&self, name: &str) -> String {
         let taken = |name: &String| self.folder.path().join(name).exists();
         let others = (2..).map(|n| format!("{name}-{n}"));
         std::iter::once(name.to_owned()).chain(others).find(|it| !taken(it)).unwrap_or_default()
@@ -110,7 +110,7 @@ impl Burn<'_> {
 }
 
 /// Nodes on which no load ran to its end, and why.
-fn unloaded(claims: &Claims, results: &[RawResult]) -> BTreeMap<NodeName, String> {
+fn find_unloaded_nodes(claims: &Claims, results: &[RawResult]) -> BTreeMap<NodeName, String> {
     let nodes = claims.domains.iter().flat_map(|domain| &domain.nodes);
     let why = |node: &NodeName| {
         let mut own = results.iter().filter(|it| it.nodes.contains(node)).peekable();
@@ -124,7 +124,7 @@ fn unloaded(claims: &Claims, results: &[RawResult]) -> BTreeMap<NodeName, String
             }
             last = Some(result);
         }
-        let gap = last.and_then(RawResult::gap);
+        let gap = last.and_then(RawResult::gap_reason);
         Some(gap.unwrap_or_else(|| "nothing ran to its end".to_owned()))
     };
     nodes.filter_map(|node| Some((node.clone(), why(node)?))).collect()

@@ -4,38 +4,38 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::Burn;
+use super::BurnInSession;
 use crate::cli::stdout::note;
 use crate::cli::stored;
 use control::store::stored::Stored;
-use engine::judge::compared;
-use engine::judge::compared::Side;
+use engine::judge::run_comparison;
+use engine::judge::run_comparison::ComparisonSide;
 use engine::policy::acceptance as accept;
 use engine::policy::certificate;
 use engine::policy::identity;
-use engine::policy::stops;
-use engine::policy::stops::Seen;
+use engine::policy::burn_in_termination;
+use engine::policy::burn_in_termination::BurnInObservation;
 use model::acceptance::NodeRound;
-use model::acceptance::Stop;
+use model::acceptance::BurnInStop;
 use model::acceptance::StopRule;
-use model::cell::Cell;
+use model::measured_cell::MeasuredCell;
 use model::id::NodeName;
-use model::recording::Recording;
+use model::tool_recording::ToolRecording;
 use model::run::Run;
 use model::run::RunInfo;
-use model::trend::Part;
+use model::trend::FabricPart;
 use model::verdict::Outcome;
 
-impl Burn<'_> {
+impl BurnInSession<'_> {
     /// Takes in a round that came to its end.
-    pub(super) fn take_in(&mut self, number: u32, run: Run, stored: &Stored) -> anyhow::Result<()> {
-        let results = stored.results().map_err(stored::failure)?;
-        let recordings = stored.recordings_of(&results).map_err(stored::failure)?;
-        let machines = stored.machines().map_err(stored::failure)?;
-        let (boots, gpus) = (identity::boots(&machines), identity::uuids(&machines));
-        let rebooted = identity::rebooted(&machines);
+    pub(super) fn record_round(&mut self, number: u32, run: Run, stored: &Stored) -> anyhow::Result<()> {
+        let results = stored.results().map_err(stored::record_error)?;
+        let recordings = stored.recordings_of(&results).map_err(stored::record_error)?;
+        let machines = stored.machines().map_err(stored::record_error)?;
+        let (boots, gpus) = (identity::boot_ids(&machines), identity::gpu_uuids(&machines));
+        let rebooted = identity::find_rebooted(&machines);
         let verdicts = &run.verdicts;
-        let out = stops::out(&Seen {
+        let out = burn_in_termination::find_stopped_nodes(&BurnInObservation {
             round: number,
             verdicts,
             claims: &run.claims,
@@ -62,24 +62,24 @@ impl Burn<'_> {
                 .collect();
         }
         for (node, stop) in out {
-            self.take_out(&node, stop);
+            self.exclude_node(&node, stop);
         }
-        self.set_aside(number);
-        let minima = certificate::minima(&run.cells);
-        accept::add(&mut self.acceptance.nodes, &minima, verdicts);
+        self.discard_round(number);
+        let minima = certificate::node_minima(&run.cells);
+        accept::add_round(&mut self.acceptance.nodes, &minima, verdicts);
         accept::add_versions(&mut self.acceptance.versions, &recordings);
         self.acceptance.thresholds_digest = Some(verdicts.thresholds_digest.clone());
-        self.compare(&run, &recordings)?;
+        self.compare_round(&run, &recordings)?;
         self.last = Some(run);
-        self.keep()
+        self.save()
     }
 
     /// Holds a round against the first one; nodes that began anew since against the one
     /// with which they did, so that no two boots are taken for one machine.
-    fn compare(&mut self, run: &Run, recordings: &[Recording]) -> anyhow::Result<()> {
+    fn compare_round(&mut self, run: &Run, recordings: &[ToolRecording]) -> anyhow::Result<()> {
         let rounds = &self.acceptance.rounds;
-        let others = stops::other_machines(rounds);
-        let known = stops::other_machines(&rounds[..rounds.len().saturating_sub(1)]);
+        let others = burn_in_termination::find_replaced_machines(rounds);
+        let known = burn_in_termination::find_replaced_machines(&rounds[..rounds.len().saturating_sub(1)]);
         let mut since: BTreeMap<u32, BTreeSet<&NodeName>> = BTreeMap::new();
         for (node, anew) in &others {
             if known.get(node) != Some(anew) {
@@ -88,14 +88,14 @@ impl Burn<'_> {
             }
             since.entry(anew.after_round + 1).or_default().insert(node);
         }
-        let last = side(&run.info, &run.cells, recordings);
+        let last = comparison_side(&run.info, &run.cells, recordings);
         let against = |then: &str, is_meant: &dyn Fn(&NodeName) -> bool| {
-            let then = stored::open_quietly(&self.runs.join(then))?;
-            let cells = then.cells().map_err(stored::failure)?;
-            let read = then.recordings().map_err(stored::failure)?;
-            let first = side(&then.record.info, &cells, &read);
-            let of = |part: &Part| part.node.as_ref().is_none_or(is_meant);
-            anyhow::Ok(compared::compare(&first, &last, &of))
+            let then = stored::open_run_quietly(&self.runs.join(then))?;
+            let cells = then.cells().map_err(stored::record_error)?;
+            let read = then.recordings().map_err(stored::record_error)?;
+            let first = comparison_side(&then.record.info, &cells, &read);
+            let of = |part: &FabricPart| part.node.as_ref().is_none_or(is_meant);
+            anyhow::Ok(run_comparison::compare_runs(&first, &last, &of))
         };
         if let Some(first) = rounds.first().filter(|it| it.run != run.info.id) {
             let comparison = against(&first.run, &|node| !others.contains_key(node))?;
@@ -117,9 +117,9 @@ impl Burn<'_> {
     /// Sets a round aside in which a node was bad or lost and left others open: what
     /// they had to show with it, nobody knows, and that is not their fault. It is
     /// held again without that node.
-    pub(super) fn set_aside(&mut self, number: u32) {
+    pub(super) fn discard_round(&mut self, number: u32) {
         let bad = |rule| matches!(rule, StopRule::Lost | StopRule::HardFault | StopRule::TooHot);
-        let out: BTreeMap<&NodeName, &Stop> = self
+        let out: BTreeMap<&NodeName, &BurnInStop> = self
             .acceptance
             .nodes
             .iter()
@@ -128,12 +128,12 @@ impl Burn<'_> {
         let left = out.values().any(|stop| stop.after_round == number && bad(stop.rule));
         let again = self.acceptance.rounds.iter().filter(|round| round.set_aside).count();
         let found = self.acceptance.rounds.iter_mut().find(|round| round.round == number);
-        let Some(round) = found.filter(|_| left && again < stops::AGAIN_AT_MOST) else { return };
+        let Some(round) = found.filter(|_| left && again < burn_in_termination::MAX_REPEATED_ROUNDS) else { return };
         let open = |it: &NodeRound| it.outcome == Outcome::Unknown && !out.contains_key(&it.node);
         round.set_aside = round.nodes.iter().any(open);
     }
 
-    pub(super) fn take_out(&mut self, node: &NodeName, stop: Stop) {
+    pub(super) fn exclude_node(&mut self, node: &NodeName, stop: BurnInStop) {
         let known = self.acceptance.nodes.iter_mut().find(|it| it.node == *node);
         if let Some(known) = known.filter(|known| known.out.is_none()) {
             let rule = stop.rule.as_str().replace('_', " ");
@@ -143,6 +143,6 @@ impl Burn<'_> {
     }
 }
 
-fn side<'a>(info: &'a RunInfo, cells: &'a [Cell], recordings: &'a [Recording]) -> Side<'a> {
-    Side { run: &info.id, created: &info.created, cells, recordings }
+fn comparison_side<'a>(info: &'a RunInfo, cells: &'a [MeasuredCell], recordings: &'a [ToolRecording]) -> ComparisonSide<'a> {
+    ComparisonSide { run: &info.id, created: &info.created, cells, recordings }
 }

@@ -19,16 +19,16 @@ use crate::gate::scheduler::SchedulerError;
 use crate::gate::sight;
 use crate::gate::sight::Sight;
 use crate::gate::sight::sight;
-use engine::policy::standing;
+use engine::policy::node_state;
 use model::action::ActionResult;
-use model::change::Change;
-use model::change::StateChange;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::hostlist;
 use model::id::NodeName;
-use model::journal::Event;
-use model::live::Live;
-use model::live::LiveNode;
-use model::said::ProblemKind;
+use model::journal::JournalEvent;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
+use model::source_report::SourceProblemKind;
 use model::text;
 
 /// How often a node is looked at, at first and at last.
@@ -49,7 +49,7 @@ impl<'p> Turn<'_, 'p> {
         loop {
             let is_open = |begun: &&Begun<'_>| match seen.nodes.get(&begun.item.action.node) {
                 Some((Sight::NotThere(_), node)) => {
-                    until == Until::Shown || standing::is_passing(node)
+                    until == Until::Shown || node_state::is_transient(node)
                 }
                 Some(_) => false,
                 None => true,
@@ -109,7 +109,7 @@ impl<'p> Turn<'_, 'p> {
             };
             let mut undone = Vec::new();
             let mut concluded = Vec::new();
-            let mut lost: BTreeMap<Change, Vec<Begun<'p>>> = BTreeMap::new();
+            let mut lost: BTreeMap<NodeUpdate, Vec<Begun<'p>>> = BTreeMap::new();
             for begun in pending {
                 let second = again.get(&begun.id);
                 let (result, detail) = match seen.of(&begun) {
@@ -167,7 +167,7 @@ impl<'p> Turn<'_, 'p> {
     /// Whether a person took away the drain that was made a moment ago: the controller
     /// loses nothing without a start, and a person's RESUME leaves our words in Extra.
     fn was_undone(&self, begun: &Begun<'_>, seen: &Seen, controller: Option<&String>) -> bool {
-        let is_drain = matches!(begun.change.state, Some(StateChange::Drain { .. }));
+        let is_drain = matches!(begun.change.state, Some(NodeStateChange::Drain { .. }));
         let Some((_, node)) = seen.nodes.get(&begun.item.action.node).filter(|_| is_drain) else {
             return false;
         };
@@ -187,8 +187,8 @@ impl<'p> Turn<'_, 'p> {
             let detail = format!("it was there, and somebody took it away: {now}");
             let (node, id) = (begun.item.action.node.clone(), begun.id.clone());
             let (result, said) = (ActionResult::Done, text::clean(&detail));
-            events.push(Event::Outcome { id: id.clone(), result, detail: said.clone() });
-            events.push(Event::Undone { node, id, detail: said });
+            events.push(JournalEvent::Outcome { id: id.clone(), result, detail: said.clone() });
+            events.push(JournalEvent::Undone { node, id, detail: said });
         }
         self.carrier.journal.write_all(events)?;
         for (begun, now) in undone {
@@ -225,7 +225,7 @@ pub(super) enum Until {
 /// What was seen of nodes at last.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
-    nodes: BTreeMap<NodeName, (Sight, LiveNode)>,
+    nodes: BTreeMap<NodeName, (Sight, SchedulerNode)>,
     /// The scheduler did not answer at last.
     pub(super) silent: Option<SchedulerError>,
     /// What of its last answer could not be read: who is missing there may be
@@ -235,9 +235,9 @@ pub(super) struct Seen {
 
 impl Seen {
     /// These nodes as they were seen last.
-    fn live(&self, nodes: &[NodeName]) -> Live {
+    fn live(&self, nodes: &[NodeName]) -> SchedulerSnapshot {
         let node = |name: &NodeName| Some((name.clone(), self.nodes.get(name)?.1.clone()));
-        Live { nodes: nodes.iter().filter_map(node).collect(), troubles: Vec::new() }
+        SchedulerSnapshot { nodes: nodes.iter().filter_map(node).collect(), troubles: Vec::new() }
     }
 
     /// Whether the server did not take the condition that goes with it.
@@ -270,7 +270,7 @@ pub(super) fn not_there(
             format!("acknowledged; then it could not be looked at: {error}"),
         ),
         // Whatever did not answer in time may still do as it was told.
-        (Err(told), None) if told.kind == ProblemKind::Unreachable => {
+        (Err(told), None) if told.kind == SourceProblemKind::Unreachable => {
             (ActionResult::Unknown, format!("{told}; it does not show yet: {now}"))
         }
         (Err(told), None) => match &seen.unread {

@@ -7,35 +7,35 @@
 use crate::gate::sight::carries;
 use crate::gate::sight::words;
 use engine::policy::device;
-use engine::policy::ledger::Ledger;
-use engine::policy::reason;
-use engine::policy::standing;
-use engine::policy::standing::Owner;
+use engine::policy::journal_state::JournalState;
+use engine::policy::drain_reason;
+use engine::policy::node_state;
+use engine::policy::node_state::DrainOwner;
 use model::action::Action;
 use model::action::ActionKind;
 use model::action::ActionResult;
-use model::action::Mark;
-use model::change::Change;
-use model::change::StateChange;
-use model::kubernetes_node::DeviceMark;
+use model::action::VerdictMark;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
+use model::kubernetes_node::GpuCordon;
 use model::kubernetes_node::GATE;
-use model::live::LiveNode;
+use model::scheduler_snapshot::SchedulerNode;
 
 /// The change of state that an action takes now, or why it is not carried out.
 pub(super) fn state(
     action: &Action,
-    node: &LiveNode,
-    ledger: &Ledger,
+    node: &SchedulerNode,
+    ledger: &JournalState,
     run: &str,
     epoch: u64,
-) -> Result<Option<StateChange>, (ActionResult, String)> {
+) -> Result<Option<NodeStateChange>, (ActionResult, String)> {
     let own = ledger.drains.get(&action.node);
     let is_ours = own
-        .is_some_and(|it| standing::has_drain(node) && carries(node, &it.action.reason))
-        && !standing::is_of_another_gate(node, ledger);
+        .is_some_and(|it| node_state::has_drain(node) && carries(node, &it.action.reason))
+        && !node_state::is_of_another_gate(node, ledger);
     // Whatever else is wrong with a node: what others wrote there is theirs.
-    let refuse = |why: String| match standing::owner(node, ledger) {
-        Owner::Other(_) => (ActionResult::Superseded, why),
+    let refuse = |why: String| match node_state::drain_owner(node, ledger) {
+        DrainOwner::Other(_) => (ActionResult::Superseded, why),
         _ => (ActionResult::Refused, why),
     };
     let superseded = || (ActionResult::Superseded, format!("it is another's: {}", words(node)));
@@ -50,34 +50,34 @@ pub(super) fn state(
                 // it passed since: a second one would lose both.
                 return Err((ActionResult::Already, words(node)));
             }
-            if let Some(why) = standing::may_not_drain(node, ledger) {
+            if let Some(why) = node_state::explain_no_drain(node, ledger) {
                 return Err(refuse(why));
             }
             if device::is_alone(node) {
                 return match action.device {
                     // What is accused besides was decided on the node as it was then.
                     Some(_) => Err((ActionResult::Already, words(node))),
-                    None => Ok(Some(StateChange::Drain {
-                        reason: reason::write(run, &class(action), epoch),
+                    None => Ok(Some(NodeStateChange::Drain {
+                        reason: drain_reason::format_reason(run, &class(action), epoch),
                     })),
                 };
             }
-            if standing::has_drain(node) || node.reason.as_deref().is_some_and(is_foreign) {
+            if node_state::has_drain(node) || node.reason.as_deref().is_some_and(is_foreign) {
                 return Err(superseded());
             }
             // A drain that the controller lost is made again as it was: it is the same one.
             let same = own.filter(|own| own.run == run && own.action.reason == action.reason);
-            let reason = match same.filter(|_| reason::read(&action.reason).is_some()) {
+            let reason = match same.filter(|_| drain_reason::parse_reason(&action.reason).is_some()) {
                 Some(own) => own.action.reason.clone(),
-                None => reason::write(run, &class(action), epoch),
+                None => drain_reason::format_reason(run, &class(action), epoch),
             };
-            Ok(Some(StateChange::Drain { reason }))
+            Ok(Some(NodeStateChange::Drain { reason }))
         }
-        ActionKind::Relabel => match standing::may_not_drain(node, ledger) {
+        ActionKind::Relabel => match node_state::explain_no_drain(node, ledger) {
             Some(why) => Err(refuse(why)),
             None => Ok(None),
         },
-        ActionKind::Certify => match standing::may_not_certify(node) {
+        ActionKind::Certify => match node_state::explain_no_certificate(node) {
             Some(why) => Err(refuse(why)),
             None => Ok(None),
         },
@@ -86,15 +86,15 @@ pub(super) fn state(
                 let why = "the journal knows of no drain of ours that could be ended".to_owned();
                 return Err((ActionResult::Refused, why));
             }
-            if !standing::has_drain(node) {
+            if !node_state::has_drain(node) {
                 return Err((ActionResult::Already, words(node)));
             }
             if !is_ours {
                 return Err(superseded());
             }
-            match standing::may_not_release(node, ledger) {
+            match node_state::explain_no_release(node, ledger) {
                 Some(why) => Err(refuse(why)),
-                None => Ok(Some(StateChange::Resume)),
+                None => Ok(Some(NodeStateChange::Resume)),
             }
         }
     }
@@ -102,19 +102,19 @@ pub(super) fn state(
 
 /// Why what was measured is of no use any more: the node has booted since the
 /// decision. Where nobody names boots, the decision alone has looked at that.
-fn has_booted(node: &LiveNode, mark: &Mark) -> Option<String> {
+fn has_booted(node: &SchedulerNode, mark: &VerdictMark) -> Option<String> {
     let (then, now) = (mark.boot_id.as_ref()?, node.boot_id.as_ref()?);
     (then != now).then(|| "it has booted since it was measured".to_owned())
 }
 
 /// Says on a node of Kubernetes which gate drains it, and takes that back with the
 /// drain. What of a drain is written on Slurm is its reason alone.
-pub(super) fn sign(change: &mut Change, node: &LiveNode, ledger: &Ledger) {
+pub(super) fn sign(change: &mut NodeUpdate, node: &SchedulerNode, ledger: &JournalState) {
     let Some(seen) = &node.kubernetes else { return };
     let gate = match &change.state {
-        Some(StateChange::Drain { .. }) => Some(ledger.gate.clone()),
-        Some(StateChange::Resume) if seen.annotations.contains_key(GATE) => None,
-        Some(StateChange::Resume) | None => return,
+        Some(NodeStateChange::Drain { .. }) => Some(ledger.gate.clone()),
+        Some(NodeStateChange::Resume) if seen.annotations.contains_key(GATE) => None,
+        Some(NodeStateChange::Resume) | None => return,
     };
     change.kubernetes.get_or_insert_default().annotations.insert(GATE.to_owned(), gate);
 }
@@ -122,9 +122,9 @@ pub(super) fn sign(change: &mut Change, node: &LiveNode, ledger: &Ledger) {
 /// The one GPU that an action takes out or gives back now.
 pub(super) fn device(
     action: &Action,
-    node: &LiveNode,
-    ledger: &Ledger,
-) -> Result<Option<DeviceMark>, (ActionResult, String)> {
+    node: &SchedulerNode,
+    ledger: &JournalState,
+) -> Result<Option<GpuCordon>, (ActionResult, String)> {
     match (action.kind, ledger.drains.get(&action.node)) {
         (ActionKind::Drain, _) if action.device.is_some() && action.mark.is_none() => {
             let why = "one GPU goes only with words on its node".to_owned();
@@ -140,13 +140,13 @@ pub(super) fn device(
 }
 
 fn is_foreign(reason: &str) -> bool {
-    !reason.trim().is_empty() && !reason::is_ours(reason)
+    !reason.trim().is_empty() && !drain_reason::is_ours(reason)
 }
 
 /// The class that a drain's reason names.
 fn class(action: &Action) -> String {
     let of_mark =
         action.mark.as_ref().and_then(|mark| mark.class.as_ref()).map(ToString::to_string);
-    let of_reason = || reason::read(&action.reason).map(|own| own.class);
+    let of_reason = || drain_reason::parse_reason(&action.reason).map(|own| own.class);
     of_mark.or_else(of_reason).unwrap_or_else(|| "fault".to_owned())
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::Group;
 use engine::policy::device;
 use model::action::ActionKind;
-use model::change::StateChange;
+use model::node_update::NodeStateChange;
 use model::hostlist;
 use model::id::NodeName;
 use model::text;
@@ -18,13 +18,13 @@ pub(super) fn announced(groups: &[Group<'_>]) -> Vec<String> {
     for group in groups {
         let one = group.change.kubernetes.as_ref().and_then(|it| it.device.as_ref());
         let words = match &group.change.state {
-            Some(StateChange::Drain { reason }) => match one {
+            Some(NodeStateChange::Drain { reason }) => match one {
                 Some(mark) => {
                     format!("taking out {} of {{}}: {}", device::told(mark), text::clean(reason))
                 }
                 None => format!("draining {{}}: {}", text::clean(reason)),
             },
-            Some(StateChange::Resume) => "giving back {}".to_owned(),
+            Some(NodeStateChange::Resume) => "giving back {}".to_owned(),
             None => "marking {}".to_owned(),
         };
         let nodes = group.ready.iter().map(|it| it.item.action.node.as_str());

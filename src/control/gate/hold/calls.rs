@@ -9,19 +9,19 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use crate::launch::shell;
+use crate::launch::remote_shell;
 use crate::launch::slurm::IMMEDIATE_S;
-use crate::launch::slurm::Job;
-use crate::launch::slurm::Programs;
-use crate::launch::slurm::Slurm;
+use crate::launch::slurm::SlurmJobRequest;
+use crate::launch::slurm::SlurmPrograms;
+use crate::launch::slurm::SlurmLauncher;
 use model::hostlist;
 use model::id::NodeName;
-use model::live::Live;
-use model::live::LiveNode;
-use model::raw::Ending;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
+use model::raw_result::ProcessEnding;
 use model::text::clean;
 use node::exec;
-use node::exec::Request;
+use node::exec::ProcessRequest;
 use readers::claims::slurm::nodes;
 
 /// How much longer than Slurm itself a program may take: a controller that
@@ -57,7 +57,7 @@ pub(super) struct Complaint {
 /// Slurm's programs, and how long one may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Calls<'a> {
-    pub(super) programs: &'a Programs,
+    pub(super) programs: &'a SlurmPrograms,
     pub(super) limit: Duration,
 }
 
@@ -77,19 +77,19 @@ impl Calls<'_> {
         // Comments and lists of nodes hold names from elsewhere.
         let (program, words) = argv.split_at(argv.len().min(at + 1));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let argv = shell::argv(program, self.programs.remote_shell, &words).map_err(&failed)?;
+        let argv = remote_shell::quote_argv(program, self.programs.remote_shell, &words).map_err(&failed)?;
         let (_nobody, stop) = watch::channel(false);
-        let request = Request { argv, limit, capture: exec::CAPTURE };
+        let request = ProcessRequest { argv, limit, capture: exec::CAPTURE };
         let finished = exec::run(&request, stop).await.map_err(|error| {
             let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
             failed(format!("{error}{}", source.unwrap_or_default()))
         })?;
         let stderr = String::from_utf8_lossy(&finished.stderr.bytes).into_owned();
         match finished.ending {
-            Ending::Exited { code: 0 } => {
+            ProcessEnding::Exited { code: 0 } => {
                 Ok((String::from_utf8_lossy(&finished.stdout.bytes).into_owned(), stderr))
             }
-            Ending::TimedOut => Err(failed(format!("no answer within {:.0?}", limit))),
+            ProcessEnding::TimedOut => Err(failed(format!("no answer within {:.0?}", limit))),
             ending => Err(failed(match told(&stderr) {
                 Some(said) => said,
                 None => ending.to_string(),
@@ -98,12 +98,12 @@ impl Calls<'_> {
     }
 
     /// Makes a job; its number.
-    pub(super) async fn allocate(&self, slurm: &Slurm, job: &Job<'_>) -> Result<String, Complaint> {
+    pub(super) async fn allocate(&self, slurm: &SlurmLauncher, job: &SlurmJobRequest<'_>) -> Result<String, Complaint> {
         let wait = job.immediate.unwrap_or(slurm.wait_s).max(IMMEDIATE_S);
         let limit = Duration::from_secs(wait) + SLACK;
         let mut pending = None;
         let made = {
-            let mut making = std::pin::pin!(self.put(slurm.allocate(job), limit));
+            let mut making = std::pin::pin!(self.put(slurm.salloc_argv(job), limit));
             loop {
                 tokio::select! {
                     made = &mut making => break made,
@@ -247,10 +247,10 @@ fn told(stderr: &str) -> Option<String> {
 pub(super) fn outside(
     partition: Option<&str>,
     all: &[NodeName],
-    live: &Live,
+    live: &SchedulerSnapshot,
 ) -> BTreeMap<NodeName, String> {
     let Some(partition) = partition else { return BTreeMap::new() };
-    let is_in = |node: &LiveNode| {
+    let is_in = |node: &SchedulerNode| {
         partition.split(',').any(|one| node.partitions.iter().any(|shown| shown == one.trim()))
     };
     if !live.nodes.values().any(is_in) {

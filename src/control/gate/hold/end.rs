@@ -20,16 +20,16 @@ use crate::gate::pace::Pace;
 use crate::gate::scheduler::Scheduler;
 use crate::gate::stamp;
 use crate::gate::stamp::age;
-use crate::launch::kubernetes::Kubernetes;
-use crate::launch::slurm::Programs;
-use engine::policy::ledger::Hold;
-use engine::policy::ledger::Ledger;
-use model::change::Change;
-use model::change::StateChange;
+use crate::launch::kubernetes::KubernetesLauncher;
+use crate::launch::slurm::SlurmPrograms;
+use engine::policy::journal_state::OpenAllocation;
+use engine::policy::journal_state::JournalState;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::id::NodeName;
-use model::journal::Event;
+use model::journal::JournalEvent;
 use model::journal::HoldKind;
-use model::live::Live;
+use model::scheduler_snapshot::SchedulerSnapshot;
 use model::text::clean as cleaned;
 
 /// How long a cancelled job may take to go: Slurm's KillWait is 30 s.
@@ -49,9 +49,9 @@ pub struct Cleaning<'a> {
     /// Who is told to drain again.
     pub scheduler: &'a dyn Scheduler,
     /// Slurm's programs, where the launcher has them.
-    pub programs: Option<&'a Programs>,
+    pub programs: Option<&'a SlurmPrograms>,
     /// How pods are wanted, where the launcher makes some.
-    pub pods: Option<&'a Kubernetes>,
+    pub pods: Option<&'a KubernetesLauncher>,
     /// How patiently.
     pub pace: Pace,
     /// A machine of which a person says that its processes are gone.
@@ -67,8 +67,8 @@ pub struct Cleaning<'a> {
 /// of them is left.
 pub async fn clean(cleaning: Cleaning<'_>) -> Result<bool, JournalError> {
     let Cleaning { journal, scheduler, programs, pods, pace, gone, say } = cleaning;
-    let mut holds: Vec<(String, Hold)> =
-        journal.ledger().holds.iter().map(|(name, hold)| (name.clone(), hold.clone())).collect();
+    let mut holds: Vec<(String, OpenAllocation)> =
+        journal.ledger().allocations.iter().map(|(name, hold)| (name.clone(), hold.clone())).collect();
     // Jobs before the reservations that they run in.
     holds.sort_by_key(|(name, hold)| (hold.kind, name.clone()));
     let mut others: Vec<String> = Vec::new();
@@ -119,7 +119,7 @@ pub async fn clean(cleaning: Cleaning<'_>) -> Result<bool, JournalError> {
         match done {
             Ok(detail) => {
                 say(&format!("left behind by process {}: {name}: {detail}", hold.pid));
-                journal.write(Event::Freed { name, detail })?;
+                journal.write(JournalEvent::Freed { name, detail })?;
             }
             Err(why) => {
                 are_gone = false;
@@ -145,9 +145,9 @@ pub struct Leftovers<'a> {
     /// Who is told to drain nodes again.
     pub scheduler: &'a dyn Scheduler,
     /// Slurm's programs, where it holds nodes.
-    pub programs: Option<&'a Programs>,
+    pub programs: Option<&'a SlurmPrograms>,
     /// Where pods hold nodes.
-    pub pods: Option<&'a Kubernetes>,
+    pub pods: Option<&'a KubernetesLauncher>,
     /// How patiently.
     pub pace: Pace,
     /// Whom to tell.
@@ -156,12 +156,12 @@ pub struct Leftovers<'a> {
 
 /// [Ends](clean) it, and gives the journal back to whoever wants it next: making
 /// jobs and pods takes long. How the record stands then.
-pub async fn tidied(left: Leftovers<'_>) -> Result<Ledger, JournalError> {
+pub async fn tidied(left: Leftovers<'_>) -> Result<JournalState, JournalError> {
     let Leftovers { folder, scheduler, programs, pods, pace, say } = left;
     // Where nothing is to be ended, nothing is written: what is in a cluster is known
     // by its labels, what Slurm has by this record.
     let ledger = journal::look(folder)?;
-    if pods.is_none() && ledger.holds.is_empty() {
+    if pods.is_none() && ledger.allocations.is_empty() {
         return Ok(ledger);
     }
     let mut journal = Journal::open(folder)?;
@@ -183,13 +183,13 @@ pub async fn free(holder: &mut Holder<'_>, holding: &mut Holding) -> Vec<String>
         let ends = Ends { calls, scheduler: holder.scheduler, pace: holder.pace };
         if let Some(name) = holding.jobs.take() {
             match ends.jobs(&name).await {
-                Ok(detail) => freed.push(Event::Freed { name, detail }),
+                Ok(detail) => freed.push(JournalEvent::Freed { name, detail }),
                 Err(why) => troubles.push(format!("job {name} may still be there: {why}")),
             }
         }
         if let Some(name) = holding.reservation.take() {
             match ends.reservation(&name, &holding.drained, false).await {
-                Ok(detail) => freed.push(Event::Freed { name, detail }),
+                Ok(detail) => freed.push(JournalEvent::Freed { name, detail }),
                 Err(why) => troubles.push(format!("reservation {name} is still there: {why}")),
             }
         }
@@ -203,7 +203,7 @@ pub async fn free(holder: &mut Holder<'_>, holding: &mut Holding) -> Vec<String>
 /// Writes lines, after whoever has the journal now.
 pub(in crate::gate) async fn write_after(
     folder: &Path,
-    events: Vec<Event>,
+    events: Vec<JournalEvent>,
 ) -> Result<(), JournalError> {
     if events.is_empty() {
         return Ok(());
@@ -315,8 +315,8 @@ impl Ends<'_> {
             }
             for (reason, nodes) in open {
                 let reason = reason.to_owned();
-                let state = Some(StateChange::Drain { reason });
-                let change = Change { state, ..Change::default() };
+                let state = Some(NodeStateChange::Drain { reason });
+                let change = NodeUpdate { state, ..NodeUpdate::default() };
                 if let Err(error) = self.scheduler.change(&nodes, &change).await {
                     said = Some(error.to_string());
                 }
@@ -331,12 +331,12 @@ impl Ends<'_> {
 /// known.
 fn not_drained<'d>(
     drained: &'d [(NodeName, String)],
-    live: &Live,
+    live: &SchedulerSnapshot,
 ) -> BTreeMap<&'d str, Vec<NodeName>> {
     let mut open: BTreeMap<&str, Vec<NodeName>> = BTreeMap::new();
     for (node, reason) in drained {
         match live.nodes.get(node) {
-            Some(live) if live.is("DRAIN") => {}
+            Some(live) if live.has_state("DRAIN") => {}
             None if live.troubles.is_empty() => {}
             _ => open.entry(reason).or_default().push(node.clone()),
         }
@@ -359,7 +359,7 @@ fn look(name: &str, kind: HoldKind) -> String {
 }
 
 /// The same as [`owner`], but for a machine that a person says is gone.
-pub(super) fn owner_unless(hold: &Hold, gone: Option<&str>) -> Process {
+pub(super) fn owner_unless(hold: &OpenAllocation, gone: Option<&str>) -> Process {
     match owner(hold) {
         Process::Elsewhere if gone == Some(hold.host.as_str()) => Process::Gone,
         process => process,
@@ -376,7 +376,7 @@ pub(super) enum Process {
 }
 
 /// Whether the process is still there that asked for this.
-pub(super) fn owner(hold: &Hold) -> Process {
+pub(super) fn owner(hold: &OpenAllocation) -> Process {
     if hold.host != stamp::host() {
         return Process::Elsewhere;
     }
@@ -410,10 +410,10 @@ fn started(stat: &str) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::live::LiveNode;
+    use model::scheduler_snapshot::SchedulerNode;
 
-    fn hold(host: String, pid: u32) -> Hold {
-        Hold {
+    fn hold(host: String, pid: u32) -> OpenAllocation {
+        OpenAllocation {
             kind: HoldKind::Job,
             stamp: stamp::stamp(),
             nodes: Vec::new(),
@@ -443,8 +443,8 @@ mod tests {
         let drained: Vec<(NodeName, String)> =
             ["n1", "n2", "n3"].map(|node| (node.into(), "ours".to_owned())).to_vec();
         let nodes = [("n1", &["IDLE", "DRAIN"][..]), ("n2", &["IDLE"][..])];
-        let nodes = nodes.map(|(node, state)| (node.into(), LiveNode::new(node, state)));
-        let mut live = Live { nodes: nodes.into(), troubles: Vec::new() };
+        let nodes = nodes.map(|(node, state)| (node.into(), SchedulerNode::new(node, state)));
+        let mut live = SchedulerSnapshot { nodes: nodes.into(), troubles: Vec::new() };
         assert_eq!(not_drained(&drained, &live)["ours"], ["n2".into()]);
         live.troubles.push("nodes[2]: no name".to_owned());
         assert_eq!(not_drained(&drained, &live)["ours"], ["n2".into(), "n3".into()]);

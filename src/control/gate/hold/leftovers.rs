@@ -14,9 +14,9 @@ use crate::gate::journal::JournalError;
 use crate::gate::pods;
 use crate::gate::pods::Objects;
 use crate::gate::stamp;
-use crate::launch::kubernetes::Kubernetes;
-use engine::policy::ledger::Hold;
-use model::journal::Event;
+use crate::launch::kubernetes::KubernetesLauncher;
+use engine::policy::journal_state::OpenAllocation;
+use model::journal::JournalEvent;
 use model::journal::HoldKind;
 use model::text::clean as cleaned;
 
@@ -26,9 +26,9 @@ const SLACK_S: i64 = 300;
 /// Removes what is left of runs whose process is no more; whether nothing of
 /// them is there any more.
 pub(super) async fn clean(
-    kubernetes: &Kubernetes,
+    kubernetes: &KubernetesLauncher,
     limit: Duration,
-    holds: &[(String, Hold)],
+    holds: &[(String, OpenAllocation)],
     gone: Option<&str>,
     journal: &mut Journal,
     say: &mut dyn FnMut(&str),
@@ -68,7 +68,7 @@ pub(super) async fn clean(
         match pods::remove(&objects, run, now).await {
             Ok(detail) => {
                 say(&format!("left behind by process {}: run {run}: {detail}", hold.pid));
-                journal.write(Event::Freed { name: run.clone(), detail })?;
+                journal.write(JournalEvent::Freed { name: run.clone(), detail })?;
             }
             Err(why) => {
                 are_gone = false;
@@ -81,7 +81,7 @@ pub(super) async fn clean(
         let what = there.told();
         let by = there.owner.as_ref().map(|it| (it.pid, cleaned(&it.host)));
         let process = there.owner.map(|it| {
-            let hold = Hold {
+            let hold = OpenAllocation {
                 kind: HoldKind::Pods,
                 stamp: it.stamp,
                 nodes: Vec::new(),

@@ -24,11 +24,11 @@ use tokio::sync::Semaphore;
 use tokio::sync::SemaphorePermit;
 
 use crate::gate::scheduler::SchedulerError;
-use crate::sources::kubernetes::Kubernetes as Server;
-use crate::sources::kubernetes::access;
-use crate::sources::kubernetes::access::Reading;
-use crate::sources::kubernetes::access::Trouble;
-use model::said::ProblemKind;
+use crate::sources::kubernetes::KubernetesClientConfig as Server;
+use crate::sources::kubernetes::connection;
+use crate::sources::kubernetes::connection::ResponseReadLimit;
+use crate::sources::kubernetes::connection::KubernetesProblem;
+use model::source_report::SourceProblemKind;
 use model::text::clean;
 
 /// Where nodes are.
@@ -55,7 +55,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Why a request was not answered as wished.
 #[derive(Clone, Debug)]
 pub(super) struct Refused {
-    pub(super) kind: ProblemKind,
+    pub(super) kind: SourceProblemKind,
     pub(super) message: String,
     /// The server's status; none where it did not answer.
     pub(super) status: Option<u16>,
@@ -69,8 +69,8 @@ impl From<Refused> for SchedulerError {
     }
 }
 
-impl From<Trouble> for Refused {
-    fn from((kind, message): Trouble) -> Self {
+impl From<KubernetesProblem> for Refused {
+    fn from((kind, message): KubernetesProblem) -> Self {
         Self { kind, ..odd(message) }
     }
 }
@@ -190,7 +190,7 @@ impl Desk {
         take: impl FnMut(Vec<Value>),
     ) -> Result<(), Refused> {
         let ask = async |wanted: &ListParams| self.ask(&Asked::Page(path, wanted.clone())).await;
-        access::pages(path, params, ask, take).await
+        connection::read_pages(path, params, ask, take).await
     }
 
     /// Reads, again where the server is too busy or in a trouble that may pass.
@@ -213,7 +213,7 @@ impl Desk {
         match tokio::time::timeout(self.limit(), self.sent(asked)).await {
             Ok(answer) => answer,
             Err(_) => Err(Refused {
-                kind: ProblemKind::Unreachable,
+                kind: SourceProblemKind::Unreachable,
                 ..odd(format!("the API server did not answer within {:?}", self.limit()))
             }),
         }
@@ -225,7 +225,7 @@ impl Desk {
         if let Some(client) = &*client {
             return Ok(client.clone());
         }
-        let access = access::connect(&self.server, Reading::Bounded).await.map_err(|problem| {
+        let access = connection::connect(&self.server, ResponseReadLimit::Bounded).await.map_err(|problem| {
             let at = problem.at.map(|at| format!("{at}: ")).unwrap_or_default();
             Refused { kind: problem.kind, ..odd(format!("{at}{}", problem.message)) }
         })?;
@@ -258,11 +258,11 @@ impl Desk {
         let request = request.map_err(|error| odd(clean(&error.to_string())))?;
         let client = self.client().await?;
         let lost = |error: &kube::Error| {
-            let (kind, message) = access::refusal(error);
+            let (kind, message) = connection::refusal_problem(error);
             // A connection that was cut says nothing of what was done: whoever
             // wrote must not take it for a refusal.
             let kind =
-                if kind == ProblemKind::Incomplete { ProblemKind::Unreachable } else { kind };
+                if kind == SourceProblemKind::Incomplete { SourceProblemKind::Unreachable } else { kind };
             Refused { kind, ..odd(message) }
         };
         let answer = client.send(request.map(Body::from)).await.map_err(|error| lost(&error))?;
@@ -277,7 +277,7 @@ impl Desk {
                 odd(format!("an answer of more than {LONGEST} bytes"))
             }
             Err(error) => {
-                Refused { kind: ProblemKind::Unreachable, ..odd(clean(&error.to_string())) }
+                Refused { kind: SourceProblemKind::Unreachable, ..odd(clean(&error.to_string())) }
             }
         })?;
         let bytes = body.to_bytes();
@@ -293,7 +293,7 @@ impl Desk {
             // A token that was renewed stands in the kubeconfig, which is read anew.
             *self.client.lock().await = None;
         }
-        let (kind, words) = access::words(status);
+        let (kind, words) = connection::describe_status(status);
         let said = if said.is_empty() { String::new() } else { format!(": {said}") };
         Err(Refused {
             kind,
@@ -305,5 +305,5 @@ impl Desk {
 }
 
 pub(super) fn odd(message: String) -> Refused {
-    Refused { kind: ProblemKind::Malformed, message, status: None, wait: None }
+    Refused { kind: SourceProblemKind::Malformed, message, status: None, wait: None }
 }

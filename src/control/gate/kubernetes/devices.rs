@@ -13,16 +13,16 @@ use serde_json::json;
 
 use super::desk::Desk;
 use super::desk::Refused;
-use engine::policy::label;
-use engine::policy::reason;
+use engine::policy::kubernetes_label;
+use engine::policy::drain_reason;
 use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::DeviceMark;
-use model::kubernetes_node::DeviceWay;
+use model::kubernetes_node::GpuCordon;
+use model::kubernetes_node::GpuCordonMethod;
 use model::kubernetes_node::NO_SCHEDULE;
 use model::kubernetes_node::REASON;
 use model::kubernetes_node::RUN;
-use model::live::LiveNode;
-use model::said::ProblemKind;
+use model::scheduler_snapshot::SchedulerNode;
+use model::source_report::SourceProblemKind;
 use model::text::clean;
 
 /// The group of the kinds of dynamic resource allocation.
@@ -50,10 +50,10 @@ pub(super) struct Place {
 
 /// Takes back what a node only claims: that a rule keeps one of its GPUs from
 /// pods. Asks nothing about any other node. What could not be read is told.
-pub(super) async fn confirm(desk: &Desk, node: &mut LiveNode) -> Option<String> {
+pub(super) async fn confirm(desk: &Desk, node: &mut SchedulerNode) -> Option<String> {
     let seen = node.kubernetes.as_deref()?;
-    let mark = seen.device().filter(|mark| mark.way == DeviceWay::TaintRule)?;
-    let is_whole = seen.is_tainted_whole();
+    let mark = seen.cordoned_gpu().filter(|mark| mark.way == GpuCordonMethod::TaintRule)?;
+    let is_whole = seen.has_drain_taint();
     let uid = seen.uid.clone();
     match rule(desk, &uid, &mark).await {
         Ok(Some((_, rule))) if is_ours(&rule) && takes_out(&rule) => None,
@@ -73,7 +73,7 @@ pub(super) async fn confirm(desk: &Desk, node: &mut LiveNode) -> Option<String> 
 
 /// Where the device is that has this UUID; an error of the kind `Missing` without a
 /// status where the cluster has no such rules, or no such device.
-pub(super) async fn find(desk: &Desk, node: &str, mark: &DeviceMark) -> Result<Place, Refused> {
+pub(super) async fn find(desk: &Desk, node: &str, mark: &GpuCordon) -> Result<Place, Refused> {
     let rules = served(desk, &OF_RULES, RULES).await?.ok_or_else(|| {
         missing("the cluster does not serve DeviceTaintRule; its GPU stays in service".to_owned())
     })?;
@@ -120,14 +120,14 @@ pub(super) async fn find(desk: &Desk, node: &str, mark: &DeviceMark) -> Result<P
 pub(super) async fn take_out(
     desk: &Desk,
     node: &Value,
-    mark: &DeviceMark,
+    mark: &GpuCordon,
     place: &Place,
     reason: &str,
 ) -> Result<(), Refused> {
     let meta = &node["metadata"];
     let uid = meta["uid"].as_str().unwrap_or_default();
     let name = name(uid, mark).ok_or_else(|| odd("the node has no uid".to_owned()))?;
-    let own = reason::read(reason);
+    let own = drain_reason::parse_reason(reason);
     let (run, class) = own.map(|own| (own.run, own.class)).unwrap_or_default();
     let version = place.rules.split('/').nth(3).unwrap_or_default();
     let rule = json!({
@@ -135,7 +135,7 @@ pub(super) async fn take_out(
         "kind": "DeviceTaintRule",
         "metadata": {
             "name": name,
-            "labels": { RUN: label::value(&run) },
+            "labels": { RUN: kubernetes_label::label_value(&run) },
             "annotations": { REASON: reason },
             "ownerReferences": [
                 { "apiVersion": "v1", "kind": "Node", "name": meta["name"], "uid": uid },
@@ -145,7 +145,7 @@ pub(super) async fn take_out(
             "deviceSelector": {
                 "driver": place.driver, "pool": place.pool, "device": place.device,
             },
-            "taint": { "key": DEGRADED, "value": label::value(&class), "effect": NO_SCHEDULE },
+            "taint": { "key": DEGRADED, "value": kubernetes_label::label_value(&class), "effect": NO_SCHEDULE },
         },
     });
     match desk.create(&place.rules, &rule).await {
@@ -170,8 +170,8 @@ pub(super) async fn take_out(
 /// Takes our rule away, where there is one. One that is not ours stays.
 pub(super) async fn give_back(
     desk: &Desk,
-    node: &LiveNode,
-    mark: &DeviceMark,
+    node: &SchedulerNode,
+    mark: &GpuCordon,
 ) -> Result<(), Refused> {
     let uid = node.kubernetes.as_deref().map(|it| it.uid.clone()).unwrap_or_default();
     let Some((rules, rule)) = rule(desk, &uid, mark).await? else { return Ok(()) };
@@ -189,7 +189,7 @@ pub(super) async fn give_back(
 async fn rule(
     desk: &Desk,
     uid: &str,
-    mark: &DeviceMark,
+    mark: &GpuCordon,
 ) -> Result<Option<(String, Value)>, Refused> {
     let Some(name) = name(uid, mark) else { return Ok(None) };
     let Some(rules) = served(desk, &OF_RULES, RULES).await? else { return Ok(None) };
@@ -210,7 +210,7 @@ async fn served(desk: &Desk, versions: &[&str], kind: &str) -> Result<Option<Str
 
 /// The name of the rule about a GPU of the node with this uid: another node of the
 /// same name has another. None where one of the two cannot be a part of a name.
-fn name(uid: &str, mark: &DeviceMark) -> Option<String> {
+fn name(uid: &str, mark: &GpuCordon) -> Option<String> {
     const LONGEST: usize = 64;
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let is_uid = !uid.is_empty() && uid.len() <= LONGEST && uid.chars().all(fits);
@@ -219,7 +219,7 @@ fn name(uid: &str, mark: &DeviceMark) -> Option<String> {
 
 fn is_ours(rule: &Value) -> bool {
     let meta = &rule["metadata"];
-    let own = meta["annotations"][REASON].as_str().and_then(reason::read);
+    let own = meta["annotations"][REASON].as_str().and_then(drain_reason::parse_reason);
     meta["labels"][RUN].is_string() && own.is_some()
 }
 
@@ -240,9 +240,9 @@ fn attribute<'a>(device: &'a Value, name: &str) -> Option<&'a str> {
 }
 
 fn missing(why: String) -> Refused {
-    Refused { kind: ProblemKind::Missing, ..odd(why) }
+    Refused { kind: SourceProblemKind::Missing, ..odd(why) }
 }
 
 fn odd(message: String) -> Refused {
-    Refused { kind: ProblemKind::Contradictory, message, status: None, wait: None }
+    Refused { kind: SourceProblemKind::Contradictory, message, status: None, wait: None }
 }

@@ -10,11 +10,11 @@ use kube::Client;
 use kube::api::PostParams;
 use kube::core::Request;
 
-use crate::sources::kubernetes::access::refusal;
+use crate::sources::kubernetes::connection::refusal_problem;
 use model::action::ActionKind;
 use model::action::ActionRecord;
 use model::action::ActionResult;
-use model::live::Live;
+use model::scheduler_snapshot::SchedulerSnapshot;
 use model::text::clean;
 
 /// Where events about objects without a namespace live.
@@ -26,19 +26,19 @@ const LONGEST: usize = 1_024;
 
 /// Writes an event on every node that was changed; an error says why one was not
 /// written, and then no more are tried.
-pub async fn tell(client: &Client, records: &[ActionRecord], seen: &Live) -> Result<(), String> {
+pub async fn tell(client: &Client, records: &[ActionRecord], seen: &SchedulerSnapshot) -> Result<(), String> {
     for event in records.iter().filter_map(|record| event(record, seen)) {
         let body = serde_json::to_vec(&event).map_err(|error| error.to_string())?;
         let request = Request::new(EVENTS).create(&PostParams::default(), body);
         let request = request.map_err(|error| clean(&error.to_string()))?;
         let told: Result<Value, kube::Error> = client.request(request).await;
-        told.map_err(|error| refusal(&error).1)?;
+        told.map_err(|error| refusal_problem(&error).1)?;
     }
     Ok(())
 }
 
 /// What is said of one action that was carried out; nothing of others.
-fn event(record: &ActionRecord, seen: &Live) -> Option<Value> {
+fn event(record: &ActionRecord, seen: &SchedulerSnapshot) -> Option<Value> {
     if record.result != ActionResult::Done {
         return None;
     }
@@ -75,18 +75,18 @@ fn micro(at: &str) -> String {
 mod tests {
     use super::*;
     use model::kubernetes_node::KubernetesNode;
-    use model::live::LiveNode;
+    use model::scheduler_snapshot::SchedulerNode;
 
     fn record(kind: ActionKind, result: ActionResult, detail: &str) -> ActionRecord {
         let at = "2026-11-21T19:52:38Z".to_owned();
         ActionRecord { kind, node: "n1".into(), result, detail: detail.to_owned(), at }
     }
 
-    fn seen() -> Live {
+    fn seen() -> SchedulerSnapshot {
         let node = KubernetesNode { uid: "u1".to_owned(), ..KubernetesNode::default() };
-        let mut live = LiveNode::new("n1", &["IDLE"]);
+        let mut live = SchedulerNode::new("n1", &["IDLE"]);
         live.kubernetes = Some(Box::new(node));
-        Live { nodes: [(live.name.clone(), live)].into(), troubles: Vec::new() }
+        SchedulerSnapshot { nodes: [(live.name.clone(), live)].into(), troubles: Vec::new() }
     }
 
     #[test]

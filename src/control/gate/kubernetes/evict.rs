@@ -21,21 +21,21 @@ use super::Fence;
 use crate::gate::journal::Journal;
 use crate::gate::journal::JournalError;
 use crate::gate::scheduler::Scheduler;
-use crate::sources::kubernetes::access::refusal;
+use crate::sources::kubernetes::connection::refusal_problem;
 use engine::policy::evict;
 use engine::policy::evict::Choice;
 use engine::policy::evict::Target;
-use engine::policy::ledger::Ledger;
-use model::eviction::Eviction;
+use engine::policy::journal_state::JournalState;
+use model::eviction::NodeEviction;
 use model::eviction::EvictionResult;
 use model::eviction::PodEviction;
 use model::id::NodeName;
-use model::journal::Event;
+use model::journal::JournalEvent;
 use model::kubernetes_node::DEGRADED;
 use model::kubernetes_node::NO_SCHEDULE;
 use model::kubernetes_node::Taint;
-use model::live::Live;
-use model::live::LiveNode;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 
 /// Between two rounds of asking, where the server names no time.
@@ -92,9 +92,9 @@ pub struct Emptying<'a> {
 /// be drained, each with the value of its taint; asks nobody to.
 pub async fn look(
     asking: Asking<'_>,
-    ledger: &Ledger,
+    ledger: &JournalState,
     proposed: &BTreeMap<NodeName, String>,
-) -> Vec<Eviction> {
+) -> Vec<NodeEviction> {
     let mut evictions = Vec::new();
     let mut all = found(asking, ledger).await;
     for (node, class) in proposed.iter().filter(|(node, _)| !ledger.drains.contains_key(*node)) {
@@ -108,7 +108,7 @@ pub async fn look(
                 eviction.pods.extend(go.map(|pod| of(pod, EvictionResult::Proposed, "")));
                 eviction
             }
-            Err(why) => Eviction { node, refused: Some(why), pods: Vec::new() },
+            Err(why) => NodeEviction { node, refused: Some(why), pods: Vec::new() },
         });
     }
     evictions
@@ -116,7 +116,7 @@ pub async fn look(
 
 /// Asks the pods of all nodes that we drained to leave, and looks whether they
 /// do.
-pub async fn empty(mut it: Emptying<'_>) -> Result<Vec<Eviction>, JournalError> {
+pub async fn empty(mut it: Emptying<'_>) -> Result<Vec<NodeEviction>, JournalError> {
     let mut nodes = Vec::new();
     let mut evictions = Vec::new();
     for (node, found) in found(it.asking, it.journal.ledger()).await {
@@ -124,10 +124,10 @@ pub async fn empty(mut it: Emptying<'_>) -> Result<Vec<Eviction>, JournalError> 
             Ok(choice) if choice.go.is_empty() => evictions.push(told(&node, &choice)),
             Ok(choice) => {
                 let pods = choice.go.iter().map(Target::shown).collect();
-                it.journal.write(Event::Evicting { node: node.clone(), pods })?;
+                it.journal.write(JournalEvent::Evicting { node: node.clone(), pods })?;
                 nodes.push(Leaving::of(node, choice));
             }
-            Err(why) => evictions.push(Eviction { node, refused: Some(why), pods: Vec::new() }),
+            Err(why) => evictions.push(NodeEviction { node, refused: Some(why), pods: Vec::new() }),
         }
     }
     let until = Instant::now() + it.patience.min(LONGEST_PATIENCE);
@@ -147,7 +147,7 @@ pub async fn empty(mut it: Emptying<'_>) -> Result<Vec<Eviction>, JournalError> 
     }
     for node in nodes {
         let eviction = node.concluded();
-        it.journal.write(Event::Evicted { eviction: eviction.clone() })?;
+        it.journal.write(JournalEvent::Evicted { eviction: eviction.clone() })?;
         evictions.push(eviction);
     }
     evictions.sort_by(|a, b| a.node.cmp(&b.node));
@@ -172,7 +172,7 @@ impl Leaving {
         Self { node, waiting: waiting.collect(), asked: asked.collect(), done }
     }
 
-    fn concluded(mut self) -> Eviction {
+    fn concluded(mut self) -> NodeEviction {
         for (pod, (result, words)) in self.waiting {
             let words = if words.is_empty() { "it was not asked: we were stopped" } else { &words };
             self.done.push(of(&pod, result, words));
@@ -181,7 +181,7 @@ impl Leaving {
             self.done.push(of(&pod, EvictionResult::Ending, &words));
         }
         self.done.sort_by(|a, b| a.pod.cmp(&b.pod));
-        Eviction { node: self.node, refused: None, pods: self.done }
+        NodeEviction { node: self.node, refused: None, pods: self.done }
     }
 }
 
@@ -289,7 +289,7 @@ async fn ask(client: &Client, pod: &Target) -> Answer {
 
 /// What a refusal means for the pod.
 fn answer(error: &kube::Error) -> Answer {
-    let words = refusal(error).1;
+    let words = refusal_problem(error).1;
     let kube::Error::Api(status) = error else { return Answer::Unknown(words) };
     match status.code {
         404 => Answer::Gone,
@@ -321,7 +321,7 @@ fn answer(error: &kube::Error) -> Answer {
 }
 
 /// What is to be done about the pods of every node that we drained.
-async fn found(asking: Asking<'_>, ledger: &Ledger) -> Vec<(NodeName, Result<Choice, String>)> {
+async fn found(asking: Asking<'_>, ledger: &JournalState) -> Vec<(NodeName, Result<Choice, String>)> {
     let nodes: Vec<NodeName> = ledger.drains.keys().cloned().collect();
     if nodes.is_empty() {
         return Vec::new();
@@ -347,18 +347,18 @@ async fn found(asking: Asking<'_>, ledger: &Ledger) -> Vec<(NodeName, Result<Cho
 /// What is to be done about the pods of one node.
 async fn chosen(client: &Client, node: &NodeName, class: &str) -> Result<Choice, String> {
     let pods = pods_on(client, node).await;
-    let pods = pods.map_err(|error| format!("its pods cannot be read: {}", refusal(&error).1))?;
+    let pods = pods.map_err(|error| format!("its pods cannot be read: {}", refusal_problem(&error).1))?;
     Ok(evict::choose(&pods, class))
 }
 
 /// The node as it is shown, where its pods may be asked to leave.
-fn drained<'l>(live: &'l Live, node: &NodeName, ledger: &Ledger) -> Result<&'l LiveNode, String> {
+fn drained<'l>(live: &'l SchedulerSnapshot, node: &NodeName, ledger: &JournalState) -> Result<&'l SchedulerNode, String> {
     let seen = live.nodes.get(node).ok_or("the cluster does not know it")?;
     evict::drained(seen, ledger).map(|_| seen)
 }
 
 /// The value of the taint of our drain; a mark has the same key.
-fn class(node: &LiveNode) -> &str {
+fn class(node: &SchedulerNode) -> &str {
     let taints = node.kubernetes.iter().flat_map(|node| &node.taints);
     let is_drain = |taint: &&Taint| taint.key == DEGRADED && taint.effect == NO_SCHEDULE;
     taints.into_iter().find(is_drain).map_or("", |taint| &taint.value)
@@ -373,7 +373,7 @@ async fn pods_on(client: &Client, node: &NodeName) -> Result<Vec<Pod>, kube::Err
 }
 
 /// What is said of a node's pods before any is asked.
-fn told(node: &NodeName, choice: &Choice) -> Eviction {
+fn told(node: &NodeName, choice: &Choice) -> NodeEviction {
     let stay = choice.stay.iter().map(|(pod, why)| PodEviction {
         pod: pod.clone(),
         result: EvictionResult::Kept,
@@ -381,7 +381,7 @@ fn told(node: &NodeName, choice: &Choice) -> Eviction {
     });
     let ending = choice.ending.iter();
     let ending = ending.map(|pod| of(pod, EvictionResult::Ending, "it was ending already"));
-    Eviction { node: node.clone(), refused: None, pods: stay.chain(ending).collect() }
+    NodeEviction { node: node.clone(), refused: None, pods: stay.chain(ending).collect() }
 }
 
 fn of(pod: &Target, result: EvictionResult, words: &str) -> PodEviction {
@@ -403,7 +403,7 @@ mod tests {
             effect: effect.to_owned(),
         };
         let taints = vec![taint("PreferNoSchedule", "slow"), taint(NO_SCHEDULE, "nvlink-low")];
-        let mut node = LiveNode::new("n1", &["IDLE", "DRAIN"]);
+        let mut node = SchedulerNode::new("n1", &["IDLE", "DRAIN"]);
         let kubernetes = model::kubernetes_node::KubernetesNode { taints, ..Default::default() };
         node.kubernetes = Some(Box::new(kubernetes));
         assert_eq!(class(&node), "nvlink-low");

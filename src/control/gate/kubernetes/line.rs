@@ -24,8 +24,8 @@ use tokio::time::Instant;
 
 use super::desk::Desk;
 use crate::gate::scheduler::SchedulerError;
-use crate::sources::kubernetes::Kubernetes as Server;
-use model::said::ProblemKind;
+use crate::sources::kubernetes::KubernetesClientConfig as Server;
+use model::source_report::SourceProblemKind;
 
 /// How often the thread shows that it is not stuck.
 const BEAT: Duration = Duration::from_millis(50);
@@ -116,7 +116,7 @@ impl Line {
     /// The thread is of no use any more; the next question starts another.
     fn lost(&self, message: &str) -> SchedulerError {
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        SchedulerError::new(ProblemKind::Unreachable, message)
+        SchedulerError::new(SourceProblemKind::Unreachable, message)
     }
 
     fn thread(&self) -> Result<Thread, SchedulerError> {
@@ -136,7 +136,7 @@ impl Line {
         });
         spawned.map_err(|error| {
             let message = format!("no thread for the client of the API server: {error}");
-            SchedulerError::new(ProblemKind::Unreachable, message)
+            SchedulerError::new(SourceProblemKind::Unreachable, message)
         })?;
         *thread = Some(started.clone());
         Ok(started)

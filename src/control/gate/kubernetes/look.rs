@@ -19,24 +19,24 @@ use super::desk::Refused;
 use super::devices;
 use crate::gate::scheduler::SchedulerError;
 use model::id::NodeName;
-use model::live::Live;
-use model::live::LiveNode;
-use model::said::ProblemKind;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
+use model::source_report::SourceProblemKind;
 use model::text::clean;
-use readers::claims::kubernetes::live;
-use readers::claims::kubernetes::live::Pods;
+use readers::claims::kubernetes::live_node;
+use readers::claims::kubernetes::live_node::PodsByNode;
 use readers::claims::kubernetes::pods;
-use readers::claims::kubernetes::pods::OnNode;
+use readers::claims::kubernetes::pods::NodePods;
 
 /// So many nodes are asked for one by one, each with its pods; for more, the
 /// whole lists are cheaper.
 const FEW: usize = 32;
 
 /// What is read of pods while pages come in.
-type OnNodes = BTreeMap<NodeName, OnNode>;
+type OnNodes = BTreeMap<NodeName, NodePods>;
 
 /// These nodes, or all where none is named.
-pub(super) async fn look(desk: Rc<Desk>, nodes: &[NodeName]) -> Result<Live, SchedulerError> {
+pub(super) async fn look(desk: Rc<Desk>, nodes: &[NodeName]) -> Result<SchedulerSnapshot, SchedulerError> {
     if nodes.is_empty() || FEW < nodes.len() {
         return all(&desk, nodes).await;
     }
@@ -52,7 +52,7 @@ pub(super) async fn look(desk: Rc<Desk>, nodes: &[NodeName]) -> Result<Live, Sch
             one(&desk, &name).await
         });
     }
-    let mut live = Live::default();
+    let mut live = SchedulerSnapshot::default();
     while let Some(read) = reading.join_next().await {
         // An error drops the set, and with it whatever is still being asked.
         let (node, trouble) = read.map_err(|error| ended(&error))??;
@@ -71,19 +71,19 @@ pub(super) async fn look(desk: Rc<Desk>, nodes: &[NodeName]) -> Result<Live, Sch
 /// A task that panicked.
 pub(super) fn ended(error: &JoinError) -> SchedulerError {
     let message = clean(&format!("a question to the API server ended: {error}"));
-    SchedulerError::new(ProblemKind::Unreachable, message)
+    SchedulerError::new(SourceProblemKind::Unreachable, message)
 }
 
 async fn one(
     desk: &Desk,
     name: &NodeName,
-) -> Result<(Option<LiveNode>, Option<String>), SchedulerError> {
+) -> Result<(Option<SchedulerNode>, Option<String>), SchedulerError> {
     let Some(object) = desk.node(name.as_str()).await? else { return Ok((None, None)) };
     let mut found = OnNodes::new();
     let mut unread = Vec::new();
     let read = desk.pods(Some(name.as_str()), |page| add(&mut found, &mut unread, page)).await;
     let trouble = pods_trouble(read, &unread)?;
-    let pods = if trouble.is_none() { Pods::Read(&found) } else { Pods::Unknown };
+    let pods = if trouble.is_none() { PodsByNode::Known(&found) } else { PodsByNode::Unknown };
     match node(object, pods) {
         Ok(mut node) => {
             let unread = devices::confirm(desk, &mut node).await;
@@ -93,16 +93,16 @@ async fn one(
     }
 }
 
-async fn all(desk: &Desk, wanted: &[NodeName]) -> Result<Live, SchedulerError> {
+async fn all(desk: &Desk, wanted: &[NodeName]) -> Result<SchedulerSnapshot, SchedulerError> {
     let mut found = OnNodes::new();
     let mut unread = Vec::new();
     // Before the nodes: a pod that came in between is seen by whoever asks again,
     // and a node that came in between has none that we know of.
     let read = desk.pods(None, |page| add(&mut found, &mut unread, page)).await;
     let trouble = pods_trouble(read, &unread)?;
-    let pods = if trouble.is_none() { Pods::Read(&found) } else { Pods::Unknown };
+    let pods = if trouble.is_none() { PodsByNode::Known(&found) } else { PodsByNode::Unknown };
     let wanted: BTreeSet<&str> = wanted.iter().map(NodeName::as_str).collect();
-    let mut live = Live { troubles: trouble.into_iter().collect(), ..Live::default() };
+    let mut live = SchedulerSnapshot { troubles: trouble.into_iter().collect(), ..SchedulerSnapshot::default() };
     desk.nodes(|page| {
         for object in page {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -131,11 +131,11 @@ fn add(found: &mut OnNodes, unread: &mut Vec<String>, page: Vec<Value>) {
             Err(error) => unread.push(clean(&error.to_string())),
         }
     }
-    for (name, more) in pods::read(&read) {
+    for (name, more) in pods::pods_by_node(&read) {
         let known = found.entry(name).or_default();
         known.gpu_pods.extend(more.gpu_pods);
         known.gangs.extend(more.gangs);
-        known.ours.extend(more.ours);
+        known.own_pods.extend(more.own_pods);
         known.slinky |= more.slinky;
     }
 }
@@ -155,11 +155,11 @@ fn pods_trouble(read: Result<(), Refused>, unread: &[String]) -> Result<Option<S
 }
 
 /// A node as it is told; an object that cannot be read is told as a trouble.
-pub(super) fn node(object: Value, pods: Pods<'_>) -> Result<LiveNode, String> {
+pub(super) fn node(object: Value, pods: PodsByNode<'_>) -> Result<SchedulerNode, String> {
     let name = clean(object["metadata"]["name"].as_str().unwrap_or("without a name"));
     let read: Result<Node, serde_json::Error> = serde_json::from_value(object);
     let read = read.map_err(|error| format!("node {name}: {}", clean(&error.to_string())))?;
-    live::node(&read, pods).ok_or_else(|| "a node without a name".to_owned())
+    live_node::to_live_node(&read, pods).ok_or_else(|| "a node without a name".to_owned())
 }
 
 /// Whether an object can have this name (RFC 1123, as API servers check it):

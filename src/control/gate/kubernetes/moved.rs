@@ -5,14 +5,14 @@
 //! they come and go all the time, and a change leaves them as they are.
 
 use model::kubernetes_node::KubernetesNode;
-use model::kubernetes_node::PREFIX;
+use model::kubernetes_node::FABRICGATE_PREFIX;
 use model::kubernetes_node::Taint;
-use model::live::LiveNode;
+use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
-use readers::claims::kubernetes::live;
+use readers::claims::kubernetes::live_node;
 
 /// Why what was decided on `seen` must not be done on `now`.
-pub(super) fn moved(seen: &LiveNode, now: &LiveNode) -> Option<String> {
+pub(super) fn moved(seen: &SchedulerNode, now: &SchedulerNode) -> Option<String> {
     if let Some(why) = is_another(seen, now) {
         return Some(why);
     }
@@ -25,7 +25,7 @@ pub(super) fn moved(seen: &LiveNode, now: &LiveNode) -> Option<String> {
     if seen.instance != now.instance {
         return Some("it is another machine since".to_owned());
     }
-    let (before, after) = (live::lasting(seen), live::lasting(now));
+    let (before, after) = (live_node::own_states(seen), live_node::own_states(now));
     if before != after {
         let told = |words: &[&str]| match words {
             [] => "in service".to_owned(),
@@ -42,8 +42,8 @@ pub(super) fn moved(seen: &LiveNode, now: &LiveNode) -> Option<String> {
 }
 
 /// Whether it is another node of the same name.
-pub(super) fn is_another(seen: &LiveNode, now: &LiveNode) -> Option<String> {
-    let uid = |node: &LiveNode| node.kubernetes.as_ref().map(|it| it.uid.clone());
+pub(super) fn is_another(seen: &SchedulerNode, now: &SchedulerNode) -> Option<String> {
+    let uid = |node: &SchedulerNode| node.kubernetes.as_ref().map(|it| it.uid.clone());
     (uid(seen) != uid(now)).then(|| "another node has its name now".to_owned())
 }
 
@@ -51,7 +51,7 @@ pub(super) fn is_another(seen: &LiveNode, now: &LiveNode) -> Option<String> {
 fn own(was: &KubernetesNode, is: &KubernetesNode) -> Option<&'static str> {
     let taints = |node: &KubernetesNode| -> Vec<Taint> {
         let mut own: Vec<Taint> =
-            node.taints.iter().filter(|it| it.key.starts_with(PREFIX)).cloned().collect();
+            node.taints.iter().filter(|it| it.key.starts_with(FABRICGATE_PREFIX)).cloned().collect();
         own.sort();
         own
     };
@@ -72,16 +72,16 @@ mod tests {
     use super::*;
     use model::kubernetes_node::DEGRADED;
 
-    fn node() -> LiveNode {
+    fn node() -> SchedulerNode {
         let kubernetes = KubernetesNode { uid: "u1".to_owned(), ..KubernetesNode::default() };
-        LiveNode {
+        SchedulerNode {
             boot_id: Some("b1".to_owned()),
             kubernetes: Some(Box::new(kubernetes)),
-            ..LiveNode::new("n1", &["IDLE"])
+            ..SchedulerNode::new("n1", &["IDLE"])
         }
     }
 
-    fn changed(change: impl FnOnce(&mut LiveNode, &mut KubernetesNode)) -> Option<String> {
+    fn changed(change: impl FnOnce(&mut SchedulerNode, &mut KubernetesNode)) -> Option<String> {
         let mut now = node();
         let mut kubernetes = now.kubernetes.take().expect("told");
         change(&mut now, &mut kubernetes);
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn what_a_decision_rests_on_does() {
-        type Change = fn(&mut LiveNode, &mut KubernetesNode);
+        type Change = fn(&mut SchedulerNode, &mut KubernetesNode);
         let all: [(&str, Change); 9] = [
             ("another node", |_, it| it.uid = "u2".to_owned()),
             ("booted", |now, _| now.boot_id = Some("b2".to_owned())),

@@ -11,20 +11,20 @@ use serde_json::Map;
 use serde_json::Value;
 use serde_json::json;
 
-use engine::policy::words;
-use model::change::Change;
-use model::change::StateChange;
+use engine::policy::command_line;
+use model::node_update::NodeUpdate;
+use model::node_update::NodeStateChange;
 use model::kubernetes_node::CONDITION;
-use model::kubernetes_node::Condition;
+use model::kubernetes_node::FabricNodeCondition;
 use model::kubernetes_node::DEGRADED;
 use model::kubernetes_node::DEVICE;
 use model::kubernetes_node::DEVICE_CORDON;
-use model::kubernetes_node::DeviceMark;
-use model::kubernetes_node::DeviceWay;
+use model::kubernetes_node::GpuCordon;
+use model::kubernetes_node::GpuCordonMethod;
 use model::kubernetes_node::GATE;
 use model::kubernetes_node::NO_SCHEDULE;
 use model::kubernetes_node::PREFER_NO_SCHEDULE;
-use model::kubernetes_node::PREFIX;
+use model::kubernetes_node::FABRICGATE_PREFIX;
 use model::kubernetes_node::REASON;
 use model::kubernetes_node::TaintEdit;
 use model::kubernetes_node::cordoned_devices;
@@ -44,14 +44,14 @@ pub(super) struct Edits {
     pub(super) taints: Vec<TaintEdit>,
     pub(super) labels: BTreeMap<String, Option<String>>,
     pub(super) annotations: BTreeMap<String, Option<String>>,
-    pub(super) condition: Option<Condition>,
+    pub(super) condition: Option<FabricNodeCondition>,
     /// The one GPU that is taken out (true) or given back.
-    pub(super) device: Option<(DeviceMark, bool)>,
+    pub(super) device: Option<(GpuCordon, bool)>,
 }
 
 impl Edits {
     /// What is to be written; an error where that must not or cannot be.
-    pub(super) fn of(change: &Change) -> Result<Self, String> {
+    pub(super) fn of(change: &NodeUpdate) -> Result<Self, String> {
         let of_slurm = [
             change.available_features.is_some() || change.active_features.is_some(),
             change.extra.is_some() || change.comment.is_some(),
@@ -73,11 +73,11 @@ impl Edits {
             return Err("a drain and its reason are written by a change of state alone".into());
         }
         match &change.state {
-            Some(StateChange::Drain { reason }) => match marks.device {
+            Some(NodeStateChange::Drain { reason }) => match marks.device {
                 Some(mark) => edits.set_device(mark, Some(reason.clone())),
-                None => edits.set_drain(Some(words::taint_of(reason).value), Some(reason.clone())),
+                None => edits.set_drain(Some(command_line::drain_taint(reason).value), Some(reason.clone())),
             },
-            Some(StateChange::Resume) => {
+            Some(NodeStateChange::Resume) => {
                 edits.set_drain(None, None);
                 if let Some(mark) = marks.device {
                     edits.set_device(mark, None);
@@ -102,9 +102,9 @@ impl Edits {
         [REASON, DEVICE].iter().any(|key| self.annotations.contains_key(*key))
     }
 
-    fn set_device(&mut self, mark: DeviceMark, reason: Option<String>) {
+    fn set_device(&mut self, mark: GpuCordon, reason: Option<String>) {
         let is_out = reason.is_some();
-        self.annotations.insert(DEVICE.to_owned(), is_out.then(|| mark.text()));
+        self.annotations.insert(DEVICE.to_owned(), is_out.then(|| mark.to_annotation()));
         self.annotations.insert(REASON.to_owned(), reason);
         self.device = Some((mark, is_out));
     }
@@ -128,7 +128,7 @@ impl Edits {
         let keys = self.taints.iter().map(|it| &it.key);
         for key in keys.chain(self.labels.keys()).chain(self.annotations.keys()) {
             if !is_ours(key) {
-                return Err(format!("{:?} is not a key of ours ({PREFIX}...)", clean(key)));
+                return Err(format!("{:?} is not a key of ours ({FABRICGATE_PREFIX}...)", clean(key)));
             }
         }
         for edit in self.taints.iter().filter(|it| it.value.is_some()) {
@@ -190,7 +190,7 @@ impl Edits {
         if after != before {
             patch["spec"] = json!({ "taints": after });
         }
-        let uuid = self.device.as_ref().filter(|(mark, _)| mark.way == DeviceWay::Hami);
+        let uuid = self.device.as_ref().filter(|(mark, _)| mark.way == GpuCordonMethod::Hami);
         let uuid = uuid.map(|(mark, _)| mark.uuid.as_str());
         guard(&patch, before, uuid.map(|uuid| (uuid, cordoned)))?;
         Ok(Some(patch))
@@ -199,7 +199,7 @@ impl Edits {
     /// HAMi's list with our GPU in it or without it, where that is another. What
     /// others wrote stays letter by letter where something is added.
     fn cordoned(&self, list: Option<&str>) -> Option<(String, Value)> {
-        let (mark, is_out) = self.device.as_ref().filter(|(it, _)| it.way == DeviceWay::Hami)?;
+        let (mark, is_out) = self.device.as_ref().filter(|(it, _)| it.way == GpuCordonMethod::Hami)?;
         let is = cordoned_devices(list.unwrap_or_default()).any(|uuid| uuid == mark.uuid);
         let value = match (is, is_out) {
             (true, true) | (false, false) => return None,
@@ -299,7 +299,7 @@ impl Edits {
 
 /// Whether a key is under our prefix, and a key at all.
 fn is_ours(key: &str) -> bool {
-    let name = key.strip_prefix(PREFIX).unwrap_or_default();
+    let name = key.strip_prefix(FABRICGATE_PREFIX).unwrap_or_default();
     !name.is_empty() && is_value(name)
 }
 

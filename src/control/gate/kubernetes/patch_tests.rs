@@ -1,17 +1,17 @@
 //! Tests of what is sent for one node.
 
 use super::*;
-use model::kubernetes_node::KubernetesMarks;
+use model::kubernetes_node::KubernetesNodeUpdate;
 use model::kubernetes_node::UNVERIFIED;
 
 const OURS: &str = "fabricgate:nvlink-low:r1 e7";
 
-fn drain(reason: &str) -> Change {
-    Change::drain(reason)
+fn drain(reason: &str) -> NodeUpdate {
+    NodeUpdate::drain(reason)
 }
 
-fn marks(marks: KubernetesMarks) -> Change {
-    Change { kubernetes: Some(marks), ..Change::default() }
+fn marks(marks: KubernetesNodeUpdate) -> NodeUpdate {
+    NodeUpdate { kubernetes: Some(marks), ..NodeUpdate::default() }
 }
 
 /// A node with others' taints, one of them with a field that is not known here.
@@ -28,7 +28,7 @@ fn node() -> Value {
     })
 }
 
-fn sent(change: &Change, node: &Value) -> Option<Value> {
+fn sent(change: &NodeUpdate, node: &Value) -> Option<Value> {
     Edits::of(change).expect("good").patch(node).expect("good")
 }
 
@@ -51,7 +51,7 @@ fn what_a_node_shows_already_is_not_sent_and_a_release_takes_both_away() {
     drained["spec"]["taints"] = patch["spec"]["taints"].clone();
     drained["metadata"]["annotations"][REASON] = json!(OURS);
     assert_eq!(sent(&drain(OURS), &drained), None);
-    let resume = Change { state: Some(StateChange::Resume), ..Change::default() };
+    let resume = NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
     let patch = sent(&resume, &drained).expect("a patch");
     assert_eq!(patch["spec"]["taints"], node()["spec"]["taints"]);
     assert_eq!(patch["metadata"]["annotations"], json!({REASON: null}));
@@ -73,13 +73,13 @@ fn marks_replace_ours_in_place_and_keep_effects_apart() {
         effect: effect.to_owned(),
         value: value.map(str::to_owned),
     };
-    let change = marks(KubernetesMarks {
+    let change = marks(KubernetesNodeUpdate {
         taints: vec![
             edit(UNVERIFIED, "NoSchedule", None),
             edit(DEGRADED, "PreferNoSchedule", Some("new")),
         ],
         labels: [("fabricgate.io/verdict".to_owned(), Some("degraded".to_owned()))].into(),
-        ..KubernetesMarks::default()
+        ..KubernetesNodeUpdate::default()
     });
     let patch = sent(&change, &tainted).expect("a patch");
     let expected = json!([
@@ -93,21 +93,21 @@ fn marks_replace_ours_in_place_and_keep_effects_apart() {
 
 #[test]
 fn nothing_of_others_and_no_eviction_is_ever_asked_for() {
-    let label = |key: &str, value: &str| KubernetesMarks {
+    let label = |key: &str, value: &str| KubernetesNodeUpdate {
         labels: [(key.to_owned(), Some(value.to_owned()))].into(),
-        ..KubernetesMarks::default()
+        ..KubernetesNodeUpdate::default()
     };
-    let annotation = |key: &str| KubernetesMarks {
+    let annotation = |key: &str| KubernetesNodeUpdate {
         annotations: [(key.to_owned(), None)].into(),
-        ..KubernetesMarks::default()
+        ..KubernetesNodeUpdate::default()
     };
-    let taint = |key: &str, effect: &str, value: &str| KubernetesMarks {
+    let taint = |key: &str, effect: &str, value: &str| KubernetesNodeUpdate {
         taints: vec![TaintEdit {
             key: key.to_owned(),
             effect: effect.to_owned(),
             value: Some(value.to_owned()),
         }],
-        ..KubernetesMarks::default()
+        ..KubernetesNodeUpdate::default()
     };
     assert!(Edits::of(&marks(label("fabricgate.io/verdict", "pass"))).is_ok());
     for bad in [
@@ -126,7 +126,7 @@ fn nothing_of_others_and_no_eviction_is_ever_asked_for() {
     ] {
         assert!(Edits::of(&marks(bad.clone())).is_err(), "{bad:?}");
     }
-    let of_slurm = Change { extra: Some("{}".to_owned()), ..Change::default() };
+    let of_slurm = NodeUpdate { extra: Some("{}".to_owned()), ..NodeUpdate::default() };
     assert!(Edits::of(&of_slurm).is_err());
 }
 
@@ -160,12 +160,12 @@ fn the_last_look_refuses_a_patch_that_touches_what_is_not_ours() {
 #[test]
 fn a_condition_keeps_its_moment_until_its_status_changes() {
     let told = |status: &str, message: &str| {
-        let condition = Condition {
+        let condition = FabricNodeCondition {
             status: status.to_owned(),
             reason: "Measured".to_owned(),
             message: message.to_owned(),
         };
-        let told = KubernetesMarks { condition: Some(condition), ..KubernetesMarks::default() };
+        let told = KubernetesNodeUpdate { condition: Some(condition), ..KubernetesNodeUpdate::default() };
         Edits::of(&marks(told)).expect("good")
     };
     let (then, now) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
@@ -186,12 +186,12 @@ fn a_condition_keeps_its_moment_until_its_status_changes() {
 
 #[test]
 fn a_condition_is_said_of_the_very_version_that_was_read_so_that_a_late_one_is_refused() {
-    let condition = Condition {
+    let condition = FabricNodeCondition {
         status: "False".to_owned(),
         reason: "NvlinkLow".to_owned(),
         message: "degraded".to_owned(),
     };
-    let change = marks(KubernetesMarks { condition: Some(condition), ..Default::default() });
+    let change = marks(KubernetesNodeUpdate { condition: Some(condition), ..Default::default() });
     let edits = Edits::of(&change).expect("good");
     let patch = edits.status_patch(&node(), "2026-11-23T20:18:20Z").expect("a patch");
     assert_eq!(patch["metadata"], json!({"uid": "u1", "resourceVersion": "7"}));
@@ -207,15 +207,15 @@ fn any_class_becomes_the_value_of_a_taint() {
     }
 }
 
-fn of_device(way: DeviceWay, state: StateChange) -> Change {
-    let mark = DeviceMark { way, index: 1, uuid: "GPU-1a".to_owned() };
-    let kubernetes = Some(KubernetesMarks { device: Some(mark), ..KubernetesMarks::default() });
-    Change { state: Some(state), kubernetes, ..Change::default() }
+fn of_device(way: GpuCordonMethod, state: NodeStateChange) -> NodeUpdate {
+    let mark = GpuCordon { way, index: 1, uuid: "GPU-1a".to_owned() };
+    let kubernetes = Some(KubernetesNodeUpdate { device: Some(mark), ..KubernetesNodeUpdate::default() });
+    NodeUpdate { state: Some(state), kubernetes, ..NodeUpdate::default() }
 }
 
 #[test]
 fn one_gpu_is_words_on_its_node_and_no_taint_that_keeps_pods_away() {
-    let out = of_device(DeviceWay::TaintRule, StateChange::Drain { reason: OURS.to_owned() });
+    let out = of_device(GpuCordonMethod::TaintRule, NodeStateChange::Drain { reason: OURS.to_owned() });
     let patch = sent(&out, &node()).expect("a patch");
     let words = json!({REASON: OURS, DEVICE: "taint-rule:1:GPU-1a"});
     assert_eq!((&patch["metadata"]["annotations"], &patch["spec"]), (&words, &Value::Null));
@@ -226,14 +226,14 @@ fn one_gpu_is_words_on_its_node_and_no_taint_that_keeps_pods_away() {
 
 #[test]
 fn of_hami_s_list_one_entry_is_written_and_others_stay() {
-    let out = of_device(DeviceWay::Hami, StateChange::Drain { reason: OURS.to_owned() });
-    let back = of_device(DeviceWay::Hami, StateChange::Resume);
+    let out = of_device(GpuCordonMethod::Hami, NodeStateChange::Drain { reason: OURS.to_owned() });
+    let back = of_device(GpuCordonMethod::Hami, NodeStateChange::Resume);
     let with = |list: &str| {
         let mut node = node();
         node["metadata"]["annotations"][DEVICE_CORDON] = json!(list);
         node
     };
-    let list = |change: &Change, node: &Value| {
+    let list = |change: &NodeUpdate, node: &Value| {
         sent(change, node).expect("a patch")["metadata"]["annotations"].get(DEVICE_CORDON).cloned()
     };
     assert_eq!(list(&out, &node()), Some(json!("GPU-1a")));

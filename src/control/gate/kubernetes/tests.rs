@@ -21,12 +21,12 @@ use wiremock::matchers::query_param;
 use wiremock::matchers::query_param_is_missing;
 
 use super::*;
-use model::change::StateChange;
-use model::kubernetes_node::KubernetesMarks;
+use model::node_update::NodeStateChange;
+use model::kubernetes_node::KubernetesNodeUpdate;
 
-fn drain() -> Change {
+fn drain() -> NodeUpdate {
     let reason = "fabricgate:nvlink-low:r1 e1".to_owned();
-    Change { state: Some(StateChange::Drain { reason }), ..Change::default() }
+    NodeUpdate { state: Some(NodeStateChange::Drain { reason }), ..NodeUpdate::default() }
 }
 
 fn node(name: &str, version: usize) -> Value {
@@ -115,7 +115,7 @@ async fn conflicts_that_never_end_are_given_up_within_the_limit() {
         .await;
     Mock::given(method("PATCH")).respond_with(ResponseTemplate::new(409)).mount(&server).await;
     let error = gate.change(&["n1".into()], &drain()).await.expect_err("given up");
-    assert_eq!(error.kind, ProblemKind::Contradictory, "{error}");
+    assert_eq!(error.kind, SourceProblemKind::Contradictory, "{error}");
     assert!(error.message.contains("attempt"), "{error}");
     assert!(1 < asked(&server, "PATCH").await);
 }
@@ -135,7 +135,7 @@ async fn a_write_that_is_not_answered_is_unknown_and_the_rest_is_not_tried() {
     Mock::given(method("PATCH")).respond_with(late).mount(&server).await;
     let names: Vec<NodeName> = (0..40).map(|at| NodeName::from(format!("n{at}"))).collect();
     let error = gate.change(&names, &drain()).await.expect_err("no answer");
-    assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+    assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
     assert!(error.message.contains("40 of 40 nodes"), "{error}");
     assert!(asked(&server, "PATCH").await <= 16, "those that had begun");
 }
@@ -173,13 +173,13 @@ async fn a_condition_that_meets_a_newer_version_is_said_again_of_the_node_as_it_
         })
         .mount(&server)
         .await;
-    let condition = model::kubernetes_node::Condition {
+    let condition = model::kubernetes_node::FabricNodeCondition {
         status: "False".to_owned(),
         reason: "NvlinkLow".to_owned(),
         message: "degraded".to_owned(),
     };
-    let marks = KubernetesMarks { condition: Some(condition), ..KubernetesMarks::default() };
-    let change = Change { kubernetes: Some(marks), ..drain() };
+    let marks = KubernetesNodeUpdate { condition: Some(condition), ..KubernetesNodeUpdate::default() };
+    let change = NodeUpdate { kubernetes: Some(marks), ..drain() };
     gate.change(&["n1".into()], &change).await.expect("written");
     let requests = server.received_requests().await.expect("recorded");
     let status = requests.iter().filter(|it| it.url.path().ends_with("/status"));
@@ -215,7 +215,7 @@ async fn a_drain_that_the_cluster_stores_otherwise_is_taken_back_at_once() {
             .mount(&server)
             .await;
         let error = gate.change(&["n1".into()], &drain()).await.expect_err("not as sent");
-        assert_eq!(error.kind, ProblemKind::Contradictory, "{error}");
+        assert_eq!(error.kind, SourceProblemKind::Contradictory, "{error}");
         assert!(error.message.contains(what) && error.message.contains("taken back"), "{error}");
         let requests = server.received_requests().await.expect("recorded");
         let patches: Vec<Value> = requests
@@ -261,7 +261,7 @@ async fn pods_that_do_not_come_are_an_error_and_not_an_idle_node() {
     Mock::given(path("/api/v1/pods")).respond_with(ResponseTemplate::new(500)).mount(&server).await;
     Mock::given(any()).respond_with(list(&[node("n1", 1)], "")).mount(&server).await;
     let error = gate.read(&[]).await.expect_err("no pods");
-    assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+    assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
 }
 
 /// The kubelet replaces a projected token before it expires.
@@ -282,7 +282,7 @@ async fn a_token_that_was_rotated_is_read_anew_by_a_gate_that_goes_on() {
         Mock::given(any()).respond_with(unknown).with_priority(9).mount(&server).await;
         if token != "first" {
             let refused = gate.read(&[]).await.expect_err("the old one counts no more");
-            assert_eq!(refused.kind, ProblemKind::Denied, "{refused}");
+            assert_eq!(refused.kind, SourceProblemKind::Denied, "{refused}");
         }
         std::fs::write(&file, token).expect("written");
         let live = gate.read(&[]).await.unwrap_or_else(|error| panic!("{token}: {error}"));
@@ -300,11 +300,11 @@ async fn a_program_for_tokens_that_hangs_holds_nobody_up() {
     let begun = tokio::time::Instant::now();
     for _ in 0..2 {
         let error = gate.read(&["n1".into()]).await.expect_err("nothing came");
-        assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+        assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
         assert!(error.message.contains("program it names for tokens"), "{error}");
     }
     let error = gate.change(&["n1".into()], &drain()).await.expect_err("nothing came");
-    assert_eq!(error.kind, ProblemKind::Unreachable, "{error}");
+    assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
     assert!(begun.elapsed() < Duration::from_secs(20), "nobody waited for the program to end");
     assert_eq!(asked(&server, "GET").await, 0);
 }
@@ -312,16 +312,16 @@ async fn a_program_for_tokens_that_hangs_holds_nobody_up() {
 #[tokio::test]
 async fn nothing_is_sent_where_a_change_cannot_be_meant() {
     let (server, gate, _folder) = gate(PATIENT).await;
-    let two_lines = Change {
-        state: Some(StateChange::Drain { reason: "a\nb".to_owned() }),
-        ..Change::default()
+    let two_lines = NodeUpdate {
+        state: Some(NodeStateChange::Drain { reason: "a\nb".to_owned() }),
+        ..NodeUpdate::default()
     };
-    let foreign = KubernetesMarks {
+    let foreign = KubernetesNodeUpdate {
         labels: [("nvidia.com/gpu.clique".to_owned(), None)].into(),
-        ..KubernetesMarks::default()
+        ..KubernetesNodeUpdate::default()
     };
-    let foreign = Change { kubernetes: Some(foreign), ..Change::default() };
-    let of_slurm = Change { extra: Some("{}".to_owned()), ..Change::default() };
+    let foreign = NodeUpdate { kubernetes: Some(foreign), ..NodeUpdate::default() };
+    let of_slurm = NodeUpdate { extra: Some("{}".to_owned()), ..NodeUpdate::default() };
     for change in [two_lines, foreign, of_slurm] {
         let error = gate.change(&["n1".into()], &change).await.expect_err("refused");
         assert!(error.message.starts_with("nothing was sent"), "{error}");
@@ -330,7 +330,7 @@ async fn nothing_is_sent_where_a_change_cannot_be_meant() {
         let error = gate.change(&[name.into()], &drain()).await.expect_err("refused");
         assert!(error.message.starts_with("nothing was sent"), "{name}: {error}");
     }
-    gate.change(&["n1".into()], &Change::default()).await.expect("nothing to do");
+    gate.change(&["n1".into()], &NodeUpdate::default()).await.expect("nothing to do");
     gate.change(&[], &drain()).await.expect("nobody");
     assert_eq!(server.received_requests().await.expect("recorded").len(), 0);
 }
@@ -343,7 +343,7 @@ fn a_change_is_told_in_words_that_a_person_can_type() {
         limit: Duration::from_secs(1),
     };
     let gate = Kubernetes::new(server);
-    let line = |change: &Change| -> Vec<String> {
+    let line = |change: &NodeUpdate| -> Vec<String> {
         let words = gate.words(&["n1".into(), "n2".into()], change);
         words.iter().map(|words| words.join(" ")).collect()
     };
@@ -357,7 +357,7 @@ fn a_change_is_told_in_words_that_a_person_can_type() {
         ]
     );
     // A taint without our annotation would not be ours: it goes first.
-    let resume = Change { state: Some(StateChange::Resume), ..Change::default() };
+    let resume = NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
     assert_eq!(
         line(&resume),
         [

@@ -29,15 +29,15 @@ use super::patch::Edits;
 use crate::gate::scheduler::SchedulerError;
 use crate::gate::stamp;
 use engine::policy::device;
-use engine::policy::reason;
-use model::change::StateChange;
+use engine::policy::drain_reason;
+use model::node_update::NodeStateChange;
 use model::id::NodeName;
-use model::kubernetes_node::DeviceWay;
-use model::live::Live;
-use model::live::LiveNode;
-use model::said::ProblemKind;
+use model::kubernetes_node::GpuCordonMethod;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
+use model::source_report::SourceProblemKind;
 use model::text::clean;
-use readers::claims::kubernetes::live::Pods;
+use readers::claims::kubernetes::live_node::PodsByNode;
 
 /// How often one node is tried, whatever others write there meanwhile.
 const ATTEMPTS: u32 = 40;
@@ -53,10 +53,10 @@ const NAMED: usize = 3;
 pub(super) struct Order {
     pub(super) nodes: Vec<NodeName>,
     pub(super) edits: Edits,
-    pub(super) state: Option<StateChange>,
+    pub(super) state: Option<NodeStateChange>,
     /// The nodes as whoever decided had read them; without that, as they are when
     /// they are read first here.
-    pub(super) seen: Option<Live>,
+    pub(super) seen: Option<SchedulerSnapshot>,
     pub(super) fence: Option<Arc<dyn Fence>>,
 }
 
@@ -72,7 +72,7 @@ pub(super) async fn write(desk: Rc<Desk>, order: Order) -> Result<(), SchedulerE
             let gone = away.borrow().clone();
             if let Some(why) = gone {
                 let message = format!("not tried, the server did not answer before: {why}");
-                return Err((name, SchedulerError::new(ProblemKind::Unreachable, message)));
+                return Err((name, SchedulerError::new(SourceProblemKind::Unreachable, message)));
             }
             let mut one = Writing {
                 desk: &desk,
@@ -84,7 +84,7 @@ pub(super) async fn write(desk: Rc<Desk>, order: Order) -> Result<(), SchedulerE
             };
             let done = one.write().await;
             done.map_err(|error| {
-                if error.kind == ProblemKind::Unreachable {
+                if error.kind == SourceProblemKind::Unreachable {
                     away.borrow_mut().get_or_insert_with(|| error.message.clone());
                 }
                 (name.clone(), error)
@@ -106,7 +106,7 @@ pub(super) async fn write(desk: Rc<Desk>, order: Order) -> Result<(), SchedulerE
 /// One error of all. Where any node may still be written, all count as unknown.
 fn summed(failed: &[(NodeName, SchedulerError)], of: usize) -> Result<(), SchedulerError> {
     let Some((_, first)) = failed.first() else { return Ok(()) };
-    let late = failed.iter().find(|(_, error)| error.kind == ProblemKind::Unreachable);
+    let late = failed.iter().find(|(_, error)| error.kind == SourceProblemKind::Unreachable);
     let kind = late.map_or(first.kind, |(_, error)| error.kind);
     let told = |(name, error): &(NodeName, SchedulerError)| format!("{name}: {}", error.message);
     let named: Vec<String> = failed.iter().take(NAMED).map(told).collect();
@@ -129,17 +129,17 @@ enum Stop {
 }
 
 impl Stop {
-    fn because(kind: ProblemKind, message: impl Into<String>) -> Self {
+    fn because(kind: SourceProblemKind, message: impl Into<String>) -> Self {
         Self::For(SchedulerError::new(kind, message))
     }
 
     /// What a refusal of the server means for further attempts.
     fn of(refused: Refused) -> Self {
         match refused.status {
-            Some(404) => Self::because(ProblemKind::Missing, GONE),
+            Some(404) => Self::because(SourceProblemKind::Missing, GONE),
             // A conflict, too many requests, or trouble that may pass.
             Some(409 | 429 | 500..=599) => Self::Again(refused),
-            None if refused.kind == ProblemKind::Unreachable => Self::Again(refused),
+            None if refused.kind == SourceProblemKind::Unreachable => Self::Again(refused),
             _ => Self::For(refused.into()),
         }
     }
@@ -153,7 +153,7 @@ struct Writing<'a> {
     order: &'a Order,
     name: &'a NodeName,
     edits: Edits,
-    state: Option<StateChange>,
+    state: Option<NodeStateChange>,
     /// Our rule was taken away by this writing.
     is_back: Cell<bool>,
 }
@@ -167,7 +167,7 @@ impl Writing<'_> {
                 Some(node) => Some(node.clone()),
                 None => {
                     let message = "it was not read before; nothing was written";
-                    return Err(SchedulerError::new(ProblemKind::Missing, message));
+                    return Err(SchedulerError::new(SourceProblemKind::Missing, message));
                 }
             },
         };
@@ -176,7 +176,7 @@ impl Writing<'_> {
         let place = loop {
             match self.place().await {
                 Ok(place) => break Ok(place),
-                Err(Stop::For(error)) if error.kind == ProblemKind::Missing => break Err(error),
+                Err(Stop::For(error)) if error.kind == SourceProblemKind::Missing => break Err(error),
                 Err(Stop::For(error)) => return Err(error),
                 Err(Stop::Again(refused)) => pauses.pause(refused).await?,
             }
@@ -213,7 +213,7 @@ impl Writing<'_> {
             match stop {
                 Stop::Again(refused) => pauses.pause(refused).await.map_err(but)?,
                 // An object of another uid is refused as one that is not valid (422).
-                Stop::For(error) if error.kind != ProblemKind::Malformed => return Err(but(error)),
+                Stop::For(error) if error.kind != SourceProblemKind::Malformed => return Err(but(error)),
                 Stop::For(error) => {
                     let is_same = self.again(&node).await.map_err(but)?.is_some();
                     return Err(but(if is_same { error } else { another() }));
@@ -226,24 +226,24 @@ impl Writing<'_> {
     /// The same node as it is now; `None` where another has its name.
     async fn again(&self, node: &Value) -> Result<Option<Value>, SchedulerError> {
         let now = self.desk.node(self.name.as_str()).await?;
-        let now = now.ok_or_else(|| SchedulerError::new(ProblemKind::Missing, GONE))?;
+        let now = now.ok_or_else(|| SchedulerError::new(SourceProblemKind::Missing, GONE))?;
         Ok(Some(now).filter(|now| now["metadata"]["uid"] == node["metadata"]["uid"]))
     }
 
     /// One attempt at metadata and taints; the node as it is then.
-    async fn marked(&self, seen: &mut Option<LiveNode>) -> Result<Value, Stop> {
+    async fn marked(&self, seen: &mut Option<SchedulerNode>) -> Result<Value, Stop> {
         let name = self.name.as_str();
         let object = self.desk.node(name).await.map_err(Stop::of)?;
-        let object = object.ok_or_else(|| Stop::because(ProblemKind::Missing, GONE))?;
-        let malformed = |why| Stop::because(ProblemKind::Malformed, why);
-        let mut now = look::node(object.clone(), Pods::Unknown).map_err(malformed)?;
+        let object = object.ok_or_else(|| Stop::because(SourceProblemKind::Missing, GONE))?;
+        let malformed = |why| Stop::because(SourceProblemKind::Malformed, why);
+        let mut now = look::node(object.clone(), PodsByNode::Unknown).map_err(malformed)?;
         // What we gave back ourselves a moment ago is no news.
         if !self.is_back.get() {
             devices::confirm(self.desk, &mut now).await;
         }
         let seen = &*seen.get_or_insert_with(|| now.clone());
         let nothing = |why: String| {
-            Stop::because(ProblemKind::Contradictory, format!("{why}; nothing was written"))
+            Stop::because(SourceProblemKind::Contradictory, format!("{why}; nothing was written"))
         };
         if let Some(why) = moved::is_another(seen, &now) {
             return Err(nothing(why));
@@ -283,17 +283,17 @@ impl Writing<'_> {
             "the cluster stored our {what} otherwise than it was sent, as an admission policy or \
              webhook does, {then}"
         );
-        Stop::because(ProblemKind::Contradictory, message)
+        Stop::because(SourceProblemKind::Contradictory, message)
     }
 
     /// Where one GPU is to go by a rule: what the rule selects. That a cluster has no
     /// such rules, or does not know the GPU, is told before anything is written.
     async fn place(&self) -> Result<Option<devices::Place>, Stop> {
         match &self.edits.device {
-            Some((mark, true)) if mark.way == DeviceWay::TaintRule => {
+            Some((mark, true)) if mark.way == GpuCordonMethod::TaintRule => {
                 let found = devices::find(self.desk, self.name.as_str(), mark).await;
                 found.map(Some).map_err(|refused| match refused.status {
-                    None if refused.kind == ProblemKind::Missing => Stop::For(refused.into()),
+                    None if refused.kind == SourceProblemKind::Missing => Stop::For(refused.into()),
                     _ => Stop::of(refused),
                 })
             }
@@ -305,7 +305,7 @@ impl Writing<'_> {
     /// whoever dies in between leaves a word without a rule, and no rule without a
     /// word.
     async fn take_out(&self, node: &Value, place: &devices::Place) -> Result<(), Stop> {
-        let (Some((mark, _)), Some(StateChange::Drain { reason })) =
+        let (Some((mark, _)), Some(NodeStateChange::Drain { reason })) =
             (&self.edits.device, &self.state)
         else {
             return Ok(());
@@ -315,9 +315,9 @@ impl Writing<'_> {
     }
 
     /// One attempt at taking our rule away, before the words about it.
-    async fn give_back(&self, node: &LiveNode) -> Result<(), Stop> {
+    async fn give_back(&self, node: &SchedulerNode) -> Result<(), Stop> {
         match &self.edits.device {
-            Some((mark, false)) if mark.way == DeviceWay::TaintRule => {
+            Some((mark, false)) if mark.way == GpuCordonMethod::TaintRule => {
                 self.fenced().await?;
                 devices::give_back(self.desk, node, mark).await.map_err(Stop::of)?;
                 self.is_back.set(true);
@@ -349,7 +349,7 @@ impl Writing<'_> {
 }
 
 fn another() -> SchedulerError {
-    SchedulerError::new(ProblemKind::Contradictory, "another node has its name now")
+    SchedulerError::new(SourceProblemKind::Contradictory, "another node has its name now")
 }
 
 /// The rest is written, the condition is not.
@@ -359,22 +359,22 @@ fn but(error: SchedulerError) -> SchedulerError {
 }
 
 /// Why this change of state must not be made on a node as it is.
-fn forbidden(state: &Option<StateChange>, now: &LiveNode, is_of_one: bool) -> Option<String> {
-    if now.is("DELETING") {
+fn forbidden(state: &Option<NodeStateChange>, now: &SchedulerNode, is_of_one: bool) -> Option<String> {
+    if now.has_state("DELETING") {
         return Some("it is being deleted".to_owned());
     }
-    if !now.is("DRAIN") {
+    if !now.has_state("DRAIN") {
         return None;
     }
     let is = now.reason.as_deref().map_or_else(|| "no reason".to_owned(), clean);
-    let is_ours = now.reason.as_deref().and_then(reason::read).is_some();
+    let is_ours = now.reason.as_deref().and_then(drain_reason::parse_reason).is_some();
     match state {
         // The rest of the node follows a GPU of it that we took out.
-        Some(StateChange::Drain { .. }) if !is_of_one && is_ours && device::is_alone(now) => None,
-        Some(StateChange::Drain { reason }) if now.reason.as_deref() != Some(reason) => {
+        Some(NodeStateChange::Drain { .. }) if !is_of_one && is_ours && device::is_alone(now) => None,
+        Some(NodeStateChange::Drain { reason }) if now.reason.as_deref() != Some(reason) => {
             Some(format!("it is drained already ({is})"))
         }
-        Some(StateChange::Resume) if !is_ours => {
+        Some(NodeStateChange::Resume) if !is_ours => {
             Some(format!("its drain has no reason of ours ({is})"))
         }
         _ => None,
@@ -420,22 +420,22 @@ fn chance(pause: Duration) -> Duration {
 mod tests {
     use super::*;
 
-    fn failure(name: &str, kind: ProblemKind, why: &str) -> (NodeName, SchedulerError) {
+    fn failure(name: &str, kind: SourceProblemKind, why: &str) -> (NodeName, SchedulerError) {
         (name.into(), SchedulerError::new(kind, why))
     }
 
     #[test]
     fn an_error_says_of_how_many_nodes_and_is_unknown_where_any_is() {
         assert_eq!(summed(&[], 3), Ok(()));
-        let one = [failure("n1", ProblemKind::Denied, "no right")];
+        let one = [failure("n1", SourceProblemKind::Denied, "no right")];
         assert_eq!(summed(&one, 1).expect_err("failed").message, "no right");
         let mut many: Vec<_> =
-            (1..=5).map(|i| failure(&format!("n{i}"), ProblemKind::Denied, "no\u{1b}")).collect();
+            (1..=5).map(|i| failure(&format!("n{i}"), SourceProblemKind::Denied, "no\u{1b}")).collect();
         let error = summed(&many, 9).expect_err("failed");
-        assert_eq!(error.kind, ProblemKind::Denied);
+        assert_eq!(error.kind, SourceProblemKind::Denied);
         assert_eq!(error.message, "5 of 9 nodes: n1: no; n2: no; n3: no; and 2 more");
-        many[4].1.kind = ProblemKind::Unreachable;
-        assert_eq!(summed(&many, 9).expect_err("failed").kind, ProblemKind::Unreachable);
+        many[4].1.kind = SourceProblemKind::Unreachable;
+        assert_eq!(summed(&many, 9).expect_err("failed").kind, SourceProblemKind::Unreachable);
     }
 
     #[test]
@@ -449,14 +449,14 @@ mod tests {
 
     #[test]
     fn a_drain_of_somebody_else_is_neither_overwritten_nor_lifted() {
-        let drained = |reason: Option<&str>| LiveNode {
+        let drained = |reason: Option<&str>| SchedulerNode {
             reason: reason.map(str::to_owned),
-            ..LiveNode::new("n1", &["IDLE", "DRAIN"])
+            ..SchedulerNode::new("n1", &["IDLE", "DRAIN"])
         };
         let ours = "fabricgate:nvlink-low:r1 e1";
-        let drain = Some(StateChange::Drain { reason: ours.to_owned() });
-        let resume = Some(StateChange::Resume);
-        assert_eq!(forbidden(&drain, &LiveNode::new("n1", &["IDLE"]), false), None);
+        let drain = Some(NodeStateChange::Drain { reason: ours.to_owned() });
+        let resume = Some(NodeStateChange::Resume);
+        assert_eq!(forbidden(&drain, &SchedulerNode::new("n1", &["IDLE"]), false), None);
         assert_eq!(forbidden(&drain, &drained(Some(ours)), false), None);
         assert_eq!(forbidden(&resume, &drained(Some(ours)), false), None);
         for reason in [None, Some("psu"), Some("fabricgate:nvlink-low:r2 e2")] {
@@ -465,6 +465,6 @@ mod tests {
         for reason in [None, Some("psu")] {
             assert!(forbidden(&resume, &drained(reason), false).is_some(), "{reason:?}");
         }
-        assert!(forbidden(&None, &LiveNode::new("n1", &["DELETING"]), false).is_some());
+        assert!(forbidden(&None, &SchedulerNode::new("n1", &["DELETING"]), false).is_some());
     }
 }

@@ -20,9 +20,9 @@ use super::by_us;
 use super::lease;
 use super::micro;
 use crate::gate::stamp;
-use crate::sources::kubernetes::Kubernetes;
-use crate::sources::kubernetes::access;
-use crate::sources::kubernetes::access::Reading;
+use crate::sources::kubernetes::KubernetesClientConfig;
+use crate::sources::kubernetes::connection;
+use crate::sources::kubernetes::connection::ResponseReadLimit;
 use model::text::clean;
 
 /// Which Lease, and for whom. The usual durations are those of Kubernetes' own
@@ -31,7 +31,7 @@ use model::text::clean;
 #[derive(Clone, Debug)]
 pub struct Wanted {
     /// The way to the server.
-    pub kubernetes: Kubernetes,
+    pub kubernetes: KubernetesClientConfig,
     /// The namespace of the Lease.
     pub namespace: String,
     /// Its name.
@@ -139,7 +139,7 @@ struct Trouble {
 
 impl Trouble {
     fn of(error: &kube::Error) -> Self {
-        Self { why: access::refusal(error).1, is_stranger: access::is_stranger(error) }
+        Self { why: connection::refusal_problem(error).1, is_stranger: connection::is_unauthenticated(error) }
     }
 }
 
@@ -197,7 +197,7 @@ impl Keeping {
 
     async fn connect(&self) -> Result<Api<Lease>, String> {
         let limit = self.wanted.renew;
-        match timeout(limit, access::connect(&self.wanted.kubernetes, Reading::Bounded)).await {
+        match timeout(limit, connection::connect(&self.wanted.kubernetes, ResponseReadLimit::Bounded)).await {
             Ok(Ok(access)) => Ok(Api::namespaced(access.client, &self.wanted.namespace)),
             Ok(Err(problem)) => Err(problem.to_string()),
             Err(_) => Err(format!("the kubeconfig gave nothing within {limit:?}")),
@@ -470,7 +470,7 @@ mod tests {
         kubeconfig(&file, &server.uri(), "t");
         let limit = Duration::from_secs(20);
         let keeper = Keeper::start(Wanted {
-            kubernetes: Kubernetes { kubeconfig: Some(file), context: None, limit },
+            kubernetes: KubernetesClientConfig { kubeconfig: Some(file), context: None, limit },
             namespace: "ns".to_owned(),
             name: "w".to_owned(),
             holder: "us".to_owned(),
@@ -504,7 +504,7 @@ mod tests {
         kubeconfig(&file, &server.uri(), "first");
         let limit = Duration::from_secs(20);
         let mut keeper = Keeper::start(Wanted {
-            kubernetes: Kubernetes { kubeconfig: Some(file.clone()), context: None, limit },
+            kubernetes: KubernetesClientConfig { kubeconfig: Some(file.clone()), context: None, limit },
             namespace: "ns".to_owned(),
             name: "w".to_owned(),
             holder: "us".to_owned(),

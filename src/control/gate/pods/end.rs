@@ -13,9 +13,9 @@ use super::objects::Kind;
 use super::objects::Objects;
 use super::objects::Refused;
 use crate::launch::kubernetes::manifest;
-use crate::launch::kubernetes::manifest::OWNER;
-use crate::launch::kubernetes::manifest::UNTIL;
-use model::journal::Stamp;
+use crate::launch::kubernetes::manifest::OWNER_ANNOTATION;
+use crate::launch::kubernetes::manifest::UNTIL_ANNOTATION;
+use model::journal::ClockStamp;
 use model::kubernetes_node::RUN;
 use model::text::clean;
 
@@ -34,7 +34,7 @@ pub(crate) struct Owner {
     /// The process there.
     pub(crate) pid: u32,
     /// When it asked for it.
-    pub(crate) stamp: Stamp,
+    pub(crate) stamp: ClockStamp,
 }
 
 /// What is there of a run.
@@ -58,7 +58,7 @@ impl Left {
 
 /// Everything that is labelled as ours and with a run, by its run.
 pub(crate) async fn left(objects: &Objects) -> Result<BTreeMap<String, Left>, String> {
-    let labels = format!("{},{RUN}", manifest::all());
+    let labels = format!("{},{RUN}", manifest::managed_selector());
     let mut runs: BTreeMap<String, Left> = BTreeMap::new();
     for kind in Kind::ALL {
         for object in listed(objects, kind, &labels).await? {
@@ -67,11 +67,11 @@ pub(crate) async fn left(objects: &Objects) -> Result<BTreeMap<String, Left>, St
             let left = runs.entry(run.to_owned()).or_default();
             *left.counts.entry(kind).or_default() += 1;
             let annotation = |key: &str| metadata["annotations"][key].as_str();
-            if let Some(owner) = annotation(OWNER).and_then(|it| serde_json::from_str(it).ok()) {
+            if let Some(owner) = annotation(OWNER_ANNOTATION).and_then(|it| serde_json::from_str(it).ok()) {
                 left.owner = Some(owner);
             }
             // What a controller made for us says nothing.
-            if let Some(until) = annotation(UNTIL).and_then(|it| it.parse().ok()) {
+            if let Some(until) = annotation(UNTIL_ANNOTATION).and_then(|it| it.parse().ok()) {
                 left.until = Some(left.until.map_or(until, |it: i64| it.max(until)));
             }
         }
@@ -101,7 +101,7 @@ fn told(kind: Kind, refused: &Refused) -> String {
 pub(crate) async fn remove(objects: &Objects, run: &str, now: i64) -> Result<String, String> {
     let mut gone = Vec::new();
     for kind in Kind::ALL {
-        let count = remove_all(objects, kind, &manifest::selector(run), now).await?;
+        let count = remove_all(objects, kind, &manifest::run_selector(run), now).await?;
         if 0 < count {
             gone.push(format!("{count} {}", kind.plural()));
         }
@@ -174,9 +174,9 @@ mod tests {
 
     #[test]
     fn the_owner_that_is_written_on_an_object_is_read_again() {
-        let stamp = Stamp { boot: "b".to_owned(), uptime_s: 1.25, ..Stamp::default() };
-        let origin = manifest::Origin { run: "r", host: "h", pid: 7, stamp: &stamp, until: 1 };
-        let owner: Owner = serde_json::from_str(&origin.owner()).expect("ours");
+        let stamp = ClockStamp { boot: "b".to_owned(), uptime_s: 1.25, ..ClockStamp::default() };
+        let origin = manifest::ManifestOwner { run: "r", host: "h", pid: 7, stamp: &stamp, until: 1 };
+        let owner: Owner = serde_json::from_str(&origin.owner_annotation()).expect("ours");
         assert_eq!((owner.host.as_str(), owner.pid, owner.stamp), ("h", 7, stamp));
     }
 }

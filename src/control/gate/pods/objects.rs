@@ -19,11 +19,11 @@ use serde_json::Value;
 use tokio::time::sleep;
 use tokio::time::timeout;
 
-use crate::launch::kubernetes::Kubernetes;
-use crate::sources::kubernetes::Kubernetes as Server;
-use crate::sources::kubernetes::access;
-use crate::sources::kubernetes::access::Reading;
-use crate::sources::kubernetes::access::Trouble;
+use crate::launch::kubernetes::KubernetesLauncher;
+use crate::sources::kubernetes::KubernetesClientConfig as Server;
+use crate::sources::kubernetes::connection;
+use crate::sources::kubernetes::connection::ResponseReadLimit;
+use crate::sources::kubernetes::connection::KubernetesProblem;
 use model::id::NodeName;
 use model::text::clean;
 
@@ -73,8 +73,8 @@ pub(super) struct Refused {
     pub(super) message: String,
 }
 
-impl From<Trouble> for Refused {
-    fn from((_, message): Trouble) -> Self {
+impl From<KubernetesProblem> for Refused {
+    fn from((_, message): KubernetesProblem) -> Self {
         Self { status: None, message }
     }
 }
@@ -85,7 +85,7 @@ impl Refused {
             kube::Error::Api(status) => Some(status.code),
             _ => None,
         };
-        Self { status, message: access::refusal(error).1 }
+        Self { status, message: connection::refusal_problem(error).1 }
     }
 
     /// Whether the same may be answered otherwise in a moment.
@@ -119,13 +119,13 @@ pub struct Objects {
 
 impl Objects {
     /// The way there, and which kinds of object the server has.
-    pub async fn of(kubernetes: &Kubernetes, limit: Duration) -> Result<Self, String> {
+    pub async fn of(kubernetes: &KubernetesLauncher, limit: Duration) -> Result<Self, String> {
         let server = Server {
             kubeconfig: kubernetes.kubeconfig.clone(),
             context: kubernetes.context.clone(),
             limit,
         };
-        let access = access::connect(&server, Reading::Bounded).await;
+        let access = connection::connect(&server, ResponseReadLimit::Bounded).await;
         let access = access.map_err(|problem| match problem.at {
             Some(at) => format!("{at}: {}", problem.message),
             None => problem.message,
@@ -225,7 +225,7 @@ impl Objects {
     async fn list_at(&self, path: &str, wanted: ListParams) -> Result<Vec<Value>, Refused> {
         let mut items = Vec::new();
         let ask = async |wanted: &ListParams| self.again(|| Request::new(path).list(wanted)).await;
-        access::pages(path, &wanted, ask, |mut page| items.append(&mut page)).await?;
+        connection::read_pages(path, &wanted, ask, |mut page| items.append(&mut page)).await?;
         Ok(items)
     }
 

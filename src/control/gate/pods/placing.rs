@@ -19,16 +19,16 @@ use super::stage::Stage;
 use super::stage::last_warning;
 use super::stage::stage;
 use crate::gate::hold::HoldError;
-use crate::launch::held::Held;
-use crate::launch::held::Seat;
-use crate::launch::kubernetes::ComputeDomains;
-use crate::launch::kubernetes::Gpus;
-use crate::launch::kubernetes::Kubernetes;
+use crate::launch::held::HeldNodes;
+use crate::launch::held::WorkerTarget;
+use crate::launch::kubernetes::ComputeDomainMode;
+use crate::launch::kubernetes::GpuRequestMode;
+use crate::launch::kubernetes::KubernetesLauncher;
 use crate::launch::kubernetes::manifest;
-use crate::launch::kubernetes::manifest::ON;
-use crate::launch::kubernetes::manifest::OWNER;
-use crate::launch::kubernetes::manifest::Origin;
-use crate::launch::kubernetes::manifest::PodWish;
+use crate::launch::kubernetes::manifest::NODE_ANNOTATION;
+use crate::launch::kubernetes::manifest::OWNER_ANNOTATION;
+use crate::launch::kubernetes::manifest::ManifestOwner;
+use crate::launch::kubernetes::manifest::WorkerPodSpec;
 use model::id::NodeName;
 
 /// How long the scheduler, or a kubelet, may complain about a pod until it is
@@ -54,10 +54,10 @@ const CLIQUE: &str = "nvidia.com/gpu.clique";
 
 /// Everything that pods of a run are made with.
 pub(super) struct Placing<'a> {
-    pub(super) kubernetes: &'a Kubernetes,
+    pub(super) kubernetes: &'a KubernetesLauncher,
     pub(super) worker: &'a str,
     pub(super) objects: &'a Objects,
-    pub(super) origin: Origin<'a>,
+    pub(super) origin: ManifestOwner<'a>,
     pub(super) deadline_s: u64,
     pub(super) idle_s: u64,
     pub(super) say: &'a mut dyn FnMut(&str),
@@ -82,13 +82,13 @@ impl Placing<'_> {
     /// Whether what will be made can also be found again: before anything is.
     pub(super) async fn check(&self) -> Result<(), HoldError> {
         let mut kinds = vec![Kind::Pod];
-        if self.kubernetes.gpus == Gpus::Claim {
+        if self.kubernetes.gpus == GpuRequestMode::Claim {
             kinds.extend([Kind::Claim, Kind::ClaimTemplate]);
         }
         if self.makes_compute_domains() {
             kinds.extend([Kind::ClaimTemplate, Kind::ComputeDomain]);
         }
-        let labels = manifest::selector(self.origin.run);
+        let labels = manifest::run_selector(self.origin.run);
         for kind in kinds {
             let listed = self.objects.list(kind, &labels).await;
             listed.map_err(|refused| failed(kind.plural(), &refused))?;
@@ -98,9 +98,9 @@ impl Placing<'_> {
 
     fn makes_compute_domains(&self) -> bool {
         match self.kubernetes.compute_domain {
-            ComputeDomains::Never => false,
-            ComputeDomains::Auto => self.objects.served(Kind::ComputeDomain).is_some(),
-            ComputeDomains::Always => true,
+            ComputeDomainMode::Never => false,
+            ComputeDomainMode::Auto => self.objects.served(Kind::ComputeDomain).is_some(),
+            ComputeDomainMode::Always => true,
         }
     }
 
@@ -108,7 +108,7 @@ impl Placing<'_> {
     pub(super) async fn place(
         &mut self,
         domains: &[Wanted],
-        held: &mut Held,
+        held: &mut HeldNodes,
     ) -> Result<(), HoldError> {
         let gpu_claim = self.gpu_claim().await?;
         let mut pods: BTreeMap<NodeName, Value> = BTreeMap::new();
@@ -124,7 +124,7 @@ impl Placing<'_> {
             };
             for (node, offer) in &offers {
                 let Some(gpus) = self.gpus(domain, node, offer, held) else { continue };
-                let wish = PodWish {
+                let wish = WorkerPodSpec {
                     node,
                     worker: self.worker,
                     gpus,
@@ -133,7 +133,7 @@ impl Placing<'_> {
                     deadline_s: self.deadline_s,
                     idle_s: self.idle_s,
                 };
-                pods.insert(node.clone(), self.origin.pod(self.kubernetes, &wish));
+                pods.insert(node.clone(), self.origin.build_pod(self.kubernetes, &wish));
             }
         }
         let made = self.make(pods, held).await;
@@ -142,11 +142,11 @@ impl Placing<'_> {
 
     /// The template with which pods claim GPUs, where they do.
     async fn gpu_claim(&self) -> Result<Option<String>, HoldError> {
-        if self.kubernetes.gpus != Gpus::Claim {
+        if self.kubernetes.gpus != GpuRequestMode::Claim {
             return Ok(None);
         }
         let version = self.objects.served(Kind::ClaimTemplate).unwrap_or("v1");
-        let object = self.origin.gpu_claim(self.kubernetes, version);
+        let object = self.origin.build_gpu_claim(self.kubernetes, version);
         self.make_one(Kind::ClaimTemplate, &object)
             .await
             .map_err(|refused| failed("a claim of GPUs", &refused))?;
@@ -154,7 +154,7 @@ impl Placing<'_> {
     }
 
     /// What the nodes of a domain offer; those that cannot be read are left out.
-    async fn offers(&self, domain: &Wanted, held: &mut Held) -> BTreeMap<NodeName, Offer> {
+    async fn offers(&self, domain: &Wanted, held: &mut HeldNodes) -> BTreeMap<NodeName, Offer> {
         let resource = self.kubernetes.resource.clone();
         let objects = self.objects.clone();
         let read = each(domain.nodes.clone(), move |node: NodeName| {
@@ -186,9 +186,9 @@ impl Placing<'_> {
         domain: &Wanted,
         node: &NodeName,
         offer: &Offer,
-        held: &mut Held,
+        held: &mut HeldNodes,
     ) -> Option<u32> {
-        if self.kubernetes.gpus == Gpus::Claim {
+        if self.kubernetes.gpus == GpuRequestMode::Claim {
             return Some(0);
         }
         let said = domain.gpus_per_node.or(self.kubernetes.gpus_per_node);
@@ -221,16 +221,16 @@ impl Placing<'_> {
     ) -> Result<Option<String>, String> {
         let several = 1 < offers.len();
         let is_wanted = match self.kubernetes.compute_domain {
-            ComputeDomains::Auto => several && offers.values().any(|it| it.in_clique),
-            ComputeDomains::Always => !offers.is_empty(),
-            ComputeDomains::Never => false,
+            ComputeDomainMode::Auto => several && offers.values().any(|it| it.in_clique),
+            ComputeDomainMode::Always => !offers.is_empty(),
+            ComputeDomainMode::Never => false,
         };
         if !is_wanted || !self.makes_compute_domains() {
             return Ok(None);
         }
         let version = self.objects.served(Kind::ComputeDomain).unwrap_or("v1beta1");
         let object =
-            self.origin.compute_domain(self.kubernetes, version, &domain.name, offers.len());
+            self.origin.build_compute_domain(self.kubernetes, version, &domain.name, offers.len());
         let made = self.make_one(Kind::ComputeDomain, &object).await;
         made.map_err(|refused| format!("its ComputeDomain cannot be made: {}", refused.message))?;
         let name = manifest::compute_domain_name(self.origin.run, &domain.name);
@@ -261,7 +261,7 @@ impl Placing<'_> {
     }
 
     /// Makes pods: those that are there now.
-    async fn make(&mut self, pods: BTreeMap<NodeName, Value>, held: &mut Held) -> Vec<NodeName> {
+    async fn make(&mut self, pods: BTreeMap<NodeName, Value>, held: &mut HeldNodes) -> Vec<NodeName> {
         let objects = self.objects.clone();
         let made = each(pods.into_iter().collect(), move |(node, pod): (NodeName, Value)| {
             let objects = objects.clone();
@@ -284,7 +284,7 @@ impl Placing<'_> {
     }
 
     /// Waits until every pod runs or is given up.
-    async fn wait(&mut self, nodes: Vec<NodeName>, held: &mut Held) -> Result<(), HoldError> {
+    async fn wait(&mut self, nodes: Vec<NodeName>, held: &mut HeldNodes) -> Result<(), HoldError> {
         let start = Instant::now();
         let limit = Duration::from_secs(self.kubernetes.start_s);
         let mut told = start;
@@ -292,13 +292,13 @@ impl Placing<'_> {
             .into_iter()
             .map(|node| (node, Waiting { why: "it is new".to_owned(), stuck: None }))
             .collect();
-        let labels = manifest::selector(self.origin.run);
+        let labels = manifest::run_selector(self.origin.run);
         while !waiting.is_empty() {
             let listed = self.objects.list(Kind::Pod, &labels).await;
             let pods = listed.map_err(|refused| failed("pods", &refused))?;
             let by_node: BTreeMap<&str, &Value> = pods
                 .iter()
-                .filter_map(|pod| Some((pod["metadata"]["annotations"][ON].as_str()?, pod)))
+                .filter_map(|pod| Some((pod["metadata"]["annotations"][NODE_ANNOTATION].as_str()?, pod)))
                 .collect();
             let is_late = limit <= start.elapsed();
             for node in waiting.keys().cloned().collect::<Vec<_>>() {
@@ -311,7 +311,7 @@ impl Placing<'_> {
                 let why = match stage(pod) {
                     Stage::Runs { address } => {
                         let name = manifest::pod_name(self.origin.run, &node);
-                        held.seats.insert(node.clone(), Seat::Pod { name, address });
+                        held.targets.insert(node.clone(), WorkerTarget::Pod { name, address });
                         waiting.remove(&node);
                         continue;
                     }
@@ -387,7 +387,7 @@ async fn make(objects: &Objects, kind: Kind, object: &Value) -> Result<(), Refus
 }
 
 fn owner(object: &Value) -> &Value {
-    &object["metadata"]["annotations"][OWNER]
+    &object["metadata"]["annotations"][OWNER_ANNOTATION]
 }
 
 /// What a node offers.

@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::launch::shell;
-use crate::launch::slurm::Programs;
-use engine::policy::topology::Blocks;
-use engine::policy::topology::Proposal;
-use engine::policy::topology::SlurmVersion;
-use model::raw::Ending;
-use model::said::GroupKind;
+use crate::launch::remote_shell;
+use crate::launch::slurm::SlurmPrograms;
+use engine::policy::topology_proposal::TopologyBlocks;
+use engine::policy::topology_proposal::TopologyProposal;
+use engine::policy::topology_proposal::SlurmVersion;
+use model::raw_result::ProcessEnding;
+use model::source_report::NodeGroupKind;
 use model::text::clean;
-use model::words;
+use model::shell_quote;
 use node::exec;
-use node::exec::Request;
-use readers::claims::slurm::pending;
-use readers::claims::slurm::pending::PendingJob;
+use node::exec::ProcessRequest;
+use readers::claims::slurm::pending_jobs;
+use readers::claims::slurm::pending_jobs::PendingJob;
 use readers::claims::slurm::show_topology;
 
 /// Slurm's programs, each with words in front where it is reached through
@@ -42,20 +42,20 @@ struct Printed {
     place: String,
     text: String,
     complaint: String,
-    ending: Ending,
+    ending: ProcessEnding,
 }
 
 impl Controller {
     /// The same words in front of `squeue` as of this `scontrol`.
     pub fn beside(scontrol: &[String], limit: Duration, remote_shell: Option<bool>) -> Self {
-        let Programs { scontrol, squeue, .. } = Programs::beside(scontrol);
+        let SlurmPrograms { scontrol, squeue, .. } = SlurmPrograms::from_scontrol(scontrol);
         Self { scontrol, squeue, limit, remote_shell }
     }
 
     /// The version of its programs.
     pub async fn version(&self) -> Option<SlurmVersion> {
         let printed = self.run(&self.scontrol, &["--version"]).await.ok()?;
-        SlurmVersion::read(&printed.text)
+        SlurmVersion::parse(&printed.text)
     }
 
     /// Whether it answers: a controller that is down says so here within
@@ -70,7 +70,7 @@ impl Controller {
     }
 
     /// The blocks in force of the topology that a proposal changes.
-    pub async fn blocks(&self, proposal: &Proposal) -> Result<Blocks, String> {
+    pub async fn blocks(&self, proposal: &TopologyProposal) -> Result<TopologyBlocks, String> {
         let mut question = vec!["--all", "show", "topology"];
         // Up to 24.11 a name is taken for a node or block, and there is one
         // topology only.
@@ -85,7 +85,7 @@ impl Controller {
             };
             return Err(format!("`{}`: {complaint}", clean(&printed.place)));
         }
-        let groups = said.groups.into_iter().filter(|group| group.kind == GroupKind::Domain);
+        let groups = said.groups.into_iter().filter(|group| group.kind == NodeGroupKind::Domain);
         Ok(groups.map(|group| (group.name, BTreeSet::from_iter(group.nodes))).collect())
     }
 
@@ -94,7 +94,7 @@ impl Controller {
         let question = ["--all", "--states=PENDING", "--json"];
         let printed = self.run(&self.squeue, &question).await?;
         printed.well()?;
-        pending::read(&printed.place, &printed.text)
+        pending_jobs::read(&printed.place, &printed.text)
     }
 
     /// Has it read its files again.
@@ -103,10 +103,10 @@ impl Controller {
     }
 
     async fn run(&self, program: &[String], words: &[&str]) -> Result<Printed, String> {
-        let argv = shell::argv(program, self.remote_shell, words)?;
-        let place = words::line(&argv);
+        let argv = remote_shell::quote_argv(program, self.remote_shell, words)?;
+        let place = shell_quote::join_quoted(&argv);
         let (_nobody, stop) = watch::channel(false);
-        let request = Request { argv, limit: self.limit, capture: exec::CAPTURE };
+        let request = ProcessRequest { argv, limit: self.limit, capture: exec::CAPTURE };
         let finished = exec::run(&request, stop).await;
         let finished = finished.map_err(|error| format!("{}: {error}", clean(&place)))?;
         Ok(Printed {

@@ -19,14 +19,14 @@ use super::super::stamp;
 use super::state::MARK;
 use super::state::Started;
 use super::state::State;
-use engine::policy::due::Job;
-use engine::policy::due::attempts::elapsed;
-use model::raw::Ending;
+use engine::policy::schedule::MeasurementJob;
+use engine::policy::schedule::attempts::elapsed_s;
+use model::raw_result::ProcessEnding;
 use model::text::clean;
-use model::watch::JobLine;
-use model::watch::Outcome;
+use model::watch::WatchJob;
+use model::watch::JobOutcome;
 use model::watch::WatchEvent;
-use node::exec::attended::Attended;
+use node::exec::background::BackgroundProcess;
 
 /// The folder of logs in the state folder.
 pub const LOGS: &str = "watch";
@@ -44,7 +44,7 @@ const LONGEST: usize = 2_000;
 #[derive(Debug)]
 pub struct Ended {
     job: String,
-    ending: Ending,
+    ending: ProcessEnding,
 }
 
 #[derive(Debug)]
@@ -94,7 +94,7 @@ impl Jobs {
     /// back. Must be called inside a tokio runtime.
     pub fn start(
         &mut self,
-        job: Job,
+        job: MeasurementJob,
         command: Vec<String>,
         term: Option<&Term>,
         state: &mut State,
@@ -126,14 +126,14 @@ impl Jobs {
             .and_then(|file| {
                 let mut env = BTreeMap::from([(MARK.to_owned(), name.clone())]);
                 env.extend(term.map(|term| (lease::TERM.to_owned(), term.to_string())));
-                Attended::start(&started.command, &env, &file).map_err(|error| error.to_string())
+                BackgroundProcess::start(&started.command, &env, &file).map_err(|error| error.to_string())
             });
         let attended = match begun {
             Ok(attended) => attended,
             Err(why) => {
                 state.jobs.retain(|it| it.job != name);
                 let (now, nodes) = (stamp::stamp(), &started.nodes);
-                state.attempts.ended(&started.domain, started.cause, nodes, None, &now);
+                state.attempts.record_end(&started.domain, started.cause, nodes, None, &now);
                 return WatchEvent::Trouble {
                     what: format!("job {name} cannot be started: {why}"),
                 };
@@ -186,13 +186,13 @@ impl Jobs {
         ended: Ended,
         state: &mut State,
         counts: bool,
-    ) -> (WatchEvent, Outcome, Option<u8>) {
+    ) -> (WatchEvent, JobOutcome, Option<u8>) {
         let Ended { job, ending } = ended;
         let code = match ending {
-            Ending::Exited { code } => u8::try_from(code).ok(),
+            ProcessEnding::Exited { code } => u8::try_from(code).ok(),
             _ => None,
         };
-        let outcome = Outcome::of(code);
+        let outcome = JobOutcome::from_exit_code(code);
         state.jobs.retain(|it| it.job != job);
         let Some(One { started, .. }) = self.running.remove(&job) else {
             let what = format!("job {job} has ended, and nobody knew of it");
@@ -200,14 +200,14 @@ impl Jobs {
         };
         let now = stamp::stamp();
         if counts {
-            state.attempts.ended(&started.domain, started.cause, &started.nodes, code, &now);
+            state.attempts.record_end(&started.domain, started.cause, &started.nodes, code, &now);
         }
         let Started { domain, profile, cause, why, nodes, partners, command, log, at, .. } =
             started;
         let nodes = nodes.into_keys().collect();
-        let job = JobLine { job, profile, domain, nodes, partners, cause, why, command, log };
+        let job = WatchJob { job, profile, domain, nodes, partners, cause, why, command, log };
         #[expect(clippy::cast_precision_loss, reason = "a job takes far fewer than 2^52 seconds")]
-        let seconds = elapsed(&at, &now) as f64;
+        let seconds = elapsed_s(&at, &now) as f64;
         (WatchEvent::Ended { job, code, outcome, seconds }, outcome, code)
     }
 
@@ -269,20 +269,20 @@ fn said(job: &str, line: &[u8], tell: &mut dyn FnMut(WatchEvent)) {
 }
 
 async fn attend(
-    attended: Attended,
+    attended: BackgroundProcess,
     end: watch::Receiver<bool>,
     grace: watch::Receiver<Duration>,
     job: String,
     done: mpsc::UnboundedSender<Ended>,
 ) {
-    let ending = attended.ended(end, &grace).await;
+    let ending = attended.wait_or_stop(end, &grace).await;
     // Nobody to hear it is nobody who waits.
     let _ = done.send(Ended { job, ending });
 }
 
 /// A job as it is told.
-pub fn line(job: &Job, name: &str, command: &[String], log: &str) -> JobLine {
-    JobLine {
+pub fn line(job: &MeasurementJob, name: &str, command: &[String], log: &str) -> WatchJob {
+    WatchJob {
         job: name.to_owned(),
         profile: job.profile.as_str().to_owned(),
         domain: job.domain.clone(),

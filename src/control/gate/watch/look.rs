@@ -22,23 +22,23 @@ use crate::gate::scheduler::Scheduler;
 use crate::gate::stamp;
 use crate::store::signing::Trust;
 use engine::policy::certificate;
-use engine::policy::due;
-use engine::policy::due::Due;
-use engine::policy::due::Running;
-use engine::policy::due::Watched;
-use engine::policy::due::lapsed;
-use engine::policy::ledger::Ledger;
+use engine::policy::schedule;
+use engine::policy::schedule::MeasurementSchedule;
+use engine::policy::schedule::RunningMeasurement;
+use engine::policy::schedule::ScheduleInput;
+use engine::policy::schedule::expiry;
+use engine::policy::journal_state::JournalState;
 use engine::policy::pause;
-use engine::policy::policy::Policy;
+use engine::policy::action_policy::Policy;
 use model::action::ActionResult;
 use model::certificate::Certificate;
-use model::change::Change;
+use model::node_update::NodeUpdate;
 use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
-use model::live::Live;
+use model::scheduler_snapshot::SchedulerSnapshot;
 use model::text::clean;
-use model::watch::NotDue;
+use model::watch::DeferredNodes;
 use model::watch::WatchEvent;
 
 /// How long marks rest that could not be put right.
@@ -51,7 +51,7 @@ const TAINTED: &str = "what certified it counts no more, and it takes no new pod
 #[derive(Debug, Default)]
 pub struct Look {
     claims: Option<(Claims, Instant)>,
-    told: Option<(WatchEvent, Vec<due::Job>)>,
+    told: Option<(WatchEvent, Vec<schedule::MeasurementJob>)>,
     troubles: BTreeSet<String>,
     took: Duration,
     /// Marks are not tried again before then.
@@ -63,7 +63,7 @@ pub struct Look {
 #[derive(Debug)]
 pub struct Looked {
     /// What is due.
-    pub due: Due,
+    pub due: MeasurementSchedule,
     /// It differs from the last time.
     pub news: bool,
     /// Marks that are not as they should be.
@@ -73,9 +73,9 @@ pub struct Looked {
 /// Marks that are not as they should be.
 #[derive(Debug, Default)]
 pub struct Wrong {
-    live: Live,
+    live: SchedulerSnapshot,
     marks: Vec<(NodeName, String)>,
-    taints: Vec<(NodeName, Change)>,
+    taints: Vec<(NodeName, NodeUpdate)>,
 }
 
 /// Tells of nodes with one reason and one result together.
@@ -115,10 +115,10 @@ impl Look {
         let live = live.map_err(|error| format!("{}: {error}", watch.scheduler.name()))?;
         let ledger = journal::look(&watch.folder).map_err(|error| error.to_string())?;
         let known = Known::read(&watch.folder, claims, watch.trust);
-        let running: Vec<Running> = state.jobs.iter().map(super::state::Started::running).collect();
+        let running: Vec<RunningMeasurement> = state.jobs.iter().map(super::state::Started::running).collect();
         let now = stamp::stamp();
-        let due = due::due(
-            &Watched {
+        let due = schedule::schedule_measurements(
+            &ScheduleInput {
                 live: &live,
                 fleet: claims,
                 certificates: &known.certificates,
@@ -132,12 +132,12 @@ impl Look {
         );
         let counts = |it: &&Certificate| {
             let node = live.nodes.get(&it.node);
-            certificate::spent(it, now.unix).is_none()
-                && node.is_some_and(|node| certificate::outlived(it, node).is_none())
+            certificate::explain_expiry(it, now.unix).is_none()
+                && node.is_some_and(|node| certificate::explain_outlived(it, node).is_none())
         };
-        let wrong = lapsed::marks(&live, &ledger, watch.policy, &now);
+        let wrong = expiry::collect_mark_edits(&live, &ledger, watch.policy, &now);
         let taints = match watch.taints {
-            true => lapsed::taints(&live, claims, &ledger, watch.policy, &now),
+            true => expiry::collect_taint_edits(&live, claims, &ledger, watch.policy, &now),
             false => Vec::new(),
         };
         let event = WatchEvent::Looked {
@@ -146,7 +146,7 @@ impl Look {
             certified: known.certificates.values().filter(counts).count(),
             drained: ledger.drains.len(),
             breaker: ledger.breaker.as_ref().map(|it| format!("{}: {}", it.stamp.at, it.why)),
-            paused: pause::now(&ledger, &now).map(pause::told),
+            paused: pause::active_pause(&ledger, &now).map(pause::describe_pause),
             not_due: grouped(&due.not_due),
         };
         watch.vitals.saw(&live, &known.certificates, &ledger, &due, watch.settings.ahead_s, &now);
@@ -189,7 +189,7 @@ impl Look {
         // Others may have drained since it was looked.
         let taints = match (&self.claims, watch.taints) {
             (Some((claims, _)), true) => {
-                lapsed::taints(&live, claims, journal.ledger(), watch.policy, &stamp::stamp())
+                expiry::collect_taint_edits(&live, claims, journal.ledger(), watch.policy, &stamp::stamp())
             }
             _ => Vec::new(),
         };
@@ -241,8 +241,8 @@ impl Look {
 /// are read first: their marks were written right before.
 async fn tainted(
     scheduler: &dyn Scheduler,
-    wanted: Vec<(NodeName, Change)>,
-    ledger: &Ledger,
+    wanted: Vec<(NodeName, NodeUpdate)>,
+    ledger: &JournalState,
     policy: &Policy,
 ) -> Vec<Reasserted> {
     if wanted.is_empty() || ledger.breaker.is_some() {
@@ -254,7 +254,7 @@ async fn tainted(
     let now = stamp::stamp();
     let may = |node: &NodeName| {
         let node = fresh.nodes.get(node);
-        node.is_some_and(|node| lapsed::may_taint(node, ledger, policy, &now))
+        node.is_some_and(|node| expiry::can_taint(node, ledger, policy, &now))
     };
     let wanted = wanted.into_iter().filter(|(node, _)| may(node)).collect();
     reassert::write(scheduler, wanted, &fresh).await
@@ -297,12 +297,12 @@ impl Known {
 }
 
 /// Nodes with one reason together, in order of the reason.
-fn grouped(not_due: &BTreeMap<NodeName, String>) -> Vec<NotDue> {
+fn grouped(not_due: &BTreeMap<NodeName, String>) -> Vec<DeferredNodes> {
     let mut by_why: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (node, why) in not_due {
         by_why.entry(why).or_default().push(node.as_str());
     }
-    let told = by_why.into_iter().map(|(why, nodes)| NotDue {
+    let told = by_why.into_iter().map(|(why, nodes)| DeferredNodes {
         why: why.to_owned(),
         count: nodes.len(),
         nodes: hostlist::fold(nodes),

@@ -14,13 +14,13 @@ use super::vitals::Vitals;
 use crate::gate::shown;
 use crate::gate::shown::Sources;
 use crate::gate::stamp;
-use crate::notify::aside::Aside;
+use crate::notify::background::BackgroundNotifier;
 use crate::store::history::Alarms;
 use crate::store::latest::Latest;
 use crate::store::signing::Trust;
-use engine::policy::policy::Policy;
+use engine::policy::action_policy::Policy;
 use engine::report::metrics;
-use engine::report::notice::of_state;
+use engine::report::notice::occasion_from_state;
 
 /// How soon it looks again while nobody has said yet what is claimed.
 const SOON: Duration = Duration::from_secs(2);
@@ -49,7 +49,7 @@ pub struct Monitor {
     /// How often.
     pub interval: Duration,
     /// Who tells people.
-    pub aside: Option<Aside>,
+    pub aside: Option<BackgroundNotifier>,
 }
 
 /// Starts the thread; it ends with the program. `say` is given what could not be
@@ -104,11 +104,11 @@ impl Monitor {
             say(trouble);
         }
         *told = troubles;
-        vitals.show(metrics::families(&shown.state, self.nodes));
+        vitals.show(metrics::build_families(&shown.state, self.nodes));
         // Only the one that is at work tells: of two, each would.
         if let (Some(aside), true) = (&self.aside, vitals.is_leading()) {
             // Where there is no room, the next turn says what stands then.
-            let _ = aside.tell(of_state(&shown.state));
+            let _ = aside.submit(occasion_from_state(&shown.state));
         }
     }
 }

@@ -24,16 +24,16 @@ use kube::runtime::watcher::Event;
 use tokio::sync::mpsc;
 
 use super::vitals::Vitals;
-use crate::sources::kubernetes::Kubernetes;
-use crate::sources::kubernetes::access;
-use crate::sources::kubernetes::access::Reading;
-use model::kubernetes_node::PREFIX;
+use crate::sources::kubernetes::KubernetesClientConfig;
+use crate::sources::kubernetes::connection;
+use crate::sources::kubernetes::connection::ResponseReadLimit;
+use model::kubernetes_node::FABRICGATE_PREFIX;
 
 /// How long after a failure a way to the server is looked for again.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Starts to watch, in a thread that ends with the program.
-pub fn start(kubernetes: Kubernetes, vitals: Arc<Vitals>) -> std::io::Result<mpsc::Receiver<()>> {
+pub fn start(kubernetes: KubernetesClientConfig, vitals: Arc<Vitals>) -> std::io::Result<mpsc::Receiver<()>> {
     // One is enough: a look sees everything.
     let (poke, pokes) = mpsc::channel(1);
     std::thread::Builder::new().name("nodes".to_owned()).spawn(move || {
@@ -45,9 +45,9 @@ pub fn start(kubernetes: Kubernetes, vitals: Arc<Vitals>) -> std::io::Result<mps
     Ok(pokes)
 }
 
-async fn watch(kubernetes: &Kubernetes, poke: &mpsc::Sender<()>, vitals: &Vitals) {
+async fn watch(kubernetes: &KubernetesClientConfig, poke: &mpsc::Sender<()>, vitals: &Vitals) {
     while !poke.is_closed() {
-        if let Ok(access) = access::connect(kubernetes, Reading::Endless).await {
+        if let Ok(access) = connection::connect(kubernetes, ResponseReadLimit::Endless).await {
             let nodes: Api<Node> = Api::all(access.client);
             let stream = watcher(nodes, watcher::Config::default()).default_backoff();
             follow(pin!(stream), poke, vitals).await;
@@ -108,7 +108,7 @@ fn is_stranger(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::InitialListFailed(error)
         | watcher::Error::WatchStartFailed(error)
-        | watcher::Error::WatchFailed(error) => access::is_stranger(error),
+        | watcher::Error::WatchFailed(error) => connection::is_unauthenticated(error),
         watcher::Error::WatchError(status) => status.code == 401,
         watcher::Error::NoResourceVersion => false,
     }
@@ -123,7 +123,7 @@ fn name(node: &Node) -> String {
 fn fingerprint(node: &Node) -> u64 {
     let mut hasher = DefaultHasher::new();
     let ours = |map: &Option<BTreeMap<String, String>>| -> BTreeMap<String, String> {
-        let all = map.iter().flatten().filter(|(key, _)| key.starts_with(PREFIX));
+        let all = map.iter().flatten().filter(|(key, _)| key.starts_with(FABRICGATE_PREFIX));
         all.map(|(key, value)| (key.clone(), value.clone())).collect()
     };
     let metadata = &node.metadata;

@@ -23,14 +23,14 @@ use super::super::stamp;
 use crate::store::folder::make;
 use crate::store::folder::own;
 use crate::store::folder::replace;
-use engine::policy::due::Cause;
-use engine::policy::due::Running;
-use engine::policy::due::attempts::Attempts;
+use engine::policy::schedule::DueReason;
+use engine::policy::schedule::RunningMeasurement;
+use engine::policy::schedule::attempts::MeasurementAttempts;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::journal::Stamp;
+use model::journal::ClockStamp;
 use model::text::clean;
-use node::exec::attended;
+use node::exec::background;
 
 /// The file.
 pub const STATE: &str = "watch.json";
@@ -51,7 +51,7 @@ pub struct State {
     pub host: String,
     /// What was tried.
     #[serde(default)]
-    pub attempts: Attempts,
+    pub attempts: MeasurementAttempts,
     /// What runs, written before it is started.
     #[serde(default)]
     pub jobs: Vec<Started>,
@@ -67,7 +67,7 @@ pub struct Started {
     /// The profile.
     pub profile: String,
     /// Why.
-    pub cause: Cause,
+    pub cause: DueReason,
     /// Why, in words.
     pub why: String,
     /// The nodes it is for, with what they want.
@@ -79,14 +79,14 @@ pub struct Started {
     /// Its log.
     pub log: String,
     /// When.
-    pub at: Stamp,
+    pub at: ClockStamp,
 }
 
 impl Started {
     /// Every node of it.
-    pub fn running(&self) -> Running {
+    pub fn running(&self) -> RunningMeasurement {
         let nodes = self.nodes.keys().chain(&self.partners).cloned().collect();
-        Running { domain: self.domain.clone(), nodes }
+        RunningMeasurement { domain: self.domain.clone(), nodes }
     }
 }
 
@@ -129,13 +129,13 @@ impl State {
     /// tried: nothing is started twice. What they held, the next turn frees.
     pub async fn take_over(&mut self, grace: Duration) -> Vec<String> {
         let now = stamp::stamp();
-        self.attempts.settle(&now);
+        self.attempts.clamp_future(&now);
         let mut notes = Vec::new();
         let here = stamp::host();
         for job in std::mem::take(&mut self.jobs) {
             let mut note = format!("job {} was left by an instance that is gone", job.job);
             if self.host == here {
-                match attended::end_marked(MARK, &job.job, grace).await {
+                match background::end_marked_processes(MARK, &job.job, grace).await {
                     Ok(0) => note.push_str("; nothing of it runs any more"),
                     Ok(count) => {
                         let _ = write!(note, "; {count} processes of it were ended");
@@ -152,7 +152,7 @@ impl State {
                     clean(&self.host)
                 );
             }
-            self.attempts.ended(&job.domain, job.cause, &job.nodes, None, &now);
+            self.attempts.record_end(&job.domain, job.cause, &job.nodes, None, &now);
             notes.push(note);
         }
         self.host = here;
@@ -216,7 +216,7 @@ mod tests {
             job: "admit-1".to_owned(),
             domain: "d1".into(),
             profile: "admit".to_owned(),
-            cause: Cause::Missing,
+            cause: DueReason::Missing,
             why: String::new(),
             nodes: BTreeMap::new(),
             partners: Vec::new(),

@@ -15,24 +15,24 @@ use model::certificate::Certificate;
 use model::claims::ClaimedDomain;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::journal::Event;
-use model::live::LiveNode;
+use model::journal::JournalEvent;
+use model::scheduler_snapshot::SchedulerNode;
 use model::profile::Profile;
 
 const WEEK_S: i64 = 7 * 24 * 3_600;
 
-fn settings() -> Settings {
-    Settings {
-        at_once: 1,
+fn settings() -> ScheduleSettings {
+    ScheduleSettings {
+        concurrent_domains: 1,
         nodes: 72,
-        together: 1,
+        min_nodes_together: 1,
         unverified: Some(Profile::Admit),
         repaired: Some(Profile::Recertify),
         expired: Some(Profile::Recertify),
         missing: Some(Profile::Admit),
         ahead_s: 0,
         audit_every_s: 0,
-        again_s: [4 * 3_600, WEEK_S],
+        confirmation_ages_s: [4 * 3_600, WEEK_S],
         cool_down_s: 24 * 3_600,
         rest_s: 3_600,
         rest_most_s: 3_600,
@@ -90,7 +90,7 @@ impl Stand {
             folder: self.folder.path().to_owned(),
             scheduler: &self.fake,
             claims: Arc::new(move || Ok(claims(nodes, domains))),
-            settings: Settings { at_once: domains, ..settings() },
+            settings: ScheduleSettings { concurrent_domains: domains, ..settings() },
             policy: &Policy::default(),
             trust: &Trust::default(),
             taints: false,
@@ -131,7 +131,7 @@ impl Stand {
 
     /// A run of so many hours ago found this node slow.
     fn suspected(self, node: &str, hours: i64) -> Self {
-        self.wrote(Event::Suspected {
+        self.wrote(JournalEvent::Suspected {
             node: node.into(),
             run: "run1".to_owned(),
             measured: stamp::stamp().unix - hours * 3_600,
@@ -141,14 +141,14 @@ impl Stand {
     }
 
     /// A turn of the gate wrote this down.
-    fn wrote(self, event: Event) -> Self {
+    fn wrote(self, event: JournalEvent) -> Self {
         let mut journal = Journal::open(self.folder.path()).expect("opened");
         journal.write(event).expect("written");
         self
     }
 }
 
-fn ended(events: &[WatchEvent]) -> Vec<(Option<u8>, Outcome)> {
+fn ended(events: &[WatchEvent]) -> Vec<(Option<u8>, JobOutcome)> {
     let ended = |event: &WatchEvent| match event {
         WatchEvent::Ended { code, outcome, .. } => Some((*code, *outcome)),
         _ => None,
@@ -169,7 +169,7 @@ fn one_decision_runs_its_job_with_the_nodes_and_ends_with_its_code() {
     let stand = Stand::of(2, "echo \"$@\"; exit 3");
     let (result, events) = stand.run(|_| false);
     assert_eq!(result.expect("ended"), 3, "{events:#?}");
-    assert_eq!(ended(&events), [(Some(3), Outcome::Closed)]);
+    assert_eq!(ended(&events), [(Some(3), JobOutcome::Closed)]);
     assert_eq!(said(&events), ["admit -- n1 n2"]);
     let state = stand.state();
     assert!(state.jobs.is_empty());
@@ -208,7 +208,7 @@ fn the_end_asks_a_job_to_conclude_waits_for_it_and_holds_nothing_against_its_nod
     assert_eq!(result.expect("ended"), 0, "{events:#?}");
     // The shell may tell of its own children, which are asked like it.
     assert_eq!(said(&events).last().expect("words"), "concluded");
-    assert_eq!(ended(&events), [(Some(6), Outcome::Refused)]);
+    assert_eq!(ended(&events), [(Some(6), JobOutcome::Refused)]);
     assert!(stand.state().attempts.nodes.is_empty(), "it is due again at once");
 }
 
@@ -223,7 +223,7 @@ fn a_job_that_is_killed_is_tried_and_not_started_again_at_once() {
         // The look after it.
         *looks.borrow() == 1 && matches!(event, WatchEvent::Looked { .. })
     });
-    assert_eq!(ended(&events), [(None, Outcome::Killed)]);
+    assert_eq!(ended(&events), [(None, JobOutcome::Killed)]);
     assert_eq!(stand.state().attempts.nodes[&NodeName::from("n1")].count, 1);
 }
 
@@ -235,14 +235,14 @@ fn what_a_dead_watch_left_running_is_ended_and_not_started_twice() {
     fixture::now(async {
         let argv = ["sh", "-c", "echo $$; sleep 1000"].map(str::to_owned);
         let env = [(state::MARK.to_owned(), name.to_owned())].into();
-        let left = node::exec::attended::Attended::start(&argv, &env, &file).expect("started");
+        let left = node::exec::background::BackgroundProcess::start(&argv, &env, &file).expect("started");
         let mut state = stand.state();
         let at = stamp::stamp();
         state.jobs.push(state::Started {
             job: name.to_owned(),
             domain: "d1".into(),
             profile: "admit".to_owned(),
-            cause: model::watch::Cause::Missing,
+            cause: model::watch::DueReason::Missing,
             why: String::new(),
             nodes: [("n1".into(), "missing boot ".to_owned())].into(),
             partners: Vec::new(),
@@ -254,7 +254,7 @@ fn what_a_dead_watch_left_running_is_ended_and_not_started_twice() {
         // Somebody reaps it when it dies.
         let (_nobody, end) = watch::channel(false);
         let grace = watch::channel(Duration::ZERO).1;
-        let reaped = tokio::spawn(async move { left.ended(end, &grace).await });
+        let reaped = tokio::spawn(async move { left.wait_or_stop(end, &grace).await });
         let notes = state.take_over(Duration::from_secs(10)).await;
         reaped.await.expect("it has ended");
         assert!(notes[0].contains("were ended"), "{notes:?}");
@@ -380,7 +380,7 @@ fn a_node_that_was_found_well_since_is_left_in_peace() {
     let measured = stamp::stamp().unix - 3_600;
     let (node, run) = (NodeName::from("n1"), "run2".to_owned());
     let stand = Stand::of(1, "echo \"$@\"").certified().suspected("n1", 5);
-    let stand = stand.wrote(Event::Cleared { node, run, measured });
+    let stand = stand.wrote(JournalEvent::Cleared { node, run, measured });
     let (result, events) = stand.run(|_| false);
     assert_eq!((result.expect("ended"), said(&events).len()), (0, 0), "{events:#?}");
 }
@@ -388,8 +388,8 @@ fn a_node_that_was_found_well_since_is_left_in_peace() {
 #[test]
 fn a_node_that_is_busy_is_measured_when_it_is_free() {
     let stand = Stand { once: false, ..Stand::of(1, "echo measured") };
-    stand.fake.put(LiveNode::new("n1", &["ALLOCATED"]));
-    let free = vec![LiveNode::new("n1", &["IDLE"])];
+    stand.fake.put(SchedulerNode::new("n1", &["ALLOCATED"]));
+    let free = vec![SchedulerNode::new("n1", &["IDLE"])];
     stand.fake.others.borrow_mut().extend([vec![], vec![], free]);
     let (_, events) = stand.run(|event| matches!(event, WatchEvent::Ended { .. }));
     assert_eq!(said(&events), ["measured"]);

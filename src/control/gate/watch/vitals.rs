@@ -24,19 +24,19 @@ use prometheus_client::registry::Unit;
 use super::now_s;
 use super::state::State;
 use engine::policy::certificate;
-use engine::policy::certificate::outlived;
-use engine::policy::due::Due;
-use engine::policy::ledger::Ledger;
-use engine::policy::standing;
-use engine::report::metrics::meanings;
-use engine::report::metrics::text;
-use engine::report::metrics::text::Family as Shown;
-use engine::report::metrics::text::Meaning;
+use engine::policy::certificate::explain_outlived;
+use engine::policy::schedule::MeasurementSchedule;
+use engine::policy::journal_state::JournalState;
+use engine::policy::node_state;
+use engine::report::metrics::definitions;
+use engine::report::metrics::exposition;
+use engine::report::metrics::exposition::MetricFamily as Shown;
+use engine::report::metrics::exposition::MetricDefinition;
 use model::certificate::Certificate;
 use model::claims::Claims;
 use model::id::NodeName;
-use model::journal::Stamp;
-use model::live::Live;
+use model::journal::ClockStamp;
+use model::scheduler_snapshot::SchedulerSnapshot;
 use model::watch::WatchEvent;
 
 type Labels = Vec<(&'static str, String)>;
@@ -58,12 +58,12 @@ struct Shelf(Arc<Mutex<Vec<Shown>>>);
 
 impl Collector for Shelf {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        text::collect(&self.0.lock().unwrap_or_else(PoisonError::into_inner), encoder)
+        exposition::encode_families(&self.0.lock().unwrap_or_else(PoisonError::into_inner), encoder)
     }
 }
 
 /// What is counted here as it happens, and so is not shown twice.
-static COUNTED_HERE: [&Meaning; 3] = [&meanings::BREAKER, &meanings::DRAINS, &meanings::OPEN];
+static COUNTED_HERE: [&MetricDefinition; 3] = [&definitions::BREAKER, &definitions::DRAINS, &definitions::OPEN];
 
 /// What is shown.
 #[derive(Debug)]
@@ -217,7 +217,7 @@ impl Vitals {
 
     /// The state of nodes and runs, as it was put together.
     pub fn show(&self, mut families: Vec<Shown>) {
-        families.retain(|it| !COUNTED_HERE.contains(&it.meaning));
+        families.retain(|it| !COUNTED_HERE.contains(&it.definition));
         *self.shelf.0.lock().unwrap_or_else(PoisonError::into_inner) = families;
     }
 
@@ -239,21 +239,21 @@ impl Vitals {
     /// What a look saw.
     pub fn saw(
         &self,
-        live: &Live,
+        live: &SchedulerSnapshot,
         certificates: &BTreeMap<NodeName, Certificate>,
-        ledger: &Ledger,
-        due: &Due,
+        ledger: &JournalState,
+        due: &MeasurementSchedule,
         ahead_s: i64,
-        now: &Stamp,
+        now: &ClockStamp,
     ) {
         let mut states: BTreeMap<&str, i64> =
             ["in_service", "drained_by_us", "drained", "out"].map(|state| (state, 0)).into();
         for (name, node) in &live.nodes {
             let state = if ledger.drains.contains_key(name) {
                 "drained_by_us"
-            } else if standing::has_drain(node) {
+            } else if node_state::has_drain(node) {
                 "drained"
-            } else if standing::is_out(node) {
+            } else if node_state::is_out(node) {
                 "out"
             } else {
                 "in_service"
@@ -266,9 +266,9 @@ impl Vitals {
         for it in certificates.values() {
             let kind = if it.voided.is_some() {
                 "void"
-            } else if certificate::spent(it, now.unix).is_some() {
+            } else if certificate::explain_expiry(it, now.unix).is_some() {
                 "expired"
-            } else if live.nodes.get(&it.node).is_some_and(|at| outlived(it, at).is_some()) {
+            } else if live.nodes.get(&it.node).is_some_and(|at| explain_outlived(it, at).is_some()) {
                 "void"
             } else if it.expires_unix.saturating_sub(now.unix) <= ahead_s {
                 "expiring"
@@ -287,9 +287,9 @@ impl Vitals {
         }
         set(&self.due, "cause", causes);
         self.drains.set(count(ledger.drains.len()));
-        self.undone.set(count(ledger.undone.len()));
-        self.unrecorded.set(count(standing::unrecorded(live, ledger).len()));
-        self.open.set(count(ledger.open.len()));
+        self.undone.set(count(ledger.undone_drains.len()));
+        self.unrecorded.set(count(node_state::unrecorded_drains(live, ledger).len()));
+        self.open.set(count(ledger.open_intents.len()));
         self.breaker.set(i64::from(ledger.breaker.is_some()));
         self.last_look.set(now.unix);
     }
@@ -369,10 +369,10 @@ mod tests {
 
     use super::*;
     use engine::report::metrics;
-    use model::live::LiveNode;
-    use model::watch::Cause;
-    use model::watch::JobLine;
-    use model::watch::Outcome;
+    use model::scheduler_snapshot::SchedulerNode;
+    use model::watch::DueReason;
+    use model::watch::WatchJob;
+    use model::watch::JobOutcome;
 
     #[test]
     fn names_have_the_prefix_and_units_and_no_node_is_named() {
@@ -404,29 +404,29 @@ mod tests {
         let vitals = Vitals::default();
         vitals.looked(true);
         vitals.watched(true);
-        let job = JobLine {
+        let job = WatchJob {
             job: "j".to_owned(),
             profile: "audit".to_owned(),
             domain: "d".into(),
             nodes: Vec::new(),
             partners: Vec::new(),
-            cause: Cause::Audit,
+            cause: DueReason::Audit,
             why: String::new(),
             command: Vec::new(),
             log: String::new(),
         };
         let state = State::default();
         vitals.began(&WatchEvent::Started(job.clone()), &state);
-        let outcome = Outcome::Passed;
+        let outcome = JobOutcome::Passed;
         let ended = WatchEvent::Ended { job, code: Some(0), outcome, seconds: 1.0 };
         vitals.ended(&ended, &state, 1);
-        let (live, ledger, due) = (Live::default(), Ledger::default(), Due::default());
-        vitals.saw(&live, &BTreeMap::new(), &ledger, &due, 0, &Stamp::default());
+        let (live, ledger, due) = (SchedulerSnapshot::default(), JournalState::default(), MeasurementSchedule::default());
+        vitals.saw(&live, &BTreeMap::new(), &ledger, &due, 0, &ClockStamp::default());
         let samples = |text: &str| -> String {
             text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
         };
         let mut names = named(&samples(&vitals.metrics()));
-        names.extend(meanings::ALL.iter().map(|it| it.full()));
+        names.extend(definitions::ALL.iter().map(|it| it.full_name()));
         names
     }
 
@@ -459,9 +459,9 @@ mod tests {
     #[test]
     fn the_documentation_says_of_every_gauge_what_the_code_says() {
         let text = read("docs/monitoring.md");
-        for it in meanings::ALL {
+        for it in definitions::ALL {
             let labels: Vec<String> = it.labels.iter().map(|it| format!("`{it}`")).collect();
-            let row = format!("| `{}` | {} | {} |", it.full(), labels.join(", "), it.help);
+            let row = format!("| `{}` | {} | {} |", it.full_name(), labels.join(", "), it.help);
             assert!(text.contains(&row), "docs/monitoring.md needs this row:\n{row}");
         }
         let alerts = read("ci/monitoring/alerts.yml");
@@ -475,11 +475,11 @@ mod tests {
     #[test]
     fn what_is_counted_as_it_happens_is_not_shown_twice() {
         let vitals = Vitals::default();
-        let state = metrics::State {
-            gate: Some(metrics::GateState::default()),
-            ..metrics::State::default()
+        let state = metrics::MetricsState {
+            gate: Some(metrics::GateMetricsState::default()),
+            ..metrics::MetricsState::default()
         };
-        vitals.show(metrics::families(&state, 10));
+        vitals.show(metrics::build_families(&state, 10));
         let text = vitals.metrics();
         let types: Vec<&str> = text.lines().filter(|it| it.starts_with("# TYPE ")).collect();
         let different: BTreeSet<&str> = types.iter().copied().collect();
@@ -491,18 +491,18 @@ mod tests {
     #[test]
     fn drains_of_our_form_are_counted_that_no_journal_knows() {
         let vitals = Vitals::default();
-        let mut live = Live::default();
+        let mut live = SchedulerSnapshot::default();
         for (name, state, reason) in [
             ("n1", &["IDLE", "DRAIN"][..], "fabricgate:nvlink-low:run9 e3"),
             ("n2", &["IDLE", "DRAIN"], "maintenance"),
             // The note of a drain that is over.
             ("n3", &["IDLE"], "fabricgate:nvlink-low:run9 e3"),
         ] {
-            let node = LiveNode { reason: Some(reason.to_owned()), ..LiveNode::new(name, state) };
+            let node = SchedulerNode { reason: Some(reason.to_owned()), ..SchedulerNode::new(name, state) };
             live.nodes.insert(name.into(), node);
         }
-        let (ledger, due) = (Ledger::default(), Due::default());
-        vitals.saw(&live, &BTreeMap::new(), &ledger, &due, 0, &Stamp::default());
+        let (ledger, due) = (JournalState::default(), MeasurementSchedule::default());
+        vitals.saw(&live, &BTreeMap::new(), &ledger, &due, 0, &ClockStamp::default());
         assert!(vitals.metrics().contains("\nfabricgate_drains_unrecorded 1\n"));
     }
 

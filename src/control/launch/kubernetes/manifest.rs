@@ -10,25 +10,25 @@ use sha2::Digest;
 use sha2::Sha256;
 
 use super::CONTAINER;
-use super::Gpus;
-use super::Kubernetes;
+use super::GpuRequestMode;
+use super::KubernetesLauncher;
 use crate::launch::NODE;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::journal::Stamp;
+use model::journal::ClockStamp;
 use model::kubernetes_node::DEGRADED;
 use model::kubernetes_node::RUN;
 
 /// The label of everything that fabricgate makes, with its value.
-pub const OURS: (&str, &str) = ("app.kubernetes.io/name", "fabricgate");
+pub const MANAGED_LABEL: (&str, &str) = ("app.kubernetes.io/name", "fabricgate");
 /// The annotation with the process that needs an object.
-pub const OWNER: &str = "fabricgate.io/held-by";
+pub const OWNER_ANNOTATION: &str = "fabricgate.io/held-by";
 /// The annotation with the moment after which nobody needs it, in seconds since
 /// 1970.
-pub const UNTIL: &str = "fabricgate.io/until";
+pub const UNTIL_ANNOTATION: &str = "fabricgate.io/until";
 /// The annotation with the node that a pod measures: a name of one may be too
 /// long for a label.
-pub const ON: &str = "fabricgate.io/node";
+pub const NODE_ANNOTATION: &str = "fabricgate.io/node";
 
 /// Seconds that a pod is given to end by itself. Its worker has ended by then:
 /// what is left is a process that waits.
@@ -36,14 +36,14 @@ pub const GRACE_S: u32 = 5;
 
 /// Annotations that ask those who move pods not to move this one: a measurement
 /// that is moved is none.
-const UNMOVED: [(&str, &str); 2] = [
+const NO_EVICTION_ANNOTATIONS: [(&str, &str); 2] = [
     ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
     ("karpenter.sh/do-not-disrupt", "true"),
 ];
 
 /// What every object of one run shares.
 #[derive(Clone, Debug)]
-pub struct Origin<'a> {
+pub struct ManifestOwner<'a> {
     /// The run.
     pub run: &'a str,
     /// The machine that needs it.
@@ -51,14 +51,14 @@ pub struct Origin<'a> {
     /// The process there.
     pub pid: u32,
     /// When it was asked for.
-    pub stamp: &'a Stamp,
+    pub stamp: &'a ClockStamp,
     /// When nobody needs it any more, in seconds since 1970.
     pub until: i64,
 }
 
 /// What one pod is made with.
 #[derive(Clone, Debug)]
-pub struct PodWish<'a> {
+pub struct WorkerPodSpec<'a> {
     /// The node.
     pub node: &'a NodeName,
     /// fabricgate, as the image calls it.
@@ -76,18 +76,18 @@ pub struct PodWish<'a> {
 }
 
 /// The label selector of a run's objects.
-pub fn selector(run: &str) -> String {
-    format!("{},{RUN}={run}", all())
+pub fn run_selector(run: &str) -> String {
+    format!("{},{RUN}={run}", managed_selector())
 }
 
 /// The label selector of everything that is ours.
-pub fn all() -> String {
-    format!("{}={}", OURS.0, OURS.1)
+pub fn managed_selector() -> String {
+    format!("{}={}", MANAGED_LABEL.0, MANAGED_LABEL.1)
 }
 
 /// The name of a run's object for a node or a domain: legal whatever that is
 /// called, and the same each time it is asked for.
-pub fn name(run: &str, of: &str) -> String {
+pub fn object_name(run: &str, of: &str) -> String {
     let digest = Sha256::digest(of.as_bytes());
     let short: String = digest.iter().take(5).map(|byte| format!("{byte:02x}")).collect();
     format!("fabricgate-{run}-{short}")
@@ -95,12 +95,12 @@ pub fn name(run: &str, of: &str) -> String {
 
 /// The name of the pod on a node.
 pub fn pod_name(run: &str, node: &NodeName) -> String {
-    name(run, &format!("node {node}"))
+    object_name(run, &format!("node {node}"))
 }
 
 /// The name of a domain's ComputeDomain.
 pub fn compute_domain_name(run: &str, domain: &DomainName) -> String {
-    name(run, &format!("domain {domain}"))
+    object_name(run, &format!("domain {domain}"))
 }
 
 /// The template with which pods claim a channel of a ComputeDomain of this name.
@@ -110,32 +110,32 @@ pub fn channel_name(compute_domain: &str) -> String {
 
 /// The template with which a run's pods claim their GPUs.
 pub fn gpu_claim_name(run: &str) -> String {
-    name(run, "gpus")
+    object_name(run, "gpus")
 }
 
-impl Origin<'_> {
-    fn labels(&self) -> Value {
-        json!({OURS.0: OURS.1, RUN: self.run})
+impl ManifestOwner<'_> {
+    fn run_labels(&self) -> Value {
+        json!({MANAGED_LABEL.0: MANAGED_LABEL.1, RUN: self.run})
     }
 
     /// The process that needs it, as it is written on an object.
-    pub fn owner(&self) -> String {
+    pub fn owner_annotation(&self) -> String {
         json!({"host": self.host, "pid": self.pid, "stamp": self.stamp}).to_string()
     }
 
-    fn metadata(&self, name: &str, namespace: &str) -> Value {
+    fn build_metadata(&self, name: &str, namespace: &str) -> Value {
         json!({
             "name": name,
             "namespace": namespace,
-            "labels": self.labels(),
-            "annotations": {OWNER: self.owner(), UNTIL: self.until.to_string()},
+            "labels": self.run_labels(),
+            "annotations": {OWNER_ANNOTATION: self.owner_annotation(), UNTIL_ANNOTATION: self.until.to_string()},
         })
     }
 
     /// The ComputeDomain that joins this many pods.
-    pub fn compute_domain(
+    pub fn build_compute_domain(
         &self,
-        kubernetes: &Kubernetes,
+        kubernetes: &KubernetesLauncher,
         version: &str,
         domain: &DomainName,
         pods: usize,
@@ -144,7 +144,7 @@ impl Origin<'_> {
         json!({
             "apiVersion": format!("resource.nvidia.com/{version}"),
             "kind": "ComputeDomain",
-            "metadata": self.metadata(&name, &kubernetes.namespace),
+            "metadata": self.build_metadata(&name, &kubernetes.namespace),
             "spec": {
                 "numNodes": pods,
                 "channel": {"resourceClaimTemplate": {"name": channel_name(&name)}},
@@ -154,7 +154,7 @@ impl Origin<'_> {
 
     /// The template of a claim for all GPUs of a node. `v1beta1` has the request's
     /// fields one level higher than the versions after it.
-    pub fn gpu_claim(&self, kubernetes: &Kubernetes, version: &str) -> Value {
+    pub fn build_gpu_claim(&self, kubernetes: &KubernetesLauncher, version: &str) -> Value {
         let exactly = json!({
             "deviceClassName": kubernetes.device_class,
             "allocationMode": "All",
@@ -173,20 +173,20 @@ impl Origin<'_> {
         json!({
             "apiVersion": format!("resource.k8s.io/{version}"),
             "kind": "ResourceClaimTemplate",
-            "metadata": self.metadata(&name, &kubernetes.namespace),
+            "metadata": self.build_metadata(&name, &kubernetes.namespace),
             "spec": {
-                "metadata": {"labels": self.labels()},
+                "metadata": {"labels": self.run_labels()},
                 "spec": {"devices": {"requests": [request]}},
             },
         })
     }
 
     /// The pod on a node.
-    pub fn pod(&self, kubernetes: &Kubernetes, wish: &PodWish<'_>) -> Value {
+    pub fn build_pod(&self, kubernetes: &KubernetesLauncher, wish: &WorkerPodSpec<'_>) -> Value {
         let name = pod_name(self.run, wish.node);
-        let mut metadata = self.metadata(&name, &kubernetes.namespace);
-        metadata["annotations"][ON] = wish.node.as_str().into();
-        for (key, value) in UNMOVED {
+        let mut metadata = self.build_metadata(&name, &kubernetes.namespace);
+        metadata["annotations"][NODE_ANNOTATION] = wish.node.as_str().into();
+        for (key, value) in NO_EVICTION_ANNOTATIONS {
             metadata["annotations"][key] = value.into();
         }
         // Of the node's own name and not of its host name label, which others may
@@ -204,12 +204,12 @@ impl Origin<'_> {
             "activeDeadlineSeconds": wish.deadline_s,
             "terminationGracePeriodSeconds": GRACE_S,
             "affinity": pinned,
-            "tolerations": tolerations(kubernetes),
-            "containers": [container(kubernetes, wish)],
+            "tolerations": build_tolerations(kubernetes),
+            "containers": [build_container(kubernetes, wish)],
             "volumes": [{"name": "shm",
                 "emptyDir": {"medium": "Memory", "sizeLimit": kubernetes.shm}}],
         });
-        let claims: Vec<Value> = claims(wish)
+        let claims: Vec<Value> = pod_claims(wish)
             .map(|(name, template)| json!({"name": name, "resourceClaimTemplateName": template}))
             .collect();
         if !claims.is_empty() {
@@ -233,13 +233,13 @@ impl Origin<'_> {
 }
 
 /// The claims of a pod: what the pod calls each, and its template.
-fn claims<'w>(wish: &PodWish<'w>) -> impl Iterator<Item = (&'static str, &'w str)> {
+fn pod_claims<'w>(wish: &WorkerPodSpec<'w>) -> impl Iterator<Item = (&'static str, &'w str)> {
     let gpus = wish.gpu_claim.map(|template| ("gpus", template));
     let channel = wish.channel.map(|template| ("compute-domain", template));
     gpus.into_iter().chain(channel)
 }
 
-fn container(kubernetes: &Kubernetes, wish: &PodWish<'_>) -> Value {
+fn build_container(kubernetes: &KubernetesLauncher, wish: &WorkerPodSpec<'_>) -> Value {
     // A second before the kubelet would end it: then the pod succeeded.
     let waits = wish.deadline_s.saturating_sub(1).max(1).to_string();
     let idle = wish.idle_s.to_string();
@@ -254,11 +254,11 @@ fn container(kubernetes: &Kubernetes, wish: &PodWish<'_>) -> Value {
         .collect();
     let mut counted: Map<String, Value> =
         kubernetes.rdma.iter().map(|(name, n)| (name.clone(), n.to_string().into())).collect();
-    if kubernetes.gpus == Gpus::DevicePlugin && 0 < wish.gpus {
+    if kubernetes.gpus == GpuRequestMode::DevicePlugin && 0 < wish.gpus {
         counted.insert(kubernetes.resource.clone(), wish.gpus.to_string().into());
     }
     let mut resources = json!({"limits": counted});
-    let claims: Vec<Value> = claims(wish).map(|(name, _)| json!({"name": name})).collect();
+    let claims: Vec<Value> = pod_claims(wish).map(|(name, _)| json!({"name": name})).collect();
     if !claims.is_empty() {
         resources["claims"] = claims.into();
     }
@@ -280,7 +280,7 @@ fn container(kubernetes: &Kubernetes, wish: &PodWish<'_>) -> Value {
     container
 }
 
-fn tolerations(kubernetes: &Kubernetes) -> Value {
+fn build_tolerations(kubernetes: &KubernetesLauncher) -> Value {
     let one = |it: &super::Toleration| {
         let operator = if it.value.is_some() { "Equal" } else { "Exists" };
         let mut toleration = json!({"operator": operator});
@@ -291,23 +291,23 @@ fn tolerations(kubernetes: &Kubernetes) -> Value {
         }
         toleration
     };
-    kubernetes.tolerated().iter().map(one).collect()
+    kubernetes.all_tolerations().iter().map(one).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn stamp() -> Stamp {
-        Stamp { boot: "b".to_owned(), uptime_s: 7.5, ..Stamp::default() }
+    fn stamp() -> ClockStamp {
+        ClockStamp { boot: "b".to_owned(), uptime_s: 7.5, ..ClockStamp::default() }
     }
 
-    fn origin(stamp: &Stamp) -> Origin<'_> {
-        Origin { run: "20261121-065544-3f9a1c", host: "head", pid: 4, stamp, until: 99 }
+    fn origin(stamp: &ClockStamp) -> ManifestOwner<'_> {
+        ManifestOwner { run: "20261121-065544-3f9a1c", host: "head", pid: 4, stamp, until: 99 }
     }
 
-    fn wish(node: &NodeName) -> PodWish<'_> {
-        PodWish {
+    fn wish(node: &NodeName) -> WorkerPodSpec<'_> {
+        WorkerPodSpec {
             node,
             worker: "/opt/fabricgate",
             gpus: 4,
@@ -327,20 +327,20 @@ mod tests {
             assert_eq!(name, pod_name("20261121-065544-3f9a1c", &node.into()));
         }
         assert_ne!(pod_name("r", &"n1".into()), pod_name("r", &"n2".into()));
-        assert_ne!(name("r", "node n1"), compute_domain_name("r", &"n1".into()));
+        assert_ne!(object_name("r", "node n1"), compute_domain_name("r", &"n1".into()));
     }
 
     #[test]
     fn a_pod_is_pinned_marked_and_given_no_token() {
         let (node, stamp) = (NodeName::from("n1"), stamp());
         let env = [("FABRICGATE_SIM_NODE".to_owned(), "{node}".to_owned())];
-        let kubernetes = Kubernetes {
+        let kubernetes = KubernetesLauncher {
             image: "r/fabricgate:1".to_owned(),
             rdma: [("rdma/hca".to_owned(), 1)].into(),
             env: env.into(),
-            ..Kubernetes::default()
+            ..KubernetesLauncher::default()
         };
-        let pod = origin(&stamp).pod(&kubernetes, &wish(&node));
+        let pod = origin(&stamp).build_pod(&kubernetes, &wish(&node));
         let spec = &pod["spec"];
         assert_eq!(spec["automountServiceAccountToken"], false);
         assert_eq!(spec["nodeName"], Value::Null);
@@ -356,26 +356,26 @@ mod tests {
         assert_eq!(container["env"][0]["value"], "n1");
         assert_eq!(container["command"][4], "599");
         assert_eq!(pod["metadata"]["labels"][RUN], "20261121-065544-3f9a1c");
-        let owner = pod["metadata"]["annotations"][OWNER].as_str().expect("text");
-        assert_eq!(owner, origin(&stamp).owner());
+        let owner = pod["metadata"]["annotations"][OWNER_ANNOTATION].as_str().expect("text");
+        assert_eq!(owner, origin(&stamp).owner_annotation());
         assert_eq!(spec.get("hostNetwork"), None);
     }
 
     #[test]
     fn claims_take_the_place_of_counted_gpus() {
         let (node, stamp) = (NodeName::from("n1"), stamp());
-        let kubernetes = Kubernetes { gpus: Gpus::Claim, ..Kubernetes::default() };
-        let wish = PodWish { gpu_claim: Some("g"), channel: Some("c"), ..wish(&node) };
-        let pod = origin(&stamp).pod(&kubernetes, &wish);
+        let kubernetes = KubernetesLauncher { gpus: GpuRequestMode::Claim, ..KubernetesLauncher::default() };
+        let wish = WorkerPodSpec { gpu_claim: Some("g"), channel: Some("c"), ..wish(&node) };
+        let pod = origin(&stamp).build_pod(&kubernetes, &wish);
         let resources = &pod["spec"]["containers"][0]["resources"];
         let names = json!([{"name": "gpus"}, {"name": "compute-domain"}]);
         assert_eq!(resources, &json!({"limits": {}, "claims": names}));
         assert_eq!(pod["spec"]["resourceClaims"][1]["resourceClaimTemplateName"], "c");
 
-        let newer = origin(&stamp).gpu_claim(&kubernetes, "v1");
+        let newer = origin(&stamp).build_gpu_claim(&kubernetes, "v1");
         let request = &newer["spec"]["spec"]["devices"]["requests"][0];
         assert_eq!(request["exactly"]["allocationMode"], "All");
-        let older = origin(&stamp).gpu_claim(&kubernetes, "v1beta1");
+        let older = origin(&stamp).build_gpu_claim(&kubernetes, "v1beta1");
         let request = &older["spec"]["spec"]["devices"]["requests"][0];
         assert_eq!(request["allocationMode"], "All");
         assert_eq!(newer["spec"]["metadata"]["labels"], newer["metadata"]["labels"]);
@@ -385,7 +385,7 @@ mod tests {
     fn a_compute_domain_names_the_template_that_pods_wait_for() {
         let stamp = stamp();
         let domain = DomainName::from("rack 1");
-        let made = origin(&stamp).compute_domain(&Kubernetes::default(), "v1beta1", &domain, 18);
+        let made = origin(&stamp).build_compute_domain(&KubernetesLauncher::default(), "v1beta1", &domain, 18);
         let name = made["metadata"]["name"].as_str().expect("text");
         let template = &made["spec"]["channel"]["resourceClaimTemplate"]["name"];
         assert_eq!(template, &json!(channel_name(name)));

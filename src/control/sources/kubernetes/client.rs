@@ -15,32 +15,32 @@ use kube::client::Body;
 use kube::core::Request;
 use serde_json::Value;
 
-use super::Kubernetes;
-use super::access;
-use super::access::Access;
-use super::access::PAGE;
-use super::access::Reading;
-use super::access::refusal;
-use super::access::words;
-use model::said::ProblemKind;
-use model::said::SourceProblem;
+use super::KubernetesClientConfig;
+use super::connection;
+use super::connection::KubernetesConnection;
+use super::connection::PAGE_SIZE;
+use super::connection::ResponseReadLimit;
+use super::connection::refusal_problem;
+use super::connection::describe_status;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceProblem;
 use model::text::clean;
 
 /// More pages than any cluster has: 500,000 nodes.
-const MOST_PAGES: usize = 1_000;
+const MAX_PAGES: usize = 1_000;
 
 /// Bytes of an answer that are taken: 256 KiB for each object of a page. etcd takes
 /// none over 1.5 MiB (`--max-request-bytes`), and they are not all that large.
-pub(super) const LONGEST: usize = 128 << 20;
+pub(super) const MAX_ANSWER_BYTES: usize = 128 << 20;
 
 /// How often a question is asked that the server says it is too busy for.
-const ATTEMPTS: u32 = 3;
+const MAX_ATTEMPTS: u32 = 3;
 
 /// How long to wait before asking again.
-const PAUSE: Duration = Duration::from_millis(200);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// One API server.
-pub(super) struct Server {
+pub(super) struct KubernetesReader {
     client: Client,
     /// Its address without credentials.
     address: String,
@@ -50,11 +50,11 @@ pub(super) struct Server {
     pub(super) notes: Vec<String>,
 }
 
-impl Server {
+impl KubernetesReader {
     /// The server that a kubeconfig names, or the one of the pod this runs in.
-    pub(super) async fn of(kubernetes: &Kubernetes) -> Result<Self, SourceProblem> {
-        let Access { client, address, notes } =
-            access::connect(kubernetes, Reading::Bounded).await?;
+    pub(super) async fn connect(kubernetes: &KubernetesClientConfig) -> Result<Self, SourceProblem> {
+        let KubernetesConnection { client, address, notes } =
+            connection::connect(kubernetes, ResponseReadLimit::Bounded).await?;
         let has_answered = Cell::new(false);
         Ok(Self { client, address, limit: kubernetes.limit, has_answered, notes })
     }
@@ -65,25 +65,25 @@ impl Server {
     }
 
     /// The name of a path on it.
-    pub(super) fn place(&self, path: &str) -> String {
+    pub(super) fn display_name(&self, path: &str) -> String {
         format!("{}{path}", self.address)
     }
 
     /// Reads a list page by page. `take` reads one and gives the token of the next.
-    pub(super) async fn pages(
+    pub(super) async fn read_pages(
         &self,
         path: &str,
         mut take: impl FnMut(&str) -> Option<String>,
     ) -> Result<(), SourceProblem> {
         let mut token: Option<String> = None;
-        for _ in 0..MOST_PAGES {
-            let mut wanted = ListParams::default().limit(PAGE);
+        for _ in 0..MAX_PAGES {
+            let mut wanted = ListParams::default().limit(PAGE_SIZE);
             wanted.continue_token.clone_from(&token);
-            let page = self.ask(&Question::List(path, wanted)).await?;
+            let page = self.send_query(&KubernetesQuery::List(path, wanted)).await?;
             if !page.contains("\"items\"") {
-                return Err(self.problem(
+                return Err(self.new_problem(
                     path,
-                    ProblemKind::Malformed,
+                    SourceProblemKind::Malformed,
                     format!("answered with something that is no list: {}", clean(&page)),
                 ));
             }
@@ -97,20 +97,20 @@ impl Server {
             token = next;
         }
         let message = "the server says again and again that there is more".to_owned();
-        Err(self.problem(path, ProblemKind::Incomplete, message))
+        Err(self.new_problem(path, SourceProblemKind::Incomplete, message))
     }
 
     /// The version of an API group to read: the first that is known, else what the
     /// server prefers.
-    pub(super) async fn version(
+    pub(super) async fn choose_version(
         &self,
         group: &str,
         known: &[&str],
         what: &str,
     ) -> Result<String, SourceProblem> {
-        let asked = self.ask(&Question::Group(group)).await;
+        let asked = self.send_query(&KubernetesQuery::Group(group)).await;
         let text = asked.map_err(|mut problem| {
-            if problem.kind == ProblemKind::Missing {
+            if problem.kind == SourceProblemKind::Missing {
                 problem.message = format!("the cluster has no {group}: {what} is not installed");
             }
             problem
@@ -122,22 +122,22 @@ impl Server {
         let version = known.iter().find(|version| served.contains(version)).copied();
         version.or(preferred).or(served.first().copied()).map(clean).ok_or_else(|| {
             let message = format!("answered without any version: {}", clean(&text));
-            self.problem(&Question::Group(group).path(), ProblemKind::Malformed, message)
+            self.new_problem(&KubernetesQuery::Group(group).path(), SourceProblemKind::Malformed, message)
         })
     }
 
-    fn problem(&self, path: &str, kind: ProblemKind, message: String) -> SourceProblem {
-        SourceProblem { kind, at: Some(self.place(path)), message }
+    fn new_problem(&self, path: &str, kind: SourceProblemKind, message: String) -> SourceProblem {
+        SourceProblem { kind, at: Some(self.display_name(path)), message }
     }
 
     /// Asks one question, again where the server is too busy, within the limit.
-    async fn ask(&self, question: &Question<'_>) -> Result<String, SourceProblem> {
+    async fn send_query(&self, question: &KubernetesQuery<'_>) -> Result<String, SourceProblem> {
         let asked = async {
             let mut attempt = 1;
             loop {
-                match self.ask_once(question).await {
-                    Err(refused) if refused.is_busy && attempt < ATTEMPTS => {
-                        tokio::time::sleep(PAUSE * attempt).await;
+                match self.send_query_once(question).await {
+                    Err(refused) if refused.is_busy && attempt < MAX_ATTEMPTS => {
+                        tokio::time::sleep(RETRY_PAUSE * attempt).await;
                         attempt += 1;
                     }
                     other => return other,
@@ -146,41 +146,41 @@ impl Server {
         };
         match tokio::time::timeout(self.limit, asked).await {
             Ok(Ok(text)) => Ok(text),
-            Ok(Err(refused)) => Err(self.problem(&question.path(), refused.kind, refused.message)),
+            Ok(Err(refused)) => Err(self.new_problem(&question.path(), refused.kind, refused.message)),
             Err(_) => {
                 let message = format!("did not answer within {:?}", self.limit);
-                Err(self.problem(&question.path(), ProblemKind::Unreachable, message))
+                Err(self.new_problem(&question.path(), SourceProblemKind::Unreachable, message))
             }
         }
     }
 
-    async fn ask_once(&self, question: &Question<'_>) -> Result<String, Refused> {
+    async fn send_query_once(&self, question: &KubernetesQuery<'_>) -> Result<String, KubernetesQueryFailure> {
         let request = match question {
-            Question::List(path, params) => Request::new(*path).list(params),
-            Question::Group(group) => Request::new(GROUPS).get(group, &GetParams::default()),
+            KubernetesQuery::List(path, params) => Request::new(*path).list(params),
+            KubernetesQuery::Group(group) => Request::new(GROUPS_PATH).get(group, &GetParams::default()),
         };
-        let request = request.map_err(|error| Refused {
-            kind: ProblemKind::Malformed,
+        let request = request.map_err(|error| KubernetesQueryFailure {
+            kind: SourceProblemKind::Malformed,
             message: clean(&error.to_string()),
             is_busy: false,
         })?;
         let lost = |error: kube::Error| {
-            let (kind, message) = refusal(&error);
-            Refused { kind, message, is_busy: false }
+            let (kind, message) = refusal_problem(&error);
+            KubernetesQueryFailure { kind, message, is_busy: false }
         };
         let answer = self.client.send(request.map(Body::from)).await.map_err(lost)?;
         self.has_answered.set(true);
         let status = answer.status().as_u16();
-        let body = Limited::new(answer.into_body(), LONGEST).collect().await;
+        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
         let body = body.map_err(|error| match error.downcast::<kube::Error>() {
             Ok(error) => lost(*error),
-            Err(error) if error.is::<LengthLimitError>() => Refused {
-                kind: ProblemKind::Unsupported,
-                message: format!("more than {LONGEST} bytes, expected fewer"),
+            Err(error) if error.is::<LengthLimitError>() => KubernetesQueryFailure {
+                kind: SourceProblemKind::Unsupported,
+                message: format!("more than {MAX_ANSWER_BYTES} bytes, expected fewer"),
                 is_busy: false,
             },
-            Err(error) => Refused {
-                kind: ProblemKind::Unreachable,
+            Err(error) => KubernetesQueryFailure {
+                kind: SourceProblemKind::Unreachable,
                 message: clean(&error.to_string()),
                 is_busy: false,
             },
@@ -191,9 +191,9 @@ impl Server {
         }
         let read: Value = serde_json::from_str(&text).unwrap_or_default();
         let said = clean(read["message"].as_str().unwrap_or(&text));
-        let (kind, words) = words(status);
+        let (kind, words) = describe_status(status);
         let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-        Err(Refused {
+        Err(KubernetesQueryFailure {
             kind,
             message: format!("{words} ({status}){said}"),
             is_busy: matches!(status, 429 | 503),
@@ -202,28 +202,28 @@ impl Server {
 }
 
 /// Where API groups are described.
-const GROUPS: &str = "/apis";
+const GROUPS_PATH: &str = "/apis";
 
 /// One question.
-enum Question<'q> {
+enum KubernetesQuery<'q> {
     /// A page of the list at a path.
     List(&'q str, ListParams),
     /// The versions of an API group.
     Group(&'q str),
 }
 
-impl Question<'_> {
+impl KubernetesQuery<'_> {
     fn path(&self) -> String {
         match self {
             Self::List(path, _) => (*path).to_owned(),
-            Self::Group(group) => format!("{GROUPS}/{group}"),
+            Self::Group(group) => format!("{GROUPS_PATH}/{group}"),
         }
     }
 }
 
 /// Why there is no answer.
-struct Refused {
-    kind: ProblemKind,
+struct KubernetesQueryFailure {
+    kind: SourceProblemKind,
     message: String,
     /// The server asks to come again.
     is_busy: bool,

@@ -24,12 +24,12 @@ use wiremock::matchers::path;
 use wiremock::matchers::query_param;
 use wiremock::matchers::query_param_is_missing;
 
-use super::Kubernetes;
-use super::ask;
-use super::client::LONGEST;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
+use super::KubernetesClientConfig;
+use super::fetch_claims;
+use super::client::MAX_ANSWER_BYTES;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 
 /// Long enough for a busy machine to answer, short enough to wait for where
 /// nobody does.
@@ -50,22 +50,22 @@ fn kubeconfig(folder: &Path, server: &str, user: &str) -> PathBuf {
     file
 }
 
-async fn asked_as(server: &str, user: &str, limit: Duration) -> Vec<Said> {
+async fn asked_as(server: &str, user: &str, limit: Duration) -> Vec<SourceReport> {
     let folder = TempDir::new().expect("a folder");
     let kubeconfig = Some(kubeconfig(folder.path(), server, user));
-    ask(&Kubernetes { kubeconfig, context: None, limit }).await
+    fetch_claims(&KubernetesClientConfig { kubeconfig, context: None, limit }).await
 }
 
-async fn asked(server: &str, limit: Duration) -> Vec<Said> {
+async fn asked(server: &str, limit: Duration) -> Vec<SourceReport> {
     asked_as(server, "{token: secret-1}", limit).await
 }
 
 /// What kinds of problems each source has.
-fn kinds(said: &[Said]) -> Vec<Vec<ProblemKind>> {
+fn kinds(said: &[SourceReport]) -> Vec<Vec<SourceProblemKind>> {
     said.iter().map(|said| said.problems.iter().map(|problem| problem.kind).collect()).collect()
 }
 
-fn only(said: &[Said]) -> (ProblemKind, String) {
+fn only(said: &[SourceReport]) -> (SourceProblemKind, String) {
     assert_eq!(said.len(), 1, "{said:?}");
     assert_eq!(said[0].source.kind, SourceKind::KubernetesNodes);
     assert_eq!(said[0].problems.len(), 1, "{:?}", said[0].problems);
@@ -127,7 +127,7 @@ async fn whole() -> MockServer {
 async fn a_server_is_read_page_by_page_and_what_it_lacks_is_said() {
     let server = whole().await;
     let said = asked(&server.uri(), PATIENT).await;
-    assert_eq!(kinds(&said), [vec![], vec![], vec![], vec![ProblemKind::Missing]], "{said:?}");
+    assert_eq!(kinds(&said), [vec![], vec![], vec![], vec![SourceProblemKind::Missing]], "{said:?}");
     let names = |at: usize, group: usize| -> Vec<&str> {
         said[at].groups[group].nodes.iter().map(|node| node.as_str()).collect()
     };
@@ -163,7 +163,7 @@ async fn what_a_user_may_not_see_is_denied_and_the_rest_is_read() {
     }
     answers(&refusing, "/api/v1/nodes", 200, &page("Node", "v1", &[node("a")], "")).await;
     let said = asked(&refusing.uri(), PATIENT).await;
-    use ProblemKind::*;
+    use SourceProblemKind::*;
     assert_eq!(kinds(&said), [vec![], vec![Denied], vec![], vec![Denied]]);
     assert_eq!(said[0].groups.len(), 1);
     assert_eq!(said[2].groups.len(), 1);
@@ -185,13 +185,13 @@ fn body_at(server: &str, at: &str) -> Value {
 #[tokio::test]
 async fn refusals_are_told_apart() {
     for (status, kind, words) in [
-        (401, ProblemKind::Denied, "expired token?"),
-        (403, ProblemKind::Denied, "no right to that"),
-        (404, ProblemKind::Missing, "no such object"),
-        (410, ProblemKind::Incomplete, "changed while it was read"),
-        (418, ProblemKind::Malformed, "not expected"),
-        (500, ProblemKind::Unreachable, "cannot answer now (500): oh"),
-        (503, ProblemKind::Unreachable, "cannot answer now (503): oh"),
+        (401, SourceProblemKind::Denied, "expired token?"),
+        (403, SourceProblemKind::Denied, "no right to that"),
+        (404, SourceProblemKind::Missing, "no such object"),
+        (410, SourceProblemKind::Incomplete, "changed while it was read"),
+        (418, SourceProblemKind::Malformed, "not expected"),
+        (500, SourceProblemKind::Unreachable, "cannot answer now (500): oh"),
+        (503, SourceProblemKind::Unreachable, "cannot answer now (503): oh"),
     ] {
         let server = MockServer::start().await;
         // A proxy in front may say it without a Status.
@@ -213,7 +213,7 @@ async fn a_server_that_cannot_list_nodes_is_asked_for_the_rest() {
     let broken = ResponseTemplate::new(500);
     Mock::given(path("/api/v1/nodes")).respond_with(broken).with_priority(1).mount(&server).await;
     let said = asked(&server.uri(), PATIENT).await;
-    use ProblemKind::*;
+    use SourceProblemKind::*;
     assert_eq!(kinds(&said), [vec![Unreachable], vec![], vec![], vec![Missing]]);
     assert_eq!(said[1].groups[0].name, "ns/cd");
     assert_eq!(said[2].settings["Topology kueue/t"], "rack");
@@ -246,7 +246,7 @@ async fn pages_before_a_failure_stay_usable() {
         .await;
     answers(&server, "/api/v1/nodes", 410, &json!({"message": "too old"})).await;
     let said = asked(&server.uri(), PATIENT).await;
-    assert_eq!(said[0].problems[0].kind, ProblemKind::Incomplete);
+    assert_eq!(said[0].problems[0].kind, SourceProblemKind::Incomplete);
     assert_eq!(said[0].groups[0].nodes.len(), 1);
 }
 
@@ -255,7 +255,7 @@ async fn a_list_that_never_ends_is_left() {
     let server = MockServer::start().await;
     answers(&server, "/api/v1/nodes", 200, &page("Node", "v1", &[node("a")], "same")).await;
     let said = asked(&server.uri(), PATIENT).await;
-    assert_eq!(said[0].problems[0].kind, ProblemKind::Incomplete);
+    assert_eq!(said[0].problems[0].kind, SourceProblemKind::Incomplete);
     assert!(said[0].problems[0].message.contains("again and again"));
 }
 
@@ -267,7 +267,7 @@ async fn answers_that_are_no_lists_are_malformed() {
         Mock::given(any()).respond_with(answer).mount(&server).await;
         let said = asked(&server.uri(), PATIENT).await;
         assert!(!said[0].problems.is_empty(), "{body}");
-        assert_eq!(said[0].problems[0].kind, ProblemKind::Malformed, "{body}");
+        assert_eq!(said[0].problems[0].kind, SourceProblemKind::Malformed, "{body}");
         assert!(said.iter().all(|said| said.groups.is_empty() && !said.problems.is_empty()));
     }
 }
@@ -275,10 +275,10 @@ async fn answers_that_are_no_lists_are_malformed() {
 #[tokio::test]
 async fn an_answer_without_end_is_cut_off() {
     let server = MockServer::start().await;
-    let endless = ResponseTemplate::new(200).set_body_bytes(vec![b' '; LONGEST + 1]);
+    let endless = ResponseTemplate::new(200).set_body_bytes(vec![b' '; MAX_ANSWER_BYTES + 1]);
     Mock::given(path("/api/v1/nodes")).respond_with(endless).mount(&server).await;
     let said = asked(&server.uri(), PATIENT).await;
-    assert_eq!(kinds(&said)[0], [ProblemKind::Unsupported]);
+    assert_eq!(kinds(&said)[0], [SourceProblemKind::Unsupported]);
     let message = &said[0].problems[0].message;
     assert!(message.contains("more than 134217728 bytes"), "{message}");
 }
@@ -289,7 +289,7 @@ async fn a_server_that_answers_too_late_is_not_waited_for() {
     let late = ResponseTemplate::new(200).set_delay(Duration::from_secs(600));
     Mock::given(any()).respond_with(late).mount(&server).await;
     let (kind, message) = only(&asked(&server.uri(), HASTY).await);
-    assert_eq!(kind, ProblemKind::Unreachable);
+    assert_eq!(kind, SourceProblemKind::Unreachable);
     assert!(message.contains("did not answer within 300ms"), "{message}");
 }
 
@@ -317,11 +317,11 @@ async fn silence_half_an_answer_and_garbage_end_in_a_problem() {
     const HALF: &[u8] =
         b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n{\"kind\":\"NodeList\",\"items\":[";
     for (bytes, stays, limit, kind) in [
-        (&b""[..], true, HASTY, ProblemKind::Unreachable),
-        (HALF, true, HASTY, ProblemKind::Unreachable),
-        (HALF, false, PATIENT, ProblemKind::Incomplete),
-        (&b""[..], false, PATIENT, ProblemKind::Incomplete),
-        (&b"\x16\x03\x01 what is this\r\n\r\n"[..], false, PATIENT, ProblemKind::Unreachable),
+        (&b""[..], true, HASTY, SourceProblemKind::Unreachable),
+        (HALF, true, HASTY, SourceProblemKind::Unreachable),
+        (HALF, false, PATIENT, SourceProblemKind::Incomplete),
+        (&b""[..], false, PATIENT, SourceProblemKind::Incomplete),
+        (&b"\x16\x03\x01 what is this\r\n\r\n"[..], false, PATIENT, SourceProblemKind::Unreachable),
     ] {
         let server = format!("http://{}", writes(bytes, stays));
         let said = asked(&server, limit).await;
@@ -337,7 +337,7 @@ async fn a_server_that_is_not_there_is_unreachable() {
     drop(listener);
     for scheme in ["http", "https"] {
         let (kind, message) = only(&asked(&format!("{scheme}://{address}"), PATIENT).await);
-        assert_eq!(kind, ProblemKind::Unreachable);
+        assert_eq!(kind, SourceProblemKind::Unreachable);
         assert!(message.to_lowercase().contains("refused"), "{message}");
     }
 }
@@ -346,27 +346,27 @@ async fn a_server_that_is_not_there_is_unreachable() {
 async fn kubeconfigs_that_cannot_be_used_are_said_to_be_so_without_their_secrets() {
     let folder = TempDir::new().expect("a folder");
     let file = folder.path().join("k");
-    let cases: [(Option<&str>, Option<&str>, ProblemKind); 5] = [
-        (None, None, ProblemKind::Missing),
-        (Some("users:\n- name: [token: top-secret\n"), None, ProblemKind::Malformed),
-        (Some("apiVersion: v1\nkind: Config\n"), None, ProblemKind::Malformed),
-        (Some("users: top-secret\n"), None, ProblemKind::Malformed),
+    let cases: [(Option<&str>, Option<&str>, SourceProblemKind); 5] = [
+        (None, None, SourceProblemKind::Missing),
+        (Some("users:\n- name: [token: top-secret\n"), None, SourceProblemKind::Malformed),
+        (Some("apiVersion: v1\nkind: Config\n"), None, SourceProblemKind::Malformed),
+        (Some("users: top-secret\n"), None, SourceProblemKind::Malformed),
         (
             Some("apiVersion: v1\nkind: Config\ncurrent-context: a\n"),
             Some("b"),
-            ProblemKind::Malformed,
+            SourceProblemKind::Malformed,
         ),
     ];
     for (text, context, kind) in cases {
         if let Some(text) = text {
             std::fs::write(&file, text).expect("written");
         }
-        let kubernetes = Kubernetes {
+        let kubernetes = KubernetesClientConfig {
             kubeconfig: Some(file.clone()),
             context: context.map(ToOwned::to_owned),
             limit: PATIENT,
         };
-        let (found, message) = only(&ask(&kubernetes).await);
+        let (found, message) = only(&fetch_claims(&kubernetes).await);
         assert_eq!(found, kind, "{message}");
         assert!(message.contains("kubeconfig") && !message.contains("top-secret"), "{message}");
         assert!(message.starts_with(&file.display().to_string()), "{message}");
@@ -385,12 +385,12 @@ async fn a_program_for_tokens_that_fails_or_hangs_does_not_hold_anybody_up() {
         (
             exec("/bin/sh", "-c, \"echo top-secret; exit 3\""),
             PATIENT,
-            ProblemKind::Denied,
+            SourceProblemKind::Denied,
             "failed",
         ),
-        (exec("/bin/sh", "-c, echo top-secret"), PATIENT, ProblemKind::Denied, "credentials"),
-        (exec("/no/such/program", "x"), PATIENT, ProblemKind::Denied, "cannot be started"),
-        (exec("/bin/sleep", "\"30\""), HASTY, ProblemKind::Unreachable, "gave nothing within"),
+        (exec("/bin/sh", "-c, echo top-secret"), PATIENT, SourceProblemKind::Denied, "credentials"),
+        (exec("/no/such/program", "x"), PATIENT, SourceProblemKind::Denied, "cannot be started"),
+        (exec("/bin/sleep", "\"30\""), HASTY, SourceProblemKind::Unreachable, "gave nothing within"),
     ] {
         let (found, message) = only(&asked_as("https://127.0.0.1:1", &user, limit).await);
         assert_eq!(found, kind, "{message}");
@@ -417,7 +417,7 @@ async fn a_token_that_cannot_be_renewed_is_denied_without_what_its_program_said(
         script.display()
     );
     let (found, message) = only(&asked_as(&server.uri(), &user, PATIENT).await);
-    assert_eq!(found, ProblemKind::Denied, "{message}");
+    assert_eq!(found, SourceProblemKind::Denied, "{message}");
     assert!(message.contains("program for tokens failed"), "{message}");
     assert!(!message.contains("top-secret") && !message.contains("asked"), "{message}");
 }

@@ -4,30 +4,30 @@
 
 use serde::Deserialize;
 
-use model::said::ProblemKind;
+use model::source_report::SourceProblemKind;
 use model::text::clean;
 
 /// What surrounds every answer.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Envelope {
-    pub(super) errors: Vec<Fault>,
+pub(super) struct SlurmrestdEnvelope {
+    pub(super) errors: Vec<SlurmrestdFault>,
     /// Among them what of a change was not understood, and so not done.
-    pub(super) warnings: Vec<Fault>,
-    pub(super) pings: Option<Vec<Ping>>,
+    pub(super) warnings: Vec<SlurmrestdFault>,
+    pub(super) pings: Option<Vec<SlurmrestdPing>>,
 }
 
 /// One error of an answer.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Fault {
+pub(super) struct SlurmrestdFault {
     pub(super) description: Option<String>,
     pub(super) error_number: i64,
     pub(super) error: Option<String>,
 }
 
-impl Fault {
-    pub(super) fn words(&self) -> String {
+impl SlurmrestdFault {
+    pub(super) fn describe(&self) -> String {
         let texts = [self.description.as_deref(), self.error.as_deref()];
         let said: Vec<String> =
             texts.into_iter().flatten().map(clean).filter(|text| !text.is_empty()).collect();
@@ -39,12 +39,12 @@ impl Fault {
     }
 
     /// By the numbers of `slurm_errno.h`.
-    pub(super) fn kind(&self) -> Option<ProblemKind> {
+    pub(super) fn problem_kind(&self) -> Option<SourceProblemKind> {
         match self.error_number {
             // Protocol authentication error, access denied, invalid user id.
-            1007 | 2002 | 2010 => Some(ProblemKind::Denied),
+            1007 | 2002 | 2010 => Some(SourceProblemKind::Denied),
             // Communication with the controller.
-            1000..=1006 | 1008..=1999 => Some(ProblemKind::Unreachable),
+            1000..=1006 | 1008..=1999 => Some(SourceProblemKind::Unreachable),
             _ => None,
         }
     }
@@ -53,14 +53,14 @@ impl Fault {
 /// One controller's reply to a ping.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Ping {
+pub(super) struct SlurmrestdPing {
     pub(super) hostname: Option<String>,
     pub(super) responding: Option<bool>,
     pub(super) pinged: Option<String>,
     pub(super) status: Option<String>,
 }
 
-impl Ping {
+impl SlurmrestdPing {
     /// v0.0.40 has `pinged` only, v0.0.45 `responding` only, with
     /// a `status` in words, those between both.
     pub(super) fn is_up(&self) -> bool {
@@ -69,7 +69,7 @@ impl Ping {
 }
 
 /// The newest version for which the document names a list of nodes.
-pub(super) fn newest(document: &str) -> Option<String> {
+pub(super) fn newest_version(document: &str) -> Option<String> {
     let document: serde_json::Value = serde_json::from_str(document).ok()?;
     let numbers = document.get("paths")?.as_object()?.keys().filter_map(|path| {
         let version = path.strip_prefix("/slurm/v0.0.")?.strip_suffix("/nodes/")?;

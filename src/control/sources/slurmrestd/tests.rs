@@ -27,8 +27,8 @@ fn now<T>(work: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(work)
 }
 
-fn at(address: impl Into<Address>) -> Slurmrestd {
-    Slurmrestd {
+fn at(address: impl Into<ServerAddress>) -> SlurmrestdClientConfig {
+    SlurmrestdClientConfig {
         address: address.into(),
         token: Some(TOKEN.to_owned()),
         user: None,
@@ -36,16 +36,16 @@ fn at(address: impl Into<Address>) -> Slurmrestd {
     }
 }
 
-fn soon(address: impl Into<Address>) -> Slurmrestd {
-    Slurmrestd { limit: Duration::from_millis(300), ..at(address) }
+fn soon(address: impl Into<ServerAddress>) -> SlurmrestdClientConfig {
+    SlurmrestdClientConfig { limit: Duration::from_millis(300), ..at(address) }
 }
 
-fn kinds(said: &Said) -> Vec<ProblemKind> {
+fn kinds(said: &SourceReport) -> Vec<SourceProblemKind> {
     said.problems.iter().map(|problem| problem.kind).collect()
 }
 
 /// The one problem of the one answer of a server that could not be used.
-fn only(answers: &[Said]) -> (ProblemKind, String) {
+fn only(answers: &[SourceReport]) -> (SourceProblemKind, String) {
     assert_eq!(answers.len(), 1, "{answers:?}");
     assert_eq!(answers[0].problems.len(), 1, "{answers:?}");
     let shown = format!("{answers:?}");
@@ -67,7 +67,7 @@ async fn server(answers: &[(&str, ResponseTemplate)]) -> MockServer {
 }
 
 /// Asks a server that speaks v0.0.45, with this in the place of its nodes.
-fn asked(nodes: ResponseTemplate, most: usize) -> Vec<Said> {
+fn asked(nodes: ResponseTemplate, most: usize) -> Vec<SourceReport> {
     now(async {
         let server = server(&[
             ("/slurm/v0.0.45/ping/", json(200, UP)),
@@ -75,16 +75,16 @@ fn asked(nodes: ResponseTemplate, most: usize) -> Vec<Said> {
             ("/slurm/v0.0.45/partitions/", json(200, PARTITIONS)),
         ])
         .await;
-        bounded(&at(server.uri()), most).await
+        fetch_with_limit(&at(server.uri()), most).await
     })
 }
 
 /// Asks a server that answers every ping like this.
-fn pinged(ping: ResponseTemplate) -> Vec<Said> {
+fn pinged(ping: ResponseTemplate) -> Vec<SourceReport> {
     now(async {
         let server = MockServer::start().await;
         Mock::given(path_regex("/ping/$")).respond_with(ping).mount(&server).await;
-        ask(&at(server.uri())).await
+        fetch_claims(&at(server.uri())).await
     })
 }
 
@@ -98,7 +98,7 @@ fn the_newest_version_that_both_know_is_spoken() {
             ("/slurm/v0.0.42/partitions/", json(200, PARTITIONS)),
         ])
         .await;
-        let answers = ask(&at(server.uri())).await;
+        let answers = fetch_claims(&at(server.uri())).await;
         assert_eq!(answers.len(), 2);
         assert_eq!(answers[0].source.place, format!("{}/slurm/v0.0.42/nodes/", server.uri()));
         assert_eq!(answers[1].source.kind, SourceKind::SlurmPartitions);
@@ -118,7 +118,7 @@ fn a_version_of_the_future_is_found_in_the_document() {
             ("/slurm/v0.0.52/partitions/", json(200, PARTITIONS)),
         ])
         .await;
-        let answers = ask(&at(server.uri())).await;
+        let answers = fetch_claims(&at(server.uri())).await;
         assert_eq!(answers.len(), 2, "{answers:?}");
         assert!(answers[0].source.place.contains("v0.0.52"));
     });
@@ -126,8 +126,8 @@ fn a_version_of_the_future_is_found_in_the_document() {
 
 #[test]
 fn who_speaks_no_version_at_all_is_not_supported() {
-    let (kind, message) = now(async { only(&ask(&at(server(&[]).await.uri())).await) });
-    assert_eq!(kind, ProblemKind::Unsupported);
+    let (kind, message) = now(async { only(&fetch_claims(&at(server(&[]).await.uri())).await) });
+    assert_eq!(kind, SourceProblemKind::Unsupported);
     assert!(message.contains("none of v0.0.40 to v0.0.45"), "{message}");
 }
 
@@ -145,8 +145,8 @@ fn the_token_is_sent_as_scontrol_prints_it_or_bare_and_the_user_with_it() {
         }
         for token in [TOKEN.to_owned(), format!("SLURM_JWT={TOKEN}\n")] {
             let user = Some("root".to_owned());
-            let rest = Slurmrestd { token: Some(token), user, ..at(server.uri()) };
-            assert_eq!(ask(&rest).await.len(), 2);
+            let rest = SlurmrestdClientConfig { token: Some(token), user, ..at(server.uri()) };
+            assert_eq!(fetch_claims(&rest).await.len(), 2);
             assert!(!format!("{rest:?}").contains("secret"), "{rest:?}");
         }
     });
@@ -156,19 +156,19 @@ fn the_token_is_sent_as_scontrol_prints_it_or_bare_and_the_user_with_it() {
 fn who_is_not_let_in_is_told_what_is_missing() {
     let refused = ResponseTemplate::new(401).set_body_raw("Authentication failure", "text/plain");
     let (kind, message) = only(&pinged(refused.clone()));
-    assert_eq!(kind, ProblemKind::Denied);
+    assert_eq!(kind, SourceProblemKind::Denied);
     let expected = "HTTP 401: Authentication failure; the token may have run out";
     assert!(message.starts_with(expected), "{message}");
 
     let (kind, message) = now(async {
         let server = MockServer::start().await;
         Mock::given(path_regex("/ping/$")).respond_with(refused).mount(&server).await;
-        only(&ask(&Slurmrestd { token: None, ..at(server.uri()) }).await)
+        only(&fetch_claims(&SlurmrestdClientConfig { token: None, ..at(server.uri()) }).await)
     });
-    assert_eq!(kind, ProblemKind::Denied);
+    assert_eq!(kind, SourceProblemKind::Denied);
     assert!(message.contains("give a token: `scontrol token` makes one"), "{message}");
 
-    assert_eq!(only(&pinged(ResponseTemplate::new(403))).0, ProblemKind::Denied);
+    assert_eq!(only(&pinged(ResponseTemplate::new(403))).0, SourceProblemKind::Denied);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_ping_of_a_dead_controller_is_answered_with_200() {
         r#"{"pings": [{"hostname": "head", "pinged": "DOWN"}]}"#,
     ] {
         let (kind, message) = only(&pinged(json(200, ping)));
-        assert_eq!(kind, ProblemKind::Unreachable);
+        assert_eq!(kind, SourceProblemKind::Unreachable);
         assert!(message.contains("slurmctld at head does not"), "{message}");
     }
     let backup = r#"{"pings": [{"responding": false}, {"responding": true}]}"#;
@@ -190,7 +190,7 @@ fn a_token_that_is_not_taken_is_told_from_a_controller_that_is_not_there() {
     let ping = r#"{"pings": [{"hostname": "head", "responding": false,
         "status": "Protocol authentication error"}]}"#;
     let (kind, message) = only(&pinged(json(200, ping)));
-    assert_eq!(kind, ProblemKind::Denied);
+    assert_eq!(kind, SourceProblemKind::Denied);
     assert!(message.contains("says: Protocol authentication error; the token may"), "{message}");
 
     // Older ones keep to themselves why, so the nodes are asked for.
@@ -202,32 +202,32 @@ fn a_token_that_is_not_taken_is_told_from_a_controller_that_is_not_there() {
             ("/slurm/v0.0.42/nodes/", json(511, nodes)),
         ])
         .await;
-        only(&ask(&at(server.uri())).await)
+        only(&fetch_claims(&at(server.uri())).await)
     });
-    assert_eq!(kind, ProblemKind::Denied);
+    assert_eq!(kind, SourceProblemKind::Denied);
     assert!(message.starts_with("HTTP 511: Protocol authentication error"), "{message}");
 }
 
 #[test]
 fn errors_are_told_in_slurms_own_words() {
     let cases = [
-        (511, 1007, "Protocol authentication error", ProblemKind::Denied),
+        (511, 1007, "Protocol authentication error", SourceProblemKind::Denied),
         (
             502,
             1800,
             "Unable to contact slurm controller (connect failure)",
-            ProblemKind::Unreachable,
+            SourceProblemKind::Unreachable,
         ),
-        (422, 2010, "Invalid user id", ProblemKind::Denied),
-        (500, 9999, "Something else", ProblemKind::Unreachable),
-        (422, 2018, "Invalid node name specified", ProblemKind::Unsupported),
+        (422, 2010, "Invalid user id", SourceProblemKind::Denied),
+        (500, 9999, "Something else", SourceProblemKind::Unreachable),
+        (422, 2018, "Invalid node name specified", SourceProblemKind::Unsupported),
     ];
     for (status, number, error, kind) in cases {
         let body = format!(
             r#"{{"errors": [{{"description": "Failure to query nodes", "error_number": {number},
                 "error": "{error}"}}]}}"#
         );
-        let answers = asked(json(status, &body), MOST);
+        let answers = asked(json(status, &body), MAX_ANSWER_BYTES);
         assert_eq!(kinds(&answers[0]), [kind], "{status}");
         let expected = format!("HTTP {status}: Failure to query nodes: {error} (error {number})");
         let message = &answers[0].problems[0].message;
@@ -240,7 +240,7 @@ fn errors_are_told_in_slurms_own_words() {
 fn a_200_with_errors_is_not_the_whole_truth() {
     let body = r#"{"errors": [{"description": "Failure to query node nosuch", "error_number": 0,
         "error": "No error"}], "warnings": []}"#;
-    let answers = asked(json(200, body), MOST);
+    let answers = asked(json(200, body), MAX_ANSWER_BYTES);
     let told = answers[0].problems.iter().any(|it| it.message.contains("Failure to query node"));
     assert!(told, "{answers:?}");
 }
@@ -248,28 +248,28 @@ fn a_200_with_errors_is_not_the_whole_truth() {
 #[test]
 fn what_is_no_json_is_shown_by_its_beginning() {
     let page = ResponseTemplate::new(200).set_body_raw("<html><body>Sign in\u{1b}[0m", "text/html");
-    let answers = asked(page, MOST);
-    assert_eq!(kinds(&answers[0]), [ProblemKind::Malformed]);
+    let answers = asked(page, MAX_ANSWER_BYTES);
+    assert_eq!(kinds(&answers[0]), [SourceProblemKind::Malformed]);
     let message = &answers[0].problems[0].message;
     assert!(message.contains("begin with \"<html><body>Sign in"), "{message}");
 
     let page = ResponseTemplate::new(200).set_body_raw("welcome", "text/html");
-    assert_eq!(only(&pinged(page)).0, ProblemKind::Malformed);
+    assert_eq!(only(&pinged(page)).0, SourceProblemKind::Malformed);
 }
 
 #[test]
 fn an_answer_without_end_is_not_taken() {
     let answers = asked(json(200, &format!("{{\"nodes\": [{}]}}", " ".repeat(100_000))), 50_000);
-    assert_eq!(kinds(&answers[0]), [ProblemKind::Incomplete]);
+    assert_eq!(kinds(&answers[0]), [SourceProblemKind::Incomplete]);
     assert!(answers[0].problems[0].message.contains("50000 bytes"), "{answers:?}");
-    assert!(!kinds(&answers[1]).contains(&ProblemKind::Incomplete), "{:?}", answers[1]);
+    assert!(!kinds(&answers[1]).contains(&SourceProblemKind::Incomplete), "{:?}", answers[1]);
 }
 
 #[test]
 fn a_redirection_is_not_followed_with_a_token() {
     let elsewhere = ResponseTemplate::new(302).insert_header("Location", "http://127.0.0.1:1/");
     let (kind, message) = only(&pinged(elsewhere));
-    assert_eq!(kind, ProblemKind::Unsupported);
+    assert_eq!(kind, SourceProblemKind::Unsupported);
     assert!(message.contains("HTTP 302; redirections are not followed"), "{message}");
 }
 
@@ -279,9 +279,9 @@ fn a_slow_server_is_given_up() {
     let (kind, message) = now(async {
         let server = MockServer::start().await;
         Mock::given(path_regex("/ping/$")).respond_with(slow).mount(&server).await;
-        only(&ask(&soon(server.uri())).await)
+        only(&fetch_claims(&soon(server.uri())).await)
     });
-    assert_eq!(kind, ProblemKind::Unreachable);
+    assert_eq!(kind, SourceProblemKind::Unreachable);
     assert!(message.starts_with("no answer within 300ms; "), "{message}");
 }
 
@@ -290,8 +290,8 @@ fn a_server_that_takes_the_call_and_says_nothing_is_given_up() {
     // Never accepted from: the kernel completes the connection by itself.
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));
-    let (kind, message) = only(&now(ask(&soon(address))));
-    assert_eq!(kind, ProblemKind::Unreachable);
+    let (kind, message) = only(&now(fetch_claims(&soon(address))));
+    assert_eq!(kind, SourceProblemKind::Unreachable);
     assert!(message.starts_with("no answer within 300ms; "), "{message}");
 }
 
@@ -308,8 +308,8 @@ fn an_answer_that_trickles_is_given_up() {
             std::thread::sleep(Duration::from_millis(20));
         }
     });
-    let (kind, _) = only(&now(ask(&soon(address))));
-    assert_eq!(kind, ProblemKind::Unreachable);
+    let (kind, _) = only(&now(fetch_claims(&soon(address))));
+    assert_eq!(kind, SourceProblemKind::Unreachable);
 }
 
 #[test]
@@ -321,15 +321,15 @@ fn who_does_not_speak_http_or_is_not_there_is_told_apart() {
         let _ = stream.read(&mut [0; 4096]);
         let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n");
     });
-    let (kind, message) = only(&now(ask(&at(address))));
-    assert_eq!(kind, ProblemKind::Incomplete);
+    let (kind, message) = only(&now(fetch_claims(&at(address))));
+    assert_eq!(kind, SourceProblemKind::Incomplete);
     assert!(message.starts_with("the answer broke off: "), "{message}");
 
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", listener.local_addr().expect("an address"));
     drop(listener);
-    let (kind, message) = only(&now(ask(&at(address))));
-    assert_eq!(kind, ProblemKind::Unreachable);
+    let (kind, message) = only(&now(fetch_claims(&at(address))));
+    assert_eq!(kind, SourceProblemKind::Unreachable);
     assert!(message.contains("refused"), "{message}");
     assert!(message.contains("whether slurmrestd runs"), "{message}");
 }
@@ -338,9 +338,9 @@ fn who_does_not_speak_http_or_is_not_there_is_told_apart() {
 fn https_to_a_server_without_it_is_unreachable() {
     let (kind, _) = now(async {
         let server = server(&[]).await;
-        only(&ask(&at(server.uri().replace("http:", "https:"))).await)
+        only(&fetch_claims(&at(server.uri().replace("http:", "https:"))).await)
     });
-    assert_eq!(kind, ProblemKind::Unreachable);
+    assert_eq!(kind, SourceProblemKind::Unreachable);
 }
 
 /// Answers calls on a socket one after the other, as slurmrestd would.
@@ -379,21 +379,21 @@ fn a_unix_socket_is_asked_like_any_other() {
     let listener = UnixListener::bind(&socket).expect("a socket");
     std::thread::spawn(move || answer_socket(&listener));
     for address in [format!("unix:{}", socket.display()), format!("unix://{}", socket.display())] {
-        let answers = now(ask(&at(address)));
+        let answers = now(fetch_claims(&at(address)));
         assert_eq!(answers.len(), 2, "{answers:?}");
         let place = format!("unix:{}/slurm/v0.0.45/nodes/", socket.display());
         assert_eq!(answers[0].source.place, place);
     }
-    let nobody = Slurmrestd { token: None, ..at(format!("unix:{}", socket.display())) };
-    let (kind, message) = only(&now(ask(&nobody)));
-    assert_eq!(kind, ProblemKind::Denied);
+    let nobody = SlurmrestdClientConfig { token: None, ..at(format!("unix:{}", socket.display())) };
+    let (kind, message) = only(&now(fetch_claims(&nobody)));
+    assert_eq!(kind, SourceProblemKind::Denied);
     assert!(message.contains("only the user that slurmrestd runs as"), "{message}");
 }
 
 #[test]
 fn a_socket_that_is_not_there_is_unreachable() {
-    let (kind, message) = only(&now(ask(&at("unix:/no/such/socket"))));
-    assert_eq!(kind, ProblemKind::Unreachable);
+    let (kind, message) = only(&now(fetch_claims(&at("unix:/no/such/socket"))));
+    assert_eq!(kind, SourceProblemKind::Unreachable);
     assert!(message.contains("No such file"), "{message}");
     assert!(!Path::new("/no/such/socket").exists());
 }
@@ -402,8 +402,8 @@ fn a_socket_that_is_not_there_is_unreachable() {
 fn an_address_that_is_none_is_refused_without_being_repeated() {
     for address in ["", "head:6820", "ftp://head", "unix:relative", "http://", "http://u:secret@[x"]
     {
-        let (kind, message) = only(&now(ask(&at(address))));
-        assert_eq!(kind, ProblemKind::Malformed, "{address}");
+        let (kind, message) = only(&now(fetch_claims(&at(address))));
+        assert_eq!(kind, SourceProblemKind::Malformed, "{address}");
         assert!(message.contains("expected http://host:6820"), "{message}");
     }
 }
@@ -411,16 +411,16 @@ fn an_address_that_is_none_is_refused_without_being_repeated() {
 #[test]
 fn credentials_of_an_address_are_neither_sent_nor_shown() {
     let address = "http://me:secret@127.0.0.1:1/prefix?key=secret";
-    let answers = now(ask(&at(address)));
-    assert_eq!(only(&answers).0, ProblemKind::Unreachable);
+    let answers = now(fetch_claims(&at(address)));
+    assert_eq!(only(&answers).0, SourceProblemKind::Unreachable);
     assert_eq!(answers[0].source.place, "http://127.0.0.1:1/prefix");
     assert!(!format!("{:?}", at(address)).contains("secret"), "{:?}", at(address));
 }
 
 #[test]
 fn a_token_that_cannot_be_sent_is_not_shown() {
-    let rest = Slurmrestd { token: Some("secret\nword".to_owned()), ..at("http://127.0.0.1:1") };
-    let (kind, message) = only(&now(ask(&rest)));
-    assert_eq!(kind, ProblemKind::Malformed);
+    let rest = SlurmrestdClientConfig { token: Some("secret\nword".to_owned()), ..at("http://127.0.0.1:1") };
+    let (kind, message) = only(&now(fetch_claims(&rest)));
+    assert_eq!(kind, SourceProblemKind::Malformed);
     assert_eq!(message, "the token contains characters that cannot be sent");
 }

@@ -25,8 +25,8 @@ use crate::store::digest;
 use crate::store::file;
 use crate::store::stored;
 use crate::store::stored::Stored;
-use model::recording::Recording;
-use model::trend::PartKind;
+use model::tool_recording::ToolRecording;
+use model::trend::FabricPartKind;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
 
@@ -62,7 +62,7 @@ pub struct Rebuilt {
 struct Kept {
     stored: Stored,
     signature: String,
-    recordings: Vec<Recording>,
+    recordings: Vec<ToolRecording>,
     verdicts: Verdicts,
     rolled: Rolled,
 }
@@ -370,7 +370,7 @@ impl<'c> Series<'c> {
 
     fn number(&mut self, value: &Value) -> rusqlite::Result<i64> {
         let part = &value.part;
-        let domain = part.domain.as_ref().filter(|_| part.kind == PartKind::Domain);
+        let domain = part.domain.as_ref().filter(|_| part.kind == FabricPartKind::Domain);
         let kind = name(&part.kind);
         let key = params![
             kind,

@@ -14,16 +14,16 @@ use super::read::Listed;
 use super::read::end;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::trend::ChangeKind;
-use model::trend::Changed;
-use model::trend::Part;
-use model::trend::PartKind;
+use model::trend::RunChangeKind;
+use model::trend::RunChange;
+use model::trend::FabricPart;
+use model::trend::FabricPartKind;
 use model::trend::Trend;
 
 impl History {
     /// What changed between runs, in order of time: of these nodes, or of all
     /// where none is named, and what concerns everybody.
-    pub fn changes(&self, nodes: &BTreeSet<NodeName>) -> Result<Vec<Changed>, HistoryError> {
+    pub fn changes(&self, nodes: &BTreeSet<NodeName>) -> Result<Vec<RunChange>, HistoryError> {
         let mut changes = Vec::new();
         let mut before: Option<Listed> = None;
         for run in self.runs()? {
@@ -64,7 +64,7 @@ impl History {
             };
             for (what, before, after) in identity::differences(&was, &is) {
                 let (run, at, node) = (run.clone(), at.clone(), Some(node.clone()));
-                changes.push(Changed {
+                changes.push(RunChange {
                     run,
                     at,
                     node,
@@ -101,7 +101,7 @@ impl History {
 #[derive(Default)]
 pub(super) struct Meanwhile {
     /// By node; of nobody what is everybody's.
-    changes: BTreeMap<Option<NodeName>, Vec<Changed>>,
+    changes: BTreeMap<Option<NodeName>, Vec<RunChange>>,
     /// The nodes of each domain.
     members: BTreeMap<DomainName, BTreeSet<NodeName>>,
 }
@@ -112,7 +112,7 @@ impl Meanwhile {
         let mut nodes: BTreeSet<Option<NodeName>> = BTreeSet::from([None]);
         let part = &trend.part;
         match part.kind {
-            PartKind::Domain => {
+            FabricPartKind::Domain => {
                 let members = part.domain.as_ref().and_then(|domain| self.members.get(domain));
                 nodes.extend(members.into_iter().flatten().cloned().map(Some));
             }
@@ -125,7 +125,7 @@ impl Meanwhile {
         let (Some(first), Some(last)) = (trend.points.first(), trend.points.last()) else {
             return;
         };
-        let during = |c: &&Changed| first.at < c.at && c.at <= last.at;
+        let during = |c: &&RunChange| first.at < c.at && c.at <= last.at;
         let all = nodes.iter().filter_map(|node| self.changes.get(node)).flatten();
         trend.changes = all.filter(during).filter(|c| concerns(c, part)).cloned().collect();
         trend.changes.sort_by(|a, b| (&a.at, &a.node, &a.what).cmp(&(&b.at, &b.node, &b.what)));
@@ -133,8 +133,8 @@ impl Meanwhile {
 }
 
 /// What concerns everybody and is not as in the run before.
-fn of_everybody(before: &Listed, after: &Listed) -> Vec<Changed> {
-    let changed = |kind, what: &str, was: &str, is: &str| Changed {
+fn of_everybody(before: &Listed, after: &Listed) -> Vec<RunChange> {
+    let changed = |kind, what: &str, was: &str, is: &str| RunChange {
         run: after.run.clone(),
         at: after.at.clone(),
         node: None,
@@ -144,23 +144,23 @@ fn of_everybody(before: &Listed, after: &Listed) -> Vec<Changed> {
         after: is.to_owned(),
     };
     let tools = identity::differences(&before.tools, &after.tools);
-    let mut all: Vec<Changed> =
-        tools.iter().map(|(what, was, is)| changed(ChangeKind::Tool, what, was, is)).collect();
+    let mut all: Vec<RunChange> =
+        tools.iter().map(|(what, was, is)| changed(RunChangeKind::Tool, what, was, is)).collect();
     if before.thresholds != after.thresholds {
         let (was, is) = (&before.thresholds, &after.thresholds);
-        all.push(changed(ChangeKind::Thresholds, "expectations", was, is));
+        all.push(changed(RunChangeKind::Thresholds, "expectations", was, is));
     }
     all
 }
 
 /// Whether a change can be behind what a part shows: another GPU's is not.
-fn concerns(changed: &Changed, part: &Part) -> bool {
+fn concerns(changed: &RunChange, part: &FabricPart) -> bool {
     let Some(index) = IdentityName::read(&changed.what).gpu else { return true };
     let is = |node: Option<&str>, gpu: Option<u32>| {
         changed.node.as_ref().map(|n| n.as_str()) == node && gpu.is_none_or(|gpu| index == gpu)
     };
     let peer = part.peer.as_deref().map(end);
-    part.kind == PartKind::Domain
+    part.kind == FabricPartKind::Domain
         || is(part.node.as_ref().map(|n| n.as_str()), part.gpu)
         || peer.is_some_and(|(node, gpu)| is(Some(node.as_str()), gpu))
 }

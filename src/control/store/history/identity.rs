@@ -9,11 +9,11 @@ use std::collections::BTreeSet;
 
 use model::claims::Claims;
 use model::id::NodeName;
-use model::recording::Recording;
-use model::recording::Scope;
-use model::said::FabricSaid;
-use model::trend::ChangeKind;
-use model::worker::Machine;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
+use model::source_report::FabricReport;
+use model::trend::RunChangeKind;
+use model::worker_protocol::MachineRecord;
 
 /// What a node was, by name: `driver`, `boot`, `GPU 2 UUID`.
 pub type Identity = BTreeMap<String, String>;
@@ -21,8 +21,8 @@ pub type Identity = BTreeMap<String, String>;
 /// Every node as its worker, its tools and its claims describe it.
 pub fn identities(
     claims: &Claims,
-    machines: &[Machine],
-    recordings: &[Recording],
+    machines: &[MachineRecord],
+    recordings: &[ToolRecording],
 ) -> BTreeMap<NodeName, Identity> {
     let mut all: BTreeMap<NodeName, Identity> = BTreeMap::new();
     for (node, said) in &claims.nodes {
@@ -43,13 +43,13 @@ pub fn identities(
             put(&format!("{device} GUID"), &nic.guid);
         }
         // Of the node, or of all of its GPUs that say one.
-        let cliques: BTreeSet<String> = said.fabric.iter().filter_map(FabricSaid::clique).collect();
+        let cliques: BTreeSet<String> = said.fabric.iter().filter_map(FabricReport::clique).collect();
         if let (1, clique) = (cliques.len(), cliques.into_iter().next()) {
             put("clique", &clique);
         }
     }
     for recording in recordings {
-        let Scope::Node(node) = &recording.scope else { continue };
+        let RecordingScope::Node(node) = &recording.scope else { continue };
         let facts = &recording.parsed.facts;
         let is = all.entry(node.clone()).or_default();
         if let Some(driver) = &facts.driver {
@@ -110,7 +110,7 @@ fn address(text: &str) -> Option<String> {
 }
 
 /// The tools that measured, with their versions.
-pub(super) fn tools(recordings: &[Recording], own: &str) -> BTreeMap<String, String> {
+pub(super) fn tools(recordings: &[ToolRecording], own: &str) -> BTreeMap<String, String> {
     let mut tools = BTreeMap::from([("fabricgate".to_owned(), own.to_owned())]);
     for recording in recordings {
         let parsed = &recording.parsed;
@@ -128,7 +128,7 @@ pub(super) fn tools(recordings: &[Recording], own: &str) -> BTreeMap<String, Str
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdentityName {
     /// What kind of thing.
-    pub kind: ChangeKind,
+    pub kind: RunChangeKind,
     /// The GPU that it is of.
     pub gpu: Option<u32>,
 }
@@ -137,15 +137,15 @@ impl IdentityName {
     /// Takes a name apart.
     pub fn read(name: &str) -> Self {
         let kind = match name {
-            "driver" => ChangeKind::Driver,
+            "driver" => RunChangeKind::Driver,
             // Another kernel takes another boot, and counts as one.
-            "boot" | "kernel" => ChangeKind::Boot,
-            "rack" | "slot" => ChangeKind::Slot,
-            _ if name.ends_with(" PCI address") => ChangeKind::Slot,
-            "clique" | "domain" => ChangeKind::Claim,
-            _ if name.ends_with(" VBIOS") || name.ends_with(" firmware") => ChangeKind::Firmware,
-            _ if name.starts_with("neighbour of ") => ChangeKind::Neighbour,
-            _ => ChangeKind::Hardware,
+            "boot" | "kernel" => RunChangeKind::Boot,
+            "rack" | "slot" => RunChangeKind::Slot,
+            _ if name.ends_with(" PCI address") => RunChangeKind::Slot,
+            "clique" | "domain" => RunChangeKind::Claim,
+            _ if name.ends_with(" VBIOS") || name.ends_with(" firmware") => RunChangeKind::Firmware,
+            _ if name.starts_with("neighbour of ") => RunChangeKind::Neighbour,
+            _ => RunChangeKind::Hardware,
         };
         let gpu = name.strip_prefix("GPU ").and_then(|rest| rest.split(' ').next()?.parse().ok());
         Self { kind, gpu }
@@ -163,16 +163,16 @@ pub fn differences(before: &Identity, after: &Identity) -> Vec<(String, String, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::worker::Environment;
-    use model::worker::MACHINE_FORMAT;
+    use model::worker_protocol::MachineEnvironment;
+    use model::worker_protocol::MACHINE_FORMAT;
 
     #[test]
     fn what_a_tool_prints_instead_of_a_value_is_no_other_gpu_and_no_other_firmware() {
         let of = |uuid: &str, vbios: &str| {
             let line = format!("0, {uuid}, 1980 MHz, 2619 MHz, 31, 118.2 W, {vbios}");
-            let environment = Environment { gpus: vec![line], ..Environment::default() };
+            let environment = MachineEnvironment { gpus: vec![line], ..MachineEnvironment::default() };
             let format = MACHINE_FORMAT.to_owned();
-            let machine = Machine { format, node: "n1".into(), environment };
+            let machine = MachineRecord { format, node: "n1".into(), environment };
             identities(&Claims::default(), &[machine], &[]).remove(&NodeName::from("n1"))
         };
         let before = of("GPU-a", "96.00.74.00.01").expect("one");

@@ -11,10 +11,10 @@ use super::rolled;
 use model::finding_class::FindingClass;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::trend::Alarm;
-use model::trend::Part;
-use model::trend::PartKind;
-use model::trend::Point;
+use model::trend::TrendAlarm;
+use model::trend::FabricPart;
+use model::trend::FabricPartKind;
+use model::trend::TrendPoint;
 use model::trend::Trend;
 use model::unit::Unit;
 use model::verdict::Finding;
@@ -77,7 +77,7 @@ pub struct Listed {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Selection {
     /// Kinds of parts; of none named, all but paths, which are many.
-    pub kinds: BTreeSet<PartKind>,
+    pub kinds: BTreeSet<FabricPartKind>,
     /// Nodes.
     pub nodes: BTreeSet<NodeName>,
     /// Domains.
@@ -96,21 +96,21 @@ pub struct Selection {
 
 impl Selection {
     /// The series of these kinds.
-    pub fn of(kinds: impl IntoIterator<Item = PartKind>) -> Self {
+    pub fn of(kinds: impl IntoIterator<Item = FabricPartKind>) -> Self {
         Self { kinds: kinds.into_iter().collect(), ..Self::default() }
     }
 
-    fn has_kind(&self, kind: PartKind) -> bool {
+    fn has_kind(&self, kind: FabricPartKind) -> bool {
         match self.kinds.is_empty() {
-            true => kind != PartKind::Link,
+            true => kind != FabricPartKind::Link,
             false => self.kinds.contains(&kind),
         }
     }
 
-    fn has(&self, part: &Part) -> bool {
+    fn has(&self, part: &FabricPart) -> bool {
         let node = |node: &Option<NodeName>| node.as_ref().is_none_or(|n| self.nodes.contains(n));
         let domain = |d: &Option<DomainName>| d.as_ref().is_some_and(|d| self.domains.contains(d));
-        (self.nodes.is_empty() || (part.kind != PartKind::Domain && node(&part.node)))
+        (self.nodes.is_empty() || (part.kind != FabricPartKind::Domain && node(&part.node)))
             && (self.domains.is_empty() || domain(&part.domain))
             && (self.gpu.is_none() || part.gpu.is_none() || self.gpu == part.gpu)
             && (self.peer.is_none() || self.peer == part.peer)
@@ -222,7 +222,7 @@ impl History {
     pub fn trends(&self, selection: &Selection) -> Result<Vec<Trend>, HistoryError> {
         let mut trends: Vec<Trend> = Vec::new();
         self.each(selection, |_, trend| trends.push(trend))?;
-        if selection.has_kind(PartKind::Link) {
+        if selection.has_kind(FabricPartKind::Link) {
             let meanwhile = self.meanwhile()?;
             let mut paths = self.paths(selection)?;
             paths.iter_mut().for_each(|trend| meanwhile.say(trend));
@@ -261,7 +261,7 @@ impl History {
                 continue;
             }
             let read = alarms.query_map(params![id, since], |row| {
-                Ok(Alarm {
+                Ok(TrendAlarm {
                     run: row.get(0)?,
                     at: row.get(1)?,
                     since: row.get(2)?,
@@ -290,8 +290,8 @@ impl History {
                 };
                 let node = text(3)?.map(NodeName::from);
                 let home = node.as_ref().and_then(|node| homes.get(node).cloned());
-                let part = Part {
-                    kind: named(&row.get::<_, String>(1)?).unwrap_or(PartKind::Node),
+                let part = FabricPart {
+                    kind: named(&row.get::<_, String>(1)?).unwrap_or(FabricPartKind::Node),
                     domain: text(2)?.map(DomainName::from).or(home),
                     node,
                     gpu: u32::try_from(row.get::<_, i64>(4)?).ok(),
@@ -331,15 +331,15 @@ impl History {
                 Ok((row.get::<_, i64>(2)?, texts))
             },
         )?;
-        let mut trends: BTreeMap<(Part, String, Unit), Trend> = BTreeMap::new();
+        let mut trends: BTreeMap<(FabricPart, String, Unit), Trend> = BTreeMap::new();
         for (at_unix, texts) in rows {
             let [run, at, testcase, unit, rail, pairs, readings]: [String; 7] = texts;
             let pairs: Vec<(String, String)> = serde_json::from_str(&pairs).unwrap_or_default();
             let readings: Vec<f64> = serde_json::from_str(&readings).unwrap_or_default();
             for ((from, to), value) in pairs.into_iter().zip(readings) {
                 let (node, gpu) = end(&from);
-                let part = Part {
-                    kind: PartKind::Link,
+                let part = FabricPart {
+                    kind: FabricPartKind::Link,
                     domain: homes.get(&node).cloned(),
                     node: Some(node),
                     gpu,
@@ -350,7 +350,7 @@ impl History {
                 if !selection.has(&part) {
                     continue;
                 }
-                let point = Point {
+                let point = TrendPoint {
                     run: run.clone(),
                     at: at.clone(),
                     at_unix,
@@ -384,7 +384,7 @@ impl History {
             [],
             |row| {
                 let mut locus =
-                    Locus::of(named(&row.get::<_, String>(4)?).unwrap_or(LocusKind::Instrument));
+                    Locus::new(named(&row.get::<_, String>(4)?).unwrap_or(LocusKind::Instrument));
                 locus.domain = row.get::<_, Option<String>>(5)?.map(DomainName::from);
                 locus.node = row.get::<_, Option<String>>(6)?.map(NodeName::from);
                 locus.gpu = row.get(7)?;
@@ -436,9 +436,9 @@ impl History {
     }
 }
 
-fn point(row: &rusqlite::Row<'_>) -> rusqlite::Result<Point> {
+fn point(row: &rusqlite::Row<'_>) -> rusqlite::Result<TrendPoint> {
     let outcome: Option<String> = row.get(6)?;
-    Ok(Point {
+    Ok(TrendPoint {
         run: row.get(0)?,
         at: row.get(1)?,
         at_unix: row.get(2)?,
@@ -457,7 +457,7 @@ pub(super) fn end(text: &str) -> (NodeName, Option<u32>) {
     }
 }
 
-fn blank(part: Part, testcase: String, unit: &str) -> Trend {
+fn blank(part: FabricPart, testcase: String, unit: &str) -> Trend {
     let unit = named(unit).unwrap_or(Unit::GigabytesPerSecond);
     let (points, baseline, alarms, changes) = (Vec::new(), None, Vec::new(), Vec::new());
     Trend { part, testcase, unit, points, baseline, alarms, changes }

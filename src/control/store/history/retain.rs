@@ -14,10 +14,10 @@ use super::HistoryError;
 use super::Selection;
 use super::open::meaning;
 use engine::judge::drift;
-use model::moment::DAY_S;
+use model::time_format::DAY_S;
 use model::stats;
-use model::trend::Alarm;
-use model::trend::PartKind;
+use model::trend::TrendAlarm;
+use model::trend::FabricPartKind;
 
 /// Days of a week.
 const WEEK: i64 = 7;
@@ -72,7 +72,7 @@ impl Bucket {
 struct OldAlarm {
     series: i64,
     at_unix: i64,
-    alarm: Alarm,
+    alarm: TrendAlarm,
 }
 
 struct OldPoint {
@@ -131,7 +131,7 @@ impl History {
     /// The alarms that points say which are about to be thinned.
     fn alarms_before(&self, horizon: i64) -> Result<Vec<OldAlarm>, HistoryError> {
         let since = self.whole_since()?;
-        let kinds = [PartKind::Gpu, PartKind::Node, PartKind::Rail, PartKind::Domain];
+        let kinds = [FabricPartKind::Gpu, FabricPartKind::Node, FabricPartKind::Rail, FabricPartKind::Domain];
         let mut kept = Vec::new();
         self.each(&Selection::of(kinds), |series, mut trend| {
             drift::assess_since(&mut trend, since);

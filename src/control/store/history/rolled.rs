@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::judge::collective;
-use model::cell::Cell;
+use model::measured_cell::MeasuredCell;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::recording::CONFIRM_STAGE;
-use model::recording::Recording;
-use model::recording::Scope;
+use model::tool_recording::CONFIRM_STAGE;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
 use model::stats;
-use model::trend::Part;
-use model::trend::PartKind;
+use model::trend::FabricPart;
+use model::trend::FabricPartKind;
 use model::unit::Unit;
 use model::verdict::Direction;
 use model::verdict::Finding;
@@ -29,7 +29,7 @@ use model::verdict::Verdicts;
 /// What one part showed in one test.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Value {
-    pub(super) part: Part,
+    pub(super) part: FabricPart,
     pub(super) testcase: Arc<str>,
     pub(super) unit: Unit,
     pub(super) value: f64,
@@ -88,9 +88,9 @@ impl Read {
 }
 
 /// Rolls up the cells of a run and what its collectives reached.
-pub(super) fn roll(cells: &[Cell], recordings: &[Recording], verdicts: &Verdicts) -> Rolled {
+pub(super) fn roll(cells: &[MeasuredCell], recordings: &[ToolRecording], verdicts: &Verdicts) -> Rolled {
     let mut rolled = Rolled::default();
-    let mut tests: BTreeMap<Test, Vec<&Cell>> = BTreeMap::new();
+    let mut tests: BTreeMap<Test, Vec<&MeasuredCell>> = BTreeMap::new();
     for cell in cells.iter().filter(|c| c.value.is_some_and(f64::is_finite)) {
         let test = (cell.testcase.clone(), cell.unit, cell.rail.clone());
         tests.entry(test).or_default().push(cell);
@@ -137,7 +137,7 @@ pub(super) fn roll(cells: &[Cell], recordings: &[Recording], verdicts: &Verdicts
 }
 
 /// GPUs and ends of rails in one test; its paths are put beside.
-fn of_test((testcase, unit, rail): &Test, cells: &[&Cell], rolled: &mut Rolled) -> Vec<Value> {
+fn of_test((testcase, unit, rail): &Test, cells: &[&MeasuredCell], rolled: &mut Rolled) -> Vec<Value> {
     let mut paths: BTreeMap<(End, End), Vec<f64>> = BTreeMap::new();
     let mut ends: BTreeMap<(End, Direction), Read> = BTreeMap::new();
     let mut homes: BTreeMap<NodeName, Option<DomainName>> = BTreeMap::new();
@@ -184,8 +184,8 @@ fn of_test((testcase, unit, rail): &Test, cells: &[&Cell], rolled: &mut Rolled) 
         // One partner is no word about an end, as in judging.
         let enough = is_host || 1 < read.partners.len();
         let (value, error) = read.middle(sigma).filter(|_| enough)?;
-        let part = Part {
-            kind: if gpu.is_some() { PartKind::Gpu } else { PartKind::Rail },
+        let part = FabricPart {
+            kind: if gpu.is_some() { FabricPartKind::Gpu } else { FabricPartKind::Rail },
             domain: homes.get(&node).cloned().flatten(),
             node: Some(node),
             gpu,
@@ -212,7 +212,7 @@ fn least(values: &[Value]) -> Vec<Value> {
     }
     let node = |(node, value): (&NodeName, &Value)| {
         let domain = value.part.domain.clone();
-        let part = Part { node: Some(node.clone()), ..part(PartKind::Node, domain) };
+        let part = FabricPart { node: Some(node.clone()), ..part(FabricPartKind::Node, domain) };
         Value { part, ..value.clone() }
     };
     nodes.into_iter().map(node).collect()
@@ -228,7 +228,7 @@ fn middle(values: &[Value]) -> Vec<Value> {
     }
     let level = |(domain, values): (&DomainName, Vec<&Value>)| {
         let level = stats::median(&mut values.iter().map(|v| v.value).collect::<Vec<f64>>())?;
-        let part = part(PartKind::Domain, Some(domain.clone()));
+        let part = part(FabricPartKind::Domain, Some(domain.clone()));
         Some(Value { part, value: level, error: None, ..(*values.first()?).clone() })
     };
     domains.into_iter().filter_map(level).collect()
@@ -236,15 +236,15 @@ fn middle(values: &[Value]) -> Vec<Value> {
 
 /// What collectives reached, each the best of its readings, as the judge takes it.
 /// Numbers of other ranks, of other sizes and of another path are another series.
-fn collectives(recordings: &[Recording]) -> Vec<Value> {
-    let mut best: BTreeMap<(Part, String, Unit), f64> = BTreeMap::new();
+fn collectives(recordings: &[ToolRecording]) -> Vec<Value> {
+    let mut best: BTreeMap<(FabricPart, String, Unit), f64> = BTreeMap::new();
     for recording in recordings.iter().filter(|it| it.stage != Some(CONFIRM_STAGE)) {
         let part = match &recording.scope {
-            Scope::Node(node) => Part { node: Some(node.clone()), ..part(PartKind::Node, None) },
-            Scope::Domain(domain) => part(PartKind::Domain, Some(domain.clone())),
-            Scope::Pair(..) => continue,
+            RecordingScope::Node(node) => FabricPart { node: Some(node.clone()), ..part(FabricPartKind::Node, None) },
+            RecordingScope::Domain(domain) => part(FabricPartKind::Domain, Some(domain.clone())),
+            RecordingScope::Pair(..) => continue,
         };
-        for it in collective::reached(recording) {
+        for it in collective::collect_results(recording) {
             if !it.unit.is_bandwidth() || !it.busbw.is_finite() {
                 continue;
             }
@@ -255,15 +255,15 @@ fn collectives(recordings: &[Recording]) -> Vec<Value> {
             *known = it.busbw.max(*known);
         }
     }
-    let value = |((part, testcase, unit), value): ((Part, String, Unit), f64)| {
+    let value = |((part, testcase, unit), value): ((FabricPart, String, Unit), f64)| {
         let testcase = Arc::from(testcase);
         Value { part, testcase, unit, value, error: None, expected: None, outcome: None }
     };
     best.into_iter().map(value).collect()
 }
 
-fn part(kind: PartKind, domain: Option<DomainName>) -> Part {
-    Part { kind, domain, node: None, gpu: None, peer: None, rail: None, direction: None }
+fn part(kind: FabricPartKind, domain: Option<DomainName>) -> FabricPart {
+    FabricPart { kind, domain, node: None, gpu: None, peer: None, rail: None, direction: None }
 }
 
 /// `node:gpu`, or `node`.
@@ -294,7 +294,7 @@ impl<'v> Accusers<'v> {
     }
 
     /// All that can accuse a part with one end.
-    fn about(&self, part: &Part) -> impl Iterator<Item = &'v Finding> {
+    fn about(&self, part: &FabricPart) -> impl Iterator<Item = &'v Finding> {
         let of_node = part.node.as_ref().and_then(|node| self.of_nodes.get(node));
         let of_domain = part.domain.as_ref().and_then(|domain| self.of_domains.get(domain));
         of_node.into_iter().chain(of_domain).flatten().copied()
@@ -303,13 +303,13 @@ impl<'v> Accusers<'v> {
 
 /// How a part came out: the worst that was found against it, or, where nothing
 /// was, what its node came out as, as far as that is not another part's fault.
-fn outcome(part: &Part, verdicts: &Verdicts, accusers: &Accusers<'_>) -> Option<Outcome> {
+fn outcome(part: &FabricPart, verdicts: &Verdicts, accusers: &Accusers<'_>) -> Option<Outcome> {
     let found = accusers.about(part).filter(|found| accuses(found, part)).map(|f| f.outcome);
     let node = part.node.as_ref().and_then(|node| {
         let at = verdicts.nodes.binary_search_by(|v| v.node.cmp(node)).ok()?;
         let outcome = verdicts.nodes[at].outcome;
         match (part.kind, outcome) {
-            (PartKind::Node, outcome) => Some(outcome),
+            (FabricPartKind::Node, outcome) => Some(outcome),
             (_, Outcome::Unknown) => Some(Outcome::Unknown),
             _ => Some(Outcome::Pass),
         }
@@ -318,7 +318,7 @@ fn outcome(part: &Part, verdicts: &Verdicts, accusers: &Accusers<'_>) -> Option<
 }
 
 /// Whether a finding says that what a part showed was not as it must be.
-pub(super) fn accuses(found: &Finding, part: &Part) -> bool {
+pub(super) fn accuses(found: &Finding, part: &FabricPart) -> bool {
     let locus = &found.locus;
     let direction =
         locus.direction.is_none() || part.direction.is_none() || locus.direction == part.direction;
@@ -329,7 +329,7 @@ pub(super) fn accuses(found: &Finding, part: &Part) -> bool {
     match (&locus.node, locus.kind) {
         // One path is no GPU and no node.
         (_, LocusKind::Pair) => {
-            part.kind == PartKind::Link && locus.node == part.node && locus.peer == part.peer
+            part.kind == FabricPartKind::Link && locus.node == part.node && locus.peer == part.peer
         }
         (_, LocusKind::Instrument) => false,
         (Some(node), _) => {
@@ -355,7 +355,7 @@ mod tests {
         let locus = Locus {
             node: node.map(NodeName::from),
             domain: Some(domain.into()),
-            ..Locus::of(kind)
+            ..Locus::new(kind)
         };
         Finding::new(format!("{node:?}"), outcome, FindingClass::NvlinkLow, locus)
     }
@@ -369,13 +369,13 @@ mod tests {
         verdicts.findings.push(found(None, "d1", Outcome::Unknown));
         verdicts.findings.push(found(None, "d2", Outcome::Failed));
         let accusers = Accusers::of(&verdicts);
-        let node = Part { node: Some("n7".into()), ..part(PartKind::Node, Some("d1".into())) };
+        let node = FabricPart { node: Some("n7".into()), ..part(FabricPartKind::Node, Some("d1".into())) };
         assert_eq!(accusers.about(&node).count(), 2);
         assert_eq!(outcome(&node, &verdicts, &accusers), Some(Outcome::Degraded));
-        let domain = part(PartKind::Domain, Some("d1".into()));
+        let domain = part(FabricPartKind::Domain, Some("d1".into()));
         assert_eq!(accusers.about(&domain).count(), 1);
         assert_eq!(outcome(&domain, &verdicts, &accusers), Some(Outcome::Unknown));
-        let other = Part { node: Some("other".into()), ..part(PartKind::Node, None) };
+        let other = FabricPart { node: Some("other".into()), ..part(FabricPartKind::Node, None) };
         assert_eq!(outcome(&other, &verdicts, &accusers), None);
     }
 }

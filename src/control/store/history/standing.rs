@@ -15,10 +15,10 @@ use crate::store::digest;
 use engine::judge::drift;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::moment::DAY_S;
-use model::trend::Part;
-use model::trend::PartKind;
-use model::trend::Standing;
+use model::time_format::DAY_S;
+use model::trend::FabricPart;
+use model::trend::FabricPartKind;
+use model::trend::OpenAlarm;
 use model::trend::Trend;
 
 /// A series that nobody measured for so long, while its node or domain was
@@ -36,29 +36,29 @@ pub struct Drifts {
     /// Series in which the run that was asked for rang an alarm.
     pub rung: Vec<Trend>,
     /// Alarms for the worse that nothing has ended, in order of parts.
-    pub standing: Vec<Standing>,
+    pub standing: Vec<OpenAlarm>,
 }
 
 impl History {
     /// Which alarms stand, and which of these and others a run rang.
     pub fn drifts(&self, run: Option<&str>) -> Result<Drifts, HistoryError> {
         let whole = self.whole_since()?;
-        let selection = Selection::of([PartKind::Node, PartKind::Domain]);
+        let selection = Selection::of([FabricPartKind::Node, FabricPartKind::Domain]);
         let mut drifts = Drifts::default();
         // When each node and domain was last measured, and each series that stands.
         let mut newest: BTreeMap<(Option<NodeName>, Option<DomainName>), i64> = BTreeMap::new();
-        let mut standing: Vec<(i64, Standing)> = Vec::new();
+        let mut standing: Vec<(i64, OpenAlarm)> = Vec::new();
         self.each(&selection, |_, mut trend| {
             drift::assess_since(&mut trend, whole);
             let Some(last) = trend.points.last().map(|point| point.at_unix) else { return };
             let newest = newest.entry(owner(&trend.part)).or_insert(last);
             *newest = last.max(*newest);
-            standing.extend(trend.standing().map(|it| (last, it)));
+            standing.extend(trend.open_alarm().map(|it| (last, it)));
             if run.is_some_and(|run| trend.alarms.iter().any(|alarm| alarm.run == run)) {
                 drifts.rung.push(trend);
             }
         })?;
-        let is_measured = |(last, it): &(i64, Standing)| {
+        let is_measured = |(last, it): &(i64, OpenAlarm)| {
             let newest = newest.get(&owner(&it.part));
             newest.is_none_or(|newest| newest - last <= FORGOTTEN_DAYS * DAY_S)
         };
@@ -79,7 +79,7 @@ impl History {
 }
 
 /// Whose a series is, as far as it can be measured by itself.
-fn owner(part: &Part) -> (Option<NodeName>, Option<DomainName>) {
+fn owner(part: &FabricPart) -> (Option<NodeName>, Option<DomainName>) {
     match &part.node {
         // A node's place in a domain may change.
         Some(node) => (Some(node.clone()), None),
@@ -93,14 +93,14 @@ pub struct Alarms {
     /// The runs they were told from.
     seen: Option<String>,
     /// The alarms.
-    pub standing: Vec<Standing>,
+    pub standing: Vec<OpenAlarm>,
     /// Why they could not be read the last time.
     pub trouble: Option<String>,
 }
 
 impl Alarms {
     /// Alarms that somebody has read, or why not.
-    pub fn known(read: Result<Vec<Standing>, String>) -> Self {
+    pub fn known(read: Result<Vec<OpenAlarm>, String>) -> Self {
         match read {
             Ok(standing) => Self { standing, ..Self::default() },
             Err(trouble) => Self { trouble: Some(trouble), ..Self::default() },

@@ -11,20 +11,20 @@ use super::*;
 use crate::store::file;
 use crate::store::folder::Folder;
 use crate::store::stored;
-use model::cell::Cell;
+use model::measured_cell::MeasuredCell;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::trend::ChangeKind;
-use model::trend::PartKind;
+use model::trend::RunChangeKind;
+use model::trend::FabricPartKind;
 use model::unit::Unit;
 use model::verdict::Direction;
 use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
 use model::verdict::VERDICTS_FORMAT;
 use model::verdict::Verdicts;
-use model::worker::Environment;
-use model::worker::MACHINE_FORMAT;
-use model::worker::Machine;
+use model::worker_protocol::MachineEnvironment;
+use model::worker_protocol::MACHINE_FORMAT;
+use model::worker_protocol::MachineRecord;
 
 mod standing;
 mod thinned;
@@ -57,13 +57,13 @@ fn made(day: i64, level: f64) -> Made {
 }
 
 /// Cells between two nodes of two GPUs, from these values in turn.
-fn cells(values: &[f64]) -> Vec<Cell> {
+fn cells(values: &[f64]) -> Vec<MeasuredCell> {
     let ends: Vec<(&str, u32)> = NODES.iter().flat_map(|n| [(*n, 0), (*n, 1)]).collect();
     let mut values = values.iter().cycle();
     let mut cells = Vec::new();
     for src in &ends {
         for dst in ends.iter().filter(|dst| *dst != src) {
-            cells.push(Cell {
+            cells.push(MeasuredCell {
                 domain: Some(DomainName::from("d1")),
                 stage: Some(2),
                 testcase: "pairs".into(),
@@ -87,7 +87,7 @@ fn cells(values: &[f64]) -> Vec<Cell> {
 /// Writes a run folder.
 fn write(runs: &Path, run: &Made) -> PathBuf {
     let folder = Folder::create(runs, &run.id).expect("a folder");
-    let created = model::moment::rfc3339(1_760_000_000 + run.day * 86_400);
+    let created = model::time_format::format_rfc3339(1_760_000_000 + run.day * 86_400);
     let text = format!(
         "{{\"format\": \"fabricgate.run/1\", \"info\": {{\"id\": {:?}, \"created\": {created:?}, \
          \"profile\": \"audit\", \"source\": \"s\", \"version\": \"0.1.0\"}}, \"state\": {:?}, \
@@ -119,13 +119,13 @@ fn write(runs: &Path, run: &Made) -> PathBuf {
         ..Verdicts::empty(run.outcome)
     };
     folder.write_json(file::VERDICTS, &verdicts).expect("written");
-    let machines = NODES.iter().map(|node| Machine {
+    let machines = NODES.iter().map(|node| MachineRecord {
         format: MACHINE_FORMAT.to_owned(),
         node: NodeName::from(*node),
-        environment: Environment {
+        environment: MachineEnvironment {
             driver: Some(run.driver.to_owned()),
             gpus: vec!["0, GPU-a, 1 MHz, 2 MHz, 30, 100 W, 96.00".to_owned()],
-            ..Environment::default()
+            ..MachineEnvironment::default()
         },
     });
     folder.write_lines(file::MACHINES, machines).expect("written");
@@ -173,8 +173,8 @@ fn everything(history: &History) -> String {
     format!("{trends:#?}{last:?}{nodes:?}{runs:?}{:?}", history.changes(&Default::default()))
 }
 
-const ALL: [PartKind; 5] =
-    [PartKind::Link, PartKind::Gpu, PartKind::Node, PartKind::Rail, PartKind::Domain];
+const ALL: [FabricPartKind; 5] =
+    [FabricPartKind::Link, FabricPartKind::Gpu, FabricPartKind::Node, FabricPartKind::Rail, FabricPartKind::Domain];
 
 #[test]
 fn a_run_is_rolled_up_into_paths_gpus_nodes_and_a_domain() {
@@ -194,10 +194,10 @@ fn a_run_is_rolled_up_into_paths_gpus_nodes_and_a_domain() {
         };
         trends.iter().find(is).expect("it is there").points[0].clone()
     };
-    let sends = of(PartKind::Gpu, "n1", Some(0), Some(Direction::Tx));
+    let sends = of(FabricPartKind::Gpu, "n1", Some(0), Some(Direction::Tx));
     assert!((sends.value - 750.01).abs() < 1e-3, "{sends:?}");
     assert_eq!((sends.expected, sends.outcome), (Some(750.0), Some(Outcome::Pass)));
-    let node = of(PartKind::Node, "n1", None, None);
+    let node = of(FabricPartKind::Node, "n1", None, None);
     assert!((node.value - 750.01).abs() < 1e-3, "its least GPU: {node:?}");
     let last = history.last_measured().expect("read");
     let n1 = &last[&NodeName::from("n1")];
@@ -293,12 +293,12 @@ fn changes_stand_beside_the_run_that_first_shows_them() {
     history.catch_up(&site.runs()).expect("read");
     let changes = history.changes(&Default::default()).expect("read");
     assert_eq!(changes.len(), 2, "{changes:?}");
-    assert!(changes.iter().all(|c| c.kind == ChangeKind::Driver && c.run == "run-0001"));
+    assert!(changes.iter().all(|c| c.kind == RunChangeKind::Driver && c.run == "run-0001"));
     assert_eq!((changes[0].before.as_str(), changes[0].after.as_str()), ("580.1", "580.2"));
     let trends = history.trends(&Selection::default()).expect("read");
-    let node = trends.iter().find(|trend| trend.part.kind == PartKind::Node).expect("one");
+    let node = trends.iter().find(|trend| trend.part.kind == FabricPartKind::Node).expect("one");
     assert_eq!(node.changes.len(), 1, "its own only");
-    let domain = trends.iter().find(|trend| trend.part.kind == PartKind::Domain).expect("one");
+    let domain = trends.iter().find(|trend| trend.part.kind == FabricPartKind::Domain).expect("one");
     assert_eq!(domain.changes.len(), 2, "those of all its nodes");
 }
 
@@ -385,7 +385,7 @@ fn readers_read_while_one_writes_and_a_second_writer_waits() {
 
 /// Cells of a whole rack of 18 nodes with 4 GPUs: every pair across, every pair
 /// inside twice, and host memory.
-fn rack(run: i64) -> Vec<Cell> {
+fn rack(run: i64) -> Vec<MeasuredCell> {
     let ends: Vec<(String, u32)> =
         (1..=18).flat_map(|n| (0..4).map(move |gpu| (format!("node{n:04}"), gpu))).collect();
     let blank = cells(&[1.0]).remove(0);
@@ -395,7 +395,7 @@ fn rack(run: i64) -> Vec<Cell> {
             let tests: &[&str] =
                 if src.0 == dst.0 { &["read", "write"] } else { &["multinode_bisect_write_ce"] };
             for test in tests {
-                all.push(Cell {
+                all.push(MeasuredCell {
                     testcase: (*test).into(),
                     src_node: Some(src.0.as_str().into()),
                     src_gpu: Some(src.1),
@@ -413,7 +413,7 @@ fn rack(run: i64) -> Vec<Cell> {
         }
         for (test, to) in [("h2d", true), ("d2h", false)] {
             let node = Some(NodeName::from(src.0.as_str()));
-            all.push(Cell {
+            all.push(MeasuredCell {
                 testcase: test.into(),
                 src_node: node.clone(),
                 dst_node: node,
@@ -449,7 +449,7 @@ fn a_year_of_a_rack_is_measured() {
     println!("{} bytes, {:?} a run, all {:?}", size(&site), adding / 365, began.elapsed());
     let before = std::time::Instant::now();
     let mut trends =
-        history.trends(&Selection::of([PartKind::Node, PartKind::Domain])).expect("read");
+        history.trends(&Selection::of([FabricPartKind::Node, FabricPartKind::Domain])).expect("read");
     trends.iter_mut().for_each(engine::judge::drift::assess);
     println!("{} series read and followed in {:?}", trends.len(), before.elapsed());
     let now_unix = 1_760_000_000 + 365 * 86_400;
@@ -491,7 +491,7 @@ proptest! {
 fn shown(history: &History, testcase: &str) -> Vec<(String, f64)> {
     let nodes = [NodeName::from("n1")].into();
     let selection =
-        Selection { nodes, testcase: Some(testcase.to_owned()), ..Selection::of([PartKind::Node]) };
+        Selection { nodes, testcase: Some(testcase.to_owned()), ..Selection::of([FabricPartKind::Node]) };
     let trends = history.trends(&selection).expect("read");
     trends.iter().flat_map(|t| &t.points).map(|p| (p.run.clone(), p.value)).collect()
 }
@@ -513,26 +513,26 @@ fn a_node_is_its_least_end_whichever_rail_that_is_on() {
     let mut history = site.history();
     history.catch_up(&site.runs()).expect("read");
     assert_eq!(shown(&history, "pairs"), [("run-0000".to_owned(), 300.0)]);
-    let domain = history.trends(&Selection::of([PartKind::Domain])).expect("read");
+    let domain = history.trends(&Selection::of([FabricPartKind::Domain])).expect("read");
     assert_eq!(domain[0].points[0].value, 390.0, "the middle over all rails");
 }
 
 #[test]
 fn collectives_are_series_of_what_they_ran_on_by_ranks_and_size() {
     use model::measurement::Measurement;
-    use model::measurement::Series;
-    use model::parsed::Parsed;
-    use model::parsed::Tool;
-    use model::recording::Recording;
-    use model::recording::Scope;
-    let recording = |scope: Scope, ranks: u32, busbw: f64, stage: u8| {
-        let point = |bytes: u64, busbw: f64| model::measurement::Point {
+    use model::measurement::MeasurementSeries;
+    use model::parse_output::ParseOutput;
+    use model::parse_output::Tool;
+    use model::tool_recording::ToolRecording;
+    use model::tool_recording::RecordingScope;
+    let recording = |scope: RecordingScope, ranks: u32, busbw: f64, stage: u8| {
+        let point = |bytes: u64, busbw: f64| model::measurement::SeriesPoint {
             bytes,
             busbw: Some(busbw),
             ..Default::default()
         };
-        let mut parsed = Parsed::of(Tool::NcclTests);
-        parsed.measurements.push(Measurement::Series(Series {
+        let mut parsed = ParseOutput::for_tool(Tool::NcclTests);
+        parsed.measurements.push(Measurement::Series(MeasurementSeries {
             run: 0,
             testcase: Some("all_reduce".to_owned()),
             unit: Some(Unit::GigabytesPerSecond),
@@ -540,18 +540,18 @@ fn collectives_are_series_of_what_they_ran_on_by_ranks_and_size() {
             average_busbw: None,
         }));
         parsed.facts.ranks =
-            (0..ranks).map(|rank| model::facts::Rank { rank, ..Default::default() }).collect();
-        Recording { stage: Some(stage), ..Recording::new(scope, "f", parsed) }
+            (0..ranks).map(|rank| model::tool_facts::ToolRank { rank, ..Default::default() }).collect();
+        ToolRecording { stage: Some(stage), ..ToolRecording::new(scope, "f", parsed) }
     };
-    let domain = || Scope::Domain("d1".into());
+    let domain = || RecordingScope::Domain("d1".into());
     let rolled = rolled::roll(
         &[],
         &[
-            recording(Scope::Node("n1".into()), 8, 480.0, 2),
+            recording(RecordingScope::Node("n1".into()), 8, 480.0, 2),
             recording(domain(), 16, 850.0, 4),
             recording(domain(), 16, 870.0, 4),
             recording(domain(), 8, 500.0, 4),
-            recording(domain(), 16, 990.0, model::recording::CONFIRM_STAGE),
+            recording(domain(), 16, 990.0, model::tool_recording::CONFIRM_STAGE),
             recording(domain(), 1, 990.0, 4),
         ],
         &serde_json::from_value(serde_json::json!({
@@ -560,14 +560,14 @@ fn collectives_are_series_of_what_they_ran_on_by_ranks_and_size() {
         }))
         .expect("verdicts"),
     );
-    let told: Vec<(PartKind, &str, f64)> =
+    let told: Vec<(FabricPartKind, &str, f64)> =
         rolled.values.iter().map(|it| (it.part.kind, &*it.testcase, it.value)).collect();
     assert_eq!(
         told,
         [
-            (PartKind::Node, "all_reduce, 8 ranks, 8192 MiB", 480.0),
-            (PartKind::Domain, "all_reduce, 16 ranks, 8192 MiB", 870.0),
-            (PartKind::Domain, "all_reduce, 8 ranks, 8192 MiB", 500.0),
+            (FabricPartKind::Node, "all_reduce, 8 ranks, 8192 MiB", 480.0),
+            (FabricPartKind::Domain, "all_reduce, 16 ranks, 8192 MiB", 870.0),
+            (FabricPartKind::Domain, "all_reduce, 8 ranks, 8192 MiB", 500.0),
         ]
     );
 }

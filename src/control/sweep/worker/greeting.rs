@@ -6,10 +6,10 @@ use super::NOISE;
 use super::harmless;
 use super::last_words;
 use model::text::clean;
-use model::worker::FromWorker;
-use model::worker::Hello;
-use model::worker::PROTOCOL;
-use node::exec::session::Output;
+use model::worker_protocol::WorkerMessage;
+use model::worker_protocol::WorkerHello;
+use model::worker_protocol::PROTOCOL;
+use node::exec::session::SessionOutput;
 
 /// Why there was no greeting.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct AnyHello {
 }
 
 /// The first line that is a greeting. Shells and banners may speak before.
-pub(super) async fn greeting(output: &mut Output) -> Result<Hello, NoGreeting> {
+pub(super) async fn greeting(output: &mut SessionOutput) -> Result<WorkerHello, NoGreeting> {
     let said = |why| Err(NoGreeting::Said(why));
     for _ in 0..NOISE {
         let line = match output.next_line().await {
@@ -53,8 +53,8 @@ pub(super) async fn greeting(output: &mut Output) -> Result<Hello, NoGreeting> {
             ));
         }
         match serde_json::from_slice(&line).map(harmless::answer) {
-            Ok(FromWorker::Hello(hello)) => return Ok(*hello),
-            Ok(FromWorker::Fault { why }) => return said(why),
+            Ok(WorkerMessage::Hello(hello)) => return Ok(*hello),
+            Ok(WorkerMessage::Fault { why }) => return said(why),
             _ => {}
         }
     }

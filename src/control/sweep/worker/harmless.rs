@@ -3,33 +3,33 @@
 //! Whatever a node says is text from somewhere: a process of any user gives its own
 //! name. Outputs of tools are kept as they are. Pure.
 
-use model::raw::Ending;
+use model::raw_result::ProcessEnding;
 use model::text::clean;
-use model::worker::Done;
-use model::worker::Environment;
-use model::worker::FromWorker;
-use model::worker::Hello;
+use model::worker_protocol::ProcessReport;
+use model::worker_protocol::MachineEnvironment;
+use model::worker_protocol::WorkerMessage;
+use model::worker_protocol::WorkerHello;
 
 /// An answer with its words cleaned.
-pub(super) fn answer(answer: FromWorker) -> FromWorker {
+pub(super) fn answer(answer: WorkerMessage) -> WorkerMessage {
     match answer {
-        FromWorker::Hello(it) => FromWorker::Hello(Box::new(hello(*it))),
-        FromWorker::Done(done) => {
+        WorkerMessage::Hello(it) => WorkerMessage::Hello(Box::new(hello(*it))),
+        WorkerMessage::Done(done) => {
             let gpus = done.gpus.iter().map(|line| clean(line)).collect();
-            FromWorker::Done(Box::new(Done { ending: ending(done.ending), gpus, ..*done }))
+            WorkerMessage::Done(Box::new(ProcessReport { ending: ending(done.ending), gpus, ..*done }))
         }
-        FromWorker::Refused { id, why } => FromWorker::Refused { id, why: clean(&why) },
-        FromWorker::Fault { why } => FromWorker::Fault { why: clean(&why) },
-        FromWorker::Ready { .. } | FromWorker::Output { .. } | FromWorker::Asks { .. } => answer,
+        WorkerMessage::Refused { id, why } => WorkerMessage::Refused { id, why: clean(&why) },
+        WorkerMessage::Fault { why } => WorkerMessage::Fault { why: clean(&why) },
+        WorkerMessage::Ready { .. } | WorkerMessage::Output { .. } | WorkerMessage::Asks { .. } => answer,
     }
 }
 
-fn hello(hello: Hello) -> Hello {
+fn hello(hello: WorkerHello) -> WorkerHello {
     let one = |text: Option<String>| text.as_deref().map(clean);
     let all = |texts: &[String]| texts.iter().map(|text| clean(text)).collect::<Vec<_>>();
     let said = hello.environment;
     let interfaces = said.interfaces.iter().map(|(device, at)| (clean(device), all(at)));
-    let environment = Environment {
+    let environment = MachineEnvironment {
         hostname: clean(&said.hostname),
         kernel: one(said.kernel),
         boot_id: one(said.boot_id),
@@ -39,19 +39,19 @@ fn hello(hello: Hello) -> Hello {
         load: said.load,
         cpus: said.cpus,
     };
-    Hello { version: clean(&hello.version), environment, protocol: hello.protocol }
+    WorkerHello { version: clean(&hello.version), environment, protocol: hello.protocol }
 }
 
-fn ending(ending: Ending) -> Ending {
+fn ending(ending: ProcessEnding) -> ProcessEnding {
     match ending {
-        Ending::Missing { program } => Ending::Missing { program: clean(&program) },
-        Ending::Busy { why } => Ending::Busy { why: clean(&why) },
-        Ending::Partly { why } => Ending::Partly { why: clean(&why) },
-        Ending::NotStarted { why, .. } => Ending::not_started(clean(&why)),
-        Ending::Exited { .. }
-        | Ending::Signalled { .. }
-        | Ending::TimedOut
-        | Ending::Interrupted => ending,
+        ProcessEnding::Missing { program } => ProcessEnding::Missing { program: clean(&program) },
+        ProcessEnding::Busy { why } => ProcessEnding::Busy { why: clean(&why) },
+        ProcessEnding::Partly { why } => ProcessEnding::Partly { why: clean(&why) },
+        ProcessEnding::NotStarted { why, .. } => ProcessEnding::not_started(clean(&why)),
+        ProcessEnding::Exited { .. }
+        | ProcessEnding::Signalled { .. }
+        | ProcessEnding::TimedOut
+        | ProcessEnding::Interrupted => ending,
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
             r#"{"type":"done","id":1,"duration_s":1,"ending":{"how":"not_started","why":"w~"}}"#,
         ];
         for text in said {
-            let plain: FromWorker = serde_json::from_str(&text.replace('~', "")).expect("a word");
+            let plain: WorkerMessage = serde_json::from_str(&text.replace('~', "")).expect("a word");
             let hostile = serde_json::from_str(&text.replace('~', TAIL)).expect("a word");
             let shown = serde_json::to_string(&answer(hostile)).expect("plain data");
             // What is left of an escape sequence without its first character is text.

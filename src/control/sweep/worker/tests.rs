@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn a_piece_that_cannot_be_read_makes_the_output_incomplete() {
-    let mut stream = Stream::default();
+    let mut stream = CapturedStream::default();
     add(&mut stream, "aGVsbG8=", 10);
     assert_eq!((stream.bytes.as_slice(), stream.dropped), (&b"hello"[..], 0));
     add(&mut stream, "no base64", 10);
@@ -18,18 +18,18 @@ fn a_piece_that_cannot_be_read_makes_the_output_incomplete() {
 async fn greeted(then: &str) -> Worker {
     let hello = r#"{"type":"hello","protocol":2,"version":"0.1.0","environment":{}}"#;
     let script = format!("read x; echo '{hello}'; {then}");
-    let launch = Launch {
+    let launch = LaunchCommand {
         argv: ["sh", "-c", &script].map(str::to_owned).into(),
         env: BTreeMap::new(),
-        confidence: model::worker::Confidence::None,
+        environment_access: model::worker_protocol::EnvironmentAccess::None,
     };
     let limit = Duration::from_secs(30);
     let worker = Worker::connect(&NodeName::from("n1"), &launch, limit).await;
     worker.expect("it greets")
 }
 
-fn order(tool: String) -> Order {
-    Order {
+fn order(tool: String) -> ProcessOrder {
+    ProcessOrder {
         id: 0,
         argv: vec![tool],
         env: BTreeMap::new(),
@@ -55,7 +55,7 @@ async fn a_worker_that_says_more_than_anybody_takes_in_is_left_and_not_kept() {
     assert!(said.load(Ordering::Relaxed) <= 2 * MOST_WAITING, "it went on being kept");
     while running.answers.recv().await.is_some() {}
     let why = "the worker says more than anybody takes in".to_owned();
-    assert_eq!(running.lost().ending, Ending::not_started(why));
+    assert_eq!(running.lost().ending, ProcessEnding::not_started(why));
 }
 
 #[tokio::test]
@@ -72,7 +72,7 @@ async fn a_worker_that_does_not_listen_keeps_nobody_waiting() {
 async fn a_limit_that_is_no_time_is_refused_and_no_panic() {
     let worker = greeted("exec sleep 1000").await;
     for limit_s in [-1.0, 1e300] {
-        let given = worker.order(Order { limit_s, ..order("tool".to_owned()) }).await;
+        let given = worker.order(ProcessOrder { limit_s, ..order("tool".to_owned()) }).await;
         assert_eq!(given.expect_err("no time"), format!("{limit_s} s is no time limit"));
     }
 }

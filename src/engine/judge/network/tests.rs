@@ -1,45 +1,45 @@
 //! How often sweeps of healthy nodes name a pair, and how often a slow one is named.
 //! Rates are made here: a level, and noise with a normal or an exponential left tail.
 
-use super::super::rails::Group;
-use super::super::rails::Rail;
-use super::levels;
-use super::measured;
-use crate::judge::island::PairReading;
-use model::stats::normals::Normals;
+use super::super::rail_readings::RailGroup;
+use super::super::rail_readings::RailReadings;
+use super::rail_levels;
+use super::peel_rail;
+use crate::judge::fabric_group::PairReading;
+use model::stats::normal_sampler::NormalSampler;
 
 const NODES: usize = 8;
 
 /// The left tail of the noise, one standard deviation wide.
 #[derive(Clone, Copy, Debug)]
-enum Tail {
+enum NoiseShape {
     Normal,
     Exponential,
 }
 
-fn noise(dice: &mut Normals, tail: Tail) -> f64 {
+fn noise(dice: &mut NormalSampler, tail: NoiseShape) -> f64 {
     match tail {
-        Tail::Normal => dice.next_normal(),
+        NoiseShape::Normal => dice.next_normal(),
         // Half the sum of two squares is exponential.
-        Tail::Exponential => 1.0 - (dice.next_normal().powi(2) + dice.next_normal().powi(2)) / 2.0,
+        NoiseShape::Exponential => 1.0 - (dice.next_normal().powi(2) + dice.next_normal().powi(2)) / 2.0,
     }
 }
 
 /// The nodes of which a sweep of all pairs, each three times, says that one of them is
 /// slow, or the path between them.
-fn named(
-    dice: &mut Normals,
-    tail: Tail,
+fn named_pairs(
+    dice: &mut NormalSampler,
+    tail: NoiseShape,
     sigma: f64,
     slow: Option<(usize, usize)>,
 ) -> Vec<[usize; 2]> {
-    let mut rail = Rail::default();
+    let mut rail = RailReadings::default();
     rail.nodes = (0..NODES).map(|n| format!("n{n}").into()).collect();
-    rail.groups.push(Group {
+    rail.groups.push(RailGroup {
         testcase: "ib_write_bw".into(),
         settings: String::new(),
         nic: None,
-        crosses: false,
+        crosses_leaves: false,
         bytes: None,
     });
     for src in 0..NODES {
@@ -52,9 +52,9 @@ fn named(
             }
         }
     }
-    let levels = levels::of(std::slice::from_ref(&rail)).pop().expect("one rail");
+    let levels = rail_levels::estimate_levels(std::slice::from_ref(&rail)).pop().expect("one rail");
     let many = rail.cells().len();
-    let (peeled, pairs, _) = measured(&rail, &levels.start, levels.repeated, many);
+    let (peeled, pairs, _) = peel_rail(&rail, &levels.by_group, levels.repeat_sigma, many);
     let ends = peeled.blames.iter().map(|blame| [blame.gpu; 2]);
     let low = pairs.cells.iter().filter(|cell| cell.low).map(|cell| [cell.src, cell.dst]);
     ends.chain(low).collect()
@@ -63,12 +63,12 @@ fn named(
 #[test]
 fn healthy_sweeps_name_a_pair_less_than_once_in_a_thousand() {
     const SWEEPS: u32 = 500;
-    for tail in [Tail::Normal, Tail::Exponential] {
+    for tail in [NoiseShape::Normal, NoiseShape::Exponential] {
         let mut wrong = 0;
         for (seed, sigma) in [(3, 0.01), (5, 0.03)] {
-            let mut dice = Normals::new(seed);
+            let mut dice = NormalSampler::new(seed);
             for _ in 0..SWEEPS {
-                wrong += u32::from(!named(&mut dice, tail, sigma, None).is_empty());
+                wrong += u32::from(!named_pairs(&mut dice, tail, sigma, None).is_empty());
             }
         }
         // One is promised in as many sweeps; more than three have a chance of 2 %.
@@ -79,11 +79,11 @@ fn healthy_sweeps_name_a_pair_less_than_once_in_a_thousand() {
 #[test]
 fn a_pair_that_is_a_tenth_slower_is_named() {
     const SWEEPS: u32 = 100;
-    for tail in [Tail::Normal, Tail::Exponential] {
-        let mut dice = Normals::new(7);
+    for tail in [NoiseShape::Normal, NoiseShape::Exponential] {
+        let mut dice = NormalSampler::new(7);
         let mut found = 0;
         for _ in 0..SWEEPS {
-            let mut named = named(&mut dice, tail, 0.01, Some((2, 5)));
+            let mut named = named_pairs(&mut dice, tail, 0.01, Some((2, 5)));
             named.sort_unstable();
             found += u32::from(named == [[2, 5], [5, 2]]);
         }

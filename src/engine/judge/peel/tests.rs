@@ -3,27 +3,27 @@
 use super::*;
 use model::verdict::Direction;
 
-fn said(readings: &[f64]) -> Word {
+fn classify(readings: &[f64]) -> PairClassification {
     let mut readings = readings.to_vec();
     let span = span(&mut readings);
     let ratio = stats::median(&mut readings).unwrap_or(1.0);
-    word(readings.len(), span, ratio, 0.003)
+    classify_pair(readings.len(), span, ratio, 0.003)
 }
 
 #[test]
 fn two_dips_of_one_depth_convict_nobody_and_a_third_reading_does() {
     for (readings, expected) in [
-        (&[0.8][..], Word::Dip),
-        (&[0.8, 0.8], Word::Doubt),
-        (&[0.8, 0.7], Word::Dip),
-        (&[0.8, 0.8, 0.801], Word::Fault),
-        (&[0.8, 0.8, 0.7], Word::Doubt),
-        (&[0.8, 0.7, 0.9, 0.65], Word::Fault),
-        (&[0.5], Word::Fault),
-        (&[0.5, 0.52], Word::Fault),
-        (&[], Word::Dip),
+        (&[0.8][..], PairClassification::Dip),
+        (&[0.8, 0.8], PairClassification::Doubt),
+        (&[0.8, 0.7], PairClassification::Dip),
+        (&[0.8, 0.8, 0.801], PairClassification::Fault),
+        (&[0.8, 0.8, 0.7], PairClassification::Doubt),
+        (&[0.8, 0.7, 0.9, 0.65], PairClassification::Fault),
+        (&[0.5], PairClassification::Fault),
+        (&[0.5, 0.52], PairClassification::Fault),
+        (&[], PairClassification::Dip),
     ] {
-        assert_eq!(said(readings), expected, "{readings:?}");
+        assert_eq!(classify(readings), expected, "{readings:?}");
     }
 }
 
@@ -39,16 +39,16 @@ fn where_ends_get_slower_step_by_step_all_that_are_low_and_the_slow_pair_are_fou
         })
         .collect();
     let active = [true; 20];
-    let field = Field {
+    let field = PairReadings {
         ends: 20,
         nodes: 20,
         classes: &[0],
         readings: &readings,
         active: &active,
-        start: None,
+        start_levels: None,
     };
-    let peeled = peel(&field, Statistic::Median);
-    let blamed: Vec<usize> = (0..20).filter(|end| peeled.blames(*end, Direction::Tx)).collect();
+    let peeled = peel_readings(&field, PartnerStatistic::Median);
+    let blamed: Vec<usize> = (0..20).filter(|end| peeled.is_blamed(*end, Direction::Tx)).collect();
     // So many differ so much that the line is the one for parts that differ, 4 %.
     assert_eq!(blamed, (11..20).collect::<Vec<_>>());
     let pairs: Vec<_> = peeled.pairs.iter().map(|p| (p.src, p.dst, p.both_ways)).collect();
@@ -65,7 +65,7 @@ fn the_span_is_that_of_the_three_that_agree_best() {
 /// A field of 8 to 16 ends, of which up to half are slow, each met by all or by a few,
 /// read one to three times. Returns the readings and what each end can do.
 fn field(seed: u64, sigma: f64) -> (Vec<PairReading>, Vec<[f64; 2]>) {
-    let mut normals = stats::normals::Normals::new(seed);
+    let mut normals = stats::normal_sampler::NormalSampler::new(seed);
     let mut uniform = |below: usize| {
         let bits = normals.next_normal().to_bits() >> 4;
         usize::try_from(bits % below as u64).expect("less than a usize")
@@ -121,22 +121,22 @@ fn slow_ends_among_good_ones_are_found_and_no_other_is_blamed() {
             let (readings, rates) = field(seed, sigma);
             let n = rates.len();
             let active = vec![true; n];
-            let field = Field {
+            let field = PairReadings {
                 ends: n,
                 nodes: n,
                 classes: &[0],
                 readings: &readings,
                 active: &active,
-                start: None,
+                start_levels: None,
             };
-            let peeled = peel(&field, Statistic::Median);
+            let peeled = peel_readings(&field, PartnerStatistic::Median);
             for blame in &peeled.blames {
                 let way = usize::from(blame.direction == Direction::Rx);
                 assert!(
                     rates[blame.gpu][way] < 0.99,
                     "seed {seed}, sigma {sigma}: {blame:?} of {rates:?}"
                 );
-                assert!(blame.ratio < 1.0 - LINE && 2 <= blame.partners, "{blame:?}");
+                assert!(blame.ratio < 1.0 - MIN_EFFECT && 2 <= blame.partners, "{blame:?}");
                 blamed += 1;
             }
             let rates_of = &rates;
@@ -148,7 +148,7 @@ fn slow_ends_among_good_ones_are_found_and_no_other_is_blamed() {
                 for way in (0..2).filter(|way| rates[*way] <= 1.0 - least) {
                     if 3 <= good_partners(&readings, rates_of, (end, way)) {
                         findable += 1;
-                        missed += usize::from(!peeled.blames(end, ways[way]));
+                        missed += usize::from(!peeled.is_blamed(end, ways[way]));
                     }
                 }
             }
@@ -164,7 +164,7 @@ fn slow_ends_among_good_ones_are_found_and_no_other_is_blamed() {
 fn an_end_with_a_good_cell_is_not_blamed_where_many_readings_are_disturbed() {
     // One reading of each pair; three of ten are a fifth low, whichever the pair.
     for seed in 0..300 {
-        let mut normals = stats::normals::Normals::new(10_000 + seed);
+        let mut normals = stats::normal_sampler::NormalSampler::new(10_000 + seed);
         let mut readings = Vec::new();
         for (src, dst) in (0..8).flat_map(|src| (0..8).map(move |dst| (src, dst))) {
             if src != dst {
@@ -175,15 +175,15 @@ fn an_end_with_a_good_cell_is_not_blamed_where_many_readings_are_disturbed() {
             }
         }
         let active = [true; 8];
-        let field = Field {
+        let field = PairReadings {
             ends: 8,
             nodes: 8,
             classes: &[0],
             readings: &readings,
             active: &active,
-            start: None,
+            start_levels: None,
         };
-        let blames = peel(&field, Statistic::Median).blames;
+        let blames = peel_readings(&field, PartnerStatistic::Median).blames;
         for blame in blames {
             let own = |r: &&PairReading| match blame.direction {
                 Direction::Tx => r.src == blame.gpu,
@@ -207,7 +207,7 @@ fn a_loss_of_the_declared_size_is_found_where_parts_differ() {
 fn declared_and_found(is_least: bool) {
     let (mut found, mut all, mut declared) = (0, 0, 0.0);
     for seed in 0..800 {
-        let mut normals = stats::normals::Normals::new(1 + seed);
+        let mut normals = stats::normal_sampler::NormalSampler::new(1 + seed);
         let offsets = normals.take(8);
         let places = normals.take(64);
         let mut noise = normals.take(8 * 8 * 3).into_iter();
@@ -236,8 +236,8 @@ fn declared_and_found(is_least: bool) {
         let peeled = |readings: &[PairReading]| {
             let active = [true; 8];
             let field =
-                Field { ends: 8, nodes: 1, classes: &[0], readings, active: &active, start: None };
-            peel(&field, Statistic::Median)
+                PairReadings { ends: 8, nodes: 1, classes: &[0], readings, active: &active, start_levels: None };
+            peel_readings(&field, PartnerStatistic::Median)
         };
         let healthy = peeled(&read(0.0));
         assert_eq!(healthy.blames, [], "seed {seed}");

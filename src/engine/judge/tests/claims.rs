@@ -2,45 +2,45 @@
 
 use super::*;
 use model::disagreement::Disagreement;
-use model::disagreement::Severity;
-use model::disagreement::Side;
+use model::disagreement::DisagreementSeverity;
+use model::disagreement::DisagreementSide;
 use model::disagreement_class::DisagreementClass;
-use model::said::Basis;
-use model::said::Belief;
-use model::said::FabricSaid;
-use model::said::Source;
-use model::said::SourceKind;
+use model::source_report::ClaimBasis;
+use model::source_report::JobAssumption;
+use model::source_report::FabricReport;
+use model::source_report::ClaimSource;
+use model::source_report::SourceKind;
 
 const UUID: &str = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31";
 
 /// A rack, its recordings and its claims, with these cliques on its labels.
-fn labelled(mut bench: Bench, clique: impl Fn(u32) -> u32) -> (Bench, Vec<Recording>, Claims) {
+fn labelled(mut bench: TestMachine, clique: impl Fn(u32) -> u32) -> (TestMachine, Vec<ToolRecording>, Claims) {
     let recordings = bench.record();
     let mut claims = bench.claims();
     for at in 0..18 {
-        let said = FabricSaid {
+        let said = FabricReport {
             cluster_uuid: Some(UUID.to_owned()),
             clique_id: Some(clique(at).to_string()),
-            basis: Some(Basis::Copied { from: "the driver".to_owned() }),
+            basis: Some(ClaimBasis::Copied { from: "the driver".to_owned() }),
             at: Some("label nvidia.com/gpu.clique".to_owned()),
-            ..FabricSaid::default()
+            ..FabricReport::default()
         };
-        claims.nodes.entry(Bench::node(at)).or_default().fabric.push(said);
+        claims.nodes.entry(TestMachine::node(at)).or_default().fabric.push(said);
     }
     (bench, recordings, claims)
 }
 
-fn disagreement(class: &str, severity: Severity, domain: Option<&str>, at: &[u32]) -> Disagreement {
-    let source = Source { kind: SourceKind::Ray, place: "ray.json".to_owned(), read_at: None };
+fn disagreement(class: &str, severity: DisagreementSeverity, domain: Option<&str>, at: &[u32]) -> Disagreement {
+    let source = ClaimSource { kind: SourceKind::Ray, place: "ray.json".to_owned(), read_at: None };
     Disagreement {
         class: DisagreementClass::from_name(class),
         severity,
         domain: domain.map(DomainName::from),
-        nodes: at.iter().map(|at| Bench::node(*at)).collect(),
-        sides: vec![Side {
+        nodes: at.iter().map(|at| TestMachine::node(*at)).collect(),
+        sides: vec![DisagreementSide {
             source,
             at: Some("topo_rank".to_owned()),
-            basis: Basis::Asserted,
+            basis: ClaimBasis::Asserted,
             says: "1 on both".to_owned(),
         }],
         summary: format!("{class} it is"),
@@ -48,13 +48,13 @@ fn disagreement(class: &str, severity: Severity, domain: Option<&str>, at: &[u32
     }
 }
 
-fn split() -> Bench {
-    Bench::rack().capacity(|s, d| Some(if (s.0 < 16) == (d.0 < 16) { 1.0 } else { 0.065 }))
+fn split() -> TestMachine {
+    TestMachine::rack().capacity(|s, d| Some(if (s.0 < 16) == (d.0 < 16) { 1.0 } else { 0.065 }))
 }
 
 #[test]
 fn labels_that_the_measurement_confirms_change_nothing() {
-    let (bench, recordings, claims) = labelled(Bench::rack(), |_| 1);
+    let (bench, recordings, claims) = labelled(TestMachine::rack(), |_| 1);
     let judged = bench.judge_claims(&claims, &recordings);
     assert_eq!(loci(&judged), Vec::<String>::new());
     assert_eq!(judged.verdicts.outcome, Outcome::Pass);
@@ -63,7 +63,7 @@ fn labels_that_the_measurement_confirms_change_nothing() {
 
 #[test]
 fn a_label_that_keeps_apart_what_reaches_each_other_is_found_and_blames_no_node() {
-    let (bench, recordings, claims) = labelled(Bench::rack(), |at| if at < 16 { 1 } else { 2 });
+    let (bench, recordings, claims) = labelled(TestMachine::rack(), |at| if at < 16 { 1 } else { 2 });
     let judged = bench.judge_claims(&claims, &recordings);
     assert_eq!(loci(&judged), ["degraded claim-label-contradicted domain block01"]);
     let found = &judged.verdicts.findings[0];
@@ -88,18 +88,18 @@ fn one_label_over_parts_that_do_not_reach_each_other_joins_the_finding_about_the
     assert_eq!(judged.verdicts.nodes, plain.verdicts.nodes);
 }
 
-fn belief(ranks: u32, nodes: std::ops::Range<u32>) -> Belief {
-    Belief {
+fn belief(ranks: u32, nodes: std::ops::Range<u32>) -> JobAssumption {
+    JobAssumption {
         who: "HybridEP".to_owned(),
         ranks_per_domain: Some(ranks),
         multi_node_nvlink: None,
-        nodes: nodes.map(Bench::node).collect(),
+        nodes: nodes.map(TestMachine::node).collect(),
         at: Some("job.env:3".to_owned()),
         says: format!("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN={ranks}"),
     }
 }
 
-fn believing(mut bench: Bench, belief: Belief) -> Judgement {
+fn believing(mut bench: TestMachine, belief: JobAssumption) -> Judgement {
     let recordings = bench.record();
     let claims = Claims { beliefs: vec![belief], ..bench.claims() };
     bench.judge_claims(&claims, &recordings)
@@ -107,10 +107,10 @@ fn believing(mut bench: Bench, belief: Belief) -> Judgement {
 
 #[test]
 fn a_belief_is_held_against_the_gpus_that_were_measured_to_reach_each_other() {
-    assert_eq!(loci(&believing(Bench::rack(), belief(64, 0..16))), Vec::<String>::new());
-    assert_eq!(loci(&believing(Bench::rack(), belief(72, 0..0))), Vec::<String>::new());
+    assert_eq!(loci(&believing(TestMachine::rack(), belief(64, 0..16))), Vec::<String>::new());
+    assert_eq!(loci(&believing(TestMachine::rack(), belief(72, 0..0))), Vec::<String>::new());
 
-    let judged = believing(Bench::rack(), belief(64, 0..8));
+    let judged = believing(TestMachine::rack(), belief(64, 0..8));
     assert_eq!(loci(&judged), ["failed claim-belief-beyond-measured domain block01"]);
     let found = &judged.verdicts.findings[0];
     assert_eq!((found.measured, found.expected), (Some(32.0), Some(64.0)));
@@ -124,22 +124,22 @@ fn a_belief_is_held_against_the_gpus_that_were_measured_to_reach_each_other() {
     assert_eq!((found.outcome, found.measured), (Outcome::Failed, Some(64.0)));
 
     // Nobody says where the job runs.
-    let judged = believing(Bench::rack(), belief(144, 0..0));
+    let judged = believing(TestMachine::rack(), belief(144, 0..0));
     assert_eq!(loci(&judged), ["unknown claim-belief-beyond-measured domain block01"]);
 
     // On servers each node is its own domain.
-    let judged = believing(Bench::hgx(2), belief(16, 0..2));
+    let judged = believing(TestMachine::hgx(2), belief(16, 0..2));
     assert_eq!(judged.verdicts.findings.len(), 2);
     assert_eq!(judged.verdicts.findings[0].measured, Some(8.0));
-    assert_eq!(loci(&believing(Bench::hgx(2), belief(8, 0..2))), Vec::<String>::new());
+    assert_eq!(loci(&believing(TestMachine::hgx(2), belief(8, 0..2))), Vec::<String>::new());
 }
 
 const BELIEF: &str = "claim-belief-beyond-measured";
 
 #[test]
 fn a_belief_about_nodes_that_were_not_measured_is_not_judged() {
-    let mut bench = Bench::rack();
-    let recordings = bench.own();
+    let mut bench = TestMachine::rack();
+    let recordings = bench.record_nodes();
     let claims = Claims { beliefs: vec![belief(64, 0..8)], ..bench.claims() };
     let judged = bench.judge_claims(&claims, &recordings);
     assert!(judged.verdicts.findings.iter().all(|f| f.class.as_str() != BELIEF));
@@ -147,11 +147,11 @@ fn a_belief_about_nodes_that_were_not_measured_is_not_judged() {
 
 #[test]
 fn ranks_that_contradict_themselves_leave_the_run_unknown_and_the_nodes_as_they_are() {
-    let mut bench = Bench::rack();
+    let mut bench = TestMachine::rack();
     let recordings = bench.record();
     let mut claims = bench.claims();
     for class in ["topo-rank-duplicate", "topo-rank-unusable"] {
-        let told = disagreement(class, Severity::Contradiction, Some("block01"), &[1, 2]);
+        let told = disagreement(class, DisagreementSeverity::Contradiction, Some("block01"), &[1, 2]);
         claims.disagreements.push(told);
     }
     let judged = bench.judge_claims(&claims, &recordings);
@@ -173,23 +173,23 @@ fn ranks_that_contradict_themselves_leave_the_run_unknown_and_the_nodes_as_they_
 #[test]
 fn what_the_measurement_settles_is_a_remark_and_what_it_cannot_is_unknown() {
     let told = |class, severity, domain| disagreement(class, severity, domain, &[16, 17]);
-    let judged = |bench: Bench, told: Disagreement| {
+    let judged = |bench: TestMachine, told: Disagreement| {
         let mut bench = bench;
         let recordings = bench.record();
         let claims = Claims { disagreements: vec![told], ..bench.claims() };
         bench.judge_claims(&claims, &recordings)
     };
-    let bad = Severity::Contradiction;
-    let healthy = judged(Bench::rack(), told("block-against-clique", bad, Some("block01")));
+    let bad = DisagreementSeverity::Contradiction;
+    let healthy = judged(TestMachine::rack(), told("block-against-clique", bad, Some("block01")));
     assert_eq!(healthy.verdicts.outcome, Outcome::Pass);
     assert!(healthy.verdicts.notes[0].contains("settled: measured, the nodes of block01 reach"));
     let cut = judged(split(), told("block-against-clique", bad, Some("block01")));
     let settled = "settled: measured, block01 is parts of 16 and 2 nodes";
     assert!(cut.verdicts.notes.iter().any(|n| n.contains(settled)), "{:?}", cut.verdicts.notes);
     // Two domains of one clique, and nothing was measured between them.
-    let merged = judged(Bench::rack(), told("merged-cliques", bad, Some("block01")));
+    let merged = judged(TestMachine::rack(), told("merged-cliques", bad, Some("block01")));
     assert_eq!(loci(&merged), ["unknown claim-merged-cliques domain block01"]);
-    let servers = Bench::hgx(1);
+    let servers = TestMachine::hgx(1);
     let cables = disagreement("hosts-swapped", bad, None, &[0]);
     let judged_cables = judged(servers, cables);
     assert_eq!(judged_cables.verdicts.unknown[0].what.to_string(), "claim-hosts-swapped");
@@ -198,14 +198,14 @@ fn what_the_measurement_settles_is_a_remark_and_what_it_cannot_is_unknown() {
 
 #[test]
 fn doubts_are_remarks_and_notes_and_other_domains_are_left_out() {
-    let mut bench = Bench::rack();
+    let mut bench = TestMachine::rack();
     let recordings = bench.record();
     let mut claims = bench.claims();
     claims.disagreements = vec![
-        disagreement("label-missing", Severity::Doubt, Some("block01"), &[1]),
-        disagreement("opted-out", Severity::Note, None, &[1]),
-        disagreement("split-clique", Severity::Contradiction, Some("block77"), &[1]),
-        disagreement("slot-taken", Severity::Contradiction, None, &[99]),
+        disagreement("label-missing", DisagreementSeverity::Doubt, Some("block01"), &[1]),
+        disagreement("opted-out", DisagreementSeverity::Note, None, &[1]),
+        disagreement("split-clique", DisagreementSeverity::Contradiction, Some("block77"), &[1]),
+        disagreement("slot-taken", DisagreementSeverity::Contradiction, None, &[99]),
     ];
     let judged = bench.judge_claims(&claims, &recordings);
     assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts);

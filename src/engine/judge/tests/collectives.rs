@@ -1,41 +1,41 @@
 //! Collectives: one number for a whole node or domain.
 
-use super::bench::Bench;
-use super::bench::loci;
-use super::bench::outcome_of;
-use super::bench::ranks;
-use super::bench::unknown_nodes;
+use super::test_machine::TestMachine;
+use super::test_machine::loci;
+use super::test_machine::outcome_of;
+use super::test_machine::ranks;
+use super::test_machine::unknown_nodes;
 use crate::judge::Judgement;
 use crate::thresholds::CollectiveConditions;
 use crate::thresholds::CollectiveExpectation;
-use crate::thresholds::Steered;
+use crate::thresholds::ForcedPath;
 use model::id::DomainName;
 use model::measurement::Measurement;
-use model::measurement::Placement;
-use model::measurement::Point;
-use model::measurement::Series;
-use model::parsed::Parsed;
-use model::parsed::Tool;
-use model::recording::Recording;
-use model::recording::Scope;
+use model::measurement::BufferPlacement;
+use model::measurement::SeriesPoint;
+use model::measurement::MeasurementSeries;
+use model::parse_output::ParseOutput;
+use model::parse_output::Tool;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
 use model::unit::Unit;
 use model::verdict::Outcome;
 use std::collections::BTreeSet;
 
 /// An all-reduce of 8 GiB over a rack: bus bandwidths out of place and in.
-fn all_reduce(reading: u32, busbw: [f64; 2]) -> Recording {
+fn all_reduce(reading: u32, busbw: [f64; 2]) -> ToolRecording {
     let ends: Vec<(u32, u32)> = (0..18).flat_map(|n| (0..4).map(move |g| (n, g))).collect();
-    let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::NcclTests) };
+    let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::NcclTests) };
     parsed.facts.ranks = ranks(&ends);
-    let placements = [Placement::OutOfPlace, Placement::InPlace];
-    let points = placements.iter().zip(busbw).map(|(placement, busbw)| Point {
+    let placements = [BufferPlacement::OutOfPlace, BufferPlacement::InPlace];
+    let points = placements.iter().zip(busbw).map(|(placement, busbw)| SeriesPoint {
         bytes: 8 << 30,
         placement: Some(*placement),
         busbw: Some(busbw),
         wrong: Some(0.0),
-        ..Point::default()
+        ..SeriesPoint::default()
     });
-    parsed.measurements = vec![Measurement::Series(Series {
+    parsed.measurements = vec![Measurement::Series(MeasurementSeries {
         run: 0,
         testcase: Some("all_reduce_perf".to_owned()),
         unit: Some(Unit::GigabytesPerSecond),
@@ -43,18 +43,18 @@ fn all_reduce(reading: u32, busbw: [f64; 2]) -> Recording {
         average_busbw: None,
     })];
     let file = format!("domains/block01/nccl-{reading}.txt");
-    Recording::new(Scope::Domain(DomainName::from("block01")), file, parsed)
+    ToolRecording::new(RecordingScope::Domain(DomainName::from("block01")), file, parsed)
 }
 
-fn judge(bench: &mut Bench, runs: &[[f64; 2]]) -> Judgement {
+fn judge(bench: &mut TestMachine, runs: &[[f64; 2]]) -> Judgement {
     let mut recordings = bench.record();
     recordings.extend((0..).zip(runs).map(|(at, busbw)| all_reduce(at, *busbw)));
     bench.judge_these(&recordings)
 }
 
 /// A rack that is also known at 1 GiB, and by a second algorithm.
-fn rack() -> Bench {
-    let mut bench = Bench::rack();
+fn rack() -> TestMachine {
+    let mut bench = TestMachine::rack();
     let usual = bench.platform.collectives[0].clone();
     let mut large = usual.clone();
     large.min_bytes = 8 << 30;
@@ -97,7 +97,7 @@ fn a_good_reading_of_a_collective_acquits() {
 }
 
 /// The same with what NCCL says it used.
-fn judge_with(bench: &mut Bench, busbw: f64, transports: &[&str]) -> Judgement {
+fn judge_with(bench: &mut TestMachine, busbw: f64, transports: &[&str]) -> Judgement {
     let mut recordings = bench.record();
     let mut run = all_reduce(0, [busbw, busbw]);
     run.parsed.facts.transports = transports.iter().map(|t| (*t).to_owned()).collect();
@@ -141,17 +141,17 @@ fn a_matrix_that_a_collective_contradicts_is_said_to_be() {
 }
 
 /// An all-reduce of 8 GiB over the GPUs of one node.
-fn on_node(at: u32, busbw: f64) -> Recording {
+fn on_node(at: u32, busbw: f64) -> ToolRecording {
     let mut run = all_reduce(0, [busbw, busbw]);
     run.parsed.facts.ranks = ranks(&(0..4).map(|gpu| (at, gpu)).collect::<Vec<_>>());
-    run.scope = Scope::Node(Bench::node(at));
-    run.file = format!("nodes/{}/nccl.txt", Bench::node(at));
+    run.scope = RecordingScope::Node(TestMachine::node(at));
+    run.file = format!("nodes/{}/nccl.txt", TestMachine::node(at));
     run
 }
 
 /// What a rack is said to be whose nodes reach so much each.
 fn each(nodes: u32, busbw: impl Fn(u32) -> f64) -> (Judgement, Vec<String>) {
-    let mut bench = Bench::rack();
+    let mut bench = TestMachine::rack();
     let mut recordings = bench.record();
     recordings.extend((0..nodes).map(|at| on_node(at, busbw(at))));
     let judged = bench.judge_these(&recordings);
@@ -163,9 +163,9 @@ fn each(nodes: u32, busbw: impl Fn(u32) -> f64) -> (Judgement, Vec<String>) {
 /// A rack that copies show so, with an all-reduce at full rate on these nodes.
 fn contradicted(
     capacity: impl Fn((u32, u32), (u32, u32)) -> f64 + 'static,
-    runs: &[Recording],
+    runs: &[ToolRecording],
 ) -> Judgement {
-    let mut bench = Bench::rack().capacity(move |s, d| Some(capacity(s, d)));
+    let mut bench = TestMachine::rack().capacity(move |s, d| Some(capacity(s, d)));
     let mut recordings = bench.record();
     recordings.extend_from_slice(runs);
     bench.judge_these(&recordings)
@@ -173,9 +173,9 @@ fn contradicted(
 
 #[test]
 fn a_run_inside_a_node_contradicts_nothing_between_nodes() {
-    type Path = fn((u32, u32), (u32, u32)) -> f64;
-    let all: Vec<Recording> = (0..18).map(|at| on_node(at, 838.0)).collect();
-    let cases: [(Path, &[&str]); 4] = [
+    type CopyPath = fn((u32, u32), (u32, u32)) -> f64;
+    let all: Vec<ToolRecording> = (0..18).map(|at| on_node(at, 838.0)).collect();
+    let cases: [(CopyPath, &[&str]); 4] = [
         (
             |s, d| if (s.0 == 8) == (d.0 == 8) { 1.0 } else { 0.065 },
             &["failed wrong-domain node node0009"],
@@ -209,7 +209,7 @@ fn a_contradiction_is_in_doubt_where_its_run_was_and_nowhere_else() {
     assert_eq!(loci(&judged), expected);
     assert_eq!(unknown_nodes(&judged), Vec::<&str>::new());
     // A run over two nodes, and one of which the tray is no member.
-    let mut bench = Bench::rack();
+    let mut bench = TestMachine::rack();
     let usual = bench.platform.collectives[0].clone();
     bench.platform.collectives.push(CollectiveExpectation { min_ranks: 8, max_ranks: 8, ..usual });
     for (other, expected) in [(8, vec!["node0004"]), (5, vec![])] {
@@ -256,11 +256,11 @@ fn a_size_that_was_cut_for_its_ranks_meets_the_expectation_of_its_size() {
             testcase: &name,
             ranks: Some(ranks),
             bytes,
-            steered: Steered::No,
+            forced_path: ForcedPath::No,
             algorithms: BTreeSet::new(),
             nics: None,
         };
-        let found = bench.platform.collective(&run).expect("it is stated");
+        let found = bench.platform.collective_expectations(&run).expect("it is stated");
         found.iter().map(|it| it.min_bytes).collect::<Vec<u64>>()
     };
     let ranks = u64::from(bench.platform.collectives[0].min_ranks);

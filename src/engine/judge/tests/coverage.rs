@@ -1,18 +1,18 @@
 //! What a pass needs: the links between the GPUs of a node were measured, where it has
 //! such links.
 
-use super::bench::Bench;
-use super::bench::loci;
-use super::bench::matrix;
+use super::test_machine::TestMachine;
+use super::test_machine::loci;
+use super::test_machine::matrix;
 use super::*;
-use crate::thresholds::Conditions;
+use crate::thresholds::MeasurementConditions;
 use crate::thresholds::Platform;
 use crate::thresholds::builtin;
 use model::claims::ClaimedDomain;
 use model::measurement::Measurement;
-use model::parsed::Parsed;
-use model::parsed::Tool;
-use model::recording::Scope;
+use model::parse_output::ParseOutput;
+use model::parse_output::Tool;
+use model::tool_recording::RecordingScope;
 use model::verdict::Outcome;
 
 /// Tests that say nothing of the links between GPUs.
@@ -26,11 +26,11 @@ const OTHERS: [&str; 4] = [
 /// A node of this platform on which these tests show what is expected.
 fn shows(platform: &Platform, gpus: u32, tests: &[&str]) -> Judgement {
     let level = |test: &str| {
-        let expected = platform.expectation(&Conditions::at_default(test)).ok();
+        let expected = platform.expectation(&MeasurementConditions::with_default_size(test)).ok();
         expected.and_then(|e| e.value).unwrap_or(60.0)
     };
     let labels: Vec<String> = (0..gpus).map(|gpu| gpu.to_string()).collect();
-    let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::Nvbandwidth) };
+    let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::Nvbandwidth) };
     let measured = |test: &&str| -> Measurement {
         if !test.starts_with("device_to_device") {
             let cells = labels.iter().map(|_| Some(level(test))).collect();
@@ -43,17 +43,17 @@ fn shows(platform: &Platform, gpus: u32, tests: &[&str]) -> Judgement {
     parsed.measurements = tests.iter().map(measured).collect();
     let domain = ClaimedDomain {
         name: "node0001".into(),
-        nodes: vec![Bench::node(0)],
+        nodes: vec![TestMachine::node(0)],
         platform: Some(platform.name.clone()),
         gpus_per_node: Some(gpus),
         nic: None,
     };
     let recording =
-        Recording::new(Scope::Node(Bench::node(0)), "nodes/node0001/out.txt".to_owned(), parsed);
-    judge(&Case {
+        ToolRecording::new(RecordingScope::Node(TestMachine::node(0)), "nodes/node0001/out.txt".to_owned(), parsed);
+    judge_without_history(&JudgeInput {
         claims: &Claims { domains: vec![domain], ..Claims::default() },
         recordings: &[recording],
-        catalogue: builtin::catalogue(),
+        catalogue: builtin::builtin_catalogue(),
         thresholds_digest: "t",
         platform: None,
         cells: true,
@@ -64,7 +64,7 @@ fn shows(platform: &Platform, gpus: u32, tests: &[&str]) -> Judgement {
 #[test]
 fn copies_with_the_host_pass_no_node_whose_gpus_are_joined() {
     let (mut joined, mut apart) = (0, 0);
-    for platform in builtin::catalogue().platforms.values().filter(|p| !p.devices.is_empty()) {
+    for platform in builtin::builtin_catalogue().platforms.values().filter(|p| !p.devices.is_empty()) {
         let gpus = platform.gpus_per_node.unwrap_or(4);
         for count in 1..=OTHERS.len() {
             let judged = shows(platform, gpus, &OTHERS[..count]);
@@ -91,7 +91,7 @@ fn copies_with_the_host_pass_no_node_whose_gpus_are_joined() {
 #[test]
 fn copies_between_the_gpus_pass_it_with_and_without_the_host() {
     for platform in ["hgx-a100", "hgx-h100", "hgx-h200", "h100-nvl"] {
-        let platform = builtin::catalogue().platform(platform).expect("it ships");
+        let platform = builtin::builtin_catalogue().platform(platform).expect("it ships");
         let gpus = platform.gpus_per_node.expect("known");
         let pairs = "device_to_device_memcpy_read_ce";
         for tests in [&[pairs][..], &[pairs, OTHERS[0], OTHERS[1]]] {
@@ -109,14 +109,14 @@ fn copies_between_the_gpus_pass_it_with_and_without_the_host() {
 
 #[test]
 fn a_node_with_one_gpu_passes_by_its_host_link() {
-    let platform = builtin::catalogue().platform("gh200").expect("it ships");
+    let platform = builtin::builtin_catalogue().platform("gh200").expect("it ships");
     let judged = shows(platform, 1, &OTHERS[..2]);
     assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts);
 }
 
 #[test]
 fn nodes_of_one_domain_whose_nvlink_ends_at_the_node_need_no_partner() {
-    let mut bench = Bench::hgx(3);
+    let mut bench = TestMachine::hgx(3);
     let recordings = bench.record();
     let mut claims = bench.claims();
     let nodes = claims.domains.drain(..).flat_map(|domain| domain.nodes).collect();
@@ -130,8 +130,8 @@ fn nodes_of_one_domain_whose_nvlink_ends_at_the_node_need_no_partner() {
     let judged = bench.judge_claims(&claims, &recordings);
     assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts);
     // The same claim of a rack still needs them.
-    let mut rack = Bench::rack();
-    let own = rack.own();
+    let mut rack = TestMachine::rack();
+    let own = rack.record_nodes();
     let judged = rack.judge_these(&own);
     assert!(judged.verdicts.nodes.iter().all(|node| node.outcome == Outcome::Unknown));
 }

@@ -1,25 +1,25 @@
 //! What each tool can and cannot show: host copies, NIC ports, cut matrices,
 //! readings of several versions.
 
-use super::bench::Bench;
-use super::bench::READ;
-use super::bench::WRITE;
-use super::bench::loci;
-use super::bench::matrix;
-use super::bench::outcome_of;
-use super::bench::platform;
-use super::bench::share;
-use super::bench::unknown_nodes;
+use super::test_machine::TestMachine;
+use super::test_machine::READ;
+use super::test_machine::WRITE;
+use super::test_machine::loci;
+use super::test_machine::matrix;
+use super::test_machine::outcome_of;
+use super::test_machine::platform;
+use super::test_machine::share;
+use super::test_machine::unknown_nodes;
 use crate::judge::Judgement;
-use model::measurement::Matrix;
+use model::measurement::MeasurementMatrix;
 use model::measurement::Measurement;
-use model::measurement::Point;
-use model::measurement::Series;
-use model::parsed::Parsed;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
-use model::recording::Recording;
-use model::recording::Scope;
+use model::measurement::SeriesPoint;
+use model::measurement::MeasurementSeries;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
 use model::unit::Unit;
 use model::verdict::Direction;
 use model::verdict::LocusKind;
@@ -35,7 +35,7 @@ fn a_low_copy_is_a_remark_where_another_copy_the_same_way_is_fine() {
         ("host_to_device_memcpy_sm", Outcome::Pass),
         ("device_to_host_memcpy_sm", Outcome::Unknown),
     ] {
-        let mut bench = Bench::hgx(1)
+        let mut bench = TestMachine::hgx(1)
             .host(|_, gpu, way| if gpu == 3 && way == Direction::H2d { 0.75 } else { 1.0 });
         let mut recordings = bench.record();
         let gpus = (0..8).map(|gpu| gpu.to_string()).collect();
@@ -46,7 +46,7 @@ fn a_low_copy_is_a_remark_where_another_copy_the_same_way_is_fine() {
         assert_eq!(notes_say(&judged, "same way are fine"), outcome == Outcome::Pass, "{name}");
     }
     // Lower than dips go: not by chance.
-    let judged = Bench::hgx(1)
+    let judged = TestMachine::hgx(1)
         .host(|_, gpu, way| if gpu == 0 && way == Direction::D2h { 0.5 } else { 1.0 })
         .judge();
     assert_eq!(loci(&judged), ["degraded host-link-low gpu node0001:0 d2h"]);
@@ -59,18 +59,18 @@ fn a_copy_that_is_low_once_is_unknown_until_it_is_read_again_whatever_the_other_
             let one = move |node: u32, gpu: u32, direction: Direction| {
                 if (node, gpu) == (1, 2) && direction == way { share } else { 1.0 }
             };
-            let judged = Bench::hgx(3).host(one).judge();
+            let judged = TestMachine::hgx(3).host(one).judge();
             assert_eq!(loci(&judged), Vec::<String>::new(), "{share}");
             assert_eq!(unknown_nodes(&judged), ["node0002"], "{share}");
             let why = &judged.verdicts.nodes[1].reason;
             assert!(why.contains("read once, read it again"), "{why}");
             // A link that is slow stays so; a dip does not come back.
-            let again = Bench::hgx(3).host(one).readings(2).judge();
+            let again = TestMachine::hgx(3).host(one).readings(2).judge();
             let found = format!("degraded host-link-low gpu node0002:2 {}", way.as_str());
             assert_eq!(loci(&again), [found]);
-            let mut bench = Bench::hgx(3).host(one);
+            let mut bench = TestMachine::hgx(3).host(one);
             let mut recordings = bench.record();
-            recordings.extend(Bench::hgx(3).record().into_iter().map(|mut second| {
+            recordings.extend(TestMachine::hgx(3).record().into_iter().map(|mut second| {
                 second.file = second.file.replace("-0", "-1");
                 second
             }));
@@ -82,7 +82,7 @@ fn a_copy_that_is_low_once_is_unknown_until_it_is_read_again_whatever_the_other_
 
 #[test]
 fn a_slow_link_and_a_dip_on_the_other_gpu_are_not_the_host() {
-    let judged = Bench::of(platform("pair", 2, 1, 257.0), 1, 2)
+    let judged = TestMachine::with_platform(platform("pair", 2, 1, 257.0), 1, 2)
         .host(|_, gpu, way| match (gpu, way) {
             (0, _) => 0.49,
             (1, Direction::H2d) => 0.8,
@@ -94,7 +94,7 @@ fn a_slow_link_and_a_dip_on_the_other_gpu_are_not_the_host() {
 
 #[test]
 fn a_dip_on_top_of_a_slow_host_hides_no_host() {
-    let judged = Bench::hgx(3)
+    let judged = TestMachine::hgx(3)
         .host(|node, gpu, way| match (node, gpu, way) {
             (2, 7, Direction::H2d) => 0.34,
             (2, _, _) => 0.5,
@@ -107,7 +107,7 @@ fn a_dip_on_top_of_a_slow_host_hides_no_host() {
 #[test]
 fn a_bad_gpu_of_four_is_named_from_several_readings() {
     for seed in 0..40 {
-        let judged = Bench::of(platform("tray", 4, 1, 770.0), 1, 4)
+        let judged = TestMachine::with_platform(platform("tray", 4, 1, 770.0), 1, 4)
             .readings(3)
             .noise(0.002, 0.02, seed)
             .capacity(|s, d| Some(if s.1 == 0 || d.1 == 0 { share(3) } else { 1.0 }))
@@ -119,7 +119,7 @@ fn a_bad_gpu_of_four_is_named_from_several_readings() {
 #[test]
 fn three_bad_gpus_of_eight_are_named() {
     let bad = [(1, 1), (4, 2), (6, 1)];
-    let judged = Bench::hgx(1)
+    let judged = TestMachine::hgx(1)
         .capacity(move |s, d| {
             let lost = |gpu: u32| bad.iter().find(|(b, _)| *b == gpu).map_or(0, |(_, lost)| *lost);
             Some(share(lost(s.1) + lost(d.1)))
@@ -134,7 +134,7 @@ fn three_bad_gpus_of_eight_are_named() {
 
 #[test]
 fn of_two_partners_one_good_reading_acquits() {
-    let mut bench = Bench::hgx(1);
+    let mut bench = TestMachine::hgx(1);
     let mut recordings = bench.record();
     let parsed = &mut recordings[0].parsed;
     parsed.measurements.retain(|m| m.testcase() == Some(READ));
@@ -145,7 +145,7 @@ fn of_two_partners_one_good_reading_acquits() {
     matrix.cells.iter_mut().skip(2).for_each(|row| row.fill(None));
     matrix.cells[1][2] = Some(370.0);
     parsed.complete = false;
-    let cut = model::parsed::Problem::new(ProblemKind::Truncated, "stops early");
+    let cut = model::parse_output::OutputProblem::new(OutputProblemKind::Truncated, "stops early");
     parsed.problems.push(cut);
     let judged = bench.judge_these(&recordings);
     assert_eq!(loci(&judged), Vec::<String>::new());
@@ -159,7 +159,7 @@ fn readings_of_versions_with_other_buffers_are_not_noise() {
     for (expected, capacity) in
         [(Vec::new(), None), (vec!["degraded nvlink-low gpu node0001:5".to_owned()], Some(lost))]
     {
-        let mut bench = Bench::hgx(1).readings(2);
+        let mut bench = TestMachine::hgx(1).readings(2);
         if let Some(lost) = capacity {
             bench = bench.capacity(lost);
         }
@@ -171,7 +171,7 @@ fn readings_of_versions_with_other_buffers_are_not_noise() {
         recordings[0].parsed.tool_version = Some("0.6".to_owned());
         recordings[1].parsed.tool_version = Some("0.8".to_owned());
         for measurement in &mut recordings[0].parsed.measurements {
-            let Measurement::Matrix(Matrix { testcase, cells, .. }) = measurement else { continue };
+            let Measurement::Matrix(MeasurementMatrix { testcase, cells, .. }) = measurement else { continue };
             if testcase.as_deref().is_some_and(|t| t.starts_with("device_to_device")) {
                 cells.iter_mut().flatten().flatten().for_each(|cell| *cell *= 0.94);
             }
@@ -186,8 +186,8 @@ fn readings_of_versions_with_other_buffers_are_not_noise() {
 #[test]
 fn a_row_that_is_a_little_low_is_no_fault_where_the_tool_does_not_warm_up() {
     for (share, class) in [(0.965, None), (0.85, Some("nvlink-low"))] {
-        let mut bench = Bench::hgx(1);
-        let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::P2pBandwidthLatencyTest) };
+        let mut bench = TestMachine::hgx(1);
+        let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::P2pBandwidthLatencyTest) };
         let labels: Vec<String> = (0..8).map(|gpu| gpu.to_string()).collect();
         let cell = |row: u32, col: u32| {
             let ripple = 1.0 + 0.001 * f64::from((row * 3 + col * 5) % 7);
@@ -200,7 +200,7 @@ fn a_row_that_is_a_little_low_is_no_fault_where_the_tool_does_not_warm_up() {
         (expectation.testcase, expectation.value) = (name.to_owned(), Some(376.0));
         bench.platform.expectations.insert(name.to_owned(), expectation);
         let file = "nodes/node0001/p2p.txt".to_owned();
-        let recording = Recording::new(Scope::Node("node0001".into()), file, parsed);
+        let recording = ToolRecording::new(RecordingScope::Node("node0001".into()), file, parsed);
         let judged = bench.judge_these(&[recording]);
         let found = judged.verdicts.findings.first().map(|f| f.class.as_str());
         assert_eq!(found, class, "{:?}", judged.verdicts);
@@ -209,26 +209,26 @@ fn a_row_that_is_a_little_low_is_no_fault_where_the_tool_does_not_warm_up() {
 }
 
 /// What `ib_write_bw` prints for eight ports of a node.
-fn ports(node: &str, rate: impl Fn(u32) -> f64) -> Vec<Recording> {
+fn ports(node: &str, rate: impl Fn(u32) -> f64) -> Vec<ToolRecording> {
     let port = |at: u32| {
-        let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::Perftest) };
+        let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::Perftest) };
         parsed.facts.parameters.insert("device".to_owned(), format!("mlx5_{at}"));
-        parsed.measurements = vec![Measurement::Series(Series {
+        parsed.measurements = vec![Measurement::Series(MeasurementSeries {
             run: 0,
             testcase: Some("ib_write_bw".to_owned()),
             unit: Some(Unit::GigabitsPerSecond),
-            points: vec![Point { bytes: 8 << 20, algbw: Some(rate(at)), ..Point::default() }],
+            points: vec![SeriesPoint { bytes: 8 << 20, algbw: Some(rate(at)), ..SeriesPoint::default() }],
             average_busbw: None,
         })];
         let file = format!("nodes/{node}/ib-{at}.txt");
-        Recording::new(Scope::Node(node.into()), file, parsed)
+        ToolRecording::new(RecordingScope::Node(node.into()), file, parsed)
     };
     (0..8).map(port).collect()
 }
 
 #[test]
 fn a_port_at_half_the_rate_of_its_siblings_is_named() {
-    let mut bench = Bench::hgx(2);
+    let mut bench = TestMachine::hgx(2);
     for (share, expected) in
         [(1.0, Outcome::Pass), (0.5, Outcome::Degraded), (0.7, Outcome::Unknown)]
     {
@@ -247,8 +247,8 @@ fn a_port_at_half_the_rate_of_its_siblings_is_named() {
 
 #[test]
 fn nics_are_no_links_between_gpus() {
-    let mut bench = Bench::rack();
-    let mut recordings = bench.across();
+    let mut bench = TestMachine::rack();
+    let mut recordings = bench.record_domain();
     recordings.extend(ports("node0001", |_| 394.0));
     let judged = bench.judge_these(&recordings);
     assert_eq!(outcome_of(&judged, "node0001"), Outcome::Unknown);
@@ -256,7 +256,7 @@ fn nics_are_no_links_between_gpus() {
 
 #[test]
 fn a_level_above_what_the_links_carry_names_its_files() {
-    let mut bench = Bench::hgx(1);
+    let mut bench = TestMachine::hgx(1);
     let recordings = bench.record();
     let links = bench.platform.nvlink.as_mut().expect("has links");
     links.rate /= 2.0;

@@ -2,10 +2,10 @@
 //! everything has lost together.
 
 use super::*;
-use model::measurement::Matrix;
+use model::measurement::MeasurementMatrix;
 
 /// Scales all pair matrices of a recording.
-fn scale(recording: &mut Recording, of: impl Fn(&Matrix, usize, usize) -> f64) {
+fn scale(recording: &mut ToolRecording, of: impl Fn(&MeasurementMatrix, usize, usize) -> f64) {
     for measurement in &mut recording.parsed.measurements {
         let Measurement::Matrix(matrix) = measurement else { continue };
         let shares: Vec<Vec<f64>> = (0..matrix.rows.len())
@@ -19,14 +19,14 @@ fn scale(recording: &mut Recording, of: impl Fn(&Matrix, usize, usize) -> f64) {
     }
 }
 
-fn is_pair(matrix: &Matrix) -> bool {
+fn is_pair(matrix: &MeasurementMatrix) -> bool {
     1 < matrix.rows.len()
 }
 
 #[test]
 fn a_run_that_is_disturbed_as_a_whole_is_no_noise_and_no_fault() {
     for low in [0.92, 0.8] {
-        let mut bench = Bench::hgx(8).readings(5).noise(0.003, 0.0, 5);
+        let mut bench = TestMachine::hgx(8).readings(5).noise(0.003, 0.0, 5);
         let mut recordings = bench.record();
         for recording in &mut recordings {
             if recording.file.ends_with("nvbandwidth-3.txt") {
@@ -42,15 +42,15 @@ fn a_run_that_is_disturbed_as_a_whole_is_no_noise_and_no_fault() {
     // A lost link beside it is found, whichever runs are disturbed.
     let lost =
         |s: (u32, u32), d: (u32, u32)| Some(if s.1 == 2 || d.1 == 2 { share(1) } else { 1.0 });
-    let mut bench = Bench::hgx(1).readings(3).noise(0.003, 0.0, 6).capacity(lost);
+    let mut bench = TestMachine::hgx(1).readings(3).noise(0.003, 0.0, 6).capacity(lost);
     let mut recordings = bench.record();
     scale(&mut recordings[1], |matrix, _, _| if is_pair(matrix) { 0.9 } else { 1.0 });
     assert_eq!(loci(&bench.judge_these(&recordings)), ["degraded nvlink-low gpu node0001:2"]);
 }
 
 /// A recording of p2pBandwidthLatencyTest in which one GPU shows this share.
-fn p2p(bench: &mut Bench, gpu: usize, share: f64) -> Recording {
-    let mut recording = bench.own().swap_remove(0);
+fn p2p(bench: &mut TestMachine, gpu: usize, share: f64) -> ToolRecording {
+    let mut recording = bench.record_nodes().swap_remove(0);
     recording.file = "nodes/node0001/p2p.txt".to_owned();
     recording.parsed.tool = Some(Tool::P2pBandwidthLatencyTest);
     recording.parsed.measurements.truncate(1);
@@ -64,7 +64,7 @@ fn p2p(bench: &mut Bench, gpu: usize, share: f64) -> Recording {
 #[test]
 fn two_tools_that_disagree_about_a_gpu_make_it_unknown_whichever_was_run_more_often() {
     for (nvbandwidth, others) in [(3, 1), (1, 1), (1, 3)] {
-        let mut bench = Bench::hgx(1).readings(nvbandwidth);
+        let mut bench = TestMachine::hgx(1).readings(nvbandwidth);
         let mut recordings = bench.record();
         for at in 0..others {
             let mut recording = p2p(&mut bench, 5, 0.75);
@@ -77,12 +77,12 @@ fn two_tools_that_disagree_about_a_gpu_make_it_unknown_whichever_was_run_more_of
     }
     // Tools that agree blame the GPU.
     let lost = |s: (u32, u32), d: (u32, u32)| Some(if s.1 == 5 || d.1 == 5 { 0.75 } else { 1.0 });
-    let mut bench = Bench::hgx(1).readings(3).capacity(lost);
+    let mut bench = TestMachine::hgx(1).readings(3).capacity(lost);
     let mut recordings = bench.record();
     recordings.push(p2p(&mut bench, 5, 1.0));
     assert_eq!(loci(&bench.judge_these(&recordings)), ["degraded nvlink-low gpu node0001:5"]);
     // What a tool without warm-up reads low of one direction is no dispute.
-    let mut bench = Bench::hgx(1).readings(3);
+    let mut bench = TestMachine::hgx(1).readings(3);
     let mut recordings = bench.record();
     let mut cold = p2p(&mut bench, 0, 1.0);
     scale(&mut cold, |_, row, _| if row == 0 { 0.96 } else { 1.0 });
@@ -93,10 +93,10 @@ fn two_tools_that_disagree_about_a_gpu_make_it_unknown_whichever_was_run_more_of
 /// Twelve boxes of which the first five have another driver and show this share.
 fn mixed_drivers(share: f64, old: impl Fn(u32) -> bool) -> Judgement {
     let low = move |s: (u32, u32), _: (u32, u32)| Some(if s.0 < 5 { share } else { 1.0 });
-    let mut bench = Bench::hgx(12).readings(3).capacity(low);
+    let mut bench = TestMachine::hgx(12).readings(3).capacity(low);
     let mut recordings = bench.record();
     for recording in &mut recordings {
-        let Scope::Node(node) = &recording.scope else { continue };
+        let RecordingScope::Node(node) = &recording.scope else { continue };
         let at: u32 = node.as_str().trim_start_matches("node").parse().expect("a number");
         let driver = if old(at - 1) { "550.54.15" } else { "570.124.06" };
         recording.parsed.facts.driver = Some(driver.to_owned());
@@ -143,14 +143,14 @@ fn the_version_of_a_vbios_or_of_firmware_is_asked_like_a_driver() {
     for (key, name) in [("VBIOS Version", "VBIOS"), ("GSP Firmware Version", "GSP firmware")] {
         for (old, expected) in [(5, 1), (9, 5)] {
             let low = move |s: (u32, u32), _: (u32, u32)| Some(if s.0 < 5 { 0.9 } else { 1.0 });
-            let mut bench = Bench::hgx(12).readings(3).capacity(low);
+            let mut bench = TestMachine::hgx(12).readings(3).capacity(low);
             let mut recordings = bench.record();
             for at in 0..12 {
                 let version = if at < old { "96.00.74.00.01" } else { "96.00.89.00.01" };
-                let parsed = readers::outputs::read(log(version, key).as_bytes());
-                let node = Bench::node(at);
+                let parsed = readers::outputs::parse_output(log(version, key).as_bytes());
+                let node = TestMachine::node(at);
                 let file = format!("nodes/{node}/nvidia-smi-q.txt");
-                recordings.push(Recording::new(Scope::Node(node), file, parsed));
+                recordings.push(ToolRecording::new(RecordingScope::Node(node), file, parsed));
             }
             let found = loci(&bench.judge_these(&recordings));
             assert_eq!(found.len(), expected, "{found:?}");
@@ -164,16 +164,16 @@ fn the_version_of_a_vbios_or_of_firmware_is_asked_like_a_driver() {
 
 #[test]
 fn what_everything_lost_together_has_a_limit_of_its_own() {
-    let judged = Bench::rack().judge();
+    let judged = TestMachine::rack().judge();
     let limit = judged.verdicts.nodes[0].detectable_together.expect("an expectation is there");
     // Tolerance of the expectation: 4 %.
     assert!((0.035..0.05).contains(&limit), "{limit}");
     // A loss of that size or more in one test is seen, and no node passes with it.
     for lost in [limit + 0.004, 1.0 / 18.0] {
-        let mut bench = Bench::rack().readings(2);
+        let mut bench = TestMachine::rack().readings(2);
         let mut recordings = bench.record();
-        for recording in recordings.iter_mut().filter(|r| matches!(r.scope, Scope::Node(_))) {
-            let is_read = |matrix: &Matrix| matrix.testcase.as_deref() == Some(READ);
+        for recording in recordings.iter_mut().filter(|r| matches!(r.scope, RecordingScope::Node(_))) {
+            let is_read = |matrix: &MeasurementMatrix| matrix.testcase.as_deref() == Some(READ);
             scale(recording, |matrix, _, _| if is_read(matrix) { 1.0 - lost } else { 1.0 });
         }
         let judged = bench.judge_these(&recordings);
@@ -181,9 +181,9 @@ fn what_everything_lost_together_has_a_limit_of_its_own() {
         assert_eq!(unknown_nodes(&judged).len(), 18);
     }
     // Without an expectation nothing says what all have lost.
-    let mut bench = Bench::hgx(2);
+    let mut bench = TestMachine::hgx(2);
     bench.platform.expectations.clear();
-    let recordings = Bench::hgx(2).record();
+    let recordings = TestMachine::hgx(2).record();
     let judged = bench.judge_these(&recordings);
     assert_eq!(judged.verdicts.nodes[0].detectable_together, None);
 }
@@ -191,7 +191,7 @@ fn what_everything_lost_together_has_a_limit_of_its_own() {
 #[test]
 fn a_file_that_was_copied_is_one_reading() {
     // A pair that dipped once is no slow pair, however often its file was copied.
-    let mut bench = Bench::hgx(1).noise(0.003, 0.0, 9);
+    let mut bench = TestMachine::hgx(1).noise(0.003, 0.0, 9);
     let mut recordings = bench.record();
     scale(
         &mut recordings[0],

@@ -1,47 +1,47 @@
 //! The judge against made-up machines: what is broken must be named, and
 //! nobody else.
 
-mod bench;
+mod test_machine;
 mod claims;
 mod collectives;
-mod confirms;
+mod confirmation;
 mod coverage;
 mod instruments;
 mod levels;
-mod mixed;
+mod several_faults;
 mod names;
 mod network;
-mod own_probes;
-mod parted;
-mod past;
+mod native_probes;
+mod split_domains;
+mod own_history;
 mod rails;
 mod states;
-mod telling;
-mod twos;
-mod unsteady;
+mod ambiguity;
+mod two_node_runs;
+mod stability;
 mod validity;
 
 use super::*;
-use bench::Bench;
-use bench::READ;
-use bench::loci;
-use bench::outcome_of;
-use bench::platform;
-use bench::ranks;
-use bench::share;
-use bench::unknown_nodes;
-use model::facts::GpuLinks;
-use model::facts::Link;
+use test_machine::TestMachine;
+use test_machine::READ;
+use test_machine::loci;
+use test_machine::outcome_of;
+use test_machine::platform;
+use test_machine::ranks;
+use test_machine::share;
+use test_machine::unknown_nodes;
+use model::tool_facts::GpuLinks;
+use model::tool_facts::ToolNvlink;
 use model::id::DomainName;
 use model::measurement::Measurement;
-use model::measurement::Placement;
-use model::measurement::Point;
-use model::measurement::Series;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
-use model::recording::Scope;
+use model::measurement::BufferPlacement;
+use model::measurement::SeriesPoint;
+use model::measurement::MeasurementSeries;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
+use model::tool_recording::RecordingScope;
 use model::unit::Unit;
 use model::verdict::Direction;
 use model::verdict::Outcome;
@@ -49,7 +49,7 @@ use std::sync::Arc;
 
 #[test]
 fn a_healthy_node_and_a_healthy_rack_pass() {
-    for bench in [Bench::hgx(1), Bench::hgx(4), Bench::rack(), Bench::rack().noise(0.01, 0.0, 3)] {
+    for bench in [TestMachine::hgx(1), TestMachine::hgx(4), TestMachine::rack(), TestMachine::rack().noise(0.01, 0.0, 3)] {
         let judged = bench.judge();
         assert_eq!(loci(&judged), Vec::<String>::new());
         assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts);
@@ -60,7 +60,7 @@ fn a_healthy_node_and_a_healthy_rack_pass() {
 #[test]
 fn one_lost_link_names_the_gpu_and_nobody_else() {
     let hgx =
-        Bench::hgx(1).capacity(|s, d| Some(if s.1 == 2 || d.1 == 2 { share(1) } else { 1.0 }));
+        TestMachine::hgx(1).capacity(|s, d| Some(if s.1 == 2 || d.1 == 2 { share(1) } else { 1.0 }));
     let judged = hgx.judge();
     assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0001:2"]);
     assert_eq!(judged.verdicts.outcome, Outcome::Degraded);
@@ -69,7 +69,7 @@ fn one_lost_link_names_the_gpu_and_nobody_else() {
     assert!(!found.confirmed && found.summary.contains("1 of 18 links"), "{}", found.summary);
 
     let bad = (6, 1);
-    let rack = Bench::rack().noise(0.01, 0.0, 11);
+    let rack = TestMachine::rack().noise(0.01, 0.0, 11);
     let judged =
         rack.capacity(move |s, d| Some(if s == bad || d == bad { share(1) } else { 1.0 })).judge();
     assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0007:1"]);
@@ -80,7 +80,7 @@ fn one_lost_link_names_the_gpu_and_nobody_else() {
 #[test]
 fn one_direction_is_told_from_both() {
     for (pull, text) in [(false, "tx"), (true, "rx")] {
-        let judged = Bench::hgx(1)
+        let judged = TestMachine::hgx(1)
             .capacity(move |s, d| {
                 Some(if (if pull { d } else { s }).1 == 5 { share(2) } else { 1.0 })
             })
@@ -91,7 +91,7 @@ fn one_direction_is_told_from_both() {
 
 #[test]
 fn in_a_tray_of_four_half_of_all_cells_are_low_and_one_gpu_is_guilty() {
-    let bench = Bench::of(platform("tray", 4, 1, 770.0), 1, 4);
+    let bench = TestMachine::with_platform(platform("tray", 4, 1, 770.0), 1, 4);
     let judged =
         bench.capacity(|s, d| Some(if s.1 == 3 || d.1 == 3 { share(1) } else { 1.0 })).judge();
     assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0001:3"]);
@@ -100,7 +100,7 @@ fn in_a_tray_of_four_half_of_all_cells_are_low_and_one_gpu_is_guilty() {
 #[test]
 fn several_guilty_gpus_are_all_named_and_their_partners_are_not() {
     let bad = [(1, 0), (4, 3), (9, 2), (16, 1), (17, 0)];
-    let judged = Bench::rack()
+    let judged = TestMachine::rack()
         .noise(0.01, 0.0, 5)
         .capacity(move |s, d| {
             let lost = [s, d].iter().filter(|e| bad.contains(e)).count();
@@ -109,7 +109,7 @@ fn several_guilty_gpus_are_all_named_and_their_partners_are_not() {
         .judge();
     let expected: Vec<String> = bad
         .iter()
-        .map(|(node, gpu)| format!("degraded nvlink-low gpu {}:{gpu}", Bench::node(*node)))
+        .map(|(node, gpu)| format!("degraded nvlink-low gpu {}:{gpu}", TestMachine::node(*node)))
         .collect();
     assert_eq!(loci(&judged), expected);
 }
@@ -117,7 +117,7 @@ fn several_guilty_gpus_are_all_named_and_their_partners_are_not() {
 #[test]
 fn a_slow_pair_is_a_pair_and_a_dip_is_not() {
     let (a, b) = ((2, 1), (11, 3));
-    let slow = Bench::rack()
+    let slow = TestMachine::rack()
         .readings(2)
         .capacity(move |s, d| Some(if (s, d) == (a, b) || (s, d) == (b, a) { 0.75 } else { 1.0 }));
     let judged = slow.judge();
@@ -127,7 +127,7 @@ fn a_slow_pair_is_a_pair_and_a_dip_is_not() {
 
     // Of one direction there are two readings: enough for a hard fault only.
     for (depth, expected) in [(0.75, "unknown"), (0.5, "degraded")] {
-        let slow = Bench::rack().readings(2);
+        let slow = TestMachine::rack().readings(2);
         let slow = slow.capacity(move |s, d| Some(if (s, d) == (a, b) { depth } else { 1.0 }));
         let judged = slow.judge();
         assert_eq!(
@@ -142,7 +142,7 @@ fn a_slow_pair_is_a_pair_and_a_dip_is_not() {
     }
 
     let dip =
-        Bench::rack().capacity(move |s, d| Some(if (s, d) == (a, b) { 0.8 } else { 1.0 })).judge();
+        TestMachine::rack().capacity(move |s, d| Some(if (s, d) == (a, b) { 0.8 } else { 1.0 })).judge();
     assert_eq!(loci(&dip), Vec::<String>::new());
     assert_eq!(dip.verdicts.outcome, Outcome::Pass);
     assert!(
@@ -156,9 +156,9 @@ fn a_slow_pair_is_a_pair_and_a_dip_is_not() {
 fn healthy_racks_with_a_left_tail_blame_nobody() {
     let sigmas = [0.001, 0.003, 0.01, 0.02];
     for (seed, sigma) in (0..40).zip(sigmas.into_iter().cycle()) {
-        let judged = Bench::rack().noise(sigma, 0.005, seed).judge();
+        let judged = TestMachine::rack().noise(sigma, 0.005, seed).judge();
         assert_eq!(loci(&judged), Vec::<String>::new(), "seed {seed} sigma {sigma}");
-        let judged = Bench::hgx(4).noise(sigma / 2.0, 0.005, seed).judge();
+        let judged = TestMachine::hgx(4).noise(sigma / 2.0, 0.005, seed).judge();
         assert_eq!(loci(&judged), Vec::<String>::new(), "seed {seed} sigma {sigma}");
     }
 }
@@ -168,18 +168,18 @@ fn lost_links_are_found_under_noise_with_a_left_tail() {
     for seed in 100..120 {
         let bad =
             (u32::try_from(seed % 18).expect("small"), u32::try_from(seed % 4).expect("small"));
-        let judged = Bench::rack()
+        let judged = TestMachine::rack()
             .noise(0.01, 0.005, seed)
             .capacity(move |s, d| Some(if s == bad || d == bad { share(1) } else { 1.0 }))
             .judge();
-        let expected = format!("degraded nvlink-low gpu {}:{}", Bench::node(bad.0), bad.1);
+        let expected = format!("degraded nvlink-low gpu {}:{}", TestMachine::node(bad.0), bad.1);
         assert_eq!(loci(&judged), [expected], "seed {seed}");
     }
 }
 
 #[test]
 fn a_whole_tray_low_by_one_plane_is_the_tray() {
-    let judged = Bench::rack()
+    let judged = TestMachine::rack()
         .capacity(|s, d| Some(if s.0 == 4 || d.0 == 4 { share(1) } else { 1.0 }))
         .judge();
     assert_eq!(loci(&judged), ["degraded nvlink-low tray node0005"]);
@@ -188,21 +188,21 @@ fn a_whole_tray_low_by_one_plane_is_the_tray() {
 
 #[test]
 fn a_plane_out_blames_the_plane_and_no_node() {
-    let judged = Bench::rack().capacity(|_, _| Some(share(1))).judge();
+    let judged = TestMachine::rack().capacity(|_, _| Some(share(1))).judge();
     assert_eq!(loci(&judged), ["degraded plane-low plane block01"]);
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
 }
 
 #[test]
 fn one_node_of_a_fleet_that_is_low_as_a_whole_is_found_against_the_others() {
-    let judged = Bench::hgx(5).capacity(|s, _| Some(if s.0 == 3 { 0.965 } else { 1.0 })).judge();
+    let judged = TestMachine::hgx(5).capacity(|s, _| Some(if s.0 == 3 { 0.965 } else { 1.0 })).judge();
     assert_eq!(loci(&judged), ["degraded nvlink-low node node0004"]);
     assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass);
 }
 
 #[test]
 fn a_node_of_another_domain_has_failed_and_the_others_pass() {
-    let judged = Bench::rack()
+    let judged = TestMachine::rack()
         .capacity(|s, d| Some(if (s.0 == 8) != (d.0 == 8) { 0.065 } else { 1.0 }))
         .judge();
     assert_eq!(loci(&judged), ["failed wrong-domain node node0009"]);
@@ -212,7 +212,7 @@ fn a_node_of_another_domain_has_failed_and_the_others_pass() {
 
 #[test]
 fn a_domain_cut_in_halves_blames_no_node() {
-    let judged = Bench::rack()
+    let judged = TestMachine::rack()
         .capacity(|s, d| Some(if (s.0 < 9) == (d.0 < 9) { 1.0 } else { 0.065 }))
         .judge();
     assert_eq!(loci(&judged), ["failed split-domain domain block01"]);
@@ -221,35 +221,35 @@ fn a_domain_cut_in_halves_blames_no_node() {
 
 #[test]
 fn a_domain_without_any_path_between_nodes_blames_no_node() {
-    let judged = Bench::rack().capacity(|s, d| Some(if s.0 == d.0 { 1.0 } else { 0.065 })).judge();
+    let judged = TestMachine::rack().capacity(|s, d| Some(if s.0 == d.0 { 1.0 } else { 0.065 })).judge();
     assert_eq!(loci(&judged), ["failed multi-node-nvlink-off domain block01"]);
 }
 
 #[test]
 fn a_parked_gpu_and_an_unconfigured_fabric_have_failed() {
     let judged =
-        Bench::hgx(1).capacity(|s, d| Some(if s.1 == 6 || d.1 == 6 { 0.1 } else { 1.0 })).judge();
+        TestMachine::hgx(1).capacity(|s, d| Some(if s.1 == 6 || d.1 == 6 { 0.1 } else { 1.0 })).judge();
     assert_eq!(loci(&judged), ["failed nvlink-absent gpu node0001:6"]);
-    let judged = Bench::hgx(1).capacity(|_, _| Some(0.11)).judge();
+    let judged = TestMachine::hgx(1).capacity(|_, _| Some(0.11)).judge();
     assert_eq!(loci(&judged)[0], "failed fabric-not-configured node node0001");
     assert_eq!(judged.verdicts.outcome, Outcome::Failed);
 }
 
 #[test]
 fn half_the_pcie_lanes_name_the_gpu_and_its_direction() {
-    let judged = Bench::hgx(2)
+    let judged = TestMachine::hgx(2)
         .host(|node, gpu, way| if (node, gpu, way) == (1, 3, Direction::H2d) { 0.5 } else { 1.0 })
         .judge();
     assert_eq!(loci(&judged), ["degraded host-link-low gpu node0002:3 h2d"]);
     let judged =
-        Bench::hgx(2).host(|node, gpu, _| if (node, gpu) == (1, 3) { 0.5 } else { 1.0 }).judge();
+        TestMachine::hgx(2).host(|node, gpu, _| if (node, gpu) == (1, 3) { 0.5 } else { 1.0 }).judge();
     assert_eq!(loci(&judged), ["degraded host-link-low gpu node0002:3"]);
 }
 
 #[test]
 fn every_output_that_shows_a_host_link_to_be_low_is_named() {
     let narrow = |node, gpu, _| if (node, gpu) == (1, 3) { 0.5 } else { 1.0 };
-    let judged = Bench::hgx(2).readings(3).host(narrow).judge();
+    let judged = TestMachine::hgx(2).readings(3).host(narrow).judge();
     let [found] = judged.verdicts.findings.as_slice() else { panic!("{:?}", loci(&judged)) };
     let files: BTreeSet<&str> =
         found.evidence.iter().map(|evidence| evidence.file.as_str()).collect();
@@ -260,7 +260,7 @@ fn every_output_that_shows_a_host_link_to_be_low_is_named() {
 
 #[test]
 fn missing_cells_are_unknown_for_as_few_as_possible() {
-    let judged = Bench::rack().capacity(|s, d| (s != (3, 2) && d != (3, 2)).then_some(1.0)).judge();
+    let judged = TestMachine::rack().capacity(|s, d| (s != (3, 2) && d != (3, 2)).then_some(1.0)).judge();
     assert_eq!(loci(&judged), Vec::<String>::new());
     assert_eq!(judged.verdicts.outcome, Outcome::Unknown);
     assert_eq!(unknown_nodes(&judged), ["node0004"]);
@@ -268,7 +268,7 @@ fn missing_cells_are_unknown_for_as_few_as_possible() {
 
 #[test]
 fn a_node_that_nobody_measured_is_unknown_and_the_others_are_not() {
-    let mut bench = Bench::hgx(3);
+    let mut bench = TestMachine::hgx(3);
     let mut recordings = bench.record();
     recordings.retain(|r| !r.file.contains("node0002"));
     let judged = bench.judge_these(&recordings);
@@ -282,27 +282,27 @@ fn a_node_that_nobody_measured_is_unknown_and_the_others_are_not() {
 
 #[test]
 fn a_rack_needs_own_and_cross_node_measurements() {
-    let mut bench = Bench::rack();
-    let own = bench.own();
+    let mut bench = TestMachine::rack();
+    let own = bench.record_nodes();
     assert_eq!(bench.judge_these(&own).verdicts.outcome, Outcome::Unknown);
-    let across = bench.across();
+    let across = bench.record_domain();
     assert_eq!(bench.judge_these(&across).verdicts.outcome, Outcome::Unknown);
 }
 
 #[test]
 fn corrupt_data_has_failed_and_cut_waived_or_unchecked_data_is_unknown() {
     for (kind, outcome) in [
-        (ProblemKind::Corrupt, Outcome::Failed),
-        (ProblemKind::Truncated, Outcome::Unknown),
-        (ProblemKind::Waived, Outcome::Unknown),
-        (ProblemKind::Unverified, Outcome::Unknown),
-        (ProblemKind::Inconsistent, Outcome::Unknown),
-        (ProblemKind::Unrecognised, Outcome::Unknown),
-        (ProblemKind::Error, Outcome::Unknown),
+        (OutputProblemKind::Corrupt, Outcome::Failed),
+        (OutputProblemKind::Truncated, Outcome::Unknown),
+        (OutputProblemKind::Waived, Outcome::Unknown),
+        (OutputProblemKind::Unverified, Outcome::Unknown),
+        (OutputProblemKind::Inconsistent, Outcome::Unknown),
+        (OutputProblemKind::Unrecognised, Outcome::Unknown),
+        (OutputProblemKind::Error, Outcome::Unknown),
     ] {
-        let mut bench = Bench::hgx(2);
+        let mut bench = TestMachine::hgx(2);
         let mut recordings = bench.record();
-        recordings[1].parsed.problems.push(Problem::new(kind, "something").in_test(Some(READ)));
+        recordings[1].parsed.problems.push(OutputProblem::new(kind, "something").in_test(Some(READ)));
         let judged = bench.judge_these(&recordings);
         assert_eq!(outcome_of(&judged, "node0002"), outcome, "{kind:?}");
         assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass, "{kind:?}");
@@ -312,9 +312,9 @@ fn corrupt_data_has_failed_and_cut_waived_or_unchecked_data_is_unknown() {
 
 #[test]
 fn an_error_of_the_gpu_library_fails_its_node_and_a_missing_tool_does_not() {
-    let mut bench = Bench::hgx(1);
+    let mut bench = TestMachine::hgx(1);
     let mut recordings = bench.record();
-    let mut problem = Problem::new(ProblemKind::Error, "uncorrectable NVLink error");
+    let mut problem = OutputProblem::new(OutputProblemKind::Error, "uncorrectable NVLink error");
     problem.code = Some("CUDA_ERROR_NVLINK_UNCORRECTABLE".to_owned());
     recordings[0].parsed.problems.push(problem);
     assert_eq!(loci(&bench.judge_these(&recordings)), ["failed tool-error node node0001"]);
@@ -352,11 +352,11 @@ fn an_error_is_the_same_under_each_of_its_names_and_a_library_may_cause_some_its
         (nccl("an illegal memory access was encountered"), Outcome::Unknown),
         (nccl("out of memory"), Outcome::Unknown),
     ] {
-        let mut bench = Bench::hgx(2);
+        let mut bench = TestMachine::hgx(2);
         let mut recordings = bench.record();
-        let parsed = readers::outputs::read(said.as_bytes());
-        let scope = Scope::Node("node0002".into());
-        recordings.push(Recording::new(scope, "nodes/node0002/error.txt".to_owned(), parsed));
+        let parsed = readers::outputs::parse_output(said.as_bytes());
+        let scope = RecordingScope::Node("node0002".into());
+        recordings.push(ToolRecording::new(scope, "nodes/node0002/error.txt".to_owned(), parsed));
         let judged = bench.judge_these(&recordings);
         assert_eq!(outcome_of(&judged, "node0002"), outcome, "{said}");
         assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass, "{said}");
@@ -365,7 +365,7 @@ fn an_error_is_the_same_under_each_of_its_names_and_a_library_may_cause_some_its
 
 #[test]
 fn a_platform_without_expectations_cannot_pass() {
-    let mut bench = Bench::hgx(2);
+    let mut bench = TestMachine::hgx(2);
     let recordings = bench.record();
     bench.platform.expectations.clear();
     let judged = bench.judge_these(&recordings);
@@ -379,7 +379,7 @@ fn a_platform_without_expectations_cannot_pass() {
 
 #[test]
 fn fewer_gpus_than_claimed_have_failed() {
-    let mut bench = Bench::hgx(1);
+    let mut bench = TestMachine::hgx(1);
     bench.gpus = 7;
     let recordings = bench.record();
     bench.gpus = 8;
@@ -393,10 +393,10 @@ fn fewer_gpus_than_claimed_have_failed() {
 
 #[test]
 fn an_inactive_link_is_found_even_where_bandwidth_was_not_measured() {
-    let mut bench = Bench::hgx(1);
+    let mut bench = TestMachine::hgx(1);
     let mut recordings = bench.record();
-    let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::NvidiaSmiNvlink) };
-    let link = |link| Link { link, active: Some(link != 4), rate: Some(53.125), ..Link::default() };
+    let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::NvidiaSmiNvlink) };
+    let link = |link| ToolNvlink { link, active: Some(link != 4), rate: Some(53.125), ..ToolNvlink::default() };
     parsed.facts.nvlinks = (0..8)
         .map(|gpu| GpuLinks {
             gpu,
@@ -408,44 +408,44 @@ fn an_inactive_link_is_found_even_where_bandwidth_was_not_measured() {
         links.links.iter_mut().for_each(|l| l.active = Some(true));
     }
     let file = "nodes/node0001/nvlink.txt".to_owned();
-    recordings.push(Recording::new(Scope::Node("node0001".into()), file, parsed));
+    recordings.push(ToolRecording::new(RecordingScope::Node("node0001".into()), file, parsed));
     assert_eq!(loci(&bench.judge_these(&recordings)), ["degraded nvlink-inactive gpu node0001:2"]);
 }
 
 #[test]
 fn a_sweep_too_noisy_for_one_link_does_not_pass() {
-    let judged = Bench::hgx(1).noise(0.03, 0.0, 9).judge();
+    let judged = TestMachine::hgx(1).noise(0.03, 0.0, 9).judge();
     assert_eq!(judged.verdicts.outcome, Outcome::Unknown);
     assert!(judged.verdicts.nodes[0].reason.contains("too noisy"), "{:?}", judged.verdicts.nodes);
 }
 
 #[test]
 fn a_collective_at_nic_rate_is_a_finding_about_the_domain() {
-    let mut bench = Bench::rack();
+    let mut bench = TestMachine::rack();
     let mut recordings = bench.record();
     let ends: Vec<(u32, u32)> = (0..18).flat_map(|n| (0..4).map(move |g| (n, g))).collect();
-    let point = |busbw| Point {
+    let point = |busbw| SeriesPoint {
         bytes: 8 << 30,
-        placement: Some(Placement::OutOfPlace),
+        placement: Some(BufferPlacement::OutOfPlace),
         busbw: Some(busbw),
         algbw: Some(busbw / 2.0),
         wrong: Some(0.0),
-        ..Point::default()
+        ..SeriesPoint::default()
     };
-    let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::NcclTests) };
+    let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::NcclTests) };
     parsed.facts.ranks = ranks(&ends);
     for (busbw, expected) in
         [(842.0, vec![]), (85.0, vec!["degraded collective-fallback domain block01"])]
     {
-        parsed.measurements = vec![Measurement::Series(Series {
+        parsed.measurements = vec![Measurement::Series(MeasurementSeries {
             run: 0,
             testcase: Some("all_reduce_perf".to_owned()),
             unit: Some(Unit::GigabytesPerSecond),
             points: vec![point(busbw)],
             average_busbw: None,
         })];
-        let scope = Scope::Domain(DomainName::from("block01"));
-        recordings.push(Recording::new(scope, "domains/block01/nccl.txt", parsed.clone()));
+        let scope = RecordingScope::Domain(DomainName::from("block01"));
+        recordings.push(ToolRecording::new(scope, "domains/block01/nccl.txt", parsed.clone()));
         let judged = bench.judge_these(&recordings);
         assert_eq!(loci(&judged), expected);
         assert!(judged.verdicts.nodes.iter().all(|n| n.outcome < Outcome::Degraded));
@@ -455,11 +455,11 @@ fn a_collective_at_nic_rate_is_a_finding_about_the_domain() {
 
 #[test]
 fn cells_point_the_way_the_data_moved() {
-    let judged = Bench::hgx(1).capacity(|s, _| Some(if s.1 == 0 { share(3) } else { 1.0 })).judge();
-    let low: Vec<&Cell> = judged.cells.iter().filter(|c| c.outcome == Outcome::Degraded).collect();
+    let judged = TestMachine::hgx(1).capacity(|s, _| Some(if s.1 == 0 { share(3) } else { 1.0 })).judge();
+    let low: Vec<&MeasuredCell> = judged.cells.iter().filter(|c| c.outcome == Outcome::Degraded).collect();
     assert_eq!(low.len(), 14);
     assert!(low.iter().all(|c| c.src_gpu == Some(0)));
-    let host: Vec<&Cell> =
+    let host: Vec<&MeasuredCell> =
         judged.cells.iter().filter(|c| *c.testcase == *"host_to_device_memcpy_ce").collect();
     assert!(
         host.iter().all(|c| c.src_gpu.is_none() && c.dst_gpu.is_some() && c.src_node.is_some())
@@ -469,7 +469,7 @@ fn cells_point_the_way_the_data_moved() {
 
 #[test]
 fn a_blank_in_one_test_is_not_filled_by_another_test() {
-    let mut bench = Bench::hgx(2);
+    let mut bench = TestMachine::hgx(2);
     let mut recordings = bench.record();
     for measurement in &mut recordings[0].parsed.measurements {
         if let Measurement::Matrix(m) = measurement
@@ -486,7 +486,7 @@ fn a_blank_in_one_test_is_not_filled_by_another_test() {
 
 #[test]
 fn a_blank_host_copy_is_unknown() {
-    let mut bench = Bench::hgx(2);
+    let mut bench = TestMachine::hgx(2);
     let mut recordings = bench.record();
     for measurement in &mut recordings[1].parsed.measurements {
         if let Measurement::Matrix(m) = measurement
@@ -501,7 +501,7 @@ fn a_blank_host_copy_is_unknown() {
 
 #[test]
 fn the_rule_of_a_host_copy_names_the_room_it_really_left() {
-    let mut bench = Bench::hgx(1).host(|_, _, _| 0.7);
+    let mut bench = TestMachine::hgx(1).host(|_, _, _| 0.7);
     for testcase in ["host_to_device_memcpy_ce", "device_to_host_memcpy_ce"] {
         bench.platform.expectations.get_mut(testcase).expect("it is expected").tolerance = 0.25;
     }
@@ -513,14 +513,14 @@ fn the_rule_of_a_host_copy_names_the_room_it_really_left() {
 
 /// What `nvidia-smi nvlink -s` shows on every node, some links inactive.
 fn with_links(
-    recordings: &mut Vec<Recording>,
+    recordings: &mut Vec<ToolRecording>,
     nodes: u32,
     inactive: impl Fn(u32, u32, u32) -> bool,
 ) {
     for node in 0..nodes {
-        let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::NvidiaSmiNvlink) };
+        let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::NvidiaSmiNvlink) };
         let link =
-            |gpu, link| Link { link, active: Some(!inactive(node, gpu, link)), ..Link::default() };
+            |gpu, link| ToolNvlink { link, active: Some(!inactive(node, gpu, link)), ..ToolNvlink::default() };
         let gpus = 0..4;
         parsed.facts.nvlinks = gpus
             .map(|gpu| GpuLinks {
@@ -529,15 +529,15 @@ fn with_links(
                 ..GpuLinks::default()
             })
             .collect();
-        let node = Bench::node(node);
+        let node = TestMachine::node(node);
         let file = format!("nodes/{node}/nvlink.txt");
-        recordings.push(Recording::new(Scope::Node(node), file, parsed));
+        recordings.push(ToolRecording::new(RecordingScope::Node(node), file, parsed));
     }
 }
 
 #[test]
 fn links_missing_on_all_gpus_are_one_plane_and_a_further_one_is_its_gpu() {
-    let mut bench = Bench::rack().capacity(|_, _| Some(share(2)));
+    let mut bench = TestMachine::rack().capacity(|_, _| Some(share(2)));
     let mut recordings = bench.record();
     with_links(&mut recordings, 18, |node, gpu, link| {
         link == 10 || link == 11 || (node, gpu, link) == (3, 1, 5)
@@ -552,7 +552,7 @@ fn links_missing_on_all_gpus_are_one_plane_and_a_further_one_is_its_gpu() {
 fn an_inactive_link_and_the_bandwidth_it_costs_are_one_finding() {
     let bad = (6, 1);
     let mut bench =
-        Bench::rack().capacity(move |s, d| Some(if s == bad || d == bad { share(1) } else { 1.0 }));
+        TestMachine::rack().capacity(move |s, d| Some(if s == bad || d == bad { share(1) } else { 1.0 }));
     let mut recordings = bench.record();
     with_links(&mut recordings, 18, |node, gpu, link| (node, gpu, link) == (6, 1, 9));
     let judged = bench.judge_these(&recordings);
@@ -564,7 +564,7 @@ fn an_inactive_link_and_the_bandwidth_it_costs_are_one_finding() {
 #[test]
 fn evidence_against_a_gpu_names_files_of_its_own_node() {
     let bad = (6, 1);
-    let judged = Bench::rack()
+    let judged = TestMachine::rack()
         .capacity(move |s, d| Some(if s == bad || d == bad { share(1) } else { 1.0 }))
         .judge();
     let files: Vec<&str> =

@@ -1,28 +1,28 @@
 //! One node under several names, and several nodes under similar ones.
 
-use super::bench::Bench;
-use super::bench::loci;
-use super::bench::outcome_of;
-use super::bench::share;
+use super::test_machine::TestMachine;
+use super::test_machine::loci;
+use super::test_machine::outcome_of;
+use super::test_machine::share;
 use crate::judge::Judgement;
 use model::claims::Claims;
-use model::facts::Imex;
-use model::facts::ImexNode;
+use model::tool_facts::ImexStatus;
+use model::tool_facts::ImexNode;
 use model::id::NodeName;
-use model::recording::Recording;
-use model::recording::Scope;
-use model::subject::UnknownSubject;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
+use model::unknown_subject::UnknownSubject;
 use model::verdict::Outcome;
 
-fn rename_hosts(recordings: &mut [Recording], name: impl Fn(&str) -> String) {
+fn rename_hosts(recordings: &mut [ToolRecording], name: impl Fn(&str) -> String) {
     for rank in recordings.iter_mut().flat_map(|r| &mut r.parsed.facts.ranks) {
         rank.host = name(&rank.host);
     }
 }
 
-fn rename_folders(recordings: &mut [Recording], name: impl Fn(&str) -> String) {
+fn rename_folders(recordings: &mut [ToolRecording], name: impl Fn(&str) -> String) {
     for recording in recordings {
-        if let Scope::Node(node) = &mut recording.scope {
+        if let RecordingScope::Node(node) = &mut recording.scope {
             *node = NodeName::from(name(node.as_str()));
         }
     }
@@ -31,7 +31,7 @@ fn rename_folders(recordings: &mut [Recording], name: impl Fn(&str) -> String) {
 #[test]
 fn a_dns_suffix_makes_no_second_node() {
     let long = |host: &str| format!("{host}.cluster.example");
-    let mut bench = Bench::rack();
+    let mut bench = TestMachine::rack();
     let mut recordings = bench.record();
     rename_folders(&mut recordings, long);
     let judged = bench.judge_these(&recordings);
@@ -57,7 +57,7 @@ fn hosts_that_differ_only_in_their_dns_suffix_are_not_mixed_up() {
     };
     let bad = (12, 2);
     let mut bench =
-        Bench::rack().capacity(move |s, d| Some(if s == bad || d == bad { share(2) } else { 1.0 }));
+        TestMachine::rack().capacity(move |s, d| Some(if s == bad || d == bad { share(2) } else { 1.0 }));
     let mut recordings = bench.record();
     rename_hosts(&mut recordings, name);
     rename_folders(&mut recordings, name);
@@ -71,16 +71,16 @@ fn hosts_that_differ_only_in_their_dns_suffix_are_not_mixed_up() {
 
 #[test]
 fn a_run_across_two_claimed_domains_lists_no_node_twice() {
-    let mut bench = Bench::rack();
-    let mut recordings = bench.own();
-    recordings.extend(bench.across());
+    let mut bench = TestMachine::rack();
+    let mut recordings = bench.record_nodes();
+    recordings.extend(bench.record_domain());
     let mut claims = bench.claims();
     let mut second = claims.domains[0].clone();
     second.name = "block02".into();
     second.nodes = claims.domains[0].nodes.split_off(9);
     claims.domains.push(second);
     for recording in &mut recordings {
-        if let Scope::Domain(domain) = &mut recording.scope {
+        if let RecordingScope::Domain(domain) = &mut recording.scope {
             *domain = "both".into();
         }
         for rank in &mut recording.parsed.facts.ranks {
@@ -99,11 +99,11 @@ fn a_run_across_two_claimed_domains_lists_no_node_twice() {
 
 #[test]
 fn runs_over_the_same_hosts_in_two_folders_are_of_one_domain() {
-    let mut bench = Bench::rack().readings(2);
+    let mut bench = TestMachine::rack().readings(2);
     let mut recordings = bench.record();
     let mut folders = ["first", "second"].into_iter();
     for recording in &mut recordings {
-        if let Scope::Domain(domain) = &mut recording.scope {
+        if let RecordingScope::Domain(domain) = &mut recording.scope {
             *domain = folders.next().expect("two runs").into();
         }
         for rank in &mut recording.parsed.facts.ranks {
@@ -123,13 +123,13 @@ fn what_imex_knows_by_its_address_is_the_node_that_sources_know_by_it() {
         status: Some(if at == 3 { "UNAVAILABLE" } else { "READY" }.to_owned()),
         ..ImexNode::default()
     };
-    let mut bench = Bench::rack();
+    let mut bench = TestMachine::rack();
     let mut recordings = bench.record();
     for recording in recordings.iter_mut().take(2) {
-        recording.parsed.facts.imex = Some(Imex {
+        recording.parsed.facts.imex = Some(ImexStatus {
             status: Some("DEGRADED".to_owned()),
             nodes: (1..=18).map(member).collect(),
-            ..Imex::default()
+            ..ImexStatus::default()
         });
     }
     let missing = |judged: &Judgement| {
@@ -141,12 +141,12 @@ fn what_imex_knows_by_its_address_is_the_node_that_sources_know_by_it() {
     let mut claims = bench.claims();
     assert_eq!(missing(&bench.judge_claims(&claims, &recordings)), None);
     for at in 1..=18 {
-        let said = claims.nodes.entry(Bench::node(at - 1)).or_default();
+        let said = claims.nodes.entry(TestMachine::node(at - 1)).or_default();
         said.aliases = vec![format!("10.0.0.{at}")];
     }
     let told = missing(&bench.judge_claims(&claims, &recordings)).expect("a node");
     assert!(told.0.contains("node0003") && told.1 == 2, "{told:?}");
     // An address of two nodes is nobody's.
-    claims.nodes.entry(Bench::node(7)).or_default().aliases = vec!["10.0.0.3".to_owned()];
+    claims.nodes.entry(TestMachine::node(7)).or_default().aliases = vec!["10.0.0.3".to_owned()];
     assert_eq!(missing(&bench.judge_claims(&claims, &recordings)), None);
 }

@@ -3,45 +3,45 @@
 
 use std::collections::BTreeMap;
 
-use super::bench::Bench;
-use super::bench::Dice;
-use super::bench::loci;
-use super::bench::outcome_of;
-use super::bench::platform;
-use crate::judge::Case;
+use super::test_machine::TestMachine;
+use super::test_machine::TestRng;
+use super::test_machine::loci;
+use super::test_machine::outcome_of;
+use super::test_machine::platform;
+use crate::judge::JudgeInput;
 use crate::judge::Judgement;
 use crate::judge::confirm;
-use crate::judge::judge;
-use crate::thresholds::Catalogue;
+use crate::judge::judge_without_history;
+use crate::thresholds::PlatformCatalogue;
 use crate::thresholds::overlay;
 use model::claims::ClaimedDomain;
 use model::claims::ClaimedLeaf;
 use model::claims::ClaimedRail;
 use model::claims::Claims;
 use model::id::NodeName;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::recording::Recording;
-use model::recording::Scope;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
 use model::verdict::Outcome;
 use model::verdict::Verdicts;
 use readers::outputs;
 
 /// What each pair shows, relative to the rate of the class.
-type Share = Box<dyn Fn(u32, u32) -> f64>;
+type PairShare = Box<dyn Fn(u32, u32) -> f64>;
 
 /// Hosts of one network, in a lab.
-pub(super) struct Lab {
+pub(super) struct TestNetwork {
     pub(super) hosts: u32,
     sigma: f64,
     /// How often a reading dips, by 5 to 40 %.
     dips: f64,
     /// How far healthy pairs differ.
     spread: f64,
-    dice: Dice,
+    rng: TestRng,
     readings: u32,
-    share: Share,
+    share: PairShare,
     /// What a pair shows of that in one reading.
     pub(super) moment: Box<dyn Fn(u32, u32, u32) -> f64>,
     rail: Option<&'static str>,
@@ -68,7 +68,7 @@ pub(super) fn matching(hosts: u32) -> Vec<(u32, u32)> {
     (0..hosts / 2).map(|a| (2 * a, 2 * a + 1)).collect()
 }
 
-impl Lab {
+impl TestNetwork {
     pub(super) fn new(share: impl Fn(u32, u32) -> f64 + 'static) -> Self {
         let share = Box::new(share);
         Self {
@@ -76,7 +76,7 @@ impl Lab {
             sigma: 0.005,
             dips: 0.0,
             spread: 0.0,
-            dice: Dice(5),
+            rng: TestRng(5),
             readings: 5,
             share,
             moment: Box::new(|_, _, _| 1.0),
@@ -87,29 +87,29 @@ impl Lab {
     }
 
     pub(super) fn noise(mut self, sigma: f64, readings: u32, seed: u64) -> Self {
-        (self.sigma, self.readings, self.dice) = (sigma, readings, Dice(seed));
+        (self.sigma, self.readings, self.rng) = (sigma, readings, TestRng(seed));
         self
     }
 
-    fn shake(&mut self, value: f64) -> f64 {
+    fn add_noise(&mut self, value: f64) -> f64 {
         let dip =
-            if self.dice.uniform() < self.dips { 0.05 + 0.35 * self.dice.uniform() } else { 0.0 };
-        value * (1.0 + self.sigma * self.dice.normal()) * (1.0 - dip)
+            if self.rng.uniform() < self.dips { 0.05 + 0.35 * self.rng.uniform() } else { 0.0 };
+        value * (1.0 + self.sigma * self.rng.normal()) * (1.0 - dip)
     }
 
     /// What the probe prints of a pair, read as from a file.
-    pub(super) fn pair(&mut self, a: u32, b: u32, stage: u8) -> Recording {
+    pub(super) fn pair(&mut self, a: u32, b: u32, stage: u8) -> ToolRecording {
         if (self.cut)(a, b) {
-            return Recording { stage: Some(stage), ..self.refused(a, b) };
+            return ToolRecording { stage: Some(stage), ..self.refused(a, b) };
         }
         let stream = |rate: f64| serde_json::json!({"sent_bytes": 9, "received_bytes": 9, "seconds": 1.0, "rate": rate});
-        let own = [(); 2].map(|()| 1.0 + self.spread * self.dice.normal());
+        let own = [(); 2].map(|()| 1.0 + self.spread * self.rng.normal());
         let readings: Vec<_> = (0..self.readings)
             .map(|at| {
                 let (there, back) = (own[0] * (self.share)(a, b), own[1] * (self.share)(b, a));
                 let (there, back) =
                     (there * (self.moment)(a, b, at), back * (self.moment)(b, a, at));
-                let (there, back) = (self.shake(RATE * there), self.shake(RATE * back));
+                let (there, back) = (self.add_noise(RATE * there), self.add_noise(RATE * back));
                 serde_json::json!({"reading": at, "forward": stream(there), "reverse": stream(back)})
             })
             .collect();
@@ -118,24 +118,24 @@ impl Lab {
             "source": end(a), "destination": end(b), "rail": self.rail, "streams": 4,
             "unit": "GB/s", "complete": true, "readings": readings, "latency":
             {"median_us": 30.0}, "problems": []});
-        let parsed = outputs::read(document.to_string().as_bytes());
+        let parsed = outputs::parse_output(document.to_string().as_bytes());
         self.recording(a, b, stage, parsed)
     }
 
-    fn recording(&self, a: u32, b: u32, stage: u8, parsed: Parsed) -> Recording {
+    fn recording(&self, a: u32, b: u32, stage: u8, parsed: ParseOutput) -> ToolRecording {
         let file = format!("pairs/{}/{}/tcp-{stage}.json", host(a), host(b));
-        let mut recording = Recording::new(Scope::Pair(host(a), host(b)), file, parsed);
+        let mut recording = ToolRecording::new(RecordingScope::Pair(host(a), host(b)), file, parsed);
         (recording.rail, recording.stage) = (self.rail.map(str::to_owned), Some(stage));
         recording
     }
 
-    fn refused(&self, a: u32, b: u32) -> Recording {
-        let mut parsed = Parsed::of(model::parsed::Tool::FabricgateTcp);
-        parsed.problems.push(Problem::new(ProblemKind::Error, "connection refused"));
+    fn refused(&self, a: u32, b: u32) -> ToolRecording {
+        let mut parsed = ParseOutput::for_tool(model::parse_output::Tool::FabricgateTcp);
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Error, "connection refused"));
         self.recording(a, b, 2, parsed)
     }
 
-    pub(super) fn measure(&mut self, pairs: &[(u32, u32)]) -> Vec<Recording> {
+    pub(super) fn measure(&mut self, pairs: &[(u32, u32)]) -> Vec<ToolRecording> {
         pairs.iter().map(|(a, b)| self.pair(*a, *b, 2)).collect()
     }
 
@@ -151,8 +151,8 @@ impl Lab {
     }
 
     /// What the class of NIC must show.
-    pub(super) fn catalogue() -> Catalogue {
-        let mut catalogue = Catalogue::default();
+    pub(super) fn catalogue() -> PlatformCatalogue {
+        let mut catalogue = PlatformCatalogue::default();
         let text = "format = \"fabricgate.thresholds/1\"\nplatform = \"nic-lab\"\ntitle = \"lab\"\n\
             [link.nic]\ncount = 1\nrate = 0.0125\nsource = \"tc\"\n\
             [test.tcp_throughput]\nefficiency = 1.0\ntolerance = 0.05\nfloor_ratio = 0.8\n\
@@ -164,10 +164,10 @@ impl Lab {
     pub(super) fn case<'a>(
         &self,
         claims: &'a Claims,
-        recordings: &'a [Recording],
-        catalogue: &'a Catalogue,
-    ) -> Case<'a> {
-        Case {
+        recordings: &'a [ToolRecording],
+        catalogue: &'a PlatformCatalogue,
+    ) -> JudgeInput<'a> {
+        JudgeInput {
             claims,
             recordings,
             catalogue,
@@ -178,8 +178,8 @@ impl Lab {
         }
     }
 
-    pub(super) fn judge(&self, claims: &Claims, recordings: &[Recording]) -> Judgement {
-        judge(&self.case(claims, recordings, &Self::catalogue()))
+    pub(super) fn judge(&self, claims: &Claims, recordings: &[ToolRecording]) -> Judgement {
+        judge_without_history(&self.case(claims, recordings, &Self::catalogue()))
     }
 
     /// What a second look leaves of the first, `again` read for it.
@@ -187,10 +187,10 @@ impl Lab {
         &self,
         first: &Judgement,
         second: &Verdicts,
-        again: &[Recording],
+        again: &[ToolRecording],
     ) -> Verdicts {
         let (claims, catalogue) = (self.claims(), Self::catalogue());
-        confirm::confirm(first, second, &self.case(&claims, again, &catalogue))
+        confirm::apply_confirmation(first, second, &self.case(&claims, again, &catalogue))
     }
 }
 
@@ -202,7 +202,7 @@ fn slower(ends: &'static [(u32, f64)]) -> impl Fn(u32, u32) -> f64 + 'static {
     }
 }
 
-pub(super) fn judged(mut lab: Lab, pairs: &[(u32, u32)]) -> Judgement {
+pub(super) fn judged(mut lab: TestNetwork, pairs: &[(u32, u32)]) -> Judgement {
     let recordings = lab.measure(pairs);
     lab.judge(&lab.claims(), &recordings)
 }
@@ -211,13 +211,13 @@ pub(super) fn judged(mut lab: Lab, pairs: &[(u32, u32)]) -> Judgement {
 fn a_healthy_network_passes_and_without_a_class_its_level_is_not_known() {
     for seed in 0..30 {
         for pairs in [all(8), matching(8)] {
-            let lab = Lab::new(|_, _| 1.0).noise(0.01, 3, seed);
+            let lab = TestNetwork::new(|_, _| 1.0).noise(0.01, 3, seed);
             let judged = judged(lab, &pairs);
             assert_eq!(loci(&judged), Vec::<String>::new(), "seed {seed}");
             assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts.nodes);
         }
     }
-    let judged = judged(Lab { nic: false, ..Lab::new(|_, _| 1.0) }, &all(8));
+    let judged = judged(TestNetwork { nic: false, ..TestNetwork::new(|_, _| 1.0) }, &all(8));
     assert_eq!(judged.verdicts.outcome, Outcome::Unknown);
     assert!(judged.verdicts.nodes[0].reason.contains("compared with nothing"));
 }
@@ -231,7 +231,7 @@ fn slow_hosts_and_a_lossy_pair_are_found_in_a_complete_sweep() {
                 let lossy = (a.min(b), a.max(b)) == (0, 7);
                 slow(a, b) * if lossy { 0.6 } else { 1.0 }
             };
-            let lab = Lab { nic, ..Lab::new(share) }.noise(0.01, 5, seed);
+            let lab = TestNetwork { nic, ..TestNetwork::new(share) }.noise(0.01, 5, seed);
             let judged = judged(lab, &all(8));
             let expected = [
                 "degraded path-low pair host0 - host7",
@@ -255,7 +255,7 @@ fn slow_hosts_and_a_lossy_pair_are_found_in_a_complete_sweep() {
 #[test]
 fn one_matching_makes_suspects_of_pairs_and_of_nobody_else() {
     for seed in 0..30 {
-        let lab = Lab::new(slower(&[(2, 0.5), (5, 17.0 / 18.0)])).noise(0.01, 5, seed);
+        let lab = TestNetwork::new(slower(&[(2, 0.5), (5, 17.0 / 18.0)])).noise(0.01, 5, seed);
         let judged = judged(lab, &matching(8));
         let expected =
             ["degraded path-low pair host2 - host3", "degraded path-low pair host4 - host5"];
@@ -271,7 +271,7 @@ fn one_matching_makes_suspects_of_pairs_and_of_nobody_else() {
 fn two_readings_of_a_path_that_agree_are_open_and_a_hard_fault_is_not() {
     for (left, expected) in [(0.8, "unknown"), (0.5, "degraded")] {
         let lossy = move |a: u32, b: u32| if (a.min(b), a.max(b)) == (2, 3) { left } else { 1.0 };
-        let judged = judged(Lab::new(lossy).noise(0.002, 1, 4), &all(8));
+        let judged = judged(TestNetwork::new(lossy).noise(0.002, 1, 4), &all(8));
         assert_eq!(loci(&judged), [format!("{expected} path-low pair host2 - host3")]);
         let said = &judged.verdicts.findings[0].summary;
         assert_eq!(said.contains("reading this pair again would"), left > 0.7, "{said}");
@@ -282,15 +282,15 @@ fn two_readings_of_a_path_that_agree_are_open_and_a_hard_fault_is_not() {
 
 #[test]
 fn one_direction_of_an_end_is_told_from_both() {
-    let lab = Lab::new(|a, _| if a == 3 { 0.7 } else { 1.0 });
+    let lab = TestNetwork::new(|a, _| if a == 3 { 0.7 } else { 1.0 });
     assert_eq!(loci(&judged(lab, &all(8))), ["degraded nic-low rail host3 tx"]);
-    let lab = Lab::new(|_, b| if b == 3 { 0.7 } else { 1.0 });
+    let lab = TestNetwork::new(|_, b| if b == 3 { 0.7 } else { 1.0 });
     assert_eq!(loci(&judged(lab, &all(8))), ["degraded nic-low rail host3 rx"]);
 }
 
 #[test]
 fn a_network_that_is_slow_everywhere_blames_no_host() {
-    let judged = judged(Lab::new(|_, _| 0.5), &matching(8));
+    let judged = judged(TestNetwork::new(|_, _| 0.5), &matching(8));
     assert_eq!(loci(&judged), ["degraded network-low domain lab"]);
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
 }
@@ -301,7 +301,7 @@ fn slow_uplinks_are_the_leafs_and_of_two_leaves_either_is_named() {
         [(12, 3, "degraded leaf-low leaf leaf1"), (8, 2, "degraded leaf-low leaf leaf0 - leaf1")]
     {
         let mut lab =
-            Lab::new(|a, b| if a / 4 != b / 4 && (a / 4 == 1 || b / 4 == 1) { 0.5 } else { 1.0 });
+            TestNetwork::new(|a, b| if a / 4 != b / 4 && (a / 4 == 1 || b / 4 == 1) { 0.5 } else { 1.0 });
         lab.hosts = hosts;
         let recordings = lab.measure(&all(hosts));
         let mut claims = lab.claims();
@@ -324,7 +324,7 @@ fn slow_uplinks_are_the_leafs_and_of_two_leaves_either_is_named() {
 #[test]
 fn two_slow_nics_of_four_under_a_leaf_are_no_slow_uplink() {
     let slow = |at: u32| at == 5 || at == 7;
-    let mut lab = Lab::new(move |a, b| if slow(a) || slow(b) { 0.5 } else { 1.0 });
+    let mut lab = TestNetwork::new(move |a, b| if slow(a) || slow(b) { 0.5 } else { 1.0 });
     lab.hosts = 8;
     // What a second measurement reads: each of a leaf with all of the other one.
     let mut pairs: Vec<(u32, u32)> = (4..8).flat_map(|a| (0..4).map(move |b| (a, b))).collect();
@@ -343,10 +343,10 @@ fn two_slow_nics_of_four_under_a_leaf_are_no_slow_uplink() {
 
 #[test]
 fn a_host_that_several_partners_do_not_reach_has_failed_and_one_refusal_is_unknown() {
-    let mut lab = Lab::new(|_, _| 1.0);
+    let mut lab = TestNetwork::new(|_, _| 1.0);
     let mut recordings = lab.measure(&all(8));
     for recording in recordings.iter_mut() {
-        let Scope::Pair(a, b) = recording.scope.clone() else { panic!("a pair") };
+        let RecordingScope::Pair(a, b) = recording.scope.clone() else { panic!("a pair") };
         if a == host(6) || b == host(6) {
             recording.parsed = lab.refused(0, 1).parsed;
         }
@@ -378,12 +378,12 @@ fn a_run_that_failed_in_several_lines_failed_once() {
         (b"Completion with error at client\nFailed status 12: wr_id 0 syndrom 0x81\n", false),
         (b"Completion with error at client\nFailed status 4: wr_id 0 syndrom 0x81\n", true),
     ] {
-        let mut lab = Lab::new(|_, _| 1.0);
+        let mut lab = TestNetwork::new(|_, _| 1.0);
         let mut recordings = lab.measure(&all(8));
         for recording in recordings.iter_mut() {
-            let Scope::Pair(a, b) = recording.scope.clone() else { panic!("a pair") };
+            let RecordingScope::Pair(a, b) = recording.scope.clone() else { panic!("a pair") };
             if a == host(6) || b == host(6) {
-                recording.parsed = outputs::read_streams(b"", stderr);
+                recording.parsed = outputs::parse_streams(b"", stderr);
             }
         }
         let judged = lab.judge(&lab.claims(), &recordings);
@@ -397,7 +397,7 @@ fn a_run_that_failed_in_several_lines_failed_once() {
 #[test]
 fn a_rail_on_which_most_pairs_fail_makes_no_pair_a_suspect() {
     for (cut, open) in [(1, 1), (3, 0), (4, 0)] {
-        let mut lab = Lab::new(|_, _| 1.0);
+        let mut lab = TestNetwork::new(|_, _| 1.0);
         lab.cut = Box::new(move |a, _| a / 2 < cut);
         let judged = judged(lab, &matching(8));
         assert_eq!(judged.verdicts.findings.len(), open, "{cut}");
@@ -408,11 +408,11 @@ fn a_rail_on_which_most_pairs_fail_makes_no_pair_a_suspect() {
 
 #[test]
 fn wrong_data_is_about_the_pair_and_a_host_nobody_measured_is_unknown() {
-    let mut lab = Lab::new(|_, _| 1.0);
+    let mut lab = TestNetwork::new(|_, _| 1.0);
     let mut pairs = all(8);
     pairs.retain(|(a, b)| *a != 7 && *b != 7);
     let mut recordings = lab.measure(&pairs);
-    let corrupt = Problem::new(ProblemKind::Corrupt, "9 bytes were sent and 8 were received");
+    let corrupt = OutputProblem::new(OutputProblemKind::Corrupt, "9 bytes were sent and 8 were received");
     recordings[0].parsed.problems.push(corrupt);
     let judged = lab.judge(&lab.claims(), &recordings);
     assert_eq!(loci(&judged), ["failed data-corruption pair host0 - host1"]);
@@ -423,7 +423,7 @@ fn wrong_data_is_about_the_pair_and_a_host_nobody_measured_is_unknown() {
 
 #[test]
 fn every_claimed_rail_must_be_measured() {
-    let mut lab = Lab { rail: Some("rail0"), ..Lab::new(slower(&[(3, 0.5)])) };
+    let mut lab = TestNetwork { rail: Some("rail0"), ..TestNetwork::new(slower(&[(3, 0.5)])) };
     let mut claims = lab.claims();
     let rail =
         |name: &str| ClaimedRail { name: name.to_owned(), device: None, network: None, rdma: None };
@@ -456,16 +456,16 @@ fn a_slow_nic_degrades_a_node_with_gpus_and_a_slow_path_never_does() {
         (slow_end as fn(u32, u32) -> f64, [Outcome::Degraded, Outcome::Pass]),
         (slow_path, [Outcome::Unknown, Outcome::Unknown]),
     ] {
-        let mut bench = Bench::of(platform("hgx", 8, 1, 396.0), 8, 8);
+        let mut bench = TestMachine::with_platform(platform("hgx", 8, 1, 396.0), 8, 8);
         let mut recordings = bench.record();
-        let mut lab = Lab::new(share);
+        let mut lab = TestNetwork::new(share);
         let pairs = lab.measure(&all(8));
         recordings.extend(pairs.into_iter().map(|mut recording| {
-            let Scope::Pair(a, b) = &recording.scope else { panic!("a pair") };
+            let RecordingScope::Pair(a, b) = &recording.scope else { panic!("a pair") };
             let node = |host: &NodeName| {
-                Bench::node(host.as_str().trim_start_matches("host").parse().expect("a number"))
+                TestMachine::node(host.as_str().trim_start_matches("host").parse().expect("a number"))
             };
-            recording.scope = Scope::Pair(node(a), node(b));
+            recording.scope = RecordingScope::Pair(node(a), node(b));
             recording
         }));
         let judged = bench.judge_these(&recordings);
@@ -477,13 +477,13 @@ fn a_slow_nic_degrades_a_node_with_gpus_and_a_slow_path_never_does() {
 
 #[test]
 fn a_pair_that_nothing_is_compared_with_is_told() {
-    let lab = || Lab { nic: false, ..Lab::new(|_, _| 0.5) };
+    let lab = || TestNetwork { nic: false, ..TestNetwork::new(|_, _| 0.5) };
     let told = |pairs: &[(u32, u32)]| {
         let notes = judged(lab(), pairs).verdicts.notes;
         notes.into_iter().filter(|note| note.contains("compared with nothing")).count()
     };
     assert_eq!((told(&[(0, 1)]), told(&all(8))), (1, 0));
-    let known = judged(Lab::new(|_, _| 1.0), &[(0, 1)]).verdicts.notes;
+    let known = judged(TestNetwork::new(|_, _| 1.0), &[(0, 1)]).verdicts.notes;
     assert_eq!(known, Vec::<String>::new());
 }
 
@@ -497,7 +497,7 @@ fn slow_path(a: u32, b: u32) -> f64 {
 
 #[test]
 fn far_round_trips_are_a_remark() {
-    let mut lab = Lab::new(|_, _| 1.0);
+    let mut lab = TestNetwork::new(|_, _| 1.0);
     let mut recordings = lab.measure(&all(8));
     for measurement in &mut recordings[4].parsed.measurements {
         if let model::measurement::Measurement::Matrix(m) = measurement
@@ -518,9 +518,9 @@ fn other_tools_between_two_nodes_point_the_way_the_data_moved() {
             {"protocol": "TCP", "reverse": reverse}, "connecting_to": {"host": "192.0.2.9"}},
             "intervals": [], "end": {"sum_received": {"bits_per_second": bits},
             "sum_sent": {"bits_per_second": bits}}});
-        outputs::read(text.to_string().as_bytes())
+        outputs::parse_output(text.to_string().as_bytes())
     };
-    let lab = Lab { nic: false, ..Lab::new(|_, _| 1.0) };
+    let lab = TestNetwork { nic: false, ..TestNetwork::new(|_, _| 1.0) };
     let mut recordings = Vec::new();
     for (a, b) in all(8) {
         let rate = |from: u32| if from == 3 { 5e7 } else { 1e8 };
@@ -536,7 +536,7 @@ fn other_tools_between_two_nodes_point_the_way_the_data_moved() {
 
 /// In how many of 20 labs a finding names host 3, and how many findings there
 /// are besides.
-fn tally(make: impl Fn() -> Lab, pairs: &[(u32, u32)], readings: u32) -> (usize, usize) {
+fn tally(make: impl Fn() -> TestNetwork, pairs: &[(u32, u32)], readings: u32) -> (usize, usize) {
     let (mut found, mut others) = (0, 0);
     for seed in 0..20 {
         let lab = make();
@@ -559,7 +559,7 @@ fn tally(make: impl Fn() -> Lab, pairs: &[(u32, u32)], readings: u32) -> (usize,
 fn dips_and_pairs_that_differ_a_little_are_no_findings() {
     for (sigma, spread) in [(0.003, 0.0), (0.01, 0.0), (0.02, 0.0), (0.003, 0.01)] {
         for nic in [true, false] {
-            let make = || Lab { sigma, spread, dips: 0.005, nic, ..Lab::new(|_, _| 1.0) };
+            let make = || TestNetwork { sigma, spread, dips: 0.005, nic, ..TestNetwork::new(|_, _| 1.0) };
             assert_eq!(tally(make, &all(8), 3), (0, 0), "{sigma} {spread}");
             assert_eq!(tally(make, &matching(8), 3), (0, 0), "{sigma} {spread}");
         }
@@ -578,7 +578,7 @@ fn one_eighteenth_is_found_by_a_matching_where_readings_are_calm() {
         (0.02, 3, all(8), 20),
     ] {
         let hosts = if pairs.len() == 32 { 64 } else { 8 };
-        let make = || Lab { sigma, hosts, dips: 0.005, ..Lab::new(slow()) };
+        let make = || TestNetwork { sigma, hosts, dips: 0.005, ..TestNetwork::new(slow()) };
         let (found, others) = tally(make, &pairs, readings);
         assert!(fewest <= found && others == 0, "{sigma} {readings}: {found}, {others} others");
     }

@@ -4,28 +4,28 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::bench::Bench;
-use super::bench::Dice;
-use super::bench::loci;
-use super::bench::outcome_of;
-use super::bench::unknown_nodes;
+use super::test_machine::TestMachine;
+use super::test_machine::TestRng;
+use super::test_machine::loci;
+use super::test_machine::outcome_of;
+use super::test_machine::unknown_nodes;
 use super::network::all;
 use super::network::matching;
-use crate::judge::Case;
+use crate::judge::JudgeInput;
 use crate::judge::Judgement;
 use crate::judge::confirm;
-use crate::judge::judge;
-use crate::thresholds::Catalogue;
+use crate::judge::judge_without_history;
+use crate::thresholds::PlatformCatalogue;
 use crate::thresholds::overlay;
 use model::claims::ClaimedRail;
 use model::claims::Claims;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
-use model::recording::CONFIRM_STAGE;
-use model::recording::Recording;
-use model::recording::Scope;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
+use model::tool_recording::CONFIRM_STAGE;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
 use model::verdict::Outcome;
 use readers::outputs;
 
@@ -34,21 +34,21 @@ const LINE: &str =
 
 /// One copy from a node to another: rail, source, destination and reading.
 #[derive(Clone, Copy)]
-struct Copy {
+struct RailCopy {
     rail: u32,
     src: u32,
     dst: u32,
     reading: u32,
 }
 
-impl Copy {
+impl RailCopy {
     fn has(self, node: u32) -> bool {
         self.src == node || self.dst == node
     }
 }
 
 /// Eight GPUs a node, and NICs between nodes.
-struct Fleet {
+struct RailFleet {
     rails: u32,
     readings: u32,
     sigma: f64,
@@ -56,27 +56,27 @@ struct Fleet {
     class: bool,
     /// Rails are claimed by their devices.
     claimed: bool,
-    dice: Dice,
+    dice: TestRng,
     /// The share of the full rate.
-    rate: Box<dyn Fn(Copy) -> f64>,
-    bench: Bench,
+    rate: Box<dyn Fn(RailCopy) -> f64>,
+    bench: TestMachine,
 }
 
-impl Fleet {
-    fn new(nodes: u32, rate: impl Fn(Copy) -> f64 + 'static) -> Self {
+impl RailFleet {
+    fn new(nodes: u32, rate: impl Fn(RailCopy) -> f64 + 'static) -> Self {
         Self {
             rails: 8,
             readings: 1,
             sigma: 0.005,
             class: false,
             claimed: false,
-            dice: Dice(11),
+            dice: TestRng(11),
             rate: Box::new(rate),
-            bench: Bench::hgx(nodes),
+            bench: TestMachine::hgx(nodes),
         }
     }
 
-    fn output(&mut self, copy: Copy, stage: u8) -> Recording {
+    fn output(&mut self, copy: RailCopy, stage: u8) -> ToolRecording {
         let rate = 390.0 * (self.rate)(copy) * (1.0 + self.sigma * self.dice.normal());
         let text = format!(
             "{LINE}                    RDMA_Write BW Test\n \
@@ -88,28 +88,28 @@ impl Fleet {
             copy.rail,
             rate + 1.0
         );
-        let [a, b] = [copy.src, copy.dst].map(Bench::node);
+        let [a, b] = [copy.src, copy.dst].map(TestMachine::node);
         let file = format!("pairs/{a}/{b}/{}-{stage}-{}.txt", copy.rail, copy.reading);
-        let parsed = outputs::read(text.as_bytes());
-        let mut recording = Recording::new(Scope::Pair(a, b), file, parsed);
+        let parsed = outputs::parse_output(text.as_bytes());
+        let mut recording = ToolRecording::new(RecordingScope::Pair(a, b), file, parsed);
         recording.stage = Some(stage);
         recording
     }
 
     /// Both directions of these pairs over one rail.
-    fn over(&mut self, rail: u32, pairs: &[(u32, u32)], stage: u8) -> Vec<Recording> {
+    fn over(&mut self, rail: u32, pairs: &[(u32, u32)], stage: u8) -> Vec<ToolRecording> {
         let mut recordings = Vec::new();
         for (a, b) in pairs {
             for (src, dst) in [(*a, *b), (*b, *a)] {
                 for reading in 0..self.readings {
-                    recordings.push(self.output(Copy { rail, src, dst, reading }, stage));
+                    recordings.push(self.output(RailCopy { rail, src, dst, reading }, stage));
                 }
             }
         }
         recordings
     }
 
-    fn measure(&mut self, pairs: &[(u32, u32)]) -> Vec<Recording> {
+    fn measure(&mut self, pairs: &[(u32, u32)]) -> Vec<ToolRecording> {
         let mut recordings = self.bench.record();
         for rail in 0..self.rails {
             recordings.extend(self.over(rail, pairs, 2));
@@ -117,7 +117,7 @@ impl Fleet {
         recordings
     }
 
-    fn judge(&self, recordings: &[Recording]) -> Judgement {
+    fn judge(&self, recordings: &[ToolRecording]) -> Judgement {
         let rail = |number| ClaimedRail {
             name: format!("rail{number}"),
             device: None,
@@ -129,20 +129,20 @@ impl Fleet {
     }
 
     /// Judges them against claims of these rails.
-    fn judge_claiming(&self, recordings: &[Recording], rails: Vec<ClaimedRail>) -> Judgement {
+    fn judge_claiming(&self, recordings: &[ToolRecording], rails: Vec<ClaimedRail>) -> Judgement {
         let mut claims: Claims = Claims { rails, ..self.bench.claims() };
         for domain in &mut claims.domains {
             domain.nic = self.class.then(|| "nic-lab".to_owned());
         }
         let platform = &self.bench.platform;
         let platforms = BTreeMap::from([(platform.name.clone(), platform.clone())]);
-        let mut catalogue = Catalogue { platforms };
+        let mut catalogue = PlatformCatalogue { platforms };
         let text = "format = \"fabricgate.thresholds/1\"\nplatform = \"nic-lab\"\ntitle = \"lab\"\n\
             [link.nic]\ncount = 1\nrate = 50.0\nsource = \"tc\"\n\
             [test.ib_write_bw]\nefficiency = 0.98\ntolerance = 0.07\nfloor_ratio = 0.8\n\
             confidence = \"site\"\nsource = \"tc\"\n";
         overlay::apply(&mut catalogue, text, "lab.toml").expect("a good file");
-        judge(&Case {
+        judge_without_history(&JudgeInput {
             claims: &claims,
             recordings,
             catalogue: &catalogue,
@@ -160,7 +160,7 @@ impl Fleet {
 }
 
 /// The NICs of these nodes on rail 3 at half their rate.
-fn half(nodes: &'static [u32]) -> impl Fn(Copy) -> f64 {
+fn half(nodes: &'static [u32]) -> impl Fn(RailCopy) -> f64 {
     move |copy| {
         if copy.rail == 3 && nodes.iter().any(|node| copy.has(*node)) { 0.5 } else { 1.0 }
     }
@@ -175,7 +175,7 @@ fn one_nic_of_eight_is_named_with_its_rail_whatever_is_claimed() {
     for (class, claimed) in [(true, true), (true, false), (false, true), (false, false)] {
         let rail = if claimed { "rail3" } else { "mlx5_3" };
         let fleet =
-            |rate: Box<dyn Fn(Copy) -> f64>| Fleet { class, claimed, ..Fleet::new(8, rate) };
+            |rate: Box<dyn Fn(RailCopy) -> f64>| RailFleet { class, claimed, ..RailFleet::new(8, rate) };
         let judged = fleet(Box::new(half(&[4]))).judged(&all(8));
         assert_eq!(loci(&judged), [format!("degraded nic-low rail node0005 rail {rail}")]);
         assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass);
@@ -183,7 +183,7 @@ fn one_nic_of_eight_is_named_with_its_rail_whatever_is_claimed() {
         assert!(low.clone().all(|c| c.rail.as_deref() == Some(rail)));
         assert_eq!(low.count(), if class { 14 } else { 0 });
 
-        let sends = |copy: Copy| if copy.rail == 3 && copy.src == 4 { 0.7 } else { 1.0 };
+        let sends = |copy: RailCopy| if copy.rail == 3 && copy.src == 4 { 0.7 } else { 1.0 };
         let judged = fleet(Box::new(sends)).judged(&all(8));
         assert_eq!(loci(&judged), [format!("degraded nic-low rail node0005 rail {rail} tx")]);
 
@@ -196,12 +196,12 @@ fn one_nic_of_eight_is_named_with_its_rail_whatever_is_claimed() {
 
 #[test]
 fn where_every_node_has_one_device_it_is_one_rail_whatever_each_calls_it() {
-    let mut fleet = Fleet { rails: 1, ..Fleet::new(8, |copy| if copy.has(4) { 0.5 } else { 1.0 }) };
+    let mut fleet = RailFleet { rails: 1, ..RailFleet::new(8, |copy| if copy.has(4) { 0.5 } else { 1.0 }) };
     let mut recordings = fleet.measure(&all(8));
     let judged = fleet.judge(&recordings);
     assert_eq!(loci(&judged), ["degraded nic-low rail node0005 rail mlx5_0"]);
     for recording in &mut recordings {
-        let Scope::Pair(client, _) = &recording.scope else { continue };
+        let RecordingScope::Pair(client, _) = &recording.scope else { continue };
         let device = format!("mlx5_{}", &client.as_str()[7..]);
         recording.parsed.facts.parameters.insert("device".to_owned(), device);
     }
@@ -210,9 +210,9 @@ fn where_every_node_has_one_device_it_is_one_rail_whatever_each_calls_it() {
 }
 
 /// The GID of a node on a rail, in the place of its device or beside it.
-fn with_gids(recordings: &mut [Recording], gid: impl Fn(u32, u32) -> String) {
+fn with_gids(recordings: &mut [ToolRecording], gid: impl Fn(u32, u32) -> String) {
     for recording in recordings {
-        let Scope::Pair(client, _) = &recording.scope else { continue };
+        let RecordingScope::Pair(client, _) = &recording.scope else { continue };
         let node: u32 = client.as_str()[4..].parse().expect("a number");
         let parameters = &mut recording.parsed.facts.parameters;
         let device = parameters.remove("device").expect("a device");
@@ -224,7 +224,7 @@ fn with_gids(recordings: &mut [Recording], gid: impl Fn(u32, u32) -> String) {
 #[test]
 fn a_rail_is_named_by_the_network_of_its_gid_where_no_device_names_it() {
     let slow = half(&[4]);
-    let mut fleet = Fleet { rails: 4, ..Fleet::new(8, slow) };
+    let mut fleet = RailFleet { rails: 4, ..RailFleet::new(8, slow) };
     let mut recordings = fleet.measure(&all(8));
     let devices = recordings.clone();
     with_gids(&mut recordings, |node, rail| format!("10.7.{rail}.{node}"));
@@ -263,7 +263,7 @@ fn a_rail_is_named_by_the_network_of_its_gid_where_no_device_names_it() {
 }
 
 /// The same with subnet prefixes of InfiniBand.
-fn with_gids_of_ib(recordings: &mut Vec<Recording>, devices: &[Recording]) {
+fn with_gids_of_ib(recordings: &mut Vec<ToolRecording>, devices: &[ToolRecording]) {
     *recordings = devices.to_vec();
     with_gids(recordings, |node, rail| format!("fd00:0:0:{rail}::{node}"));
 }
@@ -272,7 +272,7 @@ fn with_gids_of_ib(recordings: &mut Vec<Recording>, devices: &[Recording]) {
 fn a_rail_whose_pairs_all_have_a_bad_end_does_not_pass() {
     for class in [true, false] {
         for pairs in [matching(8), vec![(0, 1), (2, 3), (4, 5), (6, 7), (0, 3), (2, 1)]] {
-            let fleet = Fleet { class, ..Fleet::new(8, half(&[1, 3, 5, 7])) };
+            let fleet = RailFleet { class, ..RailFleet::new(8, half(&[1, 3, 5, 7])) };
             let judged = fleet.judged(&pairs);
             let outcome = if class { "degraded" } else { "unknown" };
             let found = format!("{outcome} network-low domain rail mlx5_3");
@@ -288,9 +288,9 @@ fn a_rail_whose_pairs_all_have_a_bad_end_does_not_pass() {
         }
     }
     // Rails of one kind differ by some percent, which is no fault of a rail.
-    let apart = |copy: Copy| 1.0 - 0.01 * f64::from(copy.rail);
+    let apart = |copy: RailCopy| 1.0 - 0.01 * f64::from(copy.rail);
     for pairs in [all(8), matching(8)] {
-        let judged = Fleet::new(8, apart).judged(&pairs);
+        let judged = RailFleet::new(8, apart).judged(&pairs);
         assert_eq!(loci(&judged), Vec::<String>::new());
         assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts.nodes);
     }
@@ -299,21 +299,21 @@ fn a_rail_whose_pairs_all_have_a_bad_end_does_not_pass() {
 #[test]
 fn suspects_never_set_their_own_level_however_often_they_are_read() {
     for class in [true, false] {
-        let mut fleet = Fleet { class, ..Fleet::new(8, half(&[4, 5])) };
+        let mut fleet = RailFleet { class, ..RailFleet::new(8, half(&[4, 5])) };
         let mut recordings = fleet.measure(&matching(8));
         let first = fleet.judge(&recordings);
         assert_eq!(loci(&first), ["degraded path-low pair node0005 - node0006 rail mlx5_3"]);
         assert_eq!(unknown_nodes(&first), ["node0005", "node0006"]);
-        let suspects = confirm::suspects(&first);
+        let suspects = confirm::find_suspects(&first);
         fleet.readings = 5;
         let again: Vec<(u32, u32)> =
             [4, 5].into_iter().flat_map(|bad| [0, 1, 2, 3].map(|good| (good, bad))).collect();
         recordings.extend(fleet.over(3, &again, CONFIRM_STAGE));
-        let second = fleet.judge(&confirm::second_case(&recordings, &suspects));
+        let second = fleet.judge(&confirm::select_confirm_recordings(&recordings, &suspects));
         let low =
             ["node0005", "node0006"].map(|n| format!("degraded nic-low rail {n} rail mlx5_3"));
         assert_eq!(loci(&second), low, "class {class}");
-        let again: Vec<Recording> =
+        let again: Vec<ToolRecording> =
             recordings.iter().filter(|r| r.stage == Some(CONFIRM_STAGE)).cloned().collect();
         let last = fleet.bench.confirm(&first, &second.verdicts, &again);
         let found: BTreeSet<(&str, bool)> =
@@ -334,8 +334,8 @@ fn partners_of_two_slow_nics_are_not_blamed_and_no_finding_contradicts_its_numbe
                     vec![(0, 4), (0, 5), (1, 4), (1, 5), (2, 4), (2, 5), (3, 4), (3, 5)];
                 pairs.extend([(0, 6), (1, 6), (2, 7), (3, 7), (6, 7)]);
                 pairs.extend([(0, 7), (1, 7), (2, 6), (3, 6)].into_iter().filter(|_| !few));
-                let dice = Dice(seed);
-                let judged = Fleet { class, dice, ..Fleet::new(8, half(&[4, 5])) }.judged(&pairs);
+                let dice = TestRng(seed);
+                let judged = RailFleet { class, dice, ..RailFleet::new(8, half(&[4, 5])) }.judged(&pairs);
                 let blamed =
                     judged.verdicts.findings.iter().filter(|f| f.class.as_str() == "nic-low");
                 let blamed: Vec<&str> =
@@ -345,7 +345,7 @@ fn partners_of_two_slow_nics_are_not_blamed_and_no_finding_contradicts_its_numbe
                 for found in
                     judged.verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome)
                 {
-                    let ratio = found.share().expect("a rate");
+                    let ratio = found.deciding_share().expect("a rate");
                     assert!(ratio < 0.972 && !found.summary.contains("-0."), "{}", found.summary);
                 }
             }
@@ -355,9 +355,9 @@ fn partners_of_two_slow_nics_are_not_blamed_and_no_finding_contradicts_its_numbe
 
 #[test]
 fn a_claimed_rail_that_others_were_measured_over_is_a_gap() {
-    let mut fleet = Fleet { claimed: true, ..Fleet::new(8, |_| 1.0) };
+    let mut fleet = RailFleet { claimed: true, ..RailFleet::new(8, |_| 1.0) };
     let mut recordings = fleet.measure(&matching(8));
-    let of_pair = |r: &Recording| {
+    let of_pair = |r: &ToolRecording| {
         r.file.starts_with("pairs/node0001/") || r.file.starts_with("pairs/node0002/")
     };
     recordings.retain(|r| !of_pair(r) || !r.file.contains("/3-"));
@@ -373,28 +373,28 @@ fn a_claimed_rail_that_others_were_measured_over_is_a_gap() {
 
 #[test]
 fn a_pair_that_nothing_is_compared_with_is_unknown_and_other_rails_are_something() {
-    let alone = Fleet { rails: 1, ..Fleet::new(2, |_| 1.0) }.judged(&[(0, 1)]);
+    let alone = RailFleet { rails: 1, ..RailFleet::new(2, |_| 1.0) }.judged(&[(0, 1)]);
     assert_eq!((loci(&alone).len(), unknown_nodes(&alone).len()), (0, 2));
     assert!(reason(&alone, "node0001").contains("compared with nothing"));
-    let class = Fleet { rails: 1, class: true, ..Fleet::new(2, |_| 1.0) }.judged(&[(0, 1)]);
+    let class = RailFleet { rails: 1, class: true, ..RailFleet::new(2, |_| 1.0) }.judged(&[(0, 1)]);
     assert_eq!(class.verdicts.outcome, Outcome::Pass, "{:?}", class.verdicts);
 
     for rails in [2, 8] {
-        let judged = Fleet { rails, ..Fleet::new(2, |_| 1.0) }.judged(&[(0, 1)]);
+        let judged = RailFleet { rails, ..RailFleet::new(2, |_| 1.0) }.judged(&[(0, 1)]);
         assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts);
     }
-    let judged = Fleet::new(2, half(&[1])).judged(&[(0, 1)]);
+    let judged = RailFleet::new(2, half(&[1])).judged(&[(0, 1)]);
     assert_eq!(loci(&judged), ["degraded path-low pair node0001 - node0002 rail mlx5_3"]);
     assert_eq!(unknown_nodes(&judged).len(), 2);
     // Of two rails nothing says which is as it must be.
-    let second = |copy: Copy| if copy.rail == 1 { 0.5 } else { 1.0 };
-    let judged = Fleet { rails: 2, ..Fleet::new(2, second) }.judged(&[(0, 1)]);
+    let second = |copy: RailCopy| if copy.rail == 1 { 0.5 } else { 1.0 };
+    let judged = RailFleet { rails: 2, ..RailFleet::new(2, second) }.judged(&[(0, 1)]);
     assert_eq!((loci(&judged).len(), unknown_nodes(&judged).len()), (0, 2));
 }
 
 #[test]
 fn what_a_node_could_have_hidden_is_told_of_its_rails_too() {
-    let calm = Fleet { readings: 3, ..Fleet::new(8, |_| 1.0) }.judged(&matching(8));
+    let calm = RailFleet { readings: 3, ..RailFleet::new(8, |_| 1.0) }.judged(&matching(8));
     assert_eq!(calm.verdicts.outcome, Outcome::Pass, "{:?}", calm.verdicts.nodes);
     for node in &calm.verdicts.nodes {
         let (all, inside) = (node.detectable.expect("told"), node.fabric_detectable.expect("told"));
@@ -402,7 +402,7 @@ fn what_a_node_could_have_hidden_is_told_of_its_rails_too() {
         assert!(inside < all && all < 0.06, "{inside} {all}");
         assert!(node.reason.contains("over mlx5_"), "{}", node.reason);
     }
-    let noisy = Fleet { readings: 3, sigma: 0.08, ..Fleet::new(8, |_| 1.0) }.judged(&matching(8));
+    let noisy = RailFleet { readings: 3, sigma: 0.08, ..RailFleet::new(8, |_| 1.0) }.judged(&matching(8));
     assert_eq!(unknown_nodes(&noisy).len(), 8);
     assert!(noisy.verdicts.findings.iter().all(|f| f.outcome < Outcome::Degraded));
     assert!(reason(&noisy, "node0001").contains("too noisy over mlx5_"));
@@ -410,11 +410,11 @@ fn what_a_node_could_have_hidden_is_told_of_its_rails_too() {
 
 #[test]
 fn a_storm_at_one_port_in_one_of_three_readings_does_not_pass() {
-    let storm = |copy: Copy| {
+    let storm = |copy: RailCopy| {
         if copy.rail == 3 && copy.has(4) && copy.reading == 1 { 0.5 } else { 1.0 }
     };
     for class in [true, false] {
-        let fleet = || Fleet { readings: 3, class, ..Fleet::new(8, storm) };
+        let fleet = || RailFleet { readings: 3, class, ..RailFleet::new(8, storm) };
         let judged = fleet().judged(&all(8));
         assert_eq!(loci(&judged), ["unknown unstable rail node0005 rail mlx5_3"]);
         assert_eq!(unknown_nodes(&judged), ["node0005"]);
@@ -424,12 +424,12 @@ fn a_storm_at_one_port_in_one_of_three_readings_does_not_pass() {
     }
     // One reading that dips is none, one way or over another rail at the same moment.
     for dip in [3, 4] {
-        let dips = move |copy: Copy| {
+        let dips = move |copy: RailCopy| {
             let here = copy.reading == 1 && (copy.src, copy.dst) == (4, 5);
             if here && (copy.rail == 3 || copy.rail == dip) { 0.7 } else { 1.0 }
         };
         for pairs in [all(8), matching(8)] {
-            let judged = Fleet { readings: 3, ..Fleet::new(8, dips) }.judged(&pairs);
+            let judged = RailFleet { readings: 3, ..RailFleet::new(8, dips) }.judged(&pairs);
             assert_eq!(loci(&judged), Vec::<String>::new());
             assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts.nodes);
         }
@@ -437,11 +437,11 @@ fn a_storm_at_one_port_in_one_of_three_readings_does_not_pass() {
 }
 
 /// An output that holds no rate.
-fn broken(recording: &mut Recording, detail: &str, device: bool) {
-    let mut parsed = Parsed::of(Tool::Perftest);
+fn broken(recording: &mut ToolRecording, detail: &str, device: bool) {
+    let mut parsed = ParseOutput::for_tool(Tool::Perftest);
     let named = recording.parsed.facts.parameters.get("device").cloned().filter(|_| device);
     parsed.facts.parameters.extend(named.map(|name| ("device".to_owned(), name)));
-    parsed.problems.push(Problem::new(ProblemKind::Error, detail));
+    parsed.problems.push(OutputProblem::new(OutputProblemKind::Error, detail));
     recording.parsed = parsed;
 }
 
@@ -452,7 +452,7 @@ fn a_node_that_fails_with_all_partners_over_a_rail_is_failed_and_they_pass() {
     {
         for device in [true, false] {
             for count in [3, 7] {
-                let mut fleet = Fleet::new(8, |_| 1.0);
+                let mut fleet = RailFleet::new(8, |_| 1.0);
                 // Each node with some of the others.
                 let near = |(a, b): &(u32, u32)| {
                     let apart = (b - a).min(8 + a - b);
@@ -461,9 +461,9 @@ fn a_node_that_fails_with_all_partners_over_a_rail_is_failed_and_they_pass() {
                 let pairs: Vec<(u32, u32)> = all(8).into_iter().filter(near).collect();
                 let mut recordings = fleet.measure(&pairs);
                 for recording in &mut recordings {
-                    let Scope::Pair(a, b) = recording.scope.clone() else { continue };
+                    let RecordingScope::Pair(a, b) = recording.scope.clone() else { continue };
                     let of_rail = recording.parsed.facts.parameters.get("device");
-                    if [&a, &b].contains(&&Bench::node(4)) && of_rail.is_some_and(|d| d == "mlx5_3")
+                    if [&a, &b].contains(&&TestMachine::node(4)) && of_rail.is_some_and(|d| d == "mlx5_3")
                     {
                         broken(recording, detail, device);
                     }

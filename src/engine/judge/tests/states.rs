@@ -1,40 +1,40 @@
 //! What tools report as states: who is accused by them, and who must not be.
 
 use super::*;
-use model::facts::Device;
-use model::facts::GpuFabric;
-use model::facts::Imex;
-use model::facts::ImexNode;
-use model::facts::Topology;
-use model::facts::TopologyRow;
+use model::tool_facts::ToolDevice;
+use model::tool_facts::GpuFabric;
+use model::tool_facts::ImexStatus;
+use model::tool_facts::ImexNode;
+use model::tool_facts::SmiTopology;
+use model::tool_facts::SmiTopologyRow;
 use model::finding_class::FindingClass;
 
 const PEER: &str = "imex-peer-missing";
 
 /// What `nvidia-imex-ctl -N` prints on a node, where each member is as `is_ready` says.
-fn table(asked: u32, is_ready: impl Fn(u32) -> bool) -> Recording {
+fn table(asked: u32, is_ready: impl Fn(u32) -> bool) -> ToolRecording {
     let member = |at: u32| ImexNode {
         index: at,
-        host_name: Some(Bench::node(at).to_string()),
+        host_name: Some(TestMachine::node(at).to_string()),
         status: Some(if is_ready(at) { "READY" } else { "UNAVAILABLE" }.to_owned()),
         ..ImexNode::default()
     };
     let nodes: Vec<ImexNode> = (0..18).map(member).collect();
     let all = nodes.iter().all(|node| node.status.as_deref() == Some("READY"));
-    let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::NvidiaImexCtl) };
-    parsed.facts.imex = Some(Imex {
+    let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::NvidiaImexCtl) };
+    parsed.facts.imex = Some(ImexStatus {
         status: Some(if all { "UP" } else { "DEGRADED" }.to_owned()),
         nodes,
-        ..Imex::default()
+        ..ImexStatus::default()
     });
-    let node = Bench::node(asked);
+    let node = TestMachine::node(asked);
     let file = format!("nodes/{node}/imex.txt");
-    Recording::new(Scope::Node(node), file, parsed)
+    ToolRecording::new(RecordingScope::Node(node), file, parsed)
 }
 
 /// The nodes that these tables make missing, and whether the domain is told of.
-fn missing(tables: Vec<Recording>) -> (Vec<String>, bool) {
-    let mut bench = Bench::rack();
+fn missing(tables: Vec<ToolRecording>) -> (Vec<String>, bool) {
+    let mut bench = TestMachine::rack();
     let mut recordings = bench.record();
     recordings.extend(tables);
     let judged = bench.judge_these(&recordings);
@@ -48,7 +48,7 @@ fn missing(tables: Vec<Recording>) -> (Vec<String>, bool) {
 }
 
 fn name(at: u32) -> String {
-    Bench::node(at).to_string()
+    TestMachine::node(at).to_string()
 }
 
 #[test]
@@ -85,13 +85,13 @@ fn most_of_a_domain_is_missing_where_those_that_are_left_agree() {
 
 /// A GPU of which links are in these states; the others of its node are fine.
 fn linked(states: impl Fn(u32) -> Option<bool>) -> Judgement {
-    let mut bench = Bench::hgx(1);
+    let mut bench = TestMachine::hgx(1);
     let mut recordings = bench.record();
-    let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::NvidiaSmiNvlink) };
-    let link = |gpu, link| Link {
+    let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::NvidiaSmiNvlink) };
+    let link = |gpu, link| ToolNvlink {
         link,
         active: if gpu == 2 { states(link) } else { Some(true) },
-        ..Link::default()
+        ..ToolNvlink::default()
     };
     parsed.facts.nvlinks = (0..8)
         .map(|gpu| GpuLinks {
@@ -101,7 +101,7 @@ fn linked(states: impl Fn(u32) -> Option<bool>) -> Judgement {
         })
         .collect();
     let file = "nodes/node0001/nvlink.txt".to_owned();
-    recordings.push(Recording::new(Scope::Node("node0001".into()), file, parsed));
+    recordings.push(ToolRecording::new(RecordingScope::Node("node0001".into()), file, parsed));
     bench.judge_these(&recordings)
 }
 
@@ -122,7 +122,7 @@ fn a_link_whose_state_is_not_said_is_not_one_that_is_down() {
 /// What `nvidia-smi -q` shows of the fabric on all nodes: each GPU's state, status and
 /// ClusterUUID.
 fn registered(of: impl Fn(u32, u32) -> [&'static str; 3]) -> Judgement {
-    let mut bench = Bench::rack();
+    let mut bench = TestMachine::rack();
     let mut recordings = bench.record();
     for at in 0..18 {
         let gpu = |gpu| {
@@ -130,10 +130,10 @@ fn registered(of: impl Fn(u32, u32) -> [&'static str; 3]) -> Judgement {
             let clique_id = Some("0".to_owned());
             GpuFabric { gpu, state, status, cluster_uuid: uuid, clique_id, ..GpuFabric::default() }
         };
-        let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::NvidiaSmiQ) };
+        let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::NvidiaSmiQ) };
         parsed.facts.fabric = (0..4).map(gpu).collect();
         let file = format!("nodes/{}/smi.txt", name(at));
-        recordings.push(Recording::new(Scope::Node(Bench::node(at)), file, parsed));
+        recordings.push(ToolRecording::new(RecordingScope::Node(TestMachine::node(at)), file, parsed));
     }
     bench.judge_these(&recordings)
 }
@@ -156,30 +156,30 @@ fn zeros_are_the_uuid_of_a_gpu_that_is_not_registered_and_of_no_clique() {
 }
 
 /// A box of eight GPUs beside what one tool said of its states.
-fn beside(tool: Tool, said: impl FnOnce(&mut Parsed)) -> Judgement {
-    let mut bench = Bench::hgx(1);
+fn beside(tool: Tool, said: impl FnOnce(&mut ParseOutput)) -> Judgement {
+    let mut bench = TestMachine::hgx(1);
     let mut recordings = bench.record();
-    let mut parsed = Parsed { complete: true, ..Parsed::of(tool) };
+    let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(tool) };
     said(&mut parsed);
     let file = "nodes/node0001/states.txt".to_owned();
-    recordings.push(Recording::new(Scope::Node("node0001".into()), file, parsed));
+    recordings.push(ToolRecording::new(RecordingScope::Node("node0001".into()), file, parsed));
     bench.judge_these(&recordings)
 }
 
 /// `nvidia-smi topo -m` of so many GPUs, with these cells.
-fn matrix(gpus: u32, cell: impl Fn(u32, u32) -> &'static str) -> Topology {
+fn matrix(gpus: u32, cell: impl Fn(u32, u32) -> &'static str) -> SmiTopology {
     let name = |gpu: u32| format!("GPU{gpu}");
-    let row = |gpu: u32| TopologyRow {
+    let row = |gpu: u32| SmiTopologyRow {
         device: name(gpu),
         connections: (0..gpus)
             .map(|other| if other == gpu { "X" } else { cell(gpu, other) }.to_owned())
             .collect(),
-        ..TopologyRow::default()
+        ..SmiTopologyRow::default()
     };
-    Topology {
+    SmiTopology {
         columns: (0..gpus).map(name).collect(),
         rows: (0..gpus).map(row).collect(),
-        ..Topology::default()
+        ..SmiTopology::default()
     }
 }
 
@@ -222,7 +222,7 @@ fn a_matrix_in_which_no_gpu_is_whole_accuses_none() {
         let mut topology = matrix(8, |_, _| "NV18");
         topology.rows[5].connections = vec![String::new(); 8];
         parsed.facts.topology = Some(topology);
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, "a row is cut"));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, "a row is cut"));
         parsed.complete = false;
     });
     assert_eq!((loci(&cut), unknown_nodes(&cut)), (vec![], vec!["node0001"]));
@@ -230,9 +230,9 @@ fn a_matrix_in_which_no_gpu_is_whole_accuses_none() {
 
 #[test]
 fn seven_of_eight_gpus_are_the_same_finding_from_every_tool() {
-    let links = || (0..18).map(|link| Link { link, active: Some(true), ..Link::default() });
+    let links = || (0..18).map(|link| ToolNvlink { link, active: Some(true), ..ToolNvlink::default() });
     let listed = |gpu| GpuLinks { gpu, links: links().collect(), ..GpuLinks::default() };
-    let device = |index| Device { index, ..Device::default() };
+    let device = |index| ToolDevice { index, ..ToolDevice::default() };
     let missing = ["failed gpu-missing node node0001"];
     let nvlink = |gpus: Vec<u32>| {
         beside(Tool::NvidiaSmiNvlink, |parsed| {
@@ -254,14 +254,14 @@ fn seven_of_eight_gpus_are_the_same_finding_from_every_tool() {
 fn a_link_that_is_shown_inactive_counts_in_a_list_that_is_cut() {
     let cut = |states: Vec<bool>| {
         beside(Tool::NvidiaSmiNvlink, |parsed| {
-            let links = (0..).zip(states).map(|(link, active)| Link {
+            let links = (0..).zip(states).map(|(link, active)| ToolNvlink {
                 link,
                 active: Some(active),
-                ..Link::default()
+                ..ToolNvlink::default()
             });
             parsed.facts.nvlinks =
                 vec![GpuLinks { gpu: 4, links: links.collect(), ..GpuLinks::default() }];
-            parsed.problems.push(Problem::new(ProblemKind::Truncated, "the last line breaks off"));
+            parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, "the last line breaks off"));
             parsed.complete = false;
         })
     };
@@ -276,30 +276,30 @@ fn a_link_that_is_shown_inactive_counts_in_a_list_that_is_cut() {
 #[test]
 fn imports_that_fail_with_a_node_whose_imex_is_gone_are_no_other_domain() {
     let refused = |a: u32, b: u32| {
-        let mut parsed = Parsed::of(Tool::Nvbandwidth);
-        let mut problem = Problem::new(ProblemKind::Error, "the import was refused");
+        let mut parsed = ParseOutput::for_tool(Tool::Nvbandwidth);
+        let mut problem = OutputProblem::new(OutputProblemKind::Error, "the import was refused");
         problem.code = Some("CUDA_ERROR_INVALID_HANDLE".to_owned());
         parsed.problems.push(problem);
         let file = format!("domains/rack/{a}-{b}.txt");
-        let nodes = vec![Bench::node(a), Bench::node(b)];
-        let mut recording = Recording::new(Scope::Domain("rack".into()), file, parsed);
+        let nodes = vec![TestMachine::node(a), TestMachine::node(b)];
+        let mut recording = ToolRecording::new(RecordingScope::Domain("rack".into()), file, parsed);
         recording.nodes = nodes;
         recording
     };
     let classes = |with_table: bool| {
-        let mut bench = Bench::rack();
+        let mut bench = TestMachine::rack();
         let mut recordings = bench.record();
-        let Scope::Domain(domain) = recordings
+        let RecordingScope::Domain(domain) = recordings
             .iter()
             .map(|r| r.scope.clone())
-            .find(|scope| matches!(scope, Scope::Domain(_)))
+            .find(|scope| matches!(scope, RecordingScope::Domain(_)))
             .expect("a run of all")
         else {
             unreachable!()
         };
         for other in (0..18).filter(|at| *at != 3) {
             let mut run = refused(3.min(other), 3.max(other));
-            run.scope = Scope::Domain(domain.clone());
+            run.scope = RecordingScope::Domain(domain.clone());
             recordings.push(run);
         }
         if with_table {

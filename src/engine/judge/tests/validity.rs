@@ -1,19 +1,19 @@
 //! An expectation is asked only of what it was stated for: sizes, and GPUs of its
 //! platform. Outside nothing is found, and nothing passes.
 
-use super::bench::Bench;
-use super::bench::loci;
-use super::bench::outcome_of;
+use super::test_machine::TestMachine;
+use super::test_machine::loci;
+use super::test_machine::outcome_of;
 use super::*;
 use crate::thresholds::builtin;
 use model::claims::ClaimedDomain;
-use model::facts::Device;
+use model::tool_facts::ToolDevice;
 use model::measurement::Measurement;
-use model::measurement::Point;
-use model::measurement::Series;
-use model::parsed::Parsed;
-use model::parsed::Tool;
-use model::recording::Scope;
+use model::measurement::SeriesPoint;
+use model::measurement::MeasurementSeries;
+use model::parse_output::ParseOutput;
+use model::parse_output::Tool;
+use model::tool_recording::RecordingScope;
 use model::unit::Unit;
 use model::verdict::Outcome;
 
@@ -21,25 +21,25 @@ use model::verdict::Outcome;
 const SMALL: [u64; 4] = [8, 64, 4 << 10, 32 << 10];
 
 /// What perftest prints of one device at this message.
-fn message(scope: Scope, device: &str, bytes: u64, gigabits: f64) -> Recording {
-    let mut parsed = Parsed { complete: true, ..Parsed::of(Tool::Perftest) };
+fn message(scope: RecordingScope, device: &str, bytes: u64, gigabits: f64) -> ToolRecording {
+    let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::Perftest) };
     parsed.facts.parameters.insert("device".to_owned(), device.to_owned());
-    parsed.measurements = vec![Measurement::Series(Series {
+    parsed.measurements = vec![Measurement::Series(MeasurementSeries {
         run: 0,
         testcase: Some("ib_write_bw".to_owned()),
         unit: Some(Unit::GigabitsPerSecond),
-        points: vec![Point { bytes, algbw: Some(gigabits), ..Point::default() }],
+        points: vec![SeriesPoint { bytes, algbw: Some(gigabits), ..SeriesPoint::default() }],
         average_busbw: None,
     })];
     let file = format!("{scope:?}/{device}-{bytes}.txt");
-    Recording::new(scope, file, parsed)
+    ToolRecording::new(scope, file, parsed)
 }
 
 /// Hosts without GPUs, of which a class of NIC may be claimed.
 fn hosts(count: u32, nic: Option<&str>) -> Claims {
     let domain = ClaimedDomain {
         name: "lab".into(),
-        nodes: (0..count).map(Bench::node).collect(),
+        nodes: (0..count).map(TestMachine::node).collect(),
         platform: None,
         gpus_per_node: Some(0),
         nic: nic.map(str::to_owned),
@@ -47,11 +47,11 @@ fn hosts(count: u32, nic: Option<&str>) -> Claims {
     Claims { domains: vec![domain], ..Claims::default() }
 }
 
-fn judged(claims: &Claims, recordings: &[Recording], platform: Option<&str>) -> Judgement {
-    judge(&Case {
+fn judged(claims: &Claims, recordings: &[ToolRecording], platform: Option<&str>) -> Judgement {
+    judge_without_history(&JudgeInput {
         claims,
         recordings,
-        catalogue: builtin::catalogue(),
+        catalogue: builtin::builtin_catalogue(),
         thresholds_digest: "t",
         platform,
         cells: true,
@@ -68,18 +68,18 @@ fn a_small_message_is_no_rate_of_a_port() {
                 let ports = (0..6).map(|at| {
                     let small = slow.contains(&at);
                     let (bytes, rate) = if small { (bytes, 0.4) } else { (8 << 20, 394.0) };
-                    let node = Scope::Node(Bench::node(at));
+                    let node = RecordingScope::Node(TestMachine::node(at));
                     [
                         message(node.clone(), "mlx5_0", bytes, rate),
                         message(node, "mlx5_0", bytes, rate),
                     ]
                 });
-                let recordings: Vec<Recording> = ports.flatten().collect();
+                let recordings: Vec<ToolRecording> = ports.flatten().collect();
                 let judged = judged(&hosts(6, nic), &recordings, None);
                 assert_eq!(loci(&judged), Vec::<String>::new(), "{nic:?} {bytes}");
                 let verdict = &judged.verdicts.nodes[2];
                 assert_eq!(verdict.outcome, Outcome::Unknown, "{nic:?} {bytes}");
-                let size = crate::thresholds::size(bytes);
+                let size = crate::thresholds::format_size(bytes);
                 assert!(
                     verdict.reason.contains(&size) && verdict.reason.contains("64 KiB"),
                     "{}",
@@ -97,7 +97,7 @@ fn a_port_that_is_slow_at_a_large_message_is_still_found_beside_small_ones() {
         for at in 0..6 {
             let rate = if at == 2 { 197.0 } else { 394.0 };
             for (bytes, rate) in [(8, 0.4), (64 << 10, rate), (8 << 20, rate)] {
-                recordings.push(message(Scope::Node(Bench::node(at)), "mlx5_0", bytes, rate));
+                recordings.push(message(RecordingScope::Node(TestMachine::node(at)), "mlx5_0", bytes, rate));
             }
         }
         let judged = judged(&hosts(6, nic), &recordings, None);
@@ -115,7 +115,7 @@ fn a_small_message_is_no_rate_of_a_path() {
                     // Node 0 was measured with small messages only.
                     let small = a == 0 || b == 0;
                     let (bytes, rate) = if small { (bytes, 0.4) } else { (8 << 20, 394.0) };
-                    let scope = Scope::Pair(Bench::node(a), Bench::node(b));
+                    let scope = RecordingScope::Pair(TestMachine::node(a), TestMachine::node(b));
                     recordings
                         .extend((0..3).map(|_| message(scope.clone(), "mlx5_0", bytes, rate)));
                 }
@@ -132,7 +132,7 @@ fn a_small_message_is_no_rate_of_a_path() {
 #[test]
 fn copies_of_small_buffers_are_compared_with_no_expectation() {
     for bytes in [4 << 10, 1 << 20, 32 << 20] {
-        let mut bench = Bench::hgx(3).capacity(|_, _| Some(0.4)).host(|_, _, _| 0.4);
+        let mut bench = TestMachine::hgx(3).capacity(|_, _| Some(0.4)).host(|_, _, _| 0.4);
         let mut recordings = bench.record();
         for recording in &mut recordings {
             recording.parsed.tool = Some(Tool::FabricgateCopy);
@@ -147,17 +147,17 @@ fn copies_of_small_buffers_are_compared_with_no_expectation() {
 
 /// A whole HGX board as the shipped platform expects it, with this share of its rates,
 /// whose GPUs are called this by one of the outputs.
-fn board(share: f64, product: &str, which: usize) -> Vec<Recording> {
-    let platform = builtin::catalogue().platform("hgx-h100").expect("it ships").clone();
-    let mut bench = Bench::of(platform, 1, 8)
+fn board(share: f64, product: &str, which: usize) -> Vec<ToolRecording> {
+    let platform = builtin::builtin_catalogue().platform("hgx-h100").expect("it ships").clone();
+    let mut bench = TestMachine::with_platform(platform, 1, 8)
         .readings(3)
         .capacity(move |_, _| Some(share))
         .host(move |_, _, _| share);
-    let mut recordings = bench.own();
+    let mut recordings = bench.record_nodes();
     for (at, recording) in recordings.iter_mut().enumerate() {
         recording.parsed.facts.devices = Vec::new();
         if at == which {
-            let device = Device { index: 0, name: Some(product.to_owned()), ..Device::default() };
+            let device = ToolDevice { index: 0, name: Some(product.to_owned()), ..ToolDevice::default() };
             recording.parsed.facts.devices.push(device);
         }
     }
@@ -169,7 +169,7 @@ fn outputs_of_another_gpu_are_neither_passed_nor_blamed_whoever_names_the_platfo
     let claimed = |platform: &str| Claims {
         domains: vec![ClaimedDomain {
             name: "node0001".into(),
-            nodes: vec![Bench::node(0)],
+            nodes: vec![TestMachine::node(0)],
             platform: Some(platform.to_owned()),
             gpus_per_node: Some(8),
             nic: None,
@@ -209,7 +209,7 @@ fn outputs_of_another_gpu_are_neither_passed_nor_blamed_whoever_names_the_platfo
 
 #[test]
 fn one_node_with_other_gpus_is_unknown_and_the_others_are_judged() {
-    let mut bench = Bench::hgx(4).capacity(|s, _| Some(if s.0 == 2 { 0.5 } else { 1.0 }));
+    let mut bench = TestMachine::hgx(4).capacity(|s, _| Some(if s.0 == 2 { 0.5 } else { 1.0 }));
     let mut recordings = bench.record();
     for device in &mut recordings[2].parsed.facts.devices {
         device.name = Some("AMD Instinct MI300X".to_owned());
@@ -230,9 +230,9 @@ fn one_node_with_other_gpus_is_unknown_and_the_others_are_judged() {
 #[test]
 fn a_run_across_a_rack_in_which_another_gpu_took_part_is_not_judged() {
     let mut bench =
-        Bench::rack().capacity(|s, d| Some(if s.0 == 4 || d.0 == 4 { 0.5 } else { 1.0 }));
+        TestMachine::rack().capacity(|s, d| Some(if s.0 == 4 || d.0 == 4 { 0.5 } else { 1.0 }));
     bench.platform.devices = vec!["NVIDIA GB200".to_owned()];
-    let mut recordings = bench.across();
+    let mut recordings = bench.record_domain();
     for recording in &mut recordings {
         for rank in &mut recording.parsed.facts.ranks {
             let other = rank.host == "node0005";

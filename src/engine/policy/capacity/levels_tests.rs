@@ -7,24 +7,24 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn levels(sizes: &[u32]) -> Levels {
-    Levels::of(sizes).expect("sizes")
+fn levels(sizes: &[u32]) -> BlockSizes {
+    BlockSizes::from_sizes(sizes).expect("sizes")
 }
 
-fn shape(nodes: u32, segment: u32, placing: Placing) -> Shape {
-    Shape { nodes, segment: Some(segment), placing }
+fn shape(nodes: u32, segment: u32, placing: SegmentPlacement) -> JobShape {
+    JobShape { nodes, segment: Some(segment), placing }
 }
 
-fn plain(nodes: u32) -> Shape {
-    Shape { nodes, segment: None, placing: Placing::Anywhere }
+fn plain(nodes: u32) -> JobShape {
+    JobShape { nodes, segment: None, placing: SegmentPlacement::Anywhere }
 }
 
 /// The rules again, written for a search: nothing of the code above is used.
-struct Rules {
+struct SearchRules {
     sizes: Vec<u32>,
 }
 
-impl Rules {
+impl SearchRules {
     /// Base blocks of the smallest level of at least so many nodes.
     fn unit(&self, nodes: u32) -> Option<usize> {
         self.sizes.iter().find(|size| nodes <= **size).map(|size| (size / self.sizes[0]) as usize)
@@ -85,17 +85,17 @@ impl Rules {
     }
 
     /// Every state that one more job leaves.
-    fn after_one(&self, free: &[u32], shape: Shape) -> BTreeSet<Vec<u32>> {
+    fn after_one(&self, free: &[u32], shape: JobShape) -> BTreeSet<Vec<u32>> {
         let segment = shape.segment.unwrap_or(shape.nodes).min(shape.nodes);
         let count = shape.nodes / segment;
-        let spread = matches!(shape.placing, Placing::Spread | Placing::ConsolidatedAndSpread);
+        let spread = matches!(shape.placing, SegmentPlacement::Spread | SegmentPlacement::ConsolidatedAndSpread);
         let unit = match shape.placing {
             _ if count == 1 => None,
-            Placing::Consolidated => self.unit(shape.nodes),
-            Placing::ConsolidatedAndSpread => {
+            SegmentPlacement::Consolidated => self.unit(shape.nodes),
+            SegmentPlacement::ConsolidatedAndSpread => {
                 self.unit(segment.div_ceil(self.sizes[0]) * self.sizes[0] * count)
             }
-            Placing::Anywhere | Placing::Spread => None,
+            SegmentPlacement::Anywhere | SegmentPlacement::Spread => None,
         };
         // Nodes left, blocks that the job has, and the aggregate it is in.
         let mut states = BTreeSet::from([(free.to_vec(), vec![false; free.len()])]);
@@ -124,7 +124,7 @@ impl Rules {
         states.into_iter().map(|(free, _)| free).collect()
     }
 
-    fn most(&self, free: &[u32], shape: Shape) -> u32 {
+    fn most(&self, free: &[u32], shape: JobShape) -> u32 {
         let mut states = BTreeSet::from([free.to_vec()]);
         let mut jobs = 0;
         loop {
@@ -137,12 +137,12 @@ impl Rules {
     }
 }
 
-fn placings() -> impl Strategy<Value = Placing> {
+fn placings() -> impl Strategy<Value = SegmentPlacement> {
     prop_oneof![
-        Just(Placing::Anywhere),
-        Just(Placing::Consolidated),
-        Just(Placing::Spread),
-        Just(Placing::ConsolidatedAndSpread),
+        Just(SegmentPlacement::Anywhere),
+        Just(SegmentPlacement::Consolidated),
+        Just(SegmentPlacement::Spread),
+        Just(SegmentPlacement::ConsolidatedAndSpread),
     ]
 }
 
@@ -161,15 +161,15 @@ proptest! {
         let mut sizes = vec![base];
         sizes.extend(doublings.iter().map(|by| base << by));
         let shape = shape(segment * count, segment, placing);
-        let fit = levels(&sizes).jobs(&up, shape);
-        let most = Rules { sizes: sizes.clone() }.most(&up, shape);
+        let fit = levels(&sizes).count_jobs(&up, shape);
+        let most = SearchRules { sizes: sizes.clone() }.most(&up, shape);
         prop_assert!(fit.at_least <= most && most <= fit.at_most, "{fit:?}, found {most}");
         let is_whole = segment <= base;
         let is_doubling = sizes.iter().zip(sizes.iter().skip(1)).all(|(a, b)| a * 2 == *b)
             && segment <= sizes[sizes.len() - 1];
-        let is_spread = matches!(placing, Placing::Spread | Placing::ConsolidatedAndSpread);
+        let is_spread = matches!(placing, SegmentPlacement::Spread | SegmentPlacement::ConsolidatedAndSpread);
         if is_whole || count == 1 && is_doubling || is_doubling && !is_spread {
-            prop_assert_eq!(fit, Fit { at_least: most, at_most: most });
+            prop_assert_eq!(fit, JobFit { at_least: most, at_most: most });
         }
         // One job is never missed: what Slurm would start now is not said to wait.
         if count == 1 {
@@ -190,7 +190,7 @@ proptest! {
         let mut fewer = up.clone();
         let at = at % up.len();
         fewer[at] = fewer[at].saturating_sub(1);
-        let (all, less) = (levels.jobs(&up, shape), levels.jobs(&fewer, shape));
+        let (all, less) = (levels.count_jobs(&up, shape), levels.count_jobs(&fewer, shape));
         prop_assert!(less.at_least <= all.at_least && all.at_least <= less.at_least + 1);
     }
 }
@@ -202,8 +202,8 @@ fn one_job_fits_where_a_real_slurm_starts_it() {
     let drained = vec![3; 8];
     let some = vec![3, 4, 3, 4, 3, 4, 4, 4];
     let by = |nodes, segment, placing| shape(nodes, segment, placing);
-    use Placing::{Anywhere, Consolidated, ConsolidatedAndSpread, Spread};
-    let cases: &[(&[u32], &[u32], Shape, bool)] = &[
+    use SegmentPlacement::{Anywhere, Consolidated, ConsolidatedAndSpread, Spread};
+    let cases: &[(&[u32], &[u32], JobShape, bool)] = &[
         (&[4, 8, 16], &nine, plain(32), true),
         // The last aggregate is incomplete and does not count.
         (&[4, 8, 16], &nine, plain(33), false),
@@ -234,7 +234,7 @@ fn one_job_fits_where_a_real_slurm_starts_it() {
         (&[4, 8], &some, by(12, 6, Consolidated), true),
     ];
     for (sizes, up, shape, fits) in cases {
-        let jobs = levels(sizes).jobs(up, *shape);
+        let jobs = levels(sizes).count_jobs(up, *shape);
         assert_eq!(0 < jobs.at_least, *fits, "{sizes:?} {up:?} {shape:?}: {jobs:?}");
     }
 }
@@ -242,18 +242,18 @@ fn one_job_fits_where_a_real_slurm_starts_it() {
 #[test]
 fn racks_of_eighteen_are_counted_on_every_level() {
     let levels = levels(&[18, 36, 72]);
-    let exactly = Fit::exactly;
+    let exactly = JobFit::exactly;
     let (whole, out) = (vec![18; 8], vec![18, 17, 18, 18, 16, 18, 18, 18]);
     for (nodes, with_all, with_out) in [(18, 8, 6), (36, 4, 2), (72, 2, 0)] {
-        assert_eq!(levels.jobs(&whole, plain(nodes)), exactly(with_all), "{nodes}");
-        assert_eq!(levels.jobs(&out, plain(nodes)), exactly(with_out), "{nodes}");
+        assert_eq!(levels.count_jobs(&whole, plain(nodes)), exactly(with_all), "{nodes}");
+        assert_eq!(levels.count_jobs(&out, plain(nodes)), exactly(with_out), "{nodes}");
     }
     // Segments of 18 leave the two racks that are not whole aside.
-    assert_eq!(levels.jobs(&out, shape(72, 18, Placing::Anywhere)), exactly(1));
-    assert_eq!(levels.jobs(&out, shape(72, 18, Placing::Consolidated)), exactly(0));
-    assert_eq!(levels.jobs(&out, shape(64, 16, Placing::Consolidated)), exactly(2));
-    assert_eq!(levels.jobs(&out, shape(72, 9, Placing::Spread)), exactly(1));
-    assert_eq!(levels.jobs(&out, shape(32, 8, Placing::ConsolidatedAndSpread)), exactly(4));
+    assert_eq!(levels.count_jobs(&out, shape(72, 18, SegmentPlacement::Anywhere)), exactly(1));
+    assert_eq!(levels.count_jobs(&out, shape(72, 18, SegmentPlacement::Consolidated)), exactly(0));
+    assert_eq!(levels.count_jobs(&out, shape(64, 16, SegmentPlacement::Consolidated)), exactly(2));
+    assert_eq!(levels.count_jobs(&out, shape(72, 9, SegmentPlacement::Spread)), exactly(1));
+    assert_eq!(levels.count_jobs(&out, shape(32, 8, SegmentPlacement::ConsolidatedAndSpread)), exactly(4));
 }
 
 #[test]
@@ -264,23 +264,23 @@ fn sizes_that_slurm_refuses_are_refused() {
         (&[4, 12][..], "12 is not 4 times a power of two"),
         (&[16, 8][..], "8 is not 16 times"),
     ] {
-        let error = Levels::of(sizes).expect_err("refused").to_string();
+        let error = BlockSizes::from_sizes(sizes).expect_err("refused").to_string();
         assert!(error.contains(said), "{error}");
     }
     let sizes: Vec<_> = levels(&[4, 16]).sizes().collect();
     assert_eq!(sizes, [(4, 1), (16, 4)]);
-    assert_eq!(Levels::of_first_block(0), None);
-    let sizes: Vec<_> = Levels::of_first_block(18).expect("levels").sizes().collect();
+    assert_eq!(BlockSizes::from_first_block(0), None);
+    let sizes: Vec<_> = BlockSizes::from_first_block(18).expect("levels").sizes().collect();
     assert_eq!(sizes.last(), Some(&(288, 16)));
 }
 
 #[test]
 fn shapes_that_no_job_can_have_fit_nowhere() {
     let levels = levels(&[4, 8]);
-    for shape in [plain(0), shape(6, 4, Placing::Anywhere), shape(4, 0, Placing::Spread)] {
-        assert_eq!(levels.jobs(&[4; 4], shape), Fit::default(), "{shape:?}");
+    for shape in [plain(0), shape(6, 4, SegmentPlacement::Anywhere), shape(4, 0, SegmentPlacement::Spread)] {
+        assert_eq!(levels.count_jobs(&[4; 4], shape), JobFit::default(), "{shape:?}");
     }
-    assert_eq!(levels.jobs(&[], plain(4)), Fit::default());
+    assert_eq!(levels.count_jobs(&[], plain(4)), JobFit::default());
     // No effect where all nodes fit in one segment.
-    assert_eq!(levels.jobs(&[4; 4], shape(3, 4, Placing::Spread)), Fit::exactly(4));
+    assert_eq!(levels.count_jobs(&[4; 4], shape(3, 4, SegmentPlacement::Spread)), JobFit::exactly(4));
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use statrs::distribution::Binomial;
 use statrs::distribution::Discrete;
 
-use super::Mix;
+use super::SegmentMix;
 
 /// Shares that somebody rounded may miss one by this much.
 const ROUNDING: f64 = 0.02;
@@ -19,7 +19,7 @@ pub struct Outages {
 
 /// Why an observation cannot be used for a domain.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum ObservedError {
+pub enum OutageSharesError {
     /// It has more nodes out than there are.
     #[error("{out} nodes out at once, in a domain of {nodes}")]
     TooMany {
@@ -44,24 +44,24 @@ pub enum ObservedError {
 impl Outages {
     /// Of nodes that are out with this probability each, independently; nothing
     /// where that is no probability.
-    pub fn independent(nodes: u32, unavailable: f64) -> Option<Self> {
+    pub fn from_unavailability(nodes: u32, unavailable: f64) -> Option<Self> {
         let binomial = Binomial::new(unavailable, u64::from(nodes)).ok()?;
         Some(Self { chances: (0..=u64::from(nodes)).map(|out| binomial.pmf(out)).collect() })
     }
 
     /// As a site has seen it: nodes out at once, and the share of time.
-    pub fn observed(nodes: u32, shares: &BTreeMap<u32, f64>) -> Result<Self, ObservedError> {
+    pub fn from_observation(nodes: u32, shares: &BTreeMap<u32, f64>) -> Result<Self, OutageSharesError> {
         for (out, share) in shares {
             if !(0.0..=1.0).contains(share) {
-                return Err(ObservedError::Share { out: *out, share: *share });
+                return Err(OutageSharesError::Share { out: *out, share: *share });
             }
             if nodes < *out && 0.0 < *share {
-                return Err(ObservedError::TooMany { out: *out, nodes });
+                return Err(OutageSharesError::TooMany { out: *out, nodes });
             }
         }
         let sum = shares.values().fold(0.0, |sum, share| sum + share);
         if ROUNDING < (sum - 1.0).abs() {
-            return Err(ObservedError::Sum(sum));
+            return Err(OutageSharesError::Sum(sum));
         }
         let chance = |out| shares.get(&out).copied().unwrap_or(0.0) / sum;
         Ok(Self { chances: (0..=nodes).map(chance).collect() })
@@ -133,7 +133,7 @@ impl Outages {
     }
 
     /// The same over a mix of segments.
-    pub fn mixed_price(&self, mix: &Mix) -> f64 {
+    pub fn mixed_price(&self, mix: &SegmentMix) -> f64 {
         let fewer = self.without_one();
         let price = mix.mean(|segment| self.usable(segment) - fewer.usable(segment));
         if price < 0.0 { 0.0 } else { price }

@@ -11,11 +11,11 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use super::JobsOfShape;
-use super::Level;
-use super::Mix;
-use super::ObservedError;
+use super::BlockLevel;
+use super::SegmentMix;
+use super::OutageSharesError;
 use super::Outages;
-use super::advice;
+use super::segment_ranking;
 use super::break_even;
 use model::id::NodeName;
 
@@ -23,12 +23,12 @@ use model::id::NodeName;
 pub const CAPACITY_FORMAT: &str = "fabricgate.capacity/1";
 
 /// Drains that are reckoned ahead.
-const AHEAD: usize = 4;
+const DRAINS_AHEAD: usize = 4;
 
 /// How often nodes are taken to be out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "how", rename_all = "kebab-case")]
-pub enum Assumption {
+pub enum OutageAssumption {
     /// Each node by itself, with the same probability.
     Independent {
         /// The share of nodes that is out at a time.
@@ -41,20 +41,20 @@ pub enum Assumption {
     },
 }
 
-impl Assumption {
+impl OutageAssumption {
     /// The outages of a block of this many nodes.
-    fn outages(&self, nodes: u32) -> Result<Outages, ObservedError> {
+    fn outages(&self, nodes: u32) -> Result<Outages, OutageSharesError> {
         match self {
-            Self::Independent { unavailable } => Outages::independent(nodes, *unavailable)
-                .ok_or(ObservedError::Share { out: 0, share: *unavailable }),
-            Self::Observed { shares } => Outages::observed(nodes, shares),
+            Self::Independent { unavailable } => Outages::from_unavailability(nodes, *unavailable)
+                .ok_or(OutageSharesError::Share { out: 0, share: *unavailable }),
+            Self::Observed { shares } => Outages::from_observation(nodes, shares),
         }
     }
 }
 
 /// A block of nodes as it stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Block {
+pub struct CapacityBlock {
     /// Its name, where it is one of a cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -70,9 +70,9 @@ pub struct Block {
     pub unknown_nodes: Vec<NodeName>,
 }
 
-impl Block {
+impl CapacityBlock {
     /// A block without names.
-    pub fn of(nodes: u32, out: u32) -> Self {
+    pub fn new(nodes: u32, out: u32) -> Self {
         let (out_nodes, unknown_nodes) = (Vec::new(), Vec::new());
         Self { name: None, nodes, out, out_nodes, unknown_nodes }
     }
@@ -85,17 +85,17 @@ impl Block {
 
 /// What is asked.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Question {
+pub struct CapacityQuestion {
     /// The blocks.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<CapacityBlock>,
     /// The segments.
     pub segments: Vec<u32>,
     /// The smallest segment that large jobs can use; half a block where absent.
     pub at_least: Option<u32>,
     /// What jobs ask for, where that is known.
-    pub mix: Option<Mix>,
+    pub mix: Option<SegmentMix>,
     /// How often nodes are out, in turn.
-    pub assumptions: Vec<Assumption>,
+    pub assumptions: Vec<OutageAssumption>,
     /// What a suspect has lost of its rate.
     pub degraded: f64,
     /// The share of a step that waits for it.
@@ -104,24 +104,24 @@ pub struct Question {
 
 /// What comes of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Survey {
+pub struct CapacitySurvey {
     /// The format of this document.
     pub format: String,
     /// How often nodes are taken to be out; each block has an outlook for each.
-    pub assumptions: Vec<Assumption>,
+    pub assumptions: Vec<OutageAssumption>,
     /// Segments that jobs ask for, and their weights, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mix: Option<Mix>,
+    pub mix: Option<SegmentMix>,
     /// What a suspect is taken to have lost of its rate.
     pub degraded: f64,
     /// The share of a step that is taken to wait for it.
     pub exposed: f64,
     /// The blocks.
-    pub blocks: Vec<Surveyed>,
+    pub blocks: Vec<BlockSurvey>,
     /// The levels of block sizes, the base blocks first; where blocks have levels, or
     /// a job's shape was asked about.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub levels: Vec<Level>,
+    pub levels: Vec<BlockLevel>,
     /// Jobs of the shapes that were asked about.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<JobsOfShape>,
@@ -132,28 +132,28 @@ pub struct Survey {
 
 /// A block and what is reckoned of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Surveyed {
+pub struct BlockSurvey {
     /// The block.
     #[serde(flatten)]
-    pub block: Block,
+    pub block: CapacityBlock,
     /// What it leaves, under each assumption.
-    pub outlooks: Vec<Outlook>,
+    pub outlooks: Vec<BlockOutlook>,
 }
 
 /// What a block leaves under one assumption.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Outlook {
+pub struct BlockOutlook {
     /// The share of nodes that is out at a time, besides those out now.
     pub unavailable: f64,
     /// The chance that no other node is out.
     pub all_up: f64,
     /// What each segment leaves.
-    pub segments: Vec<Left>,
+    pub segments: Vec<SegmentOutlook>,
     /// What the mix leaves, where one is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mixed: Option<Mixed>,
+    pub mixed: Option<MixOutlook>,
     /// Segments that are large enough, most nodes left first.
-    pub ranking: Vec<Ranked>,
+    pub ranking: Vec<RankedSegment>,
     /// Unavailabilities at which the first two of them change places.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub crossings: Vec<f64>,
@@ -163,7 +163,7 @@ pub struct Outlook {
 
 /// What a segment leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Left {
+pub struct SegmentOutlook {
     /// Nodes of the segment.
     pub segment: u32,
     /// Nodes in whole segments, were every node up that is not out now.
@@ -178,7 +178,7 @@ pub struct Left {
 
 /// What the mix leaves.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Mixed {
+pub struct MixOutlook {
     /// Expected nodes in whole segments, over the mix.
     pub usable: f64,
     /// What the next drains cost in turn, in expected nodes.
@@ -191,7 +191,7 @@ pub struct Mixed {
 
 /// A segment and what it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Ranked {
+pub struct RankedSegment {
     /// Nodes of the segment.
     pub segment: u32,
     /// Expected nodes in whole segments.
@@ -200,7 +200,7 @@ pub struct Ranked {
 
 /// Segments worth asking about for blocks of up to this many nodes: powers of
 /// two, half a block, all of it, and whatever the mix has.
-pub fn usual_segments(nodes: u32, mix: Option<&Mix>) -> Vec<u32> {
+pub fn usual_segments(nodes: u32, mix: Option<&SegmentMix>) -> Vec<u32> {
     let powers = std::iter::successors(Some(1_u32), |power| power.checked_mul(2));
     let mut segments: Vec<u32> = powers.take_while(|power| *power <= nodes).collect();
     segments.extend([nodes / 2, nodes].iter().filter(|segment| 0 < **segment));
@@ -211,24 +211,24 @@ pub fn usual_segments(nodes: u32, mix: Option<&Mix>) -> Vec<u32> {
 }
 
 /// Reckons. Fails where an observation does not fit a block, and says which.
-pub fn survey(question: &Question) -> Result<Survey, (Block, ObservedError)> {
-    let mut known: BTreeMap<(u32, u32), Vec<Outlook>> = BTreeMap::new();
+pub fn survey_capacity(question: &CapacityQuestion) -> Result<CapacitySurvey, (CapacityBlock, OutageSharesError)> {
+    let mut known: BTreeMap<(u32, u32), Vec<BlockOutlook>> = BTreeMap::new();
     let mut blocks = Vec::with_capacity(question.blocks.len());
     for block in &question.blocks {
         let like = (block.nodes, block.out);
         let outlooks = match known.get(&like) {
             Some(outlooks) => outlooks.clone(),
             None => {
-                let outlooks: Result<Vec<Outlook>, ObservedError> =
-                    question.assumptions.iter().map(|it| outlook(block, it, question)).collect();
+                let outlooks: Result<Vec<BlockOutlook>, OutageSharesError> =
+                    question.assumptions.iter().map(|it| build_outlook(block, it, question)).collect();
                 let outlooks = outlooks.map_err(|error| (block.clone(), error))?;
                 known.insert(like, outlooks.clone());
                 outlooks
             }
         };
-        blocks.push(Surveyed { block: block.clone(), outlooks });
+        blocks.push(BlockSurvey { block: block.clone(), outlooks });
     }
-    Ok(Survey {
+    Ok(CapacitySurvey {
         format: CAPACITY_FORMAT.to_owned(),
         assumptions: question.assumptions.clone(),
         mix: question.mix.clone(),
@@ -241,18 +241,18 @@ pub fn survey(question: &Question) -> Result<Survey, (Block, ObservedError)> {
     })
 }
 
-fn outlook(
-    block: &Block,
-    assumption: &Assumption,
-    question: &Question,
-) -> Result<Outlook, ObservedError> {
+fn build_outlook(
+    block: &CapacityBlock,
+    assumption: &OutageAssumption,
+    question: &CapacityQuestion,
+) -> Result<BlockOutlook, OutageSharesError> {
     let whole = assumption.outages(block.nodes)?;
     let mut steps = vec![whole.without(block.out)];
-    while steps.len() <= AHEAD.min(block.up() as usize) {
+    while steps.len() <= DRAINS_AHEAD.min(block.up() as usize) {
         steps.push(steps[steps.len() - 1].without_one());
     }
     let (today, drained) = (&steps[0], &steps[..steps.len() - 1]);
-    let segments = question.segments.iter().map(|&segment| Left {
+    let segments = question.segments.iter().map(|&segment| SegmentOutlook {
         segment,
         now: block.up().checked_div(segment).unwrap_or(0) * segment,
         usable: today.usable(segment),
@@ -262,22 +262,22 @@ fn outlook(
     let mixed = question.mix.as_ref().map(|mix| {
         let drains: Vec<f64> = drained.iter().map(|step| step.mixed_price(mix)).collect();
         let next = drains.first();
-        Mixed {
+        MixOutlook {
             usable: mix.mean(|segment| today.usable(segment)),
             break_even: next.map(|next| break_even(*next, question.degraded, question.exposed)),
             drains,
         }
     });
     let at_least = question.at_least.unwrap_or(block.nodes.div_ceil(2));
-    let ranking = advice::rank(today, &question.segments, at_least);
+    let ranking = segment_ranking::rank_segments(today, &question.segments, at_least);
     let crossings = match (assumption, ranking.best(), ranking.runner_up()) {
-        (Assumption::Independent { .. }, Some((best, _)), Some((second, _))) => {
-            advice::crossings(block.nodes, block.out, best, second)
+        (OutageAssumption::Independent { .. }, Some((best, _)), Some((second, _))) => {
+            segment_ranking::find_crossings(block.nodes, block.out, best, second)
         }
         _ => Vec::new(),
     };
-    let ranked = |&(segment, usable): &(u32, f64)| Ranked { segment, usable };
-    let mut outlook = Outlook {
+    let ranked = |&(segment, usable): &(u32, f64)| RankedSegment { segment, usable };
+    let mut outlook = BlockOutlook {
         unavailable: whole.unavailable(),
         all_up: today.at_least_up(today.nodes()),
         segments: segments.collect(),
@@ -286,7 +286,7 @@ fn outlook(
         crossings,
         advice: Vec::new(),
     };
-    outlook.advice = [of_segments(&outlook, at_least), of_drains(&outlook, block, question)]
+    outlook.advice = [advise_segment(&outlook, at_least), advise_drain(&outlook, block, question)]
         .into_iter()
         .flatten()
         .collect();
@@ -294,7 +294,7 @@ fn outlook(
 }
 
 /// Which segment to ask for.
-fn of_segments(outlook: &Outlook, at_least: u32) -> Option<String> {
+fn advise_segment(outlook: &BlockOutlook, at_least: u32) -> Option<String> {
     let best = outlook.ranking.first()?;
     let leaves = format!("{} leaves the most, {:.2} nodes", best.segment, best.usable);
     let Some(second) = outlook.ranking.get(1) else {
@@ -305,7 +305,7 @@ fn of_segments(outlook: &Outlook, at_least: u32) -> Option<String> {
         ));
     };
     let next = format!("{} leaves {:.2}", second.segment, second.usable);
-    let places: Vec<String> = outlook.crossings.iter().map(|at| percent(*at)).collect();
+    let places: Vec<String> = outlook.crossings.iter().map(|at| format_percent(*at)).collect();
     let places = match places.as_slice() {
         [] => String::new(),
         places => format!("; they change places where {} are unavailable", places.join(" and ")),
@@ -314,7 +314,7 @@ fn of_segments(outlook: &Outlook, at_least: u32) -> Option<String> {
 }
 
 /// What to do about one more suspect.
-fn of_drains(outlook: &Outlook, block: &Block, question: &Question) -> Option<String> {
+fn advise_drain(outlook: &BlockOutlook, block: &CapacityBlock, question: &CapacityQuestion) -> Option<String> {
     /// Prices below are none that anybody sees.
     const NOTHING: f64 = 0.005;
     if block.up() == 0 {
@@ -327,8 +327,8 @@ fn of_drains(outlook: &Outlook, block: &Block, question: &Question) -> Option<St
     }
     let suspect = format!(
         "a node that has lost {} of its rate where {} of a step waits for it",
-        percent(question.degraded),
-        percent(question.exposed)
+        format_percent(question.degraded),
+        format_percent(question.exposed)
     );
     let worth = format!(
         "The next drain costs {price:.2} nodes in this mix; {suspect} costs a gang of {:.0} nodes \
@@ -350,7 +350,7 @@ fn of_drains(outlook: &Outlook, block: &Block, question: &Question) -> Option<St
 
 /// A share as a percentage, with as many decimals as say something. What is
 /// nearly all or nearly nothing is not shown as that.
-pub fn percent(share: f64) -> String {
+pub fn format_percent(share: f64) -> String {
     let text = format!("{:.2}", share * 100.0);
     match text.as_str() {
         "100.00" if share < 1.0 - 1e-9 => "> 99.99 %".to_owned(),

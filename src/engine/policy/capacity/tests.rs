@@ -36,8 +36,8 @@ const PRICES: [(u32, [(&str, &str); 4]); 7] = [
     (18, [("15.02", "10.40"), ("0", ""), ("0", ""), ("0", "")]),
 ];
 
-fn alone(segment: u32) -> Mix {
-    Mix(BTreeMap::from([(segment, 1.0)]))
+fn alone(segment: u32) -> SegmentMix {
+    SegmentMix(BTreeMap::from([(segment, 1.0)]))
 }
 
 /// As it is printed there.
@@ -50,7 +50,7 @@ fn printed(value: f64, like: &str) -> String {
 fn usable_nodes_are_those_of_the_table() {
     for (segment, row) in USABLE {
         for (percent, expected) in UNAVAILABLE.iter().zip(row) {
-            let value = usable(NODES, 0, segment, percent / 100.0);
+            let value = usable_nodes(NODES, 0, segment, percent / 100.0);
             assert_eq!(printed(value, expected), expected, "{segment} at {percent} %");
         }
     }
@@ -61,7 +61,7 @@ fn prices_are_those_of_the_table() {
     for (segment, row) in PRICES {
         for (out, (one, three)) in (0..).zip(row) {
             for (expected, unavailable) in [(one, 0.01), (three, 0.03)] {
-                let value = price(NODES, out, &alone(segment), unavailable);
+                let value = drain_price(NODES, out, &alone(segment), unavailable);
                 if !expected.is_empty() {
                     let value = printed(value, expected);
                     assert_eq!(value, expected, "{segment}, {out} out, {unavailable}");
@@ -74,7 +74,7 @@ fn prices_are_those_of_the_table() {
 #[test]
 fn segments_change_places_where_the_table_says() {
     let percents = |a, b| {
-        let places = crossings(NODES, 0, a, b);
+        let places = find_crossings(NODES, 0, a, b);
         places.iter().map(|at| format!("{:.2}", at * 100.0)).collect::<Vec<_>>()
     };
     assert_eq!(percents(18, 16), ["0.65"]);
@@ -82,16 +82,16 @@ fn segments_change_places_where_the_table_says() {
     assert_eq!(percents(9, 16), ["1.41", "12.30"]);
     assert_eq!(percents(16, 9), ["1.41", "12.30"]);
     // Single nodes leave more than pairs, everywhere but at none out.
-    assert!(crossings(NODES, 0, 1, 2).is_empty());
-    assert!(crossings(NODES, 0, 16, 16).is_empty());
-    assert!(crossings(0, 0, 16, 9).is_empty());
-    assert!(crossings(NODES, 0, 0, 9).is_empty());
+    assert!(find_crossings(NODES, 0, 1, 2).is_empty());
+    assert!(find_crossings(NODES, 0, 16, 16).is_empty());
+    assert!(find_crossings(0, 0, 16, 9).is_empty());
+    assert!(find_crossings(NODES, 0, 0, 9).is_empty());
 }
 
 #[test]
 fn the_chance_of_sixteen_and_of_all_is_that_of_the_table() {
     let up = |nodes, unavailable| {
-        let outages = Outages::independent(NODES, unavailable).expect("a probability");
+        let outages = Outages::from_unavailability(NODES, unavailable).expect("a probability");
         outages.at_least_up(nodes)
     };
     let sixteen = [(0.01, "0.9993"), (0.02, "0.9948"), (0.03, "0.9843"), (0.05, "0.9419")];
@@ -128,7 +128,7 @@ fn losses_and_break_even_sizes_are_those_of_the_table() {
         }
         for (out, expected) in (0..).zip(sizes) {
             // From prices as the table above has them: 0.19, 2.18, 13.62.
-            let price = (price(NODES, out, &alone(16), 0.01) * 100.0).round() / 100.0;
+            let price = (drain_price(NODES, out, &alone(16), 0.01) * 100.0).round() / 100.0;
             let size = break_even(price, degradation, exposed);
             assert_eq!(size.round(), expected, "{degradation} {exposed} {out}");
             // At that size both cost the same.
@@ -139,21 +139,21 @@ fn losses_and_break_even_sizes_are_those_of_the_table() {
 
 #[test]
 fn without_chance_a_third_drain_takes_sixteen_and_a_fourth_nothing() {
-    let prices: Vec<f64> = (0..5).map(|out| price(NODES, out, &alone(16), 0.0)).collect();
+    let prices: Vec<f64> = (0..5).map(|out| drain_price(NODES, out, &alone(16), 0.0)).collect();
     assert_eq!(prices, [0.0, 0.0, 16.0, 0.0, 0.0]);
 }
 
 #[test]
 fn questions_without_an_answer_have_none() {
     for unavailable in [f64::NAN, -0.1, 1.1, f64::INFINITY] {
-        assert!(usable(NODES, 0, 16, unavailable).is_nan());
-        assert!(price(NODES, 0, &alone(16), unavailable).is_nan());
+        assert!(usable_nodes(NODES, 0, 16, unavailable).is_nan());
+        assert!(drain_price(NODES, 0, &alone(16), unavailable).is_nan());
     }
-    assert!(usable(NODES, 0, 0, 0.01).is_nan());
-    assert!(price(NODES, 0, &alone(0), 0.01).is_nan());
-    assert!(price(NODES, 0, &Mix::default(), 0.01).is_nan());
+    assert!(usable_nodes(NODES, 0, 0, 0.01).is_nan());
+    assert!(drain_price(NODES, 0, &alone(0), 0.01).is_nan());
+    assert!(drain_price(NODES, 0, &SegmentMix::default(), 0.01).is_nan());
     for share in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
-        assert!(price(NODES, 0, &Mix(BTreeMap::from([(16, share)])), 0.01).is_nan());
+        assert!(drain_price(NODES, 0, &SegmentMix(BTreeMap::from([(16, share)])), 0.01).is_nan());
     }
 }
 
@@ -169,20 +169,20 @@ fn the_ends_of_the_range_are_exact() {
         (NODES, 0, 1, 0.0, 18.0),
         (NODES, 2, 8, 0.0, 16.0),
     ] {
-        assert_eq!(usable(nodes, out, segment, unavailable), expected, "{nodes} {out} {segment}");
+        assert_eq!(usable_nodes(nodes, out, segment, unavailable), expected, "{nodes} {out} {segment}");
     }
-    assert_eq!(price(NODES, NODES, &alone(1), 0.01), 0.0);
-    assert_eq!(price(0, 0, &alone(1), 0.5), 0.0);
-    assert_eq!(price(NODES, 0, &alone(1), 1.0), 0.0);
+    assert_eq!(drain_price(NODES, NODES, &alone(1), 0.01), 0.0);
+    assert_eq!(drain_price(0, 0, &alone(1), 0.5), 0.0);
+    assert_eq!(drain_price(NODES, 0, &alone(1), 1.0), 0.0);
 }
 
 #[test]
 fn a_mix_is_read_and_weighed() {
-    let mix = Mix::parse(" 16=60, 8=30 ,1=10").expect("a mix");
+    let mix = SegmentMix::parse(" 16=60, 8=30 ,1=10").expect("a mix");
     assert_eq!(mix.0, BTreeMap::from([(1, 10.0), (8, 30.0), (16, 60.0)]));
     let expected = 0.6 * 13.62 + 0.3 * 6.81 + 0.1 * 0.99;
-    assert!((price(NODES, 2, &mix, 0.01) - expected).abs() < 0.01);
-    let told = |text: &str| Mix::parse(text).expect_err("no mix").to_string();
+    assert!((drain_price(NODES, 2, &mix, 0.01) - expected).abs() < 0.01);
+    let told = |text: &str| SegmentMix::parse(text).expect_err("no mix").to_string();
     assert_eq!(told(" "), "no segment is named, expected SEGMENT=SHARE, such as 16=0.6,1=0.4");
     assert_eq!(told("16=1,"), r#""": expected SEGMENT=SHARE, such as 16=0.6"#);
     assert_eq!(told("16"), r#""16": expected SEGMENT=SHARE, such as 16=0.6"#);
@@ -199,16 +199,16 @@ fn a_mix_is_read_and_weighed() {
 #[test]
 fn a_mix_stands_in_toml_and_json() {
     #[derive(serde::Deserialize)]
-    struct Section {
-        mix: Mix,
+    struct CapacityTestSection {
+        mix: SegmentMix,
     }
-    let read = |text: &str| toml::from_str::<Section>(text).map(|section| section.mix);
+    let read = |text: &str| toml::from_str::<CapacityTestSection>(text).map(|section| section.mix);
     let mix = read("mix = { 16 = 0.6, 8 = 1 }").expect("a mix");
-    assert_eq!(mix, Mix::parse("16=0.6,8=1").expect("a mix"));
+    assert_eq!(mix, SegmentMix::parse("16=0.6,8=1").expect("a mix"));
     let json = serde_json::to_string(&mix).expect("json");
     assert_eq!(json, r#"{"8":1.0,"16":0.6}"#);
-    assert_eq!(serde_json::from_str::<Mix>(&json).expect("a mix"), mix);
-    assert_eq!(read("mix = {}").expect("nobody knows"), Mix::default());
+    assert_eq!(serde_json::from_str::<SegmentMix>(&json).expect("a mix"), mix);
+    assert_eq!(read("mix = {}").expect("nobody knows"), SegmentMix::default());
     for (text, said) in [
         ("mix = { 0 = 1.0 }", "segment \"0\": expected a number of nodes"),
         ("mix = { a = 1.0 }", "segment \"a\": expected a number of nodes"),
@@ -224,8 +224,8 @@ fn a_mix_stands_in_toml_and_json() {
 #[test]
 fn the_segment_that_leaves_the_most_comes_first() {
     let ranked = |percent: f64, at_least| {
-        let outages = Outages::independent(NODES, percent / 100.0).expect("a probability");
-        let ranking = rank(&outages, &[16, 1, 2, 4, 8, 9, 9, 18, 36], at_least);
+        let outages = Outages::from_unavailability(NODES, percent / 100.0).expect("a probability");
+        let ranking = rank_segments(&outages, &[16, 1, 2, 4, 8, 9, 9, 18, 36], at_least);
         ranking.order.iter().map(|(segment, _)| *segment).collect::<Vec<_>>()
     };
     assert_eq!(ranked(1.0, 9), [9, 16, 18]);
@@ -239,15 +239,15 @@ fn the_segment_that_leaves_the_most_comes_first() {
 fn what_a_site_has_seen_counts_instead_of_chance() {
     // A tray in a hundred hours, and once a cooling loop with six of them.
     let shares = BTreeMap::from([(0, 0.93), (1, 0.06), (6, 0.01)]);
-    let seen = Outages::observed(NODES, &shares).expect("an observation");
+    let seen = Outages::from_observation(NODES, &shares).expect("an observation");
     assert!((seen.unavailable() - 0.12 / 18.0).abs() < 1e-12);
     assert!((seen.usable(16) - 0.99 * 16.0).abs() < 1e-12);
     // As many nodes are out, and sixteen less often up.
-    let chance = Outages::independent(NODES, seen.unavailable()).expect("a probability");
+    let chance = Outages::from_unavailability(NODES, seen.unavailable()).expect("a probability");
     assert!(seen.at_least_up(16) < chance.at_least_up(16));
     let told = |shares: &[(u32, f64)]| {
         let shares = shares.iter().copied().collect();
-        Outages::observed(NODES, &shares).expect_err("no observation").to_string()
+        Outages::from_observation(NODES, &shares).expect_err("no observation").to_string()
     };
     assert_eq!(told(&[(0, 0.9), (19, 0.1)]), "19 nodes out at once, in a domain of 18");
     assert_eq!(told(&[(0, 1.5)]), "0 nodes out: share 1.5, expected 0 to 1");
@@ -255,7 +255,7 @@ fn what_a_site_has_seen_counts_instead_of_chance() {
     assert!(told(&[(0, 0.9)]).starts_with("the shares sum to 0.9, expected 1"));
     assert!(told(&[]).starts_with("the shares sum to 0, expected 1"));
     // Rounded shares pass, and more nodes out than there are, in no time at all.
-    assert!(Outages::observed(NODES, &BTreeMap::from([(0, 0.99), (20, 0.0)])).is_ok());
+    assert!(Outages::from_observation(NODES, &BTreeMap::from([(0, 0.99), (20, 0.0)])).is_ok());
 }
 
 proptest! {
@@ -263,16 +263,16 @@ proptest! {
     fn more_out_or_less_reliable_never_leaves_more(
         nodes in 0u32..80, out in 0u32..90, segment in 1u32..90, at in 0.0..=1.0f64, more in 0.0..=1.0f64,
     ) {
-        let here = usable(nodes, out, segment, at);
-        prop_assert!(usable(nodes, out + 1, segment, at) <= here + 1e-9);
-        prop_assert!(usable(nodes, out, segment, at.max(more)) <= usable(nodes, out, segment, at.min(more)) + 1e-9);
+        let here = usable_nodes(nodes, out, segment, at);
+        prop_assert!(usable_nodes(nodes, out + 1, segment, at) <= here + 1e-9);
+        prop_assert!(usable_nodes(nodes, out, segment, at.max(more)) <= usable_nodes(nodes, out, segment, at.min(more)) + 1e-9);
         prop_assert!((0.0..=f64::from(nodes) + 1e-9).contains(&here));
     }
 
     #[test]
     fn a_price_is_what_a_drain_takes(nodes in 0u32..80, out in 0u32..90, segment in 1u32..90, at in 0.0..=1.0f64) {
-        let price = price(nodes, out, &alone(segment), at);
-        let taken = usable(nodes, out, segment, at) - usable(nodes, out + 1, segment, at);
+        let price = drain_price(nodes, out, &alone(segment), at);
+        let taken = usable_nodes(nodes, out, segment, at) - usable_nodes(nodes, out + 1, segment, at);
         prop_assert!(0.0 <= price && (price - taken).abs() < 1e-9, "{price} {taken}");
     }
 
@@ -280,18 +280,18 @@ proptest! {
     fn a_mix_costs_the_mean_of_its_parts(
         shares in prop::collection::btree_map(1u32..40, 0.01..100.0f64, 1..6), out in 0u32..20, at in 0.0..=1.0f64, scale in 0.1..10.0f64,
     ) {
-        let mix = Mix(shares.clone());
+        let mix = SegmentMix(shares.clone());
         let total: f64 = shares.values().sum();
-        let parts: f64 = shares.iter().map(|(s, w)| w / total * price(NODES, out, &alone(*s), at)).sum();
-        prop_assert!((price(NODES, out, &mix, at) - parts).abs() < 1e-9);
-        let scaled = Mix(shares.iter().map(|(s, w)| (*s, w * scale)).collect());
-        prop_assert!((price(NODES, out, &scaled, at) - parts).abs() < 1e-9);
+        let parts: f64 = shares.iter().map(|(s, w)| w / total * drain_price(NODES, out, &alone(*s), at)).sum();
+        prop_assert!((drain_price(NODES, out, &mix, at) - parts).abs() < 1e-9);
+        let scaled = SegmentMix(shares.iter().map(|(s, w)| (*s, w * scale)).collect());
+        prop_assert!((drain_price(NODES, out, &scaled, at) - parts).abs() < 1e-9);
     }
 
     #[test]
     fn independent_nodes_stay_independent_when_some_go(nodes in 0u32..40, gone in 0u32..45, at in 0.0..=1.0f64) {
-        let fewer = Outages::independent(nodes, at).expect("a probability").without(gone);
-        let made = Outages::independent(nodes.saturating_sub(gone), at).expect("a probability");
+        let fewer = Outages::from_unavailability(nodes, at).expect("a probability").without(gone);
+        let made = Outages::from_unavailability(nodes.saturating_sub(gone), at).expect("a probability");
         prop_assert_eq!(fewer.nodes(), made.nodes());
         for up in 0..=made.nodes() {
             prop_assert!((fewer.at_least_up(up) - made.at_least_up(up)).abs() < 1e-9);

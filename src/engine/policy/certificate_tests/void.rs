@@ -4,9 +4,9 @@
 use super::*;
 
 fn certified() -> Certificate {
-    let mut world = World::new(&[("n1", Outcome::Pass)]);
+    let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
     world.machines = vec![machine("n1", "b-1", &["GPU-a", "GPU-b"])];
-    world.one()
+    world.single()
 }
 
 #[test]
@@ -14,11 +14,11 @@ fn a_certificate_is_void_when_the_machine_is_another_or_booted() {
     let certificate = certified();
     let same = certificate.identity.clone();
     let now = MADE + DAY_S;
-    assert_eq!(void(&certificate, &same, now), None);
-    let why = |change: fn(&mut Identity)| {
+    assert_eq!(explain_void(&certificate, &same, now), None);
+    let why = |change: fn(&mut MachineIdentity)| {
         let mut identity = same.clone();
         change(&mut identity);
-        void(&certificate, &identity, now).unwrap_or_default()
+        explain_void(&certificate, &identity, now).unwrap_or_default()
     };
     assert_eq!(why(|i| i.gpus[1] = "GPU-c".to_owned()), "1 of its 2 GPUs are not those certified");
     assert_eq!(
@@ -48,51 +48,51 @@ fn a_certificate_is_void_when_the_machine_is_another_or_booted() {
 fn what_is_not_known_is_not_compared_and_where_nothing_is_known_it_is_void() {
     let certificate = certified();
     let now = MADE + DAY_S;
-    let only = |identity: Identity| void(&certificate, &identity, now);
+    let only = |identity: MachineIdentity| explain_void(&certificate, &identity, now);
     assert_eq!(
-        only(Identity { driver: Some("570.86.15".to_owned()), ..Identity::default() }),
+        only(MachineIdentity { driver: Some("570.86.15".to_owned()), ..MachineIdentity::default() }),
         None
     );
-    assert_eq!(only(Identity { boot_id: Some("b-1".to_owned()), ..Identity::default() }), None);
-    let nothing = only(Identity::default()).expect("void");
+    assert_eq!(only(MachineIdentity { boot_id: Some("b-1".to_owned()), ..MachineIdentity::default() }), None);
+    let nothing = only(MachineIdentity::default()).expect("void");
     assert!(nothing.starts_with("nothing tells"), "{nothing}");
     // Firmware of a part that was not there then says nothing.
     let other = [("NIC".to_owned(), "1".to_owned())].into();
-    assert!(only(Identity { firmware: other, ..Identity::default() }).is_some());
+    assert!(only(MachineIdentity { firmware: other, ..MachineIdentity::default() }).is_some());
 }
 
 #[test]
 fn a_certificate_counts_from_its_run_to_its_end_unless_it_was_voided() {
     let mut certificate = certified();
-    assert_eq!(spent(&certificate, MADE), None);
-    assert_eq!(spent(&certificate, certificate.expires_unix - 1), None);
+    assert_eq!(explain_expiry(&certificate, MADE), None);
+    assert_eq!(explain_expiry(&certificate, certificate.expires_unix - 1), None);
     let expired = "expired 2026-03-11T05:06:07Z";
-    assert_eq!(spent(&certificate, certificate.expires_unix).as_deref(), Some(expired));
-    assert!(spent(&certificate, MADE - 1).expect("void").contains("yet to come"));
-    let voided = Voided { at: "then".to_owned(), why: "drained".to_owned() };
+    assert_eq!(explain_expiry(&certificate, certificate.expires_unix).as_deref(), Some(expired));
+    assert!(explain_expiry(&certificate, MADE - 1).expect("void").contains("yet to come"));
+    let voided = VoidRecord { at: "then".to_owned(), why: "drained".to_owned() };
     certificate.voided = Some(voided);
-    assert_eq!(spent(&certificate, MADE).as_deref(), Some("voided then: drained"));
+    assert_eq!(explain_expiry(&certificate, MADE).as_deref(), Some("voided then: drained"));
     let identity = certificate.identity.clone();
-    assert_eq!(void(&certificate, &identity, MADE).as_deref(), Some("voided then: drained"));
+    assert_eq!(explain_void(&certificate, &identity, MADE).as_deref(), Some("voided then: drained"));
 }
 
 #[test]
 fn a_boot_after_the_run_is_told_from_the_scheduler_alone() {
     let certificate = certified();
-    let mut node = LiveNode::new("n1", &["IDLE"]);
-    assert_eq!(outlived(&certificate, &node), None, "nobody says when it booted");
+    let mut node = SchedulerNode::new("n1", &["IDLE"]);
+    assert_eq!(explain_outlived(&certificate, &node), None, "nobody says when it booted");
     node.booted = Some(MADE - 1);
-    assert_eq!(outlived(&certificate, &node), None);
+    assert_eq!(explain_outlived(&certificate, &node), None);
     node.booted = Some(MADE + 1);
     assert_eq!(
-        outlived(&certificate, &node).as_deref(),
+        explain_outlived(&certificate, &node).as_deref(),
         Some("it booted 2026-03-04T05:06:08Z, after it was certified")
     );
 }
 
 #[test]
 fn a_shorter_certificate_gives_way_to_none_that_still_holds() {
-    let now = Stamp { unix: MADE + 60, ..Stamp::default() };
+    let now = ClockStamp { unix: MADE + 60, ..ClockStamp::default() };
     let whole = certified();
     let admitted = Certificate { expires_unix: MADE + DAY_S, ..whole.clone() };
     assert!(!replaces(&admitted, &whole, &now));
@@ -101,7 +101,7 @@ fn a_shorter_certificate_gives_way_to_none_that_still_holds() {
     let mut other = admitted.clone();
     other.identity.boot_id = Some("b-2".to_owned());
     assert!(replaces(&other, &whole, &now), "the old one is of another boot");
-    let voided = Voided { at: String::new(), why: String::new() };
+    let voided = VoidRecord { at: String::new(), why: String::new() };
     let void = Certificate { voided: Some(voided), ..whole };
     assert!(replaces(&admitted, &void, &now));
 }
@@ -115,12 +115,12 @@ fn the_boot_of_each_node_is_what_its_workers_agree_on() {
         machine("n2", "b-2", &["GPU-3"]),
         machine("n3", "[N/A]", &["GPU-4"]),
     ];
-    assert_eq!(boots(&machines), [("n1".into(), "b-1".to_owned())].into());
+    assert_eq!(boot_ids(&machines), [("n1".into(), "b-1".to_owned())].into());
 }
 
 #[test]
 fn each_profile_counts_for_its_own_days_and_an_admission_for_one_unless_a_site_says_so() {
-    let of = |policy: &Policy| Profile::ALL.iter().map(|it| days(*it, policy)).collect::<Vec<_>>();
+    let of = |policy: &Policy| Profile::ALL.iter().map(|it| certificate_days(*it, policy)).collect::<Vec<_>>();
     // In the order admit, burn-in, recertify, audit.
     assert_eq!(of(&Policy::default()), [1, 7, 7, 0]);
     assert_eq!(of(&Policy { certificate_days: 0, ..Policy::default() }), [0, 0, 0, 0]);
@@ -131,13 +131,13 @@ fn each_profile_counts_for_its_own_days_and_an_admission_for_one_unless_a_site_s
         ..Policy::default()
     };
     assert_eq!(of(&own), [2, 90, 5, 0]);
-    let run = RunSeen { profile: "burn-in".to_owned(), ..run() };
-    assert_eq!(validity(&run, &own), Ok(90 * DAY_S));
+    let run = EvidenceRun { profile: "burn-in".to_owned(), ..run() };
+    assert_eq!(run_validity_s(&run, &own), Ok(90 * DAY_S));
 }
 
 #[test]
 fn what_voids_is_what_was_configured_when_it_was_issued() {
-    let then = Identity {
+    let then = MachineIdentity {
         gpus: vec!["GPU-a".to_owned()],
         boot_id: Some("b-1".to_owned()),
         driver: Some("580.65.06".to_owned()),
@@ -145,48 +145,48 @@ fn what_voids_is_what_was_configured_when_it_was_issued() {
     };
     let certificate = |void_on| Certificate { identity: then.clone(), void_on, ..certified() };
     let now = MADE + 60;
-    let booted = Identity { boot_id: Some("b-2".to_owned()), ..then.clone() };
-    let minor = Identity { driver: Some("580.95.05".to_owned()), ..then.clone() };
-    let major = Identity { driver: Some("590.44.01".to_owned()), ..then.clone() };
-    let flashed = Identity {
+    let booted = MachineIdentity { boot_id: Some("b-2".to_owned()), ..then.clone() };
+    let minor = MachineIdentity { driver: Some("580.95.05".to_owned()), ..then.clone() };
+    let major = MachineIdentity { driver: Some("590.44.01".to_owned()), ..then.clone() };
+    let flashed = MachineIdentity {
         firmware: [("GPU 0 VBIOS".to_owned(), "97.0".to_owned())].into(),
         ..then.clone()
     };
-    let swapped = Identity { gpus: vec!["GPU-z".to_owned()], ..then.clone() };
+    let swapped = MachineIdentity { gpus: vec!["GPU-z".to_owned()], ..then.clone() };
     let machines = [&booted, &minor, &major, &flashed, &swapped];
-    let voids = |void_on: VoidOn| {
-        machines.map(|machine| void(&certificate(void_on), machine, now).is_some())
+    let voids = |void_on: VoidPolicy| {
+        machines.map(|machine| explain_void(&certificate(void_on), machine, now).is_some())
     };
-    let all = VoidOn::default();
+    let all = VoidPolicy::default();
     assert_eq!(voids(all), [true; 5]);
-    assert_eq!(voids(VoidOn { boot: false, ..all }), [false, true, true, true, true]);
-    let branch = VoidOn { driver: DriverVoids::Major, ..all };
+    assert_eq!(voids(VoidPolicy { boot: false, ..all }), [false, true, true, true, true]);
+    let branch = VoidPolicy { driver: DriverVoidRule::Major, ..all };
     assert_eq!(voids(branch), [true, false, true, true, true]);
-    let none = VoidOn { boot: false, driver: DriverVoids::Never, firmware: false };
+    let none = VoidPolicy { boot: false, driver: DriverVoidRule::Never, firmware: false };
     assert_eq!(voids(none), [false, false, false, false, true], "other GPUs always do");
-    let found = compared(&certificate(branch), &minor);
+    let found = compare_machine(&certificate(branch), &minor);
     assert_eq!(found.same, ["gpus", "boot", "firmware of GPU 0 VBIOS"]);
     assert_eq!((found.differs.len(), found.differs[0].voids), (1, false));
-    let node = LiveNode { booted: Some(MADE + 30), ..LiveNode::new("n1", &["IDLE"]) };
-    let silent = Identity { boot_id: None, ..then.clone() };
+    let node = SchedulerNode { booted: Some(MADE + 30), ..SchedulerNode::new("n1", &["IDLE"]) };
+    let silent = MachineIdentity { boot_id: None, ..then.clone() };
     let by_time = |void_on| {
         let it = Certificate { identity: silent.clone(), void_on, ..certified() };
-        outlived(&it, &node).is_some()
+        explain_outlived(&it, &node).is_some()
     };
-    assert_eq!([by_time(all), by_time(VoidOn { boot: false, ..all })], [true, false]);
+    assert_eq!([by_time(all), by_time(VoidPolicy { boot: false, ..all })], [true, false]);
 }
 
 #[test]
 fn a_run_certifies_nothing_where_nothing_it_issues_would_count() {
     let why = "certificates must be signed: key.pem: mode 644".to_owned();
-    let run = RunSeen { unsealed: Some(why.clone()), ..run() };
-    assert_eq!(validity(&run, &Policy::default()), Err(why));
+    let run = EvidenceRun { unsigned: Some(why.clone()), ..run() };
+    assert_eq!(run_validity_s(&run, &Policy::default()), Err(why));
 }
 
 #[test]
 fn where_nothing_is_known_of_a_machine_nothing_is_the_same() {
-    let nothing = compared(&certified(), &Identity::default());
-    assert!(nothing.is_nothing && nothing.same.is_empty());
+    let nothing = compare_machine(&certified(), &MachineIdentity::default());
+    assert!(nothing.is_incomparable && nothing.same.is_empty());
 }
 
 #[test]
@@ -194,12 +194,12 @@ fn how_one_stands_is_told_with_the_reason_that_counts_most() {
     let certificate = certified();
     let (now, end) = (MADE + 60, certificate.expires_unix);
     let of = |certificate: &Certificate, refusal: Option<&str>, now| {
-        standing(certificate, refusal.map(str::to_owned), now).0
+        certificate_standing(certificate, refusal.map(str::to_owned), now).0
     };
-    assert_eq!(of(&certificate, None, now), Standing::Valid);
-    assert_eq!(of(&certificate, None, end), Standing::Expired);
-    assert_eq!(of(&certificate, Some("edited"), end), Standing::Untrusted);
-    let voided = Some(Voided { at: "then".to_owned(), why: "drained".to_owned() });
+    assert_eq!(of(&certificate, None, now), CertificateStatus::Valid);
+    assert_eq!(of(&certificate, None, end), CertificateStatus::Expired);
+    assert_eq!(of(&certificate, Some("edited"), end), CertificateStatus::Untrusted);
+    let voided = Some(VoidRecord { at: "then".to_owned(), why: "drained".to_owned() });
     let void = Certificate { voided, ..certificate };
-    assert_eq!(of(&void, Some("unsigned"), now), Standing::Void);
+    assert_eq!(of(&void, Some("unsigned"), now), CertificateStatus::Void);
 }

@@ -4,16 +4,16 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::policy::fixture::written;
-use crate::policy::ledger::Ledger;
+use crate::policy::journal_state::JournalState;
 use crate::policy::marks;
-use crate::policy::policy::Policy;
+use crate::policy::action_policy::Policy;
 use model::action::ActionKind;
-use model::change::Change;
+use model::node_update::NodeUpdate;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
 use model::kubernetes_node::NO_SCHEDULE;
 use model::kubernetes_node::REASON;
-use model::live::Live;
+use model::scheduler_snapshot::SchedulerSnapshot;
 
 const NOW: &str = "2026-11-21T12:00:00Z";
 
@@ -22,7 +22,7 @@ fn taint(key: &str, value: &str, effect: &str) -> Taint {
 }
 
 /// A node that joined, with a taint of somebody else.
-fn joined() -> LiveNode {
+fn joined() -> SchedulerNode {
     let object = KubernetesNode {
         taints: vec![
             taint("nvidia.com/gpu", "present", NO_SCHEDULE),
@@ -30,15 +30,15 @@ fn joined() -> LiveNode {
         ],
         ..KubernetesNode::default()
     };
-    LiveNode {
+    SchedulerNode {
         kubernetes: Some(Box::new(object)),
         boot_id: Some("b-1".to_owned()),
-        ..LiveNode::new("n1", &["IDLE", "UNVERIFIED"])
+        ..SchedulerNode::new("n1", &["IDLE", "UNVERIFIED"])
     }
 }
 
-fn mark(outcome: Outcome) -> Mark {
-    Mark {
+fn mark(outcome: Outcome) -> VerdictMark {
+    VerdictMark {
         outcome,
         class: (outcome != Outcome::Pass).then_some(FindingClass::NvlinkLow),
         run: "r1".to_owned(),
@@ -49,47 +49,47 @@ fn mark(outcome: Outcome) -> Mark {
     }
 }
 
-fn said(node: &LiveNode, kind: ActionKind, outcome: Outcome) -> LiveNode {
-    written(node, &marks::of_action(kind, node, &mark(outcome), &MarkNames::default()))
+fn with_mark(node: &SchedulerNode, kind: ActionKind, outcome: Outcome) -> SchedulerNode {
+    written(node, &marks::change_beside_action(kind, node, &mark(outcome), &MarkNames::default()))
 }
 
-fn verified() -> LiveNode {
-    let mut node = said(&joined(), ActionKind::Certify, Outcome::Pass);
+fn verified() -> SchedulerNode {
+    let mut node = with_mark(&joined(), ActionKind::Certify, Outcome::Pass);
     node.state = vec!["IDLE".to_owned()];
     node
 }
 
-fn object(node: &LiveNode) -> &KubernetesNode {
+fn object(node: &SchedulerNode) -> &KubernetesNode {
     node.kubernetes.as_deref().expect("a node of Kubernetes")
 }
 
-fn edited(node: &LiveNode, edit: impl FnOnce(&mut KubernetesNode)) -> LiveNode {
+fn edited(node: &SchedulerNode, edit: impl FnOnce(&mut KubernetesNode)) -> SchedulerNode {
     let mut node = node.clone();
     edit(node.kubernetes.as_mut().expect("a node of Kubernetes"));
     node
 }
 
 /// What is said again on this node at this moment, where the journal has this mark.
-fn again(node: &LiveNode, mark: &Mark, at: &str) -> Option<LiveNode> {
-    again_after(node, mark, None, at)
+fn restored(node: &SchedulerNode, mark: &VerdictMark, at: &str) -> Option<SchedulerNode> {
+    restored_after(node, mark, None, at)
 }
 
 /// The same where the journal has an earlier mark besides.
-fn again_after(node: &LiveNode, mark: &Mark, before: Option<&Mark>, at: &str) -> Option<LiveNode> {
+fn restored_after(node: &SchedulerNode, mark: &VerdictMark, before: Option<&VerdictMark>, at: &str) -> Option<SchedulerNode> {
     let name = NodeName::from("n1");
-    let live = Live { nodes: [(name.clone(), node.clone())].into(), troubles: Vec::new() };
+    let live = SchedulerSnapshot { nodes: [(name.clone(), node.clone())].into(), troubles: Vec::new() };
     let marks_before = before.map(|before| (name.clone(), before.clone())).into_iter().collect();
     let marks = [(name, mark.clone())].into();
-    let ledger = Ledger { marks, marks_before, ..Ledger::default() };
-    let now = Stamp { at: at.to_owned(), ..Stamp::default() };
-    let found = marks::forgotten(&live, &ledger, &Policy::default(), &now);
+    let ledger = JournalState { marks, marks_before, ..JournalState::default() };
+    let now = ClockStamp { at: at.to_owned(), ..ClockStamp::default() };
+    let found = marks::find_lost_marks(&live, &ledger, &Policy::default(), &now);
     assert!(found.len() <= 1, "{found:?}");
     found.first().map(|(_, change)| {
         let edits = change.kubernetes.as_ref().expect("marks");
         assert!(edits.taints.is_empty(), "taints are a run's: {edits:?}");
         let again = written(node, change);
-        let live = Live { nodes: [("n1".into(), again.clone())].into(), troubles: Vec::new() };
-        assert_eq!(marks::forgotten(&live, &ledger, &Policy::default(), &now), []);
+        let live = SchedulerSnapshot { nodes: [("n1".into(), again.clone())].into(), troubles: Vec::new() };
+        assert_eq!(marks::find_lost_marks(&live, &ledger, &Policy::default(), &now), []);
         again
     })
 }
@@ -113,15 +113,15 @@ fn a_pass_takes_the_start_up_taint_and_says_where_and_until_when() {
         "passed run r1 of 2026-11-20T12:00:00Z in rack 7/b, counts until 2026-11-27T12:00:00Z"
     );
     let names = MarkNames::default();
-    assert!(marks::says(&node, &mark(Outcome::Pass), &names));
-    assert_eq!(marks::read(&node, &names), Some(mark(Outcome::Pass)));
-    assert!(!marks::says(&node, &mark(Outcome::Degraded), &names));
+    assert!(marks::has_mark(&node, &mark(Outcome::Pass), &names));
+    assert_eq!(marks::read_mark(&node, &names), Some(mark(Outcome::Pass)));
+    assert!(!marks::has_mark(&node, &mark(Outcome::Degraded), &names));
 }
 
 #[test]
 fn a_soft_fault_in_service_has_a_soft_taint_that_a_pass_or_a_drain_takes_away() {
-    let soft = said(&verified(), ActionKind::Relabel, Outcome::Degraded);
-    let has = |node: &LiveNode| {
+    let soft = with_mark(&verified(), ActionKind::Relabel, Outcome::Degraded);
+    let has = |node: &SchedulerNode| {
         object(node).taints.contains(&taint(DEGRADED, "nvlink-low", PREFER_NO_SCHEDULE))
     };
     assert!(has(&soft));
@@ -133,25 +133,25 @@ fn a_soft_fault_in_service_has_a_soft_taint_that_a_pass_or_a_drain_takes_away() 
         condition.message,
         "degraded in run r1 of 2026-11-20T12:00:00Z in rack 7/b: nvlink-low"
     );
-    assert!(!has(&said(&soft, ActionKind::Certify, Outcome::Pass)));
-    let drained = said(&soft, ActionKind::Drain, Outcome::Failed);
+    assert!(!has(&with_mark(&soft, ActionKind::Certify, Outcome::Pass)));
+    let drained = with_mark(&soft, ActionKind::Drain, Outcome::Failed);
     assert!(!has(&drained), "the drain has its own");
     assert_eq!(object(&drained).labels[VERDICT], "failed");
     assert!(
-        marks::of_action(
+        marks::change_beside_action(
             ActionKind::Drain,
             &drained,
             &mark(Outcome::Failed),
             &MarkNames::default()
         )
-        .is_nothing()
+        .is_empty()
     );
 }
 
 #[test]
 fn only_a_pass_takes_the_start_up_taint_whichever_effect_it_has() {
     let start =
-        |node: &LiveNode| object(node).taints.iter().filter(|it| it.key == UNVERIFIED).count();
+        |node: &SchedulerNode| object(node).taints.iter().filter(|it| it.key == UNVERIFIED).count();
     let hard = edited(&joined(), |it| it.taints.push(taint(UNVERIFIED, "new", "NoExecute")));
     for (kind, outcome, left) in [
         (ActionKind::Relabel, Outcome::Degraded, 2),
@@ -160,7 +160,7 @@ fn only_a_pass_takes_the_start_up_taint_whichever_effect_it_has() {
         (ActionKind::Certify, Outcome::Pass, 0),
         (ActionKind::Release, Outcome::Pass, 0),
     ] {
-        assert_eq!(start(&said(&hard, kind, outcome)), left, "{kind:?} {outcome}");
+        assert_eq!(start(&with_mark(&hard, kind, outcome)), left, "{kind:?} {outcome}");
     }
 }
 
@@ -168,7 +168,7 @@ fn only_a_pass_takes_the_start_up_taint_whichever_effect_it_has() {
 fn a_taint_of_our_drain_is_no_mark_and_is_left_to_the_change_of_state() {
     let drained = edited(&verified(), |it| it.taints.push(taint(DEGRADED, "x", NO_SCHEDULE)));
     for outcome in [Outcome::Pass, Outcome::Degraded, Outcome::Failed] {
-        let change = marks::change(&drained, &mark(outcome), &MarkNames::default());
+        let change = marks::mark_change(&drained, &mark(outcome), &MarkNames::default());
         let taints = change.kubernetes.map(|it| it.taints).unwrap_or_default();
         assert!(taints.iter().all(|it| it.effect != NO_SCHEDULE), "{taints:?}");
     }
@@ -176,14 +176,14 @@ fn a_taint_of_our_drain_is_no_mark_and_is_left_to_the_change_of_state() {
 
 #[test]
 fn nothing_is_said_where_nothing_is_known() {
-    let change = marks::change(&joined(), &mark(Outcome::Unknown), &MarkNames::default());
-    assert!(change.is_nothing(), "{change:?}");
+    let change = marks::mark_change(&joined(), &mark(Outcome::Unknown), &MarkNames::default());
+    assert!(change.is_empty(), "{change:?}");
 }
 
 #[test]
 fn a_site_can_leave_each_out_and_the_start_up_taint_goes_all_the_same() {
     let of = |names: MarkNames| {
-        marks::change(&joined(), &mark(Outcome::Pass), &names).kubernetes.expect("marks")
+        marks::mark_change(&joined(), &mark(Outcome::Pass), &names).kubernetes.expect("marks")
     };
     let all = MarkNames::default;
     assert!(of(MarkNames { labels: false, ..all() }).labels.is_empty());
@@ -191,14 +191,14 @@ fn a_site_can_leave_each_out_and_the_start_up_taint_goes_all_the_same() {
     assert_eq!(of(MarkNames { condition: false, ..all() }).condition, None);
     let none = of(MarkNames { labels: false, extra: false, condition: false, ..all() });
     assert_eq!((none.taints.len(), none.labels.len(), none.annotations.len()), (1, 0, 0));
-    assert_eq!(marks::read(&verified(), &MarkNames { extra: false, ..all() }), None);
+    assert_eq!(marks::read_mark(&verified(), &MarkNames { extra: false, ..all() }), None);
 }
 
 #[test]
 fn what_was_taken_away_by_hand_stays_away_until_the_next_run() {
     for outcome in [Outcome::Pass, Outcome::Degraded] {
-        let node = said(&verified(), ActionKind::Relabel, outcome);
-        assert_eq!(again(&node, &mark(outcome), NOW), None, "nothing is missing");
+        let node = with_mark(&verified(), ActionKind::Relabel, outcome);
+        assert_eq!(restored(&node, &mark(outcome), NOW), None, "nothing is missing");
         let edits: [fn(&mut KubernetesNode); 5] = [
             |it| it.labels.clear(),
             |it| it.annotations.clear(),
@@ -207,10 +207,10 @@ fn what_was_taken_away_by_hand_stays_away_until_the_next_run() {
             |it| *it = KubernetesNode::default(),
         ];
         for edit in edits {
-            assert_eq!(again(&edited(&node, edit), &mark(outcome), NOW), None);
+            assert_eq!(restored(&edited(&node, edit), &mark(outcome), NOW), None);
         }
         let back = edited(&node, |it| it.taints.push(taint(UNVERIFIED, "", NO_SCHEDULE)));
-        assert_eq!(again(&back, &mark(outcome), NOW), None, "a person asks for a new look");
+        assert_eq!(restored(&back, &mark(outcome), NOW), None, "a person asks for a new look");
     }
 }
 
@@ -223,22 +223,22 @@ fn an_edited_certificate_is_written_again_as_our_journal_has_it() {
         it.annotations.insert(CERTIFICATE.to_owned(), forged);
         it.labels.insert(VERIFIED_DOMAIN.to_owned(), "elsewhere".to_owned());
     });
-    assert_eq!(again(&forged, &mark(Outcome::Pass), NOW), Some(node.clone()));
+    assert_eq!(restored(&forged, &mark(Outcome::Pass), NOW), Some(node.clone()));
     // Spelt otherwise, and the same.
     let spelt = edited(&node, |it| {
         let text =
             it.annotations[CERTIFICATE].replace(":", " : ").replace("T12 : 00 : 00", "T12:00:00");
         it.annotations.insert(CERTIFICATE.to_owned(), text);
     });
-    assert_eq!(again(&spelt, &mark(Outcome::Pass), NOW), None);
+    assert_eq!(restored(&spelt, &mark(Outcome::Pass), NOW), None);
     // A node that did not pass and says it did.
-    let bad = said(&node, ActionKind::Relabel, Outcome::Degraded);
+    let bad = with_mark(&node, ActionKind::Relabel, Outcome::Degraded);
     let passes = edited(&bad, |it| {
         it.labels = object(&node).labels.clone();
         it.annotations = object(&node).annotations.clone();
         it.condition = object(&node).condition.clone();
     });
-    assert_eq!(again(&passes, &mark(Outcome::Degraded), NOW), Some(bad));
+    assert_eq!(restored(&passes, &mark(Outcome::Degraded), NOW), Some(bad));
 }
 
 #[test]
@@ -248,47 +248,47 @@ fn an_edit_that_claims_less_than_a_pass_is_left_to_whoever_made_it() {
         it.annotations.insert(CERTIFICATE.to_owned(), "see ticket 7".to_owned());
         it.condition.as_mut().expect("ours").status = "False".to_owned();
     });
-    assert_eq!(again(&less, &mark(Outcome::Pass), NOW), None);
+    assert_eq!(restored(&less, &mark(Outcome::Pass), NOW), None);
 }
 
 #[test]
 fn our_own_earlier_words_are_no_edit_and_give_way_to_the_later_ones() {
-    let bad = said(&joined(), ActionKind::Drain, Outcome::Degraded);
+    let bad = with_mark(&joined(), ActionKind::Drain, Outcome::Degraded);
     let early = object(&bad).condition.clone();
     let booted = edited(&verified(), |_| {});
     let mut elsewhere = booted.clone();
     elsewhere.boot_id = Some("b-2".to_owned());
-    let lapsed = again(&elsewhere, &mark(Outcome::Pass), NOW).expect("taken back");
-    let later = Mark { run: "r2".to_owned(), ..mark(Outcome::Pass) };
+    let lapsed = restored(&elsewhere, &mark(Outcome::Pass), NOW).expect("taken back");
+    let later = VerdictMark { run: "r2".to_owned(), ..mark(Outcome::Pass) };
     let good = written(
         &verified(),
-        &marks::of_action(ActionKind::Certify, &verified(), &later, &MarkNames::default()),
+        &marks::change_beside_action(ActionKind::Certify, &verified(), &later, &MarkNames::default()),
     );
     for (before, words) in
         [(mark(Outcome::Degraded), early), (mark(Outcome::Pass), object(&lapsed).condition.clone())]
     {
         // The label and the certificate were written, the condition was not answered.
         let stale = edited(&good, |it| it.condition = words.clone());
-        assert_eq!(again(&stale, &later, NOW), None, "an edit, as far as is known: {words:?}");
-        let found = again_after(&stale, &later, Some(&before), NOW);
+        assert_eq!(restored(&stale, &later, NOW), None, "an edit, as far as is known: {words:?}");
+        let found = restored_after(&stale, &later, Some(&before), NOW);
         assert_eq!(found, Some(good.clone()), "{words:?}");
         // A person's own words stay.
         let own = edited(&stale, |it| {
             it.condition.as_mut().expect("ours").message = "see ticket 7".to_owned();
         });
-        assert_eq!(again_after(&own, &later, Some(&before), NOW), None);
+        assert_eq!(restored_after(&own, &later, Some(&before), NOW), None);
     }
 }
 
 #[test]
 fn a_pass_that_expired_or_is_of_another_boot_is_known_no_more() {
     let node = verified();
-    assert_eq!(again(&node, &mark(Outcome::Pass), "2026-11-27T11:59:59Z"), None);
-    let booted = LiveNode { boot_id: Some("b-2".to_owned()), ..node.clone() };
+    assert_eq!(restored(&node, &mark(Outcome::Pass), "2026-11-27T11:59:59Z"), None);
+    let booted = SchedulerNode { boot_id: Some("b-2".to_owned()), ..node.clone() };
     for (node, at, reason) in
         [(&node, "2026-11-27T12:00:00Z", "CertificateExpired"), (&booted, NOW, "BootedSince")]
     {
-        let now = again(node, &mark(Outcome::Pass), at).expect("something to take back");
+        let now = restored(node, &mark(Outcome::Pass), at).expect("something to take back");
         let condition = object(&now).condition.clone().expect("ours");
         assert_eq!((condition.status.as_str(), condition.reason.as_str()), ("Unknown", reason));
         assert!(object(&now).labels.is_empty());
@@ -296,42 +296,42 @@ fn a_pass_that_expired_or_is_of_another_boot_is_known_no_more() {
         assert_eq!(object(&now).taints, object(node).taints, "nothing is taken out of service");
     }
     // What did not pass is no better for a reboot.
-    let bad = said(&booted, ActionKind::Relabel, Outcome::Degraded);
-    assert_eq!(again(&bad, &mark(Outcome::Degraded), "2036-01-01T00:00:00Z"), None);
+    let bad = with_mark(&booted, ActionKind::Relabel, Outcome::Degraded);
+    assert_eq!(restored(&bad, &mark(Outcome::Degraded), "2036-01-01T00:00:00Z"), None);
     // An edit that is not ours to judge by then is not overwritten either.
     let less = edited(&booted, |it| {
         it.labels.insert(VERDICT.to_owned(), "failed".to_owned());
         it.labels.remove(VERIFIED_DOMAIN);
         it.condition.as_mut().expect("ours").status = "False".to_owned();
     });
-    assert_eq!(again(&less, &mark(Outcome::Pass), NOW), None);
+    assert_eq!(restored(&less, &mark(Outcome::Pass), NOW), None);
 }
 
 #[test]
 fn a_boot_takes_nothing_back_where_the_policy_says_that_it_voids_nothing() {
     // Said under a policy by which a boot voids, which somebody has changed since.
-    let booted = LiveNode { boot_id: Some("b-2".to_owned()), ..verified() };
-    let live = Live { nodes: [("n1".into(), booted)].into(), troubles: Vec::new() };
+    let booted = SchedulerNode { boot_id: Some("b-2".to_owned()), ..verified() };
+    let live = SchedulerSnapshot { nodes: [("n1".into(), booted)].into(), troubles: Vec::new() };
     let marks = [("n1".into(), mark(Outcome::Pass))].into();
-    let ledger = Ledger { marks, ..Ledger::default() };
-    let now = Stamp { at: NOW.to_owned(), ..Stamp::default() };
+    let ledger = JournalState { marks, ..JournalState::default() };
+    let now = ClockStamp { at: NOW.to_owned(), ..ClockStamp::default() };
     let mut policy = Policy::default();
-    assert_ne!(marks::forgotten(&live, &ledger, &policy, &now), []);
+    assert_ne!(marks::find_lost_marks(&live, &ledger, &policy, &now), []);
     policy.certificate_void.boot = false;
-    assert_eq!(marks::forgotten(&live, &ledger, &policy, &now), []);
+    assert_eq!(marks::find_lost_marks(&live, &ledger, &policy, &now), []);
 }
 
 #[test]
 fn what_only_a_clock_that_was_ahead_took_back_is_said_again() {
     let node = verified();
-    let early = again(&node, &mark(Outcome::Pass), "2036-01-01T00:00:00Z").expect("taken back");
+    let early = restored(&node, &mark(Outcome::Pass), "2036-01-01T00:00:00Z").expect("taken back");
     assert!(object(&early).labels.is_empty());
-    assert_eq!(again(&early, &mark(Outcome::Pass), NOW), Some(node));
+    assert_eq!(restored(&early, &mark(Outcome::Pass), NOW), Some(node));
     // What a person says meanwhile stays.
     let less = edited(&early, |it| {
         it.labels.insert(VERDICT.to_owned(), "failed".to_owned());
     });
-    let now = again(&less, &mark(Outcome::Pass), NOW).expect("the rest of it");
+    let now = restored(&less, &mark(Outcome::Pass), NOW).expect("the rest of it");
     assert_eq!(object(&now).labels[VERDICT], "failed");
 }
 
@@ -340,11 +340,11 @@ fn nothing_is_said_again_on_a_node_that_is_left_alone_or_goes() {
     let forged = edited(&verified(), |it| {
         it.labels.insert(VERIFIED_DOMAIN.to_owned(), "elsewhere".to_owned());
     });
-    assert!(again(&forged, &mark(Outcome::Pass), NOW).is_some());
+    assert!(restored(&forged, &mark(Outcome::Pass), NOW).is_some());
     let alone = edited(&forged, |it| it.left_alone.push("label managed=false".to_owned()));
-    assert_eq!(again(&alone, &mark(Outcome::Pass), NOW), None);
-    let goes = LiveNode { state: vec!["DELETING".to_owned()], ..forged };
-    assert_eq!(again(&goes, &mark(Outcome::Pass), NOW), None);
+    assert_eq!(restored(&alone, &mark(Outcome::Pass), NOW), None);
+    let goes = SchedulerNode { state: vec!["DELETING".to_owned()], ..forged };
+    assert_eq!(restored(&goes, &mark(Outcome::Pass), NOW), None);
 }
 
 #[test]
@@ -358,13 +358,13 @@ fn a_hostile_annotation_is_no_danger_to_read() {
             it.annotations.insert(CERTIFICATE.to_owned(), text.to_owned());
         })
     };
-    assert_eq!(marks::read(&with(&deep), &MarkNames::default()), None);
-    let read = marks::read(&with(&entry.to_string()), &MarkNames::default()).expect("a mark");
+    assert_eq!(marks::read_mark(&with(&deep), &MarkNames::default()), None);
+    let read = marks::read_mark(&with(&entry.to_string()), &MarkNames::default()).expect("a mark");
     let shown = format!("{}{}", read.run, read.domain.expect("a domain"));
     assert!(shown.len() < 2_000 && !shown.contains(char::is_control), "{shown:?}");
 }
 
-fn any_mark() -> impl Strategy<Value = Mark> {
+fn any_mark() -> impl Strategy<Value = VerdictMark> {
     let outcome = proptest::sample::select(vec![
         Outcome::Pass,
         Outcome::Degraded,
@@ -373,7 +373,7 @@ fn any_mark() -> impl Strategy<Value = Mark> {
     ]);
     let text = || proptest::option::of("\\PC{0,80}");
     (outcome, text(), any::<String>(), text(), text(), text()).prop_map(
-        |(outcome, class, run, expires, domain, boot_id)| Mark {
+        |(outcome, class, run, expires, domain, boot_id)| VerdictMark {
             outcome,
             class: class.as_deref().map(FindingClass::from_name),
             run,
@@ -386,7 +386,7 @@ fn any_mark() -> impl Strategy<Value = Mark> {
 }
 
 /// A node on which everybody has written, we included.
-fn any_node() -> impl Strategy<Value = LiveNode> {
+fn any_node() -> impl Strategy<Value = SchedulerNode> {
     let key = || {
         prop_oneof![
             proptest::sample::select(vec![
@@ -411,14 +411,14 @@ fn any_node() -> impl Strategy<Value = LiveNode> {
             taints: taints.map(|((key, effect), value)| taint(&key, &value, effect)).collect(),
             labels,
             annotations,
-            condition: condition.map(|(status, reason, message)| Condition {
+            condition: condition.map(|(status, reason, message)| FabricNodeCondition {
                 status,
                 reason,
                 message,
             }),
             ..KubernetesNode::default()
         };
-        LiveNode { kubernetes: Some(Box::new(object)), ..LiveNode::new("n1", &["IDLE"]) }
+        SchedulerNode { kubernetes: Some(Box::new(object)), ..SchedulerNode::new("n1", &["IDLE"]) }
     })
 }
 
@@ -436,9 +436,9 @@ proptest! {
     ) {
         let names = MarkNames::default();
         let kind = if drains { ActionKind::Drain } else { ActionKind::Certify };
-        let change = marks::of_action(kind, &node, &mark, &names);
-        let Change { kubernetes, .. } = change.clone();
-        prop_assert_eq!(&Change { kubernetes: None, ..change.clone() }, &Change::default());
+        let change = marks::change_beside_action(kind, &node, &mark, &names);
+        let NodeUpdate { kubernetes, .. } = change.clone();
+        prop_assert_eq!(&NodeUpdate { kubernetes: None, ..change.clone() }, &NodeUpdate::default());
         let edits = kubernetes.unwrap_or_default();
         for edit in &edits.taints {
             let is_start = edit.key == UNVERIFIED && edit.value.is_none();
@@ -456,7 +456,7 @@ proptest! {
         prop_assert!(edits.condition.iter().all(|it| harmless(&it.message)));
 
         let after = written(&node, &change);
-        prop_assert!(marks::of_action(kind, &after, &mark, &names).is_nothing());
+        prop_assert!(marks::change_beside_action(kind, &after, &mark, &names).is_empty());
         let (then, now) = (object(&node), object(&after));
         let others = |node: &KubernetesNode| {
             let ours = [DEGRADED, UNVERIFIED, VERDICT, VERIFIED_DOMAIN, CERTIFICATE];
@@ -476,13 +476,13 @@ proptest! {
     fn what_is_said_again_never_claims_more_than_our_journal_and_is_said_once(
         node in any_node(), mark in any_mark(),
     ) {
-        if let Some(again) = again(&node, &mark, NOW) {
-            let claims = |node: &LiveNode| {
+        if let Some(again) = restored(&node, &mark, NOW) {
+            let claims = |node: &SchedulerNode| {
                 object(node).labels.get(VERDICT).is_some_and(|it| it == "pass")
                     || object(node).condition.as_ref().is_some_and(|it| it.status == TRUE)
             };
             prop_assert!(claims(&node) || !claims(&again), "{:?}", again);
-            let keys = |node: &LiveNode| -> Vec<String> {
+            let keys = |node: &SchedulerNode| -> Vec<String> {
                 let it = object(node);
                 it.labels.keys().chain(it.annotations.keys()).cloned().collect()
             };

@@ -1,12 +1,12 @@
 //! A made-up case for the tests of bundles: a run, and nothing beside it.
 
-use super::Case;
+use super::BundleCase;
 use model::id::NodeName;
 use model::run::Run;
 
 /// The case of this node.
-pub(super) fn case(run: Run, node: &str) -> Case {
-    Case {
+pub(super) fn build_case(run: Run, node: &str) -> BundleCase {
+    BundleCase {
         node: NodeName::from(node),
         run,
         judged: true,

@@ -5,18 +5,18 @@
 //! What is not known is said to be unknown, what did not fit is said to be cut, and
 //! nothing of nodes that were never measured with this one is packed.
 
-mod csv_files;
+mod csv_tables;
 #[cfg(test)]
 mod fixture;
 mod near;
 mod partners;
 mod plots;
-mod raws;
-mod redact;
+mod raw_outputs;
+mod redaction;
 mod rendered;
 mod serials;
-mod sides;
-mod since;
+mod evidence;
+mod trends;
 mod summary;
 
 use std::collections::BTreeSet;
@@ -27,21 +27,21 @@ use serde::Serialize;
 use super::ReportError;
 use model::id::NodeName;
 use model::node_facts::NodeFacts;
-use model::raw::RawResult;
-use model::recording::Recording;
+use model::raw_result::RawResult;
+use model::tool_recording::ToolRecording;
 use model::run::Run;
 use model::trend::Trend;
 use model::verdict::Outcome;
-use model::worker::Machine;
+use model::worker_protocol::MachineRecord;
 
-pub use near::near;
-pub use raws::Excerpt;
-pub use raws::FIRST;
-pub use raws::LAST;
-pub use raws::MOST;
-pub use raws::Piece;
-pub use raws::wanted;
-pub use redact::NOT_CAUGHT;
+pub use near::nearest_names;
+pub use raw_outputs::Excerpt;
+pub use raw_outputs::HEAD_BYTES;
+pub use raw_outputs::TAIL_BYTES;
+pub use raw_outputs::MAX_BYTES;
+pub use raw_outputs::BundleRawOutput;
+pub use raw_outputs::list_wanted_outputs;
+pub use redaction::NOT_CAUGHT;
 pub use summary::BundleDocument;
 
 /// The format of `bundle.json`.
@@ -51,7 +51,7 @@ pub const MANIFEST: &str = "MANIFEST.sha256";
 
 /// Everything that is known of a run whose node a bundle is about.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub struct BundleCase {
     /// The node.
     pub node: NodeName,
     /// The run; its findings are empty where it was never judged.
@@ -65,9 +65,9 @@ pub struct Case {
     /// The readings that ended.
     pub results: Vec<RawResult>,
     /// What workers said of their machines.
-    pub machines: Vec<Machine>,
+    pub machines: Vec<MachineRecord>,
     /// Outputs as they were read.
-    pub recordings: Vec<Recording>,
+    pub recordings: Vec<ToolRecording>,
     /// What the node said of itself, where somebody has that.
     pub facts: Option<NodeFacts>,
     /// How its parts read over earlier runs, where history knows.
@@ -93,7 +93,7 @@ pub struct Bundle {
 
 /// One packed file (a line of the manifest).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct Packed {
+pub struct PackedFile {
     /// Its name inside the bundle's folder.
     pub name: String,
     /// Its size.
@@ -104,20 +104,20 @@ pub struct Packed {
 
 impl Bundle {
     /// Every file with its digest, in order of name.
-    pub fn packed(&self) -> Vec<Packed> {
-        let one = |(name, bytes): &(String, Vec<u8>)| Packed {
+    pub fn manifest(&self) -> Vec<PackedFile> {
+        let one = |(name, bytes): &(String, Vec<u8>)| PackedFile {
             name: name.clone(),
             bytes: bytes.len(),
-            sha256: sha256(bytes),
+            sha256: sha256_hex(bytes),
         };
-        let mut packed: Vec<Packed> = self.files.iter().map(one).collect();
+        let mut packed: Vec<PackedFile> = self.files.iter().map(one).collect();
         packed.sort_by(|a, b| a.name.cmp(&b.name));
         packed
     }
 }
 
 /// Every node that this run names in any way.
-pub fn nodes(case: &Case) -> BTreeSet<NodeName> {
+pub fn named_nodes(case: &BundleCase) -> BTreeSet<NodeName> {
     let claims = &case.run.claims;
     let claimed = claims.domains.iter().flat_map(|it| &it.nodes);
     let leaves = claims.leaves.iter().flat_map(|it| &it.nodes);
@@ -137,48 +137,48 @@ pub fn nodes(case: &Case) -> BTreeSet<NodeName> {
 }
 
 /// Makes the bundle of a node. `pieces` are the raw outputs that [`wanted`] asked for.
-pub fn pack(mut case: Case, pieces: Vec<Piece>) -> Result<Bundle, ReportError> {
-    let veil = case.redact.then(|| redact::Veil::of(&case));
-    let (raw_files, index) = raws::packed(&case, pieces, veil.as_ref());
+pub fn pack(mut case: BundleCase, pieces: Vec<BundleRawOutput>) -> Result<Bundle, ReportError> {
+    let veil = case.redact.then(|| redaction::Redactor::new(&case));
+    let (raw_files, index) = raw_outputs::pack_outputs(&case, pieces, veil.as_ref());
     case.missing.extend(index.missing.iter().cloned());
     if let Some(veil) = &veil {
-        veil.case(&mut case);
+        veil.redact_case(&mut case);
     }
-    let sides = sides::Sides::of(&case);
+    let sides = evidence::NodeEvidence::from_case(&case);
     let partners = partners::partners(&case, &sides);
-    let serials = serials::serials(&case, &raw_files);
+    let serials = serials::collect_serials(&case, &raw_files);
     let mut drawn = plots::plots(&case, &sides)?;
-    since::plot(&case, &sides, &mut drawn)?;
+    trends::draw_plots(&case, &sides, &mut drawn)?;
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
     let mut put = |name: &str, bytes: Vec<u8>| files.push((name.to_owned(), bytes));
-    let page = summary::page(&case, &sides, &partners, &serials, &drawn, &index);
+    let page = summary::build_page(&case, &sides, &partners, &serials, &drawn, &index);
     put("summary.md", rendered::markdown(&page).into_bytes());
     put("summary.html", rendered::html(&page)?.into_bytes());
-    put("bundle.json", pretty(&summary::document(&case, &page, &sides, &partners, &serials)));
-    put("serials.csv", serials::csv(&serials));
-    put("evidence/convict.csv", csv_files::cells(&case.run, &sides.convict));
-    put("evidence/acquit-this-node.csv", csv_files::cells(&case.run, &sides.fine));
-    put("evidence/acquit-partners.csv", csv_files::cells(&case.run, &partners.cells));
-    put("evidence/partners.csv", csv_files::partners(&partners));
-    if let Some(table) = since::csv(&case, &sides) {
+    put("bundle.json", to_pretty_json(&summary::build_document(&case, &page, &sides, &partners, &serials)));
+    put("serials.csv", serials::render_csv(&serials));
+    put("evidence/convict.csv", csv_tables::render_cells(&case.run, &sides.convict));
+    put("evidence/acquit-this-node.csv", csv_tables::render_cells(&case.run, &sides.fine));
+    put("evidence/acquit-partners.csv", csv_tables::render_cells(&case.run, &partners.cells));
+    put("evidence/partners.csv", csv_tables::partners(&partners));
+    if let Some(table) = trends::render_csv(&case, &sides) {
         put("history.csv", table);
     }
-    put("raw/index.csv", raws::csv(&index));
+    put("raw/index.csv", raw_outputs::render_csv(&index));
     for (name, bytes) in drawn.files {
         put(&name, bytes);
     }
     files.extend(raw_files);
     files.sort_by(|a, b| a.0.cmp(&b.0));
     let lines: String =
-        files.iter().map(|(name, bytes)| format!("{}  {name}\n", sha256(bytes))).collect();
+        files.iter().map(|(name, bytes)| format!("{}  {name}\n", sha256_hex(bytes))).collect();
     files.push((MANIFEST.to_owned(), lines.into_bytes()));
     let missing = case.missing;
     let outcome = sides.verdict.as_ref().map(|it| it.outcome);
-    Ok(Bundle { name: name(&case.run.info.id, &case.node), outcome, files, missing })
+    Ok(Bundle { name: bundle_name(&case.run.info.id, &case.node), outcome, files, missing })
 }
 
 /// The name of a bundle's folder: nothing in it leads elsewhere.
-pub fn name(run: &str, node: &NodeName) -> String {
+pub fn bundle_name(run: &str, node: &NodeName) -> String {
     let safe = |text: &str| -> String {
         let kept = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '_' };
         text.chars().take(100).map(kept).collect()
@@ -186,7 +186,7 @@ pub fn name(run: &str, node: &NodeName) -> String {
     format!("fabricgate-{}-{}", safe(run), safe(node.as_str()))
 }
 
-fn pretty<T: Serialize>(document: &T) -> Vec<u8> {
+fn to_pretty_json<T: Serialize>(document: &T) -> Vec<u8> {
     let mut bytes = serde_json::to_vec_pretty(document)
         .expect("documents are structs, lists and numbers, all of which JSON has");
     bytes.push(b'\n');
@@ -194,7 +194,7 @@ fn pretty<T: Serialize>(document: &T) -> Vec<u8> {
 }
 
 /// SHA-256, hexadecimal.
-pub fn sha256(bytes: &[u8]) -> String {
+pub fn sha256_hex(bytes: &[u8]) -> String {
     use sha2::Digest as _;
     sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,15 +1,15 @@
 //! Names that look like one that is not there.
 
 use model::id::NodeName;
-use model::text::edits;
+use model::text::edit_distance;
 
 /// Names that are told.
 const MOST: usize = 5;
 
 /// The names that differ least from this one, the nearest first.
-pub fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a NodeName>) -> Vec<&'a NodeName> {
+pub fn nearest_names<'a>(name: &str, known: impl IntoIterator<Item = &'a NodeName>) -> Vec<&'a NodeName> {
     let mut all: Vec<(usize, &NodeName)> =
-        known.into_iter().map(|it| (edits(name, it.as_str()), it)).collect();
+        known.into_iter().map(|it| (edit_distance(name, it.as_str()), it)).collect();
     all.sort();
     all.into_iter().take(MOST).map(|(_, node)| node).collect()
 }
@@ -21,7 +21,7 @@ mod tests {
     #[test]
     fn a_slip_of_the_finger_finds_its_node() {
         let known: Vec<NodeName> = ["node0001", "node0010", "gpu7"].map(NodeName::from).to_vec();
-        assert_eq!(near("node001", &known)[0].as_str(), "node0001");
-        assert_eq!(near("gpu-7", &known)[0].as_str(), "gpu7");
+        assert_eq!(nearest_names("node001", &known)[0].as_str(), "node0001");
+        assert_eq!(nearest_names("gpu-7", &known)[0].as_str(), "gpu7");
     }
 }

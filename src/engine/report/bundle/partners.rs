@@ -7,11 +7,11 @@ use std::collections::BTreeSet;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Case;
-use super::sides::End;
-use super::sides::Sides;
-use super::sides::ends;
-use model::cell::Cell;
+use super::BundleCase;
+use super::evidence::EvidenceEnd;
+use super::evidence::NodeEvidence;
+use super::evidence::cell_ends;
+use model::measured_cell::MeasuredCell;
 use model::stats::median;
 use model::verdict::Finding;
 use model::verdict::Outcome;
@@ -35,7 +35,7 @@ pub(crate) struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, cell: &Cell, ratio: Option<f64>) {
+    fn add(&mut self, cell: &MeasuredCell, ratio: Option<f64>) {
         self.readings += 1;
         self.low += usize::from(Outcome::Degraded <= cell.outcome);
         self.ratios.extend(ratio.filter(|it| it.is_finite()));
@@ -108,32 +108,32 @@ impl Partners {
 /// What cells of one kind are compared with where nothing is expected of them.
 type Kind<'a> = (Option<&'a str>, &'a str, Option<&'a str>);
 
-fn kind(cell: &Cell) -> Kind<'_> {
+fn kind(cell: &MeasuredCell) -> Kind<'_> {
     (cell.domain.as_ref().map(|it| it.as_str()), &cell.testcase, cell.rail.as_deref())
 }
 
 /// Finds partners, in the tests that convict, or where none does in all tests
 /// between two parts.
-pub(super) fn partners(case: &Case, sides: &Sides) -> Partners {
+pub(super) fn partners(case: &BundleCase, sides: &NodeEvidence) -> Partners {
     let cells = &case.run.cells;
-    let is_pair = |cell: &Cell| ends(cell).is_some_and(|(a, b)| a != b && is_part(&a, &b));
+    let is_pair = |cell: &MeasuredCell| cell_ends(cell).is_some_and(|(a, b)| a != b && is_part(&a, &b));
     let convicting: BTreeSet<&str> = sides
         .convict
         .iter()
         .filter(|at| is_pair(&cells[**at]))
         .map(|at| &*cells[*at].testcase)
         .collect();
-    let of_test = |cell: &&Cell| convicting.is_empty() || convicting.contains(&*cell.testcase);
-    let blamed = |end: &End| sides.blames(&case.node, end);
-    let pairs: Vec<(usize, &Cell, End, End)> = cells
+    let of_test = |cell: &&MeasuredCell| convicting.is_empty() || convicting.contains(&*cell.testcase);
+    let blamed = |end: &EvidenceEnd| sides.blames(&case.node, end);
+    let pairs: Vec<(usize, &MeasuredCell, EvidenceEnd, EvidenceEnd)> = cells
         .iter()
         .enumerate()
         .filter(|(_, cell)| of_test(cell) && is_pair(cell))
-        .filter_map(|(at, cell)| ends(cell).map(|(src, dst)| (at, cell, src, dst)))
+        .filter_map(|(at, cell)| cell_ends(cell).map(|(src, dst)| (at, cell, src, dst)))
         .collect();
 
     let mut usual: BTreeMap<Kind<'_>, Vec<f64>> = BTreeMap::new();
-    let mut met: BTreeSet<&End> = BTreeSet::new();
+    let mut met: BTreeSet<&EvidenceEnd> = BTreeSet::new();
     for (_, cell, src, dst) in &pairs {
         match (blamed(src), blamed(dst)) {
             (false, false) => usual.entry(kind(cell)).or_default().extend(cell.value),
@@ -144,12 +144,12 @@ pub(super) fn partners(case: &Case, sides: &Sides) -> Partners {
     }
     let usual: BTreeMap<Kind<'_>, Option<f64>> =
         usual.into_iter().map(|(kind, mut values)| (kind, median(&mut values))).collect();
-    let ratio = |cell: &Cell| {
+    let ratio = |cell: &MeasuredCell| {
         let middle = usual.get(&kind(cell)).copied().flatten().filter(|it| 0.0 < *it);
         cell.ratio.or_else(|| Some(cell.value? / middle?))
     };
 
-    let mut each: BTreeMap<&End, (Tally, Tally)> = BTreeMap::new();
+    let mut each: BTreeMap<&EvidenceEnd, (Tally, Tally)> = BTreeMap::new();
     let (mut among, mut suspect) = (Tally::default(), Tally::default());
     let mut inside = Vec::new();
     for (at, cell, src, dst) in &pairs {
@@ -175,7 +175,7 @@ pub(super) fn partners(case: &Case, sides: &Sides) -> Partners {
     }
     among.close();
     suspect.close();
-    let accused = |end: &End| {
+    let accused = |end: &EvidenceEnd| {
         let on = |finding: &&Finding| {
             let locus = &finding.locus;
             locus.node.as_ref() == Some(&end.0) && locus.gpu.is_none_or(|gpu| end.1 == Some(gpu))
@@ -203,6 +203,6 @@ pub(super) fn partners(case: &Case, sides: &Sides) -> Partners {
 }
 
 /// Whether both ends are parts: the memory of a host is nobody's partner.
-fn is_part(a: &End, b: &End) -> bool {
+fn is_part(a: &EvidenceEnd, b: &EvidenceEnd) -> bool {
     a.1.is_some() == b.1.is_some()
 }

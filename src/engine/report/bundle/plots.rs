@@ -5,22 +5,22 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 use plotters::style::text_anchor::VPos;
 
-use super::Case;
-use super::sides::Sides;
+use super::BundleCase;
+use super::evidence::NodeEvidence;
 use crate::report::ReportError;
-use crate::report::blame::Blame;
-use crate::report::grid::End;
-use crate::report::grid::Grid;
-use crate::report::grid::Reference;
-use crate::report::grid::Shape;
-use crate::report::grid::grids;
-use crate::report::plain::clip;
-use crate::report::plain::number;
-use crate::report::plain::quantity;
-use crate::report::plot;
-use crate::report::plot::Area;
-use crate::report::plot::Drawn;
-use crate::report::plot::label;
+use crate::report::blame_marks::GridBlame;
+use crate::report::grid::GridEnd;
+use crate::report::grid::HeatmapGrid;
+use crate::report::grid::GridReference;
+use crate::report::grid::GridShape;
+use crate::report::grid::build_grids;
+use crate::report::plain_text::clip;
+use crate::report::plain_text::format_number;
+use crate::report::plain_text::format_quantity;
+use crate::report::svg_heatmap;
+use crate::report::svg_heatmap::PlotArea;
+use crate::report::svg_heatmap::DrawResult;
+use crate::report::svg_heatmap::label_style;
 use model::id::NodeName;
 use model::stats::sort_median;
 use model::verdict::Outcome;
@@ -47,10 +47,10 @@ pub(super) struct Plots {
 }
 
 /// Draws what concerns the node.
-pub(super) fn plots(case: &Case, sides: &Sides) -> Result<Plots, ReportError> {
+pub(super) fn plots(case: &BundleCase, sides: &NodeEvidence) -> Result<Plots, ReportError> {
     let node = &case.node;
-    let all = grids(&case.run);
-    let mut order: Vec<(&Grid, usize, usize)> = all
+    let all = build_grids(&case.run);
+    let mut order: Vec<(&HeatmapGrid, usize, usize)> = all
         .iter()
         .flat_map(|grid| {
             let own = grid.inside.iter().filter(|it| has(&it.rows, node));
@@ -63,7 +63,7 @@ pub(super) fn plots(case: &Case, sides: &Sides) -> Result<Plots, ReportError> {
     // What convicts, then what shows more of the surroundings.
     order.sort_by(|a, b| {
         let low = (0 < b.1).cmp(&(0 < a.1));
-        let pairs = (b.0.shape == Shape::Pairs).cmp(&(a.0.shape == Shape::Pairs));
+        let pairs = (b.0.shape == GridShape::Pairs).cmp(&(a.0.shape == GridShape::Pairs));
         low.then(pairs).then(b.2.cmp(&a.2)).then(a.0.testcase.cmp(&b.0.testcase))
     });
     let mut plots = Plots::default();
@@ -73,7 +73,7 @@ pub(super) fn plots(case: &Case, sides: &Sides) -> Result<Plots, ReportError> {
         let grid_drawn = legible(grid);
         let marked = marks(&grid_drawn, sides, node);
         let about = format!("{low} cells of {node} are not as expected");
-        let figure = plot::heatmap(&grid_drawn, &marked, &format!("m{number}"), &about)?;
+        let figure = svg_heatmap::draw_heatmap(&grid_drawn, &marked, &format!("m{number}"), &about)?;
         let name = format!("plots/{number}-matrix-{test}.svg");
         plots.captions.push((name.clone(), format!("{}: all cells, {node} marked", grid.testcase)));
         plots.files.push((name, alone(&figure.svg).into_bytes()));
@@ -97,13 +97,13 @@ pub(super) fn plots(case: &Case, sides: &Sides) -> Result<Plots, ReportError> {
     Ok(plots)
 }
 
-fn has(ends: &[End], node: &NodeName) -> bool {
+fn has(ends: &[GridEnd], node: &NodeName) -> bool {
     ends.iter().any(|end| end.node.as_ref() == Some(node))
 }
 
 /// How many cells of the node are not as expected.
-fn low(grid: &Grid, node: &NodeName) -> usize {
-    let mine = |end: &End| end.node.as_ref() == Some(node);
+fn low(grid: &HeatmapGrid, node: &NodeName) -> usize {
+    let mine = |end: &GridEnd| end.node.as_ref() == Some(node);
     let mut count = 0;
     for row in 0..grid.rows.len() {
         for col in 0..grid.cols.len() {
@@ -114,27 +114,27 @@ fn low(grid: &Grid, node: &NodeName) -> usize {
     count
 }
 
-fn legible(grid: &Grid) -> Grid {
-    let side = |it: &Grid| it.rows.len().max(it.cols.len());
-    if side(grid) <= LEGIBLE || grid.shape != Shape::Pairs {
-        return if side(grid) <= LEGIBLE { grid.clone() } else { grid.worst(LINES) };
+fn legible(grid: &HeatmapGrid) -> HeatmapGrid {
+    let side = |it: &HeatmapGrid| it.rows.len().max(it.cols.len());
+    if side(grid) <= LEGIBLE || grid.shape != GridShape::Pairs {
+        return if side(grid) <= LEGIBLE { grid.clone() } else { grid.keep_worst(LINES) };
     }
-    let by_node = grid.by_node();
-    if side(&by_node) <= LINES { by_node } else { by_node.worst(LINES) }
+    let by_node = grid.fold_by_node();
+    if side(&by_node) <= LINES { by_node } else { by_node.keep_worst(LINES) }
 }
 
 /// The node's lines: those of blamed GPUs, or all where no single GPU is blamed.
-fn marks(grid: &Grid, sides: &Sides, node: &NodeName) -> Blame {
-    let gpus = sides.gpus();
-    let mine = |end: &End| {
+fn marks(grid: &HeatmapGrid, sides: &NodeEvidence, node: &NodeName) -> GridBlame {
+    let gpus = sides.blamed_gpus();
+    let mine = |end: &GridEnd| {
         let blamed = end.gpu.is_none_or(|gpu| gpus.is_empty() || gpus.contains(&gpu));
         end.node.as_ref() == Some(node) && blamed
     };
-    let lines = |ends: &[End]| {
+    let lines = |ends: &[GridEnd]| {
         ends.iter().enumerate().filter(|(_, end)| mine(end)).map(|(at, _)| at).collect()
     };
-    let cols = if grid.shape == Shape::Pairs { lines(&grid.cols) } else { Vec::new() };
-    Blame { rows: lines(&grid.rows), cols, cells: Vec::new() }
+    let cols = if grid.shape == GridShape::Pairs { lines(&grid.cols) } else { Vec::new() };
+    GridBlame { rows: lines(&grid.rows), cols, cells: Vec::new() }
 }
 
 /// A word for the name of a file.
@@ -165,8 +165,8 @@ struct Bar {
 
 /// The cells of what is blamed, the lowest where they are too many, in their order;
 /// below them what others show with each other.
-fn bars(grid: &Grid, sides: &Sides, node: &NodeName, most: usize) -> Vec<Bar> {
-    let blamed = |end: &End| {
+fn bars(grid: &HeatmapGrid, sides: &NodeEvidence, node: &NodeName, most: usize) -> Vec<Bar> {
+    let blamed = |end: &GridEnd| {
         let is = end.node.clone().is_some_and(|it| sides.blames(node, &(it, end.gpu)));
         is || (end.node.as_ref() == Some(node) && end.gpu.is_none())
     };
@@ -177,18 +177,18 @@ fn bars(grid: &Grid, sides: &Sides, node: &NodeName, most: usize) -> Vec<Bar> {
             let Some(spot) = grid.at(row, col) else { continue };
             let Some(value) = spot.value else { continue };
             let is_own = match grid.shape {
-                Shape::Pairs => blamed(from) || blamed(to),
+                GridShape::Pairs => blamed(from) || blamed(to),
                 // A column is a GPU of the line's node.
-                Shape::PerGpu => blamed(&End { node: from.node.clone(), gpu: to.gpu }),
-                Shape::PerRail => from.node.as_ref() == Some(node),
+                GridShape::PerGpu => blamed(&GridEnd { node: from.node.clone(), gpu: to.gpu }),
+                GridShape::PerRail => from.node.as_ref() == Some(node),
                 // A leaf is nobody's part.
-                Shape::Leaves => false,
+                GridShape::Leaves => false,
             };
             if !is_own {
                 others.push(value);
                 continue;
             }
-            let arrow = if grid.shape == Shape::Pairs { " > " } else { ", " };
+            let arrow = if grid.shape == GridShape::Pairs { " > " } else { ", " };
             let name = format!("{}{arrow}{}", from.name(), to.name());
             bars.push((spot.ratio.unwrap_or(1.0), Bar { name, value, outcome: spot.outcome }));
         }
@@ -221,7 +221,7 @@ const FINE: RGBColor = RGBColor(0, 114, 178);
 const LOW: RGBColor = RGBColor(213, 94, 0);
 const MUTED: RGBColor = RGBColor(110, 110, 110);
 
-fn chart(grid: &Grid, node: &NodeName, bars: &[Bar]) -> Result<String, Box<dyn std::error::Error>> {
+fn chart(grid: &HeatmapGrid, node: &NodeName, bars: &[Bar]) -> Result<String, Box<dyn std::error::Error>> {
     let height = TOP + STEP * i32::try_from(bars.len())? + 40;
     let mut svg = String::new();
     let size = (WIDTH.unsigned_abs(), height.unsigned_abs());
@@ -231,18 +231,18 @@ fn chart(grid: &Grid, node: &NodeName, bars: &[Bar]) -> Result<String, Box<dyn s
     Ok(svg)
 }
 
-fn draw(area: &Area<'_>, grid: &Grid, node: &NodeName, bars: &[Bar]) -> Drawn {
+fn draw(area: &PlotArea<'_>, grid: &HeatmapGrid, node: &NodeName, bars: &[Bar]) -> DrawResult {
     area.fill(&WHITE)?;
     let expected = match grid.reference {
-        Reference::Expectation(low, high) => Some((f64::midpoint(low, high), "expected")),
-        Reference::Median(median) => Some((median, "median of all")),
-        Reference::Nothing => None,
+        GridReference::Expectation(low, high) => Some((f64::midpoint(low, high), "expected")),
+        GridReference::Median(median) => Some((median, "median of all")),
+        GridReference::Nothing => None,
     };
     let most = bars.iter().map(|it| it.value).chain(expected.map(|it| it.0)).fold(0.0, f64::max);
     let scale = if 0.0 < most { f64::from(RIGHT - LEFT) / (1.05 * most) } else { 0.0 };
     #[expect(clippy::cast_possible_truncation, reason = "a share of the picture's width")]
     let x = |value: f64| LEFT + (value.max(0.0) * scale).round() as i32;
-    let text = |size: f64, h| label(size, BLACK, h, VPos::Center);
+    let text = |size: f64, h| label_style(size, BLACK, h, VPos::Center);
     let title = format!("{}: cells of {}", clip(&grid.testcase, 60), clip(node.as_str(), 40));
     area.draw(&Text::new(title, (8, 14), text(13.0 * 1.24, HPos::Left)))?;
     let bottom = TOP + STEP * i32::try_from(bars.len())?;
@@ -255,14 +255,14 @@ fn draw(area: &Area<'_>, grid: &Grid, node: &NodeName, bars: &[Bar]) -> Drawn {
         let middle = y + STEP / 2;
         area.draw(&Text::new(clip(&bar.name, 34), (LEFT - 6, middle), text(TEXT, HPos::Right)))?;
         let mark = if is_low { " x" } else { "" };
-        let value = format!("{}{mark}", number(bar.value));
+        let value = format!("{}{mark}", format_number(bar.value));
         area.draw(&Text::new(value, (RIGHT + 6, middle), text(TEXT, HPos::Left)))?;
         y += STEP;
     }
     if let Some((value, word)) = expected {
         let at = x(value);
         area.draw(&PathElement::new([(at, TOP - 6), (at, bottom)], BLACK.stroke_width(1)))?;
-        let says = format!("{word} {}", quantity(value, Some(grid.unit)));
+        let says = format!("{word} {}", format_quantity(value, Some(grid.unit)));
         area.draw(&Text::new(says, (at, TOP - 14), text(TEXT, HPos::Center)))?;
     }
     area.draw(&PathElement::new([(LEFT, TOP), (LEFT, bottom)], MUTED.stroke_width(1)))?;
@@ -290,8 +290,8 @@ mod tests {
                 (cell.value, cell.ratio) = (None, None);
             }
         }
-        let case = super::super::fixture::case(run, "node0012");
-        let drawn = plots(&case, &Sides::of(&case)).expect("drawn");
+        let case = super::super::fixture::build_case(run, "node0012");
+        let drawn = plots(&case, &NodeEvidence::from_case(&case)).expect("drawn");
         let numbers: Vec<Option<&str>> = drawn
             .files
             .iter()

@@ -5,14 +5,14 @@ use minijinja::Environment;
 use minijinja::UndefinedBehavior;
 use minijinja::context;
 
-use super::summary::Page;
+use super::summary::BundlePage;
 use crate::report::ReportError;
-use crate::report::plain::plain;
+use crate::report::plain_text::to_plain;
 
 const TEMPLATE: &str = include_str!("../../../../reports/bundle.html");
 
 /// As Markdown (CommonMark with tables).
-pub(super) fn markdown(page: &Page) -> String {
+pub(super) fn markdown(page: &BundlePage) -> String {
     let mut out = format!(
         "# {}: {}\n\n{}\n\nRun {}\n\n",
         escaped(&page.node),
@@ -58,7 +58,7 @@ pub(super) fn markdown(page: &Page) -> String {
 /// Text that means itself in Markdown.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 8);
-    for c in plain(text).chars() {
+    for c in to_plain(text).chars() {
         if matches!(c, '\\' | '`' | '*' | '_' | '[' | ']' | '<' | '>' | '|' | '#' | '~' | '&') {
             out.push('\\');
         }
@@ -68,7 +68,7 @@ fn escaped(text: &str) -> String {
 }
 
 /// As one page without a second file.
-pub(super) fn html(page: &Page) -> Result<String, ReportError> {
+pub(super) fn html(page: &BundlePage) -> Result<String, ReportError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);

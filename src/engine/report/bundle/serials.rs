@@ -7,8 +7,8 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Case;
-use super::csv_files;
+use super::BundleCase;
+use super::csv_tables;
 use model::gpu_facts::GpuFacts;
 use model::node_facts::NodeFacts;
 use model::text::clean;
@@ -18,7 +18,7 @@ pub(super) const NOT_KNOWN: &str = "not known";
 
 /// A GPU as hardware.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub(crate) struct Gpu {
+pub(crate) struct GpuHardware {
     pub(super) index: u32,
     pub(super) product: Option<String>,
     pub(super) uuid: Option<String>,
@@ -35,7 +35,7 @@ pub(crate) struct Gpu {
 
 /// A network interface as hardware.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
-pub(crate) struct Nic {
+pub(crate) struct NicHardware {
     pub(super) device: String,
     pub(super) port: Option<String>,
     pub(super) port_guid: Option<String>,
@@ -50,21 +50,21 @@ pub(crate) struct Nic {
 
 /// The node, its GPUs and its network interfaces.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
-pub(crate) struct Serials {
+pub(crate) struct HardwareSerials {
     /// Of the node: what, and which.
     pub(super) node: Vec<(&'static str, Option<String>)>,
-    pub(super) gpus: Vec<Gpu>,
-    pub(super) nics: Vec<Nic>,
+    pub(super) gpus: Vec<GpuHardware>,
+    pub(super) nics: Vec<NicHardware>,
 }
 
-impl Serials {
+impl HardwareSerials {
     /// A fact of the node.
-    pub(super) fn of(&self, what: &str) -> Option<&str> {
+    pub(super) fn node_fact(&self, what: &str) -> Option<&str> {
         self.node.iter().find(|it| it.0 == what).and_then(|it| it.1.as_deref())
     }
 
     /// What all GPUs say alike, or all different answers.
-    pub(super) fn common(&self, each: impl Fn(&Gpu) -> Option<&String>) -> Option<String> {
+    pub(super) fn common_value(&self, each: impl Fn(&GpuHardware) -> Option<&String>) -> Option<String> {
         let mut answers: Vec<&str> = Vec::new();
         for answer in self.gpus.iter().filter_map(each) {
             if !answers.contains(&answer.as_str()) {
@@ -76,38 +76,38 @@ impl Serials {
 }
 
 /// Everything that is known; `raw` are the packed outputs.
-pub(super) fn serials(case: &Case, raw: &[(String, Vec<u8>)]) -> Serials {
+pub(super) fn collect_serials(case: &BundleCase, raw: &[(String, Vec<u8>)]) -> HardwareSerials {
     let machines = || case.machines.iter().filter(|it| it.node == case.node);
     let environment = machines().next_back().map(|it| &it.environment);
     let claimed = case.run.claims.nodes.get(&case.node);
     let facts = case.facts.as_ref();
     let parsed = || {
-        let own = |it: &&model::recording::Recording| matches!(&it.scope, model::recording::Scope::Node(node) if *node == case.node);
+        let own = |it: &&model::tool_recording::ToolRecording| matches!(&it.scope, model::tool_recording::RecordingScope::Node(node) if *node == case.node);
         case.recordings.iter().filter(own).map(|it| &it.parsed.facts)
     };
 
-    let mut gpus: Vec<Gpu> = Vec::new();
+    let mut gpus: Vec<GpuHardware> = Vec::new();
     for gpu in facts.and_then(|it| it.gpus.as_deref()).unwrap_or_default() {
-        merge(&mut gpus, of_facts(gpu));
+        merge_gpu(&mut gpus, gpu_from_facts(gpu));
     }
-    for gpu in raw.iter().filter_map(|(_, bytes)| of_query(bytes)).flatten() {
-        merge(&mut gpus, gpu);
+    for gpu in raw.iter().filter_map(|(_, bytes)| gpus_from_query(bytes)).flatten() {
+        merge_gpu(&mut gpus, gpu);
     }
     for gpu in parsed().flat_map(|it| &it.fabric) {
-        merge(
+        merge_gpu(
             &mut gpus,
-            Gpu {
+            GpuHardware {
                 index: gpu.gpu,
                 product: gpu.name.clone(),
                 uuid: gpu.uuid.clone(),
                 pci_address: gpu.bus_id.clone(),
-                ..Gpu::default()
+                ..GpuHardware::default()
             },
         );
     }
     for line in environment.map(|it| it.gpus.as_slice()).unwrap_or_default() {
-        if let Some(gpu) = of_line(line) {
-            merge(&mut gpus, gpu);
+        if let Some(gpu) = gpu_from_line(line) {
+            merge_gpu(&mut gpus, gpu);
         }
     }
     gpus.sort_by_key(|it| it.index);
@@ -152,14 +152,14 @@ pub(super) fn serials(case: &Case, raw: &[(String, Vec<u8>)]) -> Serials {
     for (_, said) in &mut node {
         *said = said.take().map(|it| clean(&it)).filter(|it| !it.is_empty());
     }
-    Serials { node, gpus, nics: nics(facts, case) }
+    HardwareSerials { node, gpus, nics: collect_nics(facts, case) }
 }
 
-fn nics(facts: Option<&NodeFacts>, case: &Case) -> Vec<Nic> {
+fn collect_nics(facts: Option<&NodeFacts>, case: &BundleCase) -> Vec<NicHardware> {
     if let Some(facts) = facts.filter(|it| !it.nics.is_empty()) {
         let one = |nic: &model::node_facts::NicFacts| {
-            let cable = facts.neighbours.iter().find(|it| it.is_of(nic));
-            Nic {
+            let cable = facts.neighbours.iter().find(|it| it.is_attached_to(nic));
+            NicHardware {
                 device: nic.device.clone(),
                 port: nic.port.map(|it| it.to_string()),
                 port_guid: nic.port_guid.clone(),
@@ -175,19 +175,19 @@ fn nics(facts: Option<&NodeFacts>, case: &Case) -> Vec<Nic> {
         return facts.nics.iter().map(one).collect();
     }
     let claimed = case.run.claims.nodes.get(&case.node);
-    let one = |nic: &model::said::NicSaid| Nic {
+    let one = |nic: &model::source_report::NicReport| NicHardware {
         device: nic.device.clone().unwrap_or_else(|| NOT_KNOWN.to_owned()),
         port_guid: nic.guid.clone(),
         switch: nic.leaf.clone(),
         switch_port: nic.port.clone(),
-        ..Nic::default()
+        ..NicHardware::default()
     };
     claimed.iter().flat_map(|it| &it.nics).map(one).collect()
 }
 
 /// Adds what is not known yet of a GPU of this index. One of another UUID is another
 /// GPU, whose numbers must not be mixed with this one's.
-fn merge(gpus: &mut Vec<Gpu>, new: Gpu) {
+fn merge_gpu(gpus: &mut Vec<GpuHardware>, new: GpuHardware) {
     let Some(known) = gpus.iter_mut().find(|it| it.index == new.index) else {
         gpus.push(new);
         return;
@@ -195,7 +195,7 @@ fn merge(gpus: &mut Vec<Gpu>, new: Gpu) {
     if known.uuid.is_some() && new.uuid.is_some() && known.uuid != new.uuid {
         return;
     }
-    let Gpu { index: _, product, uuid, board_serial, board_part_number, .. } = &new;
+    let GpuHardware { index: _, product, uuid, board_serial, board_part_number, .. } = &new;
     let fill = |old: &mut Option<String>, new: &Option<String>| {
         if old.is_none() {
             old.clone_from(new);
@@ -214,9 +214,9 @@ fn merge(gpus: &mut Vec<Gpu>, new: Gpu) {
     fill(&mut known.host, &new.host);
 }
 
-fn of_facts(gpu: &GpuFacts) -> Gpu {
+fn gpu_from_facts(gpu: &GpuFacts) -> GpuHardware {
     let place = gpu.platform.as_ref();
-    Gpu {
+    GpuHardware {
         index: gpu.index,
         product: gpu.product.clone(),
         uuid: gpu.uuid.clone(),
@@ -233,29 +233,29 @@ fn of_facts(gpu: &GpuFacts) -> Gpu {
 }
 
 /// A line of a worker's greeting: index, UUID, clocks, temperature, power, VBIOS.
-fn of_line(line: &str) -> Option<Gpu> {
+fn gpu_from_line(line: &str) -> Option<GpuHardware> {
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     let [index, uuid, .., vbios] = fields.as_slice() else { return None };
     let uuid = uuid.starts_with("GPU-").then(|| clean(uuid))?;
-    let vbios = said(vbios).filter(|_| 3 < fields.len());
-    Some(Gpu { index: index.parse().ok()?, uuid: Some(uuid), vbios, ..Gpu::default() })
+    let vbios = known_value(vbios).filter(|_| 3 < fields.len());
+    Some(GpuHardware { index: index.parse().ok()?, uuid: Some(uuid), vbios, ..GpuHardware::default() })
 }
 
 /// The GPUs of an output of `nvidia-smi -q`, in the order printed, which is that of
 /// their indices.
-fn of_query(bytes: &[u8]) -> Option<Vec<Gpu>> {
+fn gpus_from_query(bytes: &[u8]) -> Option<Vec<GpuHardware>> {
     const MARK: &str = "NVSMI LOG";
     let start = &bytes[..bytes.len().min(4096)];
     if !String::from_utf8_lossy(start).contains(MARK) {
         return None;
     }
     let text = String::from_utf8_lossy(bytes);
-    let mut gpus: Vec<Gpu> = Vec::new();
+    let mut gpus: Vec<GpuHardware> = Vec::new();
     for line in text.lines() {
         let is_gpu = line.strip_prefix("GPU ").filter(|id| id.matches(':').count() == 2);
         if let Some(id) = is_gpu {
             let index = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
-            gpus.push(Gpu { index, pci_address: said(id), ..Gpu::default() });
+            gpus.push(GpuHardware { index, pci_address: known_value(id), ..GpuHardware::default() });
             continue;
         }
         let Some(gpu) = gpus.last_mut() else { continue };
@@ -274,20 +274,20 @@ fn of_query(bytes: &[u8]) -> Option<Vec<Gpu>> {
             _ => continue,
         };
         if field.is_none() {
-            *field = said(value);
+            *field = known_value(value);
         }
     }
     Some(gpus)
 }
 
 /// A value that says something.
-fn said(text: &str) -> Option<String> {
+fn known_value(text: &str) -> Option<String> {
     let text = clean(text.trim());
     (!text.is_empty() && !matches!(text.as_str(), "N/A" | "[N/A]" | "Unknown")).then_some(text)
 }
 
 /// All of it as a table: part, what, which.
-pub(super) fn csv(serials: &Serials) -> Vec<u8> {
+pub(super) fn render_csv(serials: &HardwareSerials) -> Vec<u8> {
     let mut rows = vec![["part", "what", "value"].map(str::to_owned).to_vec()];
     let mut row = |part: &str, what: &str, value: Option<&String>| {
         let value = value.cloned().unwrap_or_else(|| NOT_KNOWN.to_owned());
@@ -333,7 +333,7 @@ pub(super) fn csv(serials: &Serials) -> Vec<u8> {
     if serials.nics.is_empty() {
         row("NIC", "all", None);
     }
-    csv_files::table(&rows)
+    csv_tables::render_table(&rows)
 }
 
 #[cfg(test)]
@@ -343,10 +343,10 @@ mod tests {
     #[test]
     fn each_answer_is_told_once_whichever_gpus_give_it() {
         let gpu =
-            |index, vbios: &str| Gpu { index, vbios: Some(vbios.to_owned()), ..Gpu::default() };
-        let gpus = vec![gpu(0, "96.1"), gpu(1, "96.2"), gpu(2, "96.1"), Gpu::default()];
-        let serials = Serials { gpus, ..Serials::default() };
-        assert_eq!(serials.common(|gpu| gpu.vbios.as_ref()).as_deref(), Some("96.1, 96.2"));
-        assert_eq!(serials.common(|gpu| gpu.slot.as_ref()), None);
+            |index, vbios: &str| GpuHardware { index, vbios: Some(vbios.to_owned()), ..GpuHardware::default() };
+        let gpus = vec![gpu(0, "96.1"), gpu(1, "96.2"), gpu(2, "96.1"), GpuHardware::default()];
+        let serials = HardwareSerials { gpus, ..HardwareSerials::default() };
+        assert_eq!(serials.common_value(|gpu| gpu.vbios.as_ref()).as_deref(), Some("96.1, 96.2"));
+        assert_eq!(serials.common_value(|gpu| gpu.slot.as_ref()), None);
     }
 }

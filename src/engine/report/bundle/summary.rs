@@ -11,25 +11,25 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::BUNDLE_FORMAT;
-use super::Case;
+use super::BundleCase;
 use super::partners::Partner;
 use super::partners::Partners;
 use super::partners::Standing;
 use super::plots::Plots;
-use super::raws::Index;
-use super::redact::NOT_CAUGHT;
+use super::raw_outputs::RawIndex;
+use super::redaction::NOT_CAUGHT;
 use super::serials::NOT_KNOWN;
-use super::serials::Serials;
-use super::sides::Sides;
-use super::since;
-use crate::report::class;
-use crate::report::plain::clip;
-use crate::report::plain::counted;
-use crate::report::plain::listed;
-use crate::report::plain::place_of;
-use crate::report::plain::quantity;
+use super::serials::HardwareSerials;
+use super::evidence::NodeEvidence;
+use super::trends;
+use crate::report::class_text;
+use crate::report::plain_text::clip;
+use crate::report::plain_text::count_noun;
+use crate::report::plain_text::list_names;
+use crate::report::plain_text::locus_place;
+use crate::report::plain_text::format_quantity;
 use model::run::RunInfo;
-use model::text::percent;
+use model::text::format_percent;
 use model::trend::Trend;
 use model::unit::Unit;
 use model::verdict::Finding;
@@ -37,10 +37,10 @@ use model::verdict::Locus;
 use model::verdict::LocusKind;
 use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
-use model::verdict::Unknown;
+use model::verdict::UnknownEntry;
 
 /// Findings told on the page; `bundle.json` has all.
-const TOLD: usize = 4;
+const DESCRIBED_FINDINGS: usize = 4;
 /// States of the machine told on the page.
 const STATES: usize = 3;
 /// GPUs named on the page; a node has 8 at most.
@@ -56,7 +56,7 @@ const LONGEST: usize = 300;
 
 /// One line of the page: a question, and its answers.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
-pub(crate) struct Row {
+pub(crate) struct BundleRow {
     /// The question.
     pub(super) what: &'static str,
     /// The answers, in sentences.
@@ -65,13 +65,13 @@ pub(crate) struct Row {
 
 /// The page.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Page {
+pub(super) struct BundlePage {
     pub(super) node: String,
     pub(super) run: String,
     pub(super) outcome: String,
     /// The answer in one sentence.
     pub(super) headline: String,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<BundleRow>,
     /// The hardware, as a table with this head.
     pub(super) head: Vec<&'static str>,
     pub(super) hardware: Vec<Vec<String>>,
@@ -101,28 +101,28 @@ pub struct BundleDocument<'a> {
     /// What is held against something larger that it is in.
     larger: &'a [Finding],
     /// What is not known of it.
-    unknown: &'a [Unknown],
+    unknown: &'a [UnknownEntry],
     /// Who was measured with it.
     partners: &'a [Partner],
     /// The first of the series of its history, whole.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     trends: Vec<&'a Trend>,
     /// Which hardware it is.
-    serials: &'a Serials,
+    serials: &'a HardwareSerials,
     /// The first page: questions with their answers.
-    summary: &'a [Row],
+    summary: &'a [BundleRow],
     /// What could not be packed, and why.
     missing: &'a [String],
     /// Names and addresses of others were taken out.
     redacted: bool,
 }
 
-pub(super) fn document<'a>(
-    case: &'a Case,
-    page: &'a Page,
-    sides: &'a Sides,
+pub(super) fn build_document<'a>(
+    case: &'a BundleCase,
+    page: &'a BundlePage,
+    sides: &'a NodeEvidence,
     partners: &'a Partners,
-    serials: &'a Serials,
+    serials: &'a HardwareSerials,
 ) -> BundleDocument<'a> {
     BundleDocument {
         format: BUNDLE_FORMAT,
@@ -134,7 +134,7 @@ pub(super) fn document<'a>(
         larger: &sides.larger,
         unknown: &sides.unknown,
         partners: &partners.each,
-        trends: since::ordered(case, sides).into_iter().take(since::DRAWN).collect(),
+        trends: trends::order_trends(case, sides).into_iter().take(trends::DRAWN).collect(),
         serials,
         summary: &page.rows,
         missing: &case.missing,
@@ -143,59 +143,59 @@ pub(super) fn document<'a>(
 }
 
 /// Makes the page.
-pub(super) fn page(
-    case: &Case,
-    sides: &Sides,
+pub(super) fn build_page(
+    case: &BundleCase,
+    sides: &NodeEvidence,
     partners: &Partners,
-    serials: &Serials,
+    serials: &HardwareSerials,
     plots: &Plots,
-    index: &Index,
-) -> Page {
+    index: &RawIndex,
+) -> BundlePage {
     let info = &case.run.info;
-    let row = |what, says: Vec<String>| Row { what, says };
+    let row = |what, says: Vec<String>| BundleRow { what, says };
     let rows = vec![
-        row("What", what(case, sides)),
-        row("Where", place(case, sides, serials)),
-        row("How bad", how_bad(sides)),
-        row("How sure", how_sure(sides, partners)),
-        row("Since when", since::words(case, sides)),
-        row("Ruled out", ruled_out(case, sides, partners)),
-        row("Versions", versions(case, serials)),
-        row("How measured", how_measured(case, index)),
+        row("What", describe_problem(case, sides)),
+        row("Where", describe_place(case, sides, serials)),
+        row("How bad", describe_severity(sides)),
+        row("How sure", describe_certainty(sides, partners)),
+        row("Since when", trends::describe_trends(case, sides)),
+        row("Ruled out", describe_exclusions(case, sides, partners)),
+        row("Versions", describe_versions(case, serials)),
+        row("How measured", describe_method(case, index)),
     ];
     let mut files = vec![
         ("bundle.json".to_owned(), "all of this for programs, findings whole".to_owned()),
         ("serials.csv".to_owned(), "serial numbers, UUIDs, slots, firmware, GUIDs".to_owned()),
-        ("evidence/convict.csv".to_owned(), counts(sides.convict.len(), "not as expected")),
-        ("evidence/acquit-this-node.csv".to_owned(), counts(sides.fine.len(), "as expected")),
+        ("evidence/convict.csv".to_owned(), format_counts(sides.convict.len(), "not as expected")),
+        ("evidence/acquit-this-node.csv".to_owned(), format_counts(sides.fine.len(), "as expected")),
         (
             "evidence/partners.csv".to_owned(),
-            format!("{} it was measured with", counted(partners.each.len(), "part", "parts")),
+            format!("{} it was measured with", count_noun(partners.each.len(), "part", "parts")),
         ),
         (
             "evidence/acquit-partners.csv".to_owned(),
-            format!("{} of these with each other", readings(partners.cells.len())),
+            format!("{} of these with each other", count_readings(partners.cells.len())),
         ),
         (
             "raw/index.csv".to_owned(),
-            format!("what was run, when, and how it ended: {}", outputs(index)),
+            format!("what was run, when, and how it ended: {}", count_outputs(index)),
         ),
     ];
     if !case.trends.is_empty() {
-        let series = counted(case.trends.len(), "series", "series");
+        let series = count_noun(case.trends.len(), "series", "series");
         let what = format!("{series} of this node over earlier runs and this one");
         files.push(("history.csv".to_owned(), what));
     }
     let pictures: Vec<&str> = plots.captions.iter().map(|it| it.1.as_str()).collect();
     if !pictures.is_empty() {
-        files.push(("plots/".to_owned(), listed(&pictures, MOST_PICTURES)));
+        files.push(("plots/".to_owned(), list_names(&pictures, MOST_PICTURES)));
     }
-    let (head, hardware) = hardware(sides, serials);
-    Page {
+    let (head, hardware) = hardware_table(sides, serials);
+    BundlePage {
         node: case.node.to_string(),
         run: info.id.clone(),
-        outcome: outcome(case, sides).to_uppercase(),
-        headline: headline(case, sides),
+        outcome: outcome_text(case, sides).to_uppercase(),
+        headline: headline_text(case, sides),
         rows,
         head,
         hardware,
@@ -207,28 +207,28 @@ pub(super) fn page(
 }
 
 /// A part, as sentences begin: `GPU node0007:2`.
-fn part(locus: &Locus) -> String {
-    let place = place_of(locus);
+fn part_name(locus: &Locus) -> String {
+    let place = locus_place(locus);
     match locus.kind {
         LocusKind::Gpu => place.replacen("gpu", "GPU", 1),
         _ => place,
     }
 }
 
-fn readings(count: usize) -> String {
-    counted(count, "reading", "readings")
+fn count_readings(count: usize) -> String {
+    count_noun(count, "reading", "readings")
 }
 
-fn counts(count: usize, how: &str) -> String {
-    format!("{} of this node that {} {how}", readings(count), if count == 1 { "is" } else { "are" })
+fn format_counts(count: usize, how: &str) -> String {
+    format!("{} of this node that {} {how}", count_readings(count), if count == 1 { "is" } else { "are" })
 }
 
-fn outputs(index: &Index) -> String {
+fn count_outputs(index: &RawIndex) -> String {
     let packed = index.entries.iter().filter(|it| it.file.is_some()).count();
-    format!("{} packed, {} named", counted(packed, "output", "outputs"), index.entries.len())
+    format!("{} packed, {} named", count_noun(packed, "output", "outputs"), index.entries.len())
 }
 
-fn outcome(case: &Case, sides: &Sides) -> &'static str {
+fn outcome_text(case: &BundleCase, sides: &NodeEvidence) -> &'static str {
     match &sides.verdict {
         Some(verdict) => verdict.outcome.as_str(),
         None if case.judged => "not judged in this run",
@@ -236,15 +236,15 @@ fn outcome(case: &Case, sides: &Sides) -> &'static str {
     }
 }
 
-fn headline(case: &Case, sides: &Sides) -> String {
-    let said = of_verdict(case, sides);
-    match case.run.info.simulated() {
+fn headline_text(case: &BundleCase, sides: &NodeEvidence) -> String {
+    let said = verdict_text(case, sides);
+    match case.run.info.simulation_notice() {
         Some(simulated) => format!("{simulated}; {said}"),
         None => said,
     }
 }
 
-fn of_verdict(case: &Case, sides: &Sides) -> String {
+fn verdict_text(case: &BundleCase, sides: &NodeEvidence) -> String {
     match (&sides.verdict, sides.against.first()) {
         (_, Some(worst)) => clip(&worst.summary, LONGEST),
         (Some(it), None) if it.outcome == Outcome::Pass => {
@@ -264,36 +264,36 @@ fn of_verdict(case: &Case, sides: &Sides) -> String {
     }
 }
 
-fn what(case: &Case, sides: &Sides) -> Vec<String> {
+fn describe_problem(case: &BundleCase, sides: &NodeEvidence) -> Vec<String> {
     if sides.against.is_empty() {
-        return vec![headline(case, sides)];
+        return vec![headline_text(case, sides)];
     }
     let mut says: Vec<String> = sides
         .against
         .iter()
-        .take(TOLD)
+        .take(DESCRIBED_FINDINGS)
         .map(|it| {
-            let title = class::title(&it.class);
-            format!("{}: {title} ({}), {}", part(&it.locus), it.class, it.outcome)
+            let title = class_text::class_title(&it.class);
+            format!("{}: {title} ({}), {}", part_name(&it.locus), it.class, it.outcome)
         })
         .collect();
-    more(&mut says, sides.against.len(), "more in bundle.json");
+    push_more(&mut says, sides.against.len(), "more in bundle.json");
     says
 }
 
-fn more(says: &mut Vec<String>, all: usize, what: &str) {
-    if TOLD < all {
-        says.push(format!("{} {what}", all - TOLD));
+fn push_more(says: &mut Vec<String>, all: usize, what: &str) {
+    if DESCRIBED_FINDINGS < all {
+        says.push(format!("{} {what}", all - DESCRIBED_FINDINGS));
     }
 }
 
-fn place(case: &Case, sides: &Sides, serials: &Serials) -> Vec<String> {
+fn describe_place(case: &BundleCase, sides: &NodeEvidence, serials: &HardwareSerials) -> Vec<String> {
     let domain = case.run.claims.domain_of(&case.node);
     let known = |it: Option<String>| it.unwrap_or_else(|| NOT_KNOWN.to_owned());
     let platform = domain.and_then(|it| it.platform.as_deref()).unwrap_or(NOT_KNOWN);
-    let rack = serials.of("rack, as claimed").map(|it| format!(", rack {it}")).unwrap_or_default();
+    let rack = serials.node_fact("rack, as claimed").map(|it| format!(", rack {it}")).unwrap_or_default();
     let domain = domain.map_or(NOT_KNOWN, |it| it.name.as_str());
-    let gpus = sides.gpus();
+    let gpus = sides.blamed_gpus();
     let parts = match gpus.as_slice() {
         [] => String::new(),
         some => {
@@ -305,17 +305,17 @@ fn place(case: &Case, sides: &Sides, serials: &Serials) -> Vec<String> {
         format!("node {}{parts}; domain {domain}{rack}; platform {platform}", case.node),
         format!(
             "chassis serial {}; slot {}; tray {}; machine {}",
-            known(serials.common(|it| it.chassis_serial.as_ref())),
-            known(serials.common(|it| it.slot.as_ref()).or_else(|| {
-                serials.of("slot, as claimed").map(|it| format!("{it} (as claimed)"))
+            known(serials.common_value(|it| it.chassis_serial.as_ref())),
+            known(serials.common_value(|it| it.slot.as_ref()).or_else(|| {
+                serials.node_fact("slot, as claimed").map(|it| format!("{it} (as claimed)"))
             })),
-            known(serials.common(|it| it.tray.as_ref())),
-            serials.of("machine").unwrap_or(NOT_KNOWN),
+            known(serials.common_value(|it| it.tray.as_ref())),
+            serials.node_fact("machine").unwrap_or(NOT_KNOWN),
         ),
     ]
 }
 
-fn how_bad(sides: &Sides) -> Vec<String> {
+fn describe_severity(sides: &NodeEvidence) -> Vec<String> {
     let one = |it: &Finding| {
         let measured = it.measured?;
         let (held, ratio, shows) = match (it.expected, it.peers) {
@@ -324,20 +324,20 @@ fn how_bad(sides: &Sides) -> Vec<String> {
             (None, None) => (it.own?, it.ratio_to_own, "is what it showed before"),
         };
         let loss = ratio.map(|ratio| match it.unit.is_none_or(Unit::is_bandwidth) {
-            true if ratio <= 1.0 => format!(", {} less", percent(1.0 - ratio)),
-            true => format!(", {} more", percent(ratio - 1.0)),
+            true if ratio <= 1.0 => format!(", {} less", format_percent(1.0 - ratio)),
+            true => format!(", {} more", format_percent(ratio - 1.0)),
             // Of a time, more is worse: its ratio is no share of what is expected.
             false => format!(", ratio {ratio:.3}"),
         });
         Some(format!(
             "{}: {} where {} {shows}{}",
-            part(&it.locus),
-            quantity(measured, it.unit),
-            quantity(held, it.unit),
+            part_name(&it.locus),
+            format_quantity(measured, it.unit),
+            format_quantity(held, it.unit),
             loss.unwrap_or_default()
         ))
     };
-    let mut says: Vec<String> = sides.against.iter().take(TOLD).filter_map(one).collect();
+    let mut says: Vec<String> = sides.against.iter().take(DESCRIBED_FINDINGS).filter_map(one).collect();
     // What rests on no test is what the machine says of itself.
     let evidence = sides.against.iter().flat_map(|it| &it.evidence);
     let mut states: Vec<&str> = Vec::new();
@@ -356,7 +356,7 @@ fn how_bad(sides: &Sides) -> Vec<String> {
     says
 }
 
-fn how_sure(sides: &Sides, partners: &Partners) -> Vec<String> {
+fn describe_certainty(sides: &NodeEvidence, partners: &Partners) -> Vec<String> {
     let mut says = Vec::new();
     if !sides.against.is_empty() {
         let confirmed = sides.against.iter().filter(|it| it.confirmed).count();
@@ -374,19 +374,19 @@ fn how_sure(sides: &Sides, partners: &Partners) -> Vec<String> {
         says.push(format!(
             "{} of {} with its partners are low{}",
             suspect.low,
-            readings(suspect.readings),
+            count_readings(suspect.readings),
             ratio.unwrap_or_default()
         ));
     }
     let detectable = sides.verdict.as_ref().and_then(|it| it.detectable);
     says.push(match detectable {
-        Some(share) => format!("a loss of {} or more would have been seen here", percent(share)),
+        Some(share) => format!("a loss of {} or more would have been seen here", format_percent(share)),
         None => format!("the smallest loss that would have been seen is {NOT_KNOWN}"),
     });
     says
 }
 
-fn ruled_out(case: &Case, sides: &Sides, partners: &Partners) -> Vec<String> {
+fn describe_exclusions(case: &BundleCase, sides: &NodeEvidence, partners: &Partners) -> Vec<String> {
     let mut says = Vec::new();
     let all = partners.each.len();
     if 0 < all {
@@ -397,7 +397,7 @@ fn ruled_out(case: &Case, sides: &Sides, partners: &Partners) -> Vec<String> {
             if 0 < count {
                 says.push(format!(
                     "not ruled out: {} {}",
-                    counted(count, "partner", "partners"),
+                    count_noun(count, "partner", "partners"),
                     standing.words()
                 ));
             }
@@ -408,14 +408,14 @@ fn ruled_out(case: &Case, sides: &Sides, partners: &Partners) -> Vec<String> {
             says.push(format!(
                 "the fabric between them, and the tool: {} of {} of partners with each other are low{}",
                 among.low,
-                readings(among.readings),
+                count_readings(among.readings),
                 ratio.unwrap_or_default()
             ));
         }
     } else {
         says.push("nothing: it was measured with nobody".to_owned());
     }
-    let blamed = sides.gpus();
+    let blamed = sides.blamed_gpus();
     let others: BTreeSet<u32> = sides
         .fine
         .iter()
@@ -432,10 +432,10 @@ fn ruled_out(case: &Case, sides: &Sides, partners: &Partners) -> Vec<String> {
         ));
     }
     let larger: Vec<String> =
-        sides.larger.iter().map(|it| format!("{} ({})", part(&it.locus), it.class)).collect();
+        sides.larger.iter().map(|it| format!("{} ({})", part_name(&it.locus), it.class)).collect();
     says.push(match larger.len() {
         0 => "its domain and leaf: nothing is held against them".to_owned(),
-        _ => format!("not ruled out, something larger: {}", listed(&larger, 3)),
+        _ => format!("not ruled out, something larger: {}", list_names(&larger, 3)),
     });
     for unknown in sides.unknown.iter().take(2) {
         let what = format!("{}: {}", unknown.what, unknown.why);
@@ -444,7 +444,7 @@ fn ruled_out(case: &Case, sides: &Sides, partners: &Partners) -> Vec<String> {
     says
 }
 
-fn versions(case: &Case, serials: &Serials) -> Vec<String> {
+fn describe_versions(case: &BundleCase, serials: &HardwareSerials) -> Vec<String> {
     let mut tools: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for it in case.recordings.iter().filter(|it| is_own(it, case)) {
         let Some(tool) = it.parsed.tool else { continue };
@@ -458,7 +458,7 @@ fn versions(case: &Case, serials: &Serials) -> Vec<String> {
             _ => format!("{tool} {}", versions.into_iter().collect::<Vec<_>>().join(", ")),
         })
         .collect();
-    let of = |what| serials.of(what).unwrap_or(NOT_KNOWN);
+    let of = |what| serials.node_fact(what).unwrap_or(NOT_KNOWN);
     vec![
         format!(
             "driver {}; CUDA {}; NCCL {}; kernel {}; VBIOS {}",
@@ -466,7 +466,7 @@ fn versions(case: &Case, serials: &Serials) -> Vec<String> {
             of("CUDA"),
             of("NCCL"),
             of("kernel"),
-            serials.common(|it| it.vbios.as_ref()).unwrap_or_else(|| NOT_KNOWN.to_owned())
+            serials.common_value(|it| it.vbios.as_ref()).unwrap_or_else(|| NOT_KNOWN.to_owned())
         ),
         format!(
             "fabricgate {}, expectations {}; tools: {}",
@@ -476,25 +476,25 @@ fn versions(case: &Case, serials: &Serials) -> Vec<String> {
             } else {
                 clip(&case.run.verdicts.thresholds_digest, 24)
             },
-            if tools.is_empty() { NOT_KNOWN.to_owned() } else { listed(&tools, 8) }
+            if tools.is_empty() { NOT_KNOWN.to_owned() } else { list_names(&tools, 8) }
         ),
     ]
 }
 
 /// Whether a recording is of this node, or of a run it took part in.
-fn is_own(it: &model::recording::Recording, case: &Case) -> bool {
-    use model::recording::Scope;
+fn is_own(it: &model::tool_recording::ToolRecording, case: &BundleCase) -> bool {
+    use model::tool_recording::RecordingScope;
     let by_scope = match &it.scope {
-        Scope::Node(node) => *node == case.node,
-        Scope::Pair(a, b) => *a == case.node || *b == case.node,
-        Scope::Domain(_) => false,
+        RecordingScope::Node(node) => *node == case.node,
+        RecordingScope::Pair(a, b) => *a == case.node || *b == case.node,
+        RecordingScope::Domain(_) => false,
     };
     by_scope || it.nodes.contains(&case.node)
 }
 
 /// What is told of one probe.
 #[derive(Default)]
-struct Probe<'a> {
+struct BundleProbe<'a> {
     command: &'a str,
     nodes: usize,
     is_cited: bool,
@@ -502,14 +502,14 @@ struct Probe<'a> {
     readings: BTreeMap<(usize, u32), bool>,
 }
 
-fn how_measured(case: &Case, index: &Index) -> Vec<String> {
+fn describe_method(case: &BundleCase, index: &RawIndex) -> Vec<String> {
     let info = &case.run.info;
     let ended = case.ended.as_deref().unwrap_or(NOT_KNOWN);
     let mut says = vec![format!(
         "run {} ({}, {}), begun {}, ended {ended}",
         info.id, info.profile, case.state, info.created
     )];
-    let mut probes: BTreeMap<&str, Probe<'_>> = BTreeMap::new();
+    let mut probes: BTreeMap<&str, BundleProbe<'_>> = BTreeMap::new();
     for it in &index.entries {
         let probe = probes.entry(&it.probe).or_default();
         probe.command = &it.command;
@@ -517,13 +517,13 @@ fn how_measured(case: &Case, index: &Index) -> Vec<String> {
         probe.is_cited |= it.cited;
         probe.readings.insert((it.step, it.reading), it.exit == Some(0));
     }
-    let mut order: Vec<(&&str, &Probe<'_>)> = probes.iter().collect();
+    let mut order: Vec<(&&str, &BundleProbe<'_>)> = probes.iter().collect();
     // What findings rest on first, then what is most of all this node's.
     order.sort_by_key(|(name, it)| (!it.is_cited, it.nodes, **name));
     for (name, probe) in order.iter().take(COMMANDS) {
         let bad = probe.readings.values().filter(|well| !**well).count();
         let bad = if bad == 0 { String::new() } else { format!(", {bad} not ended well") };
-        let readings = counted(probe.readings.len(), "reading", "readings");
+        let readings = count_noun(probe.readings.len(), "reading", "readings");
         says.push(format!("{name} ({readings}{bad}): {}", clip(probe.command, COMMAND)));
     }
     if COMMANDS < probes.len() {
@@ -535,13 +535,13 @@ fn how_measured(case: &Case, index: &Index) -> Vec<String> {
     says
 }
 
-fn hardware(sides: &Sides, serials: &Serials) -> (Vec<&'static str>, Vec<Vec<String>>) {
+fn hardware_table(sides: &NodeEvidence, serials: &HardwareSerials) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let head = vec!["GPU", "UUID", "board serial", "PCI address", "VBIOS", "chassis / slot / tray"];
-    let blamed = sides.gpus();
+    let blamed = sides.blamed_gpus();
     let known = |it: &Option<String>| it.clone().unwrap_or_else(|| NOT_KNOWN.to_owned());
     let mut order: Vec<_> = serials.gpus.iter().collect();
     order.sort_by_key(|it| (!blamed.contains(&it.index), it.index));
-    let one = |it: &&super::serials::Gpu| {
+    let one = |it: &&super::serials::GpuHardware| {
         let mark = if blamed.contains(&it.index) { " (blamed)" } else { "" };
         let place = match (&it.chassis_serial, &it.slot, &it.tray) {
             (None, None, None) => NOT_KNOWN.to_owned(),
@@ -572,8 +572,8 @@ mod tests {
             let finding = &mut run.verdicts.findings[0];
             (finding.unit, finding.ratio) = (Some(unit), Some(ratio));
             (finding.measured, finding.expected) = (Some(measured), Some(expected));
-            let case = fixture::case(run, "node0007");
-            how_bad(&Sides::of(&case)).remove(0)
+            let case = fixture::build_case(run, "node0007");
+            describe_severity(&NodeEvidence::from_case(&case)).remove(0)
         };
         let rate = said(Unit::GigabytesPerSecond, 300.0, 400.0, 0.75);
         assert!(rate.ends_with(" is expected, 25.0 % less"), "{rate}");

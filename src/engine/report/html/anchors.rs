@@ -8,13 +8,13 @@ const LONGEST: usize = 60;
 
 /// Names given so far.
 #[derive(Debug, Default)]
-pub(super) struct Anchors {
+pub(super) struct HtmlAnchors {
     taken: BTreeMap<String, usize>,
 }
 
-impl Anchors {
+impl HtmlAnchors {
     /// A name of letters, digits, `-`, `.` and `_` that nothing else has.
-    pub(super) fn name(&mut self, kind: &str, text: &str) -> String {
+    pub(super) fn unique_name(&mut self, kind: &str, text: &str) -> String {
         let fit = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '-' };
         let wanted: String = text.chars().take(LONGEST).map(fit).collect();
         let wanted = format!("{kind}-{wanted}");
@@ -36,9 +36,9 @@ mod tests {
 
     #[test]
     fn no_two_places_share_a_name_and_no_text_gets_into_it() {
-        let mut anchors = Anchors::default();
-        let names = ["a b", "a-b", "a\"b", "a-b-1", "a-b"].map(|t| anchors.name("node", t));
+        let mut anchors = HtmlAnchors::default();
+        let names = ["a b", "a-b", "a\"b", "a-b-1", "a-b"].map(|t| anchors.unique_name("node", t));
         assert_eq!(names, ["node-a-b", "node-a-b-1", "node-a-b-2", "node-a-b-1-1", "node-a-b-3"]);
-        assert_eq!(anchors.name("node", "<x>&#"), "node--x---");
+        assert_eq!(anchors.unique_name("node", "<x>&#"), "node--x---");
     }
 }

@@ -7,28 +7,28 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::between;
+use super::outcome_between_domains;
 use super::domain_name;
-use super::earlier::Earlier;
-use super::figures::Draw;
+use super::prior_grids::PriorGrids;
+use super::figures::FigureRenderer;
 use super::figures::FigureData;
 use super::figures::FigureText;
-use super::figures::Readings;
+use super::figures::FigureReadings;
 use super::figures::test_name;
 use super::findings::FindingText;
 use crate::report::ReportError;
-use crate::report::blame::Blame;
-use crate::report::blame::blame;
-use crate::report::grid::Grid;
-use crate::report::grid::Reference;
-use crate::report::grid::Shape;
+use crate::report::blame_marks::GridBlame;
+use crate::report::blame_marks::blame_grid;
+use crate::report::grid::HeatmapGrid;
+use crate::report::grid::GridReference;
+use crate::report::grid::GridShape;
 use crate::report::network;
-use crate::report::overview::low;
-use crate::report::plain::counted;
-use crate::report::plain::listed;
-use crate::report::plain::number;
-use crate::report::plain::unit_name;
-use crate::report::scale::CALM;
+use crate::report::overview::count_low;
+use crate::report::plain_text::count_noun;
+use crate::report::plain_text::list_names;
+use crate::report::plain_text::format_number;
+use crate::report::plain_text::unit_name;
+use crate::report::colour_scale::MIN_EXPECTED_RATIO;
 use model::id::DomainName;
 use model::run::Run;
 use model::stats::sort_median;
@@ -51,12 +51,12 @@ const FIGURE_BYTES: usize = 1_500_000;
 /// Figures of rails and leaves.
 const NETWORK_FIGURES: usize = 6;
 #[derive(Serialize)]
-pub(super) struct Domain {
+pub(super) struct HtmlDomain {
     pub(super) name: String,
     pub(super) anchor: String,
-    pub(super) tests: Vec<TestRow>,
+    pub(super) tests: Vec<HtmlTestRow>,
     /// Tests that are compared with nothing.
-    pub(super) others: Vec<TestRow>,
+    pub(super) others: Vec<HtmlTestRow>,
     pub(super) figures: Vec<FigureText>,
     pub(super) left_out: Vec<String>,
     /// Its number among the domains of the filter.
@@ -64,7 +64,7 @@ pub(super) struct Domain {
 }
 
 #[derive(Serialize)]
-pub(super) struct TestRow {
+pub(super) struct HtmlTestRow {
     pub(super) test: String,
     pub(super) cells: usize,
     pub(super) missing: usize,
@@ -77,11 +77,11 @@ pub(super) struct TestRow {
 }
 
 /// Everything drawn, and what was left out.
-pub(super) struct Drawn {
+pub(super) struct HtmlDrawings {
     /// Nodes that are domains of their own, together.
     pub(super) fleet: Vec<FigureText>,
     /// Domains, the worst first.
-    pub(super) domains: Vec<Domain>,
+    pub(super) domains: Vec<HtmlDomain>,
     /// Rails beside each other, and leaves.
     pub(super) network: Vec<FigureText>,
     pub(super) left_out: Vec<String>,
@@ -90,14 +90,14 @@ pub(super) struct Drawn {
 }
 
 /// Draws a run. `places` are where its findings are told.
-pub(super) fn domains(
+pub(super) fn draw_domains(
     run: &Run,
-    grids: &[Grid],
-    fleet: &[Grid],
-    earlier: &Earlier,
+    grids: &[HeatmapGrid],
+    fleet: &[HeatmapGrid],
+    earlier: &PriorGrids,
     places: &[FindingText],
-) -> Result<Drawn, ReportError> {
-    let mut by_domain: BTreeMap<Option<&str>, Vec<&Grid>> = BTreeMap::new();
+) -> Result<HtmlDrawings, ReportError> {
+    let mut by_domain: BTreeMap<Option<&str>, Vec<&HeatmapGrid>> = BTreeMap::new();
     for grid in grids {
         by_domain.entry(grid.domain.as_ref().map(|d| d.as_str())).or_default().push(grid);
     }
@@ -105,7 +105,7 @@ pub(super) fn domains(
     let findings = run.verdicts.findings.iter().map(|f| (f.locus.domain.as_ref(), f.outcome));
     let nodes = run.verdicts.nodes.iter().map(|n| (n.domain.as_ref(), n.outcome));
     let outcomes = findings.chain(nodes).map(|(d, outcome)| (d.map(DomainName::as_str), outcome));
-    for (name, outcome) in outcomes.chain(between(run, grids).map(|it| (None, it))) {
+    for (name, outcome) in outcomes.chain(outcome_between_domains(run, grids).map(|it| (None, it))) {
         let known = worst.entry(name).or_insert(outcome);
         *known = outcome.max(*known);
     }
@@ -118,34 +118,34 @@ pub(super) fn domains(
     let mut drawn = Vec::new();
     let mut skipped = Vec::new();
     let mut healthy = 0;
-    let mut budget = Budget {
+    let mut budget = FigureBudget {
         figures: FIGURES,
         bytes: FIGURE_BYTES,
-        draw: Draw {
+        draw: FigureRenderer {
             findings: &run.verdicts.findings,
             places,
             earlier,
-            readings: Readings::of(run),
+            readings: FigureReadings::from_run(run),
         },
         data: Vec::new(),
     };
     let mut network = Vec::new();
-    for grid in network::grids(run).iter().take(NETWORK_FIGURES) {
-        network.push(budget.draw(grid, blame(&run.verdicts.findings, grid))?);
+    for grid in network::build_network_grids(run).iter().take(NETWORK_FIGURES) {
+        network.push(budget.draw(grid, blame_grid(&run.verdicts.findings, grid))?);
     }
-    let together = all_nodes(run, fleet, &mut budget)?;
+    let together = draw_all_nodes(run, fleet, &mut budget)?;
     // What all nodes show together needs no samples of single ones besides.
     let samples = if together.is_empty() { HEALTHY_DOMAINS } else { 0 };
     for (name, severity) in order {
         let sample = severity.is_none();
-        if (sample && healthy == samples) || budget.spent() {
+        if (sample && healthy == samples) || budget.is_spent() {
             skipped.push(domain_name(run, name));
             continue;
         }
         healthy += usize::from(sample);
         let anchor = format!("domain-{}", drawn.len() + 1);
         let most = if sample { CALM_FIGURES } else { DOMAIN_FIGURES };
-        drawn.push(domain(
+        drawn.push(draw_domain(
             run,
             domain_name(run, name),
             anchor,
@@ -159,77 +159,77 @@ pub(super) fn domains(
         let how = if together.is_empty() { "not drawn" } else { "drawn only together" };
         left_out.push(format!(
             "{} {how} ({}); matrix.csv holds all cells.",
-            counted(skipped.len(), "domain is", "domains are"),
-            listed(&skipped, 12)
+            count_noun(skipped.len(), "domain is", "domains are"),
+            list_names(&skipped, 12)
         ));
     }
-    Ok(Drawn { fleet: together, domains: drawn, network, left_out, data: budget.data })
+    Ok(HtmlDrawings { fleet: together, domains: drawn, network, left_out, data: budget.data })
 }
 
 /// The tests of nodes that are domains of their own: those that show something
 /// first, then those between GPUs.
-fn all_nodes(
+fn draw_all_nodes(
     run: &Run,
-    fleet: &[Grid],
-    budget: &mut Budget<'_>,
+    fleet: &[HeatmapGrid],
+    budget: &mut FigureBudget<'_>,
 ) -> Result<Vec<FigureText>, ReportError> {
-    let mut order: Vec<&Grid> = fleet.iter().collect();
+    let mut order: Vec<&HeatmapGrid> = fleet.iter().collect();
     order.sort_by_key(|g| {
         // Where nodes are compared with different numbers, these are their own
         // levels, which say nothing about one node beside the others.
-        let alike = matches!(g.reference, Reference::Expectation(low, high) if low == high);
-        let shown = (Reverse(low(g).min(1)), Reverse(g.missing().min(1)));
+        let alike = matches!(g.reference, GridReference::Expectation(low, high) if low == high);
+        let shown = (Reverse(count_low(g).min(1)), Reverse(g.missing_count().min(1)));
         // The plain copy has the shortest name of its kind.
         (shown, !alike, g.summed.is_none(), g.testcase.len())
     });
     let mut figures = Vec::new();
     for grid in order.into_iter().take(FLEET_FIGURES) {
-        let blame = blame(&run.verdicts.findings, grid);
+        let blame = blame_grid(&run.verdicts.findings, grid);
         figures.push(budget.draw(grid, blame)?);
     }
     Ok(figures)
 }
 
 /// How much may still be drawn, and what it is drawn from.
-struct Budget<'a> {
+struct FigureBudget<'a> {
     figures: usize,
     bytes: usize,
-    draw: Draw<'a>,
+    draw: FigureRenderer<'a>,
     data: Vec<FigureData>,
 }
 
-impl Budget<'_> {
-    fn draw(&mut self, grid: &Grid, blame: Blame) -> Result<FigureText, ReportError> {
-        let (figure, data) = self.draw.figure(grid, blame, self.data.len() + 1)?;
+impl FigureBudget<'_> {
+    fn draw(&mut self, grid: &HeatmapGrid, blame: GridBlame) -> Result<FigureText, ReportError> {
+        let (figure, data) = self.draw.draw_figure(grid, blame, self.data.len() + 1)?;
         self.figures = self.figures.saturating_sub(1);
-        let size = figure.svg.as_str().map_or(0, str::len) + data.size();
+        let size = figure.svg.as_str().map_or(0, str::len) + data.byte_size();
         self.bytes = self.bytes.saturating_sub(size);
         self.data.push(data);
         Ok(figure)
     }
 
-    fn spent(&self) -> bool {
+    fn is_spent(&self) -> bool {
         self.figures == 0 || self.bytes == 0
     }
 }
 
-fn domain(
+fn draw_domain(
     run: &Run,
     name: String,
     anchor: String,
-    grids: &[&Grid],
+    grids: &[&HeatmapGrid],
     most: usize,
-    budget: &mut Budget<'_>,
-) -> Result<Domain, ReportError> {
+    budget: &mut FigureBudget<'_>,
+) -> Result<HtmlDomain, ReportError> {
     let findings = &run.verdicts.findings;
     // Overviews, and of the grids inside nodes those that show something.
-    let mut wanted: Vec<(&Grid, Blame)> = Vec::new();
+    let mut wanted: Vec<(&HeatmapGrid, GridBlame)> = Vec::new();
     let mut quiet = 0;
     for grid in grids {
-        wanted.push((grid, blame(findings, grid)));
+        wanted.push((grid, blame_grid(findings, grid)));
         for inside in &grid.inside {
-            let blame = blame(findings, inside);
-            let some = 0 < low(inside) || 0 < inside.missing();
+            let blame = blame_grid(findings, inside);
+            let some = 0 < count_low(inside) || 0 < inside.missing_count();
             if some || !blame.is_empty() || grid.inside.len() <= FEW_NODES {
                 wanted.push((inside, blame));
             } else {
@@ -239,18 +239,18 @@ fn domain(
     }
     wanted.sort_by(|(a, a_blame), (b, b_blame)| {
         // Calm grids keep the order of their tests, overviews first.
-        let lowest = |g: &Grid| g.lowest().filter(|low| *low < CALM).unwrap_or(CALM);
-        let compared = |g: &Grid| matches!(g.reference, Reference::Expectation(..));
+        let lowest = |g: &HeatmapGrid| g.lowest_ratio().filter(|low| *low < MIN_EXPECTED_RATIO).unwrap_or(MIN_EXPECTED_RATIO);
+        let compared = |g: &HeatmapGrid| matches!(g.reference, GridReference::Expectation(..));
         (a_blame.is_empty().cmp(&b_blame.is_empty()))
             .then(compared(b).cmp(&compared(a)))
             .then(lowest(a).total_cmp(&lowest(b)))
-            .then((a.missing() == 0).cmp(&(b.missing() == 0)))
-            .then((a.shape != Shape::Pairs).cmp(&(b.shape != Shape::Pairs)))
+            .then((a.missing_count() == 0).cmp(&(b.missing_count() == 0)))
+            .then((a.shape != GridShape::Pairs).cmp(&(b.shape != GridShape::Pairs)))
     });
     let mut figures = Vec::new();
     let mut undrawn = BTreeSet::new();
     for (grid, blame) in wanted {
-        if figures.len() == most || budget.spent() {
+        if figures.len() == most || budget.is_spent() {
             undrawn.insert(test_name(grid));
             continue;
         }
@@ -260,40 +260,40 @@ fn domain(
     if 0 < quiet {
         left_out.push(format!(
             "{} inside single nodes without anything low or missing are not drawn; the overview has a cell for each GPU.",
-            counted(quiet, "matrix", "matrices")
+            count_noun(quiet, "matrix", "matrices")
         ));
     }
     if !undrawn.is_empty() {
         let names: Vec<String> = undrawn.into_iter().collect();
-        left_out.push(format!("Not drawn: {}.", listed(&names, 24)));
+        left_out.push(format!("Not drawn: {}.", list_names(&names, 24)));
     }
-    let compared = |g: &&&Grid| matches!(g.reference, Reference::Expectation(..));
-    let (tests, others): (Vec<&Grid>, Vec<&Grid>) = grids.iter().partition(|g| compared(g));
-    let rows = |grids: &[&Grid]| grids.iter().map(|g| test_row(g)).collect();
+    let compared = |g: &&&HeatmapGrid| matches!(g.reference, GridReference::Expectation(..));
+    let (tests, others): (Vec<&HeatmapGrid>, Vec<&HeatmapGrid>) = grids.iter().partition(|g| compared(g));
+    let rows = |grids: &[&HeatmapGrid]| grids.iter().map(|g| build_test_row(g)).collect();
     let (tests, others) = (rows(&tests), rows(&others));
-    Ok(Domain { name, anchor, tests, others, figures, left_out, index: None })
+    Ok(HtmlDomain { name, anchor, tests, others, figures, left_out, index: None })
 }
 
 /// One test in numbers; a test inside nodes over all its nodes.
-fn test_row(grid: &Grid) -> TestRow {
-    let parts: Vec<&Grid> =
+fn build_test_row(grid: &HeatmapGrid) -> HtmlTestRow {
+    let parts: Vec<&HeatmapGrid> =
         if grid.inside.is_empty() { vec![grid] } else { grid.inside.iter().collect() };
     let mut values: Vec<f64> = parts.iter().flat_map(|g| g.values()).collect();
     let middle = sort_median(&mut values);
-    let lowest = parts.iter().filter_map(|g| g.lowest()).reduce(f64::min);
-    let value = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), number);
-    TestRow {
+    let lowest = parts.iter().filter_map(|g| g.lowest_ratio()).reduce(f64::min);
+    let value = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), format_number);
+    HtmlTestRow {
         test: test_name(grid),
         cells: values.len(),
-        missing: parts.iter().map(|g| g.missing()).sum(),
+        missing: parts.iter().map(|g| g.missing_count()).sum(),
         low: value(values.first().copied()),
         middle: value(middle),
         high: value(values.last().copied()),
         unit: unit_name(Some(grid.unit)),
         expected: match grid.reference {
-            Reference::Expectation(low, high) if low == high => number(low),
-            Reference::Expectation(low, high) => format!("{} to {}", number(low), number(high)),
-            Reference::Median(_) | Reference::Nothing => "nothing".to_owned(),
+            GridReference::Expectation(low, high) if low == high => format_number(low),
+            GridReference::Expectation(low, high) => format!("{} to {}", format_number(low), format_number(high)),
+            GridReference::Median(_) | GridReference::Nothing => "nothing".to_owned(),
         },
         lowest: lowest.map_or_else(|| "–".to_owned(), |r| format!("{r:.3}")),
     }

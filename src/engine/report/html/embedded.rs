@@ -11,7 +11,7 @@ use sha2::Digest as _;
 use sha2::Sha256;
 
 /// The Content-Security-Policy of a page with this style and this script.
-pub(super) fn policy(style: &str, script: &str) -> String {
+pub(super) fn content_security_policy(style: &str, script: &str) -> String {
     let digest = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
     format!(
         "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
@@ -22,7 +22,7 @@ pub(super) fn policy(style: &str, script: &str) -> String {
 
 /// A value as JSON that may stand inside a script element: what could end the
 /// element or begin a comment in it is an escape.
-pub(super) fn json<T: Serialize>(value: &T) -> String {
+pub(super) fn to_script_json<T: Serialize>(value: &T) -> String {
     let text = serde_json::to_string(value).expect("texts and numbers are JSON");
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -45,14 +45,14 @@ mod tests {
     #[test]
     fn data_cannot_end_its_element_and_reads_back_unchanged() {
         let text = "</script><!--<script>\u{2028}&amp;\"\\";
-        let json = json(&[text]);
+        let json = to_script_json(&[text]);
         assert!(!json.contains(['<', '>', '&', '\u{2028}']), "{json}");
         assert_eq!(serde_json::from_str::<Vec<String>>(&json).expect("JSON"), [text]);
     }
 
     #[test]
     fn the_policy_names_digests_and_no_source() {
-        let policy = policy("a", "");
+        let policy = content_security_policy("a", "");
         // echo -n | openssl dgst -sha256 -binary | base64
         assert!(
             policy.contains("script-src 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='")

@@ -7,25 +7,25 @@ use std::collections::BTreeSet;
 use minijinja::Value;
 use serde::Serialize;
 
-use super::earlier::Earlier;
+use super::prior_grids::PriorGrids;
 use super::findings::FindingText;
-use super::shown;
+use super::clip_text;
 use crate::report::ReportError;
-use crate::report::blame::Blame;
-use crate::report::blame::Marked;
-use crate::report::blame::blame;
-use crate::report::grid::End;
-use crate::report::grid::Grid;
-use crate::report::grid::Reference;
-use crate::report::grid::Shape;
-use crate::report::grid::Spot;
-use crate::report::plain::clip;
-use crate::report::plain::listed;
-use crate::report::plain::number;
-use crate::report::plain::quantity;
-use crate::report::plain::rail_name;
-use crate::report::plot;
-use model::cell::Cell;
+use crate::report::blame_marks::GridBlame;
+use crate::report::blame_marks::BlameFinder;
+use crate::report::blame_marks::blame_grid;
+use crate::report::grid::GridEnd;
+use crate::report::grid::HeatmapGrid;
+use crate::report::grid::GridReference;
+use crate::report::grid::GridShape;
+use crate::report::grid::GridSpot;
+use crate::report::plain_text::clip;
+use crate::report::plain_text::list_names;
+use crate::report::plain_text::format_number;
+use crate::report::plain_text::format_quantity;
+use crate::report::plain_text::rail_name;
+use crate::report::svg_heatmap;
+use model::measured_cell::MeasuredCell;
 use model::id::DomainName;
 use model::run::Run;
 use model::stats::sort_median;
@@ -57,7 +57,7 @@ pub(super) struct FigureText {
 
 /// One outlined part of a figure.
 #[derive(Serialize)]
-struct Outline {
+struct FigureOutline {
     name: String,
     at: String,
     rows: Vec<usize>,
@@ -92,34 +92,34 @@ pub(super) struct FigureData {
     joint: &'static str,
     cells: [i32; 4],
     numbers: bool,
-    outlines: Vec<Outline>,
+    outlines: Vec<FigureOutline>,
 }
 
 impl FigureData {
     /// About how many bytes of the page it takes.
-    pub(super) fn size(&self) -> usize {
+    pub(super) fn byte_size(&self) -> usize {
         let some = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let texts = some(&self.readings) + some(&self.before) + some(&self.before_ratios);
         self.values.len() + self.ratios.len() + texts
     }
 }
 
-type Key<'a> = (Option<&'a DomainName>, &'a str, Option<&'a str>, Unit);
+type FigureKey<'a> = (Option<&'a DomainName>, &'a str, Option<&'a str>, Unit);
 
 /// All cells, by the grid that shows them.
 #[derive(Default)]
-pub(super) struct Readings<'a> {
-    cells: BTreeMap<Key<'a>, Vec<&'a Cell>>,
+pub(super) struct FigureReadings<'a> {
+    cells: BTreeMap<FigureKey<'a>, Vec<&'a MeasuredCell>>,
 }
 
-impl<'a> Readings<'a> {
+impl<'a> FigureReadings<'a> {
     /// Sorts a run's cells.
-    pub(super) fn of(run: &'a Run) -> Self {
+    pub(super) fn from_run(run: &'a Run) -> Self {
         // Where nothing was read twice, the numbers themselves are the readings.
         if run.cells.iter().all(|c| c.reading == 0) {
             return Self::default();
         }
-        let mut cells: BTreeMap<Key<'a>, Vec<&'a Cell>> = BTreeMap::new();
+        let mut cells: BTreeMap<FigureKey<'a>, Vec<&'a MeasuredCell>> = BTreeMap::new();
         for cell in &run.cells {
             let key = (cell.domain.as_ref(), &*cell.testcase, cell.rail.as_deref(), cell.unit);
             cells.entry(key).or_default().push(cell);
@@ -129,30 +129,30 @@ impl<'a> Readings<'a> {
 
     /// The readings of each spot of a grid, in their order; `None` where each
     /// has one, a spot sums several up, or they are too many.
-    fn at(&self, grid: &Grid) -> Option<String> {
+    fn readings_at(&self, grid: &HeatmapGrid) -> Option<String> {
         if grid.summed.is_some() || 1 < grid.joined {
             return None;
         }
         let key = (grid.domain.as_ref(), &*grid.testcase, grid.rail.as_deref(), grid.unit);
         let cells = self.cells.get(&key)?;
         let places =
-            |ends: &[End]| -> BTreeMap<End, usize> { ends.iter().cloned().zip(0..).collect() };
+            |ends: &[GridEnd]| -> BTreeMap<GridEnd, usize> { ends.iter().cloned().zip(0..).collect() };
         let (rows, cols) = (places(&grid.rows), places(&grid.cols));
         let mut spots: Vec<Vec<String>> = vec![Vec::new(); grid.spots.len()];
         let mut count = 0;
         for cell in cells {
             let (mut src, mut dst) = (
-                End { node: cell.src_node.clone(), gpu: cell.src_gpu },
-                End { node: cell.dst_node.clone(), gpu: cell.dst_gpu },
+                GridEnd { node: cell.src_node.clone(), gpu: cell.src_gpu },
+                GridEnd { node: cell.dst_node.clone(), gpu: cell.dst_gpu },
             );
-            if grid.shape == Shape::PerGpu {
+            if grid.shape == GridShape::PerGpu {
                 let gpu = src.gpu.or(dst.gpu);
                 (src, dst) =
-                    (End { node: src.node.or(dst.node), gpu: None }, End { node: None, gpu });
+                    (GridEnd { node: src.node.or(dst.node), gpu: None }, GridEnd { node: None, gpu });
             }
             let (Some(row), Some(col)) = (rows.get(&src), cols.get(&dst)) else { continue };
             count += 1;
-            let text = cell.value.map_or_else(|| "x".to_owned(), number);
+            let text = cell.value.map_or_else(|| "x".to_owned(), format_number);
             spots[row * grid.cols.len() + col].push(text);
         }
         let several = spots.iter().any(|s| 1 < s.len());
@@ -162,48 +162,48 @@ impl<'a> Readings<'a> {
 }
 
 /// What figures are drawn from.
-pub(super) struct Draw<'a> {
+pub(super) struct FigureRenderer<'a> {
     pub(super) findings: &'a [Finding],
     /// Where findings are told, in their order.
     pub(super) places: &'a [FindingText],
-    pub(super) earlier: &'a Earlier,
-    pub(super) readings: Readings<'a>,
+    pub(super) earlier: &'a PriorGrids,
+    pub(super) readings: FigureReadings<'a>,
 }
 
-pub(super) fn test_name(grid: &Grid) -> String {
+pub(super) fn test_name(grid: &HeatmapGrid) -> String {
     match &grid.rail {
-        Some(rail) => format!("{}, {}", shown(&grid.testcase), rail_name(rail)),
-        None => shown(&grid.testcase),
+        Some(rail) => format!("{}, {}", clip_text(&grid.testcase), rail_name(rail)),
+        None => clip_text(&grid.testcase),
     }
 }
 
-impl Draw<'_> {
+impl FigureRenderer<'_> {
     /// Draws a grid, smaller where it would not be legible.
-    pub(super) fn figure(
+    pub(super) fn draw_figure(
         &self,
-        grid: &Grid,
-        marked: Blame,
+        grid: &HeatmapGrid,
+        marked: GridBlame,
         index: usize,
     ) -> Result<(FigureText, FigureData), ReportError> {
-        let too_wide = grid.shape == Shape::Pairs && LEGIBLE < grid.rows.len();
-        let strip = matches!(grid.shape, Shape::PerGpu | Shape::PerRail);
+        let too_wide = grid.shape == GridShape::Pairs && LEGIBLE < grid.rows.len();
+        let strip = matches!(grid.shape, GridShape::PerGpu | GridShape::PerRail);
         let smaller = if too_wide {
-            let by_node = grid.by_node();
-            Some(if LEGIBLE < by_node.rows.len() { by_node.worst(STRIP) } else { by_node })
-        } else if (strip || grid.shape == Shape::Leaves) && STRIP < grid.rows.len() {
-            Some(grid.worst(STRIP))
+            let by_node = grid.fold_by_node();
+            Some(if LEGIBLE < by_node.rows.len() { by_node.keep_worst(STRIP) } else { by_node })
+        } else if (strip || grid.shape == GridShape::Leaves) && STRIP < grid.rows.len() {
+            Some(grid.keep_worst(STRIP))
         } else {
             None
         };
         let (grid, marked) = match &smaller {
-            Some(smaller) => (smaller, blame(self.findings, smaller)),
+            Some(smaller) => (smaller, blame_grid(self.findings, smaller)),
             None => (grid, marked),
         };
         let id = format!("figure-{index}");
-        let caption = caption(grid);
-        let outlines = self.outlines(grid);
-        let drawn = plot::heatmap(grid, &marked, &id, &about(grid, &marked))?;
-        let names = |ends: &[End]| ends.iter().map(|e| clip(&e.name(), 80)).collect::<Vec<_>>();
+        let caption = figure_caption(grid);
+        let outlines = self.build_outlines(grid);
+        let drawn = svg_heatmap::draw_heatmap(grid, &marked, &id, &describe_figure(grid, &marked))?;
+        let names = |ends: &[GridEnd]| ends.iter().map(|e| clip(&e.name(), 80)).collect::<Vec<_>>();
         let before = self.earlier.spots(grid);
         let mut blamed: Vec<(String, String)> =
             outlines.iter().map(|o| (o.at.clone(), o.name.clone())).collect();
@@ -214,7 +214,7 @@ impl Draw<'_> {
             id: id.clone(),
             test: test_name(grid),
             caption,
-            notes: notes(grid),
+            notes: figure_notes(grid),
             blamed,
             blamed_more,
             wide: drawn.wide,
@@ -224,26 +224,26 @@ impl Draw<'_> {
             id,
             rows: names(&grid.rows),
             cols: (grid.rows != grid.cols).then(|| names(&grid.cols)),
-            values: values(&grid.spots),
-            ratios: ratios(&grid.spots),
-            readings: self.readings.at(grid),
-            before: before.as_deref().map(values),
-            before_ratios: before.as_deref().map(ratios),
-            unit: crate::report::plain::unit_name(unit),
+            values: join_values(&grid.spots),
+            ratios: join_ratios(&grid.spots),
+            readings: self.readings.readings_at(grid),
+            before: before.as_deref().map(join_values),
+            before_ratios: before.as_deref().map(join_ratios),
+            unit: crate::report::plain_text::unit_name(unit),
             more: grid.unit.is_bandwidth(),
             reference: match grid.reference {
-                Reference::Expectation(low, high) if low == high => {
-                    format!("expected {}", quantity(low, unit))
+                GridReference::Expectation(low, high) if low == high => {
+                    format!("expected {}", format_quantity(low, unit))
                 }
-                Reference::Expectation(low, high) => {
-                    format!("expected {} to {}", number(low), quantity(high, unit))
+                GridReference::Expectation(low, high) => {
+                    format!("expected {} to {}", format_number(low), format_quantity(high, unit))
                 }
-                Reference::Median(median) => format!("peers' median {}", quantity(median, unit)),
-                Reference::Nothing => String::new(),
+                GridReference::Median(median) => format!("peers' median {}", format_quantity(median, unit)),
+                GridReference::Nothing => String::new(),
             },
             joint: match grid.shape {
-                Shape::Pairs | Shape::Leaves => " → ",
-                Shape::PerGpu | Shape::PerRail => ", ",
+                GridShape::Pairs | GridShape::Leaves => " → ",
+                GridShape::PerGpu | GridShape::PerRail => ", ",
             },
             cells: drawn.cells,
             numbers: drawn.numbers,
@@ -253,33 +253,33 @@ impl Draw<'_> {
     }
 
     /// What is outlined, finding by finding, as far as findings are told.
-    fn outlines(&self, grid: &Grid) -> Vec<Outline> {
+    fn build_outlines(&self, grid: &HeatmapGrid) -> Vec<FigureOutline> {
         let mut out = Vec::new();
-        let marked = Marked::of(grid, self.places.len());
+        let marked = BlameFinder::new(grid, self.places.len());
         for (finding, place) in self.findings.iter().zip(self.places) {
-            let Blame { rows, cols, cells } = marked.blame(finding);
+            let GridBlame { rows, cols, cells } = marked.find(finding);
             if rows.is_empty() && cols.is_empty() && cells.is_empty() {
                 continue;
             }
             let files: BTreeSet<&str> = finding.evidence.iter().map(|e| e.file.as_str()).collect();
-            let files = files.into_iter().take(super::FILES).map(shown).collect();
+            let files = files.into_iter().take(super::FILES).map(clip_text).collect();
             let (name, at) = (place.name.clone(), place.anchor.clone());
-            out.push(Outline { name, at, rows, cols, cells, files });
+            out.push(FigureOutline { name, at, rows, cols, cells, files });
         }
         out
     }
 }
 
 /// The numbers of all spots, `-` where there is none.
-fn values(spots: &[Option<Spot>]) -> String {
-    data(spots, |s| s.value.map(number))
+fn join_values(spots: &[Option<GridSpot>]) -> String {
+    join_spots(spots, |s| s.value.map(format_number))
 }
 
-fn ratios(spots: &[Option<Spot>]) -> String {
-    data(spots, |s| s.ratio.map(|r| format!("{:.0}", (r * 1000.0).clamp(0.0, 1e6))))
+fn join_ratios(spots: &[Option<GridSpot>]) -> String {
+    join_spots(spots, |s| s.ratio.map(|r| format!("{:.0}", (r * 1000.0).clamp(0.0, 1e6))))
 }
 
-fn data(spots: &[Option<Spot>], of: fn(&Spot) -> Option<String>) -> String {
+fn join_spots(spots: &[Option<GridSpot>], of: fn(&GridSpot) -> Option<String>) -> String {
     // A spot without a number was to be measured; one that is not there was not.
     let each = spots.iter().map(|s| match s {
         Some(s) => of(s).unwrap_or_else(|| "-".to_owned()),
@@ -288,10 +288,10 @@ fn data(spots: &[Option<Spot>], of: fn(&Spot) -> Option<String>) -> String {
     each.collect::<Vec<_>>().join(" ")
 }
 
-fn notes(grid: &Grid) -> Vec<String> {
+fn figure_notes(grid: &HeatmapGrid) -> Vec<String> {
     let mut notes = Vec::new();
     let per_node = grid.rows.chunk_by(|a, b| a.node == b.node).map(<[_]>::len).max();
-    if grid.shape == Shape::Pairs && per_node.is_some_and(|n| 1 < n && n < grid.rows.len()) {
+    if grid.shape == GridShape::Pairs && per_node.is_some_and(|n| 1 < n && n < grid.rows.len()) {
         notes.push("Thin lines separate nodes; between them are their GPUs in order.".to_owned());
     }
     if let Some(summed) = grid.summed {
@@ -300,26 +300,26 @@ fn notes(grid: &Grid) -> Vec<String> {
     if let Some(left_out) = &grid.left_out {
         notes.push(format!("Shown: {left_out}."));
     }
-    if plot::crosses_left_out(grid) {
+    if svg_heatmap::has_too_many_crosses(grid) {
         notes.push("Too many cells are not as expected to cross each of them.".to_owned());
     }
     notes
 }
 
-fn caption(grid: &Grid) -> String {
+fn figure_caption(grid: &HeatmapGrid) -> String {
     let place = match (&grid.domain, grid.shape, grid.rows.first()) {
-        (_, Shape::Pairs, Some(end)) if grid.rows.iter().all(|e| e.node == end.node) => {
-            end.node.as_ref().map_or("one node".to_owned(), |n| shown(n.as_str()))
+        (_, GridShape::Pairs, Some(end)) if grid.rows.iter().all(|e| e.node == end.node) => {
+            end.node.as_ref().map_or("one node".to_owned(), |n| clip_text(n.as_str()))
         }
-        (Some(domain), ..) => shown(domain.as_str()),
+        (Some(domain), ..) => clip_text(domain.as_str()),
         _ if 1 < grid.joined => format!("{} nodes", grid.joined),
         _ => "no single domain".to_owned(),
     };
     let what = match grid.shape {
-        Shape::Pairs => "from each line to each column",
-        Shape::PerGpu => "GPU by GPU",
-        Shape::PerRail => return format!("{}, rail by rail", test_name(grid)),
-        Shape::Leaves => return format!("{}, leaf by leaf", test_name(grid)),
+        GridShape::Pairs => "from each line to each column",
+        GridShape::PerGpu => "GPU by GPU",
+        GridShape::PerRail => return format!("{}, rail by rail", test_name(grid)),
+        GridShape::Leaves => return format!("{}, leaf by leaf", test_name(grid)),
     };
     // Between nodes of several domains there is no place but the rail.
     match (&grid.domain, &grid.rail) {
@@ -329,21 +329,21 @@ fn caption(grid: &Grid) -> String {
 }
 
 /// The figure for those who cannot see it.
-fn about(grid: &Grid, marked: &Blame) -> String {
+fn describe_figure(grid: &HeatmapGrid, marked: &GridBlame) -> String {
     let mut values = grid.values();
-    let middle = sort_median(&mut values).map(|m| quantity(m, Some(grid.unit)));
+    let middle = sort_median(&mut values).map(|m| format_quantity(m, Some(grid.unit)));
     format!(
         "{} cells of {}; median {}; lowest ratio {}; {} blamed.",
         values.len(),
         test_name(grid),
         middle.unwrap_or_else(|| "not known".to_owned()),
-        grid.lowest().map_or_else(|| "not known".to_owned(), |r| format!("{r:.3}")),
-        blamed(grid, marked),
+        grid.lowest_ratio().map_or_else(|| "not known".to_owned(), |r| format!("{r:.3}")),
+        describe_blame(grid, marked),
     )
 }
 
 /// What is blamed, in words.
-fn blamed(grid: &Grid, blame: &Blame) -> String {
+fn describe_blame(grid: &HeatmapGrid, blame: &GridBlame) -> String {
     let rows = blame.rows.iter().map(|&r| grid.rows[r].name());
     let cols = blame.cols.iter().map(|&c| grid.cols[c].name());
     let cells = blame
@@ -354,5 +354,5 @@ fn blamed(grid: &Grid, blame: &Blame) -> String {
     if names.is_empty() {
         return "nothing".to_owned();
     }
-    listed(&names.into_iter().collect::<Vec<_>>(), 12)
+    list_names(&names.into_iter().collect::<Vec<_>>(), 12)
 }

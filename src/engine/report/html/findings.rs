@@ -10,18 +10,18 @@ use super::FILES;
 use super::LONGEST;
 use super::ROWS;
 use super::TOLD;
-use super::anchors::Anchors;
+use super::anchors::HtmlAnchors;
 use super::history::Sparkline;
-use super::history::sparkline_of;
-use super::shown;
-use crate::report::class;
-use crate::report::compared;
-use crate::report::plain::below;
-use crate::report::plain::clip;
-use crate::report::plain::place_of;
-use crate::report::plain::quantity;
+use super::history::sparkline_for_locus;
+use super::clip_text;
+use crate::report::class_text;
+use crate::report::reference_text;
+use crate::report::plain_text::relative_to_source;
+use crate::report::plain_text::clip;
+use crate::report::plain_text::locus_place;
+use crate::report::plain_text::format_quantity;
 use model::run::Run;
-use model::text::percent;
+use model::text::format_percent;
 use model::trend::Trend;
 use model::verdict::Finding;
 
@@ -30,7 +30,7 @@ const OPEN: usize = 3;
 
 /// Prose, or a command inside it.
 #[derive(Serialize)]
-pub(super) struct Piece {
+pub(super) struct AdvicePiece {
     text: &'static str,
     command: bool,
 }
@@ -65,7 +65,7 @@ pub(super) struct FindingText {
     detectable: String,
     rule: String,
     summary: String,
-    next: Vec<Piece>,
+    next: Vec<AdvicePiece>,
     trend: Option<Sparkline>,
     evidence: Vec<EvidenceText>,
     evidence_more: usize,
@@ -75,44 +75,44 @@ pub(super) struct FindingText {
 }
 
 /// The findings that are told, worst first as the judge ordered them.
-pub(super) fn findings(
+pub(super) fn build_findings(
     run: &Run,
     trends: &[Trend],
     domains: &BTreeMap<&str, usize>,
-    anchors: &mut Anchors,
+    anchors: &mut HtmlAnchors,
 ) -> Vec<FindingText> {
     let told = run.verdicts.findings.iter().take(TOLD).enumerate();
     told.map(|(index, f)| {
         let domain = f.locus.domain.as_ref().and_then(|d| domains.get(d.as_str())).copied();
-        let anchor = anchors.name("finding", &f.id);
+        let anchor = anchors.unique_name("finding", &f.id);
         FindingText {
             domain,
             open: index < OPEN,
-            trend: sparkline_of(&f.locus, trends),
-            ..finding(f, anchor, &run.info.source)
+            trend: sparkline_for_locus(&f.locus, trends),
+            ..build_finding(f, anchor, &run.info.source)
         }
     })
     .collect()
 }
 
 /// Advice with its commands, which stand between backticks, taken apart.
-fn pieces(text: &'static str) -> Vec<Piece> {
+fn split_advice(text: &'static str) -> Vec<AdvicePiece> {
     let pieces = text.split('`').enumerate();
-    pieces.map(|(at, text)| Piece { text, command: at % 2 == 1 }).collect()
+    pieces.map(|(at, text)| AdvicePiece { text, command: at % 2 == 1 }).collect()
 }
 
-fn held(finding: &Finding) -> Vec<(&'static str, String, String)> {
-    let all = compared::all(finding).into_iter();
+fn reference_rows(finding: &Finding) -> Vec<(&'static str, String, String)> {
+    let all = reference_text::list_references(finding).into_iter();
     all.map(|(of, value, ratio)| {
-        let value = value.map_or_else(|| "–".to_owned(), |v| quantity(v, finding.unit));
+        let value = value.map_or_else(|| "–".to_owned(), |v| format_quantity(v, finding.unit));
         let ratio = ratio.map(|r| format!("{r:.3} of it")).unwrap_or_default();
-        (of.short(), value, ratio)
+        (of.prefix(), value, ratio)
     })
     .collect()
 }
 
-fn finding(finding: &Finding, anchor: String, source: &str) -> FindingText {
-    let value = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| quantity(v, finding.unit));
+fn build_finding(finding: &Finding, anchor: String, source: &str) -> FindingText {
+    let value = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| format_quantity(v, finding.unit));
     let mut evidence: Vec<EvidenceText> = Vec::new();
     let mut at: BTreeMap<(Option<&str>, &str), usize> = BTreeMap::new();
     let files: BTreeSet<_> = finding.evidence.iter().map(|e| &e.file).collect();
@@ -122,37 +122,37 @@ fn finding(finding: &Finding, anchor: String, source: &str) -> FindingText {
             evidence.push(EvidenceText {
                 files: Vec::new(),
                 files_more: 0,
-                test: e.testcase.as_deref().map(shown),
-                detail: clip(&below(&e.detail, source), LONGEST),
+                test: e.testcase.as_deref().map(clip_text),
+                detail: clip(&relative_to_source(&e.detail, source), LONGEST),
             });
             evidence.len() - 1
         });
         let text = &mut evidence[same];
         if text.files.len() < FILES {
-            text.files.push(clip(&below(&e.file, source), LONGEST));
+            text.files.push(clip(&relative_to_source(&e.file, source), LONGEST));
         } else {
             text.files_more += 1;
         }
     }
     FindingText {
         anchor,
-        name: shown(&format!("{}: {}", place_of(&finding.locus), class::title(&finding.class))),
+        name: clip_text(&format!("{}: {}", locus_place(&finding.locus), class_text::class_title(&finding.class))),
         domain: None,
         node: None,
-        next: class::advice(&finding.class).map(pieces).unwrap_or_default(),
+        next: class_text::class_advice(&finding.class).map(split_advice).unwrap_or_default(),
         trend: None,
         open: false,
-        id: shown(&finding.id),
+        id: clip_text(&finding.id),
         outcome: finding.outcome.as_str(),
-        class: shown(finding.class.as_str()),
-        title: class::title(&finding.class),
-        locus: shown(&place_of(&finding.locus)),
+        class: clip_text(finding.class.as_str()),
+        title: class_text::class_title(&finding.class),
+        locus: clip_text(&locus_place(&finding.locus)),
         measured: value(finding.measured),
-        held: held(finding),
+        held: reference_rows(finding),
         confirmed: finding.confirmed,
-        detectable: finding.detectable.map_or_else(|| "not known".to_owned(), percent),
-        rule: shown(&finding.rule.to_string()),
-        summary: clip(&below(&finding.summary, source), LONGEST),
+        detectable: finding.detectable.map_or_else(|| "not known".to_owned(), format_percent),
+        rule: clip_text(&finding.rule.to_string()),
+        summary: clip(&relative_to_source(&finding.summary, source), LONGEST),
         evidence,
         evidence_more: finding.evidence.len().saturating_sub(ROWS),
         files: files.len(),

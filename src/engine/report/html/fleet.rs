@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::LONGEST;
-use super::anchors::Anchors;
+use super::anchors::HtmlAnchors;
 use super::findings::FindingText;
 use super::history::Sparkline;
-use super::history::sparkline_of_node;
-use super::shown;
-use crate::report::plain::below;
-use crate::report::plain::clip;
+use super::history::sparkline_for_node;
+use super::clip_text;
+use crate::report::plain_text::relative_to_source;
+use crate::report::plain_text::clip;
 use model::run::Run;
-use model::text::percent;
+use model::text::format_percent;
 use model::trend::Trend;
 use model::verdict::NodeVerdict;
 use model::verdict::Outcome;
@@ -29,17 +29,17 @@ const NAMED: usize = 6;
 
 /// Nodes that share a rack, a block, a domain.
 #[derive(Serialize)]
-pub(super) struct Rack {
+pub(super) struct HtmlRack {
     name: String,
     /// Its number among the domains of the filter; absent where it is none.
     domain: Option<usize>,
     words: String,
-    tiles: Vec<Tile>,
+    tiles: Vec<HtmlNodeTile>,
     more: usize,
 }
 
 #[derive(Serialize)]
-struct Tile {
+struct HtmlNodeTile {
     anchor: String,
     node: String,
     outcome: &'static str,
@@ -47,7 +47,7 @@ struct Tile {
 
 /// One node's line.
 #[derive(Serialize)]
-pub(super) struct NodeRow {
+pub(super) struct HtmlNodeRow {
     anchor: String,
     node: String,
     domain: Option<usize>,
@@ -62,18 +62,18 @@ pub(super) struct NodeRow {
 
 /// Passing nodes for the same reason: it is said once.
 #[derive(Serialize)]
-pub(super) struct Passing {
+pub(super) struct HtmlPassingGroup {
     reason: String,
     open: bool,
-    rows: Vec<NodeRow>,
+    rows: Vec<HtmlNodeRow>,
 }
 
 /// Everything about nodes.
-pub(super) struct Fleet {
-    pub(super) racks: Vec<Rack>,
+pub(super) struct HtmlFleet {
+    pub(super) racks: Vec<HtmlRack>,
     /// Nodes that do not pass, the worst first.
-    pub(super) troubled: Vec<NodeRow>,
-    pub(super) passing: Vec<Passing>,
+    pub(super) troubled: Vec<HtmlNodeRow>,
+    pub(super) passing: Vec<HtmlPassingGroup>,
     /// Nodes without a tile.
     pub(super) more: usize,
     /// The lines of nodes, by their names.
@@ -81,19 +81,19 @@ pub(super) struct Fleet {
 }
 
 /// Lays out all nodes, and tells findings where their nodes are.
-pub(super) fn fleet(
+pub(super) fn build_fleet(
     run: &Run,
     trends: &[Trend],
     domains: &BTreeMap<&str, usize>,
     findings: &mut [FindingText],
-    anchors: &mut Anchors,
-) -> Fleet {
+    anchors: &mut HtmlAnchors,
+) -> HtmlFleet {
     let mut nodes: Vec<&NodeVerdict> = run.verdicts.nodes.iter().collect();
     nodes.sort_by_key(|n| std::cmp::Reverse(n.outcome));
     let shown_nodes = &nodes[..nodes.len().min(MOST)];
     let places: BTreeMap<&str, String> = shown_nodes
         .iter()
-        .map(|n| (n.node.as_str(), anchors.name("node", n.node.as_str())))
+        .map(|n| (n.node.as_str(), anchors.unique_name("node", n.node.as_str())))
         .collect();
     let mut about: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, (text, finding)) in findings.iter_mut().zip(&run.verdicts.findings).enumerate() {
@@ -110,38 +110,38 @@ pub(super) fn fleet(
     }
     let row = |n: &NodeVerdict| {
         let here = about.get(n.node.as_str()).map_or(&[][..], Vec::as_slice);
-        NodeRow {
+        HtmlNodeRow {
             anchor: places.get(n.node.as_str()).cloned().unwrap_or_default(),
-            node: shown(n.node.as_str()),
+            node: clip_text(n.node.as_str()),
             domain: n.domain.as_ref().and_then(|d| domains.get(d.as_str())).copied(),
-            domain_name: n.domain.as_ref().map_or_else(|| "–".to_owned(), |d| shown(d.as_str())),
+            domain_name: n.domain.as_ref().map_or_else(|| "–".to_owned(), |d| clip_text(d.as_str())),
             outcome: n.outcome.as_str(),
-            reason: clip(&below(&n.reason, &run.info.source), LONGEST),
-            detectable: n.detectable.map_or_else(|| "–".to_owned(), percent),
+            reason: clip(&relative_to_source(&n.reason, &run.info.source), LONGEST),
+            detectable: n.detectable.map_or_else(|| "–".to_owned(), format_percent),
             findings: here
                 .iter()
                 .take(NAMED)
                 .map(|&i| (findings[i].anchor.clone(), findings[i].name.clone()))
                 .collect(),
             findings_more: here.len().saturating_sub(NAMED),
-            trend: of_node.get(n.node.as_str()).and_then(|own| sparkline_of_node(own)),
+            trend: of_node.get(n.node.as_str()).and_then(|own| sparkline_for_node(own)),
         }
     };
     let (good, bad): (Vec<&NodeVerdict>, Vec<_>) =
         shown_nodes.iter().partition(|n| n.outcome == Outcome::Pass);
-    let mut reasons: BTreeMap<&str, Vec<NodeRow>> = BTreeMap::new();
+    let mut reasons: BTreeMap<&str, Vec<HtmlNodeRow>> = BTreeMap::new();
     for node in &good {
         reasons.entry(&node.reason).or_default().push(row(node));
     }
-    let passing = reasons.into_values().map(|rows| Passing {
+    let passing = reasons.into_values().map(|rows| HtmlPassingGroup {
         reason: rows.first().map(|r| r.reason.clone()).unwrap_or_default(),
         open: good.len() <= FEW,
         rows,
     });
     let troubled = bad.iter().map(|n| row(n)).collect();
     let passing = passing.collect();
-    Fleet {
-        racks: racks(run, &places, domains),
+    HtmlFleet {
+        racks: build_racks(run, &places, domains),
         troubled,
         passing,
         more: nodes.len() - shown_nodes.len(),
@@ -151,7 +151,7 @@ pub(super) fn fleet(
 
 /// Tiles in the order in which domains and their nodes are claimed: where they
 /// stand, not how they fare, so that two runs can be laid side by side.
-fn racks(run: &Run, places: &BTreeMap<&str, String>, domains: &BTreeMap<&str, usize>) -> Vec<Rack> {
+fn build_racks(run: &Run, places: &BTreeMap<&str, String>, domains: &BTreeMap<&str, usize>) -> Vec<HtmlRack> {
     let mut claimed: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for (d, domain) in run.claims.domains.iter().enumerate() {
         for (n, node) in domain.nodes.iter().enumerate() {
@@ -176,21 +176,21 @@ fn racks(run: &Run, places: &BTreeMap<&str, String>, domains: &BTreeMap<&str, us
     let home = |n: &NodeVerdict| -> (Option<usize>, String) {
         match n.domain.as_ref().map(|d| d.as_str()) {
             Some(domain) if 1 < size.get(domain).copied().unwrap_or(0) => {
-                (domains.get(domain).copied(), shown(domain))
+                (domains.get(domain).copied(), clip_text(domain))
             }
             _ => match leaves.get(n.node.as_str()) {
-                Some(leaf) => (None, format!("leaf {}", shown(leaf))),
+                Some(leaf) => (None, format!("leaf {}", clip_text(leaf))),
                 None => (None, "single nodes".to_owned()),
             },
         }
     };
     let mut at: BTreeMap<(Option<usize>, String), usize> = BTreeMap::new();
-    let mut out: Vec<(Rack, usize, usize)> = Vec::new();
+    let mut out: Vec<(HtmlRack, usize, usize)> = Vec::new();
     for node in order {
         let home = home(node);
         let index = *at.entry(home.clone()).or_insert_with(|| {
             let (domain, name) = home;
-            let rack = Rack { name, domain, words: String::new(), tiles: Vec::new(), more: 0 };
+            let rack = HtmlRack { name, domain, words: String::new(), tiles: Vec::new(), more: 0 };
             out.push((rack, 0, 0));
             out.len() - 1
         });
@@ -198,15 +198,15 @@ fn racks(run: &Run, places: &BTreeMap<&str, String>, domains: &BTreeMap<&str, us
         *all += 1;
         *passed += usize::from(node.outcome == Outcome::Pass);
         match places.get(node.node.as_str()) {
-            Some(anchor) => rack.tiles.push(Tile {
+            Some(anchor) => rack.tiles.push(HtmlNodeTile {
                 anchor: anchor.clone(),
-                node: shown(node.node.as_str()),
+                node: clip_text(node.node.as_str()),
                 outcome: node.outcome.as_str(),
             }),
             None => rack.more += 1,
         }
     }
     out.into_iter()
-        .map(|(rack, passed, all)| Rack { words: format!("{passed} of {all} pass"), ..rack })
+        .map(|(rack, passed, all)| HtmlRack { words: format!("{passed} of {all} pass"), ..rack })
         .collect()
 }

@@ -6,16 +6,16 @@ use std::fmt::Write as _;
 use minijinja::Value;
 use serde::Serialize;
 
-use super::shown;
-use crate::report::plain::clip;
-use crate::report::plain::counted;
-use crate::report::plain::number;
-use crate::report::plain::quantity;
-use model::text::percent;
-use model::trend::ChangeKind;
-use model::trend::Part;
-use model::trend::PartKind;
-use model::trend::Point;
+use super::clip_text;
+use crate::report::plain_text::clip;
+use crate::report::plain_text::count_noun;
+use crate::report::plain_text::format_number;
+use crate::report::plain_text::format_quantity;
+use model::text::format_percent;
+use model::trend::RunChangeKind;
+use model::trend::FabricPart;
+use model::trend::FabricPartKind;
+use model::trend::TrendPoint;
 use model::trend::Trend;
 use model::verdict::Locus;
 use model::verdict::LocusKind;
@@ -40,7 +40,7 @@ pub(super) struct Sparkline {
 
 /// One part's line in the section on history.
 #[derive(Serialize)]
-pub(super) struct TrendRow {
+pub(super) struct HtmlTrendRow {
     part: String,
     test: String,
     line: Sparkline,
@@ -51,7 +51,7 @@ pub(super) struct TrendRow {
 }
 
 /// The history of parts: those that rang first; and how many are left out.
-pub(super) fn history(trends: &[Trend]) -> (Vec<TrendRow>, usize) {
+pub(super) fn build_history(trends: &[Trend]) -> (Vec<HtmlTrendRow>, usize) {
     // One point is no history.
     let mut order: Vec<&Trend> = trends.iter().filter(|t| 1 < t.points.len()).collect();
     order.sort_by(|a, b| {
@@ -63,27 +63,27 @@ pub(super) fn history(trends: &[Trend]) -> (Vec<TrendRow>, usize) {
     let eventful = order.iter().filter(|t| !t.alarms.is_empty() || !t.changes.is_empty()).count();
     let most = ROWS.min(eventful + CALM);
     let more = order.len().saturating_sub(most);
-    (order.into_iter().take(most).map(row).collect(), more)
+    (order.into_iter().take(most).map(build_row).collect(), more)
 }
 
-fn row(trend: &Trend) -> TrendRow {
+fn build_row(trend: &Trend) -> HtmlTrendRow {
     let unit = Some(trend.unit);
-    TrendRow {
+    HtmlTrendRow {
         part: part_name(&trend.part),
-        test: shown(&trend.testcase),
-        line: sparkline(trend),
-        last: trend.points.last().map_or_else(|| "–".to_owned(), |p| quantity(p.value, unit)),
+        test: clip_text(&trend.testcase),
+        line: draw_sparkline(trend),
+        last: trend.points.last().map_or_else(|| "–".to_owned(), |p| format_quantity(p.value, unit)),
         usual: trend.baseline.as_ref().map_or_else(
             || "not known yet".to_owned(),
-            |b| format!("{} ± {}", quantity(b.mean, unit), percent(b.spread)),
+            |b| format!("{} ± {}", format_quantity(b.mean, unit), format_percent(b.spread)),
         ),
         alarms: trend
             .alarms
             .iter()
             .map(|a| {
                 let way = if a.shift < 0.0 { "below" } else { "above" };
-                let (size, since) = (percent(a.shift.abs()), shown(&a.since));
-                format!("{size} {way} what was usual, since {since} ({})", shown(&a.at))
+                let (size, since) = (format_percent(a.shift.abs()), clip_text(&a.since));
+                format!("{size} {way} what was usual, since {since} ({})", clip_text(&a.at))
             })
             .collect(),
         changes: trend
@@ -92,14 +92,14 @@ fn row(trend: &Trend) -> TrendRow {
             .map(|c| {
                 let what = clip(&c.what, 80);
                 let (before, after) = (clip(&c.before, 60), clip(&c.after, 60));
-                format!("{}: {what} from {before} to {after}", shown(&c.at))
+                format!("{}: {what} from {before} to {after}", clip_text(&c.at))
             })
             .collect(),
     }
 }
 
 /// A part as people write it.
-pub(super) fn part_name(part: &Part) -> String {
+pub(super) fn part_name(part: &FabricPart) -> String {
     let mut out = match (&part.node, part.gpu, &part.domain) {
         (Some(node), Some(gpu), _) => format!("{node}:{gpu}"),
         (Some(node), None, _) => node.to_string(),
@@ -110,21 +110,21 @@ pub(super) fn part_name(part: &Part) -> String {
         let _ = write!(out, " → {peer}");
     }
     if let Some(rail) = &part.rail {
-        let _ = write!(out, ", {}", crate::report::plain::rail_name(rail));
+        let _ = write!(out, ", {}", crate::report::plain_text::rail_name(rail));
     }
     if let Some(direction) = part.direction {
         let _ = write!(out, ", {}", direction.as_str());
     }
-    shown(&out)
+    clip_text(&out)
 }
 
 /// The line of the part that a finding is about, where there is one.
-pub(super) fn sparkline_of(locus: &Locus, trends: &[Trend]) -> Option<Sparkline> {
+pub(super) fn sparkline_for_locus(locus: &Locus, trends: &[Trend]) -> Option<Sparkline> {
     let kind = match locus.kind {
-        LocusKind::Gpu | LocusKind::Direction => PartKind::Gpu,
-        LocusKind::Node | LocusKind::Tray => PartKind::Node,
-        LocusKind::Rail => PartKind::Rail,
-        LocusKind::Domain | LocusKind::Plane => PartKind::Domain,
+        LocusKind::Gpu | LocusKind::Direction => FabricPartKind::Gpu,
+        LocusKind::Node | LocusKind::Tray => FabricPartKind::Node,
+        LocusKind::Rail => FabricPartKind::Rail,
+        LocusKind::Domain | LocusKind::Plane => FabricPartKind::Domain,
         LocusKind::Pair | LocusKind::Leaf | LocusKind::Instrument => return None,
     };
     let fits = |t: &&Trend| {
@@ -132,19 +132,19 @@ pub(super) fn sparkline_of(locus: &Locus, trends: &[Trend]) -> Option<Sparkline>
         part.kind == kind
             && part.node == locus.node
             && part.gpu == locus.gpu
-            && (kind != PartKind::Rail || part.rail == locus.rail)
-            && (kind != PartKind::Domain || part.domain == locus.domain)
+            && (kind != FabricPartKind::Rail || part.rail == locus.rail)
+            && (kind != FabricPartKind::Domain || part.domain == locus.domain)
     };
-    loudest(trends.iter().filter(fits)).map(sparkline)
+    strongest_alarm(trends.iter().filter(fits)).map(draw_sparkline)
 }
 
 /// The line of a node, of all of its own: that of the part of it that rang loudest.
-pub(super) fn sparkline_of_node(own: &[&Trend]) -> Option<Sparkline> {
-    let own = |kind: PartKind| own.iter().copied().filter(move |t| t.part.kind == kind);
-    loudest(own(PartKind::Node)).or_else(|| loudest(own(PartKind::Gpu))).map(sparkline)
+pub(super) fn sparkline_for_node(own: &[&Trend]) -> Option<Sparkline> {
+    let own = |kind: FabricPartKind| own.iter().copied().filter(move |t| t.part.kind == kind);
+    strongest_alarm(own(FabricPartKind::Node)).or_else(|| strongest_alarm(own(FabricPartKind::Gpu))).map(draw_sparkline)
 }
 
-fn loudest<'t>(trends: impl Iterator<Item = &'t Trend>) -> Option<&'t Trend> {
+fn strongest_alarm<'t>(trends: impl Iterator<Item = &'t Trend>) -> Option<&'t Trend> {
     let loud = |t: &Trend| t.alarms.iter().map(|a| a.shift.abs()).fold(0.0, f64::max);
     trends
         .filter(|t| 1 < t.points.len())
@@ -153,10 +153,10 @@ fn loudest<'t>(trends: impl Iterator<Item = &'t Trend>) -> Option<&'t Trend> {
 }
 
 /// Draws one line. Only numbers of our own get into the markup.
-fn sparkline(trend: &Trend) -> Sparkline {
+fn draw_sparkline(trend: &Trend) -> Sparkline {
     let from = trend.points.len().saturating_sub(POINTS);
     let points = &trend.points[from..];
-    let finite = |p: &&Point| p.value.is_finite();
+    let finite = |p: &&TrendPoint| p.value.is_finite();
     let values: Vec<(usize, f64)> =
         points.iter().enumerate().filter(|(_, p)| finite(p)).map(|(i, p)| (i, p.value)).collect();
     let band = trend.baseline.as_ref().filter(|b| b.mean.is_finite() && b.spread.is_finite());
@@ -186,7 +186,7 @@ fn sparkline(trend: &Trend) -> Sparkline {
         );
     }
     let at = |run: &str| points.iter().position(|p| p.run == run);
-    for change in trend.changes.iter().filter(|c| c.kind != ChangeKind::Boot) {
+    for change in trend.changes.iter().filter(|c| c.kind != RunChangeKind::Boot) {
         if let Some(i) = at(&change.run) {
             let x = x(i);
             let _ = write!(body, "<path class=\"change\" d=\"M{x:.1} 0v{HEIGHT:.0}\"/>");
@@ -211,9 +211,9 @@ fn sparkline(trend: &Trend) -> Sparkline {
         let _ =
             write!(body, "<circle class=\"now\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"2\"/>", x(*i), y(*v));
     }
-    let words = words(trend, &values);
+    let words = describe_trend(trend, &values);
     let mut name = String::new();
-    crate::report::plot::escape(&words, &mut name);
+    crate::report::svg_heatmap::escape_markup(&words, &mut name);
     let svg = format!(
         "<svg class=\"spark\" viewBox=\"0 0 {WIDTH:.0} {HEIGHT:.0}\" width=\"{WIDTH:.0}\" \
          height=\"{HEIGHT:.0}\" role=\"img\" aria-label=\"{name}\"><title>{name}</title>{body}</svg>"
@@ -221,18 +221,18 @@ fn sparkline(trend: &Trend) -> Sparkline {
     Sparkline { svg: Value::from_safe_string(svg), words }
 }
 
-fn words(trend: &Trend, values: &[(usize, f64)]) -> String {
+fn describe_trend(trend: &Trend, values: &[(usize, f64)]) -> String {
     let unit = Some(trend.unit);
-    let mut out = format!("{} of {}", shown(&trend.testcase), part_name(&trend.part));
+    let mut out = format!("{} of {}", clip_text(&trend.testcase), part_name(&trend.part));
     if let (Some((_, first)), Some((_, last))) = (values.first(), values.last()) {
-        let runs = counted(values.len(), "run", "runs");
-        let _ = write!(out, ", {runs}: {} then, {} now", number(*first), quantity(*last, unit));
+        let runs = count_noun(values.len(), "run", "runs");
+        let _ = write!(out, ", {runs}: {} then, {} now", format_number(*first), format_quantity(*last, unit));
     }
     if !trend.alarms.is_empty() {
-        let _ = write!(out, "; {}", counted(trend.alarms.len(), "alarm", "alarms"));
+        let _ = write!(out, "; {}", count_noun(trend.alarms.len(), "alarm", "alarms"));
     }
     if !trend.changes.is_empty() {
-        let _ = write!(out, "; {}", counted(trend.changes.len(), "change", "changes"));
+        let _ = write!(out, "; {}", count_noun(trend.changes.len(), "change", "changes"));
     }
     out
 }

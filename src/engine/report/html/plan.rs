@@ -4,12 +4,12 @@
 use serde::Serialize;
 
 use super::ROWS;
-use crate::report::actions::Group;
-use crate::report::actions::Told;
+use crate::report::actions::ActionGroup;
+use crate::report::actions::ActionSummary;
 use model::run::Run;
 
 #[derive(Serialize)]
-pub(super) struct Plan {
+pub(super) struct HtmlActionPlan {
     dry_run: bool,
     frozen: Option<String>,
     groups: Vec<GroupText>,
@@ -32,19 +32,19 @@ struct GroupText {
 }
 
 /// The plan in words, where there is one.
-pub(super) fn plan(run: &Run) -> Option<Plan> {
-    fn most<T>(mut all: Vec<T>) -> (Vec<T>, usize) {
+pub(super) fn build_plan(run: &Run) -> Option<HtmlActionPlan> {
+    fn limit_rows<T>(mut all: Vec<T>) -> (Vec<T>, usize) {
         let more = all.len().saturating_sub(ROWS);
         all.truncate(ROWS);
         (all, more)
     }
     let plan = run.actions.as_ref()?;
-    let told = Told::of(plan);
-    let (groups, groups_more) = most(told.groups);
-    let (withheld, withheld_more) = most(told.withheld);
-    let (records, records_more) = most(told.records);
-    let group = |group: Group| {
-        let (whys, whys_more) = most(group.whys);
+    let told = ActionSummary::from_plan(plan);
+    let (groups, groups_more) = limit_rows(told.groups);
+    let (withheld, withheld_more) = limit_rows(told.withheld);
+    let (records, records_more) = limit_rows(told.records);
+    let group = |group: ActionGroup| {
+        let (whys, whys_more) = limit_rows(group.whys);
         GroupText {
             title: group.title,
             whys,
@@ -57,7 +57,7 @@ pub(super) fn plan(run: &Run) -> Option<Plan> {
             calls_nodes: group.more_nodes,
         }
     };
-    Some(Plan {
+    Some(HtmlActionPlan {
         dry_run: plan.dry_run,
         frozen: told.frozen,
         groups: groups.into_iter().map(group).collect(),

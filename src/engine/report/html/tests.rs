@@ -8,7 +8,7 @@ use model::id::NodeName;
 use model::verdict::Finding;
 
 fn html(run: &Run) -> String {
-    render(run, &Beside::default()).expect("every run has a page")
+    render(run, &HtmlPageContext::default()).expect("every run has a page")
 }
 
 /// The words of a page with one line per block: no style, script, figure or tag.
@@ -137,7 +137,7 @@ fn odd_cells_render_in_every_format() {
     let style = crate::report::TerminalStyle { width: 80, colour: false };
     assert!(crate::report::terminal::render(&run, &style).starts_with("DEGRADED"));
     assert!(crate::report::junit::render(&run).ends_with("</testsuites>\n"));
-    assert_eq!(crate::report::csv::matrix(&run).split(|b| *b == b'\n').count(), odd.len() + 2);
+    assert_eq!(crate::report::csv::render_matrix(&run).split(|b| *b == b'\n').count(), odd.len() + 2);
     assert!(crate::report::explain::explain(&run, "hgx0101").is_some());
 }
 
@@ -230,9 +230,9 @@ fn the_committed_examples_are_what_the_code_renders() {
 /// The page of a rack after a repair, with everything beside it.
 fn repaired() -> String {
     let (before, trends, comparison) =
-        (fixture::rack(), fixture::across::trends(), fixture::across::comparison());
-    let repairs = fixture::across::repairs();
-    let beside = Beside {
+        (fixture::rack(), fixture::multi_run::trends(), fixture::multi_run::comparison());
+    let repairs = fixture::multi_run::repairs();
+    let beside = HtmlPageContext {
         before: Some(&before),
         trends: &trends,
         comparison: Some(&comparison),

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use model::cell::Cell;
+use model::measured_cell::MeasuredCell;
 use model::id::NodeName;
 use model::stats::median;
 
@@ -51,7 +51,7 @@ impl PathClass {
         }
     }
 
-    fn of(cell: &Cell) -> Option<Self> {
+    fn from_cell(cell: &MeasuredCell) -> Option<Self> {
         let (from, to) = (cell.src_node.as_ref()?, cell.dst_node.as_ref()?);
         if !cell.unit.is_bandwidth() {
             return Some(Self::Latency);
@@ -70,7 +70,7 @@ impl PathClass {
 
 /// What the nodes of a run showed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Levels {
+pub struct RunLevels {
     /// `fabricgate.levels/1`.
     pub format: String,
     /// The worst share of what was expected, by node and kind of path. What was
@@ -80,7 +80,7 @@ pub struct Levels {
 
 /// One end of a path in one test.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct End<'a> {
+struct LevelEnd<'a> {
     node: &'a NodeName,
     class: PathClass,
     gpu: Option<u32>,
@@ -90,22 +90,22 @@ struct End<'a> {
 }
 
 /// The levels of these cells.
-pub fn levels(cells: &[Cell]) -> Levels {
+pub fn compute_levels(cells: &[MeasuredCell]) -> RunLevels {
     // Readings of one path are one number, and so are the partners of one end.
-    let mut paths: BTreeMap<(End<'_>, &NodeName, Option<u32>), Vec<f64>> = BTreeMap::new();
+    let mut paths: BTreeMap<(LevelEnd<'_>, &NodeName, Option<u32>), Vec<f64>> = BTreeMap::new();
     for cell in cells {
-        let (Some(class), Some(ratio)) = (PathClass::of(cell), cell.ratio) else { continue };
+        let (Some(class), Some(ratio)) = (PathClass::from_cell(cell), cell.ratio) else { continue };
         let (Some(from), Some(to)) = (&cell.src_node, &cell.dst_node) else { continue };
         if !ratio.is_finite() {
             continue;
         }
         let rail = cell.rail.as_deref();
         let end =
-            |node, gpu, sends| End { node, class, gpu, rail, sends, testcase: &cell.testcase };
+            |node, gpu, sends| LevelEnd { node, class, gpu, rail, sends, testcase: &cell.testcase };
         paths.entry((end(from, cell.src_gpu, true), to, cell.dst_gpu)).or_default().push(ratio);
         paths.entry((end(to, cell.dst_gpu, false), from, cell.src_gpu)).or_default().push(ratio);
     }
-    let mut ends: BTreeMap<End<'_>, Vec<f64>> = BTreeMap::new();
+    let mut ends: BTreeMap<LevelEnd<'_>, Vec<f64>> = BTreeMap::new();
     for ((end, ..), mut readings) in paths {
         if let Some(median) = median(&mut readings) {
             ends.entry(end).or_default().push(median);
@@ -124,7 +124,7 @@ pub fn levels(cells: &[Cell]) -> Levels {
         let of_node = nodes.entry(end.node.clone()).or_default();
         of_node.entry(end.class).and_modify(|worst| *worst = worst.min(level)).or_insert(level);
     }
-    Levels { format: LEVELS_FORMAT.to_owned(), nodes }
+    RunLevels { format: LEVELS_FORMAT.to_owned(), nodes }
 }
 
 #[cfg(test)]
@@ -133,8 +133,8 @@ mod tests {
     use model::unit::Unit;
     use model::verdict::Outcome;
 
-    fn cell(from: (&str, Option<u32>), to: (&str, Option<u32>), ratio: f64) -> Cell {
-        Cell {
+    fn cell(from: (&str, Option<u32>), to: (&str, Option<u32>), ratio: f64) -> MeasuredCell {
+        MeasuredCell {
             domain: None,
             stage: None,
             testcase: "t".into(),
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    fn of(levels: &Levels, node: &str, class: PathClass) -> Option<f64> {
+    fn of(levels: &RunLevels, node: &str, class: PathClass) -> Option<f64> {
         levels.nodes.get(&node.into())?.get(&class).copied()
     }
 
@@ -166,7 +166,7 @@ mod tests {
             let ratio = if a == "n1" { 0.5 } else { 1.0 };
             cells.extend([cell((a, g), (b, g), ratio), cell((b, g), (a, g), ratio)]);
         }
-        let levels = levels(&cells);
+        let levels = compute_levels(&cells);
         assert_eq!(of(&levels, "n1", PathClass::Across), Some(0.5));
         for good in ["n2", "n3", "n4"] {
             assert_eq!(of(&levels, good, PathClass::Across), Some(1.0), "{good}");
@@ -180,9 +180,9 @@ mod tests {
         cells.push(cell(("n", Some(1)), ("n", Some(1)), 0.7));
         for (reading, ratio) in [1.0, 0.2, 1.0].into_iter().enumerate() {
             let reading = u32::try_from(reading).expect("few");
-            cells.push(Cell { reading, ..cell(("n", Some(0)), ("n", Some(2)), ratio) });
+            cells.push(MeasuredCell { reading, ..cell(("n", Some(0)), ("n", Some(2)), ratio) });
         }
-        let levels = levels(&cells);
+        let levels = compute_levels(&cells);
         assert_eq!(of(&levels, "n", PathClass::Inside), Some(0.8));
         assert_eq!(of(&levels, "n", PathClass::Host), Some(0.9));
         assert_eq!(of(&levels, "n", PathClass::Memory), Some(0.7));
@@ -193,6 +193,6 @@ mod tests {
     fn what_was_not_measured_or_compared_is_absent() {
         let mut none = cell(("n", Some(0)), ("n", Some(1)), 1.0);
         none.ratio = None;
-        assert!(levels(&[none]).nodes.is_empty());
+        assert!(compute_levels(&[none]).nodes.is_empty());
     }
 }

@@ -1,28 +1,28 @@
 //! The state as gauges, checked on made-up fleets.
 
-use super::text::classic;
-use super::text::openmetrics;
+use super::exposition::render_classic;
+use super::exposition::render_openmetrics;
 use super::*;
 use crate::report::fixture;
-use model::trend::Part;
-use model::trend::PartKind;
+use model::trend::FabricPart;
+use model::trend::FabricPartKind;
 
-fn node(outcome: Option<Outcome>) -> NodeState {
-    NodeState { outcome, measured: outcome.map(|_| 1_000), ..NodeState::default() }
+fn node(outcome: Option<Outcome>) -> NodeMetricsState {
+    NodeMetricsState { outcome, measured: outcome.map(|_| 1_000), ..NodeMetricsState::default() }
 }
 
-fn state(nodes: &[(&str, Option<Outcome>)]) -> State {
+fn state(nodes: &[(&str, Option<Outcome>)]) -> MetricsState {
     let nodes = nodes.iter().map(|(name, outcome)| (NodeName::from(*name), node(*outcome)));
-    State { now: 5_000, nodes: nodes.collect(), ..State::default() }
+    MetricsState { now: 5_000, nodes: nodes.collect(), ..MetricsState::default() }
 }
 
-fn shown(state: &State, most: usize) -> String {
-    classic(&families(state, most))
+fn render_text(state: &MetricsState, most: usize) -> String {
+    render_classic(&build_families(state, most))
 }
 
 #[test]
 fn a_node_that_nobody_judged_is_unknown_and_never_a_pass() {
-    let text = shown(&state(&[("n1", Some(Outcome::Pass)), ("n2", None)]), 10);
+    let text = render_text(&state(&[("n1", Some(Outcome::Pass)), ("n2", None)]), 10);
     for line in [
         "fabricgate_node_verdict{node=\"n1\",domain=\"\",verdict=\"pass\"} 1\n",
         "fabricgate_node_verdict{node=\"n2\",domain=\"\",verdict=\"unknown\"} 1\n",
@@ -44,15 +44,15 @@ fn beyond_the_limit_only_those_that_are_not_well_are_shown_and_the_cut_is_told()
         ("n4", Some(Outcome::Pass)),
         ("n5", Some(Outcome::Failed)),
     ]);
-    let text = shown(&many, 4);
+    let text = render_text(&many, 4);
     assert!(text.contains("fabricgate_nodes_left_out 2\n"), "{text}");
     assert!(!text.contains("node=\"n1\"") && text.contains("node=\"n3\""), "{text}");
     // One that passed and is certified no more is not simply well.
-    let spent = Certified { issued: 1, expires: 4_000, is_void: false };
+    let spent = CertificateValidity { issued: 1, expires: 4_000, is_void: false };
     many.nodes.get_mut(&"n4".into()).expect("there").certificate = Some(spent);
-    assert!(shown(&many, 4).contains("fabricgate_nodes_left_out 1\n"));
+    assert!(render_text(&many, 4).contains("fabricgate_nodes_left_out 1\n"));
     // The worst stay where there is no room for all of them either.
-    let text = shown(&many, 1);
+    let text = render_text(&many, 1);
     assert!(text.contains("node=\"n5\"") && text.contains("fabricgate_nodes_left_out 4\n"));
     assert!(!text.contains("node=\"n2\""), "{text}");
     assert!(text.contains("fabricgate_nodes_by_verdict{verdict=\"pass\"} 2\n"), "{text}");
@@ -62,10 +62,10 @@ fn beyond_the_limit_only_those_that_are_not_well_are_shown_and_the_cut_is_told()
 fn certificates_are_moments_and_the_first_to_end_is_known_even_where_nodes_are_cut() {
     let mut all = state(&[("n1", Some(Outcome::Pass)), ("n2", Some(Outcome::Pass))]);
     for (name, expires, is_void) in [("n1", 9_000, false), ("n2", 8_000, true)] {
-        let certificate = Certified { issued: 1_000, expires, is_void };
+        let certificate = CertificateValidity { issued: 1_000, expires, is_void };
         all.nodes.get_mut(&name.into()).expect("there").certificate = Some(certificate);
     }
-    let text = shown(&all, 10);
+    let text = render_text(&all, 10);
     for line in [
         "fabricgate_node_certificate_expires_timestamp_seconds{node=\"n1\"} 9000\n",
         "fabricgate_node_certificate_void{node=\"n2\"} 1\n",
@@ -74,16 +74,16 @@ fn certificates_are_moments_and_the_first_to_end_is_known_even_where_nodes_are_c
     ] {
         assert!(text.contains(line), "{line}{text}");
     }
-    assert!(shown(&all, 0).contains("fabricgate_certificates_first_expiry_timestamp_seconds 9000"));
+    assert!(render_text(&all, 0).contains("fabricgate_certificates_first_expiry_timestamp_seconds 9000"));
 }
 
-fn alarm(node: Option<&str>, testcase: &str) -> Standing {
-    let trend = fixture::across::trends().remove(1);
+fn alarm(node: Option<&str>, testcase: &str) -> OpenAlarm {
+    let trend = fixture::multi_run::trends().remove(1);
     let mut alarm = trend.alarms[0].clone();
     alarm.stands = true;
     let node = node.map(NodeName::from);
-    let part = Part { kind: PartKind::Node, node, gpu: None, ..trend.part };
-    Standing { part, testcase: testcase.to_owned(), alarm, beside: trend.changes }
+    let part = FabricPart { kind: FabricPartKind::Node, node, gpu: None, ..trend.part };
+    OpenAlarm { part, testcase: testcase.to_owned(), alarm, beside: trend.changes }
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn drifts_are_counted_by_node_and_domain_and_a_node_that_drifts_is_not_simply_we
     all.nodes.get_mut(&"n2".into()).expect("there").alarms = alarms;
     all.drifting.insert("block01".into(), vec![alarm(None, "a")]);
     for most in [10, 1] {
-        let text = shown(&all, most);
+        let text = render_text(&all, most);
         assert!(text.contains("fabricgate_node_drift_alarms{node=\"n2\"} 2\n"), "{text}");
         assert!(text.contains("fabricgate_domain_drift_alarms{domain=\"block01\"} 1\n"), "{text}");
         assert!(!text.contains("drift_alarms{node=\"n1\"}"), "{text}");
@@ -103,8 +103,8 @@ fn drifts_are_counted_by_node_and_domain_and_a_node_that_drifts_is_not_simply_we
 #[test]
 fn a_run_that_nobody_judged_is_unknown() {
     let mut state = state(&[]);
-    state.profiles.insert("audit".to_owned(), ProfileState { at: 7, ..ProfileState::default() });
-    let text = shown(&state, 10);
+    state.profiles.insert("audit".to_owned(), ProfileMetricsState { at: 7, ..ProfileMetricsState::default() });
+    let text = render_text(&state, 10);
     assert!(text.contains("last_run_verdict{profile=\"audit\",verdict=\"unknown\"} 1\n"), "{text}");
     assert!(text.contains("last_run_complete{profile=\"audit\"} 0\n"), "{text}");
     assert!(!text.contains("last_conclusive_run"), "{text}");
@@ -113,18 +113,18 @@ fn a_run_that_nobody_judged_is_unknown() {
 #[test]
 fn both_formats_show_the_same_series() {
     let mut state = state(&[("n1", Some(Outcome::Failed))]);
-    state.gate = Some(GateState {
-        budgets: vec![Share { name: "drains_within_hour", left: 1, limit: 2 }],
-        ..GateState::default()
+    state.gate = Some(GateMetricsState {
+        budgets: vec![BudgetShare { name: "drains_within_hour", left: 1, limit: 2 }],
+        ..GateMetricsState::default()
     });
     let series = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         let names = lines.filter_map(|line| line.rsplit_once(' ').map(|(name, _)| name.to_owned()));
         names.collect()
     };
-    let families = families(&state, 10);
-    let old = series(&classic(&families));
-    assert_eq!(old, series(&openmetrics(families)));
+    let families = build_families(&state, 10);
+    let old = series(&render_classic(&families));
+    assert_eq!(old, series(&render_openmetrics(families)));
     assert!(
         old.contains(&"fabricgate_budget_left_nodes{budget=\"drains_within_hour\"}".to_owned())
     );
@@ -132,13 +132,13 @@ fn both_formats_show_the_same_series() {
 
 #[test]
 fn every_name_is_ours_has_its_unit_and_is_taken_once() {
-    let mut names: Vec<String> = meanings::ALL.iter().map(|it| it.full()).collect();
+    let mut names: Vec<String> = definitions::ALL.iter().map(|it| it.full_name()).collect();
     names.sort();
     let count = names.len();
     names.dedup();
     assert_eq!(names.len(), count);
-    for it in meanings::ALL {
-        let name = it.full();
+    for it in definitions::ALL {
+        let name = it.full_name();
         assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{name}");
         assert!(!name.contains("gbps") && !name.ends_with("_total"), "{name}");
         assert!(!it.name.contains("timestamp") || it.unit == Some("seconds"), "{name}");

@@ -8,47 +8,47 @@ use serde_json::Map;
 use serde_json::Value;
 use serde_json::json;
 
-use super::Event;
-use super::Item;
-use super::generic::About;
-use super::news::News;
-use super::share;
+use super::NoticeEvent;
+use super::NoticeItem;
+use super::message::MessageContext;
+use super::changes::NoticeChanges;
+use super::format_share;
 use model::finding_class::FindingClass;
-use model::moment::rfc3339;
-use model::run::simulated;
+use model::time_format::format_rfc3339;
+use model::run::simulation_notice;
 
 /// How long something that happened once is shown.
 const ONCE_S: i64 = 900;
 
 /// The alerts. What stands lasts until `stands_s` from now, unless it is said again.
-pub fn payload(news: &News, about: &About<'_>, now: i64, stands_s: i64) -> Value {
+pub fn build_payload(news: &NoticeChanges, about: &MessageContext<'_>, now: i64, stands_s: i64) -> Value {
     let mut alerts = Vec::new();
-    for item in news.fresh.iter().chain(&news.standing) {
-        let lasts = if item.event.stands() { stands_s } else { ONCE_S };
-        alerts.push(alert(item, about, &rfc3339(now.saturating_add(lasts))));
+    for item in news.fresh.iter().chain(&news.ongoing) {
+        let lasts = if item.event.is_ongoing() { stands_s } else { ONCE_S };
+        alerts.push(build_alert(item, about, &format_rfc3339(now.saturating_add(lasts))));
     }
-    for item in news.over.iter().chain(&news.replaced) {
-        alerts.push(alert(item, about, &rfc3339(now)));
+    for item in news.resolved.iter().chain(&news.replaced) {
+        alerts.push(build_alert(item, about, &format_rfc3339(now)));
     }
     Value::Array(alerts)
 }
 
 /// The name of an alert: one for each kind of event, so that its severity never
 /// changes.
-fn name(event: Event) -> &'static str {
+fn alert_name(event: NoticeEvent) -> &'static str {
     match event {
-        Event::Degraded => "FabricgateReportsDegraded",
-        Event::Failed => "FabricgateReportsFailed",
-        Event::Unknown => "FabricgateReportsUnknown",
-        Event::PassAgain => "FabricgateReportsPassAgain",
-        Event::Action => "FabricgateReportsAction",
-        Event::Breaker => "FabricgateReportsBreaker",
-        Event::Expired => "FabricgateReportsExpired",
-        Event::Drift => "FabricgateReportsDrift",
+        NoticeEvent::Degraded => "FabricgateReportsDegraded",
+        NoticeEvent::Failed => "FabricgateReportsFailed",
+        NoticeEvent::Unknown => "FabricgateReportsUnknown",
+        NoticeEvent::PassAgain => "FabricgateReportsPassAgain",
+        NoticeEvent::Action => "FabricgateReportsAction",
+        NoticeEvent::Breaker => "FabricgateReportsBreaker",
+        NoticeEvent::Expired => "FabricgateReportsExpired",
+        NoticeEvent::Drift => "FabricgateReportsDrift",
     }
 }
 
-fn alert(item: &Item, about: &About<'_>, ends: &str) -> Value {
+fn build_alert(item: &NoticeItem, about: &MessageContext<'_>, ends: &str) -> Value {
     let mut labels = Map::new();
     let mut label = |name: &str, value: &str| {
         // Alertmanager takes an empty label for none.
@@ -56,7 +56,7 @@ fn alert(item: &Item, about: &About<'_>, ends: &str) -> Value {
             labels.insert(name.to_owned(), Value::from(value));
         }
     };
-    let event = if about.is_test { "FabricgateTest" } else { name(item.event) };
+    let event = if about.is_test { "FabricgateTest" } else { alert_name(item.event) };
     label("alertname", event);
     label("severity", if about.is_test { "info" } else { item.event.severity() });
     label("source", "fabricgate");
@@ -65,14 +65,14 @@ fn alert(item: &Item, about: &About<'_>, ends: &str) -> Value {
     label("domain", item.domain.as_ref().map_or("", |it| it.as_str()));
     label("key", &item.key);
     let place = item.node.as_ref().map(|it| format!("{it}: ")).unwrap_or_default();
-    let share = share(item).map(|it| format!(" [{it}]")).unwrap_or_default();
+    let share = format_share(item).map(|it| format!(" [{it}]")).unwrap_or_default();
     let mut annotations = Map::new();
     let mut annotation = |name: &str, value: Option<&str>| {
         if let Some(value) = value.filter(|it| !it.is_empty()) {
             annotations.insert(name.to_owned(), Value::from(value));
         }
     };
-    let simulated = simulated(about.is_simulated).map(|it| format!(" ({it})")).unwrap_or_default();
+    let simulated = simulation_notice(about.is_simulated).map(|it| format!(" ({it})")).unwrap_or_default();
     annotation("summary", Some(&format!("{place}{}{simulated}", item.what)));
     annotation("description", Some(&format!("{}{share}", item.how)));
     annotation("class", item.class.as_ref().map(FindingClass::as_str));

@@ -4,39 +4,39 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::generic::About;
-use super::generic::notice;
-use super::news::Memory;
-use super::news::News;
+use super::message::MessageContext;
+use super::message::build_notice;
+use super::changes::ReceiverState;
+use super::changes::NoticeChanges;
 use super::*;
 use crate::report::fixture;
-use crate::report::metrics::Certified;
-use crate::report::metrics::GateState;
-use crate::report::metrics::NodeState;
+use crate::report::metrics::CertificateValidity;
+use crate::report::metrics::GateMetricsState;
+use crate::report::metrics::NodeMetricsState;
 use model::finding_class::FindingClass;
-use model::trend::Alarm;
-use model::trend::Part;
-use model::trend::PartKind;
+use model::trend::TrendAlarm;
+use model::trend::FabricPart;
+use model::trend::FabricPartKind;
 
-fn all() -> BTreeSet<Event> {
-    Event::ALL.into()
+fn all() -> BTreeSet<NoticeEvent> {
+    NoticeEvent::ALL.into()
 }
 
-fn degraded(node: &str, ratio: f64) -> Item {
-    let mut it = item(format!("node/{node}"), Event::Degraded, "NVLink slow");
+fn degraded(node: &str, ratio: f64) -> NoticeItem {
+    let mut it = new_item(format!("node/{node}"), NoticeEvent::Degraded, "NVLink slow");
     (it.node, it.domain) = (Some(node.into()), Some("block01".into()));
     (it.class, it.ratio) = (Some(FindingClass::NvlinkLow), Some(ratio));
     "it measured less".clone_into(&mut it.how);
     it
 }
 
-fn occasion(items: Vec<Item>, well: &[&str]) -> Occasion {
+fn occasion(items: Vec<NoticeItem>, well: &[&str]) -> NoticeOccasion {
     let well = well.iter().map(|it| (*it).to_owned()).collect();
-    Occasion { items, well, ..Occasion::default() }
+    NoticeOccasion { items, healthy: well, ..NoticeOccasion::default() }
 }
 
-fn about() -> About<'static> {
-    About {
+fn about() -> MessageContext<'static> {
+    MessageContext {
         site: Some("<lab>"),
         at: "2026-03-04T05:06:07Z",
         run: Some("r1"),
@@ -49,12 +49,12 @@ fn about() -> About<'static> {
 
 #[test]
 fn the_same_finding_is_told_once_again_when_it_is_worse_and_at_its_end() {
-    let mut memory = Memory::default();
-    let mut hear = |occasion: &Occasion| {
-        let news = memory.news(occasion, &all());
-        let heard = (news.fresh.len(), news.over.len());
-        if !news.is_none() {
-            memory.arrived(&news, 0);
+    let mut memory = ReceiverState::default();
+    let mut hear = |occasion: &NoticeOccasion| {
+        let news = memory.find_changes(occasion, &all());
+        let heard = (news.fresh.len(), news.resolved.len());
+        if !news.is_empty() {
+            memory.record_delivery(&news, 0);
         }
         heard
     };
@@ -62,9 +62,9 @@ fn the_same_finding_is_told_once_again_when_it_is_worse_and_at_its_end() {
     assert_eq!(hear(&occasion(vec![degraded("n1", 0.88)], &[])), (0, 0), "noise");
     assert_eq!(hear(&occasion(vec![degraded("n1", 0.7)], &[])), (1, 0), "worse");
     assert_eq!(hear(&occasion(Vec::new(), &[])), (0, 0), "nobody looked");
-    let unknown = Item { event: Event::Unknown, ..degraded("n1", 0.7) };
+    let unknown = NoticeItem { event: NoticeEvent::Unknown, ..degraded("n1", 0.7) };
     assert_eq!(hear(&occasion(vec![unknown], &[])), (0, 0), "not judged again");
-    let failed = Item { event: Event::Failed, ..degraded("n1", 0.7) };
+    let failed = NoticeItem { event: NoticeEvent::Failed, ..degraded("n1", 0.7) };
     assert_eq!(hear(&occasion(vec![failed], &[])), (1, 0), "another event");
     assert_eq!(hear(&occasion(Vec::new(), &["node/n1"])), (0, 1), "over");
     assert_eq!(hear(&occasion(Vec::new(), &["node/n1"])), (0, 0), "over once");
@@ -72,14 +72,14 @@ fn the_same_finding_is_told_once_again_when_it_is_worse_and_at_its_end() {
 
 #[test]
 fn a_slow_decline_is_told_though_each_step_is_small() {
-    let mut memory = Memory::default();
+    let mut memory = ReceiverState::default();
     let mut told = 0;
     for step in 0..20 {
         let now = occasion(vec![degraded("n1", 0.95 - 0.01 * f64::from(step))], &[]);
-        let news = memory.news(&now, &all());
-        if !news.is_none() {
+        let news = memory.find_changes(&now, &all());
+        if !news.is_empty() {
             told += 1;
-            memory.arrived(&news, 0);
+            memory.record_delivery(&news, 0);
         }
     }
     assert!((3..=5).contains(&told), "{told}");
@@ -87,31 +87,31 @@ fn a_slow_decline_is_told_though_each_step_is_small() {
 
 #[test]
 fn a_slow_decline_is_told_though_something_else_is_told_each_time() {
-    let mut memory = Memory::default();
+    let mut memory = ReceiverState::default();
     let mut told = 0;
     for step in 0..20 {
         let ratio = 0.95 - 0.01 * f64::from(step);
-        let drained = item(format!("action/r{step}/n2/drained"), Event::Action, "drained");
-        let news = memory.news(&occasion(vec![degraded("n1", ratio), drained], &[]), &all());
+        let drained = new_item(format!("action/r{step}/n2/drained"), NoticeEvent::Action, "drained");
+        let news = memory.find_changes(&occasion(vec![degraded("n1", ratio), drained], &[]), &all());
         told += news.fresh.iter().filter(|it| it.key == "node/n1").count();
-        memory.arrived(&news, 0);
+        memory.record_delivery(&news, 0);
     }
     assert!((3..=5).contains(&told), "{told}");
 }
 
 #[test]
 fn a_node_that_could_not_be_judged_again_stays_what_it_was_known_to_be() {
-    let mut memory = Memory::default();
-    let drained = |run: &str| item(format!("action/{run}/n2/drained"), Event::Action, "drained");
-    let mut hear = |items: Vec<Item>| {
-        let news = memory.news(&occasion(items, &[]), &all());
-        memory.arrived(&news, 0);
+    let mut memory = ReceiverState::default();
+    let drained = |run: &str| new_item(format!("action/{run}/n2/drained"), NoticeEvent::Action, "drained");
+    let mut hear = |items: Vec<NoticeItem>| {
+        let news = memory.find_changes(&occasion(items, &[]), &all());
+        memory.record_delivery(&news, 0);
         news
     };
     hear(vec![degraded("n1", 0.9)]);
-    let unknown = Item { event: Event::Unknown, ..degraded("n1", 0.9) };
+    let unknown = NoticeItem { event: NoticeEvent::Unknown, ..degraded("n1", 0.9) };
     let news = hear(vec![unknown, drained("r2")]);
-    assert_eq!(news.standing, [degraded("n1", 0.9)], "an alert of it goes on");
+    assert_eq!(news.ongoing, [degraded("n1", 0.9)], "an alert of it goes on");
     let news = hear(vec![degraded("n1", 0.9), drained("r3")]);
     assert_eq!(news.fresh, [drained("r3")], "it was told before");
 }
@@ -131,7 +131,7 @@ fn a_node_is_told_by_the_worst_of_its_findings() {
     };
     let mut told = |findings: &[Finding]| {
         run.verdicts.findings = findings.to_vec();
-        let told = of_run(&run, None, "/runs/r1", false);
+        let told = occasion_from_run(&run, None, "/runs/r1", false);
         let item = told.items.into_iter().find(|it| it.node.as_ref() == Some(&node));
         let item = item.expect("it is told");
         (item.how, item.ratio)
@@ -145,51 +145,51 @@ fn a_node_is_told_by_the_worst_of_its_findings() {
 
 #[test]
 fn what_a_receiver_did_not_ask_for_it_does_not_hear() {
-    let on: BTreeSet<Event> = [Event::Failed].into();
-    let mut memory = Memory::default();
-    assert!(memory.news(&occasion(vec![degraded("n1", 0.9)], &[]), &on).is_none());
-    let failed = Item { event: Event::Failed, ..degraded("n1", 0.1) };
-    let news = memory.news(&occasion(vec![failed], &[]), &on);
-    memory.arrived(&news, 0);
-    let news = memory.news(&occasion(Vec::new(), &["node/n1"]), &on);
-    assert!(news.is_none() && memory.forget(&news) && memory.told.is_empty());
+    let on: BTreeSet<NoticeEvent> = [NoticeEvent::Failed].into();
+    let mut memory = ReceiverState::default();
+    assert!(memory.find_changes(&occasion(vec![degraded("n1", 0.9)], &[]), &on).is_empty());
+    let failed = NoticeItem { event: NoticeEvent::Failed, ..degraded("n1", 0.1) };
+    let news = memory.find_changes(&occasion(vec![failed], &[]), &on);
+    memory.record_delivery(&news, 0);
+    let news = memory.find_changes(&occasion(Vec::new(), &["node/n1"]), &on);
+    assert!(news.is_empty() && memory.forget_unwanted(&news) && memory.told.is_empty());
 }
 
 #[test]
 fn what_was_held_back_is_told_later_and_what_happened_once_is_not_lost() {
-    let mut memory = Memory { sent: vec![100, 200], ..Memory::default() };
+    let mut memory = ReceiverState { sent: vec![100, 200], ..ReceiverState::default() };
     assert!(!memory.may_send(3_000, 2) && memory.may_send(3_701, 2));
     assert!(memory.may_send(50, 2), "a clock that was put back silences nobody");
-    let mut drained = item("action/r1/n1/drained".to_owned(), Event::Action, "drained");
+    let mut drained = new_item("action/r1/n1/drained".to_owned(), NoticeEvent::Action, "drained");
     drained.node = Some("n1".into());
-    let news = memory.news(&occasion(vec![drained, degraded("n1", 0.5)], &[]), &all());
-    memory.missed(&news, true);
-    let later = memory.news(&occasion(Vec::new(), &[]), &all());
+    let news = memory.find_changes(&occasion(vec![drained, degraded("n1", 0.5)], &[]), &all());
+    memory.record_failure(&news, true);
+    let later = memory.find_changes(&occasion(Vec::new(), &[]), &all());
     assert_eq!((later.fresh.len(), later.withheld), (1, 1));
-    memory.arrived(&later, 4_000);
+    memory.record_delivery(&later, 4_000);
     assert!(memory.kept.is_empty() && memory.withheld == 0 && memory.told.is_empty());
 }
 
 #[test]
 fn a_run_tells_of_its_nodes_and_an_interrupted_one_ends_nothing() {
     let rack = fixture::rack();
-    let told = of_run(&rack, None, "/runs/r1", false);
+    let told = occasion_from_run(&rack, None, "/runs/r1", false);
     assert!(!told.items.is_empty() && !told.judged.is_empty());
     for verdict in &rack.verdicts.nodes {
         let key = format!("node/{}", verdict.node);
         let is_told = told.items.iter().any(|it| it.key == key);
         assert_eq!(is_told, verdict.outcome != Outcome::Pass, "{key}");
-        assert_eq!(told.well.contains(&key), verdict.outcome == Outcome::Pass, "{key}");
+        assert_eq!(told.healthy.contains(&key), verdict.outcome == Outcome::Pass, "{key}");
     }
-    let cut = of_run(&rack, None, "/runs/r1", true);
-    assert!(cut.well.is_empty() && cut.covered.is_empty() && cut.judged.is_empty());
-    assert!(cut.items.iter().all(|it| it.event != Event::Unknown));
+    let cut = occasion_from_run(&rack, None, "/runs/r1", true);
+    assert!(cut.healthy.is_empty() && cut.covered.is_empty() && cut.judged.is_empty());
+    assert!(cut.items.iter().all(|it| it.event != NoticeEvent::Unknown));
 }
 
 #[test]
 fn a_part_is_over_only_where_a_run_looked_at_it() {
     let told = |node: Option<&str>, domain: Option<&str>| {
-        let mut it = item(format!("part/{node:?}{domain:?}"), Event::Degraded, "slow");
+        let mut it = new_item(format!("part/{node:?}{domain:?}"), NoticeEvent::Degraded, "slow");
         (it.node, it.domain) = (node.map(NodeName::from), domain.map(DomainName::from));
         it
     };
@@ -199,10 +199,10 @@ fn a_part_is_over_only_where_a_run_looked_at_it() {
         told(None, Some("block01")),
         told(None, None),
     ];
-    let mut memory = Memory::default();
-    memory.arrived(&News { fresh: parts.to_vec(), ..News::default() }, 0);
-    let over = |occasion: &Occasion| -> Vec<bool> {
-        let over = memory.news(occasion, &all()).over;
+    let mut memory = ReceiverState::default();
+    memory.record_delivery(&NoticeChanges { fresh: parts.to_vec(), ..NoticeChanges::default() }, 0);
+    let over = |occasion: &NoticeOccasion| -> Vec<bool> {
+        let over = memory.find_changes(occasion, &all()).resolved;
         parts.iter().map(|part| over.contains(part)).collect()
     };
 
@@ -213,71 +213,71 @@ fn a_part_is_over_only_where_a_run_looked_at_it() {
         nodes.map(|it| it.node.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(unknown(&run), ["node0012"]);
-    assert_eq!(over(&of_run(&run, None, "/r", false)), [true, false, false, false]);
+    assert_eq!(over(&occasion_from_run(&run, None, "/r", false)), [true, false, false, false]);
 
     for verdict in &mut run.verdicts.nodes {
         verdict.outcome = Outcome::Pass;
     }
-    let mut occasion = of_run(&run, None, "/r", false);
+    let mut occasion = occasion_from_run(&run, None, "/r", false);
     assert_eq!(over(&occasion), [true, true, true, false], "no network was measured");
-    let port = Cell { src_gpu: None, dst_gpu: None, rail: None, ..run.cells[0].clone() };
+    let port = MeasuredCell { src_gpu: None, dst_gpu: None, rail: None, ..run.cells[0].clone() };
     let ends = (Some("node0001".into()), Some("node0002".into()));
-    let port = Cell { src_node: ends.0, dst_node: ends.1, value: Some(1.0), ..port };
+    let port = MeasuredCell { src_node: ends.0, dst_node: ends.1, value: Some(1.0), ..port };
     run.cells.push(port);
-    occasion.is_everywhere = of_run(&run, None, "/r", false).is_everywhere;
+    occasion.is_everywhere = occasion_from_run(&run, None, "/r", false).is_everywhere;
     assert_eq!(over(&occasion), [true; 4]);
 
     // Another node of the domain is known, and this run left it out.
-    let mut state = State::default();
-    let gone = NodeState { domain: Some("block01".into()), ..NodeState::default() };
+    let mut state = MetricsState::default();
+    let gone = NodeMetricsState { domain: Some("block01".into()), ..NodeMetricsState::default() };
     state.nodes.insert("gone".into(), gone.clone());
-    occasion.limit(&run, &state);
+    occasion.limit_to_known(&run, &state);
     assert_eq!(over(&occasion), [true; 4], "nobody ever measured it");
-    let there = NodeState { measured: Some(7), ..gone };
+    let there = NodeMetricsState { measured: Some(7), ..gone };
     state.nodes.insert("node0099".into(), there);
-    occasion.limit(&run, &state);
+    occasion.limit_to_known(&run, &state);
     assert_eq!(over(&occasion), [true, true, false, false]);
 }
 
 #[test]
 fn the_state_tells_of_expired_certificates_and_the_breaker() {
-    let mut state = State { now: 100, ..State::default() };
+    let mut state = MetricsState { now: 100, ..MetricsState::default() };
     for (name, expires, is_void) in [("n1", 90, false), ("n2", 200, false), ("n3", 90, true)] {
-        let certificate = Some(Certified { issued: 1, expires, is_void });
-        state.nodes.insert(name.into(), NodeState { certificate, ..NodeState::default() });
+        let certificate = Some(CertificateValidity { issued: 1, expires, is_void });
+        state.nodes.insert(name.into(), NodeMetricsState { certificate, ..NodeMetricsState::default() });
     }
-    state.gate = Some(GateState { is_tripped: true, ..GateState::default() });
-    let told = of_state(&state);
+    state.gate = Some(GateMetricsState { is_tripped: true, ..GateMetricsState::default() });
+    let told = occasion_from_state(&state);
     let keys: Vec<&str> = told.items.iter().map(|it| it.key.as_str()).collect();
     assert_eq!(keys, ["expired/n1", "breaker"]);
-    assert!(told.well.contains("expired/n2") && !told.well.contains("expired/n3"));
-    state.gate = Some(GateState::default());
-    assert!(of_state(&state).well.contains("breaker"));
+    assert!(told.healthy.contains("expired/n2") && !told.healthy.contains("expired/n3"));
+    state.gate = Some(GateMetricsState::default());
+    assert!(occasion_from_state(&state).healthy.contains("breaker"));
 }
 
-fn standing(testcase: &str) -> Standing {
-    let trend = fixture::across::trends().remove(1);
-    let part = Part { kind: PartKind::Node, gpu: None, ..trend.part.clone() };
-    let alarm = Alarm { stands: true, ..trend.alarms[0].clone() };
-    Standing { part, testcase: testcase.to_owned(), alarm, beside: trend.changes }
+fn standing(testcase: &str) -> OpenAlarm {
+    let trend = fixture::multi_run::trends().remove(1);
+    let part = FabricPart { kind: FabricPartKind::Node, gpu: None, ..trend.part.clone() };
+    let alarm = TrendAlarm { stands: true, ..trend.alarms[0].clone() };
+    OpenAlarm { part, testcase: testcase.to_owned(), alarm, beside: trend.changes }
 }
 
 #[test]
 fn a_drift_is_told_once_with_what_changed_and_over_only_when_the_history_was_read() {
     let drifting = |tests: &[&str], is_history_read: bool| {
-        let alarms: Vec<Standing> = tests.iter().map(|test| standing(test)).collect();
-        let node = NodeState { alarms, ..NodeState::default() };
+        let alarms: Vec<OpenAlarm> = tests.iter().map(|test| standing(test)).collect();
+        let node = NodeMetricsState { alarms, ..NodeMetricsState::default() };
         let nodes = [("node0007".into(), node)].into();
-        of_state(&State { nodes, is_history_read, ..State::default() })
+        occasion_from_state(&MetricsState { nodes, is_history_read, ..MetricsState::default() })
     };
-    let mut memory = Memory::default();
-    let mut hear = |occasion: &Occasion| {
-        let news = memory.news(occasion, &all());
+    let mut memory = ReceiverState::default();
+    let mut hear = |occasion: &NoticeOccasion| {
+        let news = memory.find_changes(occasion, &all());
         let keys =
-            |items: &[Item]| -> Vec<String> { items.iter().map(|it| it.key.clone()).collect() };
-        let heard = (keys(&news.fresh), keys(&news.over));
-        if !news.is_none() {
-            memory.arrived(&news, 0);
+            |items: &[NoticeItem]| -> Vec<String> { items.iter().map(|it| it.key.clone()).collect() };
+        let heard = (keys(&news.fresh), keys(&news.resolved));
+        if !news.is_empty() {
+            memory.record_delivery(&news, 0);
         }
         heard
     };
@@ -291,14 +291,14 @@ fn a_drift_is_told_once_with_what_changed_and_over_only_when_the_history_was_rea
     assert_eq!(hear(&drifting(&[], true)), (none(), vec![b]));
     let told = drifting(&["a"], true);
     let it = &told.items[0];
-    assert_eq!((it.event, it.event.severity()), (Event::Drift, "warning"));
+    assert_eq!((it.event, it.event.severity()), (NoticeEvent::Drift, "warning"));
     assert!(it.how.starts_with("a: 5.6 % less than usual from run 202608 on"), "{}", it.how);
     assert!(it.how.contains("at that time: driver 580.65.06 -> 580.82.07"), "{}", it.how);
     assert!(it.next.as_ref().is_some_and(|it| it.contains("`fabricgate history node0007`")));
     let domain = [("block01".into(), vec![standing("a")])].into();
-    let mut state = State { drifting: domain, is_history_read: true, ..State::default() };
+    let mut state = MetricsState { drifting: domain, is_history_read: true, ..MetricsState::default() };
     state.drifting.values_mut().flatten().for_each(|it| it.part.node = None);
-    let told = of_state(&state);
+    let told = occasion_from_state(&state);
     assert_eq!(told.items[0].key, "drift/domain/block01/a");
     assert!(told.items[0].next.as_ref().is_some_and(|it| it.contains("history --domain block01`")));
 }
@@ -316,15 +316,15 @@ fn texts(value: &Value) -> Vec<String> {
 
 #[test]
 fn slack_gets_blocks_within_its_limits_and_no_mention_from_a_name() {
-    let mut items: Vec<Item> = (0..300).map(|n| degraded(&format!("n{n:03}"), 0.5)).collect();
+    let mut items: Vec<NoticeItem> = (0..300).map(|n| degraded(&format!("n{n:03}"), 0.5)).collect();
     for n in 0..40 {
         let mut odd = degraded("<!channel>", 0.5);
         odd.what = format!("{n}: <https://x|y> & {}", "z".repeat(5_000));
         odd.how = "h".repeat(5_000);
         items.push(odd);
     }
-    let news = News { fresh: items, withheld: 3, ..News::default() };
-    let payload = slack::payload(&notice(&news, &about()));
+    let news = NoticeChanges { fresh: items, withheld: 3, ..NoticeChanges::default() };
+    let payload = slack::build_payload(&build_notice(&news, &about()));
     let blocks = payload["blocks"].as_array().expect("blocks");
     assert!(blocks.len() <= 50);
     assert_eq!(blocks[0]["text"]["type"], "plain_text");
@@ -342,13 +342,13 @@ fn slack_gets_blocks_within_its_limits_and_no_mention_from_a_name() {
 
 #[test]
 fn a_group_names_every_domain_that_it_is_about() {
-    let drift = |domain: &str| Item { domain: Some(domain.into()), ..drifting() };
-    let of = |node: &str, domain: &str| Item { domain: Some(domain.into()), ..degraded(node, 0.5) };
+    let drift = |domain: &str| NoticeItem { domain: Some(domain.into()), ..drifting() };
+    let of = |node: &str, domain: &str| NoticeItem { domain: Some(domain.into()), ..degraded(node, 0.5) };
     let fresh = vec![drift("block01"), drift("block02"), of("n1", "block01"), of("n2", "block02")];
-    let mut over: Vec<Item> = (0..14).map(|n| drift(&format!("block{n:02}"))).collect();
+    let mut over: Vec<NoticeItem> = (0..14).map(|n| drift(&format!("block{n:02}"))).collect();
     over.iter_mut().zip(0..).for_each(|(it, n)| it.what = format!("drift {n}"));
-    let news = News { fresh, over, withheld: 1, ..News::default() };
-    let shown = slack::payload(&notice(&news, &about())).to_string();
+    let news = NoticeChanges { fresh, resolved: over, withheld: 1, ..NoticeChanges::default() };
+    let shown = slack::build_payload(&build_notice(&news, &about())).to_string();
     for expected in [
         "block01, block02: left",
         "n[1-2] (block01, block02): NVLink slow",
@@ -360,31 +360,31 @@ fn a_group_names_every_domain_that_it_is_about() {
 }
 
 /// A domain whose level drifts.
-fn drifting() -> Item {
-    item("drift/domain/d/a".to_owned(), Event::Drift, "left what is usual")
+fn drifting() -> NoticeItem {
+    new_item("drift/domain/d/a".to_owned(), NoticeEvent::Drift, "left what is usual")
 }
 
 #[test]
 fn alertmanager_knows_an_alert_again_and_hears_of_its_end() {
-    let labels = |news: &News| {
-        let payload = alertmanager::payload(news, &about(), 1_000, 500);
+    let labels = |news: &NoticeChanges| {
+        let payload = alertmanager::build_payload(news, &about(), 1_000, 500);
         let all = payload.as_array().expect("alerts").clone();
         all.into_iter().map(|it| (it["labels"].clone(), it["endsAt"].clone())).collect::<Vec<_>>()
     };
-    let fresh = labels(&News { fresh: vec![degraded("n1", 0.9)], ..News::default() });
-    let worse = labels(&News { standing: vec![degraded("n1", 0.5)], ..News::default() });
+    let fresh = labels(&NoticeChanges { fresh: vec![degraded("n1", 0.9)], ..NoticeChanges::default() });
+    let worse = labels(&NoticeChanges { ongoing: vec![degraded("n1", 0.5)], ..NoticeChanges::default() });
     assert_eq!(fresh, worse);
-    let over = labels(&News { over: vec![degraded("n1", 0.5)], ..News::default() });
+    let over = labels(&NoticeChanges { resolved: vec![degraded("n1", 0.5)], ..NoticeChanges::default() });
     assert_eq!(over[0].0, fresh[0].0);
     assert_eq!(
         (&fresh[0].1, &over[0].1),
         (&"1970-01-01T00:25:00Z".into(), &"1970-01-01T00:16:40Z".into())
     );
     // Another event is another alert, and the first one ends.
-    let mut memory = Memory::default();
-    memory.arrived(&News { fresh: vec![degraded("n1", 0.9)], ..News::default() }, 0);
-    let failed = Item { event: Event::Failed, ..degraded("n1", 0.1) };
-    let changed = labels(&memory.news(&occasion(vec![failed], &[]), &all()));
+    let mut memory = ReceiverState::default();
+    memory.record_delivery(&NoticeChanges { fresh: vec![degraded("n1", 0.9)], ..NoticeChanges::default() }, 0);
+    let failed = NoticeItem { event: NoticeEvent::Failed, ..degraded("n1", 0.1) };
+    let changed = labels(&memory.find_changes(&occasion(vec![failed], &[]), &all()));
     assert_eq!(changed.len(), 2);
     assert_ne!(changed[0].0, fresh[0].0);
     assert_eq!(changed[1].0, fresh[0].0);
@@ -395,11 +395,11 @@ fn a_message_says_what_where_how_bad_and_what_next() {
     let mut it = degraded("n1", 0.612);
     it.done = Some("drained".to_owned());
     it.next = Some("look at it".to_owned());
-    let news = News { fresh: vec![it], over: vec![degraded("n2", 0.9)], ..News::default() };
-    let told = notice(&news, &about());
+    let news = NoticeChanges { fresh: vec![it], resolved: vec![degraded("n2", 0.9)], ..NoticeChanges::default() };
+    let told = build_notice(&news, &about());
     assert_eq!(told.title, "fabricgate <lab>: 1 degraded, 1 over (audit)");
     assert_eq!(told.severity, "warning");
-    let shown = slack::payload(&told).to_string();
+    let shown = slack::build_payload(&told).to_string();
     for expected in ["n1 (block01): NVLink slow", "61.2 %", "_Done:_ drained", "_Next:_ look at it"]
     {
         assert!(shown.contains(expected), "{expected}: {shown}");

@@ -94,7 +94,7 @@ const NAMES: &[(i32, &str)] = &[
 ];
 
 /// The header's name of a result.
-pub fn name(code: i32) -> String {
+pub fn result_name(code: i32) -> String {
     let known = NAMES.iter().find(|(number, _)| *number == code);
     known.map_or_else(|| format!("CUDA error {code}"), |(_, name)| (*name).to_owned())
 }

@@ -20,7 +20,7 @@ pub const IN_PROGRESS: i32 = 7;
 pub const TIMEOUT: i32 = 8;
 
 /// The header's name of a result.
-pub fn name(code: i32) -> String {
+pub fn result_name(code: i32) -> String {
     let known = match code {
         SUCCESS => "ncclSuccess",
         UNHANDLED_CUDA_ERROR => "ncclUnhandledCudaError",

@@ -5,24 +5,24 @@
 
 use std::time::Duration;
 
-use super::library::LibraryError;
-use crate::ffi::cuda::CudaError;
+use super::nccl_library::NcclLibraryError;
+use crate::ffi::cuda::CudaCallError;
 use crate::ffi::cuda::code as cuda;
-use crate::ffi::loading::LoadError;
+use crate::ffi::dynamic_library::LibraryLoadError;
 use crate::ffi::nccl::NcclError;
 use crate::ffi::nccl::code as nccl;
-use model::parsed::ProblemKind;
-use model::probed::ProbeProblem;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::ProbeProblem;
 
 /// Why a rank cannot go on.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Failure {
+pub enum NcclProbeFailure {
     /// There is no driver.
     #[error("there is no NVIDIA driver: {0}")]
-    Driver(LoadError),
+    Driver(LibraryLoadError),
     /// There is no NCCL.
     #[error(transparent)]
-    Library(#[from] LibraryError),
+    Library(#[from] NcclLibraryError),
     /// The driver shows no GPUs.
     #[error("{}", .0.detail)]
     Gpus(Box<ProbeProblem>),
@@ -36,13 +36,13 @@ pub enum Failure {
     },
     /// CUDA refused.
     #[error("{}", cuda_words(.0))]
-    Cuda(#[from] CudaError),
+    Cuda(#[from] CudaCallError),
     /// NCCL refused, or failed meanwhile.
     #[error("{}", nccl_words(.0))]
     Nccl(#[from] NcclError),
     /// Something did not end in time.
     #[error("{what} did not end within {:.0} s", .waited.as_secs_f64())]
-    Late {
+    Timeout {
         /// What was waited for.
         what: String,
         /// For how long.
@@ -50,41 +50,41 @@ pub enum Failure {
     },
 }
 
-impl Failure {
+impl NcclProbeFailure {
     /// Whether others may be the cause.
-    pub fn waited(&self) -> bool {
+    pub fn is_timeout(&self) -> bool {
         match self {
-            Self::Late { .. } => true,
+            Self::Timeout { .. } => true,
             Self::Nccl(error) => matches!(error.code(), Some(nccl::REMOTE_ERROR | nccl::TIMEOUT)),
             _ => false,
         }
     }
 
     /// The problem that it is.
-    pub fn problem(&self) -> ProbeProblem {
+    pub fn to_problem(&self) -> ProbeProblem {
         let (class, code) = match self {
             Self::Driver(_) => ("no-driver", None),
             Self::Library(_) => ("no-nccl", None),
             Self::Gpus(problem) => return problem.as_ref().clone(),
             Self::NoGpu { .. } => ("no-such-gpu", None),
-            Self::Cuda(error) => (cuda_class(error), named(error.code(), &error.to_string())),
-            Self::Nccl(error) => (nccl_class(error), error.code().map(nccl::name)),
-            Self::Late { .. } => ("time-out", None),
+            Self::Cuda(error) => (cuda_class(error), error_name(error.code(), &error.to_string())),
+            Self::Nccl(error) => (nccl_class(error), error.code().map(nccl::result_name)),
+            Self::Timeout { .. } => ("time-out", None),
         };
-        let mut problem = ProbeProblem::new(ProblemKind::Error, class, clean(&self.to_string()));
+        let mut problem = ProbeProblem::new(OutputProblemKind::Error, class, clean(&self.to_string()));
         problem.code = code;
         problem
     }
 }
 
 /// The driver's name of an error, out of `call: NAME (code)`.
-fn named(code: Option<i32>, said: &str) -> Option<String> {
+fn error_name(code: Option<i32>, said: &str) -> Option<String> {
     code?;
     let (_, rest) = said.split_once(": ")?;
     rest.split_once(" (").map(|(name, _)| name.to_owned())
 }
 
-fn cuda_class(error: &CudaError) -> &'static str {
+fn cuda_class(error: &CudaCallError) -> &'static str {
     match error.code() {
         None => "driver-too-old",
         Some(cuda::OUT_OF_MEMORY) => "out-of-memory",
@@ -96,7 +96,7 @@ fn cuda_class(error: &CudaError) -> &'static str {
     }
 }
 
-fn cuda_words(error: &CudaError) -> String {
+fn cuda_text(error: &CudaCallError) -> String {
     let hint = match cuda_class(error) {
         "out-of-memory" => {
             "; somebody else uses the GPU's memory, or the largest message is too large"
@@ -120,7 +120,7 @@ fn nccl_class(error: &NcclError) -> &'static str {
     }
 }
 
-fn nccl_words(error: &NcclError) -> String {
+fn nccl_text(error: &NcclError) -> String {
     let hint = match nccl_class(error) {
         "nccl-system-error" => {
             "; a network, a device or an IMEX channel that NCCL needs does not work on this node"
@@ -141,9 +141,9 @@ pub fn clean(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn nccl(code: i32) -> Failure {
+    fn nccl(code: i32) -> NcclProbeFailure {
         let said = "a\u{1b}[31m text\nof NCCL".to_owned();
-        NcclError::Failed { call: "ncclAllReduce", code, name: nccl::name(code), said }.into()
+        NcclError::Failed { call: "ncclAllReduce", code, name: nccl::result_name(code), said }.into()
     }
 
     #[test]
@@ -158,33 +158,33 @@ mod tests {
             (77, "nccl-error"),
         ];
         for (code, class) in classes {
-            let problem = nccl(code).problem();
-            assert_eq!((problem.class.as_str(), problem.kind), (class, ProblemKind::Error));
+            let problem = nccl(code).to_problem();
+            assert_eq!((problem.class.as_str(), problem.kind), (class, OutputProblemKind::Error));
             assert!(!problem.detail.contains(char::is_control), "{:?}", problem.detail);
-            assert_eq!(problem.code, Some(nccl::name(code)));
+            assert_eq!(problem.code, Some(nccl::result_name(code)));
         }
     }
 
     #[test]
     fn errors_of_the_driver_are_told_apart() {
         let failed = |code| {
-            let name = cuda::name(code);
-            Failure::from(CudaError::Failed { call: "cuMemAlloc_v2", code, name }).problem()
+            let name = cuda::result_name(code);
+            NcclProbeFailure::from(CudaCallError::Failed { call: "cuMemAlloc_v2", code, name }).to_problem()
         };
         let problem = failed(cuda::OUT_OF_MEMORY);
         assert_eq!(problem.class.as_str(), "out-of-memory");
         assert_eq!(problem.code.as_deref(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
         assert_eq!(failed(cuda::SYSTEM_NOT_READY).class, "fabric-not-ready");
         assert_eq!(failed(cuda::LAUNCH_FAILED).class, "cuda-error");
-        let missing = Failure::from(CudaError::Missing { call: "cuCtxSetCurrent" }).problem();
+        let missing = NcclProbeFailure::from(CudaCallError::Missing { call: "cuCtxSetCurrent" }).to_problem();
         assert_eq!((missing.class.as_str(), missing.code), ("driver-too-old", None));
     }
 
     #[test]
     fn only_waiting_in_vain_and_errors_of_others_may_be_the_fault_of_others() {
-        let late = Failure::Late { what: "x".to_owned(), waited: Duration::from_secs(5) };
-        assert!(late.waited() && nccl(nccl::REMOTE_ERROR).waited());
-        assert!(!nccl(nccl::SYSTEM_ERROR).waited());
-        assert_eq!(late.problem().detail, "x did not end within 5 s");
+        let late = NcclProbeFailure::Timeout { what: "x".to_owned(), waited: Duration::from_secs(5) };
+        assert!(late.is_timeout() && nccl(nccl::REMOTE_ERROR).is_timeout());
+        assert!(!nccl(nccl::SYSTEM_ERROR).is_timeout());
+        assert_eq!(late.to_problem().detail, "x did not end within 5 s");
     }
 }

@@ -6,7 +6,7 @@
 
 /// A test, by what it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Collective {
+pub enum NcclCollective {
     /// Everybody gets the sum.
     AllReduce,
     /// Everybody gets what everybody has.
@@ -29,7 +29,7 @@ const PART_ELEMENTS: u64 = 16 / ELEMENT_BYTES;
 
 /// Elements of one operation on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counts {
+pub struct CollectiveCounts {
     /// Elements that are read.
     pub send: u64,
     /// Elements that are written.
@@ -38,14 +38,14 @@ pub struct Counts {
     pub call: u64,
 }
 
-impl Counts {
+impl CollectiveCounts {
     /// Bytes, as nccl-tests prints them: of the larger of the two buffers.
     pub fn bytes(self) -> u64 {
         self.send.max(self.receive) * ELEMENT_BYTES
     }
 }
 
-impl Collective {
+impl NcclCollective {
     /// All of them.
     pub const ALL: [Self; 6] = [
         Self::AllReduce,
@@ -69,13 +69,13 @@ impl Collective {
     }
 
     /// The test of this name.
-    pub fn of_name(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|it| it.name() == name)
     }
 
     /// What NCCL calls it where it tells which algorithm it takes; absent for
     /// tests that are no collectives to it.
-    pub fn of_function(function: &str) -> Option<Self> {
+    pub fn from_nccl_function(function: &str) -> Option<Self> {
         match function {
             "AllReduce" => Some(Self::AllReduce),
             "AllGather" => Some(Self::AllGather),
@@ -100,18 +100,18 @@ impl Collective {
 
     /// Elements for a message of at most this many bytes; absent where every
     /// rank's part comes to nothing.
-    pub fn counts(self, bytes: u64, ranks: u32) -> Option<Counts> {
+    pub fn counts(self, bytes: u64, ranks: u32) -> Option<CollectiveCounts> {
         let elements = bytes / ELEMENT_BYTES;
         let ranks = u64::from(ranks.max(1));
         let part = elements / ranks / PART_ELEMENTS * PART_ELEMENTS;
         let whole = part * ranks;
         let counts = match self {
             Self::AllReduce | Self::SendReceive | Self::Broadcast => {
-                Counts { send: elements, receive: elements, call: elements }
+                CollectiveCounts { send: elements, receive: elements, call: elements }
             }
-            Self::AllGather => Counts { send: part, receive: whole, call: part },
-            Self::ReduceScatter => Counts { send: whole, receive: part, call: part },
-            Self::AllToAll => Counts { send: whole, receive: whole, call: part },
+            Self::AllGather => CollectiveCounts { send: part, receive: whole, call: part },
+            Self::ReduceScatter => CollectiveCounts { send: whole, receive: part, call: part },
+            Self::AllToAll => CollectiveCounts { send: whole, receive: whole, call: part },
         };
         (0 < counts.call).then_some(counts)
     }
@@ -145,7 +145,7 @@ impl Collective {
 
 /// The sizes of a sweep, from the smallest to the largest that fits. At least one
 /// where anything fits.
-pub fn sizes(least: u64, most: u64, factor: u64) -> Vec<u64> {
+pub fn sweep_sizes(least: u64, most: u64, factor: u64) -> Vec<u64> {
     let mut sizes = Vec::new();
     let mut size = least.max(ELEMENT_BYTES);
     while size <= most {
@@ -166,25 +166,25 @@ mod tests {
 
     #[test]
     fn names_are_those_of_nccl_tests_and_found_again() {
-        for test in Collective::ALL {
-            assert_eq!(Collective::of_name(test.name()), Some(test));
+        for test in NcclCollective::ALL {
+            assert_eq!(NcclCollective::from_name(test.name()), Some(test));
         }
-        assert_eq!(Collective::of_name("reduce_perf"), None);
+        assert_eq!(NcclCollective::from_name("reduce_perf"), None);
     }
 
     #[test]
     fn factors_are_the_published_ones() {
-        assert!((Collective::AllReduce.factor(8) - 1.75).abs() < 1e-12);
-        assert!((Collective::AllGather.factor(8) - 0.875).abs() < 1e-12);
-        assert!((Collective::ReduceScatter.factor(72) - 71.0 / 72.0).abs() < 1e-12);
-        assert!((Collective::AllToAll.factor(4) - 0.75).abs() < 1e-12);
-        assert!((Collective::SendReceive.factor(2) - 1.0).abs() < 1e-12);
-        assert!((Collective::Broadcast.factor(16) - 1.0).abs() < 1e-12);
+        assert!((NcclCollective::AllReduce.factor(8) - 1.75).abs() < 1e-12);
+        assert!((NcclCollective::AllGather.factor(8) - 0.875).abs() < 1e-12);
+        assert!((NcclCollective::ReduceScatter.factor(72) - 71.0 / 72.0).abs() < 1e-12);
+        assert!((NcclCollective::AllToAll.factor(4) - 0.75).abs() < 1e-12);
+        assert!((NcclCollective::SendReceive.factor(2) - 1.0).abs() < 1e-12);
+        assert!((NcclCollective::Broadcast.factor(16) - 1.0).abs() < 1e-12);
     }
 
     #[test]
     fn nothing_crosses_a_link_with_one_rank() {
-        for test in Collective::ALL {
+        for test in NcclCollective::ALL {
             let (algbw, busbw) = test.bandwidths(MIB, 10.0, 1).expect("it took time");
             assert!(0.0 < algbw && busbw == 0.0, "{test:?}");
         }
@@ -194,41 +194,41 @@ mod tests {
     fn bandwidths_are_bytes_over_time() {
         // 1 GiB in 2.5 ms are 429.5 GB/s, and 751.6 by the factor of eight ranks.
         let (algbw, busbw) =
-            Collective::AllReduce.bandwidths(1 << 30, 2_500.0, 8).expect("it took time");
+            NcclCollective::AllReduce.bandwidths(1 << 30, 2_500.0, 8).expect("it took time");
         assert!((algbw - 429.496_729_6).abs() < 1e-6, "{algbw}");
         assert!((busbw - 751.619_276_8).abs() < 1e-6, "{busbw}");
-        assert_eq!(Collective::AllReduce.bandwidths(8, 0.0, 8), None);
-        assert_eq!(Collective::AllReduce.bandwidths(8, f64::NAN, 8), None);
+        assert_eq!(NcclCollective::AllReduce.bandwidths(8, 0.0, 8), None);
+        assert_eq!(NcclCollective::AllReduce.bandwidths(8, f64::NAN, 8), None);
     }
 
     #[test]
     fn bytes_are_counted_as_nccl_tests_counts_them() {
-        let eight = |test: Collective| test.counts(MIB, 8).expect("it is enough");
-        let counts = eight(Collective::AllGather);
+        let eight = |test: NcclCollective| test.counts(MIB, 8).expect("it is enough");
+        let counts = eight(NcclCollective::AllGather);
         assert_eq!((counts.send, counts.receive), (MIB / 32, MIB / 4));
         assert_eq!(counts.bytes(), MIB);
-        let counts = eight(Collective::ReduceScatter);
+        let counts = eight(NcclCollective::ReduceScatter);
         assert_eq!((counts.send, counts.receive, counts.call), (MIB / 4, MIB / 32, MIB / 32));
-        assert_eq!(eight(Collective::AllReduce).bytes(), MIB);
-        assert_eq!(eight(Collective::AllToAll).call, MIB / 32);
+        assert_eq!(eight(NcclCollective::AllReduce).bytes(), MIB);
+        assert_eq!(eight(NcclCollective::AllToAll).call, MIB / 32);
     }
 
     #[test]
     fn parts_are_cut_to_sixteen_bytes() {
         // 1,000 bytes over three ranks: 83 elements each, of which 80 remain.
-        let counts = Collective::AllGather.counts(1_000, 3).expect("it is enough");
+        let counts = NcclCollective::AllGather.counts(1_000, 3).expect("it is enough");
         assert_eq!((counts.call, counts.receive, counts.bytes()), (80, 240, 960));
-        assert_eq!(Collective::AllToAll.counts(64, 8), None, "two elements each are none");
-        assert_eq!(Collective::AllReduce.counts(3, 8), None);
+        assert_eq!(NcclCollective::AllToAll.counts(64, 8), None, "two elements each are none");
+        assert_eq!(NcclCollective::AllReduce.counts(3, 8), None);
     }
 
     #[test]
     fn sizes_grow_by_the_factor_up_to_the_largest() {
-        assert_eq!(sizes(8, 128, 2), [8, 16, 32, 64, 128]);
-        assert_eq!(sizes(8, 100, 4), [8, 32]);
-        assert_eq!(sizes(1 << 20, 1 << 20, 2), [1 << 20]);
-        assert_eq!(sizes(16, 64, 1), [16], "a factor that does not grow ends it");
-        assert_eq!(sizes(64, 16, 2), [0; 0]);
-        assert_eq!(sizes(u64::MAX / 2, u64::MAX, 4).len(), 1);
+        assert_eq!(sweep_sizes(8, 128, 2), [8, 16, 32, 64, 128]);
+        assert_eq!(sweep_sizes(8, 100, 4), [8, 32]);
+        assert_eq!(sweep_sizes(1 << 20, 1 << 20, 2), [1 << 20]);
+        assert_eq!(sweep_sizes(16, 64, 1), [16], "a factor that does not grow ends it");
+        assert_eq!(sweep_sizes(64, 16, 2), [0; 0]);
+        assert_eq!(sweep_sizes(u64::MAX / 2, u64::MAX, 4).len(), 1);
     }
 }

@@ -9,65 +9,65 @@
 //! connected, and then there is one after every message size. What fails on one
 //! rank is told in the next exchange, so that all end at the same place.
 
-mod bench;
+mod nccl_rank;
 pub mod failure;
 pub mod formula;
-pub mod library;
-pub mod path;
+pub mod nccl_library;
+pub mod nccl_path;
 pub mod pattern;
-pub mod roll;
+pub mod rank_list;
 mod sweep;
 pub mod task;
 
 use std::io;
 
-use super::said::ExchangeError;
-use super::said::Line;
-use super::said::Mouth;
-use failure::Failure;
+use super::protocol::ExchangeError;
+use super::protocol::ProbeMessage;
+use super::protocol::ProbeEmitter;
+use failure::NcclProbeFailure;
 use failure::clean;
-use model::probed::ProbeProblem;
-use task::Task;
+use model::probe_report::ProbeProblem;
+use task::CollectiveTask;
 
 /// Measures, and says what comes of it. An error is that nobody listens.
 ///
 /// [`Line::End`] is said where everything that was asked for was measured; a
 /// problem is said where it was not.
-pub fn measure(task: &Task, mouth: &mut Mouth<'_>) -> io::Result<()> {
-    match sweep::run(task, mouth) {
-        Ok(true) => mouth.say(&Line::End),
-        Ok(false) | Err(Stop::Said) => Ok(()),
-        Err(Stop::Lost(error)) => Err(error),
+pub fn measure(task: &CollectiveTask, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
+    match sweep::run_sweep(task, mouth) {
+        Ok(true) => mouth.emit(&ProbeMessage::End),
+        Ok(false) | Err(RankStop::Reported) => Ok(()),
+        Err(RankStop::OutputClosed(error)) => Err(error),
     }
 }
 
 /// Why a rank ends before it is done.
 #[derive(Debug)]
-enum Stop {
+enum RankStop {
     /// It cannot go on, and said so.
-    Said,
+    Reported,
     /// Nobody listens.
-    Lost(io::Error),
+    OutputClosed(io::Error),
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for RankStop {
     fn from(error: io::Error) -> Self {
-        Self::Lost(error)
+        Self::OutputClosed(error)
     }
 }
 
-impl From<ExchangeError> for Stop {
+impl From<ExchangeError> for RankStop {
     fn from(error: ExchangeError) -> Self {
         match error {
-            ExchangeError::Failed(error) => Self::Lost(error),
-            other => Self::Lost(io::Error::other(other)),
+            ExchangeError::Failed(error) => Self::OutputClosed(error),
+            other => Self::OutputClosed(io::Error::other(other)),
         }
     }
 }
 
 /// The problem that a failure of this rank is.
-fn own(task: &Task, failure: &Failure) -> ProbeProblem {
-    let mut problem = failure.problem();
+fn rank_problem(task: &CollectiveTask, failure: &NcclProbeFailure) -> ProbeProblem {
+    let mut problem = failure.to_problem();
     problem.gpu = Some(task.gpu);
     problem.detail = clean(&format!("GPU {}: {}", task.gpu, problem.detail));
     problem

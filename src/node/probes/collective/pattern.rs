@@ -4,8 +4,8 @@
 //! Numbers only. Every element depends on its place and on its rank, so that
 //! data that came from elsewhere, late or twice is not what is expected.
 
-use super::formula::Collective;
-use super::formula::Counts;
+use super::formula::NcclCollective;
+use super::formula::CollectiveCounts;
 
 /// After how many elements the data repeats: a prime near 2^20, so that no part,
 /// which is a multiple of 16 bytes, begins where another one began.
@@ -17,11 +17,11 @@ const BOUND: u64 = 97;
 
 /// What receiving buffers hold before: no number, so that what was never
 /// written is not taken for right (a quiet NaN).
-pub const NOTHING: u32 = 0x7fc0_0000;
+pub const UNWRITTEN: u32 = 0x7fc0_0000;
 
 /// Elements that are checked of one operation on one rank: all of up to 1 MiB,
 /// and windows that come to about as much of what is larger.
-const CHECKED: u64 = 256 << 10;
+const MAX_CHECKED: u64 = 256 << 10;
 
 /// The fewest elements of a window.
 const LEAST_WINDOW: u64 = 64;
@@ -38,38 +38,38 @@ pub fn element(rank: u32, place: u64) -> u16 {
 }
 
 /// The bytes of elements that a rank sends from the first place on.
-pub fn fill(rank: u32, bytes: &mut [u8]) {
+pub fn fill_elements(rank: u32, bytes: &mut [u8]) {
     for (place, four) in (0..).zip(bytes.chunks_exact_mut(4)) {
         four.copy_from_slice(&f32::from(element(rank, place)).to_ne_bytes());
     }
 }
 
 /// What a rank of `ranks` must receive at a place.
-pub fn expected(collective: Collective, counts: Counts, ranks: u32, rank: u32, place: u64) -> f32 {
+pub fn expected_element(collective: NcclCollective, counts: CollectiveCounts, ranks: u32, rank: u32, place: u64) -> f32 {
     let part = counts.call.max(1);
     let sender = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     match collective {
-        Collective::AllReduce => sum(ranks, place),
-        Collective::ReduceScatter => sum(ranks, u64::from(rank) * part + place),
-        Collective::AllGather => f32::from(element(sender(place / part), place % part)),
-        Collective::AllToAll => {
+        NcclCollective::AllReduce => expected_sum(ranks, place),
+        NcclCollective::ReduceScatter => expected_sum(ranks, u64::from(rank) * part + place),
+        NcclCollective::AllGather => f32::from(element(sender(place / part), place % part)),
+        NcclCollective::AllToAll => {
             f32::from(element(sender(place / part), u64::from(rank) * part + place % part))
         }
-        Collective::SendReceive => {
+        NcclCollective::SendReceive => {
             f32::from(element((rank + ranks.max(1) - 1) % ranks.max(1), place))
         }
-        Collective::Broadcast => f32::from(element(0, place)),
+        NcclCollective::Broadcast => f32::from(element(0, place)),
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "the sum is below 2^24, which a float holds")]
-fn sum(ranks: u32, place: u64) -> f32 {
+fn expected_sum(ranks: u32, place: u64) -> f32 {
     (0..ranks).map(|rank| u32::from(element(rank, place))).sum::<u32>() as f32
 }
 
 /// Elements that are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct CheckWindow {
     /// The first.
     pub from: u64,
     /// How many.
@@ -79,30 +79,30 @@ pub struct Window {
 /// The places that are checked of what a rank receives: all where it is little,
 /// else windows at the beginning, the middle and the end of what comes from
 /// each rank.
-pub fn windows(collective: Collective, counts: Counts) -> Vec<Window> {
-    if counts.receive <= CHECKED {
-        return vec![Window { from: 0, elements: counts.receive }];
+pub fn check_windows(collective: NcclCollective, counts: CollectiveCounts) -> Vec<CheckWindow> {
+    if counts.receive <= MAX_CHECKED {
+        return vec![CheckWindow { from: 0, elements: counts.receive }];
     }
     let part = match collective {
-        Collective::AllGather | Collective::AllToAll => counts.call,
+        NcclCollective::AllGather | NcclCollective::AllToAll => counts.call,
         _ => counts.receive,
     };
     let parts = counts.receive / part.max(1);
-    let elements = (CHECKED / (3 * parts)).max(LEAST_WINDOW).min(part);
+    let elements = (MAX_CHECKED / (3 * parts)).max(LEAST_WINDOW).min(part);
     let places = [0, (part - elements) / 2, part - elements];
     (0..parts)
-        .flat_map(|at| places.map(|place| Window { from: at * part + place, elements }))
+        .flat_map(|at| places.map(|place| CheckWindow { from: at * part + place, elements }))
         .collect()
 }
 
 /// The most bytes that one window has.
 pub fn largest_window_bytes() -> usize {
-    usize::try_from(CHECKED * 4).expect("a MiB")
+    usize::try_from(MAX_CHECKED * 4).expect("a MiB")
 }
 
 /// How much of a window is wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Checked {
+pub struct CollectiveCheck {
     /// Elements that were looked at.
     pub elements: u64,
     /// How many are not what is expected.
@@ -111,9 +111,9 @@ pub struct Checked {
     pub first: Option<(u64, f32, f32)>,
 }
 
-impl Checked {
+impl CollectiveCheck {
     /// Compares the bytes of a window with what must be there.
-    pub fn window(&mut self, window: Window, bytes: &[u8], expected: impl Fn(u64) -> f32) {
+    pub fn compare_window(&mut self, window: CheckWindow, bytes: &[u8], expected: impl Fn(u64) -> f32) {
         for (place, four) in (window.from..window.from + window.elements).zip(bytes.chunks_exact(4))
         {
             let four = four.try_into().expect("chunks of four bytes");
@@ -134,7 +134,7 @@ mod tests {
 
     /// What every rank receives, computed from what all send by the definition of
     /// the collective.
-    fn received(collective: Collective, counts: Counts, ranks: u32, rank: u32) -> Vec<f32> {
+    fn received(collective: NcclCollective, counts: CollectiveCounts, ranks: u32, rank: u32) -> Vec<f32> {
         let sent: Vec<Vec<f32>> = (0..ranks)
             .map(|rank| (0..counts.send).map(|at| f32::from(element(rank, at))).collect())
             .collect();
@@ -142,27 +142,27 @@ mod tests {
         let me = rank as usize;
         let total = |at: usize| sent.iter().map(|of| of[at]).sum::<f32>();
         match collective {
-            Collective::AllReduce => (0..sent[0].len()).map(total).collect(),
-            Collective::AllGather => sent.concat(),
-            Collective::ReduceScatter => (me * part..(me + 1) * part).map(total).collect(),
-            Collective::AllToAll => {
+            NcclCollective::AllReduce => (0..sent[0].len()).map(total).collect(),
+            NcclCollective::AllGather => sent.concat(),
+            NcclCollective::ReduceScatter => (me * part..(me + 1) * part).map(total).collect(),
+            NcclCollective::AllToAll => {
                 sent.iter().flat_map(|of| of[me * part..(me + 1) * part].to_vec()).collect()
             }
-            Collective::SendReceive => sent[(me + sent.len() - 1) % sent.len()].clone(),
-            Collective::Broadcast => sent[0].clone(),
+            NcclCollective::SendReceive => sent[(me + sent.len() - 1) % sent.len()].clone(),
+            NcclCollective::Broadcast => sent[0].clone(),
         }
     }
 
     #[test]
     fn what_is_expected_is_what_the_definition_gives() {
-        for collective in Collective::ALL {
+        for collective in NcclCollective::ALL {
             for ranks in [1, 2, 5] {
                 let counts = collective.counts(1_200, ranks).expect("it is enough");
                 for rank in 0..ranks {
                     let received = received(collective, counts, ranks, rank);
                     assert_eq!(received.len() as u64, counts.receive, "{collective:?}");
                     for (place, found) in (0..).zip(&received) {
-                        let wanted = expected(collective, counts, ranks, rank, place);
+                        let wanted = expected_element(collective, counts, ranks, rank, place);
                         assert_eq!(*found, wanted, "{collective:?} {ranks} {rank} {place}");
                     }
                 }
@@ -188,29 +188,29 @@ mod tests {
 
     #[test]
     fn little_is_checked_wholly_and_much_at_three_places_of_every_part() {
-        let small = Collective::AllReduce.counts(4_096, 8).expect("enough");
-        let all = windows(Collective::AllReduce, small);
-        assert_eq!(all, [Window { from: 0, elements: 1_024 }]);
-        let large = Collective::AllGather.counts(1 << 30, 8).expect("enough");
-        let some = windows(Collective::AllGather, large);
+        let small = NcclCollective::AllReduce.counts(4_096, 8).expect("enough");
+        let all = check_windows(NcclCollective::AllReduce, small);
+        assert_eq!(all, [CheckWindow { from: 0, elements: 1_024 }]);
+        let large = NcclCollective::AllGather.counts(1 << 30, 8).expect("enough");
+        let some = check_windows(NcclCollective::AllGather, large);
         assert_eq!(some.len(), 24, "three for each of eight ranks");
         assert_eq!(some[0].from, 0);
         let last = some.last().expect("windows");
         assert_eq!(last.from + last.elements, large.receive, "the end is looked at");
         let checked: u64 = some.iter().map(|window| window.elements).sum();
-        assert!(checked <= CHECKED, "{checked}");
+        assert!(checked <= MAX_CHECKED, "{checked}");
         assert!(some.windows(2).all(|two| two[0].from + two[0].elements <= two[1].from));
     }
 
     #[test]
     fn wrong_and_unwritten_elements_are_counted() {
         let mut bytes = vec![0; 40];
-        fill(2, &mut bytes);
-        bytes[8..12].copy_from_slice(&NOTHING.to_ne_bytes());
+        fill_elements(2, &mut bytes);
+        bytes[8..12].copy_from_slice(&UNWRITTEN.to_ne_bytes());
         bytes[20..24].copy_from_slice(&500.0f32.to_ne_bytes());
-        let mut checked = Checked::default();
-        let window = Window { from: 0, elements: 10 };
-        checked.window(window, &bytes, |place| f32::from(element(2, place)));
+        let mut checked = CollectiveCheck::default();
+        let window = CheckWindow { from: 0, elements: 10 };
+        checked.compare_window(window, &bytes, |place| f32::from(element(2, place)));
         assert_eq!((checked.elements, checked.wrong), (10, 2));
         let (place, found, _) = checked.first.expect("one is wrong");
         assert!(place == 2 && found.is_nan());

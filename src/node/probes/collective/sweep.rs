@@ -10,40 +10,40 @@ use serde::Deserialize;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Stop;
-use super::bench;
-use super::bench::Bench;
-use super::bench::Buffers;
-use super::bench::Deadline;
-use super::bench::Machine;
-use super::failure::Failure;
+use super::RankStop;
+use super::nccl_rank;
+use super::nccl_rank::NcclRank;
+use super::nccl_rank::CollectiveBuffers;
+use super::nccl_rank::ReportingDeadline;
+use super::nccl_rank::NcclRankDevice;
+use super::failure::NcclProbeFailure;
 use super::failure::clean;
 use super::formula;
-use super::formula::Collective;
-use super::formula::Counts;
-use super::own;
-use super::roll::Absent;
-use super::roll::Introduction;
-use super::roll::Roll;
-use super::roll::Told;
-use super::roll::Trouble;
-use super::roll::listed;
-use super::task::Task;
+use super::formula::NcclCollective;
+use super::formula::CollectiveCounts;
+use super::rank_problem;
+use super::rank_list::AbsentRank;
+use super::rank_list::RankIntroduction;
+use super::rank_list::RankList;
+use super::rank_list::RankReport;
+use super::rank_list::RankFailures;
+use super::rank_list::join_first;
+use super::task::CollectiveTask;
 use crate::ffi::nccl::UNIQUE_ID_BYTES;
-use crate::ffi::nccl::UniqueId;
-use crate::probes::said::Line;
-use crate::probes::said::Mouth;
+use crate::ffi::nccl::NcclUniqueId;
+use crate::probes::protocol::ProbeMessage;
+use crate::probes::protocol::ProbeEmitter;
 use model::collective::CollectivePoint;
-use model::parsed::ProblemKind;
-use model::probed::ProbeProblem;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::ProbeProblem;
 
 /// How many times as long as a rank may wait for one thing the others are waited
 /// for: where one fails at once, the others find out when their own time is up.
-const OTHERS: u32 = 2;
+const PEER_WAIT_FACTOR: u32 = 2;
 
 /// What a rank tells of a size.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Outcome {
+struct CollectiveSample {
     time_us: f64,
     checked: u64,
     wrong: u64,
@@ -51,8 +51,8 @@ struct Outcome {
 
 /// Goes all the way. The answer is whether everything that was asked for was
 /// measured.
-pub(super) fn run(task: &Task, mouth: &mut Mouth<'_>) -> Result<bool, Stop> {
-    let mut introduction = Introduction {
+pub(super) fn run_sweep(task: &CollectiveTask, mouth: &mut ProbeEmitter<'_>) -> Result<bool, RankStop> {
+    let mut introduction = RankIntroduction {
         node: task.node.clone(),
         gpu: task.gpu,
         process: std::process::id(),
@@ -62,145 +62,145 @@ pub(super) fn run(task: &Task, mouth: &mut Mouth<'_>) -> Result<bool, Stop> {
         largest: 0,
         failed: None,
     };
-    let machine = match find(task, mouth)? {
+    let machine = match load_libraries(task, mouth)? {
         Ok(machine) => machine,
-        Err(failure) => return refuse(task, mouth, introduction, &failure),
+        Err(failure) => return report_refusal(task, mouth, introduction, &failure),
     };
-    let (stream, largest) = match machine.enter() {
+    let (stream, largest) = match machine.activate() {
         Ok(entered) => entered,
-        Err(failure) => return refuse(task, mouth, introduction, &failure),
+        Err(failure) => return report_refusal(task, mouth, introduction, &failure),
     };
     let version = machine.version;
     introduction.nccl = (version.major, version.minor, version.patch);
     introduction.bus_id.clone_from(&machine.gpu.bus_id);
     introduction.name = machine.gpu.name.as_deref().map(clean);
     introduction.largest = largest;
-    let Some((roll, complete)) = meet(task, mouth, &introduction)? else { return Ok(false) };
-    let largest = roll.largest().0.min(task.most_bytes);
-    let sizes = formula::sizes(task.least_bytes, largest, task.factor);
+    let Some((roll, complete)) = gather_ranks(task, mouth, &introduction)? else { return Ok(false) };
+    let largest = roll.largest_message().0.min(task.most_bytes);
+    let sizes = formula::sweep_sizes(task.least_bytes, largest, task.factor);
     let Some(bytes) = sizes.last().copied() else {
         let detail = format!(
             "no message from {} to {} bytes can be measured: {largest} bytes fit into every GPU",
             task.least_bytes, task.most_bytes
         );
         if roll.me == 0 {
-            mouth.say(&Line::Problem(ProbeProblem::new(ProblemKind::Error, "no-sizes", detail)))?;
+            mouth.emit(&ProbeMessage::Problem(ProbeProblem::new(OutputProblemKind::Error, "no-sizes", detail)))?;
         }
         return Ok(false);
     };
     let patience = Duration::from_secs(task.patience_s.max(1));
-    let mut rank = Rank { task, mouth, roll, complete, patience };
-    rank.mouth.begin(&format!("allocating two buffers of {bytes} bytes"));
-    let mut deadline = Deadline::within(rank.mouth, patience);
-    let buffers = Buffers::new(&machine.cuda, stream, rank.roll.me, bytes, &mut deadline);
+    let mut rank = RankSweep { task, emitter: mouth, ranks: roll, complete, timeout: patience };
+    rank.emitter.announce_step(&format!("allocating two buffers of {bytes} bytes"));
+    let mut deadline = ReportingDeadline::new(rank.emitter, patience);
+    let buffers = CollectiveBuffers::new(&machine.cuda, stream, rank.ranks.me, bytes, &mut deadline);
     let made = match &buffers {
-        Ok(_) if rank.roll.me == 0 => machine.nccl.unique_id().map_err(Failure::from).map(written),
+        Ok(_) if rank.ranks.me == 0 => machine.nccl.unique_id().map_err(NcclProbeFailure::from).map(encode_id),
         Ok(_) => Ok(Value::Null),
         Err(failure) => Err(failure.clone()),
     };
-    let values = rank.share(made, None, patience)?;
-    let (Ok(buffers), Some(id)) = (buffers, values.first().and_then(read)) else {
+    let values = rank.share_outcome(made, None, patience)?;
+    let (Ok(buffers), Some(id)) = (buffers, values.first().and_then(decode_id)) else {
         let detail = "the first rank gave no unique id that can be read".to_owned();
-        return rank.stop(ProbeProblem::new(ProblemKind::Error, "no-unique-id", detail));
+        return rank.abort(ProbeProblem::new(OutputProblemKind::Error, "no-unique-id", detail));
     };
-    let mut bench = Bench::new(&machine, stream, buffers, &rank.roll, patience);
+    let mut bench = NcclRank::new(&machine, stream, buffers, &rank.ranks, patience);
     rank.connect(&machine, &mut bench, id)?;
     for name in &task.tests {
-        rank.test(&machine, &bench, name, &sizes)?;
+        rank.run_test(&machine, &bench, name, &sizes)?;
     }
-    rank.mouth.begin("giving the communicator back");
-    if let Err(failure) = bench.disconnect(rank.mouth) {
+    rank.emitter.announce_step("giving the communicator back");
+    if let Err(failure) = bench.disconnect(rank.emitter) {
         // Everything is measured by now.
-        rank.mouth.say(&Line::Problem(own(task, &failure)))?;
+        rank.emitter.emit(&ProbeMessage::Problem(rank_problem(task, &failure)))?;
     }
     Ok(rank.complete)
 }
 
 /// Loads what is needed, and says what it is.
-fn find(task: &Task, mouth: &mut Mouth<'_>) -> Result<Result<Machine, Failure>, Stop> {
-    mouth.begin("bringing up the driver");
-    let cuda = match bench::driver(task) {
+fn load_libraries(task: &CollectiveTask, mouth: &mut ProbeEmitter<'_>) -> Result<Result<NcclRankDevice, NcclProbeFailure>, RankStop> {
+    mouth.announce_step("bringing up the driver");
+    let cuda = match nccl_rank::load_driver(task) {
         Ok(cuda) => cuda,
         Err(failure) => return Ok(Err(failure)),
     };
     if let Ok((major, minor)) = cuda.driver_version() {
-        mouth.say(&Line::Driver { cuda: format!("{major}.{minor}") })?;
+        mouth.emit(&ProbeMessage::Driver { cuda: format!("{major}.{minor}") })?;
     }
-    mouth.begin("loading NCCL");
-    let machine = match Machine::find(task, cuda) {
+    mouth.announce_step("loading NCCL");
+    let machine = match NcclRankDevice::find(task, cuda) {
         Ok(machine) => machine,
         Err(failure) => return Ok(Err(failure)),
     };
     let library = machine.nccl.path().display().to_string();
-    mouth.say(&Line::Nccl { version: machine.version.to_string(), library })?;
-    mouth.say(&Line::Gpu(machine.gpu.clone()))?;
-    mouth.begin(&format!("making a context on GPU {}", task.gpu));
+    mouth.emit(&ProbeMessage::Nccl { version: machine.version.to_string(), library })?;
+    mouth.emit(&ProbeMessage::Gpu(machine.gpu.clone()))?;
+    mouth.announce_step(&format!("making a context on GPU {}", task.gpu));
     Ok(Ok(machine))
 }
 
 /// Says why this process cannot be a rank, to whoever listens and to the others.
-fn refuse(
-    task: &Task,
-    mouth: &mut Mouth<'_>,
-    introduction: Introduction,
-    failure: &Failure,
-) -> Result<bool, Stop> {
-    mouth.say(&Line::Problem(own(task, failure)))?;
+fn report_refusal(
+    task: &CollectiveTask,
+    mouth: &mut ProbeEmitter<'_>,
+    introduction: RankIntroduction,
+    failure: &NcclProbeFailure,
+) -> Result<bool, RankStop> {
+    mouth.emit(&ProbeMessage::Problem(rank_problem(task, failure)))?;
     let failed = Some(clean(&failure.to_string()));
-    let value = serde_json::to_value(Introduction { failed, ..introduction });
+    let value = serde_json::to_value(RankIntroduction { failed, ..introduction });
     mouth.exchange(value.expect("plain data"), whole_seconds(task.patience_s))?;
     Ok(false)
 }
 
 /// The first exchange: who is there. Nothing where they cannot measure together,
 /// which is said.
-fn meet(
-    task: &Task,
-    mouth: &mut Mouth<'_>,
-    introduction: &Introduction,
-) -> Result<Option<(Roll, bool)>, Stop> {
-    mouth.begin("waiting for the other ranks to come");
+fn gather_ranks(
+    task: &CollectiveTask,
+    mouth: &mut ProbeEmitter<'_>,
+    introduction: &RankIntroduction,
+) -> Result<Option<(RankList, bool)>, RankStop> {
+    mouth.announce_step("waiting for the other ranks to come");
     let value = serde_json::to_value(introduction).expect("plain data");
     let answer = mouth.exchange(value, whole_seconds(task.patience_s))?;
-    let Some(roll) = Roll::of(&answer, introduction) else {
+    let Some(roll) = RankList::from_answer(&answer, introduction) else {
         let detail = "this rank is not among those who were counted".to_owned();
-        let problem = ProbeProblem::new(ProblemKind::Error, "not-counted", detail);
-        mouth.say(&Line::Problem(ProbeProblem { gpu: Some(task.gpu), ..problem }))?;
+        let problem = ProbeProblem::new(OutputProblemKind::Error, "not-counted", detail);
+        mouth.emit(&ProbeMessage::Problem(ProbeProblem { gpu: Some(task.gpu), ..problem }))?;
         return Ok(None);
     };
-    for rank in roll.probed() {
-        mouth.say(&Line::Rank(rank))?;
+    for rank in roll.probed_ranks() {
+        mouth.emit(&ProbeMessage::Rank(rank))?;
     }
-    if let Some(detail) = roll.versions().map(|versions| {
+    if let Some(detail) = roll.version_mismatch().map(|versions| {
         format!("NCCL is not the same everywhere: {versions}; nothing was measured")
     }) {
-        let problem = ProbeProblem::new(ProblemKind::Error, "nccl-versions-differ", detail);
-        if roll.speaks() {
-            mouth.say(&Line::Problem(problem))?;
+        let problem = ProbeProblem::new(OutputProblemKind::Error, "nccl-versions-differ", detail);
+        if roll.is_node_leader() {
+            mouth.emit(&ProbeMessage::Problem(problem))?;
         }
         return Ok(None);
     }
-    if let Some(twice) = roll.twice() {
+    if let Some(twice) = roll.duplicate_gpu() {
         let detail = format!("{twice} is there twice: every rank needs a GPU of its own");
-        if roll.speaks() {
-            let problem = ProbeProblem::new(ProblemKind::Error, "gpu-twice", detail);
-            mouth.say(&Line::Problem(problem))?;
+        if roll.is_node_leader() {
+            let problem = ProbeProblem::new(OutputProblemKind::Error, "gpu-twice", detail);
+            mouth.emit(&ProbeMessage::Problem(problem))?;
         }
         return Ok(None);
     }
     if roll.me == 0 {
-        for problem in roll.absent.iter().map(|absent| missing(absent, roll.ranks.len())) {
-            mouth.say(&Line::Problem(problem))?;
+        for problem in roll.absent.iter().map(|absent| missing_rank_problem(absent, roll.ranks.len())) {
+            mouth.emit(&ProbeMessage::Problem(problem))?;
         }
         if roll.count() == 1 {
             let detail = "there is one rank only: calls and data were exercised, no link was, and \
                           busbw is 0";
-            let problem = ProbeProblem::new(ProblemKind::Waived, "one-rank", detail);
-            mouth.say(&Line::Problem(problem))?;
+            let problem = ProbeProblem::new(OutputProblemKind::Waived, "one-rank", detail);
+            mouth.emit(&ProbeMessage::Problem(problem))?;
         }
     }
     let mut complete = roll.absent.is_empty();
-    let (largest, scarce) = roll.largest();
+    let (largest, scarce) = roll.largest_message();
     if largest < task.most_bytes {
         complete = false;
         if scarce == roll.me {
@@ -209,14 +209,14 @@ fn meet(
                  is free of the memory of GPU {}",
                 task.most_bytes, task.gpu
             );
-            let problem = ProbeProblem::new(ProblemKind::Error, "out-of-memory", detail);
-            mouth.say(&Line::Problem(ProbeProblem { gpu: Some(task.gpu), ..problem }))?;
+            let problem = ProbeProblem::new(OutputProblemKind::Error, "out-of-memory", detail);
+            mouth.emit(&ProbeMessage::Problem(ProbeProblem { gpu: Some(task.gpu), ..problem }))?;
         }
     }
     Ok(Some((roll, complete)))
 }
 
-fn missing(absent: &Absent, ranks: usize) -> ProbeProblem {
+fn missing_rank_problem(absent: &AbsentRank, ranks: usize) -> ProbeProblem {
     let gpu = absent.gpu.map_or(String::new(), |gpu| format!(", GPU {gpu},"));
     let others = match ranks {
         1 => "the other rank".to_owned(),
@@ -226,76 +226,76 @@ fn missing(absent: &Absent, ranks: usize) -> ProbeProblem {
         "{}{gpu} takes no part: {}; {others} measured without it",
         absent.node, absent.why
     ));
-    let mut problem = ProbeProblem::new(ProblemKind::Error, "rank-missing", detail);
+    let mut problem = ProbeProblem::new(OutputProblemKind::Error, "rank-missing", detail);
     (problem.node, problem.gpu) = (Some(absent.node.clone()), absent.gpu);
     problem
 }
 
 /// A rank among ranks.
-struct Rank<'t, 'm, 'o> {
-    task: &'t Task,
-    mouth: &'m mut Mouth<'o>,
-    roll: Roll,
+struct RankSweep<'t, 'm, 'o> {
+    task: &'t CollectiveTask,
+    emitter: &'m mut ProbeEmitter<'o>,
+    ranks: RankList,
     complete: bool,
-    patience: Duration,
+    timeout: Duration,
 }
 
-impl Rank<'_, '_, '_> {
+impl RankSweep<'_, '_, '_> {
     /// Tells the others how it went here and hears how it went there. Where it
     /// went wrong anywhere that is said, and everybody stops: a communicator
     /// without one of its ranks is of no use.
-    fn share(
+    fn share_outcome(
         &mut self,
-        outcome: Result<Value, Failure>,
+        outcome: Result<Value, NcclProbeFailure>,
         test: Option<&str>,
         within: Duration,
-    ) -> Result<Vec<Value>, Stop> {
-        let rank = self.roll.me;
+    ) -> Result<Vec<Value>, RankStop> {
+        let rank = self.ranks.me;
         let failure = outcome.as_ref().err().cloned();
-        if let Some(failure) = failure.as_ref().filter(|failure| !failure.waited()) {
+        if let Some(failure) = failure.as_ref().filter(|failure| !failure.is_timeout()) {
             // Said at once: the exchange may not come back.
-            self.say_problem(own(self.task, failure), test)?;
+            self.emit_problem(rank_problem(self.task, failure), test)?;
         }
         let told = match outcome {
-            Ok(value) => Told { rank, value, failed: None, waited: false },
-            Err(failure) => Told {
+            Ok(value) => RankReport { rank, value, failed: None, waited: false },
+            Err(failure) => RankReport {
                 rank,
                 value: Value::Null,
                 failed: Some(clean(&failure.to_string())),
-                waited: failure.waited(),
+                waited: failure.is_timeout(),
             },
         };
         let value = serde_json::to_value(told).expect("plain data");
-        let answer = self.mouth.exchange(value, (within * OTHERS).as_secs_f64())?;
-        let trouble = match self.roll.heard(&answer) {
+        let answer = self.emitter.exchange(value, (within * PEER_WAIT_FACTOR).as_secs_f64())?;
+        let trouble = match self.ranks.read_reports(&answer) {
             Ok(values) => return Ok(values),
             Err(trouble) => trouble,
         };
-        let is_told = failure.as_ref().is_some_and(|failure| !failure.waited());
-        if !is_told && let Some(problem) = self.elsewhere(&trouble, failure.as_ref()) {
-            self.say_problem(problem, test)?;
+        let is_told = failure.as_ref().is_some_and(|failure| !failure.is_timeout());
+        if !is_told && let Some(problem) = self.remote_problem(&trouble, failure.as_ref()) {
+            self.emit_problem(problem, test)?;
         }
-        Err(Stop::Said)
+        Err(RankStop::Reported)
     }
 
-    fn say_problem(&mut self, problem: ProbeProblem, test: Option<&str>) -> Result<(), Stop> {
+    fn emit_problem(&mut self, problem: ProbeProblem, test: Option<&str>) -> Result<(), RankStop> {
         let testcase = test.map(str::to_owned).or(problem.testcase.clone());
-        Ok(self.mouth.say(&Line::Problem(ProbeProblem { testcase, ..problem }))?)
+        Ok(self.emitter.emit(&ProbeMessage::Problem(ProbeProblem { testcase, ..problem }))?)
     }
 
     /// What this process says of others' trouble: the first of a node, once, and
     /// nothing of what another rank of its node has said itself.
-    fn elsewhere(&self, trouble: &Trouble, mine: Option<&Failure>) -> Option<ProbeProblem> {
-        if !self.roll.speaks() {
+    fn remote_problem(&self, trouble: &RankFailures, mine: Option<&NcclProbeFailure>) -> Option<ProbeProblem> {
+        if !self.ranks.is_node_leader() {
             return None;
         }
-        let node_of = |rank: u32| self.roll.ranks[rank as usize].node.as_str();
+        let node_of = |rank: u32| self.ranks.ranks[rank as usize].node.as_str();
         let named = |list: &[(u32, String)]| {
             let said: Vec<String> = list
                 .iter()
-                .map(|(rank, why)| format!("{}: {why}", self.roll.name(*rank)))
+                .map(|(rank, why)| format!("{}: {why}", self.ranks.rank_name(*rank)))
                 .collect();
-            listed(said.iter().map(String::as_str))
+            join_first(said.iter().map(String::as_str))
         };
         let (class, list, words) = if !trouble.failed.is_empty() {
             let mut elsewhere = trouble.failed.clone();
@@ -309,21 +309,21 @@ impl Rank<'_, '_, '_> {
             let words = format!("gone in the middle: {}", named(&trouble.gone));
             ("rank-gone", trouble.gone.clone(), words)
         } else {
-            let waited = &trouble.waited;
-            let count = self.roll.count();
+            let waited = &trouble.timed_out;
+            let count = self.ranks.count();
             let words =
                 format!("{} of {count} ranks waited in vain: {}", waited.len(), named(waited));
             ("time-out", waited.clone(), words)
         };
-        let mut problem = ProbeProblem::new(ProblemKind::Error, class, clean(&words));
+        let mut problem = ProbeProblem::new(OutputProblemKind::Error, class, clean(&words));
         if class == "time-out"
             && let Some(mine) = mine
         {
-            let ProbeProblem { class, code, .. } = mine.problem();
+            let ProbeProblem { class, code, .. } = mine.to_problem();
             (problem.class, problem.code) = (class, code);
         }
         if let [(rank, _)] = list.as_slice()
-            && let Some(it) = self.roll.ranks.get(*rank as usize)
+            && let Some(it) = self.ranks.ranks.get(*rank as usize)
         {
             (problem.node, problem.gpu) = (Some(it.node.clone()), Some(it.gpu));
         }
@@ -331,61 +331,61 @@ impl Rank<'_, '_, '_> {
     }
 
     /// Says a problem that ends it for everybody.
-    fn stop(&mut self, problem: ProbeProblem) -> Result<bool, Stop> {
-        self.mouth.say(&Line::Problem(problem))?;
-        Err(Stop::Said)
+    fn abort(&mut self, problem: ProbeProblem) -> Result<bool, RankStop> {
+        self.emitter.emit(&ProbeMessage::Problem(problem))?;
+        Err(RankStop::Reported)
     }
 
     fn connect(
         &mut self,
-        machine: &Machine,
-        bench: &mut Bench<'_>,
-        id: UniqueId,
-    ) -> Result<(), Stop> {
-        let call = if machine.nccl.can_wait() {
+        machine: &NcclRankDevice,
+        bench: &mut NcclRank<'_>,
+        id: NcclUniqueId,
+    ) -> Result<(), RankStop> {
+        let call = if machine.nccl.supports_nonblocking() {
             "ncclCommInitRankConfig"
         } else {
             let value = "ncclCommInitRank: this NCCL has no communicators that do not block";
-            let note = Line::Note { name: "blocking".to_owned(), value: value.to_owned() };
-            self.mouth.say(&note)?;
+            let note = ProbeMessage::Note { name: "blocking".to_owned(), value: value.to_owned() };
+            self.emitter.emit(&note)?;
             "ncclCommInitRank"
         };
-        self.mouth.begin(&format!("{call}: connecting {} ranks", self.roll.count()));
-        let connected = bench.connect(id, self.mouth).map(|()| Value::Null);
-        self.share(connected, None, self.patience)?;
-        if let Some(other) = bench.other_ranks() {
-            let count = self.roll.count();
+        self.emitter.announce_step(&format!("{call}: connecting {} ranks", self.ranks.count()));
+        let connected = bench.connect(id, self.emitter).map(|()| Value::Null);
+        self.share_outcome(connected, None, self.timeout)?;
+        if let Some(other) = bench.mismatched_rank_count() {
+            let count = self.ranks.count();
             let detail = format!("NCCL says that there are {other} ranks, and {count} are there");
-            let kind = ProblemKind::Inconsistent;
-            self.stop(ProbeProblem::new(kind, "nccl-ranks", detail))?;
+            let kind = OutputProblemKind::Inconsistent;
+            self.abort(ProbeProblem::new(kind, "nccl-ranks", detail))?;
         }
         Ok(())
     }
 
-    fn test(
+    fn run_test(
         &mut self,
-        machine: &Machine,
-        bench: &Bench<'_>,
+        machine: &NcclRankDevice,
+        bench: &NcclRank<'_>,
         name: &str,
         sizes: &[u64],
-    ) -> Result<(), Stop> {
-        let Some(collective) = Collective::of_name(name) else {
-            return self.skip(name, "unknown-test", "it is none of the tests that there are");
+    ) -> Result<(), RankStop> {
+        let Some(collective) = NcclCollective::from_name(name) else {
+            return self.skip_test(name, "unknown-test", "it is none of the tests that there are");
         };
-        let missing = machine.nccl.missing();
+        let missing = machine.nccl.missing_symbols();
         if let Some(call) = collective.calls().iter().find(|call| missing.contains(call)) {
             let why = format!("NCCL {} has no {call}", machine.version);
-            return self.skip(name, "nccl-too-old", &why);
+            return self.skip_test(name, "nccl-too-old", &why);
         }
         for reading in 0..self.task.readings {
             let mut measured = 0;
             for size in sizes {
-                let Some(counts) = collective.counts(*size, self.roll.count()) else { continue };
+                let Some(counts) = collective.counts(*size, self.ranks.count()) else { continue };
                 measured += 1;
-                self.point(bench, collective, counts, reading)?;
+                self.measure_size(bench, collective, counts, reading)?;
             }
             if measured == 0 {
-                return self.skip(
+                return self.skip_test(
                     name,
                     "no-sizes",
                     "no message is large enough for a part per rank",
@@ -397,73 +397,73 @@ impl Rank<'_, '_, '_> {
 
     /// Tells that a test is not measured. Everybody comes to the same decision,
     /// and the first rank says it.
-    fn skip(&mut self, name: &str, class: &str, why: &str) -> Result<(), Stop> {
+    fn skip_test(&mut self, name: &str, class: &str, why: &str) -> Result<(), RankStop> {
         self.complete = false;
-        if self.roll.me != 0 {
+        if self.ranks.me != 0 {
             return Ok(());
         }
-        let problem = ProbeProblem::new(ProblemKind::Waived, class, format!("{name}: {why}"));
-        self.say_problem(problem, Some(name))
+        let problem = ProbeProblem::new(OutputProblemKind::Waived, class, format!("{name}: {why}"));
+        self.emit_problem(problem, Some(name))
     }
 
     /// One size of one test: timed, checked, shared, and said by the first rank.
-    fn point(
+    fn measure_size(
         &mut self,
-        bench: &Bench<'_>,
-        collective: Collective,
-        counts: Counts,
+        bench: &NcclRank<'_>,
+        collective: NcclCollective,
+        counts: CollectiveCounts,
         reading: u32,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), RankStop> {
         let (name, bytes) = (collective.name(), counts.bytes());
-        self.mouth.begin(&format!("{name} of {bytes} bytes, reading {reading}"));
+        self.emitter.announce_step(&format!("{name} of {bytes} bytes, reading {reading}"));
         let (warmup, iterations) = (self.task.warmup, self.task.iterations.max(1));
         let begun = Instant::now();
         let measured = bench
-            .time(collective, counts, (warmup, iterations), self.mouth)
-            .and_then(|time_us| Ok((time_us, bench.check(collective, counts, self.mouth)?)));
+            .time_operations(collective, counts, (warmup, iterations), self.emitter)
+            .and_then(|time_us| Ok((time_us, bench.check_result(collective, counts, self.emitter)?)));
         if let Ok((_, checked)) = &measured
             && let Some((place, found, wanted)) = checked.first
         {
-            let me = self.roll.name(self.roll.me);
+            let me = self.ranks.rank_name(self.ranks.me);
             let detail = format!(
                 "{me} received {} wrong elements of {} that were checked, of {name} of {bytes} bytes; \
                  the first is element {place}: {found} in the place of {wanted}",
                 checked.wrong, checked.elements
             );
-            let problem = ProbeProblem::new(ProblemKind::Corrupt, "wrong-data", detail);
+            let problem = ProbeProblem::new(OutputProblemKind::Corrupt, "wrong-data", detail);
             let gpu = Some(self.task.gpu);
-            self.say_problem(ProbeProblem { gpu, ..problem }, Some(name))?;
+            self.emit_problem(ProbeProblem { gpu, ..problem }, Some(name))?;
         }
         let outcome = measured.map(|(time_us, checked)| {
             let (checked, wrong) = (checked.elements, checked.wrong);
-            serde_json::to_value(Outcome { time_us, checked, wrong }).expect("plain data")
+            serde_json::to_value(CollectiveSample { time_us, checked, wrong }).expect("plain data")
         });
-        let within = self.patience + bench::slowest(bytes) + begun.elapsed();
-        let values = self.share(outcome, Some(name), within)?;
-        if self.roll.me != 0 {
+        let within = self.timeout + nccl_rank::max_duration(bytes) + begun.elapsed();
+        let values = self.share_outcome(outcome, Some(name), within)?;
+        if self.ranks.me != 0 {
             return Ok(());
         }
-        let outcomes: Vec<Outcome> =
+        let outcomes: Vec<CollectiveSample> =
             values.into_iter().filter_map(|value| serde_json::from_value(value).ok()).collect();
-        let Some(point) = summed(collective, counts, iterations, &outcomes, self.roll.count())
+        let Some(point) = combine_samples(collective, counts, iterations, &outcomes, self.ranks.count())
         else {
             let detail = format!("what ranks tell of {name} of {bytes} bytes cannot be added up");
-            let problem = ProbeProblem::new(ProblemKind::Inconsistent, "no-time", detail);
+            let problem = ProbeProblem::new(OutputProblemKind::Inconsistent, "no-time", detail);
             self.complete = false;
-            return self.say_problem(problem, Some(name));
+            return self.emit_problem(problem, Some(name));
         };
-        let (testcase, rank) = (name.to_owned(), self.roll.me);
-        Ok(self.mouth.say(&Line::Point { testcase, reading, rank, point })?)
+        let (testcase, rank) = (name.to_owned(), self.ranks.me);
+        Ok(self.emitter.emit(&ProbeMessage::Point { testcase, reading, rank, point })?)
     }
 }
 
 /// The point of a size, from what all ranks tell; nothing where one is missing
 /// or its time is no time.
-fn summed(
-    collective: Collective,
-    counts: Counts,
+fn combine_samples(
+    collective: NcclCollective,
+    counts: CollectiveCounts,
     iterations: u32,
-    outcomes: &[Outcome],
+    outcomes: &[CollectiveSample],
     ranks: u32,
 ) -> Option<CollectivePoint> {
     if u32::try_from(outcomes.len()) != Ok(ranks) || ranks == 0 {
@@ -481,14 +481,14 @@ fn summed(
 }
 
 /// The id for the others. It is passed on and never kept or shown.
-fn written(id: UniqueId) -> Value {
-    Value::String(BASE64_STANDARD.encode(id.bytes()))
+fn encode_id(id: NcclUniqueId) -> Value {
+    Value::String(BASE64_STANDARD.encode(id.as_bytes()))
 }
 
-fn read(value: &Value) -> Option<UniqueId> {
+fn decode_id(value: &Value) -> Option<NcclUniqueId> {
     let bytes = BASE64_STANDARD.decode(value.as_str()?).ok()?;
     let bytes: [u8; UNIQUE_ID_BYTES] = bytes.try_into().ok()?;
-    Some(UniqueId::of_bytes(bytes))
+    Some(NcclUniqueId::from_bytes(bytes))
 }
 
 fn whole_seconds(seconds: u64) -> f64 {
@@ -499,15 +499,15 @@ fn whole_seconds(seconds: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn outcome(time_us: f64, wrong: u64) -> Outcome {
-        Outcome { time_us, checked: 100, wrong }
+    fn outcome(time_us: f64, wrong: u64) -> CollectiveSample {
+        CollectiveSample { time_us, checked: 100, wrong }
     }
 
     #[test]
     fn a_point_is_the_mean_of_all_ranks_and_names_the_slowest() {
-        let counts = Collective::AllReduce.counts(1_000_000, 2).expect("enough");
+        let counts = NcclCollective::AllReduce.counts(1_000_000, 2).expect("enough");
         let outcomes = [outcome(10.0, 0), outcome(30.0, 3)];
-        let point = summed(Collective::AllReduce, counts, 20, &outcomes, 2).expect("all told");
+        let point = combine_samples(NcclCollective::AllReduce, counts, 20, &outcomes, 2).expect("all told");
         assert_eq!((point.time_us, point.slowest_us), (20.0, 30.0));
         assert!((point.algbw - 50.0).abs() < 1e-9 && (point.busbw - 50.0).abs() < 1e-9);
         assert_eq!((point.wrong, point.checked), (Some(3), 200));
@@ -515,19 +515,19 @@ mod tests {
 
     #[test]
     fn a_missing_rank_or_no_time_gives_no_point() {
-        let counts = Collective::Broadcast.counts(1_000, 2).expect("enough");
-        let point = |outcomes: &[Outcome]| summed(Collective::Broadcast, counts, 1, outcomes, 2);
+        let counts = NcclCollective::Broadcast.counts(1_000, 2).expect("enough");
+        let point = |outcomes: &[CollectiveSample]| combine_samples(NcclCollective::Broadcast, counts, 1, outcomes, 2);
         assert_eq!(point(&[outcome(10.0, 0)]), None);
         assert_eq!(point(&[outcome(0.0, 0), outcome(0.0, 0)]), None);
-        let unchecked = Outcome { time_us: 1.0, checked: 0, wrong: 0 };
+        let unchecked = CollectiveSample { time_us: 1.0, checked: 0, wrong: 0 };
         assert_eq!(point(&[unchecked, unchecked]).expect("timed").wrong, None);
     }
 
     #[test]
     fn an_id_comes_over_whole() {
-        let id = UniqueId::of_bytes(std::array::from_fn(|at| u8::try_from(at).unwrap_or(0)));
-        assert_eq!(read(&written(id)), Some(id));
-        assert_eq!(read(&Value::Null), None);
-        assert_eq!(read(&Value::String("AAAA".to_owned())), None, "too short");
+        let id = NcclUniqueId::from_bytes(std::array::from_fn(|at| u8::try_from(at).unwrap_or(0)));
+        assert_eq!(decode_id(&encode_id(id)), Some(id));
+        assert_eq!(decode_id(&Value::Null), None);
+        assert_eq!(decode_id(&Value::String("AAAA".to_owned())), None, "too short");
     }
 }

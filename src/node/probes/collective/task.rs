@@ -9,7 +9,7 @@ use serde::Serialize;
 /// it is comes out of the first exchange.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Task {
+pub struct CollectiveTask {
     /// The driver's library, where it is not the one that the system finds.
     pub cuda: Option<PathBuf>,
     /// NCCL, where it is not the one that is found.

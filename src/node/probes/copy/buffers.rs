@@ -9,52 +9,52 @@ use std::fs;
 use std::path::Path;
 use std::path::PathBuf;
 
-use super::cases::Place;
-use super::devices::Gpu;
-use super::owned::GpuMemory;
+use super::cases::BufferPlace;
+use super::devices::OpenGpu;
+use super::raii::GpuMemory;
 use super::pattern;
-use super::pattern::Difference;
-use super::pattern::Pattern;
+use super::pattern::DataDifference;
+use super::pattern::CopyPattern;
 use super::pattern::WORD;
-use super::trouble::Step;
-use crate::ffi::cuda::Address;
-use crate::ffi::cuda::Cuda;
-use crate::ffi::cuda::CudaError;
+use super::error_class::CopyCallStep;
+use crate::ffi::cuda::DevicePointer;
+use crate::ffi::cuda::CudaLibrary;
+use crate::ffi::cuda::CudaCallError;
 use crate::ffi::cuda::HostMemory;
 
 /// Bytes that are compared at a time.
-const STAGE: usize = 64 << 20;
+const STAGE_BYTES: usize = 64 << 20;
 
 /// How much larger than a GPU's second-level cache the bytes are that copies go
 /// round in, so that no copy finds its data there.
-const ROUND: u64 = 4;
+const CACHE_FACTOR: u64 = 4;
 
 /// A failed call, and what was being done.
 #[derive(Debug)]
-pub(crate) struct Trouble {
+pub(crate) struct CopyCallFailure {
     /// What the driver said.
-    pub(crate) error: CudaError,
+    pub(crate) error: CudaCallError,
     /// The kind of work.
-    pub(crate) step: Step,
+    pub(crate) step: CopyCallStep,
     /// What a person would call it.
-    pub(crate) doing: String,
+    pub(crate) action: String,
     /// The GPU, by its place.
     pub(crate) gpu: usize,
 }
 
 /// How copies lie in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Layout {
+pub(crate) struct BufferLayout {
     /// Bytes of one copy.
     pub(crate) bytes: usize,
     /// Places that copies go round in.
     pub(crate) slots: usize,
 }
 
-impl Layout {
+impl BufferLayout {
     /// The layout of this many copies of this size past a cache.
-    pub(crate) fn past(cache_bytes: u64, bytes: usize, copies: usize) -> Self {
-        let cache = usize::try_from(cache_bytes.saturating_mul(ROUND)).unwrap_or(usize::MAX);
+    pub(crate) fn beyond_cache(cache_bytes: u64, bytes: usize, copies: usize) -> Self {
+        let cache = usize::try_from(cache_bytes.saturating_mul(CACHE_FACTOR)).unwrap_or(usize::MAX);
         // No more places than there are copies: all of them are compared.
         let slots = cache.div_ceil(bytes.max(1)).clamp(1, copies.max(1));
         Self { bytes, slots }
@@ -73,7 +73,7 @@ impl Layout {
 
 /// What a buffer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Role {
+pub(crate) enum BufferRole {
     /// It is copied from.
     Source,
     /// It is copied to.
@@ -82,74 +82,74 @@ pub(crate) enum Role {
 
 /// Which buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
+pub(crate) struct BufferKey {
     /// Where it is.
-    pub(crate) place: Place,
+    pub(crate) place: BufferPlace,
     /// What it is for.
-    pub(crate) role: Role,
+    pub(crate) role: BufferRole,
     /// Which of those, where several copies need one.
     pub(crate) nth: usize,
     /// Its layout.
-    pub(crate) layout: Layout,
+    pub(crate) layout: BufferLayout,
 }
 
 /// What was found where data should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct DataMismatch {
     /// How it differs.
-    pub(crate) difference: Difference,
+    pub(crate) difference: DataDifference,
     /// A second look found it as well. Where it did not, the data is right and
     /// came back to the host wrong.
-    pub(crate) again: bool,
+    pub(crate) is_repeatable: bool,
 }
 
 #[derive(Debug)]
-enum Memory<'c> {
+enum BufferMemory<'c> {
     Gpu(GpuMemory<'c>),
     Host(HostMemory<'c>),
 }
 
 /// The buffers of a test.
 #[derive(Debug)]
-pub(crate) struct Buffers<'c> {
-    cuda: &'c Cuda,
+pub(crate) struct CopyBuffers<'c> {
+    cuda: &'c CudaLibrary,
     node: String,
     root: PathBuf,
-    held: BTreeMap<Key, Memory<'c>>,
+    allocated: BTreeMap<BufferKey, BufferMemory<'c>>,
     /// Sources that were filled, and whether they hold what the host put there.
-    filled: BTreeMap<Key, bool>,
+    filled: BTreeMap<BufferKey, bool>,
     stage: Option<HostMemory<'c>>,
 }
 
-impl<'c> Buffers<'c> {
+impl<'c> CopyBuffers<'c> {
     /// None yet. The node's name goes into the patterns; proc is below the root.
-    pub(crate) fn new(cuda: &'c Cuda, node: &str, root: &Path) -> Self {
+    pub(crate) fn new(cuda: &'c CudaLibrary, node: &str, root: &Path) -> Self {
         let (node, root) = (node.to_owned(), root.to_owned());
-        let (held, filled) = (BTreeMap::new(), BTreeMap::new());
-        Self { cuda, node, root, held, filled, stage: None }
+        let (allocated, filled) = (BTreeMap::new(), BTreeMap::new());
+        Self { cuda, node, root, allocated, filled, stage: None }
     }
 
     /// Gives all of them back.
     pub(crate) fn clear(&mut self) {
-        self.held.clear();
+        self.allocated.clear();
         self.filled.clear();
     }
 
     /// Whether a source holds what the host put there. If not, what is copied from
     /// it says nothing of the copy.
-    pub(crate) fn is_sound(&self, source: Key) -> bool {
+    pub(crate) fn is_source_intact(&self, source: BufferKey) -> bool {
         self.filled.get(&source).copied().unwrap_or(false)
     }
 
     /// Has a source there, filled, and looks once whether it holds what it was
     /// filled with: a host link that spoils data must not be blamed on the fabric.
-    pub(crate) fn have_source(
+    pub(crate) fn ensure_source(
         &mut self,
-        key: Key,
-        gpus: &[Gpu<'c>],
-    ) -> Result<(Address, Option<Wrong>), Trouble> {
-        let (Place::Host(at) | Place::Gpu(at)) = key.place;
-        let address = self.have(key, gpus)?;
+        key: BufferKey,
+        gpus: &[OpenGpu<'c>],
+    ) -> Result<(DevicePointer, Option<DataMismatch>), CopyCallFailure> {
+        let (BufferPlace::Host(at) | BufferPlace::Gpu(at)) = key.place;
+        let address = self.ensure_buffer(key, gpus)?;
         // A call that fails half way leaves it to be filled again.
         if self.filled.contains_key(&key) {
             return Ok((address, None));
@@ -162,58 +162,58 @@ impl<'c> Buffers<'c> {
     }
 
     /// Has a buffer there. Answers where GPUs see it.
-    pub(crate) fn have(&mut self, key: Key, gpus: &[Gpu<'c>]) -> Result<Address, Trouble> {
-        let (Place::Host(at) | Place::Gpu(at)) = key.place;
-        if !self.held.contains_key(&key) {
-            let memory = self.take(key, at, &gpus[at])?;
-            self.held.insert(key, memory);
+    pub(crate) fn ensure_buffer(&mut self, key: BufferKey, gpus: &[OpenGpu<'c>]) -> Result<DevicePointer, CopyCallFailure> {
+        let (BufferPlace::Host(at) | BufferPlace::Gpu(at)) = key.place;
+        if !self.allocated.contains_key(&key) {
+            let memory = self.allocate(key, at, &gpus[at])?;
+            self.allocated.insert(key, memory);
         }
-        match &self.held[&key] {
-            Memory::Gpu(memory) => Ok(memory.address),
-            Memory::Host(memory) => memory.address().map_err(|error| Trouble {
+        match &self.allocated[&key] {
+            BufferMemory::Gpu(memory) => Ok(memory.address),
+            BufferMemory::Host(memory) => memory.address().map_err(|error| CopyCallFailure {
                 error,
-                step: Step::HostMemory,
-                doing: format!("asking where {} is", name(key.place, gpus)),
+                step: CopyCallStep::HostMemory,
+                action: format!("asking where {} is", place_name(key.place, gpus)),
                 gpu: at,
             }),
         }
     }
 
     /// What a source holds when it is copied under this stamp.
-    pub(crate) fn pattern(&self, source: Key, stamp: u32) -> Pattern {
-        let Key { place, nth, layout, .. } = source;
-        let seed = pattern::name(&[&self.node, &format!("{place:?} {nth}")]);
-        Pattern { seed, stamp, bytes: layout.total() }
+    pub(crate) fn pattern(&self, source: BufferKey, stamp: u32) -> CopyPattern {
+        let BufferKey { place, nth, layout, .. } = source;
+        let seed = pattern::hash_parts(&[&self.node, &format!("{place:?} {nth}")]);
+        CopyPattern { seed, stamp, bytes: layout.total() }
     }
 
-    fn take(&self, key: Key, at: usize, gpu: &Gpu<'c>) -> Result<Memory<'c>, Trouble> {
+    fn allocate(&self, key: BufferKey, at: usize, gpu: &OpenGpu<'c>) -> Result<BufferMemory<'c>, CopyCallFailure> {
         let (cuda, bytes, index) = (self.cuda, key.layout.total(), gpu.index());
         let mib = bytes.div_ceil(1 << 20);
         match key.place {
-            Place::Gpu(_) => {
-                let taken = GpuMemory::of(cuda, gpu.context(), bytes);
-                taken.map(Memory::Gpu).map_err(|error| {
+            BufferPlace::Gpu(_) => {
+                let taken = GpuMemory::allocate(cuda, gpu.context(), bytes);
+                taken.map(BufferMemory::Gpu).map_err(|error| {
                     let free = cuda.memory_info().map_or(String::new(), |(free, total)| {
                         format!(" ({} of {} MiB are free)", free >> 20, total >> 20)
                     });
                     let doing = format!("taking {mib} MiB on GPU {index}{free}");
-                    Trouble { error, step: Step::GpuMemory, doing, gpu: at }
+                    CopyCallFailure { error, step: CopyCallStep::GpuMemory, action: doing, gpu: at }
                 })
             }
-            Place::Host(_) => {
-                let _moved = gpu.near.as_ref().and_then(|near| near.go().ok());
-                let taken = cuda.enter(gpu.context()).and_then(|()| cuda.host_memory(bytes));
-                taken.map(Memory::Host).map_err(|error| {
-                    let free = self.host_free();
+            BufferPlace::Host(_) => {
+                let _moved = gpu.numa.as_ref().and_then(|near| near.pin_thread().ok());
+                let taken = cuda.set_current_context(gpu.context()).and_then(|()| cuda.host_memory(bytes));
+                taken.map(BufferMemory::Host).map_err(|error| {
+                    let free = self.host_free_text();
                     let doing = format!("taking {mib} MiB of host memory near GPU {index}{free}");
-                    Trouble { error, step: Step::HostMemory, doing, gpu: at }
+                    CopyCallFailure { error, step: CopyCallStep::HostMemory, action: doing, gpu: at }
                 })
             }
         }
     }
 
     /// What the kernel says of memory that could be had.
-    fn host_free(&self) -> String {
+    fn host_free_text(&self) -> String {
         let text = fs::read_to_string(self.root.join("proc/meminfo")).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
         let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
@@ -221,15 +221,15 @@ impl<'c> Buffers<'c> {
     }
 
     /// Host memory that data of GPUs is compared in, enough for these bytes.
-    fn stage(&mut self, bytes: usize, at: usize, gpu: &Gpu<'c>) -> Result<(), Trouble> {
-        let bytes = bytes.min(STAGE);
+    fn ensure_stage(&mut self, bytes: usize, at: usize, gpu: &OpenGpu<'c>) -> Result<(), CopyCallFailure> {
+        let bytes = bytes.min(STAGE_BYTES);
         if self.stage.as_ref().is_none_or(|stage| stage.bytes() < bytes) {
             self.stage = None;
-            let taken = self.cuda.enter(gpu.context()).and_then(|()| self.cuda.host_memory(bytes));
+            let taken = self.cuda.set_current_context(gpu.context()).and_then(|()| self.cuda.host_memory(bytes));
             let trouble = |error| {
-                let (mib, free) = (bytes.div_ceil(1 << 20), self.host_free());
+                let (mib, free) = (bytes.div_ceil(1 << 20), self.host_free_text());
                 let doing = format!("taking {mib} MiB of host memory to compare in{free}");
-                Trouble { error, step: Step::HostMemory, doing, gpu: at }
+                CopyCallFailure { error, step: CopyCallStep::HostMemory, action: doing, gpu: at }
             };
             self.stage = Some(taken.map_err(trouble)?);
         }
@@ -238,142 +238,142 @@ impl<'c> Buffers<'c> {
 
     fn fill(
         &mut self,
-        key: Key,
+        key: BufferKey,
         at: usize,
-        gpu: &Gpu<'c>,
-        pattern: &Pattern,
-    ) -> Result<(), Trouble> {
-        if let Some(Memory::Host(memory)) = self.held.get_mut(&key) {
+        gpu: &OpenGpu<'c>,
+        pattern: &CopyPattern,
+    ) -> Result<(), CopyCallFailure> {
+        if let Some(BufferMemory::Host(memory)) = self.allocated.get_mut(&key) {
             pattern.write(0, memory.write());
             return Ok(());
         }
-        self.stage(pattern.bytes, at, gpu)?;
-        let (Some(Memory::Gpu(memory)), Some(stage)) = (self.held.get(&key), &mut self.stage)
+        self.ensure_stage(pattern.bytes, at, gpu)?;
+        let (Some(BufferMemory::Gpu(memory)), Some(stage)) = (self.allocated.get(&key), &mut self.stage)
         else {
             return Ok(());
         };
         let mut fill = || {
-            self.cuda.enter(gpu.context())?;
+            self.cuda.set_current_context(gpu.context())?;
             for (from, bytes) in pieces(pattern.bytes) {
                 pattern.write(from, &mut stage.write()[..bytes]);
-                let to = memory.address.offset(wide(from));
+                let to = memory.address.offset(to_u64(from));
                 self.cuda.copy_to_device(to, stage, bytes, gpu.stream())?;
                 gpu.wait()?;
             }
             Ok(())
         };
         let doing = format!("filling {} MiB on GPU {}", pattern.bytes >> 20, gpu.index());
-        fill().map_err(|error| Trouble { error, step: Step::Copy, doing, gpu: at })
+        fill().map_err(|error| CopyCallFailure { error, step: CopyCallStep::Copy, action: doing, gpu: at })
     }
 
     /// Stamps a source, and clears the place its data goes to.
     pub(crate) fn prepare(
         &mut self,
-        (source, destination): (Key, Key),
-        pattern: &Pattern,
-        gpus: &[Gpu<'c>],
-    ) -> Result<(), Trouble> {
-        self.touch(source, gpus, "stamping", |cuda, memory, gpu| match memory {
-            Memory::Host(memory) => {
+        (source, destination): (BufferKey, BufferKey),
+        pattern: &CopyPattern,
+        gpus: &[OpenGpu<'c>],
+    ) -> Result<(), CopyCallFailure> {
+        self.modify(source, gpus, "stamping", |cuda, memory, gpu| match memory {
+            BufferMemory::Host(memory) => {
                 pattern.write_stamps(memory.write());
                 Ok(())
             }
-            Memory::Gpu(memory) => pattern.stamps().try_for_each(|at| {
-                let place = memory.address.offset(wide(at));
+            BufferMemory::Gpu(memory) => pattern.stamps().try_for_each(|at| {
+                let place = memory.address.offset(to_u64(at));
                 cuda.fill(place, pattern.stamp, 1, gpu.stream())
             }),
         })?;
-        self.touch(destination, gpus, "clearing", |cuda, memory, gpu| match memory {
-            Memory::Host(memory) => {
+        self.modify(destination, gpus, "clearing", |cuda, memory, gpu| match memory {
+            BufferMemory::Host(memory) => {
                 pattern.clear(memory.write());
                 Ok(())
             }
-            Memory::Gpu(memory) => {
+            BufferMemory::Gpu(memory) => {
                 cuda.fill(memory.address, pattern.poison(), memory.bytes / WORD, gpu.stream())
             }
         })
     }
 
-    fn touch(
+    fn modify(
         &mut self,
-        key: Key,
-        gpus: &[Gpu<'c>],
+        key: BufferKey,
+        gpus: &[OpenGpu<'c>],
         verb: &str,
-        work: impl FnOnce(&Cuda, &mut Memory<'c>, &Gpu<'c>) -> Result<(), CudaError>,
-    ) -> Result<(), Trouble> {
-        let (Place::Host(at) | Place::Gpu(at)) = key.place;
+        work: impl FnOnce(&CudaLibrary, &mut BufferMemory<'c>, &OpenGpu<'c>) -> Result<(), CudaCallError>,
+    ) -> Result<(), CopyCallFailure> {
+        let (BufferPlace::Host(at) | BufferPlace::Gpu(at)) = key.place;
         let (cuda, gpu) = (self.cuda, &gpus[at]);
-        let memory = self.held.get_mut(&key).expect("a buffer that was made before");
+        let memory = self.allocated.get_mut(&key).expect("a buffer that was made before");
         let done = cuda
-            .enter(gpu.context())
+            .set_current_context(gpu.context())
             .and_then(|()| work(cuda, memory, gpu))
             .and_then(|()| gpu.wait());
         done.map_err(|error| {
-            let doing = format!("{verb} {}", name(key.place, gpus));
-            Trouble { error, step: Step::Copy, doing, gpu: at }
+            let doing = format!("{verb} {}", place_name(key.place, gpus));
+            CopyCallFailure { error, step: CopyCallStep::Copy, action: doing, gpu: at }
         })
     }
 
     /// Holds what arrived against what was sent.
     pub(crate) fn compare(
         &mut self,
-        destination: Key,
-        pattern: &Pattern,
-        gpus: &[Gpu<'c>],
-    ) -> Result<Option<Wrong>, Trouble> {
-        let (Place::Host(at) | Place::Gpu(at)) = destination.place;
-        if let Some(Memory::Host(memory)) = self.held.get(&destination) {
+        destination: BufferKey,
+        pattern: &CopyPattern,
+        gpus: &[OpenGpu<'c>],
+    ) -> Result<Option<DataMismatch>, CopyCallFailure> {
+        let (BufferPlace::Host(at) | BufferPlace::Gpu(at)) = destination.place;
+        if let Some(BufferMemory::Host(memory)) = self.allocated.get(&destination) {
             let difference = pattern.compare(0, memory.read());
-            return Ok(difference.map(|difference| Wrong { difference, again: true }));
+            return Ok(difference.map(|difference| DataMismatch { difference, is_repeatable: true }));
         }
-        self.stage(pattern.bytes, at, &gpus[at])?;
+        self.ensure_stage(pattern.bytes, at, &gpus[at])?;
         let look = || {
-            self.look(destination, pattern, &gpus[at]).map_err(|error| {
+            self.read_back(destination, pattern, &gpus[at]).map_err(|error| {
                 let doing = format!("reading back what arrived on GPU {}", gpus[at].index());
-                Trouble { error, step: Step::Copy, doing, gpu: at }
+                CopyCallFailure { error, step: CopyCallStep::Copy, action: doing, gpu: at }
             })
         };
         let Some(difference) = look()? else { return Ok(None) };
-        Ok(Some(Wrong { difference, again: look()?.is_some() }))
+        Ok(Some(DataMismatch { difference, is_repeatable: look()?.is_some() }))
     }
 
     /// Reads memory of a GPU back, piece by piece, and compares it.
-    fn look(
+    fn read_back(
         &self,
-        key: Key,
-        pattern: &Pattern,
-        gpu: &Gpu<'c>,
-    ) -> Result<Option<Difference>, CudaError> {
-        let (Some(Memory::Gpu(memory)), Some(stage)) = (self.held.get(&key), &self.stage) else {
+        key: BufferKey,
+        pattern: &CopyPattern,
+        gpu: &OpenGpu<'c>,
+    ) -> Result<Option<DataDifference>, CudaCallError> {
+        let (Some(BufferMemory::Gpu(memory)), Some(stage)) = (self.allocated.get(&key), &self.stage) else {
             return Ok(None);
         };
-        self.cuda.enter(gpu.context())?;
-        let mut difference: Option<Difference> = None;
+        self.cuda.set_current_context(gpu.context())?;
+        let mut difference: Option<DataDifference> = None;
         for (from, bytes) in pieces(pattern.bytes) {
-            let there = memory.address.offset(wide(from));
+            let there = memory.address.offset(to_u64(from));
             self.cuda.copy_to_host(stage, there, bytes, gpu.stream())?;
             gpu.wait()?;
             let here = pattern.compare(from, &stage.read()[..bytes]);
-            difference = difference.into_iter().chain(here).reduce(Difference::and);
+            difference = difference.into_iter().chain(here).reduce(DataDifference::merge);
         }
         Ok(difference)
     }
 }
 
 /// What people call a place.
-pub(crate) fn name(place: Place, gpus: &[Gpu<'_>]) -> String {
+pub(crate) fn place_name(place: BufferPlace, gpus: &[OpenGpu<'_>]) -> String {
     match place {
-        Place::Host(at) => format!("host memory near GPU {}", gpus[at].index()),
-        Place::Gpu(at) => format!("GPU {}", gpus[at].index()),
+        BufferPlace::Host(at) => format!("host memory near GPU {}", gpus[at].index()),
+        BufferPlace::Gpu(at) => format!("GPU {}", gpus[at].index()),
     }
 }
 
 /// The pieces that a buffer is compared in: where each begins, and its size.
 fn pieces(bytes: usize) -> impl Iterator<Item = (usize, usize)> {
-    (0..bytes).step_by(STAGE).map(move |from| (from, STAGE.min(bytes - from)))
+    (0..bytes).step_by(STAGE_BYTES).map(move |from| (from, STAGE_BYTES.min(bytes - from)))
 }
 
-fn wide(bytes: usize) -> u64 {
+fn to_u64(bytes: usize) -> u64 {
     u64::try_from(bytes).expect("a size fits 64 bits")
 }
 
@@ -384,18 +384,18 @@ mod tests {
     #[test]
     fn a_copy_larger_than_caches_has_one_place_and_small_ones_go_round() {
         let l2 = 50 << 20;
-        assert_eq!(Layout::past(l2, 512 << 20, 20).slots, 1);
-        let small = Layout::past(l2, 64 << 20, 20);
+        assert_eq!(BufferLayout::beyond_cache(l2, 512 << 20, 20).slots, 1);
+        let small = BufferLayout::beyond_cache(l2, 64 << 20, 20);
         assert_eq!((small.slots, small.total()), (4, 256 << 20));
         assert_eq!([0, 1, 3, 4].map(|copy| small.offset(copy) >> 20), [0, 64, 192, 0]);
         // Never more places than copies, so that nothing is compared that was not copied.
-        assert_eq!(Layout::past(l2, 1 << 20, 20).slots, 20);
-        assert_eq!(Layout::past(0, 512, 20).slots, 1);
+        assert_eq!(BufferLayout::beyond_cache(l2, 1 << 20, 20).slots, 20);
+        assert_eq!(BufferLayout::beyond_cache(0, 512, 20).slots, 1);
     }
 
     #[test]
     fn pieces_are_all_of_a_buffer() {
-        let all: Vec<_> = pieces(2 * STAGE + 12).collect();
-        assert_eq!(all, [(0, STAGE), (STAGE, STAGE), (2 * STAGE, 12)]);
+        let all: Vec<_> = pieces(2 * STAGE_BYTES + 12).collect();
+        assert_eq!(all, [(0, STAGE_BYTES), (STAGE_BYTES, STAGE_BYTES), (2 * STAGE_BYTES, 12)]);
     }
 }

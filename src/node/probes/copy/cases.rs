@@ -5,12 +5,12 @@
 //! only disturbs is twice as large. Names of our own begin with nvbandwidth's
 //! and say what differs. Pure; GPUs are places in a list.
 
-use crate::probes::said::Shape;
+use crate::probes::protocol::ProbeMatrixShape;
 use model::tournament;
 
 /// Where a buffer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum BufferPlace {
     /// Host memory near this GPU.
     Host(usize),
     /// Memory of this GPU.
@@ -19,20 +19,20 @@ pub(crate) enum Place {
 
 /// A stream of copies from one buffer to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Copy {
+pub(crate) struct CopyOperation {
     /// Where the data is.
-    pub(crate) from: Place,
+    pub(crate) from: BufferPlace,
     /// Where it goes.
-    pub(crate) to: Place,
+    pub(crate) to: BufferPlace,
     /// The GPU whose copy engine moves it.
-    pub(crate) by: usize,
+    pub(crate) issuer: usize,
     /// How many times as large as others it is.
-    pub(crate) times: usize,
+    pub(crate) size_factor: usize,
 }
 
 /// What a number is taken of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Of {
+pub(crate) enum NumberBasis {
     /// The copy at this place of the run, over its own time.
     One(usize),
     /// The sum of what the first two give.
@@ -41,7 +41,7 @@ pub(crate) enum Of {
     All,
 }
 
-impl Of {
+impl NumberBasis {
     /// Whether the copy at this place of the run is part of the number.
     pub(crate) fn includes(self, nth: usize) -> bool {
         match self {
@@ -54,27 +54,27 @@ impl Of {
 
 /// A number that a run gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Number {
+pub(crate) struct CopyNumber {
     /// The test, with its part.
     pub(crate) testcase: String,
     /// Row and column.
-    pub(crate) at: (usize, usize),
+    pub(crate) cell: (usize, usize),
     /// What it is taken of.
-    pub(crate) of: Of,
+    pub(crate) basis: NumberBasis,
 }
 
 /// Copies that run at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct CopyRun {
     /// The copies; all begin when the first does.
-    pub(crate) copies: Vec<Copy>,
+    pub(crate) copies: Vec<CopyOperation>,
     /// What is said of them.
-    pub(crate) numbers: Vec<Number>,
+    pub(crate) numbers: Vec<CopyNumber>,
 }
 
 /// What a number means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Measure {
+pub(crate) enum CopyMeasure {
     /// GB/s.
     Bandwidth,
     /// Microseconds of one small copy.
@@ -83,18 +83,18 @@ pub(crate) enum Measure {
 
 /// A test.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Case {
+pub(crate) struct CopyCase {
     /// Its matrices.
-    pub(crate) shapes: Vec<Shape>,
+    pub(crate) shapes: Vec<ProbeMatrixShape>,
     /// What its numbers are.
-    pub(crate) measure: Measure,
+    pub(crate) measure: CopyMeasure,
     /// What is run for it, in this order.
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<CopyRun>,
 }
 
 /// Why there is nothing to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum CaseRefusal {
     /// There is no test of this name.
     Unknown,
     /// It is about pairs of GPUs, and there is one.
@@ -103,63 +103,63 @@ pub(crate) enum Refusal {
 
 /// Whether data goes from the GPU or to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum HostCopyDirection {
     ToGpu,
     FromGpu,
 }
 
 /// Who issues a copy between GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Method {
+enum PeerCopyMethod {
     Write,
     Read,
 }
 
 /// What a test is, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Host(Way),
-    HostBothWays(Way),
-    AllHost(Way),
-    AllHostBothWays(Way),
-    HostLatency(Way),
+enum CopyCaseKind {
+    Host(HostCopyDirection),
+    HostBidirectional(HostCopyDirection),
+    AllHost(HostCopyDirection),
+    AllHostBidirectional(HostCopyDirection),
+    HostLatency(HostCopyDirection),
     Local,
-    Pair(Method),
-    PairBothWays(Method),
-    PairsAtOnce(Method),
+    Pair(PeerCopyMethod),
+    PairBidirectional(PeerCopyMethod),
+    PairsConcurrent(PeerCopyMethod),
     PairLatency,
-    AllToOne(Method),
-    OneToAll(Method),
+    AllToOne(PeerCopyMethod),
+    OneToAll(PeerCopyMethod),
 }
 
 /// Every test there is, in nvbandwidth's order, ours behind it.
-const KINDS: &[(&str, Kind)] = &[
-    ("host_to_device_memcpy_ce", Kind::Host(Way::ToGpu)),
-    ("device_to_host_memcpy_ce", Kind::Host(Way::FromGpu)),
-    ("host_to_device_bidirectional_memcpy_ce", Kind::HostBothWays(Way::ToGpu)),
-    ("device_to_host_bidirectional_memcpy_ce", Kind::HostBothWays(Way::FromGpu)),
-    ("device_to_device_memcpy_read_ce", Kind::Pair(Method::Read)),
-    ("device_to_device_memcpy_write_ce", Kind::Pair(Method::Write)),
-    ("device_to_device_bidirectional_memcpy_read_ce", Kind::PairBothWays(Method::Read)),
-    ("device_to_device_bidirectional_memcpy_write_ce", Kind::PairBothWays(Method::Write)),
-    ("all_to_host_memcpy_ce", Kind::AllHost(Way::FromGpu)),
-    ("all_to_host_bidirectional_memcpy_ce", Kind::AllHostBothWays(Way::FromGpu)),
-    ("host_to_all_memcpy_ce", Kind::AllHost(Way::ToGpu)),
-    ("host_to_all_bidirectional_memcpy_ce", Kind::AllHostBothWays(Way::ToGpu)),
-    ("all_to_one_write_ce", Kind::AllToOne(Method::Write)),
-    ("all_to_one_read_ce", Kind::AllToOne(Method::Read)),
-    ("one_to_all_write_ce", Kind::OneToAll(Method::Write)),
-    ("one_to_all_read_ce", Kind::OneToAll(Method::Read)),
-    ("device_local_copy", Kind::Local),
-    ("device_to_device_concurrent_memcpy_read_ce", Kind::PairsAtOnce(Method::Read)),
-    ("device_to_device_concurrent_memcpy_write_ce", Kind::PairsAtOnce(Method::Write)),
-    ("host_to_device_latency_ce", Kind::HostLatency(Way::ToGpu)),
-    ("device_to_host_latency_ce", Kind::HostLatency(Way::FromGpu)),
-    ("device_to_device_latency_ce", Kind::PairLatency),
+const KINDS: &[(&str, CopyCaseKind)] = &[
+    ("host_to_device_memcpy_ce", CopyCaseKind::Host(HostCopyDirection::ToGpu)),
+    ("device_to_host_memcpy_ce", CopyCaseKind::Host(HostCopyDirection::FromGpu)),
+    ("host_to_device_bidirectional_memcpy_ce", CopyCaseKind::HostBidirectional(HostCopyDirection::ToGpu)),
+    ("device_to_host_bidirectional_memcpy_ce", CopyCaseKind::HostBidirectional(HostCopyDirection::FromGpu)),
+    ("device_to_device_memcpy_read_ce", CopyCaseKind::Pair(PeerCopyMethod::Read)),
+    ("device_to_device_memcpy_write_ce", CopyCaseKind::Pair(PeerCopyMethod::Write)),
+    ("device_to_device_bidirectional_memcpy_read_ce", CopyCaseKind::PairBidirectional(PeerCopyMethod::Read)),
+    ("device_to_device_bidirectional_memcpy_write_ce", CopyCaseKind::PairBidirectional(PeerCopyMethod::Write)),
+    ("all_to_host_memcpy_ce", CopyCaseKind::AllHost(HostCopyDirection::FromGpu)),
+    ("all_to_host_bidirectional_memcpy_ce", CopyCaseKind::AllHostBidirectional(HostCopyDirection::FromGpu)),
+    ("host_to_all_memcpy_ce", CopyCaseKind::AllHost(HostCopyDirection::ToGpu)),
+    ("host_to_all_bidirectional_memcpy_ce", CopyCaseKind::AllHostBidirectional(HostCopyDirection::ToGpu)),
+    ("all_to_one_write_ce", CopyCaseKind::AllToOne(PeerCopyMethod::Write)),
+    ("all_to_one_read_ce", CopyCaseKind::AllToOne(PeerCopyMethod::Read)),
+    ("one_to_all_write_ce", CopyCaseKind::OneToAll(PeerCopyMethod::Write)),
+    ("one_to_all_read_ce", CopyCaseKind::OneToAll(PeerCopyMethod::Read)),
+    ("device_local_copy", CopyCaseKind::Local),
+    ("device_to_device_concurrent_memcpy_read_ce", CopyCaseKind::PairsConcurrent(PeerCopyMethod::Read)),
+    ("device_to_device_concurrent_memcpy_write_ce", CopyCaseKind::PairsConcurrent(PeerCopyMethod::Write)),
+    ("host_to_device_latency_ce", CopyCaseKind::HostLatency(HostCopyDirection::ToGpu)),
+    ("device_to_host_latency_ce", CopyCaseKind::HostLatency(HostCopyDirection::FromGpu)),
+    ("device_to_device_latency_ce", CopyCaseKind::PairLatency),
 ];
 
 /// The names of all tests.
-pub fn names() -> impl Iterator<Item = &'static str> {
+pub fn case_names() -> impl Iterator<Item = &'static str> {
     KINDS.iter().map(|(name, _)| *name)
 }
 
@@ -168,13 +168,13 @@ pub(crate) fn needs_pairs(name: &str) -> bool {
     KINDS.iter().any(|(known, kind)| *known == name && kind.needs_pairs())
 }
 
-impl Kind {
+impl CopyCaseKind {
     fn needs_pairs(self) -> bool {
         matches!(
             self,
             Self::Pair(_)
-                | Self::PairBothWays(_)
-                | Self::PairsAtOnce(_)
+                | Self::PairBidirectional(_)
+                | Self::PairsConcurrent(_)
                 | Self::PairLatency
                 | Self::AllToOne(_)
                 | Self::OneToAll(_)
@@ -190,137 +190,137 @@ impl Kind {
 /// The test of this name over GPUs of these labels. `reach` says whether two of
 /// them, by their places, reach each other's memory; pairs that do not are left
 /// out.
-pub(crate) fn case(
+pub(crate) fn build_case(
     name: &str,
     labels: &[String],
     reach: &dyn Fn(usize, usize) -> bool,
-) -> Result<Case, Refusal> {
-    let kind = KINDS.iter().find(|(known, _)| *known == name).ok_or(Refusal::Unknown)?.1;
+) -> Result<CopyCase, CaseRefusal> {
+    let kind = KINDS.iter().find(|(known, _)| *known == name).ok_or(CaseRefusal::Unknown)?.1;
     if kind.needs_pairs() && labels.len() < 2 {
-        return Err(Refusal::NeedsPairs);
+        return Err(CaseRefusal::NeedsPairs);
     }
-    let latency = matches!(kind, Kind::HostLatency(_) | Kind::PairLatency);
-    let measure = if latency { Measure::Latency } else { Measure::Bandwidth };
+    let latency = matches!(kind, CopyCaseKind::HostLatency(_) | CopyCaseKind::PairLatency);
+    let measure = if latency { CopyMeasure::Latency } else { CopyMeasure::Bandwidth };
     let rows = if kind.is_matrix() { labels.to_vec() } else { vec!["0".to_owned()] };
-    let shapes = parts(kind)
+    let shapes = part_suffixes(kind)
         .iter()
-        .map(|part| Shape {
+        .map(|part| ProbeMatrixShape {
             testcase: format!("{name}{part}"),
             unit: if latency { "us" } else { "GB/s" }.to_owned(),
             rows: rows.clone(),
             cols: labels.to_vec(),
         })
         .collect();
-    Ok(Case { shapes, measure, runs: runs(name, kind, labels.len(), reach) })
+    Ok(CopyCase { shapes, measure, runs: build_runs(name, kind, labels.len(), reach) })
 }
 
 /// What nvbandwidth adds to the name of a test that prints several matrices.
-fn parts(kind: Kind) -> &'static [&'static str] {
+fn part_suffixes(kind: CopyCaseKind) -> &'static [&'static str] {
     match kind {
-        Kind::PairBothWays(Method::Read) => &["_read1", "_read2", "_total"],
-        Kind::PairBothWays(Method::Write) => &["_write1", "_write2", "_total"],
+        CopyCaseKind::PairBidirectional(PeerCopyMethod::Read) => &["_read1", "_read2", "_total"],
+        CopyCaseKind::PairBidirectional(PeerCopyMethod::Write) => &["_write1", "_write2", "_total"],
         _ => &[""],
     }
 }
 
-fn runs(name: &str, kind: Kind, gpus: usize, reach: &dyn Fn(usize, usize) -> bool) -> Vec<Run> {
-    let first = |gpu| vec![number(name, (0, gpu), Of::One(0))];
+fn build_runs(name: &str, kind: CopyCaseKind, gpus: usize, reach: &dyn Fn(usize, usize) -> bool) -> Vec<CopyRun> {
+    let first = |gpu| vec![new_number(name, (0, gpu), NumberBasis::One(0))];
     let each = 0..gpus;
     match kind {
-        Kind::Host(way) | Kind::HostLatency(way) => {
-            each.map(|gpu| Run { copies: vec![host(way, gpu, 1)], numbers: first(gpu) }).collect()
+        CopyCaseKind::Host(way) | CopyCaseKind::HostLatency(way) => {
+            each.map(|gpu| CopyRun { copies: vec![host_copy(way, gpu, 1)], numbers: first(gpu) }).collect()
         }
-        Kind::HostBothWays(way) => each
+        CopyCaseKind::HostBidirectional(way) => each
             .map(|gpu| {
-                let copies = vec![host(way, gpu, 1), host(back(way), gpu, 2)];
-                Run { copies, numbers: first(gpu) }
+                let copies = vec![host_copy(way, gpu, 1), host_copy(reverse(way), gpu, 2)];
+                CopyRun { copies, numbers: first(gpu) }
             })
             .collect(),
-        Kind::AllHost(way) => each
+        CopyCaseKind::AllHost(way) => each
             .map(|gpu| {
                 let others = (0..gpus).filter(|other| *other != gpu);
-                let others = others.map(|other| host(way, other, 2));
-                let copies = std::iter::once(host(way, gpu, 1)).chain(others).collect();
-                Run { copies, numbers: first(gpu) }
+                let others = others.map(|other| host_copy(way, other, 2));
+                let copies = std::iter::once(host_copy(way, gpu, 1)).chain(others).collect();
+                CopyRun { copies, numbers: first(gpu) }
             })
             .collect(),
-        Kind::AllHostBothWays(way) => each
+        CopyCaseKind::AllHostBidirectional(way) => each
             .map(|gpu| {
-                let mut copies = vec![host(way, gpu, 1), host(back(way), gpu, 2)];
+                let mut copies = vec![host_copy(way, gpu, 1), host_copy(reverse(way), gpu, 2)];
                 for other in (0..gpus).filter(|other| *other != gpu) {
-                    copies.extend([host(Way::FromGpu, other, 2), host(Way::ToGpu, other, 2)]);
+                    copies.extend([host_copy(HostCopyDirection::FromGpu, other, 2), host_copy(HostCopyDirection::ToGpu, other, 2)]);
                 }
-                Run { copies, numbers: first(gpu) }
+                CopyRun { copies, numbers: first(gpu) }
             })
             .collect(),
-        Kind::Local => each
+        CopyCaseKind::Local => each
             .map(|gpu| {
-                let here = Place::Gpu(gpu);
-                let copies = vec![Copy { from: here, to: here, by: gpu, times: 1 }];
-                Run { copies, numbers: first(gpu) }
+                let here = BufferPlace::Gpu(gpu);
+                let copies = vec![CopyOperation { from: here, to: here, issuer: gpu, size_factor: 1 }];
+                CopyRun { copies, numbers: first(gpu) }
             })
             .collect(),
-        Kind::Pair(method) => pairs(gpus, reach).map(|at| one_pair(name, method, at)).collect(),
-        Kind::PairLatency => {
-            pairs(gpus, reach).map(|at| one_pair(name, Method::Write, at)).collect()
+        CopyCaseKind::Pair(method) => reachable_pairs(gpus, reach).map(|at| pair_run(name, method, at)).collect(),
+        CopyCaseKind::PairLatency => {
+            reachable_pairs(gpus, reach).map(|at| pair_run(name, PeerCopyMethod::Write, at)).collect()
         }
-        Kind::PairBothWays(method) => {
-            let (one, two) = (parts(kind)[0], parts(kind)[1]);
-            pairs(gpus, reach)
+        CopyCaseKind::PairBidirectional(method) => {
+            let (one, two) = (part_suffixes(kind)[0], part_suffixes(kind)[1]);
+            reachable_pairs(gpus, reach)
                 .map(|(row, col)| {
                     // nvbandwidth moves the first copy from column to row, in writes too.
-                    let copies = vec![between(method, col, row), between(method, row, col)];
-                    let part = |part: &str, of| number(&format!("{name}{part}"), (row, col), of);
+                    let copies = vec![peer_copy(method, col, row), peer_copy(method, row, col)];
+                    let part = |part: &str, of| new_number(&format!("{name}{part}"), (row, col), of);
                     let numbers = vec![
-                        part(one, Of::One(0)),
-                        part(two, Of::One(1)),
-                        part("_total", Of::FirstTwo),
+                        part(one, NumberBasis::One(0)),
+                        part(two, NumberBasis::One(1)),
+                        part("_total", NumberBasis::FirstTwo),
                     ];
-                    Run { copies, numbers }
+                    CopyRun { copies, numbers }
                 })
                 .collect()
         }
-        Kind::PairsAtOnce(method) => at_once(name, method, gpus, reach),
+        CopyCaseKind::PairsConcurrent(method) => concurrent_runs(name, method, gpus, reach),
         // All others issue copies to the one, or pull from it: the total of a read is
         // what leaves the one. nvbandwidth says so too.
-        Kind::AllToOne(method) => fan(name, gpus, reach, |one, other| match method {
-            Method::Write => between(Method::Write, other, one),
-            Method::Read => between(Method::Read, one, other),
+        CopyCaseKind::AllToOne(method) => fan_runs(name, gpus, reach, |one, other| match method {
+            PeerCopyMethod::Write => peer_copy(PeerCopyMethod::Write, other, one),
+            PeerCopyMethod::Read => peer_copy(PeerCopyMethod::Read, one, other),
         }),
-        Kind::OneToAll(method) => fan(name, gpus, reach, |one, other| match method {
-            Method::Write => between(Method::Write, one, other),
-            Method::Read => between(Method::Read, other, one),
+        CopyCaseKind::OneToAll(method) => fan_runs(name, gpus, reach, |one, other| match method {
+            PeerCopyMethod::Write => peer_copy(PeerCopyMethod::Write, one, other),
+            PeerCopyMethod::Read => peer_copy(PeerCopyMethod::Read, other, one),
         }),
     }
 }
 
-fn number(testcase: &str, at: (usize, usize), of: Of) -> Number {
-    Number { testcase: testcase.to_owned(), at, of }
+fn new_number(testcase: &str, at: (usize, usize), of: NumberBasis) -> CopyNumber {
+    CopyNumber { testcase: testcase.to_owned(), cell: at, basis: of }
 }
 
-fn back(way: Way) -> Way {
+fn reverse(way: HostCopyDirection) -> HostCopyDirection {
     match way {
-        Way::ToGpu => Way::FromGpu,
-        Way::FromGpu => Way::ToGpu,
+        HostCopyDirection::ToGpu => HostCopyDirection::FromGpu,
+        HostCopyDirection::FromGpu => HostCopyDirection::ToGpu,
     }
 }
 
-fn host(way: Way, gpu: usize, times: usize) -> Copy {
-    let (host, here) = (Place::Host(gpu), Place::Gpu(gpu));
+fn host_copy(way: HostCopyDirection, gpu: usize, times: usize) -> CopyOperation {
+    let (host, here) = (BufferPlace::Host(gpu), BufferPlace::Gpu(gpu));
     match way {
-        Way::ToGpu => Copy { from: host, to: here, by: gpu, times },
-        Way::FromGpu => Copy { from: here, to: host, by: gpu, times },
+        HostCopyDirection::ToGpu => CopyOperation { from: host, to: here, issuer: gpu, size_factor: times },
+        HostCopyDirection::FromGpu => CopyOperation { from: here, to: host, issuer: gpu, size_factor: times },
     }
 }
 
 /// Data from one GPU to another: written by the first or read by the second.
-fn between(method: Method, from: usize, to: usize) -> Copy {
-    let by = if method == Method::Write { from } else { to };
-    Copy { from: Place::Gpu(from), to: Place::Gpu(to), by, times: 1 }
+fn peer_copy(method: PeerCopyMethod, from: usize, to: usize) -> CopyOperation {
+    let by = if method == PeerCopyMethod::Write { from } else { to };
+    CopyOperation { from: BufferPlace::Gpu(from), to: BufferPlace::Gpu(to), issuer: by, size_factor: 1 }
 }
 
 /// All ordered pairs that reach each other, row by row.
-fn pairs(
+fn reachable_pairs(
     gpus: usize,
     reach: &dyn Fn(usize, usize) -> bool,
 ) -> impl Iterator<Item = (usize, usize)> {
@@ -329,38 +329,38 @@ fn pairs(
 }
 
 /// The copy of a cell: the row issues it.
-fn of_cell(method: Method, (row, col): (usize, usize)) -> Copy {
+fn cell_copy(method: PeerCopyMethod, (row, col): (usize, usize)) -> CopyOperation {
     match method {
-        Method::Write => between(method, row, col),
-        Method::Read => between(method, col, row),
+        PeerCopyMethod::Write => peer_copy(method, row, col),
+        PeerCopyMethod::Read => peer_copy(method, col, row),
     }
 }
 
-fn one_pair(name: &str, method: Method, at: (usize, usize)) -> Run {
-    Run { copies: vec![of_cell(method, at)], numbers: vec![number(name, at, Of::One(0))] }
+fn pair_run(name: &str, method: PeerCopyMethod, at: (usize, usize)) -> CopyRun {
+    CopyRun { copies: vec![cell_copy(method, at)], numbers: vec![new_number(name, at, NumberBasis::One(0))] }
 }
 
 /// Disjoint pairs at the same time: every round of a tournament, one way and
 /// then the other. A switch or root port that carries one pair well and several
 /// badly shows here only.
-fn at_once(
+fn concurrent_runs(
     name: &str,
-    method: Method,
+    method: PeerCopyMethod,
     gpus: usize,
     reach: &dyn Fn(usize, usize) -> bool,
-) -> Vec<Run> {
+) -> Vec<CopyRun> {
     // Always the same rounds: readings of two days are compared with each other.
-    let rounds = tournament::rounds(gpus, 0);
+    let rounds = tournament::make_rounds(gpus, 0);
     let mut runs = Vec::new();
     for round in rounds {
         for turned in [false, true] {
             let cells = round.iter().map(|(a, b)| if turned { (*b, *a) } else { (*a, *b) });
             let cells: Vec<_> = cells.filter(|(row, col)| reach(*row, *col)).collect();
             if !cells.is_empty() {
-                let copies = cells.iter().map(|at| of_cell(method, *at)).collect();
+                let copies = cells.iter().map(|at| cell_copy(method, *at)).collect();
                 let numbers = cells.iter().enumerate();
-                let numbers = numbers.map(|(nth, at)| number(name, *at, Of::One(nth))).collect();
-                runs.push(Run { copies, numbers });
+                let numbers = numbers.map(|(nth, at)| new_number(name, *at, NumberBasis::One(nth))).collect();
+                runs.push(CopyRun { copies, numbers });
             }
         }
     }
@@ -368,17 +368,17 @@ fn at_once(
 }
 
 /// One GPU with all others it reaches.
-fn fan(
+fn fan_runs(
     name: &str,
     gpus: usize,
     reach: &dyn Fn(usize, usize) -> bool,
-    copy: impl Fn(usize, usize) -> Copy,
-) -> Vec<Run> {
+    copy: impl Fn(usize, usize) -> CopyOperation,
+) -> Vec<CopyRun> {
     let run = |one| {
         let others = (0..gpus).filter(|other| *other != one && reach(one, *other));
-        let copies: Vec<Copy> = others.map(|other| copy(one, other)).collect();
-        let numbers = vec![number(name, (0, one), Of::All)];
-        (!copies.is_empty()).then_some(Run { copies, numbers })
+        let copies: Vec<CopyOperation> = others.map(|other| copy(one, other)).collect();
+        let numbers = vec![new_number(name, (0, one), NumberBasis::All)];
+        (!copies.is_empty()).then_some(CopyRun { copies, numbers })
     };
     (0..gpus).filter_map(run).collect()
 }
@@ -397,33 +397,33 @@ mod tests {
         true
     }
 
-    fn of(name: &str, gpus: usize) -> Case {
-        case(name, &labels(gpus), &everywhere).expect("a test")
+    fn case_named(name: &str, gpus: usize) -> CopyCase {
+        build_case(name, &labels(gpus), &everywhere).expect("a test")
     }
 
     /// The moves of the run that gives the number at row and column.
-    fn moves(name: &str, at: (usize, usize)) -> Vec<(Place, Place, usize, usize)> {
-        let case = of(name, 4);
-        let run = case.runs.iter().find(|run| run.numbers.iter().any(|it| it.at == at));
+    fn moves(name: &str, at: (usize, usize)) -> Vec<(BufferPlace, BufferPlace, usize, usize)> {
+        let case = case_named(name, 4);
+        let run = case.runs.iter().find(|run| run.numbers.iter().any(|it| it.cell == at));
         let copies = run.expect("a run").copies.iter();
-        copies.map(|it| (it.from, it.to, it.by, it.times)).collect()
+        copies.map(|it| (it.from, it.to, it.issuer, it.size_factor)).collect()
     }
 
     #[test]
     fn the_row_issues_and_a_write_goes_out_while_a_read_comes_in() {
-        let (two, three) = (Place::Gpu(2), Place::Gpu(3));
+        let (two, three) = (BufferPlace::Gpu(2), BufferPlace::Gpu(3));
         assert_eq!(moves("device_to_device_memcpy_write_ce", (2, 3)), [(two, three, 2, 1)]);
         assert_eq!(moves("device_to_device_memcpy_read_ce", (2, 3)), [(three, two, 2, 1)]);
     }
 
     #[test]
     fn the_first_of_a_bidirectional_pair_comes_to_the_row_in_reads_and_in_writes() {
-        let (two, three) = (Place::Gpu(2), Place::Gpu(3));
+        let (two, three) = (BufferPlace::Gpu(2), BufferPlace::Gpu(3));
         let read = moves("device_to_device_bidirectional_memcpy_read_ce", (2, 3));
         assert_eq!(read, [(three, two, 2, 1), (two, three, 3, 1)]);
         let write = moves("device_to_device_bidirectional_memcpy_write_ce", (2, 3));
         assert_eq!(write, [(three, two, 3, 1), (two, three, 2, 1)]);
-        let case = of("device_to_device_bidirectional_memcpy_write_ce", 2);
+        let case = case_named("device_to_device_bidirectional_memcpy_write_ce", 2);
         let names: Vec<&str> = case.shapes.iter().map(|shape| shape.testcase.as_str()).collect();
         let stem = "device_to_device_bidirectional_memcpy_write_ce";
         assert_eq!(
@@ -434,18 +434,18 @@ mod tests {
 
     #[test]
     fn what_only_disturbs_is_twice_as_large_and_gives_no_number() {
-        let (host, gpu) = (Place::Host(1), Place::Gpu(1));
+        let (host, gpu) = (BufferPlace::Host(1), BufferPlace::Gpu(1));
         let there = moves("host_to_device_bidirectional_memcpy_ce", (0, 1));
         assert_eq!(there, [(host, gpu, 1, 1), (gpu, host, 1, 2)]);
         let back = moves("device_to_host_bidirectional_memcpy_ce", (0, 1));
         assert_eq!(back, [(gpu, host, 1, 1), (host, gpu, 1, 2)]);
-        let all = of("all_to_host_bidirectional_memcpy_ce", 3);
+        let all = case_named("all_to_host_bidirectional_memcpy_ce", 3);
         assert_eq!(all.runs[1].copies.len(), 6);
-        assert_eq!(all.runs[1].copies[0], Copy { from: gpu, to: host, by: 1, times: 1 });
-        assert!(all.runs[1].copies[1..].iter().all(|copy| copy.times == 2));
+        assert_eq!(all.runs[1].copies[0], CopyOperation { from: gpu, to: host, issuer: 1, size_factor: 1 });
+        assert!(all.runs[1].copies[1..].iter().all(|copy| copy.size_factor == 2));
         assert_eq!(
             all.runs[1].numbers,
-            [number("all_to_host_bidirectional_memcpy_ce", (0, 1), Of::One(0))]
+            [new_number("all_to_host_bidirectional_memcpy_ce", (0, 1), NumberBasis::One(0))]
         );
     }
 
@@ -457,12 +457,12 @@ mod tests {
             ("one_to_all_write_ce", false),
             ("one_to_all_read_ce", true),
         ] {
-            let one = Place::Gpu(1);
-            let run = &of(name, 4).runs[1];
-            assert_eq!((run.copies.len(), run.numbers[0].of), (3, Of::All), "{name}");
+            let one = BufferPlace::Gpu(1);
+            let run = &case_named(name, 4).runs[1];
+            assert_eq!((run.copies.len(), run.numbers[0].basis), (3, NumberBasis::All), "{name}");
             for copy in &run.copies {
                 assert_eq!(if inbound { copy.to } else { copy.from }, one, "{name}");
-                assert_eq!(copy.by == 1, name.starts_with("one_to_all"), "{name}");
+                assert_eq!(copy.issuer == 1, name.starts_with("one_to_all"), "{name}");
             }
         }
     }
@@ -471,11 +471,11 @@ mod tests {
     fn every_cell_is_measured_once_and_pairs_at_once_share_no_gpu() {
         for (name, _) in KINDS {
             for gpus in 1..=8 {
-                let Ok(case) = case(name, &labels(gpus), &everywhere) else { continue };
+                let Ok(case) = build_case(name, &labels(gpus), &everywhere) else { continue };
                 for shape in &case.shapes {
                     let cells = case.runs.iter().flat_map(|run| &run.numbers);
                     let cells: Vec<_> =
-                        cells.filter(|it| it.testcase == shape.testcase).map(|it| it.at).collect();
+                        cells.filter(|it| it.testcase == shape.testcase).map(|it| it.cell).collect();
                     let unique: BTreeSet<_> = cells.iter().copied().collect();
                     assert_eq!(unique.len(), cells.len(), "{name} {gpus}");
                     let square = 1 < shape.rows.len();
@@ -484,8 +484,8 @@ mod tests {
                 }
             }
         }
-        for run in of("device_to_device_concurrent_memcpy_write_ce", 8).runs {
-            let ends: BTreeSet<Place> = run.copies.iter().flat_map(|it| [it.from, it.to]).collect();
+        for run in case_named("device_to_device_concurrent_memcpy_write_ce", 8).runs {
+            let ends: BTreeSet<BufferPlace> = run.copies.iter().flat_map(|it| [it.from, it.to]).collect();
             assert_eq!((run.copies.len(), ends.len()), (4, 8));
         }
     }
@@ -498,7 +498,7 @@ mod tests {
             ("device_to_device_concurrent_memcpy_read_ce", 2, 4),
             ("one_to_all_write_ce", 4, 4),
         ] {
-            let case = case(name, &labels(4), &islands).expect("a test");
+            let case = build_case(name, &labels(4), &islands).expect("a test");
             assert_eq!(case.runs.len(), runs, "{name}");
             assert_eq!(
                 case.runs.iter().map(|run| run.copies.len()).sum::<usize>(),
@@ -506,17 +506,17 @@ mod tests {
                 "{name}"
             );
         }
-        let alone = case("all_to_one_write_ce", &labels(3), &|_, _| false).expect("a test");
+        let alone = build_case("all_to_one_write_ce", &labels(3), &|_, _| false).expect("a test");
         assert!(alone.runs.is_empty());
     }
 
     #[test]
     fn one_gpu_has_no_pairs_and_a_name_of_nobody_is_none() {
-        let refused = |name| case(name, &labels(1), &everywhere).expect_err("nothing to run");
-        assert_eq!(refused("device_to_device_memcpy_read_ce"), Refusal::NeedsPairs);
-        assert_eq!(refused("one_to_all_read_ce"), Refusal::NeedsPairs);
-        assert_eq!(refused("host_to_device_memcpy_sm"), Refusal::Unknown);
-        assert_eq!(of("all_to_host_memcpy_ce", 1).runs.len(), 1);
-        assert_eq!(of("device_local_copy", 1).shapes[0].rows, ["0"]);
+        let refused = |name| build_case(name, &labels(1), &everywhere).expect_err("nothing to run");
+        assert_eq!(refused("device_to_device_memcpy_read_ce"), CaseRefusal::NeedsPairs);
+        assert_eq!(refused("one_to_all_read_ce"), CaseRefusal::NeedsPairs);
+        assert_eq!(refused("host_to_device_memcpy_sm"), CaseRefusal::Unknown);
+        assert_eq!(case_named("all_to_host_memcpy_ce", 1).runs.len(), 1);
+        assert_eq!(case_named("device_local_copy", 1).shapes[0].rows, ["0"]);
     }
 }

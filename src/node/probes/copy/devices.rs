@@ -5,58 +5,58 @@
 use std::fs;
 use std::path::Path;
 
-use super::near;
-use super::near::Near;
-use super::owned::OwnStream;
-use super::owned::Primary;
-use super::trouble;
-use super::trouble::Step;
-use crate::ffi::cuda::Context;
-use crate::ffi::cuda::Cuda;
-use crate::ffi::cuda::CudaError;
-use crate::ffi::cuda::Device;
-use crate::ffi::cuda::Stream;
+use super::numa;
+use super::numa::NumaCpus;
+use super::raii::OwnedStream;
+use super::raii::PrimaryContext;
+use super::error_class;
+use super::error_class::CopyCallStep;
+use crate::ffi::cuda::CudaContext;
+use crate::ffi::cuda::CudaLibrary;
+use crate::ffi::cuda::CudaCallError;
+use crate::ffi::cuda::CudaDevice;
+use crate::ffi::cuda::CudaStream;
 use crate::ffi::cuda::code;
 use crate::ffi::cuda::code::attribute;
-use model::parsed::ProblemKind;
-use model::probed::ProbeProblem;
-use model::probed::ProbedGpu;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::ProbeProblem;
+use model::probe_report::ProbedGpu;
 
 /// A GPU that the driver shows.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct DetectedGpu {
     /// The driver's number of it.
-    pub(crate) device: Device,
+    pub(crate) device: CudaDevice,
     /// What the driver says of it.
     pub(crate) probed: ProbedGpu,
 }
 
 /// A GPU that is open.
 #[derive(Debug)]
-pub(crate) struct Gpu<'c> {
+pub(crate) struct OpenGpu<'c> {
     /// The driver's number of it.
-    pub(crate) device: Device,
+    pub(crate) device: CudaDevice,
     /// What the driver says of it.
     pub(crate) probed: ProbedGpu,
     /// Bytes of its second-level cache; 0 where the driver does not say.
     pub(crate) cache_bytes: u64,
     /// Processors next to it.
-    pub(crate) near: Option<Near>,
+    pub(crate) numa: Option<NumaCpus>,
     // The stream for everything that is not timed goes before its context.
-    own: OwnStream<'c>,
-    primary: Primary<'c>,
+    default_stream: OwnedStream<'c>,
+    primary: PrimaryContext<'c>,
 }
 
 /// Brings the driver up and finds its GPUs, numbered in the order of the bus,
 /// also those that this process is not shown (`CUDA_VISIBLE_DEVICES`).
-pub(crate) fn find(cuda: &Cuda, root: &Path) -> Result<Vec<Found>, Box<ProbeProblem>> {
+pub(crate) fn find_gpus(cuda: &CudaLibrary, root: &Path) -> Result<Vec<DetectedGpu>, Box<ProbeProblem>> {
     let doing = "bringing the driver up";
-    let refused = |error: CudaError| Box::new(trouble::problem(&error, Step::Start, doing));
+    let refused = |error: CudaCallError| Box::new(error_class::classify_error(&error, CopyCallStep::Start, doing));
     cuda.init().map_err(refused)?;
     let devices = cuda.devices().map_err(refused)?;
     if devices.is_empty() {
         let (call, code) = ("cuDeviceGetCount", code::NO_DEVICE);
-        return Err(refused(CudaError::Failed { call, code, name: code::name(code) }));
+        return Err(refused(CudaCallError::Failed { call, code, name: code::result_name(code) }));
     }
     let mut found = Vec::new();
     for device in devices {
@@ -64,17 +64,17 @@ pub(crate) fn find(cuda: &Cuda, root: &Path) -> Result<Vec<Found>, Box<ProbeProb
         let probed = ProbedGpu {
             index: 0,
             name: cuda.name(device).ok(),
-            uuid: cuda.uuid(device).ok().map(uuid),
+            uuid: cuda.uuid(device).ok().map(format_uuid),
             bus_id: Some(bus_id),
             numa_node: None,
             memory_bytes: cuda.total_memory(device).ok(),
         };
-        found.push(Found { device, probed });
+        found.push(DetectedGpu { device, probed });
     }
     // CUDA counts the fastest first unless it is told otherwise.
-    found.sort_by_key(|gpu| slot(gpu.probed.bus_id.as_deref().unwrap_or_default()));
+    found.sort_by_key(|gpu| bus_sort_key(gpu.probed.bus_id.as_deref().unwrap_or_default()));
     let own: Vec<String> = found.iter().filter_map(|gpu| gpu.probed.bus_id.clone()).collect();
-    let numbers = numbers(&own, of_the_machine(root));
+    let numbers = number_gpus(&own, list_bus_ids(root));
     for (number, gpu) in numbers.into_iter().zip(&mut found) {
         gpu.probed.index = number;
     }
@@ -82,7 +82,7 @@ pub(crate) fn find(cuda: &Cuda, root: &Path) -> Result<Vec<Found>, Box<ProbeProb
 }
 
 /// The PCI addresses of all GPUs of the driver, as its module lists them.
-fn of_the_machine(root: &Path) -> Vec<String> {
+fn list_bus_ids(root: &Path) -> Vec<String> {
     let entries = fs::read_dir(root.join("proc/driver/nvidia/gpus"));
     let entries = entries.into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().to_ascii_lowercase()).collect()
@@ -90,9 +90,9 @@ fn of_the_machine(root: &Path) -> Vec<String> {
 
 /// The number of each of these GPUs among all of the machine, or among
 /// themselves where the machine's list does not hold them all.
-fn numbers(own: &[String], mut all: Vec<String>) -> Vec<u32> {
-    all.sort_by_key(|bus_id| slot(bus_id));
-    let place = |bus_id: &String| all.iter().position(|it| slot(it) == slot(bus_id));
+fn number_gpus(own: &[String], mut all: Vec<String>) -> Vec<u32> {
+    all.sort_by_key(|bus_id| bus_sort_key(bus_id));
+    let place = |bus_id: &String| all.iter().position(|it| bus_sort_key(it) == bus_sort_key(bus_id));
     let places: Option<Vec<usize>> = own.iter().map(place).collect();
     let places = places.unwrap_or_else(|| (0..own.len()).collect());
     places.into_iter().map(|place| u32::try_from(place).unwrap_or(u32::MAX)).collect()
@@ -100,7 +100,7 @@ fn numbers(own: &[String], mut all: Vec<String>) -> Vec<u32> {
 
 /// The GPUs that are asked for; all if none is. Those that are not there are
 /// problems.
-pub(crate) fn asked_for(found: Vec<Found>, wanted: &[u32]) -> (Vec<Found>, Vec<ProbeProblem>) {
+pub(crate) fn select_gpus(found: Vec<DetectedGpu>, wanted: &[u32]) -> (Vec<DetectedGpu>, Vec<ProbeProblem>) {
     if wanted.is_empty() {
         return (found, Vec::new());
     }
@@ -108,7 +108,7 @@ pub(crate) fn asked_for(found: Vec<Found>, wanted: &[u32]) -> (Vec<Found>, Vec<P
     let lacks = |index: &&u32| !found.iter().any(|gpu| gpu.probed.index == **index);
     let problems = wanted.iter().filter(lacks).map(|index| {
         let what = format!("there is no GPU {index}: the driver shows {there} to this process");
-        let mut problem = ProbeProblem::new(ProblemKind::Error, "no-such-gpu", what);
+        let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-such-gpu", what);
         problem.gpu = Some(*index);
         problem
     });
@@ -117,11 +117,11 @@ pub(crate) fn asked_for(found: Vec<Found>, wanted: &[u32]) -> (Vec<Found>, Vec<P
     (found, problems)
 }
 
-impl<'c> Gpu<'c> {
+impl<'c> OpenGpu<'c> {
     /// Opens a GPU.
     pub(crate) fn open(
-        cuda: &'c Cuda,
-        found: &Found,
+        cuda: &'c CudaLibrary,
+        found: &DetectedGpu,
         root: &Path,
     ) -> Result<Self, Box<ProbeProblem>> {
         let device = found.device;
@@ -131,42 +131,42 @@ impl<'c> Gpu<'c> {
             problem.gpu = Some(index);
             Box::new(problem)
         };
-        if probed.name.as_deref().is_some_and(is_instance) {
+        if probed.name.as_deref().is_some_and(is_mig_instance) {
             let what = "this is a MIG instance, a part of a GPU: a measurement of it says nothing \
                         of the GPU's links (`nvidia-smi -mig 0` ends that)";
-            return Err(of_it(ProbeProblem::new(ProblemKind::Error, "mig", what)));
+            return Err(of_it(ProbeProblem::new(OutputProblemKind::Error, "mig", what)));
         }
         let mode = cuda.attribute(device, attribute::COMPUTE_MODE).ok();
         let doing = format!("opening GPU {index}");
         let open = || {
-            let primary = Primary::of(cuda, device)?;
-            let own = OwnStream::of(cuda, primary.context)?;
+            let primary = PrimaryContext::retain(cuda, device)?;
+            let own = OwnedStream::new(cuda, primary.context)?;
             Ok((primary, own))
         };
         let (primary, own) =
-            open().map_err(|error| of_it(trouble::problem(&error, Step::Open(mode), &doing)))?;
+            open().map_err(|error| of_it(error_class::classify_error(&error, CopyCallStep::Open(mode), &doing)))?;
         let cache = cuda.attribute(device, attribute::L2_CACHE_BYTES).unwrap_or(0);
         let cache_bytes = u64::try_from(cache).unwrap_or(0);
         // Only where the thread can go is a node that memory is taken from.
-        let near = probed.bus_id.as_deref().and_then(|bus_id| near::near(root, bus_id));
-        let near = near.filter(|near| near.go().is_ok());
+        let near = probed.bus_id.as_deref().and_then(|bus_id| numa::find_numa_cpus(root, bus_id));
+        let near = near.filter(|near| near.pin_thread().is_ok());
         probed.numa_node = near.as_ref().map(|near| near.node);
-        Ok(Self { device, probed, cache_bytes, near, own, primary })
+        Ok(Self { device, probed, cache_bytes, numa: near, default_stream: own, primary })
     }
 
     /// Its context.
-    pub(crate) fn context(&self) -> Context {
+    pub(crate) fn context(&self) -> CudaContext {
         self.primary.context
     }
 
     /// Its stream for everything that is not timed.
-    pub(crate) fn stream(&self) -> Stream {
-        self.own.stream
+    pub(crate) fn stream(&self) -> CudaStream {
+        self.default_stream.stream
     }
 
     /// Waits for that stream.
-    pub(crate) fn wait(&self) -> Result<(), CudaError> {
-        self.own.wait()
+    pub(crate) fn wait(&self) -> Result<(), CudaCallError> {
+        self.default_stream.wait()
     }
 
     /// Its number on the node.
@@ -176,19 +176,19 @@ impl<'c> Gpu<'c> {
 }
 
 /// Whether a product name is that of an instance, as in `NVIDIA H100 MIG 1g.10gb`.
-fn is_instance(name: &str) -> bool {
+fn is_mig_instance(name: &str) -> bool {
     name.split_whitespace().any(|word| word == "MIG")
 }
 
 /// A UUID as nvidia-smi writes it.
-fn uuid(bytes: [u8; 16]) -> String {
+fn format_uuid(bytes: [u8; 16]) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
     format!("GPU-{}", parts.join("-"))
 }
 
 /// What PCI addresses are ordered by: domain, bus, device, function.
-fn slot(bus_id: &str) -> Vec<u64> {
+fn bus_sort_key(bus_id: &str) -> Vec<u64> {
     let parts = bus_id.split([':', '.']);
     parts.map(|part| u64::from_str_radix(part, 16).unwrap_or(u64::MAX)).collect()
 }
@@ -197,21 +197,21 @@ fn slot(bus_id: &str) -> Vec<u64> {
 mod tests {
     use super::*;
 
-    fn found(index: u32) -> Found {
-        let device = Device(i32::try_from(index).expect("small"));
-        Found { device, probed: ProbedGpu { index, ..ProbedGpu::default() } }
+    fn found(index: u32) -> DetectedGpu {
+        let device = CudaDevice(i32::try_from(index).expect("small"));
+        DetectedGpu { device, probed: ProbedGpu { index, ..ProbedGpu::default() } }
     }
 
     #[test]
     fn a_uuid_is_written_as_nvidia_smi_does() {
         let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 255];
-        assert_eq!(uuid(bytes), "GPU-01020304-0506-0708-090a-0b0c0d0e0fff");
+        assert_eq!(format_uuid(bytes), "GPU-01020304-0506-0708-090a-0b0c0d0e0fff");
     }
 
     #[test]
     fn the_bus_is_ordered_by_number_and_domains_come_first() {
         let mut ids = ["0001:03:00.0", "0000:9b:00.0", "0000:1b:00.0", "10000:01:00.0"];
-        ids.sort_by_key(|id| slot(id));
+        ids.sort_by_key(|id| bus_sort_key(id));
         assert_eq!(ids, ["0000:1b:00.0", "0000:9b:00.0", "0001:03:00.0", "10000:01:00.0"]);
     }
 
@@ -220,24 +220,24 @@ mod tests {
         let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
         let own = ids(&["0000:2b:00.0", "0000:9b:00.0"]);
         let all = ids(&["0000:9b:00.0", "0000:1b:00.0", "0000:2b:00.0"]);
-        assert_eq!(numbers(&own, all), [1, 2]);
+        assert_eq!(number_gpus(&own, all), [1, 2]);
         // A list that is not about these GPUs counts for nothing.
-        assert_eq!(numbers(&own, ids(&["0000:9b:00.0"])), [0, 1]);
-        assert_eq!(numbers(&own, Vec::new()), [0, 1]);
+        assert_eq!(number_gpus(&own, ids(&["0000:9b:00.0"])), [0, 1]);
+        assert_eq!(number_gpus(&own, Vec::new()), [0, 1]);
     }
 
     #[test]
     fn what_is_asked_for_and_not_there_is_named() {
-        let (kept, problems) = asked_for(vec![found(0), found(1), found(2)], &[2, 5]);
+        let (kept, problems) = select_gpus(vec![found(0), found(1), found(2)], &[2, 5]);
         assert_eq!(kept.iter().map(|gpu| gpu.probed.index).collect::<Vec<_>>(), [2]);
         assert_eq!((problems.len(), problems[0].gpu), (1, Some(5)));
         assert_eq!(problems[0].class.as_str(), "no-such-gpu");
-        assert_eq!(asked_for(vec![found(0), found(1)], &[]).0.len(), 2);
+        assert_eq!(select_gpus(vec![found(0), found(1)], &[]).0.len(), 2);
     }
 
     #[test]
     fn an_instance_is_known_by_its_name() {
-        assert!(is_instance("NVIDIA H100 80GB HBM3 MIG 1g.10gb"));
-        assert!(!is_instance("NVIDIA H100 80GB HBM3"));
+        assert!(is_mig_instance("NVIDIA H100 80GB HBM3 MIG 1g.10gb"));
+        assert!(!is_mig_instance("NVIDIA H100 80GB HBM3"));
     }
 }

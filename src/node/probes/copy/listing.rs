@@ -5,29 +5,29 @@ use std::io;
 use std::path::Path;
 
 use super::devices;
-use super::trouble;
-use crate::ffi::cuda::Cuda;
-use crate::probes::said::Line;
-use crate::probes::said::Mouth;
+use super::error_class;
+use crate::ffi::cuda::CudaLibrary;
+use crate::probes::protocol::ProbeMessage;
+use crate::probes::protocol::ProbeEmitter;
 
 /// Says the GPUs that the driver shows, and opens none. An error is that nobody
 /// listens.
-pub fn list(cuda: Option<&Path>, root: &Path, mouth: &mut Mouth<'_>) -> io::Result<()> {
-    mouth.begin("loading the driver's library");
-    let cuda = match Cuda::load(cuda) {
+pub fn list_gpus(cuda: Option<&Path>, root: &Path, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
+    mouth.announce_step("loading the driver's library");
+    let cuda = match CudaLibrary::load(cuda) {
         Ok(cuda) => cuda,
-        Err(error) => return mouth.say(&Line::Problem(trouble::unloadable(&error))),
+        Err(error) => return mouth.emit(&ProbeMessage::Problem(error_class::classify_load_error(&error))),
     };
-    mouth.begin("bringing the driver up");
-    let found = match devices::find(&cuda, root) {
+    mouth.announce_step("bringing the driver up");
+    let found = match devices::find_gpus(&cuda, root) {
         Ok(found) => found,
-        Err(problem) => return mouth.say(&Line::Problem(*problem)),
+        Err(problem) => return mouth.emit(&ProbeMessage::Problem(*problem)),
     };
     if let Ok((major, minor)) = cuda.driver_version() {
-        mouth.say(&Line::Driver { cuda: format!("{major}.{minor}") })?;
+        mouth.emit(&ProbeMessage::Driver { cuda: format!("{major}.{minor}") })?;
     }
     for gpu in found {
-        mouth.say(&Line::Gpu(gpu.probed))?;
+        mouth.emit(&ProbeMessage::Gpu(gpu.probed))?;
     }
-    mouth.say(&Line::End)
+    mouth.emit(&ProbeMessage::End)
 }

@@ -5,83 +5,83 @@
 //! hang and cannot be given up. Says numbers and problems; what a number should
 //! be it does not know.
 
-pub(crate) mod across;
+pub(crate) mod cross_node;
 pub(crate) mod buffers;
 pub mod cases;
 pub(crate) mod devices;
 pub mod listing;
-pub(crate) mod near;
+pub(crate) mod numa;
 pub(crate) mod numbers;
-pub(crate) mod owned;
+pub(crate) mod raii;
 pub(crate) mod pattern;
-pub(crate) mod peers;
+pub(crate) mod peer_access;
 mod readings;
 mod session;
 pub mod task;
 pub(crate) mod timing;
-pub(crate) mod trouble;
+pub(crate) mod error_class;
 
 use std::io;
 use std::path::Path;
 
-use super::said::Line;
-use super::said::Mouth;
-use crate::ffi::cuda::Cuda;
-use devices::Gpu;
-use session::Session;
-use task::Task;
+use super::protocol::ProbeMessage;
+use super::protocol::ProbeEmitter;
+use crate::ffi::cuda::CudaLibrary;
+use devices::OpenGpu;
+use session::CopySession;
+use task::CopyTask;
 
 /// Measures, and says what comes of it. An error is that nobody listens.
-pub fn measure(task: &Task, mouth: &mut Mouth<'_>) -> io::Result<()> {
+pub fn measure(task: &CopyTask, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
     if let Some(across) = task.across {
-        return across::measure(task, across, mouth);
+        return cross_node::measure(task, across, mouth);
     }
-    mouth.begin("loading the driver's library");
-    let cuda = match Cuda::load(task.cuda.as_deref()) {
+    mouth.announce_step("loading the driver's library");
+    let cuda = match CudaLibrary::load(task.cuda.as_deref()) {
         Ok(cuda) => cuda,
-        Err(error) => return mouth.say(&Line::Problem(trouble::unloadable(&error))),
+        Err(error) => return mouth.emit(&ProbeMessage::Problem(error_class::classify_load_error(&error))),
     };
-    let (gpus, failed) = match open(&cuda, &task.root, &task.gpus, mouth)? {
+    let (gpus, failed) = match open_gpus(&cuda, &task.root, &task.gpus, mouth)? {
         Some(opened) => opened,
         None => return Ok(()),
     };
-    let measured = Session::new(&cuda, task, gpus, failed).run(mouth)?;
-    if measured { mouth.say(&Line::End) } else { Ok(()) }
+    let measured = CopySession::new(&cuda, task, gpus, failed).run_tests(mouth)?;
+    if measured { mouth.emit(&ProbeMessage::End) } else { Ok(()) }
 }
 
 /// Opens the GPUs that are asked for, and says which; nothing where there is
 /// nothing to measure. The flag is that some could not be opened.
-pub(crate) fn open<'c>(
-    cuda: &'c Cuda,
+pub(crate) fn open_gpus<'c>(
+    cuda: &'c CudaLibrary,
     root: &Path,
     asked: &[u32],
-    mouth: &mut Mouth<'_>,
-) -> io::Result<Option<(Vec<Gpu<'c>>, bool)>> {
-    mouth.begin("bringing the driver up");
-    let found = match devices::find(cuda, root) {
+    mouth: &mut ProbeEmitter<'_>,
+) -> io::Result<Option<(Vec<OpenGpu<'c>>, bool)>> {
+    mouth.announce_step("bringing the driver up");
+    let found = match devices::find_gpus(cuda, root) {
         Ok(found) => found,
-        Err(problem) => return mouth.say(&Line::Problem(*problem)).map(|()| None),
+        Err(problem) => return mouth.emit(&ProbeMessage::Problem(*problem)).map(|()| None),
     };
     if let Ok((major, minor)) = cuda.driver_version() {
-        mouth.say(&Line::Driver { cuda: format!("{major}.{minor}") })?;
+        mouth.emit(&ProbeMessage::Driver { cuda: format!("{major}.{minor}") })?;
     }
-    let (found, absent) = devices::asked_for(found, asked);
+    let (found, absent) = devices::select_gpus(found, asked);
     let mut failed = !absent.is_empty();
     for problem in absent {
-        mouth.say(&Line::Problem(problem))?;
+        mouth.emit(&ProbeMessage::Problem(problem))?;
     }
     let mut gpus = Vec::new();
     for one in &found {
-        mouth.begin(&format!("opening GPU {}", one.probed.index));
-        match Gpu::open(cuda, one, root) {
+        mouth.announce_step(&format!("opening GPU {}", one.probed.index));
+        match OpenGpu::open(cuda, one, root) {
             Ok(gpu) => {
-                mouth.say(&Line::Gpu(gpu.probed.clone()))?;
+                mouth.emit(&ProbeMessage::Gpu(gpu.probed.clone()))?;
                 gpus.push(gpu);
             }
             Err(problem) => {
                 failed = true;
                 let whole_node = problem.class.as_str() == "system-not-ready";
-                mouth.say(&Line::Problem(*problem))?;
+                mouth.emit(&ProbeMessage::Problem(*problem))?;
                 if whole_node {
                     break;
                 }

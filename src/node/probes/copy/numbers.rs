@@ -3,17 +3,17 @@
 //! Bytes are counted once, also where memory is read and written (a local copy);
 //! so does nvbandwidth.
 
-use super::cases::Measure;
-use super::cases::Of;
-use super::timing::Times;
+use super::cases::CopyMeasure;
+use super::cases::NumberBasis;
+use super::timing::LaneTimes;
 
 /// The number that is taken of copies; nothing where they took no time.
-pub(crate) fn value(
-    measure: Measure,
-    of: Of,
+pub(crate) fn compute_number(
+    measure: CopyMeasure,
+    of: NumberBasis,
     copies: usize,
     bytes: &[usize],
-    times: &Times,
+    times: &LaneTimes,
 ) -> Option<f64> {
     let rate = |bytes: usize, seconds: f64| {
         let moved = bytes as f64 * copies as f64;
@@ -21,13 +21,13 @@ pub(crate) fn value(
     };
     let one = |nth: usize| rate(*bytes.get(nth)?, *times.each.get(nth)?);
     match (measure, of) {
-        (Measure::Latency, _) => {
+        (CopyMeasure::Latency, _) => {
             let seconds = *times.each.first()?;
             (0.0 < seconds).then(|| seconds / copies as f64 * 1e6)
         }
-        (Measure::Bandwidth, Of::One(nth)) => one(nth),
-        (Measure::Bandwidth, Of::FirstTwo) => Some(one(0)? + one(1)?),
-        (Measure::Bandwidth, Of::All) => rate(bytes.iter().sum(), times.all),
+        (CopyMeasure::Bandwidth, NumberBasis::One(nth)) => one(nth),
+        (CopyMeasure::Bandwidth, NumberBasis::FirstTwo) => Some(one(0)? + one(1)?),
+        (CopyMeasure::Bandwidth, NumberBasis::All) => rate(bytes.iter().sum(), times.all),
     }
 }
 
@@ -35,15 +35,15 @@ pub(crate) fn value(
 mod tests {
     use super::*;
 
-    fn times(each: &[f64], all: f64) -> Times {
-        Times { each: each.to_vec(), all }
+    fn times(each: &[f64], all: f64) -> LaneTimes {
+        LaneTimes { each: each.to_vec(), all }
     }
 
     #[test]
     fn bandwidth_is_bytes_copied_once_in_decimal_gigabytes() {
         // 16 copies of 512 MiB in a tenth of a second; a local copy is counted once too.
         let bytes = [512 << 20];
-        let got = value(Measure::Bandwidth, Of::One(0), 16, &bytes, &times(&[0.1], 0.1));
+        let got = compute_number(CopyMeasure::Bandwidth, NumberBasis::One(0), 16, &bytes, &times(&[0.1], 0.1));
         assert!((got.expect("a number") - 85.899_345_92).abs() < 1e-9);
     }
 
@@ -51,24 +51,24 @@ mod tests {
     fn a_total_is_over_the_time_of_the_slowest_and_a_sum_is_of_each_its_own() {
         let bytes = [1_000_000_000, 1_000_000_000];
         let times = times(&[0.5, 1.0], 1.0);
-        let of = |of| value(Measure::Bandwidth, of, 1, &bytes, &times).expect("a number");
-        assert!((of(Of::All) - 2.0).abs() < 1e-12);
-        assert!((of(Of::FirstTwo) - 3.0).abs() < 1e-12);
-        assert!((of(Of::One(1)) - 1.0).abs() < 1e-12);
+        let of = |of| compute_number(CopyMeasure::Bandwidth, of, 1, &bytes, &times).expect("a number");
+        assert!((of(NumberBasis::All) - 2.0).abs() < 1e-12);
+        assert!((of(NumberBasis::FirstTwo) - 3.0).abs() < 1e-12);
+        assert!((of(NumberBasis::One(1)) - 1.0).abs() < 1e-12);
     }
 
     #[test]
     fn a_latency_is_that_of_one_copy_in_microseconds() {
-        let got = value(Measure::Latency, Of::One(0), 100, &[16], &times(&[0.000_25], 0.0));
+        let got = compute_number(CopyMeasure::Latency, NumberBasis::One(0), 100, &[16], &times(&[0.000_25], 0.0));
         assert!((got.expect("a number") - 2.5).abs() < 1e-12);
     }
 
     #[test]
     fn no_time_is_no_number() {
         let nothing = times(&[0.0], 0.0);
-        for of in [Of::One(0), Of::All, Of::FirstTwo] {
-            assert_eq!(value(Measure::Bandwidth, of, 1, &[8], &nothing), None);
+        for of in [NumberBasis::One(0), NumberBasis::All, NumberBasis::FirstTwo] {
+            assert_eq!(compute_number(CopyMeasure::Bandwidth, of, 1, &[8], &nothing), None);
         }
-        assert_eq!(value(Measure::Latency, Of::One(0), 1, &[8], &nothing), None);
+        assert_eq!(compute_number(CopyMeasure::Latency, NumberBasis::One(0), 1, &[8], &nothing), None);
     }
 }

@@ -14,11 +14,11 @@ const BLOCKS: usize = 64;
 const THREADS: usize = 8;
 
 /// Below this a second thread is not worth its start.
-const PART: usize = 1 << 22;
+const MIN_PART_BYTES: usize = 1 << 22;
 
 /// What a buffer holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pattern {
+pub(crate) struct CopyPattern {
     /// Whose buffer it is.
     pub(crate) seed: u32,
     /// Which copy it belongs to.
@@ -29,7 +29,7 @@ pub(crate) struct Pattern {
 
 /// How data differs from what was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Difference {
+pub(crate) struct DataDifference {
     /// Words that differ.
     pub(crate) words: u64,
     /// The byte at which the first of them begins.
@@ -40,29 +40,29 @@ pub(crate) struct Difference {
     pub(crate) expected: u32,
 }
 
-impl Difference {
+impl DataDifference {
     /// This difference and one of data behind it.
-    pub(crate) fn and(self, later: Self) -> Self {
+    pub(crate) fn merge(self, later: Self) -> Self {
         Self { words: self.words + later.words, ..self }
     }
 }
 
 /// A number of 32 bits that tells these parts apart (FNV-1a).
-pub(crate) fn name(parts: &[&str]) -> u32 {
+pub(crate) fn hash_parts(parts: &[&str]) -> u32 {
     let bytes = parts.iter().flat_map(|part| part.bytes().chain([0xff]));
     bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
-impl Pattern {
+impl CopyPattern {
     /// Bytes from one stamp to the next.
-    pub(crate) fn block(&self) -> usize {
+    pub(crate) fn block_bytes(&self) -> usize {
         let words = self.bytes / WORD;
         words.div_ceil(BLOCKS).max(1) * WORD
     }
 
     /// Where the stamps are.
     pub(crate) fn stamps(&self) -> impl Iterator<Item = usize> {
-        (0..self.bytes).step_by(self.block())
+        (0..self.bytes).step_by(self.block_bytes())
     }
 
     /// What clears the place that this is copied to: a word that is nowhere
@@ -73,7 +73,7 @@ impl Pattern {
 
     /// The number of the word at this place, in 32 bits: what is above them comes
     /// again after 16 GiB.
-    fn index(at: usize) -> u32 {
+    fn word_index(at: usize) -> u32 {
         u32::try_from((at / WORD) & 0xffff_ffff).expect("32 bits")
     }
 
@@ -86,14 +86,14 @@ impl Pattern {
     }
 
     /// What is expected at this place.
-    fn expected(self, at: usize) -> u32 {
-        if at.is_multiple_of(self.block()) { self.stamp } else { self.word(Self::index(at)) }
+    fn expected_word(self, at: usize) -> u32 {
+        if at.is_multiple_of(self.block_bytes()) { self.stamp } else { self.word(Self::word_index(at)) }
     }
 
     /// The bytes of a part that begins here which lie before the next stamp, or are
     /// behind one: where they begin.
     fn pieces(self, from: usize, bytes: usize) -> impl Iterator<Item = (usize, usize)> {
-        let (block, mut at) = (self.block(), 0);
+        let (block, mut at) = (self.block_bytes(), 0);
         std::iter::from_fn(move || {
             let start = at;
             at = bytes.min(at + block - (from + at) % block);
@@ -104,16 +104,16 @@ impl Pattern {
     /// Writes the part of the pattern that begins at this byte.
     pub(crate) fn write(&self, from: usize, part: &mut [u8]) {
         let this = *self;
-        in_parts(part, move |start, part| {
+        for_each_part(part, move |start, part| {
             let from = from + start;
             for (start, end) in this.pieces(from, part.len()) {
                 let words = part[start..end].as_chunks_mut::<WORD>().0;
-                let first = Self::index(from + start);
+                let first = Self::word_index(from + start);
                 for (word, nth) in words.iter_mut().zip(0u32..) {
                     *word = this.word(first.wrapping_add(nth)).to_ne_bytes();
                 }
                 if let Some(word) = words.first_mut() {
-                    *word = this.expected(from + start).to_ne_bytes();
+                    *word = this.expected_word(from + start).to_ne_bytes();
                 }
             }
         });
@@ -131,7 +131,7 @@ impl Pattern {
     /// Clears a place that this is copied to.
     pub(crate) fn clear(&self, part: &mut [u8]) {
         let poison = self.poison().to_ne_bytes();
-        in_parts(part, move |_, part| {
+        for_each_part(part, move |_, part| {
             for word in part.as_chunks_mut::<WORD>().0 {
                 *word = poison;
             }
@@ -139,57 +139,57 @@ impl Pattern {
     }
 
     /// Holds data that begins at this byte against the pattern.
-    pub(crate) fn compare(&self, from: usize, part: &[u8]) -> Option<Difference> {
-        let each = share(part.len());
-        let found: Vec<Option<Difference>> = std::thread::scope(|scope| {
+    pub(crate) fn compare(&self, from: usize, part: &[u8]) -> Option<DataDifference> {
+        let each = bytes_per_thread(part.len());
+        let found: Vec<Option<DataDifference>> = std::thread::scope(|scope| {
             let parts = part.chunks(each).enumerate();
             let threads: Vec<_> = parts
                 .map(|(nth, part)| scope.spawn(move || self.compare_here(from + nth * each, part)))
                 .collect();
             threads.into_iter().map(|it| it.join().expect("comparing does not panic")).collect()
         });
-        found.into_iter().flatten().reduce(Difference::and)
+        found.into_iter().flatten().reduce(DataDifference::merge)
     }
 
-    fn compare_here(&self, from: usize, part: &[u8]) -> Option<Difference> {
-        let mut difference: Option<Difference> = None;
+    fn compare_here(&self, from: usize, part: &[u8]) -> Option<DataDifference> {
+        let mut difference: Option<DataDifference> = None;
         for (start, end) in self.pieces(from, part.len()) {
             let words = part[start..end].as_chunks::<WORD>().0;
             let Some((first, rest)) = words.split_first() else { continue };
             let at = from + start;
-            let index = Self::index(at).wrapping_add(1);
+            let index = Self::word_index(at).wrapping_add(1);
             // Sound data is compared without a branch for each word.
             let differ = rest.iter().zip(0u32..).fold(0, |differ, (word, nth)| {
                 differ | (u32::from_ne_bytes(*word) ^ self.word(index.wrapping_add(nth)))
             });
-            if differ | (u32::from_ne_bytes(*first) ^ self.expected(at)) != 0 {
+            if differ | (u32::from_ne_bytes(*first) ^ self.expected_word(at)) != 0 {
                 let here = self.differences(at, words);
-                difference = difference.into_iter().chain(here).reduce(Difference::and);
+                difference = difference.into_iter().chain(here).reduce(DataDifference::merge);
             }
         }
         difference
     }
 
     /// The words that differ, one by one.
-    fn differences(&self, at: usize, words: &[[u8; WORD]]) -> Option<Difference> {
+    fn differences(&self, at: usize, words: &[[u8; WORD]]) -> Option<DataDifference> {
         let here = words.iter().enumerate().map(|(nth, word)| {
             let first = at + nth * WORD;
-            let (found, expected) = (u32::from_ne_bytes(*word), self.expected(first));
-            Difference { words: 1, first, found, expected }
+            let (found, expected) = (u32::from_ne_bytes(*word), self.expected_word(first));
+            DataDifference { words: 1, first, found, expected }
         });
-        here.filter(|it| it.found != it.expected).reduce(Difference::and)
+        here.filter(|it| it.found != it.expected).reduce(DataDifference::merge)
     }
 }
 
 /// How much of this each thread gets, in whole words.
-fn share(bytes: usize) -> usize {
+fn bytes_per_thread(bytes: usize) -> usize {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS));
-    bytes.div_ceil(threads).max(PART).next_multiple_of(WORD)
+    bytes.div_ceil(threads).max(MIN_PART_BYTES).next_multiple_of(WORD)
 }
 
 /// Does this with parts of a buffer at once; it is told where each part begins.
-fn in_parts(whole: &mut [u8], work: impl Fn(usize, &mut [u8]) + Send + Sync) {
-    let each = share(whole.len());
+fn for_each_part(whole: &mut [u8], work: impl Fn(usize, &mut [u8]) + Send + Sync) {
+    let each = bytes_per_thread(whole.len());
     if whole.len() <= each {
         return work(0, whole);
     }
@@ -205,11 +205,11 @@ fn in_parts(whole: &mut [u8], work: impl Fn(usize, &mut [u8]) + Send + Sync) {
 mod tests {
     use super::*;
 
-    fn pattern(bytes: usize) -> Pattern {
-        Pattern { seed: name(&["n1", "0"]), stamp: name(&["first"]), bytes }
+    fn pattern(bytes: usize) -> CopyPattern {
+        CopyPattern { seed: hash_parts(&["n1", "0"]), stamp: hash_parts(&["first"]), bytes }
     }
 
-    fn written(pattern: &Pattern) -> Vec<u8> {
+    fn written(pattern: &CopyPattern) -> Vec<u8> {
         let mut data = vec![0; pattern.bytes];
         pattern.write(0, &mut data);
         data
@@ -238,13 +238,13 @@ mod tests {
 
     #[test]
     fn differences_are_counted_over_all_parts_and_the_first_is_told() {
-        let pattern = pattern(3 * PART);
+        let pattern = pattern(3 * MIN_PART_BYTES);
         let mut data = written(&pattern);
-        for at in [PART + 8, 2 * PART + 8, 2 * PART + 16] {
+        for at in [MIN_PART_BYTES + 8, 2 * MIN_PART_BYTES + 8, 2 * MIN_PART_BYTES + 16] {
             data[at] ^= 0x80;
         }
         let found = pattern.compare(0, &data).expect("a difference");
-        assert_eq!((found.words, found.first), (3, PART + 8));
+        assert_eq!((found.words, found.first), (3, MIN_PART_BYTES + 8));
     }
 
     #[test]
@@ -259,11 +259,11 @@ mod tests {
     fn data_of_an_earlier_copy_or_of_another_buffer_is_no_match() {
         let old = pattern(1 << 16);
         let mut data = written(&old);
-        let new = Pattern { stamp: name(&["second"]), ..old };
+        let new = CopyPattern { stamp: hash_parts(&["second"]), ..old };
         assert_eq!(new.compare(0, &data).expect("a difference").words, 64);
         new.write_stamps(&mut data);
         assert_eq!(new.compare(0, &data), None);
-        let other = Pattern { seed: name(&["n1", "1"]), ..new };
+        let other = CopyPattern { seed: hash_parts(&["n1", "1"]), ..new };
         assert!((1 << 14) - 100 < other.compare(0, &data).expect("a difference").words);
     }
 

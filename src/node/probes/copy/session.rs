@@ -7,242 +7,242 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use super::buffers::Buffers;
-use super::buffers::Trouble;
+use super::buffers::CopyBuffers;
+use super::buffers::CopyCallFailure;
 use super::cases;
-use super::cases::Place;
-use super::cases::Refusal;
-use super::cases::Run;
-use super::devices::Gpu;
-use super::peers::Peers;
-use super::task::Task;
+use super::cases::BufferPlace;
+use super::cases::CaseRefusal;
+use super::cases::CopyRun;
+use super::devices::OpenGpu;
+use super::peer_access::PeerAccess;
+use super::task::CopyTask;
 use super::timing;
-use super::timing::Gate;
-use super::trouble;
-use super::trouble::Step;
-use crate::ffi::cuda::Cuda;
-use crate::ffi::cuda::CudaError;
-use crate::probes::said::Line;
-use crate::probes::said::Mouth;
-use model::parsed::ProblemKind;
-use model::probed::ProbeProblem;
+use super::timing::StreamGate;
+use super::error_class;
+use super::error_class::CopyCallStep;
+use crate::ffi::cuda::CudaLibrary;
+use crate::ffi::cuda::CudaCallError;
+use crate::probes::protocol::ProbeMessage;
+use crate::probes::protocol::ProbeEmitter;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::ProbeProblem;
 
 /// GPUs, buffers and what was said of them.
 #[derive(Debug)]
-pub(super) struct Session<'c, 't> {
-    pub(super) cuda: &'c Cuda,
-    pub(super) task: &'t Task,
+pub(super) struct CopySession<'c, 't> {
+    pub(super) cuda: &'c CudaLibrary,
+    pub(super) task: &'t CopyTask,
     // Buffers and the gate go before the GPUs whose contexts they are of.
-    pub(super) buffers: Buffers<'c>,
-    pub(super) gate: Option<Gate<'c>>,
-    pub(super) gpus: Vec<Gpu<'c>>,
-    peers: Option<Peers>,
-    lost: BTreeSet<usize>,
-    said: BTreeSet<(String, Option<u32>, Option<String>)>,
+    pub(super) buffers: CopyBuffers<'c>,
+    pub(super) gate: Option<StreamGate<'c>>,
+    pub(super) gpus: Vec<OpenGpu<'c>>,
+    peers: Option<PeerAccess>,
+    lost_gpus: BTreeSet<usize>,
+    emitted: BTreeSet<(String, Option<u32>, Option<String>)>,
     // Some GPUs that are asked for are not here.
-    is_short: bool,
+    is_incomplete: bool,
     failed: bool,
 }
 
-impl<'c, 't> Session<'c, 't> {
+impl<'c, 't> CopySession<'c, 't> {
     /// A session with these GPUs. Whether others are missing was said already.
-    pub(super) fn new(cuda: &'c Cuda, task: &'t Task, gpus: Vec<Gpu<'c>>, is_short: bool) -> Self {
+    pub(super) fn new(cuda: &'c CudaLibrary, task: &'t CopyTask, gpus: Vec<OpenGpu<'c>>, is_incomplete: bool) -> Self {
         Self {
             cuda,
             task,
-            buffers: Buffers::new(cuda, &task.node, &task.root),
+            buffers: CopyBuffers::new(cuda, &task.node, &task.root),
             gate: None,
             gpus,
             peers: None,
-            lost: BTreeSet::new(),
-            said: BTreeSet::new(),
-            is_short,
-            failed: is_short,
+            lost_gpus: BTreeSet::new(),
+            emitted: BTreeSet::new(),
+            is_incomplete,
+            failed: is_incomplete,
         }
     }
 
     /// Runs all tests. Answers whether everything was measured that was asked for.
-    pub(super) fn run(&mut self, mouth: &mut Mouth<'_>) -> io::Result<bool> {
+    pub(super) fn run_tests(&mut self, mouth: &mut ProbeEmitter<'_>) -> io::Result<bool> {
         self.prepare_gate(mouth)?;
         for name in &self.task.tests {
-            self.test(name, mouth)?;
+            self.run_test(name, mouth)?;
             self.buffers.clear();
         }
         Ok(!self.failed)
     }
 
-    fn prepare_gate(&mut self, mouth: &mut Mouth<'_>) -> io::Result<()> {
-        mouth.begin("trying whether streams can wait for a word");
-        let gate = self.gpus.first().map(|gpu| Gate::near(self.cuda, gpu));
+    fn prepare_gate(&mut self, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
+        mouth.announce_step("trying whether streams can wait for a word");
+        let gate = self.gpus.first().map(|gpu| StreamGate::new(self.cuda, gpu));
         let mut why = match &gate {
             Some(Err(error)) => Some(error.to_string()),
             _ => None,
         };
         if let Some(Ok(gate)) = gate {
             for at in 0..self.gpus.len() {
-                match gate.holds(&self.gpus[at]) {
+                match gate.can_hold(&self.gpus[at]) {
                     Ok(true) => {}
                     Ok(false) => why = Some("the driver cannot hold streams here".to_owned()),
                     Err(error) => {
                         let doing = format!("having GPU {} wait", self.gpus[at].index());
-                        self.lose(at, &error, &doing, mouth)?;
+                        self.drop_gpu(at, &error, &doing, mouth)?;
                     }
                 }
             }
             self.gate = why.is_none().then_some(gate);
         }
-        let (warmup, copies) = (count(self.task.warmup), count(self.task.copies));
+        let (warmup, copies) = (to_usize(self.task.warmup), to_usize(self.task.copies));
         if !timing::can_be_held(warmup, copies) {
             why.get_or_insert("these are too many copies to hold back".to_owned());
         }
         let Some(why) = why else { return Ok(()) };
         let value = format!("copies start as they are enqueued: {why}");
-        mouth.say(&Line::Note { name: "start".to_owned(), value })
+        mouth.emit(&ProbeMessage::Note { name: "start".to_owned(), value })
     }
 
     /// A GPU is not used any more.
-    fn lose(
+    fn drop_gpu(
         &mut self,
         at: usize,
-        error: &CudaError,
+        error: &CudaCallError,
         doing: &str,
-        mouth: &mut Mouth<'_>,
+        mouth: &mut ProbeEmitter<'_>,
     ) -> io::Result<()> {
-        self.lost.insert(at);
-        let mut problem = trouble::problem(error, Step::Copy, doing);
+        self.lost_gpus.insert(at);
+        let mut problem = error_class::classify_error(error, CopyCallStep::Copy, doing);
         problem.gpu = Some(self.gpus[at].index());
-        self.say(problem, mouth)
+        self.emit_once(problem, mouth)
     }
 
-    fn test(&mut self, name: &str, mouth: &mut Mouth<'_>) -> io::Result<()> {
+    fn run_test(&mut self, name: &str, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
         let labels: Vec<String> = self.gpus.iter().map(|gpu| gpu.index().to_string()).collect();
         let nobody = |_: usize, _: usize| false;
         // What needs no pairs is not to wait for them.
         if cases::needs_pairs(name) && 1 < labels.len() {
-            self.join(mouth)?;
+            self.enable_peers(mouth)?;
         }
         let case = match &self.peers {
-            Some(peers) => cases::case(name, &labels, &|a, b| peers.reach(a, b)),
-            None => cases::case(name, &labels, &nobody),
+            Some(peers) => cases::build_case(name, &labels, &|a, b| peers.can_reach(a, b)),
+            None => cases::build_case(name, &labels, &nobody),
         };
         let case = match case {
             Ok(case) => case,
-            Err(refusal) => return self.refuse(refusal, name, mouth),
+            Err(refusal) => return self.report_refusal(refusal, name, mouth),
         };
         for shape in &case.shapes {
-            mouth.say(&Line::Test(shape.clone()))?;
+            mouth.emit(&ProbeMessage::Test(shape.clone()))?;
         }
         if case.runs.is_empty() {
-            if self.peers.as_ref().is_some_and(Peers::was_refused) {
+            if self.peers.as_ref().is_some_and(PeerAccess::was_refused) {
                 // Said when it was refused.
                 return Ok(());
             }
             let what = "no two of these GPUs reach each other's memory";
-            let mut problem = ProbeProblem::new(ProblemKind::Waived, "no-peer-access", what);
+            let mut problem = ProbeProblem::new(OutputProblemKind::Waived, "no-peer-access", what);
             problem.testcase = Some(name.to_owned());
-            return self.say(problem, mouth);
+            return self.emit_once(problem, mouth);
         }
         for run in &case.runs {
-            if self.ends(run).any(|gpu| self.lost.contains(&gpu)) {
+            if self.gpus_of(run).any(|gpu| self.lost_gpus.contains(&gpu)) {
                 continue;
             }
-            if let Err(trouble) = self.readings(name, &case, run, mouth)? {
-                self.explain(name, run, trouble, mouth)?;
+            if let Err(trouble) = self.take_readings(name, &case, run, mouth)? {
+                self.report_failure(name, run, trouble, mouth)?;
             }
         }
         Ok(())
     }
 
-    fn join(&mut self, mouth: &mut Mouth<'_>) -> io::Result<()> {
+    fn enable_peers(&mut self, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
         if self.peers.is_some() {
             return Ok(());
         }
-        mouth.begin("letting GPUs reach each other");
-        let (peers, problems) = Peers::join(self.cuda, &self.gpus);
+        mouth.announce_step("letting GPUs reach each other");
+        let (peers, problems) = PeerAccess::enable(self.cuda, &self.gpus);
         // Where nobody reaches anybody, each test says so once.
         let nobody = peers.is_empty();
         self.peers = Some(peers);
         for problem in problems {
-            if !(nobody && problem.kind == ProblemKind::Waived) {
-                self.say(problem, mouth)?;
+            if !(nobody && problem.kind == OutputProblemKind::Waived) {
+                self.emit_once(problem, mouth)?;
             }
         }
         Ok(())
     }
 
-    fn refuse(&mut self, refusal: Refusal, name: &str, mouth: &mut Mouth<'_>) -> io::Result<()> {
+    fn report_refusal(&mut self, refusal: CaseRefusal, name: &str, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
         let mut problem = match refusal {
-            Refusal::Unknown => {
+            CaseRefusal::Unknown => {
                 let what = format!("there is no test {name:?}");
-                ProbeProblem::new(ProblemKind::Error, "unknown-test", what)
+                ProbeProblem::new(OutputProblemKind::Error, "unknown-test", what)
             }
-            Refusal::NeedsPairs if self.is_short => {
+            CaseRefusal::NeedsPairs if self.is_incomplete => {
                 let what = "this test is about pairs of GPUs, and only one could be opened";
-                ProbeProblem::new(ProblemKind::Error, "one-gpu", what)
+                ProbeProblem::new(OutputProblemKind::Error, "one-gpu", what)
             }
-            Refusal::NeedsPairs => {
+            CaseRefusal::NeedsPairs => {
                 let what = "this test is about pairs of GPUs, and there is one";
-                ProbeProblem::new(ProblemKind::Waived, "one-gpu", what)
+                ProbeProblem::new(OutputProblemKind::Waived, "one-gpu", what)
             }
         };
         problem.testcase = Some(name.to_owned());
-        self.say(problem, mouth)
+        self.emit_once(problem, mouth)
     }
 
     /// The GPUs that a run uses.
-    fn ends(&self, run: &Run) -> impl Iterator<Item = usize> {
+    fn gpus_of(&self, run: &CopyRun) -> impl Iterator<Item = usize> {
         let all = run.copies.iter().flat_map(|copy| [copy.from, copy.to]);
-        let all: BTreeSet<usize> = all.map(|(Place::Host(at) | Place::Gpu(at))| at).collect();
+        let all: BTreeSet<usize> = all.map(|(BufferPlace::Host(at) | BufferPlace::Gpu(at))| at).collect();
         all.into_iter()
     }
 
     /// Says why a run came to nothing, and finds out who answers no more.
-    fn explain(
+    fn report_failure(
         &mut self,
         name: &str,
-        run: &Run,
-        trouble: Trouble,
-        mouth: &mut Mouth<'_>,
+        run: &CopyRun,
+        trouble: CopyCallFailure,
+        mouth: &mut ProbeEmitter<'_>,
     ) -> io::Result<()> {
-        let Trouble { error, step, doing, gpu } = trouble;
+        let CopyCallFailure { error, step, action: doing, gpu } = trouble;
         let mut gone = Vec::new();
-        if trouble::is_lasting(&error) {
-            for at in self.ends(run) {
+        if error_class::is_sticky(&error) {
+            for at in self.gpus_of(run) {
                 let gpu = &self.gpus[at];
-                mouth.begin(&format!("asking whether GPU {} still answers", gpu.index()));
-                let asked = self.cuda.enter(gpu.context()).and_then(|()| self.cuda.synchronize());
+                mouth.announce_step(&format!("asking whether GPU {} still answers", gpu.index()));
+                let asked = self.cuda.set_current_context(gpu.context()).and_then(|()| self.cuda.synchronize());
                 if let Err(error) = asked {
                     gone.push((at, error));
                 }
             }
         }
         if gone.is_empty() {
-            let mut problem = trouble::problem(&error, step, &doing);
+            let mut problem = error_class::classify_error(&error, step, &doing);
             if problem.class.as_str() == "gpu-lost" {
                 // It was asked, and it is not.
                 "cuda-error".clone_into(&mut problem.class);
                 problem.detail = format!("the driver refused, once ({error}, while {doing})");
             }
-            problem.gpu = self.gpus.get(gpu).map(Gpu::index);
+            problem.gpu = self.gpus.get(gpu).map(OpenGpu::index);
             problem.testcase = Some(name.to_owned());
-            return self.say(problem, mouth);
+            return self.emit_once(problem, mouth);
         }
-        gone.iter().try_for_each(|(at, error)| self.lose(*at, error, &doing, mouth))
+        gone.iter().try_for_each(|(at, error)| self.drop_gpu(*at, error, &doing, mouth))
     }
 
     /// Says a problem, once per class, GPU and test.
-    pub(super) fn say(&mut self, problem: ProbeProblem, mouth: &mut Mouth<'_>) -> io::Result<()> {
-        self.failed |= problem.kind == ProblemKind::Error;
+    pub(super) fn emit_once(&mut self, problem: ProbeProblem, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
+        self.failed |= problem.kind == OutputProblemKind::Error;
         // Pairs share a class; their sentence tells them apart.
         let what = problem.testcase.clone().or_else(|| Some(problem.detail.clone()));
-        if !self.said.insert((problem.class.clone(), problem.gpu, what)) {
+        if !self.emitted.insert((problem.class.clone(), problem.gpu, what)) {
             return Ok(());
         }
-        mouth.say(&Line::Problem(problem))
+        mouth.emit(&ProbeMessage::Problem(problem))
     }
 }
 
 /// A number of copies.
-pub(super) fn count(number: u32) -> usize {
+pub(super) fn to_usize(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

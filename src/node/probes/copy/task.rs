@@ -8,7 +8,7 @@ use serde::Serialize;
 /// A copy probe's work, as it is handed to its process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Task {
+pub struct CopyTask {
     /// The driver's library, where it is not the one that the system finds.
     pub cuda: Option<PathBuf>,
     /// The root that proc and sys are below.
@@ -28,13 +28,13 @@ pub struct Task {
     /// Copies before them.
     pub warmup: u32,
     /// Which pairs of nodes are measured, where several measure together.
-    pub across: Option<Across>,
+    pub across: Option<CrossNodePairs>,
 }
 
 /// How several nodes measure together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Across {
+pub enum CrossNodePairs {
     /// GPU i of one node with GPU i of the other, all at once, both ways.
     Lane,
     /// Every ordered pair of GPUs, also those inside a node.

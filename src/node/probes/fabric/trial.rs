@@ -11,31 +11,31 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::channel::Channels;
+use super::imex_channel::ImexChannels;
 use super::memory::FabricMemory;
-use super::memory::Failure;
-use super::memory::Mapped;
-use super::memory::at;
-use super::trouble;
-use super::trouble::Step;
-use crate::ffi::cuda::Address;
-use crate::ffi::cuda::Cuda;
+use super::memory::FabricStepFailure;
+use super::memory::MappedFabricMemory;
+use super::memory::with_step;
+use super::error_class;
+use super::error_class::FabricCallStep;
+use crate::ffi::cuda::DevicePointer;
+use crate::ffi::cuda::CudaLibrary;
 use crate::ffi::cuda::HostMemory;
 use crate::ffi::cuda::IPC_HANDLE_BYTES;
 use crate::ffi::cuda::code::attribute;
-use crate::probes::copy::across::data;
-use crate::probes::copy::devices::Gpu;
-use crate::probes::copy::owned::GpuMemory;
-use crate::probes::copy::pattern::Pattern;
+use crate::probes::copy::cross_node::data;
+use crate::probes::copy::devices::OpenGpu;
+use crate::probes::copy::raii::GpuMemory;
+use crate::probes::copy::pattern::CopyPattern;
 use crate::probes::copy::pattern::WORD;
-use crate::probes::said::Line;
-use crate::probes::said::Mouth;
-use model::parsed::ProblemKind;
-use model::probed::ProbeProblem;
+use crate::probes::protocol::ProbeMessage;
+use crate::probes::protocol::ProbeEmitter;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::ProbeProblem;
 
 /// What one process gives the other to try, of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Offer {
+pub(super) struct SharedMemoryOffer {
     pub(super) gpu: u32,
     /// What its data is made of.
     seed: u32,
@@ -46,7 +46,7 @@ pub(super) struct Offer {
 
 /// What a process wrote into memory of the other, of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Wrote {
+pub(super) struct PeerWriteReport {
     pub(super) gpu: u32,
     seed: u32,
     ipc: bool,
@@ -55,102 +55,102 @@ pub(super) struct Wrote {
 
 /// A step that failed.
 #[derive(Clone, Debug)]
-pub(super) struct Failed {
+pub(super) struct FailedTrialStep {
     gpu: u32,
     name: &'static str,
-    why: Why,
+    why: TrialFailureCause,
 }
 
 #[derive(Clone, Debug)]
-enum Why {
-    Driver(Failure),
+enum TrialFailureCause {
+    Driver(FabricStepFailure),
     /// Data that is not what was written there.
     Wrong(String),
 }
 
 /// Says the steps of one GPU, and keeps what failed.
-pub(super) struct Report<'r, 'm> {
+pub(super) struct TrialReport<'r, 'm> {
     gpu: u32,
-    mouth: &'r mut Mouth<'m>,
-    failed: Vec<Failed>,
+    emitter: &'r mut ProbeEmitter<'m>,
+    failed: Vec<FailedTrialStep>,
 }
 
-impl<'r, 'm> Report<'r, 'm> {
-    pub(super) fn new(gpu: u32, mouth: &'r mut Mouth<'m>) -> Self {
-        Self { gpu, mouth, failed: Vec::new() }
+impl<'r, 'm> TrialReport<'r, 'm> {
+    pub(super) fn new(gpu: u32, emitter: &'r mut ProbeEmitter<'m>) -> Self {
+        Self { gpu, emitter, failed: Vec::new() }
     }
 
-    pub(super) fn failures(self) -> Vec<Failed> {
+    pub(super) fn into_failures(self) -> Vec<FailedTrialStep> {
         self.failed
     }
 
-    fn note(&mut self, name: &str, value: &str) -> io::Result<()> {
+    fn emit_note(&mut self, name: &str, value: &str) -> io::Result<()> {
         let name = format!("gpu{} {name}", self.gpu);
-        self.mouth.say(&Line::Note { name, value: value.to_owned() })
+        self.emitter.emit(&ProbeMessage::Note { name, value: value.to_owned() })
     }
 
     /// Does a step and says what came of it.
-    fn step<T>(
+    fn run_step<T>(
         &mut self,
         name: &'static str,
-        work: impl FnOnce() -> Result<T, Failure>,
+        work: impl FnOnce() -> Result<T, FabricStepFailure>,
     ) -> io::Result<Option<T>> {
-        self.mouth.begin(&format!("GPU {}: {name}", self.gpu));
+        self.emitter.announce_step(&format!("GPU {}: {name}", self.gpu));
         match work() {
             Ok(value) => {
-                self.note(name, "ok")?;
+                self.emit_note(name, "ok")?;
                 Ok(Some(value))
             }
             Err(failure) => {
-                self.note(name, &failure.error.to_string())?;
-                self.failed.push(Failed { gpu: self.gpu, name, why: Why::Driver(failure) });
+                self.emit_note(name, &failure.error.to_string())?;
+                self.failed.push(FailedTrialStep { gpu: self.gpu, name, why: TrialFailureCause::Driver(failure) });
                 Ok(None)
             }
         }
     }
 
     /// Compares data and says what came of it; whether it was right.
-    fn compare(
+    fn run_comparison(
         &mut self,
         name: &'static str,
-        work: impl FnOnce() -> Result<Option<String>, Failure>,
+        work: impl FnOnce() -> Result<Option<String>, FabricStepFailure>,
     ) -> io::Result<bool> {
-        self.mouth.begin(&format!("GPU {}: {name}", self.gpu));
+        self.emitter.announce_step(&format!("GPU {}: {name}", self.gpu));
         let why = match work() {
             Ok(None) => {
-                self.note(name, "ok")?;
+                self.emit_note(name, "ok")?;
                 return Ok(true);
             }
             Ok(Some(how)) => {
-                self.note(name, &format!("wrong data: {how}"))?;
-                Why::Wrong(how)
+                self.emit_note(name, &format!("wrong data: {how}"))?;
+                TrialFailureCause::Wrong(how)
             }
             Err(failure) => {
-                self.note(name, &failure.error.to_string())?;
-                Why::Driver(failure)
+                self.emit_note(name, &failure.error.to_string())?;
+                TrialFailureCause::Driver(failure)
             }
         };
-        self.failed.push(Failed { gpu: self.gpu, name, why });
+        self.failed.push(FailedTrialStep { gpu: self.gpu, name, why });
         Ok(false)
     }
 
-    fn skip(&mut self, names: &[&str], why: &str) -> io::Result<()> {
-        names.iter().try_for_each(|name| self.note(name, &format!("not tried: {why}")))
+    fn skip_steps(&mut self, names: &[&str], why: &str) -> io::Result<()> {
+        names.iter().try_for_each(|name| self.emit_note(name, &format!("not tried: {why}")))
     }
 }
 
 /// One problem for each class, which names all GPUs it is of.
-pub(super) fn problems(failures: &[Failed], channels: &Channels) -> Vec<ProbeProblem> {
+pub(super) fn merge_problems(failures: &[FailedTrialStep], channels: &ImexChannels) -> Vec<ProbeProblem> {
     let mut classes: BTreeMap<String, (ProbeProblem, Vec<u32>)> = BTreeMap::new();
     for failed in failures {
         let doing = format!("trying {} on GPU {}", failed.name, failed.gpu);
         let problem = match &failed.why {
-            Why::Driver(failure) => {
-                trouble::problem(&failure.error, failure.step, &doing, channels)
+            TrialFailureCause::Driver(failure) => {
+                error_class::classify_error(&failure.error, failure.step, &doing, channels)
             }
-            Why::Wrong(how) => {
+            TrialFailureCause::Wrong(how) => {
                 let what = format!("wrong data was found while {doing}: {how}");
-                ProbeProblem::new(ProblemKind::Corrupt, "wrong-data", what)
+                ProbeProblem::new(OutputProblemKind::Corrupt, "wrong-data", what)
             }
         };
         let class = problem.class.clone();
@@ -173,29 +173,29 @@ pub(super) fn problems(failures: &[Failed], channels: &Channels) -> Vec<ProbePro
 
 /// A GPU, and its memory that is tried.
 #[derive(Debug)]
-pub(super) struct Trial<'c> {
-    cuda: &'c Cuda,
+pub(super) struct SharingTrial<'c> {
+    cuda: &'c CudaLibrary,
     // In the order in which they are to be given back.
     ipc: Option<(GpuMemory<'c>, [u8; IPC_HANDLE_BYTES])>,
-    fabric: Option<(Mapped<'c>, String)>,
+    fabric: Option<(MappedFabricMemory<'c>, String)>,
     stage: Option<HostMemory<'c>>,
     wrote: (bool, bool),
     bytes: usize,
     seed: u32,
-    gpu: Gpu<'c>,
+    gpu: OpenGpu<'c>,
 }
 
 /// Steps of memory of another process.
-const OF_IPC: [&str; 2] = ["ipc-open", "ipc-data"];
-const OF_FABRIC: [&str; 2] = ["fabric-import", "fabric-data"];
+const IPC_STEPS: [&str; 2] = ["ipc-open", "ipc-data"];
+const FABRIC_STEPS: [&str; 2] = ["fabric-import", "fabric-data"];
 
-impl<'c> Trial<'c> {
+impl<'c> SharingTrial<'c> {
     /// Tries what one process can try alone.
-    pub(super) fn of(
-        cuda: &'c Cuda,
-        gpu: Gpu<'c>,
+    pub(super) fn run_local(
+        cuda: &'c CudaLibrary,
+        gpu: OpenGpu<'c>,
         bytes: u64,
-        report: &mut Report<'_, '_>,
+        report: &mut TrialReport<'_, '_>,
     ) -> io::Result<Self> {
         let bytes = usize::try_from(bytes).unwrap_or(0).next_multiple_of(WORD).max(WORD);
         // What tells data of the two processes apart.
@@ -206,10 +206,10 @@ impl<'c> Trial<'c> {
         let said = cuda.attribute(trial.gpu.device, attribute::FABRIC_HANDLES);
         // Says nothing of whether this process may, so it is no step that can fail.
         report
-            .note("fabric-attribute", &said.map_or_else(|e| e.to_string(), |it| it.to_string()))?;
-        trial.stage = report.step("host-memory", || {
-            cuda.enter(trial.gpu.context()).map_err(at(Step::Other))?;
-            cuda.host_memory(data::stage_bytes(bytes)).map_err(at(Step::Other))
+            .emit_note("fabric-attribute", &said.map_or_else(|e| e.to_string(), |it| it.to_string()))?;
+        trial.stage = report.run_step("host-memory", || {
+            cuda.set_current_context(trial.gpu.context()).map_err(with_step(FabricCallStep::Other))?;
+            cuda.host_memory(data::stage_bytes(bytes)).map_err(with_step(FabricCallStep::Other))
         })?;
         trial.make_ipc(report)?;
         trial.make_fabric(report)?;
@@ -221,20 +221,20 @@ impl<'c> Trial<'c> {
     }
 
     /// What the memory of a process holds.
-    fn pattern(&self, seed: u32) -> Pattern {
-        Pattern { seed, stamp: !seed, bytes: self.bytes }
+    fn pattern(&self, seed: u32) -> CopyPattern {
+        CopyPattern { seed, stamp: !seed, bytes: self.bytes }
     }
 
     /// Where the half begins that the other process writes into.
-    fn second(&self, memory: Address) -> Address {
+    fn second_half(&self, memory: DevicePointer) -> DevicePointer {
         memory.offset(u64::try_from(self.bytes).expect("a size fits 64 bits"))
     }
 
-    fn make_ipc(&mut self, report: &mut Report<'_, '_>) -> io::Result<()> {
+    fn make_ipc(&mut self, report: &mut TrialReport<'_, '_>) -> io::Result<()> {
         let (cuda, context) = (self.cuda, self.gpu.context());
-        let made = report.step("ipc-create", || {
-            let memory = GpuMemory::of(cuda, context, 2 * self.bytes).map_err(at(Step::Other))?;
-            let handle = cuda.ipc_handle(memory.address).map_err(at(Step::Other))?;
+        let made = report.run_step("ipc-create", || {
+            let memory = GpuMemory::allocate(cuda, context, 2 * self.bytes).map_err(with_step(FabricCallStep::Other))?;
+            let handle = cuda.ipc_handle(memory.address).map_err(with_step(FabricCallStep::Other))?;
             Ok((memory, handle))
         })?;
         let Some((memory, handle)) = made else { return Ok(()) };
@@ -244,33 +244,33 @@ impl<'c> Trial<'c> {
         Ok(())
     }
 
-    fn make_fabric(&mut self, report: &mut Report<'_, '_>) -> io::Result<()> {
+    fn make_fabric(&mut self, report: &mut TrialReport<'_, '_>) -> io::Result<()> {
         let (cuda, device) = (self.cuda, self.gpu.device);
         let bytes = 2 * self.bytes;
-        let made = report.step("fabric-create", || FabricMemory::create(cuda, device, bytes))?;
+        let made = report.run_step("fabric-create", || FabricMemory::create(cuda, device, bytes))?;
         let Some(memory) = made else {
-            return report.skip(&["fabric-export", "fabric-import-own"], "fabric-create failed");
+            return report.skip_steps(&["fabric-export", "fabric-import-own"], "fabric-create failed");
         };
-        let Some(handle) = report.step("fabric-export", || memory.export())? else {
-            return report.skip(&["fabric-import-own"], "fabric-export failed");
+        let Some(handle) = report.run_step("fabric-export", || memory.export())? else {
+            return report.skip_steps(&["fabric-import-own"], "fabric-export failed");
         };
         let bytes = memory.bytes;
-        let mapped = report.step("fabric-map", || {
+        let mapped = report.run_step("fabric-map", || {
             let mapped = memory.map()?;
             mapped.allow(device)?;
             Ok(mapped)
         })?;
         let Some(mapped) = mapped else {
-            return report.skip(&["fabric-import-own"], "fabric-map failed");
+            return report.skip_steps(&["fabric-import-own"], "fabric-map failed");
         };
         if !self.fill(mapped.address, "fabric-fill", report)? {
-            return report.skip(&["fabric-import-own"], "fabric-fill failed");
+            return report.skip_steps(&["fabric-import-own"], "fabric-fill failed");
         }
         // As an import by another process, but for the way between nodes.
-        let right = report.compare("fabric-import-own", || {
-            let own = FabricMemory::import(cuda, handle, bytes, Step::ImportOwn)?.map()?;
+        let right = report.run_comparison("fabric-import-own", || {
+            let own = FabricMemory::import(cuda, handle, bytes, FabricCallStep::ImportOwn)?.map()?;
             own.allow(device)?;
-            self.differs(own.address, self.seed)
+            self.find_difference(own.address, self.seed)
         })?;
         if right {
             self.fabric = Some((mapped, STANDARD.encode(handle)));
@@ -281,130 +281,130 @@ impl<'c> Trial<'c> {
     /// Writes this process' data there.
     fn fill(
         &mut self,
-        memory: Address,
+        memory: DevicePointer,
         name: &'static str,
-        report: &mut Report<'_, '_>,
+        report: &mut TrialReport<'_, '_>,
     ) -> io::Result<bool> {
         let Some(mut stage) = self.stage.take() else {
-            return report.skip(&[name], "host-memory failed").map(|()| false);
+            return report.skip_steps(&[name], "host-memory failed").map(|()| false);
         };
         let pattern = self.pattern(self.seed);
-        let filled = report.step(name, || {
-            data::fill(self.cuda, &self.gpu, memory, &pattern, &mut stage).map_err(at(Step::Other))
+        let filled = report.run_step(name, || {
+            data::fill_memory(self.cuda, &self.gpu, memory, &pattern, &mut stage).map_err(with_step(FabricCallStep::Other))
         })?;
         self.stage = Some(stage);
         Ok(filled.is_some())
     }
 
     /// How what is there differs from data of this seed.
-    fn differs(&self, memory: Address, seed: u32) -> Result<Option<String>, Failure> {
+    fn find_difference(&self, memory: DevicePointer, seed: u32) -> Result<Option<String>, FabricStepFailure> {
         let Some(stage) = &self.stage else { return Ok(None) };
         let pattern = self.pattern(seed);
-        let found = data::compare(self.cuda, &self.gpu, memory, &pattern, stage);
-        let describe = |it: crate::probes::copy::pattern::Difference| {
+        let found = data::compare_memory(self.cuda, &self.gpu, memory, &pattern, stage);
+        let describe = |it: crate::probes::copy::pattern::DataDifference| {
             format!("{} words differ, the first at byte {}", it.words, it.first)
         };
-        found.map(|it| it.map(describe)).map_err(at(Step::Other))
+        found.map(|it| it.map(describe)).map_err(with_step(FabricCallStep::Other))
     }
 
     /// Writes this process' data into the second half of memory of the other.
-    fn write(&self, from: Address, to: Address) -> Result<(), Failure> {
-        self.cuda.enter(self.gpu.context()).map_err(at(Step::Other))?;
-        let copied = self.cuda.copy(self.second(to), from, self.bytes, self.gpu.stream());
-        copied.and_then(|()| self.gpu.wait()).map_err(at(Step::Other))
+    fn write_to_peer(&self, from: DevicePointer, to: DevicePointer) -> Result<(), FabricStepFailure> {
+        self.cuda.set_current_context(self.gpu.context()).map_err(with_step(FabricCallStep::Other))?;
+        let copied = self.cuda.copy(self.second_half(to), from, self.bytes, self.gpu.stream());
+        copied.and_then(|()| self.gpu.wait()).map_err(with_step(FabricCallStep::Other))
     }
 
     /// What the other process is given.
-    pub(super) fn offer(&self) -> Offer {
+    pub(super) fn to_offer(&self) -> SharedMemoryOffer {
         let ipc = self.ipc.as_ref().map(|(_, handle)| STANDARD.encode(handle));
         let fabric = self.fabric.as_ref();
         let fabric = fabric.map(|(mapped, handle)| (handle.clone(), mapped.memory().bytes));
-        Offer { gpu: self.index(), seed: self.seed, ipc, fabric }
+        SharedMemoryOffer { gpu: self.index(), seed: self.seed, ipc, fabric }
     }
 
     /// What was written into memory of the other process.
-    pub(super) fn wrote(&self) -> Wrote {
+    pub(super) fn to_write_report(&self) -> PeerWriteReport {
         let (ipc, fabric) = self.wrote;
-        Wrote { gpu: self.index(), seed: self.seed, ipc, fabric }
+        PeerWriteReport { gpu: self.index(), seed: self.seed, ipc, fabric }
     }
 
     /// Tries what takes two processes: opens the other's memory, reads it, writes
     /// into it, and gives it back.
-    pub(super) fn reach(
+    pub(super) fn try_peer(
         &mut self,
-        offer: Result<&Offer, String>,
-        report: &mut Report<'_, '_>,
+        offer: Result<&SharedMemoryOffer, String>,
+        report: &mut TrialReport<'_, '_>,
     ) -> io::Result<()> {
         let offer = match offer {
             Ok(offer) => offer,
             Err(why) => {
-                report.skip(&OF_IPC, &why)?;
-                return report.skip(&OF_FABRIC, &why);
+                report.skip_steps(&IPC_STEPS, &why)?;
+                return report.skip_steps(&FABRIC_STEPS, &why);
             }
         };
-        self.reach_ipc(offer, report)?;
-        self.reach_fabric(offer, report)
+        self.try_peer_ipc(offer, report)?;
+        self.try_peer_fabric(offer, report)
     }
 
-    fn reach_ipc(&mut self, offer: &Offer, report: &mut Report<'_, '_>) -> io::Result<()> {
+    fn try_peer_ipc(&mut self, offer: &SharedMemoryOffer, report: &mut TrialReport<'_, '_>) -> io::Result<()> {
         let handle =
             offer.ipc.as_ref().and_then(|text| STANDARD.decode(text).ok()?.try_into().ok());
         let (Some(handle), Some((own, _))) = (handle, &self.ipc) else {
-            return report.skip(&OF_IPC, "there is no memory to try it with");
+            return report.skip_steps(&IPC_STEPS, "there is no memory to try it with");
         };
-        let opened = report.step("ipc-open", || {
-            self.cuda.enter(self.gpu.context()).map_err(at(Step::Other))?;
-            self.cuda.ipc_open(handle).map_err(at(Step::Other))
+        let opened = report.run_step("ipc-open", || {
+            self.cuda.set_current_context(self.gpu.context()).map_err(with_step(FabricCallStep::Other))?;
+            self.cuda.ipc_open(handle).map_err(with_step(FabricCallStep::Other))
         })?;
-        let Some(there) = opened else { return report.skip(&["ipc-data"], "ipc-open failed") };
-        let right = report.compare("ipc-data", || {
-            let differs = self.differs(there, offer.seed)?;
-            self.write(own.address, there).map(|()| differs)
+        let Some(there) = opened else { return report.skip_steps(&["ipc-data"], "ipc-open failed") };
+        let right = report.run_comparison("ipc-data", || {
+            let differs = self.find_difference(there, offer.seed)?;
+            self.write_to_peer(own.address, there).map(|()| differs)
         })?;
         self.wrote.0 = right;
         let closed =
-            report.step("ipc-close", || self.cuda.ipc_close(there).map_err(at(Step::Other)));
+            report.run_step("ipc-close", || self.cuda.ipc_close(there).map_err(with_step(FabricCallStep::Other)));
         closed.map(|_| ())
     }
 
-    fn reach_fabric(&mut self, offer: &Offer, report: &mut Report<'_, '_>) -> io::Result<()> {
+    fn try_peer_fabric(&mut self, offer: &SharedMemoryOffer, report: &mut TrialReport<'_, '_>) -> io::Result<()> {
         let given = offer.fabric.as_ref().and_then(|(text, bytes)| {
             let handle = STANDARD.decode(text).ok()?.try_into().ok()?;
             (2 * self.bytes <= *bytes).then_some((handle, *bytes))
         });
         let (Some((handle, bytes)), Some((own, _))) = (given, &self.fabric) else {
-            return report.skip(&OF_FABRIC, "there is no memory to try it with");
+            return report.skip_steps(&FABRIC_STEPS, "there is no memory to try it with");
         };
-        let imported = report.step("fabric-import", || {
-            let there = FabricMemory::import(self.cuda, handle, bytes, Step::ImportPeer)?.map()?;
+        let imported = report.run_step("fabric-import", || {
+            let there = FabricMemory::import(self.cuda, handle, bytes, FabricCallStep::ImportPeer)?.map()?;
             there.allow(self.gpu.device)?;
             Ok(there)
         })?;
         let Some(there) = imported else {
-            return report.skip(&["fabric-data"], "fabric-import failed");
+            return report.skip_steps(&["fabric-data"], "fabric-import failed");
         };
-        let right = report.compare("fabric-data", || {
-            let differs = self.differs(there.address, offer.seed)?;
-            self.write(own.address, there.address).map(|()| differs)
+        let right = report.run_comparison("fabric-data", || {
+            let differs = self.find_difference(there.address, offer.seed)?;
+            self.write_to_peer(own.address, there.address).map(|()| differs)
         })?;
         self.wrote.1 = right;
         Ok(())
     }
 
     /// Looks at what the other process wrote here.
-    pub(super) fn look(
+    pub(super) fn check_peer_writes(
         &mut self,
-        wrote: Option<&Wrote>,
-        report: &mut Report<'_, '_>,
+        wrote: Option<&PeerWriteReport>,
+        report: &mut TrialReport<'_, '_>,
     ) -> io::Result<()> {
         let Some(wrote) = wrote else { return Ok(()) };
         if let Some((memory, _)) = self.ipc.as_ref().filter(|_| wrote.ipc) {
-            let there = self.second(memory.address);
-            report.compare("ipc-written", || self.differs(there, wrote.seed))?;
+            let there = self.second_half(memory.address);
+            report.run_comparison("ipc-written", || self.find_difference(there, wrote.seed))?;
         }
         if let Some((mapped, _)) = self.fabric.as_ref().filter(|_| wrote.fabric) {
-            let there = self.second(mapped.address);
-            report.compare("fabric-written", || self.differs(there, wrote.seed))?;
+            let there = self.second_half(mapped.address);
+            report.run_comparison("fabric-written", || self.find_difference(there, wrote.seed))?;
         }
         Ok(())
     }
@@ -413,23 +413,23 @@ impl<'c> Trial<'c> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ffi::cuda::CudaError;
+    use crate::ffi::cuda::CudaCallError;
     use crate::ffi::cuda::code;
 
-    fn failed(gpu: u32, name: &'static str, step: Step, code: i32) -> Failed {
-        let error = CudaError::Failed { call: "cuMemX", code, name: code::name(code) };
-        Failed { gpu, name, why: Why::Driver(Failure { step, error }) }
+    fn failed(gpu: u32, name: &'static str, step: FabricCallStep, code: i32) -> FailedTrialStep {
+        let error = CudaCallError::Failed { call: "cuMemX", code, name: code::result_name(code) };
+        FailedTrialStep { gpu, name, why: TrialFailureCause::Driver(FabricStepFailure { step, error }) }
     }
 
     #[test]
     fn one_class_is_one_problem_that_names_its_gpus() {
-        let channels = Channels { registered: Some(true), ..Channels::default() };
+        let channels = ImexChannels { registered: Some(true), ..ImexChannels::default() };
         let failures = [
-            failed(0, "fabric-create", Step::Create, 800),
-            failed(1, "fabric-create", Step::Create, 800),
-            failed(1, "ipc-open", Step::Other, 46),
+            failed(0, "fabric-create", FabricCallStep::Create, 800),
+            failed(1, "fabric-create", FabricCallStep::Create, 800),
+            failed(1, "ipc-open", FabricCallStep::Other, 46),
         ];
-        let problems = problems(&failures, &channels);
+        let problems = merge_problems(&failures, &channels);
         let said: Vec<_> = problems.iter().map(|it| (it.class.as_str(), it.gpu)).collect();
         assert_eq!(said, [("gpu-unavailable", Some(1)), ("no-imex-channel", None)]);
         assert!(problems[1].detail.ends_with("; GPUs 0, 1"), "{}", problems[1].detail);
@@ -437,8 +437,8 @@ mod tests {
 
     #[test]
     fn only_wrong_data_speaks_against_a_gpu() {
-        let wrong = Failed { gpu: 3, name: "ipc-data", why: Why::Wrong("64 words".to_owned()) };
-        let said = problems(&[wrong], &Channels::default());
-        assert_eq!((said[0].kind, said[0].gpu), (ProblemKind::Corrupt, Some(3)));
+        let wrong = FailedTrialStep { gpu: 3, name: "ipc-data", why: TrialFailureCause::Wrong("64 words".to_owned()) };
+        let said = merge_problems(&[wrong], &ImexChannels::default());
+        assert_eq!((said[0].kind, said[0].gpu), (OutputProblemKind::Corrupt, Some(3)));
     }
 }

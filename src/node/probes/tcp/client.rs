@@ -6,30 +6,30 @@ use std::net::TcpStream;
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
-use super::DRAINED;
-use super::Local;
-use super::PATIENCE;
+use super::DRAIN_TIMEOUT;
+use super::TcpBinding;
+use super::REPLY_TIMEOUT;
 use super::TICK;
-use super::Task;
+use super::TcpTask;
 use super::TcpError;
 use super::flow;
 use super::latency;
-use super::pattern::Pattern;
+use super::pattern::TcpPattern;
 use super::socket;
-use super::talk::Talk;
-use super::talk::told;
-use super::wire::Arrived;
-use super::wire::Greeting;
-use super::wire::Line;
-use super::wire::Terms;
-use model::tcp::End;
+use super::control_connection::TcpControlConnection;
+use super::control_connection::describe_error;
+use super::wire::TcpReceiveTotals;
+use super::wire::TcpGreeting;
+use super::wire::TcpControlLine;
+use super::wire::TcpSessionTerms;
+use model::tcp::TcpEndpoint;
 use model::tcp::TCP_FORMAT;
 use model::tcp::TcpDocument;
 use model::tcp::TcpFlow;
 use model::tcp::TcpReading;
 
 /// How long a connection may take to come about.
-const CONNECT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes in a gigabyte.
 const GIGA: f64 = 1e9;
@@ -53,30 +53,30 @@ pub fn resolve(text: &str) -> Result<SocketAddr, TcpError> {
 
 /// Measures against a server. An error says that nothing was begun; what
 /// breaks later leaves a document that is not complete.
-pub fn measure(local: &Local, peer: SocketAddr, task: &Task) -> Result<TcpDocument, TcpError> {
+pub fn measure(local: &TcpBinding, peer: SocketAddr, task: &TcpTask) -> Result<TcpDocument, TcpError> {
     let name = peer.to_string();
     let refused = |why: String| TcpError::Refused { peer: name.clone(), why };
-    let terms = Terms::of(task);
-    if let Some(why) = terms.fault() {
+    let terms = TcpSessionTerms::from_task(task);
+    if let Some(why) = terms.invalid_reason() {
         return Err(refused(why));
     }
-    let stream = socket::connect(local, peer, CONNECT)?;
-    let own = stream.local_addr().map_or_else(|_| String::new(), |own| plain(own.ip()));
-    let mut talk = Talk::new(stream).map_err(|error| refused(told(&error)))?;
-    let open = Line::Open { greeting: Greeting::new(task.session), terms };
-    let answer = talk.say(&open, PATIENCE).and_then(|()| talk.hear(PATIENCE));
-    let (node, device) = match answer.map_err(|error| refused(told(&error)))? {
-        Line::Opened { node, device } => (node, device),
-        Line::Refused { why } => return Err(refused(why)),
+    let stream = socket::connect(local, peer, CONNECT_TIMEOUT)?;
+    let own = stream.local_addr().map_or_else(|_| String::new(), |own| address_text(own.ip()));
+    let mut talk = TcpControlConnection::new(stream).map_err(|error| refused(describe_error(&error)))?;
+    let open = TcpControlLine::Open { greeting: TcpGreeting::new(task.session), terms };
+    let answer = talk.send(&open, REPLY_TIMEOUT).and_then(|()| talk.receive(REPLY_TIMEOUT));
+    let (node, device) = match answer.map_err(|error| refused(describe_error(&error)))? {
+        TcpControlLine::Opened { node, device } => (node, device),
+        TcpControlLine::Refused { why } => return Err(refused(why)),
         other => return Err(refused(format!("it answers {other:?}"))),
     };
     let mut document = TcpDocument {
         format: TCP_FORMAT.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        source: End { node: local.node.clone(), address: own, device: local.device.clone() },
-        destination: End {
+        source: TcpEndpoint { node: local.node.clone(), address: own, device: local.device.clone() },
+        destination: TcpEndpoint {
             node: if task.peer.is_empty() { node.clone() } else { task.peer.clone() },
-            address: plain(peer.ip()),
+            address: address_text(peer.ip()),
             device,
         },
         rail: task.rail.clone(),
@@ -93,12 +93,12 @@ pub fn measure(local: &Local, peer: SocketAddr, task: &Task) -> Result<TcpDocume
     if !node.is_empty() && !task.peer.is_empty() && node != task.peer {
         document.problems.push(format!("asked for node {}, and {node} answered", task.peer));
     }
-    let pattern = Pattern::new(task.session);
-    let mut guest = Guest { local, peer, task, terms, talk, pattern, phases: 0 };
-    match guest.all(&mut document) {
+    let pattern = TcpPattern::new(task.session);
+    let mut guest = TcpClientSession { local, peer, task, terms, control: talk, pattern, phases: 0 };
+    match guest.measure_all(&mut document) {
         Ok(equal) => document.complete = equal,
         Err(why) => {
-            let _ = guest.talk.say(&Line::Failed { why: why.clone() }, TICK);
+            let _ = guest.control.send(&TcpControlLine::Failed { why: why.clone() }, TICK);
             document.problems.push(why);
         }
     }
@@ -106,61 +106,61 @@ pub fn measure(local: &Local, peer: SocketAddr, task: &Task) -> Result<TcpDocume
 }
 
 /// An address as people write it: an IPv4 one in IPv6 clothes without them.
-fn plain(ip: IpAddr) -> String {
+fn address_text(ip: IpAddr) -> String {
     ip.to_canonical().to_string()
 }
 
 /// The connecting side of a session.
-struct Guest<'a> {
-    local: &'a Local,
+struct TcpClientSession<'a> {
+    local: &'a TcpBinding,
     peer: SocketAddr,
-    task: &'a Task,
-    terms: Terms,
-    talk: Talk,
-    pattern: Pattern,
+    task: &'a TcpTask,
+    terms: TcpSessionTerms,
+    control: TcpControlConnection,
+    pattern: TcpPattern,
     phases: u32,
 }
 
-impl Guest<'_> {
+impl TcpClientSession<'_> {
     /// Takes everything there is to take; whether every byte arrived.
-    fn all(&mut self, document: &mut TcpDocument) -> Result<bool, String> {
+    fn measure_all(&mut self, document: &mut TcpDocument) -> Result<bool, String> {
         if self.task.latency {
-            self.say(&Line::Echo)?;
+            self.send(&TcpControlLine::Echo)?;
             self.expect_go()?;
-            let timed = latency::time(self.talk.stream());
-            let timed = timed.map_err(|e| format!("small messages were lost: {}", told(&e)))?;
+            let timed = latency::time_round_trips(self.control.stream());
+            let timed = timed.map_err(|e| format!("small messages were lost: {}", describe_error(&e)))?;
             document.latency = Some(timed);
         }
         let mut equal = true;
         for reading in 0..self.task.readings {
-            let (forward, all) = self.phase(true, reading, &mut document.problems)?;
+            let (forward, all) = self.run_phase(true, reading, &mut document.problems)?;
             equal &= all;
-            let (reverse, all) = self.phase(false, reading, &mut document.problems)?;
+            let (reverse, all) = self.run_phase(false, reading, &mut document.problems)?;
             equal &= all;
             document.readings.push(TcpReading { reading, forward, reverse });
         }
-        self.say(&Line::Close)?;
+        self.send(&TcpControlLine::Close)?;
         Ok(equal)
     }
 
-    fn say(&mut self, line: &Line) -> Result<(), String> {
-        self.talk.say(line, PATIENCE).map_err(|error| self.lost(&error))
+    fn send(&mut self, line: &TcpControlLine) -> Result<(), String> {
+        self.control.send(line, REPLY_TIMEOUT).map_err(|error| self.connection_lost(&error))
     }
 
     /// The next line, which is not that the other side gave up.
-    fn hear(&mut self, limit: Duration) -> Result<Line, String> {
-        match self.talk.hear(limit).map_err(|error| self.lost(&error))? {
-            Line::Failed { why } => Err(format!("{} gave up: {why}", self.peer)),
+    fn receive(&mut self, limit: Duration) -> Result<TcpControlLine, String> {
+        match self.control.receive(limit).map_err(|error| self.connection_lost(&error))? {
+            TcpControlLine::Failed { why } => Err(format!("{} gave up: {why}", self.peer)),
             line => Ok(line),
         }
     }
 
-    fn lost(&self, error: &std::io::Error) -> String {
-        format!("{} was lost: {}", self.peer, told(error))
+    fn connection_lost(&self, error: &std::io::Error) -> String {
+        format!("{} was lost: {}", self.peer, describe_error(error))
     }
 
     /// Lets data flow one way; what flowed, and whether every byte arrived.
-    fn phase(
+    fn run_phase(
         &mut self,
         forward: bool,
         reading: u32,
@@ -168,55 +168,55 @@ impl Guest<'_> {
     ) -> Result<(TcpFlow, bool), String> {
         let phase = self.phases;
         self.phases += 1;
-        self.say(&Line::Begin { phase, forward })?;
-        let streams = self.join(phase)?;
+        self.send(&TcpControlLine::Begin { phase, forward })?;
+        let streams = self.open_streams(phase)?;
         self.expect_go()?;
         let (sent, arrived, complaints) = if forward {
-            let (sent, mut complaints) = flow::send(&streams, &self.terms, &self.pattern);
-            self.say(&Line::Sent { bytes: sent.clone() })?;
+            let (sent, mut complaints) = flow::send_streams(&streams, &self.terms, &self.pattern);
+            self.send(&TcpControlLine::Sent { bytes: sent.clone() })?;
             // The server may still be reading what was under way.
-            match self.hear(DRAINED)? {
-                Line::Received { arrived } => (sent, arrived, complaints),
+            match self.receive(DRAIN_TIMEOUT)? {
+                TcpControlLine::Received { arrived } => (sent, arrived, complaints),
                 other => {
                     complaints.push(format!("expected what arrived, and heard {other:?}"));
                     return Err(complaints.join("; "));
                 }
             }
         } else {
-            let (arrived, complaints) = flow::receive(&streams, &self.terms, &self.pattern);
-            match self.hear(PATIENCE)? {
-                Line::Sent { bytes } => (bytes, arrived, complaints),
+            let (arrived, complaints) = flow::receive_streams(&streams, &self.terms, &self.pattern);
+            match self.receive(REPLY_TIMEOUT)? {
+                TcpControlLine::Sent { bytes } => (bytes, arrived, complaints),
                 other => return Err(format!("expected what was sent, and heard {other:?}")),
             }
         };
         if !complaints.is_empty() {
             return Err(complaints.join("; "));
         }
-        self.say(&Line::Go)?;
+        self.send(&TcpControlLine::Go)?;
         let way = if forward { "forward" } else { "reverse" };
         Ok(sum_up(&sent, &arrived, &format!("reading {reading}, {way}"), problems))
     }
 
     fn expect_go(&mut self) -> Result<(), String> {
-        match self.hear(DRAINED)? {
-            Line::Go => Ok(()),
+        match self.receive(DRAIN_TIMEOUT)? {
+            TcpControlLine::Go => Ok(()),
             other => Err(format!("expected the start, and heard {other:?}")),
         }
     }
 
     /// Opens the data connections of a phase.
-    fn join(&self, phase: u32) -> Result<Vec<TcpStream>, String> {
+    fn open_streams(&self, phase: u32) -> Result<Vec<TcpStream>, String> {
         let one = |stream| {
-            let connected = socket::connect(self.local, self.peer, CONNECT);
+            let connected = socket::connect(self.local, self.peer, CONNECT_TIMEOUT);
             let mut talk = connected
-                .and_then(|it| Talk::new(it).map_err(|error| TcpError::Broken(error.to_string())))
-                .map_err(|error| format!("connection {stream} for data: {}", error.told()))?;
-            let greeting = Greeting::new(self.task.session);
-            talk.say(&Line::Join { greeting, phase, stream }, PATIENCE)
-                .map_err(|error| self.lost(&error))?;
+                .and_then(|it| TcpControlConnection::new(it).map_err(|error| TcpError::Broken(error.to_string())))
+                .map_err(|error| format!("connection {stream} for data: {}", error.to_line()))?;
+            let greeting = TcpGreeting::new(self.task.session);
+            talk.send(&TcpControlLine::Join { greeting, phase, stream }, REPLY_TIMEOUT)
+                .map_err(|error| self.connection_lost(&error))?;
             let stream = talk.into_stream();
             // Data is left to the kernel's own way of filling segments.
-            stream.set_nodelay(false).map_err(|error| self.lost(&error))?;
+            stream.set_nodelay(false).map_err(|error| self.connection_lost(&error))?;
             Ok(stream)
         };
         (0..self.terms.streams).map(one).collect()
@@ -226,7 +226,7 @@ impl Guest<'_> {
 /// What flowed one way, and whether all that was sent arrived.
 fn sum_up(
     sent: &[u64],
-    arrived: &Arrived,
+    arrived: &TcpReceiveTotals,
     what: &str,
     problems: &mut Vec<String>,
 ) -> (TcpFlow, bool) {
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn a_lost_byte_and_a_wrong_one_are_problems() {
         let mut arrived =
-            Arrived { bytes: vec![600, 400], counted: 500, seconds: 0.5, checked: 10, corrupt: 0 };
+            TcpReceiveTotals { bytes: vec![600, 400], counted: 500, seconds: 0.5, checked: 10, corrupt: 0 };
         let mut problems = Vec::new();
         let (flow, equal) = sum_up(&[600, 400], &arrived, "reading 0, forward", &mut problems);
         assert!(equal && problems.is_empty());

@@ -11,33 +11,33 @@ use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
-use super::PATIENCE;
+use super::REPLY_TIMEOUT;
 use super::TICK;
-use super::pattern::Pattern;
-use super::talk::is_time_out;
-use super::wire::Arrived;
-use super::wire::Terms;
+use super::pattern::TcpPattern;
+use super::control_connection::is_time_out;
+use super::wire::TcpReceiveTotals;
+use super::wire::TcpSessionTerms;
 
 /// How long senders go on after the time that is measured, since receivers
 /// begin to measure when the first byte arrives.
 const MARGIN: Duration = Duration::from_millis(50);
 
 /// Bytes read at once.
-const PIECE: usize = 128 * 1024;
+const CHUNK_BYTES: usize = 128 * 1024;
 
 /// Sends over all streams for the agreed time and closes them for writing.
 /// What was sent by stream, and what went wrong.
-pub(super) fn send(
+pub(super) fn send_streams(
     streams: &[TcpStream],
-    terms: &Terms,
-    pattern: &Pattern,
+    terms: &TcpSessionTerms,
+    pattern: &TcpPattern,
 ) -> (Vec<u64>, Vec<String>) {
     let end = Instant::now() + terms.warmup() + terms.seconds() + MARGIN;
     let sent: Vec<(u64, Option<String>)> = thread::scope(|scope| {
         let threads: Vec<_> = streams
             .iter()
             .enumerate()
-            .map(|(at, stream)| scope.spawn(move || send_one(stream, at, end, pattern)))
+            .map(|(at, stream)| scope.spawn(move || send_stream(stream, at, end, pattern)))
             .collect();
         threads.into_iter().map(|it| it.join().unwrap_or((0, None))).collect()
     });
@@ -45,16 +45,16 @@ pub(super) fn send(
     (sent.iter().map(|(bytes, _)| *bytes).collect(), problems)
 }
 
-fn send_one(
+fn send_stream(
     mut stream: &TcpStream,
     at: usize,
     end: Instant,
-    pattern: &Pattern,
+    pattern: &TcpPattern,
 ) -> (u64, Option<String>) {
     let mut sent = 0;
     let mut problem = stream.set_write_timeout(Some(TICK)).err();
     while problem.is_none() && Instant::now() < end {
-        match stream.write(pattern.from(Pattern::position(at, sent))) {
+        match stream.write(pattern.bytes_from(TcpPattern::position(at, sent))) {
             Ok(count) => sent += count as u64,
             Err(error) if is_time_out(&error) || error.kind() == ErrorKind::Interrupted => {}
             Err(error) => problem = Some(error),
@@ -67,7 +67,7 @@ fn send_one(
 
 /// What one stream received.
 #[derive(Debug, Default)]
-struct Received {
+struct StreamReceipt {
     bytes: u64,
     counted: u64,
     last: Option<Instant>,
@@ -77,20 +77,20 @@ struct Received {
 }
 
 /// Receives over all streams until they end or their time is over.
-pub(super) fn receive(
+pub(super) fn receive_streams(
     streams: &[TcpStream],
-    terms: &Terms,
-    pattern: &Pattern,
-) -> (Arrived, Vec<String>) {
+    terms: &TcpSessionTerms,
+    pattern: &TcpPattern,
+) -> (TcpReceiveTotals, Vec<String>) {
     let first = OnceLock::new();
-    let deadline = Instant::now() + terms.warmup() + terms.seconds() + MARGIN + PATIENCE;
-    let received: Vec<Received> = thread::scope(|scope| {
+    let deadline = Instant::now() + terms.warmup() + terms.seconds() + MARGIN + REPLY_TIMEOUT;
+    let received: Vec<StreamReceipt> = thread::scope(|scope| {
         let first = &first;
         let threads: Vec<_> = streams
             .iter()
             .enumerate()
             .map(|(at, stream)| {
-                scope.spawn(move || receive_one(stream, at, terms, pattern, first, deadline))
+                scope.spawn(move || receive_stream(stream, at, terms, pattern, first, deadline))
             })
             .collect();
         threads.into_iter().map(|it| it.join().unwrap_or_default()).collect()
@@ -102,8 +102,8 @@ pub(super) fn receive(
         let last = received.iter().filter_map(|it| it.last).max().unwrap_or(begin);
         last.min(begin + terms.seconds()).saturating_duration_since(begin)
     });
-    let sum = |of: fn(&Received) -> u64| received.iter().map(of).sum();
-    let arrived = Arrived {
+    let sum = |of: fn(&StreamReceipt) -> u64| received.iter().map(of).sum();
+    let arrived = TcpReceiveTotals {
         bytes: received.iter().map(|it| it.bytes).collect(),
         counted: sum(|it| it.counted),
         seconds: over.as_secs_f64(),
@@ -113,16 +113,16 @@ pub(super) fn receive(
     (arrived, received.into_iter().filter_map(|it| it.problem).collect())
 }
 
-fn receive_one(
+fn receive_stream(
     mut stream: &TcpStream,
     at: usize,
-    terms: &Terms,
-    pattern: &Pattern,
+    terms: &TcpSessionTerms,
+    pattern: &TcpPattern,
     first: &OnceLock<Instant>,
     deadline: Instant,
-) -> Received {
-    let mut got = Received::default();
-    let mut buffer = vec![0u8; PIECE];
+) -> StreamReceipt {
+    let mut got = StreamReceipt::default();
+    let mut buffer = vec![0u8; CHUNK_BYTES];
     let (warmup, seconds) = (terms.warmup(), terms.seconds());
     if let Err(error) = stream.set_read_timeout(Some(TICK)) {
         got.problem = Some(format!("stream {at} cannot be read: {error}"));
@@ -151,7 +151,7 @@ fn receive_one(
             got.counted += count as u64;
         }
         got.checked += 1;
-        if !pattern.matches(Pattern::position(at, got.bytes), &buffer[..count]) {
+        if !pattern.matches(TcpPattern::position(at, got.bytes), &buffer[..count]) {
             got.corrupt += 1;
         }
         got.bytes += count as u64;
@@ -172,16 +172,16 @@ mod tests {
         (one, listener.accept().expect("accepted").0)
     }
 
-    const TERMS: Terms = Terms { streams: 2, seconds: 0.1, warmup_s: 0.05, readings: 1 };
+    const TERMS: TcpSessionTerms = TcpSessionTerms { streams: 2, seconds: 0.1, warmup_s: 0.05, readings: 1 };
 
     #[test]
     fn every_byte_that_is_sent_arrives_as_it_was() {
         let ((a, b), (c, d)) = (pair(), pair());
         let (from, to) = ([a, c], [b, d]);
-        let pattern = Pattern::new(3);
+        let pattern = TcpPattern::new(3);
         let (sent, got) = thread::scope(|scope| {
-            let got = scope.spawn(|| receive(&to, &TERMS, &pattern));
-            (send(&from, &TERMS, &pattern), got.join().expect("received"))
+            let got = scope.spawn(|| receive_streams(&to, &TERMS, &pattern));
+            (send_streams(&from, &TERMS, &pattern), got.join().expect("received"))
         });
         assert_eq!(sent.0, got.0.bytes);
         assert!(sent.1.is_empty() && got.1.is_empty(), "{:?} {:?}", sent.1, got.1);
@@ -193,11 +193,11 @@ mod tests {
     #[test]
     fn other_bytes_than_those_agreed_on_are_noticed() {
         let (from, to) = pair();
-        let (other, own) = (Pattern::new(4), Pattern::new(5));
+        let (other, own) = (TcpPattern::new(4), TcpPattern::new(5));
         let (from, to) = ([from], [to]);
         let got = thread::scope(|scope| {
-            let got = scope.spawn(|| receive(&to, &TERMS, &own));
-            send(&from, &TERMS, &other);
+            let got = scope.spawn(|| receive_streams(&to, &TERMS, &own));
+            send_streams(&from, &TERMS, &other);
             got.join().expect("received")
         });
         assert_eq!(got.0.corrupt, got.0.checked);

@@ -7,17 +7,17 @@ use std::net::TcpStream;
 use std::time::Duration;
 use std::time::Instant;
 
-use super::PATIENCE;
+use super::REPLY_TIMEOUT;
 use model::tcp::TcpLatency;
 
 /// Bytes of a message.
-const MESSAGE: usize = 64;
+const MESSAGE_BYTES: usize = 64;
 /// Round trips that are timed.
 const SAMPLES: usize = 200;
 /// Round trips before that.
-const UNTIMED: usize = 20;
+const WARMUP_SAMPLES: usize = 20;
 /// A path that takes longer is timed with fewer.
-const LONGEST: Duration = Duration::from_secs(2);
+const MAX_DURATION: Duration = Duration::from_secs(2);
 
 /// The first byte of a message after which there is another.
 const MORE: u8 = 1;
@@ -25,31 +25,31 @@ const MORE: u8 = 1;
 const LAST: u8 = 0;
 
 /// Times round trips with somebody who [`echo`]es.
-pub(super) fn time(stream: &mut TcpStream) -> io::Result<TcpLatency> {
-    patiently(stream)?;
-    let mut message = [MORE; MESSAGE];
+pub(super) fn time_round_trips(stream: &mut TcpStream) -> io::Result<TcpLatency> {
+    set_timeouts(stream)?;
+    let mut message = [MORE; MESSAGE_BYTES];
     let start = Instant::now();
     let mut samples = Vec::with_capacity(SAMPLES);
     for number in 0.. {
-        let last = number + 1 == UNTIMED + SAMPLES || LONGEST < start.elapsed();
+        let last = number + 1 == WARMUP_SAMPLES + SAMPLES || MAX_DURATION < start.elapsed();
         message[0] = if last { LAST } else { MORE };
         let sent = Instant::now();
         stream.write_all(&message)?;
         stream.read_exact(&mut message)?;
-        if UNTIMED <= number || last {
+        if WARMUP_SAMPLES <= number || last {
             samples.push(sent.elapsed().as_secs_f64() * 1e6 / 2.0);
         }
         if last {
             break;
         }
     }
-    Ok(summary(samples))
+    Ok(summarize(samples))
 }
 
 /// Sends messages back until the last.
 pub(super) fn echo(stream: &mut TcpStream) -> io::Result<()> {
-    patiently(stream)?;
-    let mut message = [MORE; MESSAGE];
+    set_timeouts(stream)?;
+    let mut message = [MORE; MESSAGE_BYTES];
     while message[0] != LAST {
         stream.read_exact(&mut message)?;
         stream.write_all(&message)?;
@@ -57,13 +57,13 @@ pub(super) fn echo(stream: &mut TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-fn patiently(stream: &TcpStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))
+fn set_timeouts(stream: &TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+    stream.set_write_timeout(Some(REPLY_TIMEOUT))
 }
 
 /// Sums up samples, of which there is at least one.
-fn summary(mut samples: Vec<f64>) -> TcpLatency {
+fn summarize(mut samples: Vec<f64>) -> TcpLatency {
     samples.sort_by(f64::total_cmp);
     let count = samples.len();
     let lower = samples[(count - 1) / 2];
@@ -81,9 +81,9 @@ mod tests {
 
     #[test]
     fn samples_are_summed_up_in_order() {
-        let got = summary((1..=200).rev().map(f64::from).collect());
+        let got = summarize((1..=200).rev().map(f64::from).collect());
         assert_eq!((got.samples, got.min_us, got.median_us, got.p99_us), (200, 1.0, 100.5, 198.0));
-        let one = summary(vec![7.0]);
+        let one = summarize(vec![7.0]);
         assert_eq!((one.min_us, one.median_us, one.p99_us), (7.0, 7.0, 7.0));
     }
 }

@@ -12,7 +12,7 @@ mod latency;
 mod pattern;
 mod server;
 mod socket;
-mod talk;
+mod control_connection;
 mod wire;
 
 use std::io;
@@ -25,11 +25,11 @@ pub use server::serve;
 
 /// How long each side waits for the next word of the other, beyond the time
 /// that data flows.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long each side waits for the other to have received everything: that
 /// one has given up by then, and says so.
-const DRAINED: Duration = Duration::from_secs(12);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// How long a data connection blocks before deadlines are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ pub const MOST_READINGS: u32 = 1_000;
 
 /// Which of our addresses and devices to use.
 #[derive(Clone, Debug, Default)]
-pub struct Local {
+pub struct TcpBinding {
     /// What we call this node.
     pub node: String,
     /// The address to bind.
@@ -54,7 +54,7 @@ pub struct Local {
 
 /// What to measure.
 #[derive(Clone, Debug)]
-pub struct Task {
+pub struct TcpTask {
     /// What we call the other node; empty where it does not matter.
     pub peer: String,
     /// The rail's name.
@@ -114,7 +114,7 @@ impl TcpError {
     }
 
     /// The error with its cause in one line.
-    pub fn told(&self) -> String {
+    pub fn to_line(&self) -> String {
         match std::error::Error::source(self) {
             Some(source) => format!("{self}: {source}"),
             None => self.to_string(),

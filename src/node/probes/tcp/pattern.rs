@@ -7,19 +7,19 @@ const PERIOD: usize = 131_071;
 
 /// Bytes of each arriving piece that are compared. Comparing all of them would
 /// cost the receiver a third of what it can take at memory speed.
-const COMPARED: usize = 2_048;
+const COMPARED_BYTES: usize = 2_048;
 
 /// Where the pattern of the next stream begins.
 const STEP: usize = 7_919;
 
 /// A repeating pattern of one session.
 #[derive(Debug)]
-pub(super) struct Pattern {
+pub(super) struct TcpPattern {
     /// Twice the period: a whole period follows every position.
     bytes: Vec<u8>,
 }
 
-impl Pattern {
+impl TcpPattern {
     pub(super) fn new(session: u64) -> Self {
         // xorshift64* (Vigna, "An experimental exploration of Marsaglia's
         // xorshift generators, scrambled", 2016).
@@ -46,15 +46,15 @@ impl Pattern {
     }
 
     /// A whole period from this position on.
-    pub(super) fn from(&self, position: usize) -> &[u8] {
+    pub(super) fn bytes_from(&self, position: usize) -> &[u8] {
         &self.bytes[position..position + PERIOD]
     }
 
     /// Whether a piece that arrived at this position is what was sent, as far
     /// as it is compared.
     pub(super) fn matches(&self, position: usize, piece: &[u8]) -> bool {
-        let compared = piece.len().min(COMPARED);
-        self.from(position)[..compared] == piece[..compared]
+        let compared = piece.len().min(COMPARED_BYTES);
+        self.bytes_from(position)[..compared] == piece[..compared]
     }
 }
 
@@ -64,9 +64,9 @@ mod tests {
 
     #[test]
     fn a_piece_matches_at_its_place_and_nowhere_else() {
-        let pattern = Pattern::new(7);
-        let at = Pattern::position(3, 5_000_000_000);
-        let piece = pattern.from(at)[..4096].to_vec();
+        let pattern = TcpPattern::new(7);
+        let at = TcpPattern::position(3, 5_000_000_000);
+        let piece = pattern.bytes_from(at)[..4096].to_vec();
         assert!(pattern.matches(at, &piece));
         for moved in [1, 2, 64, 1460, 4096, 65_536] {
             assert!(!pattern.matches((at + moved) % PERIOD, &piece), "moved by {moved}");
@@ -78,8 +78,8 @@ mod tests {
 
     #[test]
     fn streams_begin_apart_and_go_round() {
-        assert_ne!(Pattern::position(0, 0), Pattern::position(1, 0));
-        assert_eq!(Pattern::position(1, PERIOD as u64), Pattern::position(1, 0));
-        assert_eq!(Pattern::new(0).from(PERIOD - 1).len(), PERIOD);
+        assert_ne!(TcpPattern::position(0, 0), TcpPattern::position(1, 0));
+        assert_eq!(TcpPattern::position(1, PERIOD as u64), TcpPattern::position(1, 0));
+        assert_eq!(TcpPattern::new(0).bytes_from(PERIOD - 1).len(), PERIOD);
     }
 }

@@ -16,38 +16,38 @@ use std::thread;
 use std::time::Duration;
 use std::time::Instant;
 
-use super::DRAINED;
-use super::Local;
-use super::PATIENCE;
+use super::DRAIN_TIMEOUT;
+use super::TcpBinding;
+use super::REPLY_TIMEOUT;
 use super::TICK;
 use super::TcpError;
 use super::flow;
 use super::latency;
-use super::pattern::Pattern;
+use super::pattern::TcpPattern;
 use super::socket;
-use super::talk::Talk;
-use super::talk::is_time_out;
-use super::talk::told;
-use super::wire::Greeting;
-use super::wire::Line;
+use super::control_connection::TcpControlConnection;
+use super::control_connection::is_time_out;
+use super::control_connection::describe_error;
+use super::wire::TcpGreeting;
+use super::wire::TcpControlLine;
 use super::wire::MAGIC;
 use super::wire::PROTOCOL;
-use super::wire::Terms;
+use super::wire::TcpSessionTerms;
 
 /// How long somebody who connects may take to say who it is.
-const INTRODUCTION: Duration = Duration::from_secs(5);
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connections that may be about to say who they are at the same time. More
 /// are closed, since they are no client of ours.
-const NEWCOMERS: usize = 256;
+const MAX_PENDING: usize = 256;
 
 /// Somebody who connected and is one of us.
-type Visitor = (Line, Talk);
+type GreetedConnection = (TcpControlLine, TcpControlConnection);
 
 /// Serves one session. `announce` is told the port; nobody within `wait` is an
 /// error.
 pub fn serve(
-    local: &Local,
+    local: &TcpBinding,
     wait: Duration,
     announce: impl FnOnce(u16) -> io::Result<()>,
 ) -> Result<(), TcpError> {
@@ -59,22 +59,22 @@ pub fn serve(
             announce(address.port()).map(|()| address.port())
         })
         .map_err(|error| TcpError::Broken(format!("the port cannot be told: {error}")))?;
-    let door = Arc::new(Door::default());
+    let door = Arc::new(SessionAdmission::default());
     let (visitors, inside) = mpsc::channel();
     let keeper = Arc::clone(&door);
-    thread::spawn(move || keeper.keep(&listener, &visitors));
-    let served = one_session(local, wait, port, &inside, &door);
+    thread::spawn(move || keeper.accept_connections(&listener, &visitors));
+    let served = serve_session(local, wait, port, &inside, &door);
     // It notices within a tick, which nobody has to wait for.
     door.closed.store(true, Ordering::Relaxed);
     served
 }
 
-fn one_session(
-    local: &Local,
+fn serve_session(
+    local: &TcpBinding,
     wait: Duration,
     port: u16,
-    inside: &mpsc::Receiver<Visitor>,
-    door: &Door,
+    inside: &mpsc::Receiver<GreetedConnection>,
+    door: &SessionAdmission,
 ) -> Result<(), TcpError> {
     let deadline = Instant::now() + wait;
     loop {
@@ -83,17 +83,17 @@ fn one_session(
             let why = format!("nobody came to port {port} within {} s", wait.as_secs_f64());
             return Err(TcpError::Broken(why));
         };
-        let Line::Open { greeting, terms } = line else { continue };
-        if let Some(why) = terms.fault() {
-            let _ = talk.say(&Line::Refused { why }, PATIENCE);
-            door.session().take();
+        let TcpControlLine::Open { greeting, terms } = line else { continue };
+        if let Some(why) = terms.invalid_reason() {
+            let _ = talk.send(&TcpControlLine::Refused { why }, REPLY_TIMEOUT);
+            door.lock_session().take();
             continue;
         }
-        let opened = Line::Opened { node: local.node.clone(), device: local.device.clone() };
-        let mut host = Host { pattern: Pattern::new(greeting.session), talk, terms, inside };
-        let result = host.say(&opened).and_then(|()| host.follow());
+        let opened = TcpControlLine::Opened { node: local.node.clone(), device: local.device.clone() };
+        let mut host = TcpServerSession { pattern: TcpPattern::new(greeting.session), control: talk, terms, connections: inside };
+        let result = host.send(&opened).and_then(|()| host.run_commands());
         if let Err(why) = &result {
-            let _ = host.talk.say(&Line::Failed { why: why.clone() }, TICK);
+            let _ = host.control.send(&TcpControlLine::Failed { why: why.clone() }, TICK);
         }
         return result.map_err(TcpError::Broken);
     }
@@ -101,32 +101,32 @@ fn one_session(
 
 /// Who is let in.
 #[derive(Debug, Default)]
-struct Door {
+struct SessionAdmission {
     closed: AtomicBool,
-    newcomers: AtomicUsize,
+    pending: AtomicUsize,
     /// The session that is served.
     session: Mutex<Option<u64>>,
 }
 
-impl Door {
-    fn session(&self) -> MutexGuard<'_, Option<u64>> {
+impl SessionAdmission {
+    fn lock_session(&self) -> MutexGuard<'_, Option<u64>> {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Accepts connections until it is closed.
-    fn keep(self: &Arc<Self>, listener: &TcpListener, visitors: &mpsc::Sender<Visitor>) {
+    fn accept_connections(self: &Arc<Self>, listener: &TcpListener, visitors: &mpsc::Sender<GreetedConnection>) {
         while !self.closed.load(Ordering::Relaxed) {
             match listener.accept() {
                 Ok((stream, _)) => {
-                    if NEWCOMERS <= self.newcomers.fetch_add(1, Ordering::Relaxed) {
-                        self.newcomers.fetch_sub(1, Ordering::Relaxed);
+                    if MAX_PENDING <= self.pending.fetch_add(1, Ordering::Relaxed) {
+                        self.pending.fetch_sub(1, Ordering::Relaxed);
                         continue;
                     }
                     let (door, visitors) = (Arc::clone(self), visitors.clone());
                     // Each on its own, so that silence keeps nobody waiting.
                     thread::spawn(move || {
-                        door.meet(stream, &visitors);
-                        door.newcomers.fetch_sub(1, Ordering::Relaxed);
+                        door.greet(stream, &visitors);
+                        door.pending.fetch_sub(1, Ordering::Relaxed);
                     });
                 }
                 Err(error) if is_time_out(&error) => {}
@@ -138,10 +138,10 @@ impl Door {
     }
 
     /// Hears who somebody is, and lets them in or says why not.
-    fn meet(&self, stream: TcpStream, visitors: &mpsc::Sender<Visitor>) {
-        let Ok(mut talk) = Talk::new(stream) else { return };
-        let refusal = match talk.hear(INTRODUCTION) {
-            Ok(line) => match self.refusal(&line) {
+    fn greet(&self, stream: TcpStream, visitors: &mpsc::Sender<GreetedConnection>) {
+        let Ok(mut talk) = TcpControlConnection::new(stream) else { return };
+        let refusal = match talk.receive(GREETING_TIMEOUT) {
+            Ok(line) => match self.refusal_reason(&line) {
                 None => {
                     let _ = visitors.send((line, talk));
                     return;
@@ -150,24 +150,24 @@ impl Door {
             },
             Err(_) => "expected a client of fabricgate".to_owned(),
         };
-        let _ = talk.say(&Line::Refused { why: refusal }, TICK);
+        let _ = talk.send(&TcpControlLine::Refused { why: refusal }, TICK);
     }
 
-    fn refusal(&self, line: &Line) -> Option<String> {
-        let (Line::Open { greeting, .. } | Line::Join { greeting, .. }) = line else {
+    fn refusal_reason(&self, line: &TcpControlLine) -> Option<String> {
+        let (TcpControlLine::Open { greeting, .. } | TcpControlLine::Join { greeting, .. }) = line else {
             return Some("expected a greeting".to_owned());
         };
-        let Greeting { magic, protocol, session } = greeting;
+        let TcpGreeting { magic, protocol, session } = greeting;
         if magic != MAGIC || *protocol != PROTOCOL {
             return Some(format!("expected {MAGIC} {PROTOCOL}, got {magic} {protocol}"));
         }
-        let mut current = self.session();
+        let mut current = self.lock_session();
         match (*current, line) {
-            (None, Line::Open { .. }) => {
+            (None, TcpControlLine::Open { .. }) => {
                 *current = Some(*session);
                 None
             }
-            (Some(current), Line::Join { .. }) if current == *session => None,
+            (Some(current), TcpControlLine::Join { .. }) if current == *session => None,
             (Some(_), _) => Some("serves another client".to_owned()),
             (None, _) => Some("expected somebody to open a session first".to_owned()),
         }
@@ -175,80 +175,80 @@ impl Door {
 }
 
 /// The serving side of a session.
-struct Host<'a> {
-    talk: Talk,
-    terms: Terms,
-    pattern: Pattern,
-    inside: &'a mpsc::Receiver<Visitor>,
+struct TcpServerSession<'a> {
+    control: TcpControlConnection,
+    terms: TcpSessionTerms,
+    pattern: TcpPattern,
+    connections: &'a mpsc::Receiver<GreetedConnection>,
 }
 
-impl Host<'_> {
-    fn say(&mut self, line: &Line) -> Result<(), String> {
-        self.talk.say(line, PATIENCE).map_err(|error| format!("the client is gone: {error}"))
+impl TcpServerSession<'_> {
+    fn send(&mut self, line: &TcpControlLine) -> Result<(), String> {
+        self.control.send(line, REPLY_TIMEOUT).map_err(|error| format!("the client is gone: {error}"))
     }
 
-    fn hear(&mut self, limit: Duration) -> Result<Line, String> {
-        self.talk.hear(limit).map_err(|error| format!("the client: {}", told(&error)))
+    fn receive(&mut self, limit: Duration) -> Result<TcpControlLine, String> {
+        self.control.receive(limit).map_err(|error| format!("the client: {}", describe_error(&error)))
     }
 
     /// Does what the client says until it is content.
-    fn follow(&mut self) -> Result<(), String> {
+    fn run_commands(&mut self) -> Result<(), String> {
         loop {
-            match self.hear(PATIENCE)? {
-                Line::Echo => {
+            match self.receive(REPLY_TIMEOUT)? {
+                TcpControlLine::Echo => {
                     // Until it hears this, the client sends nothing that the
                     // reader of lines could swallow.
-                    self.say(&Line::Go)?;
-                    latency::echo(self.talk.stream())
-                        .map_err(|e| format!("small messages were lost: {}", told(&e)))?;
+                    self.send(&TcpControlLine::Go)?;
+                    latency::echo(self.control.stream())
+                        .map_err(|e| format!("small messages were lost: {}", describe_error(&e)))?;
                 }
-                Line::Begin { phase, forward } => self.phase(phase, forward)?,
-                Line::Close => return Ok(()),
-                Line::Failed { why } => return Err(format!("the client gave up: {why}")),
+                TcpControlLine::Begin { phase, forward } => self.run_phase(phase, forward)?,
+                TcpControlLine::Close => return Ok(()),
+                TcpControlLine::Failed { why } => return Err(format!("the client gave up: {why}")),
                 other => return Err(format!("the client says {other:?} out of place")),
             }
         }
     }
 
-    fn phase(&mut self, phase: u32, forward: bool) -> Result<(), String> {
-        let streams = self.gather(phase)?;
-        self.say(&Line::Go)?;
+    fn run_phase(&mut self, phase: u32, forward: bool) -> Result<(), String> {
+        let streams = self.collect_streams(phase)?;
+        self.send(&TcpControlLine::Go)?;
         let problems = if forward {
-            let (arrived, problems) = flow::receive(&streams, &self.terms, &self.pattern);
-            match self.hear(PATIENCE)? {
+            let (arrived, problems) = flow::receive_streams(&streams, &self.terms, &self.pattern);
+            match self.receive(REPLY_TIMEOUT)? {
                 // The client compares; here it only ends the phase.
-                Line::Sent { .. } => self.say(&Line::Received { arrived })?,
+                TcpControlLine::Sent { .. } => self.send(&TcpControlLine::Received { arrived })?,
                 other => return Err(format!("expected what was sent, and heard {other:?}")),
             }
             problems
         } else {
-            let (bytes, problems) = flow::send(&streams, &self.terms, &self.pattern);
-            self.say(&Line::Sent { bytes })?;
+            let (bytes, problems) = flow::send_streams(&streams, &self.terms, &self.pattern);
+            self.send(&TcpControlLine::Sent { bytes })?;
             problems
         };
         // Connections stay open until the other side has read them to the end.
-        let done = self.hear(DRAINED)?;
+        let done = self.receive(DRAIN_TIMEOUT)?;
         match (problems.into_iter().next(), done) {
             (Some(problem), _) => Err(problem),
-            (None, Line::Go) => Ok(()),
-            (None, Line::Failed { why }) => Err(format!("the client gave up: {why}")),
+            (None, TcpControlLine::Go) => Ok(()),
+            (None, TcpControlLine::Failed { why }) => Err(format!("the client gave up: {why}")),
             (None, other) => Err(format!("expected the end of a phase, and heard {other:?}")),
         }
     }
 
     /// Waits for all data connections of a phase.
-    fn gather(&self, phase: u32) -> Result<Vec<TcpStream>, String> {
-        let deadline = Instant::now() + PATIENCE;
+    fn collect_streams(&self, phase: u32) -> Result<Vec<TcpStream>, String> {
+        let deadline = Instant::now() + REPLY_TIMEOUT;
         let mut streams = BTreeMap::new();
         let wanted = usize::try_from(self.terms.streams).unwrap_or(usize::MAX);
         while streams.len() < wanted {
             let left = deadline.saturating_duration_since(Instant::now());
             let (line, talk) = self
-                .inside
+                .connections
                 .recv_timeout(left)
                 .map_err(|_| format!("{} of {wanted} connections for data came", streams.len()))?;
             match line {
-                Line::Join { phase: of, stream, .. }
+                TcpControlLine::Join { phase: of, stream, .. }
                     if of == phase && stream < self.terms.streams =>
                 {
                     let data = talk.into_stream();

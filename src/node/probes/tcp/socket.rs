@@ -13,7 +13,7 @@ use socket2::Protocol;
 use socket2::Socket;
 use socket2::Type;
 
-use super::Local;
+use super::TcpBinding;
 use super::TcpError;
 
 /// Connections that may wait to be accepted: all streams of a client and some
@@ -21,7 +21,7 @@ use super::TcpError;
 const BACKLOG: i32 = 128;
 
 /// Listens at any free port.
-pub(super) fn listen(local: &Local) -> Result<TcpListener, TcpError> {
+pub(super) fn listen(local: &TcpBinding) -> Result<TcpListener, TcpError> {
     let address = match local.address {
         Some(ip) => SocketAddr::new(ip, 0),
         None => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
@@ -34,17 +34,17 @@ pub(super) fn listen(local: &Local) -> Result<TcpListener, TcpError> {
     listener
 }
 
-fn listen_at(local: &Local, address: SocketAddr) -> Result<TcpListener, TcpError> {
-    let socket = bound(local, address)?;
+fn listen_at(local: &TcpBinding, address: SocketAddr) -> Result<TcpListener, TcpError> {
+    let socket = bind_socket(local, address)?;
     socket
         .listen(BACKLOG)
-        .map_err(|source| cannot(format!("cannot listen at {address}"), source))?;
+        .map_err(|source| bind_error(format!("cannot listen at {address}"), source))?;
     Ok(socket.into())
 }
 
 /// Connects to `peer` from the local address and device, within `limit`.
 pub(super) fn connect(
-    local: &Local,
+    local: &TcpBinding,
     peer: SocketAddr,
     limit: Duration,
 ) -> Result<TcpStream, TcpError> {
@@ -55,19 +55,19 @@ pub(super) fn connect(
     };
     if address.is_ipv4() != peer.is_ipv4() {
         let what = format!("{} and {} are addresses of two families", address.ip(), peer.ip());
-        return Err(cannot(what, io::ErrorKind::InvalidInput.into()));
+        return Err(bind_error(what, io::ErrorKind::InvalidInput.into()));
     }
-    let socket = bound(local, address)?;
+    let socket = bind_socket(local, address)?;
     socket
         .connect_timeout(&peer.into(), limit)
         .map_err(|source| TcpError::Unreachable { peer: peer.to_string(), source })?;
     Ok(socket.into())
 }
 
-fn bound(local: &Local, address: SocketAddr) -> Result<Socket, TcpError> {
+fn bind_socket(local: &TcpBinding, address: SocketAddr) -> Result<Socket, TcpError> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))
-        .map_err(|source| cannot("there is no such socket".to_owned(), source))?;
+        .map_err(|source| bind_error("there is no such socket".to_owned(), source))?;
     if let Some(device) = &local.device {
         socket.bind_device(Some(device.as_bytes())).map_err(|source| {
             let what = match source.kind() {
@@ -78,7 +78,7 @@ fn bound(local: &Local, address: SocketAddr) -> Result<Socket, TcpError> {
                 ),
                 _ => format!("device {device} cannot be bound"),
             };
-            cannot(what, source)
+            bind_error(what, source)
         })?;
     }
     // Without it a wildcard IPv6 socket would leave IPv4 out on some systems.
@@ -87,10 +87,10 @@ fn bound(local: &Local, address: SocketAddr) -> Result<Socket, TcpError> {
     }
     socket
         .bind(&address.into())
-        .map_err(|source| cannot(format!("address {} cannot be bound", address.ip()), source))?;
+        .map_err(|source| bind_error(format!("address {} cannot be bound", address.ip()), source))?;
     Ok(socket)
 }
 
-fn cannot(what: String, source: io::Error) -> TcpError {
+fn bind_error(what: String, source: io::Error) -> TcpError {
     TcpError::Bind { what, source }
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::MOST_READINGS;
 use super::MOST_SECONDS;
 use super::MOST_STREAMS;
-use super::Task;
+use super::TcpTask;
 
 /// Says that this is us, so that a stranger is known by its first line.
 pub(super) const MAGIC: &str = "fabricgate-tcp";
@@ -19,17 +19,17 @@ pub(super) const MAGIC: &str = "fabricgate-tcp";
 pub(super) const PROTOCOL: u32 = 1;
 
 /// Longest line that is accepted, in bytes.
-pub(super) const LONGEST: usize = 8 * 1024;
+pub(super) const MAX_LINE_BYTES: usize = 8 * 1024;
 
 /// Who speaks, in the first line of every connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Greeting {
+pub(super) struct TcpGreeting {
     pub(super) magic: String,
     pub(super) protocol: u32,
     pub(super) session: u64,
 }
 
-impl Greeting {
+impl TcpGreeting {
     pub(super) fn new(session: u64) -> Self {
         Self { magic: MAGIC.to_owned(), protocol: PROTOCOL, session }
     }
@@ -37,15 +37,15 @@ impl Greeting {
 
 /// What both sides agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Terms {
+pub(super) struct TcpSessionTerms {
     pub(super) streams: u32,
     pub(super) seconds: f64,
     pub(super) warmup_s: f64,
     pub(super) readings: u32,
 }
 
-impl Terms {
-    pub(super) fn of(task: &Task) -> Self {
+impl TcpSessionTerms {
+    pub(super) fn from_task(task: &TcpTask) -> Self {
         Self {
             streams: task.streams,
             seconds: task.seconds.as_secs_f64(),
@@ -55,7 +55,7 @@ impl Terms {
     }
 
     /// Why nobody should agree to these.
-    pub(super) fn fault(&self) -> Option<String> {
+    pub(super) fn invalid_reason(&self) -> Option<String> {
         let seconds = |value: f64| (0.0..=MOST_SECONDS).contains(&value);
         if !(1..=MOST_STREAMS).contains(&self.streams) {
             return Some(format!("expected 1 to {MOST_STREAMS} streams, got {}", self.streams));
@@ -80,7 +80,7 @@ impl Terms {
 
 /// What arrived at the receiving side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Arrived {
+pub(super) struct TcpReceiveTotals {
     /// Bytes by stream, warm-up included.
     pub(super) bytes: Vec<u64>,
     /// Bytes of all streams after the warm-up.
@@ -96,9 +96,9 @@ pub(super) struct Arrived {
 /// A line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-pub(super) enum Line {
+pub(super) enum TcpControlLine {
     /// The client's first line.
-    Open { greeting: Greeting, terms: Terms },
+    Open { greeting: TcpGreeting, terms: TcpSessionTerms },
     /// The server's answer.
     Opened { node: String, device: Option<String> },
     /// The server's other answer.
@@ -108,13 +108,13 @@ pub(super) enum Line {
     /// Data is to flow in the client's direction or the other.
     Begin { phase: u32, forward: bool },
     /// The first line of a connection for data.
-    Join { greeting: Greeting, phase: u32, stream: u32 },
+    Join { greeting: TcpGreeting, phase: u32, stream: u32 },
     /// All connections for data are there.
     Go,
     /// What was sent, by stream.
     Sent { bytes: Vec<u64> },
     /// What arrived.
-    Received { arrived: Arrived },
+    Received { arrived: TcpReceiveTotals },
     /// There is nothing more to do.
     Close,
     /// It cannot go on.

@@ -5,37 +5,37 @@
 //! `document` TOML; `entries` holds one line against the others. The two shapes
 //! are described in `docs/cabling.md`.
 
-mod document;
-mod entries;
-mod table;
+mod toml_format;
+mod builder;
+mod csv_format;
 
-use super::reading::fits;
-use model::said::Said;
-use model::said::SourceKind;
+use super::reader_util::check_text_size;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
-    let text = without_mark(text);
-    document::recognises(text) || table::recognises(text)
+    let text = strip_bom(text);
+    toml_format::recognises(text) || csv_format::recognises(text)
 }
 
 /// Reads it. `place` is its name in messages.
-pub fn read(place: &str, text: &str) -> Said {
-    let mut said = Said::nothing(SourceKind::Cabling, place);
-    if !fits(&mut said, text) {
+pub fn read(place: &str, text: &str) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::Cabling, place);
+    if !check_text_size(&mut said, text) {
         return said;
     }
-    let text = without_mark(text);
-    if document::recognises(text) {
-        document::read(&mut said, text);
+    let text = strip_bom(text);
+    if toml_format::recognises(text) {
+        toml_format::read(&mut said, text);
     } else {
-        table::read(&mut said, text);
+        csv_format::read(&mut said, text);
     }
     said
 }
 
 /// The text without the byte order mark that spreadsheets put in front.
-fn without_mark(text: &str) -> &str {
+fn strip_bom(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 

@@ -1,17 +1,17 @@
 //! Cabling files, good and bad, in both shapes.
 
 use super::*;
-use model::said::GroupKind;
-use model::said::NodeSaid;
-use model::said::ProblemKind;
+use model::source_report::NodeGroupKind;
+use model::source_report::NodeReport;
+use model::source_report::SourceProblemKind;
 
 const EXAMPLE: &str = include_str!("../../../../examples/cabling.csv");
 
-fn of<'s>(said: &'s Said, node: &str) -> &'s NodeSaid {
+fn node_report<'s>(said: &'s SourceReport, node: &str) -> &'s NodeReport {
     said.nodes.get(&node.into()).unwrap_or_else(|| panic!("{node}: {said:?}"))
 }
 
-fn groups(said: &Said, kind: GroupKind) -> Vec<(String, Option<String>, Vec<String>)> {
+fn groups(said: &SourceReport, kind: NodeGroupKind) -> Vec<(String, Option<String>, Vec<String>)> {
     let of_kind = said.groups.iter().filter(|group| group.kind == kind);
     of_kind
         .map(|group| {
@@ -22,7 +22,7 @@ fn groups(said: &Said, kind: GroupKind) -> Vec<(String, Option<String>, Vec<Stri
 }
 
 /// The only problem: its kind, its place and what it says.
-fn complaint(text: &str) -> (ProblemKind, String, String) {
+fn complaint(text: &str) -> (SourceProblemKind, String, String) {
     let said = read("c.csv", text);
     let [problem] = said.problems.as_slice() else { panic!("{text}: {:?}", said.problems) };
     (problem.kind, problem.at.clone().unwrap_or_default(), problem.message.clone())
@@ -33,7 +33,7 @@ fn the_example_says_where_every_cable_goes() {
     assert!(recognises(EXAMPLE));
     let said = read("examples/cabling.csv", EXAMPLE);
     assert!(said.problems.is_empty() && said.notes.is_empty(), "{said:?}");
-    let second = of(&said, "node0002");
+    let second = node_report(&said, "node0002");
     assert_eq!((second.rack.as_deref(), second.slot.as_deref()), (Some("r01"), Some("2")));
     let [first_nic, second_nic] = second.nics.as_slice() else { panic!("{second:?}") };
     assert_eq!(first_nic.device.as_deref(), Some("mlx5_0"));
@@ -42,13 +42,13 @@ fn the_example_says_where_every_cable_goes() {
     assert_eq!(second_nic.at.as_deref(), Some("examples/cabling.csv:7"));
     let both = vec!["node0001".to_owned(), "node0002".to_owned()];
     assert_eq!(
-        groups(&said, GroupKind::Leaf),
+        groups(&said, NodeGroupKind::Leaf),
         [
             ("leaf-r0".to_owned(), Some("rail0".to_owned()), both.clone()),
             ("leaf-r1".to_owned(), Some("rail1".to_owned()), both.clone())
         ]
     );
-    assert_eq!(groups(&said, GroupKind::Rack), [("r01".to_owned(), None, both)]);
+    assert_eq!(groups(&said, NodeGroupKind::Rack), [("r01".to_owned(), None, both)]);
     let rails: Vec<_> = said.rails.iter().map(|r| (r.name.as_str(), r.rdma.as_deref())).collect();
     assert_eq!(rails, [("rail0", Some("mlx5_0")), ("rail1", Some("mlx5_1"))]);
 }
@@ -60,8 +60,8 @@ fn a_spreadsheet_of_another_country_reads_the_same() {
     let said = read("c.csv", text);
     assert!(said.problems.is_empty(), "{:?}", said.problems);
     assert_eq!(said.notes, ["columns that are not read: Owner"]);
-    assert_eq!(of(&said, "n1").nics[0].leaf.as_deref(), Some("leaf 1"));
-    assert_eq!(of(&said, "n2").nics[0].at.as_deref(), Some("c.csv:5"));
+    assert_eq!(node_report(&said, "n1").nics[0].leaf.as_deref(), Some("leaf 1"));
+    assert_eq!(node_report(&said, "n2").nics[0].at.as_deref(), Some("c.csv:5"));
     assert!(recognises("node\tleaf\nn1\tl1\n"));
 }
 
@@ -69,10 +69,10 @@ fn a_spreadsheet_of_another_country_reads_the_same() {
 fn a_line_may_speak_of_many_nodes() {
     let said = read("c.csv", "node,rack,rail,leaf\n\"n[1-3,5]\",r1,0,l0\n");
     assert!(said.problems.is_empty(), "{:?}", said.problems);
-    assert_eq!(groups(&said, GroupKind::Leaf)[0].2, ["n1", "n2", "n3", "n5"]);
-    assert_eq!(groups(&said, GroupKind::Rack)[0].2.len(), 4);
+    assert_eq!(groups(&said, NodeGroupKind::Leaf)[0].2, ["n1", "n2", "n3", "n5"]);
+    assert_eq!(groups(&said, NodeGroupKind::Rack)[0].2.len(), 4);
     let (kind, at, message) = complaint("node,leaf,port\nn[1-2],l1,7\n");
-    assert_eq!((kind, at.as_str()), (ProblemKind::Contradictory, "c.csv:2"));
+    assert_eq!((kind, at.as_str()), (SourceProblemKind::Contradictory, "c.csv:2"));
     assert_eq!(
         message,
         "column port: \"7\" for 2 nodes, expected one node a line where it is given"
@@ -83,7 +83,7 @@ fn a_line_may_speak_of_many_nodes() {
 fn contradictions_name_both_lines() {
     let contradiction = |text: &str, at: &str, words: &[&str]| {
         let (kind, place, message) = complaint(text);
-        assert_eq!((kind, place.as_str()), (ProblemKind::Contradictory, at), "{message}");
+        assert_eq!((kind, place.as_str()), (SourceProblemKind::Contradictory, at), "{message}");
         assert!(words.iter().all(|word| message.contains(word)), "{message}");
     };
     contradiction("node,rack,slot\nn1,r1,1\nn1,r1,2\n", "c.csv:3", &["slot \"2\"", "line 2"]);
@@ -99,16 +99,16 @@ fn contradictions_name_both_lines() {
 fn a_contradiction_leaves_the_rest_usable() {
     let said = read("c.csv", "node,rack,leaf\nn1,r1,a\nn1,r2,b\nn2,r1,a\n");
     assert_eq!(said.problems.len(), 1);
-    assert_eq!(of(&said, "n1").rack.as_deref(), Some("r1"));
-    assert_eq!(of(&said, "n1").nics.len(), 2);
-    assert_eq!(groups(&said, GroupKind::Rack)[0].2, ["n1", "n2"]);
+    assert_eq!(node_report(&said, "n1").rack.as_deref(), Some("r1"));
+    assert_eq!(node_report(&said, "n1").nics.len(), 2);
+    assert_eq!(groups(&said, NodeGroupKind::Rack)[0].2, ["n1", "n2"]);
 }
 
 #[test]
 fn malformed_lines_are_named_by_line_and_column() {
     let malformed = |text: &str, at: &str, words: &str| {
         let (kind, place, message) = complaint(text);
-        assert_eq!((kind, place.as_str()), (ProblemKind::Malformed, at), "{message}");
+        assert_eq!((kind, place.as_str()), (SourceProblemKind::Malformed, at), "{message}");
         assert!(message.contains(words), "{message}");
     };
     malformed("host,leaf\nn1,l1\n", "c.csv:1", "expected column node and at least one other");
@@ -119,14 +119,14 @@ fn malformed_lines_are_named_by_line_and_column() {
     malformed("node,leaf,port\nn1,,4\n", "c.csv:2", "column port: a port without a leaf");
     malformed("node,rack,leaf\nn1,\"a\nb\",l\n../x,r,l\n", "c.csv:4", "column node");
     let (kind, at, _) = complaint("node,leaf\nn1,\n");
-    assert_eq!((kind, at.as_str()), (ProblemKind::Incomplete, "c.csv:2"));
+    assert_eq!((kind, at.as_str()), (SourceProblemKind::Incomplete, "c.csv:2"));
 }
 
 #[test]
 fn leaves_of_several_rails_and_partial_rails_claim_none() {
     let said = read("c.csv", "node,rail,device,leaf\nn1,0,e0,a\nn1,1,e1,a\nn2,0,e9,a\n");
     assert!(said.problems.is_empty(), "{:?}", said.problems);
-    assert_eq!(groups(&said, GroupKind::Leaf)[0].1, None);
+    assert_eq!(groups(&said, NodeGroupKind::Leaf)[0].1, None);
     // Rail 0 is on two devices, rail 1 is not on every node.
     assert!(said.rails.is_empty(), "{:?}", said.rails);
 }
@@ -141,10 +141,10 @@ fn the_same_can_be_said_in_toml() {
     assert!(recognises(DOCUMENT));
     let said = read("c.toml", DOCUMENT);
     assert!(said.problems.is_empty(), "{:?}", said.problems);
-    let first = of(&said, "n1");
+    let first = node_report(&said, "n1");
     assert_eq!((first.rack.as_deref(), first.slot.as_deref()), (Some("r1"), Some("3")));
-    assert_eq!(of(&said, "n2").nics[0].port.as_deref(), Some("7"));
-    let leaf = &groups(&said, GroupKind::Leaf)[0];
+    assert_eq!(node_report(&said, "n2").nics[0].port.as_deref(), Some("7"));
+    let leaf = &groups(&said, NodeGroupKind::Leaf)[0];
     assert_eq!((leaf.1.as_deref(), leaf.2.len()), (Some("0"), 2));
     assert_eq!(said.rails[0].device.as_deref(), Some("eth1"));
 }
@@ -184,6 +184,6 @@ fn host_lists_cannot_make_a_small_file_a_large_cluster() {
     assert!(
         said.problems
             .iter()
-            .any(|p| p.kind == ProblemKind::Unsupported || p.message.contains("left out"))
+            .any(|p| p.kind == SourceProblemKind::Unsupported || p.message.contains("left out"))
     );
 }

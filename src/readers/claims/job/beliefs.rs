@@ -6,66 +6,66 @@
 
 use std::collections::BTreeSet;
 
-use super::settings::Found;
-use super::settings::Setting;
-use crate::claims::reading::complain;
-use crate::claims::reading::node_name;
-use crate::claims::reading::quoted;
+use super::settings::JobSettings;
+use super::settings::JobSetting;
+use crate::claims::reader_util::push_problem;
+use crate::claims::reader_util::parse_node_name;
+use crate::claims::reader_util::quote_text;
 use model::hostlist;
 use model::id::NodeName;
-use model::said::Belief;
-use model::said::ProblemKind;
-use model::said::Said;
+use model::source_report::JobAssumption;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
 
 /// The settings, with where they are.
-struct Reader<'s> {
-    said: &'s mut Said,
-    found: &'s Found,
+struct BeliefReader<'s> {
+    report: &'s mut SourceReport,
+    settings: &'s JobSettings,
 }
 
 /// Says what these settings take for granted.
-pub(super) fn believe(said: &mut Said, found: &Found) {
-    let mut reader = Reader { said, found };
+pub(super) fn add_beliefs(said: &mut SourceReport, found: &JobSettings) {
+    let mut reader = BeliefReader { report: said, settings: found };
     let nodes = reader.nodes();
     let gpus = reader.gpus_per_node();
-    let first = reader.said.beliefs.len();
-    reader.hybrid_ep(gpus);
-    reader.domain_size();
-    reader.nccl();
-    reader.segment(gpus);
+    let first = reader.report.beliefs.len();
+    reader.add_hybrid_ep(gpus);
+    reader.add_domain_size();
+    reader.add_nccl();
+    reader.add_segment(gpus);
     // One pod may be one of many: its node alone bounds no domain.
-    let is_part = reader.found.contains_key("nodeName") && nodes.len() == 1;
-    for belief in &mut reader.said.beliefs[first..] {
+    let is_part = reader.settings.contains_key("nodeName") && nodes.len() == 1;
+    for belief in &mut reader.report.beliefs[first..] {
         if !(is_part && belief.ranks_per_domain.is_some()) {
             belief.nodes.clone_from(&nodes);
         }
     }
-    reader.address();
+    reader.add_node_address();
 }
 
-impl Reader<'_> {
-    fn setting(&self, name: &str) -> Option<(&Setting, &str)> {
-        let setting = self.found.get(name)?;
+impl BeliefReader<'_> {
+    fn setting(&self, name: &str) -> Option<(&JobSetting, &str)> {
+        let setting = self.settings.get(name)?;
         Some((setting, setting.value.as_deref()?))
     }
 
-    fn at(&self, setting: &Setting) -> String {
-        format!("{}:{}", self.said.source.place, setting.line)
+    fn location(&self, setting: &JobSetting) -> String {
+        format!("{}:{}", self.report.source.place, setting.line)
     }
 
-    fn malformed(&mut self, name: &str, expected: &str) {
-        let Some(setting) = self.found.get(name) else { return };
-        let message = format!("{name}={}: expected {expected}", quoted(&setting.written));
-        let at = self.at(setting);
-        complain(self.said, ProblemKind::Malformed, at, message);
+    fn push_malformed(&mut self, name: &str, expected: &str) {
+        let Some(setting) = self.settings.get(name) else { return };
+        let message = format!("{name}={}: expected {expected}", quote_text(&setting.written));
+        let at = self.location(setting);
+        push_problem(self.report, SourceProblemKind::Malformed, at, message);
     }
 
     /// A number above 0.
-    fn count(&mut self, name: &str) -> Option<u32> {
+    fn positive_count(&mut self, name: &str) -> Option<u32> {
         let (_, value) = self.setting(name)?;
         let count = value.parse().ok().filter(|count| 0 < *count);
         if count.is_none() {
-            self.malformed(name, "a whole number above 0");
+            self.push_malformed(name, "a whole number above 0");
         }
         count
     }
@@ -79,7 +79,7 @@ impl Reader<'_> {
             _ => None,
         };
         if flag.is_none() {
-            self.malformed(name, "0 or 1");
+            self.push_malformed(name, "0 or 1");
         }
         flag
     }
@@ -90,19 +90,19 @@ impl Reader<'_> {
         let number = value.parse().ok().filter(|number| expected.contains(number));
         if number.is_none() {
             let words: Vec<String> = expected.iter().map(ToString::to_string).collect();
-            self.malformed(name, &words.join(", "));
+            self.push_malformed(name, &words.join(", "));
         }
         number
     }
 
     /// Those of these settings that are there, as they are written, and the place
     /// of the first.
-    fn written(&self, names: &[&str]) -> (String, Option<String>) {
-        let found: Vec<(&str, &Setting)> =
-            names.iter().filter_map(|name| Some((*name, self.found.get(name)?))).collect();
+    fn as_written(&self, names: &[&str]) -> (String, Option<String>) {
+        let found: Vec<(&str, &JobSetting)> =
+            names.iter().filter_map(|name| Some((*name, self.settings.get(name)?))).collect();
         let words: Vec<String> =
             found.iter().map(|(name, setting)| format!("{name}={}", setting.written)).collect();
-        (words.join(", "), found.first().map(|(_, setting)| self.at(setting)))
+        (words.join(", "), found.first().map(|(_, setting)| self.location(setting)))
     }
 
     /// The nodes of the job.
@@ -115,7 +115,7 @@ impl Reader<'_> {
                     let nodes = names.into_iter().map(NodeName::from);
                     return nodes.filter(|node| once.insert(node.clone())).collect();
                 }
-                Err(error) => self.malformed(name, &format!("a host list; {error}")),
+                Err(error) => self.push_malformed(name, &format!("a host list; {error}")),
             }
         }
         Vec::new()
@@ -127,7 +127,7 @@ impl Reader<'_> {
             let Some((_, value)) = self.setting(name) else { continue };
             let count = value.rsplit(':').next().and_then(|count| count.parse().ok());
             if count.is_none() {
-                self.malformed(name, "a number of GPUs such as 4 or gb200:4");
+                self.push_malformed(name, "a number of GPUs such as 4 or gb200:4");
             }
             return count;
         }
@@ -136,10 +136,10 @@ impl Reader<'_> {
         gpu.rsplit(':').next()?.parse().ok()
     }
 
-    fn hybrid_ep(&mut self, gpus: Option<u32>) {
+    fn add_hybrid_ep(&mut self, gpus: Option<u32>) {
         const RANKS: &str = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN";
-        let (says, at) = self.written(&[RANKS, "USE_MNNVL"]);
-        let ranks = self.count(RANKS);
+        let (says, at) = self.as_written(&[RANKS, "USE_MNNVL"]);
+        let ranks = self.positive_count(RANKS);
         let across = self.flag("USE_MNNVL");
         if let (Some(ranks), Some(false), Some(gpus)) = (ranks, across, gpus)
             && gpus < ranks
@@ -147,10 +147,10 @@ impl Reader<'_> {
             let message = format!(
                 "{says}: {ranks} ranks in one domain without multi-node NVLink, on nodes of {gpus} GPUs"
             );
-            complain(self.said, ProblemKind::Contradictory, at.clone(), message);
+            push_problem(self.report, SourceProblemKind::Contradictory, at.clone(), message);
         }
         if ranks.is_some() || across.is_some() {
-            self.said.beliefs.push(Belief {
+            self.report.beliefs.push(JobAssumption {
                 who: "HybridEP".to_owned(),
                 ranks_per_domain: ranks,
                 multi_node_nvlink: across,
@@ -162,12 +162,12 @@ impl Reader<'_> {
     }
 
     /// The most that a domain of the platform has, whatever of it the job has.
-    fn domain_size(&mut self) {
+    fn add_domain_size(&mut self) {
         /// No server has more: beyond it, NVLink between nodes is meant.
         const LARGEST_SERVER: u32 = 16;
-        let (says, at) = self.written(&["NVLINK_DOMAIN_SIZE"]);
-        if let Some(size) = self.count("NVLINK_DOMAIN_SIZE") {
-            self.said.beliefs.push(Belief {
+        let (says, at) = self.as_written(&["NVLINK_DOMAIN_SIZE"]);
+        if let Some(size) = self.positive_count("NVLINK_DOMAIN_SIZE") {
+            self.report.beliefs.push(JobAssumption {
                 who: "NVLINK_DOMAIN_SIZE".to_owned(),
                 ranks_per_domain: None,
                 multi_node_nvlink: (LARGEST_SERVER < size).then_some(true),
@@ -178,8 +178,8 @@ impl Reader<'_> {
         }
     }
 
-    fn nccl(&mut self) {
-        let (mut says, at) = self.written(&[
+    fn add_nccl(&mut self) {
+        let (mut says, at) = self.as_written(&[
             "NCCL_MNNVL_ENABLE",
             "NCCL_MNNVL_UUID",
             "NCCL_MNNVL_CLIQUE_ID",
@@ -196,7 +196,7 @@ impl Reader<'_> {
         if enable == Some(1) && memory == Some(0) {
             let message =
                 format!("{says}: multi-node NVLink is forced, and needs the cuMem that is off");
-            complain(self.said, ProblemKind::Contradictory, at.clone(), message);
+            push_problem(self.report, SourceProblemKind::Contradictory, at.clone(), message);
         }
         if self.setting("NCCL_MNNVL_UUID").is_some_and(|(_, value)| value != "-1") {
             says +=
@@ -214,7 +214,7 @@ impl Reader<'_> {
             // Found out by NCCL when it starts.
             _ => None,
         };
-        self.said.beliefs.push(Belief {
+        self.report.beliefs.push(JobAssumption {
             who: "NCCL".to_owned(),
             ranks_per_domain: None,
             multi_node_nvlink,
@@ -225,10 +225,10 @@ impl Reader<'_> {
     }
 
     /// `--segment=N`: every N nodes are to come from one block.
-    fn segment(&mut self, gpus: Option<u32>) {
-        let Some(segment) = self.count("--segment") else { return };
-        let (says, at) = self.written(&["--segment"]);
-        self.said.beliefs.push(Belief {
+    fn add_segment(&mut self, gpus: Option<u32>) {
+        let Some(segment) = self.positive_count("--segment") else { return };
+        let (says, at) = self.as_written(&["--segment"]);
+        self.report.beliefs.push(JobAssumption {
             who: "Slurm --segment".to_owned(),
             ranks_per_domain: gpus.and_then(|gpus| segment.checked_mul(gpus)),
             multi_node_nvlink: None,
@@ -239,7 +239,7 @@ impl Reader<'_> {
     }
 
     /// Where Slurm told a task that its node is, as a mark of that node.
-    fn address(&mut self) {
+    fn add_node_address(&mut self) {
         const ADDRESS: &str = "SLURM_TOPOLOGY_ADDR";
         let Some((_, address)) = self.setting(ADDRESS) else { return };
         let pattern = self.setting("SLURM_TOPOLOGY_ADDR_PATTERN").map(|(_, pattern)| pattern);
@@ -252,16 +252,16 @@ impl Reader<'_> {
             && own != last
         {
             let message =
-                format!("{ADDRESS} ends with {}, SLURMD_NODENAME is {}", quoted(last), quoted(own));
-            let at = self.found.get(ADDRESS).map(|setting| self.at(setting));
-            complain(self.said, ProblemKind::Contradictory, at, message);
+                format!("{ADDRESS} ends with {}, SLURMD_NODENAME is {}", quote_text(last), quote_text(own));
+            let at = self.settings.get(ADDRESS).map(|setting| self.location(setting));
+            push_problem(self.report, SourceProblemKind::Contradictory, at, message);
             return;
         }
-        let Some(node) = own.or(last).and_then(node_name) else { return };
+        let Some(node) = own.or(last).and_then(parse_node_name) else { return };
         let marks = [ADDRESS, "SLURM_TOPOLOGY_ADDR_PATTERN"]
             .iter()
-            .filter_map(|name| Some(((*name).to_owned(), self.found.get(name)?.written.clone())));
+            .filter_map(|name| Some(((*name).to_owned(), self.settings.get(name)?.written.clone())));
         let marks: Vec<_> = marks.collect();
-        self.said.node(&node).marks.extend(marks);
+        self.report.node_mut(&node).marks.extend(marks);
     }
 }

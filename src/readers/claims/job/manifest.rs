@@ -7,18 +7,18 @@ use serde_json::Map;
 use serde_json::Value;
 
 use super::script;
-use super::settings::Again;
-use super::settings::Settings;
+use super::settings::RepeatPolicy;
+use super::settings::JobSettingsCollector;
 use super::settings::mentions;
-use crate::claims::reading::complain;
-use crate::claims::reading::first_line;
-use crate::claims::reading::remark;
-use model::said::ProblemKind;
-use model::span::LineEnds;
+use crate::claims::reader_util::push_problem;
+use crate::claims::reader_util::first_line;
+use crate::claims::reader_util::push_note;
+use model::source_report::SourceProblemKind;
+use model::text_error::LineIndex;
 
 /// Whether a text is a document rather than a script: it opens with a brace, a
 /// document mark, a list entry, or `key:`.
-pub(super) fn looks_like(text: &str) -> bool {
+pub(super) fn is_manifest(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim_end);
     let is_comment = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
     let Some(first) = lines.find(|line| !is_comment(line)) else { return false };
@@ -35,14 +35,14 @@ pub(super) fn looks_like(text: &str) -> bool {
 }
 
 /// Reads all documents.
-pub(super) fn read(settings: &mut Settings<'_>, text: &str) {
-    let place = settings.said.source.place.clone();
+pub(super) fn read(settings: &mut JobSettingsCollector<'_>, text: &str) {
+    let place = settings.report.source.place.clone();
     let documents: Vec<Value> = if text.trim_start().starts_with(['{', '[']) {
         match serde_json::from_str(text) {
             Ok(value) => vec![value],
             Err(error) => {
                 let at = format!("{place}:{}:{}", error.line(), error.column());
-                complain(settings.said, ProblemKind::Malformed, at, first_line(&error));
+                push_problem(settings.report, SourceProblemKind::Malformed, at, first_line(&error));
                 return;
             }
         }
@@ -58,19 +58,19 @@ pub(super) fn read(settings: &mut Settings<'_>, text: &str) {
                     None => (place, String::new()),
                 };
                 let message = first_line(&error).replacen("error: ", "", 1).replacen(&twice, "", 1);
-                complain(settings.said, ProblemKind::Malformed, at, message);
+                push_problem(settings.report, SourceProblemKind::Malformed, at, message);
                 return;
             }
         }
     };
-    let mut found = Finder { text, lines: LineEnds::of(text), from: [0; NAMES], misses: 0 };
+    let mut found = LineFinder { text, lines: LineIndex::new(text), from: [0; LOOKUP_SLOTS], misses: 0 };
     // Depth first and in the order of the text, without recursion.
     let mut left: Vec<&Value> = documents.iter().rev().collect();
     while let Some(value) = left.pop() {
         match value {
             Value::Array(items) => left.extend(items.iter().rev()),
             Value::Object(object) => {
-                mapping(settings, &mut found, object);
+                read_mapping(settings, &mut found, object);
                 left.extend(object.values().rev());
             }
             // A command, or a whole script.
@@ -78,7 +78,7 @@ pub(super) fn read(settings: &mut Settings<'_>, text: &str) {
                 let first = command.lines().find(|line| mentions(line, &["="])).unwrap_or_default();
                 let before =
                     command.find(first).map_or(0, |at| command[..at].matches('\n').count());
-                let line = found.line_of(first.trim(), NAMES - 1).saturating_sub(before).max(1);
+                let line = found.line_of(first.trim(), LOOKUP_SLOTS - 1).saturating_sub(before).max(1);
                 script::read(settings, command, line);
             }
             _ => {}
@@ -87,60 +87,60 @@ pub(super) fn read(settings: &mut Settings<'_>, text: &str) {
 }
 
 /// How often a name may be looked for in vain: each time costs the whole text.
-const MOST_MISSES: usize = 20;
+const MAX_MISSES: usize = 20;
 
 /// Names that are looked up on their own, and one place for commands.
-const NAMES: usize = super::settings::VARIABLES.len() + super::settings::KEYS.len() + 1;
+const LOOKUP_SLOTS: usize = super::settings::VARIABLES.len() + super::settings::POD_KEYS.len() + 1;
 
 /// Finds the lines of names, each further than the one before: the readers of
 /// YAML and JSON do not keep them.
-struct Finder<'t> {
+struct LineFinder<'t> {
     text: &'t str,
-    lines: LineEnds,
-    from: [usize; NAMES],
+    lines: LineIndex,
+    from: [usize; LOOKUP_SLOTS],
     misses: usize,
 }
 
-impl Finder<'_> {
+impl LineFinder<'_> {
     fn line_of(&mut self, word: &str, slot: usize) -> usize {
         let from = self.from[slot];
-        if MOST_MISSES < self.misses {
-            return self.lines.line(from);
+        if MAX_MISSES < self.misses {
+            return self.lines.line_at(from);
         }
         let found = self.text.get(from..).and_then(|rest| rest.find(word)).map(|at| from + at);
         match found {
             Some(at) => self.from[slot] = at + word.len(),
             None => self.misses += 1,
         }
-        self.lines.line(found.unwrap_or(from))
+        self.lines.line_at(found.unwrap_or(from))
     }
 
     fn line_of_name(&mut self, name: &str) -> usize {
-        let names = super::settings::VARIABLES.iter().chain(&super::settings::KEYS);
+        let names = super::settings::VARIABLES.iter().chain(&super::settings::POD_KEYS);
         let slot = names.take_while(|known| **known != name).count();
-        self.line_of(name, slot.min(NAMES - 1))
+        self.line_of(name, slot.min(LOOKUP_SLOTS - 1))
     }
 }
 
 /// What one mapping sets.
-fn mapping(settings: &mut Settings<'_>, found: &mut Finder<'_>, object: &Map<String, Value>) {
+fn read_mapping(settings: &mut JobSettingsCollector<'_>, found: &mut LineFinder<'_>, object: &Map<String, Value>) {
     let is_option = |name: &&'static str| name.starts_with('-');
     if let Some(name) = object.get("name").and_then(Value::as_str)
-        && let Some(name) = Settings::known(name).filter(|name| !is_option(name))
+        && let Some(name) = JobSettingsCollector::known_name(name).filter(|name| !is_option(name))
     {
         let line = found.line_of_name(name);
         if let Some(value) = object.get("value").and_then(scalar) {
-            settings.set(name, &value, line, Again::Differs);
+            settings.set(name, &value, line, RepeatPolicy::Differs);
         } else if object.contains_key("valueFrom") {
             let note = format!("{name} is filled in by the cluster (line {line})");
-            remark(settings.said, note);
+            push_note(settings.report, note);
         }
     }
     for (key, value) in object {
-        let Some(name) = Settings::known(key).filter(|name| !is_option(name)) else { continue };
+        let Some(name) = JobSettingsCollector::known_name(key).filter(|name| !is_option(name)) else { continue };
         let line = found.line_of_name(name);
         if let Some(value) = scalar(value) {
-            settings.set(name, &value, line, Again::Differs);
+            settings.set(name, &value, line, RepeatPolicy::Differs);
         }
     }
 }

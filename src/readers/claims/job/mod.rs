@@ -10,37 +10,37 @@ mod manifest;
 mod script;
 mod settings;
 
-use super::reading::fits;
-use model::said::Said;
-use model::said::SourceKind;
-use settings::Settings;
+use super::reader_util::check_text_size;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
+use settings::JobSettingsCollector;
 
 /// What stands behind a name in a document: the end of a word that is quoted or a
 /// key, of a line, or of a word in `{name: NCCL_DEBUG, value: INFO}`.
-const ENDS: &[&str] = &["\"", "'", ":", "\n", "\r", ",", "}", " "];
+const NAME_DELIMITERS: &[&str] = &["\"", "'", ":", "\n", "\r", ",", "}", " "];
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
     script::has_directives(text)
         || settings::mentions(text, &["="])
-        || (manifest::looks_like(text) && settings::mentions(text, ENDS))
+        || (manifest::is_manifest(text) && settings::mentions(text, NAME_DELIMITERS))
 }
 
 /// Reads it. `place` is its name in messages.
-pub fn read(place: &str, text: &str) -> Said {
-    let mut said = Said::nothing(SourceKind::Job, place);
-    if !fits(&mut said, text) {
+pub fn read(place: &str, text: &str) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::Job, place);
+    if !check_text_size(&mut said, text) {
         return said;
     }
     let text = text.trim_start_matches('\u{feff}');
-    let mut settings = Settings::new(&mut said);
-    if manifest::looks_like(text) {
+    let mut settings = JobSettingsCollector::new(&mut said);
+    if manifest::is_manifest(text) {
         manifest::read(&mut settings, text);
     } else {
         script::read(&mut settings, text, 1);
     }
     let settings = settings.finish();
-    beliefs::believe(&mut said, &settings);
+    beliefs::add_beliefs(&mut said, &settings);
     said
 }
 

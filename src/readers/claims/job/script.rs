@@ -5,16 +5,16 @@
 //! Nothing is evaluated: the last assignment in the text counts, whichever branch
 //! it stands in.
 
-use super::settings::Again;
+use super::settings::RepeatPolicy;
 use super::settings::OPTIONS;
-use super::settings::Settings;
+use super::settings::JobSettingsCollector;
 
 /// How deep commands may be quoted in commands (`bash -c "..."`).
-const DEEPEST: usize = 3;
+const MAX_DEPTH: usize = 3;
 
 /// Options of Slurm's commands that take no value: the word behind one may be the command
 /// (`srun`, `sbatch` and `salloc --help`, 24.11).
-const BARE: [&str; 28] = [
+const VALUELESS_OPTIONS: [&str; 28] = [
     "-E",
     "-H",
     "-I",
@@ -46,7 +46,7 @@ const BARE: [&str; 28] = [
 ];
 
 /// What may stand in front of an assignment in one word.
-const FRONTS: [&str; 4] = ["--export=", "--env=", "-x=", "-e="];
+const ASSIGNMENT_PREFIXES: [&str; 4] = ["--export=", "--env=", "-x=", "-e="];
 
 /// Whether a text has lines for sbatch.
 pub(super) fn has_directives(text: &str) -> bool {
@@ -54,11 +54,11 @@ pub(super) fn has_directives(text: &str) -> bool {
 }
 
 /// Reads a script whose first line is `first` of its file.
-pub(super) fn read(settings: &mut Settings<'_>, text: &str, first: usize) {
-    read_at(settings, text, first, 0);
+pub(super) fn read(settings: &mut JobSettingsCollector<'_>, text: &str, first: usize) {
+    read_nested(settings, text, first, 0);
 }
 
-fn read_at(settings: &mut Settings<'_>, text: &str, first: usize, depth: usize) {
+fn read_nested(settings: &mut JobSettingsCollector<'_>, text: &str, first: usize, depth: usize) {
     let mut joined = String::new();
     let mut start = first;
     for (at, line) in text.split(['\n', '\0']).enumerate() {
@@ -72,50 +72,50 @@ fn read_at(settings: &mut Settings<'_>, text: &str, first: usize, depth: usize) 
             continue;
         }
         joined.push_str(line);
-        command(settings, &joined, start, depth);
+        read_command(settings, &joined, start, depth);
         joined.clear();
     }
     if !joined.is_empty() {
-        command(settings, &joined, start, depth);
+        read_command(settings, &joined, start, depth);
     }
 }
 
 /// One line, as far as it concerns us.
-fn command(settings: &mut Settings<'_>, line: &str, number: usize, depth: usize) {
+fn read_command(settings: &mut JobSettingsCollector<'_>, line: &str, number: usize, depth: usize) {
     let line = line.trim();
     if let Some(directive) = line.strip_prefix("#SBATCH ") {
-        let words: Vec<String> = words(directive).into_iter().flatten().collect();
-        options(settings, &words, number);
+        let words: Vec<String> = split_commands(directive).into_iter().flatten().collect();
+        read_options(settings, &words, number);
         return;
     }
-    for words in words(line) {
+    for words in split_commands(line) {
         let is_unset = words.first().is_some_and(|word| word == "unset");
         let is_slurm = |word: &String| {
             let name = word.rsplit('/').next().unwrap_or_default();
             matches!(name, "sbatch" | "srun" | "salloc")
         };
         if let Some(at) = words.iter().position(is_slurm) {
-            options(settings, own(&words[at + 1..]), number);
+            read_options(settings, own_options(&words[at + 1..]), number);
         }
         for word in &words {
             if is_unset {
                 settings.unset(word);
                 continue;
             }
-            if assignment(settings, word, number) {
+            if read_assignment(settings, word, number) {
                 continue;
             }
             // A command in a word: bash -c "export A=1; ...".
-            if depth < DEEPEST && word.contains('=') && word.contains([' ', '\t', ';']) {
-                read_at(settings, word, number, depth + 1);
+            if depth < MAX_DEPTH && word.contains('=') && word.contains([' ', '\t', ';']) {
+                read_nested(settings, word, number, depth + 1);
             }
         }
     }
 }
 
 /// Takes `NAME=VALUE`, also behind `--export=ALL,`; tells whether it was one.
-fn assignment(settings: &mut Settings<'_>, word: &str, number: usize) -> bool {
-    if let Some(list) = FRONTS.iter().find_map(|front| word.strip_prefix(front)) {
+fn read_assignment(settings: &mut JobSettingsCollector<'_>, word: &str, number: usize) -> bool {
+    if let Some(list) = ASSIGNMENT_PREFIXES.iter().find_map(|front| word.strip_prefix(front)) {
         // Not every comma ends a value: a host list has its own.
         let mut pieces: Vec<String> = Vec::new();
         for piece in list.split(',') {
@@ -137,31 +137,31 @@ fn assignment(settings: &mut Settings<'_>, word: &str, number: usize) -> bool {
     assign(settings, word, number)
 }
 
-fn assign(settings: &mut Settings<'_>, word: &str, number: usize) -> bool {
+fn assign(settings: &mut JobSettingsCollector<'_>, word: &str, number: usize) -> bool {
     let Some((name, value)) = word.split_once('=') else { return false };
-    let Some(name) = Settings::known(name).filter(|name| !name.starts_with('-')) else {
+    let Some(name) = JobSettingsCollector::known_name(name).filter(|name| !name.starts_with('-')) else {
         return false;
     };
-    settings.set(name, value, number, Again::Replaces);
+    settings.set(name, value, number, RepeatPolicy::Replaces);
     true
 }
 
 /// The options in front of the command that Slurm's is to run: those behind are its own.
-fn own(words: &[String]) -> &[String] {
+fn own_options(words: &[String]) -> &[String] {
     let mut takes_value = false;
     let command = words.iter().position(|word| {
         let is_option = word.starts_with('-');
         let is_command = !is_option && !takes_value;
         // `-N 4` and `--nodes 4`, not `-N4` and `--nodes=4`.
         let is_open = word.len() == 2 || (word.starts_with("--") && !word.contains('='));
-        takes_value = is_option && is_open && !BARE.contains(&word.as_str());
+        takes_value = is_option && is_open && !VALUELESS_OPTIONS.contains(&word.as_str());
         is_command
     });
     &words[..command.unwrap_or(words.len())]
 }
 
 /// Takes the options of Slurm's commands: `--nodes=2`, `--nodes 2`, `-N2`, `-N 2`.
-fn options(settings: &mut Settings<'_>, words: &[String], number: usize) {
+fn read_options(settings: &mut JobSettingsCollector<'_>, words: &[String], number: usize) {
     for (at, word) in words.iter().enumerate() {
         for (long, short) in OPTIONS {
             let rest = match (word.strip_prefix(long), short.is_empty()) {
@@ -176,13 +176,13 @@ fn options(settings: &mut Settings<'_>, words: &[String], number: usize) {
                 "" => words.get(at + 1).map_or("", String::as_str),
                 value => value,
             };
-            settings.set(long, value, number, Again::Replaces);
+            settings.set(long, value, number, RepeatPolicy::Replaces);
         }
     }
 }
 
 /// The words of a line, command by command, without quotes. `#` begins a comment.
-fn words(line: &str) -> Vec<Vec<String>> {
+fn split_commands(line: &str) -> Vec<Vec<String>> {
     let mut commands = vec![Vec::new()];
     let mut word: Option<String> = None;
     let mut quote: Option<char> = None;
@@ -211,18 +211,18 @@ fn words(line: &str) -> Vec<Vec<String>> {
             }
             (None, c) if 0 < braces => word.get_or_insert_default().push(c),
             (None, ';' | '&' | '|' | '(' | ')') => {
-                finish(&mut commands, &mut word);
+                finish_word(&mut commands, &mut word);
                 commands.push(Vec::new());
             }
-            (None, c) if c.is_whitespace() => finish(&mut commands, &mut word),
+            (None, c) if c.is_whitespace() => finish_word(&mut commands, &mut word),
             (None, c) => word.get_or_insert_default().push(c),
         }
     }
-    finish(&mut commands, &mut word);
+    finish_word(&mut commands, &mut word);
     commands
 }
 
-fn finish(commands: &mut [Vec<String>], word: &mut Option<String>) {
+fn finish_word(commands: &mut [Vec<String>], word: &mut Option<String>) {
     if let (Some(command), Some(word)) = (commands.last_mut(), word.take()) {
         command.push(word);
     }

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::claims::reading::complain;
-use crate::claims::reading::plain;
-use crate::claims::reading::quoted;
-use crate::claims::reading::remark;
-use model::said::ProblemKind;
-use model::said::Said;
+use crate::claims::reader_util::push_problem;
+use crate::claims::reader_util::sanitize_text;
+use crate::claims::reader_util::quote_text;
+use crate::claims::reader_util::push_note;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
 
 /// The variables that are read.
 pub(super) const VARIABLES: [&str; 16] = [
@@ -40,14 +40,14 @@ pub(super) const OPTIONS: [(&str, &str); 5] = [
 ];
 
 /// What a pod asks of the scheduler and where it runs.
-pub(super) const KEYS: [&str; 3] = [
+pub(super) const POD_KEYS: [&str; 3] = [
     "nodeName",
     "kai.scheduler/topology-required-placement",
     "kai.scheduler/topology-preferred-placement",
 ];
 
 /// The longest value that is kept whole: a host list of a large job.
-const LONGEST: usize = 1 << 20;
+const MAX_VALUE_BYTES: usize = 1 << 20;
 
 /// Whether a text has one of the variables, with one of these right behind it.
 pub(super) fn mentions(text: &str, behind: &[&str]) -> bool {
@@ -62,7 +62,7 @@ pub(super) fn mentions(text: &str, behind: &[&str]) -> bool {
 
 /// A value, and where it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Setting {
+pub(super) struct JobSetting {
     /// The value; none where it depends on what is not in the text.
     pub(super) value: Option<String>,
     /// As it is written.
@@ -73,7 +73,7 @@ pub(super) struct Setting {
 
 /// What a later value of the same name means.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Again {
+pub(super) enum RepeatPolicy {
     /// It replaces the earlier one, as in a script.
     Replaces,
     /// Another part of the job has another value.
@@ -81,86 +81,86 @@ pub(super) enum Again {
 }
 
 /// Settings by name.
-pub(super) type Found = BTreeMap<&'static str, Setting>;
+pub(super) type JobSettings = BTreeMap<&'static str, JobSetting>;
 
 /// Collects settings.
-pub(super) struct Settings<'s> {
-    pub(super) said: &'s mut Said,
-    found: Found,
+pub(super) struct JobSettingsCollector<'s> {
+    pub(super) report: &'s mut SourceReport,
+    settings: JobSettings,
 }
 
-impl<'s> Settings<'s> {
-    pub(super) fn new(said: &'s mut Said) -> Self {
-        Self { said, found: Found::new() }
+impl<'s> JobSettingsCollector<'s> {
+    pub(super) fn new(report: &'s mut SourceReport) -> Self {
+        Self { report, settings: JobSettings::new() }
     }
 
     /// The name as it is known here, if it is one that is read.
-    pub(super) fn known(name: &str) -> Option<&'static str> {
+    pub(super) fn known_name(name: &str) -> Option<&'static str> {
         let options = OPTIONS.iter().map(|(long, _)| *long);
-        VARIABLES.into_iter().chain(KEYS).chain(options).find(|known| *known == name)
+        VARIABLES.into_iter().chain(POD_KEYS).chain(options).find(|known| *known == name)
     }
 
     /// Notes a value.
-    pub(super) fn set(&mut self, name: &'static str, written: &str, line: usize, again: Again) {
-        let (value, is_default) = resolved(written);
-        let setting = Setting { value, written: plain(written), line };
+    pub(super) fn set(&mut self, name: &'static str, written: &str, line: usize, again: RepeatPolicy) {
+        let (value, is_default) = resolve_value(written);
+        let setting = JobSetting { value, written: sanitize_text(written), line };
         if is_default {
-            remark(self.said, format!("{name}: {} unless it is set outside", setting.written));
+            push_note(self.report, format!("{name}: {} unless it is set outside", setting.written));
         }
         // Every pod of a job runs somewhere; together they say where the job is.
         if name == "nodeName"
-            && let Some(Setting { value: Some(nodes), .. }) = self.found.get_mut(name)
+            && let Some(JobSetting { value: Some(nodes), .. }) = self.settings.get_mut(name)
         {
-            if let Some(more) = setting.value.filter(|more| nodes.len() + more.len() < LONGEST) {
+            if let Some(more) = setting.value.filter(|more| nodes.len() + more.len() < MAX_VALUE_BYTES) {
                 nodes.push(',');
                 nodes.push_str(&more);
             }
             return;
         }
-        if let Some(before) = self.found.get(name)
+        if let Some(before) = self.settings.get(name)
             && before.value != setting.value
-            && again == Again::Differs
+            && again == RepeatPolicy::Differs
         {
-            let at = format!("{}:{line}", self.said.source.place);
+            let at = format!("{}:{line}", self.report.source.place);
             let message = format!(
                 "{name} is {} here and {} in line {}: parts of one job disagree",
-                quoted(&setting.written),
-                quoted(&before.written),
+                quote_text(&setting.written),
+                quote_text(&before.written),
                 before.line
             );
-            complain(self.said, ProblemKind::Contradictory, at, message);
+            push_problem(self.report, SourceProblemKind::Contradictory, at, message);
             return;
         }
-        self.found.insert(name, setting);
+        self.settings.insert(name, setting);
     }
 
     /// Forgets a value.
     pub(super) fn unset(&mut self, name: &str) {
-        self.found.remove(name);
+        self.settings.remove(name);
     }
 
     /// What was found, also kept as it is written.
-    pub(super) fn finish(self) -> Found {
-        for (name, setting) in &self.found {
+    pub(super) fn finish(self) -> JobSettings {
+        for (name, setting) in &self.settings {
             if setting.value.is_none() {
                 let note = format!(
                     "{name}: {} depends on what is not in the text (line {})",
-                    quoted(&setting.written),
+                    quote_text(&setting.written),
                     setting.line
                 );
-                remark(self.said, note);
+                push_note(self.report, note);
             }
-            self.said.settings.insert((*name).to_owned(), setting.written.clone());
+            self.report.settings.insert((*name).to_owned(), setting.written.clone());
         }
-        self.found
+        self.settings
     }
 }
 
 /// The value of what is written, and whether it is only the default of a
 /// `${NAME:-value}`.
-fn resolved(written: &str) -> (Option<String>, bool) {
+fn resolve_value(written: &str) -> (Option<String>, bool) {
     let written = written.trim();
-    if LONGEST < written.len() || written.is_empty() {
+    if MAX_VALUE_BYTES < written.len() || written.is_empty() {
         return (None, false);
     }
     if !written.contains(['$', '`']) {

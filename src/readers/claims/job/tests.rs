@@ -1,14 +1,14 @@
 //! Jobs in every form that they are described in.
 
 use super::*;
-use model::said::Belief;
-use model::said::ProblemKind;
+use model::source_report::JobAssumption;
+use model::source_report::SourceProblemKind;
 
-fn belief<'s>(said: &'s Said, who: &str) -> &'s Belief {
+fn belief<'s>(said: &'s SourceReport, who: &str) -> &'s JobAssumption {
     said.beliefs.iter().find(|b| b.who == who).unwrap_or_else(|| panic!("{who}: {said:?}"))
 }
 
-fn told(said: &Said) -> Vec<String> {
+fn problem_lines(said: &SourceReport) -> Vec<String> {
     said.problems.iter().map(|p| format!("{:?} {p}", p.kind)).collect()
 }
 
@@ -43,7 +43,7 @@ fn environments_are_read_line_by_line_or_with_nul() {
         assert_eq!(said.nodes[&"n1.x".into()].marks["SLURM_TOPOLOGY_ADDR"], "b1.n1.x");
     }
     let other = format!("{lines}SLURMD_NODENAME=n9\n");
-    assert!(told(&read("env", &other))[0].contains("SLURMD_NODENAME is \"n9\""));
+    assert!(problem_lines(&read("env", &other))[0].contains("SLURMD_NODENAME is \"n9\""));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn pods_tell_their_environment_in_yaml_and_json() {
 fn containers_of_one_job_that_disagree_are_named() {
     let two = format!("{POD}---\n{}", POD.replace("\"1\"", "\"0\""));
     let said = read("pods.yaml", &two);
-    let told = told(&said);
+    let told = problem_lines(&said);
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(
         told[0].starts_with(
@@ -149,7 +149,7 @@ fn pods_of_one_job_together_say_where_it_runs() {
 
 #[test]
 fn settings_that_cannot_work_together_are_named() {
-    let of = |text: &str| told(&read("x", text));
+    let of = |text: &str| problem_lines(&read("x", text));
     let memory = of("NCCL_MNNVL_ENABLE=1\nNCCL_CUMEM_ENABLE=0\n");
     assert!(
         memory[0].starts_with("Contradictory x:1: ") && memory[0].contains("cuMem"),
@@ -166,7 +166,7 @@ fn settings_that_cannot_work_together_are_named() {
 
 #[test]
 fn malformed_jobs_are_named_with_their_place() {
-    let of = |text: &str| told(&read("x", text));
+    let of = |text: &str| problem_lines(&read("x", text));
     assert!(
         of("\nNCCL_MNNVL_ENABLE=7\n")[0]
             .starts_with("Malformed x:2: NCCL_MNNVL_ENABLE=\"7\": expected 0, 1, 2")
@@ -195,13 +195,13 @@ fn an_environment_in_flow_style_is_one_too() {
 #[test]
 fn towers_and_aliases_do_not_grow() {
     let tower = format!("a: {}", "[".repeat(100_000));
-    assert_eq!(read("x", &tower).problems[0].kind, ProblemKind::Malformed);
+    assert_eq!(read("x", &tower).problems[0].kind, SourceProblemKind::Malformed);
     let mut laughs = "a0: &a0 [USE_MNNVL, x, x, x, x, x, x, x, x]\n".to_owned();
     for n in 1..12 {
         let before = format!("*a{}, ", n - 1).repeat(9);
         laughs.push_str(&format!("a{n}: &a{n} [{}]\n", before.trim_end_matches(", ")));
     }
-    assert_eq!(read("x", &laughs).problems[0].kind, ProblemKind::Malformed);
+    assert_eq!(read("x", &laughs).problems[0].kind, SourceProblemKind::Malformed);
     let quotes = "bash -c \"".repeat(20_000) + "USE_MNNVL=1";
     assert!(read("x", &quotes).problems.is_empty());
 }

@@ -14,48 +14,48 @@ use std::collections::BTreeSet;
 use serde_json::Map;
 use serde_json::Value;
 
-use super::gpu_labels::Clique;
+use super::gpu_labels::CliqueLabel;
 use super::objects;
-use super::objects::Object;
-use super::objects::at;
+use super::objects::KubernetesObject;
+use super::objects::value_at;
 use super::objects::list_at;
 use super::objects::text_at;
-use crate::claims::reading::bounded;
-use crate::claims::reading::plain;
+use crate::claims::reader_util::limit_notes;
+use crate::claims::reader_util::sanitize_text;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::FabricSaid;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
-use model::said::SourceProblem;
+use model::source_report::ClaimBasis;
+use model::source_report::FabricReport;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
+use model::source_report::SourceProblem;
 
 /// The API group.
 pub(super) const GROUP: &str = "resource.nvidia.com";
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
-    text.contains(GROUP) && objects::read("", text).objects.iter().any(is_one)
+    text.contains(GROUP) && objects::read("", text).objects.iter().any(is_compute_domain)
 }
 
-fn is_one(object: &Object) -> bool {
+fn is_compute_domain(object: &KubernetesObject) -> bool {
     object.group == GROUP && matches!(object.kind.as_str(), "ComputeDomain" | "ComputeDomainClique")
 }
 
 /// Reads it. `place` is its name in messages.
-pub fn read(place: &str, text: &str) -> Said {
-    let mut domains = ComputeDomains::at(place);
-    if domains.add(text).is_some() {
-        domains.trouble(objects::cut(place));
+pub fn read(place: &str, text: &str) -> SourceReport {
+    let mut domains = ComputeDomainReader::new(place);
+    if domains.add_page(text).is_some() {
+        domains.push_problem(objects::truncated_list_problem(place));
     }
-    domains.said()
+    domains.into_report()
 }
 
 /// One node of a ComputeDomain.
 #[derive(Clone, Debug)]
-struct Member {
+struct ComputeDomainMember {
     node: NodeName,
     clique: String,
     status: String,
@@ -68,27 +68,27 @@ struct ComputeDomain {
     status: String,
     size: Option<u32>,
     since: Option<String>,
-    members: Vec<Member>,
+    members: Vec<ComputeDomainMember>,
 }
 
 /// ComputeDomains while they are read, page by page.
 #[derive(Debug)]
-pub struct ComputeDomains {
+pub struct ComputeDomainReader {
     place: String,
-    said: Said,
+    report: SourceReport,
     domains: BTreeMap<String, ComputeDomain>,
     /// Name of a domain by its UID.
     by_uid: BTreeMap<String, String>,
     /// Members in objects of their own, by the UID of their domain.
-    cliques: Vec<(String, Vec<Member>)>,
+    cliques: Vec<(String, Vec<ComputeDomainMember>)>,
 }
 
-impl ComputeDomains {
+impl ComputeDomainReader {
     /// None yet. `place` is their name in messages.
-    pub fn at(place: &str) -> Self {
+    pub fn new(place: &str) -> Self {
         Self {
             place: place.to_owned(),
-            said: Said::nothing(SourceKind::ComputeDomains, place),
+            report: SourceReport::new(SourceKind::ComputeDomains, place),
             domains: BTreeMap::new(),
             by_uid: BTreeMap::new(),
             cliques: Vec::new(),
@@ -96,13 +96,13 @@ impl ComputeDomains {
     }
 
     /// Adds what is in a text; gives the token with which a server's list goes on.
-    pub fn add(&mut self, text: &str) -> Option<String> {
+    pub fn add_page(&mut self, text: &str) -> Option<String> {
         let read = objects::read(&self.place, text);
-        self.said.problems.extend(read.problems);
-        for object in read.objects.iter().filter(|object| is_one(object)) {
+        self.report.problems.extend(read.problems);
+        for object in read.objects.iter().filter(|object| is_compute_domain(object)) {
             let Some(name) = object.name() else {
                 let message = format!("a {} without a name", object.kind);
-                self.said.trouble(ProblemKind::Malformed, self.place.clone(), message);
+                self.report.push_problem(SourceProblemKind::Malformed, self.place.clone(), message);
                 continue;
             };
             if object.kind == "ComputeDomain" {
@@ -110,60 +110,60 @@ impl ComputeDomains {
             } else {
                 // Named `<UID of the ComputeDomain>.<cliqueID>`.
                 let uid = name.split_once('.').map_or(name, |(uid, _)| uid).to_owned();
-                let members = self.members(name, list_at(&object.map, &["daemons"]), "nodeName");
+                let members = self.read_members(name, list_at(&object.map, &["daemons"]), "nodeName");
                 self.cliques.push((uid, members));
             }
         }
-        read.more
+        read.continue_token
     }
 
     /// Adds a problem.
-    pub fn trouble(&mut self, problem: SourceProblem) {
-        self.said.problems.push(problem);
+    pub fn push_problem(&mut self, problem: SourceProblem) {
+        self.report.problems.push(problem);
     }
 
-    fn add_domain(&mut self, name: &str, object: &Object) {
+    fn add_domain(&mut self, name: &str, object: &KubernetesObject) {
         let namespace = text_at(&object.map, &["metadata", "namespace"]).unwrap_or("default");
-        let name = format!("{}/{}", plain(namespace), plain(name));
+        let name = format!("{}/{}", sanitize_text(namespace), sanitize_text(name));
         if let Some(uid) = text_at(&object.map, &["metadata", "uid"]) {
             self.by_uid.insert(uid.to_owned(), name.clone());
         }
-        let members = self.members(&name, list_at(&object.map, &["status", "nodes"]), "name");
-        let size = at(&object.map, &["spec", "numNodes"]).and_then(Value::as_u64);
+        let members = self.read_members(&name, list_at(&object.map, &["status", "nodes"]), "name");
+        let size = value_at(&object.map, &["spec", "numNodes"]).and_then(Value::as_u64);
         let domain = ComputeDomain {
-            status: plain(text_at(&object.map, &["status", "status"]).unwrap_or_default()),
+            status: sanitize_text(text_at(&object.map, &["status", "status"]).unwrap_or_default()),
             // 0, the default, is no expectation.
             size: size.and_then(|size| u32::try_from(size).ok()).filter(|size| 0 < *size),
-            since: text_at(&object.map, &["metadata", "creationTimestamp"]).map(plain),
+            since: text_at(&object.map, &["metadata", "creationTimestamp"]).map(sanitize_text),
             members,
         };
         if self.domains.insert(name.clone(), domain).is_some() {
             let message = format!("{name} is listed twice; the last counts");
-            self.said.trouble(ProblemKind::Contradictory, self.place.clone(), message);
+            self.report.push_problem(SourceProblemKind::Contradictory, self.place.clone(), message);
         }
     }
 
-    fn members(&mut self, domain: &str, nodes: &[Value], name: &str) -> Vec<Member> {
+    fn read_members(&mut self, domain: &str, nodes: &[Value], name: &str) -> Vec<ComputeDomainMember> {
         let mut members = Vec::new();
         for (number, node) in nodes.iter().enumerate() {
-            let place = format!("{}: ComputeDomain {}, node {number}", self.place, plain(domain));
+            let place = format!("{}: ComputeDomain {}, node {number}", self.place, sanitize_text(domain));
             let empty = Map::new();
             let node = node.as_object().unwrap_or(&empty);
-            let Some(node_name) = text_at(node, &[name]).filter(|name| !plain(name).is_empty())
+            let Some(node_name) = text_at(node, &[name]).filter(|name| !sanitize_text(name).is_empty())
             else {
-                self.said.trouble(ProblemKind::Malformed, place, "a node without a name");
+                self.report.push_problem(SourceProblemKind::Malformed, place, "a node without a name");
                 continue;
             };
             let clique = text_at(node, &["cliqueID"]).unwrap_or_default();
             if !clique.is_empty()
-                && let Err(message) = Clique::parse(clique)
+                && let Err(message) = CliqueLabel::parse(clique)
             {
-                self.said.trouble(ProblemKind::Malformed, place, format!("cliqueID: {message}"));
+                self.report.push_problem(SourceProblemKind::Malformed, place, format!("cliqueID: {message}"));
             }
-            members.push(Member {
-                node: NodeName::from(plain(node_name)),
-                clique: plain(clique),
-                status: plain(text_at(node, &["status"]).unwrap_or_default()),
+            members.push(ComputeDomainMember {
+                node: NodeName::from(sanitize_text(node_name)),
+                clique: sanitize_text(clique),
+                status: sanitize_text(text_at(node, &["status"]).unwrap_or_default()),
                 index: node.get("index").and_then(Value::as_u64),
             });
         }
@@ -171,10 +171,10 @@ impl ComputeDomains {
     }
 
     /// What they say.
-    pub fn said(mut self) -> Said {
+    pub fn into_report(mut self) -> SourceReport {
         for (uid, members) in std::mem::take(&mut self.cliques) {
             // Without its domain, the UID is all the name there is.
-            let name = self.by_uid.get(&uid).cloned().unwrap_or_else(|| plain(&uid));
+            let name = self.by_uid.get(&uid).cloned().unwrap_or_else(|| sanitize_text(&uid));
             self.domains.entry(name).or_default().members.extend(members);
         }
         let mut owners: BTreeMap<NodeName, String> = BTreeMap::new();
@@ -192,20 +192,20 @@ impl ComputeDomains {
                         "node {} is in two ComputeDomains, {owner} and {name}; it can serve one",
                         member.node
                     );
-                    self.said.trouble(ProblemKind::Contradictory, self.place.clone(), message);
+                    self.report.push_problem(SourceProblemKind::Contradictory, self.place.clone(), message);
                 }
             }
-            speak(&name, &domain, &mut self.said);
+            add_to_report(&name, &domain, &mut self.report);
         }
-        bounded(self.said)
+        limit_notes(self.report)
     }
 }
 
 /// Says what one ComputeDomain says.
-fn speak(name: &str, domain: &ComputeDomain, said: &mut Said) {
+fn add_to_report(name: &str, domain: &ComputeDomain, said: &mut SourceReport) {
     let status = if domain.status.is_empty() { "not said" } else { &domain.status };
     said.settings.insert(format!("ComputeDomain {name} status"), status.to_owned());
-    let mut cliques: BTreeMap<&str, Vec<&Member>> = BTreeMap::new();
+    let mut cliques: BTreeMap<&str, Vec<&ComputeDomainMember>> = BTreeMap::new();
     for member in &domain.members {
         cliques.entry(&member.clique).or_default().push(member);
     }
@@ -214,7 +214,7 @@ fn speak(name: &str, domain: &ComputeDomain, said: &mut Said) {
         let part = if clique.is_empty() { "no clique" } else { clique };
         let part = if is_one { name.to_owned() } else { format!("{name} ({part})") };
         let nodes = members.iter().map(|member| member.node.clone()).collect();
-        let mut group = Group::of(GroupKind::Imex, "ComputeDomain", part, nodes);
+        let mut group = NodeGroup::new(NodeGroupKind::Imex, "ComputeDomain", part, nodes);
         group.topology = Some(name.to_owned());
         group.size = domain.size.filter(|_| is_one);
         group.since.clone_from(&domain.since);
@@ -225,7 +225,7 @@ fn speak(name: &str, domain: &ComputeDomain, said: &mut Said) {
         said.groups.push(group);
     }
     if domain.members.is_empty() {
-        let mut group = Group::of(GroupKind::Imex, "ComputeDomain", name, Vec::new());
+        let mut group = NodeGroup::new(NodeGroupKind::Imex, "ComputeDomain", name, Vec::new());
         group.size = domain.size;
         group.since.clone_from(&domain.since);
         group.at = Some(format!("ComputeDomain {name}: status.nodes"));
@@ -239,8 +239,8 @@ fn speak(name: &str, domain: &ComputeDomain, said: &mut Said) {
         ));
     }
     for member in &domain.members {
-        let clique = Clique::parse(&member.clique).ok();
-        let node = said.node(&member.node);
+        let clique = CliqueLabel::parse(&member.clique).ok();
+        let node = said.node_mut(&member.node);
         node.busy = Some(true);
         let index = member.index.map_or_else(String::new, |index| format!(", index {index}"));
         let clique_words = if member.clique.is_empty() { "no clique" } else { &member.clique };
@@ -248,12 +248,12 @@ fn speak(name: &str, domain: &ComputeDomain, said: &mut Said) {
         node.marks
             .insert(format!("ComputeDomain {name}"), format!("{status}, {clique_words}{index}"));
         if let Some(clique) = clique {
-            node.fabric.push(FabricSaid {
+            node.fabric.push(FabricReport {
                 cluster_uuid: Some(clique.uuid),
                 clique_id: Some(clique.id.to_string()),
-                basis: Some(Basis::Asserted),
+                basis: Some(ClaimBasis::Asserted),
                 at: Some(format!("ComputeDomain {name}: status.nodes")),
-                ..FabricSaid::default()
+                ..FabricReport::default()
             });
         }
     }

@@ -6,64 +6,64 @@
 
 use std::collections::BTreeMap;
 
-use super::levels::Labelled;
-use crate::claims::reading::is_zero;
-use crate::claims::reading::plain;
+use super::topology_labels::NodeMetadata;
+use crate::claims::reader_util::is_zero_uuid;
+use crate::claims::reader_util::sanitize_text;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::FabricSaid;
-use model::said::NodeSaid;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceProblem;
+use model::source_report::ClaimBasis;
+use model::source_report::FabricReport;
+use model::source_report::NodeReport;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceProblem;
 
 /// The prefix of its labels.
-pub(super) const PREFIX: &str = "nvidia.com/";
+pub(super) const LABEL_PREFIX: &str = "nvidia.com/";
 
 /// The resource that a device plugin offers.
-pub(super) const RESOURCE: &str = "nvidia.com/gpu";
+pub(super) const GPU_RESOURCE: &str = "nvidia.com/gpu";
 
 /// The label with `<ClusterUUID>.<CliqueID>`.
-pub(super) const CLIQUE: &str = "nvidia.com/gpu.clique";
+pub(super) const CLIQUE_LABEL: &str = "nvidia.com/gpu.clique";
 
 /// The clique that a fabric which nobody partitioned may give every rack: equal
 /// values do not show one domain.
-pub(super) const DEFAULT_CLIQUE: u32 = 32_766;
+pub(super) const DEFAULT_CLIQUE_ID: u32 = 32_766;
 
 /// A value of [`CLIQUE`], taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Clique {
+pub(super) struct CliqueLabel {
     /// ClusterUUID, lower case.
     pub(super) uuid: String,
     /// CliqueID.
     pub(super) id: u32,
 }
 
-impl Clique {
+impl CliqueLabel {
     /// Takes a value apart, or says what is wrong with it.
     pub(super) fn parse(value: &str) -> Result<Self, String> {
         let expected = "expected <ClusterUUID>.<CliqueID>";
         let Some((uuid, id)) = value.rsplit_once('.') else {
-            return Err(format!("{expected}, found {:?}", plain(value)));
+            return Err(format!("{expected}, found {:?}", sanitize_text(value)));
         };
         let groups: Vec<&str> = uuid.split('-').collect();
         let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
         let is_hex = groups.iter().all(|group| group.bytes().all(|b| b.is_ascii_hexdigit()));
         if lengths != [8, 4, 4, 4, 12] || !is_hex {
-            return Err(format!("{expected}, but {:?} is no UUID", plain(uuid)));
+            return Err(format!("{expected}, but {:?} is no UUID", sanitize_text(uuid)));
         }
         let digits = !id.is_empty() && id.bytes().all(|b| b.is_ascii_digit());
         let Some(id) = id.parse().ok().filter(|_| digits) else {
-            return Err(format!("{expected}, but {:?} is no clique id", plain(id)));
+            return Err(format!("{expected}, but {:?} is no clique id", sanitize_text(id)));
         };
         Ok(Self { uuid: uuid.to_ascii_lowercase(), id })
     }
 
     /// Why nobody should take it for a domain of its own, if so.
-    fn doubt(&self) -> Option<&'static str> {
-        if is_zero(&self.uuid) {
+    fn doubt_reason(&self) -> Option<&'static str> {
+        if is_zero_uuid(&self.uuid) {
             Some("a ClusterUUID of zeros: the fabric was not configured when it was read")
-        } else if self.id == DEFAULT_CLIQUE {
+        } else if self.id == DEFAULT_CLIQUE_ID {
             Some("clique 32766 is what an unpartitioned fabric gives: other racks may have it too")
         } else {
             None
@@ -72,89 +72,89 @@ impl Clique {
 }
 
 /// The clique that a node's label claims, where it can be read.
-pub(super) fn clique(labels: &BTreeMap<String, String>) -> Option<Clique> {
-    Clique::parse(labels.get(CLIQUE)?).ok()
+pub(super) fn parse_clique(labels: &BTreeMap<String, String>) -> Option<CliqueLabel> {
+    CliqueLabel::parse(labels.get(CLIQUE_LABEL)?).ok()
 }
 
 /// Reads the labels of one node.
 pub(super) fn read(
-    labelled: &Labelled,
+    labelled: &NodeMetadata,
     place: &str,
-    said: &mut NodeSaid,
+    said: &mut NodeReport,
     problems: &mut Vec<SourceProblem>,
 ) {
     let labels = &labelled.labels;
-    let text = |key: &str| labels.get(&format!("{PREFIX}{key}")).map(String::as_str);
+    let text = |key: &str| labels.get(&format!("{LABEL_PREFIX}{key}")).map(String::as_str);
     let mut wrong = |key: &str, message: String| {
         problems.push(SourceProblem {
-            kind: ProblemKind::Malformed,
+            kind: SourceProblemKind::Malformed,
             at: Some(format!("{place}: label {key}")),
             message,
         });
     };
-    said.product = text("gpu.product").filter(|product| !product.is_empty()).map(plain);
-    said.driver = driver(labels);
+    said.product = text("gpu.product").filter(|product| !product.is_empty()).map(sanitize_text);
+    said.driver = driver_version(labels);
     // Under MIG's single strategy product and count are those of the slices.
     let is_sliced = said.product.as_deref().is_some_and(|product| product.contains("-MIG-"));
     let is_shared = text("gpu.sharing-strategy").is_some_and(|strategy| strategy != "none");
     match text("gpu.count").map(|count| (count, count.parse::<u32>())) {
         Some((_, Ok(count))) if !is_sliced => said.gpus = Some(count),
         Some((count, Err(_))) => {
-            wrong("nvidia.com/gpu.count", format!("expected a number, found {:?}", plain(count)));
+            wrong("nvidia.com/gpu.count", format!("expected a number, found {:?}", sanitize_text(count)));
         }
         Some(_) => {}
         // Without the label, what the device plugin had when it started.
         None if !is_shared => {
-            let capacity = said.marks.get(&format!("capacity {RESOURCE}"));
+            let capacity = said.marks.get(&format!("capacity {GPU_RESOURCE}"));
             said.gpus = capacity.and_then(|count| count.parse().ok());
         }
         None => {}
     }
     for key in ["gpu.present", "mig.strategy", "mig.config", "mig.config.state", "vgpu.present"] {
-        mark(said, labels, key);
+        add_mark(said, labels, key);
     }
     if is_shared {
-        mark(said, labels, "gpu.sharing-strategy");
-        mark(said, labels, "gpu.replicas");
+        add_mark(said, labels, "gpu.sharing-strategy");
+        add_mark(said, labels, "gpu.replicas");
     }
-    if let Some(value) = labels.get(CLIQUE) {
-        match Clique::parse(value) {
+    if let Some(value) = labels.get(CLIQUE_LABEL) {
+        match CliqueLabel::parse(value) {
             Ok(clique) => {
-                let by = labelled.written.get(CLIQUE).filter(|by| !by.manager.is_empty());
+                let by = labelled.writers.get(CLIQUE_LABEL).filter(|by| !by.manager.is_empty());
                 let by = by.map_or_else(String::new, |by| format!(", written by {}", by.manager));
-                said.fabric.push(FabricSaid {
+                said.fabric.push(FabricReport {
                     cluster_uuid: Some(clique.uuid),
                     clique_id: Some(clique.id.to_string()),
-                    basis: Some(Basis::Asserted),
-                    at: Some(format!("label {CLIQUE}{by}")),
-                    ..FabricSaid::default()
+                    basis: Some(ClaimBasis::Asserted),
+                    at: Some(format!("label {CLIQUE_LABEL}{by}")),
+                    ..FabricReport::default()
                 });
             }
             Err(message) => {
-                said.marks.insert(format!("label {CLIQUE}"), plain(value));
-                wrong(CLIQUE, message);
+                said.marks.insert(format!("label {CLIQUE_LABEL}"), sanitize_text(value));
+                wrong(CLIQUE_LABEL, message);
             }
         }
     }
 }
 
-fn mark(said: &mut NodeSaid, labels: &BTreeMap<String, String>, key: &str) {
-    let key = format!("{PREFIX}{key}");
+fn add_mark(said: &mut NodeReport, labels: &BTreeMap<String, String>, key: &str) {
+    let key = format!("{LABEL_PREFIX}{key}");
     if let Some(value) = labels.get(&key) {
-        said.marks.insert(format!("label {key}"), plain(value));
+        said.marks.insert(format!("label {key}"), sanitize_text(value));
     }
 }
 
 /// The driver: in one label, or of older versions in three.
-fn driver(labels: &BTreeMap<String, String>) -> Option<String> {
+fn driver_version(labels: &BTreeMap<String, String>) -> Option<String> {
     let text = |key: &str| labels.get(key).map(String::as_str).filter(|text| !text.is_empty());
     if let Some(full) = text("nvidia.com/cuda.driver-version.full") {
-        return Some(plain(full));
+        return Some(sanitize_text(full));
     }
     let major = text("nvidia.com/cuda.driver.major")?;
     let minor = text("nvidia.com/cuda.driver.minor")?;
     let whole = [Some(major), Some(minor), text("nvidia.com/cuda.driver.rev")];
-    Some(plain(&whole.into_iter().flatten().collect::<Vec<_>>().join(".")))
+    Some(sanitize_text(&whole.into_iter().flatten().collect::<Vec<_>>().join(".")))
 }
 
 /// Whether a node is one of a rack-scale NVLink domain, by its product or the
@@ -169,14 +169,14 @@ pub(super) fn is_rack_scale(labels: &BTreeMap<String, String>) -> bool {
 }
 
 /// What is worth knowing about the cliques of all nodes together.
-pub(super) fn remarks(nodes: &[(&NodeName, &Labelled)], said: &mut Said) {
+pub(super) fn add_notes(nodes: &[(&NodeName, &NodeMetadata)], said: &mut SourceReport) {
     let mut doubts: BTreeMap<(&str, &'static str), usize> = BTreeMap::new();
     let (mut with, mut without) = (0_usize, Vec::new());
     for (node, labelled) in nodes {
-        match labelled.labels.get(CLIQUE) {
+        match labelled.labels.get(CLIQUE_LABEL) {
             Some(value) => {
                 with += 1;
-                if let Some(doubt) = Clique::parse(value).ok().and_then(|clique| clique.doubt()) {
+                if let Some(doubt) = CliqueLabel::parse(value).ok().and_then(|clique| clique.doubt_reason()) {
                     *doubts.entry((value, doubt)).or_default() += 1;
                 }
             }
@@ -187,13 +187,13 @@ pub(super) fn remarks(nodes: &[(&NodeName, &Labelled)], said: &mut Said) {
         }
     }
     for ((value, doubt), count) in doubts {
-        said.notes.push(format!("{CLIQUE}={value} on {count} of the nodes: {doubt}"));
+        said.notes.push(format!("{CLIQUE_LABEL}={value} on {count} of the nodes: {doubt}"));
     }
     // The label also vanishes when the GPUs of one node disagree, or one of
     // them is not attached; discovery only logs that.
     if 0 < with && !without.is_empty() {
         said.notes.push(format!(
-            "{} of the nodes with GPUs have no label {CLIQUE}, {with} have one; without it: {}",
+            "{} of the nodes with GPUs have no label {CLIQUE_LABEL}, {with} have one; without it: {}",
             without.len(),
             model::hostlist::fold(without.iter().copied())
         ));

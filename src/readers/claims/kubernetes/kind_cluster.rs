@@ -9,13 +9,13 @@ use std::collections::BTreeMap;
 use serde_json::Map;
 use serde_json::Value;
 
-use super::objects::Object;
+use super::objects::KubernetesObject;
 use super::objects::list_at;
 use super::objects::text_at;
-use crate::claims::reading::plain;
+use crate::claims::reader_util::sanitize_text;
 
 /// Whether an object is one.
-pub(super) fn is_one(object: &Object) -> bool {
+pub(super) fn is_kind_cluster(object: &KubernetesObject) -> bool {
     object.kind == "Cluster" && object.group == "kind.x-k8s.io"
 }
 
@@ -29,7 +29,7 @@ pub(super) struct KindNode {
 }
 
 /// Its nodes.
-pub(super) fn nodes(object: &Object) -> Vec<KindNode> {
+pub(super) fn nodes(object: &KubernetesObject) -> Vec<KindNode> {
     let cluster = text_at(&object.map, &["name"]).unwrap_or("kind");
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let nodes = list_at(&object.map, &["nodes"]).iter().filter_map(Value::as_object);
@@ -39,12 +39,12 @@ pub(super) fn nodes(object: &Object) -> Vec<KindNode> {
             let count = counts.entry(role).or_default();
             *count += 1;
             let number = if *count == 1 { String::new() } else { count.to_string() };
-            let container = format!("{}-{}{number}", plain(cluster), plain(role));
+            let container = format!("{}-{}{number}", sanitize_text(cluster), sanitize_text(role));
             let labels = node.get("labels").and_then(Value::as_object);
             let labels = labels.into_iter().flatten();
             let labels =
                 labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())));
-            let registered = registered(node);
+            let registered = registered_name(node);
             KindNode {
                 labels: labels.collect(),
                 alias: registered.is_some().then(|| container.clone()),
@@ -55,7 +55,7 @@ pub(super) fn nodes(object: &Object) -> Vec<KindNode> {
 }
 
 /// The name a node registers with, from its patches of kubeadm's configuration.
-fn registered(node: &Map<String, Value>) -> Option<String> {
+fn registered_name(node: &Map<String, Value>) -> Option<String> {
     let patches = list_at(node, &["kubeadmConfigPatches"]).iter().filter_map(Value::as_str);
     let documents = patches.filter_map(|text| serde_saphyr::from_multiple::<Value>(text).ok());
     let mut names = documents.flatten().filter_map(|patch| {

@@ -21,11 +21,11 @@ fn object(change: impl FnOnce(&mut Value)) -> Node {
     serde_json::from_value(object).expect("a node")
 }
 
-fn idle(change: impl FnOnce(&mut Value)) -> LiveNode {
-    node(&object(change), Pods::Read(&BTreeMap::new())).expect("a name")
+fn idle(change: impl FnOnce(&mut Value)) -> SchedulerNode {
+    to_live_node(&object(change), PodsByNode::Known(&BTreeMap::new())).expect("a name")
 }
 
-fn tainted(key: &str, effect: &str) -> LiveNode {
+fn tainted(key: &str, effect: &str) -> SchedulerNode {
     idle(|it| it["spec"]["taints"] = json!([{"key": key, "effect": effect}]))
 }
 
@@ -42,13 +42,13 @@ fn a_ready_node_without_pods_is_idle_and_known_by_boot_and_machine() {
 
 #[test]
 fn a_node_whose_pods_were_not_read_is_never_idle() {
-    let unread = node(&object(|_| {}), Pods::Unknown).expect("a name");
+    let unread = to_live_node(&object(|_| {}), PodsByNode::Unknown).expect("a name");
     assert_eq!(unread.state, [PODS_UNREAD]);
-    let held = OnNode { gpu_pods: ["a/b".to_owned()].into(), ..OnNode::default() };
+    let held = NodePods { gpu_pods: ["a/b".to_owned()].into(), ..NodePods::default() };
     let pods = BTreeMap::from([(NodeName::from("n1"), held)]);
-    let seen = node(&object(|_| {}), Pods::Read(&pods)).expect("a name");
+    let seen = to_live_node(&object(|_| {}), PodsByNode::Known(&pods)).expect("a name");
     assert_eq!(seen.state, ["ALLOCATED"]);
-    assert_eq!(lasting(&seen), lasting(&unread));
+    assert_eq!(own_states(&seen), own_states(&unread));
 }
 
 #[test]

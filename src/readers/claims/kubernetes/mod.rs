@@ -6,13 +6,13 @@
 pub mod compute_domains;
 mod gpu_labels;
 mod kind_cluster;
-mod levels;
-pub mod live;
-pub mod marks;
+mod topology_labels;
+pub mod live_node;
+pub mod node_marks;
 pub mod nodes;
 mod objects;
 pub mod pods;
-mod tables;
+mod kubectl_tables;
 pub mod topologies;
 
 #[cfg(test)]

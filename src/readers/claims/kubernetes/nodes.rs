@@ -13,26 +13,26 @@ use serde_json::Value;
 
 use super::gpu_labels;
 use super::kind_cluster;
-use super::levels;
-use super::levels::Labelled;
-use super::marks;
+use super::topology_labels;
+use super::topology_labels::NodeMetadata;
+use super::node_marks;
 use super::objects;
-use super::objects::Object;
-use super::objects::at;
+use super::objects::KubernetesObject;
+use super::objects::value_at;
 use super::objects::list_at;
 use super::objects::text_at;
-use super::tables;
-use crate::claims::reading::bounded;
-use crate::claims::reading::plain;
+use super::kubectl_tables;
+use crate::claims::reader_util::limit_notes;
+use crate::claims::reader_util::sanitize_text;
 use model::id::NodeName;
-use model::said::NodeSaid;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
-use model::said::SourceProblem;
+use model::source_report::NodeReport;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
+use model::source_report::SourceProblem;
 
 /// The labels of every node.
-pub type Labels = BTreeMap<NodeName, BTreeMap<String, String>>;
+pub type LabelsByNode = BTreeMap<NodeName, BTreeMap<String, String>>;
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
@@ -43,22 +43,22 @@ pub fn recognises(text: &str) -> bool {
     {
         return false;
     }
-    tables::recognises(text) || objects::read("", text).objects.iter().any(speaks_of_nodes)
+    kubectl_tables::recognises(text) || objects::read("", text).objects.iter().any(describes_nodes)
 }
 
-fn speaks_of_nodes(object: &Object) -> bool {
-    is_node(object) || kind_cluster::is_one(object) || bare_labels(object).is_some()
+fn describes_nodes(object: &KubernetesObject) -> bool {
+    is_node(object) || kind_cluster::is_kind_cluster(object) || bare_labels(object).is_some()
 }
 
-fn is_node(object: &Object) -> bool {
+fn is_node(object: &KubernetesObject) -> bool {
     object.kind == "Node" && object.group.is_empty()
 }
 
 /// The labels of one node without the node, as `-o jsonpath='{.metadata.labels}'`
 /// prints them.
-fn bare_labels(object: &Object) -> Option<BTreeMap<String, String>> {
+fn bare_labels(object: &KubernetesObject) -> Option<BTreeMap<String, String>> {
     let known = |key: &String| {
-        [gpu_labels::PREFIX, "kubernetes.io/"].iter().any(|prefix| key.contains(prefix))
+        [gpu_labels::LABEL_PREFIX, "kubernetes.io/"].iter().any(|prefix| key.contains(prefix))
     };
     let is_bare = object.kind.is_empty() && object.map.keys().any(known);
     let pairs = object.map.iter().map(|(key, value)| Some((key.clone(), value.as_str()?.into())));
@@ -66,60 +66,60 @@ fn bare_labels(object: &Object) -> Option<BTreeMap<String, String>> {
 }
 
 /// Reads it. `place` is its name in messages.
-pub fn read(place: &str, text: &str) -> Said {
-    let mut nodes = Nodes::at(place);
-    if nodes.add(text).is_some() {
-        nodes.trouble(objects::cut(place));
+pub fn read(place: &str, text: &str) -> SourceReport {
+    let mut nodes = NodeObjectReader::new(place);
+    if nodes.add_page(text).is_some() {
+        nodes.push_problem(objects::truncated_list_problem(place));
     }
-    nodes.said()
+    nodes.into_report()
 }
 
 /// Nodes while they are read, page by page.
 #[derive(Debug)]
-pub struct Nodes {
+pub struct NodeObjectReader {
     place: String,
-    said: Said,
-    labelled: BTreeMap<NodeName, Labelled>,
+    report: SourceReport,
+    metadata: BTreeMap<NodeName, NodeMetadata>,
     order: Vec<NodeName>,
 }
 
-impl Nodes {
+impl NodeObjectReader {
     /// No nodes yet. `place` is their name in messages.
-    pub fn at(place: &str) -> Self {
+    pub fn new(place: &str) -> Self {
         Self {
             place: place.to_owned(),
-            said: Said::nothing(SourceKind::KubernetesNodes, place),
-            labelled: BTreeMap::new(),
+            report: SourceReport::new(SourceKind::KubernetesNodes, place),
+            metadata: BTreeMap::new(),
             order: Vec::new(),
         }
     }
 
     /// Adds what is in a text; gives the token with which a server's list goes on.
-    pub fn add(&mut self, text: &str) -> Option<String> {
-        if tables::recognises(text) {
+    pub fn add_page(&mut self, text: &str) -> Option<String> {
+        if kubectl_tables::recognises(text) {
             let place = self.place.clone();
-            for row in tables::rows(&place, text, &mut self.said.problems) {
-                self.add_labels(&row.node, row.labels, NodeSaid::default());
+            for row in kubectl_tables::read_rows(&place, text, &mut self.report.problems) {
+                self.add_labels(&row.node, row.labels, NodeReport::default());
             }
             return None;
         }
         let read = objects::read(&self.place, text);
-        self.said.problems.extend(read.problems);
+        self.report.problems.extend(read.problems);
         let mut strange = BTreeSet::new();
         for object in &read.objects {
             if is_node(object) {
                 self.add_node(object);
-            } else if kind_cluster::is_one(object) {
+            } else if kind_cluster::is_kind_cluster(object) {
                 for node in kind_cluster::nodes(object) {
                     let aliases = node.alias.into_iter().collect();
-                    let said = NodeSaid { aliases, ..NodeSaid::default() };
+                    let said = NodeReport { aliases, ..NodeReport::default() };
                     self.add_labels(&node.name, node.labels, said);
                 }
             } else if let Some(labels) = bare_labels(object) {
                 match labels.get("kubernetes.io/hostname").cloned() {
-                    Some(name) => self.add_labels(&name, labels, NodeSaid::default()),
-                    None => self.said.trouble(
-                        ProblemKind::Incomplete,
+                    Some(name) => self.add_labels(&name, labels, NodeReport::default()),
+                    None => self.report.push_problem(
+                        SourceProblemKind::Incomplete,
                         self.place.clone(),
                         "labels of a node that does not say its name (kubernetes.io/hostname)",
                     ),
@@ -129,86 +129,86 @@ impl Nodes {
             }
         }
         if !strange.is_empty() {
-            let kinds: Vec<String> = strange.into_iter().map(plain).collect();
-            self.said.notes.push(format!("not nodes, and not read here: {}", kinds.join(", ")));
+            let kinds: Vec<String> = strange.into_iter().map(sanitize_text).collect();
+            self.report.notes.push(format!("not nodes, and not read here: {}", kinds.join(", ")));
         }
-        read.more
+        read.continue_token
     }
 
     /// Adds a problem.
-    pub fn trouble(&mut self, problem: SourceProblem) {
-        self.said.problems.push(problem);
+    pub fn push_problem(&mut self, problem: SourceProblem) {
+        self.report.problems.push(problem);
     }
 
     /// The labels of all nodes.
-    pub fn labels(&self) -> Labels {
+    pub fn labels(&self) -> LabelsByNode {
         let labels =
-            |(node, labelled): (&NodeName, &Labelled)| (node.clone(), labelled.labels.clone());
-        self.labelled.iter().map(labels).collect()
+            |(node, labelled): (&NodeName, &NodeMetadata)| (node.clone(), labelled.labels.clone());
+        self.metadata.iter().map(labels).collect()
     }
 
     /// What they say.
-    pub fn said(mut self) -> Said {
-        if self.order.is_empty() && self.said.problems.is_empty() {
-            self.said.notes.push("no node is listed".to_owned());
+    pub fn into_report(mut self) -> SourceReport {
+        if self.order.is_empty() && self.report.problems.is_empty() {
+            self.report.notes.push("no node is listed".to_owned());
         }
-        let nodes: Vec<(&NodeName, &Labelled)> =
-            self.order.iter().filter_map(|node| self.labelled.get_key_value(node)).collect();
-        levels::groups(&nodes, &mut self.said);
-        gpu_labels::remarks(&nodes, &mut self.said);
-        bounded(self.said)
+        let nodes: Vec<(&NodeName, &NodeMetadata)> =
+            self.order.iter().filter_map(|node| self.metadata.get_key_value(node)).collect();
+        topology_labels::add_groups(&nodes, &mut self.report);
+        gpu_labels::add_notes(&nodes, &mut self.report);
+        limit_notes(self.report)
     }
 
-    fn add_node(&mut self, object: &Object) {
+    fn add_node(&mut self, object: &KubernetesObject) {
         let Some(name) = object.name() else {
             let message = "a Node without a name";
-            self.said.trouble(ProblemKind::Malformed, self.place.clone(), message);
+            self.report.push_problem(SourceProblemKind::Malformed, self.place.clone(), message);
             return;
         };
-        let place = format!("{}: node {}", self.place, plain(name));
-        let labels = texts(&object.map, "labels", &place, &mut self.said.problems);
-        let annotations = texts(&object.map, "annotations", &place, &mut self.said.problems);
-        let mut said = NodeSaid::default();
-        whereabouts(name, &labels, object, &mut said);
-        condition(object, &mut said);
-        devices(object, &mut said);
-        marks::read(&labels, &annotations, object, &mut said);
-        let annotated = self.add_labelled(
+        let place = format!("{}: node {}", self.place, sanitize_text(name));
+        let labels = read_string_map(&object.map, "labels", &place, &mut self.report.problems);
+        let annotations = read_string_map(&object.map, "annotations", &place, &mut self.report.problems);
+        let mut said = NodeReport::default();
+        read_identity(name, &labels, object, &mut said);
+        read_condition(object, &mut said);
+        read_gpu_capacity(object, &mut said);
+        node_marks::read(&labels, &annotations, object, &mut said);
+        let annotated = self.add_metadata(
             name,
-            Labelled { labels, annotations, written: written(&object.map) },
+            NodeMetadata { labels, annotations, writers: label_writers(&object.map) },
             said,
         );
         if let Some((node, labelled)) = annotated {
             let mut problems = Vec::new();
             let place = format!("{}: node {node}", self.place);
-            let said = self.said.nodes.entry(node).or_default();
-            marks::pair_scores(&labelled, &place, said, &mut problems);
-            self.said.problems.extend(problems);
+            let said = self.report.nodes.entry(node).or_default();
+            node_marks::read_pair_scores(&labelled, &place, said, &mut problems);
+            self.report.problems.extend(problems);
         }
     }
 
-    fn add_labels(&mut self, name: &str, labels: BTreeMap<String, String>, said: NodeSaid) {
-        let labelled = Labelled { labels, ..Labelled::default() };
-        self.add_labelled(name, labelled, said);
+    fn add_labels(&mut self, name: &str, labels: BTreeMap<String, String>, said: NodeReport) {
+        let labelled = NodeMetadata { labels, ..NodeMetadata::default() };
+        self.add_metadata(name, labelled, said);
     }
 
     /// Adds one node, unless it is there: then both must say the same.
-    fn add_labelled(
+    fn add_metadata(
         &mut self,
         name: &str,
-        labelled: Labelled,
-        mut said: NodeSaid,
-    ) -> Option<(NodeName, Labelled)> {
-        let node = NodeName::from(plain(name));
+        labelled: NodeMetadata,
+        mut said: NodeReport,
+    ) -> Option<(NodeName, NodeMetadata)> {
+        let node = NodeName::from(sanitize_text(name));
         if node.as_str().is_empty() {
             let message = "a node whose name holds nothing that can be shown";
-            self.said.trouble(ProblemKind::Malformed, self.place.clone(), message);
+            self.report.push_problem(SourceProblemKind::Malformed, self.place.clone(), message);
             return None;
         }
-        if let Some(known) = self.labelled.get(&node) {
+        if let Some(known) = self.metadata.get(&node) {
             if known.labels != labelled.labels {
-                self.said.trouble(
-                    ProblemKind::Contradictory,
+                self.report.push_problem(
+                    SourceProblemKind::Contradictory,
                     format!("{}: node {node}", self.place),
                     "is listed twice with different labels; the first counts",
                 );
@@ -216,16 +216,16 @@ impl Nodes {
             return None;
         }
         let place = format!("{}: node {node}", self.place);
-        gpu_labels::read(&labelled, &place, &mut said, &mut self.said.problems);
-        self.said.nodes.insert(node.clone(), said);
+        gpu_labels::read(&labelled, &place, &mut said, &mut self.report.problems);
+        self.report.nodes.insert(node.clone(), said);
         self.order.push(node.clone());
-        self.labelled.insert(node.clone(), labelled.clone());
+        self.metadata.insert(node.clone(), labelled.clone());
         Some((node, labelled))
     }
 }
 
 /// Labels or annotations. One that is no text is a problem.
-fn texts(
+fn read_string_map(
     map: &Map<String, Value>,
     field: &str,
     place: &str,
@@ -234,18 +234,18 @@ fn texts(
     let mut texts = BTreeMap::new();
     let mut wrong = |at: String, found: &Value| {
         problems.push(SourceProblem {
-            kind: ProblemKind::Malformed,
+            kind: SourceProblemKind::Malformed,
             at: Some(at),
-            message: format!("expected text, found {}", plain(&found.to_string())),
+            message: format!("expected text, found {}", sanitize_text(&found.to_string())),
         });
     };
-    match at(map, &["metadata", field]) {
+    match value_at(map, &["metadata", field]) {
         None | Some(Value::Null) => {}
         Some(Value::Object(fields)) => {
             for (key, value) in fields {
                 match value {
                     Value::String(text) => drop(texts.insert(key.clone(), text.clone())),
-                    other => wrong(format!("{place}: {field} {}", plain(key)), other),
+                    other => wrong(format!("{place}: {field} {}", sanitize_text(key)), other),
                 }
             }
         }
@@ -256,16 +256,16 @@ fn texts(
 
 /// Who wrote each label, and when that writer last wrote any, from
 /// `managedFields`. The API server gives them, `kubectl` leaves them out.
-fn written(map: &Map<String, Value>) -> BTreeMap<String, levels::Written> {
+fn label_writers(map: &Map<String, Value>) -> BTreeMap<String, topology_labels::LabelWriter> {
     let mut written = BTreeMap::new();
     for entry in list_at(map, &["metadata", "managedFields"]) {
         let Some(entry) = entry.as_object() else { continue };
-        let Some(fields) = at(entry, &["fieldsV1", "f:metadata", "f:labels"]) else { continue };
+        let Some(fields) = value_at(entry, &["fieldsV1", "f:metadata", "f:labels"]) else { continue };
         let manager = text_at(entry, &["manager"]).unwrap_or_default();
-        let time = text_at(entry, &["time"]).map(plain);
+        let time = text_at(entry, &["time"]).map(sanitize_text);
         for key in fields.as_object().into_iter().flat_map(Map::keys) {
             if let Some(label) = key.strip_prefix("f:") {
-                let by = levels::Written { manager: plain(manager), time: time.clone() };
+                let by = topology_labels::LabelWriter { manager: sanitize_text(manager), time: time.clone() };
                 written.insert(label.to_owned(), by);
             }
         }
@@ -274,11 +274,11 @@ fn written(map: &Map<String, Value>) -> BTreeMap<String, levels::Written> {
 }
 
 /// Other names of the machine, and its boot.
-fn whereabouts(
+fn read_identity(
     name: &str,
     labels: &BTreeMap<String, String>,
-    object: &Object,
-    said: &mut NodeSaid,
+    object: &KubernetesObject,
+    said: &mut NodeReport,
 ) {
     let map = &object.map;
     let addresses = list_at(map, &["status", "addresses"]).iter();
@@ -294,17 +294,17 @@ fn whereabouts(
         .chain(text_at(map, &["metadata", "annotations", "topograph.nvidia.com/instance"]))
         .chain(text_at(map, &["metadata", "annotations", "slurm.node.name"]));
     for alias in names.filter(|alias| !alias.is_empty() && *alias != name) {
-        let alias = plain(alias);
+        let alias = sanitize_text(alias);
         if !said.aliases.contains(&alias) {
             said.aliases.push(alias);
         }
     }
     said.boot_id =
-        text_at(map, &["status", "nodeInfo", "bootID"]).filter(|boot| !boot.is_empty()).map(plain);
+        text_at(map, &["status", "nodeInfo", "bootID"]).filter(|boot| !boot.is_empty()).map(sanitize_text);
 }
 
 /// Ready or not, cordoned or not, and why.
-fn condition(object: &Object, said: &mut NodeSaid) {
+fn read_condition(object: &KubernetesObject, said: &mut NodeReport) {
     let conditions = list_at(&object.map, &["status", "conditions"]);
     for condition in conditions.iter().filter_map(Value::as_object) {
         if text_at(condition, &["type"]) != Some("Ready") {
@@ -320,25 +320,25 @@ fn condition(object: &Object, said: &mut NodeSaid) {
         if word != "Ready" {
             let why = ["reason", "message"].iter().filter_map(|key| text_at(condition, &[key]));
             let why: Vec<&str> = why.filter(|text| !text.is_empty()).collect();
-            said.reason = (!why.is_empty()).then(|| plain(&why.join(": ")));
+            said.reason = (!why.is_empty()).then(|| sanitize_text(&why.join(": ")));
         }
     }
-    if at(&object.map, &["spec", "unschedulable"]).and_then(Value::as_bool) == Some(true) {
+    if value_at(&object.map, &["spec", "unschedulable"]).and_then(Value::as_bool) == Some(true) {
         said.state.push("SchedulingDisabled".to_owned());
     }
-    if at(&object.map, &["metadata", "deletionTimestamp"]).is_some_and(|at| !at.is_null()) {
+    if value_at(&object.map, &["metadata", "deletionTimestamp"]).is_some_and(|at| !at.is_null()) {
         said.state.push("Deleting".to_owned());
     }
 }
 
 /// GPUs as the device plugin offers them. Its count is that of the machine only
 /// where nothing is shared or split, which the labels tell.
-fn devices(object: &Object, said: &mut NodeSaid) {
+fn read_gpu_capacity(object: &KubernetesObject, said: &mut NodeReport) {
     for (field, of) in [("capacity", "capacity"), ("allocatable", "allocatable")] {
-        let Some(count) = at(&object.map, &["status", field, gpu_labels::RESOURCE]) else {
+        let Some(count) = value_at(&object.map, &["status", field, gpu_labels::GPU_RESOURCE]) else {
             continue;
         };
         let text = count.as_str().map_or_else(|| count.to_string(), ToOwned::to_owned);
-        said.marks.insert(format!("{of} {}", gpu_labels::RESOURCE), plain(&text));
+        said.marks.insert(format!("{of} {}", gpu_labels::GPU_RESOURCE), sanitize_text(&text));
     }
 }

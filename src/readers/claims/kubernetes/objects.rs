@@ -10,13 +10,13 @@ use serde::de::DeserializeSeed;
 use serde_json::Map;
 use serde_json::Value;
 
-use crate::claims::reading::plain;
-use model::said::ProblemKind;
-use model::said::SourceProblem;
+use crate::claims::reader_util::sanitize_text;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceProblem;
 
 /// One object.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Object {
+pub(super) struct KubernetesObject {
     /// Its kind; that of its list where it says none.
     pub(super) kind: String,
     /// Its API group, without the version; empty for core objects.
@@ -25,7 +25,7 @@ pub(super) struct Object {
     pub(super) map: Map<String, Value>,
 }
 
-impl Object {
+impl KubernetesObject {
     fn new(map: Map<String, Value>, list: &Map<String, Value>) -> Self {
         let text = |key: &str| map.get(key).and_then(Value::as_str);
         // Servers leave kind and version out of what is in a typed list.
@@ -40,25 +40,25 @@ impl Object {
 
     /// Its name.
     pub(super) fn name(&self) -> Option<&str> {
-        text_at(&self.map, &["metadata", "name"]).filter(|name| !plain(name).is_empty())
+        text_at(&self.map, &["metadata", "name"]).filter(|name| !sanitize_text(name).is_empty())
     }
 }
 
 /// What is in a text.
 #[derive(Debug, Default)]
-pub(super) struct Objects {
-    pub(super) objects: Vec<Object>,
+pub(super) struct KubernetesObjectList {
+    pub(super) objects: Vec<KubernetesObject>,
     /// Whether a list was there, if only an empty one.
     is_list: bool,
     /// How the list goes on, where a server gave only a part of it.
-    pub(super) more: Option<String>,
+    pub(super) continue_token: Option<String>,
     pub(super) problems: Vec<SourceProblem>,
 }
 
 /// What is wrong with a file that holds a part of a server's list: nobody can ask for the rest.
-pub(super) fn cut(place: &str) -> SourceProblem {
+pub(super) fn truncated_list_problem(place: &str) -> SourceProblem {
     SourceProblem {
-        kind: ProblemKind::Incomplete,
+        kind: SourceProblemKind::Incomplete,
         at: Some(place.to_owned()),
         message: "only a part of the list (metadata.continue is set), expected all of it, as \
                   `kubectl get -o json` gives it"
@@ -67,13 +67,13 @@ pub(super) fn cut(place: &str) -> SourceProblem {
 }
 
 /// Reads all objects of a text. `place` is its name in messages.
-pub(super) fn read(place: &str, text: &str) -> Objects {
+pub(super) fn read(place: &str, text: &str) -> KubernetesObjectList {
     let text = text.trim_start_matches('\u{feff}');
     let is_json = text.trim_start().starts_with(['{', '[']);
-    let mut found = if is_json { json(place, text) } else { yaml(place, text) };
+    let mut found = if is_json { parse_json(place, text) } else { parse_yaml(place, text) };
     if found.objects.is_empty() && found.problems.is_empty() && !found.is_list {
         found.problems.push(SourceProblem {
-            kind: ProblemKind::Malformed,
+            kind: SourceProblemKind::Malformed,
             at: Some(place.to_owned()),
             message: "expected Kubernetes objects, as `kubectl get -o json` gives them".to_owned(),
         });
@@ -81,20 +81,20 @@ pub(super) fn read(place: &str, text: &str) -> Objects {
     found
 }
 
-fn json(place: &str, text: &str) -> Objects {
-    let mut found = Objects::default();
+fn parse_json(place: &str, text: &str) -> KubernetesObjectList {
+    let mut found = KubernetesObjectList::default();
     let mut reader = serde_json::Deserializer::from_str(text);
     while reader.end().is_err() {
-        let mut document = Document::default();
-        let read = Whole(&mut document).deserialize(&mut reader);
-        document.into(&mut found);
+        let mut document = ObjectDocument::default();
+        let read = DocumentSeed(&mut document).deserialize(&mut reader);
+        document.into_objects(&mut found);
         if let Err(error) = read {
             let kind =
-                if error.is_eof() { ProblemKind::Incomplete } else { ProblemKind::Malformed };
+                if error.is_eof() { SourceProblemKind::Incomplete } else { SourceProblemKind::Malformed };
             found.problems.push(SourceProblem {
                 kind,
                 at: Some(format!("{place}:{}:{}", error.line(), error.column())),
-                message: wording(&error.to_string()),
+                message: message_without_position(&error.to_string()),
             });
             break;
         }
@@ -103,13 +103,13 @@ fn json(place: &str, text: &str) -> Objects {
 }
 
 /// serde_json repeats the place at the end of its message.
-fn wording(message: &str) -> String {
+fn message_without_position(message: &str) -> String {
     let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
     format!("not readable as JSON: {message}")
 }
 
-fn yaml(place: &str, text: &str) -> Objects {
-    let mut found = Objects::default();
+fn parse_yaml(place: &str, text: &str) -> KubernetesObjectList {
+    let mut found = KubernetesObjectList::default();
     // The reader's own bounds end at some hundred nodes with their labels. No
     // honest text has more of anything than bytes; aliases keep their bounds.
     let most = text.len().max(250_000);
@@ -124,9 +124,9 @@ fn yaml(place: &str, text: &str) -> Objects {
     match serde_saphyr::from_multiple_with_options::<Value>(text, options) {
         Ok(documents) => {
             for value in documents {
-                let mut document = Document::default();
-                document.take(value);
-                document.into(&mut found);
+                let mut document = ObjectDocument::default();
+                document.set_value(value);
+                document.into_objects(&mut found);
             }
         }
         Err(error) => {
@@ -137,7 +137,7 @@ fn yaml(place: &str, text: &str) -> Objects {
             );
             let message = error.without_snippet().to_string();
             found.problems.push(SourceProblem {
-                kind: ProblemKind::Malformed,
+                kind: SourceProblemKind::Malformed,
                 at: Some(at),
                 message: format!("not readable as YAML: {}", message.trim().replace('\n', ", ")),
             });
@@ -148,52 +148,52 @@ fn yaml(place: &str, text: &str) -> Objects {
 
 /// One document while it is read.
 #[derive(Debug, Default)]
-struct Document {
+struct ObjectDocument {
     /// Its fields, without `items`.
     map: Map<String, Value>,
     /// What `items` holds; of an array at the top, its elements.
     items: Option<Vec<Map<String, Value>>>,
 }
 
-impl Document {
-    fn take(&mut self, value: Value) {
+impl ObjectDocument {
+    fn set_value(&mut self, value: Value) {
         match value {
             Value::Object(mut map) => {
                 if let Some(Value::Array(items)) = map.remove("items") {
-                    self.items.get_or_insert_default().extend(items.into_iter().filter_map(object));
+                    self.items.get_or_insert_default().extend(items.into_iter().filter_map(into_map));
                 }
                 self.map = map;
             }
             Value::Array(items) => {
-                self.items.get_or_insert_default().extend(items.into_iter().filter_map(object));
+                self.items.get_or_insert_default().extend(items.into_iter().filter_map(into_map));
             }
             _ => {}
         }
     }
 
-    fn into(self, found: &mut Objects) {
+    fn into_objects(self, found: &mut KubernetesObjectList) {
         let Some(items) = self.items else {
             if !self.map.is_empty() {
-                found.objects.push(Object::new(self.map, &Map::new()));
+                found.objects.push(KubernetesObject::new(self.map, &Map::new()));
             }
             return;
         };
         found.is_list = true;
         let more = text_at(&self.map, &["metadata", "continue"]).filter(|more| !more.is_empty());
-        found.more = more.map(ToOwned::to_owned).or(found.more.take());
-        found.objects.extend(items.into_iter().map(|item| Object::new(item, &self.map)));
+        found.continue_token = more.map(ToOwned::to_owned).or(found.continue_token.take());
+        found.objects.extend(items.into_iter().map(|item| KubernetesObject::new(item, &self.map)));
     }
 }
 
-fn object(value: Value) -> Option<Map<String, Value>> {
+fn into_map(value: Value) -> Option<Map<String, Value>> {
     if let Value::Object(map) = value { Some(map) } else { None }
 }
 
 /// Reads one document into what is there already, so that an error in the
 /// middle of a list leaves what came before.
-struct Whole<'d>(&'d mut Document);
+struct DocumentSeed<'d>(&'d mut ObjectDocument);
 
-impl<'de> DeserializeSeed<'de> for Whole<'_> {
+impl<'de> DeserializeSeed<'de> for DocumentSeed<'_> {
     type Value = ();
 
     fn deserialize<D: de::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -201,7 +201,7 @@ impl<'de> DeserializeSeed<'de> for Whole<'_> {
     }
 }
 
-impl<'de> de::Visitor<'de> for Whole<'_> {
+impl<'de> de::Visitor<'de> for DocumentSeed<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -214,7 +214,7 @@ impl<'de> de::Visitor<'de> for Whole<'_> {
         while let Some(key) = access.next_key::<String>()? {
             if key == "items" {
                 self.0.map.clone_from(&map);
-                access.next_value_seed(Items(self.0))?;
+                access.next_value_seed(ItemsSeed(self.0))?;
             } else {
                 let value = access.next_value()?;
                 map.insert(key, value);
@@ -225,14 +225,14 @@ impl<'de> de::Visitor<'de> for Whole<'_> {
     }
 
     fn visit_seq<A: de::SeqAccess<'de>>(self, access: A) -> Result<(), A::Error> {
-        Items(self.0).visit_seq(access)
+        ItemsSeed(self.0).visit_seq(access)
     }
 }
 
 /// Reads the elements of a list one by one.
-struct Items<'d>(&'d mut Document);
+struct ItemsSeed<'d>(&'d mut ObjectDocument);
 
-impl<'de> DeserializeSeed<'de> for Items<'_> {
+impl<'de> DeserializeSeed<'de> for ItemsSeed<'_> {
     type Value = ();
 
     fn deserialize<D: de::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -240,7 +240,7 @@ impl<'de> DeserializeSeed<'de> for Items<'_> {
     }
 }
 
-impl<'de> de::Visitor<'de> for Items<'_> {
+impl<'de> de::Visitor<'de> for ItemsSeed<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -256,25 +256,25 @@ impl<'de> de::Visitor<'de> for Items<'_> {
     fn visit_seq<A: de::SeqAccess<'de>>(self, mut access: A) -> Result<(), A::Error> {
         let items = self.0.items.get_or_insert_default();
         while let Some(value) = access.next_element::<Value>()? {
-            items.extend(object(value));
+            items.extend(into_map(value));
         }
         Ok(())
     }
 }
 
 /// The value at a path of keys.
-pub(super) fn at<'v>(map: &'v Map<String, Value>, path: &[&str]) -> Option<&'v Value> {
+pub(super) fn value_at<'v>(map: &'v Map<String, Value>, path: &[&str]) -> Option<&'v Value> {
     let (first, rest) = path.split_first()?;
     let value = map.get(*first)?;
-    if rest.is_empty() { Some(value) } else { at(value.as_object()?, rest) }
+    if rest.is_empty() { Some(value) } else { value_at(value.as_object()?, rest) }
 }
 
 /// The text at a path of keys.
 pub(super) fn text_at<'v>(map: &'v Map<String, Value>, path: &[&str]) -> Option<&'v str> {
-    at(map, path)?.as_str()
+    value_at(map, path)?.as_str()
 }
 
 /// The list at a path of keys; empty where there is none.
 pub(super) fn list_at<'v>(map: &'v Map<String, Value>, path: &[&str]) -> &'v [Value] {
-    at(map, path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    value_at(map, path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }

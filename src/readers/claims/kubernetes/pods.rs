@@ -15,17 +15,17 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::claims::reading::plain;
+use crate::claims::reader_util::sanitize_text;
 use model::id::NodeName;
 use model::kubernetes_node::RUN;
 
 /// What runs on one node, as far as it matters to whoever gates it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OnNode {
+pub struct NodePods {
     /// Pods of others that hold GPUs or may hold some, `namespace/name`.
     pub gpu_pods: BTreeSet<String>,
     /// Pods that a run of ours created, `namespace/name`.
-    pub ours: BTreeSet<String>,
+    pub own_pods: BTreeSet<String>,
     /// The gangs of those that hold GPUs, `kind namespace/name`. A gang may have
     /// this node alone: then no second node of it can be meant.
     pub gangs: BTreeSet<String>,
@@ -35,28 +35,28 @@ pub struct OnNode {
 
 /// Where a gang's name stands.
 #[derive(Clone, Copy, Debug)]
-enum At {
+enum GangKeyLocation {
     Label,
     Annotation,
 }
 
 /// Where pods name their gang, each with the kind it is told as.
-const GANGS: &[(&str, At, &str)] = &[
-    ("JobSet", At::Label, "jobset.sigs.k8s.io/jobset-name"),
-    ("Kueue pod group", At::Label, "kueue.x-k8s.io/pod-group-name"),
-    ("Kueue Workload", At::Annotation, "kueue.x-k8s.io/workload"),
+const GANGS: &[(&str, GangKeyLocation, &str)] = &[
+    ("JobSet", GangKeyLocation::Label, "jobset.sigs.k8s.io/jobset-name"),
+    ("Kueue pod group", GangKeyLocation::Label, "kueue.x-k8s.io/pod-group-name"),
+    ("Kueue Workload", GangKeyLocation::Annotation, "kueue.x-k8s.io/workload"),
     // PyTorchJob, TFJob and their like, and MPIJob since v2beta1.
-    ("Kubeflow job", At::Label, "training.kubeflow.org/job-name"),
-    ("RayCluster", At::Label, "ray.io/cluster"),
-    ("PodGroup", At::Label, "scheduling.x-k8s.io/pod-group"),
-    ("PodGroup", At::Label, "pod-group.scheduling.sigs.k8s.io"),
-    ("PodGroup", At::Label, "pod-group.scheduling.sigs.k8s.io/name"),
-    ("Koordinator gang", At::Annotation, "gang.scheduling.koordinator.sh/name"),
+    ("Kubeflow job", GangKeyLocation::Label, "training.kubeflow.org/job-name"),
+    ("RayCluster", GangKeyLocation::Label, "ray.io/cluster"),
+    ("PodGroup", GangKeyLocation::Label, "scheduling.x-k8s.io/pod-group"),
+    ("PodGroup", GangKeyLocation::Label, "pod-group.scheduling.sigs.k8s.io"),
+    ("PodGroup", GangKeyLocation::Label, "pod-group.scheduling.sigs.k8s.io/name"),
+    ("Koordinator gang", GangKeyLocation::Annotation, "gang.scheduling.koordinator.sh/name"),
     // Volcano's; the first is also what its scheduler reads.
-    ("Volcano PodGroup", At::Annotation, "scheduling.k8s.io/group-name"),
-    ("Volcano PodGroup", At::Annotation, "scheduling.volcano.sh/group-name"),
+    ("Volcano PodGroup", GangKeyLocation::Annotation, "scheduling.k8s.io/group-name"),
+    ("Volcano PodGroup", GangKeyLocation::Annotation, "scheduling.volcano.sh/group-name"),
     // KAI's key has no prefix.
-    ("KAI PodGroup", At::Annotation, "pod-group-name"),
+    ("KAI PodGroup", GangKeyLocation::Annotation, "pod-group-name"),
 ];
 
 /// A `LeaderWorkerSet`, whose groups are gangs of their own.
@@ -71,20 +71,20 @@ const INDEXED_JOB: (&str, &str) =
 const COMPUTE_DOMAIN: &str = "resource.nvidia.com/computeDomain";
 
 /// The labels of the pods of Slinky's `NodeSet`.
-const NODE_SET: &str = "nodeset.slinky.slurm.net/";
+const SLINKY_NODE_SET: &str = "nodeset.slinky.slurm.net/";
 
 /// The annotation of the image of a static pod.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// Owners whose pods are one gang where no label says so: API group and kinds
 /// (all kinds where empty).
-const OWNERS: &[(&str, &[&str])] =
+const GANG_OWNERS: &[(&str, &[&str])] =
     &[("kubeflow.org", &[]), ("ray.io", &[]), ("batch.volcano.sh", &["Job"])];
 
 /// What runs on every node that a pod is bound to. Pods without a node, pods that
 /// ended, and pods that hold no GPU count for nothing.
-pub fn read<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeMap<NodeName, OnNode> {
-    let mut nodes: BTreeMap<NodeName, OnNode> = BTreeMap::new();
+pub fn pods_by_node<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeMap<NodeName, NodePods> {
+    let mut nodes: BTreeMap<NodeName, NodePods> = BTreeMap::new();
     for pod in pods {
         let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()) else {
             continue;
@@ -92,18 +92,18 @@ pub fn read<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeMap<NodeName, O
         if has_ended(pod) {
             continue;
         }
-        if let Some(domain) = served(pod) {
-            let gang = format!("ComputeDomain {}", plain(domain));
+        if let Some(domain) = served_compute_domain(pod) {
+            let gang = format!("ComputeDomain {}", sanitize_text(domain));
             nodes.entry(NodeName::from(node)).or_default().gangs.insert(gang);
         }
         if is_slurmd(pod) {
             nodes.entry(NodeName::from(node)).or_default().slinky = true;
         }
         if is_ours(pod) {
-            nodes.entry(NodeName::from(node)).or_default().ours.insert(name(pod));
+            nodes.entry(NodeName::from(node)).or_default().own_pods.insert(qualified_name(pod));
         } else if holds_gpus(pod) {
             let on_node = nodes.entry(NodeName::from(node)).or_default();
-            on_node.gpu_pods.insert(name(pod));
+            on_node.gpu_pods.insert(qualified_name(pod));
             on_node.gangs.append(&mut gangs(pod));
         }
     }
@@ -111,9 +111,9 @@ pub fn read<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeMap<NodeName, O
 }
 
 /// `namespace/name`, cleaned.
-pub fn name(pod: &Pod) -> String {
+pub fn qualified_name(pod: &Pod) -> String {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    plain(&format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or_default()))
+    sanitize_text(&format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or_default()))
 }
 
 /// Whether its containers have all ended. One that is being deleted still runs.
@@ -130,7 +130,7 @@ pub fn is_ours(pod: &Pod) -> bool {
 /// Whether a `DaemonSet` owns it: it comes back wherever it is sent away.
 pub fn is_daemon(pod: &Pod) -> bool {
     let mut owners = pod.metadata.owner_references.iter().flatten();
-    owners.any(|owner| owner.kind == "DaemonSet" && group_of(&owner.api_version) == "apps")
+    owners.any(|owner| owner.kind == "DaemonSet" && api_group(&owner.api_version) == "apps")
 }
 
 /// Whether a controller would make another in its place.
@@ -140,7 +140,7 @@ pub fn has_controller(pod: &Pod) -> bool {
 
 /// Whether it is the image of a static pod, which its kubelet runs by itself.
 pub fn is_mirror(pod: &Pod) -> bool {
-    let marked = pod.metadata.annotations.iter().flatten().any(|(key, _)| key == MIRROR);
+    let marked = pod.metadata.annotations.iter().flatten().any(|(key, _)| key == MIRROR_ANNOTATION);
     marked || pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "Node")
 }
 
@@ -161,7 +161,7 @@ pub fn tolerates(pod: &Pod, key: &str, value: &str, effect: &str) -> bool {
 /// Whether it is Slurm's daemon, which Slinky runs: its jobs are Slurm's, and
 /// would die with it.
 pub fn is_slurmd(pod: &Pod) -> bool {
-    pod.metadata.labels.iter().flatten().any(|(key, _)| key.starts_with(NODE_SET))
+    pod.metadata.labels.iter().flatten().any(|(key, _)| key.starts_with(SLINKY_NODE_SET))
 }
 
 /// Whether it holds GPUs, or may: a claim (DRA) can be for anything, and the pod
@@ -178,7 +178,7 @@ pub fn holds_gpus(pod: &Pod) -> bool {
 fn asks_for_gpus(container: &Container) -> bool {
     let Some(resources) = &container.resources else { return false };
     let asked = resources.requests.iter().chain(&resources.limits).flatten();
-    asked.into_iter().any(|(resource, quantity)| is_gpu(resource) && is_some(&quantity.0))
+    asked.into_iter().any(|(resource, quantity)| is_gpu(resource) && is_positive(&quantity.0))
 }
 
 /// Whether a resource is of GPUs: whole ones, shared ones, their slices; and
@@ -196,13 +196,13 @@ fn is_gpu(resource: &str) -> bool {
 }
 
 /// Whether a quantity is more than nothing: `0`, `0.0`, `0e3` and `0Ki` are not.
-fn is_some(quantity: &str) -> bool {
+fn is_positive(quantity: &str) -> bool {
     let number = quantity.split(|c: char| c.is_ascii_alphabetic()).next().unwrap_or_default();
     number.contains(|digit: char| matches!(digit, '1'..='9'))
 }
 
 /// The `ComputeDomain` that this daemon serves.
-fn served(pod: &Pod) -> Option<&str> {
+fn served_compute_domain(pod: &Pod) -> Option<&str> {
     let uid = pod.metadata.labels.as_ref()?.get(COMPUTE_DOMAIN)?;
     (is_daemon(pod) && !uid.is_empty()).then_some(uid)
 }
@@ -214,12 +214,12 @@ fn gangs(pod: &Pod) -> BTreeSet<String> {
     let annotation =
         |key: &str| meta.annotations.as_ref()?.get(key).filter(|value| !value.is_empty());
     let namespace = meta.namespace.as_deref().unwrap_or_default();
-    let called = |kind: &str, name: &str| plain(&format!("{kind} {namespace}/{name}"));
+    let called = |kind: &str, name: &str| sanitize_text(&format!("{kind} {namespace}/{name}"));
     let mut gangs = BTreeSet::new();
     for (kind, at, key) in GANGS {
         let found = match at {
-            At::Label => label(key),
-            At::Annotation => annotation(key),
+            GangKeyLocation::Label => label(key),
+            GangKeyLocation::Annotation => annotation(key),
         };
         if let Some(found) = found {
             gangs.insert(called(kind, found));
@@ -237,8 +237,8 @@ fn gangs(pod: &Pod) -> BTreeSet<String> {
         gangs.insert(called("Job", job));
     }
     for owner in meta.owner_references.iter().flatten() {
-        let group = group_of(&owner.api_version);
-        let known = OWNERS.iter().find(|(known, _)| *known == group);
+        let group = api_group(&owner.api_version);
+        let known = GANG_OWNERS.iter().find(|(known, _)| *known == group);
         if known.is_some_and(|(_, kinds)| kinds.is_empty() || kinds.contains(&owner.kind.as_str()))
         {
             gangs.insert(called(&owner.kind, &owner.name));
@@ -248,7 +248,7 @@ fn gangs(pod: &Pod) -> BTreeSet<String> {
 }
 
 /// The group of an API version: empty for the core's.
-fn group_of(version: &str) -> &str {
+fn api_group(version: &str) -> &str {
     version.split_once('/').map_or("", |(group, _)| group)
 }
 
@@ -271,16 +271,16 @@ mod tests {
         serde_json::from_value(text).expect("a pod")
     }
 
-    fn on_n1(pod: &Pod) -> OnNode {
-        read([pod]).remove(&NodeName::from("n1")).unwrap_or_default()
+    fn on_n1(pod: &Pod) -> NodePods {
+        pods_by_node([pod]).remove(&NodeName::from("n1")).unwrap_or_default()
     }
 
-    fn held(change: impl FnOnce(&mut Value)) -> usize {
+    fn gpu_pod_count(change: impl FnOnce(&mut Value)) -> usize {
         on_n1(&pod("p", change)).gpu_pods.len()
     }
 
-    fn asking(resource: &str, quantity: &str) -> usize {
-        held(|pod| {
+    fn gpu_pods_requesting(resource: &str, quantity: &str) -> usize {
+        gpu_pod_count(|pod| {
             pod["spec"]["containers"][0]["resources"] = json!({"requests": {resource: quantity}});
         })
     }
@@ -294,18 +294,18 @@ mod tests {
             "nvidia.com/GH100_H100_SXM5_80GB",
             "amd.com/gpu",
         ] {
-            assert_eq!(asking(resource, "1"), 1, "{resource}");
-            assert_eq!(asking(resource, "0"), 0, "{resource}");
+            assert_eq!(gpu_pods_requesting(resource, "1"), 1, "{resource}");
+            assert_eq!(gpu_pods_requesting(resource, "0"), 0, "{resource}");
         }
         for resource in ["cpu", "nvidia.com/rdma-vf", "rdma/hca", "example.com/gpu"] {
-            assert_eq!(asking(resource, "1"), 0, "{resource}");
+            assert_eq!(gpu_pods_requesting(resource, "1"), 0, "{resource}");
         }
     }
 
     #[test]
     fn the_containers_that_start_first_count_too() {
         let init = json!([{"name": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}]);
-        let held = held(|pod| {
+        let held = gpu_pod_count(|pod| {
             pod["spec"]["containers"][0]["resources"] = json!({});
             pod["spec"]["initContainers"] = init;
         });
@@ -314,15 +314,15 @@ mod tests {
 
     #[test]
     fn a_pod_that_ended_or_has_no_node_holds_nothing() {
-        assert_eq!(held(|pod| pod["status"]["phase"] = json!("Succeeded")), 0);
-        assert_eq!(held(|pod| pod["status"]["phase"] = json!("Failed")), 0);
-        assert_eq!(held(|pod| pod["status"] = json!({})), 1);
+        assert_eq!(gpu_pod_count(|pod| pod["status"]["phase"] = json!("Succeeded")), 0);
+        assert_eq!(gpu_pod_count(|pod| pod["status"]["phase"] = json!("Failed")), 0);
+        assert_eq!(gpu_pod_count(|pod| pod["status"] = json!({})), 1);
         assert_eq!(
-            held(|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")),
+            gpu_pod_count(|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")),
             1
         );
         let waiting = pod("p", |pod| pod["spec"]["nodeName"] = Value::Null);
-        assert!(read([&waiting]).is_empty());
+        assert!(pods_by_node([&waiting]).is_empty());
     }
 
     #[test]
@@ -332,25 +332,25 @@ mod tests {
             pod["spec"]["containers"][0]["resources"] = json!({});
             pod["spec"]["resourceClaims"] = claims.clone();
         };
-        assert_eq!(held(claiming), 1);
+        assert_eq!(gpu_pod_count(claiming), 1);
         let daemon =
             json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "u"}]);
         let owned = |pod: &mut Value| pod["metadata"]["ownerReferences"] = daemon.clone();
         assert_eq!(
-            held(|pod| {
+            gpu_pod_count(|pod| {
                 claiming(pod);
                 owned(pod);
             }),
             0
         );
-        assert_eq!(held(owned), 1, "a daemon that asks for GPUs holds them");
+        assert_eq!(gpu_pod_count(owned), 1, "a daemon that asks for GPUs holds them");
     }
 
     #[test]
     fn pods_of_ours_are_told_apart() {
         let ours = pod("p", |pod| pod["metadata"]["labels"] = json!({RUN: "run1"}));
         let there = on_n1(&ours);
-        assert_eq!(there.ours, BTreeSet::from(["team/p".to_owned()]));
+        assert_eq!(there.own_pods, BTreeSet::from(["team/p".to_owned()]));
         assert!(there.gpu_pods.is_empty());
     }
 

@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::nodes;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::Group;
-use model::said::ProblemKind;
-use model::said::Said;
+use model::source_report::ClaimBasis;
+use model::source_report::NodeGroup;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
 
 const A: &str = "11111111-2222-3333-4444-555555555555.7";
 const B: &str = "66666666-7777-8888-9999-aaaaaaaaaaaa.0";
@@ -25,16 +25,16 @@ fn list(items: &[Value]) -> String {
     json!({"apiVersion": "v1", "items": items, "kind": "List"}).to_string()
 }
 
-fn read(items: &[Value]) -> Said {
+fn read(items: &[Value]) -> SourceReport {
     let text = list(items);
     assert!(nodes::recognises(&text), "{text}");
     nodes::read("n.json", &text)
 }
 
 /// `kind scheme name: nodes`, one a group.
-fn told(groups: &[Group]) -> Vec<String> {
+fn group_lines(groups: &[NodeGroup]) -> Vec<String> {
     let nodes =
-        |group: &Group| group.nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(" ");
+        |group: &NodeGroup| group.nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(" ");
     groups
         .iter()
         .map(|group| {
@@ -48,7 +48,7 @@ fn told(groups: &[Group]) -> Vec<String> {
         .collect()
 }
 
-fn problems(said: &Said) -> Vec<(ProblemKind, String)> {
+fn problems(said: &SourceReport) -> Vec<(SourceProblemKind, String)> {
     said.problems.iter().map(|problem| (problem.kind, problem.to_string())).collect()
 }
 
@@ -65,7 +65,7 @@ fn the_whole_clique_is_the_name_of_a_domain() {
         node("t4", &clique("11111111-2222-3333-4444-555555555555.8")),
     ]);
     assert_eq!(
-        told(&said.groups),
+        group_lines(&said.groups),
         [
             format!("Domain clique {A}: t1 t3"),
             "Domain clique 11111111-2222-3333-4444-555555555555.8: t4".to_owned(),
@@ -74,7 +74,7 @@ fn the_whole_clique_is_the_name_of_a_domain() {
     );
     let fabric = &said.nodes[&NodeName::from("t3")].fabric[0];
     assert_eq!(fabric.clique().as_deref(), Some(A));
-    assert_eq!(fabric.basis, Some(Basis::Asserted));
+    assert_eq!(fabric.basis, Some(ClaimBasis::Asserted));
     assert_eq!(said.groups[0].at.as_deref(), Some("label nvidia.com/gpu.clique"));
     assert_eq!(problems(&said), []);
 }
@@ -97,10 +97,10 @@ fn nonsense_in_a_clique_costs_that_label_and_no_other_node() {
         items.push(node(&format!("bad{number}"), &clique(value)));
     }
     let said = read(&items);
-    assert_eq!(told(&said.groups), [format!("Domain clique {A}: good")]);
+    assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: good")]);
     assert_eq!(said.problems.len(), values.len());
     for (number, problem) in said.problems.iter().enumerate() {
-        assert_eq!(problem.kind, ProblemKind::Malformed);
+        assert_eq!(problem.kind, SourceProblemKind::Malformed);
         let at = format!("n.json: node bad{number}: label nvidia.com/gpu.clique");
         assert_eq!(problem.at.as_deref(), Some(at.as_str()));
     }
@@ -120,7 +120,7 @@ fn sentinels_are_kept_and_remarked() {
         node("w1", &json!({"nvidia.com/gpu.count": "4"})),
     ]);
     assert_eq!(
-        told(&said.groups),
+        group_lines(&said.groups),
         [format!("Domain clique {zero}: z1 z2"), format!("Domain clique {default}: d1")]
     );
     assert!(said.notes[0].contains(zero) && said.notes[0].contains("on 2 of the nodes"));
@@ -184,7 +184,7 @@ fn a_topograph_domain_that_repeats_the_clique_is_a_copy() {
         node("d", &domain(B, "66666666-7777-8888-9999-aaaaaaaaaaaa")),
     ]);
     assert_eq!(
-        told(&said.groups),
+        group_lines(&said.groups),
         [
             format!("Domain clique {A}: a"),
             format!("Domain clique {B}: b c d"),
@@ -196,24 +196,24 @@ fn a_topograph_domain_that_repeats_the_clique_is_a_copy() {
             "Switch topograph-tier-10 core: a b c d".to_owned(),
         ]
     );
-    let copied = Basis::Copied { from: "label nvidia.com/gpu.clique".to_owned() };
-    let basis: Vec<&Basis> = said.groups.iter().map(|group| &group.basis).collect();
+    let copied = ClaimBasis::Copied { from: "label nvidia.com/gpu.clique".to_owned() };
+    let basis: Vec<&ClaimBasis> = said.groups.iter().map(|group| &group.basis).collect();
     assert_eq!(basis[2], &copied);
     assert_eq!(basis[3], &copied);
-    assert_eq!(basis[4], &Basis::Asserted);
+    assert_eq!(basis[4], &ClaimBasis::Asserted);
 }
 
 #[test]
 fn a_tier_above_a_missing_one_is_no_leaf() {
     let said = read(&[node("a", &json!({"fabric.topograph.run/tier-1": "s"}))]);
-    assert_eq!(told(&said.groups), ["Switch topograph-tier-1 s: a"]);
+    assert_eq!(group_lines(&said.groups), ["Switch topograph-tier-1 s: a"]);
     let said = read(&[node(
         "a",
         &json!({"topology.nebius.com/tier-0": "x",
         "topology.nebius.com/tier-1": "y"}),
     )]);
     assert_eq!(
-        told(&said.groups),
+        group_lines(&said.groups),
         ["Leaf nebius-tier-0 x: a under y", "Switch nebius-tier-1 y: a"]
     );
 }
@@ -225,7 +225,7 @@ fn a_sub_domain_lies_in_its_domain() {
         &json!({"accelerator.topograph.run/domain": "d", "accelerator.topograph.run/sub-domain": "s"}),
     )]);
     assert_eq!(
-        told(&said.groups),
+        group_lines(&said.groups),
         ["Domain topograph-domain d: a", "Domain topograph-sub-domain s: a under d"]
     );
 }
@@ -298,7 +298,7 @@ fn every_provider_s_labels_place_nodes() {
         "Rack gce-topology-subblock sb: gke under b",
         "Partition gke-nodepool p: gke",
     ];
-    assert_eq!(told(&said.groups), expected);
+    assert_eq!(group_lines(&said.groups), expected);
     assert_eq!(said.nodes[&NodeName::from("oke")].slot.as_deref(), Some("13"));
     assert_eq!(said.nodes[&NodeName::from("cw")].rack.as_deref(), Some("r12"));
     assert_eq!(problems(&said), []);
@@ -323,8 +323,8 @@ fn neighbours_in_labels_are_where_interfaces_are_cabled() {
     assert_eq!(
         told,
         [
-            (ibp0, leaf2, None, &Some(Basis::Reported)),
-            (ibp0, leaf1, Some("7"), &Some(Basis::Asserted)),
+            (ibp0, leaf2, None, &Some(ClaimBasis::Reported)),
+            (ibp0, leaf1, Some("7"), &Some(ClaimBasis::Asserted)),
         ]
     );
 }
@@ -334,7 +334,7 @@ fn a_leaf_under_two_switches_contradicts_itself() {
     let under = |spine: &str| json!({"network.topology.nvidia.com/leaf": "l1", "network.topology.nvidia.com/spine": spine});
     let said = read(&[node("a", &under("s1")), node("b", &under("s2"))]);
     assert_eq!(said.problems.len(), 1);
-    assert_eq!(said.problems[0].kind, ProblemKind::Contradictory);
+    assert_eq!(said.problems[0].kind, SourceProblemKind::Contradictory);
     assert_eq!(said.problems[0].message, "l1 lies in s1 and s2 at the same time");
 }
 
@@ -351,7 +351,7 @@ fn slinky_s_annotation_is_slurm_s_view() {
         annotated("c", "topo-block"),
     ]);
     assert_eq!(
-        told(&said.groups),
+        group_lines(&said.groups),
         [
             "Domain slinky-block b2: a b",
             "Leaf slinky-switch s2: a under root",
@@ -429,15 +429,15 @@ fn names_of_control_characters_are_no_names() {
     assert!(said.groups.is_empty(), "{:?}", said.groups);
     assert_eq!(said.problems.len(), 1);
     let said = nodes::read("t", "NAME LABELS\n\u{7} a=b\n");
-    assert_eq!(said.problems[0].kind, ProblemKind::Malformed);
+    assert_eq!(said.problems[0].kind, SourceProblemKind::Malformed);
 }
 
 #[test]
 fn a_node_listed_twice_must_say_the_same() {
     let said = read(&[node("a", &clique(A)), node("a", &clique(A)), node("a", &clique(B))]);
-    assert_eq!(told(&said.groups), [format!("Domain clique {A}: a")]);
+    assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: a")]);
     assert_eq!(said.problems.len(), 1);
-    assert_eq!(said.problems[0].kind, ProblemKind::Contradictory);
+    assert_eq!(said.problems[0].kind, SourceProblemKind::Contradictory);
 }
 
 #[test]
@@ -449,7 +449,7 @@ fn fields_of_the_wrong_kind_are_problems_of_their_node() {
         json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p"}}),
         node("c", &clique(A)),
     ]);
-    assert_eq!(told(&said.groups), [format!("Domain clique {A}: c")]);
+    assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: c")]);
     let said_at: Vec<String> = said.problems.iter().map(ToString::to_string).collect();
     assert_eq!(
         said_at,
@@ -473,7 +473,7 @@ fn the_first_page_of_a_list_is_told_to_be_a_part() {
     };
     let said = nodes::read("n.json", &page("abc"));
     let told = problems(&said);
-    assert_eq!((said.nodes.len(), told.len(), told[0].0), (1, 1, ProblemKind::Incomplete));
+    assert_eq!((said.nodes.len(), told.len(), told[0].0), (1, 1, SourceProblemKind::Incomplete));
     assert!(told[0].1.starts_with("n.json: only a part of the list"), "{told:?}");
     assert!(nodes::read("n.json", &page("")).problems.is_empty());
 }

@@ -12,32 +12,32 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::levels::known_kind;
-use super::nodes::Labels;
-use super::nodes::Nodes;
+use super::topology_labels::known_kind;
+use super::nodes::LabelsByNode;
+use super::nodes::NodeObjectReader;
 use super::objects;
-use super::objects::Object;
-use super::objects::at;
+use super::objects::KubernetesObject;
+use super::objects::value_at;
 use super::objects::text_at;
-use crate::claims::reading::bounded;
-use crate::claims::reading::plain;
+use crate::claims::reader_util::limit_notes;
+use crate::claims::reader_util::sanitize_text;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
-use model::said::SourceProblem;
+use model::source_report::ClaimBasis;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
+use model::source_report::SourceProblem;
 
 /// The API groups with an object of this kind, and what people call them.
-const GROUPS: [(&str, &str); 2] = [("kueue.x-k8s.io", "kueue"), ("kai.scheduler", "kai")];
+const TOPOLOGY_API_GROUPS: [(&str, &str); 2] = [("kueue.x-k8s.io", "kueue"), ("kai.scheduler", "kai")];
 
 /// The label with a node's own name; only the last level may be it.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// Most levels that either allows (Kueue's v1alpha1 allowed 8).
-const MOST_LEVELS: usize = 16;
+const MAX_LEVELS: usize = 16;
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
@@ -46,134 +46,134 @@ pub fn recognises(text: &str) -> bool {
 }
 
 /// Whose topology an object is.
-fn scheduler(object: &Object) -> Option<&'static str> {
-    let known = GROUPS.iter().find(|(group, _)| object.group == *group)?;
+fn scheduler(object: &KubernetesObject) -> Option<&'static str> {
+    let known = TOPOLOGY_API_GROUPS.iter().find(|(group, _)| object.group == *group)?;
     (object.kind == "Topology").then_some(known.1)
 }
 
 /// Reads it. `place` is its name in messages. Nodes in the same text are those
 /// that its levels are held against; without any, only the levels are known.
-pub fn read(place: &str, text: &str) -> Said {
-    let mut nodes = Nodes::at(place);
-    nodes.add(text);
-    read_with(place, text, &nodes.labels())
+pub fn read(place: &str, text: &str) -> SourceReport {
+    let mut nodes = NodeObjectReader::new(place);
+    nodes.add_page(text);
+    read_with_labels(place, text, &nodes.labels())
 }
 
 /// Reads it, with the labels of the nodes of the same cluster.
-pub fn read_with(place: &str, text: &str, labels: &Labels) -> Said {
-    let mut topologies = Topologies::at(place);
-    if topologies.add(text).is_some() {
-        topologies.trouble(objects::cut(place));
+pub fn read_with_labels(place: &str, text: &str, labels: &LabelsByNode) -> SourceReport {
+    let mut topologies = TopologyObjectReader::new(place);
+    if topologies.add_page(text).is_some() {
+        topologies.push_problem(objects::truncated_list_problem(place));
     }
-    topologies.said(labels)
+    topologies.into_report(labels)
 }
 
 /// One topology: whose, its name, its labels from the outermost inwards.
 #[derive(Debug)]
-struct Topology {
+struct TopologyObject {
     name: String,
     levels: Vec<String>,
 }
 
 /// Topologies while they are read, page by page.
 #[derive(Debug)]
-pub struct Topologies {
+pub struct TopologyObjectReader {
     place: String,
-    said: Said,
-    topologies: Vec<Topology>,
+    report: SourceReport,
+    topologies: Vec<TopologyObject>,
 }
 
-impl Topologies {
+impl TopologyObjectReader {
     /// None yet. `place` is their name in messages.
-    pub fn at(place: &str) -> Self {
-        let said = Said::nothing(SourceKind::KubernetesTopologies, place);
-        Self { place: place.to_owned(), said, topologies: Vec::new() }
+    pub fn new(place: &str) -> Self {
+        let report = SourceReport::new(SourceKind::KubernetesTopologies, place);
+        Self { place: place.to_owned(), report, topologies: Vec::new() }
     }
 
     /// Adds what is in a text; gives the token with which a server's list goes on.
-    pub fn add(&mut self, text: &str) -> Option<String> {
+    pub fn add_page(&mut self, text: &str) -> Option<String> {
         let read = objects::read(&self.place, text);
-        self.said.problems.extend(read.problems);
+        self.report.problems.extend(read.problems);
         for object in &read.objects {
             if let Some(scheduler) = scheduler(object) {
                 self.add_topology(scheduler, object);
             }
         }
-        read.more
+        read.continue_token
     }
 
     /// Adds a problem.
-    pub fn trouble(&mut self, problem: SourceProblem) {
-        self.said.problems.push(problem);
+    pub fn push_problem(&mut self, problem: SourceProblem) {
+        self.report.problems.push(problem);
     }
 
-    fn add_topology(&mut self, scheduler: &str, object: &Object) {
+    fn add_topology(&mut self, scheduler: &str, object: &KubernetesObject) {
         let Some(name) = object.name() else {
             let message = "a Topology without a name";
-            self.said.trouble(ProblemKind::Malformed, self.place.clone(), message);
+            self.report.push_problem(SourceProblemKind::Malformed, self.place.clone(), message);
             return;
         };
-        let name = format!("{scheduler}/{}", plain(name));
+        let name = format!("{scheduler}/{}", sanitize_text(name));
         let place = format!("{}: Topology {name}", self.place);
-        let mut wrong = |kind, message: String| self.said.trouble(kind, place.clone(), message);
-        let Some(levels) = at(&object.map, &["spec", "levels"]).and_then(Value::as_array) else {
-            wrong(ProblemKind::Malformed, "has no spec.levels".to_owned());
+        let mut wrong = |kind, message: String| self.report.push_problem(kind, place.clone(), message);
+        let Some(levels) = value_at(&object.map, &["spec", "levels"]).and_then(Value::as_array) else {
+            wrong(SourceProblemKind::Malformed, "has no spec.levels".to_owned());
             return;
         };
         let mut labels: Vec<String> = Vec::new();
         for (number, level) in levels.iter().enumerate() {
             let label = level.as_object().and_then(|level| text_at(level, &["nodeLabel"]));
-            match label.filter(|label| !plain(label).is_empty()) {
+            match label.filter(|label| !sanitize_text(label).is_empty()) {
                 None => {
-                    wrong(ProblemKind::Malformed, format!("level {number} has no nodeLabel"));
+                    wrong(SourceProblemKind::Malformed, format!("level {number} has no nodeLabel"));
                 }
                 Some(label) if labels.iter().any(|known| known == label) => {
-                    wrong(ProblemKind::Contradictory, format!("has {} twice", plain(label)));
+                    wrong(SourceProblemKind::Contradictory, format!("has {} twice", sanitize_text(label)));
                 }
-                Some(label) => labels.push(plain(label)),
+                Some(label) => labels.push(sanitize_text(label)),
             }
         }
         if labels.is_empty() {
-            wrong(ProblemKind::Malformed, "has no level".to_owned());
+            wrong(SourceProblemKind::Malformed, "has no level".to_owned());
             return;
         }
-        if MOST_LEVELS < labels.len() {
-            let message = format!("has {} levels, more than {MOST_LEVELS}", labels.len());
-            wrong(ProblemKind::Malformed, message);
+        if MAX_LEVELS < labels.len() {
+            let message = format!("has {} levels, more than {MAX_LEVELS}", labels.len());
+            wrong(SourceProblemKind::Malformed, message);
             return;
         }
         if labels[..labels.len() - 1].iter().any(|label| label == HOSTNAME) {
             let message = format!("{HOSTNAME} is not its last level");
-            wrong(ProblemKind::Contradictory, message);
+            wrong(SourceProblemKind::Contradictory, message);
         }
-        self.said.settings.insert(format!("Topology {name}"), labels.join(" > "));
-        self.topologies.push(Topology { name, levels: labels });
+        self.report.settings.insert(format!("Topology {name}"), labels.join(" > "));
+        self.topologies.push(TopologyObject { name, levels: labels });
     }
 
     /// What they say of nodes with these labels.
-    pub fn said(mut self, labels: &Labels) -> Said {
+    pub fn into_report(mut self, labels: &LabelsByNode) -> SourceReport {
         for topology in &self.topologies {
-            hold(topology, labels, &mut self.said);
+            add_level_groups(topology, labels, &mut self.report);
         }
         if !self.topologies.is_empty() && labels.is_empty() {
-            self.said.notes.push(
+            self.report.notes.push(
                 "no nodes are known here: the levels are read, which nodes share them is not"
                     .to_owned(),
             );
         }
-        bounded(self.said)
+        limit_notes(self.report)
     }
 }
 
 /// One value of one level.
 #[derive(Debug, Default)]
-struct Shared {
+struct LevelGroup {
     nodes: Vec<NodeName>,
-    above: Option<String>,
+    parent: Option<String>,
 }
 
 /// Holds the levels of a topology against the labels of nodes.
-fn hold(topology: &Topology, labels: &Labels, said: &mut Said) {
+fn add_level_groups(topology: &TopologyObject, labels: &LabelsByNode, said: &mut SourceReport) {
     // Levels whose values are one node each say nothing about several.
     let levels: Vec<&String> = topology.levels.iter().filter(|l| *l != HOSTNAME).collect();
     // A value under two parents is two groups: schedulers go by the whole path.
@@ -184,7 +184,7 @@ fn hold(topology: &Topology, labels: &Labels, said: &mut Said) {
         let path: Vec<&str> = levels
             .iter()
             .map_while(|label| {
-                labels.get(*label).map(String::as_str).filter(|v| !plain(v).is_empty())
+                labels.get(*label).map(String::as_str).filter(|v| !sanitize_text(v).is_empty())
             })
             .collect();
         if path.len() < levels.len() {
@@ -201,39 +201,39 @@ fn hold(topology: &Topology, labels: &Labels, said: &mut Said) {
         }
         paths.push((node, path));
     }
-    let mut groups: BTreeMap<(usize, String), Shared> = BTreeMap::new();
+    let mut groups: BTreeMap<(usize, String), LevelGroup> = BTreeMap::new();
     let name_of = |path: &[&str], level: usize| -> String {
         let value = path[level];
         let alone = parents.get(&(level, value)).is_none_or(|parents| parents.len() < 2);
-        plain(&if alone { value.to_owned() } else { path[..=level].join("/") })
+        sanitize_text(&if alone { value.to_owned() } else { path[..=level].join("/") })
     };
     for (node, path) in &paths {
         for level in 0..path.len() {
             let shared = groups.entry((level, name_of(path, level))).or_default();
             shared.nodes.push((*node).clone());
-            shared.above = level.checked_sub(1).map(|above| name_of(path, above));
+            shared.parent = level.checked_sub(1).map(|above| name_of(path, above));
         }
     }
     for ((level, name), shared) in groups {
         let label = levels[level];
         let innermost = level + 1 == levels.len();
-        let mut group = Group::of(kind(label, innermost), label, name, shared.nodes);
+        let mut group = NodeGroup::new(level_kind(label, innermost), label, name, shared.nodes);
         group.topology = Some(topology.name.clone());
-        group.above.extend(shared.above);
-        group.basis = Basis::Copied { from: format!("label {label}") };
+        group.above.extend(shared.parent);
+        group.basis = ClaimBasis::Copied { from: format!("label {label}") };
         group.at = Some(format!("Topology {}", topology.name));
         said.groups.push(group);
     }
     let twice: Vec<String> = parents
         .iter()
         .filter(|(_, parents)| 1 < parents.len())
-        .map(|((level, value), _)| format!("{}={}", levels[*level], plain(value)))
+        .map(|((level, value), _)| format!("{}={}", levels[*level], sanitize_text(value)))
         .collect();
     if !twice.is_empty() {
         said.notes.push(format!(
             "Topology {}: values under several parents are several groups: {}",
             topology.name,
-            plain(&twice.join(", "))
+            sanitize_text(&twice.join(", "))
         ));
     }
     if !partly.is_empty() {
@@ -252,21 +252,21 @@ fn hold(topology: &Topology, labels: &Labels, said: &mut Said) {
 
 /// What nodes share that share a value of this label, by what is known of the
 /// label, else by its name.
-fn kind(label: &str, innermost: bool) -> GroupKind {
+fn level_kind(label: &str, innermost: bool) -> NodeGroupKind {
     if let Some(kind) = known_kind(label) {
         return kind;
     }
     let has = |word: &str| label.to_ascii_lowercase().contains(word);
     if ["nvlink", "clique", "accelerator", "nvl-"].iter().any(|word| has(word)) {
-        GroupKind::Domain
+        NodeGroupKind::Domain
     } else if has("rack") {
-        GroupKind::Rack
+        NodeGroupKind::Rack
     } else if has("leaf") {
-        GroupKind::Leaf
+        NodeGroupKind::Leaf
     } else if innermost || ["zone", "region"].iter().any(|word| has(word)) {
         // Nobody says what it is: no claim about the fabric.
-        GroupKind::Partition
+        NodeGroupKind::Partition
     } else {
-        GroupKind::Switch
+        NodeGroupKind::Switch
     }
 }

@@ -10,20 +10,20 @@ use std::collections::BTreeMap;
 use serde_json::Map;
 use serde_json::Value;
 
-use crate::claims::reading::complain;
-use crate::claims::reading::first_line;
-use crate::claims::reading::plain;
-use crate::claims::reading::quoted;
-use crate::claims::reading::remark;
+use crate::claims::reader_util::push_problem;
+use crate::claims::reader_util::first_line;
+use crate::claims::reader_util::sanitize_text;
+use crate::claims::reader_util::quote_text;
+use crate::claims::reader_util::push_note;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::NicSaid;
-use model::said::ProblemKind;
-use model::said::Said;
+use model::source_report::ClaimBasis;
+use model::source_report::NicReport;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
 
 /// What was heard on one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Heard {
+struct LldpNeighbour {
     interface: String,
     /// The neighbour's name for itself.
     name: Option<String>,
@@ -48,7 +48,7 @@ pub(super) fn recognises(text: &str) -> bool {
 }
 
 fn is_keyvalue(text: &str) -> bool {
-    text.lines().any(|line| keyvalue(line).is_some())
+    text.lines().any(|line| parse_keyvalue(line).is_some())
 }
 
 fn is_text(text: &str) -> bool {
@@ -57,14 +57,14 @@ fn is_text(text: &str) -> bool {
 }
 
 /// Reads it, as heard by this node.
-pub(super) fn read(said: &mut Said, node: &NodeName, text: &str) {
+pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
     let text = text.trim_start_matches('\u{feff}');
     let heard = if text.trim_start().starts_with('{') {
-        match document(text) {
+        match parse_document(text) {
             Ok(value) => from_json(&value),
             Err(error) => {
                 let at = format!("{}:{}:{}", said.source.place, error.line(), error.column());
-                complain(said, ProblemKind::Malformed, at, first_line(&error));
+                push_problem(said, SourceProblemKind::Malformed, at, first_line(&error));
                 return;
             }
         }
@@ -76,12 +76,12 @@ pub(super) fn read(said: &mut Said, node: &NodeName, text: &str) {
     if heard.is_empty() {
         said.notes.push("no neighbour was heard".to_owned());
     }
-    keep(said, node, heard);
+    add_nics(said, node, heard);
 }
 
 /// lldpd writes a control character behind a backslash as it is, which no JSON
 /// reader takes; such texts are mended.
-fn document(text: &str) -> Result<Value, serde_json::Error> {
+fn parse_document(text: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str(text).or_else(|error| {
         let mut mended = text.to_owned();
         for (control, escape) in
@@ -94,7 +94,7 @@ fn document(text: &str) -> Result<Value, serde_json::Error> {
 }
 
 /// The objects of a list, or the one object that stands for a list of one.
-fn each(value: Option<&Value>) -> Vec<&Map<String, Value>> {
+fn as_objects(value: Option<&Value>) -> Vec<&Map<String, Value>> {
     match value {
         Some(Value::Array(items)) => items.iter().filter_map(Value::as_object).collect(),
         Some(Value::Object(object)) => vec![object],
@@ -103,32 +103,32 @@ fn each(value: Option<&Value>) -> Vec<&Map<String, Value>> {
 }
 
 /// A text: bare, or as the value of an object, or the first of a list of these.
-fn word(value: Option<&Value>) -> Option<String> {
+fn first_text(value: Option<&Value>) -> Option<String> {
     match value? {
-        Value::String(text) => Some(plain(text)).filter(|text| !text.is_empty()),
+        Value::String(text) => Some(sanitize_text(text)).filter(|text| !text.is_empty()),
         Value::Array(items) => match items.first()? {
             Value::Array(_) => None,
-            first => word(Some(first)),
+            first => first_text(Some(first)),
         },
         Value::Object(object) => match object.get("value")? {
-            Value::String(text) => Some(plain(text)).filter(|text| !text.is_empty()),
+            Value::String(text) => Some(sanitize_text(text)).filter(|text| !text.is_empty()),
             _ => None,
         },
         _ => None,
     }
 }
 
-fn from_json(value: &Value) -> Vec<Heard> {
+fn from_json(value: &Value) -> Vec<LldpNeighbour> {
     let mut heard = Vec::new();
-    for lldp in each(value.get("lldp")) {
-        for item in each(lldp.get("interface")) {
+    for lldp in as_objects(value.get("lldp")) {
+        for item in as_objects(lldp.get("interface")) {
             if item.contains_key("chassis") || item.contains_key("port") {
-                heard.extend(interface(&word(item.get("name")).unwrap_or_default(), item));
+                heard.extend(parse_interface(&first_text(item.get("name")).unwrap_or_default(), item));
                 continue;
             }
             for (name, body) in item {
-                for body in each(Some(body)) {
-                    heard.extend(interface(&plain(name), body));
+                for body in as_objects(Some(body)) {
+                    heard.extend(parse_interface(&sanitize_text(name), body));
                 }
             }
         }
@@ -136,40 +136,40 @@ fn from_json(value: &Value) -> Vec<Heard> {
     heard
 }
 
-fn interface(name: &str, body: &Map<String, Value>) -> Option<Heard> {
-    let mut heard = Heard { interface: name.to_owned(), ..Heard::default() };
+fn parse_interface(name: &str, body: &Map<String, Value>) -> Option<LldpNeighbour> {
+    let mut heard = LldpNeighbour { interface: name.to_owned(), ..LldpNeighbour::default() };
     if name.is_empty() {
         return None;
     }
-    if let Some(chassis) = each(body.get("chassis")).first() {
+    if let Some(chassis) = as_objects(body.get("chassis")).first() {
         let is_id = |object: &Map<String, Value>| {
-            each(object.get("id")).first().is_some_and(|id| id.contains_key("type"))
+            as_objects(object.get("id")).first().is_some_and(|id| id.contains_key("type"))
         };
         let mut own = *chassis;
         if is_id(chassis) {
-            heard.name = word(chassis.get("name"));
+            heard.name = first_text(chassis.get("name"));
         } else if let Some((name, inner)) = chassis.iter().next() {
-            heard.name = Some(plain(name)).filter(|name| !name.is_empty());
+            heard.name = Some(sanitize_text(name)).filter(|name| !name.is_empty());
             own = inner.as_object().unwrap_or(chassis);
         }
-        heard.chassis = word(own.get("id"));
-        for capability in each(own.get("capability")) {
-            if let Some(kind) = word(capability.get("type")) {
+        heard.chassis = first_text(own.get("id"));
+        for capability in as_objects(own.get("capability")) {
+            if let Some(kind) = first_text(capability.get("type")) {
                 let on = capability.get("enabled").and_then(Value::as_bool).unwrap_or_default();
                 heard.capabilities.push((kind, on));
             }
         }
     }
-    if let Some(port) = each(body.get("port")).first() {
-        let kind = each(port.get("id")).first().and_then(|id| word(id.get("type")));
-        heard.port = kind.zip(word(port.get("id")));
-        heard.description = word(port.get("descr"));
+    if let Some(port) = as_objects(body.get("port")).first() {
+        let kind = as_objects(port.get("id")).first().and_then(|id| first_text(id.get("type")));
+        heard.port = kind.zip(first_text(port.get("id")));
+        heard.description = first_text(port.get("descr"));
     }
     Some(heard)
 }
 
 /// `lldp.IFACE.KEY=VALUE`. Names of interfaces may have dots themselves.
-fn keyvalue(line: &str) -> Option<(&str, &str, &str)> {
+fn parse_keyvalue(line: &str) -> Option<(&str, &str, &str)> {
     let (path, value) = line.trim_end_matches('\r').strip_prefix("lldp.")?.split_once('=')?;
     if let Some(interface) = ["via", "rid", "age"]
         .iter()
@@ -182,10 +182,10 @@ fn keyvalue(line: &str) -> Option<(&str, &str, &str)> {
     Some((&path[..at], &path[at + 1..], value)).filter(|_| 0 < at)
 }
 
-fn from_keyvalue(text: &str) -> Vec<Heard> {
-    let mut heard: Vec<Heard> = Vec::new();
-    for (interface, key, value) in text.lines().filter_map(keyvalue) {
-        let interface = plain(interface);
+fn from_keyvalue(text: &str) -> Vec<LldpNeighbour> {
+    let mut heard: Vec<LldpNeighbour> = Vec::new();
+    for (interface, key, value) in text.lines().filter_map(parse_keyvalue) {
+        let interface = sanitize_text(interface);
         if interface.is_empty() {
             continue;
         }
@@ -193,10 +193,10 @@ fn from_keyvalue(text: &str) -> Vec<Heard> {
         // or follow each other.
         let is_new = key == "via" || heard.last().is_none_or(|last| last.interface != interface);
         if is_new {
-            heard.push(Heard { interface, ..Heard::default() });
+            heard.push(LldpNeighbour { interface, ..LldpNeighbour::default() });
         }
         let Some(last) = heard.last_mut() else { continue };
-        let value = plain(value);
+        let value = sanitize_text(value);
         if value.is_empty() {
             continue;
         }
@@ -218,16 +218,16 @@ fn from_keyvalue(text: &str) -> Vec<Heard> {
     heard
 }
 
-fn from_text(text: &str) -> Vec<Heard> {
-    let mut heard: Vec<Heard> = Vec::new();
+fn from_text(text: &str) -> Vec<LldpNeighbour> {
+    let mut heard: Vec<LldpNeighbour> = Vec::new();
     for line in text.lines() {
         let Some((key, value)) = line.trim().split_once(':') else { continue };
-        let value = plain(value);
+        let value = sanitize_text(value);
         if key == "Interface"
             && let Some((interface, _)) = value.split_once(", via:")
             && !interface.is_empty()
         {
-            heard.push(Heard { interface: interface.to_owned(), ..Heard::default() });
+            heard.push(LldpNeighbour { interface: interface.to_owned(), ..LldpNeighbour::default() });
             continue;
         }
         let Some(last) = heard.last_mut() else { continue };
@@ -248,9 +248,9 @@ fn from_text(text: &str) -> Vec<Heard> {
     heard
 }
 
-impl Heard {
+impl LldpNeighbour {
     /// Whether it states what it is, and that it forwards nothing.
-    fn is_no_switch(&self) -> bool {
+    fn is_not_switch(&self) -> bool {
         let forwards = |kind: &str| matches!(kind, "Bridge" | "Router");
         !self.capabilities.is_empty()
             && !self.capabilities.iter().any(|(kind, on)| *on && forwards(kind))
@@ -270,19 +270,19 @@ impl Heard {
 }
 
 /// Writes down what was heard.
-fn keep(said: &mut Said, node: &NodeName, heard: Vec<Heard>) {
+fn add_nics(said: &mut SourceReport, node: &NodeName, heard: Vec<LldpNeighbour>) {
     let mut kept: BTreeMap<String, (Option<String>, Option<String>)> = BTreeMap::new();
     for heard in heard {
         let leaf = heard.name.clone().or_else(|| heard.chassis.clone());
         let at = format!("{}: {}", said.source.place, heard.interface);
         if leaf.is_none() {
             let message = "a neighbour without a name or chassis id";
-            complain(said, ProblemKind::Incomplete, at, message);
+            push_problem(said, SourceProblemKind::Incomplete, at, message);
             continue;
         }
-        if heard.is_no_switch() {
-            let who = quoted(leaf.as_deref().unwrap_or_default());
-            remark(said, format!("{}: {who} says that it is no switch", heard.interface));
+        if heard.is_not_switch() {
+            let who = quote_text(leaf.as_deref().unwrap_or_default());
+            push_note(said, format!("{}: {who} says that it is no switch", heard.interface));
             continue;
         }
         let port = heard.port_name();
@@ -290,26 +290,26 @@ fn keep(said: &mut Said, node: &NodeName, heard: Vec<Heard>) {
         if let Some(before) = kept.get(&heard.interface) {
             // A switch may speak two protocols on one port.
             if before.0 != here.0 {
-                let name = |leaf: &Option<String>| quoted(leaf.as_deref().unwrap_or_default());
+                let name = |leaf: &Option<String>| quote_text(leaf.as_deref().unwrap_or_default());
                 let message = format!(
                     "{} hears {} and {}: something between them forwards what it should keep",
                     heard.interface,
                     name(&before.0),
                     name(&here.0)
                 );
-                complain(said, ProblemKind::Contradictory, at, message);
+                push_problem(said, SourceProblemKind::Contradictory, at, message);
             }
             continue;
         }
         kept.insert(heard.interface.clone(), here);
-        said.node(node).nics.push(NicSaid {
+        said.node_mut(node).nics.push(NicReport {
             device: Some(heard.interface),
             leaf,
             port,
-            basis: Some(Basis::Reported),
+            basis: Some(ClaimBasis::Reported),
             at: Some(at),
-            ..NicSaid::default()
+            ..NicReport::default()
         });
     }
-    said.node(node);
+    said.node_mut(node);
 }

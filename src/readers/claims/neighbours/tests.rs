@@ -2,10 +2,10 @@
 //! the source of the tools that print them.
 
 use super::*;
-use model::said::Basis;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::NicSaid;
+use model::source_report::ClaimBasis;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::NicReport;
 
 const FABRIC: &str = "#\n# Topology file: generated on Fri Nov 20 10:00:00 2026\n#\n\n\
 vendid=0x2c9\ndevid=0xd2f2\nsysimgguid=0xa1\nswitchguid=0xa1(a1)\n\
@@ -24,12 +24,12 @@ Switch\t65 \"S-00000000000000b1\"\t\t# \"MF0;spine-1:MQM9700/U1\" enhanced port 
 caguid=0xc1\nCa\t1 \"H-00000000000000c1\"\t\t# \"node0001 mlx5_0\"\n\
 [1](c1) \t\"S-00000000000000a1\"[1]\t\t# lid 10 lmc 0 \"MF0;leaf-1:MQM9700/U1\" lid 1 4xNDR\n";
 
-fn nics<'s>(said: &'s Said, node: &str) -> &'s [NicSaid] {
+fn nics<'s>(said: &'s SourceReport, node: &str) -> &'s [NicReport] {
     &said.nodes.get(&node.into()).unwrap_or_else(|| panic!("{node}: {said:?}")).nics
 }
 
 /// Device, leaf and port of every NIC of a node.
-fn cables(said: &Said, node: &str) -> Vec<String> {
+fn cables(said: &SourceReport, node: &str) -> Vec<String> {
     let word = |word: &Option<String>| word.clone().unwrap_or_else(|| "-".to_owned());
     nics(said, node)
         .iter()
@@ -37,11 +37,11 @@ fn cables(said: &Said, node: &str) -> Vec<String> {
         .collect()
 }
 
-fn group<'s>(said: &'s Said, name: &str) -> &'s Group {
+fn group<'s>(said: &'s SourceReport, name: &str) -> &'s NodeGroup {
     said.groups.iter().find(|g| g.name == name).unwrap_or_else(|| panic!("{name}: {said:?}"))
 }
 
-fn kinds(said: &Said) -> Vec<ProblemKind> {
+fn kinds(said: &SourceReport) -> Vec<SourceProblemKind> {
     said.problems.iter().map(|problem| problem.kind).collect()
 }
 
@@ -53,20 +53,20 @@ fn a_fabric_tells_who_is_cabled_to_which_leaf() {
     assert_eq!(cables(&said, "node0003"), ["mlx5_3:2 leaf-2 7"]);
     let first = &nics(&said, "node0001")[0];
     assert_eq!(first.guid.as_deref(), Some("00000000000000c1"));
-    assert_eq!((first.rate_mbit_s, first.basis.clone()), (Some(400_000), Some(Basis::Reported)));
+    assert_eq!((first.rate_mbit_s, first.basis.clone()), (Some(400_000), Some(ClaimBasis::Reported)));
     assert_eq!(first.at.as_deref(), Some("ib.txt:10"));
     assert_eq!(nics(&said, "node0002")[0].rate_mbit_s, Some(200_000));
     let leaf = group(&said, "leaf-1");
     assert_eq!(
         (leaf.kind, leaf.nodes.len(), &leaf.above),
-        (GroupKind::Leaf, 2, &vec!["spine-1".to_owned()])
+        (NodeGroupKind::Leaf, 2, &vec!["spine-1".to_owned()])
     );
     let spine = group(&said, "spine-1");
-    assert_eq!((spine.kind, spine.nodes.len()), (GroupKind::Switch, 3));
+    assert_eq!((spine.kind, spine.nodes.len()), (NodeGroupKind::Switch, 3));
     assert_eq!(said.groups.len(), 3);
     // The adapter without a host is named by its GUID; the one inside the
     // switch is nobody's.
-    assert_eq!(kinds(&said), [ProblemKind::Incomplete]);
+    assert_eq!(kinds(&said), [SourceProblemKind::Incomplete]);
     assert!(said.problems[0].message.starts_with("1 cabled adapters"), "{:?}", said.problems);
     assert!(said.problems[0].message.contains("00000000000000c3"));
     assert_eq!(said.nodes.len(), 3);
@@ -77,7 +77,7 @@ fn a_fabric_that_contradicts_itself_is_named_with_its_lines() {
     let wrong = FABRIC
         .replace("[1](c1) \t\"S-00000000000000a1\"[1]", "[1](c1) \t\"S-00000000000000a1\"[2]");
     let said = read("ib.txt", &wrong);
-    let contradictory = |p: &&model::said::SourceProblem| p.kind == ProblemKind::Contradictory;
+    let contradictory = |p: &&model::source_report::SourceProblem| p.kind == SourceProblemKind::Contradictory;
     let told: Vec<String> =
         said.problems.iter().filter(contradictory).map(ToString::to_string).collect();
     assert!(
@@ -102,14 +102,14 @@ fn what_cannot_be_read_of_a_fabric_leaves_the_rest() {
         "ib.txt",
         &format!("{FABRIC}[9]\t\"H-zz\"[1]\n[x\nSwitch\tnone\n[1]\t\"S-b\"[1] # \"q\" x\n"),
     );
-    let malformed = said.problems.iter().filter(|p| p.kind == ProblemKind::Malformed).count();
+    let malformed = said.problems.iter().filter(|p| p.kind == SourceProblemKind::Malformed).count();
     assert_eq!(malformed, 4, "{:?}", said.problems);
     assert_eq!(said.nodes.len(), 3);
     let lone = read("ib.txt", "Ca\t1 \"H-00c1\"\t\t# \"n1 HCA-1\"\n");
-    assert_eq!(kinds(&lone), [ProblemKind::Incomplete]);
+    assert_eq!(kinds(&lone), [SourceProblemKind::Incomplete]);
     assert_eq!(cables(&lone, "n1"), ["HCA-1 - -"]);
     let mixed = format!("{FABRIC}Ca\t : 0xc1 ports 1 devid 0x1021 vendid 0x2c9 \"n1 mlx5_0\"\n");
-    assert!(kinds(&read("ib.txt", &mixed)).contains(&ProblemKind::Unsupported));
+    assert!(kinds(&read("ib.txt", &mixed)).contains(&SourceProblemKind::Unsupported));
 }
 
 const LINKS: &str = "CA: node0001 mlx5_0:\n      0x00000000000000c1     10    1[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       1    1[  ] \"MF0;leaf-1:MQM9700/U1\" ( )\n\
@@ -133,9 +133,9 @@ fn links_tell_state_and_rate_beside_the_cable() {
     assert_eq!(nics(&said, "node0002")[0].rate_mbit_s, Some(200_000));
     assert_eq!(group(&said, "leaf-1").above, ["spine-1"]);
     let short = "0x00000000000000a1 \"x\"     1    1[  ] ==( 4X 106.25 Gbps Active/ LinkUp)==>  0x00000000000000c1 10 1[  ] \"n1 mlx5_0\" ( )\n";
-    assert_eq!(kinds(&read("l", short)), [ProblemKind::Unsupported]);
+    assert_eq!(kinds(&read("l", short)), [SourceProblemKind::Unsupported]);
     let twins = LINKS.replace("0x00000000000000b1 MF0;spine-1", "0x00000000000000b1 MF0;leaf-1");
-    assert!(kinds(&read("l", &twins)).contains(&ProblemKind::Contradictory));
+    assert!(kinds(&read("l", &twins)).contains(&SourceProblemKind::Contradictory));
 }
 
 const OWN: &str = "CA 'mlx5_0'\n\tCA type: MT4129\n\tNumber of ports: 1\n\tNode GUID: 0xc1\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tRate: 400\n\t\tBase lid: 10\n\t\tPort GUID: 0x00000000000000c1\n\t\tLink layer: InfiniBand\n\
@@ -151,9 +151,9 @@ fn own_ports_belong_to_the_node_whose_file_they_are_in() {
     assert_eq!((second.guid.as_deref(), second.rate_mbit_s), (None, Some(40_000)));
     assert_eq!((third.device.as_deref(), third.rate_mbit_s), (Some("mlx5_1:2"), Some(2_500)));
     let nobody = read("ibstat.txt", OWN);
-    assert_eq!(kinds(&nobody), [ProblemKind::Incomplete]);
+    assert_eq!(kinds(&nobody), [SourceProblemKind::Incomplete]);
     assert!(nobody.nodes.is_empty());
-    assert_eq!(nics(&read_of(Some(&"n2".into()), "ibstat.txt", OWN), "n2").len(), 3);
+    assert_eq!(nics(&read_for_node(Some(&"n2".into()), "ibstat.txt", OWN), "n2").len(), 3);
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn a_list_of_hosts_tells_whose_guids_are_whose() {
     let said = read("guids", text);
     assert_eq!(nics(&said, "n2")[0].guid.as_deref(), Some("00000000000000c2"));
     assert_eq!(said.nodes.len(), 2);
-    assert_eq!(kinds(&said), [ProblemKind::Malformed; 2]);
+    assert_eq!(kinds(&said), [SourceProblemKind::Malformed; 2]);
 }
 
 const TEXT: &str = "-------------------------------------------------------------------------------\nLLDP neighbors:\n-------------------------------------------------------------------------------\n\
@@ -227,14 +227,14 @@ fn a_neighbour_that_is_no_switch_is_no_leaf_and_two_are_a_contradiction() {
     assert!(said.notes[0].contains("no switch"), "{:?}", said.notes);
     let both = format!("{KEYS}lldp.eth1.via=LLDP\nlldp.eth1.chassis.name=leaf-9\n");
     let said = read("nodes/n1/x", &both);
-    assert_eq!(kinds(&said), [ProblemKind::Contradictory]);
+    assert_eq!(kinds(&said), [SourceProblemKind::Contradictory]);
     assert!(said.problems[0].message.contains("\"leaf-1\" and \"leaf-9\""), "{:?}", said.problems);
 }
 
 #[test]
 fn broken_documents_are_named_with_their_place() {
     let cut = read("nodes/n1/x", &JSON[..JSON.len() - 8]);
-    assert_eq!(kinds(&cut), [ProblemKind::Malformed]);
+    assert_eq!(kinds(&cut), [SourceProblemKind::Malformed]);
     assert!(
         cut.problems[0].at.as_deref().is_some_and(|at| at.starts_with("nodes/n1/x:8:")),
         "{cut:?}"
@@ -242,7 +242,7 @@ fn broken_documents_are_named_with_their_place() {
     // As lldpd writes a line end inside a description.
     let raw = JSON.replace("to node0001", "to\\\nnode0001");
     assert!(read("nodes/n1/x", &raw).problems.is_empty());
-    assert_eq!(kinds(&read("x", "nothing of the kind")), [ProblemKind::Unsupported]);
+    assert_eq!(kinds(&read("x", "nothing of the kind")), [SourceProblemKind::Unsupported]);
 }
 
 #[test]
@@ -259,6 +259,6 @@ fn adapters_of_one_description_on_several_ports_are_several() {
         );
     }
     let said = read("links.txt", &text);
-    assert_eq!(kinds(&said), [ProblemKind::Incomplete], "{:?}", said.problems);
+    assert_eq!(kinds(&said), [SourceProblemKind::Incomplete], "{:?}", said.problems);
     assert!(said.problems[0].message.starts_with("2 cabled adapters"), "{:?}", said.problems);
 }

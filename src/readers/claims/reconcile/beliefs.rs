@@ -2,30 +2,30 @@
 
 use std::collections::BTreeMap;
 
-use super::view::View;
-use super::words::count;
-use super::words::disagreement;
-use super::words::some;
+use super::context::ReconcileContext;
+use super::messages::count_of;
+use super::messages::new_disagreement;
+use super::messages::list_some;
 use model::disagreement::Disagreement;
-use model::disagreement::Severity;
+use model::disagreement::DisagreementSeverity;
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::Belief;
+use model::source_report::ClaimBasis;
+use model::source_report::JobAssumption;
 
 /// The key by which Ray nodes of one domain find each other (NeMo-RL `ray.sub`).
 const NVLINK_DOMAIN: &str = "nvlink_domain";
 
 /// The nodes of each domain that a belief is about: those of its job, or all
 /// where it names none.
-fn domains<'v>(view: &'v View<'_>, belief: &'v Belief) -> BTreeMap<usize, Vec<&'v NodeName>> {
+fn belief_domains<'v>(view: &'v ReconcileContext<'_>, belief: &'v JobAssumption) -> BTreeMap<usize, Vec<&'v NodeName>> {
     if belief.nodes.is_empty() {
-        let all = view.placed.domains.iter().enumerate();
+        let all = view.placement.domains.iter().enumerate();
         return all.map(|(at, domain)| (at, domain.nodes.iter().collect())).collect();
     }
     let mut domains: BTreeMap<usize, Vec<&NodeName>> = BTreeMap::new();
     for node in &belief.nodes {
-        if let Some(domain) = view.placed.of(node) {
+        if let Some(domain) = view.placement.domain_of(node) {
             domains.entry(domain).or_default().push(node);
         }
     }
@@ -35,9 +35,9 @@ fn domains<'v>(view: &'v View<'_>, belief: &'v Belief) -> BTreeMap<usize, Vec<&'
 /// Whether a belief is a group of nodes that is told as such: most of it in one
 /// rack-scale domain, so that the few elsewhere are what is wrong, or all of it in
 /// one clique of which a site made several blocks.
-fn is_told_as_group(
-    view: &View<'_>,
-    belief: &Belief,
+fn is_reported_as_group(
+    view: &ReconcileContext<'_>,
+    belief: &JobAssumption,
     parts: &BTreeMap<usize, Vec<&NodeName>>,
 ) -> bool {
     let all: usize = parts.values().map(Vec::len).sum();
@@ -49,17 +49,17 @@ fn is_told_as_group(
 }
 
 /// `belief-beyond-domain`: more ranks in one domain than it has GPUs.
-pub(super) fn ranks(view: &View<'_>, found: &mut Vec<Disagreement>) {
-    for (source, belief) in all(view) {
+pub(super) fn check_ranks_per_domain(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    for (source, belief) in all_beliefs(view) {
         let Some(ranks) = belief.ranks_per_domain.filter(|ranks| 1 < *ranks) else { continue };
         let mut small: Vec<(usize, usize)> = Vec::new();
         let mut known = 0;
-        let parts = domains(view, belief);
-        if is_told_as_group(view, belief, &parts) {
+        let parts = belief_domains(view, belief);
+        if is_reported_as_group(view, belief, &parts) {
             continue;
         }
         for (at, nodes) in parts {
-            let domain = &view.placed.domains[at];
+            let domain = &view.placement.domains[at];
             let Some(gpus) = domain.gpus_per_node.filter(|gpus| 0 < *gpus) else { continue };
             // GPUs of different nodes of a server platform share nothing.
             let together = if view.spans_nodes(at) == Some(false) { 1 } else { nodes.len() };
@@ -75,65 +75,65 @@ pub(super) fn ranks(view: &View<'_>, found: &mut Vec<Disagreement>) {
         let servers = small.iter().all(|(at, _)| view.spans_nodes(*at) == Some(false));
         let severity = match certain {
             // Launchers put the leaf switch under this key on servers.
-            _ if servers && belief.who.contains(NVLINK_DOMAIN) => Severity::Note,
-            true => Severity::Contradiction,
-            false => Severity::Doubt,
+            _ if servers && belief.who.contains(NVLINK_DOMAIN) => DisagreementSeverity::Note,
+            true => DisagreementSeverity::Contradiction,
+            false => DisagreementSeverity::Doubt,
         };
-        let names = some(small.iter().map(|(at, _)| view.domain(*at).as_str()));
+        let names = list_some(small.iter().map(|(at, _)| view.domain_name(*at).as_str()));
         let of_job = if belief.nodes.is_empty() { "" } else { " for its nodes" };
         let summary = format!(
             "{} takes {ranks} ranks to be in one NVLink domain, and {names} {} at most {}{of_job}: ranks beyond \
              that are not reached over NVLink",
             belief.who,
             if small.len() == 1 { "has" } else { "have" },
-            count(*gpus, "GPU")
+            count_of(*gpus, "GPU")
         );
-        let mut told = disagreement(DisagreementClass::BeliefBeyondDomain, severity, summary)
-            .in_domain(view.domain(*worst))
-            .about(&belief.nodes)
-            .side(view.source(source, belief.at.as_deref(), Basis::Asserted, belief.says.clone()))
-            .remedy("set it to the GPUs of the smallest domain in the allocation, or ask for whole segments");
+        let mut told = new_disagreement(DisagreementClass::BeliefBeyondDomain, severity, summary)
+            .in_domain(view.domain_name(*worst))
+            .with_nodes(&belief.nodes)
+            .with_side(view.source_side(source, belief.at.as_deref(), ClaimBasis::Asserted, belief.says.clone()))
+            .with_remedy("set it to the GPUs of the smallest domain in the allocation, or ask for whole segments");
         let claim = view
-            .claim(*worst, format!("{} in {}{of_job}", count(*gpus, "GPU"), view.domain(*worst)));
-        told = claim.into_iter().fold(told, Disagreement::side);
+            .claim_side(*worst, format!("{} in {}{of_job}", count_of(*gpus, "GPU"), view.domain_name(*worst)));
+        told = claim.into_iter().fold(told, Disagreement::with_side);
         found.push(told);
     }
 }
 
 /// `belief-multi-node-nvlink`: NVLink between nodes taken for usable where no
 /// domain has it, or left unused where domains have it.
-pub(super) fn multi_node(view: &View<'_>, found: &mut Vec<Disagreement>) {
-    for (source, belief) in all(view) {
+pub(super) fn check_multi_node_nvlink(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    for (source, belief) in all_beliefs(view) {
         let wanted = belief.multi_node_nvlink.filter(|_| !belief.who.contains(NVLINK_DOMAIN));
         let Some(wanted) = wanted else { continue };
-        let here = domains(view, belief);
+        let here = belief_domains(view, belief);
         let spans: Vec<Option<bool>> = here.keys().map(|at| view.spans_nodes(*at)).collect();
         let has = |nodes: &Vec<&NodeName>| 1 < nodes.len();
         let (severity, said) = match wanted {
             true if !spans.is_empty() && spans.iter().all(|spans| *spans == Some(false)) => (
-                Severity::Contradiction,
+                DisagreementSeverity::Contradiction,
                 "takes NVLink between nodes for usable, and no claimed domain here has it",
             ),
             false if here.iter().any(|(at, n)| has(n) && view.spans_nodes(*at) == Some(true)) => (
-                Severity::Note,
+                DisagreementSeverity::Note,
                 "leaves NVLink between nodes unused, and claimed domains here have it",
             ),
             _ => continue,
         };
         let Some(first) = here.keys().next() else { continue };
-        let told = disagreement(
+        let told = new_disagreement(
             DisagreementClass::BeliefMultiNodeNvlink,
             severity,
             format!("{} {said}", belief.who),
         )
-        .about(&belief.nodes)
-        .side(view.source(source, belief.at.as_deref(), Basis::Asserted, belief.says.clone()))
-        .remedy("set it as the platform of these nodes is");
-        let claim = view.claim(*first, format!("{} as claimed", view.domain(*first)));
-        found.push(claim.into_iter().fold(told, Disagreement::side));
+        .with_nodes(&belief.nodes)
+        .with_side(view.source_side(source, belief.at.as_deref(), ClaimBasis::Asserted, belief.says.clone()))
+        .with_remedy("set it as the platform of these nodes is");
+        let claim = view.claim_side(*first, format!("{} as claimed", view.domain_name(*first)));
+        found.push(claim.into_iter().fold(told, Disagreement::with_side));
     }
 }
 
-fn all<'v>(view: &'v View<'_>) -> impl Iterator<Item = (usize, &'v Belief)> {
-    view.said.iter().enumerate().flat_map(|(at, said)| said.beliefs.iter().map(move |b| (at, b)))
+fn all_beliefs<'v>(view: &'v ReconcileContext<'_>) -> impl Iterator<Item = (usize, &'v JobAssumption)> {
+    view.reports.iter().enumerate().flat_map(|(at, said)| said.beliefs.iter().map(move |b| (at, b)))
 }

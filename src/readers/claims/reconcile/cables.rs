@@ -6,37 +6,37 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::compare::compare;
-use super::domains::units;
+use super::grouping_comparison::compare_groupings;
+use super::domains::disjoint_leaves;
 use super::groupings::Grouping;
-use super::view::View;
-use super::words::count;
-use super::words::disagreement;
-use super::words::listed;
-use super::words::some;
+use super::context::ReconcileContext;
+use super::messages::count_of;
+use super::messages::new_disagreement;
+use super::messages::list_nodes;
+use super::messages::list_some;
 use model::disagreement::Disagreement;
-use model::disagreement::Severity;
+use model::disagreement::DisagreementSeverity;
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::GroupKind;
-use model::said::NicSaid;
-use model::said::SourceKind;
+use model::source_report::ClaimBasis;
+use model::source_report::NodeGroupKind;
+use model::source_report::NicReport;
+use model::source_report::SourceKind;
 
 /// One end that is written down as one cable and seen as another.
-struct Cable<'s> {
+struct CablePair<'s> {
     node: &'s NodeName,
-    plan: (usize, &'s NicSaid),
-    seen: (usize, &'s NicSaid),
+    plan: (usize, &'s NicReport),
+    observed: (usize, &'s NicReport),
 }
 
-fn same_leaf(one: &str, other: &str) -> bool {
+fn is_same_leaf(one: &str, other: &str) -> bool {
     let (one, other) = (one.to_lowercase(), other.to_lowercase());
     NodeName::from(one).matches_host(&other)
 }
 
 /// Ports have long and short names: `Ethernet1/7`, `Eth1/7`, `swp7`.
-fn same_port(one: &str, other: &str) -> bool {
+fn is_same_port(one: &str, other: &str) -> bool {
     let digits = |port: &str| -> Vec<String> {
         let parts = port.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
         parts.map(|part| part.trim_start_matches('0').to_owned()).collect()
@@ -45,7 +45,7 @@ fn same_port(one: &str, other: &str) -> bool {
     one.eq_ignore_ascii_case(other) || (!a.is_empty() && a == b)
 }
 
-fn key(nic: &NicSaid) -> Option<(String, String)> {
+fn port_key(nic: &NicReport) -> Option<(String, String)> {
     let leaf = nic.leaf.as_deref()?.to_lowercase();
     let leaf = leaf.split('.').next().unwrap_or_default().to_owned();
     let port = nic.port.as_deref()?;
@@ -54,7 +54,7 @@ fn key(nic: &NicSaid) -> Option<(String, String)> {
     Some((leaf, digits.join("/")))
 }
 
-fn end(nic: &NicSaid) -> String {
+fn describe_port(nic: &NicReport) -> String {
     let leaf = nic.leaf.as_deref().unwrap_or("?");
     match &nic.port {
         Some(port) => format!("leaf {leaf} port {port}"),
@@ -63,11 +63,11 @@ fn end(nic: &NicSaid) -> String {
 }
 
 /// Every end that both sides know, and whether they agree.
-fn pairs<'s>(view: &View<'s>) -> Vec<(Cable<'s>, bool)> {
-    let mut plans: BTreeMap<&NodeName, Vec<(usize, &NicSaid)>> = BTreeMap::new();
-    let mut sights: BTreeMap<&NodeName, Vec<(usize, &NicSaid)>> = BTreeMap::new();
-    for (source, node, said) in view.node_words() {
-        let kind = view.said[source].source.kind;
+fn cable_pairs<'s>(view: &ReconcileContext<'s>) -> Vec<(CablePair<'s>, bool)> {
+    let mut plans: BTreeMap<&NodeName, Vec<(usize, &NicReport)>> = BTreeMap::new();
+    let mut sights: BTreeMap<&NodeName, Vec<(usize, &NicReport)>> = BTreeMap::new();
+    for (source, node, said) in view.node_reports() {
+        let kind = view.reports[source].source.kind;
         let of = match kind {
             SourceKind::Cabling => &mut plans,
             SourceKind::Neighbours | SourceKind::NodeFacts => &mut sights,
@@ -80,7 +80,7 @@ fn pairs<'s>(view: &View<'s>) -> Vec<(Cable<'s>, bool)> {
     for (node, plan) in &plans {
         let Some(seen) = sights.get(node) else { continue };
         for own in plan {
-            let equal = |of: fn(&NicSaid) -> Option<&String>| {
+            let equal = |of: fn(&NicReport) -> Option<&String>| {
                 let wanted = of(own.1)?;
                 seen.iter().find(|(_, nic)| of(nic).is_some_and(|o| o.eq_ignore_ascii_case(wanted)))
             };
@@ -89,45 +89,45 @@ fn pairs<'s>(view: &View<'s>) -> Vec<(Cable<'s>, bool)> {
                 .or_else(|| equal(|nic| nic.device.as_ref()))
                 .or_else(|| equal(|nic| nic.rail.as_ref()));
             let Some(sight) = sight else { continue };
-            let leaf = |nic: &NicSaid| nic.leaf.clone().unwrap_or_default();
+            let leaf = |nic: &NicReport| nic.leaf.clone().unwrap_or_default();
             let ports = own.1.port.as_deref().zip(sight.1.port.as_deref());
-            let agree = same_leaf(&leaf(own.1), &leaf(sight.1))
-                && ports.is_none_or(|(one, other)| same_port(one, other));
-            pairs.push((Cable { node, plan: *own, seen: *sight }, agree));
+            let agree = is_same_leaf(&leaf(own.1), &leaf(sight.1))
+                && ports.is_none_or(|(one, other)| is_same_port(one, other));
+            pairs.push((CablePair { node, plan: *own, observed: *sight }, agree));
         }
     }
     pairs
 }
 
-fn sides(view: &View<'_>, cable: &Cable<'_>, told: Disagreement) -> Disagreement {
+fn add_cable_sides(view: &ReconcileContext<'_>, cable: &CablePair<'_>, told: Disagreement) -> Disagreement {
     let nic = cable.plan.1;
     let what = nic.device.as_deref().or(nic.rail.as_deref()).unwrap_or("its NIC");
-    let word = |(source, nic): (usize, &NicSaid), or: Basis| {
+    let word = |(source, nic): (usize, &NicReport), or: ClaimBasis| {
         let basis = nic.basis.clone().unwrap_or(or);
-        let says = format!("{} {what} at {}", cable.node, end(nic));
-        view.source(source, nic.at.as_deref(), basis, says)
+        let says = format!("{} {what} at {}", cable.node, describe_port(nic));
+        view.source_side(source, nic.at.as_deref(), basis, says)
     };
-    told.side(word(cable.plan, Basis::Asserted)).side(word(cable.seen, Basis::Reported))
+    told.with_side(word(cable.plan, ClaimBasis::Asserted)).with_side(word(cable.observed, ClaimBasis::Reported))
 }
 
 /// `hosts-swapped`, `rails-swapped`, `leaf-mislabelled` and
 /// `leaf-against-neighbour`.
-pub(super) fn against_neighbours(view: &View<'_>, found: &mut Vec<Disagreement>) {
-    let pairs = pairs(view);
-    let wrong: Vec<&Cable<'_>> = pairs.iter().filter(|(_, agree)| !agree).map(|(c, _)| c).collect();
+pub(super) fn check_neighbours(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    let pairs = cable_pairs(view);
+    let wrong: Vec<&CablePair<'_>> = pairs.iter().filter(|(_, agree)| !agree).map(|(c, _)| c).collect();
     let mut by_plan: BTreeMap<(String, String), usize> = BTreeMap::new();
     for (at, cable) in wrong.iter().enumerate() {
-        if let Some(place) = key(cable.plan.1) {
+        if let Some(place) = port_key(cable.plan.1) {
             by_plan.insert(place, at);
         }
     }
     let mut told = BTreeSet::new();
     let mut swapped: BTreeMap<(&NodeName, &NodeName), Vec<usize>> = BTreeMap::new();
     for (at, cable) in wrong.iter().enumerate() {
-        let Some(other) = key(cable.seen.1).and_then(|place| by_plan.get(&place).copied()) else {
+        let Some(other) = port_key(cable.observed.1).and_then(|place| by_plan.get(&place).copied()) else {
             continue;
         };
-        let back = key(wrong[other].seen.1) == key(cable.plan.1);
+        let back = port_key(wrong[other].observed.1) == port_key(cable.plan.1);
         if back && at < other {
             let (a, b) = (cable.node, wrong[other].node);
             let pair = if a < b { (a, b) } else { (b, a) };
@@ -136,7 +136,7 @@ pub(super) fn against_neighbours(view: &View<'_>, found: &mut Vec<Disagreement>)
         }
     }
     for ((a, b), cables) in &swapped {
-        let ends = count(cables.len() / 2, "cable pair");
+        let ends = count_of(cables.len() / 2, "cable pair");
         let (class, summary) = if a == b {
             (
                 DisagreementClass::RailsSwapped,
@@ -148,20 +148,20 @@ pub(super) fn against_neighbours(view: &View<'_>, found: &mut Vec<Disagreement>)
                 format!("{a} and {b}: {ends} swapped, each host is at the other's ports"),
             )
         };
-        let one = disagreement(class, Severity::Contradiction, summary)
-            .about([*a, *b])
-            .remedy("swap the cables back, or correct the cabling file");
-        found.push(cables.iter().take(2).fold(one, |one, at| sides(view, wrong[*at], one)));
+        let one = new_disagreement(class, DisagreementSeverity::Contradiction, summary)
+            .with_nodes([*a, *b])
+            .with_remedy("swap the cables back, or correct the cabling file");
+        found.push(cables.iter().take(2).fold(one, |one, at| add_cable_sides(view, wrong[*at], one)));
     }
-    let leaf = |nic: &NicSaid| nic.leaf.clone().unwrap_or_default();
+    let leaf = |nic: &NicReport| nic.leaf.clone().unwrap_or_default();
     let mut healthy: BTreeSet<String> = BTreeSet::new();
-    for (cable, _) in pairs.iter().filter(|(c, _)| same_leaf(&leaf(c.plan.1), &leaf(c.seen.1))) {
+    for (cable, _) in pairs.iter().filter(|(c, _)| is_same_leaf(&leaf(c.plan.1), &leaf(c.observed.1))) {
         healthy.insert(leaf(cable.plan.1));
     }
     let mut moved: BTreeMap<(String, String), Vec<usize>> = BTreeMap::new();
     let mut goals: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (at, cable) in wrong.iter().enumerate() {
-        let (from, to) = (leaf(cable.plan.1), leaf(cable.seen.1));
+        let (from, to) = (leaf(cable.plan.1), leaf(cable.observed.1));
         goals.entry(from.clone()).or_default().insert(to.clone());
         if !told.contains(&at) {
             moved.entry((from, to)).or_default().push(at);
@@ -169,7 +169,7 @@ pub(super) fn against_neighbours(view: &View<'_>, found: &mut Vec<Disagreement>)
     }
     for ((from, to), cables) in moved {
         let nodes: BTreeSet<&NodeName> = cables.iter().map(|at| wrong[*at].node).collect();
-        let names = listed(nodes.iter().copied());
+        let names = list_nodes(nodes.iter().copied());
         // All of a leaf elsewhere: it is the leaf's name that is wrong.
         let whole = !healthy.contains(&from) && goals[&from].len() == 1 && 1 < nodes.len();
         let (class, summary) = if from == to {
@@ -179,29 +179,29 @@ pub(super) fn against_neighbours(view: &View<'_>, found: &mut Vec<Disagreement>)
         } else if whole {
             let summary = format!(
                 "all {} that are seen of leaf {from} are at {to}: the two names are mixed up",
-                count(cables.len(), "cable")
+                count_of(cables.len(), "cable")
             );
             (DisagreementClass::LeafMislabelled, summary)
         } else {
             let summary = format!("{names}: cabled to leaf {from} by the file, seen at {to}");
             (DisagreementClass::LeafAgainstNeighbour, summary)
         };
-        let one = disagreement(class, Severity::Contradiction, summary)
-            .about(nodes)
-            .remedy("look at the cable and its label; the neighbour is what is really there");
-        found.push(cables.iter().take(2).fold(one, |one, at| sides(view, wrong[*at], one)));
+        let one = new_disagreement(class, DisagreementSeverity::Contradiction, summary)
+            .with_nodes(nodes)
+            .with_remedy("look at the cable and its label; the neighbour is what is really there");
+        found.push(cables.iter().take(2).fold(one, |one, at| add_cable_sides(view, wrong[*at], one)));
     }
 }
 
 /// `leaves-disagree`: two sources group nodes under leaves in different ways.
-pub(super) fn leaves(view: &View<'_>, found: &mut Vec<Disagreement>) {
+pub(super) fn check_leaf_groups(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let leaves: Vec<&Grouping<'_>> =
-        view.groupings.iter().filter(|g| g.kind == GroupKind::Leaf).collect();
+        view.groupings.iter().filter(|g| g.kind == NodeGroupKind::Leaf).collect();
     let Some((first, others)) = leaves.split_first() else { return };
     let seen = |g: &Grouping<'_>| {
         matches!(g.source, SourceKind::Cabling | SourceKind::Neighbours | SourceKind::NodeFacts)
     };
-    let slurm = |g: &Grouping<'_>| super::blocks::is_slurm_topology(g.source);
+    let slurm = |g: &Grouping<'_>| super::grouping_conflicts::is_slurm_topology(g.source);
     // A cable that is elsewhere than written is one cause.
     let of_cables = [
         DisagreementClass::HostsSwapped,
@@ -213,7 +213,7 @@ pub(super) fn leaves(view: &View<'_>, found: &mut Vec<Disagreement>) {
         .filter(|one| of_cables.contains(&one.class))
         .flat_map(|one| one.nodes.clone())
         .collect();
-    let own = units(first);
+    let own = disjoint_leaves(first);
     let place = |units: &[(&str, Vec<&NodeName>)]| -> BTreeMap<NodeName, usize> {
         let all = units.iter().enumerate();
         all.flat_map(|(at, (_, nodes))| nodes.iter().map(move |n| ((*n).clone(), at))).collect()
@@ -225,9 +225,9 @@ pub(super) fn leaves(view: &View<'_>, found: &mut Vec<Disagreement>) {
         if (seen(first) && seen(other)) || (slurm(first) && slurm(other)) {
             continue;
         }
-        let their = units(other);
+        let their = disjoint_leaves(other);
         let theirs = place(&their);
-        let comparison = compare(ours.keys(), |n| ours.get(n).copied(), |n| theirs.get(n).copied());
+        let comparison = compare_groupings(ours.keys(), |n| ours.get(n).copied(), |n| theirs.get(n).copied());
         for strays in &comparison.strays {
             let nodes: Vec<&NodeName> =
                 strays.elsewhere.values().flat_map(|n| n.iter().copied()).collect();
@@ -235,19 +235,19 @@ pub(super) fn leaves(view: &View<'_>, found: &mut Vec<Disagreement>) {
                 continue;
             }
             let name = own[strays.set].0;
-            let elsewhere = some(strays.elsewhere.keys().map(|set| their[*set].0));
+            let elsewhere = list_some(strays.elsewhere.keys().map(|set| their[*set].0));
             let summary = format!(
                 "{} under leaf {name} by {}, under {elsewhere} by {}",
-                listed(nodes.iter().copied()),
-                first.source.words(),
-                other.source.words()
+                list_nodes(nodes.iter().copied()),
+                first.source.label(),
+                other.source.label()
             );
-            let set = |grouping: &Grouping<'_>, node: &NodeName| grouping.of[node];
-            let one = disagreement(DisagreementClass::LeavesDisagree, Severity::Doubt, summary)
-                .side(first.side(view.said, set(first, nodes[0]), format!("leaf {name}")))
-                .side(other.side(view.said, set(other, nodes[0]), format!("leaf {elsewhere}")))
-                .remedy("ask the nodes for their neighbours (LLDP, ibnetdiscover)");
-            found.push(one.about(nodes));
+            let set = |grouping: &Grouping<'_>, node: &NodeName| grouping.set_by_node[node];
+            let one = new_disagreement(DisagreementClass::LeavesDisagree, DisagreementSeverity::Doubt, summary)
+                .with_side(first.to_side(view.reports, set(first, nodes[0]), format!("leaf {name}")))
+                .with_side(other.to_side(view.reports, set(other, nodes[0]), format!("leaf {elsewhere}")))
+                .with_remedy("ask the nodes for their neighbours (LLDP, ibnetdiscover)");
+            found.push(one.with_nodes(nodes));
         }
     }
 }

@@ -8,31 +8,31 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::identity;
-use super::normal;
+use super::normal_form;
 use model::claims::Claims;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::Said;
-use model::said::SourceKind;
+use model::source_report::ClaimBasis;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 
 /// Marks groups that were taken over from another source.
-pub(super) fn mark(said: &mut [Said]) {
+pub(super) fn mark_copies(said: &mut [SourceReport]) {
     let files = [SourceKind::SlurmTopologyYaml, SourceKind::SlurmTopologyConf];
     let slurm = [SourceKind::SlurmTopology, files[0], files[1]];
-    let of_files = listed(said, &files);
-    let of_slurm = listed(said, &slurm);
+    let of_files = index_domains(said, &files);
+    let of_slurm = index_domains(said, &slurm);
     for source in said {
         let kind = source.source.kind;
         let place = source.source.place.clone();
         for group in &mut source.groups {
-            if group.basis != Basis::Asserted || group.kind != GroupKind::Domain {
+            if group.basis != ClaimBasis::Asserted || group.kind != NodeGroupKind::Domain {
                 continue;
             }
-            let key = (group.name.clone(), members(group));
-            let from = if !normal::is_clique(group) && identity::uuid_in(&group.name).is_some() {
+            let key = (group.name.clone(), member_set(group));
+            let from = if !normal_form::is_clique(group) && identity::find_uuid(&group.name).is_some() {
                 Some("the driver: its name carries a ClusterUUID".to_owned())
             } else if kind == SourceKind::SlurmTopology {
                 // The controller read its file.
@@ -44,23 +44,23 @@ pub(super) fn mark(said: &mut [Said]) {
                 None
             };
             if let Some(from) = from {
-                group.basis = Basis::Copied { from };
+                group.basis = ClaimBasis::Copied { from };
             }
         }
     }
 }
 
-fn members(group: &Group) -> BTreeSet<NodeName> {
+fn member_set(group: &NodeGroup) -> BTreeSet<NodeName> {
     group.nodes.iter().cloned().collect()
 }
 
 /// Domains of these kinds of sources by name and nodes, with their place.
-fn listed(said: &[Said], kinds: &[SourceKind]) -> BTreeMap<(String, BTreeSet<NodeName>), String> {
+fn index_domains(said: &[SourceReport], kinds: &[SourceKind]) -> BTreeMap<(String, BTreeSet<NodeName>), String> {
     let sources = said.iter().filter(|said| kinds.contains(&said.source.kind));
     sources
         .flat_map(|said| {
-            let groups = said.groups.iter().filter(|g| g.kind == GroupKind::Domain && g.in_force);
-            groups.map(|g| ((g.name.clone(), members(g)), said.source.place.clone()))
+            let groups = said.groups.iter().filter(|g| g.kind == NodeGroupKind::Domain && g.in_force);
+            groups.map(|g| ((g.name.clone(), member_set(g)), said.source.place.clone()))
         })
         .collect()
 }
@@ -70,18 +70,18 @@ fn listed(said: &[Said], kinds: &[SourceKind]) -> BTreeMap<(String, BTreeSet<Nod
 pub struct Corroboration {
     /// Sources that say so of their own knowledge, by their index in
     /// [`Claims::sources`].
-    pub own: Vec<usize>,
+    pub independent: Vec<usize>,
     /// Sources that have it from another.
     pub copied: Vec<usize>,
 }
 
 /// For every measured domain, the sources that have all of its nodes in one
 /// group of their own. Drivers of single nodes count as one where they agree.
-pub fn corroboration(claims: &Claims) -> BTreeMap<DomainName, Corroboration> {
+pub fn find_corroboration(claims: &Claims) -> BTreeMap<DomainName, Corroboration> {
     let mut groups: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();
     for (at, assertion) in claims.assertions.iter().enumerate() {
         let group = &assertion.group;
-        if group.kind == GroupKind::Domain && group.in_force {
+        if group.kind == NodeGroupKind::Domain && group.in_force {
             group.nodes.iter().for_each(|node| groups.entry(node).or_default().push(at));
         }
     }
@@ -106,14 +106,14 @@ pub fn corroboration(claims: &Claims) -> BTreeMap<DomainName, Corroboration> {
                 continue;
             }
             let list = match assertion.group.basis {
-                Basis::Copied { .. } => &mut who.copied,
-                _ => &mut who.own,
+                ClaimBasis::Copied { .. } => &mut who.copied,
+                _ => &mut who.independent,
             };
             if !list.contains(&assertion.source) {
                 list.push(assertion.source);
             }
         }
-        who.own.sort_unstable();
+        who.independent.sort_unstable();
         who.copied.sort_unstable();
         all.insert(domain.name.clone(), who);
     }

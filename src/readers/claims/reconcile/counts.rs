@@ -5,25 +5,25 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::domains;
-use super::view::View;
-use super::words::disagreement;
-use super::words::listed;
-use super::words::some;
-use crate::claims::reading::is_rdma_device;
+use super::context::ReconcileContext;
+use super::messages::new_disagreement;
+use super::messages::list_nodes;
+use super::messages::list_some;
+use crate::claims::reader_util::is_rdma_device;
 use model::disagreement::Disagreement;
-use model::disagreement::Severity;
-use model::disagreement::Side;
+use model::disagreement::DisagreementSeverity;
+use model::disagreement::DisagreementSide;
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::Family;
-use model::said::NicSaid;
-use model::said::NodeSaid;
-use model::said::SourceKind;
+use model::source_report::ClaimBasis;
+use model::source_report::SourceFamily;
+use model::source_report::NicReport;
+use model::source_report::NodeReport;
+use model::source_report::SourceKind;
 
 /// Who says a number first: an expectation, or a source.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Who {
+enum ExpectationSource {
     /// A person, of every node.
     Person,
     /// Who claims this domain.
@@ -33,15 +33,15 @@ enum Who {
 }
 
 /// How a source knows what it says of a node.
-fn basis(view: &View<'_>, source: usize) -> Basis {
-    match view.said[source].source.kind {
-        SourceKind::NodeFacts => Basis::Reported,
-        _ => Basis::Asserted,
+fn source_basis(view: &ReconcileContext<'_>, source: usize) -> ClaimBasis {
+    match view.reports[source].source.kind {
+        SourceKind::NodeFacts => ClaimBasis::Reported,
+        _ => ClaimBasis::Asserted,
     }
 }
 
 /// Schedulers first: they say what a node should have; then the node itself.
-fn weight(kind: SourceKind) -> u8 {
+fn kind_weight(kind: SourceKind) -> u8 {
     match kind {
         SourceKind::SlurmNodes | SourceKind::KubernetesNodes | SourceKind::Cabling => 0,
         SourceKind::NodeFacts => 2,
@@ -50,24 +50,24 @@ fn weight(kind: SourceKind) -> u8 {
 }
 
 /// Every source's number of each node, those of schedulers first.
-fn numbers<'s>(
-    view: &View<'s>,
-    of: impl Fn(SourceKind, &NodeSaid) -> Option<u32>,
+fn numbers_by_node<'s>(
+    view: &ReconcileContext<'s>,
+    of: impl Fn(SourceKind, &NodeReport) -> Option<u32>,
 ) -> BTreeMap<&'s NodeName, Vec<(usize, u32)>> {
     let mut numbers: BTreeMap<&NodeName, Vec<(usize, u32)>> = BTreeMap::new();
-    for (source, node, said) in view.node_words() {
-        if let Some(number) = of(view.said[source].source.kind, said) {
+    for (source, node, said) in view.node_reports() {
+        if let Some(number) = of(view.reports[source].source.kind, said) {
             numbers.entry(node).or_default().push((source, number));
         }
     }
     for said in numbers.values_mut() {
-        said.sort_by_key(|(source, _)| weight(view.said[*source].source.kind));
+        said.sort_by_key(|(source, _)| kind_weight(view.reports[*source].source.kind));
     }
     numbers
 }
 
 /// What a check of numbers is called and about.
-struct Counted {
+struct CountCheck {
     class: DisagreementClass,
     what: &'static str,
     /// A kind of source that may count more than is asked for.
@@ -76,119 +76,119 @@ struct Counted {
 }
 
 /// Holds each node's numbers against the first that anybody expects or says.
-fn against_first(
-    view: &View<'_>,
-    counted: &Counted,
+fn check_counts(
+    view: &ReconcileContext<'_>,
+    counted: &CountCheck,
     numbers: &BTreeMap<&NodeName, Vec<(usize, u32)>>,
-    expected: impl Fn(&NodeName) -> Option<(Who, u32)>,
+    expected: impl Fn(&NodeName) -> Option<(ExpectationSource, u32)>,
     found: &mut Vec<Disagreement>,
 ) {
     // Sources of a kind are one voice: every node's own facts may be a source.
-    type Key = (Option<usize>, Who, SourceKind, u32, SourceKind, u32);
-    let mut wrong: BTreeMap<Key, (Vec<&NodeName>, Who, usize)> = BTreeMap::new();
+    type CountMismatchKey = (Option<usize>, ExpectationSource, SourceKind, u32, SourceKind, u32);
+    let mut wrong: BTreeMap<CountMismatchKey, (Vec<&NodeName>, ExpectationSource, usize)> = BTreeMap::new();
     for (node, said) in numbers {
-        let first = expected(node).or_else(|| said.first().map(|(s, n)| (Who::Source(*s), *n)));
+        let first = expected(node).or_else(|| said.first().map(|(s, n)| (ExpectationSource::Source(*s), *n)));
         let Some((who, right)) = first else { continue };
         for (source, number) in said.iter().filter(|(_, number)| *number != right) {
-            let kind = |source: usize| view.said[source].source.kind;
+            let kind = |source: usize| view.reports[source].source.kind;
             if right < *number && counted.counts_more == Some(kind(*source)) {
                 continue;
             }
             let (voice, first_kind) = match who {
-                Who::Source(first) => (Who::Source(0), kind(first)),
+                ExpectationSource::Source(first) => (ExpectationSource::Source(0), kind(first)),
                 other => (other, kind(*source)),
             };
-            let key = (view.placed.of(node), voice, first_kind, right, kind(*source), *number);
+            let key = (view.placement.domain_of(node), voice, first_kind, right, kind(*source), *number);
             wrong.entry(key).or_insert((Vec::new(), who, *source)).0.push(node);
         }
     }
     for ((domain, _, _, right, kind, number), (nodes, who, source)) in wrong {
-        let names = listed(nodes.iter().copied());
+        let names = list_nodes(nodes.iter().copied());
         let what = counted.what;
         let by = match who {
-            Who::Person => "by what is expected of every node".to_owned(),
-            Who::Domain(at) => format!("by the claim of {}", view.domain(at)),
-            Who::Source(at) => format!("by {}", view.said[at].source.kind.words()),
+            ExpectationSource::Person => "by what is expected of every node".to_owned(),
+            ExpectationSource::Domain(at) => format!("by the claim of {}", view.domain_name(at)),
+            ExpectationSource::Source(at) => format!("by {}", view.reports[at].source.kind.label()),
         };
-        let summary = format!("{names}: {right} {what} {by}, {number} by {}", kind.words());
-        let mut told = disagreement(counted.class.clone(), Severity::Contradiction, summary)
-            .about(nodes)
-            .remedy(counted.remedy);
-        let side: Option<Side> = match who {
-            Who::Person => None,
-            Who::Domain(at) => view.claim(at, format!("{right} {what} per node")),
-            Who::Source(at) => {
-                Some(view.source(at, None, basis(view, at), format!("{right} {what}")))
+        let summary = format!("{names}: {right} {what} {by}, {number} by {}", kind.label());
+        let mut told = new_disagreement(counted.class.clone(), DisagreementSeverity::Contradiction, summary)
+            .with_nodes(nodes)
+            .with_remedy(counted.remedy);
+        let side: Option<DisagreementSide> = match who {
+            ExpectationSource::Person => None,
+            ExpectationSource::Domain(at) => view.claim_side(at, format!("{right} {what} per node")),
+            ExpectationSource::Source(at) => {
+                Some(view.source_side(at, None, source_basis(view, at), format!("{right} {what}")))
             }
         };
         if let Some(side) = side {
-            told = told.side(side);
+            told = told.with_side(side);
         }
         told =
-            told.side(view.source(source, None, basis(view, source), format!("{number} {what}")));
-        found.push(domain.into_iter().fold(told, |told, at| told.in_domain(view.domain(at))));
+            told.with_side(view.source_side(source, None, source_basis(view, source), format!("{number} {what}")));
+        found.push(domain.into_iter().fold(told, |told, at| told.in_domain(view.domain_name(at))));
     }
 }
 
 /// The group that claims this domain says so many GPUs.
-fn claimed_gpus(view: &View<'_>, domain: usize) -> Option<u32> {
-    let (grouping, set) = view.placed.origin[domain]?;
+fn claimed_gpus(view: &ReconcileContext<'_>, domain: usize) -> Option<u32> {
+    let (grouping, set) = view.placement.origin[domain]?;
     // 0 says to measure the network only.
     domains::claimed_gpus(view.groupings[grouping].sets[set].groups[0].1).filter(|gpus| 0 < *gpus)
 }
 
 /// `gpu-count`: GPUs per node, expected or said.
-pub(super) fn gpus(view: &View<'_>, found: &mut Vec<Disagreement>) {
-    let counted = Counted {
+pub(super) fn check_gpu_counts(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    let counted = CountCheck {
         class: DisagreementClass::GpuCount,
         what: "GPUs",
         counts_more: None,
         remedy: "look for a GPU that fell off the bus, or correct the number that is configured",
     };
     let expected = |node: &NodeName| {
-        let domain = view.placed.of(node)?;
-        let claimed = claimed_gpus(view, domain).map(|gpus| (Who::Domain(domain), gpus));
-        claimed.or_else(|| view.rules.gpus_per_node.map(|gpus| (Who::Person, gpus)))
+        let domain = view.placement.domain_of(node)?;
+        let claimed = claimed_gpus(view, domain).map(|gpus| (ExpectationSource::Domain(domain), gpus));
+        claimed.or_else(|| view.rules.gpus_per_node.map(|gpus| (ExpectationSource::Person, gpus)))
     };
     // A framework counts what it was given of a node, a communicator what is in it.
-    let counts = |kind: SourceKind| kind.family() != Family::Frameworks;
+    let counts = |kind: SourceKind| kind.family() != SourceFamily::Frameworks;
     // A node on purpose without GPUs in the claim is no mistake either.
-    let numbers = numbers(view, |kind, said| said.gpus.filter(|_| counts(kind)));
-    against_first(view, &counted, &numbers, expected, found);
+    let numbers = numbers_by_node(view, |kind, said| said.gpus.filter(|_| counts(kind)));
+    check_counts(view, &counted, &numbers, expected, found);
     // Where every source says so of a node, only its neighbours show that one is
     // missing. Nodes without any are there for something else.
     let told: BTreeSet<NodeName> =
         found.iter().filter(|d| d.class == counted.class).flat_map(|d| d.nodes.clone()).collect();
-    let own = |kind: SourceKind, said: &NodeSaid| {
+    let own = |kind: SourceKind, said: &NodeReport| {
         said.gpus.filter(|gpus| counts(kind) && 0 < *gpus).map(|gpus| gpus.to_string())
     };
-    for one in mixed(view, own) {
+    for one in mixed_values(view, own) {
         let rare = one.1.split_last().map_or(&[][..], |(_, rare)| rare);
         let mut nodes = rare.iter().flat_map(|(_, nodes)| nodes);
         if nodes.all(|(node, _)| !told.contains(*node)) {
             let words = ("GPU count", counted.remedy);
-            found.extend(tell_mixed(view, counted.class.clone(), Severity::Doubt, &one, words));
+            found.extend(describe_mixed_values(view, counted.class.clone(), DisagreementSeverity::Doubt, &one, words));
         }
     }
 }
 
 /// `nic-count`: NICs of the compute network per node.
-pub(super) fn nics(view: &View<'_>, found: &mut Vec<Disagreement>) {
-    let counted = Counted {
+pub(super) fn check_nic_counts(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    let counted = CountCheck {
         class: DisagreementClass::NicCount,
         what: "NICs",
         counts_more: Some(SourceKind::NodeFacts),
         remedy: "look for a NIC that is down or was left out, or correct the number that is expected",
     };
     let expected = |node: &NodeName| {
-        view.placed.of(node)?;
-        view.rules.nics_per_node.map(|nics| (Who::Person, nics))
+        view.placement.domain_of(node)?;
+        view.rules.nics_per_node.map(|nics| (ExpectationSource::Person, nics))
     };
     // Neighbours tell the ends that answer, which may be some. A node names the NICs of all
     // its networks: where some do RDMA, those that do not are of another.
-    let numbers = numbers(view, |kind, said| {
+    let numbers = numbers_by_node(view, |kind, said| {
         let all = said.nics.len();
-        let is_rdma = |nic: &&NicSaid| nic.device.as_deref().is_some_and(is_rdma_device);
+        let is_rdma = |nic: &&NicReport| nic.device.as_deref().is_some_and(is_rdma_device);
         let count = match kind {
             SourceKind::Cabling => all,
             SourceKind::NodeFacts => {
@@ -199,12 +199,12 @@ pub(super) fn nics(view: &View<'_>, found: &mut Vec<Disagreement>) {
         };
         u32::try_from(count).ok().filter(|nics| 0 < *nics)
     });
-    against_first(view, &counted, &numbers, expected, found);
+    check_counts(view, &counted, &numbers, expected, found);
 }
 
 /// Spellings of one product: GPU feature discovery writes dashes for blanks, and
 /// names the slice where GPUs are cut (`...-MIG-1g.10gb`) or shared.
-fn spelled(product: &str) -> String {
+fn normalise_product(product: &str) -> String {
     let product = product.trim().to_lowercase().replace(['-', '_'], " ");
     let product = product.split(" mig ").next().unwrap_or_default();
     product.strip_suffix(" shared").unwrap_or(product).to_owned()
@@ -212,18 +212,18 @@ fn spelled(product: &str) -> String {
 
 /// Values of the nodes of one domain, each with its nodes and a source; the
 /// rarest first.
-type Shares<'s> = Vec<(String, Vec<(&'s NodeName, usize)>)>;
+type ValueShares<'s> = Vec<(String, Vec<(&'s NodeName, usize)>)>;
 
 /// Values of the nodes of each domain by kind of source, minority first.
-fn mixed<'s>(
-    view: &View<'s>,
-    of: impl Fn(SourceKind, &NodeSaid) -> Option<String>,
-) -> Vec<(usize, Shares<'s>)> {
-    type Values<'s> = BTreeMap<String, Vec<(&'s NodeName, usize)>>;
-    let mut values: BTreeMap<(usize, SourceKind), Values<'s>> = BTreeMap::new();
-    for (source, node, said) in view.node_words() {
-        let kind = view.said[source].source.kind;
-        if let (Some(domain), Some(value)) = (view.placed.of(node), of(kind, said)) {
+fn mixed_values<'s>(
+    view: &ReconcileContext<'s>,
+    of: impl Fn(SourceKind, &NodeReport) -> Option<String>,
+) -> Vec<(usize, ValueShares<'s>)> {
+    type NodesByValue<'s> = BTreeMap<String, Vec<(&'s NodeName, usize)>>;
+    let mut values: BTreeMap<(usize, SourceKind), NodesByValue<'s>> = BTreeMap::new();
+    for (source, node, said) in view.node_reports() {
+        let kind = view.reports[source].source.kind;
+        if let (Some(domain), Some(value)) = (view.placement.domain_of(node), of(kind, said)) {
             let nodes = values.entry((domain, kind)).or_default().entry(value).or_default();
             nodes.push((node, source));
         }
@@ -238,11 +238,11 @@ fn mixed<'s>(
         .collect()
 }
 
-fn tell_mixed(
-    view: &View<'_>,
+fn describe_mixed_values(
+    view: &ReconcileContext<'_>,
     class: DisagreementClass,
-    severity: Severity,
-    (domain, values): &(usize, Shares<'_>),
+    severity: DisagreementSeverity,
+    (domain, values): &(usize, ValueShares<'_>),
     (what, remedy): (&str, &str),
 ) -> Option<Disagreement> {
     let (most, others) = values.split_last()?;
@@ -250,37 +250,37 @@ fn tell_mixed(
         others.iter().flat_map(|(_, nodes)| nodes.iter().map(|(node, _)| *node)).collect();
     let summary = format!(
         "{} has several {what}s: {} {} {}, most have {}",
-        view.domain(*domain),
-        listed(nodes.iter().copied()),
+        view.domain_name(*domain),
+        list_nodes(nodes.iter().copied()),
         if nodes.len() == 1 { "has" } else { "have" },
-        some(others.iter().map(|(value, _)| value)),
+        list_some(others.iter().map(|(value, _)| value)),
         most.0
     );
     let mut told =
-        disagreement(class, severity, summary).in_domain(view.domain(*domain)).about(nodes);
+        new_disagreement(class, severity, summary).in_domain(view.domain_name(*domain)).with_nodes(nodes);
     for (value, nodes) in values.iter().rev().take(4) {
         let source = nodes[0].1;
-        let says = format!("{}: {value}", listed(nodes.iter().map(|(node, _)| *node)));
-        told = told.side(view.source(source, None, basis(view, source), says));
+        let says = format!("{}: {value}", list_nodes(nodes.iter().map(|(node, _)| *node)));
+        told = told.with_side(view.source_side(source, None, source_basis(view, source), says));
     }
-    Some(told.remedy(remedy))
+    Some(told.with_remedy(remedy))
 }
 
 /// `product-mixed` and `driver-mixed`: nodes of one domain are not alike.
-pub(super) fn alike(view: &View<'_>, found: &mut Vec<Disagreement>) {
-    for one in mixed(view, |_, said| said.product.as_deref().map(spelled)) {
+pub(super) fn check_uniformity(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    for one in mixed_values(view, |_, said| said.product.as_deref().map(normalise_product)) {
         let rack = view.spans_nodes(one.0) == Some(true);
-        let severity = if rack { Severity::Contradiction } else { Severity::Doubt };
+        let severity = if rack { DisagreementSeverity::Contradiction } else { DisagreementSeverity::Doubt };
         let words = ("product", "GPUs of two kinds share no NVLink domain: correct the claim");
-        found.extend(tell_mixed(view, DisagreementClass::ProductMixed, severity, &one, words));
+        found.extend(describe_mixed_values(view, DisagreementClass::ProductMixed, severity, &one, words));
     }
-    for one in mixed(view, |_, said| said.driver.clone()) {
+    for one in mixed_values(view, |_, said| said.driver.clone()) {
         let words =
             ("driver", "bring the nodes of a domain to one driver before they are compared");
-        found.extend(tell_mixed(
+        found.extend(describe_mixed_values(
             view,
             DisagreementClass::DriverMixed,
-            Severity::Doubt,
+            DisagreementSeverity::Doubt,
             &one,
             words,
         ));
@@ -289,18 +289,18 @@ pub(super) fn alike(view: &View<'_>, found: &mut Vec<Disagreement>) {
 
 /// `product-against-claim`: the platform that a domain claims, or another
 /// source's product, is not the one of its GPUs.
-pub(super) fn products(view: &View<'_>, found: &mut Vec<Disagreement>) {
-    type Key = (Option<usize>, String, SourceKind, String);
-    let mut wrong: BTreeMap<Key, (Vec<&NodeName>, Option<usize>, usize)> = BTreeMap::new();
+pub(super) fn check_products(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    type ProductMismatchKey = (Option<usize>, String, SourceKind, String);
+    let mut wrong: BTreeMap<ProductMismatchKey, (Vec<&NodeName>, Option<usize>, usize)> = BTreeMap::new();
     let mut first: BTreeMap<&NodeName, (usize, String)> = BTreeMap::new();
-    for (source, node, said) in view.node_words() {
-        let domain = view.placed.of(node);
-        let gpus = domain.and_then(|at| view.placed.domains[at].gpus_per_node).or(said.gpus);
+    for (source, node, said) in view.node_reports() {
+        let domain = view.placement.domain_of(node);
+        let gpus = domain.and_then(|at| view.placement.domains[at].gpus_per_node).or(said.gpus);
         let platform =
             said.product.as_deref().and_then(|name| (view.rules.platform_of)(name, gpus));
         let Some(platform) = platform else { continue };
         let claimed = domain.and_then(|at| {
-            let (grouping, set) = view.placed.origin[at]?;
+            let (grouping, set) = view.placement.origin[at]?;
             view.groupings[grouping].sets[set].groups[0].1.platform.clone()
         });
         let (other, right) = match claimed {
@@ -314,29 +314,29 @@ pub(super) fn products(view: &View<'_>, found: &mut Vec<Disagreement>) {
             },
         };
         if platform != right {
-            let key = (domain, right, view.said[source].source.kind, platform);
+            let key = (domain, right, view.reports[source].source.kind, platform);
             wrong.entry(key).or_insert((Vec::new(), other, source)).0.push(node);
         }
     }
     for ((domain, right, kind, platform), (nodes, other, source)) in wrong {
-        let names = listed(nodes.iter().copied());
+        let names = list_nodes(nodes.iter().copied());
         let by = match other {
-            Some(other) => view.said[other].source.kind.words().to_owned(),
+            Some(other) => view.reports[other].source.kind.label().to_owned(),
             None => "its claim".to_owned(),
         };
-        let summary = format!("{names}: {right} by {by}, GPUs of {platform} by {}", kind.words());
+        let summary = format!("{names}: {right} by {by}, GPUs of {platform} by {}", kind.label());
         let mut told =
-            disagreement(DisagreementClass::ProductAgainstClaim, Severity::Contradiction, summary)
-                .about(nodes)
-                .remedy("correct the claim: every expectation follows from the platform");
+            new_disagreement(DisagreementClass::ProductAgainstClaim, DisagreementSeverity::Contradiction, summary)
+                .with_nodes(nodes)
+                .with_remedy("correct the claim: every expectation follows from the platform");
         let side = match other {
-            Some(other) => Some(view.source(other, None, basis(view, other), right.clone())),
-            None => domain.and_then(|at| view.claim(at, format!("platform {right}"))),
+            Some(other) => Some(view.source_side(other, None, source_basis(view, other), right.clone())),
+            None => domain.and_then(|at| view.claim_side(at, format!("platform {right}"))),
         };
         if let Some(side) = side {
-            told = told.side(side);
+            told = told.with_side(side);
         }
-        told = told.side(view.source(source, None, basis(view, source), platform));
-        found.push(domain.into_iter().fold(told, |told, at| told.in_domain(view.domain(at))));
+        told = told.with_side(view.source_side(source, None, source_basis(view, source), platform));
+        found.push(domain.into_iter().fold(told, |told, at| told.in_domain(view.domain_name(at))));
     }
 }

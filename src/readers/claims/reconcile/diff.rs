@@ -10,8 +10,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::Serialize;
 
-use super::words::is;
-use super::words::listed;
+use super::messages::is_or_are;
+use super::messages::list_nodes;
 use model::claims::ClaimedDomain;
 use model::claims::ClaimedRail;
 use model::claims::Claims;
@@ -19,21 +19,21 @@ use model::disagreement::Disagreement;
 use model::disagreement_class::DisagreementClass;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::said::NodeSaid;
-use model::said::Source;
+use model::source_report::NodeReport;
+use model::source_report::ClaimSource;
 
 /// The fact that is the scheduler's own doing, or ours by it.
-const STATE: &str = "state";
+const STATE_FACT: &str = "state";
 
 /// In the place of a fact that no source gives.
-const NOT_SAID: &str = "not said";
+const NOT_REPORTED: &str = "not said";
 
 /// Kinds of changes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum ChangeKind {
+pub enum ClaimsChangeKind {
     /// A domain that was not claimed before.
     DomainAppeared,
     /// A domain that is claimed no more.
@@ -62,9 +62,9 @@ pub enum ChangeKind {
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Change {
+pub struct ClaimsChange {
     /// What kind.
-    pub kind: ChangeKind,
+    pub kind: ClaimsChangeKind,
     /// The domain it is about; where nodes moved, the one they are in now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
@@ -75,12 +75,12 @@ pub struct Change {
     pub says: String,
 }
 
-impl Change {
-    fn of(kind: ChangeKind, says: String) -> Self {
+impl ClaimsChange {
+    fn new(kind: ClaimsChangeKind, says: String) -> Self {
         Self { kind, domain: None, nodes: Vec::new(), says }
     }
 
-    fn at<'n>(
+    fn with_subject<'n>(
         mut self,
         domain: Option<&DomainName>,
         nodes: impl IntoIterator<Item = &'n NodeName>,
@@ -93,28 +93,28 @@ impl Change {
 }
 
 /// What is different in `new`.
-pub fn diff(old: &Claims, new: &Claims) -> Vec<Change> {
+pub fn diff_claims(old: &Claims, new: &Claims) -> Vec<ClaimsChange> {
     let mut changes = Vec::new();
-    domains(old, new, &mut changes);
-    members(old, new, &mut changes);
-    network(old, new, &mut changes);
-    nodes(old, new, &mut changes);
-    sources(old, new, &mut changes);
-    disagreements(old, new, &mut changes);
+    diff_domains(old, new, &mut changes);
+    diff_members(old, new, &mut changes);
+    diff_network(old, new, &mut changes);
+    diff_nodes(old, new, &mut changes);
+    diff_sources(old, new, &mut changes);
+    diff_disagreements(old, new, &mut changes);
     changes
 }
 
-fn by_name(claims: &Claims) -> BTreeMap<&DomainName, &ClaimedDomain> {
+fn domains_by_name(claims: &Claims) -> BTreeMap<&DomainName, &ClaimedDomain> {
     claims.domains.iter().map(|domain| (&domain.name, domain)).collect()
 }
 
-fn domains(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
-    let (before, after) = (by_name(old), by_name(new));
+fn diff_domains(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
+    let (before, after) = (domains_by_name(old), domains_by_name(new));
     for (name, domain) in &after {
         let Some(was) = before.get(name) else {
-            let says = format!("{name} is claimed now: {}", listed(&domain.nodes));
+            let says = format!("{name} is claimed now: {}", list_nodes(&domain.nodes));
             changes
-                .push(Change::of(ChangeKind::DomainAppeared, says).at(Some(name), &domain.nodes));
+                .push(ClaimsChange::new(ClaimsChangeKind::DomainAppeared, says).with_subject(Some(name), &domain.nodes));
             continue;
         };
         let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
@@ -127,22 +127,22 @@ fn domains(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
         ];
         for (what, was, is) in facts.into_iter().filter(|(_, was, is)| was != is) {
             let says = format!("{name}: {what} {was} before, {is} now");
-            changes.push(Change::of(ChangeKind::DomainChanged, says).at(Some(name), []));
+            changes.push(ClaimsChange::new(ClaimsChangeKind::DomainChanged, says).with_subject(Some(name), []));
         }
     }
     for (name, domain) in before.iter().filter(|(name, _)| !after.contains_key(*name)) {
-        let says = format!("{name} is claimed no more; it had {}", listed(&domain.nodes));
-        changes.push(Change::of(ChangeKind::DomainVanished, says).at(Some(name), &domain.nodes));
+        let says = format!("{name} is claimed no more; it had {}", list_nodes(&domain.nodes));
+        changes.push(ClaimsChange::new(ClaimsChangeKind::DomainVanished, says).with_subject(Some(name), &domain.nodes));
     }
 }
 
-fn homes(claims: &Claims) -> BTreeMap<&NodeName, &DomainName> {
+fn domain_by_node(claims: &Claims) -> BTreeMap<&NodeName, &DomainName> {
     let all = claims.domains.iter();
     all.flat_map(|domain| domain.nodes.iter().map(|node| (node, &domain.name))).collect()
 }
 
-fn members(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
-    let (before, after) = (homes(old), homes(new));
+fn diff_members(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
+    let (before, after) = (domain_by_node(old), domain_by_node(new));
     let all: BTreeSet<&NodeName> = before.keys().chain(after.keys()).copied().collect();
     let mut moves: BTreeMap<(Option<&DomainName>, Option<&DomainName>), Vec<&NodeName>> =
         BTreeMap::new();
@@ -152,27 +152,27 @@ fn members(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
             moves.entry((from, to)).or_default().push(node);
         }
     }
-    let (old_names, new_names) = (by_name(old), by_name(new));
+    let (old_names, new_names) = (domains_by_name(old), domains_by_name(new));
     for ((from, to), nodes) in moves {
-        let names = listed(nodes.iter().copied());
+        let names = list_nodes(nodes.iter().copied());
         let (kind, says, domain) = match (from, to) {
             // Told with the domain itself.
             (None, Some(to)) if !old_names.contains_key(to) => continue,
             (Some(from), None) if !new_names.contains_key(from) => continue,
-            (None, Some(to)) => (ChangeKind::NodesGained, format!("{to} gained {names}"), Some(to)),
+            (None, Some(to)) => (ClaimsChangeKind::NodesGained, format!("{to} gained {names}"), Some(to)),
             (Some(from), None) => {
-                (ChangeKind::NodesLost, format!("{from} lost {names}"), Some(from))
+                (ClaimsChangeKind::NodesLost, format!("{from} lost {names}"), Some(from))
             }
             (Some(from), Some(to)) => {
-                (ChangeKind::NodesMoved, format!("{names} moved from {from} to {to}"), Some(to))
+                (ClaimsChangeKind::NodesMoved, format!("{names} moved from {from} to {to}"), Some(to))
             }
             (None, None) => continue,
         };
-        changes.push(Change::of(kind, says).at(domain, nodes));
+        changes.push(ClaimsChange::new(kind, says).with_subject(domain, nodes));
     }
 }
 
-fn network(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
+fn diff_network(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     fn leaves(claims: &Claims) -> BTreeMap<&NodeName, &str> {
         let all = claims.leaves.iter();
         all.flat_map(|leaf| leaf.nodes.iter().map(|node| (node, leaf.name.as_str()))).collect()
@@ -189,21 +189,21 @@ fn network(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
     for ((from, to), nodes) in moves {
         let leaf = |name: Option<&str>| name.map_or("no leaf".to_owned(), |n| format!("leaf {n}"));
         let says =
-            format!("{}: {} before, {} now", listed(nodes.iter().copied()), leaf(from), leaf(to));
-        changes.push(Change::of(ChangeKind::NetworkChanged, says).at(None, nodes));
+            format!("{}: {} before, {} now", list_nodes(nodes.iter().copied()), leaf(from), leaf(to));
+        changes.push(ClaimsChange::new(ClaimsChangeKind::NetworkChanged, says).with_subject(None, nodes));
     }
     if old.rails != new.rails {
         let names = |claims: &Claims| {
-            let names: Vec<String> = claims.rails.iter().map(rail).collect();
+            let names: Vec<String> = claims.rails.iter().map(describe_rail).collect();
             if names.is_empty() { "none".to_owned() } else { names.join(", ") }
         };
         let says = format!("rails: {} before, {} now", names(old), names(new));
-        changes.push(Change::of(ChangeKind::NetworkChanged, says));
+        changes.push(ClaimsChange::new(ClaimsChangeKind::NetworkChanged, says));
     }
 }
 
 /// A rail with what it is on a node: one that keeps its name may be other cables.
-fn rail(rail: &ClaimedRail) -> String {
+fn describe_rail(rail: &ClaimedRail) -> String {
     let parts = [&rail.device, &rail.network, &rail.rdma];
     let parts: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
     if parts.is_empty() {
@@ -214,7 +214,7 @@ fn rail(rail: &ClaimedRail) -> String {
 }
 
 /// Facts of a node worth telling when they change, in words.
-fn facts(node: &NodeSaid) -> Vec<(&'static str, Option<String>)> {
+fn reported_facts(node: &NodeReport) -> Vec<(&'static str, Option<String>)> {
     let fabrics: BTreeSet<String> = node.fabric.iter().filter_map(|f| f.clique()).collect();
     let fabric = (!fabrics.is_empty()).then(|| fabrics.into_iter().collect::<Vec<_>>().join(", "));
     let state = (!node.state.is_empty()).then(|| node.state.join("+"));
@@ -228,29 +228,29 @@ fn facts(node: &NodeSaid) -> Vec<(&'static str, Option<String>)> {
         ("rack", node.rack.clone()),
         ("slot", node.slot.clone()),
         ("topo_rank", node.topo_rank.clone()),
-        (STATE, state),
+        (STATE_FACT, state),
         ("opt-out", opt_out),
     ]
 }
 
 /// What of a node is said otherwise now: which fact, before and after. The scheduler's
 /// state is not among it: that is what was done with the node, not what it is.
-pub fn facts_changed(old: &NodeSaid, new: &NodeSaid) -> Vec<(&'static str, String, String)> {
-    let word = |value: Option<String>| value.unwrap_or_else(|| NOT_SAID.to_owned());
-    let both = facts(old).into_iter().zip(facts(new));
-    both.filter(|((what, before), (_, after))| *what != STATE && before != after)
+pub fn changed_facts(old: &NodeReport, new: &NodeReport) -> Vec<(&'static str, String, String)> {
+    let word = |value: Option<String>| value.unwrap_or_else(|| NOT_REPORTED.to_owned());
+    let both = reported_facts(old).into_iter().zip(reported_facts(new));
+    both.filter(|((what, before), (_, after))| *what != STATE_FACT && before != after)
         .map(|((what, before), (_, after))| (what, word(before), word(after)))
         .collect()
 }
 
-fn nodes(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
+fn diff_nodes(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     // The same change on many nodes is one change.
-    type Key<'c> = (usize, &'c str, Option<String>, Option<String>);
-    let mut found: BTreeMap<Key<'_>, Vec<&NodeName>> = BTreeMap::new();
+    type NodeChangeKey<'c> = (usize, &'c str, Option<String>, Option<String>);
+    let mut found: BTreeMap<NodeChangeKey<'_>, Vec<&NodeName>> = BTreeMap::new();
     for (name, node) in &new.nodes {
         let Some(was) = old.nodes.get(name) else { continue };
         for (at, ((what, before), (_, after))) in
-            facts(was).into_iter().zip(facts(node)).enumerate()
+            reported_facts(was).into_iter().zip(reported_facts(node)).enumerate()
         {
             if before == after {
                 continue;
@@ -262,52 +262,52 @@ fn nodes(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
         }
     }
     for ((_, what, before, after), nodes) in found {
-        let names = listed(nodes.iter().copied());
-        let word = |value: Option<String>| value.unwrap_or_else(|| NOT_SAID.to_owned());
+        let names = list_nodes(nodes.iter().copied());
+        let word = |value: Option<String>| value.unwrap_or_else(|| NOT_REPORTED.to_owned());
         let says = match (what, &before, &after) {
-            ("boot id", ..) => format!("{names} {} rebooted, or another machine", is(nodes.len())),
+            ("boot id", ..) => format!("{names} {} rebooted, or another machine", is_or_are(nodes.len())),
             (_, None, None) => format!("{names}: another {what}"),
             _ => format!("{names}: {what} {} before, {} now", word(before), word(after)),
         };
-        changes.push(Change::of(ChangeKind::NodeChanged, says).at(None, nodes));
+        changes.push(ClaimsChange::new(ClaimsChangeKind::NodeChanged, says).with_subject(None, nodes));
     }
 }
 
-fn sources(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
+fn diff_sources(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     // When it was read is no difference.
-    fn of(claims: &Claims) -> BTreeMap<Source, &Source> {
-        let known = |s: &Source| Source { read_at: None, ..s.clone() };
+    fn sources_by_identity(claims: &Claims) -> BTreeMap<ClaimSource, &ClaimSource> {
+        let known = |s: &ClaimSource| ClaimSource { read_at: None, ..s.clone() };
         claims.sources.iter().map(|read| (known(&read.source), &read.source)).collect()
     }
-    let (before, after) = (of(old), of(new));
+    let (before, after) = (sources_by_identity(old), sources_by_identity(new));
     for (key, source) in &after {
         if !before.contains_key(key) {
-            changes.push(Change::of(ChangeKind::SourceAppeared, format!("{source} was read now")));
+            changes.push(ClaimsChange::new(ClaimsChangeKind::SourceAppeared, format!("{source} was read now")));
         }
     }
     for (key, source) in &before {
         if !after.contains_key(key) {
             let says = format!("{source} was read before and is not now");
-            changes.push(Change::of(ChangeKind::SourceVanished, says));
+            changes.push(ClaimsChange::new(ClaimsChangeKind::SourceVanished, says));
         }
     }
 }
 
-fn disagreements(old: &Claims, new: &Claims, changes: &mut Vec<Change>) {
-    type Key<'c> = (&'c DisagreementClass, Option<&'c DomainName>, &'c [NodeName]);
-    fn key(told: &Disagreement) -> Key<'_> {
+fn diff_disagreements(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
+    type DisagreementIdentity<'c> = (&'c DisagreementClass, Option<&'c DomainName>, &'c [NodeName]);
+    fn disagreement_identity(told: &Disagreement) -> DisagreementIdentity<'_> {
         (&told.class, told.domain.as_ref(), &told.nodes)
     }
-    let before: BTreeSet<Key<'_>> = old.disagreements.iter().map(key).collect();
-    let after: BTreeSet<Key<'_>> = new.disagreements.iter().map(key).collect();
-    for told in new.disagreements.iter().filter(|told| !before.contains(&key(told))) {
+    let before: BTreeSet<DisagreementIdentity<'_>> = old.disagreements.iter().map(disagreement_identity).collect();
+    let after: BTreeSet<DisagreementIdentity<'_>> = new.disagreements.iter().map(disagreement_identity).collect();
+    for told in new.disagreements.iter().filter(|told| !before.contains(&disagreement_identity(told))) {
         let says = format!("new: {} ({}): {}", told.class, told.severity, told.summary);
-        let change = Change::of(ChangeKind::DisagreementAppeared, says);
-        changes.push(change.at(told.domain.as_ref(), &told.nodes));
+        let change = ClaimsChange::new(ClaimsChangeKind::DisagreementAppeared, says);
+        changes.push(change.with_subject(told.domain.as_ref(), &told.nodes));
     }
-    for told in old.disagreements.iter().filter(|told| !after.contains(&key(told))) {
+    for told in old.disagreements.iter().filter(|told| !after.contains(&disagreement_identity(told))) {
         let says = format!("settled: {} ({}): {}", told.class, told.severity, told.summary);
-        let change = Change::of(ChangeKind::DisagreementVanished, says);
-        changes.push(change.at(told.domain.as_ref(), &told.nodes));
+        let change = ClaimsChange::new(ClaimsChangeKind::DisagreementVanished, says);
+        changes.push(change.with_subject(told.domain.as_ref(), &told.nodes));
     }
 }

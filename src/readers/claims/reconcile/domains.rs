@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::Rules;
+use super::ReconcileRules;
 use super::groupings::Grouping;
 use super::groupings::family_rank;
 use super::groupings::kind_rank;
@@ -17,48 +17,48 @@ use model::claims::ClaimedLeaf;
 use model::claims::ClaimedRail;
 use model::id::DomainName;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::Family;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::NodeSaid;
-use model::said::Said;
-use model::said::SourceKind;
+use model::source_report::ClaimBasis;
+use model::source_report::SourceFamily;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::NodeReport;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 
 /// The domains that are measured, and who says them.
-pub(super) struct Placed<'s> {
+pub(super) struct DomainPlacement<'s> {
     pub(super) domains: Vec<ClaimedDomain>,
     /// For each, its grouping and the set there; nothing where nobody claims a
     /// domain and every node is measured for itself.
     pub(super) origin: Vec<Option<(usize, usize)>>,
     /// The domain of every node.
-    pub(super) of: BTreeMap<&'s NodeName, usize>,
+    pub(super) domain_by_node: BTreeMap<&'s NodeName, usize>,
 }
 
-impl Placed<'_> {
+impl DomainPlacement<'_> {
     /// The domain of this node.
-    pub(super) fn of(&self, node: &NodeName) -> Option<usize> {
-        self.of.get(node).copied()
+    pub(super) fn domain_of(&self, node: &NodeName) -> Option<usize> {
+        self.domain_by_node.get(node).copied()
     }
 }
 
 /// Takes the domains layer by layer.
-pub(super) fn domains<'s>(
-    said: &'s [Said],
+pub(super) fn place_domains<'s>(
+    said: &'s [SourceReport],
     groupings: &[Grouping<'s>],
-    rules: &Rules<'_>,
-) -> Placed<'s> {
-    let mut placed = Placed { domains: Vec::new(), origin: Vec::new(), of: BTreeMap::new() };
+    rules: &ReconcileRules<'_>,
+) -> DomainPlacement<'s> {
+    let mut placed = DomainPlacement { domains: Vec::new(), origin: Vec::new(), domain_by_node: BTreeMap::new() };
     let mut names = PlainNames::default();
     let counts = rules.order.as_slice();
-    let of_slurm = groupings.iter().filter(|g| g.source.family() == Family::Slurm);
+    let of_slurm = groupings.iter().filter(|g| g.source.family() == SourceFamily::Slurm);
     let switches: BTreeSet<&str> = of_slurm
-        .filter(|g| matches!(g.kind, GroupKind::Leaf | GroupKind::Switch))
+        .filter(|g| matches!(g.kind, NodeGroupKind::Leaf | NodeGroupKind::Switch))
         .flat_map(|g| g.sets.iter().map(|set| set.name))
         .collect();
     for (at, grouping) in groupings.iter().enumerate() {
         let counted = family_rank(counts, grouping.source.family()).is_some();
-        if grouping.kind != GroupKind::Domain || !counted {
+        if grouping.kind != NodeGroupKind::Domain || !counted {
             continue;
         }
         for (set, members) in grouping.sets.iter().enumerate() {
@@ -67,16 +67,16 @@ pub(super) fn domains<'s>(
                 continue;
             }
             let nodes: Vec<&NodeName> =
-                members.nodes.iter().copied().filter(|n| !placed.of.contains_key(n)).collect();
+                members.nodes.iter().copied().filter(|n| !placed.domain_by_node.contains_key(n)).collect();
             if nodes.is_empty() {
                 continue;
             }
             for node in &nodes {
-                placed.of.insert(node, placed.domains.len());
+                placed.domain_by_node.insert(node, placed.domains.len());
             }
             let group = members.groups[0].1;
             placed.domains.push(ClaimedDomain {
-                name: DomainName::from(names.take(&group.name)),
+                name: DomainName::from(names.assign(&group.name)),
                 nodes: nodes.into_iter().cloned().collect(),
                 platform: group.platform.clone(),
                 gpus_per_node: claimed_gpus(group).or(rules.gpus_per_node),
@@ -86,24 +86,24 @@ pub(super) fn domains<'s>(
         }
     }
     if placed.domains.is_empty() {
-        alone(said, rules, &mut names, &mut placed);
+        place_single_nodes(said, rules, &mut names, &mut placed);
     }
-    let witnesses = Witnesses::of(said);
+    let witnesses = NodeReportsByKind::new(said);
     for domain in &mut placed.domains {
         if domain.gpus_per_node.is_none() {
-            let gpus = |node: &NodeSaid| node.gpus;
-            let agreed = witnesses.agreed(&domain.nodes, gpus).next();
-            domain.gpus_per_node = agreed.or_else(|| witnesses.usual(&domain.nodes, gpus));
+            let gpus = |node: &NodeReport| node.gpus;
+            let agreed = witnesses.unanimous_values(&domain.nodes, gpus).next();
+            domain.gpus_per_node = agreed.or_else(|| witnesses.majority_value(&domain.nodes, gpus));
         }
         if domain.platform.is_none() {
             let gpus = domain.gpus_per_node;
-            let platform = |node: &NodeSaid| {
+            let platform = |node: &NodeReport| {
                 let product = node.product.as_deref()?;
                 // The number it should have: with one GPU lost it is no other platform.
                 Some((rules.platform_of)(product, gpus.or(node.gpus)))
             };
             // `gpu:h100` of Slurm tells no platform: what others say of it may.
-            domain.platform = witnesses.agreed(&domain.nodes, platform).flatten().next();
+            domain.platform = witnesses.unanimous_values(&domain.nodes, platform).flatten().next();
         }
     }
     placed
@@ -111,19 +111,19 @@ pub(super) fn domains<'s>(
 
 /// GPUs per node as somebody claims them. What nodes report of themselves is
 /// what they have, not what they should have.
-pub(super) fn claimed_gpus(group: &Group) -> Option<u32> {
-    group.gpus_per_node.filter(|_| !matches!(group.basis, Basis::Reported | Basis::Measured))
+pub(super) fn claimed_gpus(group: &NodeGroup) -> Option<u32> {
+    group.gpus_per_node.filter(|_| !matches!(group.basis, ClaimBasis::Reported | ClaimBasis::Measured))
 }
 
 /// Where nobody claims a domain, every node with GPUs is one of its own: that
 /// its own GPUs reach each other is what is claimed by having them.
-fn alone<'s>(said: &'s [Said], rules: &Rules<'_>, names: &mut PlainNames, placed: &mut Placed<'s>) {
-    let counted = |s: &&Said| family_rank(&rules.order, s.source.kind.family()).is_some();
+fn place_single_nodes<'s>(said: &'s [SourceReport], rules: &ReconcileRules<'_>, names: &mut PlainNames, placed: &mut DomainPlacement<'s>) {
+    let counted = |s: &&SourceReport| family_rank(&rules.order, s.source.kind.family()).is_some();
     for (node, said) in said.iter().filter(counted).flat_map(|said| &said.nodes) {
-        if said.gpus.is_none_or(|gpus| gpus == 0) || placed.of.contains_key(node) {
+        if said.gpus.is_none_or(|gpus| gpus == 0) || placed.domain_by_node.contains_key(node) {
             continue;
         }
-        one_alone(node, rules, names, placed);
+        place_single_node(node, rules, names, placed);
     }
     // A topology of leaves names its nodes and nothing of them: with a platform whose NVLink
     // ends at the node that is all there is to say.
@@ -131,23 +131,23 @@ fn alone<'s>(said: &'s [Said], rules: &Rules<'_>, names: &mut PlainNames, placed
         return;
     }
     let groups = said.iter().filter(counted).flat_map(|said| &said.groups);
-    for node in groups.filter(|group| group.kind == GroupKind::Leaf).flat_map(|it| &it.nodes) {
-        if !placed.of.contains_key(node) {
-            one_alone(node, rules, names, placed);
+    for node in groups.filter(|group| group.kind == NodeGroupKind::Leaf).flat_map(|it| &it.nodes) {
+        if !placed.domain_by_node.contains_key(node) {
+            place_single_node(node, rules, names, placed);
         }
     }
 }
 
-fn one_alone<'s>(
+fn place_single_node<'s>(
     node: &'s NodeName,
-    rules: &Rules<'_>,
+    rules: &ReconcileRules<'_>,
     names: &mut PlainNames,
-    placed: &mut Placed<'s>,
+    placed: &mut DomainPlacement<'s>,
 ) {
-    placed.of.insert(node, placed.domains.len());
+    placed.domain_by_node.insert(node, placed.domains.len());
     placed.origin.push(None);
     placed.domains.push(ClaimedDomain {
-        name: DomainName::from(names.take(node.as_str())),
+        name: DomainName::from(names.assign(node.as_str())),
         nodes: vec![node.clone()],
         platform: None,
         gpus_per_node: rules.gpus_per_node,
@@ -158,13 +158,13 @@ fn one_alone<'s>(
 /// What sources say of single nodes, by kind of source. Schedulers come before
 /// the nodes themselves: a node that lost a GPU reports one less, and what is
 /// expected of it is the number it should have.
-struct Witnesses<'s> {
-    kinds: Vec<BTreeMap<&'s NodeName, &'s NodeSaid>>,
+struct NodeReportsByKind<'s> {
+    kinds: Vec<BTreeMap<&'s NodeName, &'s NodeReport>>,
 }
 
-impl<'s> Witnesses<'s> {
-    fn of(said: &'s [Said]) -> Self {
-        let mut kinds: BTreeMap<(bool, SourceKind), BTreeMap<&NodeName, &NodeSaid>> =
+impl<'s> NodeReportsByKind<'s> {
+    fn new(said: &'s [SourceReport]) -> Self {
+        let mut kinds: BTreeMap<(bool, SourceKind), BTreeMap<&NodeName, &NodeReport>> =
             BTreeMap::new();
         for source in said {
             let kind = source.source.kind;
@@ -178,10 +178,10 @@ impl<'s> Witnesses<'s> {
 
     /// What all of these nodes that say it say alike, by each kind of source
     /// where they do.
-    fn agreed<T: PartialEq>(
+    fn unanimous_values<T: PartialEq>(
         &self,
         nodes: &[NodeName],
-        of: impl Fn(&NodeSaid) -> Option<T>,
+        of: impl Fn(&NodeReport) -> Option<T>,
     ) -> impl Iterator<Item = T> {
         self.kinds.iter().filter_map(move |kind| {
             let mut said = nodes.iter().filter_map(|node| of(kind.get(node)?));
@@ -192,7 +192,7 @@ impl<'s> Witnesses<'s> {
 
     /// What most of these nodes say, by the first kind of source where more than
     /// half of those that say it do: one lost GPU leaves a rack what it is.
-    fn usual<T: Ord>(&self, nodes: &[NodeName], of: impl Fn(&NodeSaid) -> Option<T>) -> Option<T> {
+    fn majority_value<T: Ord>(&self, nodes: &[NodeName], of: impl Fn(&NodeReport) -> Option<T>) -> Option<T> {
         self.kinds.iter().find_map(|kind| {
             let mut values: BTreeMap<T, usize> = BTreeMap::new();
             for value in nodes.iter().filter_map(|node| of(kind.get(node)?)) {
@@ -207,26 +207,26 @@ impl<'s> Witnesses<'s> {
 /// Takes the leaves layer by layer. Where a source tells leaves per rail (or a
 /// node under several leaves without naming rails), a node has one leaf per rail: nodes with the same leaves on all rails are then one
 /// leaf here, called as the leaf of their first rail.
-pub(super) fn leaves<'s>(
+pub(super) fn build_leaves<'s>(
     groupings: &[Grouping<'s>],
-    placed: &Placed<'s>,
-    rules: &Rules<'_>,
+    placed: &DomainPlacement<'s>,
+    rules: &ReconcileRules<'_>,
 ) -> Vec<ClaimedLeaf> {
     let mut leaves = Vec::new();
     let mut names = PlainNames::default();
     let mut taken: BTreeSet<&NodeName> = BTreeSet::new();
     for grouping in groupings {
         let counted = family_rank(&rules.order, grouping.source.family()).is_some();
-        if grouping.kind != GroupKind::Leaf || !counted {
+        if grouping.kind != NodeGroupKind::Leaf || !counted {
             continue;
         }
-        for (name, nodes) in units(grouping) {
-            let free = |node: &&NodeName| placed.of.contains_key(node) && !taken.contains(node);
+        for (name, nodes) in disjoint_leaves(grouping) {
+            let free = |node: &&NodeName| placed.domain_by_node.contains_key(node) && !taken.contains(node);
             let nodes: Vec<&NodeName> = nodes.into_iter().filter(free).collect();
             if !nodes.is_empty() {
                 taken.extend(&nodes);
                 let nodes = nodes.into_iter().cloned().collect();
-                leaves.push(ClaimedLeaf { name: names.take(name), nodes });
+                leaves.push(ClaimedLeaf { name: names.assign(name), nodes });
             }
         }
     }
@@ -234,10 +234,10 @@ pub(super) fn leaves<'s>(
 }
 
 /// The leaves of a grouping such that every node is in one.
-pub(super) fn units<'s>(grouping: &Grouping<'s>) -> Vec<(&'s str, Vec<&'s NodeName>)> {
+pub(super) fn disjoint_leaves<'s>(grouping: &Grouping<'s>) -> Vec<(&'s str, Vec<&'s NodeName>)> {
     let has_rails =
         grouping.sets.iter().flat_map(|set| &set.groups).any(|(_, group)| group.rail.is_some());
-    if !has_rails && grouping.twice.is_empty() {
+    if !has_rails && grouping.nodes_in_two_sets.is_empty() {
         return grouping.sets.iter().map(|set| (set.name, set.nodes.clone())).collect();
     }
     let mut cables: BTreeMap<&NodeName, BTreeSet<(Option<&str>, &str)>> = BTreeMap::new();
@@ -248,7 +248,7 @@ pub(super) fn units<'s>(grouping: &Grouping<'s>) -> Vec<(&'s str, Vec<&'s NodeNa
                 order.push(node);
                 BTreeSet::new()
             });
-            own.insert((rail(group), &group.name));
+            own.insert((group_rail(group), &group.name));
         }
     }
     let mut units: Vec<(&str, Vec<&NodeName>)> = Vec::new();
@@ -265,13 +265,13 @@ pub(super) fn units<'s>(grouping: &Grouping<'s>) -> Vec<(&'s str, Vec<&'s NodeNa
     units
 }
 
-fn rail(group: &Group) -> Option<&str> {
+fn group_rail(group: &NodeGroup) -> Option<&str> {
     group.rail.as_deref()
 }
 
 /// The rails of the weightiest source that says any.
-pub(super) fn rails(said: &[Said], rules: &Rules<'_>) -> Vec<ClaimedRail> {
-    let rank = |said: &&Said| {
+pub(super) fn build_rails(said: &[SourceReport], rules: &ReconcileRules<'_>) -> Vec<ClaimedRail> {
+    let rank = |said: &&SourceReport| {
         let kind = said.source.kind;
         family_rank(&rules.order, kind.family()).map(|family| (family, kind_rank(kind)))
     };

@@ -5,44 +5,44 @@ use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
 use super::identity;
-use super::normal;
-use crate::claims::reading::is_zero;
-use model::disagreement::Side;
+use super::normal_form;
+use crate::claims::reader_util::is_zero_uuid;
+use model::disagreement::DisagreementSide;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::Family;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::Said;
-use model::said::SourceKind;
+use model::source_report::ClaimBasis;
+use model::source_report::SourceFamily;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 
 /// One set of nodes, with every group that says so: the driver of each node
 /// may be a source of its own.
-pub(super) struct Set<'s> {
+pub(super) struct GroupingSet<'s> {
     pub(super) name: &'s str,
     pub(super) nodes: Vec<&'s NodeName>,
     /// The sources by index, and their groups.
-    pub(super) groups: Vec<(usize, &'s Group)>,
+    pub(super) groups: Vec<(usize, &'s NodeGroup)>,
 }
 
-impl<'s> Set<'s> {
+impl<'s> GroupingSet<'s> {
     /// Every node that its groups name, those that the grouping has in another
     /// set, or has from another source, included.
-    pub(super) fn named(&self) -> BTreeSet<&'s NodeName> {
+    pub(super) fn named_nodes(&self) -> BTreeSet<&'s NodeName> {
         self.groups.iter().flat_map(|(_, group)| &group.nodes).collect()
     }
 }
 
 /// One way of grouping.
 pub(super) struct Grouping<'s> {
-    pub(super) kind: GroupKind,
+    pub(super) kind: NodeGroupKind,
     pub(super) source: SourceKind,
     pub(super) scheme: &'s str,
-    pub(super) sets: Vec<Set<'s>>,
+    pub(super) sets: Vec<GroupingSet<'s>>,
     /// The set of every node; the first where it is in several.
-    pub(super) of: BTreeMap<&'s NodeName, usize>,
+    pub(super) set_by_node: BTreeMap<&'s NodeName, usize>,
     /// Nodes that are in a second set of another name.
-    pub(super) twice: Vec<(&'s NodeName, usize, usize)>,
+    pub(super) nodes_in_two_sets: Vec<(&'s NodeName, usize, usize)>,
     /// Its sets are cliques.
     pub(super) cliques: bool,
     rank: (usize, u8, bool),
@@ -51,36 +51,36 @@ pub(super) struct Grouping<'s> {
 impl Grouping<'_> {
     /// What the source calls one such group.
     pub(super) fn noun(&self) -> &str {
-        if self.cliques { normal::CLIQUE } else { self.scheme }
+        if self.cliques { normal_form::CLIQUE_SCHEME } else { self.scheme }
     }
 
     /// Whether its sets are told by the driver itself.
     pub(super) fn is_reported(&self) -> bool {
         let mut bases = self.sets.iter().flat_map(|set| &set.groups).map(|(_, g)| &g.basis);
-        bases.all(|basis| matches!(basis, Basis::Reported | Basis::Measured))
+        bases.all(|basis| matches!(basis, ClaimBasis::Reported | ClaimBasis::Measured))
     }
 
     /// One side of a disagreement: this set says this.
-    pub(super) fn side(&self, said: &[Said], set: usize, says: impl Into<String>) -> Side {
+    pub(super) fn to_side(&self, said: &[SourceReport], set: usize, says: impl Into<String>) -> DisagreementSide {
         let (source, group) = self.sets[set].groups[0];
-        side(said, source, group.at.clone(), group.basis.clone(), says)
+        build_side(said, source, group.at.clone(), group.basis.clone(), says)
     }
 }
 
 /// One side of a disagreement.
-pub(super) fn side(
-    said: &[Said],
+pub(super) fn build_side(
+    said: &[SourceReport],
     source: usize,
     at: Option<String>,
-    basis: Basis,
+    basis: ClaimBasis,
     says: impl Into<String>,
-) -> Side {
-    Side { source: said[source].source.clone(), at, basis, says: says.into() }
+) -> DisagreementSide {
+    DisagreementSide { source: said[source].source.clone(), at, basis, says: says.into() }
 }
 
 /// Where a family stands in the order; `None` where it does not count.
-pub(super) fn family_rank(order: &[Family], family: Family) -> Option<usize> {
-    let order = if order.is_empty() { &Family::ALL[..] } else { order };
+pub(super) fn family_rank(order: &[SourceFamily], family: SourceFamily) -> Option<usize> {
+    let order = if order.is_empty() { &SourceFamily::ALL[..] } else { order };
     order.iter().position(|f| *f == family)
 }
 
@@ -96,21 +96,21 @@ pub(super) fn kind_rank(kind: SourceKind) -> u8 {
 }
 
 /// All ways of grouping that are in force, the weightiest first.
-pub(super) fn groupings<'s>(said: &'s [Said], order: &[Family]) -> Vec<Grouping<'s>> {
-    type Key<'s> = (GroupKind, SourceKind, bool, &'s str, Option<&'s str>);
+pub(super) fn build_groupings<'s>(said: &'s [SourceReport], order: &[SourceFamily]) -> Vec<Grouping<'s>> {
+    type GroupingKey<'s> = (NodeGroupKind, SourceKind, bool, &'s str, Option<&'s str>);
     let mut found: Vec<Grouping<'s>> = Vec::new();
-    let mut known: BTreeMap<Key<'s>, usize> = BTreeMap::new();
+    let mut known: BTreeMap<GroupingKey<'s>, usize> = BTreeMap::new();
     // A clique has one name everywhere; a block of that name in another
     // file is another block.
     let mut named: BTreeMap<(usize, &'s str, Option<usize>), usize> = BTreeMap::new();
     for (source, one) in said.iter().enumerate() {
         for group in one.groups.iter().filter(|group| group.in_force) {
-            let cliques = normal::is_clique(group);
+            let cliques = normal_form::is_clique(group);
             // A zero UUID is the absence of a clique, not one that all share.
-            if cliques && identity::clique(&group.name).is_some_and(|(u, _)| is_zero(u)) {
+            if cliques && identity::parse_clique(&group.name).is_some_and(|(u, _)| is_zero_uuid(u)) {
                 continue;
             }
-            let scheme = if cliques { normal::CLIQUE } else { group.scheme.as_str() };
+            let scheme = if cliques { normal_form::CLIQUE_SCHEME } else { group.scheme.as_str() };
             let kind = one.source.kind;
             let key = (group.kind, kind, cliques, scheme, group.topology.as_deref());
             let at = *known.entry(key).or_insert_with(|| {
@@ -120,8 +120,8 @@ pub(super) fn groupings<'s>(said: &'s [Said], order: &[Family]) -> Vec<Grouping<
                     source: kind,
                     scheme,
                     sets: Vec::new(),
-                    of: BTreeMap::new(),
-                    twice: Vec::new(),
+                    set_by_node: BTreeMap::new(),
+                    nodes_in_two_sets: Vec::new(),
                     cliques,
                     rank: (family, kind_rank(kind), !cliques),
                 });
@@ -130,19 +130,19 @@ pub(super) fn groupings<'s>(said: &'s [Said], order: &[Family]) -> Vec<Grouping<
             let grouping = &mut found[at];
             let place = (!cliques).then_some(source);
             let set = *named.entry((at, group.name.as_str(), place)).or_insert_with(|| {
-                grouping.sets.push(Set { name: &group.name, nodes: vec![], groups: vec![] });
+                grouping.sets.push(GroupingSet { name: &group.name, nodes: vec![], groups: vec![] });
                 grouping.sets.len() - 1
             });
             grouping.sets[set].groups.push((source, group));
             for node in &group.nodes {
-                match grouping.of.get(node) {
+                match grouping.set_by_node.get(node) {
                     None => {
-                        grouping.of.insert(node, set);
+                        grouping.set_by_node.insert(node, set);
                         grouping.sets[set].nodes.push(node);
                     }
                     Some(first) if *first != set => {
                         if grouping.sets[*first].name != grouping.sets[set].name {
-                            grouping.twice.push((node, *first, set));
+                            grouping.nodes_in_two_sets.push((node, *first, set));
                         }
                     }
                     Some(_) => {}

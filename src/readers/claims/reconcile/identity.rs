@@ -2,52 +2,52 @@
 
 use std::collections::BTreeMap;
 
-use crate::claims::reading::is_zero;
-use model::said::FabricSaid;
+use crate::claims::reader_util::is_zero_uuid;
+use model::source_report::FabricReport;
 
 /// The CliqueId that GPUs show when nobody gave their partition one; racks
 /// that never met share it.
 pub(super) const DEFAULT_CLIQUE: &str = "32766";
 
 /// Digits of each part of a UUID.
-const PARTS: [usize; 5] = [8, 4, 4, 4, 12];
+const UUID_PARTS: [usize; 5] = [8, 4, 4, 4, 12];
 /// Its length with the dashes.
-const LENGTH: usize = 36;
+const UUID_LENGTH: usize = 36;
 
 /// Names longer than this are cut: they become folders and columns.
-const LONGEST: usize = 120;
+const MAX_NAME_LENGTH: usize = 120;
 
 fn is_uuid(text: &[u8]) -> bool {
     let mut parts = text.split(|byte| *byte == b'-');
     let fits = |length: &usize| {
         parts.next().is_some_and(|p| p.len() == *length && p.iter().all(u8::is_ascii_hexdigit))
     };
-    text.len() == LENGTH && PARTS.iter().all(fits)
+    text.len() == UUID_LENGTH && UUID_PARTS.iter().all(fits)
 }
 
 /// The UUID in a name, where there is one.
-pub(super) fn uuid_in(name: &str) -> Option<&str> {
+pub(super) fn find_uuid(name: &str) -> Option<&str> {
     let bytes = name.as_bytes();
-    let start = bytes.windows(LENGTH).position(is_uuid)?;
-    name.get(start..start + LENGTH)
+    let start = bytes.windows(UUID_LENGTH).position(is_uuid)?;
+    name.get(start..start + UUID_LENGTH)
 }
 
 /// ClusterUUID and CliqueId of a name that is a clique.
-pub(super) fn clique(name: &str) -> Option<(&str, &str)> {
+pub(super) fn parse_clique(name: &str) -> Option<(&str, &str)> {
     let (uuid, id) = name.rsplit_once('.')?;
     let is_id = !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit());
     (is_id && is_uuid(uuid.as_bytes())).then_some((uuid, id))
 }
 
 /// The clique that this word names, where it can be one.
-pub(super) fn usable(fabric: &FabricSaid) -> Option<String> {
-    let uuid = fabric.cluster_uuid.as_deref().filter(|uuid| !uuid.is_empty() && !is_zero(uuid))?;
+pub(super) fn usable_clique(fabric: &FabricReport) -> Option<String> {
+    let uuid = fabric.cluster_uuid.as_deref().filter(|uuid| !uuid.is_empty() && !is_zero_uuid(uuid))?;
     let id = fabric.clique_id.as_deref().filter(|id| !id.is_empty())?;
     is_attached(fabric).then(|| format!("{}.{id}", uuid.to_lowercase()))
 }
 
 /// Whether a GPU is attached to its fabric, or nothing was said about it.
-pub(super) fn is_attached(fabric: &FabricSaid) -> bool {
+pub(super) fn is_attached(fabric: &FabricReport) -> bool {
     fabric.state.as_deref().is_none_or(|state| state.eq_ignore_ascii_case("completed"))
 }
 
@@ -61,11 +61,11 @@ pub(super) struct PlainNames {
 impl PlainNames {
     /// This name as letters, digits, `.`, `_` and `-`; with a number behind it
     /// where it is taken. A clique stays as it is.
-    pub(super) fn take(&mut self, name: &str) -> String {
+    pub(super) fn assign(&mut self, name: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         let text: String = name.chars().map(|c| if plain(c) { c } else { '-' }).collect();
         let text = text.trim_start_matches(['.', '-']).trim_end_matches('-');
-        let text: String = text.chars().take(LONGEST).collect();
+        let text: String = text.chars().take(MAX_NAME_LENGTH).collect();
         let text = if text.is_empty() { "unnamed".to_owned() } else { text };
         let mut chosen = text.clone();
         while self.taken.contains_key(&chosen) {
@@ -87,37 +87,37 @@ mod tests {
     #[test]
     fn cliques_are_told_from_other_names() {
         let name = format!("{UUID}.32766");
-        assert_eq!(clique(&name), Some((UUID, "32766")));
+        assert_eq!(parse_clique(&name), Some((UUID, "32766")));
         for other in ["block.1", UUID, "7b968a6d-c8aa-45e1-9e07-e1e51be99c31.", "a.b"] {
-            assert_eq!(clique(other), None, "{other}");
+            assert_eq!(parse_clique(other), None, "{other}");
         }
-        assert_eq!(uuid_in(&format!("block-{UUID}-2")), Some(UUID));
-        assert_eq!(uuid_in("block-é7b968a6d"), None);
-        assert!(is_zero("00000000-0000-0000-0000-000000000000") && !is_zero(UUID));
+        assert_eq!(find_uuid(&format!("block-{UUID}-2")), Some(UUID));
+        assert_eq!(find_uuid("block-é7b968a6d"), None);
+        assert!(is_zero_uuid("00000000-0000-0000-0000-000000000000") && !is_zero_uuid(UUID));
     }
 
     #[test]
     fn what_is_not_completed_or_zero_is_no_clique() {
-        let said = |uuid: &str, id: &str, state: Option<&str>| FabricSaid {
+        let said = |uuid: &str, id: &str, state: Option<&str>| FabricReport {
             cluster_uuid: Some(uuid.to_owned()),
             clique_id: Some(id.to_owned()),
             state: state.map(str::to_owned),
-            ..FabricSaid::default()
+            ..FabricReport::default()
         };
-        assert_eq!(usable(&said(UUID, "1", Some("Completed"))), Some(format!("{UUID}.1")));
-        assert_eq!(usable(&said(UUID, "1", Some("in progress"))), None);
-        assert_eq!(usable(&said("00000000-0000-0000-0000-000000000000", "1", None)), None);
-        assert_eq!(usable(&said(UUID, "", None)), None);
+        assert_eq!(usable_clique(&said(UUID, "1", Some("Completed"))), Some(format!("{UUID}.1")));
+        assert_eq!(usable_clique(&said(UUID, "1", Some("in progress"))), None);
+        assert_eq!(usable_clique(&said("00000000-0000-0000-0000-000000000000", "1", None)), None);
+        assert_eq!(usable_clique(&said(UUID, "", None)), None);
     }
 
     #[test]
     fn names_become_plain_and_stay_apart() {
         let mut names = PlainNames::default();
         let clique = format!("{UUID}.32766");
-        assert_eq!(names.take(&clique), clique);
-        assert_eq!(names.take("rack 7/left"), "rack-7-left");
-        assert_eq!(names.take("rack:7:left"), "rack-7-left-2");
-        assert_eq!(names.take("../é"), "unnamed");
-        assert_eq!(names.take(&"x".repeat(500)).len(), LONGEST);
+        assert_eq!(names.assign(&clique), clique);
+        assert_eq!(names.assign("rack 7/left"), "rack-7-left");
+        assert_eq!(names.assign("rack:7:left"), "rack-7-left-2");
+        assert_eq!(names.assign("../é"), "unnamed");
+        assert_eq!(names.assign(&"x".repeat(500)).len(), MAX_NAME_LENGTH);
     }
 }

@@ -3,27 +3,27 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::view::View;
-use super::words::count;
-use super::words::disagreement;
-use super::words::listed;
-use super::words::some;
+use super::context::ReconcileContext;
+use super::messages::count_of;
+use super::messages::new_disagreement;
+use super::messages::list_nodes;
+use super::messages::list_some;
 use model::disagreement::Disagreement;
-use model::disagreement::Severity;
+use model::disagreement::DisagreementSeverity;
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::GroupKind;
-use model::said::NodeSaid;
-use model::said::SourceKind;
+use model::source_report::ClaimBasis;
+use model::source_report::NodeGroupKind;
+use model::source_report::NodeReport;
+use model::source_report::SourceKind;
 
 /// `imex-beyond-domain`: one IMEX domain over several NVLink domains.
-pub(super) fn larger_than_domain(view: &View<'_>, found: &mut Vec<Disagreement>) {
-    for grouping in view.groupings.iter().filter(|g| g.kind == GroupKind::Imex) {
+pub(super) fn check_domain_span(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    for grouping in view.groupings.iter().filter(|g| g.kind == NodeGroupKind::Imex) {
         for (at, set) in grouping.sets.iter().enumerate() {
             let mut domains: BTreeMap<usize, Vec<&NodeName>> = BTreeMap::new();
             for node in &set.nodes {
-                if let Some(domain) = view.placed.of(node) {
+                if let Some(domain) = view.placement.domain_of(node) {
                     domains.entry(domain).or_default().push(node);
                 }
             }
@@ -34,7 +34,7 @@ pub(super) fn larger_than_domain(view: &View<'_>, found: &mut Vec<Disagreement>)
             let minority = domains.iter().filter(|(at, _)| Some(**at) != main);
             let nodes: Vec<&NodeName> =
                 minority.flat_map(|(_, nodes)| nodes.iter().copied()).collect();
-            let names = some(domains.keys().map(|at| view.domain(*at).as_str()));
+            let names = list_some(domains.keys().map(|at| view.domain_name(*at).as_str()));
             let summary = format!(
                 "{} {} spans {} NVLink domains ({names}): its nodes can import each other's memory only inside \
                  one of them",
@@ -42,18 +42,18 @@ pub(super) fn larger_than_domain(view: &View<'_>, found: &mut Vec<Disagreement>)
                 set.name,
                 domains.len()
             );
-            let says = format!("{} in one {}", count(set.nodes.len(), "node"), grouping.noun());
+            let says = format!("{} in one {}", count_of(set.nodes.len(), "node"), grouping.noun());
             let mut told =
-                disagreement(DisagreementClass::ImexBeyondDomain, Severity::Contradiction, summary)
-                    .about(nodes)
-                    .side(grouping.side(view.said, at, says))
-                    .remedy("place such a job inside one domain, by the clique label or the block");
+                new_disagreement(DisagreementClass::ImexBeyondDomain, DisagreementSeverity::Contradiction, summary)
+                    .with_nodes(nodes)
+                    .with_side(grouping.to_side(view.reports, at, says))
+                    .with_remedy("place such a job inside one domain, by the clique label or the block");
             for (domain, nodes) in domains.iter().take(4) {
-                let says = format!("{} in {}", listed(nodes.iter().copied()), view.domain(*domain));
-                told = view.claim(*domain, says).into_iter().fold(told, Disagreement::side);
+                let says = format!("{} in {}", list_nodes(nodes.iter().copied()), view.domain_name(*domain));
+                told = view.claim_side(*domain, says).into_iter().fold(told, Disagreement::with_side);
             }
             found.push(match main {
-                Some(main) => told.in_domain(view.domain(main)),
+                Some(main) => told.in_domain(view.domain_name(main)),
                 None => told,
             });
         }
@@ -61,11 +61,11 @@ pub(super) fn larger_than_domain(view: &View<'_>, found: &mut Vec<Disagreement>)
 }
 
 /// `imex-size`: a ComputeDomain asked for more nodes than it has.
-pub(super) fn sizes(view: &View<'_>, found: &mut Vec<Disagreement>) {
-    for grouping in view.groupings.iter().filter(|g| g.kind == GroupKind::Imex) {
+pub(super) fn check_compute_domain_sizes(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    for grouping in view.groupings.iter().filter(|g| g.kind == NodeGroupKind::Imex) {
         for (at, set) in grouping.sets.iter().enumerate() {
             let Some(size) = set.groups.iter().find_map(|(_, group)| group.size) else { continue };
-            let named = set.named();
+            let named = set.named_nodes();
             let counted = named.len();
             // 0 is the default of the field and asks for nothing.
             if size == 0 || counted == size as usize {
@@ -74,10 +74,10 @@ pub(super) fn sizes(view: &View<'_>, found: &mut Vec<Disagreement>) {
             let noun = grouping.noun();
             let summary = format!("{noun} {} asks for {size} nodes and lists {counted}", set.name);
             let says = format!("{size} nodes asked for, {counted} listed");
-            let told = disagreement(DisagreementClass::ImexSize, Severity::Doubt, summary)
-                .about(named)
-                .side(grouping.side(view.said, at, says))
-                .remedy("look for nodes whose IMEX daemon did not join; the field is deprecated and may be old");
+            let told = new_disagreement(DisagreementClass::ImexSize, DisagreementSeverity::Doubt, summary)
+                .with_nodes(named)
+                .with_side(grouping.to_side(view.reports, at, says))
+                .with_remedy("look for nodes whose IMEX daemon did not join; the field is deprecated and may be old");
             let domain = set.nodes.first().and_then(|node| view.domain_of(node));
             found.push(domain.into_iter().fold(told, Disagreement::in_domain));
         }
@@ -85,7 +85,7 @@ pub(super) fn sizes(view: &View<'_>, found: &mut Vec<Disagreement>) {
 }
 
 /// Whether a ComputeDomain says that a node is ready.
-fn is_ready(node: &NodeSaid) -> bool {
+fn is_ready(node: &NodeReport) -> bool {
     let last = |word: &String| {
         word.rsplit([' ', ':', '=']).next().is_some_and(|word| word.eq_ignore_ascii_case("ready"))
     };
@@ -96,9 +96,9 @@ fn is_ready(node: &NodeSaid) -> bool {
 
 /// `ready-without-clique`: a ComputeDomain is ready on a node that is in no
 /// clique: it fell back to no fabric, and its pods start all the same.
-pub(super) fn ready_without_clique(view: &View<'_>, found: &mut Vec<Disagreement>) {
+pub(super) fn check_ready_without_clique(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     for (source, said) in view.sources(&[SourceKind::ComputeDomains]) {
-        for group in said.groups.iter().filter(|group| group.kind == GroupKind::Imex) {
+        for group in said.groups.iter().filter(|group| group.kind == NodeGroupKind::Imex) {
             let empty = |node: &&NodeName| {
                 said.nodes.get(*node).is_some_and(|node| {
                     let named =
@@ -108,7 +108,7 @@ pub(super) fn ready_without_clique(view: &View<'_>, found: &mut Vec<Disagreement
             };
             let nodes: BTreeSet<&NodeName> = group.nodes.iter().filter(empty).collect();
             let Some(first) = nodes.first() else { continue };
-            let names = listed(nodes.iter().copied());
+            let names = list_nodes(nodes.iter().copied());
             let summary = format!(
                 "{} {} is ready on {names} without a clique: it fell back to no fabric, and its pods start \
                  all the same",
@@ -116,25 +116,25 @@ pub(super) fn ready_without_clique(view: &View<'_>, found: &mut Vec<Disagreement
             );
             let at = group.at.as_deref();
             let says = format!("{names} ready, cliqueID empty");
-            let mut told = disagreement(
+            let mut told = new_disagreement(
                 DisagreementClass::ReadyWithoutClique,
-                Severity::Contradiction,
+                DisagreementSeverity::Contradiction,
                 summary,
             )
-            .about(nodes.iter().copied())
-            .side(view.source(source, at, group.basis.clone(), says))
-            .remedy(
+            .with_nodes(nodes.iter().copied())
+            .with_side(view.source_side(source, at, group.basis.clone(), says))
+            .with_remedy(
                 "look at the fabric state of these nodes; ready means only that the daemon runs",
             );
             let label = view.labels.get(first).or_else(|| view.drivers.get(first));
             if let Some(word) = label.and_then(|words| words.first()) {
                 let clique = word.1.clique().unwrap_or_else(|| "no fabric".to_owned());
-                told = told.side(view.word(*word, format!("{first} in {clique}")));
+                told = told.with_side(view.fabric_side(*word, format!("{first} in {clique}")));
             }
-            if let Some(domain) = view.placed.of(first) {
-                told = told.in_domain(view.domain(domain));
-                let says = format!("{names} in {}", view.domain(domain));
-                told = view.claim(domain, says).into_iter().fold(told, Disagreement::side);
+            if let Some(domain) = view.placement.domain_of(first) {
+                told = told.in_domain(view.domain_name(domain));
+                let says = format!("{names} in {}", view.domain_name(domain));
+                told = view.claim_side(domain, says).into_iter().fold(told, Disagreement::with_side);
             }
             found.push(told);
         }
@@ -143,33 +143,33 @@ pub(super) fn ready_without_clique(view: &View<'_>, found: &mut Vec<Disagreement
 
 /// `imex-against-clique`: the clique in a ComputeDomain's status is not the one
 /// the node is labelled with.
-pub(super) fn status_against_label(view: &View<'_>, found: &mut Vec<Disagreement>) {
-    use super::identity::usable;
-    type Words = (String, String);
-    let mut differ: BTreeMap<(usize, Words), Vec<&NodeName>> = BTreeMap::new();
+pub(super) fn check_status_against_label(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    use super::identity::usable_clique;
+    type CliqueNamePair = (String, String);
+    let mut differ: BTreeMap<(usize, CliqueNamePair), Vec<&NodeName>> = BTreeMap::new();
     for (source, said) in view.sources(&[SourceKind::ComputeDomains]) {
         for (node, words) in &said.nodes {
-            let Some(own) = words.fabric.iter().find_map(usable) else { continue };
+            let Some(own) = words.fabric.iter().find_map(usable_clique) else { continue };
             let elsewhere = view.labels.get(node).into_iter().flatten();
             let mut others =
-                elsewhere.filter(|(at, _)| *at != source).filter_map(|(_, f)| usable(f));
+                elsewhere.filter(|(at, _)| *at != source).filter_map(|(_, f)| usable_clique(f));
             if let Some(other) = others.next().filter(|other| *other != own) {
                 differ.entry((source, (own, other))).or_default().push(node);
             }
         }
     }
     for ((source, (own, other)), nodes) in differ {
-        let names = listed(nodes.iter().copied());
+        let names = list_nodes(nodes.iter().copied());
         let summary = format!(
             "{names}: the ComputeDomain's status says clique {own}, the node's label {other}"
         );
-        let mut told = disagreement(DisagreementClass::ImexAgainstClique, Severity::Contradiction, summary)
-            .about(nodes.iter().copied())
-            .side(view.source(source, None, Basis::Asserted, format!("{names} in {own}")))
-            .remedy("both are read once and kept: restart the plugin and the daemon after a change of partitions");
+        let mut told = new_disagreement(DisagreementClass::ImexAgainstClique, DisagreementSeverity::Contradiction, summary)
+            .with_nodes(nodes.iter().copied())
+            .with_side(view.source_side(source, None, ClaimBasis::Asserted, format!("{names} in {own}")))
+            .with_remedy("both are read once and kept: restart the plugin and the daemon after a change of partitions");
         if let Some(word) = view.labels.get(nodes[0]).and_then(|w| w.iter().find(|w| w.0 != source))
         {
-            told = told.side(view.word(*word, format!("{names} in {other}")));
+            told = told.with_side(view.fabric_side(*word, format!("{names} in {other}")));
         }
         let domain = view.domain_of(nodes[0]);
         found.push(domain.into_iter().fold(told, Disagreement::in_domain));

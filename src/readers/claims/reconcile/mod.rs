@@ -6,10 +6,10 @@
 //! is measured later.
 
 mod beliefs;
-mod blocks;
+mod grouping_conflicts;
 mod cables;
 mod cliques;
-mod compare;
+mod grouping_comparison;
 pub mod copies;
 mod counts;
 pub mod diff;
@@ -17,132 +17,132 @@ mod domains;
 mod groupings;
 mod identity;
 mod imex;
-mod in_force;
-mod marks;
-mod members;
-mod merge;
-mod names;
-mod normal;
+mod slurm_consistency;
+mod out_of_service;
+mod membership;
+mod node_merge;
+mod node_names;
+mod normal_form;
 mod racks;
 mod ranks;
 #[cfg(test)]
 mod tests;
-mod view;
-mod words;
+mod context;
+mod messages;
 
-use super::per_node;
-use super::reading::complain;
-use super::reading::plain;
-use model::claims::Assertion;
+use super::single_node_domains;
+use super::reader_util::push_problem;
+use super::reader_util::sanitize_text;
+use model::claims::GroupAssertion;
 use model::claims::Claims;
-use model::claims::SourceRead;
+use model::claims::SourceSummary;
 use model::disagreement::Disagreement;
 use model::limits;
-use model::said::Family;
-use model::said::ProblemKind;
-use model::said::Said;
+use model::source_report::SourceFamily;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
 
-pub use marks::is_out;
-use view::View;
+pub use out_of_service::is_out_state;
+use context::ReconcileContext;
 
 /// Tells the platform (a name in `thresholds/`) from a product name and the
 /// number of GPUs.
-pub type PlatformOf<'p> = dyn Fn(&str, Option<u32>) -> Option<String> + 'p;
+pub type PlatformLookup<'p> = dyn Fn(&str, Option<u32>) -> Option<String> + 'p;
 
 /// Tells from the platform that a domain claims whether NVLink ends at the node.
-pub type EndsAtNode<'p> = dyn Fn(Option<&str>) -> bool + 'p;
+pub type NvlinkEndsAtNode<'p> = dyn Fn(Option<&str>) -> bool + 'p;
 
 /// How sources are weighed, and what a person expects of every node.
 #[expect(missing_debug_implementations, reason = "holds a function")]
-pub struct Rules<'r> {
+pub struct ReconcileRules<'r> {
     /// Whose domains are measured: the first family that says any. Families
     /// that are left out are compared and never measured by; without any, all
     /// count in the order of [`Family::ALL`].
-    pub order: Vec<Family>,
+    pub order: Vec<SourceFamily>,
     /// GPUs every node must have, where a person said.
     pub gpus_per_node: Option<u32>,
     /// NICs of the compute network every node must have, where a person said.
     pub nics_per_node: Option<u32>,
     /// Tells the platform from a product name.
-    pub platform_of: &'r PlatformOf<'r>,
+    pub platform_of: &'r PlatformLookup<'r>,
     /// Whether NVLink ends at the node where a domain claims this platform, or none.
-    pub ends_at_node: &'r EndsAtNode<'r>,
+    pub ends_at_node: &'r NvlinkEndsAtNode<'r>,
 }
 
 /// One check: what it finds, it adds.
-type Check = fn(&View<'_>, &mut Vec<Disagreement>);
+type ReconcileCheck = fn(&ReconcileContext<'_>, &mut Vec<Disagreement>);
 
 /// All checks.
-const CHECKS: &[Check] = &[
-    blocks::twice,
-    blocks::domains_against_groups,
-    blocks::split_fabrics,
-    cliques::labels_against_drivers,
-    cliques::mixed_gpus,
-    cliques::sentinels,
-    cliques::missing_labels,
-    cliques::not_attached,
-    in_force::file_against_controller,
-    in_force::overrides_against_file,
-    in_force::imex_plugin,
-    imex::larger_than_domain,
-    imex::sizes,
-    imex::ready_without_clique,
-    imex::status_against_label,
-    members::unknown_to_scheduler,
-    members::in_no_domain,
-    members::missing,
-    members::extra,
-    members::sizes,
-    counts::gpus,
-    counts::nics,
-    counts::alike,
-    counts::products,
-    ranks::duplicates,
-    ranks::unusable,
-    ranks::order,
-    beliefs::ranks,
-    beliefs::multi_node,
-    cables::against_neighbours,
-    cables::leaves,
-    racks::shared,
-    racks::slots,
-    marks::opted_out,
-    marks::out_of_service,
+const CHECKS: &[ReconcileCheck] = &[
+    grouping_conflicts::check_nodes_in_two_domains,
+    grouping_conflicts::check_domains_against_groups,
+    grouping_conflicts::check_split_fabrics,
+    cliques::check_labels_against_drivers,
+    cliques::check_mixed_gpus,
+    cliques::check_sentinel_cliques,
+    cliques::check_missing_labels,
+    cliques::check_unattached_fabric,
+    slurm_consistency::check_file_against_controller,
+    slurm_consistency::check_overrides_against_file,
+    slurm_consistency::check_imex_plugin,
+    imex::check_domain_span,
+    imex::check_compute_domain_sizes,
+    imex::check_ready_without_clique,
+    imex::check_status_against_label,
+    membership::check_unknown_nodes,
+    membership::check_unplaced_nodes,
+    membership::check_missing_nodes,
+    membership::check_extra_nodes,
+    membership::check_domain_sizes,
+    counts::check_gpu_counts,
+    counts::check_nic_counts,
+    counts::check_uniformity,
+    counts::check_products,
+    ranks::check_duplicate_ranks,
+    ranks::check_unusable_ranks,
+    ranks::check_rank_order,
+    beliefs::check_ranks_per_domain,
+    beliefs::check_multi_node_nvlink,
+    cables::check_neighbours,
+    cables::check_leaf_groups,
+    racks::check_racks,
+    racks::check_slots,
+    out_of_service::check_opt_outs,
+    out_of_service::check_out_of_service,
 ];
 
 /// Leaves out counts beyond what is taken in, and says so: whatever is made of a count
 /// later is of that size.
-fn within_limits(said: &mut Said) {
+fn drop_excess_counts(said: &mut SourceReport) {
     let mut wrong = Vec::new();
     let mut held = |count: &mut Option<u32>, most, of: &str, at: &Option<String>, who: &str| {
-        let told = count.and_then(|count| limits::over(count.into(), most, of));
+        let told = count.and_then(|count| limits::limit_error(count.into(), most, of));
         if let Some(why) = told {
             *count = None;
             wrong.push((at.clone(), format!("{who}: {why}; the number is left out")));
         }
     };
     for group in &mut said.groups {
-        let who = plain(&group.name);
-        held(&mut group.gpus_per_node, limits::GPUS_PER_NODE, "GPUs per node", &group.at, &who);
-        held(&mut group.size, limits::MEMBERS, "nodes", &group.at, &who);
+        let who = sanitize_text(&group.name);
+        held(&mut group.gpus_per_node, limits::MAX_GPUS_PER_NODE, "GPUs per node", &group.at, &who);
+        held(&mut group.size, limits::MAX_MEMBERS, "nodes", &group.at, &who);
     }
     for (node, says) in &mut said.nodes {
-        held(&mut says.gpus, limits::GPUS_PER_NODE, "GPUs", &None, node.as_str());
+        held(&mut says.gpus, limits::MAX_GPUS_PER_NODE, "GPUs", &None, node.as_str());
     }
     for belief in &mut said.beliefs {
-        let (most, who) = (limits::MEMBERS, plain(&belief.who));
+        let (most, who) = (limits::MAX_MEMBERS, sanitize_text(&belief.who));
         held(&mut belief.ranks_per_domain, most, "ranks in one domain", &belief.at, &who);
     }
     for (at, message) in wrong {
-        complain(said, ProblemKind::TooLarge, at, message);
+        push_problem(said, SourceProblemKind::TooLarge, at, message);
     }
 }
 
 /// Weighs what the sources say.
-pub fn reconcile(said: Vec<Said>, rules: &Rules<'_>) -> Claims {
+pub fn reconcile_reports(said: Vec<SourceReport>, rules: &ReconcileRules<'_>) -> Claims {
     let mut said = said;
-    said.iter_mut().for_each(within_limits);
+    said.iter_mut().for_each(drop_excess_counts);
     let mut order: Vec<usize> = (0..said.len()).collect();
     order.sort_by_key(|at| {
         let kind = said[*at].source.kind;
@@ -150,30 +150,30 @@ pub fn reconcile(said: Vec<Said>, rules: &Rules<'_>) -> Claims {
         (family, groupings::kind_rank(kind), *at)
     });
     let mut found = Vec::new();
-    names::unify(&mut said, &order, &mut found);
-    normal::normalise(&mut said);
-    copies::mark(&mut said);
-    let nodes = merge::nodes(&said, &order);
+    node_names::unify_names(&mut said, &order, &mut found);
+    normal_form::normalise_reports(&mut said);
+    copies::mark_copies(&mut said);
+    let nodes = node_merge::merge_nodes(&said, &order);
 
-    let groupings = groupings::groupings(&said, &rules.order);
-    let placed = domains::domains(&said, &groupings, rules);
-    let leaves = domains::leaves(&groupings, &placed, rules);
-    let rails = domains::rails(&said, rules);
-    let view = View::of(&said, &groupings, &placed, rules);
+    let groupings = groupings::build_groupings(&said, &rules.order);
+    let placed = domains::place_domains(&said, &groupings, rules);
+    let leaves = domains::build_leaves(&groupings, &placed, rules);
+    let rails = domains::build_rails(&said, rules);
+    let view = ReconcileContext::new(&said, &groupings, &placed, rules);
     CHECKS.iter().for_each(|check| check(&view, &mut found));
-    let domains = per_node::split(placed.domains, rules.ends_at_node);
+    let domains = single_node_domains::split_domains(placed.domains, rules.ends_at_node);
 
     let mut claims = Claims { domains, leaves, rails, nodes, ..Claims::default() };
     for (source, one) in said.into_iter().enumerate() {
         claims.beliefs.extend(one.beliefs);
-        claims.assertions.extend(one.groups.into_iter().map(|group| Assertion { source, group }));
-        claims.sources.push(SourceRead {
+        claims.assertions.extend(one.groups.into_iter().map(|group| GroupAssertion { source, group }));
+        claims.sources.push(SourceSummary {
             source: one.source,
             settings: one.settings,
             notes: one.notes,
             problems: one.problems,
         });
     }
-    claims.disagreements = words::ordered(found);
+    claims.disagreements = messages::sort_and_merge(found);
     claims
 }

@@ -7,57 +7,57 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::view::View;
-use super::words::disagreement;
-use super::words::is;
-use super::words::listed;
-use super::words::some;
+use super::context::ReconcileContext;
+use super::messages::new_disagreement;
+use super::messages::is_or_are;
+use super::messages::list_nodes;
+use super::messages::list_some;
 use model::disagreement::Disagreement;
-use model::disagreement::Severity;
+use model::disagreement::DisagreementSeverity;
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::Said;
+use model::source_report::ClaimBasis;
+use model::source_report::SourceReport;
 
 /// A rank as it is written; Ray writes whole numbers as `7.0`.
-fn rank(text: &str) -> Option<u64> {
+fn parse_rank(text: &str) -> Option<u64> {
     let text = text.trim();
     let whole = text.split_once('.').filter(|(_, rest)| rest.bytes().all(|b| b == b'0'));
     whole.map_or(text, |(whole, _)| whole).parse().ok()
 }
 
 /// The sources that give ranks.
-fn ranked<'s>(view: &View<'s>) -> impl Iterator<Item = (usize, &'s Said)> {
-    let said: &'s [Said] = view.said;
+fn ranked_sources<'s>(view: &ReconcileContext<'s>) -> impl Iterator<Item = (usize, &'s SourceReport)> {
+    let said: &'s [SourceReport] = view.reports;
     said.iter().enumerate().filter(|(_, s)| s.nodes.values().any(|node| node.topo_rank.is_some()))
 }
 
-fn tell(
-    view: &View<'_>,
+fn describe_rank_problem(
+    view: &ReconcileContext<'_>,
     source: usize,
     class: DisagreementClass,
-    severity: Severity,
+    severity: DisagreementSeverity,
     nodes: &[&NodeName],
     (summary, says): (String, String),
 ) -> Disagreement {
-    let told = disagreement(class, severity, summary)
-        .about(nodes.iter().copied())
-        .side(view.source(source, Some("topo_rank"), Basis::Asserted, says))
-        .remedy("give every node a rank of its own above 0, ascending along each domain");
+    let told = new_disagreement(class, severity, summary)
+        .with_nodes(nodes.iter().copied())
+        .with_side(view.source_side(source, Some("topo_rank"), ClaimBasis::Asserted, says))
+        .with_remedy("give every node a rank of its own above 0, ascending along each domain");
     // In one domain only where all of them are.
-    let domains: BTreeSet<Option<usize>> = nodes.iter().map(|node| view.placed.of(node)).collect();
+    let domains: BTreeSet<Option<usize>> = nodes.iter().map(|node| view.placement.domain_of(node)).collect();
     match domains.first() {
-        Some(Some(at)) if domains.len() == 1 => told.in_domain(view.domain(*at)),
+        Some(Some(at)) if domains.len() == 1 => told.in_domain(view.domain_name(*at)),
         _ => told,
     }
 }
 
 /// `topo-rank-duplicate`: two nodes of one rank.
-pub(super) fn duplicates(view: &View<'_>, found: &mut Vec<Disagreement>) {
-    for (source, said) in ranked(view) {
+pub(super) fn check_duplicate_ranks(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    for (source, said) in ranked_sources(view) {
         let mut ranks: BTreeMap<u64, Vec<&NodeName>> = BTreeMap::new();
         for (node, words) in &said.nodes {
-            if let Some(rank) = words.topo_rank.as_deref().and_then(rank).filter(|rank| 0 < *rank) {
+            if let Some(rank) = words.topo_rank.as_deref().and_then(parse_rank).filter(|rank| 0 < *rank) {
                 ranks.entry(rank).or_default().push(node);
             }
         }
@@ -68,14 +68,14 @@ pub(super) fn duplicates(view: &View<'_>, found: &mut Vec<Disagreement>) {
         let nodes: Vec<&NodeName> = ranks.values().flatten().copied().collect();
         let pairs = ranks
             .iter()
-            .map(|(rank, nodes)| format!("{rank} on {}", listed(nodes.iter().copied())));
-        let pairs = some(pairs);
+            .map(|(rank, nodes)| format!("{rank} on {}", list_nodes(nodes.iter().copied())));
+        let pairs = list_some(pairs);
         let summary = format!(
             "topo_rank is not unique by {}: {pairs}; ranks of a job fall onto each other",
-            said.source.kind.words()
+            said.source.kind.label()
         );
-        let severity = Severity::Contradiction;
-        found.push(tell(
+        let severity = DisagreementSeverity::Contradiction;
+        found.push(describe_rank_problem(
             view,
             source,
             DisagreementClass::TopoRankDuplicate,
@@ -88,8 +88,8 @@ pub(super) fn duplicates(view: &View<'_>, found: &mut Vec<Disagreement>) {
 
 /// `topo-rank-unusable`: 0 or no number; `topo-rank-missing`: none, where
 /// others have one.
-pub(super) fn unusable(view: &View<'_>, found: &mut Vec<Disagreement>) {
-    for (source, said) in ranked(view) {
+pub(super) fn check_unusable_ranks(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    for (source, said) in ranked_sources(view) {
         let mut bad: Vec<(&NodeName, &str)> = Vec::new();
         let mut missing: Vec<&NodeName> = Vec::new();
         for (node, words) in &said.nodes {
@@ -97,21 +97,21 @@ pub(super) fn unusable(view: &View<'_>, found: &mut Vec<Disagreement>) {
                 // A head without GPUs runs no rank.
                 None if words.gpus.is_some_and(|gpus| 0 < gpus) => missing.push(node),
                 None => {}
-                Some(text) if rank(text).is_none_or(|rank| rank == 0) => bad.push((node, text)),
+                Some(text) if parse_rank(text).is_none_or(|rank| rank == 0) => bad.push((node, text)),
                 Some(_) => {}
             }
         }
-        let who = said.source.kind.words();
+        let who = said.source.kind.label();
         if !bad.is_empty() {
-            let says = some(bad.iter().map(|(node, text)| format!("{text:?} on {node}")));
+            let says = list_some(bad.iter().map(|(node, text)| format!("{text:?} on {node}")));
             let nodes: Vec<&NodeName> = bad.iter().map(|(node, _)| *node).collect();
             let summary = format!(
                 "topo_rank of {} {} no rank by {who}: {says}; Ray drops a 0, and what is no number has no order",
-                listed(nodes.iter().copied()),
-                is(nodes.len())
+                list_nodes(nodes.iter().copied()),
+                is_or_are(nodes.len())
             );
-            let severity = Severity::Contradiction;
-            found.push(tell(
+            let severity = DisagreementSeverity::Contradiction;
+            found.push(describe_rank_problem(
                 view,
                 source,
                 DisagreementClass::TopoRankUnusable,
@@ -121,17 +121,17 @@ pub(super) fn unusable(view: &View<'_>, found: &mut Vec<Disagreement>) {
             ));
         }
         if !missing.is_empty() {
-            let names = listed(missing.iter().copied());
+            let names = list_nodes(missing.iter().copied());
             let summary = format!(
                 "{names} {} no topo_rank by {who}, others have one: a 0 is dropped without a word",
                 if missing.len() == 1 { "has" } else { "have" }
             );
             let words = (summary, format!("no topo_rank for {names}"));
-            found.push(tell(
+            found.push(describe_rank_problem(
                 view,
                 source,
                 DisagreementClass::TopoRankMissing,
-                Severity::Doubt,
+                DisagreementSeverity::Doubt,
                 &missing,
                 words,
             ));
@@ -141,7 +141,7 @@ pub(super) fn unusable(view: &View<'_>, found: &mut Vec<Disagreement>) {
 
 /// Domains that come in several pieces in this order, and the nodes that are
 /// apart from the piece with most of theirs.
-fn pieces<'s>(ranks: &[(u64, usize, &'s NodeName)]) -> (BTreeSet<usize>, Vec<&'s NodeName>) {
+fn find_split_domains<'s>(ranks: &[(u64, usize, &'s NodeName)]) -> (BTreeSet<usize>, Vec<&'s NodeName>) {
     let mut runs: Vec<(usize, Vec<&NodeName>)> = Vec::new();
     let mut seen = BTreeSet::new();
     let mut torn = BTreeSet::new();
@@ -184,39 +184,39 @@ fn pieces<'s>(ranks: &[(u64, usize, &'s NodeName)]) -> (BTreeSet<usize>, Vec<&'s
 
 /// `topo-rank-order`: domains that take turns, or an order within a domain that
 /// is not the claim's.
-pub(super) fn order(view: &View<'_>, found: &mut Vec<Disagreement>) {
-    for (source, said) in ranked(view) {
+pub(super) fn check_rank_order(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    for (source, said) in ranked_sources(view) {
         let mut ranks: Vec<(u64, usize, &NodeName)> = Vec::new();
         for (node, words) in &said.nodes {
             if let (Some(rank), Some(domain)) =
-                (words.topo_rank.as_deref().and_then(rank), view.placed.of(node))
+                (words.topo_rank.as_deref().and_then(parse_rank), view.placement.domain_of(node))
             {
                 ranks.push((rank, domain, node));
             }
         }
         ranks.sort_unstable();
-        let (torn, nodes) = pieces(&ranks);
-        let who = said.source.kind.words();
+        let (torn, nodes) = find_split_domains(&ranks);
+        let who = said.source.kind.label();
         if let Some(torn_first) = torn.first().copied() {
-            let names = some(torn.iter().map(|at| view.domain(*at).as_str()));
+            let names = list_some(torn.iter().map(|at| view.domain_name(*at).as_str()));
             let summary = format!(
                 "in the order of topo_rank by {who}, {names} {} in several pieces, by the ranks of {}: neighbours \
                  in rank are not neighbours in NVLink",
                 if torn.len() == 1 { "comes" } else { "come" },
-                listed(nodes.iter().copied())
+                list_nodes(nodes.iter().copied())
             );
-            let says = format!("{} apart from their domain", listed(nodes.iter().copied()));
-            let told = tell(
+            let says = format!("{} apart from their domain", list_nodes(nodes.iter().copied()));
+            let told = describe_rank_problem(
                 view,
                 source,
                 DisagreementClass::TopoRankOrder,
-                Severity::Doubt,
+                DisagreementSeverity::Doubt,
                 &nodes,
                 (summary, says),
             );
-            let says = format!("{} is one domain", view.domain(torn_first));
-            let claim = view.claim(torn_first, says);
-            found.push(claim.into_iter().fold(told, Disagreement::side));
+            let says = format!("{} is one domain", view.domain_name(torn_first));
+            let claim = view.claim_side(torn_first, says);
+            found.push(claim.into_iter().fold(told, Disagreement::with_side));
         }
         let by_node: BTreeMap<&NodeName, u64> =
             ranks.iter().map(|(rank, _, node)| (*node, *rank)).collect();
@@ -225,25 +225,25 @@ pub(super) fn order(view: &View<'_>, found: &mut Vec<Disagreement>) {
             .into_iter()
             .filter(|at| !torn.contains(at))
             .filter(|at| {
-                let nodes = &view.placed.domains[*at].nodes;
+                let nodes = &view.placement.domains[*at].nodes;
                 let ranks: Vec<u64> =
                     nodes.iter().filter_map(|n| by_node.get(n).copied()).collect();
                 !ranks.is_sorted()
             })
             .collect();
         if !turned.is_empty() {
-            let names = some(turned.iter().map(|at| view.domain(*at).as_str()));
+            let names = list_some(turned.iter().map(|at| view.domain_name(*at).as_str()));
             let nodes: Vec<&NodeName> =
-                turned.iter().flat_map(|at| &view.placed.domains[*at].nodes).collect();
+                turned.iter().flat_map(|at| &view.placement.domains[*at].nodes).collect();
             let summary = format!(
                 "topo_rank by {who} does not follow the order in which the nodes of {names} are claimed"
             );
             let says = "another order within the domain".to_owned();
-            found.push(tell(
+            found.push(describe_rank_problem(
                 view,
                 source,
                 DisagreementClass::TopoRankOrder,
-                Severity::Note,
+                DisagreementSeverity::Note,
                 &nodes,
                 (summary, says),
             ));

@@ -7,25 +7,25 @@
 
 use std::collections::BTreeMap;
 
-use crate::claims::reading::quoted;
+use crate::claims::reader_util::quote_text;
 
 /// What to ask `sacct` for. `SubmitLine` comes last: it may hold anything, and
 /// nothing in it is escaped.
-pub const QUESTION: &str = "sacct -X -P -o JobID,NNodes,ElapsedRaw,SegmentSize,SubmitLine";
+pub const SACCT_COMMAND: &str = "sacct -X -P -o JobID,NNodes,ElapsedRaw,SegmentSize,SubmitLine";
 
 /// What jobs used.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Accounted {
+pub struct SegmentUsage {
     /// Nodes times seconds, by segment.
     pub node_seconds: BTreeMap<u32, f64>,
     /// Jobs that ran.
     pub jobs: u64,
     /// Those of them that asked for a segment.
-    pub asked: u64,
+    pub with_segment: u64,
     /// Lines of job steps, which are not counted beside their jobs.
     pub steps: u64,
     /// Lines taken for the rest of a command of several lines.
-    pub rests: u64,
+    pub continuation_lines: u64,
 }
 
 /// Why a file is no accounting.
@@ -39,7 +39,7 @@ pub struct AccountingError {
 }
 
 /// The places of columns.
-struct Columns {
+struct SacctColumns {
     count: usize,
     id: usize,
     nodes: usize,
@@ -49,8 +49,8 @@ struct Columns {
     command: Option<usize>,
 }
 
-impl Columns {
-    fn of(header: &str) -> Result<Self, String> {
+impl SacctColumns {
+    fn from_header(header: &str) -> Result<Self, String> {
         let mut names: Vec<&str> = header.split('|').map(str::trim).collect();
         // `sacct -p` ends every line with a bar.
         if names.last() == Some(&"") {
@@ -59,7 +59,7 @@ impl Columns {
         let place = |name: &str| names.iter().position(|own| own.eq_ignore_ascii_case(name));
         let needed = |name: &str| {
             place(name).ok_or_else(|| {
-                format!("no column {name}, expected a header as `{QUESTION}` prints it")
+                format!("no column {name}, expected a header as `{SACCT_COMMAND}` prints it")
             })
         };
         let nodes = place("NNodes").map(|at| (at, "NNodes"));
@@ -79,7 +79,7 @@ impl Columns {
     }
 
     /// The fields of a line; nothing where they are too few to be one.
-    fn split<'t>(&self, line: &'t str) -> Option<Vec<&'t str>> {
+    fn split_fields<'t>(&self, line: &'t str) -> Option<Vec<&'t str>> {
         let is_last = self.command == Some(self.count - 1);
         let fields: Vec<&str> = if is_last {
             line.splitn(self.count, '|').collect()
@@ -92,24 +92,24 @@ impl Columns {
 
 /// Reads what `sacct` printed, for blocks of this many nodes. A job without a
 /// segment counts as one that wants its nodes in as few blocks as can be.
-pub fn read(text: &str, block: u32) -> Result<Accounted, AccountingError> {
+pub fn read(text: &str, block: u32) -> Result<SegmentUsage, AccountingError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let wrong = |at: usize, message: String| AccountingError { line: at + 1, message };
     let Some((first, header)) = lines.next() else {
-        let message = format!("nothing is in it, expected what `{QUESTION}` prints");
+        let message = format!("nothing is in it, expected what `{SACCT_COMMAND}` prints");
         return Err(wrong(0, message));
     };
     let header = header.trim_start_matches('\u{feff}');
-    let columns = Columns::of(header).map_err(|message| wrong(first, message))?;
-    let mut found = Accounted::default();
+    let columns = SacctColumns::from_header(header).map_err(|message| wrong(first, message))?;
+    let mut found = SegmentUsage::default();
     for (at, line) in lines {
-        match columns.split(line) {
+        match columns.split_fields(line) {
             Some(fields) => {
-                job(&fields, &columns, block, &mut found).map_err(|message| wrong(at, message))?;
+                add_job(&fields, &columns, block, &mut found).map_err(|message| wrong(at, message))?;
             }
             // A command may have line breaks; they are printed as they are.
             None if columns.command == Some(columns.count - 1) && 0 < found.jobs + found.steps => {
-                found.rests += 1;
+                found.continuation_lines += 1;
             }
             None => {
                 let have = line.split('|').count();
@@ -125,11 +125,11 @@ pub fn read(text: &str, block: u32) -> Result<Accounted, AccountingError> {
     Ok(found)
 }
 
-fn job(
+fn add_job(
     fields: &[&str],
-    columns: &Columns,
+    columns: &SacctColumns,
     block: u32,
-    found: &mut Accounted,
+    found: &mut SegmentUsage,
 ) -> Result<(), String> {
     if columns.count < fields.len() {
         return Err(format!(
@@ -140,7 +140,7 @@ fn job(
     }
     let id = fields[columns.id].trim();
     if !id.starts_with(|c: char| c.is_ascii_digit()) {
-        return Err(format!("JobID {}, expected a number", quoted(id)));
+        return Err(format!("JobID {}, expected a number", quote_text(id)));
     }
     if id.contains('.') {
         found.steps += 1;
@@ -151,11 +151,11 @@ fn job(
         // AllocNodes is shortened (1.50K), NNodes is not (sacct's print.c).
         let remedy = if columns.nodes_name == "AllocNodes" { ", as NNodes has it" } else { "" };
         let name = columns.nodes_name;
-        format!("{name} {}, expected a whole number of nodes{remedy}", quoted(nodes))
+        format!("{name} {}, expected a whole number of nodes{remedy}", quote_text(nodes))
     })?;
     let elapsed = fields[columns.elapsed].trim();
     let elapsed: u64 =
-        elapsed.parse().map_err(|_| format!("ElapsedRaw {}, expected seconds", quoted(elapsed)))?;
+        elapsed.parse().map_err(|_| format!("ElapsedRaw {}, expected seconds", quote_text(elapsed)))?;
     // Jobs that never began have nodes they asked for, and no time.
     if nodes == 0 || elapsed == 0 {
         return Ok(());
@@ -164,21 +164,21 @@ fn job(
     let own: Option<u32> = match own {
         "" => None,
         own => Some(own.parse().map_err(|_| {
-            format!("SegmentSize {}, expected a number of nodes or nothing", quoted(own))
+            format!("SegmentSize {}, expected a number of nodes or nothing", quote_text(own))
         })?),
     };
     let command = columns.command.map_or("", |at| fields[at]);
-    let asked = own.filter(|own| 0 < *own).or_else(|| of_command(command));
+    let asked = own.filter(|own| 0 < *own).or_else(|| segment_from_command(command));
     // What fits into one segment is not divided, and needs no more than it has.
     let segment = asked.unwrap_or(block).min(nodes).max(1);
     found.jobs += 1;
-    found.asked += u64::from(asked.is_some());
+    found.with_segment += u64::from(asked.is_some());
     *found.node_seconds.entry(segment).or_default() += f64::from(nodes) * elapsed as f64;
     Ok(())
 }
 
 /// `--segment=N` or `--segment N` in a command.
-fn of_command(command: &str) -> Option<u32> {
+fn segment_from_command(command: &str) -> Option<u32> {
     let mut words = command.split_whitespace();
     while let Some(word) = words.next() {
         let value = match word.strip_prefix("--segment") {
@@ -198,17 +198,17 @@ fn of_command(command: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn of(text: &str) -> Accounted {
+    fn usage(text: &str) -> SegmentUsage {
         read(text, 18).expect("an accounting")
     }
 
-    fn told(text: &str) -> String {
+    fn error_text(text: &str) -> String {
         read(text, 18).expect_err("no accounting").to_string()
     }
 
     #[test]
     fn node_seconds_are_summed_by_segment() {
-        let found = of("JobID|NNodes|ElapsedRaw|SegmentSize|SubmitLine\n\
+        let found = usage("JobID|NNodes|ElapsedRaw|SegmentSize|SubmitLine\n\
             101|32|100|16|sbatch train.sh\n\
             102|8|50||sbatch --segment=4 eval.sh\n\
             103|36|10||sbatch big.sh\n\
@@ -218,31 +218,31 @@ mod tests {
             107.batch|32|100||\n");
         let expected = [(1, 7.0), (4, 420.0), (16, 3200.0), (18, 360.0)];
         assert_eq!(found.node_seconds, BTreeMap::from(expected));
-        assert_eq!((found.jobs, found.asked, found.steps, found.rests), (5, 3, 1, 0));
+        assert_eq!((found.jobs, found.with_segment, found.steps, found.continuation_lines), (5, 3, 1, 0));
     }
 
     #[test]
     fn a_command_of_several_lines_is_one_job() {
-        let found = of("JobID|NNodes|ElapsedRaw|SubmitLine\n\
+        let found = usage("JobID|NNodes|ElapsedRaw|SubmitLine\n\
             1|2|3|sbatch --segment=1 --wrap=hostname\nsleep 5\n2|2|3|srun x\n");
         assert_eq!(found.node_seconds, BTreeMap::from([(1, 6.0), (2, 6.0)]));
-        assert_eq!(found.rests, 1);
+        assert_eq!(found.continuation_lines, 1);
     }
 
     #[test]
     fn columns_come_in_any_order_and_older_slurms_have_fewer() {
-        let found = of("ElapsedRaw|AllocNodes|JobID|\n10|4|1|\n");
+        let found = usage("ElapsedRaw|AllocNodes|JobID|\n10|4|1|\n");
         assert_eq!(found.node_seconds, BTreeMap::from([(4, 40.0)]));
-        assert_eq!(found.asked, 0);
+        assert_eq!(found.with_segment, 0);
     }
 
     #[test]
     fn what_is_no_accounting_is_told_with_its_line() {
-        assert!(told("").starts_with("1: nothing is in it, expected what `sacct -X -P"));
-        assert!(told("JobID NNodes\n").starts_with("1: no column NNodes, expected a header"));
-        assert!(told("JobID|NNodes\n").starts_with("1: no column ElapsedRaw, expected"));
-        assert!(told("NNodes|ElapsedRaw\n").starts_with("1: no column JobID, expected"));
-        let with = |line: &str| told(&format!("JobID|NNodes|ElapsedRaw\n{line}\n"));
+        assert!(error_text("").starts_with("1: nothing is in it, expected what `sacct -X -P"));
+        assert!(error_text("JobID NNodes\n").starts_with("1: no column NNodes, expected a header"));
+        assert!(error_text("JobID|NNodes\n").starts_with("1: no column ElapsedRaw, expected"));
+        assert!(error_text("NNodes|ElapsedRaw\n").starts_with("1: no column JobID, expected"));
+        let with = |line: &str| error_text(&format!("JobID|NNodes|ElapsedRaw\n{line}\n"));
         assert_eq!(with("1|2"), "2: 2 fields, expected 3 between `|`");
         assert!(with("1|2|3|4").starts_with("2: 4 fields, expected 3: where a command holds"));
         assert_eq!(with("x|2|3"), "2: JobID \"x\", expected a number");
@@ -250,9 +250,9 @@ mod tests {
         assert_eq!(with("1|-2|3"), "2: NNodes \"-2\", expected a whole number of nodes");
         assert_eq!(with("1|2|00:10:00"), "2: ElapsedRaw \"00:10:00\", expected seconds");
         assert_eq!(with("1|2|0"), "2: no job has run, expected one or more");
-        let shortened = told("JobID|AllocNodes|ElapsedRaw\n1|1.50K|3\n");
+        let shortened = error_text("JobID|AllocNodes|ElapsedRaw\n1|1.50K|3\n");
         assert!(shortened.ends_with("whole number of nodes, as NNodes has it"), "{shortened}");
-        let segment = told("JobID|NNodes|ElapsedRaw|SegmentSize\n1|2|3|x\u{1b}\n");
+        let segment = error_text("JobID|NNodes|ElapsedRaw|SegmentSize\n1|2|3|x\u{1b}\n");
         assert!(segment.starts_with("2: SegmentSize \"x"), "{segment}");
         assert!(!segment.contains('\u{1b}'));
     }

@@ -5,36 +5,36 @@ use std::collections::BTreeMap;
 use std::collections::HashMap;
 use std::collections::HashSet;
 
-use super::listed::folded;
-use super::listed::some;
+use super::host_list_budget::fold_nodes;
+use super::host_list_budget::list_some;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::ProblemKind;
-use model::said::Said;
+use model::source_report::ClaimBasis;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
 
 /// More pairs of blocks that share nodes are not worth naming one by one.
-const MOST_PAIRS: usize = 100;
+const MAX_PAIRS: usize = 100;
 
 /// The setting with the sizes of all levels of the topology in force, the base block size first.
 pub const BLOCK_SIZES: &str = "block_sizes";
 
 /// One block, as written.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct SlurmBlock {
     pub(super) name: String,
     /// `None` where its list cannot be read; empty where it has none.
     pub(super) nodes: Option<Vec<NodeName>>,
     /// The base block size said beside it, where one is.
     pub(super) size: Option<u32>,
-    pub(super) basis: Basis,
+    pub(super) basis: ClaimBasis,
     pub(super) at: String,
 }
 
 /// What the blocks of one topology share.
 #[derive(Debug)]
-pub(super) struct Blocks<'t> {
+pub(super) struct SlurmBlockTopology<'t> {
     pub(super) topology: Option<&'t str>,
     pub(super) in_force: bool,
     /// The base block size and those of aggregates above it, as written.
@@ -43,20 +43,20 @@ pub(super) struct Blocks<'t> {
     pub(super) sizes_at: Option<String>,
 }
 
-impl Blocks<'_> {
+impl SlurmBlockTopology<'_> {
     /// How remarks begin.
-    fn begin(&self) -> String {
+    fn note_prefix(&self) -> String {
         self.topology.map_or_else(String::new, |name| format!("topology {name}: "))
     }
 
     /// The base block size.
-    fn base(&self) -> Option<u32> {
+    fn base_size(&self) -> Option<u32> {
         self.sizes.first().copied().filter(|size| *size != 0)
     }
 
     /// Puts the groups of these blocks, and remarks on them, into `said`.
-    pub(super) fn say(&self, said: &mut Said, blocks: Vec<Block>) {
-        let begin = self.begin();
+    pub(super) fn add_to_report(&self, said: &mut SourceReport, blocks: Vec<SlurmBlock>) {
+        let begin = self.note_prefix();
         if self.check_sizes(said) && self.in_force && !self.sizes.is_empty() {
             let sizes: Vec<String> = self.sizes.iter().map(u32::to_string).collect();
             said.settings.insert(BLOCK_SIZES.to_owned(), sizes.join(","));
@@ -71,25 +71,25 @@ impl Blocks<'_> {
                     "{begin}block {} is defined twice; Slurm refuses that, the first is used",
                     block.name
                 );
-                said.trouble(ProblemKind::Contradictory, block.at, message);
+                said.push_problem(SourceProblemKind::Contradictory, block.at, message);
             }
         }
         if kept.is_empty() {
-            said.trouble(
-                ProblemKind::Incomplete,
+            said.push_problem(
+                SourceProblemKind::Incomplete,
                 self.sizes_at.clone(),
                 format!("{begin}no block is defined"),
             );
             return;
         }
-        self.remark(said, &kept);
-        self.in_two(said, &kept);
+        self.add_notes(said, &kept);
+        self.add_overlaps(said, &kept);
         for block in kept {
             let Some(nodes) = block.nodes else { continue };
-            let mut group = Group::of(GroupKind::Domain, "block", block.name, nodes);
+            let mut group = NodeGroup::new(NodeGroupKind::Domain, "block", block.name, nodes);
             group.topology = self.topology.map(str::to_owned);
             group.in_force = self.in_force;
-            group.size = block.size.or_else(|| self.base());
+            group.size = block.size.or_else(|| self.base_size());
             group.basis = block.basis;
             group.at = Some(block.at);
             said.groups.push(group);
@@ -97,7 +97,7 @@ impl Blocks<'_> {
     }
 
     /// Whether each further size is the base size times a power of two.
-    fn check_sizes(&self, said: &mut Said) -> bool {
+    fn check_sizes(&self, said: &mut SourceReport) -> bool {
         let Some(base) = self.sizes.first() else { return true };
         let fits =
             |size: &u32| size.checked_rem(*base) == Some(0) && (size / base).is_power_of_two();
@@ -105,22 +105,22 @@ impl Blocks<'_> {
             self.sizes.iter().filter(|size| !fits(size)).map(u32::to_string).collect();
         if !wrong.is_empty() {
             let message = if *base == 0 {
-                format!("{}a base block size of 0 means nothing", self.begin())
+                format!("{}a base block size of 0 means nothing", self.note_prefix())
             } else {
                 format!(
                     "{}block size {} is not {base} times a power of two; Slurm refuses that",
-                    self.begin(),
+                    self.note_prefix(),
                     wrong.join(", ")
                 )
             };
-            said.trouble(ProblemKind::Contradictory, self.sizes_at.clone(), message);
+            said.push_problem(SourceProblemKind::Contradictory, self.sizes_at.clone(), message);
         }
         wrong.is_empty()
     }
 
     /// Which blocks are empty, incomplete, or have nodes to spare.
-    fn remark(&self, said: &mut Said, blocks: &[Block]) {
-        let begin = self.begin();
+    fn add_notes(&self, said: &mut SourceReport, blocks: &[SlurmBlock]) {
+        let begin = self.note_prefix();
         if 1 < self.sizes.len() {
             let sizes: Vec<String> = self.sizes[1..].iter().map(u32::to_string).collect();
             said.notes.push(format!(
@@ -133,7 +133,7 @@ impl Blocks<'_> {
         let mut more: BTreeMap<u32, Vec<String>> = BTreeMap::new();
         for block in blocks {
             let Some(count) = block.nodes.as_ref().map(Vec::len) else { continue };
-            let Some(size) = block.size.or_else(|| self.base()) else {
+            let Some(size) = block.size.or_else(|| self.base_size()) else {
                 if count == 0 {
                     empty.push(block.name.as_str());
                 }
@@ -148,24 +148,24 @@ impl Blocks<'_> {
             }
         }
         if !empty.is_empty() {
-            said.notes.push(format!("{begin}blocks without nodes: {}", some(empty)));
+            said.notes.push(format!("{begin}blocks without nodes: {}", list_some(empty)));
         }
         for (size, blocks) in fewer {
             said.notes.push(format!(
                 "{begin}fewer nodes than the base block size {size}: {}",
-                some(blocks.iter().map(String::as_str))
+                list_some(blocks.iter().map(String::as_str))
             ));
         }
         for (size, blocks) in more {
             said.notes.push(format!(
                 "{begin}nodes to spare above the base block size {size}: {}",
-                some(blocks.iter().map(String::as_str))
+                list_some(blocks.iter().map(String::as_str))
             ));
         }
     }
 
     /// Nodes that two blocks claim.
-    fn in_two(&self, said: &mut Said, blocks: &[Block]) {
+    fn add_overlaps(&self, said: &mut SourceReport, blocks: &[SlurmBlock]) {
         let mut owners: HashMap<&NodeName, usize> = HashMap::new();
         let mut shared: BTreeMap<(usize, usize), Vec<&NodeName>> = BTreeMap::new();
         for (index, block) in blocks.iter().enumerate() {
@@ -178,16 +178,16 @@ impl Blocks<'_> {
                 }
             }
         }
-        for ((first, second), nodes) in shared.into_iter().take(MOST_PAIRS) {
+        for ((first, second), nodes) in shared.into_iter().take(MAX_PAIRS) {
             let are = if nodes.len() == 1 { "is" } else { "are" };
             let message = format!(
                 "{}{} {are} in two blocks, {} and {}",
-                self.begin(),
-                folded(nodes),
+                self.note_prefix(),
+                fold_nodes(nodes),
                 blocks[first].name,
                 blocks[second].name
             );
-            said.trouble(ProblemKind::Contradictory, blocks[second].at.clone(), message);
+            said.push_problem(SourceProblemKind::Contradictory, blocks[second].at.clone(), message);
         }
     }
 }
@@ -196,28 +196,28 @@ impl Blocks<'_> {
 mod tests {
     use super::*;
     use model::hostlist;
-    use model::said::SourceKind;
+    use model::source_report::SourceKind;
 
-    fn block(name: &str, list: &str) -> Block {
+    fn block(name: &str, list: &str) -> SlurmBlock {
         let nodes = if list.is_empty() {
             Vec::new()
         } else {
             hostlist::expand(list).expect("good").into_iter().map(NodeName::from).collect()
         };
-        Block {
+        SlurmBlock {
             name: name.to_owned(),
             nodes: Some(nodes),
             size: None,
-            basis: Basis::Asserted,
+            basis: ClaimBasis::Asserted,
             at: format!("f:{name}"),
         }
     }
 
-    fn say(sizes: &[u32], blocks: Vec<Block>) -> Said {
-        let mut said = Said::nothing(SourceKind::SlurmTopologyConf, "f");
+    fn say(sizes: &[u32], blocks: Vec<SlurmBlock>) -> SourceReport {
+        let mut said = SourceReport::new(SourceKind::SlurmTopologyConf, "f");
         let sizes_at = Some("f:sizes".to_owned());
-        Blocks { topology: None, in_force: true, sizes: sizes.to_vec(), sizes_at }
-            .say(&mut said, blocks);
+        SlurmBlockTopology { topology: None, in_force: true, sizes: sizes.to_vec(), sizes_at }
+            .add_to_report(&mut said, blocks);
         said
     }
 
@@ -237,7 +237,7 @@ mod tests {
             ]
         );
         assert!(said.problems.is_empty());
-        assert!(said.groups.iter().all(|g| g.size == Some(3) && g.kind == GroupKind::Domain));
+        assert!(said.groups.iter().all(|g| g.size == Some(3) && g.kind == NodeGroupKind::Domain));
         assert_eq!(said.groups.iter().map(|g| g.nodes.len()).collect::<Vec<_>>(), [3, 4, 1, 0]);
     }
 
@@ -261,7 +261,7 @@ mod tests {
             (&[0, 4], true),
         ] {
             let said = say(sizes, vec![block("a", "n1")]);
-            let found = said.problems.iter().any(|p| p.kind == ProblemKind::Contradictory);
+            let found = said.problems.iter().any(|p| p.kind == SourceProblemKind::Contradictory);
             assert_eq!(found, refused, "{sizes:?}: {:?}", said.problems);
             assert_eq!(said.groups.len(), 1);
         }
@@ -286,6 +286,6 @@ mod tests {
 
     #[test]
     fn no_block_at_all_is_no_success() {
-        assert_eq!(say(&[18], Vec::new()).problems[0].kind, ProblemKind::Incomplete);
+        assert_eq!(say(&[18], Vec::new()).problems[0].kind, SourceProblemKind::Incomplete);
     }
 }

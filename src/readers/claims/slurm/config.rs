@@ -3,14 +3,14 @@
 //! Only these are taken over: the rest is long, and some of it (users, paths
 //! of keys) has no business in a stored run.
 
-use super::listed::Spot;
-use super::listed::without_mark;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
+use super::host_list_budget::SlurmTextPosition;
+use super::host_list_budget::strip_bom;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 
 /// What is taken over, by its name there.
-const TAKEN: &[&str] = &[
+const KEPT_SETTINGS: &[&str] = &[
     "AuthAltTypes",
     "AuthType",
     "ClusterName",
@@ -43,42 +43,42 @@ const TAKEN: &[&str] = &[
 ];
 
 /// How the answer begins.
-const BEGINS: &str = "Configuration data as of";
+const HEADER: &str = "Configuration data as of";
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
-    let text = without_mark(text).trim_start();
-    text.starts_with(BEGINS)
+    let text = strip_bom(text).trim_start();
+    text.starts_with(HEADER)
         || ["SLURM_VERSION", "ClusterName"]
             .iter()
-            .all(|key| text.lines().any(|line| setting(line).is_some_and(|(name, _)| name == *key)))
+            .all(|key| text.lines().any(|line| parse_setting(line).is_some_and(|(name, _)| name == *key)))
 }
 
 /// `Name = value`.
-fn setting(line: &str) -> Option<(&str, &str)> {
+fn parse_setting(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.split_once(" = ").or_else(|| Some((line.strip_suffix(" =")?, "")))?;
     let name = name.trim();
     (!name.is_empty() && !name.contains(char::is_whitespace)).then_some((name, value.trim()))
 }
 
 /// Reads it. `place` is its name in messages.
-pub fn read(place: &str, text: &str) -> Said {
-    let mut said = Said::nothing(SourceKind::SlurmConfig, place);
-    for (index, line) in without_mark(text).lines().enumerate() {
+pub fn read(place: &str, text: &str) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::SlurmConfig, place);
+    for (index, line) in strip_bom(text).lines().enumerate() {
         if line.starts_with("Slurmctld(") && line.trim_end().ends_with("is DOWN") {
-            let at = Spot::at(place, index + 1, 1).to_string();
-            said.trouble(ProblemKind::Unreachable, at, line.trim().to_owned());
+            let at = SlurmTextPosition::new(place, index + 1, 1).to_string();
+            said.push_problem(SourceProblemKind::Unreachable, at, line.trim().to_owned());
         }
-        let Some((name, value)) = setting(line) else { continue };
+        let Some((name, value)) = parse_setting(line) else { continue };
         // `SlurmctldHost[0]`, `SlurmctldHost[1]`: the controller and its backups.
         let base = name.split('[').next().unwrap_or(name);
-        if TAKEN.contains(&base) {
+        if KEPT_SETTINGS.contains(&base) {
             said.settings.insert(name.to_owned(), value.to_owned());
         }
     }
     if said.settings.is_empty() {
         let message = "none of the settings that are looked for is in it; the controller may not have answered";
-        said.trouble(ProblemKind::Incomplete, None, message);
+        said.push_problem(SourceProblemKind::Incomplete, None, message);
         return said;
     }
     match said.settings.get("SwitchType").map(String::as_str) {
@@ -135,7 +135,7 @@ mod tests {
         let text = TEXT.replace("switch/nvidia_imex", "(null)").replace("is UP", "is DOWN");
         let said = read("f", &text);
         assert_eq!(said.notes, ["Slurm gives no IMEX channels to jobs (SwitchType=(null))"]);
-        assert_eq!(said.problems[0].kind, ProblemKind::Unreachable);
+        assert_eq!(said.problems[0].kind, SourceProblemKind::Unreachable);
         assert_eq!(said.problems[0].at.as_deref(), Some("f:18:1"));
     }
 
@@ -143,7 +143,7 @@ mod tests {
     fn an_empty_answer_is_incomplete() {
         assert!(!recognises("") && !recognises("a = b\n") && !recognises("key=value\n"));
         for text in ["", "Configuration data as of now\n", "slurm_load_ctl_conf error: no\n"] {
-            assert_eq!(read("f", text).problems[0].kind, ProblemKind::Incomplete, "{text:?}");
+            assert_eq!(read("f", text).problems[0].kind, SourceProblemKind::Incomplete, "{text:?}");
         }
     }
 }

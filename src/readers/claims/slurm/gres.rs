@@ -3,7 +3,7 @@
 
 /// What is said of a node's GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Gpus {
+pub(super) struct GresGpus {
     /// How many; `None` where slices of GPUs (MIG) are counted instead.
     pub(super) count: Option<u32>,
     /// Their type, where all have the same one.
@@ -11,11 +11,11 @@ pub(super) struct Gpus {
 }
 
 /// Reads a `Gres=` value. `None` where it says nothing of GPUs.
-pub(super) fn from_gres(gres: &str) -> Option<Gpus> {
+pub(super) fn from_gres(gres: &str) -> Option<GresGpus> {
     let mut found = false;
     let mut count = Some(0u32);
     let mut types: Vec<&str> = Vec::new();
-    for item in items(gres) {
+    for item in split_items(gres) {
         let item = item.split('(').next().unwrap_or(item).trim();
         let mut parts = item.split(':').filter(|part| *part != "no_consume");
         if !parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gpu")) {
@@ -32,7 +32,7 @@ pub(super) fn from_gres(gres: &str) -> Option<Gpus> {
             [kind, .., number] => (Some(*kind), number.parse::<u32>().ok()),
         };
         types.extend(kind);
-        if kind.is_some_and(is_slice) {
+        if kind.is_some_and(is_mig_slice) {
             count = None;
         }
         count = count.zip(number).and_then(|(sum, number)| sum.checked_add(number));
@@ -40,26 +40,26 @@ pub(super) fn from_gres(gres: &str) -> Option<Gpus> {
     types.sort_unstable();
     types.dedup();
     let product = match types.as_slice() {
-        [one] if !is_slice(one) => Some((*one).to_owned()),
+        [one] if !is_mig_slice(one) => Some((*one).to_owned()),
         _ => None,
     };
-    found.then_some(Gpus { count, product })
+    found.then_some(GresGpus { count, product })
 }
 
 /// Reads a `CfgTRES=` value.
-pub(super) fn from_tres(tres: &str) -> Option<Gpus> {
+pub(super) fn from_tres(tres: &str) -> Option<GresGpus> {
     let mut gpus = None;
     let mut types = Vec::new();
     for (name, value) in tres.split(',').filter_map(|item| item.trim().split_once('=')) {
         if name == "gres/gpu" {
-            gpus = Some(Gpus { count: value.parse().ok(), product: None });
+            gpus = Some(GresGpus { count: value.parse().ok(), product: None });
         } else if let Some(kind) = name.strip_prefix("gres/gpu:") {
             types.push((kind, value));
         }
     }
     if let [(kind, value)] = types.as_slice() {
-        let gpus = gpus.get_or_insert(Gpus { count: value.parse().ok(), product: None });
-        if is_slice(kind) {
+        let gpus = gpus.get_or_insert(GresGpus { count: value.parse().ok(), product: None });
+        if is_mig_slice(kind) {
             gpus.count = None;
         } else {
             gpus.product = Some((*kind).to_owned());
@@ -69,7 +69,7 @@ pub(super) fn from_tres(tres: &str) -> Option<Gpus> {
 }
 
 /// The items of a list, not cut inside parentheses: `gpu:4(S:0,1),mps:400`.
-fn items(gres: &str) -> Vec<&str> {
+fn split_items(gres: &str) -> Vec<&str> {
     let mut items = Vec::new();
     let (mut depth, mut start) = (0usize, 0);
     for (at, c) in gres.char_indices() {
@@ -88,7 +88,7 @@ fn items(gres: &str) -> Vec<&str> {
 }
 
 /// `1g.10gb`, `a100_3g.20gb`: a MIG profile, of which one GPU holds several.
-fn is_slice(kind: &str) -> bool {
+fn is_mig_slice(kind: &str) -> bool {
     kind.match_indices("g.").any(|(at, _)| {
         let memory = kind[at + 2..].trim_start_matches(|c: char| c.is_ascii_digit());
         kind[..at].ends_with(|c: char| c.is_ascii_digit())
@@ -101,8 +101,8 @@ fn is_slice(kind: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn gpus(count: u32, product: Option<&str>) -> Option<Gpus> {
-        Some(Gpus { count: Some(count), product: product.map(str::to_owned) })
+    fn gpus(count: u32, product: Option<&str>) -> Option<GresGpus> {
+        Some(GresGpus { count: Some(count), product: product.map(str::to_owned) })
     }
 
     #[test]
@@ -122,15 +122,15 @@ mod tests {
         }
         assert_eq!(
             from_gres("gpu:a:99999999999"),
-            Some(Gpus { count: None, product: Some("a".to_owned()) })
+            Some(GresGpus { count: None, product: Some("a".to_owned()) })
         );
     }
 
     #[test]
     fn slices_are_no_gpus() {
-        assert_eq!(from_gres("gpu:1g.10gb:7"), Some(Gpus::default()));
+        assert_eq!(from_gres("gpu:1g.10gb:7"), Some(GresGpus::default()));
         assert_eq!(from_gres("gpu:a100_3g.20gb:2,gpu:a100:1").and_then(|g| g.count), None);
-        assert!(!is_slice("nvidia_h100_80gb_hbm3") && !is_slice("g.") && !is_slice("1g.gb"));
+        assert!(!is_mig_slice("nvidia_h100_80gb_hbm3") && !is_mig_slice("g.") && !is_mig_slice("1g.gb"));
     }
 
     #[test]

@@ -6,19 +6,19 @@ use std::path::Path;
 
 use super::*;
 
-fn recorded(name: &str) -> Live {
+fn recorded(name: &str) -> SchedulerSnapshot {
     let folder =
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/recorded/slurm");
     let text = fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{error}"));
     read(name, &text)
 }
 
-fn node<'a>(live: &'a Live, name: &str) -> &'a LiveNode {
+fn node<'a>(live: &'a SchedulerSnapshot, name: &str) -> &'a SchedulerNode {
     &live.nodes[&NodeName::from(name)]
 }
 
 /// One node with these keys besides its name.
-fn one(keys: &str) -> Live {
+fn read_item(keys: &str) -> SchedulerSnapshot {
     read("f", &format!(r#"{{"nodes":[{{"name":"n1",{keys}}}]}}"#))
 }
 
@@ -56,7 +56,7 @@ fn lines_of_a_reason_stay_lines() {
 fn a_reason_that_slurm_added_to_is_read_whole() {
     let live = recorded("26.05-nodes-not-responding-reason-appended.json");
     assert_eq!(live.troubles, Vec::<String>::new());
-    let found = live.nodes.values().find(|it| it.is("DOWN") && it.is("DRAIN")).expect("one");
+    let found = live.nodes.values().find(|it| it.has_state("DOWN") && it.has_state("DRAIN")).expect("one");
     assert!(found.reason.as_deref().expect("a reason").contains(" : Not responding"));
     assert_eq!(found.reason_by.as_deref(), Some("slurm"));
 }
@@ -77,7 +77,7 @@ fn a_failure_with_http_200_is_a_trouble() {
     assert!(live.nodes.is_empty());
     assert!(live.troubles[0].contains("Failure to query node nosuch"), "{:?}", live.troubles);
     let none = read("f", r#"{"nodes":[],"warnings":[{"description":"No nodes to dump"}]}"#);
-    assert_eq!(none, Live::default(), "no node of that name is no trouble");
+    assert_eq!(none, SchedulerSnapshot::default(), "no node of that name is no trouble");
 }
 
 #[test]
@@ -94,23 +94,23 @@ fn a_state_that_cannot_be_read_is_never_idle() {
         r#""state":"idle","state_flags":{"DRAIN":true}"#,
         r#""reason":"x""#,
     ] {
-        let live = one(keys);
+        let live = read_item(keys);
         assert_eq!(node(&live, "n1").state, ["UNKNOWN"], "{keys}");
         assert_eq!(live.troubles.len(), 1, "{keys}");
         assert!(live.troubles[0].starts_with("f: nodes[0] (n1): `state` is"), "{live:?}");
     }
     // A word that is new here is kept, for whoever decides to be wary of.
-    assert_eq!(node(&one(r#""state":["IDLE","BRAND_NEW"]"#), "n1").state, ["IDLE", "BRAND_NEW"]);
+    assert_eq!(node(&read_item(r#""state":["IDLE","BRAND_NEW"]"#), "n1").state, ["IDLE", "BRAND_NEW"]);
 }
 
 #[test]
 fn a_reason_of_another_shape_is_still_somebodys() {
-    let live = one(r#""state":["IDLE","DRAIN"],"reason":{"text":"mine"}"#);
+    let live = read_item(r#""state":["IDLE","DRAIN"],"reason":{"text":"mine"}"#);
     assert_eq!(node(&live, "n1").reason.as_deref(), Some(r#"{"text":"mine"}"#));
     assert_eq!(live.troubles.len(), 1);
-    let live = one(r#""state":["IDLE","DRAIN"],"reason":"N/A""#);
+    let live = read_item(r#""state":["IDLE","DRAIN"],"reason":"N/A""#);
     assert_eq!(node(&live, "n1").reason.as_deref(), Some("N/A"), "somebody wrote that");
-    let live = one(r#""state":["IDLE","DRAIN"],"reason":"""#);
+    let live = read_item(r#""state":["IDLE","DRAIN"],"reason":"""#);
     assert_eq!(node(&live, "n1").reason, None);
 }
 
@@ -118,18 +118,18 @@ fn a_reason_of_another_shape_is_still_somebodys() {
 fn the_reason_of_a_drain_that_is_over_is_none() {
     let keys = |state: &str| format!(r#""state":{state},"reason":"old","reason_set_by_user":"x""#);
     for over in [r#"["IDLE"]"#, r#"["MIXED","NOT_RESPONDING"]"#, r#"["ALLOCATED","RESERVED"]"#] {
-        let live = one(&keys(over));
+        let live = read_item(&keys(over));
         let node = node(&live, "n1");
         assert_eq!((&node.reason, &node.reason_by), (&None, &None), "{over}");
     }
     for holds in [r#"["IDLE","DRAIN"]"#, r#"["DOWN"]"#, r#"["IDLE","NEW"]"#, "[]"] {
-        assert_eq!(node(&one(&keys(holds)), "n1").reason.as_deref(), Some("old"), "{holds}");
+        assert_eq!(node(&read_item(&keys(holds)), "n1").reason.as_deref(), Some("old"), "{holds}");
     }
 }
 
 #[test]
 fn what_has_another_shape_is_told_and_the_rest_stays() {
-    let live = one(
+    let live = read_item(
         r#""state":["IDLE"],"boot_time":"yesterday","features":[1,"a"],"active_features":"a,b",
            "comment":5,"alloc_cpus":-1,"extra":"{}""#,
     );
@@ -154,7 +154,7 @@ fn moments_are_read_in_every_form() {
         ("9", Some(9)),
         ("null", None),
     ] {
-        let live = one(&format!(r#""state":["IDLE"],"boot_time":{written}"#));
+        let live = read_item(&format!(r#""state":["IDLE"],"boot_time":{written}"#));
         assert_eq!((node(&live, "n1").booted, live.troubles.len()), (read, 0), "{written}");
     }
 }
@@ -180,6 +180,6 @@ fn texts_that_are_no_answer_are_troubles() {
         assert!(!live.troubles.is_empty(), "{text}");
     }
     // Bytes that were no UTF-8 were replaced before, and are part of a reason.
-    let live = one("\"state\":[\"IDLE\",\"DRAIN\"],\"reason\":\"a\u{fffd}b\"");
+    let live = read_item("\"state\":[\"IDLE\",\"DRAIN\"],\"reason\":\"a\u{fffd}b\"");
     assert_eq!(node(&live, "n1").reason.as_deref(), Some("a\u{fffd}b"));
 }

@@ -4,28 +4,28 @@
 //! problem in the answer and leaves the rest usable.
 
 pub mod accounting;
-pub mod block_places;
+pub mod block_spans;
 pub mod config;
-pub mod live;
+pub mod live_nodes;
 pub mod nodes;
 pub mod partitions;
-pub mod pending;
+pub mod pending_jobs;
 pub mod show_topology;
 pub mod sinfo;
 pub mod topology_conf;
 pub mod topology_yaml;
 
-mod answer;
+mod json_response;
 mod blocks;
 
 pub use blocks::BLOCK_SIZES;
 
-mod entries;
+mod key_value;
 mod gres;
-mod listed;
-mod states;
-mod tree;
-mod yaml;
+mod host_list_budget;
+mod node_states;
+mod switch_tree;
+mod yaml_tree;
 
 #[cfg(test)]
-mod recorded_tests;
+mod recorded_output_tests;

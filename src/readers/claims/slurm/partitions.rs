@@ -7,30 +7,30 @@
 
 use serde_json::Value;
 
-use super::answer;
-use super::entries::Entry;
-use super::entries::entries;
-use super::listed::Listed;
-use super::listed::Spot;
-use super::listed::without_mark;
-use crate::claims::reading::bounded;
-use crate::claims::reading::plain;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
+use super::json_response;
+use super::key_value::KeyValueEntry;
+use super::key_value::parse_entries;
+use super::host_list_budget::HostListBudget;
+use super::host_list_budget::SlurmTextPosition;
+use super::host_list_budget::strip_bom;
+use crate::claims::reader_util::limit_notes;
+use crate::claims::reader_util::sanitize_text;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
-    if let Some(keys) = answer::keys(text) {
+    if let Some(keys) = json_response::top_level_keys(text) {
         return keys.contains("partitions")
             && (text.contains("data_parser") || text.contains("node_sets"))
             && !keys.contains("nodes");
     }
-    let text = without_mark(text).trim_start();
+    let text = strip_bom(text).trim_start();
     if text.starts_with('{') {
-        return answer::begins(text, "partitions");
+        return json_response::starts_with_key(text, "partitions");
     }
     // slurm.conf has such lines too, without what only the controller counts.
     text.starts_with("PartitionName=")
@@ -39,22 +39,22 @@ pub fn recognises(text: &str) -> bool {
 }
 
 /// Reads it. `place` is its name in messages.
-pub fn read(place: &str, text: &str) -> Said {
-    let mut said = Said::nothing(SourceKind::SlurmPartitions, place);
-    let text = without_mark(text);
+pub fn read(place: &str, text: &str) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::SlurmPartitions, place);
+    let text = strip_bom(text);
     let partitions = if text.trim_start().starts_with(['{', '[']) {
-        in_json(&mut said, place, text)
+        read_json(&mut said, place, text)
     } else {
-        in_text(&mut said, place, text)
+        read_text(&mut said, place, text)
     };
     if partitions.is_empty() && said.problems.is_empty() {
-        said.trouble(ProblemKind::Incomplete, None, "it names no partition");
+        said.push_problem(SourceProblemKind::Incomplete, None, "it names no partition");
     }
-    let mut listed = Listed::new();
+    let mut listed = HostListBudget::new();
     for partition in &partitions {
-        partition.say(&mut said, &mut listed);
+        partition.add_to_report(&mut said, &mut listed);
     }
-    bounded(said)
+    limit_notes(said)
 }
 
 /// The partition whose topology the setting of this name is.
@@ -64,9 +64,9 @@ pub fn partition_of_topology(setting: &str) -> Option<&str> {
 
 /// One partition, as either form (or `sinfo`) says it.
 #[derive(Debug)]
-pub(super) struct Partition<'p> {
+pub(super) struct SlurmPartition<'p> {
     pub(super) name: String,
-    pub(super) spot: Spot<'p>,
+    pub(super) spot: SlurmTextPosition<'p>,
     /// Its nodes: a host list.
     pub(super) nodes: Option<String>,
     pub(super) topology: Option<String>,
@@ -75,9 +75,9 @@ pub(super) struct Partition<'p> {
     pub(super) state: Option<String>,
 }
 
-impl Partition<'_> {
+impl SlurmPartition<'_> {
     /// Puts its group and settings into `said`.
-    pub(super) fn say(&self, said: &mut Said, listed: &mut Listed) {
+    pub(super) fn add_to_report(&self, said: &mut SourceReport, listed: &mut HostListBudget) {
         for (what, value, ordinary) in [
             ("Topology", &self.topology, ""),
             ("Exclusive", &self.exclusive, "NO"),
@@ -88,8 +88,8 @@ impl Partition<'_> {
             }
         }
         let list = self.nodes.as_deref().unwrap_or_default();
-        let Some(nodes) = listed.nodes(said, self.spot, list) else { return };
-        let mut group = Group::of(GroupKind::Partition, "partition", self.name.clone(), nodes);
+        let Some(nodes) = listed.expand_nodes(said, self.spot, list) else { return };
+        let mut group = NodeGroup::new(NodeGroupKind::Partition, "partition", self.name.clone(), nodes);
         group.topology.clone_from(&self.topology);
         group.at = Some(self.spot.to_string());
         said.groups.push(group);
@@ -98,18 +98,18 @@ impl Partition<'_> {
 
 /// Topology, exclusiveness and state of a partition in JSON; `sinfo` has the
 /// same layout.
-pub(super) fn from_json<'p>(value: &Value, spot: Spot<'p>) -> Option<Partition<'p>> {
-    let name = answer::text(&value["name"])?.to_owned();
-    let text = |value: &Value| answer::text(value).map(str::to_owned);
+pub(super) fn from_json<'p>(value: &Value, spot: SlurmTextPosition<'p>) -> Option<SlurmPartition<'p>> {
+    let name = json_response::as_text(&value["name"])?.to_owned();
+    let text = |value: &Value| json_response::as_text(value).map(str::to_owned);
     let own = &value["partition"];
-    let states = answer::words(&own["state"]);
-    let flags = answer::words(&value["flags"]);
+    let states = json_response::as_words(&own["state"]);
+    let flags = json_response::as_words(&value["flags"]);
     let by_flag = flags.iter().find_map(|flag| match flag.as_str() {
         "EXCLUSIVE_TOPO" => Some("TOPO".to_owned()),
         "EXCLUSIVE_USER" => Some("USER".to_owned()),
         _ => None,
     });
-    Some(Partition {
+    Some(SlurmPartition {
         name,
         spot,
         nodes: text(&value["nodes"]["configured"]),
@@ -119,19 +119,19 @@ pub(super) fn from_json<'p>(value: &Value, spot: Spot<'p>) -> Option<Partition<'
     })
 }
 
-fn in_json<'p>(said: &mut Said, place: &'p str, text: &str) -> Vec<Partition<'p>> {
-    let Some(found) = answer::read(said, place, text) else { return Vec::new() };
+fn read_json<'p>(said: &mut SourceReport, place: &'p str, text: &str) -> Vec<SlurmPartition<'p>> {
+    let Some(found) = json_response::read(said, place, text) else { return Vec::new() };
     let list = match &found {
         Value::Array(items) => items.as_slice(),
         value => match value.get("partitions") {
             Some(Value::Array(items)) => items.as_slice(),
             Some(_) => {
-                said.trouble(ProblemKind::Malformed, None, "`partitions` is no list");
+                said.push_problem(SourceProblemKind::Malformed, None, "`partitions` is no list");
                 &[]
             }
             None => {
                 if said.problems.is_empty() {
-                    said.trouble(ProblemKind::Incomplete, None, "the answer has no `partitions`");
+                    said.push_problem(SourceProblemKind::Incomplete, None, "the answer has no `partitions`");
                 }
                 &[]
             }
@@ -139,30 +139,30 @@ fn in_json<'p>(said: &mut Said, place: &'p str, text: &str) -> Vec<Partition<'p>
     };
     let mut partitions = Vec::new();
     for (index, item) in list.iter().enumerate() {
-        match from_json(item, Spot::Item { list: "partitions", index }) {
+        match from_json(item, SlurmTextPosition::Item { list: "partitions", index }) {
             Some(partition) => partitions.push(partition),
             None => {
                 let at = format!("partitions[{index}]");
-                said.trouble(ProblemKind::Malformed, at, "a partition without a name is skipped");
+                said.push_problem(SourceProblemKind::Malformed, at, "a partition without a name is skipped");
             }
         }
     }
     partitions
 }
 
-fn in_text<'p>(said: &mut Said, place: &'p str, text: &str) -> Vec<Partition<'p>> {
-    let mut partitions: Vec<Partition<'p>> = Vec::new();
+fn read_text<'p>(said: &mut SourceReport, place: &'p str, text: &str) -> Vec<SlurmPartition<'p>> {
+    let mut partitions: Vec<SlurmPartition<'p>> = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let spot = |offset: usize| {
             let column = line.get(..offset).map_or(0, |text| text.chars().count()) + 1;
-            Spot::at(place, index + 1, column)
+            SlurmTextPosition::new(place, index + 1, column)
         };
         let mut rest = line;
         let mut before = 0;
         if let Some(named) = line.strip_prefix("PartitionName=") {
             // Names may hold blanks; what follows them in one line is this key.
             let end = named.find(" AllowGroups=").unwrap_or(named.len());
-            partitions.push(Partition {
+            partitions.push(SlurmPartition {
                 name: named[..end].trim().to_owned(),
                 spot: spot(0),
                 nodes: None,
@@ -174,37 +174,37 @@ fn in_text<'p>(said: &mut Said, place: &'p str, text: &str) -> Vec<Partition<'p>
             rest = &line[before..];
         } else if !line.trim().is_empty() && !line.starts_with(char::is_whitespace) {
             let kind = if line.trim_end().ends_with(" not found") {
-                ProblemKind::Missing
+                SourceProblemKind::Missing
             } else {
-                ProblemKind::Malformed
+                SourceProblemKind::Malformed
             };
-            said.trouble(
+            said.push_problem(
                 kind,
                 spot(0).to_string(),
-                format!("no line of a partition: {}", plain(line)),
+                format!("no line of a partition: {}", sanitize_text(line)),
             );
             continue;
         }
         let Some(partition) = partitions.last_mut() else { continue };
-        for entry in entries(rest).0 {
-            take(partition, &entry, || spot(before + entry.offset));
+        for entry in parse_entries(rest).0 {
+            set_field(partition, &entry, || spot(before + entry.offset));
         }
     }
     partitions
 }
 
-fn take<'p>(partition: &mut Partition<'p>, entry: &Entry<'_>, spot: impl Fn() -> Spot<'p>) {
-    let value = (!answer::is_nothing(entry.value)).then(|| entry.value.to_owned());
-    if entry.is("Nodes") && partition.nodes.is_none() {
+fn set_field<'p>(partition: &mut SlurmPartition<'p>, entry: &KeyValueEntry<'_>, spot: impl Fn() -> SlurmTextPosition<'p>) {
+    let value = (!json_response::is_null_text(entry.value)).then(|| entry.value.to_owned());
+    if entry.has_key("Nodes") && partition.nodes.is_none() {
         partition.nodes = value;
         partition.spot = spot();
-    } else if entry.is("Topology") {
+    } else if entry.has_key("Topology") {
         partition.topology = value;
-    } else if entry.is("State") {
+    } else if entry.has_key("State") {
         partition.state = value;
-    } else if entry.is("Exclusive") {
+    } else if entry.has_key("Exclusive") {
         partition.exclusive = value;
-    } else if entry.is("ExclusiveTopo") && entry.value.eq_ignore_ascii_case("YES") {
+    } else if entry.has_key("ExclusiveTopo") && entry.value.eq_ignore_ascii_case("YES") {
         partition.exclusive = Some("TOPO".to_owned());
     }
 }
@@ -215,8 +215,8 @@ mod tests {
     use model::hostlist;
     use model::id::NodeName;
 
-    fn told(said: &Said) -> Vec<String> {
-        let line = |g: &Group| {
+    fn group_lines(said: &SourceReport) -> Vec<String> {
+        let line = |g: &NodeGroup| {
             let nodes = hostlist::fold(g.nodes.iter().map(NodeName::as_str));
             format!("{} {nodes} {:?}", g.name, g.topology)
         };
@@ -238,7 +238,7 @@ mod tests {
             assert!(recognises(text));
             let said = read("f", text);
             assert!(said.problems.is_empty(), "{:?}", said.problems);
-            assert_eq!(told(&said), ["main tray[01-36] Some(\"racks\")", "two words  None"]);
+            assert_eq!(group_lines(&said), ["main tray[01-36] Some(\"racks\")", "two words  None"]);
             let expected = [
                 ("PartitionName=main Exclusive", "TOPO"),
                 ("PartitionName=main Topology", "racks"),
@@ -261,7 +261,7 @@ mod tests {
             "meta":{"plugin":{"data_parser":"data_parser/v0.0.45"}},"errors":[]}"#;
         assert!(recognises(text));
         let said = read("f", text);
-        assert_eq!(told(&said), ["main tray[01-36] Some(\"racks\")", "old tray01 None"]);
+        assert_eq!(group_lines(&said), ["main tray[01-36] Some(\"racks\")", "old tray01 None"]);
         assert_eq!(said.settings["PartitionName=main Exclusive"], "TOPO");
         assert_eq!(said.settings["PartitionName=old Exclusive"], "TOPO");
         assert_eq!(said.problems[0].at.as_deref(), Some("partitions[2]"));
@@ -272,7 +272,7 @@ mod tests {
         let text = "PartitionName=a\n   AllocNodes=ALL\n   Nodes=n[1-\nPartitionName=b\n   \
                     AllocNodes=ALL\n   Nodes=n2\n";
         let said = read("f", text);
-        assert_eq!(told(&said), ["b n2 None"]);
+        assert_eq!(group_lines(&said), ["b n2 None"]);
         assert_eq!(said.problems[0].at.as_deref(), Some("f:3:11"));
     }
 

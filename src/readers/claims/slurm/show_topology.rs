@@ -7,31 +7,31 @@
 use std::collections::BTreeSet;
 
 use super::blocks::BLOCK_SIZES;
-use super::blocks::Block;
-use super::blocks::Blocks;
-use super::entries::Entry;
-use super::entries::entries;
-use super::listed::Listed;
-use super::listed::Spot;
-use super::listed::some;
-use super::listed::without_mark;
-use super::tree::Switch;
-use super::tree::Tree;
-use crate::claims::reading::bounded;
-use crate::claims::reading::plain;
-use model::said::Basis;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
+use super::blocks::SlurmBlock;
+use super::blocks::SlurmBlockTopology;
+use super::key_value::KeyValueEntry;
+use super::key_value::parse_entries;
+use super::host_list_budget::HostListBudget;
+use super::host_list_budget::SlurmTextPosition;
+use super::host_list_budget::list_some;
+use super::host_list_budget::strip_bom;
+use super::switch_tree::SlurmSwitch;
+use super::switch_tree::SlurmSwitchTree;
+use crate::claims::reader_util::limit_notes;
+use crate::claims::reader_util::sanitize_text;
+use model::source_report::ClaimBasis;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
-    let Some(line) = without_mark(text).lines().find(|line| !line.trim().is_empty()) else {
+    let Some(line) = strip_bom(text).lines().find(|line| !line.trim().is_empty()) else {
         return false;
     };
-    let (found, _) = entries(line);
-    let begins = |key: &str| found.first().is_some_and(|entry| entry.is(key));
-    let has = |key: &str| found.iter().any(|entry| entry.is(key));
+    let (found, _) = parse_entries(line);
+    let begins = |key: &str| found.first().is_some_and(|entry| entry.has_key(key));
+    let has = |key: &str| found.iter().any(|entry| entry.has_key(key));
     (begins("BlockName") && has("BlockIndex"))
         || (begins("AggregatedBlock") && has("BlockIndex"))
         || (begins("SwitchName") && has("Level"))
@@ -39,68 +39,68 @@ pub fn recognises(text: &str) -> bool {
 }
 
 /// Reads it. `place` is its name in messages.
-pub fn read(place: &str, text: &str) -> Said {
-    let mut said = Said::nothing(SourceKind::SlurmTopology, place);
-    let mut listed = Listed::new();
+pub fn read(place: &str, text: &str) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::SlurmTopology, place);
+    let mut listed = HostListBudget::new();
     let mut blocks = Vec::new();
     let mut switches = Vec::new();
     let mut aggregates = Vec::new();
     let mut sizes = BTreeSet::new();
     let mut others = Vec::new();
-    for (index, line) in without_mark(text).lines().enumerate() {
+    for (index, line) in strip_bom(text).lines().enumerate() {
         if line.trim().is_empty() {
             continue;
         }
-        let (found, _) = entries(line);
+        let (found, _) = parse_entries(line);
         let spot = |offset: usize| {
             let column = line.get(..offset).map_or(0, |text| text.chars().count()) + 1;
-            Spot::at(place, index + 1, column)
+            SlurmTextPosition::new(place, index + 1, column)
         };
-        let find = |key: &str| found.iter().find(|entry| entry.is(key));
+        let find = |key: &str| found.iter().find(|entry| entry.has_key(key));
         let Some(first) = found.first() else {
-            complain(&mut said, spot(0), line);
+            report_unexpected_line(&mut said, spot(0), line);
             continue;
         };
         let name = first.value.to_owned();
         let at = spot(0).to_string();
-        if first.is("AggregatedBlock") {
+        if first.has_key("AggregatedBlock") {
             aggregates.push(name);
             sizes.extend(find("BlockSize").and_then(|entry| entry.value.parse::<u32>().ok()));
-        } else if first.is("BlockName") {
-            let nodes = nodes_of(find("Nodes"), |entry| {
-                listed.nodes(&mut said, spot(entry.offset), entry.value)
+        } else if first.has_key("BlockName") {
+            let nodes = expand_list(find("Nodes"), |entry| {
+                listed.expand_nodes(&mut said, spot(entry.offset), entry.value)
             });
             let size = find("BlockSize").and_then(|entry| entry.value.parse().ok());
-            blocks.push(Block { name, nodes, size, basis: Basis::Asserted, at });
-        } else if first.is("SwitchName") {
+            blocks.push(SlurmBlock { name, nodes, size, basis: ClaimBasis::Asserted, at });
+        } else if first.has_key("SwitchName") {
             // Nodes of a switch above leaves are those below it, said again.
-            let below = nodes_of(find("Switches"), |entry| {
-                listed.names(&mut said, spot(entry.offset), entry.value)
+            let below = expand_list(find("Switches"), |entry| {
+                listed.expand_names(&mut said, spot(entry.offset), entry.value)
             });
-            let nodes = nodes_of(find("Nodes"), |entry| {
-                listed.nodes(&mut said, spot(entry.offset), entry.value)
+            let nodes = expand_list(find("Nodes"), |entry| {
+                listed.expand_nodes(&mut said, spot(entry.offset), entry.value)
             });
-            switches.push(Switch { name, nodes, below, at });
+            switches.push(SlurmSwitch { name, nodes, below, at });
         } else if first.key.ends_with("Name") {
             others.push(format!("{} {name}", first.key.trim_end_matches("Name")));
         } else {
-            complain(&mut said, spot(0), line);
+            report_unexpected_line(&mut said, spot(0), line);
         }
     }
     if blocks.is_empty() && switches.is_empty() && others.is_empty() {
         let message = "it holds neither blocks nor switches: the topology is flat, or the \
                        controller did not answer (which scontrol does not tell by its exit code)";
-        said.trouble(ProblemKind::Incomplete, None, message);
-        return bounded(said);
+        said.push_problem(SourceProblemKind::Incomplete, None, message);
+        return limit_notes(said);
     }
     if !aggregates.is_empty() {
         said.notes.push(format!(
             "aggregates of blocks are no domains: {}",
-            some(aggregates.iter().map(String::as_str))
+            list_some(aggregates.iter().map(String::as_str))
         ));
     }
     if !others.is_empty() {
-        said.notes.push(format!("not read: {}", some(others.iter().map(String::as_str))));
+        said.notes.push(format!("not read: {}", list_some(others.iter().map(String::as_str))));
     }
     // From 24.11 on: base blocks have one size, and levels show by their aggregates.
     let bases: BTreeSet<Option<u32>> = blocks.iter().map(|block| block.size).collect();
@@ -110,38 +110,38 @@ pub fn read(place: &str, text: &str) -> Said {
         said.settings.insert(BLOCK_SIZES.to_owned(), sizes.join(","));
     }
     if !blocks.is_empty() {
-        Blocks { topology: None, in_force: true, sizes: Vec::new(), sizes_at: None }
-            .say(&mut said, blocks);
+        SlurmBlockTopology { topology: None, in_force: true, sizes: Vec::new(), sizes_at: None }
+            .add_to_report(&mut said, blocks);
     }
     if !switches.is_empty() {
-        Tree { topology: None, in_force: true }.say(&mut said, switches);
+        SlurmSwitchTree { topology: None, in_force: true }.add_to_report(&mut said, switches);
     }
-    bounded(said)
+    limit_notes(said)
 }
 
 /// What a list holds: nothing where there is no list.
-fn nodes_of<'e, 'l, T>(
-    entry: Option<&'e Entry<'l>>,
-    list: impl FnOnce(&'e Entry<'l>) -> Option<Vec<T>>,
+fn expand_list<'e, 'l, T>(
+    entry: Option<&'e KeyValueEntry<'l>>,
+    list: impl FnOnce(&'e KeyValueEntry<'l>) -> Option<Vec<T>>,
 ) -> Option<Vec<T>> {
     entry.map_or_else(|| Some(Vec::new()), list)
 }
 
 /// A line that is no part of such an answer. `Unable to contact slurm
 /// controller` and the like go to the error output, which may be mixed in.
-fn complain(said: &mut Said, spot: Spot<'_>, line: &str) {
+fn report_unexpected_line(said: &mut SourceReport, spot: SlurmTextPosition<'_>, line: &str) {
     let words = line.to_ascii_lowercase();
     let kind = if words.contains("unable to contact") || words.contains("timed out") {
-        ProblemKind::Unreachable
+        SourceProblemKind::Unreachable
     } else if words.contains("error")
         || words.contains("contains no")
         || words.contains("not available")
     {
-        ProblemKind::Incomplete
+        SourceProblemKind::Incomplete
     } else {
-        ProblemKind::Malformed
+        SourceProblemKind::Malformed
     };
-    said.trouble(kind, spot.to_string(), format!("no line of a topology: {}", plain(line)));
+    said.push_problem(kind, spot.to_string(), format!("no line of a topology: {}", sanitize_text(line)));
 }
 
 #[cfg(test)]
@@ -149,10 +149,10 @@ mod tests {
     use super::*;
     use model::hostlist;
     use model::id::NodeName;
-    use model::said::GroupKind;
+    use model::source_report::NodeGroupKind;
 
-    fn told(said: &Said) -> Vec<String> {
-        let line = |g: &model::said::Group| {
+    fn group_lines(said: &SourceReport) -> Vec<String> {
+        let line = |g: &model::source_report::NodeGroup| {
             let nodes = hostlist::fold(g.nodes.iter().map(NodeName::as_str));
             format!("{:?} {} {nodes} {:?}", g.kind, g.name, g.size)
         };
@@ -169,7 +169,7 @@ mod tests {
         assert!(recognises(text));
         let said = read("scontrol", text);
         assert_eq!(
-            told(&said),
+            group_lines(&said),
             [
                 "Domain a n[01-18] Some(18)",
                 "Domain b n[19-36] Some(18)",
@@ -181,7 +181,7 @@ mod tests {
         assert_eq!(said.settings.get(BLOCK_SIZES).map(String::as_str), Some("18,36"));
         assert_eq!(said.groups[2].at.as_deref(), Some("scontrol:3:1"));
         let old = read("scontrol", "BlockName=a BlockIndex=0 Nodes=n[1-2]");
-        assert_eq!(told(&old), ["Domain a n[1-2] None"]);
+        assert_eq!(group_lines(&old), ["Domain a n[1-2] None"]);
         assert_eq!(old.settings.get(BLOCK_SIZES), None);
     }
 
@@ -193,7 +193,7 @@ mod tests {
         assert!(recognises(text));
         let said = read("scontrol", text);
         assert_eq!(
-            told(&said),
+            group_lines(&said),
             ["Leaf l1 n[1-2] None", "Leaf l2 n3 None", "Switch top n[1-3] None"]
         );
         assert!(said.problems.is_empty() && said.notes.is_empty(), "{said:?}");
@@ -203,10 +203,10 @@ mod tests {
     fn an_empty_answer_is_incomplete_whatever_the_exit_code_was() {
         for text in ["", "\n \n", "AggregatedBlock=x BlockIndex=0\n"] {
             let said = read("scontrol", text);
-            assert_eq!(said.problems[0].kind, ProblemKind::Incomplete, "{text:?}");
+            assert_eq!(said.problems[0].kind, SourceProblemKind::Incomplete, "{text:?}");
         }
         let said = read("scontrol", "slurm_load_topo error: Unable to contact slurm controller\n");
-        assert_eq!(said.problems[0].kind, ProblemKind::Unreachable);
+        assert_eq!(said.problems[0].kind, SourceProblemKind::Unreachable);
     }
 
     #[test]
@@ -218,8 +218,8 @@ mod tests {
             "scontrol",
             "BlockName=a BlockIndex=0 Nodes=n[1 BlockSize=2\nBlockName=b BlockIndex=1 Nodes=n2\n",
         );
-        assert_eq!(told(&said), ["Domain b n2 None"]);
+        assert_eq!(group_lines(&said), ["Domain b n2 None"]);
         assert_eq!(said.problems[0].at.as_deref(), Some("scontrol:1:33"));
-        assert_eq!(said.groups[0].kind, GroupKind::Domain);
+        assert_eq!(said.groups[0].kind, NodeGroupKind::Domain);
     }
 }

@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 
 use super::*;
 use model::hostlist;
-use model::said::GroupKind;
+use model::source_report::NodeGroupKind;
 
-fn read_alone(text: &str) -> Said {
+fn read_alone(text: &str) -> SourceReport {
     read("topology.conf", text, &mut |file| Err(format!("no {file} here")))
 }
 
-fn told(said: &Said) -> Vec<String> {
-    let line = |g: &model::said::Group| {
+fn group_lines(said: &SourceReport) -> Vec<String> {
+    let line = |g: &model::source_report::NodeGroup| {
         let nodes = hostlist::fold(g.nodes.iter().map(NodeName::as_str));
         format!("{:?} {} {nodes}", g.kind, g.name)
     };
     said.groups.iter().map(line).collect()
 }
 
-fn kinds(said: &Said) -> Vec<ProblemKind> {
+fn kinds(said: &SourceReport) -> Vec<SourceProblemKind> {
     said.problems.iter().map(|p| p.kind).collect()
 }
 
@@ -27,7 +27,7 @@ fn blocks_are_read_with_sizes_comments_and_joined_lines() {
     let text = "# racks\r\nblockname=r1 nodes=tray[01-02,\\\r\n04] # one is out\r\n\r\n\
                 BlockName = r2 \\\n  Nodes = r[1-2]t[1-2].lab\nBLOCKSIZES=2,4";
     let said = read_alone(text);
-    assert_eq!(told(&said), ["Domain r1 tray[01-02,04]", "Domain r2 r1t[1-2].lab,r2t[1-2].lab"]);
+    assert_eq!(group_lines(&said), ["Domain r1 tray[01-02,04]", "Domain r2 r1t[1-2].lab,r2t[1-2].lab"]);
     assert!(said.problems.is_empty(), "{:?}", said.problems);
     assert!(said.groups.iter().all(|g| g.size == Some(2) && g.in_force && g.scheme == "block"));
     assert_eq!(said.groups[0].at.as_deref(), Some("topology.conf:2:11"));
@@ -40,7 +40,7 @@ fn switches_with_dots_and_ranges_are_a_tree() {
     let text = "\u{feff}SwitchName=sw.2.1 Switches=sw.1.[09-10] LinkSpeed=900\n\
                 SwitchName=sw.1.09 Nodes=a[1-2]\nSwitchName=sw.1.10 Nodes=a[3-4]\n";
     let said = read_alone(text);
-    assert_eq!(told(&said), ["Switch sw.2.1 a[1-4]", "Leaf sw.1.09 a[1-2]", "Leaf sw.1.10 a[3-4]"]);
+    assert_eq!(group_lines(&said), ["Switch sw.2.1 a[1-4]", "Leaf sw.1.09 a[1-2]", "Leaf sw.1.10 a[3-4]"]);
     assert_eq!(said.groups[1].above, ["sw.2.1"]);
     assert!(said.problems.is_empty() && said.notes.is_empty(), "{said:?}");
 }
@@ -49,12 +49,12 @@ fn switches_with_dots_and_ranges_are_a_tree() {
 fn blocks_that_are_all_commented_out_are_no_success() {
     let said = read_alone("# x\n#BlockName=a Nodes=n[1-2]\n# BlockName=b Nodes=n3\nBlockSizes=4\n");
     assert!(said.groups.is_empty());
-    assert_eq!(kinds(&said), [ProblemKind::Incomplete]);
+    assert_eq!(kinds(&said), [SourceProblemKind::Incomplete]);
     assert!(said.problems[0].message.contains("a (topology.conf:2), b (topology.conf:3)"));
     assert!(recognises("#BlockName=a Nodes=n[1-2]\n"));
     let said = read_alone("BlockName=a Nodes=n1\n#BlockName=b Nodes=n2\n");
     assert_eq!(said.notes, ["commented out: b (topology.conf:2)"]);
-    assert_eq!(kinds(&read_alone("\n \n# nothing\n")), [ProblemKind::Incomplete]);
+    assert_eq!(kinds(&read_alone("\n \n# nothing\n")), [SourceProblemKind::Incomplete]);
 }
 
 #[test]
@@ -65,17 +65,17 @@ fn a_clique_in_the_comment_right_above_is_where_a_block_comes_from() {
          # r4=uuid-c\n\nBlockName=r4 Nodes=n4\n# size=4\nBlockName=r5 Nodes=n5\n\
          # r6=uuid-d\n#BlockName=r6 Nodes=n6\nBlockName=r6 Nodes=n7\n",
     );
-    let from = |from: &str| Basis::Copied { from: from.to_owned() };
-    let bases: Vec<&Basis> = said.groups.iter().map(|g| &g.basis).collect();
+    let from = |from: &str| ClaimBasis::Copied { from: from.to_owned() };
+    let bases: Vec<&ClaimBasis> = said.groups.iter().map(|g| &g.basis).collect();
     assert_eq!(
         bases,
         [
             &from("uuid-a.7, by a comment"),
-            &Basis::Asserted,
+            &ClaimBasis::Asserted,
             &from("ClusterUUID uuid-b, by a comment"),
-            &Basis::Asserted,
-            &Basis::Asserted,
-            &Basis::Asserted,
+            &ClaimBasis::Asserted,
+            &ClaimBasis::Asserted,
+            &ClaimBasis::Asserted,
         ]
     );
 }
@@ -93,11 +93,11 @@ fn includes_are_followed_and_circles_are_named() {
         files.get(file).map(|text| (*text).to_owned()).ok_or_else(|| "no such file".to_owned())
     });
     assert_eq!(opened, ["a.conf", "b.conf", "gone.conf"]);
-    assert_eq!(told(&said), ["Domain a n1", "Domain b n2"]);
+    assert_eq!(group_lines(&said), ["Domain a n1", "Domain b n2"]);
     assert_eq!(said.groups[1].at.as_deref(), Some("b.conf:1:11"));
     assert_eq!(
         kinds(&said),
-        [ProblemKind::Contradictory, ProblemKind::Contradictory, ProblemKind::Missing]
+        [SourceProblemKind::Contradictory, SourceProblemKind::Contradictory, SourceProblemKind::Missing]
     );
     assert_eq!(said.problems[0].at.as_deref(), Some("b.conf:2:9"));
     assert_eq!(said.problems[2].at.as_deref(), Some("topology.conf:2:9"));
@@ -110,9 +110,9 @@ fn includes_without_end_end() {
         count += 1;
         Ok(format!("Include {count}\nInclude x{count}\n"))
     });
-    assert_eq!(told(&said), ["Domain a n1"]);
-    assert!(count < MOST_FILES);
-    assert!(kinds(&said).contains(&ProblemKind::Unsupported));
+    assert_eq!(group_lines(&said), ["Domain a n1"]);
+    assert!(count < MAX_FILES);
+    assert!(kinds(&said).contains(&SourceProblemKind::Unsupported));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn ports_by_guid_are_no_nodes() {
         "SwitchName=a Nodes=0x155dfffd33ff01,0x155dfffd33ff02\nSwitchName=r Switches=a\n",
     );
     assert!(said.groups.is_empty());
-    assert_eq!(kinds(&said), [ProblemKind::Unsupported]);
+    assert_eq!(kinds(&said), [SourceProblemKind::Unsupported]);
     assert!(said.problems[0].message.contains("GUIDs"));
 }
 
@@ -138,8 +138,8 @@ fn a_bad_line_costs_only_itself() {
         "BlockName=a Nodes=n[1-\nBlockName=b Nodes=n2 Colour=red\nwhat is this\nNodeName=x\n\
          BlockName= Nodes=n9\nSwitchName=s Nodes=n[5-6] Switches=t\nBlockSizes=two\n",
     );
-    let groups: Vec<GroupKind> = said.groups.iter().map(|g| g.kind).collect();
-    assert_eq!(groups, [GroupKind::Domain, GroupKind::Switch]);
+    let groups: Vec<NodeGroupKind> = said.groups.iter().map(|g| g.kind).collect();
+    assert_eq!(groups, [NodeGroupKind::Domain, NodeGroupKind::Switch]);
     let places: Vec<&str> = said.problems.iter().filter_map(|p| p.at.as_deref()).collect();
     for line in ["1:20", "2:29", "3:1", "4:10", "5:11", "6:12", "7:12"] {
         let at = format!("topology.conf:{line}");

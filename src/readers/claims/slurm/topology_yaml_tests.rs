@@ -3,10 +3,10 @@
 use super::*;
 use model::hostlist;
 use model::id::NodeName;
-use model::said::Group;
+use model::source_report::NodeGroup;
 
-fn told(said: &Said) -> Vec<String> {
-    let line = |g: &Group| {
+fn group_lines(said: &SourceReport) -> Vec<String> {
+    let line = |g: &NodeGroup| {
         let nodes = hostlist::fold(g.nodes.iter().map(NodeName::as_str));
         let topology = g.topology.as_deref().unwrap_or("-");
         format!("{topology} {} {:?} {} {nodes}", g.in_force, g.kind, g.name)
@@ -14,7 +14,7 @@ fn told(said: &Said) -> Vec<String> {
     said.groups.iter().map(line).collect()
 }
 
-fn messages(said: &Said) -> Vec<String> {
+fn messages(said: &SourceReport) -> Vec<String> {
     said.problems.iter().map(ToString::to_string).collect()
 }
 
@@ -53,7 +53,7 @@ fn all_topologies_of_a_file_are_read_and_one_is_in_force() {
         assert!(recognises(&text));
         let said = read("topology.yaml", &text);
         assert_eq!(
-            told(&said),
+            group_lines(&said),
             [
                 "racks true Domain r1 tray[01-04]",
                 "racks true Domain r2 tray[05-06]",
@@ -88,7 +88,7 @@ fn what_the_controller_prints_of_its_own_is_read_alike() {
                 cluster_default: false\n  block: {}\n  flat: true\n  tree: {}\n...\n";
     assert!(recognises(text));
     let said = read("scontrol show topoconf", text);
-    assert_eq!(told(&said), ["a true Domain b n[1-2]"]);
+    assert_eq!(group_lines(&said), ["a true Domain b n[1-2]"]);
     assert!(said.problems.is_empty(), "{:?}", messages(&said));
 }
 
@@ -97,8 +97,8 @@ fn a_syntax_error_has_a_place_and_costs_only_what_follows() {
     let text = "- topology: a\n  block:\n    blocks:\n      - {block: b, nodes: 'n[1-2]'}\n\
                 - topology: c\n  block: [1, 2\n- topology: d\n  flat: true\n";
     let said = read("t.yaml", text);
-    assert_eq!(told(&said), ["a true Domain b n[1-2]"]);
-    assert_eq!(said.problems[0].kind, ProblemKind::Malformed);
+    assert_eq!(group_lines(&said), ["a true Domain b n[1-2]"]);
+    assert_eq!(said.problems[0].kind, SourceProblemKind::Malformed);
     let at = said.problems[0].at.as_deref().expect("a place");
     assert!(at.starts_with("t.yaml:6") || at.starts_with("t.yaml:7"), "{at}");
     let said = read("t.yaml", "- topology: a\n  block:\n\tblocks: []\n");
@@ -131,7 +131,7 @@ fn a_broken_topology_leaves_the_others_usable() {
         for file in [format!("{good}{text}"), format!("{text}{good}")] {
             let said = read("t.yaml", &file);
             let is_second_of_its_name = expected == "defined twice" && file.starts_with(text);
-            let is_read = told(&said).iter().any(|line| line.ends_with("Domain b n1"));
+            let is_read = group_lines(&said).iter().any(|line| line.ends_with("Domain b n1"));
             assert!(is_read || is_second_of_its_name, "{file}");
             let found = messages(&said);
             assert!(found.iter().any(|m| m.contains(expected)), "{expected:?} in {found:?}");
@@ -146,7 +146,7 @@ fn a_broken_entry_costs_only_itself() {
                 - {block: a, nodes: 'n[1-'}\n    - {nodes: n2}\n    - {block: c, nodes: {a: b}}\n    \
                 - {block: d, nodes: n4}\n    - {block: d, nodes: n5}\n";
     let said = read("t.yaml", text);
-    assert_eq!(told(&said), ["x true Domain d n4"]);
+    assert_eq!(group_lines(&said), ["x true Domain d n4"]);
     let found = messages(&said).join("\n");
     for expected in [
         "t.yaml:3:26: topology x: block_sizes must be numbers",
@@ -167,9 +167,9 @@ fn a_default_that_is_broken_leaves_nothing_in_force() {
         "- topology: x\n  cluster_default: true\n  block: {blocks: 7}\n\
          - topology: y\n  block: {blocks: [{block: b, nodes: n1}]}\n",
     );
-    assert_eq!(told(&said), ["y false Domain b n1"]);
+    assert_eq!(group_lines(&said), ["y false Domain b n1"]);
     let said = read("t.yaml", "- topology: y\n  block: {blocks: {block: b, nodes: n1}}\n");
-    assert_eq!(told(&said), ["y true Domain b n1"]);
+    assert_eq!(group_lines(&said), ["y true Domain b n1"]);
     assert!(said.notes[0].contains("no topology is cluster_default"));
 }
 
@@ -226,7 +226,7 @@ fn other_files_are_not_taken_for_one() {
 fn an_empty_file_is_incomplete() {
     for text in ["", "---\n", "[]\n", "# nothing\n"] {
         let said = read("t.yaml", text);
-        assert_eq!(said.problems[0].kind, ProblemKind::Incomplete, "{text:?}");
+        assert_eq!(said.problems[0].kind, SourceProblemKind::Incomplete, "{text:?}");
     }
-    assert_eq!(read("t.yaml", "text\n").problems[0].kind, ProblemKind::Malformed);
+    assert_eq!(read("t.yaml", "text\n").problems[0].kind, SourceProblemKind::Malformed);
 }

@@ -7,8 +7,8 @@ use super::*;
 use crate::outputs;
 use crate::outputs::fixture;
 
-fn read(text: &str) -> Parsed {
-    let parsed = outputs::read(text.as_bytes());
+fn read(text: &str) -> ParseOutput {
+    let parsed = outputs::parse_output(text.as_bytes());
     assert_eq!(parsed.tool, Some(Tool::DcgmDiag));
     parsed
 }
@@ -43,7 +43,7 @@ fn entities_of_version_4_name_their_gpu_and_a_failure_is_its_error() {
     assert_eq!(failed.messages, ["bad cells", "looked twice"]);
     assert_eq!(parsed.problems.len(), 1);
     let problem = &parsed.problems[0];
-    assert_eq!((problem.kind, problem.gpu), (ProblemKind::Error, Some(3)));
+    assert_eq!((problem.kind, problem.gpu), (OutputProblemKind::Error, Some(3)));
     assert_eq!(problem.testcase.as_deref(), Some("memory"));
     assert_eq!(problem.detail, "memory failed on GPU 3: bad cells");
 }
@@ -71,7 +71,7 @@ fn lists_of_gpus_become_one_result_each_and_skips_one_note() {
     assert_eq!(read[..3], [(Some(0), "skip"), (Some(2), "skip"), (Some(1), "pass")]);
     assert_eq!(read[3..], warn);
     assert_eq!(parsed.problems.len(), 1);
-    assert_eq!(parsed.problems[0].kind, ProblemKind::Waived);
+    assert_eq!(parsed.problems[0].kind, OutputProblemKind::Waived);
     assert_eq!(parsed.problems[0].detail, "Targeted Power was skipped on GPU 0, 2");
 }
 
@@ -91,7 +91,7 @@ fn a_summary_counts_where_no_part_says_it() {
         json!([{ "name": "software", "results": [], "test_summary": { "status": "Fail" } }]);
     let parsed = read(&version_4(&tests).to_string());
     assert_eq!(parsed.facts.diagnostics.len(), 1);
-    assert!(parsed.has(ProblemKind::Error) && parsed.complete);
+    assert!(parsed.has_problem(OutputProblemKind::Error) && parsed.complete);
     let disagrees = json!([{ "name": "software",
         "results": [{ "entity_group": "GPU", "entity_id": 0, "status": "Pass" }],
         "test_summary": { "status": "Fail", "warnings": [{ "warning": "host trouble" }] } }]);
@@ -103,8 +103,8 @@ fn a_summary_counts_where_no_part_says_it() {
 fn a_diagnostic_that_could_not_run_is_an_error() {
     let text = r#"{ "DCGM Diagnostic": { "runtime_error": "cannot reach the host engine", "version": "4.2.0" } }"#;
     let parsed = read(text);
-    assert!(parsed.has(ProblemKind::Error) && !parsed.complete);
-    assert!(!parsed.has(ProblemKind::Truncated));
+    assert!(parsed.has_problem(OutputProblemKind::Error) && !parsed.complete);
+    assert!(!parsed.has_problem(OutputProblemKind::Truncated));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_second_document_is_told_and_not_passed_over() {
     let one = read(&of("Pass"));
     assert!(one.complete, "{one:?}");
     let two = read(&format!("{}\n{}\n", of("Pass"), of("Fail")));
-    assert!(two.has(ProblemKind::Unrecognised) && !two.complete, "{two:?}");
+    assert!(two.has_problem(OutputProblemKind::Unrecognised) && !two.complete, "{two:?}");
 }
 
 #[test]
@@ -138,14 +138,14 @@ fn a_status_nobody_knows_is_not_a_pass() {
         let tests = json!([{ "name": "pcie", "results": [{ "gpu_ids": "0", "status": status }] }]);
         let text = version_4(&tests).to_string().replace("\\u0000", "\u{0}");
         let parsed = read(&text);
-        assert!(parsed.has(ProblemKind::Unrecognised) && !parsed.complete, "{status:?}");
+        assert!(parsed.has_problem(OutputProblemKind::Unrecognised) && !parsed.complete, "{status:?}");
     }
 }
 
 #[test]
 fn a_document_about_links_is_not_a_diagnostic() {
     let links = r#"{"body": {"Link 0": {"children": {"Replay Error": {"value": "3"}}}}, "header": ["NVLINK Error Counts"]}"#;
-    assert_eq!(outputs::read(links.as_bytes()).tool, None);
+    assert_eq!(outputs::parse_output(links.as_bytes()).tool, None);
 }
 
 proptest! {
@@ -171,7 +171,7 @@ proptest! {
             parsed.facts.diagnostics.iter().map(|d| d.status.clone()).collect();
         prop_assert_eq!(back, wrote);
         let failed = statuses.iter().flatten().filter(|s| **s == 1).count();
-        let errors = parsed.problems.iter().filter(|p| p.kind == ProblemKind::Error).count();
+        let errors = parsed.problems.iter().filter(|p| p.kind == OutputProblemKind::Error).count();
         prop_assert_eq!(errors, failed);
     }
 
@@ -181,7 +181,7 @@ proptest! {
             { "entity_group": "GPU", "entity_id": 0, "status": "Pass" },
             { "entity_group": "GPU", "entity_id": 1, "status": "Pass" }] }]);
         let text = version_4(&tests).to_string();
-        let parsed = outputs::read(&text.as_bytes()[..cut % text.len()]);
+        let parsed = outputs::parse_output(&text.as_bytes()[..cut % text.len()]);
         prop_assert!(!parsed.complete);
     }
 
@@ -189,9 +189,9 @@ proptest! {
     fn nothing_makes_it_panic(text in ".{0,200}", hurt in fixture::any_damage()) {
         let tests = json!([{ "name": "memory", "results": [{ "gpu_ids": "0,1", "status": "Pass" }] }]);
         let good = version_4(&tests).to_string();
-        for bytes in [text.as_bytes().to_vec(), fixture::damaged(&good, &hurt)] {
+        for bytes in [text.as_bytes().to_vec(), fixture::apply_damage(&good, &hurt)] {
             let decoded = text::decode(&bytes);
-            let parsed = parse(&Input::new(&decoded));
+            let parsed = parse(&ParserInput::new(&decoded));
             prop_assert!(parsed.facts.diagnostics.iter().all(|d| !d.test.is_empty()));
         }
     }

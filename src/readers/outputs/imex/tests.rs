@@ -8,8 +8,8 @@ use super::*;
 use crate::outputs;
 use crate::outputs::fixture;
 
-fn read(text: &str) -> Parsed {
-    let parsed = outputs::read(text.as_bytes());
+fn read(text: &str) -> ParseOutput {
+    let parsed = outputs::parse_output(text.as_bytes());
     assert_eq!(parsed.tool, Some(Tool::NvidiaImexCtl));
     parsed
 }
@@ -48,7 +48,7 @@ fn render(numbers: &[u32], letters: &[Vec<&str>], state: &str) -> String {
     out
 }
 
-fn imex(parsed: &Parsed) -> &Imex {
+fn imex(parsed: &ParseOutput) -> &ImexStatus {
     parsed.facts.imex.as_ref().expect("a domain")
 }
 
@@ -93,7 +93,7 @@ fn a_legend_of_the_file_wins_over_the_known_letters() {
     let text = render(&[0], &[vec!["C"]], "UP").replace("C - Connected -", "C - Half Connected -");
     assert_eq!(imex(&read(&text)).nodes[0].connections[&0], "HALF_CONNECTED");
     let unknown = render(&[0], &[vec!["Q"]], "UP");
-    assert!(read(&unknown).has(ProblemKind::Unrecognised));
+    assert!(read(&unknown).has_problem(OutputProblemKind::Unrecognised));
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn json_with_gaps_and_empty_names_is_read_in_order_of_number() {
 fn json_that_stops_or_lacks_the_state_is_not_whole() {
     let cut = r#"{"nodes":{"0":{"status":"READY","host":"10.0.0.1"},"1":{"status":"READ"#;
     let parsed = read(cut);
-    assert!(!parsed.complete && parsed.has(ProblemKind::Truncated));
+    assert!(!parsed.complete && parsed.has_problem(OutputProblemKind::Truncated));
     assert_eq!(imex(&parsed).nodes[0].status.as_deref(), Some("READY"));
     let without = r#"{"nodes":{"0":{"status":"READY","host":"10.0.0.1"}},"timestamp":"x"}"#;
     assert!(read(without).problems[0].detail.contains("state of the domain"));
@@ -145,7 +145,7 @@ fn a_second_document_is_told_and_not_passed_over() {
     let one = "{\"status\": \"UP\", \"nodes\": {\"0\": {\"status\": \"READY\", \"host\": \"a\"}}}";
     assert!(read(one).complete, "{:?}", read(one));
     let two = read(&format!("{one}\n{}\n", one.replace("UP", "DOWN")));
-    assert!(two.has(ProblemKind::Unrecognised) && !two.complete, "{two:?}");
+    assert!(two.has_problem(OutputProblemKind::Unrecognised) && !two.complete, "{two:?}");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn a_daemon_state_alone_is_no_domain() {
     let parsed = read("WAITING_FOR_PEERS\n");
     assert!(parsed.complete && parsed.facts.imex.is_none());
     assert_eq!(parsed.facts.parameters["imex.daemon_state"], "WAITING_FOR_PEERS");
-    assert_eq!(outputs::read(b"SOMETHING\n").tool, None);
+    assert_eq!(outputs::parse_output(b"SOMETHING\n").tool, None);
 }
 
 #[test]
@@ -198,12 +198,12 @@ proptest! {
         let json = r#"{"nodes":{"0":{"status":"READY","connections":{"1":{"status":"N"}}}},"status":"UP"}"#;
         for bytes in [
             text.as_bytes().to_vec(),
-            fixture::damaged(&table, &hurt),
-            fixture::damaged(json, &hurt),
+            fixture::apply_damage(&table, &hurt),
+            fixture::apply_damage(json, &hurt),
         ] {
             let decoded = text::decode(&bytes);
-            let parsed = parse(&Input::new(&decoded));
-            prop_assert!(!parsed.complete || parsed.problems.iter().all(|p| p.kind != ProblemKind::Truncated));
+            let parsed = parse(&ParserInput::new(&decoded));
+            prop_assert!(!parsed.complete || parsed.problems.iter().all(|p| p.kind != OutputProblemKind::Truncated));
         }
     }
 }

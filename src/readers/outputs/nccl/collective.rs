@@ -4,11 +4,11 @@
 //! Facts are from the `GetBw`, `GetCollByteCount` and `RunTest` functions of
 //! nccl-tests 2.0 to 2.19. Nothing here reads text.
 
-use super::printed::Range;
+use super::rounded_number::NumberRange;
 
 /// How busbw follows from algbw among n ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Factor {
+pub(super) enum BusbwFactor {
     /// 2 (n - 1) / n.
     TwoShares,
     /// (n - 1) / n.
@@ -17,8 +17,8 @@ pub(super) enum Factor {
     One,
 }
 
-impl Factor {
-    fn at(self, n: f64) -> f64 {
+impl BusbwFactor {
+    fn for_ranks(self, n: f64) -> f64 {
         match self {
             Self::TwoShares => 2.0 * (n - 1.0) / n,
             Self::Share => (n - 1.0) / n,
@@ -28,23 +28,23 @@ impl Factor {
 }
 
 /// busbw over algbw of this program among so many ranks.
-pub(in crate::outputs) fn factor(name: &str, ranks: u32) -> Option<f64> {
-    let known = by_name(name)?;
-    Some(known.factor.at(f64::from(ranks.max(1))))
+pub(in crate::outputs) fn busbw_factor(name: &str, ranks: u32) -> Option<f64> {
+    let known = find_program(name)?;
+    Some(known.factor.for_ranks(f64::from(ranks.max(1))))
 }
 
 /// One test program.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Collective {
+pub(super) struct NcclTestProgram {
     /// Its name without a build's suffix.
     pub(super) name: &'static str,
-    factor: Factor,
+    factor: BusbwFactor,
     /// It has a reduction.
     reduces: bool,
     /// It has a root rank.
     rooted: bool,
     /// The printed size is n times count elements; `None`: it depends.
-    split: Option<bool>,
+    is_size_multiplied: Option<bool>,
     /// It checks data in place. Where it does not, `N/A` is no gap.
     pub(super) checks_in_place: bool,
     /// algbw is the printed size over the time.
@@ -52,18 +52,18 @@ pub(super) struct Collective {
 }
 
 #[rustfmt::skip]
-const COLLECTIVES: [Collective; 11] = [
-    Collective { name: "all_reduce_perf", factor: Factor::TwoShares, reduces: true, rooted: false, split: Some(false), checks_in_place: true, size_over_time: true },
-    Collective { name: "reduce_scatter_perf", factor: Factor::Share, reduces: true, rooted: false, split: Some(true), checks_in_place: true, size_over_time: true },
-    Collective { name: "reduce_perf", factor: Factor::One, reduces: true, rooted: true, split: Some(false), checks_in_place: true, size_over_time: true },
-    Collective { name: "broadcast_perf", factor: Factor::One, reduces: false, rooted: true, split: Some(false), checks_in_place: true, size_over_time: true },
-    Collective { name: "gather_perf", factor: Factor::Share, reduces: false, rooted: true, split: Some(true), checks_in_place: true, size_over_time: true },
-    Collective { name: "scatter_perf", factor: Factor::Share, reduces: false, rooted: true, split: Some(true), checks_in_place: true, size_over_time: true },
-    Collective { name: "all_gather_perf", factor: Factor::Share, reduces: false, rooted: false, split: Some(true), checks_in_place: true, size_over_time: true },
-    Collective { name: "alltoall_perf", factor: Factor::Share, reduces: false, rooted: false, split: Some(true), checks_in_place: false, size_over_time: true },
-    Collective { name: "alltoallv_perf", factor: Factor::Share, reduces: false, rooted: false, split: None, checks_in_place: false, size_over_time: false },
-    Collective { name: "sendrecv_perf", factor: Factor::One, reduces: false, rooted: false, split: Some(false), checks_in_place: false, size_over_time: true },
-    Collective { name: "hypercube_perf", factor: Factor::One, reduces: false, rooted: false, split: Some(true), checks_in_place: true, size_over_time: false },
+const COLLECTIVES: [NcclTestProgram; 11] = [
+    NcclTestProgram { name: "all_reduce_perf", factor: BusbwFactor::TwoShares, reduces: true, rooted: false, is_size_multiplied: Some(false), checks_in_place: true, size_over_time: true },
+    NcclTestProgram { name: "reduce_scatter_perf", factor: BusbwFactor::Share, reduces: true, rooted: false, is_size_multiplied: Some(true), checks_in_place: true, size_over_time: true },
+    NcclTestProgram { name: "reduce_perf", factor: BusbwFactor::One, reduces: true, rooted: true, is_size_multiplied: Some(false), checks_in_place: true, size_over_time: true },
+    NcclTestProgram { name: "broadcast_perf", factor: BusbwFactor::One, reduces: false, rooted: true, is_size_multiplied: Some(false), checks_in_place: true, size_over_time: true },
+    NcclTestProgram { name: "gather_perf", factor: BusbwFactor::Share, reduces: false, rooted: true, is_size_multiplied: Some(true), checks_in_place: true, size_over_time: true },
+    NcclTestProgram { name: "scatter_perf", factor: BusbwFactor::Share, reduces: false, rooted: true, is_size_multiplied: Some(true), checks_in_place: true, size_over_time: true },
+    NcclTestProgram { name: "all_gather_perf", factor: BusbwFactor::Share, reduces: false, rooted: false, is_size_multiplied: Some(true), checks_in_place: true, size_over_time: true },
+    NcclTestProgram { name: "alltoall_perf", factor: BusbwFactor::Share, reduces: false, rooted: false, is_size_multiplied: Some(true), checks_in_place: false, size_over_time: true },
+    NcclTestProgram { name: "alltoallv_perf", factor: BusbwFactor::Share, reduces: false, rooted: false, is_size_multiplied: None, checks_in_place: false, size_over_time: false },
+    NcclTestProgram { name: "sendrecv_perf", factor: BusbwFactor::One, reduces: false, rooted: false, is_size_multiplied: Some(false), checks_in_place: false, size_over_time: true },
+    NcclTestProgram { name: "hypercube_perf", factor: BusbwFactor::One, reduces: false, rooted: false, is_size_multiplied: Some(true), checks_in_place: true, size_over_time: false },
 ];
 
 /// Beyond so many ranks (n - 1) / n cannot be told from 1 in what is printed.
@@ -80,7 +80,7 @@ pub(super) struct RankCount {
 
 /// What a run's rows show, as far as they agree.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Evidence {
+pub(super) struct NcclRowEvidence {
     /// The rows name a reduction (not `none`).
     pub(super) redop: bool,
     /// The rows name a root from 0 up.
@@ -90,9 +90,9 @@ pub(super) struct Evidence {
     /// The table has both a redop and a root column (2.13 and later).
     pub(super) modern: bool,
     /// Printed size / (count x element size), where all rows agree.
-    pub(super) spread: Option<u64>,
+    pub(super) size_multiple: Option<u64>,
     /// busbw / algbw.
-    pub(super) factor: Range,
+    pub(super) factor: NumberRange,
     /// Data was checked out of place and not in place.
     pub(super) in_place_unchecked: bool,
     /// Data was checked in place.
@@ -103,31 +103,31 @@ pub(super) struct Evidence {
     pub(super) ranks: RankCount,
 }
 
-impl Collective {
+impl NcclTestProgram {
     /// The factors possible with that many ranks.
-    pub(super) fn factors(&self, ranks: RankCount, modern: bool) -> Vec<Range> {
-        let at = |n: f64| self.factor.at(n);
+    pub(super) fn possible_factors(&self, ranks: RankCount, modern: bool) -> Vec<NumberRange> {
+        let at = |n: f64| self.factor.for_ranks(n);
         let mut factors = Vec::new();
         match ranks.exact {
-            Some(n) => factors.push(Range::at(at(f64::from(n.max(1))))),
+            Some(n) => factors.push(NumberRange::from_value(at(f64::from(n.max(1))))),
             None => {
                 if ranks.at_least <= 1 {
-                    factors.push(Range::at(at(1.0)));
+                    factors.push(NumberRange::from_value(at(1.0)));
                 }
                 let fewest = f64::from(ranks.at_least.max(2));
-                let low = Range::at(at(fewest)).low;
-                factors.push(Range { low, high: at(MOST_RANKS.max(fewest)) * (1.0 + 1e-9) });
+                let low = NumberRange::from_value(at(fewest)).low;
+                factors.push(NumberRange { low, high: at(MOST_RANKS.max(fewest)) * (1.0 + 1e-9) });
             }
         }
         // Early 2.0 releases put (n - 1) / n into algbw and used a factor of 1.
-        if self.factor == Factor::Share && !modern {
-            factors.push(Range::at(1.0));
+        if self.factor == BusbwFactor::Share && !modern {
+            factors.push(NumberRange::from_value(1.0));
         }
         factors
     }
 
     /// Whether this program could have printed such rows, their factor apart.
-    fn prints(&self, seen: &Evidence) -> bool {
+    fn can_print(&self, seen: &NcclRowEvidence) -> bool {
         // Later sendrecv loops over reductions and prints them without using any.
         let redop = self.reduces || (seen.modern && self.name == "sendrecv_perf");
         // Before 2.13 each test had its own columns; alltoall left redop blank.
@@ -135,7 +135,7 @@ impl Collective {
             seen.modern || seen.redop_column == (self.reduces || self.name == "alltoall_perf");
         let one =
             seen.ranks.exact == Some(1) || (seen.ranks.exact.is_none() && seen.factor.low == 0.0);
-        let spread = match (seen.spread, self.split) {
+        let spread = match (seen.size_multiple, self.is_size_multiplied) {
             (None, _) | (_, None) => true,
             (Some(1), Some(split)) => !split || one,
             (Some(n), Some(split)) => {
@@ -151,14 +151,14 @@ impl Collective {
             && (self.size_over_time || !seen.size_over_time)
     }
 
-    fn fits(&self, seen: &Evidence) -> bool {
-        self.factors(seen.ranks, seen.modern).iter().any(|f| f.meets(seen.factor))
+    fn is_candidate(&self, seen: &NcclRowEvidence) -> bool {
+        self.possible_factors(seen.ranks, seen.modern).iter().any(|f| f.overlaps(seen.factor))
     }
 }
 
 /// The collective of this program name, with or without a path and a build's
 /// suffix (`all_reduce_perf_mpi`).
-pub(super) fn by_name(name: &str) -> Option<&'static Collective> {
+pub(super) fn find_program(name: &str) -> Option<&'static NcclTestProgram> {
     let file = name.rsplit(['/', '\\']).next().unwrap_or(name);
     COLLECTIVES.iter().find(|c| {
         file.strip_prefix(c.name).is_some_and(|rest| {
@@ -168,8 +168,8 @@ pub(super) fn by_name(name: &str) -> Option<&'static Collective> {
 }
 
 /// The programs that can have printed such rows with such a factor.
-pub(super) fn candidates(seen: &Evidence) -> Vec<&'static Collective> {
-    COLLECTIVES.iter().filter(|c| c.prints(seen) && c.fits(seen)).collect()
+pub(super) fn find_candidates(seen: &NcclRowEvidence) -> Vec<&'static NcclTestProgram> {
+    COLLECTIVES.iter().filter(|c| c.can_print(seen) && c.is_candidate(seen)).collect()
 }
 
 /// Bytes of one element of an NCCL type by the name nccl-tests gives it.
@@ -187,14 +187,14 @@ pub(super) fn element_size(type_name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn seen(redop: bool, root: bool, factor: f64) -> Evidence {
-        Evidence {
+    fn sample_evidence(redop: bool, root: bool, factor: f64) -> NcclRowEvidence {
+        NcclRowEvidence {
             redop,
             root,
             redop_column: true,
             modern: true,
-            spread: None,
-            factor: Range { low: factor - 2e-5, high: factor + 2e-5 },
+            size_multiple: None,
+            factor: NumberRange { low: factor - 2e-5, high: factor + 2e-5 },
             in_place_unchecked: false,
             in_place_checked: false,
             size_over_time: false,
@@ -202,27 +202,27 @@ mod tests {
         }
     }
 
-    fn names(seen: &Evidence) -> Vec<&'static str> {
-        candidates(seen).iter().map(|c| c.name).collect()
+    fn names(seen: &NcclRowEvidence) -> Vec<&'static str> {
+        find_candidates(seen).iter().map(|c| c.name).collect()
     }
 
     #[test]
     fn a_factor_above_one_is_all_reduce_and_below_reduce_scatter() {
-        assert_eq!(names(&seen(true, false, 1.875)), ["all_reduce_perf"]);
-        assert_eq!(names(&seen(true, false, 0.875)), ["reduce_scatter_perf"]);
+        assert_eq!(names(&sample_evidence(true, false, 1.875)), ["all_reduce_perf"]);
+        assert_eq!(names(&sample_evidence(true, false, 0.875)), ["reduce_scatter_perf"]);
     }
 
     #[test]
     fn rooted_rows_with_factor_one_are_reduce_or_broadcast() {
-        assert_eq!(names(&seen(true, true, 1.0)), ["reduce_perf"]);
-        assert_eq!(names(&seen(false, true, 1.0)), ["broadcast_perf"]);
-        assert_eq!(names(&seen(false, true, 0.75)), ["gather_perf", "scatter_perf"]);
+        assert_eq!(names(&sample_evidence(true, true, 1.0)), ["reduce_perf"]);
+        assert_eq!(names(&sample_evidence(false, true, 1.0)), ["broadcast_perf"]);
+        assert_eq!(names(&sample_evidence(false, true, 0.75)), ["gather_perf", "scatter_perf"]);
     }
 
     #[test]
     fn two_ranks_of_all_reduce_and_of_sendrecv_look_alike() {
-        let mut rows = seen(true, false, 1.0);
-        rows.spread = Some(1);
+        let mut rows = sample_evidence(true, false, 1.0);
+        rows.size_multiple = Some(1);
         assert_eq!(names(&rows), ["all_reduce_perf", "sendrecv_perf"]);
         rows.in_place_unchecked = true;
         assert_eq!(names(&rows), ["sendrecv_perf"]);
@@ -230,8 +230,8 @@ mod tests {
 
     #[test]
     fn gathers_and_exchanges_are_told_apart_by_what_they_check_and_count() {
-        let mut rows = seen(false, false, 0.875);
-        rows.spread = Some(8);
+        let mut rows = sample_evidence(false, false, 0.875);
+        rows.size_multiple = Some(8);
         rows.in_place_checked = true;
         assert_eq!(names(&rows), ["all_gather_perf"]);
         (rows.in_place_checked, rows.in_place_unchecked) = (false, true);
@@ -245,17 +245,17 @@ mod tests {
 
     #[test]
     fn an_impossible_factor_leaves_nothing() {
-        let mut rows = seen(true, false, 0.997);
-        rows.spread = Some(1);
+        let mut rows = sample_evidence(true, false, 0.997);
+        rows.size_multiple = Some(1);
         assert!(names(&rows).is_empty());
-        rows = seen(true, false, 1.75);
+        rows = sample_evidence(true, false, 1.75);
         rows.ranks = RankCount { exact: None, at_least: 72 };
         assert!(names(&rows).is_empty());
     }
 
     #[test]
     fn a_program_is_known_by_path_and_with_a_suffix() {
-        let name = |n| by_name(n).map(|c| c.name);
+        let name = |n| find_program(n).map(|c| c.name);
         assert_eq!(name("/opt/t/build/reduce_perf"), Some("reduce_perf"));
         assert_eq!(name("all_reduce_perf_mpi"), Some("all_reduce_perf"));
         assert_eq!(name("reduce_performance"), None);

@@ -6,15 +6,15 @@
 //! numbers are is not asked here.
 
 use super::collective;
-use super::collective::Collective;
-use super::collective::Evidence;
-use super::printed::Range;
-use super::run::Half;
-use super::run::Row;
-use super::run::Run;
-use model::measurement::Placement;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
+use super::collective::NcclTestProgram;
+use super::collective::NcclRowEvidence;
+use super::rounded_number::NumberRange;
+use super::run::NcclRowHalf;
+use super::run::NcclRow;
+use super::run::NcclRun;
+use model::measurement::BufferPlacement;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
 
 /// Detail of the problem with the average.
 const AVERAGE: &str =
@@ -28,20 +28,20 @@ const TIME_SLACK: f64 = 0.02;
 const AVERAGE_SLACK: f64 = 0.005;
 
 /// busbw / algbw as all rows together allow it.
-struct Observed {
-    range: Range,
+struct ObservedFactor {
+    range: NumberRange,
     low_at: Option<(u32, u64)>,
     high_at: Option<(u32, u64)>,
 }
 
-fn factor(half: &Half) -> Option<Range> {
-    Some(half.busbw?.range().over(half.algbw?.range()))
+fn half_factor(half: &NcclRowHalf) -> Option<NumberRange> {
+    Some(half.busbw?.range().divide(half.algbw?.range()))
 }
 
-fn observe(run: &Run) -> Observed {
-    let mut seen = Observed { range: Range::ANY, low_at: None, high_at: None };
+fn observe_factor(run: &NcclRun) -> ObservedFactor {
+    let mut seen = ObservedFactor { range: NumberRange::ANY, low_at: None, high_at: None };
     for (row, _, half) in run.halves() {
-        let Some(range) = factor(half) else { continue };
+        let Some(range) = half_factor(half) else { continue };
         if seen.range.low < range.low {
             seen.range.low = range.low;
             seen.low_at = Some((row.line, row.bytes));
@@ -54,24 +54,24 @@ fn observe(run: &Run) -> Observed {
     seen
 }
 
-fn evidence(run: &Run, factor: Range) -> Evidence {
-    let redop = |row: &Row| row.redop.as_deref().is_some_and(|name| name != "none");
-    Evidence {
+fn collect_evidence(run: &NcclRun, factor: NumberRange) -> NcclRowEvidence {
+    let redop = |row: &NcclRow| row.redop.as_deref().is_some_and(|name| name != "none");
+    NcclRowEvidence {
         redop: run.rows.iter().any(redop),
         root: run.rows.iter().any(|row| row.root.is_some_and(|root| 0 <= root)),
         redop_column: run.redop_column,
         modern: run.modern,
-        spread: spread(&run.rows),
+        size_multiple: size_multiple(&run.rows),
         factor,
         in_place_unchecked: run.in_place_unchecked(),
-        in_place_checked: run.is_checked(Placement::InPlace),
+        in_place_checked: run.is_checked(BufferPlacement::InPlace),
         size_over_time: is_size_over_time(run),
-        ranks: run.ranks_known(),
+        ranks: run.known_ranks(),
     }
 }
 
 /// Size / (count x element size), where all rows with data agree.
-fn spread(rows: &[Row]) -> Option<u64> {
+fn size_multiple(rows: &[NcclRow]) -> Option<u64> {
     let mut agreed = None;
     for row in rows.iter().filter(|row| 0 < row.count) {
         let share = row.count.checked_mul(collective::element_size(&row.type_name)?)?;
@@ -87,21 +87,21 @@ fn spread(rows: &[Row]) -> Option<u64> {
 }
 
 /// The test that printed these rows, where only one can have.
-pub(super) fn infer(run: &Run) -> Option<&'static str> {
-    let seen = observe(run);
+pub(super) fn infer_program(run: &NcclRun) -> Option<&'static str> {
+    let seen = observe_factor(run);
     if seen.range.high < seen.range.low || run.rows.is_empty() {
         return None;
     }
-    match collective::candidates(&evidence(run, seen.range))[..] {
+    match collective::find_candidates(&collect_evidence(run, seen.range))[..] {
         [only] => Some(only.name),
         _ => None,
     }
 }
 
 /// The contradictions in a run, without that of its average.
-pub(super) fn check(run: &Run, name: Option<&str>) -> Vec<Problem> {
+pub(super) fn check_run(run: &NcclRun, name: Option<&str>) -> Vec<OutputProblem> {
     // A program that is not one of the known tests has a formula of its own.
-    let known = name.map(collective::by_name);
+    let known = name.map(collective::find_program);
     if known == Some(None) || run.rows.is_empty() {
         return Vec::new();
     }
@@ -113,28 +113,28 @@ pub(super) fn check(run: &Run, name: Option<&str>) -> Vec<Problem> {
     problems
 }
 
-fn inconsistent(detail: String, line: u32) -> Problem {
-    Problem::new(ProblemKind::Inconsistent, detail).at(line)
+fn inconsistency(detail: String, line: u32) -> OutputProblem {
+    OutputProblem::new(OutputProblemKind::Inconsistent, detail).at_line(line)
 }
 
-fn check_factor(run: &Run, known: Option<&Collective>) -> Option<Problem> {
-    let seen = observe(run);
+fn check_factor(run: &NcclRun, known: Option<&NcclTestProgram>) -> Option<OutputProblem> {
+    let seen = observe_factor(run);
     let (line, bytes) = seen.high_at.or(seen.low_at)?;
-    let Range { low, high } = seen.range;
+    let NumberRange { low, high } = seen.range;
     if high < low {
         let other = seen.low_at.map_or(0, |(_, bytes)| bytes);
         let detail = format!(
             "busbw is at most {high:.4} x algbw at {bytes} bytes and at least {low:.4} x at {other} bytes"
         );
-        return Some(inconsistent(detail, line));
+        return Some(inconsistency(detail, line));
     }
-    let evidence = evidence(run, seen.range);
+    let evidence = collect_evidence(run, seen.range);
     let possible = match known {
         Some(collective) => {
-            collective.factors(evidence.ranks, evidence.modern).iter().any(|f| f.meets(seen.range))
+            collective.possible_factors(evidence.ranks, evidence.modern).iter().any(|f| f.overlaps(seen.range))
         }
         // Rows without a reduction may be a test that is not known here.
-        None => !evidence.redop || !collective::candidates(&evidence).is_empty(),
+        None => !evidence.redop || !collective::find_candidates(&evidence).is_empty(),
     };
     if possible {
         return None;
@@ -146,28 +146,28 @@ fn check_factor(run: &Run, known: Option<&Collective>) -> Option<Problem> {
     };
     let test = known.map_or("a test with such columns", |c| c.name);
     let detail = format!("busbw is {low:.4} to {high:.4} x algbw, which {test} cannot give{ranks}");
-    Some(inconsistent(detail, line))
+    Some(inconsistency(detail, line))
 }
 
 /// Whether algbw is size over time in all rows, and that is no chance.
-fn is_size_over_time(run: &Run) -> bool {
+fn is_size_over_time(run: &NcclRun) -> bool {
     /// So many rows of different sizes.
     const FEWEST: usize = 3;
     !run.cpu_time
         && FEWEST <= run.rows.iter().filter(|row| 0 < row.bytes).count()
-        && run.halves().all(|(row, _, half)| half.time.is_some() && !contradicts(row, half))
+        && run.halves().all(|(row, _, half)| half.time.is_some() && !contradicts_time(row, half))
 }
 
 /// Whether algbw cannot be size over time.
 #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^53 bytes")]
-fn contradicts(row: &Row, half: &Half) -> bool {
+fn contradicts_time(row: &NcclRow, half: &NcclRowHalf) -> bool {
     let (Some(time), Some(algbw)) = (half.time, half.algbw) else { return false };
     // Bytes per microsecond are MB/s.
-    let expected = Range::at(row.bytes as f64 / 1e3).over(time.range());
-    !expected.widened(TIME_SLACK).meets(algbw.range())
+    let expected = NumberRange::from_value(row.bytes as f64 / 1e3).divide(time.range());
+    !expected.widen(TIME_SLACK).overlaps(algbw.range())
 }
 
-fn check_time(run: &Run, known: Option<&Collective>) -> Option<Problem> {
+fn check_time(run: &NcclRun, known: Option<&NcclTestProgram>) -> Option<OutputProblem> {
     // Unknown tests and releases before 2.13 may count the bytes otherwise.
     let plain = match known {
         Some(collective) => collective.size_over_time && run.modern,
@@ -176,45 +176,45 @@ fn check_time(run: &Run, known: Option<&Collective>) -> Option<Problem> {
     if run.cpu_time || !plain {
         return None;
     }
-    let mut bad = run.halves().filter(|(row, _, half)| contradicts(row, half));
+    let mut bad = run.halves().filter(|(row, _, half)| contradicts_time(row, half));
     let (row, ..) = bad.next()?;
     let more = bad.count();
     let detail =
         format!("algbw is not size over time at {} bytes and {more} more points", row.bytes);
-    Some(inconsistent(detail, row.line))
+    Some(inconsistency(detail, row.line))
 }
 
-fn check_sizes(run: &Run, known: Option<&Collective>) -> Option<Problem> {
+fn check_sizes(run: &NcclRun, known: Option<&NcclTestProgram>) -> Option<OutputProblem> {
     // alltoallv may take its sizes from a file.
     if known.is_some_and(|c| c.name == "alltoallv_perf") {
         return None;
     }
     if let Some(row) = run.rows.iter().find(|row| row.is_smaller_than_its_elements()) {
         let detail = format!("{} bytes are less than {} {}", row.bytes, row.count, row.type_name);
-        return Some(inconsistent(detail, row.line));
+        return Some(inconsistency(detail, row.line));
     }
     let max = run.sweep?.max;
     let row = run.rows.iter().find(|row| max < row.bytes)?;
-    Some(inconsistent(
+    Some(inconsistency(
         format!("{} bytes are more than the maxBytes {max} named", row.bytes),
         row.line,
     ))
 }
 
 /// The average of a run that no row is missing of is not the mean of its rows.
-pub(super) fn check_average(run: &Run, name: Option<&str>) -> Option<Problem> {
-    if name.is_some_and(|name| collective::by_name(name).is_none()) || run.rows.is_empty() {
+pub(super) fn check_average(run: &NcclRun, name: Option<&str>) -> Option<OutputProblem> {
+    if name.is_some_and(|name| collective::find_program(name).is_none()) || run.rows.is_empty() {
         return None;
     }
     let average = run.average?;
     let printed = average.value?.range();
-    (!mean(run)?.meets(printed)).then(|| inconsistent(AVERAGE.to_owned(), average.line))
+    (!mean_busbw(run)?.overlaps(printed)).then(|| inconsistency(AVERAGE.to_owned(), average.line))
 }
 
 /// The mean of busbw over all rows, as far as rounding lets it be known.
 #[expect(clippy::cast_precision_loss, reason = "a run has far fewer than 2^53 rows")]
-fn mean(run: &Run) -> Option<Range> {
-    let mut sum = Range { low: 0.0, high: 0.0 };
+fn mean_busbw(run: &NcclRun) -> Option<NumberRange> {
+    let mut sum = NumberRange { low: 0.0, high: 0.0 };
     let mut count = 0usize;
     for (_, _, half) in run.halves() {
         let busbw = half.busbw?.range();
@@ -223,14 +223,14 @@ fn mean(run: &Run) -> Option<Range> {
         count += 1;
     }
     let count = (0 < count).then_some(count as f64)?;
-    Some(Range { low: sum.low / count, high: sum.high / count }.widened(AVERAGE_SLACK))
+    Some(NumberRange { low: sum.low / count, high: sum.high / count }.widen(AVERAGE_SLACK))
 }
 
 /// Whether the average can be the beginning of the number that the rows give.
-pub(super) fn begins_the_mean(run: &Run) -> bool {
+pub(super) fn is_average_cut(run: &NcclRun) -> bool {
     /// Digits of `%g` that can stand before the point.
     const MOST_LOST: i32 = 5;
-    let Some((mean, printed)) = mean(run).zip(run.average.and_then(|average| average.value)) else {
+    let Some((mean, printed)) = mean_busbw(run).zip(run.average.and_then(|average| average.value)) else {
         return false;
     };
     let value = printed.value;

@@ -9,14 +9,14 @@ use model::text;
 
 /// One failure.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Failure {
+pub(super) struct NcclTestFailure {
     /// The host that reports it, exactly as it stands before the colon.
     pub(super) host: Option<String>,
     pub(super) rank: Option<u32>,
     pub(super) code: Option<String>,
     pub(super) detail: String,
     /// It only says that a call failed, which another line explains.
-    pub(super) echo: bool,
+    pub(super) is_echo: bool,
     /// Where the failure's text begins in its line; what stands before can be
     /// a piece of a row.
     pub(super) start: usize,
@@ -25,12 +25,12 @@ pub(super) struct Failure {
 /// Whether a line has a word: two letters in a row. Failures have, rows of
 /// matrices have not, and looking for every failure in each of those costs more
 /// than reading them.
-fn has_a_word(line: &str) -> bool {
+fn has_word(line: &str) -> bool {
     line.as_bytes().windows(2).any(|two| two.iter().all(u8::is_ascii_alphabetic))
 }
 
 /// A failure printed by the test itself.
-pub(super) fn of_test(line: &str) -> Option<Failure> {
+pub(super) fn parse_test_failure(line: &str) -> Option<NcclTestFailure> {
     // One of these is in each of them, and in hardly any other line.
     if !line.contains("Test ") && !line.contains("NCCL failure ") {
         return None;
@@ -42,20 +42,20 @@ pub(super) fn of_test(line: &str) -> Option<Failure> {
         let quoted = rest.split_once('\'').map(|(_, q)| q.trim_end().trim_end_matches('\''));
         let code = quoted.and_then(|message| match what {
             "Test CUDA failure" => cuda_code(message),
-            _ => code_of(message),
+            _ => nccl_code(message),
         });
         let detail = text::clean(&format!("{what} {rest}"));
-        return Some(Failure { host, rank: None, code, detail, echo: false, start });
+        return Some(NcclTestFailure { host, rank: None, code, detail, is_echo: false, start });
     }
     // The first release names neither itself nor its host.
     if let Some(rest) = line.trim_start().strip_prefix("NCCL failure ")
         && let Some((place, message)) = rest.split_once(" '")
         && place.contains(".cu:")
     {
-        let code = code_of(message.trim_end_matches('\''));
+        let code = nccl_code(message.trim_end_matches('\''));
         let start = line.len() - line.trim_start().len();
         let detail = text::clean(line);
-        return Some(Failure { host: None, rank: None, code, detail, echo: false, start });
+        return Some(NcclTestFailure { host: None, rank: None, code, detail, is_echo: false, start });
     }
     let at = line.find(": Test failure ")?;
     // " .. HOST pid N: Test failure FILE:LINE"
@@ -64,7 +64,7 @@ pub(super) fn of_test(line: &str) -> Option<Failure> {
     let mut words = head[start..].split_whitespace().skip(1);
     let host = words.next().map(text::clean);
     let detail = text::clean(line[at + 2..].trim());
-    Some(Failure { host, rank: None, code: None, detail, echo: true, start })
+    Some(NcclTestFailure { host, rank: None, code: None, detail, is_echo: true, start })
 }
 
 /// `HOST` of `HOST: Test ...`, and where it begins.
@@ -86,7 +86,7 @@ const NCCL_ERRORS: &[(&str, &str)] = &[
     ("remote process exited or there was a network error", "ncclRemoteError"),
 ];
 
-fn code_of(message: &str) -> Option<String> {
+fn nccl_code(message: &str) -> Option<String> {
     NCCL_ERRORS
         .iter()
         .find(|(text, _)| message.starts_with(text))
@@ -94,52 +94,52 @@ fn code_of(message: &str) -> Option<String> {
 }
 
 fn cuda_code(message: &str) -> Option<String> {
-    CudaError::told(message).map(|error| error.runtime().to_owned())
+    CudaError::from_message(message).map(|error| error.runtime_name().to_owned())
 }
 
 /// The error of CUDA that a warning of NCCL tells: `Cuda failure 'TEXT'`, in later
 /// releases with its number before the text.
-pub(super) fn of_warning(text: &str) -> Option<String> {
+pub(super) fn parse_warning_code(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("Cuda failure ")?;
     cuda_code(rest.split_once('\'')?.1)
 }
 
 /// A failure of the launcher, the batch system, the shell, or of the test
 /// before it starts.
-pub(super) fn around_test(line: &str) -> Option<Failure> {
-    if !has_a_word(line) {
+pub(super) fn parse_launcher_failure(line: &str) -> Option<NcclTestFailure> {
+    if !has_word(line) {
         return None;
     }
     let line = line.trim();
-    let plain = |detail: &str| Failure {
+    let plain = |detail: &str| NcclTestFailure {
         host: None,
         rank: None,
         code: None,
         detail: text::clean(detail),
-        echo: false,
+        is_echo: false,
         start: 0,
     };
     if let Some(at) = line.find("srun: error: ") {
         let rest = &line[at + "srun: error: ".len()..];
-        let (host, rank) = srun_place(rest);
-        return Some(Failure { host, rank, ..plain(&line[at..]) });
+        let (host, rank) = parse_srun_task(rest);
+        return Some(NcclTestFailure { host, rank, ..plain(&line[at..]) });
     }
     if let Some(at) = line.find("slurmstepd: error: ") {
         let host = word_after(line, " ON ");
-        return Some(Failure { host, ..plain(&line[at..]) });
+        return Some(NcclTestFailure { host, ..plain(&line[at..]) });
     }
     if line.contains("noticed that process rank ") {
         let rank = word_after(line, "process rank ").and_then(|r| r.parse().ok());
         let host = word_after(line, " on node ");
-        return Some(Failure { host, rank, ..plain(line) });
+        return Some(NcclTestFailure { host, rank, ..plain(line) });
     }
     if line.contains("MPI_ABORT was invoked on rank ") {
         let rank = word_after(line, "invoked on rank ").and_then(|r| r.parse().ok());
-        return Some(Failure { rank, ..plain(line) });
+        return Some(NcclTestFailure { rank, ..plain(line) });
     }
     if let Some(at) = line.find("USAGE: ") {
         let program = line[at..].split_whitespace().nth(1)?;
-        collective::by_name(program)?;
+        collective::find_program(program)?;
         return Some(plain("the test printed its usage instead of running"));
     }
     STARTS
@@ -182,7 +182,7 @@ const PARTS: &[&str] = &[
 ];
 
 /// `node7: task 3: Exited with exit code 3`.
-fn srun_place(rest: &str) -> (Option<String>, Option<u32>) {
+fn parse_srun_task(rest: &str) -> (Option<String>, Option<u32>) {
     let mut parts = rest.split(": ");
     let (Some(host), Some(task)) = (parts.next(), parts.next()) else { return (None, None) };
     if !task.starts_with("task") || host.contains(' ') {
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_cuda_failure_names_host_and_code() {
         let line = "gpu-9: Test CUDA failure common.cu:291 'unspecified launch failure'";
-        let failure = of_test(line).expect("a failure");
+        let failure = parse_test_failure(line).expect("a failure");
         assert_eq!(failure.host.as_deref(), Some("gpu-9"));
         assert_eq!(failure.code.as_deref(), Some("cudaErrorLaunchFailure"));
         assert!(failure.detail.contains("common.cu:291"));
@@ -226,7 +226,7 @@ mod tests {
             ("Cuda failure 'something new'", None),
             ("Net failure 'out of memory'", None),
         ] {
-            assert_eq!(of_warning(text).as_deref(), code, "{text}");
+            assert_eq!(parse_warning_code(text).as_deref(), code, "{text}");
         }
     }
 
@@ -234,36 +234,36 @@ mod tests {
     fn an_nccl_failure_keeps_the_last_error() {
         let line = "gpu-9: Test NCCL failure common.cu:55 'unhandled system error (run with \
                     NCCL_DEBUG=INFO for details) / socket gone'";
-        let failure = of_test(line).expect("a failure");
+        let failure = parse_test_failure(line).expect("a failure");
         assert_eq!(failure.code.as_deref(), Some("ncclSystemError"));
         assert!(failure.detail.ends_with("socket gone'"));
     }
 
     #[test]
     fn the_first_release_names_no_host() {
-        let failure = of_test("NCCL failure reduce.cu:41 'internal error'").expect("a failure");
+        let failure = parse_test_failure("NCCL failure reduce.cu:41 'internal error'").expect("a failure");
         assert_eq!((failure.host, failure.code.as_deref()), (None, Some("ncclInternalError")));
-        assert_eq!(of_test("NCCL failure is no option"), None);
+        assert_eq!(parse_test_failure("NCCL failure is no option"), None);
     }
 
     #[test]
     fn the_chain_of_calls_is_an_echo_with_a_host() {
-        let failure = of_test(" .. gpu-9 pid 77: Test failure common.cu:480").expect("a failure");
-        assert!(failure.echo);
+        let failure = parse_test_failure(" .. gpu-9 pid 77: Test failure common.cu:480").expect("a failure");
+        assert!(failure.is_echo);
         assert_eq!(failure.host.as_deref(), Some("gpu-9"));
-        assert_eq!(of_test("Test failure is an option"), None);
+        assert_eq!(parse_test_failure("Test failure is an option"), None);
     }
 
     #[test]
     fn a_timeout_is_a_failure_of_its_host() {
-        let failure = of_test("gpu-9: Test timeout (60s) common.cu:512").expect("a failure");
+        let failure = parse_test_failure("gpu-9: Test timeout (60s) common.cu:512").expect("a failure");
         assert_eq!(failure.host.as_deref(), Some("gpu-9"));
     }
 
     #[test]
     fn launchers_name_host_and_rank() {
         let place = |line: &str| {
-            let failure = around_test(line).expect("a failure");
+            let failure = parse_launcher_failure(line).expect("a failure");
             (failure.host, failure.rank)
         };
         let node = Some("n7".to_owned());
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn ordinary_lines_are_no_failures() {
         for line in ["# Out of bounds values : 0 OK", "srun: job 4 queued", "USAGE: mytool [-h]"] {
-            assert_eq!(around_test(line), None, "{line}");
+            assert_eq!(parse_launcher_failure(line), None, "{line}");
         }
     }
 }

@@ -6,17 +6,17 @@
 //! words here; finding the words among a log's lines is `text`'s work.
 
 use super::collective;
-use super::printed::Printed;
-use super::printed::Range;
-use super::run::Check;
-use super::run::Half;
-use super::run::Row;
+use super::rounded_number::RoundedNumber;
+use super::rounded_number::NumberRange;
+use super::run::DataCheck;
+use super::run::NcclRowHalf;
+use super::run::NcclRow;
 use crate::outputs::text;
-use model::measurement::Placement;
+use model::measurement::BufferPlacement;
 
 /// What a column holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Column {
+enum NcclColumn {
     Time,
     AlgBw,
     BusBw,
@@ -33,8 +33,8 @@ enum Column {
     Other,
 }
 
-impl Column {
-    fn named(name: &str) -> Self {
+impl NcclColumn {
+    fn from_name(name: &str) -> Self {
         match name {
             "time" | "cputime" => Self::Time,
             "algbw" => Self::AlgBw,
@@ -50,14 +50,14 @@ impl Column {
         }
     }
 
-    fn words(self) -> usize {
+    fn word_count(self) -> usize {
         if self == Self::Timestamp { 2 } else { 1 }
     }
 }
 
 /// The columns of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct NcclTableLayout {
     /// There is a redop column.
     pub(super) redop: bool,
     /// There is a root column.
@@ -68,26 +68,26 @@ pub(super) struct Layout {
     /// number is never converted.
     pub(super) milliseconds: bool,
     leading: usize,
-    half: Vec<Column>,
+    half: Vec<NcclColumn>,
     halves: usize,
-    trailing: Vec<Column>,
+    trailing: Vec<NcclColumn>,
 }
 
 /// What the words of a row came to.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Reading {
+pub(super) enum NcclRowReading {
     /// All columns were there.
-    Whole(Row),
+    Whole(NcclRow),
     /// The row stops early; what is whole of it, if a half is.
-    Part(Option<Row>),
+    Part(Option<NcclRow>),
     /// There are words that are of no column, so that a half may be moved: only
     /// the halves that can be true are left.
-    Long(Row),
+    Long(NcclRow),
 }
 
-impl Layout {
+impl NcclTableLayout {
     /// The layout a header line declares; `None` where it is no header.
-    pub(super) fn of_header(words: &[&str]) -> Option<Self> {
+    pub(super) fn from_header(words: &[&str]) -> Option<Self> {
         let start = |names: [&str; 3]| words.windows(3).position(|w| w == names).map(|at| at + 3);
         let modern = start(["size", "count", "type"]);
         let first_release = modern.is_none();
@@ -97,19 +97,19 @@ impl Layout {
         let first = names.iter().position(is_time)?;
         let second = names[first + 1..].iter().position(is_time).map(|at| first + 1 + at);
         let end = second.map_or(names.len(), |second| second + (second - first));
-        let half: Vec<Column> = names[first..second.unwrap_or(names.len())]
+        let half: Vec<NcclColumn> = names[first..second.unwrap_or(names.len())]
             .iter()
-            .map(|name| Column::named(name))
+            .map(|name| NcclColumn::from_name(name))
             .collect();
-        if !half.contains(&Column::AlgBw) || !half.contains(&Column::BusBw) {
+        if !half.contains(&NcclColumn::AlgBw) || !half.contains(&NcclColumn::BusBw) {
             return None;
         }
         // Halves that differ have lost a name: which column is which is not known.
         let names_of_half = |at: usize| names.get(at..at + half.len());
         let rest = names.get(end..).unwrap_or(&[]);
         let more = rest.iter().any(|name| {
-            let column = Column::named(name);
-            matches!(column, Column::Wrong | Column::Difference | Column::AlgBw | Column::BusBw)
+            let column = NcclColumn::from_name(name);
+            matches!(column, NcclColumn::Wrong | NcclColumn::Difference | NcclColumn::AlgBw | NcclColumn::BusBw)
         });
         let differ = second.is_some_and(|second| names_of_half(first) != names_of_half(second));
         if more || differ {
@@ -125,13 +125,13 @@ impl Layout {
             leading: first - usize::from(redop) - usize::from(root),
             half,
             halves: if second.is_some() { 2 } else { 1 },
-            trailing: rest.iter().map(|name| Column::named(name)).collect(),
+            trailing: rest.iter().map(|name| NcclColumn::from_name(name)).collect(),
         })
     }
 
     /// The layout of a row whose header is lost, where the number of its words
     /// leaves one possibility: 3 + redop + root + 2 x (time algbw busbw check).
-    pub(super) fn of_row(words: &[&str]) -> Option<Self> {
+    pub(super) fn from_row(words: &[&str]) -> Option<Self> {
         let named = words.get(3).is_some_and(|w| is_redop(w));
         let (redop, root) = match (words.len(), named) {
             (11, false) => (false, false),
@@ -142,11 +142,11 @@ impl Layout {
         };
         // `%g` never prints 0e+00: that is the largest difference of old releases.
         let check = if words.last().is_some_and(|w| *w == "0e+00") || !(redop && root) {
-            Column::Difference
+            NcclColumn::Difference
         } else {
-            Column::Wrong
+            NcclColumn::Wrong
         };
-        let half = vec![Column::Time, Column::AlgBw, Column::BusBw, check];
+        let half = vec![NcclColumn::Time, NcclColumn::AlgBw, NcclColumn::BusBw, check];
         let layout = Self {
             redop,
             root,
@@ -157,8 +157,8 @@ impl Layout {
             halves: 2,
             trailing: Vec::new(),
         };
-        match layout.read(words, 0, false) {
-            Reading::Whole(row) if row.halves.iter().flatten().all(Half::is_readable) => {
+        match layout.read_row(words, 0, false) {
+            NcclRowReading::Whole(row) if row.halves.iter().flatten().all(NcclRowHalf::is_readable) => {
                 Some(layout)
             }
             _ => None,
@@ -166,27 +166,27 @@ impl Layout {
     }
 
     /// Number of words that follow a row's leading columns.
-    fn values(&self) -> usize {
+    fn value_count(&self) -> usize {
         self.half.len() * self.halves
     }
 
     /// Number of words in one half, and in all halves.
     pub(super) fn piece_lengths(&self) -> (usize, usize) {
-        (self.half.len(), self.values())
+        (self.half.len(), self.value_count())
     }
 
     /// How many words a row that begins like this still lacks, at most.
-    pub(super) fn lacking(&self, words: &[&str]) -> usize {
+    pub(super) fn missing_words(&self, words: &[&str]) -> usize {
         let redop = usize::from(self.redop && words.get(3).is_none_or(|w| is_redop(w)));
         let lead = 3 + redop + usize::from(self.root) + self.leading;
-        let trailing: usize = self.trailing.iter().map(|c| c.words()).sum();
-        (lead + self.values() + trailing).saturating_sub(words.len())
+        let trailing: usize = self.trailing.iter().map(|c| c.word_count()).sum();
+        (lead + self.value_count() + trailing).saturating_sub(words.len())
     }
 
     /// Reads the words of a row, from its size on. `gap`: the row leaves the
     /// out-of-place half blank (a trace replay measures in place only).
-    pub(super) fn read(&self, words: &[&str], line: u32, gap: bool) -> Reading {
-        let Some(mut row) = lead(words, line) else { return Reading::Part(None) };
+    pub(super) fn read_row(&self, words: &[&str], line: u32, gap: bool) -> NcclRowReading {
+        let Some(mut row) = read_leading(words, line) else { return NcclRowReading::Part(None) };
         let mut at = 3;
         if self.redop && words.get(at).is_some_and(|w| is_redop(w)) {
             row.redop = Some(words[at].to_owned());
@@ -201,106 +201,106 @@ impl Layout {
         let values = words.get(at + self.leading..).unwrap_or(&[]);
         let length = self.half.len();
         let placements = match (gap, self.halves) {
-            (true, 2) => &[Placement::InPlace][..],
-            (_, 1) => &[Placement::OutOfPlace],
-            _ => &[Placement::OutOfPlace, Placement::InPlace],
+            (true, 2) => &[BufferPlacement::InPlace][..],
+            (_, 1) => &[BufferPlacement::OutOfPlace],
+            _ => &[BufferPlacement::OutOfPlace, BufferPlacement::InPlace],
         };
         for (i, placement) in placements.iter().enumerate() {
             let words = values.get(i * length..).unwrap_or(&[]);
-            let half = self.half(&words[..words.len().min(length)]);
-            row.halves[usize::from(*placement == Placement::InPlace)] = half;
+            let half = self.read_half(&words[..words.len().min(length)]);
+            row.halves[usize::from(*placement == BufferPlacement::InPlace)] = half;
         }
         let read = length * placements.len();
-        let trailing: usize = self.trailing.iter().map(|column| column.words()).sum();
+        let trailing: usize = self.trailing.iter().map(|column| column.word_count()).sum();
         if values.len() != read && values.len() != read + trailing {
             for half in &mut row.halves {
-                *half = half.take().filter(|half| self.can_be_true(half, row.bytes));
+                *half = half.take().filter(|half| self.is_plausible(half, row.bytes));
             }
             let left = row.halves.iter().flatten().count();
             if left < placements.len() && read <= values.len() {
                 return match (values.len() < read + trailing, left) {
-                    (false, _) => Reading::Long(row),
-                    (true, 0) => Reading::Part(None),
-                    (true, _) => Reading::Part(Some(row)),
+                    (false, _) => NcclRowReading::Long(row),
+                    (true, 0) => NcclRowReading::Part(None),
+                    (true, _) => NcclRowReading::Part(Some(row)),
                 };
             }
         }
         if read <= values.len() {
-            self.trail(&values[read..], &mut row);
-            Reading::Whole(row)
+            self.read_trailing(&values[read..], &mut row);
+            NcclRowReading::Whole(row)
         } else if row.halves.iter().all(Option::is_none) {
-            Reading::Part(None)
+            NcclRowReading::Part(None)
         } else {
-            Reading::Part(Some(row))
+            NcclRowReading::Part(Some(row))
         }
     }
 
     /// Whether a half of a row that lacks words can be what its columns say: a
     /// word lost before it moves a time into the place of a bandwidth.
-    fn can_be_true(&self, half: &Half, bytes: u64) -> bool {
+    fn is_plausible(&self, half: &NcclRowHalf, bytes: u64) -> bool {
         /// No test's factor between sizes, or from algbw to busbw, is larger.
         const MOST: f64 = 2.2;
         let (Some(algbw), Some(busbw)) = (half.algbw, half.busbw) else { return false };
         let time = match half.time {
             Some(time) => time.range(),
-            None if half.is_untimed => Range::ANY,
+            None if half.is_untimed => NumberRange::ANY,
             None => return false,
         };
         #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^53 bytes")]
-        let expected = Range::at(bytes as f64 / 1e3).over(time);
-        let expected = Range { low: expected.low / MOST, high: expected.high * MOST };
-        (self.cpu_time || expected.meets(algbw.range()))
+        let expected = NumberRange::from_value(bytes as f64 / 1e3).divide(time);
+        let expected = NumberRange { low: expected.low / MOST, high: expected.high * MOST };
+        (self.cpu_time || expected.overlaps(algbw.range()))
             && busbw.range().low <= algbw.range().high * MOST
-            && half.check != Check::Unreadable
+            && half.check != DataCheck::Unreadable
     }
 
     /// One half; `None` where it stops before its bandwidths.
-    fn half(&self, words: &[&str]) -> Option<Half> {
-        let needed = self.half.iter().rposition(|c| matches!(c, Column::AlgBw | Column::BusBw))?;
+    fn read_half(&self, words: &[&str]) -> Option<NcclRowHalf> {
+        let needed = self.half.iter().rposition(|c| matches!(c, NcclColumn::AlgBw | NcclColumn::BusBw))?;
         if words.len() <= needed {
             return None;
         }
-        let mut half = Half::default();
+        let mut half = NcclRowHalf::default();
         for (column, word) in self.half.iter().zip(words) {
-            let number = Printed::read(word);
+            let number = RoundedNumber::parse(word);
             let plain = number.map(|n| n.value);
             match column {
-                Column::Time if self.milliseconds => half.is_untimed = number.is_some(),
-                Column::Time => half.time = number,
-                Column::AlgBw => half.algbw = number,
-                Column::BusBw => half.busbw = number,
-                Column::Wrong | Column::Difference if *word == "N/A" => half.check = Check::NotDone,
+                NcclColumn::Time if self.milliseconds => half.is_untimed = number.is_some(),
+                NcclColumn::Time => half.time = number,
+                NcclColumn::AlgBw => half.algbw = number,
+                NcclColumn::BusBw => half.busbw = number,
+                NcclColumn::Wrong | NcclColumn::Difference if *word == "N/A" => half.check = DataCheck::NotDone,
                 // A count has no decimals (`%g` of a whole number).
-                Column::Wrong => {
+                NcclColumn::Wrong => {
                     let count = plain.filter(|count| count.fract() == 0.0);
-                    half.check = count.map_or(Check::Unreadable, Check::Wrong);
+                    half.check = count.map_or(DataCheck::Unreadable, DataCheck::Wrong);
                 }
                 // `%.0e` never goes without its exponent.
-                Column::Difference => {
+                NcclColumn::Difference => {
                     let difference = plain.filter(|_| *word == "0" || word.contains('e'));
-                    half.check = difference.map_or(Check::Unreadable, Check::Difference);
+                    half.check = difference.map_or(DataCheck::Unreadable, DataCheck::Difference);
                 }
-                Column::Shortest => half.min_us = plain,
-                Column::Longest => half.max_us = plain,
-                Column::P99 => half.p99_us = plain,
-                Column::Iterations => half.iterations = text::integer(word),
-                Column::Timestamp | Column::Other => {}
+                NcclColumn::Shortest => half.min_us = plain,
+                NcclColumn::Longest => half.max_us = plain,
+                NcclColumn::P99 => half.p99_us = plain,
+                NcclColumn::Iterations => half.iterations = text::parse_integer(word),
+                NcclColumn::Timestamp | NcclColumn::Other => {}
             }
         }
         Some(half)
     }
 
     /// The columns after both halves.
-    fn trail(&self, words: &[&str], row: &mut Row) {
+    fn read_trailing(&self, words: &[&str], row: &mut NcclRow) {
         let mut at = 0;
         for column in &self.trailing {
-            if *column == Column::Iterations {
-                let iterations = words.get(at).and_then(|w| text::integer(w));
+            if *column == NcclColumn::Iterations {
+                let iterations = words.get(at).and_then(|w| text::parse_integer(w));
                 for half in row.halves.iter_mut().flatten() {
                     half.iterations = iterations;
                 }
             }
-            at += column.words();
+            at += column.word_count();
         }
     }
 }
@@ -313,16 +313,16 @@ fn is_redop(word: &str) -> bool {
 }
 
 /// Size, count and type.
-fn lead(words: &[&str], line: u32) -> Option<Row> {
+fn read_leading(words: &[&str], line: u32) -> Option<NcclRow> {
     let [size, count, kind, ..] = words else { return None };
     collective::element_size(kind)?;
-    Some(Row {
+    Some(NcclRow {
         line,
-        bytes: text::integer(size)?,
+        bytes: text::parse_integer(size)?,
         // People shorten large counts to 2.7e+08; such a count is only not used.
-        count: text::integer(count).or_else(|| text::number(count).map(|_| 0))?,
+        count: text::parse_integer(count).or_else(|| text::parse_number(count).map(|_| 0))?,
         type_name: (*kind).to_owned(),
-        ..Row::default()
+        ..NcclRow::default()
     })
 }
 
@@ -331,7 +331,7 @@ fn lead(words: &[&str], line: u32) -> Option<Row> {
 pub(super) fn row_start(words: &[&str]) -> Option<usize> {
     const FURTHEST: usize = 4;
     (0..=FURTHEST).find(|&at| {
-        let row = words.get(at..).and_then(|words| lead(words, 0));
+        let row = words.get(at..).and_then(|words| read_leading(words, 0));
         // What is in front of a row can also be the first half of its size.
         row.is_some_and(|row| at == 0 || !row.is_smaller_than_its_elements())
     })
@@ -341,13 +341,13 @@ pub(super) fn row_start(words: &[&str]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn layout(header: &str) -> Layout {
+    fn layout(header: &str) -> NcclTableLayout {
         let words: Vec<&str> = header.split_whitespace().collect();
-        Layout::of_header(&words).expect("a header")
+        NcclTableLayout::from_header(&words).expect("a header")
     }
 
-    fn read(header: &str, row: &str) -> Reading {
-        layout(header).read(&row.split_whitespace().collect::<Vec<_>>(), 1, false)
+    fn read(header: &str, row: &str) -> NcclRowReading {
+        layout(header).read_row(&row.split_whitespace().collect::<Vec<_>>(), 1, false)
     }
 
     const MODERN: &str =
@@ -359,9 +359,9 @@ mod tests {
                       i_cv% time algbw busbw #wrong i_min i_max i_p99 i_cv% timestamp #iters";
         let row = "4096 1024 float sum -1 20.00 0.20 0.36 0 18.10 25.00 24.90 3.10 21.00 0.20 0.34 \
                    2 19.10 26.00 25.90 4.10 2026-01-02 03:04:05 20";
-        let Reading::Whole(row) = read(header, row) else { panic!("a whole row") };
+        let NcclRowReading::Whole(row) = read(header, row) else { panic!("a whole row") };
         let half = row.halves[1].as_ref().expect("a half");
-        assert_eq!(half.check, Check::Wrong(2.0));
+        assert_eq!(half.check, DataCheck::Wrong(2.0));
         assert_eq!((half.min_us, half.max_us, half.p99_us), (Some(19.1), Some(26.0), Some(25.9)));
         assert_eq!(half.iterations, Some(20));
     }
@@ -369,24 +369,24 @@ mod tests {
     #[test]
     fn a_blank_redop_is_not_the_root() {
         let row = "4096 128 float -1 20.00 0.20 0.18 0 21.00 0.20 0.17 N/A";
-        let Reading::Whole(row) = read(MODERN, row) else { panic!("a whole row") };
+        let NcclRowReading::Whole(row) = read(MODERN, row) else { panic!("a whole row") };
         assert_eq!((row.redop, row.root), (None, Some(-1)));
-        assert_eq!(row.halves[1].as_ref().map(|h| h.check), Some(Check::NotDone));
+        assert_eq!(row.halves[1].as_ref().map(|h| h.check), Some(DataCheck::NotDone));
     }
 
     #[test]
     fn a_row_that_stops_keeps_the_half_that_is_whole() {
-        let Reading::Part(Some(row)) = read(MODERN, "4096 1024 float sum -1 20.0 0.20 0.36 0 21.0")
+        let NcclRowReading::Part(Some(row)) = read(MODERN, "4096 1024 float sum -1 20.0 0.20 0.36 0 21.0")
         else {
             panic!("a part of a row")
         };
         assert!(row.halves[0].is_some() && row.halves[1].is_none());
-        assert_eq!(read(MODERN, "4096 1024 float sum -1 20.0"), Reading::Part(None));
+        assert_eq!(read(MODERN, "4096 1024 float sum -1 20.0"), NcclRowReading::Part(None));
     }
 
     #[test]
     fn a_lone_row_gives_its_layout_only_where_one_fits() {
-        let of = |row: &str| Layout::of_row(&row.split_whitespace().collect::<Vec<_>>());
+        let of = |row: &str| NcclTableLayout::from_row(&row.split_whitespace().collect::<Vec<_>>());
         let modern = of("64 16 float sum -1 9.0 0.01 0.01 0 9.0 0.01 0.01 0").expect("a layout");
         assert_eq!(modern, layout(MODERN));
         let old = of("64 16 float 0 9.0 0.01 0.01 0e+00 9.0 0.01 0.01 0e+00").expect("a layout");
@@ -399,7 +399,7 @@ mod tests {
         let header = "# size count type redop root time algbw busbw #wrong #bitdiff time algbw \
                       busbw #wrong #bitdiff impl algo proto";
         let row = "4096 1024 float sum -1 20.0 0.20 0.36 0 0 21.0 0.20 0.34 0 0 N/A RING LL";
-        let Reading::Whole(row) = read(header, row) else { panic!("a whole row") };
+        let NcclRowReading::Whole(row) = read(header, row) else { panic!("a whole row") };
         assert_eq!(row.halves[1].as_ref().and_then(|h| h.busbw).map(|b| b.value), Some(0.34));
     }
 }

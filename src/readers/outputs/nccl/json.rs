@@ -9,18 +9,18 @@ use serde_json::Value;
 
 use super::collective;
 use super::collective::RankCount;
-use super::debug;
-use super::outcome::Outcome;
-use super::printed::Printed;
-use super::run::Check;
-use super::run::Footer;
-use super::run::Half;
-use super::run::Row;
-use super::run::Run;
-use crate::outputs::json;
-use model::facts::Rank;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
+use super::debug_log;
+use super::output_builder::NcclOutputBuilder;
+use super::rounded_number::RoundedNumber;
+use super::run::DataCheck;
+use super::run::NcclFooter;
+use super::run::NcclRowHalf;
+use super::run::NcclRow;
+use super::run::NcclRun;
+use crate::outputs::lenient_json;
+use model::tool_facts::ToolRank;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
 use model::text;
 
 /// Decimals of every number the file holds (`%lf`).
@@ -37,8 +37,8 @@ pub(super) fn is_likely(text: &str) -> bool {
 }
 
 /// Reads all runs of a text.
-pub(super) fn read(text: &str) -> Outcome {
-    let mut out = Outcome::default();
+pub(super) fn read_runs(text: &str) -> NcclOutputBuilder {
+    let mut out = NcclOutputBuilder::default();
     let mut at = 0;
     let mut budget = text.len().saturating_mul(MOST_PASSES);
     while let Some(start) = text[at..].find('{').map(|i| at + i) {
@@ -47,14 +47,14 @@ pub(super) fn read(text: &str) -> Outcome {
             break;
         }
         budget -= end - start;
-        let found = json::find_where(&text[start..end], is_document);
+        let found = lenient_json::find_document_where(&text[start..end], is_document);
         let Some(document) = found else {
             at = start + 1;
             continue;
         };
-        let line = line_of(text, start) + document.line - 1;
+        let line = line_number(text, start) + document.line - 1;
         if let Value::Object(map) = &document.value {
-            run(map, line, document.stopped.is_some(), document.not_finite, &mut out);
+            read_run(map, line, document.stopped.is_some(), document.not_finite, &mut out);
         }
         at = end;
     }
@@ -119,55 +119,55 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-fn line_of(text: &str, at: usize) -> u32 {
+fn line_number(text: &str, at: usize) -> u32 {
     let lines = text.as_bytes()[..at].iter().filter(|b| **b == b'\n').count();
     u32::try_from(lines).unwrap_or(u32::MAX - 1).saturating_add(1)
 }
 
-fn run(map: &Map<String, Value>, line: u32, stopped: bool, not_finite: bool, out: &mut Outcome) {
-    let mut run = Run { line, redop_column: true, modern: true, ..Run::default() };
+fn read_run(map: &Map<String, Value>, line: u32, stopped: bool, not_finite: bool, out: &mut NcclOutputBuilder) {
+    let mut run = NcclRun { line, redop_column: true, modern: true, ..NcclRun::default() };
     let version = map.get("version").and_then(Value::as_u64);
     if let Some(version) = version {
         let version = version.to_string();
         out.facts.parameters.entry("json_version".to_owned()).or_insert(version);
     }
     if let Some(code) = map.get("nccl_version").and_then(Value::as_u64) {
-        debug::note_version_code(code, &mut out.facts);
+        debug_log::note_version_code(code, &mut out.facts);
     }
     run.name = map
         .get("args")
         .and_then(|args| args.get(0))
         .and_then(Value::as_str)
-        .and_then(collective::by_name)
+        .and_then(collective::find_program)
         .map(|collective| collective.name.to_owned());
     if let Some(config) = map.get("config") {
-        configure(config, &mut run, out);
+        read_config(config, &mut run, out);
     }
     let rows = map.get("results").and_then(Value::as_array);
     for value in rows.into_iter().flatten() {
-        if let Some(row) = row(value, line, &mut run) {
+        if let Some(row) = parse_row(value, line, &mut run) {
             run.rows.push(row);
         } else {
             let detail = "a result whose size or bandwidths are missing";
-            run.problems.push(Problem::new(ProblemKind::Truncated, detail).at(line));
+            run.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(line));
         }
     }
     if not_finite || run.halves().any(|(.., half)| !half.is_readable()) {
         let detail = "a time or bandwidth is not a finite number";
-        run.problems.push(Problem::new(ProblemKind::Unrecognised, detail).at(line));
+        run.problems.push(OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line));
     }
-    run.out_of_bounds = map.get("out_of_bounds").map(|v| footer(v, &["count"], 0, line));
+    run.out_of_bounds = map.get("out_of_bounds").map(|v| parse_footer(v, &["count"], 0, line));
     // Releases before 2.17.9 misspell the word in both places.
     let average = ["average_bus_bandwidth", "average_bus_bandwidith"];
     run.average = average
         .iter()
         .find_map(|key| map.get(*key))
-        .map(|v| footer(v, &["bandwidth", "bandwidith"], DECIMALS, line));
+        .map(|v| parse_footer(v, &["bandwidth", "bandwidith"], DECIMALS, line));
     let errors = map.get("errors").and_then(Value::as_array);
     for error in errors.into_iter().flatten().filter_map(Value::as_str) {
         let error = text::clean(error);
         if !error.is_empty() {
-            run.problems.push(Problem::new(ProblemKind::Error, error).at(line));
+            run.problems.push(OutputProblem::new(OutputProblemKind::Error, error).at_line(line));
         }
     }
     let ended =
@@ -177,13 +177,13 @@ fn run(map: &Map<String, Value>, line: u32, stopped: bool, not_finite: bool, out
             Some(row) => format!("the file stops after {} bytes, before its end", row.bytes),
             None => "the file stops before its first result".to_owned(),
         };
-        run.unfinished = Some(Problem::new(ProblemKind::Truncated, detail).at(line));
+        run.unfinished = Some(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(line));
     }
     out.runs.push(run);
 }
 
 /// What the text output calls the same things.
-const NAMES: [(&str, &str); 12] = [
+const PARAMETER_NAMES: [(&str, &str); 12] = [
     ("nthreads", "nThread"),
     ("ngpus", "nGpus"),
     ("minimum_bytes", "minBytes"),
@@ -198,14 +198,14 @@ const NAMES: [(&str, &str); 12] = [
     ("parallel_init", "parallel_init"),
 ];
 
-fn configure(config: &Value, run: &mut Run, out: &mut Outcome) {
+fn read_config(config: &Value, run: &mut NcclRun, out: &mut NcclOutputBuilder) {
     let mut named = std::collections::BTreeMap::new();
     let plain = |value: &Value| match value {
         Value::Number(n) => Some(n.to_string()),
         Value::String(s) => Some(text::clean(s)),
         _ => None,
     };
-    for (key, name) in NAMES {
+    for (key, name) in PARAMETER_NAMES {
         if let Some(value) = config.get(key).and_then(plain) {
             named.insert(name.to_owned(), value);
         }
@@ -219,7 +219,7 @@ fn configure(config: &Value, run: &mut Run, out: &mut Outcome) {
     let number = |key: &str| config.get(key).and_then(Value::as_u64);
     run.validation = number("validation").map(|v| v != 0);
     let devices = config.get("devices").and_then(Value::as_array);
-    for rank in devices.into_iter().flatten().filter_map(rank) {
+    for rank in devices.into_iter().flatten().filter_map(parse_rank) {
         out.note_rank(&rank);
         run.ranks.push(rank);
     }
@@ -233,13 +233,13 @@ fn configure(config: &Value, run: &mut Run, out: &mut Outcome) {
     }
 }
 
-fn rank(value: &Value) -> Option<Rank> {
+fn parse_rank(value: &Value) -> Option<ToolRank> {
     let number =
         |key: &str| value.get(key).and_then(Value::as_u64).and_then(|n| u32::try_from(n).ok());
     let string = |key: &str| {
         value.get(key).and_then(Value::as_str).map(text::clean).filter(|s| !s.is_empty())
     };
-    Some(Rank {
+    Some(ToolRank {
         rank: number("rank")?,
         host: string("hostname")?,
         device: number("device")?,
@@ -249,37 +249,37 @@ fn rank(value: &Value) -> Option<Rank> {
     })
 }
 
-fn row(value: &Value, line: u32, run: &mut Run) -> Option<Row> {
+fn parse_row(value: &Value, line: u32, run: &mut NcclRun) -> Option<NcclRow> {
     let string = |key: &str| value.get(key).and_then(Value::as_str).map(str::trim);
     let iterations = value.get("actual_iterations").and_then(Value::as_u64);
-    let mut row = Row {
+    let mut row = NcclRow {
         line,
         bytes: value.get("size")?.as_u64()?,
         count: value.get("count").and_then(Value::as_u64).unwrap_or(0),
         type_name: string("type").unwrap_or_default().to_owned(),
         redop: string("redop").filter(|name| !name.is_empty()).map(text::clean),
         root: string("root").and_then(|root| root.parse().ok()),
-        ..Row::default()
+        ..NcclRow::default()
     };
     for (i, key) in ["out_of_place", "in_place"].iter().enumerate() {
         let Some(half) = value.get(*key).filter(|half| half.is_object()) else { continue };
         run.cpu_time |= half.get("cpu_time").is_some();
         let statistics = value.get(format!("{key}_per_iter"));
-        row.halves[i] = Some(Half { iterations, ..self::half(half, statistics) });
+        row.halves[i] = Some(NcclRowHalf { iterations, ..self::parse_half(half, statistics) });
     }
     row.halves.iter().any(Option::is_some).then_some(row)
 }
 
-fn half(value: &Value, statistics: Option<&Value>) -> Half {
+fn parse_half(value: &Value, statistics: Option<&Value>) -> NcclRowHalf {
     let number = |key: &str| value.get(key).and_then(Value::as_f64);
-    let printed = |key: &str| number(key).map(|v| Printed::with_decimals(v, DECIMALS));
+    let printed = |key: &str| number(key).map(|v| RoundedNumber::with_decimals(v, DECIMALS));
     let statistic = |key: &str| statistics.and_then(|s| s.get(key)).and_then(Value::as_f64);
     let check = match value.get("nwrong") {
-        Some(Value::Null) => Check::NotDone,
-        Some(wrong) => wrong.as_f64().map_or(Check::Unreadable, Check::Wrong),
-        None => Check::Absent,
+        Some(Value::Null) => DataCheck::NotDone,
+        Some(wrong) => wrong.as_f64().map_or(DataCheck::Unreadable, DataCheck::Wrong),
+        None => DataCheck::Absent,
     };
-    Half {
+    NcclRowHalf {
         time: printed("time").or_else(|| printed("cpu_time")),
         algbw: printed("alg_bw"),
         busbw: printed("bus_bw"),
@@ -292,7 +292,7 @@ fn half(value: &Value, statistics: Option<&Value>) -> Half {
     }
 }
 
-fn footer(value: &Value, keys: &[&str], decimals: i32, line: u32) -> Footer {
+fn parse_footer(value: &Value, keys: &[&str], decimals: i32, line: u32) -> NcclFooter {
     let number = keys.iter().find_map(|key| value.get(*key)).and_then(Value::as_f64);
     let okay = match value.get("okay") {
         Some(Value::String(word)) if word == "true" => Some(true),
@@ -300,5 +300,5 @@ fn footer(value: &Value, keys: &[&str], decimals: i32, line: u32) -> Footer {
         Some(Value::Bool(okay)) => Some(*okay),
         _ => None,
     };
-    Footer { value: number.map(|n| Printed::with_decimals(n, decimals)), okay, line, at_end: false }
+    NcclFooter { value: number.map(|n| RoundedNumber::with_decimals(n, decimals)), okay, line, at_end: false }
 }

@@ -6,13 +6,13 @@
 
 pub(super) mod collective;
 mod consistency;
-mod debug;
+mod debug_log;
 mod errors;
 mod header;
 mod json;
-mod outcome;
+mod output_builder;
 mod preamble;
-mod printed;
+mod rounded_number;
 mod run;
 mod text;
 
@@ -20,17 +20,17 @@ mod text;
 mod tests;
 
 use super::CERTAIN;
-use super::Confidence;
-use super::Input;
+use super::ParserConfidence;
+use super::ParserInput;
 use super::LIKELY;
 use super::POSSIBLE;
-use model::parsed::Parsed;
+use model::parse_output::ParseOutput;
 
 /// Rows of all layouts are shorter: 25 columns of at most 14 characters.
 const LONGEST_ROW: usize = 400;
 
 /// How sure this is an output of nccl-tests.
-pub fn recognises(input: &Input<'_>) -> Confidence {
+pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     let mut best = if json::is_likely(input.text) { CERTAIN } else { 0 };
     let mut program = false;
     for line in &input.lines {
@@ -40,15 +40,15 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
         let text = line.text;
         let own = ["Collective test starting: ", "nccl-tests version "];
         if own.iter().any(|mark| text.contains(mark))
-            || preamble::parameters(text).is_some()
+            || preamble::parse_parameters(text).is_some()
             || text::is_header(line)
         {
             best = CERTAIN;
         } else if best < LIKELY
-            && (errors::of_test(text).is_some()
+            && (errors::parse_test_failure(text).is_some()
                 || text.contains("Out of bounds values")
                 || (text.len() < LONGEST_ROW
-                    && header::Layout::of_row(&line.words().collect::<Vec<_>>()).is_some()))
+                    && header::NcclTableLayout::from_row(&line.split_words().collect::<Vec<_>>()).is_some()))
         {
             best = LIKELY;
         }
@@ -56,24 +56,24 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
         // matrix of other tools would cost more than reading them.
         program = program
             || (text.contains("_perf")
-                && line.words().any(|word| collective::by_name(word).is_some()));
+                && line.split_words().any(|word| collective::find_program(word).is_some()));
     }
     // Most outputs are another tool's and name no program of these, so that no line of
     // theirs has to be held against every failure there is.
-    let failed = || input.lines.iter().any(|line| errors::around_test(line.text).is_some());
+    let failed = || input.lines.iter().any(|line| errors::parse_launcher_failure(line.text).is_some());
     if program && best < POSSIBLE && failed() { POSSIBLE } else { best }
 }
 
 /// Reads an output of nccl-tests.
-pub fn parse(input: &Input<'_>) -> Parsed {
+pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     // A log that holds a table holds the same numbers as the file beside it.
     let table = input.lines.iter().any(text::is_header);
     let outcome = if !table && json::is_likely(input.text) {
-        let read = json::read(input.text);
+        let read = json::read_runs(input.text);
         // A launcher's margins can stand between the object's lines.
-        if read.runs.is_empty() { json::read(&input.plain()) } else { read }
+        if read.runs.is_empty() { json::read_runs(&input.plain_text()) } else { read }
     } else {
-        text::read(input)
+        text::read_runs(input)
     };
-    outcome.close()
+    outcome.into_parsed()
 }

@@ -4,23 +4,23 @@
 
 use std::collections::BTreeMap;
 
-use super::run::Step;
-use super::run::Sweep;
+use super::run::SizeStep;
+use super::run::SizeSweep;
 use crate::outputs::text;
-use model::facts::Rank;
+use model::tool_facts::ToolRank;
 use model::text::clean;
 
 /// The parameter line.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Parameters {
+pub(super) struct NcclParameters {
     /// All of them by the tool's names.
-    pub(super) named: BTreeMap<String, String>,
-    pub(super) sweep: Option<Sweep>,
+    pub(super) by_name: BTreeMap<String, String>,
+    pub(super) sweep: Option<SizeSweep>,
     pub(super) validation: Option<bool>,
 }
 
 /// `nThread 1 nGpus 8 minBytes 8 maxBytes 128 step: 2(factor) warmup iters: 5 ...`.
-pub(super) fn parameters(line: &str) -> Option<Parameters> {
+pub(super) fn parse_parameters(line: &str) -> Option<NcclParameters> {
     if !(line.contains("nThread") && line.contains("nGpus") && line.contains("minBytes")) {
         return None;
     }
@@ -40,21 +40,21 @@ pub(super) fn parameters(line: &str) -> Option<Parameters> {
             name.push_str(word.trim_end_matches(':'));
         }
     }
-    let number = |name: &str| named.get(name).and_then(|v| text::integer(v));
+    let number = |name: &str| named.get(name).and_then(|v| text::parse_integer(v));
     let sweep = || {
         let step = named.get("step")?;
         let (size, kind) = step.split_once('(')?;
-        let size = text::integer(size)?;
-        let step = if kind.starts_with("factor") { Step::Factor(size) } else { Step::Bytes(size) };
-        Some(Sweep { min: number("minBytes")?, max: number("maxBytes")?, step })
+        let size = text::parse_integer(size)?;
+        let step = if kind.starts_with("factor") { SizeStep::Factor(size) } else { SizeStep::Bytes(size) };
+        Some(SizeSweep { min: number("minBytes")?, max: number("maxBytes")?, step })
     };
     let (sweep, validation) = (sweep(), number("validation").map(|v| v != 0));
-    Some(Parameters { named, sweep, validation })
+    Some(NcclParameters { by_name: named, sweep, validation })
 }
 
 /// `Rank  0 Group  0 Pid 42 on HOST device  0 [0000:1b:00] NAME`, where older
 /// releases lack the group, and the first the process too.
-pub(super) fn rank(line: &str) -> Option<Rank> {
+pub(super) fn parse_rank(line: &str) -> Option<ToolRank> {
     let at = line.find("Rank ")?;
     // People copy these lines without their mark.
     if !line[..at].trim_end().ends_with('#') && !line[..at].trim().is_empty() {
@@ -62,7 +62,7 @@ pub(super) fn rank(line: &str) -> Option<Rank> {
     }
     let mut words = line[at..].split_whitespace().skip(1);
     let number = |word: Option<&str>| word.and_then(|w| w.parse::<u32>().ok());
-    let mut rank = Rank { rank: number(words.next())?, ..Rank::default() };
+    let mut rank = ToolRank { rank: number(words.next())?, ..ToolRank::default() };
     loop {
         match words.next()? {
             "Group" => rank.group = number(words.next()),
@@ -92,8 +92,8 @@ pub(super) fn word_after<'a>(line: &'a str, mark: &str) -> Option<&'a str> {
 }
 
 /// `# Reducing maxBytes to N due to memory limitation`.
-pub(super) fn reduced_max(line: &str) -> Option<u64> {
-    text::integer(word_after(line, "Reducing maxBytes to ")?)
+pub(super) fn parse_reduced_max(line: &str) -> Option<u64> {
+    text::parse_integer(word_after(line, "Reducing maxBytes to ")?)
 }
 
 #[cfg(test)]
@@ -104,11 +104,11 @@ mod tests {
     fn parameters_have_the_tools_own_names() {
         let line = "# nThread 1 nGpus 4 minBytes 64 maxBytes 4096 step: 2(factor) warmup iters: 1 \
                     iters: 20 agg iters: 3 validation: 0 graph: 0 unalign: 0";
-        let read = parameters(line).expect("parameters");
-        assert_eq!(read.named["warmup iters"], "1");
-        assert_eq!(read.named["agg iters"], "3");
-        assert_eq!(read.named["iters"], "20");
-        assert_eq!(read.sweep, Some(Sweep { min: 64, max: 4096, step: Step::Factor(2) }));
+        let read = parse_parameters(line).expect("parameters");
+        assert_eq!(read.by_name["warmup iters"], "1");
+        assert_eq!(read.by_name["agg iters"], "3");
+        assert_eq!(read.by_name["iters"], "20");
+        assert_eq!(read.sweep, Some(SizeSweep { min: 64, max: 4096, step: SizeStep::Factor(2) }));
         assert_eq!(read.validation, Some(false));
     }
 
@@ -120,12 +120,12 @@ mod tests {
             "#  Rank  3 Group  0 Pid   4242 on        n1 device  3 [0000:1b:00] Made Up GPU",
         ];
         for line in lines {
-            let rank = rank(line).expect("a rank");
+            let rank = parse_rank(line).expect("a rank");
             assert_eq!((rank.rank, rank.host.as_str(), rank.device), (3, "n1", 3), "{line}");
             assert_eq!(rank.name.as_deref(), Some("Made Up GPU"));
         }
-        assert_eq!(rank(lines[2]).and_then(|r| r.group), Some(0));
-        assert_eq!(rank("# Rank order is by host"), None);
-        assert_eq!(rank("#  Rank  3 Group  0 Pid   4242 on  n1 devi"), None);
+        assert_eq!(parse_rank(lines[2]).and_then(|r| r.group), Some(0));
+        assert_eq!(parse_rank("# Rank order is by host"), None);
+        assert_eq!(parse_rank("#  Rank  3 Group  0 Pid   4242 on  n1 devi"), None);
     }
 }

@@ -7,18 +7,18 @@
 use super::collective;
 use super::collective::RankCount;
 use super::consistency;
-use super::printed::Printed;
-use model::facts::Rank;
-use model::measurement::Placement;
-use model::measurement::Point;
-use model::measurement::Series;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
+use super::rounded_number::RoundedNumber;
+use model::tool_facts::ToolRank;
+use model::measurement::BufferPlacement;
+use model::measurement::SeriesPoint;
+use model::measurement::MeasurementSeries;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
 use model::unit::Unit;
 
 /// What became of checking a half's data.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) enum Check {
+pub(super) enum DataCheck {
     /// Nothing is printed about it.
     #[default]
     Absent,
@@ -33,7 +33,7 @@ pub(super) enum Check {
     Unreadable,
 }
 
-impl Check {
+impl DataCheck {
     fn is_done(self) -> bool {
         matches!(self, Self::Wrong(_) | Self::Difference(_))
     }
@@ -41,32 +41,32 @@ impl Check {
 
 /// One half of a row.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Half {
-    pub(super) time: Option<Printed>,
+pub(super) struct NcclRowHalf {
+    pub(super) time: Option<RoundedNumber>,
     /// A time is there, in a unit that is not kept.
     pub(super) is_untimed: bool,
-    pub(super) algbw: Option<Printed>,
-    pub(super) busbw: Option<Printed>,
-    pub(super) check: Check,
+    pub(super) algbw: Option<RoundedNumber>,
+    pub(super) busbw: Option<RoundedNumber>,
+    pub(super) check: DataCheck,
     pub(super) iterations: Option<u64>,
     pub(super) min_us: Option<f64>,
     pub(super) max_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
 }
 
-impl Half {
+impl NcclRowHalf {
     /// Whether time, bandwidths and check are what they should be.
     pub(super) fn is_readable(&self) -> bool {
         (self.time.is_some() || self.is_untimed)
             && self.algbw.is_some()
             && self.busbw.is_some()
-            && self.check != Check::Unreadable
+            && self.check != DataCheck::Unreadable
     }
 }
 
 /// One row: one size.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Row {
+pub(super) struct NcclRow {
     pub(super) line: u32,
     pub(super) bytes: u64,
     pub(super) count: u64,
@@ -74,10 +74,10 @@ pub(super) struct Row {
     pub(super) redop: Option<String>,
     pub(super) root: Option<i64>,
     /// Out of place, in place.
-    pub(super) halves: [Option<Half>; 2],
+    pub(super) halves: [Option<NcclRowHalf>; 2],
 }
 
-impl Row {
+impl NcclRow {
     /// Whether the size is less than that of the elements counted, which is not
     /// possible: it is that of the larger buffer.
     pub(super) fn is_smaller_than_its_elements(&self) -> bool {
@@ -89,30 +89,30 @@ impl Row {
 
 /// The sizes a run says it sweeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sweep {
+pub(super) struct SizeSweep {
     pub(super) min: u64,
     pub(super) max: u64,
-    pub(super) step: Step,
+    pub(super) step: SizeStep,
 }
 
 /// How it goes from one size to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum SizeStep {
     Factor(u64),
     Bytes(u64),
 }
 
-impl Sweep {
+impl SizeSweep {
     /// Number of rows of one sweep; `None` where it would never end.
-    fn rows(self) -> Option<u64> {
+    fn row_count(self) -> Option<u64> {
         if self.max < self.min {
             return None;
         }
         match self.step {
-            Step::Bytes(0) => None,
-            Step::Bytes(step) => ((self.max - self.min) / step).checked_add(1),
-            Step::Factor(factor) if factor < 2 || self.min == 0 => None,
-            Step::Factor(factor) => {
+            SizeStep::Bytes(0) => None,
+            SizeStep::Bytes(step) => ((self.max - self.min) / step).checked_add(1),
+            SizeStep::Factor(factor) if factor < 2 || self.min == 0 => None,
+            SizeStep::Factor(factor) => {
                 let mut rows = 1;
                 let mut size = self.min;
                 while let Some(next) = size.checked_mul(factor).filter(|s| *s <= self.max) {
@@ -127,8 +127,8 @@ impl Sweep {
 
 /// A count and the tool's own verdict on it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Footer {
-    pub(super) value: Option<Printed>,
+pub(super) struct NcclFooter {
+    pub(super) value: Option<RoundedNumber>,
     /// `OK` or `FAILED`, where printed.
     pub(super) okay: Option<bool>,
     pub(super) line: u32,
@@ -138,13 +138,13 @@ pub(super) struct Footer {
 
 /// One run.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Run {
+pub(super) struct NcclRun {
     /// The test, where the tool or the log around it names it.
     pub(super) name: Option<String>,
-    pub(super) sweep: Option<Sweep>,
+    pub(super) sweep: Option<SizeSweep>,
     /// `validation:` of the parameter line.
     pub(super) validation: Option<bool>,
-    pub(super) ranks: Vec<Rank>,
+    pub(super) ranks: Vec<ToolRank>,
     /// Number of ranks, where it is known otherwise than from `ranks`.
     pub(super) rank_count: RankCount,
     /// Every rank has its line (text); the JSON file has one per process.
@@ -154,48 +154,48 @@ pub(super) struct Run {
     /// The table has both a redop and a root column.
     pub(super) modern: bool,
     pub(super) cpu_time: bool,
-    pub(super) rows: Vec<Row>,
-    pub(super) out_of_bounds: Option<Footer>,
-    pub(super) average: Option<Footer>,
-    pub(super) bitwise: Option<Footer>,
+    pub(super) rows: Vec<NcclRow>,
+    pub(super) out_of_bounds: Option<NcclFooter>,
+    pub(super) average: Option<NcclFooter>,
+    pub(super) bitwise: Option<NcclFooter>,
     /// Somebody cut something out.
     pub(super) elided: Option<u32>,
     /// Why the run did not end, where its format says so otherwise.
-    pub(super) unfinished: Option<Problem>,
+    pub(super) unfinished: Option<OutputProblem>,
     /// Rows that could not be read, and the like.
-    pub(super) problems: Vec<Problem>,
+    pub(super) problems: Vec<OutputProblem>,
     pub(super) line: u32,
 }
 
 /// What a closed run gives.
 #[derive(Debug)]
-pub(super) struct Closed {
-    pub(super) series: Option<Series>,
-    pub(super) problems: Vec<Problem>,
+pub(super) struct NcclRunResult {
+    pub(super) series: Option<MeasurementSeries>,
+    pub(super) problems: Vec<OutputProblem>,
     pub(super) complete: bool,
     /// The test's name follows from the numbers only.
     pub(super) inferred: bool,
 }
 
-impl Run {
+impl NcclRun {
     /// The halves of all rows, with their row and placement.
-    pub(super) fn halves(&self) -> impl Iterator<Item = (&Row, Placement, &Half)> {
+    pub(super) fn halves(&self) -> impl Iterator<Item = (&NcclRow, BufferPlacement, &NcclRowHalf)> {
         self.rows.iter().flat_map(|row| {
             let [out, within] = &row.halves;
-            let out = out.as_ref().map(|half| (row, Placement::OutOfPlace, half));
-            let within = within.as_ref().map(|half| (row, Placement::InPlace, half));
+            let out = out.as_ref().map(|half| (row, BufferPlacement::OutOfPlace, half));
+            let within = within.as_ref().map(|half| (row, BufferPlacement::InPlace, half));
             out.into_iter().chain(within)
         })
     }
 
     /// What is known about the number of ranks.
-    pub(super) fn ranks_known(&self) -> RankCount {
+    pub(super) fn known_ranks(&self) -> RankCount {
         if self.rank_count != RankCount::default() || self.ranks.is_empty() {
             return self.rank_count;
         }
         // Only the group of rank 0 is measured (NCCL_TESTS_SPLIT).
         let group = self.ranks.iter().min_by_key(|r| r.rank).and_then(|r| r.group);
-        let same = |r: &&Rank| r.group == group;
+        let same = |r: &&ToolRank| r.group == group;
         let count = u32::try_from(self.ranks.iter().filter(same).count()).unwrap_or(u32::MAX);
         if self.missing_ranks() == 0 && self.elided.is_none() {
             return RankCount { exact: Some(count), at_least: count };
@@ -217,47 +217,47 @@ impl Run {
     /// Data was checked out of place and in no row in place.
     pub(super) fn in_place_unchecked(&self) -> bool {
         let refused = self.halves().any(|(_, placement, half)| {
-            placement == Placement::InPlace && half.check == Check::NotDone
+            placement == BufferPlacement::InPlace && half.check == DataCheck::NotDone
         });
-        self.is_checked(Placement::OutOfPlace) && !self.is_checked(Placement::InPlace) && refused
+        self.is_checked(BufferPlacement::OutOfPlace) && !self.is_checked(BufferPlacement::InPlace) && refused
     }
 
     /// Data was checked in some row at this placement.
-    pub(super) fn is_checked(&self, wanted: Placement) -> bool {
+    pub(super) fn is_checked(&self, wanted: BufferPlacement) -> bool {
         self.halves().any(|(_, placement, half)| placement == wanted && half.check.is_done())
     }
 
     /// Closes the run, as the `number`th of its file that has numbers.
-    pub(super) fn close(mut self, number: u32) -> Closed {
+    pub(super) fn into_result(mut self, number: u32) -> NcclRunResult {
         let mut problems = std::mem::take(&mut self.problems);
-        let inferred_name = if self.name.is_none() { consistency::infer(&self) } else { None };
+        let inferred_name = if self.name.is_none() { consistency::infer_program(&self) } else { None };
         let inferred = inferred_name.is_some();
         let name = self.name.clone().or_else(|| inferred_name.map(str::to_owned));
-        problems.extend(self.gaps(&problems));
+        problems.extend(self.find_gaps(&problems));
         let whole = !problems
             .iter()
-            .any(|p| matches!(p.kind, ProblemKind::Truncated | ProblemKind::Unrecognised));
-        problems.extend(self.damage());
-        problems.extend(self.unverified(name.as_deref()));
-        problems.extend(consistency::check(&self, name.as_deref()));
+            .any(|p| matches!(p.kind, OutputProblemKind::Truncated | OutputProblemKind::Unrecognised));
+        problems.extend(self.find_damage());
+        problems.extend(self.find_unverified(name.as_deref()));
+        problems.extend(consistency::check_run(&self, name.as_deref()));
         let complete = whole && !self.rows.is_empty();
         let no_mean = whole.then(|| consistency::check_average(&self, name.as_deref())).flatten();
         let average_lost = no_mean.is_some() && self.average_is_cut();
         if average_lost {
             problems.push(
-                Problem::new(ProblemKind::Truncated, "the text stops inside the average")
-                    .at(self.average.map_or(self.line, |a| a.line)),
+                OutputProblem::new(OutputProblemKind::Truncated, "the text stops inside the average")
+                    .at_line(self.average.map_or(self.line, |a| a.line)),
             );
         } else {
             problems.extend(no_mean);
         }
-        let series = (!self.rows.is_empty()).then(|| Series {
+        let series = (!self.rows.is_empty()).then(|| MeasurementSeries {
             run: number,
             testcase: name.clone(),
             unit: Some(Unit::GigabytesPerSecond),
             points: self
                 .halves()
-                .map(|(row, placement, half)| point(row, placement, half))
+                .map(|(row, placement, half)| make_point(row, placement, half))
                 .collect(),
             average_busbw: self
                 .average
@@ -269,26 +269,26 @@ impl Run {
             .into_iter()
             .map(|p| if p.testcase.is_none() { p.in_test(name.as_deref()) } else { p })
             .collect();
-        Closed { series, problems, complete: complete && !average_lost, inferred }
+        NcclRunResult { series, problems, complete: complete && !average_lost, inferred }
     }
 
     /// The text ends on the average and the rows say that it lost digits.
     fn average_is_cut(&self) -> bool {
-        self.average.is_some_and(|average| average.at_end) && consistency::begins_the_mean(self)
+        self.average.is_some_and(|average| average.at_end) && consistency::is_average_cut(self)
     }
 
     /// What is missing.
-    fn gaps(&self, found: &[Problem]) -> Vec<Problem> {
+    fn find_gaps(&self, found: &[OutputProblem]) -> Vec<OutputProblem> {
         let mut problems = Vec::new();
-        let truncated = |detail: String| Problem::new(ProblemKind::Truncated, detail);
+        let truncated = |detail: String| OutputProblem::new(OutputProblemKind::Truncated, detail);
         if let Some(line) = self.elided {
-            problems.push(truncated("something was cut out here".to_owned()).at(line));
+            problems.push(truncated("something was cut out here".to_owned()).at_line(line));
         }
         let missing = self.missing_ranks();
         if self.every_rank_listed && 0 < missing {
             problems.push(
                 truncated(format!("the device lines of {missing} ranks are not there"))
-                    .at(self.line),
+                    .at_line(self.line),
             );
         }
         if let Some(problem) = &self.unfinished {
@@ -301,9 +301,9 @@ impl Run {
                     format!("the run stops after {} bytes, before its end", row.bytes)
                 }
             };
-            problems.push(truncated(detail).at(self.rows.last().map_or(self.line, |r| r.line)));
+            problems.push(truncated(detail).at_line(self.rows.last().map_or(self.line, |r| r.line)));
         } else if self.rows.is_empty() {
-            problems.push(truncated("the run has no rows".to_owned()).at(self.line));
+            problems.push(truncated("the run has no rows".to_owned()).at_line(self.line));
         }
         if problems.is_empty() && found.is_empty() && !self.rows.is_empty() {
             problems.extend(self.missing_sizes());
@@ -312,13 +312,13 @@ impl Run {
     }
 
     /// Sizes that the sweep should have and the rows have not.
-    fn missing_sizes(&self) -> Option<Problem> {
+    fn missing_sizes(&self) -> Option<OutputProblem> {
         let have = self.rows.len() as u64;
-        if let Some(rows) = self.sweep.and_then(Sweep::rows) {
+        if let Some(rows) = self.sweep.and_then(SizeSweep::row_count) {
             // Run cycles, types, reductions and roots each repeat the sweep.
             return (!have.is_multiple_of(rows)).then(|| {
                 let detail = format!("{have} rows where a sweep of the sizes named has {rows}");
-                Problem::new(ProblemKind::Truncated, detail).at(self.line)
+                OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(self.line)
             });
         }
         // Without the parameter line a hole shows only in a geometric sweep, and
@@ -336,23 +336,23 @@ impl Run {
         let (before, after, _) = steps().find(|(_, _, r)| smallest * smallest * 0.95 <= *r)?;
         let detail =
             format!("the sizes between {} and {} bytes are not there", before.bytes, after.bytes);
-        Some(Problem::new(ProblemKind::Truncated, detail).at(after.line))
+        Some(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(after.line))
     }
 
     /// Wrong data, and an average that the tool itself calls too low.
-    fn damage(&self) -> Vec<Problem> {
+    fn find_damage(&self) -> Vec<OutputProblem> {
         let mut problems = Vec::new();
-        let wrong = |half: &Half| matches!(half.check, Check::Wrong(w) if 0.0 < w);
+        let wrong = |half: &NcclRowHalf| matches!(half.check, DataCheck::Wrong(w) if 0.0 < w);
         let mut bad = self.halves().filter(|(_, _, half)| wrong(half));
         if let Some((row, placement, _)) = bad.next() {
             let place = match placement {
-                Placement::OutOfPlace => "out of place",
-                Placement::InPlace => "in place",
+                BufferPlacement::OutOfPlace => "out of place",
+                BufferPlacement::InPlace => "in place",
             };
             let more = bad.count();
             let detail =
                 format!("wrong elements at {} bytes {place} and {more} more points", row.bytes);
-            problems.push(Problem::new(ProblemKind::Corrupt, detail).at(row.line));
+            problems.push(OutputProblem::new(OutputProblemKind::Corrupt, detail).at_line(row.line));
         }
         for (footer, what) in
             [(self.out_of_bounds, "values out of bounds"), (self.bitwise, "bitwise mismatches")]
@@ -361,22 +361,22 @@ impl Run {
             let count =
                 footer.value.map_or("an unknown number of".to_owned(), |v| v.value.to_string());
             let detail = format!("the tool counts {count} {what} and calls it failed");
-            problems.push(Problem::new(ProblemKind::Corrupt, detail).at(footer.line));
+            problems.push(OutputProblem::new(OutputProblemKind::Corrupt, detail).at_line(footer.line));
         }
         if let Some(average) = self.average.filter(|a| a.okay == Some(false)) {
             let detail = "the average bus bandwidth is below the limit set by NCCL_TESTS_MIN_BW";
-            problems.push(Problem::new(ProblemKind::Error, detail).at(average.line));
+            problems.push(OutputProblem::new(OutputProblemKind::Error, detail).at_line(average.line));
         }
         problems
     }
 
     /// Data that nobody checked.
-    fn unverified(&self, name: Option<&str>) -> Option<Problem> {
+    fn find_unverified(&self, name: Option<&str>) -> Option<OutputProblem> {
         if self.rows.is_empty() {
             return None;
         }
         let first = self.rows.first().map_or(self.line, |r| r.line);
-        let problem = |detail: String, line| Problem::new(ProblemKind::Unverified, detail).at(line);
+        let problem = |detail: String, line| OutputProblem::new(OutputProblemKind::Unverified, detail).at_line(line);
         if self.validation == Some(false) {
             return Some(problem(
                 "the run was told not to check data (validation 0)".to_owned(),
@@ -384,15 +384,15 @@ impl Run {
             ));
         }
         let must = |placement| {
-            placement == Placement::OutOfPlace
+            placement == BufferPlacement::OutOfPlace
                 || name
-                    .and_then(collective::by_name)
+                    .and_then(collective::find_program)
                     .is_some_and(|collective| collective.checks_in_place)
         };
         // A piece of a row may lack its check; a table without the column lacks all.
-        let no_column = self.halves().all(|(.., half)| half.check == Check::Absent);
-        let unchecked = |(_, placement, half): &(&Row, Placement, &Half)| {
-            must(*placement) && (half.check == Check::NotDone || no_column)
+        let no_column = self.halves().all(|(.., half)| half.check == DataCheck::Absent);
+        let unchecked = |(_, placement, half): &(&NcclRow, BufferPlacement, &NcclRowHalf)| {
+            must(*placement) && (half.check == DataCheck::NotDone || no_column)
         };
         let count = self.halves().filter(unchecked).count();
         let (row, ..) = self.halves().find(unchecked)?;
@@ -405,21 +405,21 @@ fn ratio(a: u64, b: u64) -> f64 {
     a as f64 / b as f64
 }
 
-fn point(row: &Row, placement: Placement, half: &Half) -> Point {
-    Point {
+fn make_point(row: &NcclRow, placement: BufferPlacement, half: &NcclRowHalf) -> SeriesPoint {
+    SeriesPoint {
         bytes: row.bytes,
         placement: Some(placement),
         time_us: half.time.map(|t| t.value),
         algbw: half.algbw.map(|b| b.value),
         busbw: half.busbw.map(|b| b.value),
         wrong: match half.check {
-            Check::Wrong(count) => Some(count),
+            DataCheck::Wrong(count) => Some(count),
             _ => None,
         },
         iterations: half.iterations,
         min_us: half.min_us,
         max_us: half.max_us,
         p99_us: half.p99_us,
-        ..Point::default()
+        ..SeriesPoint::default()
     }
 }

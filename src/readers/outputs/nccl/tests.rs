@@ -5,43 +5,43 @@ mod json;
 mod properties;
 mod render;
 
-use render::Output;
+use render::RenderedNcclOutput;
 use render::RELEASES;
-use render::Release;
+use render::NcclTestsRelease;
 use render::half;
 
 use crate::outputs;
-use crate::outputs::fixture::kinds;
+use crate::outputs::fixture::problem_kinds;
 use model::measurement::Measurement;
-use model::measurement::Placement;
-use model::measurement::Point;
-use model::measurement::Series;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use model::measurement::BufferPlacement;
+use model::measurement::SeriesPoint;
+use model::measurement::MeasurementSeries;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 
-fn read(text: &str) -> Parsed {
-    let parsed = outputs::read(text.as_bytes());
+fn read(text: &str) -> ParseOutput {
+    let parsed = outputs::parse_output(text.as_bytes());
     assert_eq!(parsed.tool, Some(Tool::NcclTests), "{text}");
     parsed
 }
 
-fn series(parsed: &Parsed, at: usize) -> &Series {
+fn series(parsed: &ParseOutput, at: usize) -> &MeasurementSeries {
     match &parsed.measurements[at] {
         Measurement::Series(series) => series,
         other => panic!("no series: {other:?}"),
     }
 }
 
-fn problem(parsed: &Parsed, kind: ProblemKind) -> &Problem {
+fn problem(parsed: &ParseOutput, kind: OutputProblemKind) -> &OutputProblem {
     parsed.problems.iter().find(|p| p.kind == kind).unwrap_or_else(|| panic!("{parsed:?}"))
 }
 
 #[test]
 fn every_release_gives_the_same_points() {
     for release in RELEASES {
-        let output = Output::new(release);
+        let output = RenderedNcclOutput::new(release);
         let parsed = read(&output.text());
         assert!(parsed.complete, "{release:?}: {:?}", parsed.problems);
         assert_eq!(parsed.problems, [], "{release:?}");
@@ -49,21 +49,21 @@ fn every_release_gives_the_same_points() {
         assert_eq!(series.testcase.as_deref(), Some("all_reduce_perf"));
         assert_eq!(series.points.len(), 8);
         let last = &series.points[7];
-        assert_eq!((last.bytes, last.placement), (32768, Some(Placement::InPlace)));
+        assert_eq!((last.bytes, last.placement), (32768, Some(BufferPlacement::InPlace)));
         assert_eq!((last.time_us, last.algbw, last.busbw), (Some(21.5), Some(1.52), Some(2.67)));
         // The old column is a relative difference, which is no count.
-        let wrong = if release == Release::Old { None } else { Some(0.0) };
+        let wrong = if release == NcclTestsRelease::Old { None } else { Some(0.0) };
         assert_eq!(last.wrong, wrong, "{release:?}");
-        let p99 = if release == Release::Iterations { Some(24.9) } else { None };
+        let p99 = if release == NcclTestsRelease::Iterations { Some(24.9) } else { None };
         assert_eq!(last.p99_us, p99);
-        let iterations = if release == Release::Bitwise { Some(20) } else { None };
+        let iterations = if release == NcclTestsRelease::Bitwise { Some(20) } else { None };
         assert_eq!(last.iterations, iterations);
     }
 }
 
 #[test]
 fn the_preamble_becomes_facts() {
-    let parsed = read(&Output::new(Release::Wrong).text());
+    let parsed = read(&RenderedNcclOutput::new(NcclTestsRelease::Wrong).text());
     assert_eq!(parsed.tool_version.as_deref(), Some("2.17.5"));
     let facts = &parsed.facts;
     assert_eq!(facts.nccl.as_deref(), Some("2.27.3"));
@@ -76,14 +76,14 @@ fn the_preamble_becomes_facts() {
 
 #[test]
 fn a_test_without_a_name_is_inferred_and_says_so() {
-    let parsed = read(&Output::new(Release::Old).text());
+    let parsed = read(&RenderedNcclOutput::new(NcclTestsRelease::Old).text());
     assert_eq!(series(&parsed, 0).testcase.as_deref(), Some("all_reduce_perf"));
     assert_eq!(parsed.facts.parameters["testcase"], "inferred");
 }
 
 #[test]
 fn one_program_named_before_the_table_is_the_test_and_two_are_not() {
-    let output = Output::new(Release::Old);
+    let output = RenderedNcclOutput::new(NcclTestsRelease::Old);
     let small = output.text().replace("  sum", "     ").replace("  redop", "       ");
     let with = |noise: &str| {
         let parsed = read(&format!("{noise}{small}"));
@@ -95,7 +95,7 @@ fn one_program_named_before_the_table_is_the_test_and_two_are_not() {
 
 #[test]
 fn a_command_names_the_table_below_it_and_no_other() {
-    let output = Output::new(Release::Old);
+    let output = RenderedNcclOutput::new(NcclTestsRelease::Old);
     let small = output.text().replace("  sum", "     ").replace("  redop", "       ");
     let text = format!("$ ./all_gather_perf\n{small}$ ./alltoall_perf\n{small}{small}");
     let parsed = read(&text);
@@ -105,7 +105,7 @@ fn a_command_names_the_table_below_it_and_no_other() {
 
 #[test]
 fn the_end_of_one_test_does_not_name_the_next() {
-    let output = Output::new(Release::Wrong);
+    let output = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     let quiet = |text: String| -> String {
         let lines = text.lines().filter(|line| !line.contains("Collective test"));
         lines.map(|line| line.replace("  sum ", " none ") + "\n").collect()
@@ -119,7 +119,7 @@ fn the_end_of_one_test_does_not_name_the_next() {
 
 #[test]
 fn a_word_lost_in_a_row_moves_no_number_into_another_column() {
-    let text = Output::new(Release::Wrong).text();
+    let text = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text();
     let row = text.lines().find(|line| line.contains(" 8192 ")).expect("a row");
     let words: Vec<&str> = row.split_whitespace().collect();
     for lost in 5..words.len() {
@@ -132,7 +132,7 @@ fn a_word_lost_in_a_row_moves_no_number_into_another_column() {
         let parsed = read(&text.replace(row, &short));
         let whole = read(&text);
         for point in series(&parsed, 0).points.iter().filter(|p| p.bytes == 8192) {
-            let same = |p: &&Point| p.bytes == 8192 && p.placement == point.placement;
+            let same = |p: &&SeriesPoint| p.bytes == 8192 && p.placement == point.placement;
             let printed = series(&whole, 0).points.iter().find(same).expect("the point");
             assert_eq!(
                 (point.time_us, point.algbw, point.busbw),
@@ -141,33 +141,33 @@ fn a_word_lost_in_a_row_moves_no_number_into_another_column() {
             );
             assert!(point.wrong.is_none() || point.wrong == printed.wrong, "{short}");
         }
-        assert!(!parsed.complete && parsed.has(ProblemKind::Truncated), "{short}");
+        assert!(!parsed.complete && parsed.has_problem(OutputProblemKind::Truncated), "{short}");
     }
 }
 
 #[test]
 fn a_header_whose_halves_differ_is_no_header() {
-    let text = Output::new(Release::Wrong).text();
+    let text = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text();
     let header = text.lines().find(|line| line.contains("size")).expect("a header");
     let short = header.replacen(" #wrong", "", 1);
     let parsed = read(&text.replace(header, &short));
     assert_eq!(series(&parsed, 0).points, series(&read(&text), 0).points);
-    assert_eq!(kinds(&parsed), [ProblemKind::Truncated]);
+    assert_eq!(problem_kinds(&parsed), [OutputProblemKind::Truncated]);
 }
 
 #[test]
 fn a_size_that_fell_apart_is_no_smaller_size() {
-    let text = Output::new(Release::Wrong).text();
+    let text = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text();
     let parsed = read(&text.replace("  32768  ", "  3 768  "));
     assert!(series(&parsed, 0).points.iter().all(|point| point.bytes != 768));
-    assert!(parsed.has(ProblemKind::Unrecognised) && !parsed.complete);
+    assert!(parsed.has_problem(OutputProblemKind::Unrecognised) && !parsed.complete);
     let parsed = read(&text.replace("  32768  ", "   3276  "));
-    assert!(parsed.has(ProblemKind::Inconsistent));
+    assert!(parsed.has_problem(OutputProblemKind::Inconsistent));
 }
 
 #[test]
 fn launchers_prompts_and_fences_change_nothing() {
-    let text = Output::new(Release::Wrong).text();
+    let text = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text();
     let plain = read(&text);
     let tagged: String = text.lines().map(|l| format!("[1,0]<stdout>:{l}\n")).collect();
     let fenced = format!("$ mpirun -np 8 ./all_reduce_perf\n```\n{text}```\n");
@@ -182,7 +182,7 @@ fn launchers_prompts_and_fences_change_nothing() {
 
 #[test]
 fn records_of_nccl_in_the_middle_of_a_row_do_not_cost_the_row() {
-    let output = Output::new(Release::Wrong);
+    let output = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     let plain = read(&output.text());
     let record = "gpu-1:40:41 [2] NCCL INFO Channel 00/0 : 4[0] -> 5[1] via P2P/CUMEM\n";
     let lead = "      -1";
@@ -204,30 +204,30 @@ fn records_of_nccl_in_the_middle_of_a_row_do_not_cost_the_row() {
 
 #[test]
 fn pieces_that_do_not_fit_are_not_joined() {
-    let output = Output::new(Release::Wrong);
+    let output = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     let text = output.text();
     let at = text.rfind("      -1").expect("a root") + 8;
     let split = format!("{}\n   1.00{}", &text[..at], &text[at..]);
     let parsed = read(&split);
-    assert!(!parsed.complete && parsed.has(ProblemKind::Truncated));
+    assert!(!parsed.complete && parsed.has_problem(OutputProblemKind::Truncated));
     assert_eq!(series(&parsed, 0).points.len(), 6);
 }
 
 #[test]
 fn a_row_with_one_half_keeps_it() {
-    let output = Output::new(Release::Wrong);
+    let output = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     let text = output.preamble() + &output.table();
     let end = text.trim_end().len() - 32;
     let parsed = read(&format!("{}\n", &text[..end]));
     let points = &series(&parsed, 0).points;
     assert_eq!(points.len(), 7);
-    assert_eq!(points[6].placement, Some(Placement::OutOfPlace));
-    assert!(!parsed.complete && parsed.has(ProblemKind::Truncated));
+    assert_eq!(points[6].placement, Some(BufferPlacement::OutOfPlace));
+    assert!(!parsed.complete && parsed.has_problem(OutputProblemKind::Truncated));
 }
 
 #[test]
 fn a_number_the_file_ends_on_is_not_believed() {
-    let output = Output::new(Release::Wrong);
+    let output = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     let text = output.preamble() + &output.table();
     let cut = text.trim_end().len() - "  2.67       0".len() + 3;
     let parsed = read(&text[..cut]);
@@ -236,84 +236,84 @@ fn a_number_the_file_ends_on_is_not_believed() {
     let cut = text.find("Avg bus bandwidth    : ").expect("a footer") + 24;
     let parsed = read(&text[..cut]);
     assert_eq!(series(&parsed, 0).average_busbw, None);
-    assert_eq!(kinds(&parsed), [ProblemKind::Truncated]);
+    assert_eq!(problem_kinds(&parsed), [OutputProblemKind::Truncated]);
 }
 
 #[test]
 fn a_last_row_without_a_line_end_is_whole_where_its_count_cannot_go_on() {
-    let output = Output::new(Release::Wrong);
+    let output = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     let text = output.preamble() + &output.table();
     let parsed = read(text.trim_end());
     let points = &series(&parsed, 0).points;
     assert_eq!((points.len(), points[7].wrong), (8, Some(0.0)));
-    assert_eq!(kinds(&parsed), [ProblemKind::Truncated]);
+    assert_eq!(problem_kinds(&parsed), [OutputProblemKind::Truncated]);
     let parsed = read(&(text.trim_end().strip_suffix('0').expect("a count").to_owned() + "1"));
     assert_eq!(series(&parsed, 0).points[7].wrong, None);
 }
 
 #[test]
 fn an_average_that_does_not_begin_the_mean_was_not_cut() {
-    let text = Output::new(Release::Wrong).text();
+    let text = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text();
     let (start, end) = text.split_once("Avg bus bandwidth    : ").expect("a footer");
     let number = end.split_whitespace().next().expect("an average");
     for (written, kind) in [
-        ("1234.5", ProblemKind::Inconsistent),
-        (&number[..number.len() - 3], ProblemKind::Truncated),
+        ("1234.5", OutputProblemKind::Inconsistent),
+        (&number[..number.len() - 3], OutputProblemKind::Truncated),
     ] {
         let parsed = read(&format!("{start}Avg bus bandwidth    : {written}"));
-        let kept = (kind == ProblemKind::Inconsistent).then_some(1234.5);
+        let kept = (kind == OutputProblemKind::Inconsistent).then_some(1234.5);
         assert_eq!(series(&parsed, 0).average_busbw, kept);
-        assert_eq!(kinds(&parsed), [kind], "{written}");
+        assert_eq!(problem_kinds(&parsed), [kind], "{written}");
     }
 }
 
 #[test]
 fn a_missing_footer_or_row_or_device_line_is_truncated() {
-    let output = Output::new(Release::Wrong);
+    let output = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     let text = output.text();
     let without = |part: &str| -> String {
         text.lines().filter(|l| !l.contains(part)).map(|l| format!("{l}\n")).collect()
     };
     for part in ["Out of bounds", "Avg bus", "       16384  ", "Rank  3", "#  size"] {
         let parsed = read(&without(part));
-        assert!(parsed.has(ProblemKind::Truncated), "{part}");
-        assert!(!parsed.has(ProblemKind::Inconsistent), "{part}: {:?}", parsed.problems);
+        assert!(parsed.has_problem(OutputProblemKind::Truncated), "{part}");
+        assert!(!parsed.has_problem(OutputProblemKind::Inconsistent), "{part}: {:?}", parsed.problems);
         assert!(!parsed.complete, "{part}");
     }
 }
 
 #[test]
 fn an_elision_is_truncated_and_the_average_is_not_recomputed() {
-    let text = Output::new(Release::Wrong).text();
+    let text = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text();
     let row = text.lines().find(|l| l.contains(" 8192 ")).expect("a row");
     for mark in ["...", "  [...]", "# ... more rows ...", "(rows omitted)"] {
         let parsed = read(&text.replace(row, mark));
-        assert_eq!(kinds(&parsed), [ProblemKind::Truncated], "{mark}");
+        assert_eq!(problem_kinds(&parsed), [OutputProblemKind::Truncated], "{mark}");
         assert!(!parsed.complete);
     }
 }
 
 #[test]
 fn a_row_or_footer_with_dots_for_numbers_is_an_elision() {
-    let output = Output::new(Release::Wrong);
+    let output = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     let text = output.text();
     let dotted =
         "        8192          2048     float     sum      -1   ...  ...  ...  0  ...  ...  ...  0";
     let row = text.lines().find(|l| l.contains(" 8192 ")).expect("a row");
     let parsed = read(&text.replace(row, dotted));
-    assert_eq!(kinds(&parsed), [ProblemKind::Truncated]);
+    assert_eq!(problem_kinds(&parsed), [OutputProblemKind::Truncated]);
     assert_eq!(series(&parsed, 0).points.len(), 6);
     let average = format!("{:.4}", output.average());
     let parsed = read(&text.replace(&average, "..."));
-    assert_eq!(kinds(&parsed), [ProblemKind::Truncated]);
+    assert_eq!(problem_kinds(&parsed), [OutputProblemKind::Truncated]);
     let short = read(&text.replace("          2048  ", "        2.0e+3  "));
     assert!(short.complete, "{:?}", short.problems);
 }
 
 #[test]
 fn several_runs_in_one_file_are_told_apart() {
-    let one = Output::new(Release::Wrong).text();
-    let bare = Output::new(Release::Wrong);
+    let one = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text();
+    let bare = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     let text = format!("{one}+ next\n{one}{}{}", bare.table(), bare.footer());
     let parsed = read(&text);
     let runs: Vec<u32> = parsed.measurements.iter().map(Measurement::run).collect();
@@ -324,7 +324,7 @@ fn several_runs_in_one_file_are_told_apart() {
 
 #[test]
 fn a_failed_run_before_a_good_one_does_not_shift_numbers() {
-    let output = Output::new(Release::Wrong);
+    let output = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     let broken = output.preamble() + "gpu-0: Test timeout (9s) common.cu:7\n";
     let parsed = read(&(broken + &output.text()));
     assert_eq!(parsed.measurements.len(), 1);
@@ -334,7 +334,7 @@ fn a_failed_run_before_a_good_one_does_not_shift_numbers() {
 
 #[test]
 fn run_cycles_repeat_the_sweep_in_the_same_run() {
-    let mut output = Output::new(Release::Wrong);
+    let mut output = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     output.rows.extend(output.rows.clone());
     let parsed = read(&output.text());
     assert_eq!((parsed.measurements.len(), series(&parsed, 0).points.len()), (1, 16));
@@ -343,7 +343,7 @@ fn run_cycles_repeat_the_sweep_in_the_same_run() {
 
 #[test]
 fn tasks_that_each_print_a_table_are_runs_of_their_own() {
-    let text = Output::new(Release::Wrong).text();
+    let text = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text();
     let tagged: String = text
         .lines()
         .flat_map(|l| (0..2).map(move |task| format!("[1,{task}]<stdout>:{l}\n")))
@@ -355,8 +355,8 @@ fn tasks_that_each_print_a_table_are_runs_of_their_own() {
 
 #[test]
 fn one_rank_has_no_bus_bandwidth_and_that_is_no_contradiction() {
-    let output = Output {
-        release: Release::Wrong,
+    let output = RenderedNcclOutput {
+        release: NcclTestsRelease::Wrong,
         rows: vec![(1 << 25, [half(1 << 25, 25.0, 1), half(1 << 25, 0.25, 1)])],
     };
     let first_rank: String = output
@@ -414,8 +414,8 @@ fn the_first_release_has_other_names_and_times_that_are_not_kept() {
 
 #[test]
 fn a_memory_limit_shortens_the_sweep() {
-    let text = Output::new(Release::Wrong).text().replace("maxBytes 32768", "maxBytes 1048576");
-    assert!(read(&text).has(ProblemKind::Truncated));
+    let text = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text().replace("maxBytes 32768", "maxBytes 1048576");
+    assert!(read(&text).has_problem(OutputProblemKind::Truncated));
     let reduced = "#\n# Reducing maxBytes to 40000 due to memory limitation\n#  size";
     assert_eq!(read(&text.replace("#  size", reduced)).problems, []);
 }

@@ -3,23 +3,23 @@
 //! Source: `error_handling.h`, `memcpy.cpp` and `nvbandwidth.cpp`, v0.1 to
 //! v0.8. What a failure means for a node is not decided here.
 
-use crate::outputs::text::Line;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
+use crate::outputs::text::OutputLine;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
 use model::text::clean;
 
 /// One failure.
 #[derive(Debug, PartialEq)]
-pub(super) struct Failure {
+pub(super) struct NvbandwidthFailure {
     /// What to report. A test is named only where the message names one.
-    pub problem: Problem,
+    pub problem: OutputProblem,
     /// What it ends.
-    pub ends: Ends,
+    pub scope: FailureScope,
 }
 
 /// How far a failure reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ends {
+pub(super) enum FailureScope {
     /// The process stops here.
     Run,
     /// The test that is running has no result; the next one starts.
@@ -29,62 +29,62 @@ pub(super) enum Ends {
 }
 
 /// The failure that this line reports, if it reports one.
-pub(super) fn in_line(line: &Line<'_>) -> Option<Failure> {
+pub(super) fn parse_failure(line: &OutputLine<'_>) -> Option<NvbandwidthFailure> {
     let text = line.trimmed();
-    let mut failure = of_the_tool(text).or_else(|| of_the_launcher(text))?;
+    let mut failure = parse_tool_failure(text).or_else(|| parse_launcher_failure(text))?;
     failure.problem.line = Some(line.number);
-    if failure.problem.rank.is_none() && failure.ends == Ends::Run {
+    if failure.problem.rank.is_none() && failure.scope == FailureScope::Run {
         failure.problem.rank = line.label;
     }
     Some(failure)
 }
 
 /// The failure in a JSON `error`. Whatever it says, it is one.
-pub(super) fn in_message(message: &str) -> Failure {
-    of_the_tool(message.trim()).unwrap_or_else(|| failure(ProblemKind::Error, message, Ends::Run))
+pub(super) fn failure_from_message(message: &str) -> NvbandwidthFailure {
+    parse_tool_failure(message.trim()).unwrap_or_else(|| new_failure(OutputProblemKind::Error, message, FailureScope::Run))
 }
 
-fn failure(kind: ProblemKind, text: &str, ends: Ends) -> Failure {
-    Failure { problem: Problem::new(kind, clean(text)), ends }
+fn new_failure(kind: OutputProblemKind, text: &str, ends: FailureScope) -> NvbandwidthFailure {
+    NvbandwidthFailure { problem: OutputProblem::new(kind, clean(text)), scope: ends }
 }
 
-fn of_the_tool(text: &str) -> Option<Failure> {
+fn parse_tool_failure(text: &str) -> Option<NvbandwidthFailure> {
     // v0.7 and v0.8 assert on a flag, v0.4 to v0.6 name the address.
     if text.contains("Invalid value when checking the pattern")
         || (text.contains("ASSERT in expression") && text.contains("errorFlag"))
     {
-        let mut corrupt = failure(ProblemKind::Corrupt, text, Ends::Run);
-        locate(&mut corrupt.problem, text);
+        let mut corrupt = new_failure(OutputProblemKind::Corrupt, text, FailureScope::Run);
+        add_location(&mut corrupt.problem, text);
         return Some(corrupt);
     }
     if let Some(code) = library_code(text) {
-        let mut error = failure(ProblemKind::Error, text, Ends::Run);
+        let mut error = new_failure(OutputProblemKind::Error, text, FailureScope::Run);
         error.problem.code = Some(code.to_owned());
-        locate(&mut error.problem, text);
+        add_location(&mut error.problem, text);
         return Some(error);
     }
     if text.contains("ASSERT in expression ") {
-        let mut error = failure(ProblemKind::Error, text, Ends::Run);
-        locate(&mut error.problem, text);
+        let mut error = new_failure(OutputProblemKind::Error, text, FailureScope::Run);
+        add_location(&mut error.problem, text);
         return Some(error);
     }
     if text.starts_with("You cannot specify both testcase")
         || text.starts_with("Specified list of testcase prefixes did not match")
         || text.starts_with("ERROR: Invalid Arguments")
     {
-        return Some(failure(ProblemKind::Error, text, Ends::Run));
+        return Some(new_failure(OutputProblemKind::Error, text, FailureScope::Run));
     }
     // The status `ERROR` is given to tests that do not exist, `Error` to those
     // that threw.
     if let Some(message) = text.strip_prefix("ERROR: ") {
-        let mut error = failure(ProblemKind::Error, text, Ends::Nothing);
+        let mut error = new_failure(OutputProblemKind::Error, text, FailureScope::Nothing);
         if let Some(rest) = message.strip_prefix("Testcase ") {
             let name = rest.strip_prefix("index ").unwrap_or(rest).split_whitespace().next();
             error.problem.testcase = name.map(clean);
         }
         return Some(error);
     }
-    text.starts_with("Error: ").then(|| failure(ProblemKind::Error, text, Ends::Test))
+    text.starts_with("Error: ").then(|| new_failure(OutputProblemKind::Error, text, FailureScope::Test))
 }
 
 /// `CUDA_ERROR_...` or `cudaError...` in brackets, or `NVML_ERROR`.
@@ -101,7 +101,7 @@ fn library_code(text: &str) -> Option<&str> {
 }
 
 /// ` on HOST, rank = R in` of the MPI build.
-fn locate(problem: &mut Problem, text: &str) {
+fn add_location(problem: &mut OutputProblem, text: &str) {
     let Some((before, after)) = text.rsplit_once(", rank = ") else { return };
     let digits = after.bytes().take_while(u8::is_ascii_digit).count();
     problem.rank = after[..digits].parse().ok();
@@ -118,7 +118,7 @@ pub(super) fn is_host(word: &str) -> bool {
 }
 
 /// What mpirun, srun and the shell say when nvbandwidth dies or never starts.
-fn of_the_launcher(text: &str) -> Option<Failure> {
+fn parse_launcher_failure(text: &str) -> Option<NvbandwidthFailure> {
     const DEATHS: [&str; 7] = [
         "MPI_ABORT was invoked on rank ",
         "noticed that process rank ",
@@ -132,7 +132,7 @@ fn of_the_launcher(text: &str) -> Option<Failure> {
     if !crashed && !DEATHS.iter().any(|death| text.contains(death)) {
         return None;
     }
-    let mut died = failure(ProblemKind::Error, text, Ends::Run);
+    let mut died = new_failure(OutputProblemKind::Error, text, FailureScope::Run);
     let number_after = |key: &str| {
         let (_, rest) = text.split_once(key)?;
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -149,14 +149,14 @@ fn of_the_launcher(text: &str) -> Option<Failure> {
 }
 
 /// Two ranks on one GPU: what is measured between them is no link.
-pub(super) fn oversubscribed(text: &str) -> Option<Problem> {
+pub(super) fn parse_oversubscription(text: &str) -> Option<OutputProblem> {
     let (_, rest) = text.split_once("there are more processes than GPUs on ")?;
     let host = rest.split(". ").next().unwrap_or(rest).trim_end_matches('.');
     let detail = format!(
         "more processes than GPUs on {}: ranks share a GPU, so their cells are no link",
         clean(host)
     );
-    let mut problem = Problem::new(ProblemKind::Inconsistent, detail);
+    let mut problem = OutputProblem::new(OutputProblemKind::Inconsistent, detail);
     problem.host = is_host(host).then(|| host.to_owned());
     Some(problem)
 }

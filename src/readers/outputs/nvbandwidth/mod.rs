@@ -20,21 +20,21 @@ mod text;
 mod tests;
 
 use super::CERTAIN;
-use super::Confidence;
-use super::Input;
+use super::ParserConfidence;
+use super::ParserInput;
 use super::LIKELY;
 use super::POSSIBLE;
-use super::text::Line;
-use model::parsed::Parsed;
+use super::text::OutputLine;
+use model::parse_output::ParseOutput;
 
 /// Whether nvbandwidth wrote this.
-pub fn recognises(input: &Input<'_>) -> Confidence {
+pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     if json::is_named_in(input.text) {
         return CERTAIN;
     }
     let mut best = 0;
     for line in &input.lines {
-        best = best.max(confidence(testcases::without_mark(line.text.trim_start())));
+        best = best.max(text_confidence(testcases::strip_mark(line.text.trim_start())));
         if best == CERTAIN {
             break;
         }
@@ -42,14 +42,14 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
     best
 }
 
-fn confidence(text: &str) -> Confidence {
+fn text_confidence(text: &str) -> ParserConfidence {
     let first = text.split_whitespace().next().unwrap_or("");
     match first {
         "nvbandwidth" if text.starts_with("nvbandwidth Version:") => CERTAIN,
         "nvbandwidth" if text.starts_with("nvbandwidth CLI") => CERTAIN,
         "Usage:" if text.starts_with("Usage: nvbandwidth") => CERTAIN,
         // nvloom announces tests of such names too, without the dot.
-        "Running" | "Waiving" if testcases::announced(text).is_some_and(testcases::is_known) => {
+        "Running" | "Waiving" if testcases::parse_announcement(text).is_some_and(testcases::is_known) => {
             if text.ends_with('.') {
                 CERTAIN
             } else {
@@ -59,7 +59,7 @@ fn confidence(text: &str) -> Confidence {
         "SUM" if text.split_whitespace().nth(1).is_some_and(testcases::is_known) => LIKELY,
         "&&&&" if text.split_whitespace().nth(2).is_some_and(testcases::is_known) => LIKELY,
         "memcpy" | "memory" | "multicast" | "Device" if table::is_description(text) => LIKELY,
-        _ if testcases::listed(text).is_some() => LIKELY,
+        _ if testcases::parse_listed_testcase(text).is_some() => LIKELY,
         _ if text.contains("nvbandwidth: ") || text.contains("/nvbandwidth ") => POSSIBLE,
         _ if text.contains("] ") && text.contains(" in expression ") => POSSIBLE,
         _ => 0,
@@ -67,17 +67,17 @@ fn confidence(text: &str) -> Confidence {
 }
 
 /// Reads one output.
-pub fn parse(input: &Input<'_>) -> Parsed {
+pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     json::parse(input).unwrap_or_else(|| text::parse(input))
 }
 
 /// The lines of each process, where a launcher labelled them and `is_start`
 /// holds for lines of more than one label: `srun -l` on many nodes mixes whole
 /// outputs line by line. `None` where there is only one output.
-fn streams<'a, 'b>(
-    lines: &'b [Line<'a>],
-    is_start: impl Fn(&Line<'a>) -> bool,
-) -> Option<Vec<Vec<&'b Line<'a>>>> {
+fn split_streams<'a, 'b>(
+    lines: &'b [OutputLine<'a>],
+    is_start: impl Fn(&OutputLine<'a>) -> bool,
+) -> Option<Vec<Vec<&'b OutputLine<'a>>>> {
     let mut labels: Vec<u32> =
         lines.iter().filter(|l| is_start(l)).filter_map(|l| l.label).collect();
     labels.sort_unstable();

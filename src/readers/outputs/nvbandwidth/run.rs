@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::testcases::Event;
+use super::testcases::TestcaseEvent;
 
 /// The test that is running.
 #[derive(Debug)]
-pub(super) struct Test {
+pub(super) struct NvbandwidthTest {
     /// `None` where the name is damaged.
     pub(super) name: Option<String>,
     pub(super) line: u32,
@@ -21,7 +21,7 @@ pub(super) struct Test {
 
 /// One run of the tool.
 #[derive(Debug, Default)]
-pub(super) struct Run {
+pub(super) struct NvbandwidthRun {
     pub(super) index: u32,
     /// A version line opened it.
     pub(super) has_head: bool,
@@ -31,7 +31,7 @@ pub(super) struct Run {
     /// It got as far as asking the driver.
     pub(super) has_machine: bool,
     pub(super) host: Option<String>,
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<TestcaseEvent>,
     /// Where in the problems the nameless waived tests are.
     pub(super) waived: Vec<usize>,
     /// Tests that were announced.
@@ -46,7 +46,7 @@ pub(super) struct Run {
     pub(super) is_broken: bool,
 }
 
-impl Run {
+impl NvbandwidthRun {
     pub(super) fn has_tests(&self) -> bool {
         !self.events.is_empty() || !self.printed.is_empty()
     }

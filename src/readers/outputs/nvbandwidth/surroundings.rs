@@ -2,11 +2,11 @@
 //!
 //! Nothing here reads a result.
 
-use crate::outputs::text::Line;
+use crate::outputs::text::OutputLine;
 
 /// The options on a command line that runs nvbandwidth; `None` for anything
 /// else that mentions it.
-pub(super) fn options(text: &str) -> Option<Vec<&str>> {
+pub(super) fn parse_command_options(text: &str) -> Option<Vec<&str>> {
     let is_program = |word: &str| word.rsplit('/').next() == Some("nvbandwidth");
     let mut words = text.split_whitespace().skip_while(|word| !is_program(word));
     let program = words.next()?;
@@ -19,7 +19,7 @@ pub(super) fn options(text: &str) -> Option<Vec<&str>> {
 }
 
 /// Whether a person cut something out here, in more ways than a bare ellipsis.
-pub(super) fn is_cut_out(line: &Line<'_>, text: &str) -> bool {
+pub(super) fn is_elision_mark(line: &OutputLine<'_>, text: &str) -> bool {
     if line.is_elision() {
         return true;
     }

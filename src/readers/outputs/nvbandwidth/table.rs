@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 
 use super::testcases;
 use crate::outputs::text;
-use crate::outputs::text::Line;
-use model::measurement::Matrix;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use row::Count;
-use row::Row;
+use crate::outputs::text::OutputLine;
+use model::measurement::MeasurementMatrix;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use row::ProblemCount;
+use row::NvbandwidthRowCells;
 pub(super) use row::has_two_decimals;
 
 /// Characters of a cell (`setw(10)`).
@@ -32,7 +32,7 @@ pub(super) const MOST_LOST: usize = 4 << 20;
 
 /// A matrix while its lines come in.
 #[derive(Debug)]
-pub(super) struct Table<'a> {
+pub(super) struct NvbandwidthTable<'a> {
     /// The line before the column labels.
     title: Option<&'a str>,
     columns: Option<Vec<&'a str>>,
@@ -41,7 +41,7 @@ pub(super) struct Table<'a> {
     /// Width of the row labels and length of a line, where the column labels
     /// stand as the tool aligns them.
     layout: Option<(usize, usize)>,
-    rows: Vec<Printed<'a>>,
+    rows: Vec<NvbandwidthTableRow<'a>>,
     /// The number that the next row should have.
     next: usize,
     /// Where it starts.
@@ -49,16 +49,16 @@ pub(super) struct Table<'a> {
     /// Cells that tables before this one lost.
     lost_before: usize,
     /// Cells that had to be left empty because a piece is missing.
-    cut: Count,
+    cut: ProblemCount,
     /// Cells or rows that are there and cannot be read.
-    unreadable: Count,
+    unreadable: ProblemCount,
     /// Rows that came again with other numbers.
     contested: usize,
 }
 
 /// A row as it was printed, or the place of one that was not.
 #[derive(Debug)]
-struct Printed<'a> {
+struct NvbandwidthTableRow<'a> {
     label: String,
     cells: Vec<Option<f64>>,
     text: &'a str,
@@ -69,14 +69,14 @@ struct Printed<'a> {
 
 /// A line taken apart.
 #[derive(Debug)]
-struct Split<'a> {
+struct NvbandwidthRowSplit<'a> {
     label: String,
     index: usize,
-    cells: Cells<'a>,
+    cells: RowCellText<'a>,
 }
 
 #[derive(Debug)]
-enum Cells<'a> {
+enum RowCellText<'a> {
     /// Words between blanks.
     Words(&'a str),
     /// Every [`CELL`] characters a cell.
@@ -85,7 +85,7 @@ enum Cells<'a> {
 
 /// What a line is to a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fit {
+pub(super) enum TableLineKind {
     /// Its next row, or a row further down.
     Row,
     /// The first row of another table, whose head was lost.
@@ -104,7 +104,7 @@ pub(super) fn is_description(text: &str) -> bool {
 
 /// The column labels on this line: 0, 1, 2 and on. Where a person cut columns
 /// out, the rest must still rise.
-pub(super) fn column_labels(text: &str) -> Option<(Vec<&str>, bool)> {
+pub(super) fn parse_column_labels(text: &str) -> Option<(Vec<&str>, bool)> {
     let mut labels = Vec::new();
     let mut elided = false;
     let mut next = 0;
@@ -113,7 +113,7 @@ pub(super) fn column_labels(text: &str) -> Option<(Vec<&str>, bool)> {
             elided = true;
             continue;
         }
-        let number = text::integer(word)?;
+        let number = text::parse_integer(word)?;
         if number < next || (number != next && !elided) {
             return None;
         }
@@ -129,7 +129,7 @@ fn is_ellipsis(word: &str) -> bool {
 
 /// The label at the start of a row, its number, and the cells after it. Padding
 /// inside `36-> 0` goes.
-fn row_label(text: &str) -> Option<(String, usize, &str)> {
+fn split_row_label(text: &str) -> Option<(String, usize, &str)> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let index = text[..digits].parse::<usize>().ok()?;
     if 1 < digits && text.starts_with('0') {
@@ -147,12 +147,12 @@ fn row_label(text: &str) -> Option<(String, usize, &str)> {
     is_whole.then(|| (text[..digits].to_owned(), index, rest))
 }
 
-impl<'a> Table<'a> {
+impl<'a> NvbandwidthTable<'a> {
     /// An empty table under this title.
     pub(super) fn new(
         title: Option<&'a str>,
         columns: Option<(Vec<&'a str>, bool)>,
-        line: &Line<'a>,
+        line: &OutputLine<'a>,
         lost_before: usize,
     ) -> Self {
         let (columns, is_elided) = match columns {
@@ -172,14 +172,14 @@ impl<'a> Table<'a> {
             next: 0,
             line: line.number,
             lost_before,
-            cut: Count::default(),
-            unreadable: Count::default(),
+            cut: ProblemCount::default(),
+            unreadable: ProblemCount::default(),
             contested: 0,
         }
     }
 
     /// Cells that are lost so far, with those of the tables before.
-    pub(super) fn lost(&self) -> usize {
+    pub(super) fn lost_cells(&self) -> usize {
         self.lost_before + self.cut.number
     }
 
@@ -195,12 +195,12 @@ impl<'a> Table<'a> {
 
     /// Takes a line in as a row if it is one. `is_last` says that the file ends
     /// on this line, without a line end: its last number may have lost digits.
-    pub(super) fn take(&mut self, line: &Line<'a>, is_last: bool) -> Fit {
-        let Some(split) = self.split(line.text) else { return Fit::No };
+    pub(super) fn add_line(&mut self, line: &OutputLine<'a>, is_last: bool) -> TableLineKind {
+        let Some(split) = self.split_row(line.text) else { return TableLineKind::No };
         let width = self.columns.as_ref().map_or(0, Vec::len);
-        let mut row = Row::with_capacity(width);
+        let mut row = NvbandwidthRowCells::with_capacity(width);
         match split.cells {
-            Cells::Words(cells) => {
+            RowCellText::Words(cells) => {
                 for word in cells.split_whitespace() {
                     if !is_ellipsis(word) {
                         row.push(word);
@@ -210,7 +210,7 @@ impl<'a> Table<'a> {
                     }
                 }
             }
-            Cells::Aligned(cells) => {
+            RowCellText::Aligned(cells) => {
                 row.is_aligned = true;
                 for at in (0..cells.len()).step_by(CELL) {
                     row.push(cells[at..at + CELL].trim_start());
@@ -218,7 +218,7 @@ impl<'a> Table<'a> {
             }
         }
         if row.cells.is_empty() || row.cells.len() < row.foreign * 2 {
-            return Fit::No;
+            return TableLineKind::No;
         }
         // Without column labels the rows say how many there are; see `finish`.
         let count = row.cells.len();
@@ -226,19 +226,19 @@ impl<'a> Table<'a> {
         let is_short = count < width;
         // The rest of a row that a line end broke can begin like a row.
         if is_short && !self.is_in_place(line.text, &split) {
-            return Fit::No;
+            return TableLineKind::No;
         }
         if is_short {
-            row.keep(self.placed(line.text, &split, is_last));
+            row.truncate(self.count_cells_in_place(line.text, &split, is_last));
         }
         let lost = width.saturating_sub(row.cells.len());
-        if MOST_LOST < self.lost() + lost {
+        if MOST_LOST < self.lost_cells() + lost {
             // It is told that cells are missing, and not kept how many rows had them.
             self.cut.add(lost, line.number);
-            return Fit::No;
+            return TableLineKind::No;
         }
         if !self.make_room(&split, width, line.number) {
-            return Fit::No;
+            return TableLineKind::No;
         }
         let place = if self.is_elided {
             self.rows.iter().position(|row| row.label == split.label)
@@ -249,18 +249,18 @@ impl<'a> Table<'a> {
         if let Some(known) = self.rows.get_mut(place).filter(|row| row.is_printed) {
             if known.text != line.text {
                 if split.index == 0 && !is_short && 1 < self.next {
-                    return Fit::Restart;
+                    return TableLineKind::Restart;
                 }
                 // Two rows of this number: which one it is cannot be told.
                 known.cells.fill(None);
                 self.contested += 1;
             }
             self.unreadable.add(1, line.number);
-            return Fit::Row;
+            return TableLineKind::Row;
         }
-        self.settle(&mut row, width, is_last, line.number);
+        self.settle_row(&mut row, width, is_last, line.number);
         row.cells.resize(width, None);
-        let printed = Printed {
+        let printed = NvbandwidthTableRow {
             label: split.label,
             cells: row.cells,
             text: line.text,
@@ -276,13 +276,13 @@ impl<'a> Table<'a> {
             None => self.rows.push(printed),
         }
         self.next = self.next.max(split.index + 1);
-        Fit::Row
+        TableLineKind::Row
     }
 
     /// Label and cells of a row. The tool right-aligns cells in ten characters,
     /// so a line as long as the column labels is cut there and even numbers that
     /// touch come apart; any other line is read word by word.
-    fn split(&self, text: &'a str) -> Option<Split<'a>> {
+    fn split_row(&self, text: &'a str) -> Option<NvbandwidthRowSplit<'a>> {
         if let Some((label_width, length)) = self.layout
             && text.len() >= length
             && text.is_ascii()
@@ -295,23 +295,23 @@ impl<'a> Table<'a> {
                 && (0..cells.len())
                     .step_by(CELL)
                     .all(|at| !cells[at..at + CELL].trim_start().contains(char::is_whitespace));
-            if is_aligned && let Some((label, index, "")) = row_label(label.trim_start()) {
-                return Some(Split { label, index, cells: Cells::Aligned(cells) });
+            if is_aligned && let Some((label, index, "")) = split_row_label(label.trim_start()) {
+                return Some(NvbandwidthRowSplit { label, index, cells: RowCellText::Aligned(cells) });
             }
         }
-        let (label, index, cells) = row_label(text.trim_start())?;
-        cells.starts_with(char::is_whitespace).then_some(Split {
+        let (label, index, cells) = split_row_label(text.trim_start())?;
+        cells.starts_with(char::is_whitespace).then_some(NvbandwidthRowSplit {
             label,
             index,
-            cells: Cells::Words(cells),
+            cells: RowCellText::Words(cells),
         })
     }
 
     /// Whether the first cell of a row stands where this table has it. In tables
     /// whose blanks were folded only the order of the rows can tell.
-    fn is_in_place(&self, text: &str, split: &Split<'_>) -> bool {
+    fn is_in_place(&self, text: &str, split: &NvbandwidthRowSplit<'_>) -> bool {
         let Some((label_width, _)) = self.layout else { return split.index == self.next };
-        let Cells::Words(cells) = split.cells else { return true };
+        let RowCellText::Words(cells) = split.cells else { return true };
         let blanks = cells.len() - cells.trim_start().len();
         let word = cells.split_whitespace().next().map_or(0, str::len);
         text.len() - cells.len() + blanks + word == label_width + CELL
@@ -320,8 +320,8 @@ impl<'a> Table<'a> {
     /// How many cells of a row that has too few stand where their column is. What
     /// is missing can be missing in the middle: only the place on the line tells,
     /// or that the file ends here.
-    fn placed(&self, text: &str, split: &Split<'_>, is_last: bool) -> usize {
-        let Cells::Words(cells) = split.cells else { return usize::MAX };
+    fn count_cells_in_place(&self, text: &str, split: &NvbandwidthRowSplit<'_>, is_last: bool) -> usize {
+        let RowCellText::Words(cells) = split.cells else { return usize::MAX };
         let is_shortened = self.is_elided || cells.split_whitespace().any(is_ellipsis);
         let Some((label_width, _)) = self.layout else {
             return if is_last || is_shortened { usize::MAX } else { 0 };
@@ -344,7 +344,7 @@ impl<'a> Table<'a> {
     }
 
     /// Decides what of a row's numbers can be trusted, and counts what cannot.
-    fn settle(&mut self, row: &mut Row, width: usize, is_last: bool, line: u32) {
+    fn settle_row(&mut self, row: &mut NvbandwidthRowCells, width: usize, is_last: bool, line: u32) {
         if width < row.cells.len() {
             // A number fell apart: which words belong together is not known.
             self.unreadable.add(1, line);
@@ -379,26 +379,26 @@ impl<'a> Table<'a> {
 
     /// Makes room for a row and for those that were lost before it. False where
     /// the number is too far off to be a row's.
-    fn make_room(&mut self, split: &Split<'_>, width: usize, line: u32) -> bool {
+    fn make_room(&mut self, split: &NvbandwidthRowSplit<'_>, width: usize, line: u32) -> bool {
         if self.is_elided || split.index <= self.next {
             return true;
         }
         let most = if split.label.contains("->") { MOST_ROWS } else { width.min(MOST_ROWS) };
         let lost = (split.index - self.rows.len().min(split.index)).saturating_mul(width);
-        if most <= split.index || MOST_LOST < self.lost() + lost {
+        if most <= split.index || MOST_LOST < self.lost_cells() + lost {
             return false;
         }
-        self.pad(split.index, width, line);
+        self.pad_rows(split.index, width, line);
         true
     }
 
-    fn pad(&mut self, rows: usize, width: usize, line: u32) {
+    fn pad_rows(&mut self, rows: usize, width: usize, line: u32) {
         for lost in self.rows.len()..rows {
             self.cut.add(width, line);
-            if MOST_LOST < self.lost() {
+            if MOST_LOST < self.lost_cells() {
                 continue;
             }
-            self.rows.push(Printed {
+            self.rows.push(NvbandwidthTableRow {
                 label: lost.to_string(),
                 cells: vec![None; width],
                 text: "",
@@ -410,7 +410,7 @@ impl<'a> Table<'a> {
 
     /// How many columns there are: as many as labels, else as many as most rows
     /// have words.
-    fn width(&self) -> usize {
+    fn column_count(&self) -> usize {
         if let Some(columns) = &self.columns {
             return columns.len();
         }
@@ -432,7 +432,7 @@ impl<'a> Table<'a> {
 
     /// Whether the cells add up to this, every one of them readable.
     pub(super) fn adds_up_to(&self, sum: f64) -> bool {
-        self.is_whole() && deviation(self.cells(), sum, printed_error).is_none()
+        self.is_whole() && sum_deviation(self.cells(), sum, text_rounding_error).is_none()
     }
 
     /// The matrix, and what is wrong with it.
@@ -441,15 +441,15 @@ impl<'a> Table<'a> {
         run: u32,
         testcase: Option<String>,
         sum: Option<f64>,
-    ) -> (Matrix, Vec<Problem>) {
+    ) -> (MeasurementMatrix, Vec<OutputProblem>) {
         let name = testcase.as_deref();
-        let width = self.width();
+        let width = self.column_count();
         let pairwise = name.map_or_else(
             || self.title.is_some_and(|t| t.contains("GPU(row)")) && 1 < self.rows.len(),
             testcases::is_pairwise,
         );
         if pairwise && !self.is_elided {
-            self.pad(width, width, self.line);
+            self.pad_rows(width, width, self.line);
         }
         for row in &mut self.rows {
             if row.is_printed && self.columns.is_none() && row.count != width {
@@ -469,39 +469,39 @@ impl<'a> Table<'a> {
         }
         let mut problems = Vec::new();
         let mut report = |kind, line, detail: String| {
-            problems.push(Problem::new(kind, detail).in_test(name).at(line));
+            problems.push(OutputProblem::new(kind, detail).in_test(name).at_line(line));
         };
         if self.columns.is_none() {
             let detail = "the column labels are missing; columns are counted from 0";
-            report(ProblemKind::Truncated, self.line, detail.to_owned());
+            report(OutputProblemKind::Truncated, self.line, detail.to_owned());
         }
         if self.is_elided {
             let detail = "columns were cut out of this matrix";
-            report(ProblemKind::Truncated, self.line, detail.to_owned());
+            report(OutputProblemKind::Truncated, self.line, detail.to_owned());
         }
         if 0 < self.cut.number {
             let detail = format!("{} cells of this matrix are missing", self.cut.number);
-            report(ProblemKind::Truncated, self.cut.line, detail);
+            report(OutputProblemKind::Truncated, self.cut.line, detail);
         }
         if 0 < self.unreadable.number {
             let detail = format!("{} cells or rows cannot be read", self.unreadable.number);
-            report(ProblemKind::Unrecognised, self.unreadable.line, detail);
+            report(OutputProblemKind::Unrecognised, self.unreadable.line, detail);
         }
         if let Some(sum) = sum
             && self.is_whole()
-            && let Some(computed) = deviation(self.cells(), sum, printed_error)
+            && let Some(computed) = sum_deviation(self.cells(), sum, text_rounding_error)
         {
             let detail = format!("the cells add up to {computed:.2}, SUM says {sum:.2}");
-            report(ProblemKind::Inconsistent, self.line, detail);
+            report(OutputProblemKind::Inconsistent, self.line, detail);
         }
         let cols = match self.columns {
             Some(columns) => columns.into_iter().map(str::to_owned).collect(),
             None => (0..width).map(|column| column.to_string()).collect(),
         };
         let (labels, cells) = self.rows.into_iter().map(|row| (row.label, row.cells)).unzip();
-        let matrix = Matrix {
+        let matrix = MeasurementMatrix {
             run,
-            unit: testcases::unit(name, self.title),
+            unit: testcases::testcase_unit(name, self.title),
             testcase,
             rows: labels,
             cols,
@@ -525,13 +525,13 @@ pub(super) fn clear_unmeasured_diagonal<'a>(rows: impl Iterator<Item = &'a mut V
 }
 
 /// How far a text cell can be from the number behind it: two decimals.
-fn printed_error(_: f64) -> f64 {
+fn text_rounding_error(_: f64) -> f64 {
     0.005
 }
 
 /// What the cells add up to, where that is not `sum` within their rounding
 /// (`error` per cell): the tool adds up unrounded numbers.
-pub(super) fn deviation(
+pub(super) fn sum_deviation(
     cells: impl Iterator<Item = f64>,
     sum: f64,
     error: impl Fn(f64) -> f64,

@@ -7,7 +7,7 @@
 use model::unit::Unit;
 
 /// One test of the default list.
-struct Listed {
+struct DefaultTestcase {
     name: &'static str,
     /// First minor version that has it, counted from v0.5.
     since: u32,
@@ -17,23 +17,23 @@ struct Listed {
     multinode: bool,
 }
 
-const fn always(name: &'static str) -> Listed {
-    Listed { name, since: 5, can_be_waived: false, multinode: false }
+const fn always(name: &'static str) -> DefaultTestcase {
+    DefaultTestcase { name, since: 5, can_be_waived: false, multinode: false }
 }
 
-const fn peers(name: &'static str) -> Listed {
-    Listed { name, since: 5, can_be_waived: true, multinode: false }
+const fn peers(name: &'static str) -> DefaultTestcase {
+    DefaultTestcase { name, since: 5, can_be_waived: true, multinode: false }
 }
 
-const fn later(name: &'static str) -> Listed {
-    Listed { name, since: 7, can_be_waived: false, multinode: false }
+const fn later(name: &'static str) -> DefaultTestcase {
+    DefaultTestcase { name, since: 7, can_be_waived: false, multinode: false }
 }
 
-const fn ranks(name: &'static str) -> Listed {
-    Listed { name, since: 7, can_be_waived: true, multinode: true }
+const fn ranks(name: &'static str) -> DefaultTestcase {
+    DefaultTestcase { name, since: 7, can_be_waived: true, multinode: true }
 }
 
-const ORDER: &[Listed] = &[
+const ORDER: &[DefaultTestcase] = &[
     always("host_to_device_memcpy_ce"),
     always("device_to_host_memcpy_ce"),
     always("host_to_device_bidirectional_memcpy_ce"),
@@ -86,7 +86,7 @@ const ORDER: &[Listed] = &[
 
 /// What became of one test, in the order of the output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(super) enum TestcaseEvent {
     /// It ran (or tried to); `None` where its name was unreadable.
     Ran(Option<String>),
     /// It was waived, namelessly.
@@ -102,19 +102,19 @@ pub(super) enum Event {
 pub(super) fn name_waived(
     minor: u32,
     multinode: bool,
-    events: &[Event],
+    events: &[TestcaseEvent],
 ) -> Vec<Option<&'static str>> {
-    let nameless = events.iter().filter(|e| **e == Event::Waived).count();
+    let nameless = events.iter().filter(|e| **e == TestcaseEvent::Waived).count();
     let mut names = Vec::with_capacity(nameless);
     // Earlier versions print the name, the order of later ones is not known.
     if !(5..=8).contains(&minor) {
         return vec![None; nameless];
     }
-    let order: Vec<&Listed> =
+    let order: Vec<&DefaultTestcase> =
         ORDER.iter().filter(|t| t.since <= minor && (multinode || !t.multinode)).collect();
     let mut from = 0;
     let mut waived = 0;
-    let settle = |names: &mut Vec<Option<&'static str>>, between: &[&Listed], waived: usize| {
+    let settle = |names: &mut Vec<Option<&'static str>>, between: &[&DefaultTestcase], waived: usize| {
         let candidates: Vec<&str> =
             between.iter().filter(|t| t.can_be_waived).map(|t| t.name).collect();
         if candidates.len() == waived {
@@ -124,7 +124,7 @@ pub(super) fn name_waived(
         }
     };
     for event in events {
-        let Event::Ran(name) = event else {
+        let TestcaseEvent::Ran(name) = event else {
             waived += 1;
             continue;
         };
@@ -188,9 +188,9 @@ pub(super) fn is_listed(word: &str) -> bool {
 }
 
 /// A line without the mark that a person put in front of an announcement.
-pub(super) fn without_mark(text: &str) -> &str {
+pub(super) fn strip_mark(text: &str) -> &str {
     let bare = text.trim_start_matches(['>', '#', '*', '-', '=', '|', '`', '$', '+', ' ']);
-    let is_known = || announced(bare.trim_end_matches(['`', '*', ' '])).is_some_and(is_known);
+    let is_known = || parse_announcement(bare.trim_end_matches(['`', '*', ' '])).is_some_and(is_known);
     if bare.len() < text.len() && is_known() {
         bare.trim_end_matches(['`', '*', ' '])
     } else {
@@ -199,17 +199,17 @@ pub(super) fn without_mark(text: &str) -> &str {
 }
 
 /// The test that `Running X.` or `Waiving X.` announces.
-pub(super) fn announced(text: &str) -> Option<&str> {
+pub(super) fn parse_announcement(text: &str) -> Option<&str> {
     let rest = text.strip_prefix("Running ").or_else(|| text.strip_prefix("Waiving "))?.trim();
     let name = rest.strip_suffix('.').unwrap_or(rest);
     is_name(name).then_some(name)
 }
 
 /// The test on a line of `--list`: `12, all_to_one_write_ce:`.
-pub(super) fn listed(text: &str) -> Option<&str> {
+pub(super) fn parse_listed_testcase(text: &str) -> Option<&str> {
     let (index, name) = text.split_once(", ")?;
     let name = name.trim_end().strip_suffix(':')?;
-    (super::super::text::integer(index).is_some() && is_known(name)).then_some(name)
+    (super::super::text::parse_integer(index).is_some() && is_known(name)).then_some(name)
 }
 
 /// Whether row and column both stand for GPUs (or ranks), so that the diagonal
@@ -226,7 +226,7 @@ pub(super) fn has_parts(name: &str) -> bool {
 }
 
 /// The suffixes of the three matrices of a bidirectional test, in order.
-pub(super) fn parts(name: &str) -> [&'static str; 3] {
+pub(super) fn part_suffixes(name: &str) -> [&'static str; 3] {
     if name.contains("write") {
         ["_write1", "_write2", "_total"]
     } else {
@@ -236,8 +236,8 @@ pub(super) fn parts(name: &str) -> [&'static str; 3] {
 
 /// The suffix of the matrix under this title. The number counts, not the word:
 /// the multi-node write test titles its parts `Read1` and `Read2` (v0.7, v0.8).
-pub(super) fn part_titled(name: &str, title: &str) -> Option<&'static str> {
-    let [first, second, total] = parts(name);
+pub(super) fn part_for_title(name: &str, title: &str) -> Option<&'static str> {
+    let [first, second, total] = part_suffixes(name);
     title.split_whitespace().find_map(|word| match word {
         "Read1" | "Write1" => Some(first),
         "Read2" | "Write2" => Some(second),
@@ -247,7 +247,7 @@ pub(super) fn part_titled(name: &str, title: &str) -> Option<&'static str> {
 }
 
 /// The unit of a test's numbers: what its title says, else what its name means.
-pub(super) fn unit(name: Option<&str>, title: Option<&str>) -> Option<Unit> {
+pub(super) fn testcase_unit(name: Option<&str>, title: Option<&str>) -> Option<Unit> {
     let said = title.and_then(|title| {
         [
             ("(GB/s)", Unit::GigabytesPerSecond),

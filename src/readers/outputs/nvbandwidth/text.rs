@@ -5,49 +5,49 @@
 //! between those lines is noise of other programs and is passed over; only what
 //! reports a failure is kept. Numbers are read in `table` and nowhere else.
 
-mod named;
+mod matrix_names;
 
 use super::errors;
-use super::errors::Ends;
+use super::errors::FailureScope;
 use super::header;
-use super::header::Said;
-use super::run::Run;
-use super::run::Test;
+use super::header::NvbandwidthHeadItem;
+use super::run::NvbandwidthRun;
+use super::run::NvbandwidthTest;
 use super::surroundings;
 use super::table;
-use super::table::Fit;
-use super::table::Table;
+use super::table::TableLineKind;
+use super::table::NvbandwidthTable;
 use super::testcases;
-use super::testcases::Event;
-use crate::outputs::Input;
-use crate::outputs::roster::Roster;
+use super::testcases::TestcaseEvent;
+use crate::outputs::ParserInput;
+use crate::outputs::facts_builder::FactsBuilder;
 use crate::outputs::text;
-use crate::outputs::text::Line;
+use crate::outputs::text::OutputLine;
 use model::measurement::Measurement;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text::clean;
 
 /// Reads a text output.
-pub(super) fn parse(input: &Input<'_>) -> Parsed {
-    let is_start = |line: &Line<'_>| line.text.trim_start().starts_with("nvbandwidth Version:");
+pub(super) fn parse(input: &ParserInput<'_>) -> ParseOutput {
+    let is_start = |line: &OutputLine<'_>| line.text.trim_start().starts_with("nvbandwidth Version:");
     // Without a line end at the end of the file, the last number may be cut.
     let end = input.lines.last().map(|l| l.number).filter(|_| !input.text.ends_with('\n'));
-    let mut reader = Reader::new(end);
-    match super::streams(&input.lines, is_start) {
+    let mut reader = NvbandwidthTextReader::new(end);
+    match super::split_streams(&input.lines, is_start) {
         Some(streams) => {
             for stream in streams {
                 for line in stream {
-                    reader.line(line);
+                    reader.read_line(line);
                 }
                 reader.end_stream();
             }
         }
         None => {
             for line in &input.lines {
-                reader.line(line);
+                reader.read_line(line);
             }
             reader.end_stream();
         }
@@ -57,14 +57,14 @@ pub(super) fn parse(input: &Input<'_>) -> Parsed {
 }
 
 #[derive(Debug)]
-struct Reader<'a> {
-    parsed: Parsed,
-    roster: Roster,
-    run: Run,
-    test: Option<Test>,
+struct NvbandwidthTextReader<'a> {
+    parsed: ParseOutput,
+    roster: FactsBuilder,
+    run: NvbandwidthRun,
+    test: Option<NvbandwidthTest>,
     /// A table's title, before its column labels.
     title: Option<&'a str>,
-    table: Option<Table<'a>>,
+    table: Option<NvbandwidthTable<'a>>,
     /// Cells that the tables so far lost.
     lost: usize,
     /// A lone word since the last line of the head: v0.8 prints the host so.
@@ -75,12 +75,12 @@ struct Reader<'a> {
     complete: bool,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> NvbandwidthTextReader<'a> {
     fn new(end: Option<u32>) -> Self {
         Self {
-            parsed: Parsed::of(Tool::Nvbandwidth),
-            roster: Roster::default(),
-            run: Run { line: 1, ..Run::default() },
+            parsed: ParseOutput::for_tool(Tool::Nvbandwidth),
+            roster: FactsBuilder::default(),
+            run: NvbandwidthRun { line: 1, ..NvbandwidthRun::default() },
             test: None,
             title: None,
             table: None,
@@ -92,27 +92,27 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn line(&mut self, line: &Line<'a>) {
-        let text = testcases::without_mark(line.text.trim_start());
+    fn read_line(&mut self, line: &OutputLine<'a>) {
+        let text = testcases::strip_mark(line.text.trim_start());
         let Some(first) = text.bytes().next() else { return };
         // A string of somebody's JSON, perhaps of an environment.
         if first == b'"' {
             return;
         }
         // Rows first: nearly every line of a large output is one.
-        if first.is_ascii_digit() && !line.stderr && self.numbers(line, text) {
+        if first.is_ascii_digit() && !line.stderr && self.read_numbers(line, text) {
             return;
         }
-        if let Some(failure) = errors::in_line(line) {
-            self.fail(failure);
+        if let Some(failure) = errors::parse_failure(line) {
+            self.add_failure(failure);
             return;
         }
         if line.stderr {
             return;
         }
         match first {
-            b'R' | b'W' if self.announcement(line, text) => return,
-            b'S' | b'&' | b'C' if self.total(line, text) => return,
+            b'R' | b'W' if self.read_announcement(line, text) => return,
+            b'S' | b'&' | b'C' if self.read_total(line, text) => return,
             b'N' if text.starts_with("NOTE: The reported results") => {
                 self.close_test(None);
                 self.run.has_closing_note = true;
@@ -122,44 +122,44 @@ impl<'a> Reader<'a> {
                 self.run.is_listing = true;
                 return;
             }
-            b'n' | b'B' | b'M' | b'C' | b'D' | b'P' if self.fact(line, text) => return,
+            b'n' | b'B' | b'M' | b'C' | b'D' | b'P' if self.read_fact(line, text) => return,
             _ => {}
         }
-        if surroundings::is_cut_out(line, text) {
-            self.cut_out(line);
+        if surroundings::is_elision_mark(line, text) {
+            self.note_elision(line);
         } else if table::is_description(text) && !text.starts_with("Sample ") {
             self.close_table(None);
             self.title = Some(text);
-        } else if text.contains("GPUs on ") && errors::oversubscribed(text).is_some() {
-            let problem = errors::oversubscribed(text).map(|p| p.at(line.number));
+        } else if text.contains("GPUs on ") && errors::parse_oversubscription(text).is_some() {
+            let problem = errors::parse_oversubscription(text).map(|p| p.at_line(line.number));
             self.parsed.problems.extend(problem);
         } else if text.starts_with("NOTE: You have chosen a buffer size") {
-            header::keep(&mut self.parsed.facts, "warning", text);
+            header::keep_parameter(&mut self.parsed.facts, "warning", text);
         } else if text.contains("nvbandwidth") {
-            self.command(line, text);
-        } else if errors::is_host(text) && text::number(text).is_none() {
+            self.read_command(line, text);
+        } else if errors::is_host(text) && text::parse_number(text).is_none() {
             self.lone_word = Some(text);
         }
     }
 
     /// Column labels or a row, where one of them can stand.
-    fn numbers(&mut self, line: &Line<'a>, text: &'a str) -> bool {
+    fn read_numbers(&mut self, line: &OutputLine<'a>, text: &'a str) -> bool {
         let is_due = self.title.is_some() || self.test.as_ref().is_some_and(|t| !t.is_settled);
         if text.starts_with('0')
-            && let Some((labels, elided)) = table::column_labels(text)
+            && let Some((labels, elided)) = table::parse_column_labels(text)
             && (is_due || self.table.is_some() || 1 < labels.len())
         {
             self.close_table(None);
             let title = self.title.take();
-            self.table = Some(Table::new(title, Some((labels, elided)), line, self.lost));
+            self.table = Some(NvbandwidthTable::new(title, Some((labels, elided)), line, self.lost));
             return true;
         }
         let is_last = self.end == Some(line.number);
         match &mut self.table {
-            Some(table) => match table.take(line, is_last) {
-                Fit::Row => return true,
-                Fit::No => return false,
-                Fit::Restart => {
+            Some(table) => match table.add_line(line, is_last) {
+                TableLineKind::Row => return true,
+                TableLineKind::No => return false,
+                TableLineKind::Restart => {
                     // A table whose head was lost follows one whose sum was.
                     self.close_table(None);
                     self.test = None;
@@ -168,8 +168,8 @@ impl<'a> Reader<'a> {
             None if !is_due => return false,
             None => {}
         }
-        let mut table = Table::new(self.title, None, line, self.lost);
-        let is_row = table.take(line, is_last) == Fit::Row;
+        let mut table = NvbandwidthTable::new(self.title, None, line, self.lost);
+        let is_row = table.add_line(line, is_last) == TableLineKind::Row;
         if is_row {
             self.title = None;
             self.table = Some(table);
@@ -178,7 +178,7 @@ impl<'a> Reader<'a> {
     }
 
     /// `Running X.`, `Waiving X.`, `Waived: `.
-    fn announcement(&mut self, line: &Line<'a>, text: &'a str) -> bool {
+    fn read_announcement(&mut self, line: &OutputLine<'a>, text: &'a str) -> bool {
         if let Some(name) = text.strip_prefix("Waived:") {
             let name = Some(name.trim()).filter(|name| testcases::is_name(name));
             self.waive(line, name);
@@ -189,7 +189,7 @@ impl<'a> Reader<'a> {
             return false;
         }
         let is_whole = text.ends_with('.') || self.end != Some(line.number);
-        let name = testcases::announced(text).filter(|_| is_whole);
+        let name = testcases::parse_announcement(text).filter(|_| is_whole);
         // Other programs run things too: without a name it must at least end
         // like an announcement, or be the cut end of one.
         if name.is_none() && !(text.ends_with('.') && text.split_whitespace().count() == 2) {
@@ -197,7 +197,7 @@ impl<'a> Reader<'a> {
                 return false;
             }
             self.close_test(None);
-            self.truncated(None, line.number, "the output ends in the announcement of a test");
+            self.note_truncation(None, line.number, "the output ends in the announcement of a test");
             return true;
         }
         if waives {
@@ -208,44 +208,44 @@ impl<'a> Reader<'a> {
         true
     }
 
-    fn waive(&mut self, line: &Line<'a>, name: Option<&str>) {
+    fn waive(&mut self, line: &OutputLine<'a>, name: Option<&str>) {
         self.close_test(None);
         self.title = None;
         if name.is_none() {
             self.run.waived.push(self.parsed.problems.len());
-            self.run.events.push(Event::Waived);
+            self.run.events.push(TestcaseEvent::Waived);
         } else {
-            self.run.events.push(Event::Ran(name.map(str::to_owned)));
+            self.run.events.push(TestcaseEvent::Ran(name.map(str::to_owned)));
         }
         let detail = "the tool says that this test does not apply here";
-        let waived = Problem::new(ProblemKind::Waived, detail);
-        self.parsed.problems.push(waived.in_test(name).at(line.number));
+        let waived = OutputProblem::new(OutputProblemKind::Waived, detail);
+        self.parsed.problems.push(waived.in_test(name).at_line(line.number));
     }
 
-    fn start_test(&mut self, line: &Line<'a>, name: Option<&str>) {
+    fn start_test(&mut self, line: &OutputLine<'a>, name: Option<&str>) {
         self.close_test(None);
         self.title = None;
         let is_repeated = name.is_some_and(|name| self.run.started.contains(name));
         if self.run.has_closing_note {
             // The head of the next output was cut off.
             self.end_run();
-            self.run = Run { index: self.run.index + 1, line: line.number, ..Run::default() };
+            self.run = NvbandwidthRun { index: self.run.index + 1, line: line.number, ..NvbandwidthRun::default() };
         } else if is_repeated {
             self.repeat_run();
         }
         let name = name.map(str::to_owned);
         if name.is_none() {
             let detail = "the name of the test that starts here cannot be read";
-            let problem = Problem::new(ProblemKind::Unrecognised, detail).at(line.number);
+            let problem = OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line.number);
             self.parsed.problems.push(problem);
         }
         self.run.started.extend(name.clone());
-        self.run.events.push(Event::Ran(name.clone()));
-        self.test = Some(Test { name, line: line.number, is_settled: false, is_reported: false });
+        self.run.events.push(TestcaseEvent::Ran(name.clone()));
+        self.test = Some(NvbandwidthTest { name, line: line.number, is_settled: false, is_reported: false });
     }
 
     /// `SUM key value`, `&&&& PERF key value unit`, and what v0.9 adds.
-    fn total(&mut self, line: &Line<'a>, text: &'a str) -> bool {
+    fn read_total(&mut self, line: &OutputLine<'a>, text: &'a str) -> bool {
         // Two words behind the keyword, and a unit behind those of PERF: anything
         // else is another program's, or its name or number fell apart.
         let mut words = text.split_whitespace();
@@ -270,27 +270,27 @@ impl<'a> Reader<'a> {
         };
         // The tool prints two decimals. A number with fewer has lost some, or it
         // was typed; then it must at least fit the cells.
-        let value = text::number(word).filter(|value| {
+        let value = text::parse_number(word).filter(|value| {
             table::has_two_decimals(word)
                 || self.table.as_ref().is_some_and(|table| table.adds_up_to(*value))
         });
         if value.is_none() {
             let detail = format!("not a number: {}", clean(text));
-            let problem = Problem::new(ProblemKind::Unrecognised, detail);
-            self.parsed.problems.push(problem.in_test(Some(key)).at(line.number));
+            let problem = OutputProblem::new(OutputProblemKind::Unrecognised, detail);
+            self.parsed.problems.push(problem.in_test(Some(key)).at_line(line.number));
             self.run.is_broken = true;
         }
         if is_spread {
-            self.spread(key, value);
+            self.read_spread(key, value);
         } else if self.table.is_some() {
             self.close_table(Some((key, value, line.number)));
         } else {
-            self.sum_alone(key, value, line.number);
+            self.read_sum_alone(key, value, line.number);
         }
         true
     }
 
-    fn spread(&mut self, key: &str, value: Option<f64>) {
+    fn read_spread(&mut self, key: &str, value: Option<f64>) {
         if let Some(at) = self.run.printed.get(key)
             && let Some(Measurement::Matrix(matrix)) = self.parsed.measurements.get_mut(*at)
         {
@@ -299,17 +299,17 @@ impl<'a> Reader<'a> {
     }
 
     /// A sum without a table before it: printed twice, or its table is gone.
-    fn sum_alone(&mut self, key: &str, value: Option<f64>, line: u32) {
+    fn read_sum_alone(&mut self, key: &str, value: Option<f64>, line: u32) {
         let same = self.run.printed.get(key).map(|at| &self.parsed.measurements[*at]);
         match same {
             Some(Measurement::Matrix(matrix)) if matrix.sum == value => {}
             Some(_) => {
                 let detail = "a second sum for this test, and another one";
-                let problem = Problem::new(ProblemKind::Inconsistent, detail);
-                self.parsed.problems.push(problem.in_test(Some(key)).at(line));
+                let problem = OutputProblem::new(OutputProblemKind::Inconsistent, detail);
+                self.parsed.problems.push(problem.in_test(Some(key)).at_line(line));
             }
             None => {
-                self.truncated(Some(key), line, "a sum without its matrix");
+                self.note_truncation(Some(key), line, "a sum without its matrix");
                 if let Some(test) = &mut self.test {
                     test.is_reported = true;
                 }
@@ -321,10 +321,10 @@ impl<'a> Reader<'a> {
     /// that has them; without it that line is missing.
     fn close_table(&mut self, total: Option<(&str, Option<f64>, u32)>) {
         let Some(table) = self.table.take() else { return };
-        self.lost = table.lost();
+        self.lost = table.lost_cells();
         if table.is_empty() {
             if let Some((key, _, line)) = total {
-                self.truncated(Some(key), line, "a sum without its matrix");
+                self.note_truncation(Some(key), line, "a sum without its matrix");
                 if let Some(test) = &mut self.test {
                     test.is_reported = true;
                 }
@@ -333,11 +333,11 @@ impl<'a> Reader<'a> {
         }
         let running = self.test.as_ref().filter(|t| !t.is_settled).and_then(|t| t.name.clone());
         let (name, sum) = match total {
-            Some((key, sum, line)) => self.named_by_sum(&table, running, key, sum, line),
+            Some((key, sum, line)) => self.name_by_sum(&table, running, key, sum, line),
             None => {
-                let name = running.and_then(|name| self.named_by_title(&table, name));
+                let name = running.and_then(|name| self.name_by_title(&table, name));
                 let detail = "the line with the sum of this matrix is missing";
-                self.truncated(name.as_deref(), table.line, detail);
+                self.note_truncation(name.as_deref(), table.line, detail);
                 if let Some(test) = &mut self.test {
                     test.is_reported = true;
                 }
@@ -351,7 +351,7 @@ impl<'a> Reader<'a> {
         let (matrix, problems) = table.finish(self.run.index, name, sum);
         self.run.is_broken |= problems
             .iter()
-            .any(|p| matches!(p.kind, ProblemKind::Truncated | ProblemKind::Unrecognised));
+            .any(|p| matches!(p.kind, OutputProblemKind::Truncated | OutputProblemKind::Unrecognised));
         self.parsed.problems.extend(problems);
         self.parsed.measurements.push(Measurement::Matrix(matrix));
         self.measured = true;
@@ -367,36 +367,36 @@ impl<'a> Reader<'a> {
         self.run.is_broken = true;
         if !test.is_reported {
             let name = name.or(test.name.as_deref());
-            self.truncated(name, test.line, "the test starts and its results do not end");
+            self.note_truncation(name, test.line, "the test starts and its results do not end");
         }
     }
 
-    fn truncated(&mut self, test: Option<&str>, line: u32, detail: &str) {
+    fn note_truncation(&mut self, test: Option<&str>, line: u32, detail: &str) {
         self.run.is_broken = true;
-        let problem = Problem::new(ProblemKind::Truncated, detail);
-        self.parsed.problems.push(problem.in_test(test).at(line));
+        let problem = OutputProblem::new(OutputProblemKind::Truncated, detail);
+        self.parsed.problems.push(problem.in_test(test).at_line(line));
     }
 
     /// A person cut something out here.
-    fn cut_out(&mut self, line: &Line<'a>) {
+    fn note_elision(&mut self, line: &OutputLine<'a>) {
         let name = self.test.as_ref().filter(|t| !t.is_settled).and_then(|t| t.name.clone());
-        self.truncated(name.as_deref(), line.number, "a piece was cut out of the output here");
+        self.note_truncation(name.as_deref(), line.number, "a piece was cut out of the output here");
     }
 
-    fn fail(&mut self, failure: errors::Failure) {
+    fn add_failure(&mut self, failure: errors::NvbandwidthFailure) {
         let mut problem = failure.problem;
         let running = self.test.as_ref().filter(|t| !t.is_settled);
-        if problem.testcase.is_none() && failure.ends != Ends::Nothing {
+        if problem.testcase.is_none() && failure.scope != FailureScope::Nothing {
             problem.testcase = running.and_then(|t| t.name.clone());
         }
         self.parsed.problems.push(problem);
-        match failure.ends {
-            Ends::Run => {
+        match failure.scope {
+            FailureScope::Run => {
                 // Other ranks may still print; the tables they find are kept.
                 self.run.has_failed = true;
                 self.run.is_broken = true;
             }
-            Ends::Test => {
+            FailureScope::Test => {
                 self.run.is_broken = true;
                 // With rows already printed it is somebody else's error.
                 if self.table.is_none()
@@ -405,18 +405,18 @@ impl<'a> Reader<'a> {
                     test.is_settled = true;
                 }
             }
-            Ends::Nothing => {}
+            FailureScope::Nothing => {}
         }
     }
 
-    fn fact(&mut self, line: &Line<'a>, text: &str) -> bool {
-        let Some(said) = header::line(text, &mut self.parsed.facts) else { return false };
+    fn read_fact(&mut self, line: &OutputLine<'a>, text: &str) -> bool {
+        let Some(said) = header::parse_head_line(text, &mut self.parsed.facts) else { return false };
         let lone_word = self.lone_word.take();
         match said {
-            Said::Version(version) => self.start_run(line, version),
-            Said::Fact => self.run.has_machine |= text.contains("Driver Version"),
-            Said::Mpi => self.run.is_multinode = true,
-            Said::Device(mut device) => {
+            NvbandwidthHeadItem::Version(version) => self.start_run(line, version),
+            NvbandwidthHeadItem::Fact => self.run.has_machine |= text.contains("Driver Version"),
+            NvbandwidthHeadItem::Mpi => self.run.is_multinode = true,
+            NvbandwidthHeadItem::Device(mut device) => {
                 self.run.has_machine = true;
                 // v0.8 prints the host on a line of its own before the list.
                 if device.index == 0
@@ -425,27 +425,27 @@ impl<'a> Reader<'a> {
                     self.run.host = Some(clean(host));
                 }
                 device.host.clone_from(&self.run.host);
-                self.roster.device(&mut self.parsed.facts, device);
+                self.roster.add_device(&mut self.parsed.facts, device);
             }
-            Said::Rank(rank) => {
+            NvbandwidthHeadItem::Rank(rank) => {
                 self.run.has_machine = true;
                 self.run.is_multinode = true;
                 let facts = &mut self.parsed.facts;
                 let moved = header::add_rank(&mut self.roster, facts, &rank);
-                self.parsed.problems.extend(moved.map(|p| p.at(line.number)));
+                self.parsed.problems.extend(moved.map(|p| p.at_line(line.number)));
             }
         }
         true
     }
 
-    fn start_run(&mut self, line: &Line<'a>, version: Option<String>) {
+    fn start_run(&mut self, line: &OutputLine<'a>, version: Option<String>) {
         self.close_test(None);
         self.title = None;
         let index = self.run.index + u32::from(self.run.has_tests());
         self.end_run();
         let version = version.filter(|_| self.end != Some(line.number));
-        let minor = version.as_deref().and_then(header::minor);
-        self.run = Run { index, minor, has_head: true, line: line.number, ..Run::default() };
+        let minor = version.as_deref().and_then(header::minor_version);
+        self.run = NvbandwidthRun { index, minor, has_head: true, line: line.number, ..NvbandwidthRun::default() };
         if self.parsed.tool_version.is_none() {
             self.parsed.tool_version = version;
         }
@@ -456,7 +456,7 @@ impl<'a> Reader<'a> {
         self.name_waived();
         self.complete &= !self.run.is_broken;
         let last = std::mem::take(&mut self.run);
-        self.run = Run {
+        self.run = NvbandwidthRun {
             index: last.index + 1,
             has_head: last.has_head,
             line: last.line,
@@ -464,7 +464,7 @@ impl<'a> Reader<'a> {
             is_multinode: last.is_multinode,
             host: last.host,
             has_machine: last.has_machine,
-            ..Run::default()
+            ..NvbandwidthRun::default()
         };
     }
 
@@ -481,14 +481,14 @@ impl<'a> Reader<'a> {
                 let detail = "the output ends before the first test";
                 self.parsed
                     .problems
-                    .push(Problem::new(ProblemKind::Truncated, detail).at(run.line));
+                    .push(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(run.line));
             }
             return;
         }
         let lacks_note = run.needs_closing_note() && !run.has_closing_note;
         if lacks_note && !run.is_broken {
             let detail = "the note that ends every run of this version is missing";
-            self.parsed.problems.push(Problem::new(ProblemKind::Truncated, detail).at(run.line));
+            self.parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(run.line));
         }
         self.complete &= !run.is_broken && !lacks_note;
     }
@@ -501,27 +501,27 @@ impl<'a> Reader<'a> {
             && !self.run.has_machine
             && !self.run.is_listing;
         if is_bare_head && 0 < self.run.index {
-            self.truncated(None, self.run.line, "the output ends in the head of a run");
+            self.note_truncation(None, self.run.line, "the output ends in the head of a run");
             self.complete = false;
         }
         self.end_run();
         self.title = None;
         self.lone_word = None;
-        self.run = Run {
+        self.run = NvbandwidthRun {
             index: self.run.index + u32::from(self.run.has_tests()),
             line: 1,
-            ..Run::default()
+            ..NvbandwidthRun::default()
         };
     }
 
     /// A command line in front of the output.
-    fn command(&mut self, line: &Line<'a>, text: &str) {
-        let Some(options) = surroundings::options(text) else { return };
-        header::keep(&mut self.parsed.facts, "options", &options.join(" "));
+    fn read_command(&mut self, line: &OutputLine<'a>, text: &str) {
+        let Some(options) = surroundings::parse_command_options(text) else { return };
+        header::keep_parameter(&mut self.parsed.facts, "options", &options.join(" "));
         if options.iter().any(|option| matches!(*option, "-s" | "--skipVerification")) {
             let detail = "run with --skipVerification: the copied data was not checked";
-            let problem = Problem::new(ProblemKind::Unverified, detail);
-            self.parsed.problems.push(problem.at(line.number));
+            let problem = OutputProblem::new(OutputProblemKind::Unverified, detail);
+            self.parsed.problems.push(problem.at_line(line.number));
         }
     }
 }

@@ -9,11 +9,11 @@
 use std::collections::BTreeMap;
 
 use super::text;
-use model::measurement::Matrix;
+use model::measurement::MeasurementMatrix;
 use model::measurement::Measurement;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
 use model::text::clean;
 use model::unit::Unit;
 
@@ -29,7 +29,7 @@ pub(super) fn is_header(text: &str) -> bool {
 
 /// One line.
 #[derive(Debug)]
-struct Entry {
+struct NvloomCsvEntry {
     /// All that must be equal for two lines to share a matrix.
     group: Vec<String>,
     name: String,
@@ -40,21 +40,21 @@ struct Entry {
 
 /// The lines under one header.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct NvloomCsvRows {
     line: u32,
-    entries: Vec<Entry>,
+    entries: Vec<NvloomCsvEntry>,
     without_result: usize,
     damaged: usize,
     ended: bool,
 }
 
-impl Rows {
+impl NvloomCsvRows {
     pub(super) fn new(line: u32) -> Self {
         Self { line, entries: Vec::new(), without_result: 0, damaged: 0, ended: false }
     }
 
     /// Takes a line as a row, where it is one. `cut`: the text ends in it.
-    pub(super) fn row(&mut self, text: &str, cut: bool) -> bool {
+    pub(super) fn add_line(&mut self, text: &str, cut: bool) -> bool {
         let fields: Vec<&str> = text.split(',').map(str::trim).collect();
         let known = fields.get(1).is_some_and(|kind| {
             kind.eq_ignore_ascii_case("bandwidth") || kind.eq_ignore_ascii_case("latency")
@@ -71,11 +71,11 @@ impl Rows {
         }
         let ids =
             [fields[0], fields.get(2).copied().unwrap_or(""), fields.get(3).copied().unwrap_or("")];
-        if fields.len() != FIELDS || ids.iter().any(|id| text::integer(id).is_none()) {
+        if fields.len() != FIELDS || ids.iter().any(|id| text::parse_integer(id).is_none()) {
             self.damaged += 1;
             return true;
         }
-        let value = text::number(fields[11]);
+        let value = text::parse_number(fields[11]);
         if value.is_none() && !matches!(fields[11], "inf" | "nan" | "-nan") {
             self.damaged += 1;
         }
@@ -83,7 +83,7 @@ impl Rows {
         let mut group: Vec<String> = fields[4..11].iter().map(|f| (*f).to_owned()).collect();
         group.extend([fields[0].to_owned(), fields[1].to_ascii_lowercase()]);
         let comment = if fields[10].is_empty() { "" } else { "_" };
-        self.entries.push(Entry {
+        self.entries.push(NvloomCsvEntry {
             group,
             name: clean(&format!("csv_pattern_{}{comment}{}", fields[0], fields[10])),
             unit: if latency { Unit::Nanoseconds } else { Unit::GigabytesPerSecond },
@@ -94,17 +94,17 @@ impl Rows {
     }
 
     /// Makes matrices of the lines.
-    pub(super) fn finish(self, runs: &mut BTreeMap<String, u32>, parsed: &mut Parsed) {
+    pub(super) fn finish(self, runs: &mut BTreeMap<String, u32>, parsed: &mut ParseOutput) {
         let mut problem = |kind, detail: String| {
-            let problem = Problem::new(kind, detail).at(self.line);
+            let problem = OutputProblem::new(kind, detail).at_line(self.line);
             parsed.problems.push(problem.in_test(Some("csv_pattern")));
         };
         if 0 < self.without_result || self.entries.is_empty() {
             let detail = format!("{} lines have no result", self.without_result);
-            problem(ProblemKind::Truncated, detail);
+            problem(OutputProblemKind::Truncated, detail);
         }
         if 0 < self.damaged {
-            problem(ProblemKind::Unrecognised, format!("{} lines cannot be read", self.damaged));
+            problem(OutputProblemKind::Unrecognised, format!("{} lines cannot be read", self.damaged));
         }
         let mut entries = self.entries.into_iter().peekable();
         while let Some(first) = entries.next() {
@@ -115,7 +115,7 @@ impl Rows {
                 cells.push(vec![next.value]);
             }
             let run = runs.entry(first.name.clone()).or_default();
-            parsed.measurements.push(Measurement::Matrix(Matrix {
+            parsed.measurements.push(Measurement::Matrix(MeasurementMatrix {
                 run: *run,
                 testcase: Some(first.name),
                 unit: Some(first.unit),

@@ -1,14 +1,14 @@
 //! What nvloom prints when something fails.
 
 use super::text;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
 use model::text::clean;
 
 /// The failure that this line reports, if it does.
-pub(super) fn read(line: &str) -> Option<Problem> {
-    let (place, text) = place(from_message(line));
-    let kind = if is_wrong_data(text) { ProblemKind::Corrupt } else { ProblemKind::Error };
+pub(super) fn parse_failure(line: &str) -> Option<OutputProblem> {
+    let (place, text) = split_location(from_message(line));
+    let kind = if is_wrong_data(text) { OutputProblemKind::Corrupt } else { OutputProblemKind::Error };
     let code = text.strip_prefix('[').and_then(|rest| rest.split_once("] "));
     let failed_call = code.is_some() && text.contains(" in expression ");
     let failed_assertion = text.starts_with("ASSERT in expression ");
@@ -21,7 +21,7 @@ pub(super) fn read(line: &str) -> Option<Problem> {
     if !(failed_call || failed_assertion || different_domain || refused || usage) {
         return None;
     }
-    let mut problem = Problem::new(kind, clean(text));
+    let mut problem = OutputProblem::new(kind, clean(text));
     if let Some((host, device)) = place {
         problem.host = Some(clean(host));
         problem.gpu = Some(device);
@@ -32,7 +32,7 @@ pub(super) fn read(line: &str) -> Option<Problem> {
         problem.code = code.map(|(code, _)| code).filter(name).map(clean);
     }
     if different_domain {
-        let rank = text.split_whitespace().nth(1).and_then(text::integer);
+        let rank = text.split_whitespace().nth(1).and_then(text::parse_integer);
         problem.rank = rank.and_then(|rank| u32::try_from(rank).ok());
     }
     Some(problem)
@@ -55,11 +55,11 @@ fn is_wrong_data(text: &str) -> bool {
 }
 
 /// `[HOST:DEVICE]: ` in front of a message.
-fn place(line: &str) -> (Option<(&str, u32)>, &str) {
+fn split_location(line: &str) -> (Option<(&str, u32)>, &str) {
     let split = line.strip_prefix('[').and_then(|rest| rest.split_once("]: "));
     let Some((inside, text)) = split else { return (None, line) };
     let place = inside.rsplit_once(':').and_then(|(host, device)| {
-        let device = text::integer(device)?.try_into().ok()?;
+        let device = text::parse_integer(device)?.try_into().ok()?;
         Some((host, device))
     });
     if place.is_some() { (place, text) } else { (None, line) }

@@ -44,23 +44,23 @@ mod tests;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use self::csv::Rows;
-use self::table::Statistic;
-use self::table::Table;
+use self::csv::NvloomCsvRows;
+use self::table::NvloomStatistic;
+use self::table::NvloomTable;
 use super::CERTAIN;
-use super::Confidence;
-use super::Input;
+use super::ParserConfidence;
+use super::ParserInput;
 use super::LIKELY;
 use super::POSSIBLE;
-use super::roster::Roster;
+use super::facts_builder::FactsBuilder;
 use super::text;
-use super::text::Line;
-use model::facts::Rank;
+use super::text::OutputLine;
+use model::tool_facts::ToolRank;
 use model::measurement::Measurement;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text::clean;
 
 /// How the names of this tool's tests begin, besides those of memory types.
@@ -81,16 +81,16 @@ const FAMILIES: [&str; 10] = [
 const MOST_WARNED: usize = 2_000;
 
 /// Whether this tool wrote the output.
-pub fn recognises(input: &Input<'_>) -> Confidence {
-    input.lines.iter().map(|line| clue(line.trimmed())).max().unwrap_or(0)
+pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
+    input.lines.iter().map(|line| line_confidence(line.trimmed())).max().unwrap_or(0)
 }
 
-fn clue(text: &str) -> Confidence {
+fn line_confidence(text: &str) -> ParserConfidence {
     let version = text.strip_prefix("nvloom_cli ").is_some_and(is_version);
-    if version || csv::is_header(text) || rank(text).is_some() {
+    if version || csv::is_header(text) || parse_rank(text).is_some() {
         CERTAIN
-    } else if Statistic::read(text).is_some_and(|s| s.of_total && is_test(s.name))
-        || running(text).is_some_and(is_test)
+    } else if NvloomStatistic::parse(text).is_some_and(|s| s.of_total && is_test(s.name))
+        || parse_running(text).is_some_and(is_test)
     {
         LIKELY
     } else if text.contains("nvloom_cli") {
@@ -109,10 +109,10 @@ fn is_test(name: &str) -> bool {
 }
 
 /// What the output says.
-pub fn parse(input: &Input<'_>) -> Parsed {
-    let mut reader = Reader {
-        parsed: Parsed::of(Tool::Nvloom),
-        roster: Roster::default(),
+pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
+    let mut reader = NvloomReader {
+        parsed: ParseOutput::for_tool(Tool::Nvloom),
+        roster: FactsBuilder::default(),
         test: None,
         lost: 0,
         csv: None,
@@ -122,122 +122,122 @@ pub fn parse(input: &Input<'_>) -> Parsed {
     let cut =
         if input.text.ends_with('\n') { None } else { input.lines.last().map(|line| line.number) };
     for line in &input.lines {
-        reader.line(line, cut == Some(line.number));
+        reader.read_line(line, cut == Some(line.number));
     }
-    reader.finish(false);
+    reader.finish_test(false);
     let mut parsed = reader.parsed;
     if parsed.measurements.is_empty() && parsed.problems.is_empty() {
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, "no result was printed"));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, "no result was printed"));
     }
     let broken = [
-        ProblemKind::Truncated,
-        ProblemKind::Unrecognised,
-        ProblemKind::Error,
-        ProblemKind::Corrupt,
+        OutputProblemKind::Truncated,
+        OutputProblemKind::Unrecognised,
+        OutputProblemKind::Error,
+        OutputProblemKind::Corrupt,
     ];
-    let something = !parsed.measurements.is_empty() || parsed.has(ProblemKind::Waived);
-    parsed.complete = something && !broken.iter().any(|kind| parsed.has(*kind));
+    let something = !parsed.measurements.is_empty() || parsed.has_problem(OutputProblemKind::Waived);
+    parsed.complete = something && !broken.iter().any(|kind| parsed.has_problem(*kind));
     parsed
 }
 
 /// One test between `Running` and `Done`.
-struct Test {
+struct NvloomTest {
     /// As printed, with `_iter_N`.
-    printed: String,
-    table: Table,
+    printed_name: String,
+    table: NvloomTable,
     waived: bool,
     failed: bool,
     csv: bool,
     line: u32,
 }
 
-impl Test {
+impl NvloomTest {
     fn new(printed: &str, line: u32, lost: usize) -> Self {
-        let table = Table::new(base(printed), lost);
-        Self { printed: printed.to_owned(), table, waived: false, failed: false, csv: false, line }
+        let table = NvloomTable::new(base_name(printed), lost);
+        Self { printed_name: printed.to_owned(), table, waived: false, failed: false, csv: false, line }
     }
 
     fn name(&self) -> &str {
-        base(&self.printed)
+        base_name(&self.printed_name)
     }
 }
 
-struct Reader {
-    parsed: Parsed,
-    roster: Roster,
-    test: Option<Test>,
+struct NvloomReader {
+    parsed: ParseOutput,
+    roster: FactsBuilder,
+    test: Option<NvloomTest>,
     /// Cells that the tables so far lost.
     lost: usize,
-    csv: Option<Rows>,
+    csv: Option<NvloomCsvRows>,
     /// How often each test has been measured.
     runs: BTreeMap<String, u32>,
     known_ranks: BTreeSet<(u32, String, u32)>,
 }
 
-impl Reader {
-    fn line(&mut self, line: &Line<'_>, cut: bool) {
+impl NvloomReader {
+    fn read_line(&mut self, line: &OutputLine<'_>, cut: bool) {
         let text = line.trimmed();
-        if let Some(name) = running(text) {
-            self.finish(false);
-            self.test = Some(Test::new(name, line.number, self.lost));
+        if let Some(name) = parse_running(text) {
+            self.finish_test(false);
+            self.test = Some(NvloomTest::new(name, line.number, self.lost));
         } else if let Some(name) = text.strip_prefix("Done ") {
-            self.done(&clean(name), line.number);
-        } else if let Some(failure) = failure::read(text) {
+            self.read_done(&clean(name), line.number);
+        } else if let Some(failure) = failure::parse_failure(text) {
             if let Some(test) = &mut self.test {
                 test.failed = true;
             }
-            let testcase = self.test.as_ref().map(Test::name);
-            self.parsed.problems.push(failure.at(line.number).in_test(testcase));
+            let testcase = self.test.as_ref().map(NvloomTest::name);
+            self.parsed.problems.push(failure.at_line(line.number).in_test(testcase));
         } else if csv::is_header(text) {
-            self.csv = Some(Rows::new(line.number));
+            self.csv = Some(NvloomCsvRows::new(line.number));
             if let Some(test) = &mut self.test {
                 test.csv = true;
             }
-        } else if !self.head(text) && !self.rank(text) && !self.csv_row(text, cut) {
-            self.table(line, cut);
+        } else if !self.read_head(text) && !self.read_rank(text) && !self.read_csv_row(text, cut) {
+            self.read_table_line(line, cut);
         }
     }
 
-    fn csv_row(&mut self, text: &str, cut: bool) -> bool {
-        self.csv.as_mut().is_some_and(|rows| rows.row(text, cut))
+    fn read_csv_row(&mut self, text: &str, cut: bool) -> bool {
+        self.csv.as_mut().is_some_and(|rows| rows.add_line(text, cut))
     }
 
     /// A line of the open test's own.
-    fn table(&mut self, line: &Line<'_>, cut: bool) {
+    fn read_table_line(&mut self, line: &OutputLine<'_>, cut: bool) {
         let text = line.trimmed();
         let mut problem = |kind, detail: &str, testcase: &str| {
-            let problem = Problem::new(kind, detail).at(line.number);
+            let problem = OutputProblem::new(kind, detail).at_line(line.number);
             self.parsed.problems.push(problem.in_test(Some(testcase)));
         };
         match &mut self.test {
             Some(test) if text == "testcase WAIVED" => {
                 test.waived = true;
                 let detail = "the tool says the test does not apply here";
-                problem(ProblemKind::Waived, detail, test.name());
+                problem(OutputProblemKind::Waived, detail, test.name());
             }
             Some(test) if line.is_elision() => test.table.elided = true,
-            Some(test) => test.table.line(line, cut, &mut self.parsed.problems),
+            Some(test) => test.table.add_line(line, cut, &mut self.parsed.problems),
             None => {
-                if let Some(statistic) = Statistic::read(text).filter(|s| is_test(s.name)) {
+                if let Some(statistic) = NvloomStatistic::parse(text).filter(|s| is_test(s.name)) {
                     let detail = "a table's statistics without the table";
-                    problem(ProblemKind::Truncated, detail, statistic.name);
+                    problem(OutputProblemKind::Truncated, detail, statistic.name);
                 }
             }
         }
     }
 
-    fn done(&mut self, name: &str, number: u32) {
-        if self.test.as_ref().is_some_and(|test| test.printed == name) {
-            self.finish(true);
-        } else if is_test(base(name)) {
-            self.finish(false);
-            let problem = Problem::new(ProblemKind::Truncated, "the end of a test without it");
-            self.parsed.problems.push(problem.at(number).in_test(Some(base(name))));
+    fn read_done(&mut self, name: &str, number: u32) {
+        if self.test.as_ref().is_some_and(|test| test.printed_name == name) {
+            self.finish_test(true);
+        } else if is_test(base_name(name)) {
+            self.finish_test(false);
+            let problem = OutputProblem::new(OutputProblemKind::Truncated, "the end of a test without it");
+            self.parsed.problems.push(problem.at_line(number).in_test(Some(base_name(name))));
         }
     }
 
     /// Ends the test that is open; `done` when it said so itself.
-    fn finish(&mut self, done: bool) {
+    fn finish_test(&mut self, done: bool) {
         if let Some(rows) = self.csv.take() {
             rows.finish(&mut self.runs, &mut self.parsed);
         }
@@ -245,8 +245,8 @@ impl Reader {
         self.lost = test.table.lost;
         let testcase = test.name().to_owned();
         if !done && !test.failed {
-            let problem = Problem::new(ProblemKind::Truncated, "the test began and did not end");
-            self.parsed.problems.push(problem.at(test.line).in_test(Some(&testcase)));
+            let problem = OutputProblem::new(OutputProblemKind::Truncated, "the test began and did not end");
+            self.parsed.problems.push(problem.at_line(test.line).in_test(Some(&testcase)));
         }
         if test.waived || test.csv {
             return;
@@ -258,15 +258,15 @@ impl Reader {
                 self.parsed.measurements.push(Measurement::Matrix(matrix));
             }
             None if done => {
-                let problem = Problem::new(ProblemKind::Truncated, "the test printed no table");
-                self.parsed.problems.push(problem.at(test.line).in_test(Some(&testcase)));
+                let problem = OutputProblem::new(OutputProblemKind::Truncated, "the test printed no table");
+                self.parsed.problems.push(problem.at_line(test.line).in_test(Some(&testcase)));
             }
             None => {}
         }
     }
 
     /// The lines above the first test, and warnings.
-    fn head(&mut self, text: &str) -> bool {
+    fn read_head(&mut self, text: &str) -> bool {
         let facts = &mut self.parsed.facts;
         if let Some(version) = text.strip_prefix("nvloom_cli ")
             && is_version(version)
@@ -303,10 +303,10 @@ impl Reader {
         true
     }
 
-    fn rank(&mut self, text: &str) -> bool {
-        let Some((rank, rack)) = rank(text) else { return false };
+    fn read_rank(&mut self, text: &str) -> bool {
+        let Some((rank, rack)) = parse_rank(text) else { return false };
         let facts = &mut self.parsed.facts;
-        self.roster.host(facts, &rank.host);
+        self.roster.add_host(facts, &rank.host);
         let members = facts.parameters.entry(format!("rack {rack}")).or_default();
         if self.known_ranks.insert((rank.rank, rank.host.clone(), rank.device)) {
             if !members.is_empty() {
@@ -320,22 +320,22 @@ impl Reader {
 }
 
 /// `Running NAME`. nvbandwidth's line of that kind ends in a dot.
-fn running(text: &str) -> Option<&str> {
+fn parse_running(text: &str) -> Option<&str> {
     let name = text.strip_prefix("Running ")?;
     let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     (plain && !name.is_empty()).then_some(name)
 }
 
 /// The name of a test without the `_iter_N` of its repetition.
-fn base(name: &str) -> &str {
+fn base_name(name: &str) -> &str {
     match name.rsplit_once("_iter_") {
-        Some((base, count)) if text::integer(count).is_some() => base,
+        Some((base, count)) if text::parse_integer(count).is_some() => base,
         _ => name,
     }
 }
 
 /// `Process  3 (n2): device 3: NAME (00000018:06:00); rackGuid: 1800`.
-fn rank(text: &str) -> Option<(Rank, String)> {
+fn parse_rank(text: &str) -> Option<(ToolRank, String)> {
     let (rank, rest) = text.strip_prefix("Process ")?.split_once('(')?;
     let (host, rest) = rest.split_once("): device ")?;
     let (device, rest) = rest.split_once(": ")?;
@@ -344,8 +344,8 @@ fn rank(text: &str) -> Option<(Rank, String)> {
         Some((name, bus)) => (name, Some(clean(bus.trim_end_matches(')')))),
         None => (name, None),
     };
-    let small = |word: &str| text::integer(word.trim()).and_then(|n| u32::try_from(n).ok());
-    let rank = Rank {
+    let small = |word: &str| text::parse_integer(word.trim()).and_then(|n| u32::try_from(n).ok());
+    let rank = ToolRank {
         rank: small(rank)?,
         host: clean(host),
         device: small(device)?,

@@ -1,10 +1,10 @@
 //! One table: labels, cells, and the statistics under it.
 
 use super::text;
-use super::text::Line;
-use model::measurement::Matrix;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
+use super::text::OutputLine;
+use model::measurement::MeasurementMatrix;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
 use model::text::clean;
 use model::unit::Unit;
 
@@ -14,16 +14,16 @@ const ROUNDING: f64 = 0.005;
 
 /// `Total NAME VALUE UNIT`, and its siblings.
 #[derive(Debug, PartialEq)]
-pub(super) struct Statistic<'a> {
+pub(super) struct NvloomStatistic<'a> {
     pub(super) name: &'a str,
     pub(super) of_total: bool,
     value: Option<f64>,
     unit: Option<Unit>,
 }
 
-impl<'a> Statistic<'a> {
+impl<'a> NvloomStatistic<'a> {
     /// The statistic in this line, when it is one.
-    pub(super) fn read(text: &'a str) -> Option<Self> {
+    pub(super) fn parse(text: &'a str) -> Option<Self> {
         let mut words = text.split_whitespace();
         let kind = words.next()?;
         let (kind, old) = match kind.strip_suffix("BW") {
@@ -42,7 +42,7 @@ impl<'a> Statistic<'a> {
             None if old => Some(Unit::GigabytesPerSecond),
             _ => None,
         };
-        let number = text::number(value);
+        let number = text::parse_number(value);
         if number.is_none() && value != "N/A" {
             return None;
         }
@@ -56,10 +56,10 @@ const MOST_LOST: usize = 4 << 20;
 
 /// A table that is being read.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct NvloomTable {
     testcase: String,
     columns: Option<Vec<String>>,
-    rows: Rows,
+    rows: NvloomTableRows,
     total: Option<f64>,
     unit: Option<Unit>,
     ended: bool,
@@ -70,7 +70,7 @@ pub(super) struct Table {
     pub(super) lost: usize,
 }
 
-impl Table {
+impl NvloomTable {
     pub(super) fn new(testcase: &str, lost: usize) -> Self {
         Self {
             testcase: testcase.to_owned(),
@@ -86,8 +86,8 @@ impl Table {
     }
 
     /// Takes a line that belongs to the test.
-    pub(super) fn line(&mut self, line: &Line<'_>, cut: bool, problems: &mut Vec<Problem>) {
-        if let Some(statistic) = Statistic::read(line.trimmed()) {
+    pub(super) fn add_line(&mut self, line: &OutputLine<'_>, cut: bool, problems: &mut Vec<OutputProblem>) {
+        if let Some(statistic) = NvloomStatistic::parse(line.trimmed()) {
             self.ended = true;
             if statistic.of_total && !cut {
                 (self.total, self.unit) = (statistic.value, statistic.unit);
@@ -101,28 +101,28 @@ impl Table {
         if self.ended {
             return;
         }
-        let mut words = cells(line.text);
+        let mut words = split_cells(line.text);
         let Some(columns) = self.columns.as_ref().map(Vec::len) else {
-            self.first(line, words, problems);
+            self.add_labels(line, words, problems);
             return;
         };
         if columns + 1 < words.len() && words.last().is_some_and(|word| word.is_empty()) {
             words.pop();
         }
-        let like_cells = words.iter().skip(1).filter(|word| cell(word).is_ok()).count();
+        let like_cells = words.iter().skip(1).filter(|word| parse_cell(word).is_ok()).count();
         if words.len() < 2 || like_cells * 2 < words.len() - 1 {
             // Another process's log line.
             return;
         }
-        self.row(&words, columns, line.number, cut, problems);
+        self.add_row(&words, columns, line.number, cut, problems);
     }
 
     /// The first line under `Running`: the column labels.
-    fn first(&mut self, line: &Line<'_>, mut words: Vec<&str>, problems: &mut Vec<Problem>) {
+    fn add_labels(&mut self, line: &OutputLine<'_>, mut words: Vec<&str>, problems: &mut Vec<OutputProblem>) {
         let indented = line.text.starts_with(char::is_whitespace);
-        let whole = |word: &&str| text::integer(word).is_some();
+        let whole = |word: &&str| text::parse_integer(word).is_some();
         // Cells have decimals or are `N/A`; a line without either is no row.
-        let labels = words.iter().all(|word| cell(word).is_err() || whole(word));
+        let labels = words.iter().all(|word| parse_cell(word).is_err() || whole(word));
         if labels && (indented || words.iter().all(whole)) {
             if words.first().is_some_and(|word| word.is_empty()) {
                 words.remove(0);
@@ -130,48 +130,48 @@ impl Table {
             self.columns = Some(words.into_iter().map(clean).collect());
             return;
         }
-        let numbers = words.iter().skip(1).filter(|word| cell(word).is_ok()).count();
+        let numbers = words.iter().skip(1).filter(|word| parse_cell(word).is_ok()).count();
         if words.len() < 2 || numbers + 1 < words.len() {
             return;
         }
         if self.blank {
             // The labels are the racks' serial numbers, which can be empty.
             self.columns = Some(vec![String::new(); words.len() - 1]);
-            self.row(&words, words.len() - 1, line.number, false, problems);
+            self.add_row(&words, words.len() - 1, line.number, false, problems);
         } else {
             let detail = "a row without column labels above it";
-            let problem = Problem::new(ProblemKind::Unrecognised, detail).at(line.number);
+            let problem = OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line.number);
             problems.push(problem.in_test(Some(&self.testcase)));
             self.ended = true;
         }
     }
 
-    fn row(
+    fn add_row(
         &mut self,
         words: &[&str],
         columns: usize,
         number: u32,
         cut: bool,
-        problems: &mut Vec<Problem>,
+        problems: &mut Vec<OutputProblem>,
     ) {
         let mut problem = |kind, detail: String| {
-            problems.push(Problem::new(kind, detail).at(number).in_test(Some(&self.testcase)));
+            problems.push(OutputProblem::new(kind, detail).at_line(number).in_test(Some(&self.testcase)));
         };
         let label = clean(words[0]);
         let mut cells = &words[1..];
         // A tab follows every cell, so the last of a cut line may be half.
         if cut {
             cells = &cells[..cells.len() - 1];
-            problem(ProblemKind::Truncated, format!("the text ends inside row {label}"));
+            problem(OutputProblemKind::Truncated, format!("the text ends inside row {label}"));
         }
         if columns < cells.len() {
             let detail = format!("row {label} has {} cells for {columns} columns", cells.len());
-            problem(ProblemKind::Unrecognised, detail);
+            problem(OutputProblemKind::Unrecognised, detail);
             return;
         }
         if cells.len() < columns && !cut {
             let detail = format!("row {label} has {} of {columns} cells", cells.len());
-            problem(ProblemKind::Truncated, detail);
+            problem(OutputProblemKind::Truncated, detail);
         }
         self.lost += columns - cells.len();
         if MOST_LOST < self.lost {
@@ -179,11 +179,11 @@ impl Table {
         }
         let mut row = vec![None; columns];
         for (place, word) in row.iter_mut().zip(cells) {
-            match cell(word) {
+            match parse_cell(word) {
                 Ok(value) => *place = value,
                 Err(()) => {
                     let detail = format!("row {label}: {:?} is no number", clean(word));
-                    problem(ProblemKind::Unrecognised, detail);
+                    problem(OutputProblemKind::Unrecognised, detail);
                 }
             }
         }
@@ -191,14 +191,14 @@ impl Table {
     }
 
     /// The matrix; nothing where no row was read.
-    pub(super) fn finish(self, run: u32, problems: &mut Vec<Problem>) -> Option<Matrix> {
+    pub(super) fn finish(self, run: u32, problems: &mut Vec<OutputProblem>) -> Option<MeasurementMatrix> {
         let mut problem = |kind, detail: &str| {
-            problems.push(Problem::new(kind, detail).in_test(Some(&self.testcase)));
+            problems.push(OutputProblem::new(kind, detail).in_test(Some(&self.testcase)));
         };
         let columns = self.columns?;
         let mut rows = self.rows;
         if self.elided {
-            problem(ProblemKind::Truncated, "a part of the table was cut out by hand");
+            problem(OutputProblemKind::Truncated, "a part of the table was cut out by hand");
         }
         if rows.is_empty() {
             return None;
@@ -207,24 +207,24 @@ impl Table {
             let read = rows.len();
             // A header alone is not worth a square of empty cells.
             if columns.len() <= read * 2 {
-                rows = squared(rows, &columns);
+                rows = square_rows(rows, &columns);
             }
             if read != columns.len() {
-                problem(ProblemKind::Truncated, "the table has not as many rows as columns");
+                problem(OutputProblemKind::Truncated, "the table has not as many rows as columns");
             }
         }
         if !self.ended {
-            problem(ProblemKind::Truncated, "the statistics under the table are not there");
+            problem(OutputProblemKind::Truncated, "the statistics under the table are not there");
         }
         let numbers = || rows.iter().flat_map(|(_, row)| row.iter().flatten());
         let sum: f64 = numbers().sum();
         #[expect(clippy::cast_precision_loss, reason = "a table has far fewer than 2^52 cells")]
         let slack = ROUNDING * (numbers().count() as f64 + 1.0) + 1e-9 * sum.abs();
         if self.total.is_some_and(|total| slack < (total - sum).abs()) {
-            problem(ProblemKind::Inconsistent, "the total is not the sum of the cells");
+            problem(OutputProblemKind::Inconsistent, "the total is not the sum of the cells");
         }
         let (rows, cells) = rows.into_iter().unzip();
-        Some(Matrix {
+        Some(MeasurementMatrix {
             run,
             testcase: Some(self.testcase),
             unit: self.unit,
@@ -244,11 +244,11 @@ fn is_square(testcase: &str) -> bool {
     testcase.starts_with("latency_") || (pairs && !testcase.starts_with("gpu_to_rack_"))
 }
 
-type Rows = Vec<(String, Vec<Option<f64>>)>;
+type NvloomTableRows = Vec<(String, Vec<Option<f64>>)>;
 
 /// The rows in the order of the columns, those that are missing empty. Rows
 /// under other labels stay as they are.
-fn squared(rows: Rows, columns: &[String]) -> Rows {
+fn square_rows(rows: NvloomTableRows, columns: &[String]) -> NvloomTableRows {
     let fits = |label: &String| columns.contains(label);
     let distinct: std::collections::BTreeSet<&String> = rows.iter().map(|(l, _)| l).collect();
     if distinct.len() < rows.len() || !rows.iter().all(|(label, _)| fits(label)) {
@@ -265,7 +265,7 @@ fn squared(rows: Rows, columns: &[String]) -> Rows {
 
 /// The cells of a line: between tabs, or between blanks where a copy has lost
 /// its tabs. The bars between racks are no cells.
-fn cells(text: &str) -> Vec<&str> {
+fn split_cells(text: &str) -> Vec<&str> {
     let bar = |word: &&str| *word != "|";
     if text.contains('\t') {
         text.split('\t').map(str::trim).filter(bar).collect()
@@ -275,10 +275,10 @@ fn cells(text: &str) -> Vec<&str> {
 }
 
 /// A cell: a number, `N/A`, with or without `;(3-7)` behind it.
-fn cell(word: &str) -> Result<Option<f64>, ()> {
+fn parse_cell(word: &str) -> Result<Option<f64>, ()> {
     let value = word.split_once(";(").map_or(word, |(value, _)| value);
     if value == "N/A" {
         return Ok(None);
     }
-    text::number(value).map(Some).ok_or(())
+    text::parse_number(value).map(Some).ok_or(())
 }

@@ -4,10 +4,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::outputs::fixture::kinds;
+use crate::outputs::fixture::problem_kinds;
 use crate::outputs::fixture::matrices;
-use crate::outputs::fixture::scarred;
-use crate::outputs::read;
+use crate::outputs::fixture::scar_lines;
+use crate::outputs::parse_output;
 use model::unit::Unit;
 
 fn head(ranks: u32) -> String {
@@ -59,7 +59,7 @@ fn pairs() -> String {
 
 #[test]
 fn a_pairwise_table_is_read_with_its_head_and_its_total() {
-    let parsed = read((head(3) + &pairs()).as_bytes());
+    let parsed = parse_output((head(3) + &pairs()).as_bytes());
     assert_eq!((parsed.tool, parsed.complete), (Some(Tool::Nvloom), true), "{parsed:#?}");
     assert_eq!(parsed.tool_version.as_deref(), Some("1.3.0"));
     let found = matrices(&parsed)[0];
@@ -74,7 +74,7 @@ fn a_pairwise_table_is_read_with_its_head_and_its_total() {
         (facts.driver.as_deref(), facts.cuda_driver.as_deref()),
         (Some("580.11"), Some("12.9"))
     );
-    let expected = Rank {
+    let expected = ToolRank {
         rank: 2,
         host: "tray1".to_owned(),
         device: 0,
@@ -104,7 +104,7 @@ fn bisect_and_rack_tables_keep_the_tools_labels() {
         &[vec![0.0, 11_000.5], vec![11_000.5, 0.0]],
         "GB/s",
     );
-    let parsed = read((head(8) + &bisect + &racks).as_bytes());
+    let parsed = parse_output((head(8) + &bisect + &racks).as_bytes());
     assert!(parsed.complete, "{:#?}", parsed.problems);
     assert_eq!(matrices(&parsed)[0].rows, ["0->2", "1->3", "2->0", "3->1"]);
     assert_eq!(matrices(&parsed)[1].cols, ["770", "771"]);
@@ -119,7 +119,7 @@ fn rich_output_has_notes_and_bars_that_are_no_cells() {
          1\t704.25;(1-0)\t705.25;(1-2)\t|\t706.25;(1-7)\tN/A\t\n{}Done {name}\n",
         statistics(name, &[vec![701.25, 702.25, 703.25, 704.25, 705.25, 706.25]], "GB/s")
     );
-    let parsed = read(text.as_bytes());
+    let parsed = parse_output(text.as_bytes());
     assert!(parsed.complete, "{:#?}", parsed.problems);
     assert_eq!(matrices(&parsed)[0].cols, ["770-0", "770-1", "771-0", "771-1"]);
     assert_eq!(matrices(&parsed)[0].cells[1], [Some(704.25), Some(705.25), Some(706.25), None]);
@@ -129,14 +129,14 @@ fn rich_output_has_notes_and_bars_that_are_no_cells() {
 fn a_copy_that_has_lost_its_tabs_says_the_same() {
     let text = head(3) + &pairs();
     let spaces = text.replace('\t', "    ");
-    assert_eq!(read(text.as_bytes()), read(spaces.as_bytes()));
+    assert_eq!(parse_output(text.as_bytes()), parse_output(spaces.as_bytes()));
 }
 
 #[test]
 fn racks_without_a_serial_number_have_empty_labels() {
     let name = "gpu_to_rack_device_to_device_bidir_read_ce";
     let text = test(name, &[""], &["0", "1"], &[vec![700.5], vec![701.5]], "GB/s");
-    let parsed = read(text.as_bytes());
+    let parsed = parse_output(text.as_bytes());
     assert!(parsed.complete, "{:#?}", parsed.problems);
     assert_eq!(
         (&matrices(&parsed)[0].cols, matrices(&parsed)[0].rows.len()),
@@ -152,7 +152,7 @@ fn the_first_release_names_no_unit_and_latencies_are_in_nanoseconds() {
         .replace("Max ", "MaxBW ")
         .replace("Total ", "TotalBW ")
         .replace(" GB/s", "");
-    let parsed = read(old.as_bytes());
+    let parsed = parse_output(old.as_bytes());
     assert_eq!((parsed.tool, parsed.complete), (Some(Tool::Nvloom), true), "{parsed:#?}");
     assert_eq!(matrices(&parsed)[0].unit, Some(Unit::GigabytesPerSecond));
     let latency = test(
@@ -162,7 +162,7 @@ fn the_first_release_names_no_unit_and_latencies_are_in_nanoseconds() {
         &[vec![0.0, 1210.5], vec![1220.5, 0.0]],
         "ns",
     );
-    assert_eq!(matrices(&read(latency.as_bytes()))[0].unit, Some(Unit::Nanoseconds));
+    assert_eq!(matrices(&parse_output(latency.as_bytes()))[0].unit, Some(Unit::Nanoseconds));
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn repetitions_are_runs_of_one_test() {
             .replace(&format!("Running {PAIRS}"), &format!("Running {PAIRS}_iter_{i}"))
             .replace(&format!("Done {PAIRS}"), &format!("Done {PAIRS}_iter_{i}"))
     };
-    let parsed = read((head(3) + &one(0) + &one(1)).as_bytes());
+    let parsed = parse_output((head(3) + &one(0) + &one(1)).as_bytes());
     assert!(parsed.complete, "{:#?}", parsed.problems);
     let runs: Vec<_> = parsed.measurements.iter().map(|m| (m.testcase(), m.run())).collect();
     assert_eq!(runs, [(Some(PAIRS), 0), (Some(PAIRS), 1)]);
@@ -181,8 +181,8 @@ fn repetitions_are_runs_of_one_test() {
 #[test]
 fn a_waived_test_measures_nothing_and_the_run_is_complete() {
     let text = head(1) + &format!("Running {PAIRS}\ntestcase WAIVED\nDone {PAIRS}\n\n");
-    let parsed = read(text.as_bytes());
-    assert_eq!((parsed.complete, kinds(&parsed)), (true, vec![ProblemKind::Waived]));
+    let parsed = parse_output(text.as_bytes());
+    assert_eq!((parsed.complete, problem_kinds(&parsed)), (true, vec![OutputProblemKind::Waived]));
     assert_eq!(parsed.problems[0].testcase.as_deref(), Some(PAIRS));
 }
 
@@ -193,9 +193,9 @@ fn failures_name_the_place_the_code_and_the_test() {
     for gap in ["", "\n"] {
         let message =
             "[tray0:1]: [CUDA_ERROR_INVALID_HANDLE] bad in expression cuX() in f() : a.cpp:7\n";
-        let parsed = read(format!("{start}{gap}{message}").as_bytes());
+        let parsed = parse_output(format!("{start}{gap}{message}").as_bytes());
         let error =
-            parsed.problems.iter().find(|p| p.kind == ProblemKind::Error).expect("an error");
+            parsed.problems.iter().find(|p| p.kind == OutputProblemKind::Error).expect("an error");
         assert_eq!((error.gpu, error.host.as_deref()), (Some(1), Some("tray0")));
         assert_eq!(error.code.as_deref(), Some("CUDA_ERROR_INVALID_HANDLE"));
         assert_eq!(error.testcase.as_deref(), Some(PAIRS));
@@ -203,13 +203,13 @@ fn failures_name_the_place_the_code_and_the_test() {
     }
 
     let wrong = "\n[tray0:0]: ASSERT in expression 0 == copy.dst->check(id) in f() : b.cpp:9\n";
-    assert!(read((start + wrong).as_bytes()).has(ProblemKind::Corrupt));
+    assert!(parse_output((start + wrong).as_bytes()).has_problem(OutputProblemKind::Corrupt));
 
     let split = head(2) + "Process 1 cliqueId=7 is different than process 0 cliqueId=4\n";
-    let parsed = read(split.as_bytes());
-    assert_eq!((parsed.problems[0].kind, parsed.problems[0].rank), (ProblemKind::Error, Some(1)));
+    let parsed = parse_output(split.as_bytes());
+    assert_eq!((parsed.problems[0].kind, parsed.problems[0].rank), (OutputProblemKind::Error, Some(1)));
     for line in ["No such testcase as \"x\"", "Error running testcase csv_pattern: no file"] {
-        assert_eq!(kinds(&read((head(2) + line + "\n").as_bytes())), [ProblemKind::Error]);
+        assert_eq!(problem_kinds(&parse_output((head(2) + line + "\n").as_bytes())), [OutputProblemKind::Error]);
     }
 }
 
@@ -218,13 +218,13 @@ fn a_lost_row_is_missing_and_a_wrong_total_is_inconsistent() {
     let text = head(3) + &pairs();
     let lost: String =
         text.lines().filter(|l| !l.starts_with("1\t")).map(|l| l.to_owned() + "\n").collect();
-    let parsed = read(lost.as_bytes());
-    assert!(!parsed.complete && parsed.has(ProblemKind::Truncated));
-    assert!(parsed.has(ProblemKind::Inconsistent));
+    let parsed = parse_output(lost.as_bytes());
+    assert!(!parsed.complete && parsed.has_problem(OutputProblemKind::Truncated));
+    assert!(parsed.has_problem(OutputProblemKind::Inconsistent));
     assert_eq!(matrices(&parsed)[0].rows, ["0", "1", "2"]);
     assert_eq!(matrices(&parsed)[0].cells[1], [None; 3]);
-    let edited = read(text.replace("742.25", "842.25").as_bytes());
-    assert_eq!((edited.complete, kinds(&edited)), (true, vec![ProblemKind::Inconsistent]));
+    let edited = parse_output(text.replace("742.25", "842.25").as_bytes());
+    assert_eq!((edited.complete, problem_kinds(&edited)), (true, vec![OutputProblemKind::Inconsistent]));
 }
 
 const CSV: &str = "measurement_id, bandwidth/latency, gpu_src_id, gpu_dst_id, iteration_count, \
@@ -240,7 +240,7 @@ fn the_csv_test_gives_a_matrix_for_what_ran_together() {
     let file = CSV.to_owned() + rows;
     let inside = head(4) + "Running csv_pattern\n" + &file + "\nDone csv_pattern\n";
     for text in [file, inside] {
-        let parsed = read(text.as_bytes());
+        let parsed = parse_output(text.as_bytes());
         assert_eq!((parsed.tool, parsed.complete), (Some(Tool::Nvloom), true), "{parsed:#?}");
         let found = matrices(&parsed);
         let names: Vec<_> = found.iter().filter_map(|m| m.testcase.as_deref()).collect();
@@ -255,15 +255,15 @@ fn the_csv_test_gives_a_matrix_for_what_ran_together() {
 fn a_csv_of_input_measured_nothing() {
     let text =
         CSV.to_owned() + "0, bandwidth, 0, 1, default, device, device, write, ce, default, a\n";
-    let parsed = read(text.as_bytes());
-    assert_eq!((parsed.complete, kinds(&parsed)), (false, vec![ProblemKind::Truncated]));
+    let parsed = parse_output(text.as_bytes());
+    assert_eq!((parsed.complete, problem_kinds(&parsed)), (false, vec![OutputProblemKind::Truncated]));
     assert!(parsed.measurements.is_empty());
 }
 
 #[test]
 fn outputs_of_its_neighbours_are_not_its() {
     for text in ["Running device_to_device_memcpy_read_ce.\n", "Total 3 files\nRunning fast\n"] {
-        assert_ne!(read(text.as_bytes()).tool, Some(Tool::Nvloom), "{text}");
+        assert_ne!(parse_output(text.as_bytes()).tool, Some(Tool::Nvloom), "{text}");
     }
 }
 
@@ -273,9 +273,9 @@ fn a_text_cut_anywhere_gives_no_number_that_the_whole_one_has_not() {
         + &pairs()
         + CSV
         + "0, bandwidth, 0, 1, 16, device, device, write, ce, 64, a, 7.125\n";
-    let whole = read(text.as_bytes());
+    let whole = parse_output(text.as_bytes());
     for end in 0..text.len() {
-        let part = read(&text.as_bytes()[..end]);
+        let part = parse_output(&text.as_bytes()[..end]);
         for (found, full) in matrices(&part).iter().zip(matrices(&whole)) {
             let same = found.numbers().all(|(i, j, v)| full.cells[i][j] == Some(v));
             assert!(same && found.testcase == full.testcase, "cut at {end}: {part:#?}");
@@ -298,7 +298,7 @@ proptest! {
         prop_assume!(cells.iter().flatten().any(|c| *c != 0.0));
         let labels: Vec<String> = (0..cells.len()).map(|i| i.to_string()).collect();
         let labels: Vec<&str> = labels.iter().map(String::as_str).collect();
-        let parsed = read(test(PAIRS, &labels, &labels, &cells, "GB/s").as_bytes());
+        let parsed = parse_output(test(PAIRS, &labels, &labels, &cells, "GB/s").as_bytes());
         prop_assert!(parsed.complete && parsed.problems.is_empty(), "{:#?}", parsed);
         for (i, row) in cells.iter().enumerate() {
             for (j, cell) in row.iter().enumerate() {
@@ -310,7 +310,7 @@ proptest! {
 
     #[test]
     fn no_input_makes_it_panic(text in "\\PC{0,200}") {
-        let input = Input::new(&text);
+        let input = ParserInput::new(&text);
         let _ = recognises(&input);
         let _ = parse(&input);
     }
@@ -321,9 +321,9 @@ proptest! {
         lost in prop::collection::vec(0usize..30, 0..6),
     ) {
         let text = head(3) + &pairs() + CSV + "0, bandwidth, 0, 1, 16, device, egm, write, ce, 64, a, 7.1\n";
-        let bytes = scarred(&text, &lost, &at);
+        let bytes = scar_lines(&text, &lost, &at);
         let text = text::decode(&bytes);
-        for found in matrices(&parse(&Input::new(&text))) {
+        for found in matrices(&parse(&ParserInput::new(&text))) {
             prop_assert_eq!(found.rows.len(), found.cells.len());
             prop_assert!(found.cells.iter().all(|row| row.len() == found.cols.len()));
         }

@@ -36,24 +36,24 @@ mod tests;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use self::table::Corner;
-use self::table::Header;
-use self::table::Table;
-use self::title::Title;
+use self::table::P2pCorner;
+use self::table::P2pTableHeader;
+use self::table::P2pTable;
+use self::title::P2pTitle;
 use super::CERTAIN;
-use super::Confidence;
-use super::Input;
+use super::ParserConfidence;
+use super::ParserInput;
 use super::LIKELY;
 use super::POSSIBLE;
 use super::text;
-use super::text::Line;
+use super::text::OutputLine;
 use model::cuda_error::CudaError;
-use model::facts::Device;
+use model::tool_facts::ToolDevice;
 use model::measurement::Measurement;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text::clean;
 
 const BANNER: &str = "P2P (Peer-to-Peer) GPU Bandwidth Latency Test";
@@ -72,14 +72,14 @@ const ALWAYS_PRINTED: [(&str, &str); 6] = [
 ];
 
 /// Whether this tool wrote the output.
-pub fn recognises(input: &Input<'_>) -> Confidence {
-    input.lines.iter().map(|line| clue(line.trimmed())).max().unwrap_or(0)
+pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
+    input.lines.iter().map(|line| line_confidence(line.trimmed())).max().unwrap_or(0)
 }
 
-fn clue(text: &str) -> Confidence {
-    if text.contains(BANNER) || Title::read(text).is_some() {
+fn line_confidence(text: &str) -> ParserConfidence {
+    if text.contains(BANNER) || P2pTitle::parse(text).is_some() {
         CERTAIN
-    } else if Header::read(text).is_some_and(|header| header.corner == Corner::Devices) {
+    } else if P2pTableHeader::parse(text).is_some_and(|header| header.corner == P2pCorner::Devices) {
         LIKELY
     } else if text.contains(PROGRAM) {
         POSSIBLE
@@ -89,37 +89,37 @@ fn clue(text: &str) -> Confidence {
 }
 
 /// What the output says.
-pub fn parse(input: &Input<'_>) -> Parsed {
-    let mut parsed = Parsed::of(Tool::P2pBandwidthLatencyTest);
+pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
+    let mut parsed = ParseOutput::for_tool(Tool::P2pBandwidthLatencyTest);
     // Only a last line without a line end can have lost digits.
     let cut =
         if input.text.ends_with('\n') { None } else { input.lines.last().map(|line| line.number) };
     // Copies that a launcher ran side by side are read one by one.
-    let mut copies: BTreeMap<Option<u32>, Vec<&Line<'_>>> = BTreeMap::new();
+    let mut copies: BTreeMap<Option<u32>, Vec<&OutputLine<'_>>> = BTreeMap::new();
     for line in &input.lines {
         copies.entry(line.label).or_default().push(line);
     }
     let mut run = 0;
     for lines in copies.values() {
-        let mut reader = Reader::new(&mut parsed, run, cut);
+        let mut reader = P2pReader::new(&mut parsed, run, cut);
         for line in lines {
-            reader.line(line);
+            reader.read_line(line);
         }
         run = reader.finish();
     }
     if parsed.measurements.is_empty() && parsed.problems.is_empty() {
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, "no table was printed"));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, "no table was printed"));
     }
     parsed.complete = !parsed.measurements.is_empty()
-        && ![ProblemKind::Truncated, ProblemKind::Unrecognised, ProblemKind::Error]
+        && ![OutputProblemKind::Truncated, OutputProblemKind::Unrecognised, OutputProblemKind::Error]
             .iter()
-            .any(|kind| parsed.has(*kind));
+            .any(|kind| parsed.has_problem(*kind));
     parsed
 }
 
 /// Reads one copy of the tool, run after run.
-struct Reader<'p> {
-    parsed: &'p mut Parsed,
+struct P2pReader<'p> {
+    parsed: &'p mut ParseOutput,
     cut: Option<u32>,
     run: u32,
     /// The beginning of this run was captured.
@@ -129,14 +129,14 @@ struct Reader<'p> {
     tests: BTreeSet<String>,
     /// This run has a matrix.
     measured: bool,
-    title: Option<Title>,
-    table: Option<Table>,
+    title: Option<P2pTitle>,
+    table: Option<P2pTable>,
     peers: u32,
     not_peers: Vec<String>,
 }
 
-impl<'p> Reader<'p> {
-    fn new(parsed: &'p mut Parsed, run: u32, cut: Option<u32>) -> Self {
+impl<'p> P2pReader<'p> {
+    fn new(parsed: &'p mut ParseOutput, run: u32, cut: Option<u32>) -> Self {
         Self {
             parsed,
             cut,
@@ -152,7 +152,7 @@ impl<'p> Reader<'p> {
         }
     }
 
-    fn line(&mut self, line: &Line<'_>) {
+    fn read_line(&mut self, line: &OutputLine<'_>) {
         let text = line.trimmed();
         if text.contains(BANNER) {
             self.close_run();
@@ -161,46 +161,46 @@ impl<'p> Reader<'p> {
             self.close_title();
             self.ended = true;
         } else if text.starts_with("Cuda failure") {
-            self.failure(text, line.number);
-        } else if let Some(device) = device(text) {
+            self.note_failure(text, line.number);
+        } else if let Some(device) = parse_device(text) {
             self.begun = true;
             let devices = &mut self.parsed.facts.devices;
             if !devices.iter().rev().take(table::MOST_COLUMNS).any(|known| *known == device) {
                 devices.push(device);
             }
-        } else if let Some((from, can, to)) = peer_access(text) {
+        } else if let Some((from, can, to)) = parse_peer_access(text) {
             self.begun = true;
             if can {
                 self.peers += 1;
             } else {
                 self.not_peers.push(format!("{from}-{to}"));
             }
-        } else if let Some(title) = Title::read(text) {
+        } else if let Some(title) = P2pTitle::parse(text) {
             self.close_title();
-            self.title = Some(title.at(line.number));
-        } else if let Some(header) = Header::read(line.text) {
+            self.title = Some(title.at_line(line.number));
+        } else if let Some(header) = P2pTableHeader::parse(line.text) {
             self.open_table(&header, line);
         } else if line.is_elision() {
-            self.elision(line);
+            self.note_elision(line);
         } else if let Some(table) = &mut self.table {
-            table.row(line, self.cut == Some(line.number), &mut self.parsed.problems);
+            table.add_line(line, self.cut == Some(line.number), &mut self.parsed.problems);
         }
     }
 
-    fn open_table(&mut self, header: &Header<'_>, line: &Line<'_>) {
+    fn open_table(&mut self, header: &P2pTableHeader<'_>, line: &OutputLine<'_>) {
         self.close_table();
         let Some(title) = &mut self.title else {
             // `GPU 0 1` without a title can be anything.
-            if header.corner == Corner::Devices {
-                self.table = Some(Table::new(None, None, header, line.number));
+            if header.corner == P2pCorner::Devices {
+                self.table = Some(P2pTable::new(None, None, header, line.number));
             }
             return;
         };
-        if !title.takes(header.corner) {
+        if !title.accept_corner(header.corner) {
             // The title of this table is lost; it is not the one before it.
             self.close_title();
-            if header.corner == Corner::Devices {
-                self.table = Some(Table::new(None, None, header, line.number));
+            if header.corner == P2pCorner::Devices {
+                self.table = Some(P2pTable::new(None, None, header, line.number));
             }
             return;
         }
@@ -214,27 +214,27 @@ impl<'p> Reader<'p> {
         if testcase == "p2p_connectivity" {
             self.begun = true;
         }
-        self.table = Some(Table::new(Some(testcase), unit, header, line.number));
+        self.table = Some(P2pTable::new(Some(testcase), unit, header, line.number));
     }
 
-    fn elision(&mut self, line: &Line<'_>) {
+    fn note_elision(&mut self, line: &OutputLine<'_>) {
         if let Some(table) = &mut self.table {
             table.elided = true;
         } else {
-            let problem = Problem::new(ProblemKind::Truncated, "a part was cut out by hand");
-            self.parsed.problems.push(problem.at(line.number));
+            let problem = OutputProblem::new(OutputProblemKind::Truncated, "a part was cut out by hand");
+            self.parsed.problems.push(problem.at_line(line.number));
         }
     }
 
-    fn failure(&mut self, text: &str, number: u32) {
+    fn note_failure(&mut self, text: &str, number: u32) {
         let testcase = self.table.as_ref().and_then(|table| table.testcase.clone());
-        let waiting = self.title.as_ref().and_then(Title::missing);
+        let waiting = self.title.as_ref().and_then(P2pTitle::missing_testcase);
         self.close_table();
         // The test whose title is printed and whose table is not is the one that failed.
         let testcase = waiting.or(testcase);
-        let mut problem = Problem::new(ProblemKind::Error, clean(text)).at(number);
-        let error = text.split_once('\'').and_then(|(_, said)| CudaError::told(said));
-        problem.code = error.map(|error| error.runtime().to_owned());
+        let mut problem = OutputProblem::new(OutputProblemKind::Error, clean(text)).at_line(number);
+        let error = text.split_once('\'').and_then(|(_, said)| CudaError::from_message(said));
+        problem.code = error.map(|error| error.runtime_name().to_owned());
         self.parsed.problems.push(problem.in_test(testcase.as_deref()));
         self.title = None;
     }
@@ -251,26 +251,26 @@ impl<'p> Reader<'p> {
     fn close_title(&mut self) {
         self.close_table();
         if let Some(title) = self.title.take()
-            && let Some(missing) = title.missing()
+            && let Some(missing) = title.missing_testcase()
         {
-            let problem = Problem::new(ProblemKind::Truncated, "its table was not printed");
-            self.parsed.problems.push(problem.in_test(Some(&missing)).at(title.line));
+            let problem = OutputProblem::new(OutputProblemKind::Truncated, "its table was not printed");
+            self.parsed.problems.push(problem.in_test(Some(&missing)).at_line(title.line));
         }
     }
 
     fn close_run(&mut self) {
-        let failed = self.parsed.has(ProblemKind::Error);
+        let failed = self.parsed.has_problem(OutputProblemKind::Error);
         self.close_title();
         if self.begun && !self.ended && !failed {
             let detail = "the run began and its closing note is not there";
-            self.parsed.problems.push(Problem::new(ProblemKind::Truncated, detail));
+            self.parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail));
         }
         if self.begun && self.ended {
             for (start, end) in ALWAYS_PRINTED {
                 if !self.tests.iter().any(|test| test.starts_with(start) && test.ends_with(end)) {
                     let detail =
                         format!("the run is there from begin to end, without {start}{end}");
-                    self.parsed.problems.push(Problem::new(ProblemKind::Truncated, detail));
+                    self.parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail));
                 }
             }
         }
@@ -298,9 +298,9 @@ impl<'p> Reader<'p> {
 
 /// `Device: 0, NAME, pciBusID: 1b, pciDeviceID: 0, pciDomainID:0`. The numbers
 /// are hexadecimal; the bus id is put together as other tools print it.
-fn device(text: &str) -> Option<Device> {
+fn parse_device(text: &str) -> Option<ToolDevice> {
     let (index, rest) = text.strip_prefix("Device:")?.split_once(',')?;
-    let index = text::integer(index.trim())?.try_into().ok()?;
+    let index = text::parse_integer(index.trim())?.try_into().ok()?;
     let (name, rest) = rest.split_once(", pciBusID:")?;
     let mut parts = rest.split(',');
     let bus = parts.next()?.trim();
@@ -313,18 +313,18 @@ fn device(text: &str) -> Option<Device> {
         }
         _ => None,
     };
-    Some(Device { index, name: Some(clean(name)), bus_id, ..Device::default() })
+    Some(ToolDevice { index, name: Some(clean(name)), bus_id, ..ToolDevice::default() })
 }
 
 /// `Device=0 CAN Access Peer Device=1`.
-fn peer_access(text: &str) -> Option<(u64, bool, u64)> {
+fn parse_peer_access(text: &str) -> Option<(u64, bool, u64)> {
     let mut words = text.strip_prefix("Device=")?.split_whitespace();
-    let from = text::integer(words.next()?)?;
+    let from = text::parse_integer(words.next()?)?;
     let can = match words.next()? {
         "CAN" => true,
         "CANNOT" => false,
         _ => return None,
     };
     let to = words.last()?.strip_prefix("Device=")?;
-    Some((from, can, text::integer(to)?))
+    Some((from, can, text::parse_integer(to)?))
 }

@@ -5,10 +5,10 @@
 //! where that is not clear the row stays empty.
 
 use super::text;
-use super::text::Line;
-use model::measurement::Matrix;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
+use super::text::OutputLine;
+use model::measurement::MeasurementMatrix;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
 use model::text::clean;
 use model::unit::Unit;
 
@@ -22,7 +22,7 @@ pub(super) const MOST_COLUMNS: usize = 128;
 
 /// What stands above the row labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Corner {
+pub(super) enum P2pCorner {
     /// `D\D`.
     Devices,
     /// `GPU`: latency by the GPU's clock.
@@ -33,21 +33,21 @@ pub(super) enum Corner {
 
 /// The line of column labels.
 #[derive(Debug)]
-pub(super) struct Header<'a> {
-    pub(super) corner: Corner,
+pub(super) struct P2pTableHeader<'a> {
+    pub(super) corner: P2pCorner,
     labels: Vec<&'a str>,
     ends: Vec<usize>,
     elided: bool,
 }
 
-impl<'a> Header<'a> {
+impl<'a> P2pTableHeader<'a> {
     /// The header in this line, when it is one.
-    pub(super) fn read(text: &'a str) -> Option<Self> {
-        let mut words = Words::of(text);
+    pub(super) fn parse(text: &'a str) -> Option<Self> {
+        let mut words = PositionedWords::new(text);
         let corner = match words.next()?.0 {
-            "D\\D" | "D\\\\D" => Corner::Devices,
-            "GPU" => Corner::Gpu,
-            "CPU" => Corner::Cpu,
+            "D\\D" | "D\\\\D" => P2pCorner::Devices,
+            "GPU" => P2pCorner::Gpu,
+            "CPU" => P2pCorner::Cpu,
             _ => return None,
         };
         let mut header = Self { corner, labels: Vec::new(), ends: Vec::new(), elided: false };
@@ -57,7 +57,7 @@ impl<'a> Header<'a> {
                 continue;
             }
             let known = header.labels.contains(&word);
-            if text::integer(word).is_none() || known || header.labels.len() == MOST_COLUMNS {
+            if text::parse_integer(word).is_none() || known || header.labels.len() == MOST_COLUMNS {
                 return None;
             }
             header.labels.push(word);
@@ -69,7 +69,7 @@ impl<'a> Header<'a> {
 
 /// A table that is being read.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct P2pTable {
     pub(super) testcase: Option<String>,
     unit: Option<Unit>,
     labels: Vec<String>,
@@ -80,15 +80,15 @@ pub(super) struct Table {
     /// The row before.
     last: Option<usize>,
     /// Rows of another table, whose head was lost, stand below.
-    over: bool,
+    is_over: bool,
     line: u32,
 }
 
-impl Table {
+impl P2pTable {
     pub(super) fn new(
         testcase: Option<String>,
         unit: Option<Unit>,
-        header: &Header<'_>,
+        header: &P2pTableHeader<'_>,
         line: u32,
     ) -> Self {
         Self {
@@ -99,21 +99,21 @@ impl Table {
             rows: vec![None; header.labels.len()],
             elided: header.elided,
             last: None,
-            over: false,
+            is_over: false,
             line,
         }
     }
 
     /// Takes a line as a row, where it is one. `cut`: the text ends in it.
-    pub(super) fn row(&mut self, line: &Line<'_>, cut: bool, problems: &mut Vec<Problem>) {
-        let mut words = Words::of(line.text);
+    pub(super) fn add_line(&mut self, line: &OutputLine<'_>, cut: bool, problems: &mut Vec<OutputProblem>) {
+        let mut words = PositionedWords::new(line.text);
         let Some((label, _)) = words.next() else { return };
         let Some(index) = self.labels.iter().position(|known| known == label) else { return };
         let mut words: Vec<(&str, usize)> = words.collect();
         let all = words.len();
         words.retain(|(word, _)| !is_gap(word));
         self.elided |= words.len() < all;
-        let like_cells = words.iter().filter(|(word, _)| cell(word) != Cell::Damaged).count();
+        let like_cells = words.iter().filter(|(word, _)| parse_cell(word) != P2pCell::Damaged).count();
         if words.is_empty() || (words.len() != self.labels.len() && like_cells * 2 < words.len()) {
             // A log line that begins with a number.
             return;
@@ -122,23 +122,23 @@ impl Table {
         // of the next table.
         let connects = self.unit == Some(Unit::Count);
         let foreign = connects && words.iter().any(|(word, _)| word.contains('.'));
-        if self.over || foreign || self.last.is_some_and(|last| index < last) {
-            if !self.over {
+        if self.is_over || foreign || self.last.is_some_and(|last| index < last) {
+            if !self.is_over {
                 let detail = "rows of another table, whose title and labels are not there";
-                let problem = Problem::new(ProblemKind::Truncated, detail).at(line.number);
+                let problem = OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(line.number);
                 problems.push(problem);
             }
-            self.over = true;
+            self.is_over = true;
             return;
         }
         self.last = Some(index);
         let mut problem = |kind, detail: String| {
-            let problem = Problem::new(kind, detail).at(line.number);
+            let problem = OutputProblem::new(kind, detail).at_line(line.number);
             problems.push(problem.in_test(self.testcase.as_deref()));
         };
-        if cut && lost_digits(&words) {
+        if cut && has_lost_digits(&words) {
             words.pop();
-            problem(ProblemKind::Truncated, format!("the text ends inside row {label}"));
+            problem(OutputProblemKind::Truncated, format!("the text ends inside row {label}"));
             if words.is_empty() {
                 return;
             }
@@ -147,28 +147,28 @@ impl Table {
             // The text ends here, so what is there is the beginning of the row.
             Some((0..words.len()).collect())
         } else {
-            places(&words, &self.ends)
+            assign_columns(&words, &self.ends)
         };
         let Some(places) = placed else {
             let (have, want) = (words.len(), self.ends.len());
             let detail = format!("row {label} has {have} cells for {want} columns");
-            problem(ProblemKind::Unrecognised, detail);
+            problem(OutputProblemKind::Unrecognised, detail);
             return;
         };
         if places.len() < self.ends.len() && !self.elided {
             let (have, want) = (places.len(), self.ends.len());
-            problem(ProblemKind::Truncated, format!("row {label} has {have} of {want} cells"));
+            problem(OutputProblemKind::Truncated, format!("row {label} has {have} of {want} cells"));
         }
         let mut row = vec![None; self.labels.len()];
         for ((word, _), place) in words.iter().zip(places) {
-            match cell(word) {
-                Cell::Number(value) => row[place] = Some(value),
-                Cell::Nothing => {}
-                Cell::Damaged => {
+            match parse_cell(word) {
+                P2pCell::Number(value) => row[place] = Some(value),
+                P2pCell::Nothing => {}
+                P2pCell::Damaged => {
                     let column = &self.labels[place];
                     let detail =
                         format!("row {label}, column {column}: {:?} is no number", clean(word));
-                    problem(ProblemKind::Unrecognised, detail);
+                    problem(OutputProblemKind::Unrecognised, detail);
                 }
             }
         }
@@ -177,13 +177,13 @@ impl Table {
             Some(first) if *first == row => {}
             Some(_) => {
                 let detail = format!("row {label} stands there twice, with different numbers");
-                problem(ProblemKind::Inconsistent, detail);
+                problem(OutputProblemKind::Inconsistent, detail);
             }
         }
     }
 
     /// The matrix; nothing where no row was read.
-    pub(super) fn finish(self, run: u32, problems: &mut Vec<Problem>) -> Option<Matrix> {
+    pub(super) fn finish(self, run: u32, problems: &mut Vec<OutputProblem>) -> Option<MeasurementMatrix> {
         let (read, all) = (self.rows.iter().flatten().count(), self.rows.len());
         if read < all || self.elided {
             let detail = if read < all {
@@ -191,13 +191,13 @@ impl Table {
             } else {
                 "a part of the table was cut out by hand".to_owned()
             };
-            let problem = Problem::new(ProblemKind::Truncated, detail).at(self.line);
+            let problem = OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(self.line);
             problems.push(problem.in_test(self.testcase.as_deref()));
         }
         if read == 0 {
             return None;
         }
-        Some(Matrix {
+        Some(MeasurementMatrix {
             run,
             testcase: self.testcase,
             unit: self.unit,
@@ -211,18 +211,18 @@ impl Table {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Cell {
+enum P2pCell {
     Number(f64),
     Nothing,
     Damaged,
 }
 
-fn cell(word: &str) -> Cell {
+fn parse_cell(word: &str) -> P2pCell {
     match word {
         "N/A" | "n/a" | "NA" | "-" | "--" | "---" | "–" | "—" | "―" | "x" | "X" | "*" => {
-            Cell::Nothing
+            P2pCell::Nothing
         }
-        _ => text::number(word).map_or(Cell::Damaged, Cell::Number),
+        _ => text::parse_number(word).map_or(P2pCell::Damaged, P2pCell::Number),
     }
 }
 
@@ -233,7 +233,7 @@ fn is_gap(word: &str) -> bool {
 /// Whether the last of these cells may have lost digits at the end of the
 /// text: the tool prints two decimals, so a cell with fewer than the others
 /// was cut.
-fn lost_digits(words: &[(&str, usize)]) -> bool {
+fn has_lost_digits(words: &[(&str, usize)]) -> bool {
     let decimals = |word: &str| word.split_once('.').map_or(0, |(_, tail)| tail.len());
     let Some(((last, _), others)) = words.split_last() else { return false };
     match others.first() {
@@ -244,15 +244,15 @@ fn lost_digits(words: &[(&str, usize)]) -> bool {
 
 /// The column of each cell: its place in the row when all are there, else the
 /// label that ends where it ends.
-fn places(words: &[(&str, usize)], ends: &[usize]) -> Option<Vec<usize>> {
+fn assign_columns(words: &[(&str, usize)], ends: &[usize]) -> Option<Vec<usize>> {
     if words.len() == ends.len() {
         return Some((0..ends.len()).collect());
     }
     if ends.len() < words.len() {
         // Remarks behind the last cell are no cells.
         let (cells, remarks) = words.split_at(ends.len());
-        let plain = remarks.iter().all(|(word, _)| cell(word) == Cell::Damaged);
-        let whole = cells.iter().all(|(word, _)| cell(word) != Cell::Damaged);
+        let plain = remarks.iter().all(|(word, _)| parse_cell(word) == P2pCell::Damaged);
+        let whole = cells.iter().all(|(word, _)| parse_cell(word) != P2pCell::Damaged);
         return (plain && whole).then(|| (0..ends.len()).collect());
     }
     let mut places: Vec<usize> = Vec::with_capacity(words.len());
@@ -268,14 +268,14 @@ fn places(words: &[(&str, usize)], ends: &[usize]) -> Option<Vec<usize>> {
 }
 
 /// The words of a line, each with the screen column where it ends.
-struct Words<'a> {
+struct PositionedWords<'a> {
     text: &'a str,
     chars: std::iter::Peekable<std::str::CharIndices<'a>>,
     column: usize,
 }
 
-impl<'a> Words<'a> {
-    fn of(text: &'a str) -> Self {
+impl<'a> PositionedWords<'a> {
+    fn new(text: &'a str) -> Self {
         Self { text, chars: text.char_indices().peekable(), column: 0 }
     }
 
@@ -285,7 +285,7 @@ impl<'a> Words<'a> {
     }
 }
 
-impl<'a> Iterator for Words<'a> {
+impl<'a> Iterator for PositionedWords<'a> {
     type Item = (&'a str, usize);
 
     fn next(&mut self) -> Option<Self::Item> {

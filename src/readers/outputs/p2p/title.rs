@@ -1,10 +1,10 @@
 //! The line above a table: which test it is, and in which unit.
 
-use super::table::Corner;
+use super::table::P2pCorner;
 use model::unit::Unit;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Subject {
+enum P2pSubject {
     Connectivity,
     Unidirectional,
     Bidirectional,
@@ -13,34 +13,34 @@ enum Subject {
 
 /// A title, and which of its tables have been seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Title {
-    subject: Subject,
+pub(super) struct P2pTitle {
+    subject: P2pSubject,
     enabled: bool,
     /// `write_`, `read_`, or nothing in releases that do not say.
     method: &'static str,
     pub(super) unit: Option<Unit>,
     pub(super) line: u32,
-    seen: Vec<Corner>,
+    seen: Vec<P2pCorner>,
 }
 
-impl Title {
+impl P2pTitle {
     /// The title in this line, when it is one.
-    pub(super) fn read(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         // Releases and reports leave single words out; without these it is a sentence.
         let enabled = text.contains("P2P=Enabled");
         let is_test = enabled || text.contains("P2P=Disabled");
         let subject = if text.contains("P2P Connectivity") {
-            Subject::Connectivity
+            P2pSubject::Connectivity
         } else if !is_test || text.starts_with("NOTE") {
             return None;
         } else if text.contains("Latency") {
-            Subject::Latency
-        } else if !text.contains("Bandwidth") && unit(text).is_none() {
+            P2pSubject::Latency
+        } else if !text.contains("Bandwidth") && parse_unit(text).is_none() {
             return None;
         } else if text.contains("Bidirectional") {
-            Subject::Bidirectional
+            P2pSubject::Bidirectional
         } else if text.contains("Unidirectional") {
-            Subject::Unidirectional
+            P2pSubject::Unidirectional
         } else {
             return None;
         };
@@ -51,23 +51,23 @@ impl Title {
         } else {
             ""
         };
-        let unit = if subject == Subject::Connectivity { Some(Unit::Count) } else { unit(text) };
+        let unit = if subject == P2pSubject::Connectivity { Some(Unit::Count) } else { parse_unit(text) };
         Some(Self { subject, enabled, method, unit, line: 0, seen: Vec::new() })
     }
 
     /// The same title, at this line.
-    pub(super) fn at(self, line: u32) -> Self {
+    pub(super) fn at_line(self, line: u32) -> Self {
         Self { line, ..self }
     }
 
     /// Whether a table with this corner can stand under this title now; it is
     /// then taken as seen.
-    pub(super) fn takes(&mut self, corner: Corner) -> bool {
+    pub(super) fn accept_corner(&mut self, corner: P2pCorner) -> bool {
         let fits = match (self.subject, corner) {
-            (Subject::Latency, Corner::Devices) => self.seen.is_empty(),
-            (Subject::Latency, _) => !self.seen.contains(&Corner::Devices),
-            (_, Corner::Devices) => true,
-            (_, Corner::Gpu | Corner::Cpu) => false,
+            (P2pSubject::Latency, P2pCorner::Devices) => self.seen.is_empty(),
+            (P2pSubject::Latency, _) => !self.seen.contains(&P2pCorner::Devices),
+            (_, P2pCorner::Devices) => true,
+            (_, P2pCorner::Gpu | P2pCorner::Cpu) => false,
         };
         let takes = fits && !self.seen.contains(&corner);
         if takes {
@@ -77,17 +77,17 @@ impl Title {
     }
 
     /// The name of the test whose table has this corner.
-    pub(super) fn testcase(&self, corner: Corner) -> String {
+    pub(super) fn testcase(&self, corner: P2pCorner) -> String {
         let subject = match self.subject {
-            Subject::Connectivity => return "p2p_connectivity".to_owned(),
-            Subject::Unidirectional => "unidirectional",
-            Subject::Bidirectional => "bidirectional",
-            Subject::Latency => "latency",
+            P2pSubject::Connectivity => return "p2p_connectivity".to_owned(),
+            P2pSubject::Unidirectional => "unidirectional",
+            P2pSubject::Bidirectional => "bidirectional",
+            P2pSubject::Latency => "latency",
         };
         let clock = match corner {
-            Corner::Devices => "",
-            Corner::Gpu => "gpu_",
-            Corner::Cpu => "cpu_",
+            P2pCorner::Devices => "",
+            P2pCorner::Gpu => "gpu_",
+            P2pCorner::Cpu => "cpu_",
         };
         let state = if self.enabled { "enabled" } else { "disabled" };
         format!("p2p_{subject}_{clock}{}{state}", self.method)
@@ -95,18 +95,18 @@ impl Title {
 
     /// The test that this title announces and whose table has not been seen.
     /// Every release with a `GPU` table prints the `CPU` table after it.
-    pub(super) fn missing(&self) -> Option<String> {
+    pub(super) fn missing_testcase(&self) -> Option<String> {
         let corner = match (self.subject, self.seen.as_slice()) {
-            (Subject::Latency, [Corner::Gpu]) => Corner::Cpu,
-            (Subject::Latency, [Corner::Cpu] | []) => Corner::Gpu,
-            (_, []) => Corner::Devices,
+            (P2pSubject::Latency, [P2pCorner::Gpu]) => P2pCorner::Cpu,
+            (P2pSubject::Latency, [P2pCorner::Cpu] | []) => P2pCorner::Gpu,
+            (_, []) => P2pCorner::Devices,
             _ => return None,
         };
         Some(self.testcase(corner))
     }
 }
 
-fn unit(title: &str) -> Option<Unit> {
+fn parse_unit(title: &str) -> Option<Unit> {
     let (_, tail) = title.rsplit_once('(')?;
     match tail.split_once(')')?.0.trim() {
         "GB/s" => Some(Unit::GigabytesPerSecond),

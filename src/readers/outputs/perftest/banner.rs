@@ -57,24 +57,24 @@ const OPTIONS: [&str; 29] = [
 
 /// What a test measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Quantity {
+pub(super) enum PerftestQuantity {
     Bandwidth,
     Latency,
 }
 
 /// One banner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Banner {
+pub(super) struct PerftestBanner {
     verb: &'static str,
     /// Absent for latency under load, whose banner names neither.
-    quantity: Option<Quantity>,
+    quantity: Option<PerftestQuantity>,
     suffix: String,
     raw_ethernet: bool,
 }
 
-impl Banner {
+impl PerftestBanner {
     /// `RDMA_Write Bidirectional BW Test`, and with underscores in JSON.
-    pub(super) fn read(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_suffix("Test")?;
         let (name, verb, imm) = VERBS.into_iter().find(|(name, ..)| text.starts_with(name))?;
         let mut rest = rest.get(name.len()..)?.replace('_', " ");
@@ -92,8 +92,8 @@ impl Banner {
         }
         for word in rest.split_whitespace() {
             quantity = match (word, quantity) {
-                ("BW", None) => Some(Quantity::Bandwidth),
-                ("Latency", None) => Some(Quantity::Latency),
+                ("BW", None) => Some(PerftestQuantity::Bandwidth),
+                ("Latency", None) => Some(PerftestQuantity::Latency),
                 _ => return None,
             };
         }
@@ -101,29 +101,29 @@ impl Banner {
     }
 
     /// The same banner over a raw Ethernet connection, whose binary has another name.
-    pub(super) fn over(self, raw_ethernet: bool) -> Self {
+    pub(super) fn with_raw_ethernet(self, raw_ethernet: bool) -> Self {
         Self { raw_ethernet, ..self }
     }
 
     /// The name of the test. `seen` is what the table's header shows.
-    pub(super) fn testcase(&self, seen: Option<Quantity>) -> String {
+    pub(super) fn testcase(&self, seen: Option<PerftestQuantity>) -> String {
         let verb = if self.raw_ethernet { "raw_ethernet" } else { self.verb };
         let quantity = match self.quantity.or(seen) {
-            Some(Quantity::Bandwidth) => "_bw",
-            Some(Quantity::Latency) => "_lat",
+            Some(PerftestQuantity::Bandwidth) => "_bw",
+            Some(PerftestQuantity::Latency) => "_lat",
             None => "",
         };
         format!("{verb}{quantity}{}", self.suffix)
     }
 
     /// What the test measures, where its banner says so.
-    pub(super) fn quantity(&self) -> Option<Quantity> {
+    pub(super) fn quantity(&self) -> Option<PerftestQuantity> {
         self.quantity
     }
 }
 
 /// The parameter that an option's printed name stands for.
-pub(super) fn option(printed: &str) -> Option<&'static str> {
+pub(super) fn option_key(printed: &str) -> Option<&'static str> {
     let mut key = String::with_capacity(printed.len());
     for c in printed.chars() {
         if c.is_ascii_alphanumeric() {

@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::banner;
-use super::banner::Banner;
-use super::banner::Quantity;
+use super::banner::PerftestBanner;
+use super::banner::PerftestQuantity;
 use super::text;
-use crate::outputs::json;
+use crate::outputs::lenient_json;
 use model::measurement::Measurement;
-use model::measurement::Point;
-use model::measurement::Scalar;
-use model::measurement::Series;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use model::measurement::SeriesPoint;
+use model::measurement::MeasurementScalar;
+use model::measurement::MeasurementSeries;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text::clean;
 use model::unit::Unit;
 
@@ -27,7 +27,7 @@ use model::unit::Unit;
 const HEAD: usize = 2_000;
 
 /// Whether this text is such a file.
-pub(super) fn is_one(text: &str) -> bool {
+pub(super) fn is_document(text: &str) -> bool {
     let text = text.trim_start();
     if !text.starts_with('{') {
         return false;
@@ -38,32 +38,32 @@ pub(super) fn is_one(text: &str) -> bool {
         let value = head[at + word.len()..].trim_start_matches(['"', ' ', ':']);
         value.split(['"', ',', '\n']).next().unwrap_or("")
     });
-    head.contains("test_info") && names.into_iter().any(|name| Banner::read(name).is_some())
+    head.contains("test_info") && names.into_iter().any(|name| PerftestBanner::parse(name).is_some())
 }
 
 /// What the file says.
-pub(super) fn parse(text: &str) -> Parsed {
-    let mut parsed = Parsed::of(Tool::Perftest);
-    let (fields, whole) = fields(text);
-    let banner = fields.get("test").and_then(|name| Banner::read(name)).map(|banner| {
+pub(super) fn parse(text: &str) -> ParseOutput {
+    let mut parsed = ParseOutput::for_tool(Tool::Perftest);
+    let (fields, whole) = read_fields(text);
+    let banner = fields.get("test").and_then(|name| PerftestBanner::parse(name)).map(|banner| {
         let raw = fields.get("Connection_type").is_some_and(|kind| kind == "RawEth");
-        banner.over(raw)
+        banner.with_raw_ethernet(raw)
     });
     for (key, value) in &fields {
-        if let Some(key) = banner::option(key) {
+        if let Some(key) = banner::option_key(key) {
             parsed.facts.parameters.insert(key.to_owned(), clean(value));
         }
     }
-    let value = |key: &str| fields.get(key).and_then(|word| text::number(word));
-    let count = |key: &str| fields.get(key).and_then(|word| text::integer(word));
-    let latency = banner.as_ref().and_then(Banner::quantity) == Some(Quantity::Latency)
+    let value = |key: &str| fields.get(key).and_then(|word| text::parse_number(word));
+    let count = |key: &str| fields.get(key).and_then(|word| text::parse_integer(word));
+    let latency = banner.as_ref().and_then(PerftestBanner::quantity) == Some(PerftestQuantity::Latency)
         || ["t_avg", "t_min", "avg_lat"].iter().any(|key| fields.contains_key(*key));
-    let seen = if latency { Quantity::Latency } else { Quantity::Bandwidth };
+    let seen = if latency { PerftestQuantity::Latency } else { PerftestQuantity::Bandwidth };
     let testcase = banner.map(|banner| banner.testcase(Some(seen)));
     // The file does not say whether bandwidth is in MiB/s or in Gb/s.
     let unit = latency.then_some(Unit::Microseconds);
     if let Some(bytes) = count("MsgSize") {
-        let point = Point {
+        let point = SeriesPoint {
             bytes,
             iterations: count("n_iterations"),
             peak: value("BW_peak"),
@@ -73,9 +73,9 @@ pub(super) fn parse(text: &str) -> Parsed {
             min_us: value("t_min"),
             max_us: value("t_max"),
             p99_us: value("percentile_99"),
-            ..Point::default()
+            ..SeriesPoint::default()
         };
-        parsed.measurements.push(Measurement::Series(Series {
+        parsed.measurements.push(Measurement::Series(MeasurementSeries {
             run: 0,
             testcase,
             unit,
@@ -84,20 +84,20 @@ pub(super) fn parse(text: &str) -> Parsed {
         }));
     } else if let Some(value) = value("bw_avg").or(value("avg_lat")).or(value("t_avg")) {
         // `--output` keeps one number and leaves the size out.
-        let scalar = Scalar { run: 0, testcase, unit, value };
+        let scalar = MeasurementScalar { run: 0, testcase, unit, value };
         parsed.measurements.push(Measurement::Scalar(scalar));
     }
     if !whole || parsed.measurements.is_empty() {
         let detail = if whole { "the file holds no result" } else { "the file stops early" };
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, detail));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail));
     }
     parsed.complete = parsed.problems.is_empty();
     parsed
 }
 
 /// All fields of the two blocks by name, and whether the file is whole.
-fn fields(text: &str) -> (BTreeMap<String, String>, bool) {
-    if let Some(document) = json::find(text, &["test_info"])
+fn read_fields(text: &str) -> (BTreeMap<String, String>, bool) {
+    if let Some(document) = lenient_json::find_document(text, &["test_info"])
         && document.stopped.is_none()
     {
         let mut fields = BTreeMap::new();
@@ -117,7 +117,7 @@ fn fields(text: &str) -> (BTreeMap<String, String>, bool) {
     let lines: Vec<&str> = text.lines().collect();
     for (at, line) in lines.iter().enumerate() {
         depth = depth + line.matches('{').count() - line.matches('}').count().min(depth);
-        let (key, value) = unquoted(line);
+        let (key, value) = split_field(line);
         // A value on the last line can have lost digits.
         if !key.is_empty() && !value.is_empty() && value != "{" && at + 1 < lines.len() {
             fields.entry(key).or_insert(value);
@@ -127,7 +127,7 @@ fn fields(text: &str) -> (BTreeMap<String, String>, bool) {
 }
 
 /// `"key": "value",` or `key: value,` without quotes and comma.
-fn unquoted(line: &str) -> (String, String) {
+fn split_field(line: &str) -> (String, String) {
     let (key, value) = line.split_once(':').unwrap_or(("", ""));
     let bare = |text: &str| text.trim().trim_end_matches(',').trim().trim_matches('"').to_owned();
     (bare(key), bare(value))

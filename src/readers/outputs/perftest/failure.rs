@@ -1,7 +1,7 @@
 //! What perftest prints when something fails. Most of it goes to standard
 //! error, and in old versions the exit code was 0 all the same.
 
-use model::parsed::ProblemKind;
+use model::parse_output::OutputProblemKind;
 
 /// How messages begin that mean the test did not run, or not to its end.
 const BEGINNINGS: [&str; 30] = [
@@ -89,15 +89,15 @@ const WORK_COMPLETION: [&str; 24] = [
 
 /// One message of failure.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Failure {
-    pub(super) kind: ProblemKind,
+pub(super) struct PerftestFailure {
+    pub(super) kind: OutputProblemKind,
     pub(super) code: Option<&'static str>,
 }
 
 /// The failure that this line reports, if it does.
-pub(super) fn read(text: &str) -> Option<Failure> {
+pub(super) fn parse_failure(text: &str) -> Option<PerftestFailure> {
     if let Some(verdict) = text.strip_prefix("VALIDATION: ") {
-        return validation(verdict);
+        return parse_validation(verdict);
     }
     let lower = text.to_ascii_lowercase();
     if lower.contains("warning") || lower.contains("changing to ") {
@@ -112,11 +112,11 @@ pub(super) fn read(text: &str) -> Option<Failure> {
     if !(means || port || driver || is_not_installed(text)) {
         return None;
     }
-    Some(Failure { kind: ProblemKind::Error, code: code(text) })
+    Some(PerftestFailure { kind: OutputProblemKind::Error, code: work_completion_code(text) })
 }
 
 /// Whether only this tool prints such a line.
-pub(super) fn is_own(text: &str) -> bool {
+pub(super) fn is_perftest_message(text: &str) -> bool {
     let port = text.starts_with("Port number ") && text.contains(" state is ");
     let status = text.starts_with("Failed status ") && text.contains("wr_id");
     port || status || is_not_installed(text) || OWN.iter().any(|own| text.starts_with(own))
@@ -131,21 +131,21 @@ fn is_not_installed(text: &str) -> bool {
 }
 
 /// `--data_validation`: what the tool found about the data itself.
-fn validation(verdict: &str) -> Option<Failure> {
+fn parse_validation(verdict: &str) -> Option<PerftestFailure> {
     let kind = if verdict.starts_with("FAILED") {
-        ProblemKind::Corrupt
+        OutputProblemKind::Corrupt
     } else if verdict.starts_with("WARNING") {
-        ProblemKind::Unverified
+        OutputProblemKind::Unverified
     } else if verdict.starts_with("ERROR") {
-        ProblemKind::Error
+        OutputProblemKind::Error
     } else {
         return None;
     };
-    Some(Failure { kind, code: None })
+    Some(PerftestFailure { kind, code: None })
 }
 
 /// `Failed status 12: wr_id 0 syndrom 0x81`.
-fn code(text: &str) -> Option<&'static str> {
+fn work_completion_code(text: &str) -> Option<&'static str> {
     let (number, _) = text.strip_prefix("Failed status ")?.split_once(':')?;
     let number: usize = number.trim().parse().ok()?;
     WORK_COMPLETION.get(number).copied()

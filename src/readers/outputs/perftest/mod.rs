@@ -39,156 +39,156 @@ mod tests;
 use core::net::Ipv6Addr;
 use std::collections::BTreeMap;
 
-use self::banner::Banner;
-use self::session::Session;
-use self::table::Columns;
+use self::banner::PerftestBanner;
+use self::session::PerftestSession;
+use self::table::PerftestColumns;
 use super::CERTAIN;
-use super::Confidence;
-use super::Input;
+use super::ParserConfidence;
+use super::ParserInput;
 use super::POSSIBLE;
 use super::text;
-use super::text::Line;
-use model::facts::Facts;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use super::text::OutputLine;
+use model::tool_facts::ToolFacts;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text::clean;
 
 /// Bytes kept of one option's different values.
 const MOST_KEPT: usize = 2_000;
 
 /// Whether this tool wrote the output.
-pub fn recognises(input: &Input<'_>) -> Confidence {
-    if document::is_one(input.text) {
+pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
+    if document::is_document(input.text) {
         return CERTAIN;
     }
-    input.lines.iter().map(|line| clue(line.trimmed())).max().unwrap_or(0)
+    input.lines.iter().map(|line| line_confidence(line.trimmed())).max().unwrap_or(0)
 }
 
-fn clue(text: &str) -> Confidence {
-    if Columns::read(text).is_some() {
+fn line_confidence(text: &str) -> ParserConfidence {
+    if PerftestColumns::parse(text).is_some() {
         return CERTAIN;
     }
-    match Banner::read(text) {
+    match PerftestBanner::parse(text) {
         Some(banner) if banner.quantity().is_some() => CERTAIN,
         // Two words that can stand in any text.
         Some(_) => POSSIBLE,
-        None if failure::is_own(text) => POSSIBLE,
+        None if failure::is_perftest_message(text) => POSSIBLE,
         None => 0,
     }
 }
 
 /// What the output says.
-pub fn parse(input: &Input<'_>) -> Parsed {
-    if document::is_one(input.text) {
+pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
+    if document::is_document(input.text) {
         return document::parse(input.text);
     }
-    let mut parsed = Parsed::of(Tool::Perftest);
+    let mut parsed = ParseOutput::for_tool(Tool::Perftest);
     let cut =
         if input.text.ends_with('\n') { None } else { input.lines.last().map(|line| line.number) };
     // Client and server that a launcher labels are read one by one.
-    let mut copies: BTreeMap<Option<u32>, Vec<&Line<'_>>> = BTreeMap::new();
+    let mut copies: BTreeMap<Option<u32>, Vec<&OutputLine<'_>>> = BTreeMap::new();
     for line in &input.lines {
         copies.entry(line.label).or_default().push(line);
     }
     let mut sessions = Vec::new();
     for lines in copies.values() {
         let mut reader =
-            Reader { parsed: &mut parsed, cut, sessions: Vec::new(), waits: false, local: false };
+            PerftestReader { parsed: &mut parsed, cut, sessions: Vec::new(), waits: false, local: false };
         for line in lines {
-            reader.line(line);
+            reader.read_line(line);
         }
         sessions.append(&mut reader.sessions);
     }
-    session::conclude(sessions, &mut parsed);
+    session::push_series(sessions, &mut parsed);
     parsed
 }
 
 /// Reads one copy of the tool, test after test.
-struct Reader<'p> {
-    parsed: &'p mut Parsed,
+struct PerftestReader<'p> {
+    parsed: &'p mut ParseOutput,
     cut: Option<u32>,
-    sessions: Vec<Session>,
+    sessions: Vec<PerftestSession>,
     /// A server said that it waits; its banner comes next.
     waits: bool,
     /// The line before is the address of the end that prints.
     local: bool,
 }
 
-impl Reader<'_> {
-    fn line(&mut self, line: &Line<'_>) {
+impl PerftestReader<'_> {
+    fn read_line(&mut self, line: &OutputLine<'_>) {
         let text = line.trimmed();
         if text.contains("Waiting for client to connect") {
             self.waits = true;
-        } else if let Some(banner) = Banner::read(text) {
-            self.banner(banner, line.number);
-        } else if let Some(columns) = Columns::read(text) {
-            self.header(columns, line.number);
-        } else if let Some(side) = part(text) {
+        } else if let Some(banner) = PerftestBanner::parse(text) {
+            self.add_banner(banner, line.number);
+        } else if let Some(columns) = PerftestColumns::parse(text) {
+            self.add_header(columns, line.number);
+        } else if let Some(side) = parse_part(text) {
             if let Some(whole) = self.sessions.last() {
-                let part = whole.part(side, line.number);
+                let part = whole.start_part(side, line.number);
                 self.sessions.push(part);
             }
-        } else if let Some(gid) = gid(text) {
+        } else if let Some(gid) = parse_gid(text) {
             if std::mem::take(&mut self.local) {
-                remember(&mut self.parsed.facts, "gid", &gid);
+                keep_option(&mut self.parsed.facts, "gid", &gid);
             }
-        } else if let Some((local, address)) = address(text) {
+        } else if let Some((local, address)) = parse_address(text) {
             self.local = local;
-            let session = self.current(line.number);
+            let session = self.current_session(line.number);
             let side = if local { &mut session.locals } else { &mut session.remotes };
             side.insert(address);
-        } else if let Some(failure) = failure::read(text) {
+        } else if let Some(failure) = failure::parse_failure(text) {
             let testcase = self.sessions.last_mut().and_then(|session| {
-                session.failed |= failure.kind == ProblemKind::Error;
+                session.failed |= failure.kind == OutputProblemKind::Error;
                 session.testcase()
             });
-            let mut problem = Problem::new(failure.kind, clean(text)).at(line.number);
+            let mut problem = OutputProblem::new(failure.kind, clean(text)).at_line(line.number);
             problem.code = failure.code.map(str::to_owned);
             self.parsed.problems.push(problem.in_test(testcase.as_deref()));
         } else if 20 <= text.len() && text.bytes().all(|b| b == b'-') {
             if let Some(session) = self.sessions.last_mut() {
-                session.dashes();
+                session.end_table();
             }
         } else if line.is_elision() {
-            let problem = Problem::new(ProblemKind::Truncated, "a part was cut out by hand");
-            self.parsed.problems.push(problem.at(line.number));
-        } else if !self.options(text) {
+            let problem = OutputProblem::new(OutputProblemKind::Truncated, "a part was cut out by hand");
+            self.parsed.problems.push(problem.at_line(line.number));
+        } else if !self.read_options(text) {
             let cut = self.cut == Some(line.number);
             if let Some(session) = self.sessions.last_mut() {
-                session.row(text, line.number, cut, &mut self.parsed.problems);
+                session.add_line(text, line.number, cut, &mut self.parsed.problems);
             }
         }
     }
 
-    fn current(&mut self, line: u32) -> &mut Session {
+    fn current_session(&mut self, line: u32) -> &mut PerftestSession {
         if self.sessions.is_empty() {
-            self.sessions.push(Session::new(None, self.waits, line));
+            self.sessions.push(PerftestSession::new(None, self.waits, line));
         }
         self.sessions.last_mut().expect("one was just pushed if there was none")
     }
 
-    fn banner(&mut self, banner: Banner, line: u32) {
+    fn add_banner(&mut self, banner: PerftestBanner, line: u32) {
         let waits = std::mem::take(&mut self.waits);
         match self.sessions.last_mut() {
             // Both sides start at once, and their blocks are mixed line by line.
-            Some(open) if open.starts_beside(&banner) => open.second_side(),
-            _ => self.sessions.push(Session::new(Some(banner), waits, line)),
+            Some(open) if open.is_started_with(&banner) => open.add_second_side(),
+            _ => self.sessions.push(PerftestSession::new(Some(banner), waits, line)),
         }
     }
 
-    fn header(&mut self, columns: Columns, line: u32) {
-        let without_banner = self.sessions.last().is_some_and(Session::is_done_without_banner);
+    fn add_header(&mut self, columns: PerftestColumns, line: u32) {
+        let without_banner = self.sessions.last().is_some_and(PerftestSession::is_done_without_banner);
         if without_banner {
             // A collection of tables whose banners were left out.
-            self.sessions.push(Session::new(None, false, line));
+            self.sessions.push(PerftestSession::new(None, false, line));
         }
-        self.current(line).header(columns);
+        self.current_session(line).set_columns(columns);
     }
 
     /// `Number of qps : 1   Transport type : IB`: keeps what is known.
-    fn options(&mut self, text: &str) -> bool {
+    fn read_options(&mut self, text: &str) -> bool {
         if !text.contains(':') {
             return false;
         }
@@ -197,15 +197,15 @@ impl Reader<'_> {
         while let Some((key, tail)) = rest.split_once(':') {
             let tail = tail.trim_start();
             let (value, next) = tail.split_once(char::is_whitespace).unwrap_or((tail, ""));
-            let Some(key) = banner::option(key) else { return any };
+            let Some(key) = banner::option_key(key) else { return any };
             any = true;
             if key == "connection_type"
                 && value == "RawEth"
                 && let Some(session) = self.sessions.last_mut()
             {
-                session.raw_ethernet();
+                session.set_raw_ethernet();
             }
-            remember(&mut self.parsed.facts, key, value);
+            keep_option(&mut self.parsed.facts, key, value);
             rest = next;
         }
         any
@@ -213,7 +213,7 @@ impl Reader<'_> {
 }
 
 /// Keeps one option; different values of several blocks are all kept.
-fn remember(facts: &mut Facts, key: &str, value: &str) {
+fn keep_option(facts: &mut ToolFacts, key: &str, value: &str) {
     let value = clean(value);
     if value.is_empty() {
         return;
@@ -232,7 +232,7 @@ fn remember(facts: &mut Facts, key: &str, value: &str) {
 }
 
 /// ` Local results: ` of `--report-both`.
-fn part(text: &str) -> Option<&'static str> {
+fn parse_part(text: &str) -> Option<&'static str> {
     match text {
         "Local results:" => Some("_local"),
         "Remote results:" => Some("_remote"),
@@ -242,7 +242,7 @@ fn part(text: &str) -> Option<&'static str> {
 
 /// ` GID: 00:00:...:255:255:10:77:00:03`, sixteen decimal bytes: an address, of IPv4 where
 /// it is one.
-fn gid(text: &str) -> Option<String> {
+fn parse_gid(text: &str) -> Option<String> {
     let bytes: Vec<u8> = text
         .strip_prefix("GID:")?
         .trim()
@@ -258,7 +258,7 @@ fn gid(text: &str) -> Option<String> {
 
 /// ` local address: LID 0x06 QPN 0x5f PSN 0x82 RKey ...`: whether it is the
 /// local one, and what names the queue pair.
-fn address(text: &str) -> Option<(bool, String)> {
+fn parse_address(text: &str) -> Option<(bool, String)> {
     let (local, tail) = match text.strip_prefix("local address:") {
         Some(tail) => (true, tail),
         None => (false, text.strip_prefix("remote address:")?),

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use super::banner::Banner;
-use super::table::Columns;
-use super::table::Row;
+use super::banner::PerftestBanner;
+use super::table::PerftestColumns;
+use super::table::PerftestRow;
 use model::measurement::Measurement;
-use model::measurement::Point;
-use model::measurement::Series;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
+use model::measurement::SeriesPoint;
+use model::measurement::MeasurementSeries;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
 
 /// How far back the other side of a block or of a row is looked for: a sweep
 /// has 23 sizes, and a file of every NIC of a node a few dozen blocks.
@@ -19,8 +19,8 @@ const LOOK_BACK: usize = 64;
 
 /// One block of output: banner, options, addresses, table.
 #[derive(Debug)]
-pub(super) struct Session {
-    banner: Option<Banner>,
+pub(super) struct PerftestSession {
+    banner: Option<PerftestBanner>,
     part: &'static str,
     /// A server said it waits before this block.
     server: bool,
@@ -28,15 +28,15 @@ pub(super) struct Session {
     blocks: u32,
     pub(super) locals: BTreeSet<String>,
     pub(super) remotes: BTreeSet<String>,
-    columns: Option<Columns>,
-    points: Vec<Point>,
+    columns: Option<PerftestColumns>,
+    points: Vec<SeriesPoint>,
     closed: bool,
     pub(super) failed: bool,
     line: u32,
 }
 
-impl Session {
-    pub(super) fn new(banner: Option<Banner>, server: bool, line: u32) -> Self {
+impl PerftestSession {
+    pub(super) fn new(banner: Option<PerftestBanner>, server: bool, line: u32) -> Self {
         Self {
             banner,
             part: "",
@@ -53,7 +53,7 @@ impl Session {
     }
 
     /// A part of this test that has a table of its own.
-    pub(super) fn part(&self, part: &'static str, line: u32) -> Self {
+    pub(super) fn start_part(&self, part: &'static str, line: u32) -> Self {
         let mut new = Self::new(self.banner.clone(), self.server, line);
         new.part = part;
         new
@@ -67,9 +67,9 @@ impl Session {
 
     /// Whether this banner is that of the other side, started at the same
     /// moment: the block before it has not come to its addresses.
-    pub(super) fn starts_beside(&self, banner: &Banner) -> bool {
+    pub(super) fn is_started_with(&self, banner: &PerftestBanner) -> bool {
         // What a banner says about the connection comes below it.
-        let same = self.banner.clone().is_some_and(|own| own.over(false) == *banner);
+        let same = self.banner.clone().is_some_and(|own| own.with_raw_ethernet(false) == *banner);
         same && self.blocks == 1
             && self.locals.is_empty()
             && self.columns.is_none()
@@ -77,15 +77,15 @@ impl Session {
             && self.points.is_empty()
     }
 
-    pub(super) fn second_side(&mut self) {
+    pub(super) fn add_second_side(&mut self) {
         self.blocks += 1;
     }
 
-    pub(super) fn raw_ethernet(&mut self) {
-        self.banner = self.banner.take().map(|banner| banner.over(true));
+    pub(super) fn set_raw_ethernet(&mut self) {
+        self.banner = self.banner.take().map(|banner| banner.with_raw_ethernet(true));
     }
 
-    pub(super) fn header(&mut self, columns: Columns) {
+    pub(super) fn set_columns(&mut self, columns: PerftestColumns) {
         self.columns = Some(columns);
         self.closed = false;
     }
@@ -95,24 +95,24 @@ impl Session {
     }
 
     /// A line of dashes: the end, where rows stand above it.
-    pub(super) fn dashes(&mut self) {
+    pub(super) fn end_table(&mut self) {
         self.closed |= !self.points.is_empty();
     }
 
     /// Takes a line as a row, where it is one.
-    pub(super) fn row(&mut self, text: &str, line: u32, cut: bool, problems: &mut Vec<Problem>) {
+    pub(super) fn add_line(&mut self, text: &str, line: u32, cut: bool, problems: &mut Vec<OutputProblem>) {
         let Some(columns) = &self.columns else { return };
-        let (kind, detail) = match columns.row(text, cut) {
-            Row::Whole(point) => {
+        let (kind, detail) = match columns.parse_row(text, cut) {
+            PerftestRow::Whole(point) => {
                 self.points.push(point);
                 return;
             }
-            Row::Other => return,
-            Row::Short if cut => (ProblemKind::Truncated, "the text ends inside a row"),
-            Row::Short => (ProblemKind::Unrecognised, "a row does not fit its header"),
-            Row::Damaged => (ProblemKind::Unrecognised, "a row holds something that is no number"),
+            PerftestRow::Other => return,
+            PerftestRow::Short if cut => (OutputProblemKind::Truncated, "the text ends inside a row"),
+            PerftestRow::Short => (OutputProblemKind::Unrecognised, "a row does not fit its header"),
+            PerftestRow::Damaged => (OutputProblemKind::Unrecognised, "a row holds something that is no number"),
         };
-        problems.push(Problem::new(kind, detail).at(line).in_test(self.testcase().as_deref()));
+        problems.push(OutputProblem::new(kind, detail).at_line(line).in_test(self.testcase().as_deref()));
     }
 
     /// Whether the other block is the other side of this test.
@@ -126,7 +126,7 @@ impl Session {
     }
 
     /// Takes the other side in. False where both have numbers, and not the same.
-    fn join(&mut self, other: &Self) -> bool {
+    fn merge_side(&mut self, other: &Self) -> bool {
         if !self.points.is_empty() && !other.points.is_empty() && self.points != other.points {
             return false;
         }
@@ -146,7 +146,7 @@ impl Session {
 
     /// Counts a row once that both sides printed.
     fn drop_second_prints(&mut self) {
-        let mut once: Vec<(Point, bool)> = Vec::with_capacity(self.points.len());
+        let mut once: Vec<(SeriesPoint, bool)> = Vec::with_capacity(self.points.len());
         for point in self.points.drain(..) {
             match once
                 .iter_mut()
@@ -162,7 +162,7 @@ impl Session {
         self.points = once.into_iter().map(|(point, _)| point).collect();
     }
 
-    fn lacks(&self) -> Option<String> {
+    fn find_gap(&self) -> Option<String> {
         if self.failed {
             return None;
         }
@@ -187,15 +187,15 @@ impl Session {
 }
 
 /// Makes series of the blocks, in the order of the file.
-pub(super) fn conclude(blocks: Vec<Session>, parsed: &mut Parsed) {
-    let mut sessions: Vec<Session> = Vec::new();
+pub(super) fn push_series(blocks: Vec<PerftestSession>, parsed: &mut ParseOutput) {
+    let mut sessions: Vec<PerftestSession> = Vec::new();
     let mut both_sides = false;
     for block in blocks {
         let joined = sessions.iter_mut().rev().take(LOOK_BACK).find(|s| s.is_other_side_of(&block));
         match joined {
             Some(first) => {
                 both_sides = true;
-                if !first.join(&block) {
+                if !first.merge_side(&block) {
                     sessions.push(block);
                 }
             }
@@ -209,8 +209,8 @@ pub(super) fn conclude(blocks: Vec<Session>, parsed: &mut Parsed) {
             session.drop_second_prints();
         }
         let testcase = session.testcase();
-        if let Some(detail) = session.lacks() {
-            let problem = Problem::new(ProblemKind::Truncated, detail).at(session.line);
+        if let Some(detail) = session.find_gap() {
+            let problem = OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(session.line);
             parsed.problems.push(problem.in_test(testcase.as_deref()));
         }
         if session.points.is_empty() {
@@ -219,7 +219,7 @@ pub(super) fn conclude(blocks: Vec<Session>, parsed: &mut Parsed) {
         let next = runs.entry(testcase.clone()).or_default();
         let run = *next;
         *next += 1;
-        parsed.measurements.push(Measurement::Series(Series {
+        parsed.measurements.push(Measurement::Series(MeasurementSeries {
             run,
             testcase,
             unit: session.columns.and_then(|columns| columns.unit),
@@ -232,10 +232,10 @@ pub(super) fn conclude(blocks: Vec<Session>, parsed: &mut Parsed) {
         parsed.facts.parameters.insert("sides".to_owned(), note.to_owned());
     }
     if parsed.measurements.is_empty() && parsed.problems.is_empty() {
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, "no result was printed"));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, "no result was printed"));
     }
     parsed.complete = !parsed.measurements.is_empty()
-        && ![ProblemKind::Truncated, ProblemKind::Unrecognised, ProblemKind::Error]
+        && ![OutputProblemKind::Truncated, OutputProblemKind::Unrecognised, OutputProblemKind::Error]
             .iter()
-            .any(|kind| parsed.has(*kind));
+            .any(|kind| parsed.has_problem(*kind));
 }

@@ -1,13 +1,13 @@
 //! The header of a table and its rows. The header's names decide what a
 //! number is; nothing is read by position alone.
 
-use super::banner::Quantity;
+use super::banner::PerftestQuantity;
 use super::text;
-use model::measurement::Point;
+use model::measurement::SeriesPoint;
 use model::unit::Unit;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Column {
+enum PerftestColumn {
     Bytes,
     Iterations,
     Peak,
@@ -23,17 +23,17 @@ enum Column {
 
 /// The columns of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Columns {
-    columns: Vec<Column>,
-    pub(super) quantity: Quantity,
+pub(super) struct PerftestColumns {
+    columns: Vec<PerftestColumn>,
+    pub(super) quantity: PerftestQuantity,
     pub(super) unit: Option<Unit>,
 }
 
 /// What a line under a header is.
 #[derive(Debug, PartialEq)]
-pub(super) enum Row {
+pub(super) enum PerftestRow {
     /// A whole row.
-    Whole(Point),
+    Whole(SeriesPoint),
     /// A row with a number that cannot be read.
     Damaged,
     /// A row with too few or too many numbers.
@@ -42,62 +42,62 @@ pub(super) enum Row {
     Other,
 }
 
-impl Columns {
+impl PerftestColumns {
     /// The columns that this line names, when it is a header.
-    pub(super) fn read(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         // `BW peak[MB/sec]` and `BW peak [MB/sec]` are the same two words.
         let text = text.trim().replace(" [", "[");
         let mut words = text.split_whitespace();
         if words.next()? != "#bytes" {
             return None;
         }
-        let mut columns = vec![Column::Bytes];
+        let mut columns = vec![PerftestColumn::Bytes];
         let mut unit = None;
         while let Some(word) = words.next() {
-            let (name, of) = bracketed(word);
+            let (name, of) = split_unit(word);
             let column = match name {
-                "#iterations" => Column::Iterations,
+                "#iterations" => PerftestColumn::Iterations,
                 "BW" => {
-                    let (name, of) = bracketed(words.next()?);
+                    let (name, of) = split_unit(words.next()?);
                     match name {
-                        "peak" => Column::Peak,
+                        "peak" => PerftestColumn::Peak,
                         "average" => {
-                            unit = of.and_then(bandwidth);
-                            Column::Average
+                            unit = of.and_then(bandwidth_unit);
+                            PerftestColumn::Average
                         }
-                        _ => Column::Other,
+                        _ => PerftestColumn::Other,
                     }
                 }
-                "MsgRate" if of.is_some() => Column::MessageRate,
-                "t_min" => Column::Shortest,
-                "t_max" => Column::Longest,
+                "MsgRate" if of.is_some() => PerftestColumn::MessageRate,
+                "t_min" => PerftestColumn::Shortest,
+                "t_max" => PerftestColumn::Longest,
                 "t_avg" => {
-                    unit = of.and_then(latency);
-                    Column::Mean
+                    unit = of.and_then(latency_unit);
+                    PerftestColumn::Mean
                 }
                 "99%" => {
                     words.next()?;
-                    Column::Percentile99
+                    PerftestColumn::Percentile99
                 }
                 "99.9%" | "MsgRate" | "tps" => {
                     words.next()?;
-                    Column::Other
+                    PerftestColumn::Other
                 }
                 "t_typical" => {
                     // Until 2016 there was no average, and this was the last column.
-                    unit = unit.or(of.and_then(latency));
-                    Column::Other
+                    unit = unit.or(of.and_then(latency_unit));
+                    PerftestColumn::Other
                 }
-                "#sl" | "t_stdev" | "CPU_Util" => Column::Other,
+                "#sl" | "t_stdev" | "CPU_Util" => PerftestColumn::Other,
                 _ => return None,
             };
             columns.push(column);
         }
         let has = |wanted| columns.contains(&wanted);
-        let quantity = if has(Column::Average) || has(Column::Peak) {
-            Quantity::Bandwidth
-        } else if has(Column::Mean) || has(Column::Shortest) {
-            Quantity::Latency
+        let quantity = if has(PerftestColumn::Average) || has(PerftestColumn::Peak) {
+            PerftestQuantity::Bandwidth
+        } else if has(PerftestColumn::Mean) || has(PerftestColumn::Shortest) {
+            PerftestQuantity::Latency
         } else {
             return None;
         };
@@ -105,62 +105,62 @@ impl Columns {
     }
 
     /// The row in this line. `cut`: the text ends in it.
-    pub(super) fn row(&self, text: &str, cut: bool) -> Row {
+    pub(super) fn parse_row(&self, text: &str, cut: bool) -> PerftestRow {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let numbers = words.iter().filter(|word| reads(word)).count();
+        let numbers = words.iter().filter(|word| is_numeric(word)).count();
         let first =
             words.first().is_some_and(|word| word.starts_with(|c: char| c.is_ascii_digit()));
         if !first || words.len() < 2 || numbers * 2 < words.len() {
-            return Row::Other;
+            return PerftestRow::Other;
         }
-        if words.len() != self.columns.len() || (cut && self.lost_digits(&words)) {
-            return Row::Short;
+        if words.len() != self.columns.len() || (cut && self.has_lost_digits(&words)) {
+            return PerftestRow::Short;
         }
         if numbers < words.len() {
-            return Row::Damaged;
+            return PerftestRow::Damaged;
         }
-        let mut point = Point::default();
+        let mut point = SeriesPoint::default();
         for (column, word) in self.columns.iter().zip(words) {
-            let value = text::number(word);
+            let value = text::parse_number(word);
             match column {
-                Column::Bytes => match text::integer(word) {
+                PerftestColumn::Bytes => match text::parse_integer(word) {
                     Some(bytes) => point.bytes = bytes,
-                    None => return Row::Damaged,
+                    None => return PerftestRow::Damaged,
                 },
-                Column::Iterations => point.iterations = text::integer(word),
-                Column::Peak => point.peak = value,
-                Column::Average => point.algbw = value,
-                Column::MessageRate => point.msgrate = value,
-                Column::Shortest => point.min_us = value,
-                Column::Longest => point.max_us = value,
-                Column::Mean => point.time_us = value,
-                Column::Percentile99 => point.p99_us = value,
-                Column::Other => {}
+                PerftestColumn::Iterations => point.iterations = text::parse_integer(word),
+                PerftestColumn::Peak => point.peak = value,
+                PerftestColumn::Average => point.algbw = value,
+                PerftestColumn::MessageRate => point.msgrate = value,
+                PerftestColumn::Shortest => point.min_us = value,
+                PerftestColumn::Longest => point.max_us = value,
+                PerftestColumn::Mean => point.time_us = value,
+                PerftestColumn::Percentile99 => point.p99_us = value,
+                PerftestColumn::Other => {}
             }
         }
-        Row::Whole(point)
+        PerftestRow::Whole(point)
     }
 
     /// Whether the last number has fewer decimals than its column, and with
     /// them may have lost digits at the end of the text.
-    fn lost_digits(&self, words: &[&str]) -> bool {
+    fn has_lost_digits(&self, words: &[&str]) -> bool {
         let decimals = words.last().and_then(|word| word.split_once('.')).map(|(_, d)| d.len());
         match (self.columns.last(), decimals) {
-            (Some(Column::MessageRate), decimals) => decimals != Some(6),
+            (Some(PerftestColumn::MessageRate), decimals) => decimals != Some(6),
             (_, decimals) => !matches!(decimals, Some(2 | 6)),
         }
     }
 }
 
 /// `peak[MB/sec]` as name and unit.
-fn bracketed(word: &str) -> (&str, Option<&str>) {
+fn split_unit(word: &str) -> (&str, Option<&str>) {
     match word.split_once('[') {
         Some((name, rest)) => (name, Some(rest.trim_end_matches(']'))),
         None => (word, None),
     }
 }
 
-fn bandwidth(unit: &str) -> Option<Unit> {
+fn bandwidth_unit(unit: &str) -> Option<Unit> {
     match unit {
         "MB/sec" | "MiB/sec" => Some(Unit::MebibytesPerSecond),
         "Gb/sec" => Some(Unit::GigabitsPerSecond),
@@ -168,11 +168,11 @@ fn bandwidth(unit: &str) -> Option<Unit> {
     }
 }
 
-fn latency(unit: &str) -> Option<Unit> {
+fn latency_unit(unit: &str) -> Option<Unit> {
     (unit == "usec").then_some(Unit::Microseconds)
 }
 
 /// A number, or what C prints where there is none.
-fn reads(word: &str) -> bool {
-    text::number(word).is_some() || matches!(word, "inf" | "-inf" | "nan" | "-nan")
+fn is_numeric(word: &str) -> bool {
+    text::parse_number(word).is_some() || matches!(word, "inf" | "-inf" | "nan" | "-nan")
 }

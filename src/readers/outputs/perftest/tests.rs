@@ -3,12 +3,12 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::outputs::fixture::kinds;
-use crate::outputs::fixture::scarred;
-use crate::outputs::read;
+use crate::outputs::fixture::problem_kinds;
+use crate::outputs::fixture::scar_lines;
+use crate::outputs::parse_output;
 use model::measurement::Measurement;
-use model::measurement::Point;
-use model::measurement::Series;
+use model::measurement::SeriesPoint;
+use model::measurement::MeasurementSeries;
 use model::unit::Unit;
 
 const LINE: &str =
@@ -19,7 +19,7 @@ const BW_G: &str =
     " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n";
 const LAT: &str = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n";
 
-fn series(parsed: &Parsed) -> Vec<&Series> {
+fn series(parsed: &ParseOutput) -> Vec<&MeasurementSeries> {
     parsed
         .measurements
         .iter()
@@ -77,18 +77,18 @@ fn one_test(title: &str, device: &str, local: u32, remote: u32, average: f64) ->
 
 #[test]
 fn a_bandwidth_test_gives_its_row_its_unit_and_its_options() {
-    let parsed = read(one_test("RDMA_Write BW", "mlx5_4", 1, 2, 46_312.25).as_bytes());
+    let parsed = parse_output(one_test("RDMA_Write BW", "mlx5_4", 1, 2, 46_312.25).as_bytes());
     assert_eq!((parsed.tool, parsed.complete), (Some(Tool::Perftest), true), "{parsed:#?}");
     let found = series(&parsed)[0];
     assert_eq!(found.testcase.as_deref(), Some("ib_write_bw"));
     assert_eq!(found.unit, Some(Unit::MebibytesPerSecond));
-    let expected = Point {
+    let expected = SeriesPoint {
         bytes: 65536,
         iterations: Some(5000),
         peak: Some(46_313.75),
         algbw: Some(46_312.25),
         msgrate: Some(0.004_711),
-        ..Point::default()
+        ..SeriesPoint::default()
     };
     assert_eq!(found.points, [expected]);
     let options = &parsed.facts.parameters;
@@ -114,7 +114,7 @@ fn the_gid_of_the_end_that_prints_is_kept_as_an_address() {
             format!(" {side} address: LID 0000 QPN 0x5f PSN 0x1 RKey 0x1 VAddr 0x7f\n GID: {gid}\n")
         };
         let text = head("RDMA_Write BW", "mlx5_4") + &one("local", local) + &one("remote", remote);
-        read((text + LINE + BW).as_bytes()).facts.parameters.get("gid").cloned()
+        parse_output((text + LINE + BW).as_bytes()).facts.parameters.get("gid").cloned()
     };
     let v4 = |last: u8| format!("00:00:00:00:00:00:00:00:00:00:255:255:10:77:00:{last:02}");
     assert_eq!(gid(&v4(3), &v4(4)).as_deref(), Some("10.77.0.3"));
@@ -125,13 +125,13 @@ fn the_gid_of_the_end_that_prints_is_kept_as_an_address() {
     }
     // As many queue pairs as there are print the same once each.
     let all = head("RDMA_Write BW", "mlx5_4") + &addresses(3, 4) + &address("local", 3);
-    assert_eq!(read((all + BW).as_bytes()).facts.parameters["gid"], "10.77.0.3");
+    assert_eq!(parse_output((all + BW).as_bytes()).facts.parameters["gid"], "10.77.0.3");
 }
 
 #[test]
 fn the_header_names_the_unit_and_the_columns() {
     let unit = |header: &str| {
-        series(&read((header.to_owned() + "\n 1024 1000 7.25 7.00 0.500000\n" + LINE).as_bytes()))
+        series(&parse_output((header.to_owned() + "\n 1024 1000 7.25 7.00 0.500000\n" + LINE).as_bytes()))
             [0]
         .unit
     };
@@ -151,13 +151,13 @@ fn the_header_names_the_unit_and_the_columns() {
          CPU_Util[%]\n 65536 900 0.00 388.50 0.740000 194.00 0.370000 194.50 0.370000 \t 12.50\n{LINE}",
         BW_G.trim_end()
     );
-    let parsed = read(ports.as_bytes());
+    let parsed = parse_output(ports.as_bytes());
     let point = &series(&parsed)[0].points[0];
     assert_eq!((point.algbw, point.peak, point.msgrate), (Some(388.5), Some(0.0), Some(0.74)));
 
     let qos = " #bytes    #sl      #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n \
                4096 5 600 90.10 89.90 2.740000\n".to_owned() + LINE;
-    let parsed = read(qos.as_bytes());
+    let parsed = parse_output(qos.as_bytes());
     let point = &series(&parsed)[0].points[0];
     assert_eq!((point.iterations, point.algbw), (Some(600), Some(89.9)));
 }
@@ -169,27 +169,27 @@ fn a_latency_test_gives_average_extremes_and_percentile() {
         + LAT
         + " 2       1000          1.31           9.77         1.36     \t       1.42        \t0.11   \t\t2.05    \t\t8.83   \n"
         + LINE;
-    let parsed = read(text.as_bytes());
+    let parsed = parse_output(text.as_bytes());
     assert!(parsed.complete, "{:#?}", parsed.problems);
     let found = series(&parsed)[0];
     assert_eq!(
         (found.testcase.as_deref(), found.unit),
         (Some("ib_send_lat"), Some(Unit::Microseconds))
     );
-    let expected = Point {
+    let expected = SeriesPoint {
         bytes: 2,
         iterations: Some(1000),
         min_us: Some(1.31),
         max_us: Some(9.77),
         time_us: Some(1.42),
         p99_us: Some(2.05),
-        ..Point::default()
+        ..SeriesPoint::default()
     };
     assert_eq!(found.points, [expected]);
     let duration = head("RDMA_Read Latency", "mlx5_0")
         + " #bytes        #iterations       t_avg[usec]    tps average\n 8       4412            2.26        442011.70\n"
         + LINE;
-    let parsed = read(duration.as_bytes());
+    let parsed = parse_output(duration.as_bytes());
     assert_eq!(series(&parsed)[0].points[0].time_us, Some(2.26));
     assert_eq!(series(&parsed)[0].testcase.as_deref(), Some("ib_read_lat"));
 }
@@ -204,11 +204,11 @@ fn every_banner_has_its_name() {
         ("Send Bidirectional Post List BW", "ib_send_bw_bidirectional"),
         ("Send BW Multicast", "ib_send_bw_multicast"),
     ] {
-        let parsed = read(one_test(title, "mlx5_9", 1, 2, 100.0).as_bytes());
+        let parsed = parse_output(one_test(title, "mlx5_9", 1, 2, 100.0).as_bytes());
         assert_eq!(series(&parsed)[0].testcase.as_deref(), Some(name));
     }
     let raw = one_test("Send BW", "mlx5_9", 1, 2, 100.0).replace(": RC", ": RawEth");
-    assert_eq!(series(&read(raw.as_bytes()))[0].testcase.as_deref(), Some("raw_ethernet_bw"));
+    assert_eq!(series(&parse_output(raw.as_bytes()))[0].testcase.as_deref(), Some("raw_ethernet_bw"));
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn client_and_server_one_after_the_other_are_one_reading() {
     let text = one_test("RDMA_Write BW", "mlx5_1", 17, 18, 23_511.5)
         + &waiting()
         + &one_test("RDMA_Write BW", "mlx5_1", 18, 17, 23_511.5);
-    let parsed = read(text.as_bytes());
+    let parsed = parse_output(text.as_bytes());
     assert!(parsed.complete, "{:#?}", parsed.problems);
     assert_eq!((series(&parsed).len(), series(&parsed)[0].points.len()), (1, 1));
     assert!(parsed.facts.parameters.contains_key("sides"));
@@ -240,7 +240,7 @@ fn client_and_server_mixed_line_by_line_are_one_reading() {
     }
     text += LINE;
     text += LINE;
-    let parsed = read(text.as_bytes());
+    let parsed = parse_output(text.as_bytes());
     assert!(parsed.complete, "{:#?}", parsed.problems);
     assert_eq!((series(&parsed).len(), series(&parsed)[0].points.len()), (1, 4));
     assert!(parsed.facts.parameters.contains_key("sides"));
@@ -253,7 +253,7 @@ fn equal_rows_of_one_side_are_two_readings() {
         + BW
         + &bw_row(65536, 0.0, 11_000.5).repeat(2)
         + LINE;
-    assert_eq!(series(&read(text.as_bytes()))[0].points.len(), 2);
+    assert_eq!(series(&parse_output(text.as_bytes()))[0].points.len(), 2);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn a_latency_server_prints_another_reading() {
             + &format!(" 8 1000 1.10 3.10 1.20 {average} 0.10 1.90 2.90\n")
             + LINE
     };
-    let parsed = read((side(1, 2, "1.25") + &waiting() + &side(2, 1, "1.27")).as_bytes());
+    let parsed = parse_output((side(1, 2, "1.25") + &waiting() + &side(2, 1, "1.27")).as_bytes());
     assert!(parsed.complete);
     let found: Vec<_> = series(&parsed).iter().map(|s| (s.run, s.points[0].time_us)).collect();
     assert_eq!(found, [(0, Some(1.25)), (1, Some(1.27))]);
@@ -275,7 +275,7 @@ fn a_latency_server_prints_another_reading() {
 fn tests_of_two_devices_are_two_runs_and_both_devices_are_kept() {
     let text = one_test("RDMA_Write BW", "mlx5_0", 1, 2, 500.0)
         + &one_test("RDMA_Write BW", "mlx5_1", 3, 4, 500.0);
-    let parsed = read(text.as_bytes());
+    let parsed = parse_output(text.as_bytes());
     assert_eq!(series(&parsed).iter().map(|s| s.run).collect::<Vec<_>>(), [0, 1]);
     assert_eq!(parsed.facts.parameters["device"], "mlx5_0, mlx5_1");
     assert!(!parsed.facts.parameters.contains_key("sides"));
@@ -298,7 +298,7 @@ fn local_and_remote_results_have_names_of_their_own() {
         + BW_G
         + &bw_row(65536, 0.0, 370.25)
         + LINE;
-    let parsed = read(text.as_bytes());
+    let parsed = parse_output(text.as_bytes());
     let names: Vec<_> = parsed.measurements.iter().filter_map(Measurement::testcase).collect();
     let base = "ib_write_bw_bidirectional";
     assert_eq!(names, [base.to_owned(), format!("{base}_local"), format!("{base}_remote")]);
@@ -309,11 +309,11 @@ fn local_and_remote_results_have_names_of_their_own() {
 fn a_size_that_all_sizes_would_have_is_missed() {
     let all: String = (1..24).map(|i| bw_row(1 << i, 9.0, 8.0)).collect();
     let text = |rows: &str| head("RDMA_Read BW", "mlx5_0") + &addresses(1, 2) + BW + rows + LINE;
-    assert!(read(text(&all).as_bytes()).complete);
+    assert!(parse_output(text(&all).as_bytes()).complete);
     let gap: String =
         all.lines().filter(|l| !l.starts_with(" 4096 ")).map(|l| l.to_owned() + "\n").collect();
-    let parsed = read(text(&gap).as_bytes());
-    assert_eq!((parsed.complete, kinds(&parsed)), (false, vec![ProblemKind::Truncated]));
+    let parsed = parse_output(text(&gap).as_bytes());
+    assert_eq!((parsed.complete, problem_kinds(&parsed)), (false, vec![OutputProblemKind::Truncated]));
     assert!(parsed.problems[0].detail.ends_with("without 4096"));
 }
 
@@ -328,8 +328,8 @@ fn failures_are_errors_of_the_test_that_was_running() {
         (" Unable to Connect the HCA's through the link", None),
         ("Error: BW result is below bw limit", None),
     ] {
-        let parsed = read(format!("{start}{line}\n").as_bytes());
-        assert_eq!((parsed.complete, kinds(&parsed)), (false, vec![ProblemKind::Error]), "{line}");
+        let parsed = parse_output(format!("{start}{line}\n").as_bytes());
+        assert_eq!((parsed.complete, problem_kinds(&parsed)), (false, vec![OutputProblemKind::Error]), "{line}");
         assert_eq!(parsed.problems[0].testcase.as_deref(), Some("ib_write_bw"));
         assert_eq!(parsed.problems[0].code.as_deref(), code);
         assert!(parsed.measurements.is_empty());
@@ -345,12 +345,12 @@ fn a_failure_alone_is_recognised() {
         " Did not detect devices ",
         "bash: line 1: ib_write_bw: command not found",
     ] {
-        let parsed = read(format!("{line}\n Couldn't set the link layer\n").as_bytes());
+        let parsed = parse_output(format!("{line}\n Couldn't set the link layer\n").as_bytes());
         assert_eq!(parsed.tool, Some(Tool::Perftest), "{line}");
-        assert_eq!(kinds(&parsed), [ProblemKind::Error; 2], "{line}");
+        assert_eq!(problem_kinds(&parsed), [OutputProblemKind::Error; 2], "{line}");
     }
-    let parsed = read(waiting().as_bytes());
-    assert_eq!((parsed.tool, kinds(&parsed)), (Some(Tool::Perftest), vec![ProblemKind::Truncated]));
+    let parsed = parse_output(waiting().as_bytes());
+    assert_eq!((parsed.tool, problem_kinds(&parsed)), (Some(Tool::Perftest), vec![OutputProblemKind::Truncated]));
 }
 
 #[test]
@@ -360,19 +360,19 @@ fn warnings_are_no_errors() {
                 Failed to map memory: Warning only\n"
         .to_owned()
         + &one_test("RDMA_Write BW", "mlx5_0", 1, 2, 5.0);
-    assert!(read(text.as_bytes()).complete);
+    assert!(parse_output(text.as_bytes()).complete);
 }
 
 #[test]
 fn wrong_and_unchecked_data_are_told_apart() {
     let base = one_test("RDMA_Write BW", "mlx5_0", 1, 2, 5.0);
-    let kind = |line: &str| kinds(&read((base.clone() + line + "\n").as_bytes()));
+    let kind = |line: &str| problem_kinds(&parse_output((base.clone() + line + "\n").as_bytes()));
     assert_eq!(
         kind("VALIDATION: FAILED (server) - 3 error(s), first at QP 1"),
-        [ProblemKind::Corrupt]
+        [OutputProblemKind::Corrupt]
     );
-    assert_eq!(kind("VALIDATION: WARNING - no data validated"), [ProblemKind::Unverified]);
-    assert_eq!(kind("VALIDATION: ERROR - not initialized"), [ProblemKind::Error]);
+    assert_eq!(kind("VALIDATION: WARNING - no data validated"), [OutputProblemKind::Unverified]);
+    assert_eq!(kind("VALIDATION: ERROR - not initialized"), [OutputProblemKind::Error]);
     assert_eq!(kind("VALIDATION: PASSED - 12 chunks, 786432 bytes"), []);
 }
 
@@ -383,7 +383,7 @@ fn outputs_of_its_neighbours_are_not_its() {
         "vendid=0x2c9\nswitchguid=0xe1(e1)\nSwitch\t65 \"S-e1\"\t\t# \"leaf\" enhanced port 0\n",
         "Test\nSend mail Test\n",
     ] {
-        assert_eq!(read(text.as_bytes()).tool, None, "{text}");
+        assert_eq!(parse_output(text.as_bytes()).tool, None, "{text}");
     }
 }
 
@@ -396,7 +396,7 @@ fn the_json_file_is_read_quoted_or_not_and_has_no_bandwidth_unit() {
     let bare: String = quoted.replace("\n}\n}", ",\n},\n}").replace('"', "");
     let compact: String = quoted.split_whitespace().collect();
     for text in [quoted, &bare, &compact] {
-        let parsed = read(text.as_bytes());
+        let parsed = parse_output(text.as_bytes());
         assert_eq!(
             (parsed.tool, parsed.complete),
             (Some(Tool::Perftest), true),
@@ -409,7 +409,7 @@ fn the_json_file_is_read_quoted_or_not_and_has_no_bandwidth_unit() {
         assert_eq!(parsed.facts.parameters["number_of_qps"], "4");
     }
     for end in 0..quoted.len() - 2 {
-        let parsed = read(&quoted.as_bytes()[..end]);
+        let parsed = parse_output(&quoted.as_bytes()[..end]);
         assert!(!parsed.complete, "cut at {end}");
         for s in series(&parsed) {
             assert!(s.points[0].bytes == 65536 && s.points[0].algbw.is_none_or(|v| v == 391.27));
@@ -423,7 +423,7 @@ fn the_json_file_of_a_latency_test_is_in_microseconds() {
                 \"results\": {\n\"MsgSize\": 2,\n\"n_iterations\": 1000,\n\"t_min\": 1.40,\n\
                 \"t_max\": 7.70,\n\"t_typical\": 1.44,\n\"t_avg\": 1.47,\n\"t_stdev\": 0.20,\n\
                 \"percentile_99\": 1.90,\n\"percentile_99.9\": 7.00\n}\n}\n";
-    let parsed = read(text.as_bytes());
+    let parsed = parse_output(text.as_bytes());
     let found = series(&parsed)[0];
     assert_eq!(
         (found.testcase.as_deref(), found.unit),
@@ -432,16 +432,16 @@ fn the_json_file_of_a_latency_test_is_in_microseconds() {
     let point = &found.points[0];
     assert_eq!((point.time_us, point.min_us, point.p99_us), (Some(1.47), Some(1.4), Some(1.9)));
     let short = "{\n\"test_info\": {\n\"test\": \"Send_Latency_Test\"\n},\n\"results\": {\n\"avg_lat\": 1.5\n}\n}\n";
-    assert!(matches!(read(short.as_bytes()).measurements[0], Measurement::Scalar(_)));
+    assert!(matches!(parse_output(short.as_bytes()).measurements[0], Measurement::Scalar(_)));
 }
 
 #[test]
 fn a_text_cut_anywhere_gives_no_number_that_the_whole_one_has_not() {
     let rows: String = (1..6).map(|i| bw_row(1 << i, 900.25 + f64::from(i), 800.5)).collect();
     let text = head("RDMA_Write BW", "mlx5_0") + &addresses(1, 2) + BW + &rows + LINE;
-    let whole = read(text.as_bytes());
+    let whole = parse_output(text.as_bytes());
     for end in 0..text.len() {
-        let part = read(&text.as_bytes()[..end]);
+        let part = parse_output(&text.as_bytes()[..end]);
         let points = series(&part).first().map_or(&[][..], |s| &s.points[..]);
         assert!(series(&whole)[0].points.starts_with(points), "cut at {end}: {part:#?}");
         // Twenty dashes are taken for the closing line.
@@ -459,7 +459,7 @@ proptest! {
         let cents = |v: u32| f64::from(v) / 100.0;
         let body: String = rows.iter().map(|(b, p, a)| bw_row(*b, cents(*p), cents(*a))).collect();
         let text = head("RDMA_Write BW", "mlx5_0") + &addresses(1, 2) + header + &body + LINE;
-        let parsed = read(text.as_bytes());
+        let parsed = parse_output(text.as_bytes());
         let back: Vec<_> =
             series(&parsed)[0].points.iter().map(|p| (p.bytes, p.peak, p.algbw)).collect();
         let printed: Vec<_> =
@@ -469,7 +469,7 @@ proptest! {
 
     #[test]
     fn no_input_makes_it_panic(text in "\\PC{0,200}") {
-        let input = Input::new(&text);
+        let input = ParserInput::new(&text);
         let _ = recognises(&input);
         let _ = parse(&input);
     }
@@ -487,9 +487,9 @@ proptest! {
                 + &waiting()
                 + &one_test("RDMA_Write BW", "mlx5_1", 18, 17, 23_511.5)
         };
-        let bytes = scarred(&text, &lost, &at);
+        let bytes = scar_lines(&text, &lost, &at);
         let text = text::decode(&bytes);
-        let input = Input::new(&text);
+        let input = ParserInput::new(&text);
         let _ = recognises(&input);
         let _ = parse(&input);
     }

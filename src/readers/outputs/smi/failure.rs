@@ -3,9 +3,9 @@
 //! The same sentences come from every subcommand, so they are known in one
 //! place. What they mean for a node is not decided here.
 
-use crate::outputs::text::Line;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
+use crate::outputs::text::OutputLine;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
 use model::text::clean;
 
 /// How such a line begins, in lower case. The sentences are `nvidia-smi`'s own;
@@ -25,11 +25,11 @@ const OPENINGS: &[&str] = &[
 const LOST_VALUES: &[&str] = &["unknown error", "gpu is lost", "gpu requires reset", "err!"];
 
 /// The error that this line reports, with its GPU where it names one by index.
-pub(super) fn of_line(line: &Line<'_>) -> Option<Problem> {
+pub(super) fn parse_failure(line: &OutputLine<'_>) -> Option<OutputProblem> {
     let text = line.trimmed();
-    opens(text).then(|| {
-        let mut problem = Problem::new(ProblemKind::Error, clean(text)).at(line.number);
-        problem.gpu = gpu_index(text);
+    is_failure_opening(text).then(|| {
+        let mut problem = OutputProblem::new(OutputProblemKind::Error, clean(text)).at_line(line.number);
+        problem.gpu = parse_gpu_index(text);
         problem
     })
 }
@@ -40,13 +40,13 @@ pub(super) fn is_lost_value(value: &str) -> bool {
     LOST_VALUES.contains(&value.as_str())
 }
 
-fn opens(text: &str) -> bool {
+fn is_failure_opening(text: &str) -> bool {
     OPENINGS.iter().any(|o| text.get(..o.len()).is_some_and(|head| head.eq_ignore_ascii_case(o)))
 }
 
 /// The index in `... for GPU3: 0000:5F:00.0: Unknown Error`. Other releases
 /// name the bus address only, and its domain is not an index.
-fn gpu_index(text: &str) -> Option<u32> {
+fn parse_gpu_index(text: &str) -> Option<u32> {
     let after = text.split_once("for GPU").or_else(|| text.split_once("for gpu"))?.1.trim_start();
     let digits = after.bytes().take_while(u8::is_ascii_digit).count();
     let (index, rest) = after.split_at(digits);
@@ -58,8 +58,8 @@ fn gpu_index(text: &str) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn problem(text: &str) -> Option<Problem> {
-        of_line(&Line { number: 7, text, label: None, stderr: false, host: None })
+    fn problem(text: &str) -> Option<OutputProblem> {
+        parse_failure(&OutputLine { number: 7, text, label: None, stderr: false, host: None })
     }
 
     #[test]

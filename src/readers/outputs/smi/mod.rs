@@ -8,15 +8,15 @@ pub mod nvlink;
 pub mod query;
 pub mod topo;
 
-use super::Input;
-use super::text::Line;
+use super::ParserInput;
+use super::text::OutputLine;
 
 /// The lines of each task that a launcher labelled, tasks in order of first
 /// appearance; all lines as one task where nobody labelled any. `srun -l` mixes
 /// the lines of nodes, and a GPU block must not swallow another node's links.
-fn tasks<'i, 'a>(input: &'i Input<'a>) -> Vec<Vec<&'i Line<'a>>> {
+fn split_tasks<'i, 'a>(input: &'i ParserInput<'a>) -> Vec<Vec<&'i OutputLine<'a>>> {
     let mut labels = std::collections::BTreeMap::new();
-    let mut tasks: Vec<Vec<&Line<'_>>> = Vec::new();
+    let mut tasks: Vec<Vec<&OutputLine<'_>>> = Vec::new();
     for line in &input.lines {
         let at = *labels.entry(line.label).or_insert(tasks.len());
         if at == tasks.len() {
@@ -28,6 +28,6 @@ fn tasks<'i, 'a>(input: &'i Input<'a>) -> Vec<Vec<&'i Line<'a>>> {
 }
 
 /// The number of the last line that holds anything.
-fn last_line(input: &Input<'_>) -> u32 {
+fn last_line_number(input: &ParserInput<'_>) -> u32 {
     input.lines.iter().rev().find(|l| !l.trimmed().is_empty()).map_or(0, |l| l.number)
 }

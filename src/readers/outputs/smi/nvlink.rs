@@ -9,19 +9,19 @@ use std::collections::BTreeSet;
 
 use super::failure;
 use crate::outputs::CERTAIN;
-use crate::outputs::Confidence;
-use crate::outputs::Input;
+use crate::outputs::ParserConfidence;
+use crate::outputs::ParserInput;
 use crate::outputs::LIKELY;
 use crate::outputs::POSSIBLE;
 use crate::outputs::text;
-use crate::outputs::text::Line;
-use model::facts::Device;
-use model::facts::GpuLinks;
-use model::facts::Link;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use crate::outputs::text::OutputLine;
+use model::tool_facts::ToolDevice;
+use model::tool_facts::GpuLinks;
+use model::tool_facts::ToolNvlink;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text::clean;
 
 /// More parameters than this are no `nvidia-smi` output: 72 GPUs of 18 links
@@ -36,23 +36,23 @@ const MOST_LINKS: u32 = 128;
 const MOST_GPUS: usize = 1024;
 
 /// How sure it is that this is `nvidia-smi nvlink`.
-pub fn recognises(input: &Input<'_>) -> Confidence {
+pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     let (mut headings, mut identified, mut links, mut rates) = (0, 0, 0, 0);
     for line in &input.lines {
-        match Item::of(line.trimmed()) {
-            Item::Gpu { uuid, verdict, .. } => {
+        match NvlinkLine::parse(line.trimmed()) {
+            NvlinkLine::Gpu { uuid, verdict, .. } => {
                 if verdict.is_some() {
                     return CERTAIN;
                 }
                 headings += 1;
                 identified += usize::from(uuid.is_some());
             }
-            Item::Verdict(_) => return CERTAIN,
-            Item::Link { rest, .. } => {
+            NvlinkLine::Notice(_) => return CERTAIN,
+            NvlinkLine::Link { rest, .. } => {
                 links += 1;
-                rates += usize::from(matches!(Answer::of(rest), Answer::State { .. }));
+                rates += usize::from(matches!(NvlinkValue::parse(rest), NvlinkValue::State { .. }));
             }
-            Item::Stub | Item::Other => {}
+            NvlinkLine::Stub | NvlinkLine::Other => {}
         }
     }
     match (headings, identified, links, rates) {
@@ -65,19 +65,19 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
 }
 
 /// Reads the links of every GPU listed.
-pub fn parse(input: &Input<'_>) -> Parsed {
-    let mut reading = Reading {
-        parsed: Parsed::of(Tool::NvidiaSmiNvlink),
+pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
+    let mut reading = NvlinkReader {
+        parsed: ParseOutput::for_tool(Tool::NvidiaSmiNvlink),
         blocks: Vec::new(),
-        last_line: super::last_line(input),
+        last_line: super::last_line_number(input),
         headless: false,
         answered: false,
     };
-    for task in super::tasks(input) {
+    for task in super::split_tasks(input) {
         let first = reading.blocks.len();
         let mut current = None;
         for line in task {
-            reading.line(line, first, &mut current);
+            reading.read_line(line, first, &mut current);
         }
     }
     reading.finish()
@@ -85,14 +85,14 @@ pub fn parse(input: &Input<'_>) -> Parsed {
 
 /// The two sentences that stand in place of a list of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum NvlinkNotice {
     AllInactive,
     Unsupported,
 }
 
-impl Verdict {
+impl NvlinkNotice {
     /// Drivers spell it `NVLink ... inactive` and `Nvlink ... inActive`.
-    fn of(text: &str) -> Option<Self> {
+    fn parse(text: &str) -> Option<Self> {
         let text = text.to_ascii_lowercase();
         if text.contains("nvlink information as all links are inactive") {
             Some(Self::AllInactive)
@@ -105,51 +105,51 @@ impl Verdict {
 }
 
 /// What one line is.
-enum Item<'a> {
+enum NvlinkLine<'a> {
     Gpu {
         index: u32,
         name: &'a str,
         uuid: Option<&'a str>,
-        verdict: Option<Verdict>,
+        verdict: Option<NvlinkNotice>,
     },
     Link {
         link: u32,
         rest: &'a str,
     },
-    Verdict(Verdict),
+    Notice(NvlinkNotice),
     /// The beginning of a heading or of a link, and no more.
     Stub,
     Other,
 }
 
-impl<'a> Item<'a> {
-    fn of(text: &'a str) -> Self {
-        if let Some((index, rest)) = numbered(text, "GPU ")
+impl<'a> NvlinkLine<'a> {
+    fn parse(text: &'a str) -> Self {
+        if let Some((index, rest)) = parse_numbered(text, "GPU ")
             && let Some(rest) = rest.strip_prefix(':')
         {
-            let verdict = Verdict::of(rest);
+            let verdict = NvlinkNotice::parse(rest);
             let (name, tail) = rest.split_once("(UUID:").unwrap_or((rest, ""));
             let uuid = tail.split_once(')').map(|(uuid, _)| uuid.trim());
             let uuid = uuid.filter(|u| !u.is_empty() && !u.contains('\u{fffd}'));
             return Self::Gpu { index, name: name.trim(), uuid, verdict };
         }
-        if let Some((link, rest)) = numbered(text, "Link ")
+        if let Some((link, rest)) = parse_numbered(text, "Link ")
             && let Some(rest) = rest.strip_prefix([':', ','])
         {
             return Self::Link { link, rest: rest.trim() };
         }
-        if let Some(verdict) = Verdict::of(text) {
-            return Self::Verdict(verdict);
+        if let Some(verdict) = NvlinkNotice::parse(text) {
+            return Self::Notice(verdict);
         }
         let stub = ["Link ", "GPU "]
             .iter()
-            .any(|w| !text.is_empty() && (w.starts_with(text) || numbered(text, w).is_some()));
+            .any(|w| !text.is_empty() && (w.starts_with(text) || parse_numbered(text, w).is_some()));
         if stub { Self::Stub } else { Self::Other }
     }
 }
 
 /// `GPU 3...` as 3 and the rest.
-fn numbered<'a>(text: &'a str, word: &str) -> Option<(u32, &'a str)> {
+fn parse_numbered<'a>(text: &'a str, word: &str) -> Option<(u32, &'a str)> {
     let rest = text.strip_prefix(word)?;
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
     let (number, rest) = rest.split_at(digits);
@@ -157,7 +157,7 @@ fn numbered<'a>(text: &'a str, word: &str) -> Option<(u32, &'a str)> {
 }
 
 /// What follows `Link 3:`.
-enum Answer<'a> {
+enum NvlinkValue<'a> {
     State {
         active: Option<bool>,
         rate: Option<f64>,
@@ -172,14 +172,14 @@ enum Answer<'a> {
         value: &'a str,
     },
     /// Another subcommand's answer, or traffic.
-    Foreign,
+    OtherSubcommand,
     Unreadable,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> NvlinkValue<'a> {
     /// Only what is positively known becomes a state or a count; a link is never
     /// up because nothing says that it is down.
-    fn of(rest: &'a str) -> Self {
+    fn parse(rest: &'a str) -> Self {
         if rest.eq_ignore_ascii_case("<inactive>") {
             return Self::State { active: Some(false), rate: None };
         }
@@ -187,14 +187,14 @@ impl<'a> Answer<'a> {
             return Self::State { active: None, rate: None };
         }
         if let Some(rate) = rest.strip_suffix("GB/s").map(str::trim) {
-            return match text::number(rate).filter(|r| 0.0 <= *r) {
+            return match text::parse_number(rate).filter(|r| 0.0 <= *r) {
                 Some(rate) => Self::State { active: Some(0.0 < rate), rate: Some(rate) },
                 None => Self::Unreadable,
             };
         }
         if rest.starts_with("Remote Device ") || is_bus_id(rest) || rest.contains(" is supported:")
         {
-            return Self::Foreign;
+            return Self::OtherSubcommand;
         }
         let Some((name, value)) = rest.rsplit_once(':') else { return Self::Unreadable };
         let (name, value) = (name.trim(), value.trim());
@@ -205,21 +205,21 @@ impl<'a> Answer<'a> {
         // Names of drivers up to 5xx (Replay, Recovery, CRC) and of NVLink 5.
         let counts_trouble =
             ["error", "discard", "recovery", "overrun"].iter().any(|w| lower.contains(w));
-        let value_or_none = if is_unsupported(value) { Some(None) } else { integer(value) };
+        let value_or_none = if is_unsupported(value) { Some(None) } else { parse_count(value) };
         match value_or_none {
             Some(value) if counts_trouble => Self::Counter { name, value },
-            Some(_) => Self::Foreign,
-            None if lower.ends_with("ber") && text::number(value).is_some() => {
+            Some(_) => Self::OtherSubcommand,
+            None if lower.ends_with("ber") && text::parse_number(value).is_some() => {
                 Self::Ratio { name, value }
             }
             None if counts_trouble => Self::Unreadable,
-            None => Self::Foreign,
+            None => Self::OtherSubcommand,
         }
     }
 }
 
-fn integer(value: &str) -> Option<Option<u64>> {
-    text::integer(value).map(Some)
+fn parse_count(value: &str) -> Option<Option<u64>> {
+    text::parse_integer(value).map(Some)
 }
 
 fn is_unsupported(text: &str) -> bool {
@@ -234,7 +234,7 @@ fn is_bus_id(text: &str) -> bool {
 }
 
 /// One GPU as far as it was read.
-struct Block {
+struct NvlinkGpuBlock {
     gpu: GpuLinks,
     line: u32,
     /// It says anything at all about its links.
@@ -242,9 +242,9 @@ struct Block {
 }
 
 /// Everything read so far; a line at a time goes in.
-struct Reading {
-    parsed: Parsed,
-    blocks: Vec<Block>,
+struct NvlinkReader {
+    parsed: ParseOutput,
+    blocks: Vec<NvlinkGpuBlock>,
     last_line: u32,
     /// Links stood before any GPU heading.
     headless: bool,
@@ -252,27 +252,27 @@ struct Reading {
     answered: bool,
 }
 
-impl Reading {
-    fn line(&mut self, line: &Line<'_>, first: usize, current: &mut Option<usize>) {
-        match Item::of(line.trimmed()) {
-            Item::Gpu { .. } if self.blocks.len() == MOST_GPUS => {
+impl NvlinkReader {
+    fn read_line(&mut self, line: &OutputLine<'_>, first: usize, current: &mut Option<usize>) {
+        match NvlinkLine::parse(line.trimmed()) {
+            NvlinkLine::Gpu { .. } if self.blocks.len() == MOST_GPUS => {
                 *current = None;
-                self.unreadable(line.number);
+                self.note_unreadable(line.number);
             }
-            Item::Gpu { index, name, uuid, verdict } => {
-                let at = self.block(index, name, uuid, first, line.number);
+            NvlinkLine::Gpu { index, name, uuid, verdict } => {
+                let at = self.find_or_add_block(index, name, uuid, first, line.number);
                 *current = Some(at);
                 if let Some(verdict) = verdict {
-                    self.verdict(verdict, Some(at), line.number);
+                    self.add_notice(verdict, Some(at), line.number);
                 }
             }
-            Item::Verdict(verdict) => self.verdict(verdict, *current, line.number),
-            Item::Link { link, rest } => self.link(link, rest, *current, line.number),
-            Item::Stub => self.unreadable(line.number),
-            Item::Other => {
+            NvlinkLine::Notice(verdict) => self.add_notice(verdict, *current, line.number),
+            NvlinkLine::Link { link, rest } => self.add_link(link, rest, *current, line.number),
+            NvlinkLine::Stub => self.note_unreadable(line.number),
+            NvlinkLine::Other => {
                 if line.is_elision() {
-                    self.truncated("lines were left out here", Some(line.number));
-                } else if let Some(problem) = failure::of_line(line) {
+                    self.note_truncation("lines were left out here", Some(line.number));
+                } else if let Some(problem) = failure::parse_failure(line) {
                     if let Some(at) = *current
                         && line.trimmed().starts_with("NVML:")
                     {
@@ -286,7 +286,7 @@ impl Reading {
     }
 
     /// The block of this GPU: the same GPU may be listed again (`-s`, then `-e`).
-    fn block(
+    fn find_or_add_block(
         &mut self,
         index: u32,
         name: &str,
@@ -303,10 +303,10 @@ impl Reading {
         }
         if self.blocks.iter().any(|b| b.gpu.gpu == index) {
             let detail = format!("GPU {index} is listed again with another UUID: several machines");
-            self.parsed.problems.push(Problem::new(ProblemKind::Inconsistent, detail).at(line));
+            self.parsed.problems.push(OutputProblem::new(OutputProblemKind::Inconsistent, detail).at_line(line));
         }
         let name = Some(clean(name)).filter(|n| !n.is_empty());
-        self.blocks.push(Block {
+        self.blocks.push(NvlinkGpuBlock {
             gpu: GpuLinks { gpu: index, uuid, name, all_inactive: false, links: Vec::new() },
             line,
             answered: false,
@@ -316,34 +316,34 @@ impl Reading {
 
     /// Keeps a verdict on the GPU above it. The error is named here, since the
     /// tool itself prints it as one; whether it matters is the judge's.
-    fn verdict(&mut self, verdict: Verdict, at: Option<usize>, line: u32) {
+    fn add_notice(&mut self, verdict: NvlinkNotice, at: Option<usize>, line: u32) {
         self.answered = true;
         let gpu = at.map(|at| {
             let block = &mut self.blocks[at];
             block.answered = true;
-            block.gpu.all_inactive = verdict == Verdict::AllInactive;
+            block.gpu.all_inactive = verdict == NvlinkNotice::AllInactive;
             block.gpu.gpu
         });
         let (kind, detail) = match verdict {
-            Verdict::AllInactive => (ProblemKind::Error, "all its NVLinks are inactive"),
-            Verdict::Unsupported => (ProblemKind::Waived, "the device has no NVLink"),
+            NvlinkNotice::AllInactive => (OutputProblemKind::Error, "all its NVLinks are inactive"),
+            NvlinkNotice::Unsupported => (OutputProblemKind::Waived, "the device has no NVLink"),
         };
         let detail = gpu.map_or_else(|| detail.to_owned(), |gpu| format!("GPU {gpu}: {detail}"));
-        let mut problem = Problem::new(kind, detail).at(line);
+        let mut problem = OutputProblem::new(kind, detail).at_line(line);
         problem.gpu = gpu;
         self.parsed.problems.push(problem);
     }
 
     /// Keeps what one `Link` line says of the current GPU.
-    fn link(&mut self, number: u32, rest: &str, at: Option<usize>, line: u32) {
-        let answer = Answer::of(rest);
-        if MOST_LINKS <= number || matches!(answer, Answer::Unreadable) {
-            return self.unreadable(line);
+    fn add_link(&mut self, number: u32, rest: &str, at: Option<usize>, line: u32) {
+        let answer = NvlinkValue::parse(rest);
+        if MOST_LINKS <= number || matches!(answer, NvlinkValue::Unreadable) {
+            return self.note_unreadable(line);
         }
         let Some(at) = at else {
             if !self.headless {
                 self.headless = true;
-                self.truncated("links stand here before any GPU is named", Some(line));
+                self.note_truncation("links stand here before any GPU is named", Some(line));
             }
             return;
         };
@@ -352,67 +352,67 @@ impl Reading {
         let gpu = block.gpu.gpu;
         let links = &mut block.gpu.links;
         match answer {
-            Answer::State { active, rate } => {
-                let link = entry(links, number);
+            NvlinkValue::State { active, rate } => {
+                let link = link_entry(links, number);
                 if link.active.is_some() && (link.active, link.rate) != (active, rate) {
                     let detail =
                         format!("link {number} of GPU {gpu} is listed twice with different states");
-                    let mut problem = Problem::new(ProblemKind::Inconsistent, detail).at(line);
+                    let mut problem = OutputProblem::new(OutputProblemKind::Inconsistent, detail).at_line(line);
                     problem.gpu = Some(gpu);
                     self.parsed.problems.push(problem);
                 }
                 (link.active, link.rate) = (active, rate);
             }
-            Answer::Counter { name, value } => {
-                entry(links, number).errors.insert(clean(name), value);
+            NvlinkValue::Counter { name, value } => {
+                link_entry(links, number).errors.insert(clean(name), value);
             }
-            Answer::Ratio { name, value } => {
-                entry(links, number);
+            NvlinkValue::Ratio { name, value } => {
+                link_entry(links, number);
                 let parameters = &mut self.parsed.facts.parameters;
                 if parameters.len() < MOST_PARAMETERS {
                     let name = clean(name).to_ascii_lowercase().replace(' ', "_");
                     parameters.insert(format!("gpu{gpu}.link{number}.{name}"), value.to_owned());
                 }
             }
-            Answer::Foreign | Answer::Unreadable => {}
+            NvlinkValue::OtherSubcommand | NvlinkValue::Unreadable => {}
         }
     }
 
     /// A line that begins as a result and cannot be read. At the end of the
     /// file that is a cut.
-    fn unreadable(&mut self, line: u32) {
+    fn note_unreadable(&mut self, line: u32) {
         if line == self.last_line {
-            self.truncated("the last line breaks off", Some(line));
+            self.note_truncation("the last line breaks off", Some(line));
         } else {
             let detail = "begins like a GPU or a link and cannot be read";
-            self.parsed.problems.push(Problem::new(ProblemKind::Unrecognised, detail).at(line));
+            self.parsed.problems.push(OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line));
         }
     }
 
-    fn truncated(&mut self, detail: impl Into<String>, line: Option<u32>) {
-        let mut problem = Problem::new(ProblemKind::Truncated, detail);
+    fn note_truncation(&mut self, detail: impl Into<String>, line: Option<u32>) {
+        let mut problem = OutputProblem::new(OutputProblemKind::Truncated, detail);
         problem.line = line;
         self.parsed.problems.push(problem);
     }
 
     /// Checks what can only be seen at the end, and hands over the facts.
-    fn finish(mut self) -> Parsed {
-        for (detail, line) in missing_gpus(&self.blocks, &self.parsed.problems) {
-            self.truncated(detail, line);
+    fn finish(mut self) -> ParseOutput {
+        for (detail, line) in find_missing_gpus(&self.blocks, &self.parsed.problems) {
+            self.note_truncation(detail, line);
         }
-        for (detail, line) in missing_links(&self.blocks) {
-            self.truncated(detail, Some(line));
+        for (detail, line) in find_missing_links(&self.blocks) {
+            self.note_truncation(detail, Some(line));
         }
         let read = !self.blocks.is_empty() || self.answered;
         self.parsed.complete = read
-            && !self.parsed.has(ProblemKind::Truncated)
-            && !self.parsed.has(ProblemKind::Unrecognised);
+            && !self.parsed.has_problem(OutputProblemKind::Truncated)
+            && !self.parsed.has_problem(OutputProblemKind::Unrecognised);
         for block in self.blocks {
-            self.parsed.facts.devices.push(Device {
+            self.parsed.facts.devices.push(ToolDevice {
                 index: block.gpu.gpu,
                 name: block.gpu.name.clone(),
                 uuid: block.gpu.uuid.clone(),
-                ..Device::default()
+                ..ToolDevice::default()
             });
             self.parsed.facts.nvlinks.push(block.gpu);
         }
@@ -421,11 +421,11 @@ impl Reading {
 }
 
 /// The entry of this link, in the order printed.
-fn entry(links: &mut Vec<Link>, number: u32) -> &mut Link {
+fn link_entry(links: &mut Vec<ToolNvlink>, number: u32) -> &mut ToolNvlink {
     let at = match links.iter().position(|l| l.link == number) {
         Some(at) => at,
         None => {
-            links.push(Link { link: number, ..Link::default() });
+            links.push(ToolNvlink { link: number, ..ToolNvlink::default() });
             links.len() - 1
         }
     };
@@ -434,12 +434,12 @@ fn entry(links: &mut Vec<Link>, number: u32) -> &mut Link {
 
 /// GPUs that are not listed though others around them are. One GPU alone is
 /// `-i`; a GPU that an NVML error names is missing for a reason already given.
-fn missing_gpus(blocks: &[Block], problems: &[Problem]) -> Vec<(String, Option<u32>)> {
+fn find_missing_gpus(blocks: &[NvlinkGpuBlock], problems: &[OutputProblem]) -> Vec<(String, Option<u32>)> {
     let mut listed: BTreeSet<u32> = blocks.iter().map(|b| b.gpu.gpu).collect();
     if listed.len() < 2 {
         return Vec::new();
     }
-    listed.extend(problems.iter().filter(|p| p.kind == ProblemKind::Error).filter_map(|p| p.gpu));
+    listed.extend(problems.iter().filter(|p| p.kind == OutputProblemKind::Error).filter_map(|p| p.gpu));
     let mut out = Vec::new();
     let mut next = 0;
     for gpu in listed {
@@ -458,7 +458,7 @@ fn missing_gpus(blocks: &[Block], problems: &[Problem]) -> Vec<(String, Option<u
 }
 
 /// GPUs that list nothing, or less than another GPU of the same name.
-fn missing_links(blocks: &[Block]) -> Vec<(String, u32)> {
+fn find_missing_links(blocks: &[NvlinkGpuBlock]) -> Vec<(String, u32)> {
     let mut most: BTreeMap<Option<&str>, usize> = BTreeMap::new();
     let mut counters: BTreeMap<Option<&str>, BTreeSet<&str>> = BTreeMap::new();
     for block in blocks {

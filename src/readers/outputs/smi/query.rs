@@ -9,23 +9,23 @@ use std::collections::BTreeSet;
 
 use super::failure;
 use crate::outputs::CERTAIN;
-use crate::outputs::Confidence;
-use crate::outputs::Input;
+use crate::outputs::ParserConfidence;
+use crate::outputs::ParserInput;
 use crate::outputs::LIKELY;
 use crate::outputs::POSSIBLE;
 use crate::outputs::text;
-use crate::outputs::text::Line;
-use model::facts::Device;
-use model::facts::GpuFabric;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use crate::outputs::text::OutputLine;
+use model::tool_facts::ToolDevice;
+use model::tool_facts::GpuFabric;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text::clean;
 
 /// Sections whose values are kept as parameters, and the name each gets. A
 /// section is the path of its headings, or a single key.
-const KEPT: &[(&str, &str)] = &[
+const KEPT_SECTIONS: &[(&str, &str)] = &[
     ("Retired Pages", "retired_pages"),
     ("Remapped Rows", "remapped_rows"),
     ("ECC Mode", "ecc_mode"),
@@ -55,17 +55,17 @@ const DEEPEST: usize = 8;
 
 /// How sure it is that this is `nvidia-smi -q`, or one of the sentences that
 /// any `nvidia-smi` prints instead of an answer.
-pub fn recognises(input: &Input<'_>) -> Confidence {
+pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     let (mut gpus, mut attached, mut leaves, mut fabric, mut failed) = (0, 0, 0, 0, 0);
     for line in &input.lines {
         let text = line.trimmed();
         if text.contains("==NVSMI LOG==") {
             return CERTAIN;
         }
-        gpus += usize::from(bus_id(text).is_some());
-        failed += usize::from(failure::of_line(line).is_some());
+        gpus += usize::from(parse_bus_id(text).is_some());
+        failed += usize::from(failure::parse_failure(line).is_some());
         fabric += usize::from(text == "Fabric");
-        if let Some((key, _)) = leaf(text) {
+        if let Some((key, _)) = split_leaf(text) {
             attached += usize::from(key == "Attached GPUs");
             fabric += usize::from(matches!(key, "CliqueId" | "ClusterUUID"));
             leaves += usize::from(line.text.starts_with([' ', '\t']));
@@ -83,11 +83,11 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
 }
 
 /// Reads the log.
-pub fn parse(input: &Input<'_>) -> Parsed {
-    let mut reading = Reading::new(super::last_line(input));
-    for task in super::tasks(input) {
+pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
+    let mut reading = SmiQueryReader::new(super::last_line_number(input));
+    for task in super::split_tasks(input) {
         for line in task {
-            reading.line(line);
+            reading.read_line(line);
         }
         reading.end_log();
     }
@@ -96,7 +96,7 @@ pub fn parse(input: &Input<'_>) -> Parsed {
 
 /// `key : value`, split at the first colon that stands free: keys hold none,
 /// values (bus ids, times) do.
-fn leaf(text: &str) -> Option<(&str, &str)> {
+fn split_leaf(text: &str) -> Option<(&str, &str)> {
     let (key, value) = match text.split_once(" : ") {
         Some((key, value)) => (key, value),
         // The blank behind the colon of an empty value was trimmed away.
@@ -107,7 +107,7 @@ fn leaf(text: &str) -> Option<(&str, &str)> {
 }
 
 /// The bus id of a GPU heading, `GPU 00000000:1B:00.0`.
-fn bus_id(text: &str) -> Option<&str> {
+fn parse_bus_id(text: &str) -> Option<&str> {
     let id = text.strip_prefix("GPU ")?.trim();
     let (domain, rest) = id.split_once(':')?;
     let (bus, rest) = rest.split_once(':')?;
@@ -135,15 +135,15 @@ fn slug(key: &str) -> String {
 }
 
 /// A value that says something.
-fn said(value: &str) -> Option<String> {
+fn meaningful_value(value: &str) -> Option<String> {
     Some(clean(value)).filter(|v| !matches!(v.as_str(), "" | "N/A" | "Not Found"))
 }
 
 /// One GPU as far as it was read.
 #[derive(Default)]
-struct Block {
+struct SmiGpuBlock {
     line: u32,
-    device: Device,
+    device: ToolDevice,
     fabric: Option<GpuFabric>,
     parameters: Vec<(String, String)>,
     /// Every path seen, the list of processes as one.
@@ -153,9 +153,9 @@ struct Block {
     lost: BTreeSet<String>,
 }
 
-impl Block {
+impl SmiGpuBlock {
     /// Keeps one `key : value` under its headings.
-    fn leaf(&mut self, path: &[&str], key: &str, value: &str) {
+    fn add_leaf(&mut self, path: &[&str], key: &str, value: &str) {
         let full = path.iter().copied().chain([key]).collect::<Vec<_>>().join("/");
         self.last_path = if path.first() == Some(&"Processes") || key == "Processes" {
             "Processes".to_owned()
@@ -167,21 +167,21 @@ impl Block {
             self.lost.insert(clean(value));
         }
         if path.first() == Some(&"Fabric") {
-            self.fabric_leaf(&path[1..], key, value);
+            self.add_fabric_leaf(&path[1..], key, value);
             return;
         }
         match (path, key) {
-            (_, "Product Name") => self.device.name = said(value),
-            (_, "GPU UUID") => self.device.uuid = said(value),
+            (_, "Product Name") => self.device.name = meaningful_value(value),
+            (_, "GPU UUID") => self.device.uuid = meaningful_value(value),
             (["PCI"], "Bus Id") if self.device.bus_id.is_none() => {
-                self.device.bus_id = said(value);
+                self.device.bus_id = meaningful_value(value);
             }
-            _ => self.keep(&full, value),
+            _ => self.keep_parameter(&full, value),
         }
     }
 
     /// Keeps one line of the Fabric block as printed: `N/A` there says something.
-    fn fabric_leaf(&mut self, path: &[&str], key: &str, value: &str) {
+    fn add_fabric_leaf(&mut self, path: &[&str], key: &str, value: &str) {
         let fabric = self.fabric.get_or_insert_default();
         let value = clean(value);
         match (path, key) {
@@ -194,15 +194,15 @@ impl Block {
             }
             _ => {
                 let full = ["Fabric"].iter().chain(path).chain([&key]).copied();
-                self.keep(&full.collect::<Vec<_>>().join("/"), &value);
+                self.keep_parameter(&full.collect::<Vec<_>>().join("/"), &value);
             }
         }
     }
 
     /// Keeps a value of the sections in [`KEPT`].
-    fn keep(&mut self, path: &str, value: &str) {
-        let Some(value) = said(value) else { return };
-        let kept = KEPT.iter().find_map(|(section, name)| {
+    fn keep_parameter(&mut self, path: &str, value: &str) {
+        let Some(value) = meaningful_value(value) else { return };
+        let kept = KEPT_SECTIONS.iter().find_map(|(section, name)| {
             let rest = path.strip_prefix(section)?;
             (rest.is_empty() || rest.starts_with('/')).then_some((rest, *name))
         });
@@ -216,16 +216,16 @@ impl Block {
 
 /// One log: a header and its GPUs.
 #[derive(Default)]
-struct Log {
+struct SmiQueryLog {
     begun: bool,
     attached: Option<u64>,
-    blocks: Vec<Block>,
+    blocks: Vec<SmiGpuBlock>,
 }
 
 /// Everything read so far; a line at a time goes in.
-struct Reading {
-    parsed: Parsed,
-    log: Log,
+struct SmiQueryReader {
+    parsed: ParseOutput,
+    log: SmiQueryLog,
     logs: usize,
     /// The headings above the current line, with their indentation.
     path: Vec<(usize, String)>,
@@ -233,11 +233,11 @@ struct Reading {
     several_machines: bool,
 }
 
-impl Reading {
+impl SmiQueryReader {
     fn new(last_line: u32) -> Self {
         Self {
-            parsed: Parsed::of(Tool::NvidiaSmiQ),
-            log: Log::default(),
+            parsed: ParseOutput::for_tool(Tool::NvidiaSmiQ),
+            log: SmiQueryLog::default(),
             logs: 0,
             path: Vec::new(),
             last_line,
@@ -245,7 +245,7 @@ impl Reading {
         }
     }
 
-    fn line(&mut self, line: &Line<'_>) {
+    fn read_line(&mut self, line: &OutputLine<'_>) {
         let text = line.trimmed();
         if text.is_empty() {
             return;
@@ -253,73 +253,73 @@ impl Reading {
         if text.contains("==NVSMI LOG==") {
             self.end_log();
             self.log.begun = true;
-        } else if let Some(id) = bus_id(text) {
+        } else if let Some(id) = parse_bus_id(text) {
             self.path.clear();
             if self.log.blocks.len() == MOST_GPUS {
-                self.truncated("more GPUs than are read", Some(line.number));
+                self.note_truncation("more GPUs than are read", Some(line.number));
                 return;
             }
-            let device = Device { bus_id: Some(clean(id)), ..Device::default() };
-            self.log.blocks.push(Block { line: line.number, device, ..Block::default() });
+            let device = ToolDevice { bus_id: Some(clean(id)), ..ToolDevice::default() };
+            self.log.blocks.push(SmiGpuBlock { line: line.number, device, ..SmiGpuBlock::default() });
         } else if line.is_elision() || text == "--" {
             // `--` is what grep -A puts between pieces.
-            self.truncated("lines were left out here", Some(line.number));
-        } else if let Some(problem) = failure::of_line(line) {
+            self.note_truncation("lines were left out here", Some(line.number));
+        } else if let Some(problem) = failure::parse_failure(line) {
             self.parsed.problems.push(problem);
-        } else if let Some((key, value)) = leaf(text) {
-            self.leaf(line, key, value);
+        } else if let Some((key, value)) = split_leaf(text) {
+            self.read_leaf(line, key, value);
         } else {
-            self.heading(line);
+            self.read_heading(line);
         }
     }
 
-    fn leaf(&mut self, line: &Line<'_>, key: &str, value: &str) {
-        self.rise(indentation(line.text));
+    fn read_leaf(&mut self, line: &OutputLine<'_>, key: &str, value: &str) {
+        self.leave_headings(indentation(line.text));
         let facts = &mut self.parsed.facts;
         match key {
-            "Driver Version" => facts.driver = facts.driver.take().or_else(|| said(value)),
+            "Driver Version" => facts.driver = facts.driver.take().or_else(|| meaningful_value(value)),
             "CUDA Version" => {
-                facts.cuda_driver = facts.cuda_driver.take().or_else(|| said(value));
+                facts.cuda_driver = facts.cuda_driver.take().or_else(|| meaningful_value(value));
             }
             "Attached GPUs" => {
                 if self.log.attached.is_some() {
                     self.end_log();
                 }
-                self.log.attached = text::integer(value);
+                self.log.attached = text::parse_integer(value);
                 if self.log.attached.is_none() {
-                    self.truncated("the number of GPUs cannot be read", Some(line.number));
+                    self.note_truncation("the number of GPUs cannot be read", Some(line.number));
                 }
             }
             "Timestamp" => {}
             // A byte was lost in it: what is left must not pass for the value.
             _ if value.contains('\u{fffd}') => {
                 let detail = format!("the value of {} is damaged", clean(key));
-                let problem = Problem::new(ProblemKind::Unrecognised, detail);
-                self.parsed.problems.push(problem.at(line.number));
+                let problem = OutputProblem::new(OutputProblemKind::Unrecognised, detail);
+                self.parsed.problems.push(problem.at_line(line.number));
             }
             _ => {
                 let path: Vec<&str> = self.path.iter().map(|(_, h)| h.as_str()).collect();
                 if let Some(block) = self.log.blocks.last_mut() {
-                    block.leaf(&path, key, value);
+                    block.add_leaf(&path, key, value);
                 }
             }
         }
     }
 
     /// A line without a value: the heading of what is indented below it.
-    fn heading(&mut self, line: &Line<'_>) {
+    fn read_heading(&mut self, line: &OutputLine<'_>) {
         let text = line.trimmed();
         let indentation = indentation(line.text);
-        self.rise(indentation);
+        self.leave_headings(indentation);
         if line.number == self.last_line && 0 < indentation {
-            self.truncated("the last line breaks off", Some(line.number));
+            self.note_truncation("the last line breaks off", Some(line.number));
         }
         if text == "Fabric"
             && self.log.blocks.len() < MOST_GPUS
             && self.log.blocks.last().is_none_or(|b| b.device.bus_id.is_none())
         {
             // Cut out of the log with grep: whose block it is was lost.
-            self.log.blocks.push(Block { line: line.number, ..Block::default() });
+            self.log.blocks.push(SmiGpuBlock { line: line.number, ..SmiGpuBlock::default() });
         }
         // A copy that lost its indentation keeps the one tree that matters.
         let inside = text == "Health" && self.path.last().is_some_and(|(_, h)| h == "Fabric");
@@ -332,7 +332,7 @@ impl Reading {
     }
 
     /// Leaves the headings that a line of this indentation is not under.
-    fn rise(&mut self, indentation: usize) {
+    fn leave_headings(&mut self, indentation: usize) {
         while let Some((at, _)) = self.path.last()
             && indentation <= *at
             && (0 < *at || 0 < indentation)
@@ -341,8 +341,8 @@ impl Reading {
         }
     }
 
-    fn truncated(&mut self, detail: impl Into<String>, line: Option<u32>) {
-        let mut problem = Problem::new(ProblemKind::Truncated, detail);
+    fn note_truncation(&mut self, detail: impl Into<String>, line: Option<u32>) {
+        let mut problem = OutputProblem::new(OutputProblemKind::Truncated, detail);
         problem.line = line;
         self.parsed.problems.push(problem);
     }
@@ -357,33 +357,33 @@ impl Reading {
         if let Some(attached) = log.attached {
             let found = log.blocks.len() as u64;
             if found < attached {
-                self.truncated(format!("{attached} GPUs are attached, {found} are listed"), None);
+                self.note_truncation(format!("{attached} GPUs are attached, {found} are listed"), None);
             } else if attached < found {
                 let detail = format!("{attached} GPUs are attached, {found} are listed");
-                self.parsed.problems.push(Problem::new(ProblemKind::Inconsistent, detail));
+                self.parsed.problems.push(OutputProblem::new(OutputProblemKind::Inconsistent, detail));
             }
         } else {
-            self.truncated("the number of attached GPUs is missing", None);
+            self.note_truncation("the number of attached GPUs is missing", None);
         }
-        for (detail, line) in missing(&log.blocks) {
-            self.truncated(detail, Some(line));
+        for (detail, line) in find_missing(&log.blocks) {
+            self.note_truncation(detail, Some(line));
         }
         for (index, block) in (0u32..).zip(log.blocks) {
             if self.parsed.facts.devices.len().max(self.parsed.facts.fabric.len()) == MOST_GPUS {
-                self.truncated("more GPUs than are read", Some(block.line));
+                self.note_truncation("more GPUs than are read", Some(block.line));
                 break;
             }
-            self.keep(index, block);
+            self.keep_gpu(index, block);
         }
         self.logs += 1;
     }
 
     /// Adds one GPU to the facts. `-l` prints the same GPU again and again: its
     /// last state stays.
-    fn keep(&mut self, index: u32, mut block: Block) {
+    fn keep_gpu(&mut self, index: u32, mut block: SmiGpuBlock) {
         for text in std::mem::take(&mut block.lost) {
             let detail = format!("GPU {index}: {text}");
-            let mut problem = Problem::new(ProblemKind::Error, detail).at(block.line);
+            let mut problem = OutputProblem::new(OutputProblemKind::Error, detail).at_line(block.line);
             problem.gpu = Some(index);
             self.parsed.problems.push(problem);
         }
@@ -393,7 +393,7 @@ impl Reading {
         if self.logs != 0 && known.is_some_and(|d| *d != block.device) {
             if !self.several_machines {
                 let detail = "logs of several machines stand in one file";
-                self.parsed.problems.push(Problem::new(ProblemKind::Inconsistent, detail));
+                self.parsed.problems.push(OutputProblem::new(OutputProblemKind::Inconsistent, detail));
             }
             self.several_machines = true;
         } else {
@@ -418,10 +418,10 @@ impl Reading {
     }
 
     /// A file of nothing but errors holds no log and is not complete.
-    fn finish(mut self) -> Parsed {
+    fn finish(mut self) -> ParseOutput {
         self.parsed.complete = 0 < self.logs
-            && !self.parsed.has(ProblemKind::Truncated)
-            && !self.parsed.has(ProblemKind::Unrecognised);
+            && !self.parsed.has_problem(OutputProblemKind::Truncated)
+            && !self.parsed.has_problem(OutputProblemKind::Unrecognised);
         self.parsed
     }
 }
@@ -432,14 +432,14 @@ fn indentation(text: &str) -> usize {
 
 /// What GPUs lack that the first GPU of the same product has. Only the end of
 /// the last one is compared key by key: keys in between come and go with modes.
-fn missing(blocks: &[Block]) -> Vec<(String, u32)> {
+fn find_missing(blocks: &[SmiGpuBlock]) -> Vec<(String, u32)> {
     let mut out = Vec::new();
     for (index, block) in blocks.iter().enumerate() {
         let equal = blocks[..index].iter().find(|b| b.device.name == block.device.name);
         if block.paths.is_empty() {
             out.push((format!("nothing is said of GPU {index}"), block.line));
         } else if let Some(equal) = equal {
-            let shape = |b: &Block| {
+            let shape = |b: &SmiGpuBlock| {
                 b.fabric.as_ref().map(|f| {
                     let leaves = [&f.state, &f.status, &f.clique_id, &f.cluster_uuid];
                     (leaves.map(Option::is_some), f.health.len())

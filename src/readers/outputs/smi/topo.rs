@@ -7,17 +7,17 @@
 
 use super::failure;
 use crate::outputs::CERTAIN;
-use crate::outputs::Confidence;
-use crate::outputs::Input;
+use crate::outputs::ParserConfidence;
+use crate::outputs::ParserInput;
 use crate::outputs::LIKELY;
 use crate::outputs::text;
-use crate::outputs::text::Line;
-use model::facts::Topology;
-use model::facts::TopologyRow;
-use model::parsed::Parsed;
-use model::parsed::Problem;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use crate::outputs::text::OutputLine;
+use model::tool_facts::SmiTopology;
+use model::tool_facts::SmiTopologyRow;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 use model::text::clean;
 
 /// Connections of `-m`, as its legend lists them; SOC is SYS of old drivers.
@@ -34,14 +34,14 @@ const MOST_DEVICES: usize = 256;
 const AFFINITY_WORDS: &[&str] = &["CPU", "Affinity", "NUMA", "GPU", "ID"];
 
 /// How sure it is that this is `nvidia-smi topo`.
-pub fn recognises(input: &Input<'_>) -> Confidence {
+pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     let mut heading = false;
     let mut rows = 0;
     for line in &input.lines {
-        if Heading::of(line.text).is_some() {
+        if TopoHeading::parse(line.text).is_some() {
             heading = true;
-        } else if row_label(line.text).is_some_and(|l| l.starts_with("GPU"))
-            && line.words().nth(1).is_some_and(is_known_cell)
+        } else if parse_row_label(line.text).is_some_and(|l| l.starts_with("GPU"))
+            && line.split_words().nth(1).is_some_and(is_known_cell)
         {
             if heading {
                 return CERTAIN;
@@ -53,15 +53,15 @@ pub fn recognises(input: &Input<'_>) -> Confidence {
 }
 
 /// Reads the matrix.
-pub fn parse(input: &Input<'_>) -> Parsed {
-    let mut parsed = Parsed::of(Tool::NvidiaSmiTopo);
+pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
+    let mut parsed = ParseOutput::for_tool(Tool::NvidiaSmiTopo);
     let mut matrices = Vec::new();
-    for task in super::tasks(input) {
-        read_task(&task, super::last_line(input), &mut matrices, &mut parsed.problems);
+    for task in super::split_tasks(input) {
+        read_task(&task, super::last_line_number(input), &mut matrices, &mut parsed.problems);
     }
     if matrices.is_empty() {
         let detail = "the heading that names the columns is missing";
-        parsed.problems.push(Problem::new(ProblemKind::Truncated, detail));
+        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail));
     }
     // A capture of `-m` and `-p2p` together: the paths are what is asked for.
     let first = matrices.iter().position(|m| !m.is_peer_matrix()).unwrap_or(0);
@@ -70,40 +70,40 @@ pub fn parse(input: &Input<'_>) -> Parsed {
         let others = matrices.iter().filter(|m| m.is_peer_matrix() == kept.is_peer_matrix());
         if !kept.is_peer_matrix() && others.clone().any(|m| m.topology != kept.topology) {
             let detail = "several different matrices stand in one file; the first is kept";
-            parsed.problems.push(Problem::new(ProblemKind::Inconsistent, detail));
+            parsed.problems.push(OutputProblem::new(OutputProblemKind::Inconsistent, detail));
         }
         if kept.is_peer_matrix() {
             let name = "topology.matrix".to_owned();
             parsed.facts.parameters.insert(name, "p2p".to_owned());
         }
-        parsed.problems.extend(kept.missing());
-        parsed.problems.extend(kept.contradictions());
+        parsed.problems.extend(kept.find_gaps());
+        parsed.problems.extend(kept.find_contradictions());
         parsed.facts.topology = Some(kept.topology);
     }
     parsed.complete = parsed.facts.topology.as_ref().is_some_and(|t| !t.rows.is_empty())
-        && !parsed.has(ProblemKind::Truncated)
-        && !parsed.has(ProblemKind::Unrecognised);
+        && !parsed.has_problem(OutputProblemKind::Truncated)
+        && !parsed.has_problem(OutputProblemKind::Unrecognised);
     parsed
 }
 
 /// Reads the matrices of one task. Text that is neither heading, row nor legend
 /// stands between them and means nothing.
 fn read_task(
-    lines: &[&Line<'_>],
+    lines: &[&OutputLine<'_>],
     last_line: u32,
-    matrices: &mut Vec<Matrix>,
-    problems: &mut Vec<Problem>,
+    matrices: &mut Vec<TopoMatrix>,
+    problems: &mut Vec<OutputProblem>,
 ) {
-    let mut open: Option<Matrix> = None;
+    let mut open: Option<TopoMatrix> = None;
     let mut in_rows = false;
     for line in lines {
-        if let Some(heading) = Heading::of(line.text) {
+        if let Some(heading) = TopoHeading::parse(line.text) {
             matrices.extend(open.take());
-            open = Some(Matrix::new(heading, line.number));
+            open = Some(TopoMatrix::new(heading, line.number));
             in_rows = true;
             continue;
         }
-        problems.extend(failure::of_line(line));
+        problems.extend(failure::parse_failure(line));
         let Some(matrix) = open.as_mut() else { continue };
         let text = line.trimmed();
         if line.is_elision() {
@@ -112,38 +112,38 @@ fn read_task(
             // The blank line behind the heading of `-p2p` ends nothing, nor does one
             // that a copy put between the rows.
             in_rows = matrix.topology.rows.len() < matrix.topology.columns.len();
-        } else if let Some(label) = row_label(line.text).filter(|_| in_rows) {
+        } else if let Some(label) = parse_row_label(line.text).filter(|_| in_rows) {
             if matrix.topology.rows.len() < MOST_DEVICES {
-                matrix.row(label, line);
+                matrix.add_row(label, line);
             } else {
                 matrix.elided = true;
             }
-        } else if let Some((nic, name)) = nic_name(text) {
+        } else if let Some((nic, name)) = parse_nic_name(text) {
             let (nic, name) = (clean(nic), clean(name));
             matrix.topology.nics.insert(nic, name);
         } else if in_rows && text.split_whitespace().next().is_some_and(is_device) {
             let problem = if line.number == last_line {
-                Problem::new(ProblemKind::Truncated, "the last row breaks off")
+                OutputProblem::new(OutputProblemKind::Truncated, "the last row breaks off")
             } else {
-                Problem::new(ProblemKind::Unrecognised, "a row that cannot be read")
+                OutputProblem::new(OutputProblemKind::Unrecognised, "a row that cannot be read")
             };
-            problems.push(problem.at(line.number));
+            problems.push(problem.at_line(line.number));
         }
     }
     matrices.extend(open);
 }
 
 /// `NIC0: mlx5_0` of the legend.
-fn nic_name(text: &str) -> Option<(&str, &str)> {
+fn parse_nic_name(text: &str) -> Option<(&str, &str)> {
     let (nic, name) = text.split_once(':')?;
     let (nic, name) = (nic.trim(), name.trim());
     let digits = nic.strip_prefix("NIC")?;
-    (text::integer(digits).is_some() && !name.is_empty() && !name.contains(' '))
+    (text::parse_integer(digits).is_some() && !name.is_empty() && !name.contains(' '))
         .then_some((nic, name))
 }
 
 /// The device whose row this is.
-fn row_label(text: &str) -> Option<&str> {
+fn parse_row_label(text: &str) -> Option<&str> {
     let mut words = text.split_whitespace();
     let label = words.next().filter(|w| is_device(w))?;
     words.next().is_some_and(is_cell).then_some(label)
@@ -159,7 +159,7 @@ fn is_device(word: &str) -> bool {
 
 /// `NV18`: a bond of links.
 fn is_nvlink(word: &str) -> bool {
-    word.strip_prefix("NV").is_some_and(|n| text::integer(n).is_some())
+    word.strip_prefix("NV").is_some_and(|n| text::parse_integer(n).is_some())
 }
 
 fn is_known_cell(word: &str) -> bool {
@@ -176,7 +176,7 @@ fn is_cell(word: &str) -> bool {
 
 /// Where an affinity column stands.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct AffinityColumn {
     /// Which tab-separated field.
     field: usize,
     /// At which character.
@@ -184,24 +184,24 @@ struct Place {
 }
 
 /// The heading: devices, then affinities.
-struct Heading {
+struct TopoHeading {
     columns: Vec<String>,
-    cpu: Option<Place>,
-    numa: Option<Place>,
+    cpu: Option<AffinityColumn>,
+    numa: Option<AffinityColumn>,
     /// All affinity headings' offsets, in order.
     offsets: Vec<usize>,
     /// The heading itself was cut out of.
     elided: bool,
 }
 
-impl Heading {
-    fn of(text: &str) -> Option<Self> {
+impl TopoHeading {
+    fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_whitespace().peekable();
         let mut columns = Vec::new();
         while let Some(word) = words.next_if(|w| is_device(w)) {
             columns.push(clean(word));
         }
-        columns.first()?.strip_prefix("GPU").and_then(text::integer)?;
+        columns.first()?.strip_prefix("GPU").and_then(text::parse_integer)?;
         if MOST_DEVICES < columns.len() {
             return None;
         }
@@ -213,39 +213,39 @@ impl Heading {
                 return None;
             }
         }
-        let (cpu, numa) = (place(text, "CPU Affinity"), place(text, "NUMA Affinity"));
-        let id = place(text, "GPU NUMA ID");
+        let (cpu, numa) = (find_affinity_column(text, "CPU Affinity"), find_affinity_column(text, "NUMA Affinity"));
+        let id = find_affinity_column(text, "GPU NUMA ID");
         let offsets = [cpu, numa, id].iter().flatten().map(|p| p.offset).collect();
         Some(Self { columns, cpu, numa, offsets, elided })
     }
 }
 
-fn place(text: &str, name: &str) -> Option<Place> {
+fn find_affinity_column(text: &str, name: &str) -> Option<AffinityColumn> {
     let at = text.find(name)?;
     let before = &text[..at];
-    Some(Place { field: before.matches('\t').count(), offset: before.chars().count() })
+    Some(AffinityColumn { field: before.matches('\t').count(), offset: before.chars().count() })
 }
 
 /// One matrix as far as it was read.
-struct Matrix {
-    heading: Heading,
+struct TopoMatrix {
+    heading: TopoHeading,
     line: u32,
-    topology: Topology,
+    topology: SmiTopology,
     elided: bool,
     /// Rows with fewer or more cells than the heading has columns.
     uneven: Vec<(String, u32)>,
 }
 
-impl Matrix {
-    fn new(heading: Heading, line: u32) -> Self {
-        let topology = Topology { columns: heading.columns.clone(), ..Topology::default() };
+impl TopoMatrix {
+    fn new(heading: TopoHeading, line: u32) -> Self {
+        let topology = SmiTopology { columns: heading.columns.clone(), ..SmiTopology::default() };
         Self { elided: heading.elided, heading, line, topology, uneven: Vec::new() }
     }
 
     /// Adds one row. What is missing in it stays empty, so that every row has
     /// one entry for each column.
-    fn row(&mut self, label: &str, line: &Line<'_>) {
-        let words = words_at(line.text);
+    fn add_row(&mut self, label: &str, line: &OutputLine<'_>) {
+        let words = words_with_offsets(line.text);
         let columns = self.heading.columns.len();
         let cells: Vec<&str> = words
             .iter()
@@ -260,10 +260,10 @@ impl Matrix {
         if cells.len() < columns || beyond {
             self.uneven.push((label.to_owned(), line.number));
         }
-        let (cpu, numa) = self.affinities(line.text, rest);
+        let (cpu, numa) = self.parse_affinities(line.text, rest);
         let mut connections: Vec<String> = cells.iter().map(|c| clean(c)).collect();
         connections.resize(columns, String::new());
-        self.topology.rows.push(TopologyRow {
+        self.topology.rows.push(SmiTopologyRow {
             device: clean(label),
             connections,
             cpu_affinity: cpu,
@@ -274,13 +274,13 @@ impl Matrix {
     /// CPU and NUMA affinity: by tab where the row has tabs, else by position.
     /// The driver's rows have an empty field more than its heading before the
     /// last column (seen from 5xx on), so only the first two are looked up.
-    fn affinities(&self, text: &str, rest: &[(usize, &str)]) -> (Option<String>, Option<String>) {
-        let by_place = |place: Option<Place>| {
+    fn parse_affinities(&self, text: &str, rest: &[(usize, &str)]) -> (Option<String>, Option<String>) {
+        let by_place = |place: Option<AffinityColumn>| {
             let place = place?;
             let found = if text.contains('\t') && 0 < place.field {
                 text.split('\t').nth(place.field).map(str::trim)
             } else {
-                rest.iter().find(|(at, _)| self.nearest(*at) == Some(place.offset)).map(|(_, w)| *w)
+                rest.iter().find(|(at, _)| self.nearest_column(*at) == Some(place.offset)).map(|(_, w)| *w)
             };
             found.map(clean).filter(|t| !t.is_empty())
         };
@@ -293,7 +293,7 @@ impl Matrix {
     }
 
     /// The affinity heading nearest to this position.
-    fn nearest(&self, at: usize) -> Option<usize> {
+    fn nearest_column(&self, at: usize) -> Option<usize> {
         self.heading.offsets.iter().copied().min_by_key(|o| o.abs_diff(at))
     }
 
@@ -304,16 +304,16 @@ impl Matrix {
     }
 
     /// What the matrix lacks.
-    fn missing(&self) -> Vec<Problem> {
-        let truncated = |detail: String| Problem::new(ProblemKind::Truncated, detail);
+    fn find_gaps(&self) -> Vec<OutputProblem> {
+        let truncated = |detail: String| OutputProblem::new(OutputProblemKind::Truncated, detail);
         let topology = &self.topology;
         let mut out = Vec::new();
         if self.elided {
-            out.push(truncated("parts of the matrix were left out".to_owned()).at(self.line));
+            out.push(truncated("parts of the matrix were left out".to_owned()).at_line(self.line));
         }
         for (device, line) in &self.uneven {
             let detail = format!("the row of {device} does not have one cell for each column");
-            out.push(truncated(detail).at(*line));
+            out.push(truncated(detail).at_line(*line));
         }
         let without_row: Vec<&str> = topology
             .columns
@@ -322,7 +322,7 @@ impl Matrix {
             .map(String::as_str)
             .collect();
         if !without_row.is_empty() {
-            out.push(truncated(format!("no row for {}", without_row.join(", "))).at(self.line));
+            out.push(truncated(format!("no row for {}", without_row.join(", "))).at_line(self.line));
         }
         let without_column: Vec<&str> = topology
             .rows
@@ -332,7 +332,7 @@ impl Matrix {
             .collect();
         if !without_column.is_empty() {
             let detail = format!("no column for {}", without_column.join(", "));
-            out.push(truncated(detail).at(self.line));
+            out.push(truncated(detail).at_line(self.line));
         }
         let unnamed = topology
             .columns
@@ -355,8 +355,8 @@ impl Matrix {
 
     /// Where the matrix contradicts itself. Peer access may differ by
     /// direction; a path may not.
-    fn contradictions(&self) -> Vec<Problem> {
-        let inconsistent = |detail: String| Problem::new(ProblemKind::Inconsistent, detail);
+    fn find_contradictions(&self) -> Vec<OutputProblem> {
+        let inconsistent = |detail: String| OutputProblem::new(OutputProblemKind::Inconsistent, detail);
         let topology = &self.topology;
         // Looks at every cell: not once for each of them.
         let is_peer_matrix = self.is_peer_matrix();
@@ -397,7 +397,7 @@ impl Matrix {
 }
 
 /// The words of a line with their character positions.
-fn words_at(text: &str) -> Vec<(usize, &str)> {
+fn words_with_offsets(text: &str) -> Vec<(usize, &str)> {
     let mut out = Vec::new();
     let mut position = 0;
     for word in text.split(char::is_whitespace) {

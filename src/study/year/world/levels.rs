@@ -6,24 +6,24 @@
 //! they know why (a new driver) is assumed; what they would do about clocks or a wrong
 //! platform is not part of this study.
 
-use super::LOOK;
-use super::World;
+use super::INSPECTION_DAYS;
+use super::YearWorld;
 use crate::sweep;
-use crate::sweep::Swept;
-use crate::year::rule::Rule;
-use crate::year::weather::DAY_S;
-use crate::year::weather::one_of;
+use crate::sweep::StudySweep;
+use crate::year::rule::YearRule;
+use crate::year::transients::DAY_S;
+use crate::year::transients::draw_one;
 use engine::judge;
-use engine::judge::Case;
-use engine::judge::typical;
+use engine::judge::JudgeInput;
+use engine::judge::site_levels;
 use engine::thresholds::overlay;
-use engine::thresholds::stated;
-use engine::thresholds::stated::Stated;
-use engine::thresholds::stated::StatedCollective;
+use engine::thresholds::site_file;
+use engine::thresholds::site_file::SiteExpectation;
+use engine::thresholds::site_file::SiteCollective;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
 use model::profile::Profile;
-use model::recording::Recording;
+use model::tool_recording::ToolRecording;
 use model::verdict::LocusKind;
 
 /// The platform of the fleet, and the class of what is told.
@@ -33,29 +33,29 @@ const SOURCE: &str = "the last audit";
 
 /// Audits in a row that found everything low alike.
 #[derive(Debug)]
-pub(super) struct Alike {
+pub(super) struct UniformLowAudits {
     /// When people have looked.
     ready_s: f64,
     /// How many audits said so.
     audits: usize,
     /// What the last of them showed.
-    last: (Claims, Vec<Recording>, bool),
+    last: (Claims, Vec<ToolRecording>, bool),
 }
 
-impl World<'_> {
+impl YearWorld<'_> {
     /// People hear what an audit says of the measurement itself.
-    pub(super) fn hear(&mut self, claims: &Claims, swept: &Swept, at_s: f64) {
-        let mut told = swept.last.findings.iter();
+    pub(super) fn note_uniform_low(&mut self, claims: &Claims, swept: &StudySweep, at_s: f64) {
+        let mut told = swept.final_verdicts.findings.iter();
         if !told.any(|it| {
             it.class == FindingClass::AllLowAlike && it.locus.kind == LocusKind::Instrument
         }) {
-            self.alike = None;
+            self.uniform_low = None;
             return;
         }
         let last = (claims.clone(), swept.recordings.clone(), swept.sampled);
-        let before = self.alike.take();
-        let looked = one_of(self.of_moment("look at levels", at_s), &LOOK) * DAY_S;
-        self.alike = Some(Alike {
+        let before = self.uniform_low.take();
+        let looked = draw_one(self.moment_key("look at levels", at_s), &INSPECTION_DAYS) * DAY_S;
+        self.uniform_low = Some(UniformLowAudits {
             ready_s: before.as_ref().map_or(at_s + looked, |before| before.ready_s),
             audits: before.map_or(0, |before| before.audits) + 1,
             last,
@@ -64,35 +64,35 @@ impl World<'_> {
 
     /// Where they have looked, and another audit said the same, they state it.
     pub(super) fn state_levels(&mut self, at_s: f64) {
-        let is_due = |alike: &Alike| alike.ready_s <= at_s && 2 <= alike.audits;
-        let states = matches!(self.rule, Rule::Ours(ours) if ours.states);
-        if !states || !self.alike.as_ref().is_some_and(is_due) {
+        let is_due = |alike: &UniformLowAudits| alike.ready_s <= at_s && 2 <= alike.audits;
+        let states = matches!(self.rule, YearRule::Scheme(ours) if ours.restates_levels);
+        if !states || !self.uniform_low.as_ref().is_some_and(is_due) {
             return;
         }
-        let Rule::Ours(ours) = self.rule else { return };
-        let Some(Alike { last: (claims, mut recordings, sampled), .. }) = self.alike.take() else {
+        let YearRule::Scheme(ours) = self.rule else { return };
+        let Some(UniformLowAudits { last: (claims, mut recordings, sampled), .. }) = self.uniform_low.take() else {
             return;
         };
         // A re-certification asks more than an audit: all that it measures is stated.
-        let (swept, _) = self.swept(ours, &claims, Profile::Recertify, at_s);
+        let (swept, _) = self.run_sweep(ours, &claims, Profile::Recertify, at_s);
         recordings.extend(swept.recordings);
-        let case = sweep::case(&claims, &recordings, &self.expected, sampled);
-        let cells = judge::judge(&Case { cells: true, ..case }).cells;
+        let case = sweep::build_case(&claims, &recordings, &self.expected, sampled);
+        let cells = judge::judge_without_history(&JudgeInput { cells: true, ..case }).cells;
         let Some(platform) = self.expected.platform(PLATFORM) else { return };
-        let tests: Vec<Stated> = typical::typical(platform, &cells, |_| true)
+        let tests: Vec<SiteExpectation> = site_levels::test_levels(platform, &cells, |_| true)
             .into_iter()
             .filter_map(|(test, level)| {
-                Some(level.ok()?.stated(&test, SOURCE.to_owned(), Vec::new()))
+                Some(level.ok()?.to_stated(&test, SOURCE.to_owned(), Vec::new()))
             })
             .collect();
-        let recordings: Vec<&Recording> = recordings.iter().collect();
-        let collectives: Vec<StatedCollective<'_>> = typical::collectives(platform, &recordings)
+        let recordings: Vec<&ToolRecording> = recordings.iter().collect();
+        let collectives: Vec<SiteCollective<'_>> = site_levels::collective_levels(platform, &recordings)
             .into_iter()
-            .filter_map(|level| Some(level.ok()?.stated(SOURCE.to_owned())))
+            .filter_map(|level| Some(level.ok()?.to_stated(SOURCE.to_owned())))
             .collect();
-        let sheet = stated::sheet(PLATFORM, &[], &tests, &collectives);
+        let sheet = site_file::render_site_file(PLATFORM, &[], &tests, &collectives);
         let laid = overlay::apply(&mut self.expected, &sheet, "site.toml");
         assert!(laid.is_ok(), "what is stated can be read: {laid:?}");
-        self.score.stated += 1;
+        self.score.level_updates += 1;
     }
 }

@@ -20,7 +20,7 @@ fn alarms_that_stand_are_told_of_nodes_and_domains_until_something_ends_them() {
     history.catch_up(&site.runs()).expect("read");
     let drifts = history.drifts(Some("run-0011")).expect("read");
     let whose = |drifts: &Drifts| -> Vec<String> {
-        let name = |it: &model::trend::Standing| match &it.part.node {
+        let name = |it: &model::trend::OpenAlarm| match &it.part.node {
             Some(node) => node.to_string(),
             None => it.part.domain.as_ref().expect("a domain").to_string(),
         };

@@ -10,7 +10,7 @@ fn version_1(site: &Site) {
     connection.execute_batch(include_str!("../version_1.sql")).expect("tables");
     let run = |n: i64, id: &str, day: i64, thinned: bool| {
         let at = 1_760_000_000 + day * 86_400;
-        let text = model::moment::rfc3339(at);
+        let text = model::time_format::format_rfc3339(at);
         connection
             .execute(
                 "INSERT INTO runs VALUES (?1, ?2, ?3, ?4, 'audit', 's', '0.0.9', 'complete', 'pass',
@@ -69,7 +69,7 @@ fn a_file_of_version_1_becomes_one_of_this_and_loses_nothing_that_only_it_knows(
     let copies =
         [named("run-thinned", 2800.0), named("run-gone", 2780.0), named("run-0002", 2790.0)];
     assert_eq!(shown(&history, "copies"), copies);
-    let all = history.trends(&Selection::of([PartKind::Node])).expect("read");
+    let all = history.trends(&Selection::of([FabricPartKind::Node])).expect("read");
     let alarms: Vec<&str> = all.iter().flat_map(|t| &t.alarms).map(|a| a.run.as_str()).collect();
     assert_eq!(alarms, ["run-thinned"]);
     let outcome = all.iter().find(|t| t.testcase == "tcp").expect("there").points[0].outcome;

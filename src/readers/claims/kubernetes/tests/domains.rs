@@ -8,13 +8,13 @@ use super::B;
 use super::list;
 use super::node;
 use super::problems;
-use super::told;
+use super::group_lines;
 use crate::claims::kubernetes::compute_domains;
 use crate::claims::kubernetes::nodes;
 use crate::claims::kubernetes::topologies;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::ProblemKind;
+use model::source_report::ClaimBasis;
+use model::source_report::SourceProblemKind;
 
 fn compute_domain(name: &str, nodes: &Value) -> Value {
     json!({"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain",
@@ -37,7 +37,7 @@ fn a_compute_domain_is_one_imex_domain_for_each_clique() {
     assert!(compute_domains::recognises(&text) && !nodes::recognises(&text));
     let said = compute_domains::read("cd.json", &text);
     assert_eq!(
-        told(&said.groups),
+        group_lines(&said.groups),
         [
             "Imex ComputeDomain ns/none: ".to_owned(),
             format!("Imex ComputeDomain ns/one: a b under {A}"),
@@ -76,7 +76,7 @@ fn members_in_clique_objects_belong_to_the_domain_of_their_uid() {
     ]);
     let said = compute_domains::read("cd.json", &text);
     assert_eq!(
-        told(&said.groups),
+        group_lines(&said.groups),
         [
             format!("Imex ComputeDomain ns/one: a b under {A}"),
             format!("Imex ComputeDomain uid-lost: z under {A}"),
@@ -91,8 +91,8 @@ fn a_node_in_two_compute_domains_is_a_contradiction() {
         compute_domain("two", &json!([member("a", A), json!({"cliqueID": A}), member("b", "x.y")])),
     ]);
     let said = compute_domains::read("cd.json", &text);
-    let kinds: Vec<ProblemKind> = said.problems.iter().map(|problem| problem.kind).collect();
-    use ProblemKind::*;
+    let kinds: Vec<SourceProblemKind> = said.problems.iter().map(|problem| problem.kind).collect();
+    use SourceProblemKind::*;
     assert_eq!(kinds, [Malformed, Malformed, Contradictory]);
     assert!(said.problems[2].message.contains("node a is in two ComputeDomains"));
 }
@@ -114,15 +114,15 @@ fn topology_objects_group_nodes_by_their_labels_and_copy_them() {
         node("e", &json!({"x/rack": "r2"})),
         node("f", &json!({})),
     ]);
-    let mut nodes = nodes::Nodes::at("n");
-    assert_eq!(nodes.add(&labels), None);
+    let mut nodes = nodes::NodeObjectReader::new("n");
+    assert_eq!(nodes.add_page(&labels), None);
     for version in ["v1alpha1", "v1beta1", "v1beta2"] {
         let levels = ["x/block", "x/rack", "kubernetes.io/hostname"];
         let text = list(&[topology("kueue.x-k8s.io", version, &levels)]);
         assert!(topologies::recognises(&text) && !nodes::recognises(&text));
-        let said = topologies::read_with("k.json", &text, &nodes.labels());
+        let said = topologies::read_with_labels("k.json", &text, &nodes.labels());
         assert_eq!(
-            told(&said.groups),
+            group_lines(&said.groups),
             [
                 "Switch x/block b1: a b",
                 "Switch x/block b2: c d",
@@ -132,7 +132,7 @@ fn topology_objects_group_nodes_by_their_labels_and_copy_them() {
             ]
         );
         assert_eq!(said.groups[0].topology.as_deref(), Some("kueue/t"));
-        assert_eq!(said.groups[0].basis, Basis::Copied { from: "label x/block".to_owned() });
+        assert_eq!(said.groups[0].basis, ClaimBasis::Copied { from: "label x/block".to_owned() });
         assert_eq!(said.settings["Topology kueue/t"], "x/block > x/rack > kubernetes.io/hostname");
         assert_eq!(said.notes.len(), 3, "{:?}", said.notes);
         assert!(
@@ -152,7 +152,7 @@ fn kai_s_levels_mean_what_their_labels_mean() {
     ]);
     let said = topologies::read("k.json", &text);
     assert_eq!(
-        told(&said.groups),
+        group_lines(&said.groups),
         [
             "Leaf topology.nebius.com/tier-1 l1: a".to_owned(),
             format!("Domain nvidia.com/gpu.clique {A}: a under l1"),
@@ -172,8 +172,8 @@ fn topologies_that_contradict_themselves_leave_the_others() {
         good,
     ]);
     let said = topologies::read("k.json", &text);
-    let kinds: Vec<ProblemKind> = said.problems.iter().map(|problem| problem.kind).collect();
-    use ProblemKind::*;
+    let kinds: Vec<SourceProblemKind> = said.problems.iter().map(|problem| problem.kind).collect();
+    use SourceProblemKind::*;
     assert_eq!(kinds, [Malformed, Contradictory, Contradictory, Malformed]);
     assert_eq!(said.settings["Topology kueue/t"], "x/rack");
     assert!(said.notes[0].contains("no nodes are known here"));

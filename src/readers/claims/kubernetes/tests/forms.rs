@@ -8,19 +8,19 @@ use super::clique;
 use super::list;
 use super::node;
 use super::problems;
-use super::told;
+use super::group_lines;
 use crate::claims::kubernetes::nodes;
 use model::id::NodeName;
-use model::said::ProblemKind;
+use model::source_report::SourceProblemKind;
 
 #[test]
 fn a_list_that_was_cut_gives_the_nodes_that_were_whole() {
     let text = list(&[node("a", &clique(A)), node("b", &clique(A)), node("c", &clique(A))]);
     let cut = text.find("\"name\":\"c\"").expect("node c");
     let said = nodes::read("n.json", &text[..cut]);
-    assert_eq!(told(&said.groups), [format!("Domain clique {A}: a b")]);
+    assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: a b")]);
     assert_eq!(said.problems.len(), 1);
-    assert_eq!(said.problems[0].kind, ProblemKind::Incomplete);
+    assert_eq!(said.problems[0].kind, SourceProblemKind::Incomplete);
     assert!(said.problems[0].at.as_deref().is_some_and(|at| at.starts_with("n.json:1:")));
     assert!(nodes::recognises(&text[..cut]));
 }
@@ -41,7 +41,7 @@ fn typed_lists_single_nodes_and_several_documents_are_read() {
     {
         assert!(nodes::recognises(text), "{text}");
         let said = nodes::read("n", text);
-        assert_eq!(told(&said.groups), [format!("Domain clique {A}: {names}")], "{text}");
+        assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: {names}")], "{text}");
         assert_eq!(problems(&said), []);
     }
 }
@@ -50,10 +50,10 @@ fn typed_lists_single_nodes_and_several_documents_are_read() {
 fn labels_of_one_node_alone_are_a_node_when_they_name_it() {
     let named = json!({"kubernetes.io/hostname": "h7", "nvidia.com/gpu.clique": A}).to_string();
     assert!(nodes::recognises(&named));
-    assert_eq!(told(&nodes::read("l", &named).groups), [format!("Domain clique {A}: h7")]);
+    assert_eq!(group_lines(&nodes::read("l", &named).groups), [format!("Domain clique {A}: h7")]);
     let unnamed = json!({"nvidia.com/gpu.clique": A}).to_string();
     let said = nodes::read("l", &unnamed);
-    assert_eq!(said.problems[0].kind, ProblemKind::Incomplete);
+    assert_eq!(said.problems[0].kind, SourceProblemKind::Incomplete);
     assert!(said.nodes.is_empty());
 }
 
@@ -71,12 +71,12 @@ fn tables_of_kubectl_are_read() {
     for text in [&clique, &own, &labels] {
         assert!(nodes::recognises(text), "{text}");
         let said = nodes::read("t", text);
-        assert_eq!(told(&said.groups), [format!("Domain clique {A}: n1")], "{text}");
+        assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: n1")], "{text}");
         assert_eq!(said.nodes.len(), 2);
         assert_eq!(problems(&said), []);
     }
     let cut = nodes::read("t", "NAME STATUS LABELS\nn1 Rea\n");
-    assert_eq!(cut.problems[0].kind, ProblemKind::Incomplete);
+    assert_eq!(cut.problems[0].kind, SourceProblemKind::Incomplete);
     assert_eq!(cut.problems[0].at.as_deref(), Some("t:2:1"));
 }
 
@@ -89,7 +89,7 @@ fn empty_cells_and_cells_with_blanks_do_not_shift_a_table() {
         ""
     );
     let said = nodes::read("t", &text);
-    assert_eq!(told(&said.groups), [format!("Domain clique {A}: n1")], "{text}");
+    assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: n1")], "{text}");
     assert_eq!(said.nodes.len(), 2);
     assert_eq!(problems(&said), []);
 }
@@ -105,7 +105,7 @@ fn a_kind_cluster_names_nodes_as_they_register() {
     );
     assert!(nodes::recognises(&text));
     let said = nodes::read("kind.yaml", &text);
-    assert_eq!(told(&said.groups), [format!("Domain clique {A}: lab-worker tray2")]);
+    assert_eq!(group_lines(&said.groups), [format!("Domain clique {A}: lab-worker tray2")]);
     assert_eq!(said.nodes[&NodeName::from("tray2")].aliases, ["lab-worker2"]);
     assert!(said.nodes.contains_key(&NodeName::from("lab-control-plane")));
 }
@@ -124,7 +124,7 @@ fn text_that_is_no_node_is_not_taken_for_one() {
         assert!(nodes::read("x", text).nodes.is_empty(), "{text}");
     }
     let bad = nodes::read("x.yaml", "kind: Node\nmetadata: [\n");
-    assert_eq!(bad.problems[0].kind, ProblemKind::Malformed);
+    assert_eq!(bad.problems[0].kind, SourceProblemKind::Malformed);
     assert!(bad.problems[0].at.as_deref().is_some_and(|at| at.starts_with("x.yaml:")));
 }
 
@@ -152,5 +152,5 @@ fn aliases_that_multiply_are_refused() {
         text.push_str(&format!("{this}: &{this} [{ten}]\n"));
     }
     let said = nodes::read("n.yaml", &text);
-    assert_eq!(said.problems[0].kind, ProblemKind::Malformed);
+    assert_eq!(said.problems[0].kind, SourceProblemKind::Malformed);
 }

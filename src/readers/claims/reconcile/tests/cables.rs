@@ -1,11 +1,11 @@
 //! Cables, leaves and racks.
 
 use super::*;
-use model::said::NicSaid;
+use model::source_report::NicReport;
 
 /// Four nodes with two rails each; `move_to` changes where an end is.
-fn ends(kind: SourceKind, moved: &[(u32, u32, &str, u32)]) -> Said {
-    let mut said = Said::nothing(kind, place(kind));
+fn ends(kind: SourceKind, moved: &[(u32, u32, &str, u32)]) -> SourceReport {
+    let mut said = SourceReport::new(kind, place(kind));
     for number in 1..=4 {
         for rail in 0..2 {
             let (mut leaf, mut port) = (format!("leaf{rail}"), number);
@@ -14,12 +14,12 @@ fn ends(kind: SourceKind, moved: &[(u32, u32, &str, u32)]) -> Said {
             }
             // Switches spell their ports in more than one way.
             let name = if kind == SourceKind::Cabling { "Ethernet1" } else { "Eth1" };
-            said.node(&node(number)).nics.push(NicSaid {
+            said.node_mut(&node(number)).nics.push(NicReport {
                 device: Some(format!("mlx5_{rail}")),
                 rail: (kind == SourceKind::Cabling).then(|| format!("rail{rail}")),
                 leaf: Some(leaf),
                 port: Some(format!("{name}/{port}")),
-                ..NicSaid::default()
+                ..NicReport::default()
             });
         }
     }
@@ -42,9 +42,9 @@ fn two_hosts_at_each_others_ports_are_swapped_on_both_rails() {
     let moved = [(1, 0, "leaf0", 2), (2, 0, "leaf0", 1), (1, 1, "leaf1", 2), (2, 1, "leaf1", 1)];
     let claims = seen(&moved);
     let told = only(&claims, "hosts-swapped");
-    assert_eq!((told.severity, &told.nodes), (Severity::Contradiction, &nodes(1, 2)));
+    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &nodes(1, 2)));
     assert!(told.summary.contains("2 cable pairs"), "{}", told.summary);
-    assert!(told.sides.iter().any(|side| side.basis == Basis::Reported));
+    assert!(told.sides.iter().any(|side| side.basis == ClaimBasis::Reported));
 }
 
 #[test]
@@ -66,9 +66,9 @@ fn one_end_elsewhere_is_one_cable_and_a_whole_leaf_its_name() {
 fn a_tree_that_puts_a_node_under_another_leaf_is_a_doubt() {
     let domain = blocks(SourceKind::ClaimsFile, &[("d", nodes(1, 6))]);
     let leaf = |kind, first: Vec<NodeName>, second: Vec<NodeName>| {
-        let mut said = Said::nothing(kind, "x");
-        said.groups.push(Group::of(GroupKind::Leaf, "switch", "s1", first));
-        said.groups.push(Group::of(GroupKind::Leaf, "switch", "s2", second));
+        let mut said = SourceReport::new(kind, "x");
+        said.groups.push(NodeGroup::new(NodeGroupKind::Leaf, "switch", "s1", first));
+        said.groups.push(NodeGroup::new(NodeGroupKind::Leaf, "switch", "s2", second));
         said
     };
     let slurm = leaf(SourceKind::SlurmTopology, nodes(1, 3), nodes(4, 6));
@@ -78,13 +78,13 @@ fn a_tree_that_puts_a_node_under_another_leaf_is_a_doubt() {
     let cabling = leaf(SourceKind::Cabling, nodes(1, 2), other);
     let claims = reconciled(vec![domain, slurm, cabling]);
     let told = only(&claims, "leaves-disagree");
-    assert_eq!((told.severity, told.nodes.as_slice()), (Severity::Doubt, &[node(3)][..]));
+    assert_eq!((told.severity, told.nodes.as_slice()), (DisagreementSeverity::Doubt, &[node(3)][..]));
 }
 
-fn racked(kind: SourceKind, list: &[(u32, &str, &str)]) -> Said {
-    let mut said = Said::nothing(kind, place(kind));
+fn racked(kind: SourceKind, list: &[(u32, &str, &str)]) -> SourceReport {
+    let mut said = SourceReport::new(kind, place(kind));
     for (number, rack, slot) in list {
-        let words = said.node(&node(*number));
+        let words = said.node_mut(&node(*number));
         words.rack = Some((*rack).to_owned());
         words.slot = Some((*slot).to_owned()).filter(|slot| !slot.is_empty());
     }
@@ -122,9 +122,9 @@ fn two_nodes_in_one_slot_and_a_domain_in_two_racks_are_told() {
 fn switch_trays_between_compute_trays_are_no_disagreement_about_slots() {
     let slot = |tray: u32| if tray <= 8 { tray } else { tray + 9 };
     let of = |kind, slots: &dyn Fn(u32) -> u32| {
-        let mut said = Said::nothing(kind, place(kind));
+        let mut said = SourceReport::new(kind, place(kind));
         for number in 1..=18 {
-            let words = said.node(&node(number));
+            let words = said.node_mut(&node(number));
             (words.rack, words.slot) = (Some("r".to_owned()), Some(slots(number).to_string()));
         }
         said

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A block of four, its labels, and its drivers.
-fn block(label: &[(&str, u32, Vec<NodeName>)], driver: &[(&str, u32, Vec<NodeName>)]) -> Vec<Said> {
+fn block(label: &[(&str, u32, Vec<NodeName>)], driver: &[(&str, u32, Vec<NodeName>)]) -> Vec<SourceReport> {
     let mut all = vec![blocks(SourceKind::SlurmTopology, &[("b", nodes(1, 4))]), labelled(label)];
     all.extend(facts(driver));
     all
@@ -14,9 +14,9 @@ fn a_stale_label_is_one_cause_and_not_also_a_node_in_the_wrong_block() {
     let label = [(UUID, 1, nodes(1, 3)), (OTHER, 1, nodes(4, 4))];
     let claims = reconciled(block(&label, &[(UUID, 1, nodes(1, 4))]));
     let told = only(&claims, "stale-label");
-    assert_eq!((told.severity, &told.nodes), (Severity::Contradiction, &vec![node(4)]));
+    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &vec![node(4)]));
     assert_eq!(told.sides[0].at.as_deref(), Some("label nvidia.com/gpu.clique"));
-    assert_eq!(told.sides[1].basis, Basis::Reported);
+    assert_eq!(told.sides[1].basis, ClaimBasis::Reported);
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn a_whole_rack_that_was_partitioned_anew_is_one_disagreement() {
 fn a_label_without_all_gpus_attached_says_how_many() {
     let mut all = block(&[(UUID, 1, nodes(1, 4))], &[(UUID, 1, nodes(1, 4))]);
     let last = all.last_mut().expect("facts");
-    last.node(&node(4)).fabric[2] = gpu(2, ZERO, 0, "in progress");
+    last.node_mut(&node(4)).fabric[2] = gpu(2, ZERO, 0, "in progress");
     let claims = reconciled(all);
     let told = only(&claims, "label-without-all-gpus");
     assert_eq!(told.nodes, [node(4)]);
@@ -40,13 +40,13 @@ fn a_label_without_all_gpus_attached_says_how_many() {
 #[test]
 fn gpus_of_one_node_in_two_cliques_contradict_the_label_and_each_other() {
     let mut all = block(&[(UUID, 1, nodes(1, 4))], &[(UUID, 1, nodes(1, 4))]);
-    all.last_mut().expect("facts").node(&node(4)).fabric[3] = gpu(3, UUID, 2, "completed");
+    all.last_mut().expect("facts").node_mut(&node(4)).fabric[3] = gpu(3, UUID, 2, "completed");
     let claims = reconciled(all);
     assert_eq!(
         classes(&claims),
         [
-            ("gpus-in-two-cliques", Severity::Contradiction),
-            ("label-without-all-gpus", Severity::Contradiction)
+            ("gpus-in-two-cliques", DisagreementSeverity::Contradiction),
+            ("label-without-all-gpus", DisagreementSeverity::Contradiction)
         ]
     );
     assert_eq!(claims.disagreements[0].sides[1].says, format!("GPU 3 in {UUID}.2"));
@@ -57,7 +57,7 @@ fn zeros_on_a_label_are_no_clique_and_inside_a_server_they_are_normal() {
     let label = [(UUID, 1, nodes(1, 3)), (ZERO, 0, nodes(4, 4))];
     let claims = reconciled(block(&label, &[]));
     let told = only(&claims, "sentinel-clique");
-    assert_eq!((told.severity, &told.nodes), (Severity::Contradiction, &vec![node(4)]));
+    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &vec![node(4)]));
 
     let mut server = blocks(SourceKind::ClaimsFile, &[("pod", nodes(1, 4))]);
     server.groups[0].platform = Some("hgx-h100".to_owned());
@@ -71,20 +71,20 @@ fn the_default_clique_id_is_one_note_for_the_fleet() {
     let claims =
         reconciled(vec![labelled(&[(UUID, 32766, nodes(1, 4)), (OTHER, 32766, nodes(5, 8))])]);
     let told = only(&claims, "sentinel-clique");
-    assert_eq!((told.severity, told.nodes.len()), (Severity::Note, 8));
+    assert_eq!((told.severity, told.nodes.len()), (DisagreementSeverity::Note, 8));
 }
 
 #[test]
 fn a_label_that_is_missing_among_others_is_a_doubt() {
     let mut kubernetes = labelled(&[(UUID, 1, nodes(1, 3))]);
-    kubernetes.node(&node(4)).state.push("Ready".to_owned());
+    kubernetes.node_mut(&node(4)).state.push("Ready".to_owned());
     let slurm = || blocks(SourceKind::SlurmTopology, &[("b", nodes(1, 4))]);
     let claims = reconciled(vec![slurm(), kubernetes]);
     let told = only(&claims, "label-missing");
-    assert_eq!((told.severity, &told.nodes), (Severity::Doubt, &vec![node(4)]));
+    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Doubt, &vec![node(4)]));
     // A cluster without any label is no rack.
-    let mut bare = Said::nothing(SourceKind::KubernetesNodes, "nodes.json");
-    nodes(1, 4).iter().for_each(|node| bare.node(node).state.push("Ready".to_owned()));
+    let mut bare = SourceReport::new(SourceKind::KubernetesNodes, "nodes.json");
+    nodes(1, 4).iter().for_each(|node| bare.node_mut(node).state.push("Ready".to_owned()));
     assert_eq!(reconciled(vec![slurm(), bare]).disagreements, []);
 }
 
@@ -94,7 +94,7 @@ fn a_driver_that_is_attached_to_nothing_contradicts_the_block() {
     block.groups[0].platform = Some("gb200-nvl72".to_owned());
     let mut all = vec![block.clone()];
     all.extend(facts(&[(UUID, 1, nodes(1, 4))]));
-    all.last_mut().expect("facts").node(&node(4)).fabric =
+    all.last_mut().expect("facts").node_mut(&node(4)).fabric =
         (0..4).map(|index| gpu(index, ZERO, 0, "not started")).collect();
     let claims = reconciled(all.clone());
     assert_eq!(only(&claims, "fabric-not-attached").nodes, [node(4)]);
@@ -106,10 +106,10 @@ fn a_driver_that_is_attached_to_nothing_contradicts_the_block() {
 
 #[test]
 fn a_driver_asked_for_its_cluster_uuid_alone_contradicts_no_label() {
-    let mut asked = Said::nothing(SourceKind::NodeFacts, "uuids.txt");
+    let mut asked = SourceReport::new(SourceKind::NodeFacts, "uuids.txt");
     for node in nodes(1, 4) {
-        let word = FabricSaid { clique_id: None, state: None, gpu: None, ..gpu(0, UUID, 1, "") };
-        asked.node(&node).fabric.push(word);
+        let word = FabricReport { clique_id: None, state: None, gpu: None, ..gpu(0, UUID, 1, "") };
+        asked.node_mut(&node).fabric.push(word);
     }
     for driver in [&[][..], &[(UUID, 1, nodes(1, 4))]] {
         let mut all = block(&[(UUID, 1, nodes(1, 4))], driver);

@@ -1,12 +1,12 @@
 //! Counts, products and drivers.
 
 use super::*;
-use model::said::NicSaid;
+use model::source_report::NicReport;
 
-fn with(gpus: &[u32]) -> Vec<Said> {
-    let mut own = Said::nothing(SourceKind::NodeFacts, "facts");
+fn with(gpus: &[u32]) -> Vec<SourceReport> {
+    let mut own = SourceReport::new(SourceKind::NodeFacts, "facts");
     for (at, gpus) in (1..).zip(gpus) {
-        own.node(&node(at)).gpus = Some(*gpus);
+        own.node_mut(&node(at)).gpus = Some(*gpus);
     }
     let last = u32::try_from(gpus.len()).expect("few");
     vec![blocks(SourceKind::SlurmTopology, &[("b", nodes(1, last))]), own]
@@ -18,16 +18,16 @@ fn fewer_gpus_than_claimed_expected_or_scheduled_are_told_against_the_first_of_t
     claimed[0].groups[0].gpus_per_node = Some(4);
     let told_once = reconciled(claimed);
     let told = only(&told_once, "gpu-count");
-    assert_eq!((told.severity, &told.nodes), (Severity::Contradiction, &vec![node(3)]));
-    assert_eq!((told.sides.len(), told.sides[1].basis.clone()), (2, Basis::Reported));
+    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &vec![node(3)]));
+    assert_eq!((told.sides.len(), told.sides[1].basis.clone()), (2, ClaimBasis::Reported));
 
-    let expected = Rules { gpus_per_node: Some(4), ..rules() };
-    let claims = reconcile(with(&[4, 4, 3]), &expected);
+    let expected = ReconcileRules { gpus_per_node: Some(4), ..rules() };
+    let claims = reconcile_reports(with(&[4, 4, 3]), &expected);
     assert!(only(&claims, "gpu-count").summary.contains("expected of every node"));
 
     let mut scheduled = with(&[4, 4, 3]);
-    let mut slurm = Said::nothing(SourceKind::SlurmNodes, "scontrol");
-    nodes(1, 3).iter().for_each(|node| slurm.node(node).gpus = Some(4));
+    let mut slurm = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
+    nodes(1, 3).iter().for_each(|node| slurm.node_mut(node).gpus = Some(4));
     scheduled.push(slurm);
     let claims = reconciled(scheduled);
     assert_eq!(only(&claims, "gpu-count").nodes, [node(3)]);
@@ -37,16 +37,16 @@ fn fewer_gpus_than_claimed_expected_or_scheduled_are_told_against_the_first_of_t
 #[test]
 fn nics_are_counted_against_the_expectation_and_the_cables() {
     let nics = |kind, count: usize| {
-        let mut said = Said::nothing(kind, "x");
+        let mut said = SourceReport::new(kind, "x");
         for at in 0..count {
             let device = Some(format!("mlx5_{at}"));
-            said.node(&node(1)).nics.push(NicSaid { device, ..NicSaid::default() });
+            said.node_mut(&node(1)).nics.push(NicReport { device, ..NicReport::default() });
         }
         said
     };
     let block = || blocks(SourceKind::ClaimsFile, &[("d", nodes(1, 2))]);
-    let rules = Rules { nics_per_node: Some(4), ..rules() };
-    let claims = reconcile(vec![block(), nics(SourceKind::NodeFacts, 3)], &rules);
+    let rules = ReconcileRules { nics_per_node: Some(4), ..rules() };
+    let claims = reconcile_reports(vec![block(), nics(SourceKind::NodeFacts, 3)], &rules);
     assert_eq!(only(&claims, "nic-count").nodes, [node(1)]);
     let both = vec![block(), nics(SourceKind::Cabling, 4), nics(SourceKind::NodeFacts, 3)];
     let claims = reconciled(both);
@@ -59,14 +59,14 @@ fn nics_are_counted_against_the_expectation_and_the_cables() {
 fn a_foreign_product_or_driver_in_a_domain_is_the_minority() {
     let mut all = with(&[4, 4, 4]);
     for (at, node) in nodes(1, 3).iter().enumerate() {
-        let words = all[1].node(node);
+        let words = all[1].node_mut(node);
         words.product = Some(if at == 2 { "NVIDIA H100" } else { "NVIDIA GB200" }.to_owned());
         words.driver = Some(if at == 1 { "570.1" } else { "580.1" }.to_owned());
     }
     let claims = reconciled(all);
     assert_eq!(
         classes(&claims),
-        [("driver-mixed", Severity::Doubt), ("product-mixed", Severity::Doubt)]
+        [("driver-mixed", DisagreementSeverity::Doubt), ("product-mixed", DisagreementSeverity::Doubt)]
     );
     assert_eq!(claims.disagreements[0].nodes, [node(2)]);
     assert_eq!(claims.disagreements[1].nodes, [node(3)]);
@@ -77,7 +77,7 @@ fn a_platform_that_its_products_are_not_of_is_told() {
     let mut all = with(&[4, 4]);
     all[0].groups[0].platform = Some("hgx-h100".to_owned());
     for node in nodes(1, 2) {
-        all[1].node(&node).product = Some("NVIDIA GB200".to_owned());
+        all[1].node_mut(&node).product = Some("NVIDIA GB200".to_owned());
     }
     let claims = reconciled(all);
     let told = only(&claims, "product-against-claim");
@@ -86,29 +86,29 @@ fn a_platform_that_its_products_are_not_of_is_told() {
 
 #[test]
 fn a_node_has_nics_of_other_networks_too() {
-    let mut cabling = Said::nothing(SourceKind::Cabling, "cables.csv");
-    let mut own = Said::nothing(SourceKind::NodeFacts, "facts");
-    let nic = |device: String| NicSaid { device: Some(device), ..NicSaid::default() };
+    let mut cabling = SourceReport::new(SourceKind::Cabling, "cables.csv");
+    let mut own = SourceReport::new(SourceKind::NodeFacts, "facts");
+    let nic = |device: String| NicReport { device: Some(device), ..NicReport::default() };
     for at in 0..8 {
-        cabling.node(&node(1)).nics.push(nic(format!("mlx5_{at}")));
-        own.node(&node(1)).nics.push(nic(format!("mlx5_{at}")));
+        cabling.node_mut(&node(1)).nics.push(nic(format!("mlx5_{at}")));
+        own.node_mut(&node(1)).nics.push(nic(format!("mlx5_{at}")));
     }
     for device in ["mlx5_8", "mlx5_9", "eth0"] {
-        own.node(&node(1)).nics.push(nic(device.to_owned()));
+        own.node_mut(&node(1)).nics.push(nic(device.to_owned()));
     }
     let block = || blocks(SourceKind::ClaimsFile, &[("d", nodes(1, 2))]);
     assert_eq!(reconciled(vec![block(), cabling.clone(), own.clone()]).disagreements, []);
-    let rules = Rules { nics_per_node: Some(8), ..rules() };
-    assert_eq!(reconcile(vec![block(), own.clone()], &rules).disagreements, []);
-    own.node(&node(1)).nics.drain(..3);
+    let rules = ReconcileRules { nics_per_node: Some(8), ..rules() };
+    assert_eq!(reconcile_reports(vec![block(), own.clone()], &rules).disagreements, []);
+    own.node_mut(&node(1)).nics.drain(..3);
     assert_eq!(only(&reconciled(vec![block(), cabling, own]), "nic-count").nodes, [node(1)]);
 }
 
 #[test]
 fn gpus_that_a_framework_was_given_are_not_those_of_the_node() {
     for kind in [SourceKind::Ray, SourceKind::NcclTopology] {
-        let mut given = Said::nothing(kind, "given");
-        nodes(1, 2).iter().for_each(|node| given.node(node).gpus = Some(2));
+        let mut given = SourceReport::new(kind, "given");
+        nodes(1, 2).iter().for_each(|node| given.node_mut(node).gpus = Some(2));
         let mut all = with(&[4, 4, 4]);
         all.push(given);
         assert_eq!(reconciled(all).disagreements, [], "{kind:?}");

@@ -1,14 +1,14 @@
 //! What changed between two moments.
 
-use super::super::diff::ChangeKind;
-use super::super::diff::diff;
-use super::super::diff::facts_changed;
+use super::super::diff::ClaimsChangeKind;
+use super::super::diff::diff_claims;
+use super::super::diff::changed_facts;
 use super::*;
 use model::claims::ClaimedRail;
-use model::said::NodeSaid;
+use model::source_report::NodeReport;
 
-fn kinds(old: &Claims, new: &Claims) -> Vec<(ChangeKind, String)> {
-    diff(old, new).into_iter().map(|change| (change.kind, change.says)).collect()
+fn kinds(old: &Claims, new: &Claims) -> Vec<(ClaimsChangeKind, String)> {
+    diff_claims(old, new).into_iter().map(|change| (change.kind, change.says)).collect()
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn nothing_changed_is_no_change_even_read_at_another_time() {
     for read in &mut new.sources {
         read.source.read_at = Some("2026-11-21T10:00:00Z".to_owned());
     }
-    assert_eq!(diff(&old, &new), []);
+    assert_eq!(diff_claims(&old, &new), []);
 }
 
 #[test]
@@ -32,10 +32,10 @@ fn nodes_that_come_go_and_move_are_told_with_their_domains() {
     assert_eq!(
         told,
         [
-            (ChangeKind::DomainAppeared, "d is claimed now: n[10-11]".to_owned()),
-            (ChangeKind::DomainVanished, "c is claimed no more; it had n09".to_owned()),
-            (ChangeKind::NodesMoved, "n04 moved from a to b".to_owned()),
-            (ChangeKind::NodesLost, "b lost n08".to_owned()),
+            (ClaimsChangeKind::DomainAppeared, "d is claimed now: n[10-11]".to_owned()),
+            (ClaimsChangeKind::DomainVanished, "c is claimed no more; it had n09".to_owned()),
+            (ClaimsChangeKind::NodesMoved, "n04 moved from a to b".to_owned()),
+            (ClaimsChangeKind::NodesLost, "b lost n08".to_owned()),
         ]
     );
 }
@@ -48,7 +48,7 @@ fn a_rail_that_keeps_its_name_and_not_its_device_is_told_as_both() {
         Claims { rails: vec![rail], ..Claims::default() }
     };
     let says = "rails: r0 (eth1) before, r0 (eth2) now".to_owned();
-    assert_eq!(kinds(&on("eth1"), &on("eth2")), [(ChangeKind::NetworkChanged, says)]);
+    assert_eq!(kinds(&on("eth1"), &on("eth2")), [(ClaimsChangeKind::NetworkChanged, says)]);
 }
 
 #[test]
@@ -73,19 +73,19 @@ fn reboots_drivers_sources_and_disagreements_are_told_once_for_many_nodes() {
     assert_eq!(seen[0], "n[01-02] are rebooted, or another machine");
     assert_eq!(seen[1], "n[01-36]: driver 580.1 before, 590.1 now");
     assert_eq!(seen[2], "n03: number of GPUs 4 before, 3 now");
-    assert!(told.iter().any(|(kind, _)| *kind == ChangeKind::SourceVanished));
+    assert!(told.iter().any(|(kind, _)| *kind == ClaimsChangeKind::SourceVanished));
     assert!(seen[4].starts_with("new: gpu-count (contradiction): n03"), "{}", seen[4]);
 }
 
 #[test]
 fn a_drain_changes_the_state_of_a_node_and_not_what_the_node_is() {
-    let was = NodeSaid { state: vec!["IDLE".to_owned()], gpus: Some(4), ..NodeSaid::default() };
-    let drained = NodeSaid { state: vec!["IDLE".to_owned(), "DRAIN".to_owned()], ..was.clone() };
-    assert_eq!(facts_changed(&was, &drained), []);
-    let fewer = NodeSaid { gpus: Some(3), product: Some("GB200".to_owned()), ..drained };
+    let was = NodeReport { state: vec!["IDLE".to_owned()], gpus: Some(4), ..NodeReport::default() };
+    let drained = NodeReport { state: vec!["IDLE".to_owned(), "DRAIN".to_owned()], ..was.clone() };
+    assert_eq!(changed_facts(&was, &drained), []);
+    let fewer = NodeReport { gpus: Some(3), product: Some("GB200".to_owned()), ..drained };
     let told = |what, before: &str, after: &str| (what, before.to_owned(), after.to_owned());
     assert_eq!(
-        facts_changed(&was, &fewer),
+        changed_facts(&was, &fewer),
         [told("product", "not said", "GB200"), told("number of GPUs", "4", "3")]
     );
 }

@@ -11,7 +11,7 @@ fn rack(cliques: &[(&str, u32, Vec<NodeName>)]) -> Claims {
 fn one_uuid_with_two_cliques_in_a_block_is_split_and_names_the_minority() {
     let claims = rack(&[(UUID, 1, nodes(1, 16)), (UUID, 2, nodes(17, 18))]);
     let told = only(&claims, "split-clique");
-    assert_eq!(told.severity, Severity::Contradiction);
+    assert_eq!(told.severity, DisagreementSeverity::Contradiction);
     assert_eq!(told.nodes, nodes(17, 18));
     assert_eq!(told.domain.as_ref().map(|d| d.as_str()), Some("block01"));
     let sources: Vec<SourceKind> = told.sides.iter().map(|side| side.source.kind).collect();
@@ -28,7 +28,7 @@ fn one_uuid_with_two_cliques_in_a_block_is_split_and_names_the_minority() {
 fn a_partitioned_fabric_whose_parts_are_claimed_apart_is_a_note() {
     let cliques = [(UUID, 1, nodes(1, 9)), (UUID, 2, nodes(10, 18))];
     let claims = reconciled(vec![labelled(&cliques)]);
-    assert_eq!(only(&claims, "split-clique").severity, Severity::Note);
+    assert_eq!(only(&claims, "split-clique").severity, DisagreementSeverity::Note);
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn a_node_of_another_clique_is_named_with_its_home() {
     let first: Vec<NodeName> = nodes(1, 18).into_iter().filter(|n| *n != node(7)).collect();
     let claims = reconciled(vec![slurm, labelled(&[(UUID, 1, first), (OTHER, 1, second)])]);
     let told = only(&claims, "block-against-clique");
-    assert_eq!((told.severity, &told.nodes), (Severity::Contradiction, &vec![node(7)]));
+    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &vec![node(7)]));
     assert!(told.summary.contains("where block02 is"), "{}", told.summary);
 }
 
@@ -62,12 +62,12 @@ fn one_clique_over_two_blocks_is_a_doubt_and_the_default_or_too_many_nodes_worse
         blocks(SourceKind::SlurmTopology, &list)
     };
     let claims = reconciled(vec![halves(), labelled(&[(UUID, 1, nodes(1, 18))])]);
-    assert_eq!(only(&claims, "merged-cliques").severity, Severity::Doubt);
+    assert_eq!(only(&claims, "merged-cliques").severity, DisagreementSeverity::Doubt);
 
     let claims = reconciled(vec![halves(), labelled(&[(UUID, 32766, nodes(1, 18))])]);
     assert_eq!(
         classes(&claims),
-        [("merged-cliques", Severity::Contradiction), ("sentinel-clique", Severity::Note)]
+        [("merged-cliques", DisagreementSeverity::Contradiction), ("sentinel-clique", DisagreementSeverity::Note)]
     );
     assert!(claims.disagreements[0].summary.contains("default"), "{claims:#?}");
 
@@ -75,7 +75,7 @@ fn one_clique_over_two_blocks_is_a_doubt_and_the_default_or_too_many_nodes_worse
     let slurm = blocks(SourceKind::SlurmTopology, &racks);
     let claims = reconciled(vec![slurm, labelled(&[(UUID, 1, nodes(1, 36))])]);
     let told = only(&claims, "merged-cliques");
-    assert_eq!((told.severity, told.nodes.len()), (Severity::Contradiction, 18));
+    assert_eq!((told.severity, told.nodes.len()), (DisagreementSeverity::Contradiction, 18));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn two_claims_that_are_no_cliques_disagree_or_nest() {
     let claims = reconciled(vec![file.clone(), slurm]);
     assert_eq!(
         classes(&claims),
-        [("domains-disagree", Severity::Contradiction); 2],
+        [("domains-disagree", DisagreementSeverity::Contradiction); 2],
         "{:#?}",
         claims.disagreements
     );
@@ -106,7 +106,7 @@ fn two_claims_that_are_no_cliques_disagree_or_nest() {
 
     let coarse = blocks(SourceKind::SlurmTopology, &[("pod", nodes(1, 16))]);
     let claims = reconciled(vec![file, coarse]);
-    assert_eq!(only(&claims, "domains-nested").severity, Severity::Note);
+    assert_eq!(only(&claims, "domains-nested").severity, DisagreementSeverity::Note);
 }
 
 #[test]
@@ -120,30 +120,30 @@ fn a_file_that_is_not_in_force_is_told_with_the_nodes_that_differ() {
     assert_eq!(told.sides[1].says, "n04 in block b1");
 
     // Where the node's own setting explains it, that is the cause.
-    let mut own = Said::nothing(SourceKind::SlurmNodes, "scontrol");
+    let mut own = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
     for node in nodes(1, 8) {
-        own.node(&node).state.push("IDLE".to_owned());
+        own.node_mut(&node).state.push("IDLE".to_owned());
     }
-    own.groups.push(Group::of(GroupKind::Domain, "block", "b1", vec![node(4)]));
+    own.groups.push(NodeGroup::new(NodeGroupKind::Domain, "block", "b1", vec![node(4)]));
     let claims = reconciled(vec![file, live, own]);
     let told = only(&claims, "topology-override");
-    assert_eq!((told.severity, told.nodes.as_slice()), (Severity::Doubt, &[node(4)][..]));
+    assert_eq!((told.severity, told.nodes.as_slice()), (DisagreementSeverity::Doubt, &[node(4)][..]));
 }
 
 #[test]
 fn blocks_of_a_rack_want_the_imex_plugin_and_servers_do_not() {
     let with = |product: &str, switch: &str| {
         let slurm = blocks(SourceKind::SlurmTopology, &[("b", nodes(1, 2))]);
-        let mut own = Said::nothing(SourceKind::SlurmNodes, "scontrol");
+        let mut own = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
         for node in nodes(1, 2) {
-            own.node(&node).product = Some(product.to_owned());
+            own.node_mut(&node).product = Some(product.to_owned());
         }
-        let mut config = Said::nothing(SourceKind::SlurmConfig, "config");
+        let mut config = SourceReport::new(SourceKind::SlurmConfig, "config");
         config.settings.insert("SwitchType".to_owned(), switch.to_owned());
         reconciled(vec![slurm, own, config])
     };
     let claims = with("NVIDIA GB200", "(null)");
-    assert_eq!(only(&claims, "imex-plugin-unset").severity, Severity::Note);
+    assert_eq!(only(&claims, "imex-plugin-unset").severity, DisagreementSeverity::Note);
     assert_eq!(with("NVIDIA GB200", "switch/nvidia_imex").disagreements, []);
     assert_eq!(with("NVIDIA H100", "(null)").disagreements, []);
 }
@@ -154,10 +154,10 @@ fn units_of_several_topologies_are_held_against_their_own_each() {
         blocks(SourceKind::SlurmTopologyYaml, &[("b1", nodes(1, 2)), ("b2", nodes(3, 4))]);
     file.groups.iter_mut().for_each(|group| group.topology = Some("topo-block".to_owned()));
     let live = blocks(SourceKind::SlurmTopology, &[("b1", nodes(1, 2)), ("b2", nodes(3, 5))]);
-    let mut own = Said::nothing(SourceKind::SlurmNodes, "scontrol");
-    nodes(1, 5).iter().for_each(|node| own.node(node).state.push("IDLE".to_owned()));
+    let mut own = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
+    nodes(1, 5).iter().for_each(|node| own.node_mut(node).state.push("IDLE".to_owned()));
     for (topology, unit) in [("topo-block", "b2"), ("topo-switch", "s2")] {
-        let mut group = Group::of(GroupKind::Domain, "node topology", unit, vec![node(5)]);
+        let mut group = NodeGroup::new(NodeGroupKind::Domain, "node topology", unit, vec![node(5)]);
         group.topology = Some(topology.to_owned());
         own.groups.push(group);
     }

@@ -3,13 +3,13 @@
 use super::*;
 
 /// Nodes, and the clique that the status gives them.
-type Ready<'t> = (&'t [NodeName], Option<(&'t str, u32)>);
+type ComputeDomainNode<'t> = (&'t [NodeName], Option<(&'t str, u32)>);
 
 /// A ComputeDomain over these nodes, with the clique its status gives them.
-fn compute_domain(list: &[Ready<'_>], size: Option<u32>) -> Said {
-    let mut said = Said::nothing(SourceKind::ComputeDomains, "computedomains.json");
+fn compute_domain(list: &[ComputeDomainNode<'_>], size: Option<u32>) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::ComputeDomains, "computedomains.json");
     let all = list.iter().flat_map(|(nodes, _)| nodes.iter().cloned()).collect();
-    let mut group = Group::of(GroupKind::Imex, "ComputeDomain", "jobs/train", all);
+    let mut group = NodeGroup::new(NodeGroupKind::Imex, "ComputeDomain", "jobs/train", all);
     group.size = size;
     group.at = Some("computedomains.json: jobs/train".to_owned());
     said.groups.push(group);
@@ -17,16 +17,16 @@ fn compute_domain(list: &[Ready<'_>], size: Option<u32>) -> Said {
         for node in *nodes {
             let clique_words = if clique.is_some() { "a clique" } else { "no clique" };
             let mark = ("ComputeDomain jobs/train".to_owned(), format!("Ready, {clique_words}"));
-            said.node(node).marks.extend([mark]);
+            said.node_mut(node).marks.extend([mark]);
             if let Some((uuid, id)) = clique {
-                said.node(node).fabric.push(label(uuid, *id));
+                said.node_mut(node).fabric.push(label(uuid, *id));
             }
         }
     }
     said
 }
 
-fn racks() -> Said {
+fn racks() -> SourceReport {
     labelled(&[(UUID, 1, nodes(1, 4)), (OTHER, 1, nodes(5, 8))])
 }
 
@@ -44,7 +44,7 @@ fn over_two_domains_it_is_larger_than_the_fabric() {
     let said = compute_domain(&[(&one, Some((UUID, 1))), (&other, Some((OTHER, 1)))], None);
     let claims = reconciled(vec![racks(), said]);
     let told = only(&claims, "imex-beyond-domain");
-    assert_eq!((told.severity, &told.nodes), (Severity::Contradiction, &other));
+    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &other));
     assert_eq!(told.sides.len(), 3);
 }
 
@@ -53,7 +53,7 @@ fn fewer_nodes_than_it_asked_for_is_a_doubt_and_zero_asks_for_nothing() {
     let own = nodes(1, 3);
     let with =
         |size| reconciled(vec![racks(), compute_domain(&[(&own, Some((UUID, 1)))], Some(size))]);
-    assert_eq!(only(&with(4), "imex-size").severity, Severity::Doubt);
+    assert_eq!(only(&with(4), "imex-size").severity, DisagreementSeverity::Doubt);
     assert_eq!(with(0).disagreements, []);
 }
 

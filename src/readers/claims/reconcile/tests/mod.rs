@@ -7,18 +7,18 @@ mod counts;
 mod diffs;
 mod groups;
 mod imex;
-mod measured;
-mod members;
+mod nvlink_reach;
+mod membership;
 mod ranks;
 
 use super::*;
-use model::disagreement::Severity;
+use model::disagreement::DisagreementSeverity;
 use model::id::NodeName;
-use model::said::Basis;
-use model::said::FabricSaid;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::SourceKind;
+use model::source_report::ClaimBasis;
+use model::source_report::FabricReport;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceKind;
 
 pub(super) const UUID: &str = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31";
 pub(super) const OTHER: &str = "0a0a0a0a-c8aa-45e1-9e07-e1e51be99c31";
@@ -34,59 +34,59 @@ pub(super) fn node(number: u32) -> NodeName {
 }
 
 /// A source with these domains.
-pub(super) fn blocks(kind: SourceKind, list: &[(&str, Vec<NodeName>)]) -> Said {
-    let mut said = Said::nothing(kind, place(kind));
+pub(super) fn blocks(kind: SourceKind, list: &[(&str, Vec<NodeName>)]) -> SourceReport {
+    let mut said = SourceReport::new(kind, place(kind));
     for (name, nodes) in list {
-        said.groups.push(Group::of(GroupKind::Domain, "block", *name, nodes.clone()));
+        said.groups.push(NodeGroup::new(NodeGroupKind::Domain, "block", *name, nodes.clone()));
     }
     said
 }
 
 fn place(kind: SourceKind) -> String {
-    kind.words().replace(' ', "-").to_lowercase()
+    kind.label().replace(' ', "-").to_lowercase()
 }
 
 /// A label of a clique.
-pub(super) fn label(uuid: &str, id: u32) -> FabricSaid {
-    FabricSaid {
+pub(super) fn label(uuid: &str, id: u32) -> FabricReport {
+    FabricReport {
         cluster_uuid: Some(uuid.to_owned()),
         clique_id: Some(id.to_string()),
-        basis: Some(Basis::Asserted),
+        basis: Some(ClaimBasis::Asserted),
         at: Some("label nvidia.com/gpu.clique".to_owned()),
-        ..FabricSaid::default()
+        ..FabricReport::default()
     }
 }
 
 /// Kubernetes nodes with these cliques on their labels.
-pub(super) fn labelled(list: &[(&str, u32, Vec<NodeName>)]) -> Said {
-    let mut said = Said::nothing(SourceKind::KubernetesNodes, "nodes.json");
+pub(super) fn labelled(list: &[(&str, u32, Vec<NodeName>)]) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::KubernetesNodes, "nodes.json");
     for (uuid, id, nodes) in list {
         for node in nodes {
-            said.node(node).fabric.push(label(uuid, *id));
-            said.node(node).state.push("Ready".to_owned());
+            said.node_mut(node).fabric.push(label(uuid, *id));
+            said.node_mut(node).state.push("Ready".to_owned());
         }
     }
     said
 }
 
 /// One GPU as its driver reports it.
-pub(super) fn gpu(index: u32, uuid: &str, id: u32, state: &str) -> FabricSaid {
-    FabricSaid {
+pub(super) fn gpu(index: u32, uuid: &str, id: u32, state: &str) -> FabricReport {
+    FabricReport {
         gpu: Some(index),
         state: Some(state.to_owned()),
-        basis: Some(Basis::Reported),
+        basis: Some(ClaimBasis::Reported),
         at: None,
         ..label(uuid, id)
     }
 }
 
 /// What these nodes report of themselves, each in a file of its own.
-pub(super) fn facts(list: &[(&str, u32, Vec<NodeName>)]) -> Vec<Said> {
+pub(super) fn facts(list: &[(&str, u32, Vec<NodeName>)]) -> Vec<SourceReport> {
     let mut all = Vec::new();
     for (uuid, id, nodes) in list {
         for node in nodes {
-            let mut said = Said::nothing(SourceKind::NodeFacts, format!("{node}.json"));
-            said.node(node).fabric =
+            let mut said = SourceReport::new(SourceKind::NodeFacts, format!("{node}.json"));
+            said.node_mut(node).fabric =
                 (0..4).map(|index| gpu(index, uuid, *id, "completed")).collect();
             all.push(said);
         }
@@ -100,8 +100,8 @@ pub(super) fn platform_of(product: &str, _gpus: Option<u32>) -> Option<String> {
     known.iter().find(|(part, _)| product.contains(part)).map(|(_, name)| (*name).to_owned())
 }
 
-pub(super) fn rules<'r>() -> Rules<'r> {
-    Rules {
+pub(super) fn rules<'r>() -> ReconcileRules<'r> {
+    ReconcileRules {
         order: vec![],
         gpus_per_node: None,
         nics_per_node: None,
@@ -110,12 +110,12 @@ pub(super) fn rules<'r>() -> Rules<'r> {
     }
 }
 
-pub(super) fn reconciled(said: Vec<Said>) -> Claims {
-    reconcile(said, &rules())
+pub(super) fn reconciled(said: Vec<SourceReport>) -> Claims {
+    reconcile_reports(said, &rules())
 }
 
 /// Class and severity of everything found.
-pub(super) fn classes(claims: &Claims) -> Vec<(&str, Severity)> {
+pub(super) fn classes(claims: &Claims) -> Vec<(&str, DisagreementSeverity)> {
     claims.disagreements.iter().map(|d| (d.class.as_str(), d.severity)).collect()
 }
 
@@ -129,7 +129,7 @@ pub(super) fn only<'c>(claims: &'c Claims, class: &str) -> &'c Disagreement {
 }
 
 /// Two racks of 18 as every source sees them when all is well.
-pub(super) fn healthy() -> Vec<Said> {
+pub(super) fn healthy() -> Vec<SourceReport> {
     let racks = [("block01", nodes(1, 18)), ("block02", nodes(19, 36))];
     let cliques = [(UUID, 1, nodes(1, 18)), (OTHER, 2, nodes(19, 36))];
     let mut file = blocks(SourceKind::SlurmTopologyYaml, &racks);
@@ -137,14 +137,14 @@ pub(super) fn healthy() -> Vec<Said> {
     for group in file.groups.iter_mut().chain(&mut live.groups) {
         group.size = Some(16);
     }
-    let mut slurm = Said::nothing(SourceKind::SlurmNodes, "scontrol");
+    let mut slurm = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
     let mut kubernetes = labelled(&cliques);
     for node in nodes(1, 36) {
         for said in [&mut slurm, &mut kubernetes] {
-            said.node(&node).gpus = Some(4);
-            said.node(&node).state = vec!["IDLE".to_owned()];
+            said.node_mut(&node).gpus = Some(4);
+            said.node_mut(&node).state = vec!["IDLE".to_owned()];
         }
-        kubernetes.node(&node).product = Some("NVIDIA-GB200".to_owned());
+        kubernetes.node_mut(&node).product = Some("NVIDIA-GB200".to_owned());
     }
     let mut all = vec![file, live, slurm, kubernetes];
     for mut said in facts(&cliques) {
@@ -168,9 +168,9 @@ fn a_healthy_fleet_has_no_disagreement_whoever_is_measured_by() {
     assert_eq!(claims.domains[0].platform.as_deref(), Some("gb200-nvl72"));
     assert_eq!(claims.domains[0].gpus_per_node, Some(4));
     assert_eq!(claims.sources.len(), 4 + 36);
-    for family in [Family::Kubernetes, Family::Nodes] {
-        let rules = Rules { order: vec![family, Family::Slurm], ..rules() };
-        let claims = reconcile(healthy(), &rules);
+    for family in [SourceFamily::Kubernetes, SourceFamily::Nodes] {
+        let rules = ReconcileRules { order: vec![family, SourceFamily::Slurm], ..rules() };
+        let claims = reconcile_reports(healthy(), &rules);
         assert_eq!(claims.disagreements, [], "{family:?}: {:#?}", claims.disagreements);
         let mut names: Vec<&str> = claims.domains.iter().map(|d| d.name.as_str()).collect();
         names.sort_unstable();

@@ -1,14 +1,14 @@
 //! Ranks, and what frameworks take for granted.
 
 use super::*;
-use model::said::Belief;
+use model::source_report::JobAssumption;
 
 /// Two domains of three, and a Ray cluster with these ranks; "" is none.
 fn ray(ranks: &[&str]) -> Claims {
     let slurm = blocks(SourceKind::SlurmTopology, &[("a", nodes(1, 3)), ("b", nodes(4, 6))]);
-    let mut ray = Said::nothing(SourceKind::Ray, "ray.json");
+    let mut ray = SourceReport::new(SourceKind::Ray, "ray.json");
     for (number, rank) in (1..).zip(ranks) {
-        let words = ray.node(&node(number));
+        let words = ray.node_mut(&node(number));
         words.gpus = Some(4);
         words.topo_rank = Some((*rank).to_owned()).filter(|rank| !rank.is_empty());
     }
@@ -25,7 +25,7 @@ fn ranks_that_rise_along_the_domains_are_fine() {
 fn duplicates_zeros_words_and_gaps_are_told_apart() {
     let claims = ray(&["1", "1", "3", "4", "5", "6"]);
     let told = only(&claims, "topo-rank-duplicate");
-    assert_eq!((told.severity, &told.nodes), (Severity::Contradiction, &nodes(1, 2)));
+    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &nodes(1, 2)));
     assert!(told.summary.contains("1 on n[01-02]"), "{}", told.summary);
 
     let claims = ray(&["0", "2", "3", "rack-A1", "5", "6"]);
@@ -33,32 +33,32 @@ fn duplicates_zeros_words_and_gaps_are_told_apart() {
     assert_eq!(told.nodes, [node(1), node(4)]);
 
     let claims = ray(&["", "2", "3", "4", "5", "6"]);
-    assert_eq!(only(&claims, "topo-rank-missing").severity, Severity::Doubt);
+    assert_eq!(only(&claims, "topo-rank-missing").severity, DisagreementSeverity::Doubt);
 }
 
 #[test]
 fn domains_that_take_turns_are_a_doubt_and_another_order_inside_a_note() {
     let claims = ray(&["1", "3", "5", "2", "4", "6"]);
     let told = only(&claims, "topo-rank-order");
-    assert_eq!((told.severity, told.nodes.len()), (Severity::Doubt, 6));
+    assert_eq!((told.severity, told.nodes.len()), (DisagreementSeverity::Doubt, 6));
     let claims = ray(&["3", "2", "1", "4", "5", "6"]);
     let told = only(&claims, "topo-rank-order");
-    assert_eq!((told.severity, &told.nodes), (Severity::Note, &nodes(1, 3)));
+    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Note, &nodes(1, 3)));
 }
 
-fn believing(belief: Belief, platform: &str) -> Claims {
+fn believing(belief: JobAssumption, platform: &str) -> Claims {
     let mut slurm = blocks(SourceKind::SlurmTopology, &[("a", nodes(1, 16)), ("b", nodes(17, 20))]);
     for group in &mut slurm.groups {
         group.platform = Some(platform.to_owned());
         group.gpus_per_node = Some(4);
     }
-    let mut job = Said::nothing(SourceKind::Job, "job.env");
+    let mut job = SourceReport::new(SourceKind::Job, "job.env");
     job.beliefs.push(belief);
     reconciled(vec![slurm, job])
 }
 
-fn hybrid(ranks: u32, nodes: Vec<NodeName>) -> Belief {
-    Belief {
+fn hybrid(ranks: u32, nodes: Vec<NodeName>) -> JobAssumption {
+    JobAssumption {
         who: "HybridEP".to_owned(),
         ranks_per_domain: Some(ranks),
         multi_node_nvlink: None,
@@ -74,23 +74,23 @@ fn a_belief_larger_than_the_domain_of_its_job_is_told_with_both() {
     assert_eq!(believing(hybrid(64, nodes(1, 16)), rack).disagreements, []);
     let claims = believing(hybrid(64, nodes(1, 8)), rack);
     let told = only(&claims, "belief-beyond-domain");
-    assert_eq!(told.severity, Severity::Contradiction);
+    assert_eq!(told.severity, DisagreementSeverity::Contradiction);
     assert!(told.summary.contains("at most 32 GPUs for its nodes"), "{}", told.summary);
     assert_eq!(told.sides[0].at.as_deref(), Some("job.env:3"));
     // A job whose nodes nobody names may fit into one domain and not the other.
     let claims = believing(hybrid(64, vec![]), rack);
-    assert_eq!(only(&claims, "belief-beyond-domain").severity, Severity::Doubt);
+    assert_eq!(only(&claims, "belief-beyond-domain").severity, DisagreementSeverity::Doubt);
     let claims = believing(hybrid(72, vec![]), rack);
-    assert_eq!(only(&claims, "belief-beyond-domain").severity, Severity::Contradiction);
+    assert_eq!(only(&claims, "belief-beyond-domain").severity, DisagreementSeverity::Contradiction);
     // On servers a node is the domain.
     let claims = believing(hybrid(8, nodes(1, 16)), "hgx-h100");
-    assert_eq!(only(&claims, "belief-beyond-domain").severity, Severity::Contradiction);
+    assert_eq!(only(&claims, "belief-beyond-domain").severity, DisagreementSeverity::Contradiction);
     assert_eq!(believing(hybrid(4, nodes(1, 16)), "hgx-h100").disagreements, []);
 }
 
 #[test]
 fn nvlink_between_nodes_is_believed_in_where_it_is() {
-    let belief = |wanted| Belief {
+    let belief = |wanted| JobAssumption {
         ranks_per_domain: None,
         multi_node_nvlink: Some(wanted),
         ..hybrid(0, nodes(1, 4))
@@ -99,18 +99,18 @@ fn nvlink_between_nodes_is_believed_in_where_it_is() {
     assert_eq!(of(true, "gb200-nvl72").disagreements, []);
     assert_eq!(of(false, "hgx-h100").disagreements, []);
     let claims = of(true, "hgx-h100");
-    assert_eq!(only(&claims, "belief-multi-node-nvlink").severity, Severity::Contradiction);
+    assert_eq!(only(&claims, "belief-multi-node-nvlink").severity, DisagreementSeverity::Contradiction);
     let claims = of(false, "gb200-nvl72");
-    assert_eq!(only(&claims, "belief-multi-node-nvlink").severity, Severity::Note);
+    assert_eq!(only(&claims, "belief-multi-node-nvlink").severity, DisagreementSeverity::Note);
 }
 
 #[test]
 fn ray_that_keys_on_the_uuid_alone_contradicts_the_cliques_of_a_rack_and_not_of_servers() {
     let ray = |name: &str| {
-        let mut ray = Said::nothing(SourceKind::Ray, "ray.json");
-        let group = Group::of(GroupKind::Domain, "nvlink_domain", name, nodes(1, 4));
+        let mut ray = SourceReport::new(SourceKind::Ray, "ray.json");
+        let group = NodeGroup::new(NodeGroupKind::Domain, "nvlink_domain", name, nodes(1, 4));
         ray.groups.push(group);
-        ray.beliefs.push(Belief {
+        ray.beliefs.push(JobAssumption {
             who: "Ray nvlink_domain".to_owned(),
             ranks_per_domain: Some(16),
             multi_node_nvlink: Some(true),
@@ -121,34 +121,34 @@ fn ray_that_keys_on_the_uuid_alone_contradicts_the_cliques_of_a_rack_and_not_of_
         ray
     };
     let mut kubernetes = labelled(&[(UUID, 1, nodes(1, 2)), (UUID, 2, nodes(3, 4))]);
-    nodes(1, 4).iter().for_each(|node| kubernetes.node(node).gpus = Some(4));
+    nodes(1, 4).iter().for_each(|node| kubernetes.node_mut(node).gpus = Some(4));
     let claims = reconciled(vec![kubernetes, ray(UUID)]);
-    let told: Vec<(&str, Severity)> = classes(&claims);
+    let told: Vec<(&str, DisagreementSeverity)> = classes(&claims);
     assert_eq!(
         told,
         [
-            ("belief-beyond-domain", Severity::Contradiction),
-            ("domains-nested", Severity::Contradiction),
-            ("split-clique", Severity::Note)
+            ("belief-beyond-domain", DisagreementSeverity::Contradiction),
+            ("domains-nested", DisagreementSeverity::Contradiction),
+            ("split-clique", DisagreementSeverity::Note)
         ]
     );
-    let mut slurm = Said::nothing(SourceKind::SlurmNodes, "scontrol");
+    let mut slurm = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
     for node in nodes(1, 4) {
-        slurm.node(&node).gpus = Some(8);
-        slurm.node(&node).product = Some("NVIDIA H100".to_owned());
+        slurm.node_mut(&node).gpus = Some(8);
+        slurm.node_mut(&node).product = Some("NVIDIA H100".to_owned());
     }
     let mut ray = ray("leaf7");
     ray.beliefs[0].ranks_per_domain = Some(32);
-    let claims = reconcile(vec![slurm, ray], &Rules { order: vec![Family::Slurm], ..rules() });
-    assert!(claims.disagreements.iter().all(|d| d.severity == Severity::Note), "{claims:#?}");
+    let claims = reconcile_reports(vec![slurm, ray], &ReconcileRules { order: vec![SourceFamily::Slurm], ..rules() });
+    assert!(claims.disagreements.iter().all(|d| d.severity == DisagreementSeverity::Note), "{claims:#?}");
 }
 
 #[test]
 fn a_head_without_gpus_needs_no_rank() {
-    let mut ray = Said::nothing(SourceKind::Ray, "ray.json");
-    ray.node(&"head".into());
+    let mut ray = SourceReport::new(SourceKind::Ray, "ray.json");
+    ray.node_mut(&"head".into());
     for (number, rank) in [(1, "1"), (2, "2")] {
-        let words = ray.node(&node(number));
+        let words = ray.node_mut(&node(number));
         (words.gpus, words.topo_rank) = (Some(4), Some(rank.to_owned()));
     }
     let slurm = blocks(SourceKind::SlurmTopology, &[("a", nodes(1, 2))]);

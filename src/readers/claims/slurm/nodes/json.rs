@@ -2,41 +2,41 @@
 
 use serde_json::Value;
 
-use super::super::answer;
-use super::super::states;
-use super::Listing;
-use model::said::ProblemKind;
-use model::said::Said;
+use super::super::json_response;
+use super::super::node_states;
+use super::SlurmNodeListing;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
 
 /// Keys of answers about something else, which may hold nodes too.
-const OTHERS: [&str; 5] = ["sinfo", "partitions", "jobs", "reservations", "items"];
+const OTHER_ANSWER_KEYS: [&str; 5] = ["sinfo", "partitions", "jobs", "reservations", "items"];
 
 /// Keys that only Slurm's nodes have.
-const OWN: [&str; 3] = ["slurmd_start_time", "next_state_after_reboot", "real_memory"];
+const NODE_KEYS: [&str; 3] = ["slurmd_start_time", "next_state_after_reboot", "real_memory"];
 
 pub(super) fn recognises(text: &str) -> bool {
-    let Some(keys) = answer::keys(text) else {
-        let begins = answer::begins(text, "nodes") || answer::begins(text, "architecture");
-        return begins && OWN.iter().any(|key| text.contains(key));
+    let Some(keys) = json_response::top_level_keys(text) else {
+        let begins = json_response::starts_with_key(text, "nodes") || json_response::starts_with_key(text, "architecture");
+        return begins && NODE_KEYS.iter().any(|key| text.contains(key));
     };
     let has = |key: &str| keys.contains(key);
-    let is_ours = OWN.iter().any(|key| text.contains(key)) || text.contains("data_parser");
-    let is_node = has("name") && has("state") && OWN.iter().any(|key| has(key));
+    let is_ours = NODE_KEYS.iter().any(|key| text.contains(key)) || text.contains("data_parser");
+    let is_node = has("name") && has("state") && NODE_KEYS.iter().any(|key| has(key));
     let is_error = has("errors") && has("meta") && text.contains("node");
-    let is_other = OTHERS.iter().any(|key| keys.contains(*key));
+    let is_other = OTHER_ANSWER_KEYS.iter().any(|key| keys.contains(*key));
     is_ours && (is_node || (!is_other && (has("nodes") || is_error)))
 }
 
-pub(super) fn read(said: &mut Said, place: &str, text: &str) -> Vec<Listing> {
-    let Some(answer) = answer::read(said, place, text) else { return Vec::new() };
-    let nodes = items(said, &answer);
+pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Vec<SlurmNodeListing> {
+    let Some(answer) = json_response::read(said, place, text) else { return Vec::new() };
+    let nodes = node_items(said, &answer);
     let mut listings = Vec::with_capacity(nodes.len());
     for (index, node) in nodes.iter().enumerate() {
-        match answer::text(&node["name"]) {
-            Some(name) => listings.push(listing(name, index, node)),
+        match json_response::as_text(&node["name"]) {
+            Some(name) => listings.push(parse_listing(name, index, node)),
             None => {
                 let at = format!("nodes[{index}]");
-                said.trouble(ProblemKind::Malformed, at, "a node without a name is skipped");
+                said.push_problem(SourceProblemKind::Malformed, at, "a node without a name is skipped");
             }
         }
     }
@@ -44,35 +44,35 @@ pub(super) fn read(said: &mut Said, place: &str, text: &str) -> Vec<Listing> {
 }
 
 /// The nodes of an answer, as it lists them.
-pub(in crate::claims::slurm) fn items<'a>(said: &mut Said, answer: &'a Value) -> &'a [Value] {
+pub(in crate::claims::slurm) fn node_items<'a>(said: &mut SourceReport, answer: &'a Value) -> &'a [Value] {
     match answer {
         Value::Array(nodes) => nodes,
         Value::Object(keys) => match keys.get("nodes") {
             Some(Value::Array(nodes)) => nodes,
             Some(_) => {
                 let message = "`nodes` is no list of nodes";
-                said.trouble(ProblemKind::Malformed, None, message);
+                said.push_problem(SourceProblemKind::Malformed, None, message);
                 &[]
             }
             None if keys.contains_key("name") => std::slice::from_ref(answer),
             None => {
                 if said.problems.is_empty() {
                     let message = "the answer has no `nodes`, and no error that says why";
-                    said.trouble(ProblemKind::Incomplete, None, message);
+                    said.push_problem(SourceProblemKind::Incomplete, None, message);
                 }
                 &[]
             }
         },
         _ => {
-            said.trouble(ProblemKind::Malformed, None, "it is no list of nodes");
+            said.push_problem(SourceProblemKind::Malformed, None, "it is no list of nodes");
             &[]
         }
     }
 }
 
-fn listing(name: &str, index: usize, node: &Value) -> Listing {
-    let text = |key: &str| answer::text(&node[key]).map(str::to_owned);
-    Listing {
+fn parse_listing(name: &str, index: usize, node: &Value) -> SlurmNodeListing {
+    let text = |key: &str| json_response::as_text(&node[key]).map(str::to_owned);
+    SlurmNodeListing {
         name: name.to_owned(),
         at: format!("nodes[{index}]"),
         hostname: text("hostname"),
@@ -81,30 +81,30 @@ fn listing(name: &str, index: usize, node: &Value) -> Listing {
         instance_type: text("instance_type"),
         gres: text("gres"),
         tres: text("tres"),
-        features: answer::words(&node["features"]),
-        active: answer::words(&node["active_features"]),
+        features: json_response::as_words(&node["features"]),
+        active: json_response::as_words(&node["active_features"]),
         comment: text("comment"),
         extra: text("extra"),
         reason: text("reason"),
         reason_by: text("reason_set_by_user"),
         reservation: text("reservation"),
-        state: state(node),
-        allocated_cpus: answer::number(&node["alloc_cpus"]),
+        state: parse_state(node),
+        allocated_cpus: json_response::as_number(&node["alloc_cpus"]),
         topology: text("topology").or_else(|| text("topology_str")),
-        partitions: answer::words(&node["partitions"]),
+        partitions: json_response::as_words(&node["partitions"]),
         version: text("version"),
     }
 }
 
 /// A list of words since v0.0.40; before, a word and `state_flags` beside it.
-pub(in crate::claims::slurm) fn state(node: &Value) -> Vec<String> {
+pub(in crate::claims::slurm) fn parse_state(node: &Value) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
-    let flags = answer::words(&node["state_flags"]);
-    let many = 1 < answer::list(&node["state"]).len() || !flags.is_empty();
-    for word in answer::words(&node["state"]).into_iter().chain(flags) {
+    let flags = json_response::as_words(&node["state_flags"]);
+    let many = 1 < json_response::as_list(&node["state"]).len() || !flags.is_empty();
+    for word in json_response::as_words(&node["state"]).into_iter().chain(flags) {
         // One word of several is a flag of a combination.
         let combined = if many { format!("{word}+") } else { word };
-        for word in states::words(&combined) {
+        for word in node_states::split_state(&combined) {
             if !words.contains(&word) {
                 words.push(word);
             }
@@ -118,8 +118,8 @@ mod tests {
     use super::super::read as read_nodes;
     use super::*;
     use model::id::NodeName;
-    use model::said::GroupKind;
-    use model::said::NodeSaid;
+    use model::source_report::NodeGroupKind;
+    use model::source_report::NodeReport;
 
     const NEW: &str = r#"{"nodes":[
         {"name":"tray01","hostname":"tray01.lab","address":"10.1.0.1","state":["MIXED","DRAIN"],
@@ -133,7 +133,7 @@ mod tests {
         "meta":{"plugin":{"data_parser":"data_parser/v0.0.45"},
                 "slurm":{"release":"26.05.5","cluster":"lab"}},"errors":[],"warnings":[]}"#;
 
-    fn node(said: &Said, name: &str) -> NodeSaid {
+    fn node(said: &SourceReport, name: &str) -> NodeReport {
         said.nodes[&NodeName::from(name)].clone()
     }
 
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(second.state, ["SHINY"]);
         assert_eq!(said.settings["slurmd"], "26.05.5");
         let [group] = said.groups.as_slice() else { panic!("{:?}", said.groups) };
-        assert_eq!((group.kind, group.name.as_str()), (GroupKind::Domain, "r2"));
+        assert_eq!((group.kind, group.name.as_str()), (NodeGroupKind::Domain, "r2"));
         assert_eq!(group.topology.as_deref(), Some("racks"));
         assert_eq!(group.scheme, super::super::SCHEME);
     }
@@ -212,7 +212,7 @@ mod tests {
     fn a_node_listed_twice_counts_once() {
         let said = read_nodes("f", r#"{"nodes":[{"name":"a","gres":"gpu:4"},{"name":"a"}]}"#);
         assert_eq!(node(&said, "a").gpus, Some(4));
-        assert_eq!(said.problems[0].kind, ProblemKind::Contradictory);
+        assert_eq!(said.problems[0].kind, SourceProblemKind::Contradictory);
     }
 
     #[test]

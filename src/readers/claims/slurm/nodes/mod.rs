@@ -15,16 +15,16 @@ use std::collections::BTreeSet;
 use std::collections::HashMap;
 
 use super::gres;
-use super::listed::some;
-use super::states;
-use crate::claims::reading::bounded;
+use super::host_list_budget::list_some;
+use super::node_states;
+use crate::claims::reader_util::limit_notes;
 use model::id::NodeName;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::NodeSaid;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::NodeReport;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 
 /// The scheme of groups that nodes themselves name.
 pub const SCHEME: &str = "node topology";
@@ -33,7 +33,7 @@ pub const SCHEME: &str = "node topology";
 const OWN_FEATURES: [&str; 2] = ["fabric_verified", "fabric_degraded"];
 
 /// How comments that this program writes begin.
-const OWN: &str = "fabricgate";
+const OWN_COMMENT_PREFIX: &str = "fabricgate";
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
@@ -41,24 +41,24 @@ pub fn recognises(text: &str) -> bool {
 }
 
 /// Reads it. `place` is its name in messages.
-pub fn read(place: &str, text: &str) -> Said {
-    let mut said = Said::nothing(SourceKind::SlurmNodes, place);
-    let is_json = super::listed::without_mark(text).trim_start().starts_with(['{', '[']);
+pub fn read(place: &str, text: &str) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::SlurmNodes, place);
+    let is_json = super::host_list_budget::strip_bom(text).trim_start().starts_with(['{', '[']);
     let nodes = if is_json {
         json::read(&mut said, place, text)
     } else {
         text::read(&mut said, place, text)
     };
     if nodes.is_empty() && said.problems.is_empty() {
-        said.trouble(ProblemKind::Incomplete, None, "it names no node");
+        said.push_problem(SourceProblemKind::Incomplete, None, "it names no node");
     }
-    say(&mut said, nodes);
-    bounded(said)
+    add_to_report(&mut said, nodes);
+    limit_notes(said)
 }
 
 /// One node, as either form says it. Empty texts are absent.
 #[derive(Debug, Default)]
-struct Listing {
+struct SlurmNodeListing {
     name: String,
     at: String,
     hostname: Option<String>,
@@ -83,23 +83,23 @@ struct Listing {
 }
 
 /// Puts nodes and the groups they name into `said`.
-fn say(said: &mut Said, nodes: Vec<Listing>) {
+fn add_to_report(said: &mut SourceReport, nodes: Vec<SlurmNodeListing>) {
     let mut shared: HashMap<String, u32> = HashMap::new();
     for other in nodes.iter().flat_map(other_names) {
         *shared.entry(other.to_owned()).or_default() += 1;
     }
-    let mut groups: BTreeMap<(String, String), (GroupKind, Vec<NodeName>)> = BTreeMap::new();
+    let mut groups: BTreeMap<(String, String), (NodeGroupKind, Vec<NodeName>)> = BTreeMap::new();
     let mut versions = BTreeSet::new();
     let mut slices = Vec::new();
     for listing in nodes {
         let name = NodeName::from(listing.name.as_str());
         if said.nodes.contains_key(&name) {
             let message = format!("node {name} is listed twice; the first listing is used");
-            said.trouble(ProblemKind::Contradictory, listing.at, message);
+            said.push_problem(SourceProblemKind::Contradictory, listing.at, message);
             continue;
         }
         for unit in listing.topology.iter().flat_map(|units| units.split(',')) {
-            match unit_of(unit.trim()) {
+            match parse_unit(unit.trim()) {
                 Some((key, kind)) => {
                     let nodes = &mut groups.entry(key).or_insert_with(|| (kind, Vec::new())).1;
                     // A node may name a unit twice.
@@ -111,7 +111,7 @@ fn say(said: &mut Said, nodes: Vec<Listing>) {
             }
         }
         versions.extend(listing.version.clone());
-        let node = node(&listing, &shared);
+        let node = node_report(&listing, &shared);
         if node.gpus.is_none() && node.marks.contains_key("gres") {
             slices.push(listing.name.clone());
         }
@@ -120,7 +120,7 @@ fn say(said: &mut Said, nodes: Vec<Listing>) {
     if !slices.is_empty() {
         said.notes.push(format!(
             "GPUs are not counted where MIG slices are: {}",
-            some(slices.iter().map(String::as_str))
+            list_some(slices.iter().map(String::as_str))
         ));
     }
     if !versions.is_empty() {
@@ -128,7 +128,7 @@ fn say(said: &mut Said, nodes: Vec<Listing>) {
         said.settings.insert("slurmd".to_owned(), versions.join(", "));
     }
     for ((topology, unit), (kind, nodes)) in groups {
-        let mut group = Group::of(kind, SCHEME, unit.clone(), nodes);
+        let mut group = NodeGroup::new(kind, SCHEME, unit.clone(), nodes);
         group.at = Some(format!("Topology={topology}:{unit}"));
         group.topology = Some(topology);
         said.groups.push(group);
@@ -137,21 +137,21 @@ fn say(said: &mut Said, nodes: Vec<Listing>) {
 
 /// Topology and unit of `topo:unit`. `topo:top:mid:leaf` is a path in a tree,
 /// `topo:ring:3` a position, which is no unit.
-fn unit_of(text: &str) -> Option<((String, String), GroupKind)> {
+fn parse_unit(text: &str) -> Option<((String, String), NodeGroupKind)> {
     let mut parts = text.split(':');
     let topology = parts.next().filter(|part| !part.is_empty())?;
     let units: Vec<&str> = parts.collect();
     let last = units.last().filter(|part| !part.is_empty())?;
     let kind = match units.len() {
-        1 => GroupKind::Domain,
+        1 => NodeGroupKind::Domain,
         _ if last.bytes().all(|b| b.is_ascii_digit()) => return None,
-        _ => GroupKind::Leaf,
+        _ => NodeGroupKind::Leaf,
     };
     Some(((topology.to_owned(), (*last).to_owned()), kind))
 }
 
 /// Host name, address and instance, as far as they differ from the name.
-fn other_names(listing: &Listing) -> impl Iterator<Item = &str> {
+fn other_names(listing: &SlurmNodeListing) -> impl Iterator<Item = &str> {
     let is_local = |name: &str| name.starts_with("127.") || matches!(name, "localhost" | "::1");
     let names = [&listing.hostname, &listing.address, &listing.instance];
     let mut seen = Vec::new();
@@ -162,8 +162,8 @@ fn other_names(listing: &Listing) -> impl Iterator<Item = &str> {
     })
 }
 
-fn node(listing: &Listing, shared: &HashMap<String, u32>) -> NodeSaid {
-    let mut node = NodeSaid::default();
+fn node_report(listing: &SlurmNodeListing, shared: &HashMap<String, u32>) -> NodeReport {
+    let mut node = NodeReport::default();
     let by_gres = listing.gres.as_deref().and_then(gres::from_gres);
     if let Some(gpus) = &by_gres
         && gpus.count.is_none()
@@ -184,11 +184,11 @@ fn node(listing: &Listing, shared: &HashMap<String, u32>) -> NodeSaid {
         .collect();
     node.busy = match listing.allocated_cpus {
         Some(cpus) if 0 < cpus => Some(true),
-        _ => states::busy(&listing.state),
+        _ => node_states::is_busy(&listing.state),
     };
     node.state.clone_from(&listing.state);
     node.reason.clone_from(&listing.reason);
-    let is_foreign = |text: &&String| !text.starts_with(OWN);
+    let is_foreign = |text: &&String| !text.starts_with(OWN_COMMENT_PREFIX);
     let features = |features: &[String]| {
         let kept = features.iter().filter(|feature| !OWN_FEATURES.contains(&feature.as_str()));
         Some(kept.cloned().collect::<Vec<_>>().join(",")).filter(|text| !text.is_empty())
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn units_of_topologies_are_told_from_positions() {
-        let told = |text: &str| unit_of(text).map(|((t, u), kind)| format!("{t}|{u}|{kind:?}"));
+        let told = |text: &str| parse_unit(text).map(|((t, u), kind)| format!("{t}|{u}|{kind:?}"));
         assert_eq!(told("racks:r1").as_deref(), Some("racks|r1|Domain"));
         assert_eq!(told("fabric:top:mid:leaf7").as_deref(), Some("fabric|leaf7|Leaf"));
         for none in ["", "racks", ":r1", "racks:", "circle:r:3"] {
@@ -230,15 +230,15 @@ mod tests {
 
     #[test]
     fn names_that_several_nodes_share_name_none_of_them() {
-        let listing = |name: &str, host: &str| Listing {
+        let listing = |name: &str, host: &str| SlurmNodeListing {
             name: name.to_owned(),
             hostname: Some(host.to_owned()),
             address: Some("127.0.0.1".to_owned()),
             instance: Some(format!("i-{name}")),
-            ..Listing::default()
+            ..SlurmNodeListing::default()
         };
-        let mut said = Said::nothing(SourceKind::SlurmNodes, "f");
-        say(&mut said, vec![listing("a", "lab"), listing("b", "lab"), listing("c", "c.lab")]);
+        let mut said = SourceReport::new(SourceKind::SlurmNodes, "f");
+        add_to_report(&mut said, vec![listing("a", "lab"), listing("b", "lab"), listing("c", "c.lab")]);
         let aliases: Vec<&[String]> = said.nodes.values().map(|n| n.aliases.as_slice()).collect();
         assert_eq!(aliases, [&["i-a"][..], &["i-b"], &["c.lab", "i-c"]]);
     }
@@ -246,14 +246,14 @@ mod tests {
     #[test]
     fn what_a_gate_wrote_itself_is_no_mark_of_the_site() {
         let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
-        let listing = Listing {
+        let listing = SlurmNodeListing {
             features: words(&["gb200", "fabric_verified", "fabric_layer3"]),
             active: words(&["gb200", "fabric_layer3"]),
             comment: Some("fabricgate: verified".to_owned()),
             extra: Some("{\"fabricgate\":{}}".to_owned()),
-            ..Listing::default()
+            ..SlurmNodeListing::default()
         };
-        let marks = node(&listing, &HashMap::new()).marks;
+        let marks = node_report(&listing, &HashMap::new()).marks;
         assert_eq!(marks, [("features".to_owned(), "gb200,fabric_layer3".to_owned())].into());
     }
 }

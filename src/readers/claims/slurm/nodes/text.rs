@@ -5,16 +5,16 @@
 //! taken for one where it can stand: a reason that says `State=IDLE` is no
 //! state.
 
-use super::super::listed::Spot;
-use super::super::listed::without_mark;
-use super::super::states;
-use super::Listing;
-use crate::claims::reading::plain;
-use model::said::ProblemKind;
-use model::said::Said;
+use super::super::host_list_budget::SlurmTextPosition;
+use super::super::host_list_budget::strip_bom;
+use super::super::node_states;
+use super::SlurmNodeListing;
+use crate::claims::reader_util::sanitize_text;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
 
 /// Keys in front of free text, which hold no blanks (`OS` aside).
-const HEAD: &[&str] = &[
+const HEAD_KEYS: &[&str] = &[
     "NodeName",
     "Arch",
     "CoresPerSocket",
@@ -68,10 +68,10 @@ const HEAD: &[&str] = &[
 ];
 
 /// Keys of free text.
-const FREE: &[&str] = &["Reason", "Comment", "Extra"];
+const FREE_TEXT_KEYS: &[&str] = &["Reason", "Comment", "Extra"];
 
 /// Keys that may follow free text.
-const TAIL: &[&str] = &[
+const TRAILING_KEYS: &[&str] = &[
     "Reason",
     "Comment",
     "Extra",
@@ -85,7 +85,7 @@ const TAIL: &[&str] = &[
 ];
 
 pub(super) fn recognises(text: &str) -> bool {
-    let text = without_mark(text).trim_start();
+    let text = strip_bom(text).trim_start();
     let first = text.lines().next().unwrap_or_default();
     let Some(name) = first.strip_prefix("NodeName=") else { return is_not_found(first) };
     // slurm.conf has such lines too, with lists of names and no live state.
@@ -102,30 +102,30 @@ fn is_not_found(line: &str) -> bool {
     line.starts_with("Node ") && line.trim_end().ends_with(" not found")
 }
 
-pub(super) fn read(said: &mut Said, place: &str, text: &str) -> Vec<Listing> {
+pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Vec<SlurmNodeListing> {
     let mut records: Vec<(usize, Vec<&str>)> = Vec::new();
-    for (index, line) in without_mark(text).lines().enumerate() {
-        let at = || Spot::at(place, index + 1, 1).to_string();
+    for (index, line) in strip_bom(text).lines().enumerate() {
+        let at = || SlurmTextPosition::new(place, index + 1, 1).to_string();
         if line.starts_with("NodeName=") {
             records.push((index + 1, vec![line]));
         } else if is_not_found(line) {
-            said.trouble(ProblemKind::Missing, at(), plain(line));
+            said.push_problem(SourceProblemKind::Missing, at(), sanitize_text(line));
         } else if line.trim().is_empty() {
         } else if let Some((_, lines)) = records.last_mut()
             && line.starts_with(char::is_whitespace)
         {
             lines.push(line);
         } else {
-            let message = format!("no line of a node: {}", plain(line));
-            said.trouble(ProblemKind::Malformed, at(), message);
+            let message = format!("no line of a node: {}", sanitize_text(line));
+            said.push_problem(SourceProblemKind::Malformed, at(), message);
         }
     }
     let mut listings = Vec::with_capacity(records.len());
     for (number, lines) in records {
-        let at = Spot::at(place, number, 1).to_string();
-        let listing = listing(&lines, at.clone());
+        let at = SlurmTextPosition::new(place, number, 1).to_string();
+        let listing = parse_listing(&lines, at.clone());
         if listing.name.is_empty() {
-            said.trouble(ProblemKind::Malformed, at, "a node without a name is skipped");
+            said.push_problem(SourceProblemKind::Malformed, at, "a node without a name is skipped");
         } else {
             listings.push(listing);
         }
@@ -134,7 +134,7 @@ pub(super) fn read(said: &mut Said, place: &str, text: &str) -> Vec<Listing> {
 }
 
 /// Keys and values of one node, the first of each key.
-fn values(lines: &[&str]) -> Vec<(&'static str, String)> {
+fn parse_values(lines: &[&str]) -> Vec<(&'static str, String)> {
     let is_one_line = lines.len() == 1;
     let mut found: Vec<(&'static str, String)> = Vec::new();
     let mut is_free = false;
@@ -142,13 +142,13 @@ fn values(lines: &[&str]) -> Vec<(&'static str, String)> {
         let mut at = 0;
         let mut is_first = true;
         while let Some((start, key)) = next_key(line, at, is_free, is_one_line, is_first) {
-            extend(&mut found, &line[at..start], is_first);
+            append_text(&mut found, &line[at..start], is_first);
             at = start + key.len() + 1;
             is_first = false;
-            is_free = is_free || FREE.contains(&key);
+            is_free = is_free || FREE_TEXT_KEYS.contains(&key);
             found.push((key, String::new()));
         }
-        extend(&mut found, &line[at..], is_first);
+        append_text(&mut found, &line[at..], is_first);
     }
     for (_, value) in &mut found {
         value.truncate(value.trim_end().len());
@@ -157,7 +157,7 @@ fn values(lines: &[&str]) -> Vec<(&'static str, String)> {
 }
 
 /// Puts text behind the value it belongs to; a line of its own is one there.
-fn extend(found: &mut [(&'static str, String)], text: &str, is_line: bool) {
+fn append_text(found: &mut [(&'static str, String)], text: &str, is_line: bool) {
     let Some((_, value)) = found.last_mut() else { return };
     let text = text.trim_end();
     if is_line && !value.is_empty() && !text.trim().is_empty() {
@@ -184,8 +184,8 @@ fn next_key(
         let word = line[start..].split(char::is_whitespace).next().filter(|w| !w.is_empty())?;
         let key = word.split_once('=').map(|(key, _)| key);
         let known = key.and_then(|key| {
-            let head = HEAD.iter().filter(|_| !is_free);
-            head.chain(TAIL).find(|known| **known == key).copied()
+            let head = HEAD_KEYS.iter().filter(|_| !is_free);
+            head.chain(TRAILING_KEYS).find(|known| **known == key).copied()
         });
         // Free text of several lines is set off further than keys are.
         let begins = || is_first && start <= 4 && line[..start].trim().is_empty();
@@ -197,26 +197,26 @@ fn next_key(
     }
 }
 
-fn listing(lines: &[&str], at: String) -> Listing {
-    let mut found = values(lines);
+fn parse_listing(lines: &[&str], at: String) -> SlurmNodeListing {
+    let mut found = parse_values(lines);
     let mut take = |key: &str| {
         // `OS` is the nodes' own text and may look like keys; the real ones come
         // after it. Free text comes after its keys.
         let is_it = |(name, _): &(&str, String)| *name == key;
-        let index = if TAIL.contains(&key) {
+        let index = if TRAILING_KEYS.contains(&key) {
             found.iter().position(is_it)?
         } else {
             found.iter().rposition(is_it)?
         };
         let value = std::mem::take(&mut found[index].1);
-        Some(value).filter(|value| !super::super::answer::is_nothing(value))
+        Some(value).filter(|value| !super::super::json_response::is_null_text(value))
     };
     let words = |text: Option<String>| -> Vec<String> {
         let text = text.unwrap_or_default();
         text.split(',').map(str::trim).filter(|w| !w.is_empty()).map(str::to_owned).collect()
     };
-    let (reason, reason_by) = take("Reason").map_or((None, None), |text| reason(&text));
-    Listing {
+    let (reason, reason_by) = take("Reason").map_or((None, None), |text| split_reason(&text));
+    SlurmNodeListing {
         name: take("NodeName").unwrap_or_default(),
         at,
         hostname: take("NodeHostName"),
@@ -234,7 +234,7 @@ fn listing(lines: &[&str], at: String) -> Listing {
         reservation: take("ReservationName")
             .or_else(|| take("Reservation"))
             .or_else(|| take("ResvName")),
-        state: take("State").map(|state| states::words(&state)).unwrap_or_default(),
+        state: take("State").map(|state| node_states::split_state(&state)).unwrap_or_default(),
         allocated_cpus: take("CPUAlloc").and_then(|text| text.parse().ok()),
         topology: take("Topology"),
         partitions: words(take("Partitions")),
@@ -244,7 +244,7 @@ fn listing(lines: &[&str], at: String) -> Listing {
 
 /// A reason without the `[user@time]` that Slurm puts behind its first line,
 /// and that user.
-fn reason(text: &str) -> (Option<String>, Option<String>) {
+fn split_reason(text: &str) -> (Option<String>, Option<String>) {
     let stamp = text.match_indices(" [").filter_map(|(start, _)| {
         let word = text[start + 2..].split(char::is_whitespace).next()?;
         let end = start + 2 + word.find(']')?;
@@ -271,7 +271,7 @@ mod tests {
     use super::super::read as read_nodes;
     use super::*;
     use model::id::NodeName;
-    use model::said::NodeSaid;
+    use model::source_report::NodeReport;
 
     fn record(tail: &str) -> String {
         format!(
@@ -285,7 +285,7 @@ mod tests {
         )
     }
 
-    fn node(text: &str) -> NodeSaid {
+    fn node(text: &str) -> NodeReport {
         let said = read_nodes("f", text);
         assert!(said.problems.is_empty(), "{:?}", said.problems);
         said.nodes[&NodeName::from("tray03")].clone()
@@ -372,8 +372,8 @@ mod tests {
         );
         let said = read_nodes("f", &text);
         assert_eq!(said.nodes.len(), 2);
-        let kinds: Vec<ProblemKind> = said.problems.iter().map(|p| p.kind).collect();
-        assert_eq!(kinds, [ProblemKind::Malformed, ProblemKind::Missing, ProblemKind::Malformed]);
+        let kinds: Vec<SourceProblemKind> = said.problems.iter().map(|p| p.kind).collect();
+        assert_eq!(kinds, [SourceProblemKind::Malformed, SourceProblemKind::Missing, SourceProblemKind::Malformed]);
         assert!(recognises("Node tray09 not found\n"));
         assert!(!read_nodes("f", "").problems.is_empty());
     }

@@ -2,47 +2,47 @@
 
 use serde_json::Value;
 
-use super::super::answer;
-use super::super::listed::Listed;
-use super::super::listed::Spot;
+use super::super::json_response;
+use super::super::host_list_budget::HostListBudget;
+use super::super::host_list_budget::SlurmTextPosition;
 use super::super::partitions;
-use super::super::states;
-use super::Row;
-use model::said::ProblemKind;
-use model::said::Said;
+use super::super::node_states;
+use super::SinfoRow;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
 
-pub(super) fn read(said: &mut Said, place: &str, text: &str) {
-    let Some(found) = answer::read(said, place, text) else { return };
+pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) {
+    let Some(found) = json_response::read(said, place, text) else { return };
     let Some(Value::Array(records)) = found.get("sinfo") else {
         if said.problems.is_empty() {
-            said.trouble(ProblemKind::Incomplete, None, "the answer has no list `sinfo`");
+            said.push_problem(SourceProblemKind::Incomplete, None, "the answer has no list `sinfo`");
         }
         return;
     };
-    let mut listed = Listed::new();
+    let mut listed = HostListBudget::new();
     let mut seen: Vec<String> = Vec::new();
     for (index, record) in records.iter().enumerate() {
-        let spot = Spot::Item { list: "sinfo", index };
+        let spot = SlurmTextPosition::Item { list: "sinfo", index };
         if let Some(partition) = partitions::from_json(&record["partition"], spot)
             && !seen.contains(&partition.name)
         {
             seen.push(partition.name.clone());
-            partition.say(said, &mut listed);
+            partition.add_to_report(said, &mut listed);
         }
         let mut words: Vec<String> = Vec::new();
-        let told = answer::words(&record["node"]["state"]);
+        let told = json_response::as_words(&record["node"]["state"]);
         let all = if 1 < told.len() { told.join("+") } else { told.concat() };
-        words.extend(states::words(&all));
-        let text = |value: &Value| answer::text(value).map(str::to_owned);
-        let row = Row {
-            nodes: answer::words(&record["nodes"]["nodes"]).join(","),
+        words.extend(node_states::split_state(&all));
+        let text = |value: &Value| json_response::as_text(value).map(str::to_owned);
+        let row = SinfoRow {
+            nodes: json_response::as_words(&record["nodes"]["nodes"]).join(","),
             state: words,
             reason: text(&record["reason"]["description"]),
             gres: text(&record["gres"]["total"]),
             features: text(&record["features"]["total"]),
             partition: None,
         };
-        super::say(said, &mut listed, spot, &row, false);
+        super::add_row(said, &mut listed, spot, &row, false);
     }
 }
 
@@ -51,7 +51,7 @@ mod tests {
     use super::super::read as read_sinfo;
     use super::super::recognises;
     use model::id::NodeName;
-    use model::said::ProblemKind;
+    use model::source_report::SourceProblemKind;
 
     const TEXT: &str = r#"{"sinfo":[
         {"node":{"state":["IDLE","DRAIN"]},"nodes":{"nodes":["t3"],"total":1},
@@ -90,7 +90,7 @@ mod tests {
     fn an_answer_without_records_is_incomplete() {
         for text in [r#"{"sinfo":[]}"#, r#"{"sinfo":3}"#, r#"{"sinfo":["#] {
             assert!(recognises(text), "{text}");
-            assert_eq!(read_sinfo("f", text).problems[0].kind, ProblemKind::Incomplete, "{text}");
+            assert_eq!(read_sinfo("f", text).problems[0].kind, SourceProblemKind::Incomplete, "{text}");
         }
     }
 }

@@ -8,31 +8,31 @@ mod text;
 
 use std::collections::BTreeSet;
 
-use super::answer;
+use super::json_response;
 use super::gres;
-use super::listed::Listed;
-use super::listed::Spot;
-use super::listed::without_mark;
-use super::states;
-use crate::claims::reading::bounded;
-use model::said::Group;
-use model::said::GroupKind;
-use model::said::ProblemKind;
-use model::said::Said;
-use model::said::SourceKind;
+use super::host_list_budget::HostListBudget;
+use super::host_list_budget::SlurmTextPosition;
+use super::host_list_budget::strip_bom;
+use super::node_states;
+use crate::claims::reader_util::limit_notes;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
-    if let Some(keys) = answer::keys(text) {
+    if let Some(keys) = json_response::top_level_keys(text) {
         return keys.contains("sinfo");
     }
-    answer::begins(text, "sinfo") || text::recognises(text)
+    json_response::starts_with_key(text, "sinfo") || text::recognises(text)
 }
 
 /// Reads it. `place` is its name in messages.
-pub fn read(place: &str, text: &str) -> Said {
-    let mut said = Said::nothing(SourceKind::Sinfo, place);
-    let text = without_mark(text);
+pub fn read(place: &str, text: &str) -> SourceReport {
+    let mut said = SourceReport::new(SourceKind::Sinfo, place);
+    let text = strip_bom(text);
     if text.trim_start().starts_with('{') {
         json::read(&mut said, place, text);
     } else {
@@ -44,14 +44,14 @@ pub fn read(place: &str, text: &str) -> Said {
         group.nodes.retain(|node| seen.insert(node.clone()));
     }
     if said.nodes.is_empty() && said.problems.is_empty() {
-        said.trouble(ProblemKind::Incomplete, None, "it names no node");
+        said.push_problem(SourceProblemKind::Incomplete, None, "it names no node");
     }
-    bounded(said)
+    limit_notes(said)
 }
 
 /// What one line or record says of its nodes.
 #[derive(Debug, Default)]
-struct Row {
+struct SinfoRow {
     nodes: String,
     /// Words of the state, in the long form.
     state: Vec<String>,
@@ -63,10 +63,10 @@ struct Row {
 
 /// Puts a row into `said`. A partition is a group only where its rows are all
 /// that it has (`partitions`).
-fn say(said: &mut Said, listed: &mut Listed, spot: Spot<'_>, row: &Row, partitions: bool) {
-    let Some(nodes) = listed.nodes(said, spot, &row.nodes) else { return };
+fn add_row(said: &mut SourceReport, listed: &mut HostListBudget, spot: SlurmTextPosition<'_>, row: &SinfoRow, partitions: bool) {
+    let Some(nodes) = listed.expand_nodes(said, spot, &row.nodes) else { return };
     for name in &nodes {
-        let node = said.node(name);
+        let node = said.node_mut(name);
         for word in &row.state {
             if !node.state.contains(word) {
                 node.state.push(word.clone());
@@ -84,14 +84,14 @@ fn say(said: &mut Said, listed: &mut Listed, spot: Spot<'_>, row: &Row, partitio
         if let Some(features) = &row.features {
             node.marks.entry("features".to_owned()).or_insert_with(|| features.clone());
         }
-        node.busy = states::busy(&node.state);
+        node.busy = node_states::is_busy(&node.state);
     }
     let Some(partition) = row.partition.as_ref().filter(|_| partitions) else { return };
-    let is_it = |g: &&mut Group| g.kind == GroupKind::Partition && g.name == *partition;
+    let is_it = |g: &&mut NodeGroup| g.kind == NodeGroupKind::Partition && g.name == *partition;
     if let Some(group) = said.groups.iter_mut().find(is_it) {
         group.nodes.extend(nodes);
     } else {
-        let mut group = Group::of(GroupKind::Partition, "partition", partition.clone(), nodes);
+        let mut group = NodeGroup::new(NodeGroupKind::Partition, "partition", partition.clone(), nodes);
         group.at = Some(spot.to_string());
         said.groups.push(group);
     }

@@ -1,19 +1,19 @@
 //! Tables of `sinfo`: the default one, `-N`, `-l`, `-R`, and any `-o` or `-O`
 //! whose columns can be told from their header or from what stands in them.
 
-use super::super::answer;
-use super::super::listed::Listed;
-use super::super::listed::Spot;
-use super::super::states;
-use super::Row;
-use crate::claims::reading::plain;
+use super::super::json_response;
+use super::super::host_list_budget::HostListBudget;
+use super::super::host_list_budget::SlurmTextPosition;
+use super::super::node_states;
+use super::SinfoRow;
+use crate::claims::reader_util::sanitize_text;
 use model::hostlist;
-use model::said::ProblemKind;
-use model::said::Said;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
 
 /// Headers of what is read, as `sinfo` writes them (compared in capitals).
-const NODES: &[&str] = &["NODELIST", "HOSTNAMES", "NODE_ADDR"];
-const STATE: &[&str] = &["STATE", "STATECOMPLETE", "STATELONG", "STATECOMPACT"];
+const NODE_HEADERS: &[&str] = &["NODELIST", "HOSTNAMES", "NODE_ADDR"];
+const STATE_HEADERS: &[&str] = &["STATE", "STATECOMPLETE", "STATELONG", "STATECOMPACT"];
 
 /// Every header of which a line of headers has at least two.
 const HEADERS: &[&str] = &[
@@ -36,17 +36,17 @@ const HEADERS: &[&str] = &[
 
 /// `sinfo` also writes `none` for no reason.
 fn is_nothing(cell: &str) -> bool {
-    answer::is_nothing(cell) || cell.eq_ignore_ascii_case("none")
+    json_response::is_null_text(cell) || cell.eq_ignore_ascii_case("none")
 }
 
 /// `sinfo -R` cuts reasons here, unless a width is given.
 const REASON_WIDTH: usize = 20;
 
 /// `sinfo` has some 80 fields.
-const MOST_COLUMNS: usize = 100;
+const MAX_COLUMNS: usize = 100;
 
 /// So many rows say what columns hold.
-const LOOKED_AT: usize = 50;
+const SAMPLE_ROWS: usize = 50;
 
 pub(super) fn recognises(text: &str) -> bool {
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -62,14 +62,14 @@ pub(super) fn recognises(text: &str) -> bool {
     let rows: Vec<Vec<&str>> = text
         .lines()
         .filter(|line| !line.trim().is_empty())
-        .take(LOOKED_AT)
-        .map(|line| cells(line, line.contains('|')))
+        .take(SAMPLE_ROWS)
+        .map(|line| split_cells(line, line.contains('|')))
         .collect();
-    1 < rows.first().map_or(0, Vec::len) && !columns_of_states(&rows).is_empty()
+    1 < rows.first().map_or(0, Vec::len) && !find_state_columns(&rows).is_empty()
 }
 
 fn is_header(line: &str) -> bool {
-    let cells = cells(line, line.contains('|'));
+    let cells = split_cells(line, line.contains('|'));
     let known = cells.iter().filter(|cell| HEADERS.contains(&cell.to_ascii_uppercase().as_str()));
     let is_in_capitals = !line.chars().any(char::is_lowercase);
     is_in_capitals
@@ -78,7 +78,7 @@ fn is_header(line: &str) -> bool {
 }
 
 /// The cells of a line: between bars, or between blanks.
-fn cells(line: &str, has_bars: bool) -> Vec<&str> {
+fn split_cells(line: &str, has_bars: bool) -> Vec<&str> {
     if has_bars {
         line.split('|').map(str::trim).collect()
     } else {
@@ -87,12 +87,12 @@ fn cells(line: &str, has_bars: bool) -> Vec<&str> {
 }
 
 /// Columns in which every row has a state.
-fn columns_of_states(rows: &[Vec<&str>]) -> Vec<usize> {
-    let width = rows.iter().map(Vec::len).min().unwrap_or(0).min(MOST_COLUMNS);
-    (0..width).filter(|column| rows.iter().all(|row| states::is_state(row[*column]))).collect()
+fn find_state_columns(rows: &[Vec<&str>]) -> Vec<usize> {
+    let width = rows.iter().map(Vec::len).min().unwrap_or(0).min(MAX_COLUMNS);
+    (0..width).filter(|column| rows.iter().all(|row| node_states::is_state(row[*column]))).collect()
 }
 
-pub(super) fn read(said: &mut Said, place: &str, text: &str) {
+pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) {
     let lines: Vec<(usize, &str)> = text
         .lines()
         .enumerate()
@@ -100,14 +100,14 @@ pub(super) fn read(said: &mut Said, place: &str, text: &str) {
         .map(|(index, line)| (index + 1, line))
         .collect();
     match lines.iter().position(|(_, line)| is_header(line)) {
-        Some(header) => with_header(said, place, lines[header].1, &lines[header + 1..]),
-        None => without_header(said, place, &lines),
+        Some(header) => read_with_header(said, place, lines[header].1, &lines[header + 1..]),
+        None => read_without_header(said, place, &lines),
     }
 }
 
 /// What the columns hold.
 #[derive(Debug, Default)]
-struct Columns {
+struct SinfoColumns {
     count: usize,
     nodes: Option<usize>,
     states: Vec<usize>,
@@ -117,18 +117,18 @@ struct Columns {
     partition: Option<usize>,
 }
 
-impl Columns {
-    fn of(header: &[&str]) -> Self {
+impl SinfoColumns {
+    fn from_header(header: &[&str]) -> Self {
         let find = |names: &[&str]| {
             names
                 .iter()
                 .find_map(|name| header.iter().position(|cell| cell.eq_ignore_ascii_case(name)))
         };
-        let is_state = |cell: &&str| STATE.contains(&cell.to_ascii_uppercase().as_str());
+        let is_state = |cell: &&str| STATE_HEADERS.contains(&cell.to_ascii_uppercase().as_str());
         let states = header.iter().enumerate().filter(|(_, cell)| is_state(cell));
         Self {
             count: header.len(),
-            nodes: find(NODES),
+            nodes: find(NODE_HEADERS),
             states: states.map(|(index, _)| index).collect(),
             reason: find(&["REASON"]),
             gres: find(&["GRES"]),
@@ -138,7 +138,7 @@ impl Columns {
     }
 
     /// What one row says. Of several states the fullest one is taken.
-    fn row(&self, cells: &[&str]) -> Row {
+    fn parse_row(&self, cells: &[&str]) -> SinfoRow {
         let text = |column: Option<usize>| {
             column
                 .and_then(|column| cells.get(column))
@@ -147,9 +147,9 @@ impl Columns {
         };
         let told = self.states.iter().filter_map(|column| cells.get(*column));
         let fullest = told.max_by_key(|state| (state.contains('+'), state.len()));
-        Row {
+        SinfoRow {
             nodes: text(self.nodes).unwrap_or_default(),
-            state: fullest.map(|state| states::shown(state)).unwrap_or_default(),
+            state: fullest.map(|state| node_states::split_sinfo_state(state)).unwrap_or_default(),
             reason: text(self.reason),
             gres: text(self.gres),
             features: text(self.features),
@@ -158,33 +158,33 @@ impl Columns {
     }
 }
 
-fn with_header(said: &mut Said, place: &str, header: &str, lines: &[(usize, &str)]) {
+fn read_with_header(said: &mut SourceReport, place: &str, header: &str, lines: &[(usize, &str)]) {
     let has_bars = header.contains('|');
-    let names = cells(header, has_bars);
-    let columns = Columns::of(&names);
+    let names = split_cells(header, has_bars);
+    let columns = SinfoColumns::from_header(&names);
     if columns.nodes.is_none() {
         let message = "no column names nodes (NODELIST or HOSTNAMES)";
-        said.trouble(ProblemKind::Unsupported, None, message);
+        said.push_problem(SourceProblemKind::Unsupported, None, message);
         return;
     }
     let is_reasons = names.first() == Some(&"REASON") && names.last() == Some(&"NODELIST");
-    let mut listed = Listed::new();
+    let mut listed = HostListBudget::new();
     let mut cut = false;
     for (number, line) in lines {
-        let spot = Spot::at(place, *number, 1);
+        let spot = SlurmTextPosition::new(place, *number, 1);
         let row = if is_reasons && !has_bars {
-            reason_row(line, names.len())
+            parse_reason_row(line, names.len())
         } else {
-            whole_row(line, has_bars, &names, &columns)
+            parse_full_row(line, has_bars, &names, &columns)
         };
         let Some(row) = row else {
-            let message = format!("this line does not fit the table: {}", plain(line));
-            said.trouble(ProblemKind::Malformed, spot.to_string(), message);
+            let message = format!("this line does not fit the table: {}", sanitize_text(line));
+            said.push_problem(SourceProblemKind::Malformed, spot.to_string(), message);
             continue;
         };
         let length = row.reason.as_ref().map_or(0, |reason| reason.chars().count());
         cut |= is_reasons && REASON_WIDTH <= length;
-        super::say(said, &mut listed, spot, &row, columns.partition.is_some());
+        super::add_row(said, &mut listed, spot, &row, columns.partition.is_some());
     }
     if cut {
         said.notes.push(format!("reasons may be cut off at {REASON_WIDTH} characters"));
@@ -193,7 +193,7 @@ fn with_header(said: &mut Said, place: &str, header: &str, lines: &[(usize, &str
 
 /// A row of `sinfo -R`: the reason comes first and may hold blanks, so the
 /// other columns are taken off the end.
-fn reason_row(line: &str, columns: usize) -> Option<Row> {
+fn parse_reason_row(line: &str, columns: usize) -> Option<SinfoRow> {
     let mut rest = line.trim();
     let mut nodes = None;
     for _ in 1..columns {
@@ -201,73 +201,73 @@ fn reason_row(line: &str, columns: usize) -> Option<Row> {
         nodes = nodes.or_else(|| rest[before.len()..].split_whitespace().next());
         rest = before.trim_end();
     }
-    Some(Row {
+    Some(SinfoRow {
         nodes: nodes?.to_owned(),
         reason: Some(rest.to_owned()).filter(|reason| !is_nothing(reason)),
-        ..Row::default()
+        ..SinfoRow::default()
     })
 }
 
 /// A row with as many cells as the table has columns, or nearly so: with blanks
 /// between cells, a reason at the end may hold more, an empty cell fewer.
-fn whole_row(line: &str, has_bars: bool, names: &[&str], columns: &Columns) -> Option<Row> {
-    let found = cells(line, has_bars);
+fn parse_full_row(line: &str, has_bars: bool, names: &[&str], columns: &SinfoColumns) -> Option<SinfoRow> {
+    let found = split_cells(line, has_bars);
     let last_is = |name: &str| names.last().is_some_and(|last| *last == name);
     if found.len() == columns.count || (has_bars && columns.nodes? < found.len()) {
-        return Some(columns.row(&found));
+        return Some(columns.parse_row(&found));
     }
     if has_bars {
         return None;
     }
     if columns.count < found.len() && last_is("REASON") {
-        let mut row = columns.row(&found[..columns.count]);
+        let mut row = columns.parse_row(&found[..columns.count]);
         let rest = found[columns.count - 1..].join(" ");
         row.reason = Some(rest).filter(|reason| !is_nothing(reason));
         return Some(row);
     }
     if 2 < found.len() && last_is("NODELIST") {
-        let state = found[..found.len() - 1].iter().rev().find(|cell| states::is_state(cell))?;
-        return Some(Row {
+        let state = found[..found.len() - 1].iter().rev().find(|cell| node_states::is_state(cell))?;
+        return Some(SinfoRow {
             nodes: (*found.last()?).to_owned(),
-            state: states::shown(state),
+            state: node_states::split_sinfo_state(state),
             partition: columns
                 .partition
                 .filter(|column| *column == 0)
                 .map(|_| found[0].trim_end_matches('*').to_owned()),
-            ..Row::default()
+            ..SinfoRow::default()
         });
     }
     None
 }
 
 /// `sinfo -h`: columns are told by what stands in them.
-fn without_header(said: &mut Said, place: &str, lines: &[(usize, &str)]) {
+fn read_without_header(said: &mut SourceReport, place: &str, lines: &[(usize, &str)]) {
     let has_bars = lines.iter().all(|(_, line)| line.contains('|'));
-    let rows: Vec<Vec<&str>> = lines.iter().map(|(_, line)| cells(line, has_bars)).collect();
-    let states = columns_of_states(&rows);
-    let width = rows.iter().map(Vec::len).min().unwrap_or(0).min(MOST_COLUMNS);
-    let Some(nodes) = column_of_nodes(&rows, width, &states).filter(|_| !states.is_empty()) else {
+    let rows: Vec<Vec<&str>> = lines.iter().map(|(_, line)| split_cells(line, has_bars)).collect();
+    let states = find_state_columns(&rows);
+    let width = rows.iter().map(Vec::len).min().unwrap_or(0).min(MAX_COLUMNS);
+    let Some(nodes) = find_node_column(&rows, width, &states).filter(|_| !states.is_empty()) else {
         if lines.is_empty() {
-            said.trouble(ProblemKind::Incomplete, None, "an empty answer");
+            said.push_problem(SourceProblemKind::Incomplete, None, "an empty answer");
         } else {
             let message = "there is no header, and no column can be told to hold nodes and states";
-            said.trouble(ProblemKind::Unsupported, None, message);
+            said.push_problem(SourceProblemKind::Unsupported, None, message);
         }
         return;
     };
-    let columns = Columns { count: width, nodes: Some(nodes), states, ..Columns::default() };
-    let mut listed = Listed::new();
+    let columns = SinfoColumns { count: width, nodes: Some(nodes), states, ..SinfoColumns::default() };
+    let mut listed = HostListBudget::new();
     for ((number, _), row) in lines.iter().zip(&rows) {
-        let spot = Spot::at(place, *number, 1);
-        super::say(said, &mut listed, spot, &columns.row(row), false);
+        let spot = SlurmTextPosition::new(place, *number, 1);
+        super::add_row(said, &mut listed, spot, &columns.parse_row(row), false);
     }
 }
 
 /// The column of nodes: host lists whose lengths another column counts, or that
 /// has brackets, or, with `-N`, the first.
-fn column_of_nodes(rows: &[Vec<&str>], width: usize, states: &[usize]) -> Option<usize> {
-    let rows = &rows[..rows.len().min(LOOKED_AT)];
-    let mut left = hostlist::MOST;
+fn find_node_column(rows: &[Vec<&str>], width: usize, states: &[usize]) -> Option<usize> {
+    let rows = &rows[..rows.len().min(SAMPLE_ROWS)];
+    let mut left = hostlist::MAX_NAMES;
     let mut lengths = |column: usize| -> Option<Vec<usize>> {
         let mut found = Vec::new();
         for row in rows {
@@ -304,19 +304,19 @@ mod tests {
     use super::super::read as read_sinfo;
     use super::super::recognises;
     use model::id::NodeName;
-    use model::said::NodeSaid;
-    use model::said::ProblemKind;
-    use model::said::Said;
+    use model::source_report::NodeReport;
+    use model::source_report::SourceProblemKind;
+    use model::source_report::SourceReport;
 
-    fn node(said: &Said, name: &str) -> NodeSaid {
+    fn node(said: &SourceReport, name: &str) -> NodeReport {
         said.nodes.get(&NodeName::from(name)).cloned().unwrap_or_else(|| panic!("{name}: {said:?}"))
     }
 
-    fn state(said: &Said, name: &str) -> String {
+    fn state(said: &SourceReport, name: &str) -> String {
         node(said, name).state.join("+")
     }
 
-    fn good(text: &str) -> Said {
+    fn good(text: &str) -> SourceReport {
         assert!(recognises(text), "{text}");
         let said = read_sinfo("f", text);
         assert!(said.problems.is_empty(), "{:?}", said.problems);
@@ -408,11 +408,11 @@ mod tests {
     #[test]
     fn what_cannot_be_told_is_said() {
         for (text, kind) in [
-            ("", ProblemKind::Incomplete),
-            ("PARTITION STATE\nmain idle\n", ProblemKind::Unsupported),
-            ("a b c\nd e f\n", ProblemKind::Unsupported),
-            ("NODELIST STATE\n", ProblemKind::Incomplete),
-            ("NODELIST STATE\nt[1- idle\n", ProblemKind::Malformed),
+            ("", SourceProblemKind::Incomplete),
+            ("PARTITION STATE\nmain idle\n", SourceProblemKind::Unsupported),
+            ("a b c\nd e f\n", SourceProblemKind::Unsupported),
+            ("NODELIST STATE\n", SourceProblemKind::Incomplete),
+            ("NODELIST STATE\nt[1- idle\n", SourceProblemKind::Malformed),
         ] {
             assert_eq!(read_sinfo("f", text).problems[0].kind, kind, "{text:?}");
         }

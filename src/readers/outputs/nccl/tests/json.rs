@@ -1,15 +1,15 @@
 //! The file of `-J`: every version of it, cut, strange, and several in one.
 
-use super::kinds;
+use super::problem_kinds;
 use super::read;
-use super::render::Output;
-use super::render::Release;
+use super::render::RenderedNcclOutput;
+use super::render::NcclTestsRelease;
 use super::series;
 use crate::outputs;
 use model::measurement::Measurement;
-use model::measurement::Placement;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use model::measurement::BufferPlacement;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 
 /// A `-J` file of two rows on 16 ranks.
 pub(super) fn json(version: u32) -> String {
@@ -67,7 +67,7 @@ fn the_json_file_of_every_version_is_read_and_its_environment_is_not() {
         let series = series(&parsed, 0);
         assert_eq!(series.testcase.as_deref(), Some("all_reduce_perf"));
         let point = &series.points[3];
-        assert_eq!((point.bytes, point.placement), (4096, Some(Placement::InPlace)));
+        assert_eq!((point.bytes, point.placement), (4096, Some(BufferPlacement::InPlace)));
         assert_eq!(
             (point.time_us, point.wrong, point.iterations),
             (Some(10.5), Some(0.0), Some(20))
@@ -86,7 +86,7 @@ fn strings_of_a_json_file_laid_out_beside_the_text_are_not_read() {
         "{{\n  \"env\": [\n    \"A=srun: error: {SECRET}\",\n    \"B=x: Test CUDA failure a.cu:1 \
          '{SECRET}'\"\n  ]\n}}\n"
     );
-    let text = Output::new(Release::Wrong).text();
+    let text = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text();
     for text in [environment.clone() + &text, text + &environment] {
         let parsed = read(&text);
         assert!(!format!("{parsed:?}").contains(SECRET) && parsed.complete, "{parsed:#?}");
@@ -107,11 +107,11 @@ fn a_json_file_cut_anywhere_is_truncated_and_leaks_nothing() {
     let whole = json(3);
     let args = whole.find("\"args\"").expect("args");
     for end in args..whole.len() {
-        let parsed = outputs::read(&whole.as_bytes()[..end]);
+        let parsed = outputs::parse_output(&whole.as_bytes()[..end]);
         assert!(!parsed.complete, "{end}");
         assert!(!format!("{parsed:?}").contains(SECRET), "{end}");
         if parsed.tool == Some(Tool::NcclTests) {
-            assert!(parsed.has(ProblemKind::Truncated), "{end}");
+            assert!(parsed.has_problem(OutputProblemKind::Truncated), "{end}");
         }
     }
     let parsed = read(&whole[..whole.find("\"out_of_bounds\"").expect("a footer")]);
@@ -125,22 +125,22 @@ fn several_json_files_in_one_are_several_runs() {
     let parsed = read(&format!("{}{killed}{}\nlog line\n{}", json(1), json(3), json(4)));
     let runs: Vec<u32> = parsed.measurements.iter().map(Measurement::run).collect();
     assert_eq!(runs, [0, 1, 2, 3]);
-    assert_eq!(kinds(&parsed), [ProblemKind::Truncated]);
+    assert_eq!(problem_kinds(&parsed), [OutputProblemKind::Truncated]);
 }
 
 #[test]
 fn json_verdicts_are_strings_and_unchecked_data_is_null() {
     let failed = json(3).replace("\"count\":0,\"okay\":\"true\"", "\"count\":4,\"okay\":\"false\"");
-    assert_eq!(kinds(&read(&failed)), [ProblemKind::Corrupt]);
+    assert_eq!(problem_kinds(&read(&failed)), [OutputProblemKind::Corrupt]);
     let slow = json(3).replace("\"unchecked\"", "\"false\"");
-    assert_eq!(kinds(&read(&slow)), [ProblemKind::Error]);
+    assert_eq!(problem_kinds(&read(&slow)), [OutputProblemKind::Error]);
     let unchecked = json(3)
         .replace("\"nwrong\":0.000000", "\"nwrong\":null")
         .replace("\"validation\":1", "\"validation\":0");
     let parsed = read(&unchecked);
-    assert_eq!(kinds(&parsed), [ProblemKind::Unverified]);
+    assert_eq!(problem_kinds(&parsed), [OutputProblemKind::Unverified]);
     let errors = json(3).replace("\"errors\":[\"\"]", "\"errors\":[\"socket gone\"]");
-    assert_eq!(kinds(&read(&errors)), [ProblemKind::Error]);
+    assert_eq!(problem_kinds(&read(&errors)), [OutputProblemKind::Error]);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn numbers_that_are_not_finite_become_null() {
     for word in ["inf", "\"nan\""] {
         let text = json(3).replacen("\"alg_bw\":0.204800", &format!("\"alg_bw\":{word}"), 1);
         let parsed = read(&text);
-        assert_eq!(kinds(&parsed), [ProblemKind::Unrecognised], "{word}");
+        assert_eq!(problem_kinds(&parsed), [OutputProblemKind::Unrecognised], "{word}");
         assert_eq!(series(&parsed, 0).points[0].algbw, None);
     }
 }

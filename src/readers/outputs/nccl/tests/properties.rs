@@ -5,17 +5,17 @@ use proptest::prelude::*;
 use super::json::SECRET;
 use super::json::json;
 use super::read;
-use super::render::HalfRow;
-use super::render::Output;
+use super::render::RenderedRowHalf;
+use super::render::RenderedNcclOutput;
 use super::render::RELEASES;
-use super::render::Release;
+use super::render::NcclTestsRelease;
 use super::render::fit;
 use super::render::half;
 use super::series;
 use crate::outputs;
 use crate::outputs::nccl;
-use model::measurement::Point;
-use model::parsed::ProblemKind;
+use model::measurement::SeriesPoint;
+use model::parse_output::OutputProblemKind;
 
 /// What a text can be damaged with.
 fn damage() -> impl Strategy<Value = (usize, usize, String)> {
@@ -35,7 +35,7 @@ proptest! {
     #[test]
     fn any_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
         let input = outputs::text::decode(&bytes);
-        nccl::parse(&outputs::Input::new(&input));
+        nccl::parse(&outputs::ParserInput::new(&input));
     }
 
     #[test]
@@ -44,7 +44,7 @@ proptest! {
         damages in prop::collection::vec(damage(), 1..6),
     ) {
         let mut text = match RELEASES.get(which) {
-            Some(release) => Output::new(*release).text(),
+            Some(release) => RenderedNcclOutput::new(*release).text(),
             None => json(3),
         };
         for (at, length, garbage) in damages {
@@ -59,7 +59,7 @@ proptest! {
             text.replace_range(start..end, &garbage);
         }
         let input = outputs::text::decode(text.as_bytes());
-        let parsed = nccl::parse(&outputs::Input::new(&input));
+        let parsed = nccl::parse(&outputs::ParserInput::new(&input));
         let shown = format!("{parsed:?}");
         prop_assert!(!shown.contains(SECRET));
     }
@@ -77,16 +77,16 @@ proptest! {
             .into_iter()
             .map(|(elements, out, within, wrong)| {
                 let bytes = elements * 4;
-                let make = |hundredths: u32| HalfRow {
+                let make = |hundredths: u32| RenderedRowHalf {
                     wrong,
                     ..half(bytes, f64::from(hundredths) / 100.0, 8)
                 };
                 (bytes, [make(out), make(within)])
             })
             .collect();
-        let output = Output { release, rows };
+        let output = RenderedNcclOutput { release, rows };
         let parsed = read(&(output.table() + &output.footer()));
-        let have: Vec<&Point> = series(&parsed, 0).points.iter().collect();
+        let have: Vec<&SeriesPoint> = series(&parsed, 0).points.iter().collect();
         let want = output.rows.iter().flat_map(|(bytes, halves)| {
             halves.iter().map(move |half| (*bytes, half))
         });
@@ -97,9 +97,9 @@ proptest! {
             prop_assert_eq!(point.time_us, printed(half.time, 7));
             prop_assert_eq!(point.algbw, printed(half.algbw, 6));
             prop_assert_eq!(point.busbw, printed(half.busbw, 6));
-            let wrong = half.wrong.filter(|_| release != Release::Old).map(f64::from);
+            let wrong = half.wrong.filter(|_| release != NcclTestsRelease::Old).map(f64::from);
             prop_assert_eq!(point.wrong, wrong);
         }
-        prop_assert!(!parsed.has(ProblemKind::Inconsistent), "{:?}", parsed.problems);
+        prop_assert!(!parsed.has_problem(OutputProblemKind::Inconsistent), "{:?}", parsed.problems);
     }
 }

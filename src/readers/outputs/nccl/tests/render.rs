@@ -2,7 +2,7 @@
 
 /// The columns of one release.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Release {
+pub(super) enum NcclTestsRelease {
     /// 2.0 to 2.11: `error`, columns as the test needs them.
     Old,
     /// 2.13 to 2.16.
@@ -13,12 +13,12 @@ pub(super) enum Release {
     Bitwise,
 }
 
-pub(super) const RELEASES: [Release; 4] =
-    [Release::Old, Release::Wrong, Release::Iterations, Release::Bitwise];
+pub(super) const RELEASES: [NcclTestsRelease; 4] =
+    [NcclTestsRelease::Old, NcclTestsRelease::Wrong, NcclTestsRelease::Iterations, NcclTestsRelease::Bitwise];
 
 /// One half as a release would print it.
 #[derive(Clone, Debug)]
-pub(super) struct HalfRow {
+pub(super) struct RenderedRowHalf {
     pub(super) time: f64,
     pub(super) algbw: f64,
     pub(super) busbw: f64,
@@ -26,10 +26,10 @@ pub(super) struct HalfRow {
 }
 
 /// The half of a row of `bytes` that took `time` on `ranks` ranks.
-pub(super) fn half(bytes: u64, time: f64, ranks: u32) -> HalfRow {
+pub(super) fn half(bytes: u64, time: f64, ranks: u32) -> RenderedRowHalf {
     let algbw = bytes as f64 / time / 1e3;
     let busbw = algbw * 2.0 * f64::from(ranks - 1) / f64::from(ranks);
-    HalfRow { time, algbw, busbw, wrong: Some(0) }
+    RenderedRowHalf { time, algbw, busbw, wrong: Some(0) }
 }
 
 pub(super) fn fit(value: f64, width: usize) -> String {
@@ -42,44 +42,44 @@ pub(super) fn fit(value: f64, width: usize) -> String {
     format!("{value:.0e}").replace('e', "e+0")
 }
 
-pub(super) fn render_half(half: &HalfRow, release: Release) -> String {
+pub(super) fn render_half(half: &RenderedRowHalf, release: NcclTestsRelease) -> String {
     let check = match (half.wrong, release) {
         (None, _) => "N/A".to_owned(),
-        (Some(_), Release::Old) => "3e-07".to_owned(),
+        (Some(_), NcclTestsRelease::Old) => "3e-07".to_owned(),
         (Some(wrong), _) => wrong.to_string(),
     };
     let (time, algbw, busbw) = (fit(half.time, 7), fit(half.algbw, 6), fit(half.busbw, 6));
     let mut text = format!("  {time}  {algbw}  {busbw}  {check:>6}");
     match release {
-        Release::Iterations => text.push_str("    18.10    25.00    24.90     3.10"),
-        Release::Bitwise => text.push_str("        0"),
+        NcclTestsRelease::Iterations => text.push_str("    18.10    25.00    24.90     3.10"),
+        NcclTestsRelease::Bitwise => text.push_str("        0"),
         _ => {}
     }
     text
 }
 
-pub(super) fn header(release: Release) -> String {
+pub(super) fn header(release: NcclTestsRelease) -> String {
     let half = match release {
-        Release::Old => "time   algbw   busbw  error",
-        Release::Wrong => "time   algbw   busbw #wrong",
-        Release::Iterations => "time  algbw  busbw  #wrong  i_min  i_max  i_p99  i_cv%",
-        Release::Bitwise => "time  algbw  busbw  #wrong  #bitdiff",
+        NcclTestsRelease::Old => "time   algbw   busbw  error",
+        NcclTestsRelease::Wrong => "time   algbw   busbw #wrong",
+        NcclTestsRelease::Iterations => "time  algbw  busbw  #wrong  i_min  i_max  i_p99  i_cv%",
+        NcclTestsRelease::Bitwise => "time  algbw  busbw  #wrong  #bitdiff",
     };
     let (lead, trail) = match release {
-        Release::Old => ("size  count  type  redop", ""),
-        Release::Wrong => ("size  count  type  redop  root", ""),
-        Release::Iterations => ("size  count  type  redop  root", " timestamp"),
-        Release::Bitwise => ("size  count  type  redop  root", " #iters"),
+        NcclTestsRelease::Old => ("size  count  type  redop", ""),
+        NcclTestsRelease::Wrong => ("size  count  type  redop  root", ""),
+        NcclTestsRelease::Iterations => ("size  count  type  redop  root", " timestamp"),
+        NcclTestsRelease::Bitwise => ("size  count  type  redop  root", " #iters"),
     };
     format!("#  {lead}  {half}  {half}{trail}\n#  (B)  (elements)  (us)  (GB/s)\n")
 }
 
-pub(super) fn render_row(bytes: u64, halves: &[HalfRow; 2], release: Release) -> String {
-    let root = if release == Release::Old { "" } else { "      -1" };
+pub(super) fn render_row(bytes: u64, halves: &[RenderedRowHalf; 2], release: NcclTestsRelease) -> String {
+    let root = if release == NcclTestsRelease::Old { "" } else { "      -1" };
     let lead = format!("{bytes:12}  {:12}  {:>8}  {:>6}{root}", bytes / 4, "float", "sum");
     let trail = match release {
-        Release::Iterations => "  2026-01-02 03:04:05",
-        Release::Bitwise => "  20",
+        NcclTestsRelease::Iterations => "  2026-01-02 03:04:05",
+        NcclTestsRelease::Bitwise => "  20",
         _ => "",
     };
     let [out, within] = halves;
@@ -87,13 +87,13 @@ pub(super) fn render_row(bytes: u64, halves: &[HalfRow; 2], release: Release) ->
 }
 
 /// A whole run of all_reduce_perf on eight GPUs of two hosts.
-pub(super) struct Output {
-    pub(super) release: Release,
-    pub(super) rows: Vec<(u64, [HalfRow; 2])>,
+pub(super) struct RenderedNcclOutput {
+    pub(super) release: NcclTestsRelease,
+    pub(super) rows: Vec<(u64, [RenderedRowHalf; 2])>,
 }
 
-impl Output {
-    pub(super) fn new(release: Release) -> Self {
+impl RenderedNcclOutput {
+    pub(super) fn new(release: NcclTestsRelease) -> Self {
         let sizes = [4096u64, 8192, 16384, 32768];
         let row =
             |bytes: u64| (bytes, [half(bytes, 20.0 + bytes as f64 / 3e3, 8), half(bytes, 21.5, 8)]);
@@ -102,7 +102,7 @@ impl Output {
 
     pub(super) fn preamble(&self) -> String {
         let mut text = String::new();
-        if self.release != Release::Old {
+        if self.release != NcclTestsRelease::Old {
             text.push_str("# nccl-tests version 2.17.5 nccl-headers=22703 nccl-library=22703\n");
             text.push_str("# Collective test starting: all_reduce_perf\n");
         }
@@ -112,7 +112,7 @@ impl Output {
         );
         for rank in 0..8 {
             let (host, device) = (format!("gpu-{}", rank / 4), rank % 4);
-            let group = if self.release == Release::Old { "" } else { " Group  0" };
+            let group = if self.release == NcclTestsRelease::Old { "" } else { " Group  0" };
             text.push_str(&format!(
                 "#  Rank {rank:2}{group} Pid   4{rank} on {host:>10} device {device:2} \
                  [0000:{device}b:00] Made Up GPU\n"

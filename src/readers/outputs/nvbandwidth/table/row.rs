@@ -5,7 +5,7 @@ use crate::outputs::text;
 
 /// The cells of a line while they are read.
 #[derive(Debug, Default)]
-pub(super) struct Row {
+pub(super) struct NvbandwidthRowCells {
     pub(super) cells: Vec<Option<f64>>,
     /// Where the words are that are neither numbers nor `N/A`.
     pub(super) unreadable: Vec<usize>,
@@ -17,13 +17,13 @@ pub(super) struct Row {
     pub(super) foreign: usize,
 }
 
-impl Row {
+impl NvbandwidthRowCells {
     pub(super) fn with_capacity(cells: usize) -> Self {
         Self { cells: Vec::with_capacity(cells), ..Self::default() }
     }
 
     pub(super) fn push(&mut self, word: &str) {
-        let value = cell(word);
+        let value = parse_cell(word);
         if value.is_none() && word != "N/A" {
             self.unreadable.push(self.cells.len());
             if !is_not_finite(word) {
@@ -35,7 +35,7 @@ impl Row {
     }
 
     /// Keeps so many cells, from the left.
-    pub(super) fn keep(&mut self, cells: usize) {
+    pub(super) fn truncate(&mut self, cells: usize) {
         self.cells.truncate(cells);
         self.unreadable.retain(|at| *at < cells);
     }
@@ -43,12 +43,12 @@ impl Row {
 
 /// How many, and the first line of them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Count {
+pub(super) struct ProblemCount {
     pub(super) number: usize,
     pub(super) line: u32,
 }
 
-impl Count {
+impl ProblemCount {
     pub(super) fn add(&mut self, number: usize, line: u32) {
         if self.number == 0 {
             self.line = line;
@@ -69,9 +69,9 @@ fn is_not_finite(word: &str) -> bool {
 
 /// A cell's number: digits, a point, two digits. The tool prints no sign, no
 /// exponent and never more or fewer decimals, so anything else is damaged.
-fn cell(word: &str) -> Option<f64> {
+fn parse_cell(word: &str) -> Option<f64> {
     let is_plain = word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
-    text::number(word).filter(|_| is_plain && has_two_decimals(word))
+    text::parse_number(word).filter(|_| is_plain && has_two_decimals(word))
 }
 
 /// Whether all of a number's digits are there.

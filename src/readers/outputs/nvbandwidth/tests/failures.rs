@@ -14,11 +14,11 @@ use super::render::line;
 use super::render::multinode;
 use super::render::old_head;
 use super::render::square;
-use model::parsed::ProblemKind::Corrupt;
-use model::parsed::ProblemKind::Error;
-use model::parsed::ProblemKind::Inconsistent;
-use model::parsed::ProblemKind::Truncated;
-use model::parsed::ProblemKind::Unrecognised;
+use model::parse_output::OutputProblemKind::Corrupt;
+use model::parse_output::OutputProblemKind::Error;
+use model::parse_output::OutputProblemKind::Inconsistent;
+use model::parse_output::OutputProblemKind::Truncated;
+use model::parse_output::OutputProblemKind::Unrecognised;
 
 const NAME: &str = "multinode_device_to_device_memcpy_write_ce";
 const H2D_CE: &str = "host_to_device_memcpy_ce";
@@ -103,7 +103,7 @@ fn an_unknown_test_is_an_error_and_the_others_count() {
     assert!(parsed.complete && !parsed.is_sound());
     let text = format!("{}ERROR: Testcase all_to_nobody not found!\n{NOTE}", head("v0.8", DEVICES));
     let parsed = read(&text);
-    assert!(!parsed.complete && parsed.has(Error) && parsed.measurements.is_empty());
+    assert!(!parsed.complete && parsed.has_problem(Error) && parsed.measurements.is_empty());
 }
 
 #[test]
@@ -160,8 +160,8 @@ fn an_output_cut_at_any_byte_keeps_only_what_was_whole() {
     for cut in start + 8..end {
         let parsed = read(&text[..cut]);
         assert!(!parsed.complete, "{cut}");
-        assert!(parsed.has(Truncated), "{cut}");
-        assert!(!parsed.has(Unrecognised) && !parsed.has(Inconsistent), "{:?}", parsed.problems);
+        assert!(parsed.has_problem(Truncated), "{cut}");
+        assert!(!parsed.has_problem(Unrecognised) && !parsed.has_problem(Inconsistent), "{:?}", parsed.problems);
         for m in matrices(&parsed) {
             assert_eq!(m.testcase.as_deref(), Some(NAME));
             assert!(m.sum.is_none_or(|sum| (sum - printed.sum()).abs() < 0.01), "{cut}");

@@ -5,22 +5,22 @@ use super::matrix;
 use super::names;
 use super::problems;
 use super::read;
-use super::render::Printed;
+use super::render::RenderedMatrix;
 use super::render::READ;
 use super::render::line;
 use super::render::square;
-use model::parsed::ProblemKind::Corrupt;
-use model::parsed::ProblemKind::Error;
-use model::parsed::ProblemKind::Inconsistent;
-use model::parsed::ProblemKind::Truncated;
-use model::parsed::ProblemKind::Unrecognised;
-use model::parsed::ProblemKind::Waived;
+use model::parse_output::OutputProblemKind::Corrupt;
+use model::parse_output::OutputProblemKind::Error;
+use model::parse_output::OutputProblemKind::Inconsistent;
+use model::parse_output::OutputProblemKind::Truncated;
+use model::parse_output::OutputProblemKind::Unrecognised;
+use model::parse_output::OutputProblemKind::Waived;
 use model::unit::Unit;
 
 const READ_CE: &str = "device_to_device_memcpy_read_ce";
 
 /// A test as the tool prints it: sorted keys, cells as strings.
-fn test(printed: &Printed) -> String {
+fn test(printed: &RenderedMatrix) -> String {
     rows(&printed.name, &printed.title, &printed.cells, printed.sum())
 }
 
@@ -103,7 +103,7 @@ fn three_matrices_appended_to_one_entry_are_taken_apart() {
         let parsed = read(&document("", &[rows(name, READ, &part, sum / 2.0)]));
         assert_eq!(names(&parsed), [name]);
         let parsed = read(&document("", &[rows(name, READ, &all[..10], sum)]));
-        assert!(parsed.measurements.is_empty() && parsed.has(Unrecognised) && !parsed.complete);
+        assert!(parsed.measurements.is_empty() && parsed.has_problem(Unrecognised) && !parsed.complete);
     }
 }
 
@@ -114,7 +114,7 @@ fn a_sum_has_all_digits_and_cells_have_six() {
     for (sum, wrong) in [(1_234.574_9, false), (1_234.56, false), (1_235.57, true)] {
         let text = rows(&printed.name, &printed.title, &printed.cells, sum);
         let parsed = read(&document("", &[text]));
-        assert_eq!(parsed.has(Inconsistent), wrong, "{sum}");
+        assert_eq!(parsed.has_problem(Inconsistent), wrong, "{sum}");
     }
 }
 
@@ -139,7 +139,7 @@ fn statuses_mean_what_they_say() {
     assert!(!parsed.complete, "nothing was measured");
 
     let parsed = read(&document("", &[passed(), status(name, "Postponed")]));
-    assert!(parsed.has(Unrecognised) && !parsed.complete);
+    assert!(parsed.has_problem(Unrecognised) && !parsed.complete);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn several_documents_are_several_runs() {
     let broken = format!("{}\n{text}", &text[..text.len() / 2]);
     let parsed = read(&broken);
     assert_eq!(matrices(&parsed).len(), 1);
-    assert!(parsed.has(Truncated) && !parsed.complete);
+    assert!(parsed.has_problem(Truncated) && !parsed.complete);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn a_cut_document_keeps_its_whole_tests() {
     let end = text.trim_end().len() - 1;
     for cut in start..end {
         let parsed = read(&text[..cut]);
-        assert!(!parsed.complete && parsed.has(Truncated), "{cut}");
+        assert!(!parsed.complete && parsed.has_problem(Truncated), "{cut}");
         for m in matrices(&parsed) {
             let want = if m.testcase.as_deref() == Some(READ_CE) { &first } else { &second };
             assert_eq!(m.cells, want.cells, "{cut}");

@@ -3,7 +3,7 @@
 
 mod failures;
 mod json;
-mod lost;
+mod missing_lines;
 mod noise;
 mod properties;
 mod render;
@@ -11,27 +11,27 @@ mod text;
 
 use crate::outputs;
 use crate::outputs::fixture::matrices;
-use model::measurement::Matrix;
-use model::parsed::Parsed;
-use model::parsed::ProblemKind;
-use model::parsed::Tool;
+use model::measurement::MeasurementMatrix;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
 
-fn read(text: &str) -> Parsed {
-    let parsed = outputs::read(text.as_bytes());
+fn read(text: &str) -> ParseOutput {
+    let parsed = outputs::parse_output(text.as_bytes());
     assert_eq!(parsed.tool, Some(Tool::Nvbandwidth), "{text}");
     parsed
 }
 
-fn matrix<'a>(parsed: &'a Parsed, name: &str) -> &'a Matrix {
+fn matrix<'a>(parsed: &'a ParseOutput, name: &str) -> &'a MeasurementMatrix {
     let found = matrices(parsed).into_iter().find(|m| m.testcase.as_deref() == Some(name));
     found.unwrap_or_else(|| panic!("no {name} in {parsed:#?}"))
 }
 
-fn names(parsed: &Parsed) -> Vec<&str> {
+fn names(parsed: &ParseOutput) -> Vec<&str> {
     matrices(parsed).into_iter().map(|m| m.testcase.as_deref().unwrap_or("?")).collect()
 }
 
 /// The problems as (kind, test).
-fn problems(parsed: &Parsed) -> Vec<(ProblemKind, Option<&str>)> {
+fn problems(parsed: &ParseOutput) -> Vec<(OutputProblemKind, Option<&str>)> {
     parsed.problems.iter().map(|p| (p.kind, p.testcase.as_deref())).collect()
 }

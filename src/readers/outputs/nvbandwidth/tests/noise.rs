@@ -12,8 +12,8 @@ use super::render::head;
 use super::render::line;
 use super::render::multinode;
 use super::render::square;
-use model::parsed::ProblemKind::Inconsistent;
-use model::parsed::ProblemKind::Truncated;
+use model::parse_output::OutputProblemKind::Inconsistent;
+use model::parse_output::OutputProblemKind::Truncated;
 
 const NAME: &str = "multinode_device_to_device_memcpy_read_ce";
 
@@ -21,7 +21,7 @@ fn output() -> String {
     multinode(2, &square(NAME, READ, 8).test(2))
 }
 
-fn unharmed(text: &str) {
+fn assert_unharmed(text: &str) {
     let parsed = read(text);
     assert_eq!(matrix(&parsed, NAME).cells, square(NAME, READ, 8).cells, "{text}");
     assert_eq!(parsed.facts.ranks.len(), 8, "{text}");
@@ -49,7 +49,7 @@ fn log_lines_may_stand_between_any_two_lines() {
         "```",
         "===== node health =====",
     ] {
-        unharmed(&between(noise));
+        assert_unharmed(&between(noise));
     }
 }
 
@@ -59,25 +59,25 @@ fn mpi_tags_and_other_ranks_standard_error_are_noise() {
         .lines()
         .flat_map(|l| ["[1,0]<stdout>:", l, "\n[1,5]<stderr>: 3  12.00  13.00 chatter\n"])
         .collect();
-    unharmed(&tagged);
+    assert_unharmed(&tagged);
     let labelled: String = output().lines().flat_map(|l| ["0: ", l, "\n"]).collect();
-    unharmed(&labelled);
+    assert_unharmed(&labelled);
 }
 
 #[test]
 fn indentation_prompts_fences_and_foreign_line_ends_are_noise() {
     let indented: String = output().lines().flat_map(|l| ["      ", l, "\n"]).collect();
-    unharmed(&indented);
+    assert_unharmed(&indented);
     let folded: String = output()
         .lines()
         .map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ") + "\n")
         .collect();
-    unharmed(&folded);
-    unharmed(&format!("$ kubectl logs bench-launcher\n```text\n{}```\n$ exit\n", output()));
+    assert_unharmed(&folded);
+    assert_unharmed(&format!("$ kubectl logs bench-launcher\n```text\n{}```\n$ exit\n", output()));
     for end in ["\r\n", "\r\r\n", "\r"] {
-        unharmed(&output().replace('\n', end));
+        assert_unharmed(&output().replace('\n', end));
     }
-    unharmed(output().trim_end());
+    assert_unharmed(output().trim_end());
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn columns_that_were_cut_out_keep_the_labels_of_the_others() {
     assert_eq!(got.cols, ["0", "1", "71"]);
     assert_eq!(got.rows, ["0", "71"]);
     assert_eq!(got.cells[1], [Some(803.75), Some(804.0), None]);
-    assert!(parsed.has(Truncated) && !parsed.has(Inconsistent) && !parsed.complete);
+    assert!(parsed.has_problem(Truncated) && !parsed.has_problem(Inconsistent) && !parsed.complete);
     // Under whole labels the place of what follows the gap is not known.
     let text = format!("{title}   0  1  2  3\n 0  N/A 801.25 ... 802.50\n");
     let parsed = read(&text);

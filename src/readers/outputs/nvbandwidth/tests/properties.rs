@@ -20,7 +20,7 @@ use super::read;
 use super::render::DEVICES;
 use super::render::H2D;
 use super::render::NOTE;
-use super::render::Printed;
+use super::render::RenderedMatrix;
 use super::render::READ;
 use super::render::head;
 use super::render::line;
@@ -28,13 +28,13 @@ use super::render::multinode;
 use super::render::old_head;
 use super::render::square;
 use crate::outputs;
-use crate::outputs::Input;
+use crate::outputs::ParserInput;
 use crate::outputs::text::decode;
 
 const READ_CE: &str = "device_to_device_memcpy_read_ce";
 
 /// A square matrix of hundredths, any cell off the diagonal may be missing.
-fn printed() -> impl Strategy<Value = Printed> {
+fn any_matrix() -> impl Strategy<Value = RenderedMatrix> {
     (2usize..14)
         .prop_flat_map(|n| vec(vec(option::weighted(0.9, 0u32..200_000_000), n), n))
         .prop_map(|mut rows| {
@@ -43,7 +43,7 @@ fn printed() -> impl Strategy<Value = Printed> {
             }
             let cell = |c: &Option<u32>| c.map(|hundredths| f64::from(hundredths) / 100.0);
             let cells = rows.iter().map(|row| row.iter().map(cell).collect()).collect();
-            Printed { name: READ_CE.to_owned(), title: READ.to_owned(), cells }
+            RenderedMatrix { name: READ_CE.to_owned(), title: READ.to_owned(), cells }
         })
 }
 
@@ -66,14 +66,14 @@ fn sample() -> String {
 
 /// One way to damage bytes.
 #[derive(Clone, Debug)]
-enum Damage {
+enum OutputDamage {
     Cut(usize),
     DropLine(usize),
     DoubleLine(usize),
     Insert(usize, Vec<u8>),
 }
 
-fn damage() -> impl Strategy<Value = Damage> {
+fn any_output_damage() -> impl Strategy<Value = OutputDamage> {
     let garbage = vec![
         b"\x00".to_vec(),
         b"\xff\xfe".to_vec(),
@@ -89,31 +89,31 @@ fn damage() -> impl Strategy<Value = Damage> {
     ];
     let at = 0usize..1_000_000;
     proptest::prop_oneof![
-        at.clone().prop_map(Damage::Cut),
-        at.clone().prop_map(Damage::DropLine),
-        at.clone().prop_map(Damage::DoubleLine),
-        (at, select(garbage)).prop_map(|(at, bytes)| Damage::Insert(at, bytes)),
+        at.clone().prop_map(OutputDamage::Cut),
+        at.clone().prop_map(OutputDamage::DropLine),
+        at.clone().prop_map(OutputDamage::DoubleLine),
+        (at, select(garbage)).prop_map(|(at, bytes)| OutputDamage::Insert(at, bytes)),
     ]
 }
 
-fn damaged(mut bytes: Vec<u8>, how: &[Damage]) -> Vec<u8> {
+fn apply_output_damage(mut bytes: Vec<u8>, how: &[OutputDamage]) -> Vec<u8> {
     for how in how {
         let at = |n: usize| n % (bytes.len() + 1);
         let lines = || bytes.split(|b| *b == b'\n').map(<[u8]>::to_vec).collect::<Vec<_>>();
         match how {
-            Damage::Cut(n) => bytes.truncate(at(*n)),
-            Damage::DropLine(n) => {
+            OutputDamage::Cut(n) => bytes.truncate(at(*n)),
+            OutputDamage::DropLine(n) => {
                 let mut lines = lines();
                 lines.remove(n % lines.len());
                 bytes = lines.join(&b'\n');
             }
-            Damage::DoubleLine(n) => {
+            OutputDamage::DoubleLine(n) => {
                 let mut lines = lines();
                 let line = n % lines.len();
                 lines.insert(line, lines[line].clone());
                 bytes = lines.join(&b'\n');
             }
-            Damage::Insert(n, garbage) => {
+            OutputDamage::Insert(n, garbage) => {
                 let at = at(*n);
                 bytes.splice(at..at, garbage.iter().copied());
             }
@@ -126,7 +126,7 @@ proptest! {
     #[test]
     fn any_bytes_are_survived(bytes in vec(any::<u8>(), 0..2_000)) {
         let text = decode(&bytes);
-        let input = Input::new(&text);
+        let input = ParserInput::new(&text);
         super::super::recognises(&input);
         super::super::parse(&input);
     }
@@ -141,12 +141,12 @@ proptest! {
         ]), 0..120)
     ) {
         let text = words.join(" ");
-        let input = Input::new(&text);
+        let input = ParserInput::new(&text);
         super::super::parse(&input);
     }
 
     #[test]
-    fn what_is_printed_is_read_back(printed in printed()) {
+    fn what_is_printed_is_read_back(printed in any_matrix()) {
         let outputs = [
             (format!("{}{}", old_head("v0.2"), printed.test(1)), "0.2"),
             (format!("{}{}{NOTE}", head("v0.6", DEVICES), printed.test(2)), "0.6"),
@@ -161,14 +161,14 @@ proptest! {
     }
 
     #[test]
-    fn damage_loses_cells_and_never_changes_one(how in vec(damage(), 1..6)) {
+    fn damage_loses_cells_and_never_changes_one(how in vec(any_output_damage(), 1..6)) {
         let original = sample();
         let known: BTreeMap<String, Vec<Vec<Option<f64>>>> = matrices(&read(&original))
             .into_iter()
             .map(|m| (m.testcase.clone().expect("a name"), m.cells.clone()))
             .collect();
-        let bytes = damaged(original.into_bytes(), &how);
-        let parsed = outputs::read(&bytes);
+        let bytes = apply_output_damage(original.into_bytes(), &how);
+        let parsed = outputs::parse_output(&bytes);
         for m in matrices(&parsed) {
             let Some(name) = &m.testcase else { continue };
             let cells = known.get(name);
@@ -191,7 +191,7 @@ fn a_hundred_files_of_a_full_domain_are_read_in_time() {
     let text = multinode(18, &body);
     let start = Instant::now();
     for _ in 0..100 {
-        assert_eq!(matrices(&outputs::read(text.as_bytes())).len(), 2);
+        assert_eq!(matrices(&outputs::parse_output(text.as_bytes())).len(), 2);
     }
     // Far above what it takes even without optimisation; it guards against
     // quadratic reading, not against a slow machine.

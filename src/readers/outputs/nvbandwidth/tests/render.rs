@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// One matrix to print.
 #[derive(Clone, Debug)]
-pub(super) struct Printed {
+pub(super) struct RenderedMatrix {
     pub(super) name: String,
     pub(super) title: String,
     pub(super) cells: Vec<Vec<Option<f64>>>,
@@ -17,22 +17,22 @@ pub(super) fn number(row: usize, column: usize) -> f64 {
 }
 
 /// A matrix between `n` GPUs, the diagonal not measured.
-pub(super) fn square(name: &str, title: &str, n: usize) -> Printed {
+pub(super) fn square(name: &str, title: &str, n: usize) -> RenderedMatrix {
     let cell = |i, j| (i != j).then(|| number(i, j));
     let cells = (0..n).map(|i| (0..n).map(|j| cell(i, j)).collect()).collect();
-    Printed { name: name.to_owned(), title: title.to_owned(), cells }
+    RenderedMatrix { name: name.to_owned(), title: title.to_owned(), cells }
 }
 
 /// A matrix of one row.
-pub(super) fn line(name: &str, title: &str, n: usize) -> Printed {
+pub(super) fn line(name: &str, title: &str, n: usize) -> RenderedMatrix {
     let cells = vec![(0..n).map(|j| Some(number(n, j))).collect()];
-    Printed { name: name.to_owned(), title: title.to_owned(), cells }
+    RenderedMatrix { name: name.to_owned(), title: title.to_owned(), cells }
 }
 
 pub(super) const READ: &str = "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)";
 pub(super) const H2D: &str = "memcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)";
 
-impl Printed {
+impl RenderedMatrix {
     pub(super) fn sum(&self) -> f64 {
         self.cells.iter().flatten().flatten().sum()
     }

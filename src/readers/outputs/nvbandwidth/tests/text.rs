@@ -8,18 +8,18 @@ use super::read;
 use super::render::DEVICES;
 use super::render::H2D;
 use super::render::NOTE;
-use super::render::Printed;
+use super::render::RenderedMatrix;
 use super::render::READ;
 use super::render::head;
 use super::render::line;
 use super::render::multinode;
 use super::render::old_head;
 use super::render::square;
-use model::parsed::ProblemKind::Inconsistent;
-use model::parsed::ProblemKind::Truncated;
-use model::parsed::ProblemKind::Unrecognised;
-use model::parsed::ProblemKind::Unverified;
-use model::parsed::ProblemKind::Waived;
+use model::parse_output::OutputProblemKind::Inconsistent;
+use model::parse_output::OutputProblemKind::Truncated;
+use model::parse_output::OutputProblemKind::Unrecognised;
+use model::parse_output::OutputProblemKind::Unverified;
+use model::parse_output::OutputProblemKind::Waived;
 use model::unit::Unit;
 
 const READ_CE: &str = "device_to_device_memcpy_read_ce";
@@ -99,7 +99,7 @@ fn since_v0_6_a_run_without_its_closing_note_is_not_complete() {
         let body = line(H2D_CE, H2D, 2).test(2);
         let parsed = read(&format!("{}{body}", head(version, DEVICES)));
         assert_eq!(parsed.complete, complete, "{version}");
-        assert_eq!(parsed.has(Truncated), !complete, "{version}");
+        assert_eq!(parsed.has_problem(Truncated), !complete, "{version}");
     }
 }
 
@@ -350,7 +350,7 @@ fn a_sum_that_its_cells_contradict_is_reported_and_rounding_is_not() {
         let whole = printed.test(2);
         let text = whole.split("SUM").next().expect("a table").to_owned() + &sum + "\n\n";
         let parsed = read(&format!("{}{text}{NOTE}", head("v0.8", DEVICES)));
-        assert_eq!(parsed.has(Inconsistent), wrong, "{off}");
+        assert_eq!(parsed.has_problem(Inconsistent), wrong, "{off}");
         assert!(parsed.complete, "contradiction is not incompleteness");
     }
 }
@@ -390,7 +390,7 @@ fn behind_a_word_that_moved_the_row_no_cell_is_trusted() {
     let parsed = read(&format!("{}{text}{NOTE}", head("v0.8", DEVICES)));
     let (got, want) = (&matrix(&parsed, READ_CE).cells[3], &printed.cells[3]);
     assert_eq!(*got, [want[0], want[1], None, None]);
-    assert!(parsed.has(Unrecognised) && !parsed.complete);
+    assert!(parsed.has_problem(Unrecognised) && !parsed.complete);
 }
 
 #[test]
@@ -467,7 +467,7 @@ fn cells_whose_lines_were_lost_go_to_nobody_but_their_own_sum() {
     let parsed = read(&damaged);
     assert_eq!(names(&parsed), ["?"]);
     assert_eq!(matrices(&parsed)[0].sum, None);
-    assert!(parsed.has(Inconsistent) && !parsed.complete);
+    assert!(parsed.has_problem(Inconsistent) && !parsed.complete);
 }
 
 #[test]
@@ -495,7 +495,7 @@ fn wide_cells_and_many_columns_keep_their_places() {
 #[test]
 fn a_host_matrix_of_two_rows_is_read_as_printed() {
     let cells = vec![vec![Some(11.5), Some(12.25)], vec![Some(13.0), Some(14.75)]];
-    let printed = Printed { name: H2D_CE.to_owned(), title: H2D.to_owned(), cells };
+    let printed = RenderedMatrix { name: H2D_CE.to_owned(), title: H2D.to_owned(), cells };
     let parsed = read(&format!("{}{}{NOTE}", head("v0.6", DEVICES), printed.test(2)));
     assert_eq!(matrix(&parsed, H2D_CE).cells, printed.cells);
 }

@@ -7,10 +7,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::outputs;
 use crate::outputs::fixture;
-use crate::outputs::fixture::kinds;
+use crate::outputs::fixture::problem_kinds;
 
-fn read(text: &str) -> Parsed {
-    let parsed = outputs::read(text.as_bytes());
+fn read(text: &str) -> ParseOutput {
+    let parsed = outputs::parse_output(text.as_bytes());
     assert_eq!(parsed.tool, Some(Tool::NvidiaSmiNvlink));
     parsed
 }
@@ -68,12 +68,12 @@ fn all_links_inactive_is_an_error_of_that_gpu_in_any_spelling() {
         ] {
             let parsed = read(&text);
             assert!(parsed.complete, "{text}");
-            assert_eq!(kinds(&parsed), [ProblemKind::Error]);
+            assert_eq!(problem_kinds(&parsed), [OutputProblemKind::Error]);
             assert_eq!(parsed.problems[0].gpu, Some(1));
             assert!(parsed.facts.nvlinks[1].all_inactive && !parsed.facts.nvlinks[0].all_inactive);
         }
         let alone = read(sentence);
-        assert_eq!((kinds(&alone), alone.problems[0].gpu), (vec![ProblemKind::Error], None));
+        assert_eq!((problem_kinds(&alone), alone.problems[0].gpu), (vec![OutputProblemKind::Error], None));
     }
 }
 
@@ -83,7 +83,7 @@ fn a_gpu_without_nvlink_is_waived() {
         format!("GPU 0: NVIDIA L4 (UUID: {})\nDevice does not have or support Nvlink\n", uuid(0));
     let parsed = read(&text);
     assert!(parsed.complete);
-    assert_eq!((kinds(&parsed), parsed.problems[0].gpu), (vec![ProblemKind::Waived], Some(0)));
+    assert_eq!((problem_kinds(&parsed), parsed.problems[0].gpu), (vec![OutputProblemKind::Waived], Some(0)));
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_gpu_lost_to_an_error_is_an_error_and_not_a_gap() {
     let text = whole.replace("GPU 2:", "GPU 3:")
         + "Unable to determine the device handle for GPU2: 0000:5F:00.0: Unknown Error\n";
     let parsed = read(&text);
-    assert_eq!((kinds(&parsed), parsed.problems[0].gpu), (vec![ProblemKind::Error], Some(2)));
+    assert_eq!((problem_kinds(&parsed), parsed.problems[0].gpu), (vec![OutputProblemKind::Error], Some(2)));
     assert!(parsed.complete);
 }
 
@@ -151,10 +151,10 @@ fn a_gpu_lost_to_an_error_is_an_error_and_not_a_gap() {
 fn elisions_and_links_without_a_gpu_are_truncations() {
     let whole = render("NVIDIA A100-SXM4-40GB", &vec![vec![Some(25.0); 12]; 2]);
     let elided = whole.replacen("\t Link 5: 25 GB/s\n", "\t ...\n", 1);
-    assert!(read(&elided).has(ProblemKind::Truncated));
+    assert!(read(&elided).has_problem(OutputProblemKind::Truncated));
     let headless = whole.split_once('\n').unwrap().1;
     let parsed = read(headless);
-    assert!(parsed.has(ProblemKind::Truncated) && !parsed.complete);
+    assert!(parsed.has_problem(OutputProblemKind::Truncated) && !parsed.complete);
     assert_eq!(parsed.facts.nvlinks.len(), 1);
 }
 
@@ -165,7 +165,7 @@ fn a_list_of_gpus_alone_says_nothing_about_links() {
         uuid(0)
     );
     let parsed = read(&text);
-    assert!(!parsed.complete && parsed.has(ProblemKind::Truncated));
+    assert!(!parsed.complete && parsed.has_problem(OutputProblemKind::Truncated));
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn labelled_lines_of_two_nodes_do_not_mix() {
     assert_eq!(parsed.facts.nvlinks.len(), 2);
     assert_eq!(parsed.facts.nvlinks[0].links.len(), 3);
     assert_eq!(parsed.facts.nvlinks[1].links[0].active, Some(false));
-    assert_eq!(kinds(&parsed), [ProblemKind::Inconsistent]);
+    assert_eq!(problem_kinds(&parsed), [OutputProblemKind::Inconsistent]);
 }
 
 #[test]
@@ -232,9 +232,9 @@ proptest! {
     #[test]
     fn nothing_makes_it_panic(text in ".{0,300}", hurt in fixture::any_damage()) {
         let good = render("NVIDIA H200", &vec![vec![Some(26.562), None]; 3]);
-        for bytes in [text.as_bytes().to_vec(), fixture::damaged(&good, &hurt)] {
+        for bytes in [text.as_bytes().to_vec(), fixture::apply_damage(&good, &hurt)] {
             let decoded = text::decode(&bytes);
-            let parsed = parse(&Input::new(&decoded));
+            let parsed = parse(&ParserInput::new(&decoded));
             let links = || parsed.facts.nvlinks.iter().flat_map(|g| &g.links);
             prop_assert!(links().all(|l| l.rate.is_none_or(f64::is_finite)));
         }

@@ -8,8 +8,8 @@ use super::*;
 use crate::outputs;
 use crate::outputs::fixture;
 
-fn read(text: &str) -> Parsed {
-    let parsed = outputs::read(text.as_bytes());
+fn read(text: &str) -> ParseOutput {
+    let parsed = outputs::parse_output(text.as_bytes());
     assert_eq!(parsed.tool, Some(Tool::NvidiaSmiQ));
     parsed
 }
@@ -19,23 +19,23 @@ const CLUSTER: &str = "5b1c9f02-77aa-4c3e-9d10-2f6e0c4b8a91";
 
 /// The fabric of one GPU: state, status, clique, cluster, bandwidth health.
 #[derive(Clone, Debug)]
-struct Fabric {
+struct FabricLeaves {
     leaves: [String; 4],
     health: String,
 }
 
-impl Fabric {
-    fn of(leaves: [&str; 4], health: &str) -> Self {
+impl FabricLeaves {
+    fn new(leaves: [&str; 4], health: &str) -> Self {
         Self { leaves: leaves.map(str::to_owned), health: health.to_owned() }
     }
 
     fn healthy() -> Self {
-        Self::of(["Completed", "Success", "4098", CLUSTER], "Full")
+        Self::new(["Completed", "Success", "4098", CLUSTER], "Full")
     }
 }
 
 /// A log with keys of this width (33 before 590, 54 since).
-fn render(width: usize, product: &str, fabrics: &[Fabric]) -> String {
+fn render(width: usize, product: &str, fabrics: &[FabricLeaves]) -> String {
     let mut out = format!("\n{0}NVSMI LOG{0}\n\n", "=".repeat(14));
     let mut leaf = |depth: usize, key: &str, value: &str| {
         let indent = depth * 4;
@@ -100,7 +100,7 @@ fn render(width: usize, product: &str, fabrics: &[Fabric]) -> String {
 #[test]
 fn a_fabric_that_is_up_is_read_with_any_key_width() {
     for width in [33, 46] {
-        let parsed = read(&render(width, "NVIDIA GB200", &vec![Fabric::healthy(); 4]));
+        let parsed = read(&render(width, "NVIDIA GB200", &vec![FabricLeaves::healthy(); 4]));
         assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
         assert_eq!(parsed.facts.driver.as_deref(), Some("580.65.06"));
         assert_eq!(parsed.facts.cuda_driver.as_deref(), Some("13.0"));
@@ -119,12 +119,12 @@ fn a_fabric_that_is_up_is_read_with_any_key_width() {
 
 #[test]
 fn a_fabric_that_failed_is_a_fact_and_no_problem() {
-    let failed = Fabric::of(["Completed", "Insufficient Resources", "0", ZERO], "N/A");
+    let failed = FabricLeaves::new(["Completed", "Insufficient Resources", "0", ZERO], "N/A");
     let parsed = read(&render(33, "NVIDIA GB300", &vec![failed; 4]));
     assert!(parsed.complete && parsed.problems.is_empty());
     assert_eq!(parsed.facts.fabric[0].status.as_deref(), Some("Insufficient Resources"));
     assert_eq!(parsed.facts.fabric[0].cluster_uuid.as_deref(), Some(ZERO));
-    let none = Fabric::of(["N/A"; 4], "N/A");
+    let none = FabricLeaves::new(["N/A"; 4], "N/A");
     let parsed = read(&render(33, "NVIDIA L40S", &[none]));
     assert!(parsed.complete);
     assert_eq!(parsed.facts.fabric[0].state.as_deref(), Some("N/A"));
@@ -132,7 +132,7 @@ fn a_fabric_that_failed_is_a_fact_and_no_problem() {
 
 #[test]
 fn what_bears_on_links_and_memory_has_stable_names() {
-    let parsed = read(&render(33, "NVIDIA H100 80GB HBM3", &[Fabric::healthy()]));
+    let parsed = read(&render(33, "NVIDIA H100 80GB HBM3", &[FabricLeaves::healthy()]));
     let parameters = &parsed.facts.parameters;
     for (name, value) in [
         ("gpu0.retired_pages.single_bit", "9"),
@@ -153,7 +153,7 @@ fn what_bears_on_links_and_memory_has_stable_names() {
 
 #[test]
 fn fewer_gpus_than_attached_is_a_truncation() {
-    let text = render(33, "NVIDIA H100 80GB HBM3", &vec![Fabric::healthy(); 2]);
+    let text = render(33, "NVIDIA H100 80GB HBM3", &vec![FabricLeaves::healthy(); 2]);
     let parsed = read(&text.replace(" : 2\nGPU", " : 8\nGPU"));
     assert!(!parsed.complete);
     assert_eq!(parsed.problems[0].detail, "8 GPUs are attached, 2 are listed");
@@ -171,19 +171,19 @@ fn sentences_in_place_of_an_answer_are_errors() {
         let parsed = read(text);
         assert!(!parsed.complete, "{text}");
         assert_eq!(parsed.problems.len(), 1, "{text}");
-        assert_eq!(parsed.problems[0].kind, ProblemKind::Error);
+        assert_eq!(parsed.problems[0].kind, OutputProblemKind::Error);
     }
 }
 
 #[test]
 fn a_gpu_that_does_not_answer_is_one_error_however_many_values_it_lost() {
-    let text = render(33, "NVIDIA H200", &vec![Fabric::healthy(); 2]);
+    let text = render(33, "NVIDIA H200", &vec![FabricLeaves::healthy(); 2]);
     let second = text.rfind("Retired Pages").unwrap();
     let lost = text[second..]
         .replace(": 9", ": GPU requires reset")
         .replace(": No", ": GPU requires reset");
     let parsed = read(&format!("{}{lost}", &text[..second]));
-    let errors: Vec<_> = parsed.problems.iter().filter(|p| p.kind == ProblemKind::Error).collect();
+    let errors: Vec<_> = parsed.problems.iter().filter(|p| p.kind == OutputProblemKind::Error).collect();
     assert_eq!((errors.len(), errors[0].gpu), (1, Some(1)));
 }
 
@@ -208,7 +208,7 @@ fn a_filtered_log_is_whole_and_a_grep_of_it_is_not() {
 
 #[test]
 fn a_log_without_indentation_still_gives_the_fabric() {
-    let text = render(33, "NVIDIA GB200", &vec![Fabric::healthy(); 2]);
+    let text = render(33, "NVIDIA GB200", &vec![FabricLeaves::healthy(); 2]);
     let flat: Vec<&str> = text.lines().map(str::trim_start).collect();
     let parsed = read(&flat.join("\n"));
     assert_eq!(parsed.facts.fabric[1].clique_id.as_deref(), Some("4098"));
@@ -218,24 +218,24 @@ fn a_log_without_indentation_still_gives_the_fabric() {
 
 #[test]
 fn a_value_with_a_lost_byte_is_not_a_value() {
-    let text = render(33, "NVIDIA GB200", &[Fabric::healthy()]).replace("4098", "4\u{0}98");
+    let text = render(33, "NVIDIA GB200", &[FabricLeaves::healthy()]).replace("4098", "4\u{0}98");
     let parsed = read(&text);
-    assert!(parsed.has(ProblemKind::Unrecognised) && !parsed.complete);
+    assert!(parsed.has_problem(OutputProblemKind::Unrecognised) && !parsed.complete);
     assert_eq!(parsed.facts.fabric[0].clique_id, None);
 }
 
 #[test]
 fn a_repeated_log_keeps_the_last_state_of_each_gpu() {
     let before =
-        render(33, "NVIDIA GB200", &[Fabric::of(["In Progress", "N/A", "N/A", "N/A"], "N/A")]);
-    let after = render(33, "NVIDIA GB200", &[Fabric::healthy()]);
+        render(33, "NVIDIA GB200", &[FabricLeaves::new(["In Progress", "N/A", "N/A", "N/A"], "N/A")]);
+    let after = render(33, "NVIDIA GB200", &[FabricLeaves::healthy()]);
     let parsed = read(&format!("{before}{after}"));
     assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
     assert_eq!(parsed.facts.fabric.len(), 1);
     assert_eq!(parsed.facts.fabric[0].state.as_deref(), Some("Completed"));
     let other = after.replace("GPU-00000000", "GPU-0000ffff");
     let parsed = read(&format!("{after}{other}"));
-    assert!(parsed.has(ProblemKind::Inconsistent));
+    assert!(parsed.has_problem(OutputProblemKind::Inconsistent));
     assert_eq!(parsed.facts.fabric.len(), 2);
 }
 
@@ -248,9 +248,9 @@ proptest! {
             1..9,
         ),
     ) {
-        let fabrics: Vec<Fabric> = fabrics
+        let fabrics: Vec<FabricLeaves> = fabrics
             .into_iter()
-            .map(|(a, b, c, d, health)| Fabric { leaves: [a, b, c.to_string(), d], health })
+            .map(|(a, b, c, d, health)| FabricLeaves { leaves: [a, b, c.to_string(), d], health })
             .collect();
         let parsed = read(&render(if wide { 46 } else { 33 }, "NVIDIA Test", &fabrics));
         prop_assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
@@ -264,7 +264,7 @@ proptest! {
 
     #[test]
     fn a_log_that_lost_its_last_lines_is_not_whole(gpus in 1usize..5, kept in 0usize..1000) {
-        let text = render(33, "NVIDIA GB200", &vec![Fabric::healthy(); gpus]);
+        let text = render(33, "NVIDIA GB200", &vec![FabricLeaves::healthy(); gpus]);
         let lines: Vec<&str> = text.trim_end().lines().collect();
         let kept = 2 + kept % (lines.len() - 2);
         prop_assert!(!read(&lines[..kept].join("\n")).complete);
@@ -272,10 +272,10 @@ proptest! {
 
     #[test]
     fn nothing_makes_it_panic(text in "(.|\n){0,300}", hurt in fixture::any_damage()) {
-        let good = render(33, "NVIDIA GB200", &vec![Fabric::healthy(); 2]);
-        for bytes in [text.as_bytes().to_vec(), fixture::damaged(&good, &hurt)] {
+        let good = render(33, "NVIDIA GB200", &vec![FabricLeaves::healthy(); 2]);
+        for bytes in [text.as_bytes().to_vec(), fixture::apply_damage(&good, &hurt)] {
             let decoded = text::decode(&bytes);
-            let parsed = parse(&Input::new(&decoded));
+            let parsed = parse(&ParserInput::new(&decoded));
             prop_assert!(parsed.facts.fabric.len() <= decoded.lines().count());
         }
     }

@@ -8,8 +8,8 @@ use super::*;
 use crate::outputs;
 use crate::outputs::fixture;
 
-fn read(text: &str) -> Parsed {
-    let parsed = outputs::read(text.as_bytes());
+fn read(text: &str) -> ParseOutput {
+    let parsed = outputs::parse_output(text.as_bytes());
     assert_eq!(parsed.tool, Some(Tool::NvidiaSmiTopo));
     parsed
 }
@@ -82,7 +82,7 @@ fn matrix(devices: usize, pick: &[usize]) -> Vec<Vec<String>> {
         .collect()
 }
 
-fn connections(parsed: &Parsed) -> Vec<Vec<String>> {
+fn connections(parsed: &ParseOutput) -> Vec<Vec<String>> {
     let topology = parsed.facts.topology.as_ref().expect("a topology");
     topology.rows.iter().map(|r| r.connections.clone()).collect()
 }
@@ -136,7 +136,7 @@ fn a_row_longer_or_shorter_than_the_heading_is_a_truncation() {
     let shorter = "        GPU0    GPU1\nGPU0     X      NV8\nGPU1    NV8\n";
     for text in [longer, shorter] {
         let parsed = read(text);
-        assert!(parsed.has(ProblemKind::Truncated) && !parsed.complete, "{text}");
+        assert!(parsed.has_problem(OutputProblemKind::Truncated) && !parsed.complete, "{text}");
     }
     assert_eq!(connections(&read(shorter))[1], ["NV8", ""]);
 }
@@ -147,7 +147,7 @@ fn directions_that_disagree_are_inconsistent() {
     cells[2][1] = "SYS".to_owned();
     let parsed = read(&render_tabs(&cells, 4));
     let problem = &parsed.problems[0];
-    assert_eq!(problem.kind, ProblemKind::Inconsistent);
+    assert_eq!(problem.kind, OutputProblemKind::Inconsistent);
     assert_eq!(problem.detail, "GPU1 to GPU2 is NV18, GPU2 to GPU1 is SYS");
     assert_eq!(parsed.problems.len(), 1);
 }
@@ -219,9 +219,9 @@ proptest! {
     #[test]
     fn nothing_makes_it_panic(text in ".{0,300}", hurt in fixture::any_damage()) {
         let good = render_tabs(&matrix(5, &[1; 25]), 3);
-        for bytes in [text.as_bytes().to_vec(), fixture::damaged(&good, &hurt)] {
+        for bytes in [text.as_bytes().to_vec(), fixture::apply_damage(&good, &hurt)] {
             let decoded = text::decode(&bytes);
-            let parsed = parse(&Input::new(&decoded));
+            let parsed = parse(&ParserInput::new(&decoded));
             if let Some(topology) = parsed.facts.topology {
                 for row in &topology.rows {
                     prop_assert_eq!(row.connections.len(), topology.columns.len());

@@ -1,0 +1,260 @@
+//! One message to one receiver: tried again where that may help, within a bound.
+//!
+//! No redirection is followed, because a token would go with it; what an answer or
+//! an error repeats of the address is hidden.
+
+use std::time::Duration;
+
+use reqwest::Client;
+use reqwest::StatusCode;
+use reqwest::header::HeaderMap;
+use reqwest::header::LOCATION;
+use reqwest::header::RETRY_AFTER;
+use reqwest::redirect::Policy;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::NotifyTargetKind;
+use super::NotifyTarget;
+use super::secret::redact;
+use super::secret::url_origin;
+use crate::sources::tls;
+use model::text::clean;
+
+/// The first wait between two attempts, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+/// Bytes of an answer that are looked at.
+const MAX_ANSWER_BYTES: usize = 2_048;
+
+/// Characters of an answer that are told.
+const MAX_ANSWER_SHOWN: usize = 200;
+
+/// A message that arrived.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// What the receiver answered.
+    pub status: u16,
+    /// How often it was tried.
+    pub attempts: u32,
+    /// Where it went, without what may not be said.
+    pub origin: String,
+    /// The first words of the answer.
+    pub answer: String,
+}
+
+/// Why a message did not arrive.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeliveryError {
+    /// The address or the token cannot be read.
+    #[error("{0}")]
+    Unread(String),
+    /// The receiver does not want it, however often it is tried.
+    #[error("{place} answers {status}{said}")]
+    Refused {
+        /// Where it went.
+        place: String,
+        /// What it answered.
+        status: String,
+        /// Its words, and what to do.
+        said: String,
+    },
+    /// It was tried as often, or for as long, as it may.
+    #[error("{place}: {why}; given up after {attempts} attempts")]
+    GivenUp {
+        /// Where it went.
+        place: String,
+        /// How the last attempt ended.
+        why: String,
+        /// How often it was tried.
+        attempts: u32,
+    },
+}
+
+/// How one attempt ended.
+enum AttemptResult {
+    Done { status: u16, said: String },
+    Never { status: String, said: String },
+    Again { why: String, after: Option<Duration> },
+}
+
+/// Sends a message; all attempts and waits end before the deadline.
+pub async fn send_message(
+    target: &NotifyTarget,
+    payload: &Value,
+    deadline: Instant,
+    seed: u64,
+) -> Result<Delivery, DeliveryError> {
+    let address = target.address.read().map_err(DeliveryError::Unread)?;
+    let bearer = target.bearer.as_ref().map(|it| it.read()).transpose();
+    let bearer = bearer.map_err(DeliveryError::Unread)?;
+    let mut url = address.parse_url().map_err(|why| DeliveryError::Unread(format!("its address: {why}")))?;
+    let place = url_origin(&url);
+    if target.kind == NotifyTargetKind::Alertmanager && !url.path().contains("/api/") {
+        let path = format!("{}/api/v2/alerts", url.path().trim_end_matches('/'));
+        url.set_path(&path);
+    }
+    let mut pieces = address.hidden_pieces();
+    pieces.extend(bearer.iter().flat_map(|it| it.hidden_pieces()));
+    let client = build_client(target).map_err(DeliveryError::Unread)?;
+    let mut attempts = 0;
+    let mut last = "there was no time for an attempt".to_owned();
+    while attempts < target.attempts.max(1) && Instant::now() < deadline {
+        attempts += 1;
+        let mut request = client.post(url.clone()).json(payload);
+        if let Some(bearer) = &bearer {
+            request = request.bearer_auth(bearer.as_str());
+        }
+        let patience = target.timeout.min(deadline.saturating_duration_since(Instant::now()));
+        let tried = tokio::time::timeout(patience, send_once(request)).await;
+        let tried = tried.unwrap_or_else(|_| AttemptResult::Again {
+            why: format!("no answer within {:.1} s", patience.as_secs_f64()),
+            after: None,
+        });
+        let after = match tried {
+            AttemptResult::Done { status, said } => {
+                return Ok(Delivery { status, attempts, origin: place, answer: shorten_answer(&said, &pieces) });
+            }
+            AttemptResult::Never { status, said } => {
+                return Err(DeliveryError::Refused { place, status, said: shorten_answer(&said, &pieces) });
+            }
+            AttemptResult::Again { why, after } => {
+                last = shorten_answer(&why, &pieces);
+                after
+            }
+        };
+        let wait = after.unwrap_or_else(|| backoff_delay(attempts, seed ^ hash(&target.name)));
+        if deadline <= Instant::now() + wait {
+            if let Some(after) = after {
+                last.push_str(&format!(
+                    "; it asks to wait {} s, longer than there is",
+                    after.as_secs()
+                ));
+            }
+            break;
+        }
+        if attempts < target.attempts {
+            tokio::time::sleep(wait).await;
+        }
+    }
+    Err(DeliveryError::GivenUp { place, why: last, attempts })
+}
+
+fn build_client(target: &NotifyTarget) -> Result<Client, String> {
+    tls::install_provider();
+    let mut builder = Client::builder()
+        .redirect(Policy::none())
+        .connect_timeout(target.timeout)
+        .user_agent(concat!("fabricgate/", env!("CARGO_PKG_VERSION")));
+    if let Some(file) = &target.ca_file {
+        let shown = file.display();
+        let pem = std::fs::read(file).map_err(|error| format!("{shown}: {error}"))?;
+        let certificates = reqwest::Certificate::from_pem_bundle(&pem)
+            .ok()
+            .filter(|it| !it.is_empty())
+            .ok_or_else(|| format!("{shown}: expected certificates in PEM"))?;
+        builder = builder.tls_certs_merge(certificates);
+    }
+    builder.build().map_err(|error| format!("no HTTP client: {}; {}", error_chain(error), tls::MISSING_CA_HINT))
+}
+
+async fn send_once(request: reqwest::RequestBuilder) -> AttemptResult {
+    let mut response = match request.send().await {
+        Ok(response) => response,
+        Err(error) => return AttemptResult::Again { why: error_chain(error), after: None },
+    };
+    let status = response.status();
+    let headers = response.headers().clone();
+    let mut body = Vec::new();
+    while let Ok(Some(piece)) = response.chunk().await {
+        body.extend_from_slice(&piece);
+        if MAX_ANSWER_BYTES <= body.len() {
+            body.truncate(MAX_ANSWER_BYTES);
+            break;
+        }
+    }
+    let said = String::from_utf8_lossy(&body).trim().to_owned();
+    let quoted = if said.is_empty() { String::new() } else { format!(": {said}") };
+    if status.is_success() {
+        return AttemptResult::Done { status: status.as_u16(), said };
+    }
+    let shown = status.to_string();
+    if status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error() {
+        return AttemptResult::Again {
+            why: format!("it answers {shown}{quoted}"),
+            after: retry_after(&headers),
+        };
+    }
+    let said = match status.is_redirection() {
+        true => redirect_host(&headers),
+        false => quoted,
+    };
+    AttemptResult::Never { status: shown, said }
+}
+
+/// Where a redirection points, by its host: the rest may let somebody in.
+fn redirect_host(headers: &HeaderMap) -> String {
+    let to = headers.get(LOCATION).and_then(|it| it.to_str().ok());
+    let to = to.and_then(|it| reqwest::Url::parse(it).ok());
+    let to = to.map(|it| format!(" to {}", url_origin(&it))).unwrap_or_default();
+    format!(", a redirection{to}, which is not followed: correct the address")
+}
+
+/// How long a receiver asks to wait: seconds, or a moment by its own clock.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let asked = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = asked.parse::<u32>() {
+        return Some(Duration::from_secs(u64::from(seconds)));
+    }
+    let moment =
+        |text: &str| jiff::fmt::rfc2822::parse(text).ok().map(|it| it.timestamp().as_second());
+    let now = headers.get(reqwest::header::DATE).and_then(|it| moment(it.to_str().ok()?))?;
+    Some(Duration::from_secs(u64::try_from(moment(asked)? - now).unwrap_or(0)))
+}
+
+/// The wait after so many attempts: twice as long each time, and somewhere between
+/// half of that and all of it, so that many gates do not come back together.
+fn backoff_delay(attempts: u32, seed: u64) -> Duration {
+    let full = BACKOFF.0.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(BACKOFF.1);
+    let mixed = seed.wrapping_add(u64::from(attempts)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let share = u32::try_from(mixed >> 48).unwrap_or(0);
+    full.mul_f64(0.5 + f64::from(share) / f64::from(u16::MAX) / 2.0)
+}
+
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// An error with its causes, without the address that it is about.
+fn error_chain(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(it) = cause {
+        text.push_str(": ");
+        text.push_str(&it.to_string());
+        cause = it.source();
+    }
+    let lower = text.to_lowercase();
+    if lower.contains("certificate") || lower.contains("unknownissuer") {
+        text.push_str(
+            "; where it has a certificate of the site's own authority, name that with ca_file",
+        );
+    }
+    text
+}
+
+fn shorten_answer(text: &str, pieces: &[String]) -> String {
+    let text = clean(&redact(text, pieces));
+    let mut shown: String = text.chars().take(MAX_ANSWER_SHOWN).collect();
+    if shown.len() < text.len() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+#[cfg(test)]
+#[path = "send_tests.rs"]
+mod tests;

@@ -1,0 +1,396 @@
+//! Recordings laid out by domain and node, and the platform of each domain.
+//!
+//! A claim says where a node belongs; where nothing is claimed, the recordings
+//! themselves say it. Ambiguity is kept as a doubt, never settled by a guess.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::JudgeInput;
+use super::gpu_product;
+use super::fabric_group::pair_matrices;
+use super::rail_readings;
+use super::host_index::HostIndex;
+use crate::thresholds::NicPorts;
+use crate::thresholds::Platform;
+use model::claims::ClaimedDomain;
+use model::claims::Claims;
+use model::id::DomainName;
+use model::id::GpuId;
+use model::id::NodeName;
+use model::limits;
+use model::parse_output::ParseOutput;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
+use model::unknown_subject::UnknownSubject;
+use model::verdict::UnknownEntry;
+
+/// One domain with everything recorded of it.
+#[derive(Debug)]
+pub(super) struct DomainRecordings<'a> {
+    pub(super) name: DomainName,
+    /// Its nodes, as claimed or as recorded.
+    pub(super) nodes: Vec<NodeName>,
+    pub(super) platform: Option<&'a Platform>,
+    /// How many of the nodes that it claims take no part in what is judged.
+    pub(super) left_out: usize,
+    /// The class of its scale-out NICs, where one is claimed and known.
+    pub(super) nic: Option<&'a Platform>,
+    /// The NICs of each node, where their class and their number are claimed.
+    pub(super) nics: Option<NicPorts>,
+    pub(super) gpus_per_node: Option<u32>,
+    /// What ran on one node.
+    pub(super) per_node: BTreeMap<NodeName, Vec<&'a ToolRecording>>,
+    /// What ran across the domain.
+    pub(super) across_nodes: Vec<&'a ToolRecording>,
+    /// What could not be settled.
+    pub(super) doubts: Vec<UnknownEntry>,
+    /// Nodes whose recorded GPUs are not of the platform, and what they are: nothing of
+    /// theirs is judged.
+    pub(super) foreign: BTreeMap<NodeName, String>,
+    /// Its nodes by name.
+    host_index: HostIndex<()>,
+    /// Its nodes by what sources call them besides, such as addresses, where one
+    /// alone is called so.
+    aliases: BTreeMap<String, NodeName>,
+}
+
+impl DomainRecordings<'_> {
+    /// Whether GPUs of different nodes share NVLink here.
+    pub(super) fn spans_nodes(&self) -> bool {
+        self.platform.is_some_and(Platform::spans_nodes) && 1 < self.nodes.len()
+    }
+
+    /// Whether its claim asserts that its nodes share an NVLink domain with others,
+    /// whether those take part or not. Where NVLink ends at the node, it does not.
+    pub(super) fn claims_partners(&self) -> bool {
+        1 < self.nodes.len() + self.left_out && self.platform.is_none_or(Platform::spans_nodes)
+    }
+
+    /// The node a host name means: one of ours where it fits, else itself.
+    pub(super) fn node_of_host(&self, host: &str) -> NodeName {
+        self.host_index.find_name(host).cloned().unwrap_or_else(|| NodeName::from(host))
+    }
+
+    /// The same where a tool prints addresses (`nvidia-imex-ctl` in its text form).
+    pub(super) fn node_of_address(&self, host: &str) -> NodeName {
+        let alias = || self.aliases.get(host).cloned();
+        let known = self.host_index.find_name(host).cloned().or_else(alias);
+        known.unwrap_or_else(|| NodeName::from(host))
+    }
+
+    /// Rank to GPU, from what the output says. Where several ranks of a host
+    /// show the same device (each saw only its own), they count by rank.
+    pub(super) fn gpus_of_ranks(&self, parsed: &ParseOutput) -> BTreeMap<u32, GpuId> {
+        let mut by_host: BTreeMap<&str, Vec<(u32, u32)>> = BTreeMap::new();
+        for rank in &parsed.facts.ranks {
+            by_host.entry(&rank.host).or_default().push((rank.rank, rank.device));
+        }
+        let mut gpus = BTreeMap::new();
+        for (host, mut ranks) in by_host {
+            let node = self.node_of_host(host);
+            ranks.sort_unstable();
+            let distinct: BTreeSet<u32> = ranks.iter().map(|(_, device)| *device).collect();
+            for (at, (rank, device)) in (0u32..).zip(&ranks) {
+                let gpu = if distinct.len() == ranks.len() { *device } else { at };
+                if limits::MAX_GPUS_PER_NODE <= gpu {
+                    continue;
+                }
+                gpus.insert(*rank, GpuId::new(node.clone(), gpu));
+            }
+        }
+        gpus
+    }
+}
+
+/// Lays out the recordings of a case.
+pub(super) fn group_by_domain<'a>(case: &JudgeInput<'a>) -> (Vec<DomainRecordings<'a>>, Claims) {
+    let mut claims = case.claims.clone();
+    let mut placed: Vec<(DomainName, Option<NodeName>, &'a ToolRecording)> = Vec::new();
+
+    // What ran across nodes comes first: it says which nodes belong together.
+    let folders: HostIndex<()> = case
+        .recordings
+        .iter()
+        .filter_map(|r| match &r.scope {
+            RecordingScope::Node(node) => Some(node),
+            RecordingScope::Domain(_) | RecordingScope::Pair(..) => None,
+        })
+        .collect();
+    let given: BTreeSet<&DomainName> = case.claims.domains.iter().map(|d| &d.name).collect();
+    for recording in case.recordings {
+        let RecordingScope::Domain(folder) = &recording.scope else { continue };
+        // What runs over the network says nothing of who shares a domain.
+        if rail_readings::is_of_network(recording) {
+            continue;
+        }
+        let name = match given.contains(folder) {
+            // A claim is what is tested: hosts beyond it are a finding, not members.
+            true => folder.clone(),
+            false => place_domain(&mut claims, folder, recording, &folders),
+        };
+        placed.push((name, None, recording));
+    }
+    // The domain of every node; of one that two claim, the first.
+    let mut homes: HostIndex<DomainName> = HostIndex::default();
+    for domain in &claims.domains {
+        domain.nodes.iter().for_each(|node| homes.add(node, domain.name.clone()));
+    }
+    for recording in case.recordings {
+        let RecordingScope::Node(folder) = &recording.scope else { continue };
+        let (node, name) = match homes.find(folder.as_str()) {
+            Some((node, name)) => (node.clone(), name.clone()),
+            None => (folder.clone(), add_single_node_domain(&mut claims, &mut homes, folder)),
+        };
+        placed.push((name, Some(node), recording));
+    }
+
+    for node in case.recordings.iter().filter(|r| rail_readings::is_of_network(r)).flat_map(rail_readings::named_nodes) {
+        if homes.find(node.as_str()).is_none() {
+            add_single_node_domain(&mut claims, &mut homes, &node);
+        }
+    }
+
+    let mut here: BTreeMap<DomainName, Vec<(Option<NodeName>, &'a ToolRecording)>> = BTreeMap::new();
+    for (name, node, recording) in placed {
+        here.entry(name).or_default().push((node, recording));
+    }
+    let domains = claims
+        .domains
+        .iter()
+        .map(|claimed| {
+            let here = here.get(&claimed.name).map_or(&[][..], Vec::as_slice);
+            build_domain(case, claimed, here.iter().cloned())
+        })
+        .collect();
+    (domains, claims)
+}
+
+/// A domain of its own for a node that nobody claims, and its name.
+fn add_single_node_domain(claims: &mut Claims, homes: &mut HostIndex<DomainName>, node: &NodeName) -> DomainName {
+    let name = DomainName::from(node.as_str());
+    claims.domains.push(new_unclaimed_domain(name.clone(), vec![node.clone()]));
+    homes.add(node, name.clone());
+    name
+}
+
+fn new_unclaimed_domain(name: DomainName, nodes: Vec<NodeName>) -> ClaimedDomain {
+    ClaimedDomain { name, nodes, platform: None, gpus_per_node: None, nic: None }
+}
+
+/// The domain that a recording across nodes belongs to, where none of its name is
+/// claimed: the one that an earlier recording made, else the one most of its hosts are in, else a new one.
+fn place_domain(
+    claims: &mut Claims,
+    folder: &DomainName,
+    recording: &ToolRecording,
+    folders: &HostIndex<()>,
+) -> DomainName {
+    // A node is called as its folder is, whatever DNS suffix the tool prints.
+    let named =
+        |host: &str| folders.find_name(host).cloned().unwrap_or_else(|| NodeName::from(host));
+    let hosts: BTreeSet<&str> =
+        recording.parsed.facts.ranks.iter().map(|r| r.host.as_str()).collect();
+    if let Some(known) = claims.domains.iter_mut().find(|d| d.name == *folder) {
+        for host in hosts {
+            if !known.nodes.iter().any(|n| n.matches_host(host)) {
+                known.nodes.push(named(host));
+            }
+        }
+        return folder.clone();
+    }
+    let members = |d: &ClaimedDomain| {
+        hosts.iter().filter(|h| d.nodes.iter().any(|n| n.matches_host(h))).count()
+    };
+    let most = claims.domains.iter().max_by_key(|d| members(d));
+    if let Some(most) = most.filter(|d| hosts.len() < 2 * members(d)) {
+        return most.name.clone();
+    }
+    // A node has one domain: those that have one stay where they are.
+    let claimed: HostIndex<()> = claims.domains.iter().flat_map(|d| &d.nodes).collect();
+    let free = hosts.iter().filter(|h| claimed.find_name(h).is_none());
+    let nodes = free.map(|h| named(h)).collect::<BTreeSet<_>>().into_iter().collect();
+    claims.domains.push(new_unclaimed_domain(folder.clone(), nodes));
+    folder.clone()
+}
+
+fn build_domain<'a>(
+    case: &JudgeInput<'a>,
+    claimed: &ClaimedDomain,
+    recordings: impl Iterator<Item = (Option<NodeName>, &'a ToolRecording)>,
+) -> DomainRecordings<'a> {
+    let mut own: BTreeMap<NodeName, Vec<&'a ToolRecording>> = BTreeMap::new();
+    let mut across = Vec::new();
+    for (node, recording) in recordings {
+        match node {
+            Some(node) => own.entry(node).or_default().push(recording),
+            None => across.push(recording),
+        }
+    }
+    let mut doubts = Vec::new();
+    if claimed.nodes.is_empty() && across.iter().any(|r| !pair_matrices(r).is_empty()) {
+        let why = "its hosts are claimed by several domains, so its pairs measure none of them";
+        doubts.push(UnknownEntry { what: UnknownSubject::domain(&claimed.name), why: why.to_owned() });
+    }
+    let set = ClaimedRecordings { claimed, per_node: &mut own, across_nodes: &mut across };
+    let (platform, foreign) = resolve_platform(case, set, &mut doubts);
+    let nic = claimed.nic.as_deref().and_then(|name| case.catalogue.platform(name));
+    DomainRecordings {
+        name: claimed.name.clone(),
+        nodes: claimed.nodes.clone(),
+        left_out: case.claims.left_out.get(&claimed.name).map_or(0, Vec::len),
+        host_index: claimed.nodes.iter().collect(),
+        aliases: collect_aliases(case.claims, claimed),
+        gpus_per_node: claimed.gpus_per_node.or(platform.and_then(|p| p.gpus_per_node)),
+        platform,
+        nic,
+        nics: claimed_nics(nic, case.claims.rails.len()),
+        per_node: own,
+        across_nodes: across,
+        doubts,
+        foreign,
+    }
+}
+
+/// The nodes of a domain by their other names, without those of several.
+fn collect_aliases(claims: &Claims, claimed: &ClaimedDomain) -> BTreeMap<String, NodeName> {
+    let mut by_alias: BTreeMap<&str, BTreeSet<&NodeName>> = BTreeMap::new();
+    for node in &claimed.nodes {
+        let said = claims.nodes.get(node).map(|said| said.aliases.as_slice()).unwrap_or_default();
+        for alias in said {
+            by_alias.entry(alias).or_default().insert(node);
+        }
+    }
+    let one = |(alias, nodes): (&str, BTreeSet<&NodeName>)| {
+        let node = nodes.first().filter(|_| nodes.len() == 1)?;
+        Some((alias.to_owned(), (*node).clone()))
+    };
+    by_alias.into_iter().filter_map(one).collect()
+}
+
+/// The NICs of a node, where their class is claimed and every rail is.
+fn claimed_nics(class: Option<&Platform>, rails: usize) -> Option<NicPorts> {
+    let count = u32::try_from(rails).ok().filter(|count| 0 < *count)?;
+    Some(NicPorts { count, gigabits: class?.port_rate? * 8.0 })
+}
+
+/// What was recorded of one domain.
+struct ClaimedRecordings<'s, 'a> {
+    claimed: &'s ClaimedDomain,
+    per_node: &'s mut BTreeMap<NodeName, Vec<&'a ToolRecording>>,
+    across_nodes: &'s mut Vec<&'a ToolRecording>,
+}
+
+impl<'a> ClaimedRecordings<'_, 'a> {
+    fn all(&self) -> impl Iterator<Item = &'a ToolRecording> {
+        self.per_node.values().flatten().chain(self.across_nodes.iter()).copied()
+    }
+
+    /// Takes out what names GPUs that are not of this platform. A run in which such a GPU
+    /// took part says nothing of the others either.
+    fn take_foreign(&mut self, case: &JudgeInput<'a>, platform: &Platform) -> BTreeMap<NodeName, String> {
+        let mut foreign: BTreeMap<NodeName, String> = BTreeMap::new();
+        let why = |product: &str| gpu_product::explain_foreign_gpu(product, platform, case.catalogue);
+        self.per_node.retain(|node, recordings| {
+            let found = collect_product_names(recordings.iter().copied()).iter().find_map(|p| why(p));
+            let is_foreign = found.is_some();
+            foreign.extend(found.map(|why| (node.clone(), why)));
+            !is_foreign
+        });
+        let known: HostIndex<()> = self.claimed.nodes.iter().collect();
+        self.across_nodes.retain(|recording| {
+            let ranks = recording.parsed.facts.ranks.iter();
+            for (host, why) in ranks.filter_map(|r| Some((&r.host, why(r.name.as_deref()?)?))) {
+                let node = known.find_name(host).cloned().unwrap_or_else(|| host.as_str().into());
+                foreign.entry(node).or_insert(why);
+            }
+            !collect_product_names(std::iter::once(*recording)).iter().any(|p| why(p).is_some())
+        });
+        self.per_node.retain(|node, _| !foreign.contains_key(node));
+        foreign
+    }
+}
+
+/// The platform a person named, else the claimed one, else the one whose GPUs
+/// were recorded. A named or claimed one is held against the recorded GPUs.
+fn resolve_platform<'a>(
+    case: &JudgeInput<'a>,
+    mut set: ClaimedRecordings<'_, 'a>,
+    doubts: &mut Vec<UnknownEntry>,
+) -> (Option<&'a Platform>, BTreeMap<NodeName, String>) {
+    let claimed = set.claimed;
+    let what = UnknownSubject::domain(&claimed.name);
+    let Some(name) = case.platform.or(claimed.platform.as_deref()) else {
+        return (detect_platform(case, claimed, set.all(), doubts), BTreeMap::new());
+    };
+    let Some(platform) = case.catalogue.platform(name) else {
+        let why = format!("no expectations are known for platform {name}");
+        doubts.push(UnknownEntry { what, why });
+        return (None, BTreeMap::new());
+    };
+    let measured = set.all().next().is_some();
+    let foreign = set.take_foreign(case, platform);
+    // Where nothing else is left, it is the name of the platform that is wrong.
+    if measured && set.all().next().is_none() && !foreign.is_empty() {
+        let whys: BTreeSet<&String> = foreign.values().collect();
+        doubts.extend(whys.into_iter().map(|why| UnknownEntry { what: what.clone(), why: why.clone() }));
+        return (None, foreign);
+    }
+    (Some(platform), foreign)
+}
+
+/// The platform whose GPUs were recorded.
+fn detect_platform<'a>(
+    case: &JudgeInput<'a>,
+    claimed: &ClaimedDomain,
+    recordings: impl Iterator<Item = &'a ToolRecording>,
+    doubts: &mut Vec<UnknownEntry>,
+) -> Option<&'a Platform> {
+    let products = collect_product_names(recordings);
+    let what = UnknownSubject::domain(&claimed.name);
+    // No GPU is claimed: there is nothing a platform could be of.
+    if claimed.gpus_per_node == Some(0) && products.is_empty() {
+        return None;
+    }
+    let mut found: BTreeMap<&str, &Platform> = BTreeMap::new();
+    let mut nameless = Vec::new();
+    for product in &products {
+        match case.catalogue.find_by_device(product, claimed.gpus_per_node) {
+            Some(platform) => {
+                found.insert(&platform.name, platform);
+            }
+            None => nameless.push(product.clone()),
+        }
+    }
+    let why = match (found.len(), nameless.is_empty()) {
+        (1, true) => return found.into_values().next(),
+        (0, true) => {
+            "no output names its GPUs; say which platform it is with --platform or in claims.toml"
+                .to_owned()
+        }
+        (0, false) => format!("no expectations are known for {}", nameless.join(", ")),
+        (_, true) => format!(
+            "GPUs of several platforms: {}",
+            found.into_keys().collect::<Vec<_>>().join(", ")
+        ),
+        (_, false) => format!("GPUs of several kinds, among them {}", nameless.join(", ")),
+    };
+    doubts.push(UnknownEntry { what, why });
+    None
+}
+
+/// Product names of all GPUs that the recordings list.
+fn collect_product_names<'a>(recordings: impl Iterator<Item = &'a ToolRecording>) -> BTreeSet<String> {
+    let mut products = BTreeSet::new();
+    for recording in recordings {
+        let facts = &recording.parsed.facts;
+        let names = facts.devices.iter().map(|d| &d.name);
+        let names = names.chain(facts.ranks.iter().map(|r| &r.name));
+        let names = names.chain(facts.nvlinks.iter().map(|l| &l.name));
+        let names = names.chain(facts.fabric.iter().map(|f| &f.name));
+        products.extend(names.flatten().cloned());
+    }
+    // NCCL and old drivers print this for boards they do not know yet.
+    products.retain(|p| p != "NVIDIA Graphics Device");
+    products
+}

@@ -1,0 +1,159 @@
+//! Whether a recorded GPU can be one of a platform, by its product name.
+//!
+//! Names differ between tools, drivers and vendors of boards, so that a name that
+//! no platform lists may still be a GPU of this one. It is not where another
+//! platform lists it, or where it is another model or another form of it.
+
+use std::collections::BTreeSet;
+
+use crate::thresholds::PlatformCatalogue;
+use crate::thresholds::Platform;
+
+/// Why this product is no GPU of the platform, with both names; `None` where it is, or
+/// may be.
+pub(super) fn explain_foreign_gpu(product: &str, platform: &Platform, catalogue: &PlatformCatalogue) -> Option<String> {
+    if platform.devices.is_empty() || platform.has_device(product) {
+        return None;
+    }
+    let other = catalogue.platforms.values().find(|other| other.has_device(product));
+    let said = match other {
+        Some(other) => format!("{product} ({})", other.name),
+        None if is_other_model(product, &platform.devices) => product.to_owned(),
+        None => return None,
+    };
+    Some(format!(
+        "it is said to be {}, whose GPUs are {}, and the tools saw {said}: nothing of it was compared",
+        platform.name,
+        platform.devices.join(" or ")
+    ))
+}
+
+/// Whether a name is of another model than all of these, or of another form.
+fn is_other_model(product: &str, devices: &[String]) -> bool {
+    let own = GpuProductName::parse(product);
+    if own.models.is_empty() {
+        return false;
+    }
+    !devices.iter().map(|device| GpuProductName::parse(device)).any(|known| {
+        known.models.is_empty()
+            || (known.models.intersection(&own.models).next().is_some() && known.form == own.form)
+    })
+}
+
+/// How a GPU is connected, as far as its name tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GpuFormFactor {
+    /// A module, or a name that does not tell.
+    Module,
+    /// A card without a bridge in its name.
+    Pcie,
+    /// A card with bridges, or a board with few GPUs.
+    Nvl,
+    /// A part of a GPU.
+    Mig,
+}
+
+/// What of a product name tells GPUs apart.
+#[derive(Debug)]
+struct GpuProductName {
+    /// Words that hold a number which is no size and no form: `H100`, `MI300X`, `4090`.
+    models: BTreeSet<String>,
+    form: GpuFormFactor,
+}
+
+impl GpuProductName {
+    fn parse(product: &str) -> Self {
+        let mut name = Self { models: BTreeSet::new(), form: GpuFormFactor::Module };
+        let upper = product.to_ascii_uppercase();
+        let words = upper.split(|c: char| c.is_whitespace() || matches!(c, '-' | '_' | '/' | '*'));
+        for word in words {
+            match word {
+                "MIG" => name.form = GpuFormFactor::Mig,
+                "PCIE" => name.form = GpuFormFactor::Pcie,
+                _ if word.starts_with("NVL") => name.form = GpuFormFactor::Nvl,
+                _ if is_model(word) => _ = name.models.insert(word.to_owned()),
+                _ => {}
+            }
+        }
+        name
+    }
+}
+
+fn is_model(word: &str) -> bool {
+    let is_part = ["HBM", "SXM", "GDDR"].iter().any(|part| word.starts_with(part));
+    let is_number = 4 <= word.len() && word.bytes().all(|byte| byte.is_ascii_digit());
+    let starts_with_letter = word.starts_with(|c: char| c.is_ascii_alphabetic());
+    let has_digit = word.bytes().any(|byte| byte.is_ascii_digit());
+    is_number || (starts_with_letter && has_digit && !is_part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::thresholds::builtin;
+
+    fn why(platform: &str, product: &str) -> Option<String> {
+        let catalogue = builtin::builtin_catalogue();
+        explain_foreign_gpu(product, catalogue.platform(platform).expect("it ships"), catalogue)
+    }
+
+    #[test]
+    fn every_listed_gpu_is_one_of_its_own_platform_and_of_no_other() {
+        let platforms = || builtin::builtin_catalogue().platforms.values();
+        let mut others = 0;
+        for platform in platforms().filter(|p| !p.devices.is_empty()) {
+            for device in platforms().flat_map(|p| &p.devices) {
+                let product = device.replace('*', "");
+                let is_own = platform.has_device(&product);
+                let said = why(&platform.name, &product);
+                assert_eq!(said.is_none(), is_own, "{} {product}", platform.name);
+                if let Some(said) = said {
+                    others += 1;
+                    assert!(said.contains(&product) && said.contains(&platform.name), "{said}");
+                }
+            }
+        }
+        assert!(100 < others);
+    }
+
+    #[test]
+    fn near_names_are_told_apart_and_names_that_say_nothing_are_let_pass() {
+        let another = [
+            ("hgx-h100", "AMD Instinct MI300X"),
+            ("hgx-h100", "AMD Instinct MI300X OAM"),
+            ("hgx-h100", "Tesla V100-SXM2-16GB"),
+            ("hgx-h100", "NVIDIA H100 PCIe"),
+            ("hgx-h100", "NVIDIA H100 NVL"),
+            ("hgx-h100", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"),
+            ("hgx-h100", "NVIDIA H800"),
+            ("hgx-h100", "NVIDIA H20"),
+            ("hgx-h200", "NVIDIA H200 NVL"),
+            ("hgx-a100", "NVIDIA A100-PCIE-40GB"),
+            ("hgx-a100", "NVIDIA A100 80GB PCIe"),
+            ("hgx-b200", "NVIDIA GB200"),
+            ("gb200-nvl72", "NVIDIA B200"),
+            ("gb200-nvl72", "NVIDIA GB200 NVL4"),
+            ("gb200-nvl72", "NVIDIA GB300"),
+            ("rtx-4090", "NVIDIA GeForce RTX 3090"),
+            ("l40s", "NVIDIA L40"),
+            ("l40s", "Tesla T4"),
+        ];
+        for (platform, product) in another {
+            assert!(why(platform, product).is_some(), "{product} on {platform}");
+        }
+        let may_be = [
+            ("hgx-h100", "NVIDIA H100 80GB HBM3"),
+            ("hgx-h100", "NVIDIA H100 SXM5 80GB"),
+            ("hgx-h100", "NVIDIA H100 96GB HBM3"),
+            ("hgx-h100", "NVIDIA DGX Display"),
+            ("hgx-h100", "NVIDIA Graphics Device"),
+            ("hgx-a100", "NVIDIA A100-SXM-64GB"),
+            ("hgx-b300", "NVIDIA B300 SXM6 AC"),
+            ("gh200", "NVIDIA GH200 96GB HBM3"),
+            ("gb200-nvl72", "HGX GB200"),
+        ];
+        for (platform, product) in may_be {
+            assert_eq!(why(platform, product), None, "{product} on {platform}");
+        }
+    }
+}

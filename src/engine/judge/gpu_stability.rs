@@ -1,0 +1,330 @@
+//! Spread and trend inside fabrics, apart from level: a GPU whose readings scatter far more than
+//! those of the others is unstable, one that falls from reading to reading
+//! drifts. Neither is slow for that, and neither is ever acted on.
+//!
+//! Needs several readings of the same pairs, in the order they were taken.
+
+use std::collections::BTreeMap;
+
+use super::fabric;
+use super::fabric::FabricJudgement;
+use super::finding::new_finding;
+use super::finding::gpu_locus;
+use super::finding::round;
+use super::fabric_group::FabricGroup;
+use super::finding_set::FindingSet;
+use super::level::SMALLEST_FLEET;
+use super::peel;
+use model::finding_class::FindingClass;
+use model::id::NodeName;
+use model::finding_rule::RuleKind;
+use model::stats;
+use model::text::format_percent;
+use model::verdict::Finding;
+use model::verdict::Locus;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+
+/// Pieces of evidence that a finding of this kind keeps.
+pub(super) const MAX_EVIDENCE: usize = 6;
+
+/// Two readings have no trend, and no spread of their own.
+const FEWEST_READINGS: usize = 3;
+
+/// Of fewer partners the scatter of one of them could be its own.
+const FEWEST_PARTNERS: usize = 3;
+
+/// So many times the usual spread is the GPU's own.
+const SPREAD_FACTOR: f64 = 4.0;
+
+/// Spreads below this are those of quiet instruments: nothing to look at.
+pub(super) const NOTEWORTHY: f64 = 0.02;
+
+/// Readings of one pair that are this far apart everywhere are those of no quiet
+/// instrument: copy engines repeat within 0.1 to 1 %.
+const NOISY_SPREAD: f64 = 0.08;
+
+/// How a level is said that was there before anything got warm.
+const FROM_THE_FIRST: &str = "so from the first reading on";
+
+/// All readings of one pair in one test, in order, relative to their middle.
+struct StabilityCell {
+    ends: [usize; 2],
+    shares: Vec<f64>,
+    /// Its best reading, over the level of its group.
+    best: f64,
+}
+
+/// What the cells of one GPU show.
+struct GpuStability {
+    gpu: usize,
+    spread: f64,
+    /// The best readings of its pairs, over the level.
+    peak: f64,
+    /// Middle of each reading over all partners, relative to that of the cells.
+    trend: Vec<f64>,
+    partners: usize,
+}
+
+/// Judges how steady islands are, and the GPUs of each.
+pub(super) fn judge(judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>], ledger: &mut FindingSet) {
+    let mut usual: Vec<(&FabricGroup<'_>, f64)> = Vec::new();
+    for (island, fabric) in judged.iter().flatten() {
+        usual.extend(judge_gpus(island, fabric, ledger).map(|usual| (island, usual)));
+    }
+    report_noisy(&usual, ledger);
+}
+
+/// Judges the GPUs of one island; returns how far their readings usually lie apart.
+fn judge_gpus(island: &FabricGroup<'_>, fabric: &FabricJudgement, ledger: &mut FindingSet) -> Option<f64> {
+    let cells = collect_cells(fabric);
+    let shown: Vec<GpuStability> = (0..island.gpus.len()).filter_map(|gpu| summarize_gpu(gpu, &cells)).collect();
+    let mut spreads: Vec<f64> = shown.iter().map(|s| s.spread).collect();
+    let usual = stats::median(&mut spreads).map(|s| s.max(peel::LEAST_SIGMA))?;
+    let falls: Vec<f64> = shown.iter().map(|s| relative_fall(&s.trend)).collect();
+    // What all of them do is the instrument's, or the room's.
+    let common = stats::median(&mut falls.clone()).unwrap_or(0.0);
+    for (shown, fall) in shown.iter().zip(falls) {
+        let own = fall - common;
+        #[expect(clippy::cast_precision_loss, reason = "a count of partners")]
+        let error = std::f64::consts::SQRT_2 * usual / (shown.partners as f64).sqrt();
+        let line = peel::MIN_EFFECT.max(peel::SIGNIFICANCE_Z * error);
+        if line < own && falls_steadily(&shown.trend, error) {
+            report_drift(island, shown, own, line, ledger);
+        } else if NOTEWORTHY.max(SPREAD_FACTOR * usual) < shown.spread {
+            report_unstable(island, shown, usual, ledger);
+        } else {
+            note_first_reading(island, shown, ledger);
+        }
+    }
+    Some(usual)
+}
+
+/// Islands whose readings scatter as a whole: no part of them, but the
+/// instrument, other work, or clocks.
+fn report_noisy(usual: &[(&FabricGroup<'_>, f64)], ledger: &mut FindingSet) {
+    let mut platforms: BTreeMap<&str, Vec<(&FabricGroup<'_>, f64)>> = BTreeMap::new();
+    for (island, spread) in usual {
+        let platform = island.platform.map_or("", |platform| platform.name.as_str());
+        platforms.entry(platform).or_default().push((island, *spread));
+    }
+    for (platform, islands) in platforms {
+        let mut spreads: Vec<f64> = islands.iter().map(|(_, spread)| *spread).collect();
+        let fleet = stats::median(&mut spreads).filter(|_| SMALLEST_FLEET <= islands.len());
+        let is_noisy = |spread: f64| {
+            NOISY_SPREAD < spread || fleet.is_some_and(|f| NOTEWORTHY.max(SPREAD_FACTOR * f) < spread)
+        };
+        let noisy: Vec<_> = islands.iter().filter(|(_, spread)| is_noisy(*spread)).collect();
+        let Some((first, spread)) = noisy.first() else { continue };
+        let rule = RuleKind::Spread.with_terms(format!(
+            "the median range of all pairs is more than {SPREAD_FACTOR} times that of other islands of the platform, or {}",
+            format_percent(NOISY_SPREAD)
+        ));
+        let tells = "nobody's fault by itself: other work on the GPUs, clocks that change, or the tool; the same \
+                     test on idle nodes, or by another tool, would tell";
+        if SMALLEST_FLEET <= noisy.len() && noisy.len() * 4 >= islands.len() * 3 {
+            let said = format!(
+                "readings of one pair lie {} apart in {} of {} islands of {platform}, whichever the GPU: {tells}",
+                format_percent(*spread),
+                noisy.len(),
+                islands.len()
+            );
+            let locus =
+                Locus { peer: Some(platform.to_owned()), ..Locus::new(LocusKind::Instrument) };
+            let found =
+                new_finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule).with_summary(said);
+            ledger.add(fabric::add_evidence(first, found));
+            continue;
+        }
+        for (island, spread) in &noisy {
+            let what = island.node.as_ref().map_or(island.domain.to_string(), ToString::to_string);
+            let said = format!(
+                "readings of one pair lie {} apart for all of {what}, whichever the GPU: {tells}",
+                format_percent(*spread)
+            );
+            let locus = Locus {
+                node: island.node.clone(),
+                ..super::finding::domain_locus(LocusKind::Instrument, &island.domain)
+            };
+            let found =
+                new_finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule).with_summary(said);
+            ledger.add(fabric::add_evidence(island, found));
+        }
+    }
+}
+
+/// What is low and steady was so from the first reading on.
+fn note_first_reading(island: &FabricGroup<'_>, shown: &GpuStability, ledger: &mut FindingSet) {
+    let id = &island.gpus[shown.gpu];
+    let is_level = |f: &Finding| {
+        let single = matches!(f.locus.kind, LocusKind::Gpu | LocusKind::Direction);
+        let own = f.locus.node.as_ref() == Some(&id.node) && f.locus.gpu == Some(id.gpu);
+        f.class == FindingClass::NvlinkLow && single && own && f.measured.is_some()
+    };
+    ledger.update_of_node(&id.node, |found| {
+        if is_level(found) {
+            add_from_first_reading(found);
+        }
+    });
+}
+
+/// The finding holds from the first reading on.
+pub(super) fn add_from_first_reading(found: &mut Finding) {
+    if !found.from_first_reading {
+        found.from_first_reading = true;
+        found.summary.push_str("; ");
+        found.summary.push_str(FROM_THE_FIRST);
+    }
+}
+
+/// How much lower the last reading is than the first.
+pub(super) fn relative_fall(trend: &[f64]) -> f64 {
+    match trend {
+        [first, .., last] if 0.0 < *first => 1.0 - last / first,
+        _ => 0.0,
+    }
+}
+
+/// No reading is above the one before it by more than noise.
+pub(super) fn falls_steadily(trend: &[f64], error: f64) -> bool {
+    trend.windows(2).all(|two| two[1] <= two[0] + 2.0 * error)
+}
+
+/// Pairs that were read often enough, between ends that take part.
+fn collect_cells(fabric: &FabricJudgement) -> Vec<StabilityCell> {
+    let mut values: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
+    for r in fabric.directed.iter().filter(|r| fabric.active[r.src] && fabric.active[r.dst]) {
+        values.entry((r.group, r.src, r.dst)).or_default().push(r.value);
+    }
+    let often = values.into_iter().filter(|(_, values)| FEWEST_READINGS <= values.len());
+    let cell = |((group, src, dst), values): ((usize, usize, usize), Vec<f64>)| {
+        let middle = stats::median(&mut values.clone()).filter(|m| 0.0 < *m)?;
+        let level = fabric.peeled.levels.get(group).filter(|l| l.is_finite() && 0.0 < **l)?;
+        let best = values.iter().copied().fold(f64::NEG_INFINITY, f64::max) / level;
+        let shares = values.into_iter().map(|v| v / middle).collect();
+        Some(StabilityCell { ends: [src, dst], shares, best })
+    };
+    often.filter_map(cell).collect()
+}
+
+/// What the cells of a GPU show; nothing where it met too few partners.
+fn summarize_gpu(gpu: usize, cells: &[StabilityCell]) -> Option<GpuStability> {
+    let own: Vec<&StabilityCell> = cells.iter().filter(|c| c.ends.contains(&gpu)).collect();
+    let mut partners: Vec<usize> =
+        own.iter().flat_map(|c| c.ends).filter(|end| *end != gpu).collect();
+    partners.sort_unstable();
+    partners.dedup();
+    let readings = own.iter().map(|c| c.shares.len()).min()?;
+    if partners.len() < FEWEST_PARTNERS {
+        return None;
+    }
+    let at = |k: usize| stats::median(&mut own.iter().map(|c| c.shares[k]).collect::<Vec<_>>());
+    // A cell scatters as far as its outer readings are apart; the middle of
+    // all cells is not moved by one bad partner.
+    let range = |c: &&StabilityCell| {
+        let high = c.shares.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        high - c.shares.iter().copied().fold(f64::INFINITY, f64::min)
+    };
+    let spread = stats::median(&mut own.iter().map(range).collect::<Vec<_>>())?;
+    let peak = stats::median(&mut own.iter().map(|c| c.best).collect::<Vec<_>>())?;
+    Some(GpuStability {
+        gpu,
+        spread,
+        peak,
+        trend: (0..readings).filter_map(at).collect(),
+        partners: partners.len(),
+    })
+}
+
+fn report_drift(island: &FabricGroup<'_>, shown: &GpuStability, own: f64, line: f64, ledger: &mut FindingSet) {
+    let id = &island.gpus[shown.gpu];
+    let steps: Vec<String> = shown.trend.iter().take(8).map(|t| format!("{t:.3}")).collect();
+    let said = format!(
+        "GPU {id} fell by {} from its first to its last of {} readings, with {} partners that did not: \
+         it drifts, as with heat or a power limit; its level says nothing yet",
+        format_percent(own),
+        shown.trend.len(),
+        shown.partners
+    );
+    let rule = RuleKind::Trend.with_terms(format!(
+        "the median over partners falls from the first reading to the last by more than {} beyond what \
+         all others do, and never rises between",
+        format_percent(line)
+    ));
+    let found =
+        new_finding(Outcome::Unknown, FindingClass::Drifting, gpu_locus(&island.domain, id), &rule)
+            .with_summary(said);
+    let found = Finding { ratio_to_own: Some(round(1.0 - own)), ..found };
+    add_finding(
+        island,
+        shown,
+        found,
+        format!("readings over their middle: {}", steps.join(", ")),
+        ledger,
+    );
+}
+
+fn report_unstable(island: &FabricGroup<'_>, shown: &GpuStability, usual: f64, ledger: &mut FindingSet) {
+    let id = &island.gpus[shown.gpu];
+    let said = format!(
+        "GPU {id} is unstable: its readings of one pair lie {} apart with {} partners, {} is usual here; \
+         that is spread, not level",
+        format_percent(shown.spread),
+        shown.partners,
+        format_percent(usual)
+    );
+    let rule = RuleKind::Spread.with_terms(format!(
+        "the median range of its pairs is more than {SPREAD_FACTOR} times that of the other GPUs, and {}",
+        format_percent(NOTEWORTHY)
+    ));
+    let found =
+        new_finding(Outcome::Unknown, FindingClass::Unstable, gpu_locus(&island.domain, id), &rule)
+            .with_summary(said);
+    let detail = format!("median range over {} partners", shown.partners);
+    add_finding(island, shown, found, detail, ledger);
+}
+
+/// Takes in what was found low of a node and is `explained` by readings that do not
+/// keep their level: it stays among the evidence.
+pub(super) fn absorb_explained(
+    found: &mut Finding,
+    node: &NodeName,
+    explained: impl Fn(&Finding) -> bool,
+    ledger: &mut FindingSet,
+) {
+    let levels = ledger.take_of_node(node, explained);
+    if !levels.is_empty() {
+        found.summary.push_str("; over all readings it is low, its best are not");
+    }
+    found.evidence.extend(levels.into_iter().flat_map(|level| level.evidence));
+}
+
+/// Enters a finding that makes its node no better than unknown. Where the best
+/// readings of the GPU are as they must be, a level found low is explained.
+fn add_finding(
+    island: &FabricGroup<'_>,
+    shown: &GpuStability,
+    mut found: Finding,
+    detail: String,
+    ledger: &mut FindingSet,
+) {
+    let (gpu, id) = (shown.gpu, &island.gpus[shown.gpu]);
+    let groups = 0..island.reading_groups.len();
+    let of = |group| Some((island.file_of(group, gpu)?, island.reading_groups[group].testcase.clone()));
+    if let Some((file, testcase)) = groups.filter_map(of).next() {
+        found = found.with_evidence(file, Some(&testcase), detail);
+    }
+    let explained = |f: &Finding| {
+        let own = f.locus.node.as_ref() == Some(&id.node) && f.locus.gpu == Some(id.gpu);
+        let peer = f.locus.peer.as_deref() == Some(id.to_string().as_str());
+        let single = matches!(f.locus.kind, LocusKind::Gpu | LocusKind::Direction);
+        let pair = f.locus.kind == LocusKind::Pair;
+        f.class == FindingClass::NvlinkLow && ((own && (single || pair)) || (peer && pair))
+    };
+    if 1.0 - peel::MIN_EFFECT <= shown.peak {
+        absorb_explained(&mut found, &id.node, explained, ledger);
+    }
+    found.evidence.truncate(MAX_EVIDENCE);
+    ledger.add_doubt(&id.node, found.summary.clone());
+    ledger.add(found);
+}

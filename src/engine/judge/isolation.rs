@@ -1,0 +1,373 @@
+//! Who is cut off: GPUs that reach nobody, nodes that are not in the domain
+//! they are claimed to be in, fabrics that fall into parts.
+//!
+//! What `membership` sees as groups gets its meaning here. Whoever is cut off
+//! leaves the comparison of bandwidths; that is `peel`'s work.
+
+use std::collections::BTreeSet;
+
+use super::fabric::FabricJudgement;
+use super::fabric::add_evidence;
+use super::finding::RateReference;
+use super::finding::new_finding;
+use super::finding::domain_locus;
+use super::finding::gpu_locus;
+use super::finding::node_locus;
+use super::fabric_group::FabricGroup;
+use super::fabric_group::PairReading;
+use super::membership::ConnectedParts;
+use super::membership::ReachabilityMatrix;
+use super::output_participants;
+use model::finding_class::FindingClass;
+use model::id::NodeName;
+use model::finding_rule::FindingRule;
+use model::finding_rule::RuleKind;
+use model::stats;
+use model::unknown_subject::UnknownSubject;
+use model::verdict::Finding;
+use model::verdict::Locus;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+
+/// Nodes and GPUs that do not reach the others at fabric speed.
+pub(super) fn judge(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
+    // Where pairs do not share one path class, a slow pair is no cut.
+    if !island.is_uniform() || (island.directed.is_empty() && island.cut_nodes.is_empty()) {
+        return;
+    }
+    let reach = ReachabilityMatrix::from_group(island);
+    let nodes: Vec<Vec<usize>> = island.gpus_by_node().into_values().collect();
+    let isolated = find_isolated_gpus(island, &reach, &nodes, out);
+    if island.node.is_some() {
+        let gpus: Vec<Vec<usize>> =
+            (0..island.gpus.len()).filter(|g| !isolated.contains(g)).map(|g| vec![g]).collect();
+        judge_split_node(island, &reach, &gpus, out);
+    } else {
+        let members: Vec<Vec<usize>> = nodes
+            .iter()
+            .map(|gpus| gpus.iter().copied().filter(|g| !isolated.contains(g)).collect())
+            .filter(|gpus: &Vec<usize>| !gpus.is_empty())
+            .collect();
+        judge_split_domain(island, &reach, &members, out);
+    }
+}
+
+/// GPUs that reach nobody although their neighbours do.
+fn find_isolated_gpus(
+    island: &FabricGroup<'_>,
+    reach: &ReachabilityMatrix,
+    nodes: &[Vec<usize>],
+    out: &mut FabricJudgement,
+) -> Vec<usize> {
+    let all: Vec<usize> = (0..island.gpus.len()).collect();
+    let alone: Vec<usize> = all
+        .iter()
+        .copied()
+        .filter(|gpu| matches!(reach.count_between(&[*gpu], &all), (0, measured) if 2 < measured))
+        .collect();
+    let mut isolated = Vec::new();
+    for gpus in nodes {
+        let here: Vec<usize> = gpus.iter().copied().filter(|g| alone.contains(g)).collect();
+        let measured = gpus.iter().filter(|g| 0 < reach.count_between(&[**g], &all).1).count();
+        // Without readings inside the node nothing is known of its own fabric.
+        let inside = reach.count_between(gpus, gpus).1;
+        if here.is_empty() || (here.len() == measured && 1 < measured && inside == 0) {
+            continue;
+        }
+        if here.len() == measured && 1 < measured {
+            // All of them: the fabric of the node is not there at all.
+            let node = &island.gpus[gpus[0]].node;
+            let (value, held) = typical_reading(island, &here);
+            let level = held.value();
+            let rule = RuleKind::NoPath
+                .with_terms("every pair of the node reads below 30 % of the fabric's level");
+            let said = format!(
+                "no two GPUs of {node} reach each other at NVLink speed ({value:.1} of {level:.1} GB/s): \
+                 the fabric is not configured, or traffic runs over PCIe: its State (nvidia-smi -q, Fabric) would tell"
+            );
+            let found = new_finding(
+                Outcome::Failed,
+                FindingClass::FabricNotConfigured,
+                node_locus(&island.domain, node),
+                rule,
+            );
+            let found = add_evidence(island, found.with_reference(value, held).with_summary(said));
+            add_finding(island, node, found, (&here, level), out);
+        } else {
+            for gpu in &here {
+                let id = &island.gpus[*gpu];
+                let (value, held) = typical_reading(island, &[*gpu]);
+                let level = held.value();
+                let rule = RuleKind::NoPath
+                    .with_terms("every pair of this GPU reads below 30 % of the fabric's level");
+                let said = format!(
+                    "GPU {id} reaches no other GPU at NVLink speed ({value:.1} of {level:.1} GB/s); the others do"
+                );
+                let found = new_finding(
+                    Outcome::Failed,
+                    FindingClass::NvlinkAbsent,
+                    gpu_locus(&island.domain, id),
+                    rule,
+                );
+                let found = add_evidence(island, found.with_reference(value, held).with_summary(said));
+                add_finding(island, &id.node, found, (&[*gpu], level), out);
+            }
+        }
+        for gpu in here {
+            out.active[gpu] = false;
+            isolated.push(gpu);
+        }
+    }
+    isolated
+}
+
+/// A node whose GPUs form several groups.
+fn judge_split_node(island: &FabricGroup<'_>, reach: &ReachabilityMatrix, gpus: &[Vec<usize>], out: &mut FabricJudgement) {
+    let ConnectedParts { sets, cut } = reach.find_connected(gpus);
+    let is_cut = !cut.is_empty() && 1 < sets.len();
+    let Some(node) = island.node.as_ref().filter(|_| is_cut) else { return };
+    let groups = sets.iter().map(|set| {
+        let names: Vec<String> =
+            set.iter().map(|at| island.gpus[gpus[*at][0]].gpu.to_string()).collect();
+        names.join(",")
+    });
+    let groups = groups.collect::<Vec<_>>().join(" | ");
+    let said = format!("the GPUs of {node} reach each other only inside the groups {groups}");
+    let rule =
+        RuleKind::NoPath.with_terms("pairs between the groups read below 30 % of the fabric's level");
+    let found =
+        new_finding(Outcome::Failed, FindingClass::SplitNode, node_locus(&island.domain, node), rule)
+            .with_summary(said);
+    out.findings.push(add_evidence(island, found));
+    for set in sets.iter().skip(1) {
+        detach_part(set.iter().map(|at| gpus[*at][0]).collect(), out);
+    }
+}
+
+/// These GPUs are compared with each other and no more with the rest of the island.
+fn detach_part(part: Vec<usize>, out: &mut FabricJudgement) {
+    part.iter().for_each(|gpu| out.active[*gpu] = false);
+    out.parts.push(part);
+}
+
+/// Nodes that are not in the domain they are claimed to be in.
+fn judge_split_domain(island: &FabricGroup<'_>, reach: &ReachabilityMatrix, members: &[Vec<usize>], out: &mut FabricJudgement) {
+    let connected = reach.find_connected(members);
+    let (sets, cut) = (&connected.sets, &connected.cut);
+    // Where pairs were sampled, sets that never met are no cut.
+    let Some(main) = sets.first().filter(|_| !cut.is_empty() && 1 < sets.len()) else { return };
+    let node = |at: usize| &island.gpus[members[at][0]].node;
+    let measured: usize = sets.iter().map(Vec::len).sum();
+    if main.len() == 1 {
+        let said = format!(
+            "no two nodes of {} reach each other at NVLink speed, while the GPUs inside a node may: \
+             NVLink between nodes is off, or none of the {measured} nodes is a member: their cliques (nvidia-smi -q) \
+             and IMEX peers (nvidia-imex-ctl -N) would tell",
+            island.domain
+        );
+        let locus = domain_locus(LocusKind::Domain, &island.domain);
+        let found =
+            new_finding(Outcome::Failed, FindingClass::MultiNodeNvlinkOff, locus, RULE).with_summary(said);
+        out.findings.push(add_evidence(island, found));
+        out.unknown.extend(members.iter().map(|gpus| {
+            (
+                UnknownSubject::node(&island.gpus[gpus[0]].node),
+                "no node of its domain reaches another".to_owned(),
+            )
+        }));
+        members.iter().for_each(|gpus| detach_part(gpus.clone(), out));
+        return;
+    }
+    let majority = is_claimed_domain(main.len(), measured, island.nodes_claimed);
+    let split = |a: &Vec<usize>, b: &Vec<usize>| {
+        let ends = |(x, y): &&(usize, usize)| {
+            (a.contains(x) && b.contains(y)) || (a.contains(y) && b.contains(x))
+        };
+        1 < cut.iter().filter(ends).count()
+    };
+    let is_split =
+        sets.iter().enumerate().any(|(at, a)| sets[at + 1..].iter().any(|b| split(a, b)));
+    if !majority && is_split {
+        report_split_domain(island, sets, node, out);
+    }
+    let inside: Vec<usize> = main.iter().flat_map(|at| members[*at].iter().copied()).collect();
+    // A set is accused by two partners; one may be the cause itself.
+    let accused = |set: &Vec<usize>| majority && 1 < connected.unreached_parts(set, main).len();
+    for set in sets.iter().skip(1).filter(|set| accused(set)) {
+        for at in set {
+            report_non_member(island, node(*at), &members[*at], &inside, set.len() - 1, out);
+        }
+    }
+    for (a, b) in cut {
+        let home = |at: &usize| sets.iter().find(|set| set.contains(at));
+        let told = [a, b].into_iter().filter_map(home).any(accused) || (!majority && is_split);
+        if !told {
+            report_unreached_nodes(island, [node(*a), node(*b)], [&members[*a], &members[*b]], out);
+        }
+    }
+    for set in sets.iter().skip(1).filter(|set| accused(set) || !majority && is_split) {
+        detach_part(set.iter().flat_map(|at| members[*at].iter().copied()).collect(), out);
+    }
+}
+
+/// Times as many nodes as all others have shows which part is the claimed domain, where
+/// most of its claimed nodes were not measured.
+const FAR_MORE: usize = 3;
+
+/// Whether the largest part of what was measured is the claimed domain: it has most of the
+/// claimed nodes, or far more than all others. A small majority of a sample may be the
+/// smaller part of the claim.
+fn is_claimed_domain(nodes: usize, measured: usize, claimed: usize) -> bool {
+    claimed < nodes * 2 || (measured - nodes) * FAR_MORE <= nodes
+}
+
+/// The rule behind all of membership.
+const RULE: FindingRule = FindingRule::fixed(
+    RuleKind::Membership,
+    "pairs across nodes read below 30 % of the fabric's level, or cannot \
+                    import each other's memory",
+);
+
+/// No part of the domain is shown to hold most of its nodes.
+fn report_split_domain<'i>(
+    island: &'i FabricGroup<'_>,
+    sets: &[Vec<usize>],
+    node: impl Fn(usize) -> &'i NodeName,
+    out: &mut FabricJudgement,
+) {
+    let groups = sets
+        .iter()
+        .map(|set| set.iter().map(|at| node(*at).as_str()).collect::<Vec<_>>().join(","));
+    let groups = groups.collect::<Vec<_>>().join(" | ");
+    let said = format!(
+        "{} is split: its nodes reach each other only inside the groups {groups}; \
+         which of them is the claimed domain cannot be told from copies: their cliques (nvidia-smi -q) would tell",
+        island.domain
+    );
+    let locus = domain_locus(LocusKind::Domain, &island.domain);
+    let found = new_finding(Outcome::Failed, FindingClass::SplitDomain, locus, RULE).with_summary(said);
+    out.findings.push(add_evidence(island, found));
+    for at in sets.iter().flatten() {
+        let why = format!(
+            "{} is split and it is not known which part is the domain: their cliques would tell",
+            island.domain
+        );
+        out.unknown.push((UnknownSubject::node(node(*at)), why));
+    }
+}
+
+/// A node that does not reach those that reach each other.
+fn report_non_member(
+    island: &FabricGroup<'_>,
+    node: &NodeName,
+    gpus: &[usize],
+    inside: &[usize],
+    others: usize,
+    out: &mut FabricJudgement,
+) {
+    let (value, held) = typical_reading_between(island, gpus, inside);
+    let level = held.value();
+    let with = if others == 0 {
+        String::new()
+    } else {
+        format!(" (it reaches {others} other such nodes)")
+    };
+    let domain = &island.domain;
+    let said = match value {
+        Some(value) => format!(
+            "{node} does not reach the other nodes of {domain} at NVLink speed ({value:.1} of {level:.1} GB/s){with}: \
+             it is not a member of the claimed domain"
+        ),
+        None => format!(
+            "{node} and the other nodes of {domain} cannot import each other's memory{with}: \
+             another clique or another IMEX domain, not a member of the claimed one; its clique (nvidia-smi -q) and \
+             its peers (nvidia-imex-ctl -N) would tell which"
+        ),
+    };
+    let found = new_finding(Outcome::Failed, FindingClass::WrongDomain, node_locus(domain, node), RULE);
+    let found = found.with_reference(value.unwrap_or(0.0), held).with_summary(said);
+    let found = add_evidence(island, found);
+    // Runs of two that could not import each other's memory have two nodes each.
+    match island.cut_nodes.iter().any(|(a, b)| a == node || b == node) {
+        true => out.findings.push(found),
+        false => add_finding(island, node, found, (gpus, level), out),
+    }
+}
+
+/// Enters a finding of a node whose GPUs are far below a level, held to the nodes that
+/// took part in what shows it.
+fn add_finding(
+    island: &FabricGroup<'_>,
+    node: &NodeName,
+    found: Finding,
+    (gpus, level): (&[usize], f64),
+    out: &mut FabricJudgement,
+) {
+    let is_low = |r: &PairReading| {
+        let end = gpus.contains(&r.src) || gpus.contains(&r.dst);
+        end && r.value < level / 2.0
+    };
+    let readings = (island.directed.as_slice(), island.directed_runs.as_slice());
+    let others = match island.node {
+        Some(_) => BTreeSet::new(),
+        None => output_participants::participants_of_readings(island, node, readings, is_low),
+    };
+    let found = if others.is_empty() { found } else { output_participants::widen_to_participants(found, &others) };
+    if found.outcome == Outcome::Unknown {
+        out.unknown.push((UnknownSubject::node(node), found.summary.clone()));
+    }
+    out.findings.push(found);
+}
+
+/// Two nodes that do not reach each other, and too few partners to tell whose
+/// fault it is.
+fn report_unreached_nodes(
+    island: &FabricGroup<'_>,
+    [a, b]: [&NodeName; 2],
+    [here, there]: [&[usize]; 2],
+    out: &mut FabricJudgement,
+) {
+    let (value, held) = typical_reading_between(island, here, there);
+    let level = held.value();
+    let how = value.map_or_else(
+        || "cannot import each other's memory".to_owned(),
+        |v| format!("do not reach each other at NVLink speed ({v:.1} of {level:.1} GB/s)"),
+    );
+    let said = format!(
+        "{a} and {b} {how}; which of them is not in {} is not known: each with a third node of it would tell",
+        island.domain
+    );
+    let locus =
+        Locus { kind: LocusKind::Pair, peer: Some(b.to_string()), ..node_locus(&island.domain, a) };
+    let found = new_finding(Outcome::Failed, FindingClass::WrongDomain, locus, RULE);
+    let found = found.with_reference(value.unwrap_or(0.0), held).with_summary(said);
+    out.findings.push(add_evidence(island, found));
+    // Their cells are another path's; inside each node nothing is wrong.
+    out.unreached_nodes.push((a.clone(), b.clone()));
+}
+
+/// Median of what these GPUs read with anybody, and the level of the island.
+fn typical_reading(island: &FabricGroup<'_>, gpus: &[usize]) -> (f64, RateReference) {
+    let all: Vec<usize> = (0..island.gpus.len()).collect();
+    let (value, level) = typical_reading_between(island, gpus, &all);
+    (value.unwrap_or(0.0), level)
+}
+
+/// The same between two sets; no value where nothing was read.
+fn typical_reading_between(
+    island: &FabricGroup<'_>,
+    some: &[usize],
+    others: &[usize],
+) -> (Option<f64>, RateReference) {
+    let between = |r: &&PairReading| {
+        (some.contains(&r.src) && others.contains(&r.dst))
+            || (some.contains(&r.dst) && others.contains(&r.src))
+    };
+    let mut values: Vec<f64> = island.directed.iter().filter(between).map(|r| r.value).collect();
+    let expected =
+        (0..island.reading_groups.len()).find_map(|g| island.expected_level(g)).map(|(value, _)| value);
+    let mut all: Vec<f64> = island.directed.iter().map(|r| r.value).collect();
+    let upper = stats::quantile(&mut all, 0.9).unwrap_or(0.0);
+    let level = RateReference::Peers { level: upper, expected: None };
+    (stats::median(&mut values), expected.map_or(level, RateReference::Expected))
+}

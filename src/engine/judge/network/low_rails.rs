@@ -1,0 +1,129 @@
+//! Rails that are low as a whole: below what their class of NIC must show, or far below
+//! the other rails of their kind. That is no node's fault, and no node passes.
+
+use super::super::finding::new_finding;
+use super::super::finding::format_rate;
+use super::super::finding_set::FindingSet;
+use super::super::node_verdicts;
+use super::super::rail_readings::ReadingsByEnd;
+use super::super::rail_readings::RailReadings;
+use super::NodeDomains;
+use super::expected_rate;
+use super::rail_levels;
+use super::rail_levels::SiblingLevels;
+use super::min_effect;
+use super::with_files;
+use model::finding_class::FindingClass;
+use model::id::NodeName;
+use model::finding_rule::RuleKind;
+use model::text::format_percent;
+use model::unit::Unit;
+use model::verdict::Finding;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+
+/// Whether the rail as a whole is below what its class of NIC must show; says
+/// why its nodes cannot pass then.
+pub(super) fn judge(
+    homes: &NodeDomains<'_>,
+    (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
+    levels: &[f64],
+    siblings: &[SiblingLevels],
+    ledger: &mut FindingSet,
+) -> Option<String> {
+    let mut worst: Option<(f64, usize, f64, f64)> = None;
+    for (at, group) in rail.groups.iter().enumerate() {
+        // Pairs that a leaf explains have left.
+        if rail.readings.iter().all(|r| r.group != at) {
+            continue;
+        }
+        let Some((value, tolerance)) = expected_rate(group) else { continue };
+        let ratio = levels[at] / value;
+        let low = ratio.is_finite() && ratio < 1.0 - min_effect(tolerance);
+        if low && worst.is_none_or(|(w, ..)| ratio < w) {
+            worst = Some((ratio, at, value, tolerance));
+        }
+    }
+    let Some((ratio, at, value, tolerance)) = worst else {
+        return judge_against_siblings(homes, (rail, by_end), levels, siblings, ledger);
+    };
+    let nodes: Vec<&NodeName> = rail.nodes.iter().collect();
+    let group = &rail.groups[at];
+    let class = group.nic.map_or("", |nic| nic.name.as_str());
+    let said = format!(
+        "the network{} is {} low everywhere: {} of {} GB/s ({}), expected of {class}; slower NICs than claimed, or \
+         other traffic: one pair alone, and the rate that its ports show, would tell",
+        rail.sentence_suffix(),
+        format_percent(1.0 - ratio),
+        format_rate(levels[at]),
+        format_rate(value),
+        group.testcase
+    );
+    let source = group.nic.and_then(|nic| nic.expectation(&group.conditions()).ok());
+    let rule = RuleKind::NetworkLevel.with_terms(format!(
+        "the median of all pairs that are not blamed against the expectation (tolerance {}; {})",
+        format_percent(tolerance),
+        source.map_or("", |e| e.source.as_str())
+    ));
+    let locus = homes.locus_between(LocusKind::Domain, &nodes, rail);
+    let found = new_finding(Outcome::Degraded, FindingClass::NetworkLow, locus, &rule)
+        .with_numbers(levels[at], value, Unit::GigabytesPerSecond)
+        .with_summary(said);
+    Some(report_low_rail((rail, by_end), found, &group.testcase, ledger))
+}
+
+/// A rail that is far below the others of its kind: says why its nodes cannot pass.
+/// Without a class of NIC it may be a slower rail by design, so that it is not known.
+fn judge_against_siblings(
+    homes: &NodeDomains<'_>,
+    (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
+    levels: &[f64],
+    siblings: &[SiblingLevels],
+    ledger: &mut FindingSet,
+) -> Option<String> {
+    let far = |at: &usize| {
+        let read = rail.readings.iter().any(|r| r.group == *at);
+        let reference = siblings[*at].reference().filter(|_| read)?;
+        let ratio = levels[*at] / reference;
+        (ratio < 1.0 - rail_levels::SIBLING_TOLERANCE).then_some((ratio, *at, reference))
+    };
+    let all = (0..rail.groups.len()).filter_map(|at| far(&at));
+    let (ratio, at, reference) = all.min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let group = &rail.groups[at];
+    let others = siblings[at].levels.len();
+    let said = format!(
+        "the network{} is {} below {others} other rails: {} of {} GB/s ({}); each pair has a slow end, or all of the \
+         rail is slow; more partners of each node would tell",
+        rail.sentence_suffix(),
+        format_percent(1.0 - ratio),
+        format_rate(levels[at]),
+        format_rate(reference),
+        group.testcase
+    );
+    let rule = RuleKind::Rails.with_terms(format!(
+        "the level of the rail lies more than {} below most others of its kind",
+        format_percent(rail_levels::SIBLING_TOLERANCE)
+    ));
+    let nodes: Vec<&NodeName> = rail.nodes.iter().collect();
+    let outcome = if group.nic.is_some() { Outcome::Degraded } else { Outcome::Unknown };
+    let locus = homes.locus_between(LocusKind::Domain, &nodes, rail);
+    let found = new_finding(outcome, FindingClass::NetworkLow, locus, &rule)
+        .with_peer_level(levels[at], reference, expected_rate(group).map(|(value, _)| value))
+        .with_summary(said);
+    Some(report_low_rail((rail, by_end), found, &group.testcase, ledger))
+}
+
+/// Enters a finding about a whole rail, with some of its files; says why its nodes cannot
+/// pass.
+fn report_low_rail(
+    (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
+    found: Finding,
+    testcase: &str,
+    ledger: &mut FindingSet,
+) -> String {
+    let why = node_verdicts::no_pass_reason(&found.summary);
+    let pairs = rail.files.keys().copied().take(4);
+    let with_pair = |found, pair| with_files(found, (rail, by_end), pair, testcase);
+    ledger.add(pairs.fold(found, with_pair));
+    why
+}

@@ -1,0 +1,154 @@
+//! The level of every group of a rail before anybody is blamed.
+//!
+//! One pair has one vote, however often it was read: suspects are read several times,
+//! and would set their own level. Where most pairs of a rail have a bad end, other rails
+//! of its kind tell what it must show.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::super::peel;
+use super::super::rail_readings::RailGroup;
+use super::super::rail_readings::RailReadings;
+use super::super::rail_readings::order_pair;
+use super::expected_rate;
+use super::min_effect;
+use super::repeat_sigma;
+use model::stats;
+
+/// Up to this many pairs, a bad node and a bad pair can be most of a matching:
+/// the level is looked for at the upper end, as with small islands.
+const FEW_PAIRS: usize = 28;
+
+/// Rails of one kind differ by sockets, cables and distance, as ports do by queue pairs
+/// and memory (8 %); a rate class down is half.
+pub(super) const SIBLING_TOLERANCE: f64 = 0.12;
+
+/// What is known of the levels of a rail.
+#[derive(Debug)]
+pub(super) struct RailLevels {
+    /// Of each group.
+    pub(super) by_group: Vec<f64>,
+    /// Relative standard deviation of one reading, where enough were repeated.
+    pub(super) repeat_sigma: Option<f64>,
+    /// What other rails show, for each group.
+    pub(super) siblings: Vec<SiblingLevels>,
+}
+
+/// The levels of a test on other rails of the same kind, one each.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SiblingLevels {
+    /// In order.
+    pub(super) levels: Vec<f64>,
+}
+
+impl SiblingLevels {
+    /// What most of them show; one other rail does not tell which of two is right.
+    pub(super) fn reference(&self) -> Option<f64> {
+        let last = self.levels.len().checked_sub(1).filter(|last| 0 < *last)?;
+        Some(self.levels[last / 2])
+    }
+
+    /// Whether they show that this is no less than it must be.
+    pub(super) fn confirms(&self, value: f64) -> bool {
+        let reference = self.reference().or_else(|| self.levels.first().copied());
+        reference.is_some_and(|reference| reference * (1.0 - SIBLING_TOLERANCE) <= value)
+    }
+}
+
+/// The levels of all rails.
+pub(super) fn estimate_levels(rails: &[RailReadings<'_>]) -> Vec<RailLevels> {
+    let votes: Vec<LevelVotes> = rails.iter().map(LevelVotes::from_rail).collect();
+    let none = SiblingLevels::default();
+    let own: Vec<Vec<f64>> = rails
+        .iter()
+        .zip(&votes)
+        .map(|(rail, votes)| {
+            (0..rail.groups.len()).map(|group| votes.group_level(rail, group, &none)).collect()
+        })
+        .collect();
+    let siblings = |here: usize, group: &RailGroup<'_>| {
+        let mut levels = Vec::new();
+        for (at, rail) in rails.iter().enumerate().filter(|(at, _)| *at != here) {
+            let is_same = |it: &RailGroup<'_>| it.crosses_leaves == group.crosses_leaves && it.is_same_kind(group);
+            let same = rail.groups.iter().position(is_same);
+            levels.extend(same.map(|same| own[at][same]).filter(|level| level.is_finite()));
+        }
+        levels.sort_by(f64::total_cmp);
+        SiblingLevels { levels }
+    };
+    let all = rails.iter().zip(votes).enumerate();
+    all.map(|(at, (rail, votes))| {
+        let siblings: Vec<SiblingLevels> = rail.groups.iter().map(|group| siblings(at, group)).collect();
+        let start =
+            siblings.iter().enumerate().map(|(group, others)| votes.group_level(rail, group, others));
+        RailLevels { by_group: start.collect(), repeat_sigma: votes.repeat_sigma, siblings }
+    })
+    .collect()
+}
+
+/// What the cells of a rail say of its levels: each its median.
+struct LevelVotes {
+    by_group: Vec<Vec<f64>>,
+    /// How many readings a cell of each group has.
+    readings: Vec<usize>,
+    /// How many pairs of nodes each group has.
+    pairs: Vec<usize>,
+    repeat_sigma: Option<f64>,
+}
+
+impl LevelVotes {
+    fn from_rail(rail: &RailReadings<'_>) -> Self {
+        let groups = rail.groups.len();
+        let mut by_group = vec![Vec::new(); groups];
+        let mut counts: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut pairs = vec![BTreeSet::new(); groups];
+        for ((src, dst, group), mut values) in rail.cells() {
+            counts.entry(group).or_default().push(values.len());
+            pairs[group].insert(order_pair(src, dst));
+            by_group[group].extend(stats::median(&mut values));
+        }
+        let middle = |group: usize| {
+            let counts = counts.get_mut(&group)?;
+            counts.sort_unstable();
+            counts.get(counts.len() / 2).copied()
+        };
+        let readings = (0..groups).map(middle).map(|count| count.unwrap_or(1)).collect();
+        let pairs = pairs.iter().map(BTreeSet::len).collect();
+        Self { by_group, readings, pairs, repeat_sigma: repeat_sigma(rail) }
+    }
+
+    /// The level of a group.
+    fn group_level(&self, rail: &RailReadings<'_>, group: usize, others: &SiblingLevels) -> f64 {
+        let votes = &self.by_group[group];
+        let from = |line: f64| {
+            let mut good: Vec<f64> = votes.iter().copied().filter(|v| line <= *v).collect();
+            stats::median(&mut good)
+        };
+        if let Some((value, tolerance)) = expected_rate(&rail.groups[group]) {
+            // Who reaches what the class must show says what is normal here.
+            if let Some(level) = from(value * (1.0 - min_effect(tolerance))) {
+                return level;
+            }
+            // Two nodes that are low have no others to be compared with.
+            if self.pairs[group] == 1 {
+                return value;
+            }
+        }
+        let own = if self.pairs[group] <= FEW_PAIRS {
+            let sigma = self.repeat_sigma.unwrap_or(peel::ASSUMED_SIGMA);
+            let noise = 1.0 - peel::UPPER_QUANTILE_Z * stats::median_error(sigma, self.readings[group]);
+            stats::quantile(&mut votes.clone(), peel::UPPER_QUANTILE).map(|upper| upper * noise)
+        } else {
+            stats::median(&mut votes.clone())
+        };
+        let own = own.filter(|l| 0.0 < *l).unwrap_or(f64::INFINITY);
+        match others.reference() {
+            Some(reference) if own < reference * (1.0 - SIBLING_TOLERANCE) => {
+                let alone = || if self.pairs[group] == 1 { reference } else { own };
+                from(reference * (1.0 - SIBLING_TOLERANCE)).unwrap_or_else(alone)
+            }
+            _ => own,
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The pairs of a rail whose ends are not blamed: each held against the level of its
+//! group, and the levels taken from those that are not low.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::super::peel;
+use super::super::peel::PeelResult;
+use super::super::rail_readings::RailReadings;
+use super::super::rail_readings::order_pair;
+use super::FAMILY_ERROR;
+use super::FEW_CELLS;
+use super::FEWEST_CELLS;
+use super::noise_tail::NoiseTail;
+use model::stats;
+use model::verdict::Direction;
+
+/// One direction of one pair in one group.
+#[derive(Clone, Debug)]
+pub(super) struct RailPairCell {
+    pub(super) src: usize,
+    pub(super) dst: usize,
+    pub(super) group: usize,
+    /// Relative to the level.
+    pub(super) median: f64,
+    /// Its best reading.
+    best: f64,
+    pub(super) readings: Vec<f64>,
+    pub(super) low: bool,
+}
+
+/// Every pair of ends that are not blamed.
+pub(super) struct RailPairs {
+    pub(super) cells: Vec<RailPairCell>,
+    pub(super) levels: Vec<f64>,
+    pub(super) sigma: f64,
+}
+
+impl RailPairs {
+    pub(super) fn new(
+        rail: &RailReadings<'_>,
+        peeled: &PeelResult,
+        start: &[f64],
+        sigma: f64,
+        noise: &NoiseTail,
+    ) -> Self {
+        let is_blamed =
+            |src, dst| peeled.is_blamed(src, Direction::Tx) || peeled.is_blamed(dst, Direction::Rx);
+        let mut values = rail.cells();
+        values.retain(|(src, dst, _), _| !is_blamed(*src, *dst));
+        let mut pairs = Self { cells: Vec::new(), levels: start.to_vec(), sigma };
+        // Who is low depends on the level, and the level on who is low.
+        for _ in 0..5 {
+            let low: Vec<bool> = pairs.cells.iter().map(|c| c.low).collect();
+            pairs.compare(&values, noise);
+            pairs.update_levels();
+            let settled = low.iter().copied().eq(pairs.cells.iter().map(|c| c.low));
+            if settled {
+                break;
+            }
+        }
+        pairs
+    }
+
+    /// Compares every cell with the level of its group: one is low where all its
+    /// readings are, as one good reading shows that ends and path can do more.
+    fn compare(&mut self, values: &BTreeMap<(usize, usize, usize), Vec<f64>>, noise: &NoiseTail) {
+        let cell = |((src, dst, group), values): (&(usize, usize, usize), &Vec<f64>)| {
+            let level = self.levels[*group];
+            let readings: Vec<f64> = values.iter().map(|v| v / level).collect();
+            let median = stats::median(&mut readings.clone()).unwrap_or(1.0);
+            let best = readings.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            RailPairCell { src: *src, dst: *dst, group: *group, median, best, readings, low: false }
+        };
+        let mut cells: Vec<RailPairCell> = values.iter().map(cell).collect();
+        // Where most pairs can be bad, only the good ones show their spread.
+        let few = cells.len() < FEW_CELLS;
+        let shown = cells.iter().map(|c| c.median).filter(|m| !few || 1.0 - peel::MIN_EFFECT <= *m);
+        let shown: Vec<f64> = shown.collect();
+        let middle = stats::median(&mut shown.clone()).unwrap_or(1.0);
+        let spread = stats::spread(&shown, middle).filter(|_| FEWEST_CELLS <= shown.len());
+        let between = spread.unwrap_or(0.0) * stats::family_z(noise.cells, FAMILY_ERROR);
+        // What a path is, its median tells; that no noise made it so, its best reading.
+        let line = 1.0 - peel::MIN_EFFECT.max(between);
+        let beyond = |best: f64, readings: usize| {
+            best < 1.0 - (peel::MIN_EFFECT / 2.0).max(noise.deepest_cell(readings))
+        };
+        // A fault that is the same both ways is told from twice the readings.
+        let mut ways: BTreeMap<(usize, usize, usize), Vec<&RailPairCell>> = BTreeMap::new();
+        for cell in cells.iter().filter(|c| c.median < line) {
+            let (a, b) = order_pair(cell.src, cell.dst);
+            ways.entry((a, b, cell.group)).or_default().push(cell);
+        }
+        let both_low: BTreeSet<(usize, usize, usize)> = ways
+            .into_iter()
+            .filter(|(_, ways)| {
+                let best = ways.iter().map(|c| c.best).fold(f64::NEG_INFINITY, f64::max);
+                let count = ways.iter().map(|c| c.readings.len()).sum();
+                ways.len() == 2 && beyond(best, count)
+            })
+            .map(|(pair, _)| pair)
+            .collect();
+        for cell in &mut cells {
+            let (a, b) = order_pair(cell.src, cell.dst);
+            cell.low = both_low.contains(&(a, b, cell.group))
+                || (cell.median < line && beyond(cell.best, cell.readings.len()));
+        }
+        self.cells = cells;
+    }
+
+    /// Takes the levels from the cells that are not low, one vote each.
+    fn update_levels(&mut self) {
+        for (group, level) in self.levels.iter_mut().enumerate() {
+            let good = self.cells.iter().filter(|c| c.group == group && !c.low);
+            let mut values: Vec<f64> = good.map(|c| c.median * *level).collect();
+            if let Some(middle) = stats::median(&mut values).filter(|m| 0.0 < *m) {
+                *level = middle;
+            }
+        }
+    }
+
+    /// The cells of every end that has any.
+    pub(super) fn by_end(&self) -> BTreeMap<usize, Vec<&RailPairCell>> {
+        let mut by_end: BTreeMap<usize, Vec<&RailPairCell>> = BTreeMap::new();
+        for cell in &self.cells {
+            by_end.entry(cell.src).or_default().push(cell);
+            by_end.entry(cell.dst).or_default().push(cell);
+        }
+        by_end
+    }
+}
+
+/// With how many partners besides `peer` an end is fine.
+pub(super) fn count_good_partners(
+    by_end: &BTreeMap<usize, Vec<&RailPairCell>>,
+    end: usize,
+    peer: usize,
+) -> usize {
+    let mut partners: BTreeMap<usize, bool> = BTreeMap::new();
+    for cell in by_end.get(&end).into_iter().flatten() {
+        let other = if cell.src == end { cell.dst } else { cell.src };
+        *partners.entry(other).or_insert(true) &= !cell.low;
+    }
+    partners.into_iter().filter(|(other, good)| *other != peer && *good).count()
+}

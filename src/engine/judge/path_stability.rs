@@ -1,0 +1,300 @@
+//! Spread and trend over the scale-out network, apart from level: a path, or all
+//! paths of an end, whose readings scatter is unstable, one that falls from
+//! reading to reading drifts. Neither is slow for that, nor ever acted on.
+//!
+//! A path has a few readings, and healthy ones dip: what one reading shows is
+//! nothing here.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::finding::new_finding;
+use super::finding::round;
+use super::finding_set::FindingSet;
+use super::peel;
+use super::rail_readings::RailReadings;
+use super::rail_readings::order_pair;
+use super::gpu_stability;
+use model::finding_class::FindingClass;
+use model::id::NodeName;
+use model::finding_rule::RuleKind;
+use model::stats;
+use model::text::format_percent;
+use model::verdict::Finding;
+use model::verdict::Locus;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+
+/// With fewer, one dip is a quarter of the readings and more.
+const FEWEST_READINGS: usize = 5;
+
+/// One direction in one test is not enough: two dips of five would do.
+const FEWEST_CELLS: usize = 2;
+
+/// Paths that an end must have for all of them to be its own.
+const FEWEST_PATHS: usize = 3;
+
+/// So many times what its noise makes is the path's own.
+const SPREAD_FACTOR: f64 = 4.0;
+
+/// The middle half of normal noise is this many standard deviations wide.
+const QUARTILE_RANGE_Z: f64 = 1.35;
+
+/// NICs and TCP repeat within 1 to 3 %: from here on nothing is quiet.
+const NOISY_SPREAD: f64 = 0.045;
+
+/// What the readings of one path show, over all its directions and tests.
+struct PathStability {
+    ends: (usize, usize),
+    /// How far its middle half is apart, in its quietest direction but one.
+    spread: f64,
+    /// The best of its cells, reading by reading, over their middle.
+    trend: Vec<f64>,
+    /// Its best readings over the level.
+    peak: f64,
+    /// Its middle ones.
+    middle: f64,
+}
+
+/// What is wrong with a path besides its level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Instability {
+    Scatters,
+    Falls,
+}
+
+/// Judges how steady the paths of a rail are. `sigma` is the noise of one reading
+/// here, and whether repeated readings told it; `at` makes a locus at one of its nodes.
+pub(super) fn judge(
+    rail: &RailReadings<'_>,
+    levels: &[f64],
+    (sigma, repeated): (f64, bool),
+    at: impl Fn(LocusKind, &NodeName) -> Locus,
+    ledger: &mut FindingSet,
+) {
+    let paths = collect_paths(rail, levels);
+    // The noise of one reading is that of all paths together, so few of each tell it.
+    let read: BTreeSet<_> = rail.readings.iter().map(|r| order_pair(r.src, r.dst)).collect();
+    if NOISY_SPREAD < sigma && repeated && FEWEST_PATHS <= read.len() {
+        report_noisy(rail, sigma, ledger);
+        return;
+    }
+    let mut falls: Vec<f64> = paths.iter().map(|p| gpu_stability::relative_fall(&p.trend)).collect();
+    // What all of them do is the network's, or the room's.
+    let common = stats::median(&mut falls).filter(|_| 2 * FEWEST_PATHS <= paths.len());
+    let common = common.unwrap_or(0.0);
+    let says: Vec<Option<Instability>> = paths.iter().map(|p| classify_path(p, common, sigma)).collect();
+    let mut told: BTreeSet<usize> = BTreeSet::new();
+    let mut of_end = vec![Vec::new(); rail.nodes.len()];
+    for (number, path) in paths.iter().enumerate() {
+        of_end[path.ends.0].push(number);
+        of_end[path.ends.1].push(number);
+    }
+    for (end, own) in of_end.iter().enumerate() {
+        let own = || own.iter().copied();
+        for kind in [Instability::Falls, Instability::Scatters] {
+            let bad: Vec<usize> = own().filter(|p| says[*p] == Some(kind)).collect();
+            // Three of four of its paths, as with runs that fail (`partners`).
+            if FEWEST_PATHS <= bad.len() && own().count() * 3 <= bad.len() * 4 {
+                let locus = at(LocusKind::Rail, &rail.nodes[end]);
+                let worst = bad.iter().map(|p| &paths[*p]).collect::<Vec<_>>();
+                add_finding(rail, &worst, kind, locus, ledger);
+                told.extend(bad);
+            }
+        }
+    }
+    for (number, path) in paths.iter().enumerate().filter(|(number, _)| !told.contains(number)) {
+        let (a, b) = path.ends;
+        match says[number] {
+            Some(kind) => {
+                let peer = Some(rail.nodes[b].to_string());
+                let locus = Locus { peer, ..at(LocusKind::Pair, &rail.nodes[a]) };
+                add_finding(rail, &[path], kind, locus, ledger);
+            }
+            None if path.middle < 1.0 - peel::MIN_EFFECT => note_first_reading(rail, path, ledger),
+            None => {}
+        }
+    }
+}
+
+/// What every path shows that was read often enough.
+fn collect_paths(rail: &RailReadings<'_>, levels: &[f64]) -> Vec<PathStability> {
+    let mut cells: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
+    for r in &rail.readings {
+        if levels[r.group].is_finite() && 0.0 < levels[r.group] {
+            cells.entry((r.src, r.dst, r.group)).or_default().push(r.value / levels[r.group]);
+        }
+    }
+    let mut by_path: BTreeMap<(usize, usize), Vec<Vec<f64>>> = BTreeMap::new();
+    for ((src, dst, _), values) in cells {
+        if FEWEST_READINGS <= values.len() {
+            by_path.entry(order_pair(src, dst)).or_default().push(values);
+        }
+    }
+    by_path.into_iter().filter_map(|(ends, cells)| summarize_path(ends, &cells)).collect()
+}
+
+fn summarize_path(ends: (usize, usize), cells: &[Vec<f64>]) -> Option<PathStability> {
+    if cells.len() < FEWEST_CELLS {
+        return None;
+    }
+    let middles: Option<Vec<f64>> = cells
+        .iter()
+        .map(|values| stats::median(&mut values.clone()).filter(|m| 0.0 < *m))
+        .collect();
+    let middles = middles?;
+    let mut spreads: Vec<f64> = cells
+        .iter()
+        .zip(&middles)
+        .filter_map(|(values, middle)| {
+            let at = |q| stats::quantile(&mut values.clone(), q);
+            Some((at(0.75)? - at(0.25)?) / middle)
+        })
+        .collect();
+    spreads.sort_by(f64::total_cmp);
+    let spread = *spreads.get(spreads.len().checked_sub(1)? / 2)?;
+    let readings = cells.iter().map(Vec::len).min()?;
+    // Dips go down only: the best of several at the same moment has none.
+    let at = |k: usize| {
+        let shares = cells.iter().zip(&middles).map(|(values, middle)| values[k] / middle);
+        shares.fold(f64::NEG_INFINITY, f64::max)
+    };
+    let bests = cells.iter().map(|v| v.iter().copied().fold(f64::NEG_INFINITY, f64::max));
+    let peak = stats::median(&mut bests.collect::<Vec<_>>())?;
+    let middle = stats::median(&mut middles.clone())?;
+    Some(PathStability { ends, spread, trend: (0..readings).map(at).collect(), peak, middle })
+}
+
+fn classify_path(path: &PathStability, common: f64, sigma: f64) -> Option<Instability> {
+    let own = gpu_stability::relative_fall(&path.trend) - common;
+    // The difference of two readings.
+    let line = peel::MIN_EFFECT.max(peel::SIGNIFICANCE_Z * std::f64::consts::SQRT_2 * sigma);
+    // A fall in the last reading alone is no trend.
+    let before = gpu_stability::relative_fall(&path.trend[..path.trend.len() - 1]) - common;
+    if line < own && line / 2.0 < before && gpu_stability::falls_steadily(&path.trend, sigma) {
+        return Some(Instability::Falls);
+    }
+    let most = gpu_stability::NOTEWORTHY.max(SPREAD_FACTOR * QUARTILE_RANGE_Z * sigma);
+    (most < path.spread).then_some(Instability::Scatters)
+}
+
+/// Enters a finding that makes nobody worse than unknown. Where the best readings
+/// are as they must be, a level found low is explained.
+fn add_finding(rail: &RailReadings<'_>, paths: &[&PathStability], kind: Instability, locus: Locus, ledger: &mut FindingSet) {
+    let node = locus.node.clone().expect("a path has nodes");
+    let what = match &locus.peer {
+        Some(peer) => format!("{node} and {peer}{}", rail.sentence_suffix()),
+        None => format!("{node}{} with {} partners", rail.sentence_suffix(), paths.len()),
+    };
+    let (class, said, rule, ratio) = match kind {
+        Instability::Falls => {
+            let mut falls: Vec<f64> = paths.iter().map(|p| gpu_stability::relative_fall(&p.trend)).collect();
+            let fall = stats::median(&mut falls).unwrap_or(0.0);
+            let readings = paths.iter().map(|p| p.trend.len()).min().unwrap_or(0);
+            (
+                FindingClass::Drifting,
+                format!(
+                    "{what} fell by {} from the first to the last of {readings} readings: drift, as with heat or \
+                     congestion that builds up; its level says nothing yet, more readings after a rest would tell",
+                    format_percent(fall)
+                ),
+                RuleKind::Trend.with_terms(
+                    "all directions of a path fall from the first reading to the last by more than 5 standard errors \
+                     beyond what other paths do, and never rise between",
+                ),
+                Some(round(1.0 - fall)),
+            )
+        }
+        Instability::Scatters => {
+            let mut spreads: Vec<f64> = paths.iter().map(|p| p.spread).collect();
+            let spread = stats::median(&mut spreads).unwrap_or(0.0);
+            (
+                FindingClass::Unstable,
+                format!(
+                    "{what}: the middle half of the readings lies {} apart: unstable, as with errors on a link or \
+                     other traffic; that is spread, not level, and the ports' error counters would tell",
+                    format_percent(spread)
+                ),
+                RuleKind::Spread.with_terms(
+                    "the middle half of the readings of a path is more than 4 times as wide as the noise of the rail \
+                     makes it, in both directions",
+                ),
+                None,
+            )
+        }
+    };
+    let mut found = new_finding(Outcome::Unknown, class, locus, rule).with_summary(said);
+    found.ratio_to_own = ratio;
+    for path in paths {
+        let trend: Vec<String> = path.trend.iter().take(8).map(|t| format!("{t:.3}")).collect();
+        for file in rail.files_of(path.ends.0, path.ends.1).iter().take(2) {
+            let detail = format!("readings over their middle: {}", trend.join(", "));
+            found = found.with_evidence(file, None, detail);
+        }
+    }
+    let locus = found.locus.clone();
+    let explained = |f: &Finding| {
+        let level = f.class == FindingClass::NicLow || f.class == FindingClass::PathLow;
+        let same =
+            (&f.locus.node, &f.locus.peer, f.locus.kind) == (&locus.node, &locus.peer, locus.kind);
+        // Its pairs were low for the same reason.
+        let part = locus.kind == LocusKind::Rail
+            && (f.locus.node.as_ref() == Some(&node)
+                || f.locus.peer.as_deref() == Some(node.as_str()));
+        level && f.locus.rail == locus.rail && (same || part)
+    };
+    if paths.iter().all(|path| 1.0 - peel::MIN_EFFECT <= path.peak) {
+        gpu_stability::absorb_explained(&mut found, &node, explained, ledger);
+    }
+    found.evidence.truncate(gpu_stability::MAX_EVIDENCE);
+    let peer = found.locus.peer.as_deref().map(NodeName::from);
+    for end in std::iter::once(&node).chain(&peer) {
+        ledger.add_doubt(end, found.summary.clone());
+    }
+    ledger.add(found);
+}
+
+/// What is low and steady was so from the first reading on.
+fn note_first_reading(rail: &RailReadings<'_>, path: &PathStability, ledger: &mut FindingSet) {
+    let ends = [&rail.nodes[path.ends.0], &rail.nodes[path.ends.1]];
+    let is_level = |f: &Finding| {
+        let here =
+            f.locus.rail == rail.name && f.locus.node.as_ref().is_some_and(|n| ends.contains(&n));
+        let pair = f.locus.peer.as_deref();
+        here && match f.class {
+            FindingClass::NicLow => true,
+            FindingClass::PathLow => {
+                pair.is_some_and(|peer| ends.iter().any(|e| e.as_str() == peer))
+            }
+            _ => false,
+        }
+    };
+    for end in ends {
+        ledger.update_of_node(end, |found| {
+            if is_level(found) {
+                gpu_stability::add_from_first_reading(found);
+            }
+        });
+    }
+}
+
+/// A network on which nothing repeats.
+fn report_noisy(rail: &RailReadings<'_>, sigma: f64, ledger: &mut FindingSet) {
+    let said = format!(
+        "the network{} scatters everywhere: the same path repeats within {} only, NICs do within 1 to 3 %; nobody's \
+         fault by itself: other traffic, or the instrument; one pair alone on idle nodes would tell",
+        rail.sentence_suffix(),
+        format_percent(sigma)
+    );
+    let rule = RuleKind::Spread.with_terms(format!(
+        "the standard deviation of one reading is above {} for the rail as a whole",
+        format_percent(NOISY_SPREAD)
+    ));
+    let locus = Locus { rail: rail.name.clone(), ..Locus::new(LocusKind::Instrument) };
+    let mut found =
+        new_finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule).with_summary(said);
+    for file in rail.files.values().flatten().take(4) {
+        found = found.with_evidence(file, None, "a path of it");
+    }
+    ledger.add(found);
+}

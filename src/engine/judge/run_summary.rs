@@ -1,0 +1,207 @@
+//! What parts show in a run, and what they usually showed in earlier ones.
+//!
+//! Runs are compared where platform and driver are the same, and what was found
+//! guilty in a run is no history of health. Nothing is judged here; that is
+//! `own`'s work.
+
+use std::collections::BTreeMap;
+
+use super::JudgeInput;
+use super::Judgement;
+use super::domain_recordings::DomainRecordings;
+use super::fabric::FabricJudgement;
+use super::fabric_group::FabricGroup;
+use super::finding_set::FindingSet;
+use super::network;
+use super::node_verdicts::FindingsByLocus;
+use super::peel;
+use super::rail_readings;
+use model::claims::Claims;
+use model::finding_class::FindingClass;
+use model::part_history::PartHistory;
+use model::part_history::PartTestKey;
+use model::part_history::PartReading;
+use model::part_history::UsualLevel;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::tool_recording::ToolRecording;
+use model::stats;
+use model::verdict::Direction;
+use model::verdict::Finding;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+
+/// Fewer runs show no spread of their own: one of two may have been the odd one.
+pub(super) const FEWEST_RUNS: usize = 3;
+
+/// What every part showed in a run.
+pub type RunSummary = BTreeMap<PartTestKey, PartReading>;
+
+/// What the parts of a case show that nothing was found against.
+pub fn summarize_sound_parts(case: &JudgeInput<'_>) -> RunSummary {
+    let (domains, _) = super::domain_recordings::group_by_domain(case);
+    let mut ledger = FindingSet::default();
+    let judged = super::judge_fabrics(&domains, case.sampled, &mut ledger);
+    let Judgement { claims, verdicts, .. } = super::judge_without_history(&JudgeInput { cells: false, ..*case });
+    let mut all = summarize_case(&domains, &judged, &claims, case.recordings);
+    let against = FindingsByLocus::new(verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome));
+    let mut homes: BTreeMap<&NodeName, &DomainName> = BTreeMap::new();
+    for (domain, node) in domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (d, n))) {
+        homes.entry(node).or_insert(&domain.name);
+    }
+    // What is said of no node and no domain, such as of a rail, counts for all that are in none.
+    let is_of_none = |f: &&Finding| f.locus.domain.is_none() && Outcome::Unknown < f.outcome;
+    let of_none: Vec<&Finding> = verdicts.findings.iter().filter(is_of_none).collect();
+    all.retain(|part, _| {
+        let home = homes.get(&part.node).copied();
+        let about = against.findings_about(&[&part.node], home);
+        let anywhere = of_none.iter().filter(|_| home.is_none());
+        !about.iter().chain(anywhere).any(|found| accuses(found, part, home))
+    });
+    all
+}
+
+/// Whether a finding says that what a part showed was not as it must be.
+fn accuses(found: &Finding, part: &PartTestKey, home: Option<&DomainName>) -> bool {
+    let locus = &found.locus;
+    if locus.rail.is_some() && locus.rail != part.rail {
+        return false;
+    }
+    match (&locus.node, locus.kind) {
+        // One path is not the part.
+        (_, LocusKind::Pair) => false,
+        (Some(node), _) => *node == part.node && (locus.gpu.is_none() || locus.gpu == part.gpu),
+        (None, _) => found.class != FindingClass::ClaimedApart && locus.domain.as_ref() == home,
+    }
+}
+
+/// What parts usually showed: runs with the time of each.
+pub fn build_history(runs: &[(String, RunSummary)]) -> PartHistory {
+    let mut all: BTreeMap<&PartTestKey, Vec<(&str, PartReading)>> = BTreeMap::new();
+    for (when, run) in runs {
+        for (part, shown) in run {
+            all.entry(part).or_default().push((when, *shown));
+        }
+    }
+    let usual = all.into_iter().filter_map(|(part, runs)| {
+        let mut values: Vec<f64> = runs.iter().map(|(_, shown)| shown.value).collect();
+        let median = stats::median(&mut values).filter(|m| 0.0 < *m)?;
+        let shares: Vec<f64> = values.iter().map(|value| value / median).collect();
+        let spread = stats::spread(&shares, 1.0).filter(|_| FEWEST_RUNS <= runs.len());
+        let mut errors: Vec<f64> = runs.iter().map(|(_, shown)| shown.error).collect();
+        let mut times: Vec<&str> = runs.iter().map(|(when, _)| *when).collect();
+        times.sort_unstable();
+        let usual = UsualLevel {
+            median,
+            spread,
+            error: stats::median(&mut errors)?,
+            count: runs.len(),
+            first: (*times.first()?).to_owned(),
+            last: (*times.last()?).to_owned(),
+        };
+        Some((part.clone(), usual))
+    });
+    PartHistory { usual: usual.collect() }
+}
+
+/// What every part shows in this case, whatever was found.
+pub(super) fn summarize_case(
+    domains: &[DomainRecordings<'_>],
+    judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>],
+    claims: &Claims,
+    recordings: &[ToolRecording],
+) -> RunSummary {
+    let mut run = RunSummary::new();
+    for (domain, islands) in domains.iter().zip(judged) {
+        for (island, fabric) in islands {
+            add_fabric_group(domain, island, fabric, &mut run);
+        }
+    }
+    let homes: BTreeMap<&NodeName, &DomainRecordings<'_>> =
+        domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, d))).collect();
+    for rail in &rail_readings::collect_rails(domains, claims, recordings) {
+        add_rail(&homes, rail, &mut run);
+    }
+    run
+}
+
+/// The driver that outputs of a node name; of its domain, where none does.
+fn driver_version(domain: &DomainRecordings<'_>, node: &NodeName) -> Option<String> {
+    let own =
+        domain.per_node.get(node).into_iter().flatten().find_map(|r| r.parsed.facts.driver.clone());
+    own.or_else(|| domain.across_nodes.iter().find_map(|r| r.parsed.facts.driver.clone()))
+}
+
+/// Every GPU of an island, in each direction and group: the median over its
+/// partners of what they read with it.
+fn add_fabric_group(domain: &DomainRecordings<'_>, island: &FabricGroup<'_>, fabric: &FabricJudgement, run: &mut RunSummary) {
+    if !island.is_uniform() {
+        return;
+    }
+    let mut cells: BTreeMap<(usize, usize, bool), BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
+    for r in island.directed.iter().filter(|r| fabric.active[r.src] && fabric.active[r.dst]) {
+        cells.entry((r.src, r.group, true)).or_default().entry(r.dst).or_default().push(r.value);
+        cells.entry((r.dst, r.group, false)).or_default().entry(r.src).or_default().push(r.value);
+    }
+    let mut drivers: BTreeMap<&NodeName, Option<String>> = BTreeMap::new();
+    for ((gpu, group, sends), partners) in cells {
+        let (id, key) = (&island.gpus[gpu], &island.reading_groups[group]);
+        let Some(shown) = median_over_partners(partners, fabric.peeled.sigma) else { continue };
+        let driver = drivers.entry(&id.node).or_insert_with(|| driver_version(domain, &id.node));
+        let place = [key.across_nodes, key.between_nodes, key.small_buffer].map(u8::from);
+        let part = PartTestKey {
+            node: id.node.clone(),
+            gpu: Some(id.gpu),
+            rail: None,
+            direction: if sends { Direction::Tx } else { Direction::Rx },
+            testcase: key.testcase.to_string(),
+            setting: format!("across {} between {} small {}", place[0], place[1], place[2]),
+            platform: island.platform.map(|platform| platform.name.clone()),
+            driver: driver.clone(),
+        };
+        run.insert(part, shown);
+    }
+}
+
+/// Every end of a rail that met several partners.
+fn add_rail(homes: &BTreeMap<&NodeName, &DomainRecordings<'_>>, rail: &rail_readings::RailReadings<'_>, run: &mut RunSummary) {
+    let sigma = network::repeat_sigma(rail).unwrap_or(peel::ASSUMED_SIGMA);
+    let mut cells: BTreeMap<(usize, usize, bool), BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
+    for r in &rail.readings {
+        cells.entry((r.src, r.group, true)).or_default().entry(r.dst).or_default().push(r.value);
+        cells.entry((r.dst, r.group, false)).or_default().entry(r.src).or_default().push(r.value);
+    }
+    for ((end, group, sends), partners) in cells {
+        let (node, group) = (&rail.nodes[end], &rail.groups[group]);
+        let Some(shown) = median_over_partners(partners, sigma) else { continue };
+        let home = homes.get(node);
+        let part = PartTestKey {
+            node: node.clone(),
+            gpu: None,
+            rail: rail.name.clone(),
+            direction: if sends { Direction::Tx } else { Direction::Rx },
+            testcase: group.testcase.to_string(),
+            setting: format!("{} crosses {}", group.settings, u8::from(group.crosses_leaves)),
+            platform: group.nic.map(|nic| nic.name.clone()),
+            driver: home.and_then(|domain| driver_version(domain, node)),
+        };
+        run.insert(part, shown);
+    }
+}
+
+/// The median over partners; one partner is no word about an end.
+fn median_over_partners(partners: BTreeMap<usize, Vec<f64>>, sigma: f64) -> Option<PartReading> {
+    if partners.len() < 2 {
+        return None;
+    }
+    let readings: usize = partners.values().map(Vec::len).sum();
+    let mut cells: Vec<f64> =
+        partners.into_values().filter_map(|mut values| stats::median(&mut values)).collect();
+    // Of two partners one good reading acquits, as in peeling.
+    let value = match cells.len() {
+        2 => cells.into_iter().reduce(f64::max),
+        _ => stats::median(&mut cells),
+    };
+    let error = stats::median_error(sigma, readings);
+    value.filter(|value| 0.0 < *value).map(|value| PartReading { value, error })
+}

@@ -1,0 +1,114 @@
+//! Tools that disagree about one GPU: one reads it low, another reads it as expected.
+//!
+//! Neither number of readings nor order decides between two tools. The GPU is unknown
+//! until both are run again.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::fabric;
+use super::finding::new_finding;
+use super::finding::gpu_locus;
+use super::fabric_group::FabricGroup;
+use super::fabric_group::PairReading;
+use super::peel;
+use super::peel::PairReadings;
+use super::peel::PeelResult;
+use super::peel::EndLevel;
+use super::peel::PartnerStatistic;
+use model::finding_class::FindingClass;
+use model::parse_output::Tool;
+use model::finding_rule::RuleKind;
+use model::text::format_percent;
+use model::verdict::Direction;
+use model::verdict::Finding;
+use model::verdict::Outcome;
+
+/// p2pBandwidthLatencyTest does not warm up: what a GPU of a healthy machine sends can
+/// read 5 % low in it (363 to 394 GB/s on H100), and noise comes on top.
+pub(super) const WARM_UP: f64 = 0.06;
+
+/// So many standard errors above the line an end is as expected.
+const CERTAIN: f64 = 3.0;
+
+/// One end as one tool reads it low, and as another does not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ToolDispute {
+    direction: Direction,
+    low: (Tool, f64),
+    fine: (Tool, f64),
+}
+
+/// The GPUs about which tools disagree; nothing where one tool alone was run.
+/// `field` is the field of no readings.
+pub(super) fn find(
+    island: &FabricGroup<'_>,
+    kinds: [&[PairReading]; 2],
+    field: &PairReadings<'_>,
+    statistic: PartnerStatistic,
+) -> BTreeMap<usize, ToolDispute> {
+    let mut disputes = BTreeMap::new();
+    for readings in kinds {
+        let tool_of = |r: &PairReading| island.reading_groups[r.group].tool;
+        let tools: BTreeSet<Tool> = readings.iter().filter_map(tool_of).collect();
+        if tools.len() < 2 {
+            continue;
+        }
+        let of_tool = |tool: Tool| -> PeelResult {
+            let own: Vec<PairReading> =
+                readings.iter().filter(|r| tool_of(r) == Some(tool)).copied().collect();
+            peel::peel_readings(&PairReadings { readings: &own, ..*field }, statistic)
+        };
+        let peeled: Vec<(Tool, PeelResult)> = tools.iter().map(|t| (*t, of_tool(*t))).collect();
+        for (low, its) in &peeled {
+            for blame in &its.blames {
+                let fine = peeled.iter().filter(|(tool, _)| tool != low).find_map(|(tool, it)| {
+                    let shown = it.end_level(blame.gpu, blame.direction)?;
+                    is_as_expected(shown, blame.ratio).then_some((*tool, shown.ratio))
+                });
+                let Some(fine) = fine else { continue };
+                let warm_up = *low == Tool::P2pBandwidthLatencyTest
+                    && its.is_blamed(blame.gpu, Direction::Tx) != its.is_blamed(blame.gpu, Direction::Rx)
+                    && 1.0 - WARM_UP < blame.ratio;
+                if !warm_up {
+                    let dispute =
+                        ToolDispute { direction: blame.direction, low: (*low, blame.ratio), fine };
+                    disputes.entry(blame.gpu).or_insert(dispute);
+                }
+            }
+        }
+    }
+    disputes
+}
+
+fn is_as_expected(shown: EndLevel, low: f64) -> bool {
+    let least = shown.ratio - CERTAIN * shown.error;
+    1.0 - peel::MIN_EFFECT <= least && low + peel::MIN_EFFECT < least
+}
+
+/// The finding about a GPU, of outcome unknown.
+pub(super) fn new_dispute_finding(island: &FabricGroup<'_>, gpu: usize, dispute: &ToolDispute) -> Finding {
+    let id = &island.gpus[gpu];
+    let way = match dispute.direction {
+        Direction::Rx => "receives",
+        _ => "sends",
+    };
+    let said = format!(
+        "GPU {id}: {} reads what it {way} at {} of the level of the others, {} at {}: two tools disagree, and one \
+         of them is wrong or the GPU changed between them; run both again",
+        dispute.low.0.as_str(),
+        format_percent(dispute.low.1),
+        dispute.fine.0.as_str(),
+        format_percent(dispute.fine.1),
+    );
+    let rule = RuleKind::SecondTool
+        .with_terms("a GPU is low only where no other tool reads the same direction as expected");
+    let found = new_finding(
+        Outcome::Unknown,
+        FindingClass::MatrixContradicted,
+        gpu_locus(&island.domain, id),
+        rule,
+    )
+    .with_summary(said);
+    fabric::add_evidence(island, found)
+}

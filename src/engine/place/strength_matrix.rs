@@ -1,0 +1,117 @@
+//! How strongly any two GPUs are connected, by what a run measured.
+//!
+//! Of one copy measured several times the best reading counts: readings dip by
+//! chance and do not rise by it. Of several tests of one path the worst counts, and
+//! of both directions the worse. What was not measured has no entry, which is not
+//! zero: it connects nobody, and nobody is blamed for it.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use model::measured_cell::MeasuredCell;
+use model::id::GpuId;
+use model::id::NodeName;
+use model::unit::Unit;
+
+/// What numbers of a matrix are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StrengthScale {
+    /// Shares of what the platform's links must deliver.
+    #[default]
+    Share,
+    /// GB/s of the test that measured most pairs: nothing is known of what the
+    /// links must deliver.
+    GigabytesPerSecond,
+}
+
+/// Measured strengths of ordered pairs of GPUs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StrengthMatrix {
+    /// What the numbers are.
+    pub scale: StrengthScale,
+    /// The tests they were measured by.
+    pub testcases: BTreeSet<String>,
+    directed: BTreeMap<(GpuId, GpuId), f64>,
+}
+
+/// The best reading of every test, by ordered pair.
+type BestReadings<'c> = BTreeMap<&'c str, BTreeMap<(GpuId, GpuId), f64>>;
+
+impl StrengthMatrix {
+    /// The matrix of these cells; what is no copy between two GPUs is left out.
+    pub fn from_cells(cells: &[MeasuredCell]) -> Self {
+        let share = best_readings(cells, |cell| cell.ratio);
+        if !share.is_empty() {
+            return Self::from_best_readings(StrengthScale::Share, share);
+        }
+        let rates =
+            best_readings(cells, |cell| cell.value.filter(|_| cell.unit == Unit::GigabytesPerSecond));
+        // Rates of different tests (a read, both ways at once) do not compare.
+        let most =
+            rates.iter().max_by_key(|(name, pairs)| (pairs.len(), std::cmp::Reverse(**name)));
+        let most = most.map(|(name, pairs)| (*name, pairs.clone()));
+        Self::from_best_readings(StrengthScale::GigabytesPerSecond, most.into_iter().collect())
+    }
+
+    fn from_best_readings(scale: StrengthScale, best: BestReadings<'_>) -> Self {
+        let testcases = best.keys().map(|name| (*name).to_owned()).collect();
+        let mut directed: BTreeMap<(GpuId, GpuId), f64> = BTreeMap::new();
+        for (pair, value) in best.into_values().flatten() {
+            let way = directed.entry(pair).or_insert(value);
+            *way = way.min(value);
+        }
+        Self { scale, testcases, directed }
+    }
+
+    /// One direction.
+    pub fn directed(&self, from: &GpuId, to: &GpuId) -> Option<f64> {
+        self.directed.get(&(from.clone(), to.clone())).copied()
+    }
+
+    /// The worse of the two directions; nothing unless both were measured.
+    pub fn weaker_direction(&self, a: &GpuId, b: &GpuId) -> Option<f64> {
+        Some(self.directed(a, b)?.min(self.directed(b, a)?))
+    }
+
+    /// Every ordered pair that was measured.
+    pub fn directed_pairs(&self) -> impl Iterator<Item = (&GpuId, &GpuId, f64)> {
+        self.directed.iter().map(|((from, to), value)| (from, to, *value))
+    }
+
+    /// The GPUs that were measured with another, in order.
+    pub fn gpus(&self) -> BTreeSet<&GpuId> {
+        self.directed.keys().flat_map(|(from, to)| [from, to]).collect()
+    }
+
+    /// How strongly nodes are connected: of all pairs of GPUs between two that were
+    /// measured, the worst.
+    pub fn node_strengths(&self) -> BTreeMap<(NodeName, NodeName), f64> {
+        let mut worst: BTreeMap<(NodeName, NodeName), f64> = BTreeMap::new();
+        for (from, to, value) in self.directed_pairs() {
+            if from.node != to.node {
+                let pair = worst.entry((from.node.clone(), to.node.clone())).or_insert(value);
+                *pair = pair.min(value);
+            }
+        }
+        worst
+    }
+}
+
+fn best_readings(cells: &[MeasuredCell], of: impl Fn(&MeasuredCell) -> Option<f64>) -> BestReadings<'_> {
+    let mut best: BestReadings<'_> = BTreeMap::new();
+    for cell in cells.iter().filter(|cell| cell.rail.is_none() && cell.unit.is_bandwidth()) {
+        let end = |node: &Option<NodeName>, gpu: Option<u32>| Some(GpuId::new(node.clone()?, gpu?));
+        let ends = end(&cell.src_node, cell.src_gpu).zip(end(&cell.dst_node, cell.dst_gpu));
+        let (Some((from, to)), Some(value)) = (ends, of(cell)) else { continue };
+        // A copy of a GPU to itself is memory and no link.
+        if from != to && value.is_finite() {
+            let known = best.entry(&cell.testcase).or_default().entry((from, to)).or_insert(value);
+            *known = known.max(value);
+        }
+    }
+    best
+}

@@ -1,0 +1,380 @@
+//! From verdicts to an action plan, inside a blast-radius budget.
+//!
+//! Pure. A node is proposed for a drain only where a finding names it as the
+//! part at fault. Findings about a domain, plane, leaf, rail, pair or the
+//! instrument never drain anybody: the nodes there are the ones that suffer.
+//! Unknown never acts. Whatever is not proposed is listed with its reason.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::repeat_confirmation;
+use super::capacity::SegmentMix;
+use super::drain::DrainPlanner;
+use super::drain::DrainRefusal;
+use super::evidence_checks;
+use super::freeze;
+use super::journal_state::JournalState;
+use super::marks::MarkNames;
+use super::pause;
+use super::claim_index::ClaimIndex;
+use super::release;
+use super::situation::PlanCoverage;
+use super::situation::EvidenceRun;
+use super::situation::Situation;
+use super::suspects;
+use model::action::Action;
+use model::action::ActionPlan;
+use model::action::WithheldAction;
+use model::certificate::VoidPolicy;
+use model::claims::Claims;
+use model::finding_class::FindingClass;
+use model::id::NodeName;
+use model::journal::ClockStamp;
+use model::text::clean;
+use model::verdict::Verdicts;
+
+/// What may be done. The defaults are deliberately small (algorithms, sections 5
+/// and 6); a limit that is left out has its default.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Policy {
+    /// Most nodes of one domain that are drained by us at a time.
+    pub per_domain: usize,
+    /// Most nodes on one leaf switch, likewise.
+    pub per_leaf: usize,
+    /// Most nodes of one gang of pods that are drained by us while it runs on
+    /// them: a gang stands still as a whole when one of its nodes goes.
+    pub per_gang: usize,
+    /// Share of all claimed nodes that may be drained within an hour; at least
+    /// one node, unless it is 0.
+    pub per_hour: f64,
+    /// Share of all claimed nodes that may be out by us at a time; at least one
+    /// node, unless it is 0.
+    pub outstanding: f64,
+    /// Share of all claimed nodes that may be marked within an hour and stay in
+    /// service; at least two nodes, unless it is 0. Marking takes nothing out of
+    /// service, so more is allowed than of drains.
+    pub relabels_per_hour: f64,
+    /// Most that one drain may cost, in expected schedulable nodes. Without it
+    /// the price stops no drain of a hard fault.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub price_ceiling: Option<f64>,
+    /// This many suspects in one domain are a common cause, not bad nodes.
+    pub freeze_domain: usize,
+    /// This share of all claimed nodes, likewise. In a small fleet it still
+    /// takes `freeze_domain` suspects.
+    pub freeze_fleet: f64,
+    /// When more than this share of the nodes that were certified within the day
+    /// fail, and at least two, the sweep is in doubt and not the nodes.
+    pub freeze_controls: f64,
+    /// Propose what no second measurement has confirmed yet, in a plan that is
+    /// only read.
+    pub propose_unconfirmed: bool,
+    /// Only what a second, independent measurement confirmed is carried out.
+    pub confirmed: bool,
+    /// Hours after which a later run must say again that a node in service works
+    /// below its level before it is drained; 0 drains it on the first. What cannot be
+    /// used, what the driver says too, a loss of more than 40 % and a burn-in need
+    /// no second run.
+    pub again_hours: f64,
+    /// Days for which the first of these runs counts.
+    pub again_days: f64,
+    /// Hours after which a run proposes nothing any more.
+    pub evidence_hours: f64,
+    /// Days for which a person's undo stands against the same evidence.
+    pub acknowledged_days: f64,
+    /// Runs of a simulated fabric act on a scheduler. For laboratories.
+    pub simulated: bool,
+    /// What is done about nodes that work below what they must deliver.
+    pub soft: SoftFaults,
+    /// Classes of findings that are shown and never act: how a new rule is tried. Default: none.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub shadow: BTreeSet<FindingClass>,
+    /// Share of a job's step that waits for the fabric, as 0 to 1.
+    pub exposed: f64,
+    /// Nodes of the largest job that may be put on a node. Without it the nodes
+    /// of its largest partition, or all that are claimed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub largest_gang: Option<usize>,
+    /// Share of nodes that are out of service at any time, as 0 to 1.
+    pub unavailable: f64,
+    /// The segments that jobs ask for, as nodes of a segment and the share of
+    /// nodes that such jobs use. Without it no drain has a price.
+    #[serde(skip_serializing_if = "is_unsaid")]
+    pub mix: SegmentMix,
+    /// Complete runs under `recertify` or `burn-in` that a node which we drained
+    /// must pass before it is given back.
+    pub clean_sweeps: u32,
+    /// Least hours between two of them: a fault that comes and goes passes runs in a row. One
+    /// that was made sooner counts for nothing.
+    pub clean_hours: f64,
+    /// Days that a pass counts. A week is our own choice: no vendor names a
+    /// figure for fabric, and it lets a fleet be measured in turns.
+    pub certificate_days: u32,
+    /// Days that a pass under `admit` counts, which leaves out the tournament. Default: 1, or
+    /// `certificate_days` where that is less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_days_admit: Option<u32>,
+    /// Days that a pass under `recertify` counts. Default: `certificate_days`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_days_recertify: Option<u32>,
+    /// Days that a pass under `burn-in` counts. Default: `certificate_days`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub certificate_days_burn_in: Option<u32>,
+    /// What makes a certificate void before its end, beside other GPUs, which always do.
+    #[serde(skip_serializing_if = "VoidOn::is_all")]
+    pub certificate_void: VoidPolicy,
+    /// Whose nodes of Kubernetes are that Slurm's daemon runs on.
+    pub slinky: SlinkyOwner,
+    /// What is taken out where one GPU of a node is to blame (Kubernetes).
+    pub device: Devices,
+    /// Pods that hold GPUs are asked to leave nodes that we drained (Kubernetes).
+    pub evict: bool,
+    /// Seconds for which a pod that a disruption budget holds is asked again.
+    pub evict_s: f64,
+    /// The site's names for what is said on nodes.
+    pub marks: MarkNames,
+}
+
+fn is_unsaid(mix: &SegmentMix) -> bool {
+    mix.0.is_empty()
+}
+
+/// What is done about nodes that work below what they must deliver.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum SoftFaults {
+    /// Drain them where that costs less than it saves, else mark them.
+    #[default]
+    Price,
+    /// Always drain them.
+    Drain,
+    /// Never drain them, mark them.
+    Relabel,
+}
+
+/// Which gate has the nodes of a Slinky cluster, where both planes could take
+/// them out of service.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum SlinkyOwner {
+    /// The one of Slurm: on Kubernetes nothing is done to them.
+    #[default]
+    Slurm,
+    /// The one of Kubernetes. The other must not be told of them then.
+    Kubernetes,
+}
+
+/// What is taken out of service where one GPU of a node is to blame.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub enum Devices {
+    /// The node.
+    #[default]
+    None,
+    /// That GPU, with a `DeviceTaintRule` of dynamic resource allocation.
+    TaintRule,
+    /// That GPU, with HAMi's annotation for cordoned devices.
+    Hami,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            per_domain: 2,
+            per_leaf: 2,
+            per_gang: 1,
+            per_hour: 0.01,
+            outstanding: 0.03,
+            relabels_per_hour: 0.05,
+            price_ceiling: None,
+            freeze_domain: 3,
+            freeze_fleet: 0.05,
+            freeze_controls: 0.1,
+            propose_unconfirmed: true,
+            confirmed: true,
+            again_hours: 4.0,
+            again_days: 7.0,
+            evidence_hours: 24.0,
+            acknowledged_days: 7.0,
+            simulated: false,
+            soft: SoftFaults::Price,
+            shadow: BTreeSet::new(),
+            exposed: 0.3,
+            largest_gang: None,
+            unavailable: 0.01,
+            mix: SegmentMix::default(),
+            clean_sweeps: 2,
+            clean_hours: 1.0,
+            certificate_days: 7,
+            certificate_days_admit: None,
+            certificate_days_recertify: None,
+            certificate_days_burn_in: None,
+            certificate_void: VoidPolicy::default(),
+            slinky: SlinkyOwner::Slurm,
+            device: Devices::None,
+            evict: false,
+            evict_s: 120.0,
+            marks: MarkNames::default(),
+        }
+    }
+}
+
+impl Policy {
+    /// Whether every limit is in its range; else which is not, and what was
+    /// expected.
+    pub fn check(&self) -> Result<(), String> {
+        let shares = [
+            ("per_hour", self.per_hour),
+            ("outstanding", self.outstanding),
+            ("relabels_per_hour", self.relabels_per_hour),
+            ("freeze_fleet", self.freeze_fleet),
+            ("freeze_controls", self.freeze_controls),
+            ("exposed", self.exposed),
+            ("unavailable", self.unavailable),
+        ];
+        if let Some((name, value)) = shares.iter().find(|(_, v)| !(0.0..=1.0).contains(v)) {
+            return Err(format!("{name} {value}, expected 0 to 1"));
+        }
+        let positive = [
+            ("again_hours", Some(self.again_hours)),
+            ("again_days", Some(self.again_days)),
+            ("evidence_hours", Some(self.evidence_hours)),
+            ("acknowledged_days", Some(self.acknowledged_days)),
+            ("clean_hours", Some(self.clean_hours)),
+            ("price_ceiling", self.price_ceiling),
+            ("evict_s", Some(self.evict_s)),
+        ];
+        let is_wrong = |value: f64| !value.is_finite() || value < 0.0;
+        for (name, value) in positive {
+            if let Some(value) = value.filter(|value| is_wrong(*value)) {
+                return Err(format!("{name} {value}, expected a number from 0 on"));
+            }
+        }
+        let [from, until] = repeat_confirmation::confirmation_ages_s(self);
+        if until < from {
+            return Err(format!(
+                "again_hours {} is longer than again_days {}: no second run would ever be in time, \
+                 and what is merely slow never drained",
+                self.again_hours, self.again_days
+            ));
+        }
+        if self.exposed <= 0.0 {
+            return Err("exposed 0, expected more than 0: jobs that never wait lose nothing".into());
+        }
+        self.mix.check().map_err(|error| format!("mix: {error}"))?;
+        self.marks.check().map_err(|error| format!("marks: {error}"))?;
+        if self.clean_sweeps == 0 {
+            return Err(
+                "clean_sweeps 0, expected at least 1: a drain is taken back on evidence".into()
+            );
+        }
+        if self.freeze_domain == 0 {
+            return Err("freeze_domain 0, expected at least 1".to_owned());
+        }
+        if self.largest_gang == Some(0) {
+            return Err("largest_gang 0, expected at least 1 node".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// What verdicts alone ask for: nobody was asked how the nodes stand, and
+/// nothing is known of earlier actions. A plan to read, not to carry out.
+pub fn propose_from_verdicts(
+    verdicts: &Verdicts,
+    fleet: &Claims,
+    policy: &Policy,
+    coverage: Option<PlanCoverage>,
+    run: &EvidenceRun,
+) -> ActionPlan {
+    let situation = Situation {
+        verdicts,
+        fleet,
+        coverage,
+        run,
+        live: None,
+        ledger: &JournalState::default(),
+        controls: &BTreeSet::new(),
+        drivers: &BTreeMap::new(),
+        now: &ClockStamp::default(),
+        boots: &BTreeMap::new(),
+        gpus: &BTreeMap::new(),
+    };
+    propose_actions(&situation, policy)
+}
+
+/// Proposes actions. Nothing is carried out by this.
+pub fn propose_actions(situation: &Situation<'_>, policy: &Policy) -> ActionPlan {
+    let mut withheld = Vec::new();
+    let suspects = suspects::collect_suspects(situation.verdicts, situation.fleet, &mut withheld);
+    let places = ClaimIndex::from_claims(situation.fleet);
+    let doubt = freeze::find_freeze(situation, &places, policy, &suspects);
+    let unusable = evidence_checks::explain_unusable(situation, policy);
+    let paused = || pause::active_pause(situation.ledger, situation.now).map(pause::describe_pause);
+    let frozen = explain_tripped(situation)
+        .or_else(paused)
+        .or_else(|| doubt.everywhere.as_ref().map(|cause| cause.why.clone()));
+    let mut desk =
+        DrainPlanner::new(situation, &places, policy, unusable.as_deref(), frozen.as_deref(), &doubt);
+    let mut actions = Vec::new();
+    for suspect in &suspects {
+        match desk.decide(suspect) {
+            Ok(action) => actions.push(action),
+            Err(DrainRefusal { why, is_budget: budget, pending_confirmation: again, is_unconfirmed: unconfirmed }) => {
+                let what = suspect.node.to_string();
+                withheld.push(WithheldAction { what, why, budget, again, unconfirmed });
+            }
+        }
+    }
+    propose_returns(situation, policy, &mut actions, &mut withheld);
+    actions.sort_by(|a, b| (&a.node, a.kind).cmp(&(&b.node, b.kind)));
+    let simulated = situation.run.simulated;
+    ActionPlan { simulated, frozen: frozen.or(unusable), withheld, ..ActionPlan::from_actions(actions) }
+}
+
+/// Releases and certificates beside the drains: no breaker and no freeze stops
+/// them. A node that something is taken from in the same plan gets none.
+fn propose_returns(
+    situation: &Situation<'_>,
+    policy: &Policy,
+    actions: &mut Vec<Action>,
+    withheld: &mut Vec<WithheldAction>,
+) {
+    let (releases, kept) = release::propose_releases(situation, policy);
+    let taken: BTreeSet<NodeName> = actions.iter().map(|action| action.node.clone()).collect();
+    withheld.extend(kept);
+    for release in releases {
+        if taken.contains(&release.node) {
+            let why = "the same run accuses it".to_owned();
+            withheld.push(WithheldAction::new(release.node.as_str(), why));
+        } else {
+            actions.push(release);
+        }
+    }
+}
+
+fn explain_tripped(situation: &Situation<'_>) -> Option<String> {
+    let breaker = situation.ledger.breaker.as_ref()?;
+    Some(format!(
+        "the breaker tripped at {} ({}; run {}); nothing but releases until a person resets it",
+        clean(&breaker.stamp.at),
+        clean(&breaker.why),
+        clean(&breaker.run)
+    ))
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,348 @@
+//! When a burn-in ends: for one node, for a domain, for all.
+//!
+//! Pure. Every rule has a name that the result tells (`StopRule`). One bad node
+//! ends its own burn-in and nobody else's.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use model::acceptance::Acceptance;
+use model::acceptance::AcceptanceOutcome;
+use model::acceptance::BurnInRound;
+use model::acceptance::BurnInStop;
+use model::acceptance::StopRule;
+use model::claims::ClaimedDomain;
+use model::claims::Claims;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::raw_result::ProcessEnding;
+use model::raw_result::RawResult;
+use model::tool_recording::ToolRecording;
+use model::tool_recording::RecordingScope;
+use model::text::clean;
+use model::throttle_reason::ThrottleReason;
+use model::verdict::Finding;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+use model::verdict::Verdicts;
+
+/// What the driver calls it when a GPU slows itself down because it is too hot
+/// (`nvmlClocksEventReasonHwThermalSlowdown`). The software's own thermal
+/// slowdown holds a target and is no emergency.
+const TOO_HOT: ThrottleReason = ThrottleReason::HardwareThermalSlowdown;
+
+/// Rounds that are held again because nodes were bad or lost in them, at most: beyond
+/// that something takes nodes away one by one, which more rounds do not mend.
+pub const MAX_REPEATED_ROUNDS: usize = 2;
+
+/// A round, or the load between two, as far as rules look at it.
+#[derive(Clone, Copy, Debug)]
+pub struct BurnInObservation<'a> {
+    /// The round, from 1; of load the one before.
+    pub round: u32,
+    /// What the judge says.
+    pub verdicts: &'a Verdicts,
+    /// What was claimed of the nodes that took part.
+    pub claims: &'a Claims,
+    /// What was run.
+    pub results: &'a [RawResult],
+    /// What was read.
+    pub recordings: &'a [ToolRecording],
+    /// So many nodes of a domain that fail at once have a cause in common.
+    pub freeze_domain: usize,
+}
+
+/// The nodes that take no further part, and why.
+pub fn find_stopped_nodes(seen: &BurnInObservation<'_>) -> BTreeMap<NodeName, BurnInStop> {
+    let stop = |rule, why: String| BurnInStop { rule, after_round: seen.round, why };
+    let mut out: BTreeMap<NodeName, BurnInStop> = BTreeMap::new();
+    for (node, why) in find_frozen_nodes(seen) {
+        out.entry(node).or_insert_with(|| stop(StopRule::Frozen, why));
+    }
+    for (node, why) in find_lost_nodes(seen.results) {
+        out.entry(node).or_insert_with(|| stop(StopRule::Lost, why));
+    }
+    // What is wrong with a node itself says more than what is in doubt around it.
+    for (node, gpus) in find_throttled_gpus(seen.recordings) {
+        let gpus: Vec<String> = gpus.iter().map(u32::to_string).collect();
+        let why = format!("GPU {} slowed itself down because it is too hot", gpus.join(", "));
+        out.insert(node, stop(StopRule::TooHot, why));
+    }
+    for verdict in seen.verdicts.nodes.iter().filter(|it| it.outcome == Outcome::Failed) {
+        let why = clean(&verdict.reason);
+        out.insert(verdict.node.clone(), stop(StopRule::HardFault, why));
+    }
+    out
+}
+
+/// Nodes of which wrong data, errors or missing GPUs were seen under load: what is
+/// slow there shares the fabric with everybody, and says nothing.
+pub fn find_failed_under_load(verdicts: &Verdicts) -> BTreeMap<NodeName, String> {
+    let hard = |it: &&Finding| it.outcome == Outcome::Failed;
+    let mut found = BTreeMap::new();
+    for finding in verdicts.findings.iter().filter(hard) {
+        if let Some(node) = &finding.locus.node {
+            found.entry(node.clone()).or_insert_with(|| clean(&finding.summary));
+        }
+    }
+    found
+}
+
+/// Nodes of domains in which the measurement or something common is in doubt.
+fn find_frozen_nodes(seen: &BurnInObservation<'_>) -> Vec<(NodeName, String)> {
+    let mut frozen = Vec::new();
+    let domains = &seen.claims.domains;
+    let mut by_name: BTreeMap<&DomainName, Vec<&ClaimedDomain>> = BTreeMap::new();
+    domains.iter().for_each(|it| by_name.entry(&it.name).or_default().push(it));
+    // What is in doubt everywhere is so for one reason, the first that was found.
+    let mut everywhere = false;
+    for finding in &seen.verdicts.findings {
+        if finding.locus.kind != LocusKind::Instrument {
+            continue;
+        }
+        let why = format!("{}: {}", finding.class, clean(&finding.summary));
+        let of = |it: &ClaimedDomain| -> Vec<(NodeName, String)> {
+            it.nodes.iter().map(|node| (node.clone(), why.clone())).collect()
+        };
+        match &finding.locus.domain {
+            Some(name) => {
+                frozen.extend(by_name.get(name).into_iter().flatten().flat_map(|it| of(it)));
+            }
+            None if everywhere => {}
+            None => {
+                everywhere = true;
+                frozen.extend(domains.iter().flat_map(of));
+            }
+        }
+    }
+    let outcomes = seen.verdicts.nodes.iter().map(|it| (&it.node, it.outcome));
+    let outcomes: BTreeMap<&NodeName, Outcome> = outcomes.collect();
+    for domain in domains {
+        let is_bad = |node: &&NodeName| outcomes.get(node).is_some_and(|it| Outcome::Unknown < *it);
+        let bad = domain.nodes.iter().filter(is_bad).count();
+        if seen.freeze_domain <= bad {
+            let why =
+                format!("{bad} nodes of {} turned bad in one round: a common cause", domain.name);
+            frozen.extend(domain.nodes.iter().map(|node| (node.clone(), why.clone())));
+        }
+    }
+    frozen
+}
+
+/// GPUs that slowed themselves down, by node.
+fn find_throttled_gpus(recordings: &[ToolRecording]) -> BTreeMap<NodeName, BTreeSet<u32>> {
+    let mut hot: BTreeMap<NodeName, BTreeSet<u32>> = BTreeMap::new();
+    for recording in recordings {
+        for (host, around) in &recording.parsed.facts.around {
+            let node = match &recording.scope {
+                RecordingScope::Node(node) => Some(node),
+                _ => recording.nodes.iter().find(|node| node.matches_host(host)),
+            };
+            let throttled = around.gpus.iter().filter(|gpu| {
+                let state = gpu.under_load.as_ref();
+                state.is_some_and(|state| state.throttled.contains(&TOO_HOT))
+            });
+            if let Some(node) = node {
+                for gpu in throttled {
+                    hot.entry(node.clone()).or_default().insert(gpu.index);
+                }
+            }
+        }
+    }
+    hot
+}
+
+/// Nodes that could not be reached in the end. A step of several nodes that was
+/// not started may be the fault of any of them: it is that one's which has the
+/// most of such steps and no later one that was started.
+pub fn find_lost_nodes(results: &[RawResult]) -> BTreeMap<NodeName, String> {
+    // What each node took part in, while nobody there is known to be lost.
+    let mut taking: BTreeMap<&NodeName, NodeSteps<'_>> = BTreeMap::new();
+    for (at, result) in results.iter().enumerate() {
+        for node in &result.nodes {
+            let part = taking.entry(node).or_default();
+            part.steps.push(at);
+            part.not_started += usize::from(explain_not_started(result).is_some());
+        }
+    }
+    let mut is_left = vec![true; results.len()];
+    let mut gone: BTreeSet<(LostNodeRank, Reverse<&NodeName>)> = BTreeSet::new();
+    for (node, part) in &mut taking {
+        part.update_last(node, results, &is_left);
+        gone.extend(part.rank.map(|rank| (rank, Reverse(*node))));
+    }
+    let mut lost: BTreeMap<NodeName, String> = BTreeMap::new();
+    while let Some((_, Reverse(node))) = gone.pop_last() {
+        let Some(part) = taking.remove(node) else { continue };
+        lost.insert(node.clone(), clean(part.why));
+        // Its steps say nothing of the others any more.
+        let mut others: BTreeSet<&NodeName> = BTreeSet::new();
+        for at in part.steps {
+            if !std::mem::take(&mut is_left[at]) {
+                continue;
+            }
+            let failed = usize::from(explain_not_started(&results[at]).is_some());
+            for other in &results[at].nodes {
+                if let Some(part) = taking.get_mut(other) {
+                    part.not_started -= failed;
+                    others.insert(other);
+                }
+            }
+        }
+        for other in others {
+            let Some(part) = taking.get_mut(other) else { continue };
+            if let Some(before) = part.rank {
+                gone.remove(&(before, Reverse(other)));
+            }
+            part.update_last(other, results, &is_left);
+            gone.extend(part.rank.map(|rank| (rank, Reverse(other))));
+        }
+    }
+    lost
+}
+
+/// How much speaks for a node being lost: its steps that were not started, whether it
+/// was alone in the last of them, whether that names it, whether it comes first there.
+type LostNodeRank = (usize, bool, bool, bool);
+
+/// What a node took part in, while nobody there is known to be lost.
+#[derive(Debug, Default)]
+struct NodeSteps<'r> {
+    /// Places of the results, the last one still left.
+    steps: Vec<usize>,
+    /// How many of those that are left were not started.
+    not_started: usize,
+    /// Where the last of them was not started.
+    rank: Option<LostNodeRank>,
+    /// Why it was not.
+    why: &'r str,
+}
+
+impl<'r> NodeSteps<'r> {
+    /// Looks at the last result that is left.
+    fn update_last(&mut self, node: &NodeName, results: &'r [RawResult], is_left: &[bool]) {
+        while self.steps.pop_if(|at| !is_left[*at]).is_some() {}
+        self.rank = None;
+        let Some(result) = self.steps.last().map(|at| &results[*at]) else { return };
+        let Some((why, absent)) = explain_not_started(result) else { return };
+        let alone = result.nodes.len() == 1;
+        // Of the two ends of a pair the absent one is named, where that is the other one.
+        let first = result.nodes.first() == Some(node);
+        let named = absent == Some(node);
+        let other = absent.is_some_and(|absent| result.nodes.contains(absent));
+        self.rank = Some((self.not_started, alone, named, first && !other));
+        self.why = why;
+    }
+}
+
+/// Why it was not started, and the node that could not be reached.
+fn explain_not_started(result: &RawResult) -> Option<(&str, Option<&NodeName>)> {
+    match &result.ending {
+        ProcessEnding::NotStarted { why, node } => Some((why, node.as_ref())),
+        _ => None,
+    }
+}
+
+/// Nodes that are not the machine they were: they booted, or have other GPUs. Their
+/// burn-in begins anew after that round; of several the last counts.
+pub fn find_replaced_machines(rounds: &[BurnInRound]) -> BTreeMap<NodeName, BurnInStop> {
+    let mut others = BTreeMap::new();
+    let mut known: BTreeMap<&NodeName, (&Option<String>, &[String])> = BTreeMap::new();
+    for round in rounds {
+        let before = round.round.saturating_sub(1);
+        for it in &round.nodes {
+            let (boot, gpus) =
+                known.get(&it.node).copied().unwrap_or((&it.boot_id, it.gpus.as_slice()));
+            let why = match (boot, &it.boot_id) {
+                _ if !gpus.is_empty() && !it.gpus.is_empty() && *gpus != it.gpus => {
+                    let why = "it has other GPUs than in the round before";
+                    Some((StopRule::OtherMachine, before, why.to_owned()))
+                }
+                _ if it.rebooted => {
+                    let why = format!("it was booted while round {} measured it", round.round);
+                    Some((StopRule::Rebooted, round.round, why))
+                }
+                (Some(then), Some(now)) if then != now => {
+                    let why = "it was booted since the round before";
+                    Some((StopRule::Rebooted, before, why.to_owned()))
+                }
+                _ => None,
+            };
+            if let Some((rule, after_round, why)) = why {
+                others.insert(it.node.clone(), BurnInStop { rule, after_round, why });
+            }
+            // In the midst of a round there are two boots; which is the later one, the
+            // next round tells, and that is no boot since.
+            let boot = match (&it.boot_id, it.rebooted) {
+                (_, true) => &None,
+                (Some(_), false) => &it.boot_id,
+                (None, false) => boot,
+            };
+            let gpus = if it.gpus.is_empty() { gpus } else { &it.gpus };
+            known.insert(&it.node, (boot, gpus));
+        }
+    }
+    others
+}
+
+/// Whether the whole burn-in ends here. `hours` it took so far, and `next` is
+/// what a further round with its load would take, as the last one did.
+pub fn check_stop(acceptance: &Acceptance, hours: f64, next: f64) -> Option<BurnInStop> {
+    let asked = &acceptance.asked;
+    let done: Vec<&BurnInRound> =
+        acceptance.rounds.iter().filter(|round| round.ended.is_some()).collect();
+    let last = done.last().map_or(0, |round| round.round);
+    let stop = |rule, why: String| Some(BurnInStop { rule, after_round: last, why });
+    let taking_part = acceptance.nodes.iter().filter(|node| node.out.is_none()).count();
+    if !done.is_empty() && taking_part == 0 {
+        let mut rules: BTreeMap<StopRule, usize> = BTreeMap::new();
+        for out in acceptance.nodes.iter().filter_map(|node| node.out.as_ref()) {
+            *rules.entry(out.rule).or_default() += 1;
+        }
+        let most = rules.into_iter().max_by_key(|(_, count)| *count).map(|(rule, _)| rule);
+        return stop(most.unwrap_or(StopRule::HardFault), "no node takes part any more".to_owned());
+    }
+    let counted = done.iter().filter(|round| !round.set_aside).count();
+    if let Some(rounds) = asked.rounds
+        && rounds as usize <= counted
+    {
+        return stop(StopRule::Rounds, format!("{counted} of {rounds} rounds were held"));
+    }
+    if let Some(clean) = asked.clean_rounds {
+        let row = done
+            .iter()
+            .rev()
+            .filter(|round| !round.set_aside)
+            .take_while(|round| round.outcome == Some(Outcome::Pass))
+            .count();
+        if clean as usize <= row {
+            return stop(StopRule::CleanRounds, format!("{row} rounds in a row were clean"));
+        }
+    }
+    if let Some(wanted) = asked.hours
+        && wanted <= hours
+        && !done.is_empty()
+    {
+        return stop(StopRule::Hours, format!("{hours:.2} of {wanted} hours are over"));
+    }
+    if let Some(budget) = asked.budget_hours
+        && !done.is_empty()
+        && budget < hours + next
+    {
+        let why = format!(
+            "{hours:.2} of {budget} hours are spent, and a further round would take some {next:.2}"
+        );
+        return stop(StopRule::Budget, why);
+    }
+    None
+}
+
+/// The worst of all nodes; nothing measured is not known.
+pub fn overall_outcome(acceptance: &Acceptance) -> AcceptanceOutcome {
+    acceptance.nodes.iter().map(|node| node.accepted).max().unwrap_or(AcceptanceOutcome::Unknown)
+}
+
+#[cfg(test)]
+#[path = "stops_tests.rs"]
+pub(crate) mod tests;

@@ -1,0 +1,81 @@
+//! Which segments leave the most nodes.
+
+use super::Outages;
+use super::usable_nodes;
+
+/// Segments of a domain in the order of what they leave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SegmentRanking {
+    /// Segments and expected usable nodes, most first. Where two leave as many,
+    /// the larger one is first: it is worth more to a job.
+    pub order: Vec<(u32, f64)>,
+}
+
+impl SegmentRanking {
+    /// What leaves the most.
+    pub fn best(&self) -> Option<(u32, f64)> {
+        self.order.first().copied()
+    }
+
+    /// What leaves the most of the others.
+    pub fn runner_up(&self) -> Option<(u32, f64)> {
+        self.order.get(1).copied()
+    }
+}
+
+/// Differences in nodes that are none.
+const EQUAL: f64 = 1e-9;
+
+/// Ranks those of `segments` that have at least this many nodes and fit. Small
+/// segments leave more, so that the question is only one among those that are
+/// large enough for a job.
+pub fn rank_segments(outages: &Outages, segments: &[u32], at_least: u32) -> SegmentRanking {
+    let fit = |segment: &u32| at_least.max(1) <= *segment && *segment <= outages.nodes();
+    let mut sizes: Vec<u32> = segments.iter().copied().filter(fit).collect();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    sizes.dedup();
+    let mut order: Vec<(u32, f64)> = Vec::new();
+    for segment in sizes {
+        let leaves = outages.usable(segment);
+        let at = order.iter().position(|(_, other)| *other + EQUAL < leaves);
+        order.insert(at.unwrap_or(order.len()), (segment, leaves));
+    }
+    SegmentRanking { order }
+}
+
+/// The unavailabilities, up to one half, at which two segments leave as many
+/// nodes and change places, in order.
+pub fn find_crossings(nodes: u32, out: u32, one: u32, other: u32) -> Vec<f64> {
+    /// Steps up to one half: finer than the distance of two changes of place
+    /// in any domain of up to 72 nodes.
+    const STEPS: u32 = 500;
+    let ahead =
+        |unavailable| usable_nodes(nodes, out, one, unavailable) - usable_nodes(nodes, out, other, unavailable);
+    let mut found = Vec::new();
+    let mut last: Option<(f64, f64)> = None;
+    for step in 0..=STEPS {
+        let at = f64::from(step) / f64::from(2 * STEPS);
+        let here = ahead(at);
+        // Neither is ahead, or nothing is known: no side to change.
+        if here.is_nan() || here.abs() <= EQUAL {
+            continue;
+        }
+        if let Some((before, side)) = last
+            && (side < 0.0) != (here < 0.0)
+        {
+            found.push(find_sign_change(before, at, side, &ahead));
+        }
+        last = Some((at, here));
+    }
+    found
+}
+
+/// Where a function that has this sign at `low` changes it.
+fn find_sign_change(mut low: f64, mut high: f64, side: f64, of: &impl Fn(f64) -> f64) -> f64 {
+    // Forty halvings of a thousandth are below what a number can hold.
+    for _ in 0..40 {
+        let middle = f64::midpoint(low, high);
+        if (of(middle) < 0.0) == (side < 0.0) { low = middle } else { high = middle }
+    }
+    f64::midpoint(low, high)
+}

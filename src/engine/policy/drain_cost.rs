@@ -1,0 +1,154 @@
+//! Whether a node that works, below what it must deliver, is worth a drain: what
+//! the drain costs in schedulable nodes against what the largest job loses by a
+//! slow node in it.
+//!
+//! Pure. Where the site has not said which segments its jobs ask for, the price
+//! is not known, and only the plain budgets bound the drain.
+
+use std::cell::OnceCell;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::capacity;
+use super::claim_index::ClaimIndex;
+use super::action_policy::Policy;
+use super::action_policy::SoftFaults;
+use super::situation::Situation;
+use super::node_state;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::verdict::Finding;
+
+/// What is to be done about a soft fault.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum DrainTradeoff {
+    /// Drain it, for this reason.
+    Drain(String),
+    /// Leave it in service and mark it, for this reason.
+    Mark(String),
+}
+
+/// The nodes of each domain that take jobs, and what that makes a drain cost.
+#[derive(Debug)]
+pub(super) struct DrainPrices<'a> {
+    situation: &'a Situation<'a>,
+    policy: &'a Policy,
+    claim_index: &'a ClaimIndex<'a>,
+    proposed: BTreeMap<DomainName, BTreeSet<NodeName>>,
+    /// What was asked before of a domain with so many proposed: those that are alike
+    /// are reckoned once.
+    cache: RefCell<BTreeMap<(DomainName, usize), Option<f64>>>,
+    /// How many nodes each partition has.
+    partitions: OnceCell<BTreeMap<&'a str, usize>>,
+}
+
+impl<'a> DrainPrices<'a> {
+    /// Prices with nothing proposed yet.
+    pub(super) fn new(
+        situation: &'a Situation<'a>,
+        claim_index: &'a ClaimIndex<'a>,
+        policy: &'a Policy,
+    ) -> Self {
+        let (proposed, cache) = (BTreeMap::new(), RefCell::default());
+        Self { situation, policy, claim_index, proposed, cache, partitions: OnceCell::new() }
+    }
+
+    /// The claims by node.
+    pub(super) fn claim_index(&self) -> &'a ClaimIndex<'a> {
+        self.claim_index
+    }
+
+    /// Counts a node as out from here on.
+    pub(super) fn mark_drained(&mut self, node: &NodeName, domain: Option<&DomainName>) {
+        if let Some(domain) = domain {
+            self.proposed.entry(domain.clone()).or_default().insert(node.clone());
+        }
+    }
+
+    /// Schedulable nodes that one more drain of this domain costs, where that is
+    /// known. A node that the scheduler does not know takes no jobs either.
+    pub(super) fn price(&self, domain: Option<&DomainName>) -> Option<f64> {
+        // Where no site says which segments its jobs ask for, there is none.
+        let name = domain.filter(|_| !self.policy.mix.0.is_empty())?;
+        let key = (name.clone(), self.proposed.get(name).map_or(0, BTreeSet::len));
+        if let Some(price) = self.cache.borrow().get(&key) {
+            return *price;
+        }
+        let price = self.compute_price(name);
+        self.cache.borrow_mut().insert(key, price);
+        price
+    }
+
+    fn compute_price(&self, name: &DomainName) -> Option<f64> {
+        let domain = self.claim_index.domain(name)?;
+        let nodes: BTreeSet<&NodeName> = domain.nodes.iter().collect();
+        let proposed = self.proposed.get(name);
+        let is_out = |node: &&&NodeName| {
+            let live = self.situation.live.map(|live| live.nodes.get(**node));
+            proposed.is_some_and(|out| out.contains(**node))
+                || live.is_some_and(|live| live.is_none_or(node_state::is_out))
+        };
+        let out = u32::try_from(nodes.iter().filter(is_out).count()).ok()?;
+        let nodes = u32::try_from(nodes.len()).ok()?;
+        let price = capacity::drain_price(nodes, out, &self.policy.mix, self.policy.unavailable);
+        price.is_finite().then_some(price)
+    }
+
+    /// The largest gang that may include this node.
+    fn largest_gang(&self, node: &NodeName) -> usize {
+        if let Some(nodes) = self.policy.largest_gang {
+            return nodes;
+        }
+        let Some(live) = self.situation.live else { return self.claim_index.node_count() };
+        let partitions = self.partitions.get_or_init(|| {
+            let mut sizes = BTreeMap::new();
+            for node in live.nodes.values() {
+                let own: BTreeSet<&str> = node.partitions.iter().map(String::as_str).collect();
+                own.into_iter().for_each(|name| *sizes.entry(name).or_default() += 1);
+            }
+            sizes
+        });
+        let own = live.nodes.get(node).map(|node| node.partitions.as_slice()).unwrap_or_default();
+        let sizes = own.iter().filter_map(|name| partitions.get(name.as_str()));
+        sizes.max().copied().unwrap_or_else(|| self.claim_index.node_count())
+    }
+
+    /// Whether a soft fault is worth a drain at this price.
+    pub(super) fn weigh(&self, node: &NodeName, found: &Finding, price: Option<f64>) -> DrainTradeoff {
+        match self.policy.soft {
+            SoftFaults::Drain => return DrainTradeoff::Drain("soft faults are drained here".to_owned()),
+            SoftFaults::Relabel => return DrainTradeoff::Mark("soft faults are marked here".to_owned()),
+            SoftFaults::Price => {}
+        }
+        let Some(price) = price else {
+            return DrainTradeoff::Drain("what the drain costs is not known".to_owned());
+        };
+        let Some(ratio) = found.deciding_share().filter(|ratio| ratio.is_finite()) else {
+            return DrainTradeoff::Drain(format!(
+                "the drain costs {price:.2} schedulable nodes; how much is lost is not known"
+            ));
+        };
+        let lost = (1.0 - ratio).clamp(0.0, 1.0);
+        let gang = self.largest_gang(node);
+        if lost <= 0.0 {
+            return DrainTradeoff::Mark(format!(
+                "the drain costs {price:.2} schedulable nodes, and jobs lose nothing by its level"
+            ));
+        }
+        let from = capacity::break_even(price, lost, self.policy.exposed);
+        #[expect(clippy::cast_precision_loss, reason = "gangs have far fewer than 2^52 nodes")]
+        let pays = from <= gang as f64;
+        let said = format!(
+            "the drain costs {price:.2} schedulable nodes and pays for jobs from {} nodes on; the \
+             largest has {gang}",
+            if from.is_finite() { format!("{:.0}", from.max(1.0).ceil()) } else { "no".to_owned() }
+        );
+        // A price that is no number pays for nothing.
+        if pays { DrainTradeoff::Drain(said) } else { DrainTradeoff::Mark(said) }
+    }
+}
+
+#[cfg(test)]
+#[path = "worth_tests.rs"]
+mod tests;

@@ -1,0 +1,256 @@
+//! Whether the sweep itself is in doubt: control nodes that fail, suspects that
+//! share what no fault shares, a plan that did not come back.
+//!
+//! Pure. What is found here freezes every drain and blames nobody.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::budget;
+use super::marks;
+use super::stale_journal;
+use super::claim_index::ClaimIndex;
+use super::action_policy::Policy;
+use super::situation::PlanCoverage;
+use super::situation::Situation;
+use super::node_state;
+use super::suspects::SuspectNode;
+use model::hostlist;
+use model::id::DomainName;
+use model::id::NodeName;
+use model::scheduler_snapshot::SchedulerNode;
+use model::text::clean;
+use model::verdict::LocusKind;
+use model::verdict::Outcome;
+
+/// Below this share of planned steps that came back, the instrument is in
+/// doubt and not the nodes (algorithms, section 6.1).
+const LEAST_COVERAGE: f64 = 0.8;
+
+/// Fewest control nodes that fail before that says something.
+const FEWEST_CONTROLS: usize = 2;
+
+/// Fewest suspects of which it says something that they share a thing.
+const FEWEST_ALIKE: usize = 3;
+
+/// Reasons to propose nothing in a domain, or nothing at all.
+#[derive(Debug, Default)]
+pub(super) struct DrainFreeze {
+    /// Nothing at all.
+    pub everywhere: Option<FreezeCause>,
+    /// Nothing in these domains.
+    pub domains: BTreeMap<DomainName, String>,
+}
+
+/// Why nothing is proposed at all.
+#[derive(Debug)]
+pub(super) struct FreezeCause {
+    /// In words.
+    pub why: String,
+    /// It outlives this run: a person resets it.
+    pub is_lasting: bool,
+}
+
+/// What is in doubt. Nodes that we drained before are no new suspects.
+pub(super) fn find_freeze(
+    situation: &Situation<'_>,
+    places: &ClaimIndex<'_>,
+    policy: &Policy,
+    suspects: &[SuspectNode<'_>],
+) -> DrainFreeze {
+    let is_fresh = |s: &&SuspectNode<'_>| !situation.ledger.drains.contains_key(s.node);
+    // What the policy only shows acts on nothing: it freezes nothing either.
+    let acts = |s: &&SuspectNode<'_>| s.findings.iter().any(|it| !policy.shadow.contains(&it.class));
+    let fresh: Vec<&SuspectNode<'_>> =
+        suspects.iter().filter(|s| s.domain.is_some()).filter(is_fresh).filter(acts).collect();
+    let mut domains = find_crowded_domains(policy, &fresh);
+    let mut measurement = None;
+    for finding in &situation.verdicts.findings {
+        if finding.locus.kind == LocusKind::Instrument {
+            let why = format!("the measurement is in doubt ({})", finding.class);
+            match &finding.locus.domain {
+                Some(domain) => {
+                    domains.entry(domain.clone()).or_insert(why);
+                }
+                None => measurement = Some(why),
+            }
+        }
+    }
+    let of_run = |why: String| FreezeCause { why, is_lasting: false };
+    let lasting = |why: String| FreezeCause { why, is_lasting: true };
+    let everywhere = explain_lost_journal(situation)
+        .or_else(|| stale_journal::explain_stale(situation.live?, situation.ledger, &situation.run.id))
+        .map(lasting)
+        .or_else(|| explain_low_coverage(situation.coverage).or(measurement).map(of_run))
+        .or_else(|| explain_control_failures(situation, policy).map(lasting))
+        .or_else(|| explain_fleet_share(places, policy, fresh.len()).map(lasting))
+        .or_else(|| explain_shared_trait(situation, places, &fresh).map(of_run));
+    DrainFreeze { everywhere, domains }
+}
+
+/// Domains with too many suspects at once.
+fn find_crowded_domains(policy: &Policy, fresh: &[&SuspectNode<'_>]) -> BTreeMap<DomainName, String> {
+    let mut counts: BTreeMap<&DomainName, usize> = BTreeMap::new();
+    for domain in fresh.iter().filter_map(|s| s.domain) {
+        *counts.entry(domain).or_default() += 1;
+    }
+    let crowded = counts.into_iter().filter(|(_, count)| policy.freeze_domain <= *count);
+    let told = crowded.map(|(domain, count)| {
+        let why = format!(
+            "{count} nodes of {domain} are suspect at once (limit {}), which points at a common \
+             cause",
+            policy.freeze_domain
+        );
+        (domain.clone(), why)
+    });
+    told.collect()
+}
+
+/// Whether the record is not the one that this cluster's gate kept: it knows of
+/// no action, and nodes carry what only a gate writes. The folder is on a file
+/// system that is not mounted, say, and with it is gone what people undid, what
+/// is spent, and whether the breaker had tripped.
+fn explain_lost_journal(situation: &Situation<'_>) -> Option<String> {
+    let ledger = situation.ledger;
+    // Whatever became of what was meant: what ended in another way than it should is
+    // known as well.
+    let knows = ledger.was_reset || !ledger.known_intents.is_empty() || !ledger.recent_intents.is_empty();
+    if knows || !ledger.drains.is_empty() || !ledger.undone_drains.is_empty() {
+        return None;
+    }
+    let is_written_on =
+        |node: &&SchedulerNode| node_state::own_reason(node).is_some() || marks::has_gate_marks(node);
+    let nodes = situation.live?.nodes.values().filter(is_written_on);
+    let nodes = hostlist::fold(nodes.map(|node| node.name.as_str()));
+    (!nodes.is_empty()).then(|| {
+        format!(
+            "the journal knows of no action, and a gate has written on {}: see whether the state \
+             folder is where it was, and mounted, or whether another gate with a state folder of \
+             its own is at work here",
+            clean(&nodes)
+        )
+    })
+}
+
+fn explain_low_coverage(coverage: Option<PlanCoverage>) -> Option<String> {
+    let PlanCoverage { planned, returned } = coverage?;
+    #[expect(clippy::cast_precision_loss, reason = "plans have far fewer than 2^52 steps")]
+    let enough = planned as f64 * LEAST_COVERAGE <= returned as f64;
+    (!enough).then(|| {
+        format!("only {returned} of {planned} steps came back, so the sweep itself is in doubt")
+    })
+}
+
+/// Nodes that were certified within the day and fail now: either the instrument
+/// lies, or something happens to good nodes.
+fn explain_control_failures(situation: &Situation<'_>, policy: &Policy) -> Option<String> {
+    let nodes = situation.verdicts.nodes.iter();
+    let measured: Vec<Outcome> = nodes
+        .filter(|n| situation.controls.contains(&n.node) && n.outcome != Outcome::Unknown)
+        .map(|n| n.outcome)
+        .collect();
+    let failing = measured.iter().filter(|outcome| Outcome::Unknown < **outcome).count();
+    let is_much = policy.freeze_controls < ratio(failing, measured.len());
+    (FEWEST_CONTROLS <= failing && is_much).then(|| {
+        format!(
+            "{failing} of {} nodes that were certified within the day fail now (limit {:.0} %), so \
+             the sweep itself is in doubt",
+            measured.len(),
+            policy.freeze_controls * 100.0
+        )
+    })
+}
+
+fn explain_fleet_share(places: &ClaimIndex<'_>, policy: &Policy, fresh: usize) -> Option<String> {
+    let fleet = places.node_count();
+    let is_much = policy.freeze_domain <= fresh && policy.freeze_fleet <= ratio(fresh, fleet);
+    is_much.then(|| {
+        format!(
+            "{fresh} of {fleet} claimed nodes are suspect at once ({:.0} %, limit {:.0} %), which \
+             points at a common cause",
+            ratio(fresh, fleet) * 100.0,
+            policy.freeze_fleet * 100.0
+        )
+    })
+}
+
+/// What all suspects share and the other measured nodes do not. When a finding
+/// was first seen is not recorded; nodes that booted in the same minute are the
+/// sight of that which there is.
+fn explain_shared_trait(situation: &Situation<'_>, places: &ClaimIndex<'_>, fresh: &[&SuspectNode<'_>]) -> Option<String> {
+    if fresh.len() < FEWEST_ALIKE {
+        return None;
+    }
+    let suspects: BTreeSet<&NodeName> = fresh.iter().map(|s| s.node).collect();
+    let measured = situation.verdicts.nodes.iter().filter(|n| n.outcome != Outcome::Unknown);
+    let others: Vec<&NodeName> =
+        measured.map(|n| &n.node).filter(|node| !suspects.contains(node)).collect();
+    let suspects: Vec<&NodeName> = suspects.into_iter().collect();
+    let told = |what: String| {
+        format!(
+            "all {} suspects {what}, and the other measured nodes do not, which points at a common \
+             cause",
+            suspects.len()
+        )
+    };
+    let driver = |node: &NodeName| situation.drivers.get(node).map(String::as_str);
+    if let Some(driver) = shared_value(&suspects, &others, driver) {
+        return Some(told(format!("run driver {driver}")));
+    }
+    let booted = |node: &NodeName| {
+        let live = situation.live?.nodes.get(node)?;
+        live.booted.map(|at| at.div_euclid(60))
+    };
+    if shared_value(&suspects, &others, booted).is_some() {
+        return Some(told("booted in the same minute".to_owned()));
+    }
+    explain_shared_leaf(situation, places, &suspects, &others).map(|leaf| {
+        let count = suspects.len();
+        format!(
+            "all {count} suspects hang on leaf {leaf}, and at most half of the other measured nodes \
+             do, which points at a common cause"
+        )
+    })
+}
+
+/// The one value of all suspects, where it is known of each and of others, and
+/// no other has it.
+fn shared_value<T: PartialEq>(
+    suspects: &[&NodeName],
+    others: &[&NodeName],
+    of: impl Fn(&NodeName) -> Option<T>,
+) -> Option<T> {
+    let first = of(suspects.first()?)?;
+    let all = suspects.iter().all(|node| of(node).as_ref() == Some(&first));
+    let mut known = others.iter().filter_map(|node| of(node)).peekable();
+    known.peek()?;
+    (all && known.all(|value| value != first)).then_some(first)
+}
+
+/// A leaf that all suspects hang on, where at most half of the other measured
+/// nodes do: in a network of one leaf everything shares it.
+fn explain_shared_leaf(
+    situation: &Situation<'_>,
+    places: &ClaimIndex<'_>,
+    suspects: &[&NodeName],
+    others: &[&NodeName],
+) -> Option<String> {
+    let of = |node: &&NodeName| places.leaves(node);
+    let common = suspects.iter().map(of).reduce(|a, b| a.intersection(&b).copied().collect())?;
+    let leaf = common.into_iter().find(|leaf| {
+        let under = budget::nodes_under_leaf(situation.fleet, leaf);
+        let there = others.iter().filter(|node| under.contains(**node)).count();
+        !others.is_empty() && there * 2 <= others.len()
+    });
+    leaf.map(str::to_owned)
+}
+
+fn ratio(part: usize, whole: usize) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "fleets have far fewer than 2^52 nodes")]
+    let share = if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+    share
+}
+
+#[cfg(test)]
+#[path = "instrument_tests.rs"]
+mod tests;

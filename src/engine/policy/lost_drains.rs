@@ -1,0 +1,189 @@
+//! Drains of ours that nodes no longer show: taken away by a person, or lost by a
+//! controller that forgot its state, or by a store of Kubernetes that was restored.
+//!
+//! Pure. A person who resumes a node leaves our entry in its field for programs. A
+//! controller that starts without its state, and a node that is removed and made again,
+//! lose the entry with the drain.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::slurm_extra_field;
+use super::journal_state::JournalState;
+use super::journal_state::OwnDrain;
+use super::marks::MarkNames;
+use super::plane::SchedulerKind;
+use super::restored_store;
+use super::node_state;
+use model::hostlist;
+use model::id::NodeName;
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::scheduler_snapshot::SchedulerNode;
+use model::text::clean;
+
+/// Fewest drains that vanish at once before that says something.
+const FEWEST: usize = 2;
+
+/// What Slurm writes where a node does not answer.
+const NOT_RESPONDING: &str = "Not responding";
+
+/// Drains that no person took away, as far as that can be told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LostDrains {
+    /// Lost by the controller, and how that is known.
+    pub lost: BTreeMap<NodeName, String>,
+    /// All that stood vanished when the controller started anew, and nothing else
+    /// tells who did it.
+    pub unclear: BTreeSet<NodeName>,
+}
+
+impl LostDrains {
+    /// Why the breaker trips.
+    pub fn explain_trip(&self) -> Option<String> {
+        (!self.unclear.is_empty()).then(|| {
+            let nodes = hostlist::fold(self.unclear.iter().map(NodeName::as_str));
+            format!(
+                "the drains of {} vanished at once and the controller has started since: it may \
+                 have lost its state, and nothing on the nodes tells",
+                clean(&nodes)
+            )
+        })
+    }
+}
+
+/// The node, where it does not show this drain of ours and shows something: one that
+/// reboots, that the controller has not heard of, that we hold, or of which an action
+/// is open, shows nothing.
+pub(super) fn find_undrained<'l>(
+    live: &'l SchedulerSnapshot,
+    ledger: &JournalState,
+    node: &NodeName,
+    drain: &OwnDrain,
+) -> Option<&'l SchedulerNode> {
+    let live = live.nodes.get(node)?;
+    let is_held = ledger.allocations.values().any(|hold| hold.drained.iter().any(|(n, _)| n == node));
+    let is_open = ledger.open_intents.iter().any(|open| open.action.node == *node);
+    let is_noted = ledger.undone_drains.get(node).is_some_and(|undone| undone.drain.id == drain.id);
+    if node_state::is_transient(live) || is_held || is_open || is_noted {
+        return None;
+    }
+    let stands = node_state::has_drain(live) && node_state::has_own_drain(live, drain, ledger);
+    (!stands).then_some(live)
+}
+
+/// Whether a drain is gone on any node of Slurm.
+pub fn has_undrained(live: &SchedulerSnapshot, ledger: &JournalState) -> bool {
+    let is_gone = |(node, drain)| {
+        find_undrained(live, ledger, node, drain).is_some_and(|it| is_free(it, drain, ledger))
+    };
+    ledger.drains.iter().any(is_gone)
+}
+
+/// Whether nothing stands in the place of our drain. Kubernetes keeps what it acknowledged,
+/// unless its store was restored; a node that others keep pods away from waits.
+fn is_free(node: &SchedulerNode, drain: &OwnDrain, ledger: &JournalState) -> bool {
+    let is_taken = node_state::has_drain(node) || has_foreign_reason(node);
+    !is_taken
+        && match SchedulerKind::from_node(node) {
+            SchedulerKind::Slurm => true,
+            SchedulerKind::Kubernetes => {
+                restored_store::is_before_drain(node, drain, ledger)
+                    && node_state::explain_no_drain(node, ledger).is_none()
+            }
+        }
+}
+
+/// Whether a person wrote its reason. What Slurm itself writes says nothing of one: a
+/// controller without its state may never have heard of the node.
+fn has_foreign_reason(node: &SchedulerNode) -> bool {
+    let reason = node.reason.as_deref().map(str::trim).unwrap_or_default();
+    !reason.is_empty()
+        && !reason.starts_with(NOT_RESPONDING)
+        && node_state::own_reason(node).is_none()
+}
+
+/// What became of our drains that nodes no longer show.
+pub fn find_lost_drains(live: &SchedulerSnapshot, ledger: &JournalState, names: &MarkNames) -> LostDrains {
+    let mut vanished = LostDrains::default();
+    let mut shown = 0;
+    for (name, drain) in &ledger.drains {
+        if !live.nodes.contains_key(name) {
+            continue;
+        }
+        shown += 1;
+        let node = find_undrained(live, ledger, name, drain);
+        let Some(node) = node.filter(|node| is_free(node, drain, ledger)) else { continue };
+        if SchedulerKind::from_node(node) == SchedulerKind::Kubernetes {
+            let how = "the node is as it was before the drain: the cluster's store was restored";
+            vanished.lost.insert(name.clone(), how.to_owned());
+            continue;
+        }
+        match (extra_entry_state(node, ledger, drain), has_controller_restarted(ledger, name)) {
+            (ExtraEntryState::Gone, Some(true)) => {
+                let how = "the controller has started since, and our entry in Extra is gone too";
+                vanished.lost.insert(name.clone(), how.to_owned());
+            }
+            (ExtraEntryState::Gone, None) => {
+                let how = "our entry in Extra is gone with it, which a person's RESUME leaves";
+                vanished.lost.insert(name.clone(), how.to_owned());
+            }
+            (ExtraEntryState::Gone, Some(false)) if names.features && !has_feature(node, names) => {
+                let how = "the node shows nothing of ours any more: it was removed and made again";
+                vanished.lost.insert(name.clone(), how.to_owned());
+            }
+            (ExtraEntryState::Unknown, Some(true)) => {
+                vanished.unclear.insert(name.clone());
+            }
+            _ => {}
+        }
+    }
+    // One alone, or some of many, a person takes away.
+    let is_all = vanished.unclear.len() + vanished.lost.len() == shown;
+    if vanished.unclear.len() < FEWEST || !is_all {
+        vanished.unclear.clear();
+    }
+    vanished
+}
+
+/// Whether the controller has started since it had this drain.
+fn has_controller_restarted(ledger: &JournalState, node: &NodeName) -> Option<bool> {
+    let then = ledger.drain_details.get(node)?.controller.as_ref()?;
+    Some(then != ledger.controller.as_ref()?)
+}
+
+/// What became of our entry in the field for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExtraEntryState {
+    /// It says what we said last.
+    Intact,
+    /// It is gone, or as it was before the drain.
+    Gone,
+    /// It was not written, or somebody else wrote there.
+    Unknown,
+}
+
+fn extra_entry_state(node: &SchedulerNode, ledger: &JournalState, drain: &OwnDrain) -> ExtraEntryState {
+    let said = ledger.marks.get(&node.name);
+    let is_there = slurm_extra_field::has_entry(&node.extra);
+    let was_written = ledger.drain_details.get(&node.name).is_some_and(|under| under.extra.is_some())
+        || slurm_extra_field::has_entry(&drain.before.extra);
+    match slurm_extra_field::read_mark(&node.extra) {
+        Some(now) => match said {
+            Some(said) if now.run == said.run && now.outcome == said.outcome => ExtraEntryState::Intact,
+            _ if was_written && node.extra == drain.before.extra => ExtraEntryState::Gone,
+            _ => ExtraEntryState::Unknown,
+        },
+        // A text of others in its place was a person's doing.
+        None if is_there || slurm_extra_field::parse_keys(&node.extra).is_none() || !was_written => ExtraEntryState::Unknown,
+        None => ExtraEntryState::Gone,
+    }
+}
+
+fn has_feature(node: &SchedulerNode, names: &MarkNames) -> bool {
+    let mut all = node.available_features.iter().chain(&node.active_features);
+    all.any(|it| *it == names.verified || *it == names.degraded)
+}
+
+#[cfg(test)]
+#[path = "vanished_tests.rs"]
+mod tests;

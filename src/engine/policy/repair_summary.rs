@@ -1,0 +1,174 @@
+//! What a repair changed, in words: the verdict then and now, the part that was
+//! blamed, the rest of the node, and the hardware itself.
+//!
+//! Pure, and told only: whether a node comes back is `release`'s to say, after as
+//! many clean runs as ever.
+
+use std::collections::BTreeSet;
+
+use model::comparison::PartComparison;
+use model::comparison::RunComparison;
+use model::comparison::ComparisonOutcome;
+use model::id::NodeName;
+use model::text::clean;
+use model::trend::RunChangeKind;
+use model::trend::RunChange;
+use model::trend::FabricPart;
+use model::verdict::Finding;
+use model::verdict::NodeVerdict;
+use model::verdict::Outcome;
+use model::verdict::Verdicts;
+
+/// A node before and after.
+#[derive(Clone, Copy, Debug)]
+pub struct RepairSides<'a> {
+    /// The node.
+    pub node: &'a NodeName,
+    /// What was said of it then.
+    pub before: &'a NodeVerdict,
+    /// What was found then, in the whole run.
+    pub found: &'a [Finding],
+    /// What is said of it now.
+    pub after: &'a Verdicts,
+    /// Its readings, then and now.
+    pub comparison: &'a RunComparison,
+    /// What else is not as it was.
+    pub changes: &'a [RunChange],
+}
+
+/// The sentences, what matters most first.
+pub fn summarize_repair(sides: &RepairSides<'_>) -> Vec<String> {
+    let now = sides.after.nodes.iter().find(|it| it.node == *sides.node);
+    let outcome = now.map_or(Outcome::Unknown, |it| it.outcome);
+    let blamed = blamed_parts(sides);
+    let is_blamed = |it: &&PartComparison| blamed.iter().any(|part| part.covers(&it.part));
+    let all = |difference: ComparisonOutcome| {
+        sides.comparison.parts.iter().filter(move |it| it.difference == difference)
+    };
+    let better = all(ComparisonOutcome::Better).filter(is_blamed).count();
+    let worse = all(ComparisonOutcome::Worse).filter(is_blamed).count();
+    let elsewhere: Vec<&PartComparison> = all(ComparisonOutcome::Worse).filter(|it| !is_blamed(it)).collect();
+    let gone = all(ComparisonOutcome::OnlyBefore).filter(is_blamed).count();
+    let mut says = vec![describe_verdict(sides.before, now)];
+    if blamed.is_empty() && sides.before.outcome <= Outcome::Unknown {
+        says.push(
+            "nothing was found against it then, so no part of it is expected to change".to_owned(),
+        );
+    } else if 0 < better && outcome == Outcome::Pass {
+        says.push(format!("what was blamed is better in {better} readings and as it must be"));
+    } else if 0 < better {
+        let still = if Outcome::Unknown < outcome {
+            "and still below what it must deliver"
+        } else {
+            "and not known to be as it must be"
+        };
+        says.push(format!("what was blamed is better in {better} readings, {still}"));
+    } else if 0 < worse {
+        says.push(format!("what was blamed is worse than before, in {worse} readings"));
+    } else if 0 < gone {
+        says.push("what was blamed was not measured now, so nothing is known of it".to_owned());
+    } else if outcome == Outcome::Pass {
+        says.push(
+            "what was blamed reads the same within noise, and nothing is found against it now"
+                .to_owned(),
+        );
+    } else {
+        says.push("the repair changed nothing that was measured of what was blamed".to_owned());
+    }
+    if let Some(most) = elsewhere.first() {
+        let change = most.change.unwrap_or_default().abs() * 100.0;
+        says.push(format!(
+            "elsewhere {} of its readings are worse than before the repair, most of all {}by {change:.1} % ({})",
+            elsewhere.len(),
+            gpu_name(&most.part),
+            clean(&most.testcase)
+        ));
+    }
+    says.extend(describe_changes(sides.changes));
+    says
+}
+
+fn gpu_name(part: &FabricPart) -> String {
+    match (part.gpu, &part.rail) {
+        (Some(gpu), _) => format!("GPU {gpu} "),
+        (None, Some(rail)) => format!("{} ", clean(rail)),
+        (None, None) => String::new(),
+    }
+}
+
+fn describe_verdict(before: &NodeVerdict, now: Option<&NodeVerdict>) -> String {
+    let reason = |it: &NodeVerdict| clean(&it.reason);
+    match now {
+        None => format!("{} then, not measured now", before.outcome),
+        Some(now) if now.outcome == before.outcome && now.outcome == Outcome::Pass => {
+            "passed then, and passes now".to_owned()
+        }
+        Some(now) if now.outcome == Outcome::Pass => {
+            format!("{} then ({}), passes now", before.outcome, reason(before))
+        }
+        Some(now) => format!(
+            "{} then ({}), {} now ({})",
+            before.outcome,
+            reason(before),
+            now.outcome,
+            reason(now)
+        ),
+    }
+}
+
+/// A part that was found guilty then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct BlamedPart {
+    gpu: Option<u32>,
+    rail: Option<String>,
+}
+
+impl BlamedPart {
+    /// Whether a reading is of it. A node that was blamed as a whole is all of its
+    /// parts.
+    fn covers(&self, part: &FabricPart) -> bool {
+        (self.gpu.is_none() || self.gpu == part.gpu)
+            && (self.rail.is_none() || self.rail == part.rail)
+    }
+}
+
+fn blamed_parts(sides: &RepairSides<'_>) -> Vec<BlamedPart> {
+    let own = sides.found.iter().filter(|found| {
+        found.locus.node.as_ref() == Some(sides.node) && Outcome::Unknown < found.outcome
+    });
+    own.map(|found| BlamedPart { gpu: found.locus.gpu, rail: found.locus.rail.clone() }).collect()
+}
+
+/// Hardware, software and place, in words; each kind once.
+fn describe_changes(changes: &[RunChange]) -> Vec<String> {
+    let mut says = Vec::new();
+    let swapped: BTreeSet<&str> = changes
+        .iter()
+        .filter(|it| it.kind == RunChangeKind::Hardware)
+        .map(|it| it.what.trim_end_matches(" UUID").trim_end_matches(" GUID"))
+        .collect();
+    if !swapped.is_empty() {
+        let what: Vec<String> = swapped.into_iter().map(clean).collect();
+        says.push(format!("other hardware is in it: {}", what.join(", ")));
+    }
+    for changed in changes {
+        let what = clean(&changed.what);
+        let (was, is) = (clean(&changed.before), clean(&changed.after));
+        match changed.kind {
+            RunChangeKind::Hardware => {}
+            RunChangeKind::Boot if changed.what == "boot" => says.push("it was booted".to_owned()),
+            RunChangeKind::Claim => says.push(format!("it is claimed differently: {is}")),
+            _ => says.push(format!("{what} was {was} and is {is}")),
+        }
+    }
+    if changes.is_empty() {
+        says.push(
+            "its hardware, driver and boot are those of then, as far as both runs tell".to_owned(),
+        );
+    }
+    says
+}
+
+#[cfg(test)]
+#[path = "repair_tests.rs"]
+mod tests;

@@ -1,0 +1,75 @@
+//! Whether a cluster's store is an older copy than the one that had our drain.
+//!
+//! Pure. A person who takes a drain away leaves what else we wrote beside it, and makes
+//! the node's version a newer one. An etcd that was restored has the node as it was before.
+
+use super::slurm_extra_field;
+use super::journal_state::JournalState;
+use super::journal_state::OwnDrain;
+use super::node_state;
+use model::node_update::NodeUpdate;
+use model::kubernetes_node::CERTIFICATE;
+use model::kubernetes_node::KubernetesNode;
+use model::scheduler_snapshot::SchedulerNode;
+
+/// Whether the node is as it was before this drain. Another node of the same name is not,
+/// and neither is one with our reason on it: who takes a taint away may leave that.
+pub(super) fn is_before_drain(now: &SchedulerNode, drain: &OwnDrain, ledger: &JournalState) -> bool {
+    let both = drain.before.kubernetes.as_deref().zip(now.kubernetes.as_deref());
+    let Some((was, is)) = both.filter(|(was, is)| was.uid == is.uid) else { return false };
+    !node_state::has_drain_reason(now, drain)
+        && (is_older(was, is) || has_marks_before_drain(was, is, drain, ledger))
+}
+
+/// The version of an object only grows within one store.
+fn is_older(was: &KubernetesNode, is: &KubernetesNode) -> bool {
+    let version = |node: &KubernetesNode| node.version.parse::<u64>().ok();
+    version(was).zip(version(is)).is_some_and(|(was, is)| is <= was)
+}
+
+/// Whether what the drain wrote beside its taint is as it was before. Where nothing stood
+/// there, a person may have taken it away; our condition stays then, which no tool removes.
+/// What was never written tells nothing.
+fn has_marks_before_drain(
+    was: &KubernetesNode,
+    is: &KubernetesNode,
+    drain: &OwnDrain,
+    ledger: &JournalState,
+) -> bool {
+    let Some(mark) = &drain.action.mark else { return false };
+    let Some(under) = ledger.drain_details.get(&drain.action.node) else { return false };
+    let said = |node: &KubernetesNode| node.annotations.get(CERTIFICATE).cloned();
+    let is_of_drain = |text: &String| slurm_extra_field::is_entry_of(text, mark);
+    match said(was) {
+        Some(text) => under.certificate && !is_of_drain(&text) && said(is).as_ref() == Some(&text),
+        None => {
+            let was_none = was.condition.is_none() && under.condition;
+            was_none && said(is).is_none() && is.condition.is_none()
+        }
+    }
+}
+
+/// What is said again on a node whose drain the store lost: nothing that would tell no
+/// longer that it did.
+pub(super) fn without_traces(change: NodeUpdate, now: &SchedulerNode, ledger: &JournalState) -> NodeUpdate {
+    let Some(drain) = ledger.drains.get(&now.name).filter(|drain| is_before_drain(now, drain, ledger))
+    else {
+        return change;
+    };
+    let was = drain.before.kubernetes.as_ref();
+    if !was.is_some_and(|was| was.annotations.contains_key(CERTIFICATE)) {
+        return NodeUpdate::default();
+    }
+    let mut change = change;
+    if let Some(marks) = &mut change.kubernetes {
+        marks.annotations.remove(CERTIFICATE);
+        if *marks == Default::default() {
+            change.kubernetes = None;
+        }
+    }
+    change
+}
+
+#[cfg(test)]
+#[path = "put_back_tests.rs"]
+mod tests;

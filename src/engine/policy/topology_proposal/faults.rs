@@ -1,0 +1,145 @@
+//! What is wrong with a topology file, by what Slurm refuses, and by what it
+//! takes in silence and should not: a node in two blocks, in none, or unknown.
+//!
+//! Pure; the files that Slurm reads have no dry run, so this is the only test
+//! before a controller sees one.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::TopologyForm;
+use super::TopologyContext;
+use super::SlurmVersion;
+use super::block_groups;
+use model::hostlist;
+use model::id::NodeName;
+use model::source_report::SourceReport;
+
+/// What kind of fault.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum FaultKind {
+    /// This version of Slurm does not read such a file.
+    Version,
+    /// The file contradicts itself or cannot be read: a host list, a name given
+    /// twice, sizes that do not fit, a node in two blocks.
+    File,
+    /// A node is listed more than once in one block.
+    Twice,
+    /// A block is smaller than this version of Slurm takes.
+    Small,
+    /// A block without a node.
+    Empty,
+    /// A node that the scheduler does not know.
+    Stranger,
+    /// A node of the scheduler that is in no block.
+    Homeless,
+}
+
+/// One thing that is wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+pub struct Fault {
+    /// Of what kind.
+    pub kind: FaultKind,
+    /// What it is, with its place.
+    pub what: String,
+    /// Whether the file must not be written because of it.
+    pub forbids: bool,
+    /// Whether the file has it today.
+    pub is_old: bool,
+}
+
+/// Every fault of a file.
+pub(super) fn of(form: TopologyForm, text: &str, said: &SourceReport, ground: &TopologyContext) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut add = |kind, what: String| {
+        faults.push(Fault { kind, what, forbids: true, is_old: false });
+    };
+    let old = ground.version.is_none_or(|version| !version.has_yaml());
+    if form == TopologyForm::Yaml && ground.version.is_some_and(|version| !version.has_yaml()) {
+        add(FaultKind::Version, "topology.yaml is read from Slurm 25.05 on".to_owned());
+    }
+    for problem in &said.problems {
+        add(FaultKind::File, problem.to_string());
+    }
+    for place in form.block_places(text) {
+        let Some(list) = place.list.ok().and_then(|range| text.get(range)) else { continue };
+        let names = hostlist::expand(list).unwrap_or_default();
+        let mut seen = BTreeSet::new();
+        let twice: BTreeSet<&str> =
+            names.iter().map(String::as_str).filter(|name| !seen.insert(*name)).collect();
+        if !twice.is_empty() {
+            let block = &place.block;
+            let what = format!("listed more than once in block {block}: {}", list_of(twice));
+            add(FaultKind::Twice, what);
+        }
+    }
+    for group in block_groups(said) {
+        let (name, count) = (&group.name, group.nodes.len());
+        let size = group.size.and_then(|size| usize::try_from(size).ok());
+        if count == 0 {
+            add(FaultKind::Empty, format!("block {name} has no nodes"));
+        } else if let Some(size) = size.filter(|size| old && count < *size) {
+            let version = if ground.version.is_none() {
+                "the version of Slurm is not known, and up to 24.11 it"
+            } else {
+                "Slurm up to 24.11"
+            };
+            let what = format!(
+                "block {name} has {count} nodes, fewer than the base block size {size}: {version} \
+                 does not take that, nor start with it again"
+            );
+            add(FaultKind::Small, what);
+        }
+    }
+    let mut topologies: BTreeMap<Option<&str>, BTreeSet<&NodeName>> = BTreeMap::new();
+    for group in block_groups(said) {
+        topologies.entry(group.topology.as_deref()).or_default().extend(&group.nodes);
+    }
+    for (topology, nodes) in topologies {
+        if ground.nodes.is_empty() {
+            continue;
+        }
+        let begin = topology.map(|name| format!("topology {name}: ")).unwrap_or_default();
+        let known: BTreeSet<&NodeName> = ground.nodes.iter().collect();
+        for (kind, nodes, what) in [
+            (FaultKind::Stranger, &nodes - &known, "in a block and not known to the scheduler"),
+            (FaultKind::Homeless, &known - &nodes, "known to the scheduler and in no block"),
+        ] {
+            if !nodes.is_empty() {
+                let list = list_of(nodes.into_iter().map(NodeName::as_str));
+                add(kind, format!("{begin}{what}: {list}"));
+            }
+        }
+    }
+    faults
+}
+
+/// Faults of the result: which the file has today, and which forbid to write it.
+///
+/// What Slurm lives with today it lives with tomorrow: nodes in no block (there
+/// may be reasons), hidden or future ones that are not listed, spare blocks.
+pub(super) fn against(before: &[Fault], after: Vec<Fault>, ground: &TopologyContext) -> Vec<Fault> {
+    let faults = after.into_iter().map(|fault| {
+        let is_old = before.contains(&fault);
+        let is_bearable = match fault.kind {
+            FaultKind::Stranger | FaultKind::Homeless => true,
+            // 24.11: "block spare hasn't got nodes", and it does not start.
+            FaultKind::Empty => ground.version.is_some_and(SlurmVersion::has_yaml),
+            FaultKind::Version | FaultKind::File | FaultKind::Twice | FaultKind::Small => false,
+        };
+        Fault { forbids: !(is_old && is_bearable), is_old, ..fault }
+    });
+    faults.collect()
+}
+
+/// Names in a remark, cut where they are many.
+fn list_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    model::text::clean(&hostlist::fold(names))
+}

@@ -1,0 +1,243 @@
+//! The raw outputs that concern a node, and the index that says what each of them is.
+//!
+//! Packed are the outputs of the node itself and of pairs with it. Those of more nodes
+//! are packed where a finding against this node rests on them; else the index names
+//! them and no more.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::BundleCase;
+use super::csv_tables;
+use super::redaction::Redactor;
+use super::evidence::NodeEvidence;
+use model::raw_result::ProcessEnding;
+use model::raw_result::RawResult;
+
+/// Bytes kept of the beginning of one output.
+pub const HEAD_BYTES: u64 = 1 << 20;
+/// Bytes kept of its end, where it is longer.
+pub const TAIL_BYTES: u64 = 1 << 18;
+/// Bytes of raw outputs in one bundle; ticket systems take some tens of megabytes,
+/// and text shrinks to a tenth of itself.
+pub const MAX_BYTES: u64 = 64 << 20;
+
+/// A raw output as it was found.
+#[derive(Clone, Debug)]
+pub struct BundleRawOutput {
+    /// Its name in the run folder.
+    pub name: String,
+    /// Its bytes, or why there are none.
+    pub found: Result<Excerpt, String>,
+}
+
+/// An output, its middle left out where it is long.
+#[derive(Clone, Debug)]
+pub struct Excerpt {
+    /// How it begins, or all of it.
+    pub head: Vec<u8>,
+    /// How it ends, where not all of it is here.
+    pub tail: Vec<u8>,
+    /// Bytes between them.
+    pub left_out: u64,
+}
+
+/// One line of the index.
+#[derive(Clone, Debug)]
+pub(super) struct RawIndexEntry {
+    /// Its name in the bundle; absent where it is not packed.
+    pub(super) file: Option<String>,
+    pub(super) stream: &'static str,
+    pub(super) probe: String,
+    pub(super) stage: u8,
+    pub(super) step: usize,
+    pub(super) reading: u32,
+    pub(super) nodes: Vec<String>,
+    pub(super) rail: Option<String>,
+    pub(super) command: String,
+    pub(super) ending: String,
+    pub(super) exit: Option<i32>,
+    pub(super) started: String,
+    pub(super) seconds: f64,
+    /// Whether a finding against the node names it.
+    pub(super) cited: bool,
+    /// What is not as one would think: cut, not packed, and why.
+    pub(super) remark: String,
+}
+
+/// What was run, in order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RawIndex {
+    pub(super) entries: Vec<RawIndexEntry>,
+    /// What should be here and is not.
+    pub(super) missing: Vec<String>,
+}
+
+/// The raw outputs to pack, by their names in the run folder; those that findings
+/// rest on come first, so that they are the last to go where room ends.
+pub fn list_wanted_outputs(case: &BundleCase) -> Vec<String> {
+    let cited = cited_files(case);
+    let mut names = Vec::new();
+    for result in node_results(case).filter(|it| is_packed(it, &cited)) {
+        names.extend([&result.stdout, &result.stderr].into_iter().flatten().cloned());
+    }
+    names.sort_by_key(|name| !cited.contains(name));
+    names
+}
+
+/// Files that findings against the node rest on.
+fn cited_files(case: &BundleCase) -> BTreeSet<String> {
+    let sides = NodeEvidence::from_case(case);
+    sides.against.iter().flat_map(|it| &it.evidence).map(|it| it.file.clone()).collect()
+}
+
+fn node_results(case: &BundleCase) -> impl Iterator<Item = &RawResult> {
+    case.results.iter().filter(|it| it.nodes.contains(&case.node))
+}
+
+fn is_packed(result: &RawResult, cited: &BTreeSet<String>) -> bool {
+    result.nodes.len() <= 2 || result.stdout.as_ref().is_some_and(|name| cited.contains(name))
+}
+
+/// The packed outputs by name, and the index of everything.
+pub(super) fn pack_outputs(
+    case: &BundleCase,
+    pieces: Vec<BundleRawOutput>,
+    veil: Option<&Redactor>,
+) -> (Vec<(String, Vec<u8>)>, RawIndex) {
+    let cited = cited_files(case);
+    let mut found: BTreeMap<String, Result<Excerpt, String>> =
+        pieces.into_iter().map(|piece| (piece.name, piece.found)).collect();
+    let told = |text: &str| veil.map_or_else(|| text.to_owned(), |veil| veil.redact_text(text));
+    let (mut files, mut index) = (Vec::new(), RawIndex::default());
+    let mut results: Vec<&RawResult> = node_results(case).collect();
+    results.sort_by(|a, b| (&a.started, a.step, a.reading).cmp(&(&b.started, b.step, b.reading)));
+    for result in results {
+        let streams = [
+            ("stdout", &result.stdout, result.stdout_dropped),
+            ("stderr", &result.stderr, result.stderr_dropped),
+        ];
+        let is_cited = result.stdout.as_ref().is_some_and(|name| cited.contains(name));
+        let mut entry = |stream, file: Option<String>, remark: String| {
+            index.entries.push(RawIndexEntry {
+                file,
+                stream,
+                probe: told(&result.probe),
+                stage: result.stage,
+                step: result.step,
+                reading: result.reading,
+                nodes: result.nodes.iter().map(|it| told(it.as_str())).collect(),
+                rail: result.rail.clone(),
+                command: told(&result.argv.join(" ")),
+                ending: told(&result.ending.to_string()),
+                exit: match result.ending {
+                    ProcessEnding::Exited { code } => Some(code),
+                    _ => None,
+                },
+                started: result.started.clone(),
+                seconds: result.duration_s,
+                cited: is_cited,
+                remark: told(&remark),
+            });
+        };
+        if result.stdout.is_none() && result.stderr.is_none() {
+            entry("none", None, "no process was started, or it printed nothing".to_owned());
+        }
+        for (stream, name, dropped) in streams {
+            let Some(name) = name else { continue };
+            if !is_packed(result, &cited) {
+                let nodes = result.nodes.len();
+                let why = format!(
+                    "not packed: it is of {nodes} nodes, and nothing against this \
+                                   node rests on it"
+                );
+                entry(stream, None, why);
+                continue;
+            }
+            let mut remark = match dropped {
+                0 => String::new(),
+                more => format!("{more} bytes more were printed than the run kept; "),
+            };
+            let excerpt = match found.remove(name) {
+                Some(Ok(excerpt)) => excerpt,
+                Some(Err(why)) => {
+                    index.missing.push(told(&format!("{name}: {why}")));
+                    entry(stream, None, format!("{remark}{why}"));
+                    continue;
+                }
+                None => {
+                    entry(stream, None, format!("{remark}not packed"));
+                    continue;
+                }
+            };
+            let Excerpt { mut head, tail, left_out } = excerpt;
+            if 0 < left_out {
+                let mark = format!("\n[fabricgate: {left_out} bytes are left out here]\n");
+                remark.push_str(&format!("{left_out} bytes of its middle are left out; "));
+                head.extend(mark.bytes());
+                head.extend(tail);
+            }
+            if let Some(veil) = veil {
+                head = veil.redact_text(&String::from_utf8_lossy(&head)).into_bytes();
+            }
+            let packed = path_below_raw(&told(name));
+            entry(stream, Some(packed.clone()), remark.trim_end_matches("; ").to_owned());
+            files.push((packed, head));
+        }
+    }
+    (files, index)
+}
+
+/// A name inside the bundle: as in the run folder, which has them in `raw`.
+fn path_below_raw(name: &str) -> String {
+    let safe: Vec<&str> =
+        name.split('/').filter(|part| !part.is_empty() && !matches!(*part, "." | "..")).collect();
+    let name = safe.join("/");
+    if name.starts_with("raw/") { name } else { format!("raw/{name}") }
+}
+
+/// The index as a table.
+pub(super) fn render_csv(index: &RawIndex) -> Vec<u8> {
+    let header = [
+        "file",
+        "stream",
+        "probe",
+        "stage",
+        "step",
+        "reading",
+        "nodes",
+        "rail",
+        "started",
+        "seconds",
+        "exit_code",
+        "ending",
+        "cited_by_a_finding",
+        "command",
+        "remark",
+    ];
+    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    for it in &index.entries {
+        let nodes = match it.nodes.as_slice() {
+            few @ ([_] | [_, _]) => few.join(" "),
+            many => format!("{} nodes", many.len()),
+        };
+        rows.push(vec![
+            it.file.clone().unwrap_or_default(),
+            it.stream.to_owned(),
+            it.probe.clone(),
+            it.stage.to_string(),
+            it.step.to_string(),
+            it.reading.to_string(),
+            nodes,
+            it.rail.clone().unwrap_or_default(),
+            it.started.clone(),
+            format!("{:.3}", it.seconds),
+            it.exit.map(|code| code.to_string()).unwrap_or_default(),
+            it.ending.clone(),
+            if it.cited { "yes" } else { "no" }.to_owned(),
+            it.command.clone(),
+            it.remark.clone(),
+        ]);
+    }
+    csv_tables::render_table(&rows)
+}

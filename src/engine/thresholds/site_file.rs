@@ -1,0 +1,204 @@
+//! A site's own numbers as the text of a threshold file, for a person to read before
+//! it is put in force.
+//!
+//! Renders text; what the numbers are is decided elsewhere (`judge::typical`).
+
+use std::fmt::Write as _;
+
+use super::CollectiveExpectation;
+use super::file;
+use super::testcase;
+use model::unit::Unit;
+
+/// One test with the level that a site states.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SiteExpectation {
+    /// The test, as the tool names it.
+    pub testcase: String,
+    /// Its level.
+    pub value: f64,
+    /// The unit of level and floor.
+    pub unit: Unit,
+    /// The smallest message or buffer that it holds for, in bytes.
+    pub min_bytes: u64,
+    /// How far below a sound machine may be, as a fraction.
+    pub tolerance: f64,
+    /// Below this it is broken.
+    pub floor: Option<f64>,
+    /// Where the level comes from.
+    pub source: String,
+    /// What a person should see beside it, one line each.
+    pub remarks: Vec<String>,
+}
+
+/// One collective with the level that a site states; its conditions stay as they were.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SiteCollective<'p> {
+    /// The conditions.
+    pub conditions: &'p CollectiveExpectation,
+    /// Bus bandwidth, in GB/s.
+    pub busbw: f64,
+    /// How far below a sound machine may be, as a fraction.
+    pub tolerance: f64,
+    /// Below this it is broken, in GB/s.
+    pub floor: Option<f64>,
+    /// Where the level comes from.
+    pub source: String,
+}
+
+/// The file. What is not stated in it stays as it is.
+pub fn render_site_file(
+    platform: &str,
+    head: &[String],
+    tests: &[SiteExpectation],
+    collectives: &[SiteCollective<'_>],
+) -> String {
+    let mut text = String::new();
+    let mut line = |words: std::fmt::Arguments<'_>| {
+        let written = writeln!(text, "{words}");
+        debug_assert!(written.is_ok(), "writing to a string does not fail");
+    };
+    for said in head {
+        line(format_args!("# {}", to_one_line(said)));
+    }
+    line(format_args!("format = {}", quote_toml(file::THRESHOLDS_FORMAT)));
+    line(format_args!("platform = {}", quote_toml(platform)));
+    for test in tests {
+        line(format_args!(""));
+        for remark in &test.remarks {
+            line(format_args!("# {}", to_one_line(remark)));
+        }
+        line(format_args!("[test.{}]", quote_toml(&test.testcase)));
+        line(format_args!("value = {}", format_level(test.value)));
+        if test.unit != Unit::GigabytesPerSecond {
+            line(format_args!("unit = {}", quote_toml(&test.unit.to_string())));
+        }
+        if test.min_bytes != testcase::min_bytes(&test.testcase) {
+            line(format_args!("min_bytes = {}", test.min_bytes));
+        }
+        line(format_args!("{}", render_tolerance(test.tolerance, test.floor, &test.source)));
+    }
+    for SiteCollective { conditions, busbw, tolerance, floor, source } in collectives {
+        line(format_args!(""));
+        line(format_args!(
+            "# {:.1} % of the {:.1} GB/s expected so far ({})",
+            busbw / conditions.busbw * 100.0,
+            conditions.busbw,
+            to_one_line(&conditions.origin)
+        ));
+        line(format_args!("[[collective]]"));
+        line(format_args!("test = {}", quote_toml(&conditions.testcase)));
+        line(format_args!("min_bytes = {}", conditions.min_bytes));
+        line(format_args!("ranks = [{}, {}]", conditions.min_ranks, conditions.max_ranks));
+        line(format_args!("algorithm = {}", quote_toml(&conditions.algorithm)));
+        line(format_args!("transport = {}", quote_toml(&conditions.transport)));
+        line(format_args!("busbw = {}", format_level(*busbw)));
+        line(format_args!("{}", render_tolerance(*tolerance, *floor, source)));
+    }
+    text
+}
+
+/// What stands beside every level.
+fn render_tolerance(tolerance: f64, floor: Option<f64>, source: &str) -> String {
+    let floor = floor.map_or(String::new(), |floor| format!("floor = {}\n", format_level(floor)));
+    format!("tolerance = {tolerance}\n{floor}confidence = \"site\"\nsource = {}", quote_toml(source))
+}
+
+/// A level as tools print it: two decimals, and of a lab's hundredths of a GB/s as
+/// many as a level made of links has (`entry::hundredths`).
+fn format_level(value: f64) -> String {
+    if value.abs() < 1.0 { format!("{value:.6}") } else { format!("{value:.2}") }
+}
+
+/// A comment ends with its line, whatever stands in it.
+fn to_one_line(words: &str) -> String {
+    words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// A string of TOML.
+fn quote_toml(words: &str) -> String {
+    toml::Value::from(to_one_line(words)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::builtin;
+    use super::super::overlay;
+    use super::*;
+
+    fn stated(testcase: &str) -> SiteExpectation {
+        SiteExpectation {
+            testcase: testcase.to_owned(),
+            value: 741.26,
+            unit: Unit::GigabytesPerSecond,
+            min_bytes: 64 << 20,
+            tolerance: 0.02,
+            floor: Some(652.77),
+            source: "median of 288 numbers on 18 nodes, run \"7\"".to_owned(),
+            remarks: vec!["0.965 of before\nnot a key = 1".to_owned()],
+        }
+    }
+
+    #[test]
+    fn what_is_stated_is_read_back_and_the_rest_stays() {
+        let mut catalogue = builtin::builtin_catalogue().clone();
+        let before = catalogue.platforms["gb200-nvl72"].clone();
+        let test = "multinode_device_to_device_memcpy_read_ce";
+        let text = render_site_file("gb200-nvl72", &["what a run showed".to_owned()], &[stated(test)], &[]);
+        let warnings = overlay::apply(&mut catalogue, &text, "site.toml").expect("a good file");
+        assert!(warnings.is_empty(), "{warnings:?}\n{text}");
+        let after = &catalogue.platforms["gb200-nvl72"];
+        let now = &after.expectations[test];
+        assert_eq!((now.value, now.floor, now.tolerance), (Some(741.26), Some(652.77), 0.02));
+        assert!(now.source.contains("run \"7\"") && now.origin == "site.toml", "{now:?}");
+        let others = |platform: &super::super::Platform| {
+            let mut all = platform.expectations.clone();
+            all.remove(test);
+            all
+        };
+        assert_eq!(others(after), others(&before));
+    }
+
+    #[test]
+    fn the_level_of_a_lab_keeps_its_digits_and_can_be_read_back() {
+        let mut catalogue = builtin::builtin_catalogue().clone();
+        let test = "multinode_device_to_device_memcpy_read_ce";
+        let slow = SiteExpectation { value: 0.012_346, floor: Some(0.004), ..stated(test) };
+        let text = render_site_file("gb200-nvl72", &[], &[slow], &[]);
+        overlay::apply(&mut catalogue, &text, "lab.toml").expect("a good file");
+        let now = &catalogue.platforms["gb200-nvl72"].expectations[test];
+        assert_eq!((now.value, now.floor), (Some(0.012_346), Some(0.004)));
+    }
+
+    #[test]
+    fn a_unit_other_than_that_of_bandwidths_is_named() {
+        let latency = SiteExpectation {
+            unit: Unit::Nanoseconds,
+            floor: None,
+            ..stated("device_to_device_latency_sm")
+        };
+        let text = render_site_file("gb200-nvl72", &[], &[latency], &[]);
+        assert!(text.contains("unit = \"ns\""), "{text}");
+    }
+
+    #[test]
+    fn a_stated_collective_takes_the_place_of_that_with_its_conditions() {
+        let mut catalogue = builtin::builtin_catalogue().clone();
+        let before = catalogue.platforms["gb200-nvl72"].collectives.clone();
+        let conditions = &before[0];
+        let collective = SiteCollective {
+            conditions,
+            busbw: conditions.busbw * 0.95,
+            tolerance: 0.05,
+            floor: Some(1.0),
+            source: "a run".to_owned(),
+        };
+        let text = render_site_file("gb200-nvl72", &[], &[], &[collective]);
+        overlay::apply(&mut catalogue, &text, "site.toml").expect("a good file");
+        let after = &catalogue.platforms["gb200-nvl72"].collectives;
+        assert_eq!(after.len(), before.len());
+        let changed: Vec<_> = after.iter().filter(|it| it.origin == "site.toml").collect();
+        let [one] = changed.as_slice() else { panic!("{changed:?}\n{text}") };
+        assert!((one.busbw - conditions.busbw * 0.95).abs() < 0.01 && one.floor == Some(1.0));
+    }
+}

@@ -1,0 +1,129 @@
+//! Why the clocks of a GPU are held down (`nvmlClocksEventReason*`).
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::Deserializer;
+use serde::Serialize;
+use serde::Serializer;
+
+/// Why clocks are below what they could be.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ThrottleReason {
+    /// Nothing runs on the GPU.
+    Idle,
+    /// Application clocks are set.
+    ApplicationClocks,
+    /// The power limit.
+    SoftwarePowerCap,
+    /// Heat, a power brake or a fast power draw, which the hardware noticed.
+    HardwareSlowdown,
+    /// A sync boost group.
+    SyncBoost,
+    /// The driver noticed heat.
+    SoftwareThermalSlowdown,
+    /// The hardware noticed heat.
+    HardwareThermalSlowdown,
+    /// The power supply asked for it.
+    HardwarePowerBrake,
+    /// Display clocks are set.
+    DisplayClocks,
+    /// One that this version does not know, in words.
+    Other(String),
+}
+
+use ThrottleReason::*;
+
+/// The bit of NVML and the words of each.
+static NVML_REASONS: [(u64, ThrottleReason, &str); 9] = [
+    (0x1, Idle, "idle"),
+    (0x2, ApplicationClocks, "application clocks"),
+    (0x4, SoftwarePowerCap, "software power cap"),
+    (0x8, HardwareSlowdown, "hardware slowdown"),
+    (0x10, SyncBoost, "sync boost"),
+    (0x20, SoftwareThermalSlowdown, "software thermal slowdown"),
+    (0x40, HardwareThermalSlowdown, "hardware thermal slowdown"),
+    (0x80, HardwarePowerBrake, "hardware power brake"),
+    (0x100, DisplayClocks, "display clocks"),
+];
+
+impl ThrottleReason {
+    /// The reasons in NVML's bits.
+    pub fn from_bits(bits: u64) -> Vec<Self> {
+        let known: u64 = NVML_REASONS.iter().map(|(bit, _, _)| bit).sum();
+        let named = NVML_REASONS.iter().filter(|(bit, _, _)| bits & bit != 0);
+        let mut reasons: Vec<Self> = named.map(|(_, reason, _)| reason.clone()).collect();
+        if bits & !known != 0 {
+            reasons.push(Other(format!("bits {:#x}", bits & !known)));
+        }
+        reasons
+    }
+
+    /// The reason of a stored text.
+    pub fn parse(text: &str) -> Self {
+        let known = NVML_REASONS.iter().find(|(_, _, words)| *words == text);
+        known.map_or_else(|| Other(text.to_owned()), |(_, reason, _)| reason.clone())
+    }
+
+    /// Whether it is a fault of the GPU, its cooling or its power supply.
+    pub fn is_fault(&self) -> bool {
+        match self {
+            HardwareSlowdown
+            | SoftwareThermalSlowdown
+            | HardwareThermalSlowdown
+            | HardwarePowerBrake => true,
+            Idle | ApplicationClocks | SoftwarePowerCap | SyncBoost | DisplayClocks | Other(_) => {
+                false
+            }
+        }
+    }
+}
+
+impl fmt::Display for ThrottleReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Other(text) => f.write_str(text),
+            known => {
+                let row = NVML_REASONS.iter().find(|(_, reason, _)| reason == known);
+                f.write_str(row.map_or("", |(_, _, words)| *words))
+            }
+        }
+    }
+}
+
+impl Serialize for ThrottleReason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ThrottleReason {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self::parse(&text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason_texts(bits: u64) -> Vec<String> {
+        ThrottleReason::from_bits(bits).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn bits_without_a_name_are_kept() {
+        assert_eq!(reason_texts(0x24), ["software power cap", "software thermal slowdown"]);
+        assert_eq!(reason_texts(0x201), ["idle", "bits 0x200"]);
+        assert!(reason_texts(0).is_empty());
+    }
+
+    #[test]
+    fn a_reason_is_read_back_as_it_was_written() {
+        let all = ThrottleReason::from_bits(0x3ff);
+        assert_eq!(all.len(), NVML_REASONS.len() + 1);
+        for reason in all {
+            assert_eq!(ThrottleReason::parse(&reason.to_string()), reason);
+        }
+    }
+}

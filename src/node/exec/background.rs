@@ -1,0 +1,218 @@
+//! A process that works on its own for long, with what it prints in a file: it
+//! is told to end and given time to conclude.
+//!
+//! The file, and not a pipe of ours, so that it does not lose its voice when we
+//! die. Who dies leaves such processes running; the next one finds them by a
+//! variable in their environment, which no reused number can have.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::fs::File;
+use std::io;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Pid;
+use rustix::process::Signal;
+use tokio::process::Child;
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tokio::time::timeout;
+
+use super::ExecError;
+use super::build_command;
+use super::ending_from_status;
+use super::process_group;
+use super::kill_and_wait;
+use super::start_error;
+use super::signal_group;
+use model::raw_result::ProcessEnding;
+use model::worker_protocol::EnvironmentAccess;
+
+/// How often whoever was asked to end is looked at.
+const POLL: Duration = Duration::from_millis(100);
+
+/// A process with a file for what it prints. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct BackgroundProcess {
+    child: Child,
+    group: Option<Pid>,
+}
+
+impl BackgroundProcess {
+    /// Starts a process in a group of its own. Must be called inside a tokio
+    /// runtime.
+    pub fn start(
+        argv: &[String],
+        env: &BTreeMap<String, String>,
+        log: &File,
+    ) -> Result<Self, ExecError> {
+        let program = argv.first().map_or("", String::as_str);
+        let copy = || log.try_clone().map_err(|source| start_error(program, source));
+        let mut command = build_command(argv, env, EnvironmentAccess::Whole)?;
+        command.stdin(Stdio::null()).stdout(Stdio::from(copy()?)).stderr(Stdio::from(copy()?));
+        let child = command.spawn().map_err(|source| start_error(program, source))?;
+        let group = process_group(&child);
+        Ok(Self { child, group })
+    }
+
+    /// The number of the process and of its group.
+    pub fn pid(&self) -> Option<i32> {
+        self.group.map(|group| group.as_raw_nonzero().get())
+    }
+
+    /// Waits for its end. Where `end` turns true it is asked to end, and killed
+    /// with its group where it does not within what `grace` says then.
+    pub async fn wait_or_stop(
+        mut self,
+        mut end: watch::Receiver<bool>,
+        grace: &watch::Receiver<Duration>,
+    ) -> ProcessEnding {
+        let asked = async {
+            if end.wait_for(|end| *end).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            status = self.child.wait() => {
+                signal_group(self.group, Signal::KILL);
+                return ending_from_status(status);
+            }
+            () = asked => {}
+        }
+        signal_group(self.group, Signal::TERM);
+        let grace = *grace.borrow();
+        let status = timeout(grace, self.child.wait()).await;
+        signal_group(self.group, Signal::KILL);
+        match status {
+            Ok(status) => ending_from_status(status),
+            Err(_) => kill_and_wait(&mut self.child).await.map_or(ProcessEnding::TimedOut, ending_from_status),
+        }
+    }
+}
+
+/// Asks every process with this variable to end, and kills those that do not
+/// within `grace`; how many there were.
+///
+/// The oldest of them is asked alone: what it started ends with it, and a tool that
+/// is ended under its owner would look like a fault.
+pub async fn end_marked_processes(name: &str, value: &str, grace: Duration) -> io::Result<usize> {
+    let found = find_marked_processes(name, value)?;
+    let Some(first) = found.first() else { return Ok(0) };
+    let _ = rustix::process::kill_process(*first, Signal::TERM);
+    let mut waited = Duration::ZERO;
+    while waited < grace && !find_marked_processes(name, value)?.is_empty() {
+        sleep(POLL).await;
+        waited += POLL;
+    }
+    for left in find_marked_processes(name, value)? {
+        let _ = rustix::process::kill_process(left, Signal::KILL);
+    }
+    Ok(found.len())
+}
+
+/// The processes of ours with this variable, oldest first.
+pub fn find_marked_processes(name: &str, value: &str) -> io::Result<Vec<Pid>> {
+    let wanted = format!("{name}={value}");
+    let mut found: Vec<(u64, Pid)> = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let Ok(entry) = entry else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|it| it.parse().ok()) else { continue };
+        let Some(pid) = Pid::from_raw(pid) else { continue };
+        // Those of other users cannot be read, and are none of ours.
+        let Ok(environment) = fs::read(entry.path().join("environ")) else { continue };
+        if environment.split(|byte| *byte == 0).any(|it| it == wanted.as_bytes()) {
+            found.push((start_ticks(pid), pid));
+        }
+    }
+    found.sort_by_key(|(began, pid)| (*began, pid.as_raw_nonzero()));
+    Ok(found.into_iter().map(|(_, pid)| pid).collect())
+}
+
+/// When a process began, in ticks since the boot (`proc(5)`, field 22 of stat).
+fn start_ticks(pid: Pid) -> u64 {
+    let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
+    let stat = fs::read_to_string(path).unwrap_or_default();
+    // The name in parentheses may hold anything; fields are counted behind it.
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    rest.split_whitespace().nth(19).and_then(|it| it.parse().ok()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now<T>(work: impl Future<Output = T>) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(work)
+    }
+
+    fn grace(seconds: u64) -> watch::Receiver<Duration> {
+        watch::channel(Duration::from_secs(seconds)).1
+    }
+
+    fn shell(script: &str, mark: &str) -> (BackgroundProcess, tempfile::NamedTempFile) {
+        let log = tempfile::NamedTempFile::new().expect("a file");
+        let argv = ["sh", "-c", script].map(str::to_owned);
+        let env = BTreeMap::from([("FABRICGATE_TEST".to_owned(), mark.to_owned())]);
+        let attended = BackgroundProcess::start(&argv, &env, log.as_file()).expect("started");
+        (attended, log)
+    }
+
+    #[test]
+    fn both_streams_go_to_the_file_and_the_code_comes_back() {
+        now(async {
+            let (attended, log) = shell("echo out; echo err >&2; exit 4", "a");
+            let (_nobody, end) = watch::channel(false);
+            let ending = attended.wait_or_stop(end, &grace(1)).await;
+            assert_eq!(ending, ProcessEnding::Exited { code: 4 });
+            let text = fs::read_to_string(log.path()).expect("a log");
+            assert_eq!(text, "out\nerr\n");
+        });
+    }
+
+    #[test]
+    fn who_is_asked_may_conclude_and_who_does_not_is_killed() {
+        now(async {
+            let script = "trap 'exit 6' TERM; echo ready; while :; do sleep 0.05; done";
+            for (script, expected) in [
+                (script, ProcessEnding::Exited { code: 6 }),
+                (
+                    "trap '' TERM; echo ready; while :; do sleep 0.05; done",
+                    ProcessEnding::Signalled { signal: 9 },
+                ),
+            ] {
+                let (attended, log) = shell(script, "b");
+                while fs::read(log.path()).expect("a log").is_empty() {
+                    sleep(POLL).await;
+                }
+                let (_ender, end) = watch::channel(true);
+                let seconds = if expected == (ProcessEnding::Exited { code: 6 }) { 30 } else { 1 };
+                assert_eq!(attended.wait_or_stop(end, &grace(seconds)).await, expected);
+            }
+        });
+    }
+
+    #[test]
+    fn what_a_dead_owner_left_is_found_by_its_mark_and_ended() {
+        now(async {
+            let mark = format!("left-{}", std::process::id());
+            let (attended, _log) = shell("sleep 1000 & sleep 1000", &mark);
+            while find_marked_processes("FABRICGATE_TEST", &mark).expect("/proc").len() < 2 {
+                sleep(POLL).await;
+            }
+            let (_nobody, end) = watch::channel(false);
+            // A parent that reaps, as init would.
+            let reaped = tokio::spawn(async move { attended.wait_or_stop(end, &grace(1)).await });
+            let count = end_marked_processes("FABRICGATE_TEST", &mark, Duration::from_secs(2)).await;
+            assert!(2 <= count.expect("/proc"));
+            reaped.await.expect("reaped");
+            sleep(POLL).await;
+            assert_eq!(find_marked_processes("FABRICGATE_TEST", &mark).expect("/proc"), []);
+            assert_eq!(
+                end_marked_processes("FABRICGATE_TEST", &mark, Duration::ZERO).await.expect("/proc"),
+                0
+            );
+        });
+    }
+}

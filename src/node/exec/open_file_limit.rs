@@ -1,0 +1,168 @@
+//! Files that this process may have open: how many conversations that leaves room for.
+//!
+//! Each holds four, for as long as its node is held. Where the soft limit ends before the
+//! hard one it is raised when that is needed, and what we start is given the one that we
+//! were given: `srun` carries limits to its nodes, and old programs close as many files as
+//! they might have. A part is kept for what is measured, which must be written all the same.
+
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+
+use rustix::process::Resource;
+use rustix::process::Rlimit;
+use rustix::process::getrlimit;
+use rustix::process::setrlimit;
+use tokio::process::Command;
+
+use crate::ffi::process_limits;
+
+/// Files of one conversation: three pipes and the handle of the process.
+const FILES_PER_SESSION: u64 = 4;
+
+/// What is kept for everything else at most, and half where there is little: whoever is
+/// talked with may have two files of its own being written.
+const MAX_RESERVED_FILES: u64 = 1_024;
+
+/// No more than this is asked for, whatever the hard limit: the kernel's `fs.nr_open`,
+/// where nobody has changed it.
+const MAX_SOFT_LIMIT: u64 = 1 << 20;
+
+/// What is held, and the limit that was ours when we had to raise it.
+static SLOTS: Mutex<SessionSlotCount> = Mutex::new(SessionSlotCount { in_use: 0, original_limit: None });
+
+#[derive(Debug)]
+struct SessionSlotCount {
+    in_use: u64,
+    original_limit: Option<Rlimit>,
+}
+
+/// Room for one conversation, until it is dropped.
+#[derive(Debug)]
+pub(super) struct SessionSlot(());
+
+/// There is no room for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{most} workers are all that a limit of {limit} open files has room for: raise the hard limit \
+     (`ulimit -Hn`, LimitNOFILE= in units), or measure fewer nodes at once"
+)]
+pub(super) struct OpenFileLimitError {
+    /// The hard limit.
+    limit: u64,
+    /// So many have room.
+    most: u64,
+}
+
+impl SessionSlot {
+    pub(super) fn acquire() -> Result<Self, OpenFileLimitError> {
+        let mut held = lock_slots();
+        let now = getrlimit(Resource::Nofile);
+        match decide_limit(held.in_use + 1, &now) {
+            LimitDecision::Fits => {}
+            LimitDecision::Raise(soft) => {
+                let raised = Rlimit { current: Some(soft), maximum: now.maximum };
+                // Where that is refused the system itself says what does not fit.
+                if setrlimit(Resource::Nofile, raised).is_ok() {
+                    held.original_limit.get_or_insert(now);
+                }
+            }
+            LimitDecision::TooMuch(full) => return Err(full),
+        }
+        held.in_use += 1;
+        Ok(Self(()))
+    }
+}
+
+impl Drop for SessionSlot {
+    fn drop(&mut self) {
+        let mut held = lock_slots();
+        held.in_use = held.in_use.saturating_sub(1);
+    }
+}
+
+/// Gives what is started the limit that we were given.
+pub(super) fn restore_limit(command: &mut Command) {
+    if let Some(given) = lock_slots().original_limit {
+        process_limits::set_child_limit(command, Resource::Nofile, given);
+    }
+}
+
+/// How many conversations there is room for at once; `None` where nothing limits them.
+pub fn max_sessions() -> Option<u64> {
+    getrlimit(Resource::Nofile).maximum.map(sessions_within)
+}
+
+fn lock_slots() -> MutexGuard<'static, SessionSlotCount> {
+    SLOTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn sessions_within(limit: u64) -> u64 {
+    (limit - reserved_files(limit)) / FILES_PER_SESSION
+}
+
+fn reserved_files(limit: u64) -> u64 {
+    MAX_RESERVED_FILES.min(limit / 2)
+}
+
+/// What another conversation asks of the limits.
+#[derive(Debug, PartialEq, Eq)]
+enum LimitDecision {
+    Fits,
+    Raise(u64),
+    TooMuch(OpenFileLimitError),
+}
+
+fn decide_limit(wanted: u64, now: &Rlimit) -> LimitDecision {
+    let fits = |limit: Option<u64>| limit.is_none_or(|limit| wanted <= sessions_within(limit));
+    if fits(now.current) {
+        return LimitDecision::Fits;
+    }
+    match now.maximum {
+        Some(limit) if !fits(now.maximum) => LimitDecision::TooMuch(OpenFileLimitError { limit, most: sessions_within(limit) }),
+        hard => LimitDecision::Raise(hard.map_or(MAX_SOFT_LIMIT, |hard| hard.min(MAX_SOFT_LIMIT))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(soft: u64, hard: Option<u64>) -> Rlimit {
+        Rlimit { current: Some(soft), maximum: hard }
+    }
+
+    #[test]
+    fn a_limit_is_raised_where_that_is_needed_and_may_be() {
+        // systemd's own limits: 1,024, and 524,288 for whoever asks.
+        let usual = limits(1_024, Some(524_288));
+        assert_eq!(decide_limit(128, &usual), LimitDecision::Fits);
+        assert_eq!(decide_limit(129, &usual), LimitDecision::Raise(524_288));
+        assert_eq!(decide_limit(129, &limits(1_024, None)), LimitDecision::Raise(MAX_SOFT_LIMIT));
+        assert_eq!(decide_limit(100_000, &Rlimit { current: None, maximum: None }), LimitDecision::Fits);
+    }
+
+    #[test]
+    fn beyond_the_hard_limit_there_is_no_room_and_a_part_is_kept() {
+        let small = limits(1_024, Some(20_000));
+        assert_eq!(decide_limit(4_744, &small), LimitDecision::Raise(20_000));
+        let full = OpenFileLimitError { limit: 20_000, most: 4_744 };
+        assert_eq!(decide_limit(4_745, &small), LimitDecision::TooMuch(full));
+        assert!(FILES_PER_SESSION * full.most + MAX_RESERVED_FILES <= full.limit);
+        let words = full.to_string();
+        assert!(words.contains("4744 workers") && words.contains("20000 open files"), "{words}");
+        assert_eq!(decide_limit(1, &limits(0, Some(0))), LimitDecision::TooMuch(OpenFileLimitError { limit: 0, most: 0 }));
+    }
+
+    #[test]
+    fn room_is_given_back() {
+        // Other tests of this process hold some as well, but not so many.
+        let many = max_sessions().map_or(1_000, |most| most / 2).min(1_000);
+        for _ in 0..3 {
+            let rooms: Vec<SessionSlot> = (0..many).map(|_| SessionSlot::acquire().expect("room")).collect();
+            assert!(many <= lock_slots().in_use);
+            drop(rooms);
+            assert!(lock_slots().in_use < many, "{} are still held", lock_slots().in_use);
+        }
+    }
+}

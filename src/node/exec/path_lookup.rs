@@ -1,0 +1,74 @@
+//! Where a program lies, before anybody starts it.
+//!
+//! Looks as `execvp` does and starts nothing.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::path::PathBuf;
+
+/// What POSIX systems search where PATH is not set (`confstr(_CS_PATH)` of
+/// glibc).
+const DEFAULT_PATH: &str = "/bin:/usr/bin";
+
+/// The file that would be executed under this name: with this PATH, or with
+/// our own where none is given. A file that may not be executed is the answer
+/// only where there is no other.
+pub fn find_program(program: &str, path: Option<&String>) -> Option<PathBuf> {
+    if program.is_empty() {
+        return None;
+    }
+    if program.contains('/') {
+        return Some(PathBuf::from(program)).filter(|file| file.is_file());
+    }
+    let path = match path {
+        Some(path) => path.into(),
+        None => std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into()),
+    };
+    let mut second_best = None;
+    for folder in std::env::split_paths(&path) {
+        let file = folder.join(program);
+        if is_executable(&file) {
+            return Some(file);
+        }
+        if second_best.is_none() && file.is_file() {
+            second_best = Some(file);
+        }
+    }
+    second_best
+}
+
+fn is_executable(file: &Path) -> bool {
+    file.metadata().is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_found_on_the_given_path_only() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().display().to_string();
+        assert_eq!(find_program("tool", Some(&path)), None);
+        std::fs::write(folder.path().join("tool"), "").expect("written");
+        assert_eq!(find_program("tool", Some(&path)), Some(folder.path().join("tool")));
+        assert!(find_program("sh", None).is_some(), "our own PATH has a shell");
+        assert_eq!(find_program("sh", Some(&path)), None);
+    }
+
+    #[test]
+    fn one_that_can_be_executed_comes_before_one_that_cannot() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("sh"), "").expect("written");
+        let path = format!("{}:/bin", folder.path().display());
+        assert_eq!(find_program("sh", Some(&path)), Some(PathBuf::from("/bin/sh")));
+    }
+
+    #[test]
+    fn a_path_is_taken_as_it_is() {
+        assert_eq!(find_program("/bin/sh", None), Some(PathBuf::from("/bin/sh")));
+        assert_eq!(find_program("/bin", None), None);
+        assert_eq!(find_program("/no/such/tool", None), None);
+        assert_eq!(find_program("", None), None);
+    }
+}

@@ -1,0 +1,165 @@
+//! A GPU library that was recorded: a JSON document with one answer or refusal
+//! per question. Questions that were not recorded are refused, never answered.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::gpu_library::GpuQueryResult;
+use super::gpu_library::GpuLibrary;
+use super::gpu_library::MachineQuery;
+use super::gpu_library::GpuQuery;
+use super::gpu_library::GpuQueryError;
+use super::gpu_library::GpuValue;
+
+/// What a library answered. Questions are named as they display themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordedLibrary {
+    /// About the machine.
+    #[serde(default)]
+    pub machine: BTreeMap<String, RecordedAnswer>,
+    /// About each GPU, by index.
+    #[serde(default)]
+    pub gpus: Vec<BTreeMap<String, RecordedAnswer>>,
+}
+
+/// An answer or a refusal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RecordedAnswer {
+    /// A refusal.
+    Refused {
+        /// Why.
+        refused: GpuQueryError,
+    },
+    /// An answer.
+    Said(GpuValue),
+}
+
+impl RecordedLibrary {
+    /// Adds what is told about the machine.
+    pub fn add_machine_answer(&mut self, question: MachineQuery, answer: GpuQueryResult) -> &mut Self {
+        self.machine.insert(question.to_string(), record_answer(answer));
+        self
+    }
+
+    /// Adds what is told about a GPU.
+    pub fn add_gpu_answer(&mut self, gpu: usize, question: GpuQuery, answer: GpuQueryResult) -> &mut Self {
+        if self.gpus.len() <= gpu {
+            self.gpus.resize(gpu + 1, BTreeMap::new());
+        }
+        self.gpus[gpu].insert(question.to_string(), record_answer(answer));
+        self
+    }
+}
+
+fn record_answer(answer: GpuQueryResult) -> RecordedAnswer {
+    match answer {
+        Ok(value) => RecordedAnswer::Said(value),
+        Err(refused) => RecordedAnswer::Refused { refused },
+    }
+}
+
+fn replay_answer(told: Option<&RecordedAnswer>) -> GpuQueryResult {
+    match told {
+        Some(RecordedAnswer::Said(value)) => Ok(value.clone()),
+        Some(RecordedAnswer::Refused { refused }) => Err(refused.clone()),
+        None => Err(GpuQueryError::Failed("this was not recorded".to_owned())),
+    }
+}
+
+impl GpuLibrary for RecordedLibrary {
+    fn query_machine(&self, question: MachineQuery) -> GpuQueryResult {
+        let count = u64::try_from(self.gpus.len()).unwrap_or(u64::MAX);
+        match (self.machine.get(&question.to_string()), question) {
+            (None, MachineQuery::GpuCount) => Ok(GpuValue::Number(count)),
+            (told, _) => replay_answer(told),
+        }
+    }
+
+    fn query_gpu(&self, gpu: u32, question: GpuQuery) -> GpuQueryResult {
+        let gpu = usize::try_from(gpu).unwrap_or(usize::MAX);
+        let Some(answers) = self.gpus.get(gpu) else { return Err(GpuQueryError::NotFound) };
+        replay_answer(answers.get(&question.to_string()))
+    }
+}
+
+/// Asks a library, and keeps what it answers.
+#[derive(Debug)]
+pub struct RecordingLibrary<'l> {
+    library: &'l (dyn GpuLibrary + 'l),
+    record: std::cell::RefCell<RecordedLibrary>,
+}
+
+impl std::fmt::Debug for dyn GpuLibrary + '_ {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("GpuLibrary")
+    }
+}
+
+impl<'l> RecordingLibrary<'l> {
+    /// Records what this library answers.
+    pub fn new(library: &'l (dyn GpuLibrary + 'l)) -> Self {
+        Self { library, record: std::cell::RefCell::default() }
+    }
+
+    /// What it answered.
+    pub fn into_record(self) -> RecordedLibrary {
+        self.record.into_inner()
+    }
+}
+
+impl GpuLibrary for RecordingLibrary<'_> {
+    fn query_machine(&self, question: MachineQuery) -> GpuQueryResult {
+        let answer = self.library.query_machine(question);
+        self.record.borrow_mut().add_machine_answer(question, answer.clone());
+        answer
+    }
+
+    fn query_gpu(&self, gpu: u32, question: GpuQuery) -> GpuQueryResult {
+        let answer = self.library.query_gpu(gpu, question);
+        if let Ok(at) = usize::try_from(gpu) {
+            self.record.borrow_mut().add_gpu_answer(at, question, answer.clone());
+        }
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::gpu_library::FabricValue;
+    use crate::facts::gpu_library::GpuNumber;
+    use crate::facts::gpu_library::GpuText;
+
+    #[test]
+    fn a_recording_reads_back_as_it_was_and_answers_the_same() {
+        let mut recorded = RecordedLibrary::default();
+        let fabric = FabricValue { fabric_state: 3, clique_id: 7, ..FabricValue::default() };
+        recorded
+            .add_machine_answer(MachineQuery::DriverVersion, Ok(GpuValue::Text("570.86.15".to_owned())))
+            .add_gpu_answer(0, GpuQuery::Text(GpuText::Uuid), Ok(GpuValue::Text("GPU-1".to_owned())))
+            .add_gpu_answer(0, GpuQuery::FabricThird, Ok(GpuValue::Fabric(fabric)))
+            .add_gpu_answer(1, GpuQuery::Number(GpuNumber::ModuleId), Err(GpuQueryError::NotSupported));
+        let again = RecordingLibrary::new(&recorded);
+        assert_eq!(again.query_gpu(0, GpuQuery::FabricThird), Ok(GpuValue::Fabric(fabric)));
+        let module = GpuQuery::Number(GpuNumber::ModuleId);
+        assert_eq!(again.query_gpu(1, module), Err(GpuQueryError::NotSupported));
+        assert_eq!(again.query_machine(MachineQuery::GpuCount), Ok(GpuValue::Number(2)));
+        let text = serde_json::to_string(&recorded).expect("json");
+        let read: RecordedLibrary = serde_json::from_str(&text).expect("a recording");
+        assert_eq!(read, recorded);
+        let kept = again.into_record();
+        assert_eq!(kept.query_gpu(0, GpuQuery::FabricThird), Ok(GpuValue::Fabric(fabric)));
+    }
+
+    #[test]
+    fn what_was_not_recorded_is_refused() {
+        let recorded = RecordedLibrary { gpus: vec![BTreeMap::new()], ..RecordedLibrary::default() };
+        let answer = recorded.query_gpu(0, GpuQuery::Text(GpuText::Serial));
+        assert!(matches!(answer, Err(GpuQueryError::Failed(_))), "{answer:?}");
+        assert_eq!(recorded.query_gpu(1, GpuQuery::Processes), Err(GpuQueryError::NotFound));
+    }
+}

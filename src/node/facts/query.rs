@@ -1,0 +1,210 @@
+//! Asking one GPU one thing after another, and keeping what it would not say.
+
+use model::node_facts::MissingFact;
+
+use super::gpu_library::FabricValue;
+use super::gpu_library::GpuLibrary;
+use super::gpu_library::LinkNumber;
+use super::gpu_library::GpuNumber;
+use super::gpu_library::PlatformValue;
+use super::gpu_library::ProcessValue;
+use super::gpu_library::GpuQuery;
+use super::gpu_library::GpuQueryError;
+use super::gpu_library::RowsValue;
+use super::gpu_library::GpuText;
+use super::gpu_library::GpuValue;
+
+/// Asks one GPU.
+pub(super) struct GpuQuerySession<'l> {
+    library: &'l (dyn GpuLibrary + 'l),
+    gpu: u32,
+    refused: Vec<MissingFact>,
+}
+
+/// Declares how an answer of one kind is asked for.
+macro_rules! answers {
+    ($($(#[$doc:meta])* $name:ident, $variant:ident -> $kind:ty;)*) => {
+        $($(#[$doc])*
+        pub(super) fn $name(&self, question: Question) -> Result<$kind, Refusal> {
+            match self.library.of_gpu(self.gpu, question)? {
+                Value::$variant(value) => Ok(value),
+                other => Err(Refusal::Unreadable(format!("{question}: {other:?}"))),
+            }
+        })*
+    };
+}
+
+impl<'l> GpuQuerySession<'l> {
+    /// Asks the GPU of this index.
+    pub(super) fn new(library: &'l (dyn GpuLibrary + 'l), gpu: u32) -> Self {
+        Self { library, gpu, refused: Vec::new() }
+    }
+
+    answers! {
+        /// A number.
+        number_of, Number -> u64;
+        /// A line of text.
+        text_of, Text -> String;
+        /// Fabric information.
+        fabric_of, Fabric -> FabricValue;
+        /// Where it sits.
+        platform_of, Platform -> PlatformValue;
+        /// Replaced rows.
+        rows_of, Rows -> RowsValue;
+        /// Processes.
+        processes_of, Processes -> Vec<ProcessValue>;
+    }
+
+    /// A line of text, or what is missing.
+    pub(super) fn text(&mut self, text: GpuText) -> Option<String> {
+        let found = self.text_of(GpuQuery::Text(text)).map(|text| to_printable(&text));
+        self.ok_or_note(text.as_str(), found).filter(|text| !text.is_empty())
+    }
+
+    /// A number, or what is missing.
+    pub(super) fn number(&mut self, number: GpuNumber) -> Option<u64> {
+        let found = self.number_of(GpuQuery::Number(number));
+        self.ok_or_note(number.as_str(), found)
+    }
+
+    /// A number that is not large, or what is missing.
+    pub(super) fn number_u32(&mut self, number: GpuNumber) -> Option<u32> {
+        let found = self.number(number)?;
+        let small = u32::try_from(found).map_err(|_| too_large(found));
+        self.ok_or_note(number.as_str(), small)
+    }
+
+    /// A yes or no, or what is missing.
+    pub(super) fn flag(&mut self, number: GpuNumber) -> Option<bool> {
+        self.number(number).map(|value| value != 0)
+    }
+
+    /// A field value of a link or part.
+    pub(super) fn try_field(&self, id: u32, scope: u32) -> Result<u64, GpuQueryError> {
+        self.number_of(GpuQuery::Field { id, scope })
+    }
+
+    /// A number of a link.
+    pub(super) fn try_link(&self, link: u32, number: LinkNumber) -> Result<u64, GpuQueryError> {
+        self.number_of(GpuQuery::Link(link, number))
+    }
+
+    /// The value, where there is one; else notes what is missing.
+    pub(super) fn ok_or_note<T>(&mut self, what: &str, found: Result<T, GpuQueryError>) -> Option<T> {
+        match found {
+            Ok(value) => Some(value),
+            Err(refusal) => {
+                self.note_refusal(what, None, &refusal);
+                None
+            }
+        }
+    }
+
+    /// The same, of one link.
+    pub(super) fn ok_or_note_link<T>(
+        &mut self,
+        what: &str,
+        link: u32,
+        found: Result<T, GpuQueryError>,
+    ) -> Option<T> {
+        match found {
+            Ok(value) => Some(value),
+            Err(refusal) => {
+                self.note_refusal(what, Some(link), &refusal);
+                None
+            }
+        }
+    }
+
+    /// Notes a refusal. A GPU that is gone refuses everything from then on, which
+    /// is said once.
+    fn note_refusal(&mut self, what: &str, link: Option<u32>, refusal: &GpuQueryError) {
+        match refusal {
+            GpuQueryError::GpuLost | GpuQueryError::ResetRequired => {
+                self.note_missing("whatever else it has", None, &refusal.to_string());
+            }
+            refusal => self.note_missing(what, link, &refusal.to_string()),
+        }
+    }
+
+    /// Notes that something is missing. What several links lack for one reason
+    /// is one thing.
+    pub(super) fn note_missing(&mut self, what: &str, link: Option<u32>, why: &str) {
+        let same = |m: &&mut MissingFact| m.what == what && m.why == why;
+        match (link, self.refused.iter_mut().find(same)) {
+            (Some(link), Some(missing)) if !missing.links.is_empty() => missing.links.push(link),
+            (None, Some(missing)) if missing.links.is_empty() => {}
+            (link, _) => self.refused.push(MissingFact {
+                what: what.to_owned(),
+                gpus: vec![self.gpu],
+                links: link.into_iter().collect(),
+                why: why.to_owned(),
+            }),
+        }
+    }
+
+    /// What is missing.
+    pub(super) fn into_missing(self) -> Vec<MissingFact> {
+        self.refused
+    }
+}
+
+fn too_large(number: u64) -> GpuQueryError {
+    GpuQueryError::Unreadable(format!("{number} is too large"))
+}
+
+/// Text from outside without control characters and without blanks around it.
+pub(super) fn to_printable(text: &str) -> String {
+    let kept: String = text.chars().filter(|c| !c.is_control()).collect();
+    kept.trim().to_owned()
+}
+
+/// Makes one entry of what several GPUs lack for one reason.
+pub(super) fn merge_missing(all: impl IntoIterator<Item = MissingFact>) -> Vec<MissingFact> {
+    let mut merged: Vec<MissingFact> = Vec::new();
+    for missing in all {
+        let same = |m: &&mut MissingFact| {
+            (&m.what, &m.why, &m.links) == (&missing.what, &missing.why, &missing.links)
+        };
+        match merged.iter_mut().find(same) {
+            Some(entry) => {
+                entry.gpus.extend(missing.gpus);
+                entry.gpus.sort_unstable();
+                entry.gpus.dedup();
+            }
+            None => merged.push(missing),
+        }
+    }
+    merged
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::library_record::RecordedLibrary;
+
+    #[test]
+    fn what_links_and_gpus_lack_alike_is_said_once() {
+        let recorded = RecordedLibrary::default();
+        let lacking = |gpu| {
+            let mut asking = GpuQuerySession::new(&recorded, gpu);
+            for link in 0..3 {
+                asking.note_missing("NVLink speed", Some(link), "not supported");
+            }
+            asking.note_missing("serial number", None, "no permission");
+            asking.into_missing()
+        };
+        let all = merge_missing(lacking(0).into_iter().chain(lacking(1)));
+        assert_eq!(all.len(), 2);
+        assert_eq!(
+            (all[0].gpus.as_slice(), all[0].links.as_slice()),
+            (&[0, 1][..], &[0, 1, 2][..])
+        );
+        assert_eq!((all[1].gpus.as_slice(), all[1].links.len()), (&[0, 1][..], 0));
+    }
+
+    #[test]
+    fn control_characters_do_not_pass() {
+        assert_eq!(to_printable(" NVIDIA\u{1b}[31m H200\n"), "NVIDIA[31m H200");
+    }
+}

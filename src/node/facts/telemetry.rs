@@ -1,0 +1,261 @@
+//! What the driver says around a probe: before it, while it runs, after it.
+//!
+//! A process of its own asks, because a call into a driver can hang: [`watch`]
+//! is what it does, and [`of`] makes one account of what it said. Whoever
+//! started it waits for [`has_begun`] within a bound, closes its input when the
+//! probe has ended, and keeps what was said until then. Judges nothing: a GPU
+//! that says little is one of which little is known.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::io::Read;
+use std::io::Write;
+use std::path::Path;
+use std::sync::mpsc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::query::GpuQuerySession;
+use super::query::to_printable;
+use super::gpu_library::GpuLibrary;
+use super::gpu_library::GpuNumber;
+use super::gpu_library::GpuQuery;
+use super::gpu_library::GpuQueryError;
+use super::gpu_library::GpuText;
+use super::link;
+use model::node_facts::MissingFact;
+use model::probe_report::GpuTelemetrySample;
+use model::throttle_reason::ThrottleReason;
+
+mod summary;
+
+pub use summary::summarize_telemetry;
+
+/// How long the driver is left alone between two samples.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Processes are asked for with every so many samples: once a second.
+const PROCESSES_EVERY: u32 = 10;
+
+/// The number that the kernel gives the first space of process numbers
+/// (`PROC_PID_INIT_INO` of its `proc_ns.h`).
+const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// A line of the process that asks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum TelemetryLine {
+    /// There is no driver to ask.
+    NoDriver {
+        /// Why, and what to do.
+        why: String,
+    },
+    /// The machine.
+    Machine {
+        /// How many GPUs.
+        gpus: u32,
+        /// Whether the driver's process numbers are those of this machine: inside
+        /// a container they are others.
+        own_numbers: bool,
+        /// What it would not say.
+        missing: Vec<MissingFact>,
+    },
+    /// A GPU before the probe.
+    Before(Box<GpuSnapshot>),
+    /// All GPUs were read: the probe may begin.
+    Begun,
+    /// The most a GPU showed so far while the probe ran.
+    Load(Box<GpuLoad>),
+    /// A GPU after the probe.
+    After(Box<GpuSnapshot>),
+    /// That was all.
+    End,
+}
+
+/// Everything about a GPU at a moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct GpuSnapshot {
+    index: u32,
+    uuid: Option<String>,
+    state: GpuTelemetrySample,
+    /// Error counters of each link. Pairs, because a line says first what it is,
+    /// and keys that are numbers cannot be read then.
+    links: Vec<(u32, BTreeMap<String, u64>)>,
+    pcie_replays: Option<u64>,
+    processes: Vec<u32>,
+    missing: Vec<MissingFact>,
+}
+
+/// What was seen of a GPU while the probe ran.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+struct GpuLoad {
+    index: u32,
+    /// How often it was asked.
+    samples: u32,
+    /// The most of everything.
+    state: GpuTelemetrySample,
+    /// Every process that was ever seen.
+    processes: Vec<u32>,
+    /// What it would not say, and had not been told before.
+    missing: Vec<MissingFact>,
+}
+
+/// Says that there is no driver.
+pub fn write_no_telemetry(why: &str, out: &mut dyn Write) -> io::Result<()> {
+    write_line(&TelemetryLine::NoDriver { why: why.to_owned() }, out)
+}
+
+/// Whether this line of the process that asks says that the probe may begin:
+/// everything that is compared later was read, or there is nothing to read.
+pub fn has_begun(line: &str) -> bool {
+    let line = serde_json::from_str(line);
+    matches!(line, Ok(TelemetryLine::Begun | TelemetryLine::NoDriver { .. } | TelemetryLine::End))
+}
+
+/// Waits for a while, or until this input ends: then it is true, and so for
+/// ever.
+pub fn wait_until_closed(mut input: impl Read + Send + 'static) -> impl FnMut(Duration) -> bool {
+    let (closing, closed) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        // Whatever is written there is no message; only the end is.
+        let _ = io::copy(&mut input, &mut io::sink());
+        drop(closing);
+    });
+    move |wait| matches!(closed.recv_timeout(wait), Err(RecvTimeoutError::Disconnected))
+}
+
+/// Asks for everything, then again and again for what changes quickly until
+/// `rest` says that the probe has ended, then for everything once more.
+///
+/// `rest` waits that long. `progress` is told what comes next, so that whoever
+/// listens knows where a driver hangs; it stays silent while it samples.
+pub fn watch_gpus(
+    library: &dyn GpuLibrary,
+    proc: &Path,
+    out: &mut dyn Write,
+    progress: &mut dyn Write,
+    mut rest: impl FnMut(Duration) -> bool,
+) -> io::Result<()> {
+    let mut note = |what: &str| {
+        // Nobody may listen, which is no reason to stop.
+        let _ = writeln!(progress, "{what}").and_then(|()| progress.flush());
+    };
+    note("the driver itself");
+    let machine = super::gpu::query_machine_report(library);
+    let gpus = machine.gpus.unwrap_or(0);
+    let is_count = |missing: &MissingFact| missing.what == "gpu count";
+    let missing = machine.missing.into_iter().filter(is_count).collect();
+    write_line(&TelemetryLine::Machine { gpus, own_numbers: is_host_pid_namespace(proc), missing }, out)?;
+    let mut loads = Vec::new();
+    for index in 0..gpus {
+        let reading = read_snapshot(library, index, &mut |part| note(&format!("GPU {index}: {part}")));
+        let told = reading.missing.clone();
+        loads.push((GpuLoad { index, ..GpuLoad::default() }, told));
+        write_line(&TelemetryLine::Before(Box::new(reading)), out)?;
+    }
+    write_line(&TelemetryLine::Begun, out)?;
+    note("what GPUs do while the probe runs");
+    while !rest(SAMPLE_INTERVAL) {
+        for (load, told) in &mut loads {
+            if sample(library, load, told) {
+                write_line(&TelemetryLine::Load(Box::new(load.clone())), out)?;
+                load.missing.clear();
+            }
+        }
+    }
+    for (load, _) in loads {
+        // The count goes on while nothing else changes.
+        write_line(&TelemetryLine::Load(Box::new(load)), out)?;
+    }
+    for index in 0..gpus {
+        let reading = read_snapshot(library, index, &mut |part| note(&format!("GPU {index}: {part}")));
+        write_line(&TelemetryLine::After(Box::new(reading)), out)?;
+    }
+    write_line(&TelemetryLine::End, out)
+}
+
+fn write_line(line: &TelemetryLine, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, line)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+/// Whether this process counts processes as the driver does, which is in the
+/// kernel and knows the first numbers only.
+fn is_host_pid_namespace(proc: &Path) -> bool {
+    let space = std::fs::read_link(proc.join("self/ns/pid"));
+    space.is_ok_and(|space| space.as_os_str() == HOST_PID_NAMESPACE)
+}
+
+fn read_snapshot(library: &dyn GpuLibrary, index: u32, begin: &mut dyn FnMut(&str)) -> GpuSnapshot {
+    let mut asking = GpuQuerySession::new(library, index);
+    begin("identity");
+    let uuid = asking.text_of(GpuQuery::Text(GpuText::Uuid));
+    if let Err(GpuQueryError::GpuLost) = uuid {
+        asking.ok_or_note::<()>("identity", Err(GpuQueryError::GpuLost));
+        return GpuSnapshot { index, missing: asking.into_missing(), ..GpuSnapshot::default() };
+    }
+    let uuid = asking.ok_or_note("uuid", uuid).map(|uuid| to_printable(&uuid));
+    let architecture = asking.number(GpuNumber::Architecture);
+    begin("NVLink counters");
+    let links = link::query_error_counters(&mut asking, architecture).into_iter().collect();
+    begin("PCI Express");
+    let pcie_replays = asking.number(GpuNumber::PcieReplays);
+    begin("clocks and power");
+    let state = read_state(&mut asking);
+    begin("processes");
+    let processes = read_processes(&mut asking);
+    let missing = asking.into_missing();
+    GpuSnapshot { index, uuid, state, links, pcie_replays, processes, missing }
+}
+
+/// Asks for what changes quickly; whether anything did.
+fn sample(library: &dyn GpuLibrary, load: &mut GpuLoad, told: &mut Vec<MissingFact>) -> bool {
+    let mut asking = GpuQuerySession::new(library, load.index);
+    let before = (load.state.clone(), load.processes.len());
+    summary::raise_maxima(&mut load.state, &read_state(&mut asking));
+    if load.samples.is_multiple_of(PROCESSES_EVERY) {
+        load.processes.extend(read_processes(&mut asking));
+        load.processes.sort_unstable();
+        load.processes.dedup();
+    }
+    load.samples += 1;
+    for missing in asking.into_missing() {
+        if !told.contains(&missing) {
+            told.push(missing.clone());
+            load.missing.push(missing);
+        }
+    }
+    before != (load.state.clone(), load.processes.len()) || !load.missing.is_empty()
+}
+
+fn read_state(asking: &mut GpuQuerySession<'_>) -> GpuTelemetrySample {
+    let power = asking.number_u32(GpuNumber::PowerDraw);
+    GpuTelemetrySample {
+        sm_mhz: asking.number_u32(GpuNumber::ClockSm),
+        memory_mhz: asking.number_u32(GpuNumber::ClockMemory),
+        // The driver counts in mW.
+        power_w: power.map(|mw| f64::from(mw) / 1000.0),
+        temperature_c: asking.number_u32(GpuNumber::Temperature),
+        pcie_generation: asking.number_u32(GpuNumber::PcieGeneration),
+        pcie_width: asking.number_u32(GpuNumber::PcieWidth),
+        throttled: asking
+            .number(GpuNumber::Throttling)
+            .map(ThrottleReason::from_bits)
+            .unwrap_or_default(),
+    }
+}
+
+fn read_processes(asking: &mut GpuQuerySession<'_>) -> Vec<u32> {
+    let found = asking.processes_of(GpuQuery::Processes);
+    let found = asking.ok_or_note("processes", found).unwrap_or_default();
+    found.into_iter().map(|process| process.pid).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+//! Host memory that GPUs copy from and to at full speed.
+//!
+//! It is freed when it is dropped; whoever drops it has waited for the copies
+//! that use it.
+
+#![expect(unsafe_code, reason = "the driver hands out plain pointers")]
+
+use std::ptr::NonNull;
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
+
+use super::DevicePointer;
+use super::CudaLibrary;
+use super::CudaCallError;
+use super::CudaHandle;
+use super::CudaStream;
+use super::call;
+
+/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`: pinned for all
+/// contexts, and with an address on the GPUs.
+const PORTABLE_AND_MAPPED: u32 = 0b11;
+
+/// Pinned host memory of the driver. Allocated where the calling thread runs,
+/// so pin the thread first.
+#[derive(Debug)]
+pub struct HostMemory<'c> {
+    cuda: &'c CudaLibrary,
+    pointer: NonNull<u8>,
+    bytes: usize,
+}
+
+impl CudaLibrary {
+    /// Pinned host memory, zeroed.
+    pub fn host_memory(&self, bytes: usize) -> Result<HostMemory<'_>, CudaCallError> {
+        let mut place = null_mut();
+        call!(self.host_alloc = "cuMemHostAlloc"(&raw mut place, bytes, PORTABLE_AND_MAPPED))?;
+        let Some(place) = NonNull::new(place.cast::<u8>()) else {
+            let name = super::code::result_name(super::code::OUT_OF_MEMORY);
+            let (call, code) = ("cuMemHostAlloc", super::code::OUT_OF_MEMORY);
+            return Err(CudaCallError::Failed { call, code, name });
+        };
+        // SAFETY: the driver gave this many bytes at this place.
+        unsafe { place.as_ptr().write_bytes(0, bytes) };
+        Ok(HostMemory { cuda: self, pointer: place, bytes })
+    }
+
+    /// Copies the beginning of host memory to a GPU.
+    pub fn copy_to_device(
+        &self,
+        to: DevicePointer,
+        from: &HostMemory<'_>,
+        bytes: usize,
+        stream: CudaStream,
+    ) -> Result<(), CudaCallError> {
+        assert!(bytes <= from.bytes, "a copy stays inside the memory it reads");
+        let from = from.pointer.as_ptr().cast_const().cast();
+        call!(self.copy_to_device = "cuMemcpyHtoDAsync_v2"(to.0, from, bytes, stream.0 as CudaHandle))
+    }
+
+    /// Copies from a GPU to the beginning of host memory.
+    pub fn copy_to_host(
+        &self,
+        to: &HostMemory<'_>,
+        from: DevicePointer,
+        bytes: usize,
+        stream: CudaStream,
+    ) -> Result<(), CudaCallError> {
+        assert!(bytes <= to.bytes, "a copy stays inside the memory it writes");
+        let to = to.pointer.as_ptr().cast();
+        call!(self.copy_to_host = "cuMemcpyDtoHAsync_v2"(to, from.0, bytes, stream.0 as CudaHandle))
+    }
+}
+
+impl HostMemory<'_> {
+    /// How much it is.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What it holds. No copy into it may be under way.
+    pub fn read(&self) -> &[u8] {
+        // SAFETY: the place holds this many bytes, all of them written since; whoever
+        // reads has waited for copies into it.
+        unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.bytes) }
+    }
+
+    /// Its bytes to be written. No copy of it may be under way.
+    pub fn write(&mut self) -> &mut [u8] {
+        // SAFETY: as in `read`, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.bytes) }
+    }
+
+    /// Where GPUs see it.
+    pub fn address(&self) -> Result<DevicePointer, CudaCallError> {
+        let (cuda, mut address) = (self.cuda, 0);
+        let place = self.pointer.as_ptr().cast();
+        call!(cuda.host_address = "cuMemHostGetDevicePointer_v2"(&raw mut address, place, 0))?;
+        Ok(DevicePointer(address))
+    }
+
+    /// Sets its first word while streams wait for it (see [`Cuda::hold`]).
+    pub fn set_word(&self, value: u32) {
+        assert!(size_of::<u32>() <= self.bytes, "there is a word");
+        // SAFETY: the place is aligned to a page, holds a word, and is only touched
+        // atomically while streams wait for it.
+        let word = unsafe { AtomicU32::from_ptr(self.pointer.as_ptr().cast()) };
+        word.store(value, Ordering::Release);
+    }
+}
+
+impl Drop for HostMemory<'_> {
+    fn drop(&mut self) {
+        let (cuda, place) = (self.cuda, self.pointer.as_ptr());
+        let freed = || call!(cuda.host_free = "cuMemFreeHost"(place.cast()));
+        // Nobody could do anything about it; the process ends soon.
+        let _: Result<(), CudaCallError> = freed();
+    }
+}

@@ -1,0 +1,131 @@
+//! Memory that other processes reach: handles for processes of this node, and
+//! physical memory with a handle for those of another.
+
+#![expect(unsafe_code, reason = "calls of the driver")]
+
+use std::ptr::null_mut;
+
+use super::MemAccessDesc;
+use super::DevicePointer;
+use super::CudaAllocation;
+use super::AllocationProp;
+use super::CudaLibrary;
+use super::CudaCallError;
+use super::CudaDevice;
+use super::FABRIC;
+use super::FABRIC_HANDLE_BYTES;
+use super::IPC_HANDLE_BYTES;
+use super::IpcHandle;
+use super::LAZY_PEER_ACCESS;
+use super::MemLocation;
+use super::ON_DEVICE;
+use super::PINNED;
+use super::READ_WRITE;
+use super::call;
+
+impl CudaLibrary {
+    /// A handle by which another process on this node can open memory.
+    pub fn ipc_handle(&self, address: DevicePointer) -> Result<[u8; IPC_HANDLE_BYTES], CudaCallError> {
+        let mut handle = IpcHandle([0; IPC_HANDLE_BYTES]);
+        call!(self.ipc_get = "cuIpcGetMemHandle"(&raw mut handle, address.0))?;
+        Ok(handle.0)
+    }
+
+    /// Memory of another process on this node.
+    pub fn ipc_open(&self, handle: [u8; IPC_HANDLE_BYTES]) -> Result<DevicePointer, CudaCallError> {
+        let mut address = 0;
+        let handle = IpcHandle(handle);
+        call!(self.ipc_open = "cuIpcOpenMemHandle_v2"(&raw mut address, handle, LAZY_PEER_ACCESS))?;
+        Ok(DevicePointer(address))
+    }
+
+    /// Gives memory of another process back.
+    pub fn ipc_close(&self, address: DevicePointer) -> Result<(), CudaCallError> {
+        call!(self.ipc_close = "cuIpcCloseMemHandle"(address.0))
+    }
+
+    /// What sizes of [`Self::create`] must be multiples of.
+    pub fn granularity(&self, device: CudaDevice) -> Result<usize, CudaCallError> {
+        let mut bytes = 0;
+        let prop = fabric_allocation_prop(device);
+        // CU_MEM_ALLOC_GRANULARITY_RECOMMENDED.
+        call!(
+            self.granularity = "cuMemGetAllocationGranularity"(&raw mut bytes, &raw const prop, 1)
+        )?;
+        Ok(bytes)
+    }
+
+    /// Memory on a GPU that can be exported over the fabric.
+    pub fn create_allocation(&self, device: CudaDevice, bytes: usize) -> Result<CudaAllocation, CudaCallError> {
+        let mut handle = 0;
+        let prop = fabric_allocation_prop(device);
+        call!(self.create = "cuMemCreate"(&raw mut handle, bytes, &raw const prop, 0))?;
+        Ok(CudaAllocation(handle))
+    }
+
+    /// Gives physical memory back; it goes when nobody maps it any more.
+    pub fn release_allocation(&self, allocation: CudaAllocation) -> Result<(), CudaCallError> {
+        call!(self.release = "cuMemRelease"(allocation.0))
+    }
+
+    /// A range of addresses.
+    pub fn reserve_addresses(&self, bytes: usize, alignment: usize) -> Result<DevicePointer, CudaCallError> {
+        let mut address = 0;
+        call!(self.reserve = "cuMemAddressReserve"(&raw mut address, bytes, alignment, 0, 0))?;
+        Ok(DevicePointer(address))
+    }
+
+    /// Gives a range of addresses back.
+    pub fn free_addresses(&self, address: DevicePointer, bytes: usize) -> Result<(), CudaCallError> {
+        call!(self.unreserve = "cuMemAddressFree"(address.0, bytes))
+    }
+
+    /// Puts physical memory behind addresses.
+    pub fn map_allocation(
+        &self,
+        address: DevicePointer,
+        bytes: usize,
+        allocation: CudaAllocation,
+    ) -> Result<(), CudaCallError> {
+        call!(self.map = "cuMemMap"(address.0, bytes, 0, allocation.0, 0))
+    }
+
+    /// Takes it from there.
+    pub fn unmap_addresses(&self, address: DevicePointer, bytes: usize) -> Result<(), CudaCallError> {
+        call!(self.unmap = "cuMemUnmap"(address.0, bytes))
+    }
+
+    /// Lets a GPU read and write what is mapped.
+    pub fn set_access(&self, address: DevicePointer, bytes: usize, device: CudaDevice) -> Result<(), CudaCallError> {
+        let location = MemLocation { kind: ON_DEVICE, id: device.0 };
+        let access = MemAccessDesc { location, flags: READ_WRITE };
+        call!(self.set_access = "cuMemSetAccess"(address.0, bytes, &raw const access, 1))
+    }
+
+    /// A handle by which a process on another node can import memory.
+    pub fn export_fabric_handle(&self, allocation: CudaAllocation) -> Result<[u8; FABRIC_HANDLE_BYTES], CudaCallError> {
+        let mut handle = [0u8; FABRIC_HANDLE_BYTES];
+        let place = handle.as_mut_ptr().cast();
+        call!(self.export = "cuMemExportToShareableHandle"(place, allocation.0, FABRIC, 0))?;
+        Ok(handle)
+    }
+
+    /// Memory of a process on another node.
+    pub fn import_fabric_handle(&self, handle: [u8; FABRIC_HANDLE_BYTES]) -> Result<CudaAllocation, CudaCallError> {
+        let mut allocation = 0;
+        let mut handle = handle;
+        let place = handle.as_mut_ptr().cast();
+        call!(self.import = "cuMemImportFromShareableHandle"(&raw mut allocation, place, FABRIC))?;
+        Ok(CudaAllocation(allocation))
+    }
+}
+
+fn fabric_allocation_prop(device: CudaDevice) -> AllocationProp {
+    AllocationProp {
+        kind: PINNED,
+        handle_types: FABRIC,
+        location: MemLocation { kind: ON_DEVICE, id: device.0 },
+        win32: null_mut(),
+        flags: [0; 8],
+    }
+}

@@ -1,0 +1,342 @@
+//! Over which path ranks talk: what NCCL is told to use, what it says that it
+//! uses, and whether that is what was asked for.
+//!
+//! Words only; whoever starts the processes sets the variables and reads the
+//! text. Variables and lines are those of NCCL 2.18 to 2.30 (its documents
+//! "Environment Variables", and the lines in its sources `transport/*.cc`,
+//! `mnnvl.cc`, `init.cc` and `enqueue.cc`).
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde::Serialize;
+
+use super::failure::clean;
+use super::formula::NcclCollective;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::ProbeProblem;
+
+/// A path between GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NcclPath {
+    /// NVLink between nodes.
+    Mnnvl,
+    /// Reductions in the NVLink switch.
+    Nvls,
+    /// GPU to GPU in a node, without the host.
+    P2p,
+    /// InfiniBand or RoCE.
+    Ib,
+    /// TCP.
+    Socket,
+}
+
+impl NcclPath {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Mnnvl, Self::Nvls, Self::P2p, Self::Ib, Self::Socket];
+
+    /// What it is called on command lines and in documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Mnnvl => "mnnvl",
+            Self::Nvls => "nvls",
+            Self::P2p => "p2p",
+            Self::Ib => "ib",
+            Self::Socket => "socket",
+        }
+    }
+
+    /// The path of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|it| it.name() == name.to_ascii_lowercase())
+    }
+
+    /// The transport that NCCL must tell of.
+    fn transport(self) -> &'static str {
+        match self {
+            Self::Mnnvl => "MNNVL",
+            Self::Nvls => "NVLS",
+            Self::P2p => "P2P/",
+            Self::Ib => "NET/IB",
+            Self::Socket => "NET/Socket",
+        }
+    }
+}
+
+/// What NCCL is told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NcclPathRequest {
+    /// The path; NCCL chooses where there is none.
+    pub path: Option<NcclPath>,
+    /// The only network device that is used, `mlx5_3`, or several with commas.
+    pub rail: Option<String>,
+    /// The network interface over which ranks find each other, `eth0`.
+    pub interface: Option<String>,
+    /// Communicators that block: launches are then as fast as those of nccl-tests,
+    /// and a rank that never comes can only be killed.
+    pub blocking: bool,
+}
+
+/// The variables to set for every rank, the same on all nodes.
+///
+/// A path is forced, and what would silently be taken instead is forbidden as
+/// far as NCCL allows: then it refuses to start, which is an answer, where it
+/// would otherwise measure something else. The rest is for [`assert`].
+pub fn nccl_environment(wanted: &NcclPathRequest) -> BTreeMap<String, String> {
+    let mut set = BTreeMap::new();
+    let mut put = |name: &str, value: &str| {
+        set.insert(name.to_owned(), value.to_owned());
+    };
+    put("NCCL_DEBUG", "INFO");
+    put("NCCL_DEBUG_SUBSYS", "INIT,ENV,NET,TUNING");
+    // Standard output belongs to the probe's own lines.
+    put("NCCL_DEBUG_FILE", "/dev/stderr");
+    match wanted.path {
+        // Fails where IMEX does not work. Where the fabric is not complete the network
+        // is taken all the same: `assert` tells.
+        Some(NcclPath::Mnnvl) => put("NCCL_MNNVL_ENABLE", "1"),
+        // Does not ask whether the GPU can, and fails where it cannot.
+        Some(NcclPath::Nvls) => put("NCCL_NVLS_ENABLE", "1"),
+        Some(NcclPath::P2p) => {
+            put("NCCL_NVLS_ENABLE", "0");
+            put("NCCL_SHM_DISABLE", "1");
+        }
+        Some(NcclPath::Ib) => {
+            put("NCCL_NET", "IB");
+            put("NCCL_MNNVL_ENABLE", "0");
+        }
+        Some(NcclPath::Socket) => {
+            put("NCCL_NET", "Socket");
+            put("NCCL_IB_DISABLE", "1");
+            put("NCCL_MNNVL_ENABLE", "0");
+        }
+        None => {}
+    }
+    if let Some(rail) = &wanted.rail {
+        // Without = it is a prefix, and mlx5_1 is mlx5_10 too.
+        put("NCCL_IB_HCA", &format!("={rail}"));
+        // A rail is only measured where ranks of different nodes use it, and TCP
+        // would be taken without a word where it is down.
+        put("NCCL_NET", "IB");
+        put("NCCL_MNNVL_ENABLE", "0");
+    }
+    if let Some(interface) = &wanted.interface {
+        put("NCCL_SOCKET_IFNAME", &format!("={interface}"));
+    }
+    if wanted.blocking {
+        put("NCCL_COMM_BLOCKING", "1");
+    }
+    set
+}
+
+/// What NCCL said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NcclLogSummary {
+    /// Transports: `MNNVL`, `NVLS`, `P2P/CUMEM`, `SHM`, `NET/IB`, ...
+    pub transports: BTreeSet<String>,
+    /// By test, the algorithm of the largest message: `all_reduce_perf` to `NVLS`.
+    pub algorithms: BTreeMap<String, String>,
+    /// Its warnings, the first few.
+    pub warnings: Vec<String>,
+}
+
+/// Warnings that are kept.
+const MAX_WARNINGS: usize = 8;
+
+/// What NCCL says in this text. Of several processes: the texts one after the
+/// other.
+pub fn parse_log(text: &str) -> NcclLogSummary {
+    let mut said = NcclLogSummary::default();
+    let mut largest: BTreeMap<NcclCollective, (u64, String)> = BTreeMap::new();
+    for line in text.lines() {
+        if let Some((_, message)) = line.split_once("NCCL INFO ") {
+            let message = message.trim();
+            said.transports.extend(parse_transport(message));
+            if let Some((test, bytes, algorithm)) = parse_algorithm(message) {
+                let known = largest.entry(test).or_insert((bytes, String::new()));
+                if known.0 <= bytes {
+                    *known = (bytes, algorithm);
+                }
+            }
+        } else if let Some((_, message)) = line.split_once("NCCL WARN ")
+            && said.warnings.len() < MAX_WARNINGS
+        {
+            let message = clean(message.trim());
+            if !said.warnings.contains(&message) {
+                said.warnings.push(message);
+            }
+        }
+    }
+    let named = largest.into_iter().map(|(test, (_, it))| (test.name().to_owned(), it));
+    said.algorithms = named.collect();
+    said
+}
+
+/// The transport that a line tells of.
+fn parse_transport(message: &str) -> Option<String> {
+    if let Some((_, via)) = message.split_once(" via ") {
+        let mut words = via.split('/');
+        let (kind, name) = (words.next()?, words.next().unwrap_or_default());
+        let name = name.split([' ', '(', '[']).next().unwrap_or_default();
+        return match kind {
+            "P2P" if name == "MNNVL" => Some("MNNVL".to_owned()),
+            "P2P" => Some(clean(&format!("P2P/{name}"))),
+            "SHM" | "direct shared memory" => Some("SHM".to_owned()),
+            "NET" | "COLLNET" if !name.is_empty() => Some(clean(&format!("{kind}/{name}"))),
+            _ => None,
+        };
+    }
+    let mnnvl = message.starts_with("MNNVL 1 ") || message.ends_with(" MNNVL 1");
+    // Newer ones say in the same line that they make no use of it.
+    let nvls =
+        message.starts_with("NVLS multicast support is available") && !message.contains("disabled");
+    if mnnvl { Some("MNNVL".to_owned()) } else { nvls.then(|| "NVLS".to_owned()) }
+}
+
+/// Test, bytes and algorithm of `AllReduce: 8388608 Bytes -> Algo NVLS proto ...`.
+fn parse_algorithm(message: &str) -> Option<(NcclCollective, u64, String)> {
+    let (what, rest) = message.split_once(" Bytes -> Algo ")?;
+    let (function, bytes) = what.rsplit_once(": ")?;
+    let test = NcclCollective::from_nccl_function(function.split_whitespace().next()?)?;
+    Some((test, bytes.parse().ok()?, clean(rest.split_whitespace().next()?)))
+}
+
+/// Whether the ranks talk over the path that was asked for: a problem where
+/// they do not, or where NCCL did not say. A measurement over another path says
+/// nothing about this one.
+pub fn check_path(expected: NcclPath, said: &NcclLogSummary, nodes: usize) -> Option<ProbeProblem> {
+    let transports: Vec<&str> = said.transports.iter().map(String::as_str).collect();
+    let has = |prefix: &str| transports.iter().any(|it| it.starts_with(prefix));
+    if transports.is_empty() {
+        let detail = format!(
+            "NCCL did not say over which path it talks, so it is not known whether it was {}",
+            expected.name()
+        );
+        return Some(ProbeProblem::new(OutputProblemKind::Unverified, "path-unknown", detail));
+    }
+    let wanted = match said.algorithms.get(NcclCollective::AllReduce.name()) {
+        // That it could reduce in the switch does not mean that it did.
+        Some(algorithm) if expected == NcclPath::Nvls => algorithm.starts_with("NVLS"),
+        _ => has(expected.transport()),
+    };
+    let instead = match expected {
+        // Between nodes all of it must stay on NVLink.
+        NcclPath::Mnnvl => has("NET/"),
+        NcclPath::P2p => has("SHM") || (nodes <= 1 && has("NET/")),
+        NcclPath::Ib => has("NET/Socket") || has("MNNVL"),
+        NcclPath::Socket => has("NET/IB") || has("MNNVL"),
+        NcclPath::Nvls => false,
+    };
+    if wanted && !instead {
+        return None;
+    }
+    let algorithm = said.algorithms.get(NcclCollective::AllReduce.name());
+    let algorithm = algorithm.map_or(String::new(), |it| format!(" with algorithm {it}"));
+    let detail = format!(
+        "{} was asked for and NCCL talks over {}{algorithm}: these numbers say nothing about {0}",
+        expected.name(),
+        transports.join(", ")
+    );
+    Some(ProbeProblem::new(OutputProblemKind::Error, "another-path", detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MNNVL: &str = "\
+n1:10:11 [0] NCCL INFO NVLS multicast support is available on dev 0
+n1:10:11 [0] NCCL INFO MNNVL 1 cliqueId 7ffe cliqueSize 8 cliqueRank 0 nvlDomainSize 8
+n1:10:11 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM
+n1:10:11 [0] NCCL INFO Channel 01/0 : 0[0] -> 4[0] via P2P/MNNVL/CE
+n1:10:11 [0] NCCL INFO AllReduce: 1024 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..0}
+n1:10:11 [0] NCCL INFO AllReduce: 8388608 Bytes -> Algo NVLS proto SIMPLE channel{Lo..Hi}={0..15}
+n1:10:11 [0] NCCL INFO AllReduce: 64 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..0}
+";
+    const NETWORK: &str = "\
+n1:10:11 [0] NCCL INFO NVLS multicast support is not available on dev 0
+n1:10:11 [0] NCCL INFO comm 0x5 rank 0 nRanks 2 nNodes 2 localRanks 1 localRank 0 MNNVL 0
+n1:10:11 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/3/GDRDMA
+n1:10:11 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/3(0)/GDRDMA
+
+[2026-01-01 00:00:00] n1:10:11 [0] transport/net_ib.cc:1 NCCL WARN NET/IB : something\u{7} odd
+";
+
+    #[test]
+    fn transports_and_algorithms_are_read_from_what_nccl_says() {
+        let said = parse_log(MNNVL);
+        let transports: Vec<&str> = said.transports.iter().map(String::as_str).collect();
+        assert_eq!(transports, ["MNNVL", "NVLS", "P2P/CUMEM"]);
+        assert_eq!(said.algorithms["all_reduce_perf"], "NVLS", "that of the largest message");
+    }
+
+    #[test]
+    fn a_network_is_named_without_its_device_and_warnings_are_clean() {
+        let said = parse_log(NETWORK);
+        assert_eq!(said.transports.iter().collect::<Vec<_>>(), ["NET/IB"]);
+        assert_eq!(said.warnings, ["NET/IB : something odd"]);
+    }
+
+    #[test]
+    fn another_path_than_the_expected_one_is_a_problem_and_never_wrong_data() {
+        let (mnnvl, network) = (parse_log(MNNVL), parse_log(NETWORK));
+        assert_eq!(check_path(NcclPath::Mnnvl, &mnnvl, 2), None);
+        assert_eq!(check_path(NcclPath::Nvls, &mnnvl, 2), None);
+        assert_eq!(check_path(NcclPath::Ib, &network, 2), None);
+        for (path, said) in [
+            (NcclPath::Ib, &mnnvl),
+            (NcclPath::Mnnvl, &network),
+            (NcclPath::Socket, &network),
+            (NcclPath::P2p, &network),
+        ] {
+            let problem = check_path(path, said, 2).expect("another path");
+            assert_eq!(
+                (problem.class.as_str(), problem.kind),
+                ("another-path", OutputProblemKind::Error)
+            );
+        }
+        let silent = check_path(NcclPath::Ib, &NcclLogSummary::default(), 2).expect("nobody knows");
+        assert_eq!(silent.kind, OutputProblemKind::Unverified);
+    }
+
+    #[test]
+    fn a_switch_that_could_reduce_and_does_not_is_told() {
+        let ring = MNNVL.replace("Algo NVLS", "Algo RING");
+        let problem = check_path(NcclPath::Nvls, &parse_log(&ring), 2).expect("it took a ring");
+        assert!(problem.detail.contains("with algorithm RING"), "{}", problem.detail);
+    }
+
+    #[test]
+    fn nvlink_between_nodes_beside_a_network_is_not_nvlink_alone() {
+        let both = parse_log(&format!("{MNNVL}{NETWORK}"));
+        let problem = check_path(NcclPath::Mnnvl, &both, 2).expect("some of it went over the network");
+        assert!(problem.detail.contains("NET/IB"), "{}", problem.detail);
+    }
+
+    #[test]
+    fn a_rail_is_pinned_exactly_and_tcp_forbidden() {
+        let rail = Some("mlx5_1".to_owned());
+        let interface = Some("eth0".to_owned());
+        let set = nccl_environment(&NcclPathRequest { rail, interface, ..NcclPathRequest::default() });
+        assert_eq!(set["NCCL_IB_HCA"], "=mlx5_1");
+        assert_eq!(set["NCCL_NET"], "IB");
+        assert_eq!(set["NCCL_SOCKET_IFNAME"], "=eth0");
+        assert_eq!(set["NCCL_MNNVL_ENABLE"], "0");
+    }
+
+    #[test]
+    fn every_path_keeps_standard_output_clean_and_forbids_another() {
+        for path in NcclPath::ALL {
+            let set = nccl_environment(&NcclPathRequest { path: Some(path), ..NcclPathRequest::default() });
+            assert_eq!(set["NCCL_DEBUG_FILE"], "/dev/stderr");
+            assert!(4 <= set.len(), "{path:?} sets something: {set:?}");
+            assert_eq!(NcclPath::from_name(path.name()), Some(path));
+        }
+        assert_eq!(nccl_environment(&NcclPathRequest::default()).len(), 3, "NCCL chooses");
+        let blocking = nccl_environment(&NcclPathRequest { blocking: true, ..NcclPathRequest::default() });
+        assert_eq!(blocking["NCCL_COMM_BLOCKING"], "1");
+        assert_eq!(NcclPath::from_name("MNNVL"), Some(NcclPath::Mnnvl));
+    }
+}

@@ -1,0 +1,457 @@
+//! One rank at work: its GPU, its stream, its buffers, its communicator.
+//!
+//! Every wait has an end. A communicator is given back in order or, after a
+//! failure, aborted from a thread of its own, because that can hang as well.
+
+use std::mem::ManuallyDrop;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+use std::time::Instant;
+
+use super::failure::NcclProbeFailure;
+use super::formula::NcclCollective;
+use super::formula::CollectiveCounts;
+use super::formula::ELEMENT_BYTES;
+use super::nccl_library;
+use super::nccl_library::NcclSearchRoots;
+use super::pattern;
+use super::pattern::CollectiveCheck;
+use super::rank_list::RankList;
+use super::task::CollectiveTask;
+use crate::ffi::cuda::DevicePointer;
+use crate::ffi::cuda::CudaLibrary;
+use crate::ffi::cuda::CudaDevice;
+use crate::ffi::cuda::HostMemory;
+use crate::ffi::cuda::CudaStream;
+use crate::ffi::nccl::Communicator;
+use crate::ffi::nccl::NcclLibrary;
+use crate::ffi::nccl::NcclError;
+use crate::ffi::nccl::NcclOperation;
+use crate::ffi::nccl::NcclCallState;
+use crate::ffi::nccl::NcclUniqueId;
+use crate::ffi::nccl::NcclVersion;
+use crate::probes::copy::devices;
+use crate::probes::copy::devices::DetectedGpu;
+use crate::probes::protocol::ProbeEmitter;
+use model::probe_report::ProbedGpu;
+
+/// For how long a wait keeps the processor: what ends sooner is timed to the
+/// microsecond, of what ends later [`PAUSE`] is less than one percent.
+const SPIN: Duration = Duration::from_millis(20);
+/// Between two looks after that.
+const PAUSE: Duration = Duration::from_micros(100);
+/// Below it the driver lists the GPUs of the machine.
+const ROOT: &str = "/";
+/// How often somebody who waits says so.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+/// What an abort may take before it is left to the end of the process.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Slower than this (bytes a second) nothing is worth waiting for: a tenth of
+/// what a single TCP stream over an old network brings.
+const MIN_BYTES_PER_S: f64 = 1e8;
+/// The part of free memory that is left to NCCL and to others.
+const RESERVED_PART: u64 = 8;
+/// Elements of the operation that brings ranks together: one.
+const BARRIER_ELEMENTS: usize = 1;
+
+/// The libraries, loaded, and the GPU, found.
+#[derive(Debug)]
+pub(super) struct NcclRankDevice {
+    pub(super) cuda: CudaLibrary,
+    pub(super) nccl: Arc<NcclLibrary>,
+    pub(super) version: NcclVersion,
+    pub(super) gpu: ProbedGpu,
+    device: CudaDevice,
+}
+
+/// The driver, brought up.
+pub(super) fn load_driver(task: &CollectiveTask) -> Result<CudaLibrary, NcclProbeFailure> {
+    let cuda = CudaLibrary::load(task.cuda.as_deref()).map_err(NcclProbeFailure::Driver)?;
+    cuda.init()?;
+    Ok(cuda)
+}
+
+impl NcclRankDevice {
+    /// Finds NCCL and the GPU of this rank.
+    pub(super) fn find(task: &CollectiveTask, cuda: CudaLibrary) -> Result<Self, NcclProbeFailure> {
+        let nccl = nccl_library::load_nccl(task.nccl.as_deref(), &NcclSearchRoots::from_env())?;
+        let version = nccl.version()?;
+        let found = devices::find_gpus(&cuda, Path::new(ROOT)).map_err(NcclProbeFailure::Gpus)?;
+        let seen = found.len();
+        let found = found.into_iter().find(|gpu| gpu.probed.index == task.gpu);
+        let DetectedGpu { device, probed: gpu } =
+            found.ok_or(NcclProbeFailure::NoGpu { asked: task.gpu, seen })?;
+        Ok(Self { cuda, nccl: Arc::new(nccl), version, gpu, device })
+    }
+
+    /// Makes the GPU that of this thread, with a stream; and the largest message
+    /// of which two fit into its free memory.
+    pub(super) fn activate(&self) -> Result<(CudaStream, u64), NcclProbeFailure> {
+        let context = self.cuda.retain_primary_context(self.device)?;
+        self.cuda.set_current_context(context)?;
+        let stream = self.cuda.create_stream()?;
+        let (free, _) = self.cuda.memory_info()?;
+        Ok((stream, (free - free / RESERVED_PART) / 2))
+    }
+}
+
+/// A moment by which something must have ended. Whoever waits long says so now
+/// and then, since a process that is silent is taken for one that hangs.
+pub(super) struct ReportingDeadline<'w, 'm> {
+    emitter: &'w mut ProbeEmitter<'m>,
+    from: Instant,
+    within: Duration,
+    last_report: Instant,
+}
+
+impl<'w, 'm> ReportingDeadline<'w, 'm> {
+    pub(super) fn new(emitter: &'w mut ProbeEmitter<'m>, within: Duration) -> Self {
+        let now = Instant::now();
+        Self { emitter, from: now, within, last_report: now }
+    }
+
+    /// Lets others work; an error where time is up.
+    fn pause(&mut self, what: &str) -> Result<(), NcclProbeFailure> {
+        let passed = self.from.elapsed();
+        if self.within <= passed {
+            return Err(NcclProbeFailure::Timeout { what: what.to_owned(), waited: self.within });
+        }
+        if HEARTBEAT <= self.last_report.elapsed() {
+            self.last_report = Instant::now();
+            self.emitter.announce_step(&format!("{what}, waiting for {:.0} s", passed.as_secs_f64()));
+        }
+        if passed < SPIN {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+}
+
+/// The buffers of a rank.
+#[derive(Debug)]
+pub(super) struct CollectiveBuffers<'c> {
+    send: DevicePointer,
+    receive: DevicePointer,
+    /// Of the operation that brings ranks together: to send, and to receive.
+    barrier: [DevicePointer; 2],
+    // It goes with the process: the driver frees it only when all streams are idle,
+    // and after a failure they may never be.
+    host: ManuallyDrop<HostMemory<'c>>,
+    /// Bytes of each of the two.
+    bytes: u64,
+}
+
+impl<'c> CollectiveBuffers<'c> {
+    /// Allocates them, and fills what is sent with this rank's pattern.
+    pub(super) fn new(
+        cuda: &'c CudaLibrary,
+        stream: CudaStream,
+        rank: u32,
+        bytes: u64,
+        deadline: &mut ReportingDeadline<'_, '_>,
+    ) -> Result<Self, NcclProbeFailure> {
+        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let (send, receive) = (cuda.alloc(size)?, cuda.alloc(size)?);
+        // 256 bytes are what allocations are aligned to anyway.
+        let small = [cuda.alloc(256)?, cuda.alloc(256)?];
+        cuda.fill(small[0], 0, 64, stream)?;
+        let period = usize::try_from(pattern::PERIOD * ELEMENT_BYTES).expect("some MiB");
+        let block = period.min(size);
+        let mut host = cuda.host_memory(block.max(pattern::largest_window_bytes()))?;
+        pattern::fill_elements(rank, &mut host.write()[..block]);
+        cuda.copy_to_device(send, &host, block, stream)?;
+        // The pattern repeats after the block: each copy doubles what there is.
+        let mut filled = block as u64;
+        while filled < bytes {
+            let next = filled.min(bytes - filled);
+            let to = send.offset(filled);
+            cuda.copy(to, send, usize::try_from(next).expect("part of a buffer"), stream)?;
+            filled += next;
+        }
+        let host = ManuallyDrop::new(host);
+        let buffers = Self { send, receive, barrier: small, host, bytes };
+        wait_until_idle(cuda, stream, "filling buffers", deadline)?;
+        Ok(buffers)
+    }
+}
+
+/// Waits until a stream has nothing left to do.
+fn wait_until_idle(
+    cuda: &CudaLibrary,
+    stream: CudaStream,
+    what: &str,
+    deadline: &mut ReportingDeadline<'_, '_>,
+) -> Result<(), NcclProbeFailure> {
+    while !cuda.is_idle(stream)? {
+        deadline.pause(what)?;
+    }
+    Ok(())
+}
+
+/// A rank at work.
+#[derive(Debug)]
+pub(super) struct NcclRank<'c> {
+    cuda: &'c CudaLibrary,
+    nccl: Arc<NcclLibrary>,
+    stream: CudaStream,
+    buffers: CollectiveBuffers<'c>,
+    comm: Option<Communicator>,
+    rank: u32,
+    ranks: u32,
+    timeout: Duration,
+}
+
+impl<'c> NcclRank<'c> {
+    pub(super) fn new(
+        machine: &'c NcclRankDevice,
+        stream: CudaStream,
+        buffers: CollectiveBuffers<'c>,
+        roll: &RankList,
+        timeout: Duration,
+    ) -> Self {
+        Self {
+            cuda: &machine.cuda,
+            nccl: Arc::clone(&machine.nccl),
+            stream,
+            buffers,
+            comm: None,
+            rank: roll.me,
+            ranks: roll.count(),
+            timeout,
+        }
+    }
+
+    /// Makes the communicator, together with all other ranks. Where NCCL cannot
+    /// but wait (before 2.14), whoever attends this process must end it.
+    pub(super) fn connect(&mut self, id: NcclUniqueId, mouth: &mut ProbeEmitter<'_>) -> Result<(), NcclProbeFailure> {
+        let (ranks, rank) = (to_c_int(self.ranks), to_c_int(self.rank));
+        if !self.nccl.supports_nonblocking() {
+            self.comm = Some(self.nccl.init(ranks, id, rank)?);
+            return Ok(());
+        }
+        let mut deadline = ReportingDeadline::new(mouth, self.timeout);
+        let (comm, state) = self.nccl.begin_init(ranks, id, rank)?;
+        self.comm = Some(comm);
+        self.wait_until_enqueued(state, "ncclCommInitRankConfig", &mut deadline)
+    }
+
+    /// What the communicator says of itself, where it is not what was asked for.
+    pub(super) fn mismatched_rank_count(&self) -> Option<i32> {
+        let comm = self.comm?;
+        self.nccl.ranks(comm).ok().filter(|ranks| *ranks != to_c_int(self.ranks))
+    }
+
+    fn comm(&self) -> Communicator {
+        self.comm.expect("nothing is measured before ranks are connected")
+    }
+
+    /// Waits until the last call is on its way.
+    fn wait_until_enqueued(
+        &self,
+        state: NcclCallState,
+        what: &str,
+        deadline: &mut ReportingDeadline<'_, '_>,
+    ) -> Result<(), NcclProbeFailure> {
+        let mut state = state;
+        while state == NcclCallState::InProgress {
+            state = self.nccl.state(self.comm())?;
+            if state == NcclCallState::InProgress {
+                deadline.pause(what)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the stream, and hears of what fails meanwhile.
+    fn wait_for_stream(&self, what: &str, deadline: &mut ReportingDeadline<'_, '_>) -> Result<(), NcclProbeFailure> {
+        while !self.cuda.is_idle(self.stream)? {
+            self.nccl.state(self.comm())?;
+            deadline.pause(what)?;
+        }
+        self.nccl.state(self.comm())?;
+        Ok(())
+    }
+
+    /// Brings all ranks together: nobody comes back before everybody is there.
+    fn barrier(&self, what: &str, deadline: &mut ReportingDeadline<'_, '_>) -> Result<(), NcclProbeFailure> {
+        let [from, to] = self.buffers.barrier;
+        let (comm, stream) = (self.comm(), self.stream);
+        let operation = NcclOperation { comm, stream, count: BARRIER_ELEMENTS };
+        let state = self.nccl.all_reduce(from, to, operation)?;
+        self.wait_until_enqueued(state, what, deadline)?;
+        self.wait_for_stream(what, deadline)
+    }
+
+    /// Starts an operation whose buffers begin this many bytes further.
+    fn start(
+        &self,
+        collective: NcclCollective,
+        counts: CollectiveCounts,
+        shift: u64,
+        deadline: &mut ReportingDeadline<'_, '_>,
+    ) -> Result<(), NcclProbeFailure> {
+        let count = usize::try_from(counts.call).expect("part of a buffer");
+        let operation = NcclOperation { comm: self.comm(), stream: self.stream, count };
+        let from = self.buffers.send.offset(shift);
+        let to = self.buffers.receive.offset(shift);
+        let nccl = &self.nccl;
+        let state = match collective {
+            NcclCollective::AllReduce => nccl.all_reduce(from, to, operation)?,
+            NcclCollective::AllGather => nccl.all_gather(from, to, operation)?,
+            NcclCollective::ReduceScatter => nccl.reduce_scatter(from, to, operation)?,
+            NcclCollective::Broadcast => nccl.broadcast(from, to, 0, operation)?,
+            NcclCollective::SendReceive => self.run_grouped(|| {
+                nccl.send(from, to_c_int((self.rank + 1) % self.ranks), operation)?;
+                let before = (self.rank + self.ranks - 1) % self.ranks;
+                nccl.receive(to, to_c_int(before), operation)
+            })?,
+            NcclCollective::AllToAll => self.run_grouped(|| {
+                let part = counts.call * ELEMENT_BYTES;
+                let mut state = NcclCallState::Ready;
+                for peer in 0..self.ranks {
+                    let place = u64::from(peer) * part;
+                    nccl.send(from.offset(place), to_c_int(peer), operation)?;
+                    state = nccl.receive(to.offset(place), to_c_int(peer), operation)?;
+                }
+                Ok(state)
+            })?,
+        };
+        self.wait_until_enqueued(state, collective.name(), deadline)
+    }
+
+    /// Calls that belong together. The group is ended also where one of them
+    /// fails, so that what follows is not taken for part of it.
+    fn run_grouped(
+        &self,
+        calls: impl FnOnce() -> Result<NcclCallState, NcclError>,
+    ) -> Result<NcclCallState, NcclError> {
+        self.nccl.begin_group()?;
+        let called = calls();
+        let ended = self.nccl.end_group();
+        called.and(ended)
+    }
+
+    /// Times operations of one size, the way nccl-tests does: the clock runs from
+    /// when all ranks are there until the stream is idle, and successive
+    /// operations use different parts of the buffers, so that small ones do not
+    /// stay in caches.
+    pub(super) fn time_operations(
+        &self,
+        collective: NcclCollective,
+        counts: CollectiveCounts,
+        (warmup, iterations): (u32, u32),
+        mouth: &mut ProbeEmitter<'_>,
+    ) -> Result<f64, NcclProbeFailure> {
+        let bytes = counts.bytes();
+        let steps = (self.buffers.bytes / bytes).max(1);
+        let what = format!("{} of {bytes} bytes", collective.name());
+        let one = self.timeout + max_duration(bytes);
+        let mut longest = Duration::ZERO;
+        // One at least: the first of a size makes connections.
+        for step in 0..u64::from(warmup.max(1)) {
+            let mut deadline = ReportingDeadline::new(mouth, one);
+            self.start(collective, counts, bytes * (step % steps), &mut deadline)?;
+            self.wait_for_stream(&what, &mut deadline)?;
+            longest = longest.max(deadline.from.elapsed());
+        }
+        self.barrier(&what, &mut ReportingDeadline::new(mouth, self.timeout))?;
+        let iterations = iterations.max(1);
+        let mut deadline = ReportingDeadline::new(mouth, one + longest.saturating_mul(iterations));
+        let begun = Instant::now();
+        for step in 0..u64::from(iterations) {
+            self.start(collective, counts, bytes * (step % steps), &mut deadline)?;
+        }
+        self.wait_for_stream(&what, &mut deadline)?;
+        Ok(begun.elapsed().as_secs_f64() * 1e6 / f64::from(iterations))
+    }
+
+    /// Runs one operation into buffers that hold nothing, and compares what came
+    /// with what must come.
+    pub(super) fn check_result(
+        &self,
+        collective: NcclCollective,
+        counts: CollectiveCounts,
+        mouth: &mut ProbeEmitter<'_>,
+    ) -> Result<CollectiveCheck, NcclProbeFailure> {
+        let (cuda, stream) = (self.cuda, self.stream);
+        let what = format!("checking {} of {} bytes", collective.name(), counts.bytes());
+        let mut deadline = ReportingDeadline::new(mouth, self.timeout + max_duration(counts.bytes()));
+        let words = usize::try_from(counts.receive).expect("part of a buffer");
+        cuda.fill(self.buffers.receive, pattern::UNWRITTEN, words, stream)?;
+        self.start(collective, counts, 0, &mut deadline)?;
+        self.wait_for_stream(&what, &mut deadline)?;
+        let mut checked = CollectiveCheck::default();
+        for window in pattern::check_windows(collective, counts) {
+            let bytes = usize::try_from(window.elements * ELEMENT_BYTES).expect("a window");
+            let from = self.buffers.receive.offset(window.from * ELEMENT_BYTES);
+            cuda.copy_to_host(&self.buffers.host, from, bytes, stream)?;
+            wait_until_idle(cuda, stream, &what, &mut deadline)?;
+            checked.compare_window(window, &self.buffers.host.read()[..bytes], |place| {
+                pattern::expected_element(collective, counts, self.ranks, self.rank, place)
+            });
+        }
+        Ok(checked)
+    }
+
+    /// Gives the communicator back in order; every rank does it.
+    pub(super) fn disconnect(&mut self, mouth: &mut ProbeEmitter<'_>) -> Result<(), NcclProbeFailure> {
+        let Some(comm) = self.comm else { return Ok(()) };
+        if self.nccl.supports_nonblocking() {
+            let mut deadline = ReportingDeadline::new(mouth, self.timeout);
+            let state = self.nccl.finalize(comm)?;
+            self.wait_until_enqueued(state, "ncclCommFinalize", &mut deadline)?;
+        }
+        self.comm = None;
+        Ok(self.nccl.destroy(comm)?)
+    }
+}
+
+impl Drop for NcclRank<'_> {
+    fn drop(&mut self) {
+        let Some(comm) = self.comm.take() else { return };
+        let (done, ended) = mpsc::channel();
+        let nccl = Arc::clone(&self.nccl);
+        std::thread::spawn(move || {
+            // Whether it went well changes nothing: the process ends.
+            let _ = nccl.abort(comm);
+            let _ = done.send(());
+        });
+        let _ = ended.recv_timeout(ABORT_TIMEOUT);
+    }
+}
+
+/// What an operation over this many bytes may take where it is very slow.
+pub(super) fn max_duration(bytes: u64) -> Duration {
+    #[expect(clippy::cast_precision_loss, reason = "bytes of a buffer are below 2^53")]
+    Duration::from_secs_f64(bytes as f64 / MIN_BYTES_PER_S)
+}
+
+fn to_c_int(rank: u32) -> i32 {
+    i32::try_from(rank).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_end_is_late_and_says_for_what_it_was_waited() {
+        let (mut out, mut progress, mut input) = (Vec::new(), Vec::new(), &b""[..]);
+        let mut mouth = ProbeEmitter::new(&mut out, &mut progress, &mut input);
+        let failure = ReportingDeadline::new(&mut mouth, Duration::ZERO).pause("ncclCommInitRankConfig");
+        let failure = failure.expect_err("time is up");
+        assert!(failure.is_timeout());
+        assert!(failure.to_string().starts_with("ncclCommInitRankConfig did not end"));
+        let mut deadline = ReportingDeadline::new(&mut mouth, Duration::from_secs(3_600));
+        deadline.pause("x").expect("there is time");
+        deadline.last_report -= HEARTBEAT;
+        deadline.pause("a long wait").expect("there is time");
+        let said = String::from_utf8(progress).expect("text");
+        assert!(said.contains("a long wait, waiting for 0 s"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+}

@@ -1,0 +1,369 @@
+//! Who is there: what ranks tell each other in exchanges, and what everybody
+//! makes of it.
+//!
+//! Values only. All who are there come to the same list from the same answers,
+//! so that nobody has to tell anybody who he is.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::ffi::nccl::NcclVersion;
+use model::exchange::ExchangeReply;
+use model::probe_report::ProbedRank;
+
+/// What a process gives to the first exchange.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankIntroduction {
+    /// Its node.
+    pub node: String,
+    /// Its GPU, by its number on the node.
+    pub gpu: u32,
+    /// Its own number, by which it finds itself among all.
+    pub process: u32,
+    /// PCI address of the GPU.
+    pub bus_id: Option<String>,
+    /// Product name.
+    pub name: Option<String>,
+    /// NCCL's version: major, minor, patch.
+    pub nccl: (u32, u32, u32),
+    /// The largest message that fits into the GPU's memory.
+    pub largest: u64,
+    /// Why it cannot take part.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+}
+
+/// What a rank gives to a later exchange.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RankReport {
+    /// The rank.
+    pub rank: u32,
+    /// What it has to say; null where that is nothing.
+    #[serde(default)]
+    pub value: Value,
+    /// Why it cannot go on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<String>,
+    /// It failed because it waited in vain: another one may be the cause.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub waited: bool,
+}
+
+/// Somebody who does not take part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbsentRank {
+    /// Its node.
+    pub node: String,
+    /// Its GPU, where it said so.
+    pub gpu: Option<u32>,
+    /// Why.
+    pub why: String,
+}
+
+/// All ranks, as they are numbered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankList {
+    /// This process.
+    pub me: u32,
+    /// Everybody who takes part, by rank.
+    pub ranks: Vec<RankIntroduction>,
+    /// Everybody who does not.
+    pub absent: Vec<AbsentRank>,
+}
+
+/// What everybody gave, one by one, with the node and why there is nothing.
+/// Where a node gives one value for all its processes it is a list of theirs.
+fn flatten_shares(answer: &ExchangeReply) -> impl Iterator<Item = (&str, Option<&Value>, Option<&str>)> {
+    answer.shares.iter().flat_map(|share| {
+        let values: Vec<Option<&Value>> = match &share.value {
+            Some(Value::Array(values)) => values.iter().map(Some).collect(),
+            value => vec![value.as_ref()],
+        };
+        let (member, gone) = (share.member.as_str(), share.gone.as_deref());
+        values.into_iter().map(move |value| (member, value, gone))
+    })
+}
+
+impl RankList {
+    /// Numbers those who are there, in the order of the answer. Absent where this
+    /// process is not among them.
+    pub fn from_answer(answer: &ExchangeReply, mine: &RankIntroduction) -> Option<Self> {
+        let (mut ranks, mut absent) = (Vec::new(), Vec::new());
+        for (member, value, gone) in flatten_shares(answer) {
+            let said: Option<RankIntroduction> =
+                value.and_then(|value| serde_json::from_value(value.clone()).ok());
+            match said {
+                Some(said) => match &said.failed {
+                    None => ranks.push(said),
+                    Some(why) => absent.push(AbsentRank {
+                        node: said.node.clone(),
+                        gpu: Some(said.gpu),
+                        why: why.clone(),
+                    }),
+                },
+                None => absent.push(AbsentRank {
+                    node: member.to_owned(),
+                    gpu: None,
+                    why: gone.unwrap_or("it did not say who it is").to_owned(),
+                }),
+            }
+        }
+        let me = ranks.iter().position(|it| it == mine)?;
+        Some(Self { me: u32::try_from(me).ok()?, ranks, absent })
+    }
+
+    /// How many they are.
+    pub fn count(&self) -> u32 {
+        u32::try_from(self.ranks.len()).unwrap_or(u32::MAX)
+    }
+
+    /// The ranks, for documents.
+    pub fn probed_ranks(&self) -> impl Iterator<Item = ProbedRank> {
+        (0..).zip(&self.ranks).map(|(rank, it)| ProbedRank {
+            rank,
+            node: it.node.clone(),
+            gpu: it.gpu,
+            bus_id: it.bus_id.clone(),
+            name: it.name.clone(),
+        })
+    }
+
+    /// Whether it is this process that says what concerns all: the first of its
+    /// node, so that every node's document says it, and says it once.
+    pub fn is_node_leader(&self) -> bool {
+        let me = &self.ranks[self.me as usize];
+        self.ranks.iter().position(|it| it.node == me.node) == Some(self.me as usize)
+    }
+
+    /// What a rank is called: `rank 3 (n2, GPU 1)`.
+    pub fn rank_name(&self, rank: u32) -> String {
+        match self.ranks.get(rank as usize) {
+            Some(it) => format!("rank {rank} ({}, GPU {})", it.node, it.gpu),
+            None => format!("rank {rank}"),
+        }
+    }
+
+    /// The versions of NCCL, where they are not all one: what versions there are,
+    /// and who has them.
+    pub fn version_mismatch(&self) -> Option<String> {
+        let versions: BTreeSet<_> = self.ranks.iter().map(|it| it.nccl).collect();
+        if versions.len() <= 1 {
+            return None;
+        }
+        let said: Vec<String> = versions
+            .into_iter()
+            .map(|version| {
+                let nodes: BTreeSet<&str> = self
+                    .ranks
+                    .iter()
+                    .filter(|it| it.nccl == version)
+                    .map(|it| it.node.as_str())
+                    .collect();
+                let (major, minor, patch) = version;
+                let version = NcclVersion { major, minor, patch };
+                format!("{version} on {}", join_first(nodes.into_iter()))
+            })
+            .collect();
+        Some(said.join(", "))
+    }
+
+    /// Which GPU is there twice: NCCL refuses that in words of its own, or hangs.
+    pub fn duplicate_gpu(&self) -> Option<String> {
+        let mut seen = BTreeSet::new();
+        let twice = self.ranks.iter().find(|it| {
+            it.bus_id.as_ref().is_some_and(|bus| !seen.insert((it.node.as_str(), bus.as_str())))
+        })?;
+        let bus = twice.bus_id.as_deref().unwrap_or_default();
+        Some(format!("GPU {} ({bus}) of {}", twice.gpu, twice.node))
+    }
+
+    /// The largest message that fits everywhere, and whose memory allows no more.
+    pub fn largest_message(&self) -> (u64, u32) {
+        let least = (0..).zip(&self.ranks).map(|(rank, it)| (it.largest, rank)).min();
+        least.unwrap_or((0, self.me))
+    }
+
+    /// What all said in an exchange; or who failed, and who is gone.
+    pub fn read_reports(&self, answer: &ExchangeReply) -> Result<Vec<Value>, RankFailures> {
+        let mut told: Vec<Option<RankReport>> = vec![None; self.ranks.len()];
+        let mut gone = Vec::new();
+        for (member, value, why) in flatten_shares(answer) {
+            let said: Option<RankReport> =
+                value.and_then(|value| serde_json::from_value(value.clone()).ok());
+            match said {
+                Some(said) => {
+                    if let Some(place) = told.get_mut(said.rank as usize) {
+                        *place = Some(said);
+                    }
+                }
+                None => gone.extend(why.map(|why| (member, why))),
+            }
+        }
+        let mut trouble = RankFailures::default();
+        let mut values = Vec::new();
+        for (rank, said) in (0..).zip(told) {
+            match said {
+                Some(RankReport { failed: Some(why), waited, .. }) => {
+                    let list = if waited { &mut trouble.timed_out } else { &mut trouble.failed };
+                    list.push((rank, why));
+                }
+                Some(said) => values.push(said.value),
+                None => {
+                    let node = &self.ranks[rank as usize].node;
+                    let why = gone.iter().find(|(member, _)| member == node);
+                    let why = why.map_or("it ended without a word", |(_, why)| why);
+                    trouble.gone.push((rank, why.to_owned()));
+                }
+            }
+        }
+        if trouble == RankFailures::default() { Ok(values) } else { Err(trouble) }
+    }
+}
+
+/// Why a communicator is of no use any more.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RankFailures {
+    /// Ranks on which something failed.
+    pub failed: Vec<(u32, String)>,
+    /// Ranks that waited in vain.
+    pub timed_out: Vec<(u32, String)>,
+    /// Ranks that are gone.
+    pub gone: Vec<(u32, String)>,
+}
+
+/// How many of many are named.
+const MAX_NAMED: usize = 6;
+
+/// The first few of many, and how many more there are.
+pub fn join_first<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    let more = names.len().saturating_sub(MAX_NAMED);
+    let first = names[..names.len() - more].join(", ");
+    if more == 0 { first } else { format!("{first} and {more} more") }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use model::exchange::ExchangeShare;
+
+    fn introduction(node: &str, gpu: u32) -> RankIntroduction {
+        RankIntroduction {
+            node: node.to_owned(),
+            gpu,
+            process: 100 + gpu,
+            bus_id: Some(format!("0000:0{gpu}:00.0")),
+            name: Some("H200".to_owned()),
+            nccl: (2, 28, 3),
+            largest: 1 << 30,
+            failed: None,
+        }
+    }
+
+    fn share(member: &str, value: Value) -> ExchangeShare {
+        ExchangeShare { member: member.to_owned(), value: Some(value), gone: None }
+    }
+
+    fn gone(member: &str, why: &str) -> ExchangeShare {
+        ExchangeShare { member: member.to_owned(), value: None, gone: Some(why.to_owned()) }
+    }
+
+    fn answer(shares: Vec<ExchangeShare>) -> ExchangeReply {
+        ExchangeReply { number: 0, me: 0, shares, waited_s: 0.0 }
+    }
+
+    fn value(of: &RankIntroduction) -> Value {
+        serde_json::to_value(of).expect("plain data")
+    }
+
+    fn two_by_two() -> RankList {
+        let all: Vec<_> =
+            [("n1", 0), ("n1", 1), ("n2", 0), ("n2", 1)].map(|(n, g)| introduction(n, g)).into();
+        RankList { me: 2, ranks: all, absent: Vec::new() }
+    }
+
+    #[test]
+    fn everybody_is_numbered_in_the_order_of_the_answer() {
+        let all = two_by_two().ranks;
+        let one_by_one = all.iter().map(|it| share(&it.node, value(it))).collect();
+        let by_node = vec![
+            share("n1", json!([value(&all[0]), value(&all[1])])),
+            share("n2", json!([value(&all[2]), value(&all[3])])),
+        ];
+        for shares in [one_by_one, by_node] {
+            let roll = RankList::from_answer(&answer(shares), &all[3]).expect("it is there");
+            assert_eq!((roll.me, roll.count()), (3, 4));
+            assert!(roll.absent.is_empty() && !roll.is_node_leader());
+            assert_eq!(roll.rank_name(3), "rank 3 (n2, GPU 1)");
+        }
+    }
+
+    #[test]
+    fn who_failed_or_is_gone_has_no_rank() {
+        let mine = introduction("n3", 0);
+        let failed = RankIntroduction { failed: Some("no driver".to_owned()), ..introduction("n1", 2) };
+        let shares =
+            vec![share("n1", value(&failed)), gone("n2", "it was late"), share("n3", value(&mine))];
+        let roll = RankList::from_answer(&answer(shares), &mine).expect("it is there");
+        assert_eq!((roll.me, roll.count()), (0, 1));
+        assert_eq!(roll.absent[0].gpu, Some(2));
+        assert_eq!(
+            (roll.absent[1].node.as_str(), roll.absent[1].why.as_str()),
+            ("n2", "it was late")
+        );
+        assert_eq!(RankList::from_answer(&answer(vec![share("n1", value(&failed))]), &failed), None);
+    }
+
+    #[test]
+    fn different_versions_are_told_with_their_nodes() {
+        let mut roll = two_by_two();
+        assert_eq!(roll.version_mismatch(), None);
+        roll.ranks[0].nccl = (2, 27, 5);
+        roll.ranks[1].nccl = (2, 27, 5);
+        assert_eq!(roll.version_mismatch().as_deref(), Some("2.27.5 on n1, 2.28.3 on n2"));
+    }
+
+    #[test]
+    fn a_gpu_that_is_there_twice_is_named() {
+        let mut roll = two_by_two();
+        assert_eq!(roll.duplicate_gpu(), None, "the same address on another node is another GPU");
+        roll.ranks[3].bus_id = roll.ranks[2].bus_id.clone();
+        assert_eq!(roll.duplicate_gpu().as_deref(), Some("GPU 1 (0000:00:00.0) of n2"));
+    }
+
+    #[test]
+    fn the_smallest_memory_decides_on_the_largest_message() {
+        let mut roll = two_by_two();
+        roll.ranks[1].largest = 1 << 20;
+        assert_eq!(roll.largest_message(), (1 << 20, 1));
+    }
+
+    #[test]
+    fn an_exchange_tells_what_all_said_or_who_did_not() {
+        let roll = two_by_two();
+        let told = |rank: u32| json!({"rank": rank, "value": rank * 10});
+        let fine =
+            vec![share("n1", json!([told(0), told(1)])), share("n2", json!([told(2), told(3)]))];
+        assert_eq!(roll.read_reports(&answer(fine)), Ok(vec![json!(0), json!(10), json!(20), json!(30)]));
+        let failed = json!({"rank": 1, "failed": "out of memory"});
+        let waited = json!({"rank": 0, "failed": "no end in 5 s", "waited": true});
+        let bad = vec![share("n1", json!([waited, failed])), gone("n2", "exit 9")];
+        let trouble = roll.read_reports(&answer(bad)).expect_err("much is wrong");
+        assert_eq!(trouble.failed, [(1, "out of memory".to_owned())]);
+        assert_eq!(trouble.timed_out, [(0, "no end in 5 s".to_owned())]);
+        assert_eq!(trouble.gone, [(2, "exit 9".to_owned()), (3, "exit 9".to_owned())]);
+    }
+
+    #[test]
+    fn of_many_names_the_first_are_told() {
+        let names: Vec<String> = (0..9).map(|n| format!("n{n}")).collect();
+        let said = join_first(names.iter().map(String::as_str));
+        assert_eq!(said, "n0, n1, n2, n3, n4, n5 and 3 more");
+        assert_eq!(join_first(["a", "b"].into_iter()), "a, b");
+    }
+}

@@ -1,0 +1,202 @@
+//! The copies of one process in a round: all its streams at once, each with a
+//! number taken over its window.
+//!
+//! Nothing is held back at the start: enqueuing is interleaved, and what it
+//! costs lies before the windows. Waiting is polling with a limit, because a
+//! copy to memory of a node that is gone may never end.
+
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::Duration;
+use std::time::Instant;
+
+use super::super::raii::OwnedEvent;
+use super::super::raii::OwnedStream;
+use super::pairs::GpuFlow;
+use super::window::WindowPlan;
+use super::window::CopySpan;
+use crate::ffi::cuda::DevicePointer;
+use crate::ffi::cuda::CudaContext;
+use crate::ffi::cuda::CudaLibrary;
+use crate::ffi::cuda::CudaCallError;
+use crate::ffi::cuda::CudaEvent;
+
+/// How often a stream is asked whether it is done.
+const POLL: Duration = Duration::from_micros(200);
+
+/// Copies whose rate says how long the round is, after those of the warm-up.
+const RATE_COPIES: u32 = 2;
+
+/// What a GPU copies with.
+#[derive(Debug)]
+pub(super) struct BatchEngine<'c> {
+    cuda: &'c CudaLibrary,
+    context: CudaContext,
+    stream: OwnedStream<'c>,
+    began: OwnedEvent<'c>,
+    opened: OwnedEvent<'c>,
+    closed: OwnedEvent<'c>,
+    stopped: OwnedEvent<'c>,
+}
+
+/// A copy, and where its ends are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BatchLane {
+    pub(super) flow: GpuFlow,
+    pub(super) from: DevicePointer,
+    pub(super) to: DevicePointer,
+    pub(super) bytes: usize,
+}
+
+/// Why a copy came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum BatchFailure {
+    /// The driver refused.
+    Refused(CudaCallError),
+    /// It did not end in time. What it uses must not be touched any more.
+    Stuck(Duration),
+}
+
+/// What the copies of a process gave: milliseconds of one copy, or why there is
+/// none.
+pub(super) type BatchOutcome = BTreeMap<GpuFlow, Result<f64, BatchFailure>>;
+
+impl<'c> BatchEngine<'c> {
+    /// An engine in this context.
+    pub(super) fn new(cuda: &'c CudaLibrary, context: CudaContext) -> Result<Self, CudaCallError> {
+        Ok(Self {
+            cuda,
+            context,
+            stream: OwnedStream::new(cuda, context)?,
+            began: OwnedEvent::new(cuda, context)?,
+            opened: OwnedEvent::new(cuda, context)?,
+            closed: OwnedEvent::new(cuda, context)?,
+            stopped: OwnedEvent::new(cuda, context)?,
+        })
+    }
+
+    fn enqueue_copy(&self, lane: &BatchLane) -> Result<(), CudaCallError> {
+        self.cuda.set_current_context(self.context)?;
+        self.cuda.copy(lane.to, lane.from, lane.bytes, self.stream.stream)
+    }
+
+    fn record_event(&self, event: &OwnedEvent<'_>) -> Result<(), CudaCallError> {
+        self.cuda.set_current_context(self.context)?;
+        self.cuda.record_event(event.event, self.stream.stream)
+    }
+
+    /// Waits until its last event is reached.
+    fn wait_until_stopped(&self, until: Instant, limit: Duration) -> Result<(), BatchFailure> {
+        self.cuda.set_current_context(self.context).map_err(BatchFailure::Refused)?;
+        loop {
+            if self.cuda.is_event_done(self.stopped.event).map_err(BatchFailure::Refused)? {
+                return Ok(());
+            }
+            if until <= Instant::now() {
+                return Err(BatchFailure::Stuck(limit));
+            }
+            sleep(POLL);
+        }
+    }
+
+    fn elapsed_ms(&self, from: CudaEvent, to: CudaEvent) -> Result<f64, BatchFailure> {
+        self.cuda.set_current_context(self.context).map_err(BatchFailure::Refused)?;
+        self.cuda.elapsed_ms(from, to).map(f64::from).map_err(BatchFailure::Refused)
+    }
+
+    /// How long one copy of a warm-up took, in milliseconds.
+    fn measure_rate(&self, lane: &BatchLane, warmup: u32, limit: Duration) -> Result<f64, BatchFailure> {
+        let enqueue = || {
+            (0..warmup).try_for_each(|_| self.enqueue_copy(lane))?;
+            self.record_event(&self.opened)?;
+            (0..RATE_COPIES).try_for_each(|_| self.enqueue_copy(lane))?;
+            self.record_event(&self.stopped)
+        };
+        enqueue().map_err(BatchFailure::Refused)?;
+        self.wait_until_stopped(Instant::now() + limit, limit)?;
+        Ok(self.elapsed_ms(self.opened.event, self.stopped.event)? / f64::from(RATE_COPIES))
+    }
+
+    /// The nth copy of a round, with the events that belong there.
+    fn enqueue_step(&self, lane: &BatchLane, plan: WindowPlan, nth: u32) -> Result<(), CudaCallError> {
+        if nth == plan.before {
+            self.record_event(&self.opened)?;
+        }
+        self.enqueue_copy(lane)?;
+        if nth + 1 == plan.before + plan.window {
+            self.record_event(&self.closed)?;
+        }
+        if nth + 1 == total_copies(plan) {
+            self.record_event(&self.stopped)?;
+        }
+        Ok(())
+    }
+
+    /// What a round gave that began this many milliseconds after it was told to.
+    fn read_result(&self, starts: f64, plan: WindowPlan) -> Result<(f64, CopySpan), BatchFailure> {
+        let began = self.began.event;
+        let span = CopySpan {
+            starts,
+            opens: starts + self.elapsed_ms(began, self.opened.event)?,
+            closes: starts + self.elapsed_ms(began, self.closed.event)?,
+            stops: starts + self.elapsed_ms(began, self.stopped.event)?,
+        };
+        let window = self.elapsed_ms(self.opened.event, self.closed.event)?;
+        Ok((window / f64::from(plan.window), span))
+    }
+}
+
+fn total_copies(plan: WindowPlan) -> u32 {
+    plan.before + plan.window + plan.after
+}
+
+/// Warms all lanes up, one after the other: how long one copy of each takes, in
+/// milliseconds.
+pub(super) fn warm_up_lanes(lanes: &[(BatchLane, &BatchEngine<'_>)], warmup: u32, limit: Duration) -> BatchOutcome {
+    lanes.iter().map(|(lane, engine)| (lane.flow, engine.measure_rate(lane, warmup, limit))).collect()
+}
+
+/// Runs all lanes at once. Answers how long one copy of each window took, and
+/// when copies ran, where any did.
+pub(super) fn run_batch(
+    lanes: &[(BatchLane, &BatchEngine<'_>, WindowPlan)],
+    limit: Duration,
+) -> (BatchOutcome, Option<CopySpan>) {
+    let told = Instant::now();
+    let mut failed: BTreeMap<GpuFlow, BatchFailure> = BTreeMap::new();
+    let mut starts = BTreeMap::new();
+    for (lane, engine, _) in lanes {
+        let begun = engine.record_event(&engine.began);
+        starts.insert(lane.flow, told.elapsed().as_secs_f64() * 1e3);
+        if let Err(error) = begun {
+            failed.insert(lane.flow, BatchFailure::Refused(error));
+        }
+    }
+    let most = lanes.iter().map(|(_, _, plan)| total_copies(*plan)).max().unwrap_or(0);
+    for nth in 0..most {
+        for (lane, engine, plan) in lanes {
+            if total_copies(*plan) <= nth || failed.contains_key(&lane.flow) {
+                continue;
+            }
+            if let Err(error) = engine.enqueue_step(lane, *plan, nth) {
+                failed.insert(lane.flow, BatchFailure::Refused(error));
+            }
+        }
+    }
+    let until = Instant::now() + limit;
+    let mut span: Option<CopySpan> = None;
+    let mut outcome = BatchOutcome::new();
+    for (lane, engine, plan) in lanes {
+        let result = match failed.remove(&lane.flow) {
+            Some(failure) => Err(failure),
+            None => {
+                engine.wait_until_stopped(until, limit).and_then(|()| engine.read_result(starts[&lane.flow], *plan))
+            }
+        };
+        if let Ok((_, own)) = &result {
+            span = Some(span.map_or(*own, |all| all.merge(*own)));
+        }
+        outcome.insert(lane.flow, result.map(|(ms, _)| ms));
+    }
+    (outcome, span)
+}

@@ -1,0 +1,111 @@
+//! What is copied across nodes, and whether it arrived: filling, stamping,
+//! clearing and comparing the memory of this process' GPUs.
+//!
+//! Every GPU looks only at its own memory, so that what is compared is what
+//! arrived, and no way back is part of it.
+
+use super::super::devices::OpenGpu;
+use super::super::pattern;
+use super::super::pattern::DataDifference;
+use super::super::pattern::CopyPattern;
+use super::super::pattern::WORD;
+use crate::ffi::cuda::DevicePointer;
+use crate::ffi::cuda::CudaLibrary;
+use crate::ffi::cuda::CudaCallError;
+use crate::ffi::cuda::HostMemory;
+
+/// Bytes of the pinned memory that data passes through.
+const STAGE_BYTES: usize = 32 << 20;
+
+/// Whose data it is, and of which copy.
+pub(crate) fn new_pattern(place: &str, copy: &str, bytes: usize) -> CopyPattern {
+    CopyPattern { seed: pattern::hash_parts(&[place]), stamp: pattern::hash_parts(&[copy]), bytes }
+}
+
+/// Fills memory of a GPU with the pattern.
+pub(crate) fn fill_memory(
+    cuda: &CudaLibrary,
+    gpu: &OpenGpu<'_>,
+    to: DevicePointer,
+    pattern: &CopyPattern,
+    stage: &mut HostMemory<'_>,
+) -> Result<(), CudaCallError> {
+    cuda.set_current_context(gpu.context())?;
+    for (from, bytes) in pieces(pattern.bytes, stage.bytes()) {
+        pattern.write(from, &mut stage.write()[..bytes]);
+        cuda.copy_to_device(to.offset(to_u64(from)), stage, bytes, gpu.stream())?;
+        gpu.wait()?;
+    }
+    Ok(())
+}
+
+/// Makes what was filled before the data of this copy.
+pub(crate) fn stamp_memory(
+    cuda: &CudaLibrary,
+    gpu: &OpenGpu<'_>,
+    memory: DevicePointer,
+    pattern: &CopyPattern,
+) -> Result<(), CudaCallError> {
+    cuda.set_current_context(gpu.context())?;
+    for at in pattern.stamps() {
+        cuda.fill(memory.offset(to_u64(at)), pattern.stamp, 1, gpu.stream())?;
+    }
+    gpu.wait()
+}
+
+/// Clears where this is copied to.
+pub(crate) fn clear_memory(
+    cuda: &CudaLibrary,
+    gpu: &OpenGpu<'_>,
+    memory: DevicePointer,
+    pattern: &CopyPattern,
+) -> Result<(), CudaCallError> {
+    cuda.set_current_context(gpu.context())?;
+    cuda.fill(memory, pattern.poison(), pattern.bytes / WORD, gpu.stream())?;
+    gpu.wait()
+}
+
+/// Holds memory of a GPU against what was sent.
+pub(crate) fn compare_memory(
+    cuda: &CudaLibrary,
+    gpu: &OpenGpu<'_>,
+    memory: DevicePointer,
+    pattern: &CopyPattern,
+    stage: &HostMemory<'_>,
+) -> Result<Option<DataDifference>, CudaCallError> {
+    cuda.set_current_context(gpu.context())?;
+    let mut difference: Option<DataDifference> = None;
+    for (from, bytes) in pieces(pattern.bytes, stage.bytes()) {
+        cuda.copy_to_host(stage, memory.offset(to_u64(from)), bytes, gpu.stream())?;
+        gpu.wait()?;
+        let here = pattern.compare(from, &stage.read()[..bytes]);
+        difference = difference.into_iter().chain(here).reduce(DataDifference::merge);
+    }
+    Ok(difference)
+}
+
+/// Bytes that are staged for data of this size.
+pub(crate) fn stage_bytes(bytes: usize) -> usize {
+    bytes.clamp(WORD, STAGE_BYTES)
+}
+
+/// The pieces that data passes in: where each begins, and its size.
+fn pieces(bytes: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..bytes).step_by(most).map(move |from| (from, most.min(bytes - from)))
+}
+
+fn to_u64(bytes: usize) -> u64 {
+    u64::try_from(bytes).expect("a size fits 64 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_all_of_the_data_in_whole_words() {
+        let all: Vec<_> = pieces(2 * STAGE_BYTES + 12, stage_bytes(2 * STAGE_BYTES + 12)).collect();
+        assert_eq!(all, [(0, STAGE_BYTES), (STAGE_BYTES, STAGE_BYTES), (2 * STAGE_BYTES, 12)]);
+        assert_eq!(pieces(64, stage_bytes(64)).collect::<Vec<_>>(), [(0, 64)]);
+    }
+}

@@ -1,0 +1,234 @@
+//! What processes that measure together tell each other.
+//!
+//! Types, and how they become values of an exchange and back. What a process of
+//! another version says is not guessed at: it takes no part.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::super::task::CrossNodePairs;
+use super::super::task::CopyTask;
+use super::window::CopySpan;
+use crate::ffi::cuda::FABRIC_HANDLE_BYTES;
+
+/// The language of this version. It grows when something changes its meaning.
+const PROTOCOL_VERSION: u32 = 1;
+
+/// Characters of a reason that are passed on.
+const MAX_REASON_CHARS: usize = 400;
+
+/// Who somebody is, and the memory of its GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct PeerHello {
+    language: u32,
+    work: AgreedParameters,
+    /// Its GPUs, in the order of their numbers.
+    pub(super) gpus: Vec<PeerHelloGpu>,
+    /// Why it takes no part at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) trouble: Option<String>,
+}
+
+/// What must be the same for all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct AgreedParameters {
+    tests: Vec<String>,
+    readings: u32,
+    buffer_bytes: u64,
+    copies: u32,
+    across: Option<CrossNodePairs>,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct PeerHelloGpu {
+    /// Its number on the node.
+    pub(super) gpu: u32,
+    pub(super) bus_id: Option<String>,
+    pub(super) name: Option<String>,
+    /// Its memory, or why there is none.
+    pub(super) memory: Result<FabricMemoryOffer, String>,
+}
+
+/// Memory that others may import.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct FabricMemoryOffer {
+    /// The handle, base64 (RFC 4648 section 4).
+    handle: String,
+    /// Bytes of the whole memory.
+    pub(super) bytes: usize,
+    /// Where the half that is copied to begins.
+    pub(super) sink: usize,
+}
+
+impl FabricMemoryOffer {
+    pub(super) fn new(handle: [u8; FABRIC_HANDLE_BYTES], bytes: usize, sink: usize) -> Self {
+        Self { handle: STANDARD.encode(handle), bytes, sink }
+    }
+
+    /// The handle; none where what was told is none.
+    pub(super) fn decode_handle(&self) -> Option<[u8; FABRIC_HANDLE_BYTES]> {
+        STANDARD.decode(&self.handle).ok()?.try_into().ok()
+    }
+}
+
+impl PeerHello {
+    pub(super) fn new(task: &CopyTask, gpus: Vec<PeerHelloGpu>) -> Self {
+        Self { language: PROTOCOL_VERSION, work: AgreedParameters::from_task(task), gpus, trouble: None }
+    }
+
+    /// Of somebody who takes no part.
+    pub(super) fn new_refusal(task: &CopyTask, why: &str) -> Self {
+        Self { trouble: Some(why.to_owned()), ..Self::new(task, Vec::new()) }
+    }
+
+    /// As a value of an exchange.
+    pub(super) fn to_value(&self) -> Value {
+        serde_json::to_value(self).expect("plain data")
+    }
+
+    /// What somebody said; an error is why it cannot take part.
+    pub(super) fn from_value(value: &Value, task: &CopyTask) -> Result<Self, String> {
+        let language = value.get("language").and_then(Value::as_u64);
+        if language != Some(PROTOCOL_VERSION.into()) {
+            return Err("it runs another version of fabricgate".to_owned());
+        }
+        let hello: Self = serde_json::from_value(value.clone())
+            .map_err(|_| "what it says of its GPUs cannot be understood".to_owned())?;
+        if let Some(why) = hello.trouble {
+            return Err(why.chars().take(MAX_REASON_CHARS).collect());
+        }
+        if hello.work != AgreedParameters::from_task(task) {
+            return Err("it was asked for another measurement".to_owned());
+        }
+        let fits = |gpu: &PeerHelloGpu| {
+            let bytes = usize::try_from(task.buffer_bytes).unwrap_or(usize::MAX);
+            let offer = gpu.memory.as_ref();
+            offer.map_or(true, |it| {
+                bytes <= it.sink && it.sink.checked_add(bytes).is_some_and(|end| end <= it.bytes)
+            })
+        };
+        if !hello.gpus.iter().all(fits) {
+            return Err("its memory is smaller than what is copied".to_owned());
+        }
+        Ok(hello)
+    }
+}
+
+impl AgreedParameters {
+    fn from_task(task: &CopyTask) -> Self {
+        Self {
+            tests: task.tests.clone(),
+            readings: task.readings,
+            buffer_bytes: task.buffer_bytes,
+            copies: task.copies,
+            across: task.across,
+        }
+    }
+}
+
+/// What a process tells in every exchange after the first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct PeerReport {
+    /// Its ranks that cannot be measured any more, and why.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) lost: BTreeMap<u32, String>,
+    /// Which of its ranks cannot reach the memory of which rank.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) unreached: Vec<(u32, u32)>,
+    /// When the last window of its streams will close, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) closes_ms: Option<f64>,
+    /// How long its last exchange took, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) exchange_ms: Option<f64>,
+    /// When its copies ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) span: Option<CopySpan>,
+    /// From and to of copies that brought wrong data to its memory, and how.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) wrong: Vec<(u32, u32, String)>,
+    /// From and to of copies whose data it found right.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) right: Vec<(u32, u32)>,
+}
+
+impl PeerReport {
+    /// As a value of an exchange.
+    pub(super) fn to_value(&self) -> Value {
+        serde_json::to_value(self).expect("plain data")
+    }
+
+    /// What somebody said.
+    pub(super) fn from_value(value: &Value) -> Result<Self, String> {
+        serde_json::from_value(value.clone())
+            .map_err(|_| "what it says cannot be understood".to_owned())
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    pub(in super::super) fn task() -> CopyTask {
+        CopyTask {
+            cuda: None,
+            root: PathBuf::from("/"),
+            node: "n0".to_owned(),
+            gpus: Vec::new(),
+            tests: vec!["multinode_bisect_write_ce".to_owned()],
+            readings: 1,
+            buffer_bytes: 1 << 20,
+            copies: 4,
+            warmup: 1,
+            across: Some(CrossNodePairs::Lane),
+        }
+    }
+
+    fn hello(task: &CopyTask, offer: FabricMemoryOffer) -> PeerHello {
+        let memory = Ok(offer);
+        PeerHello::new(task, vec![PeerHelloGpu { gpu: 0, bus_id: None, name: None, memory }])
+    }
+
+    #[test]
+    fn what_was_told_is_understood() {
+        let task = task();
+        let handle = [7; FABRIC_HANDLE_BYTES];
+        let told = hello(&task, FabricMemoryOffer::new(handle, 4 << 20, 2 << 20));
+        let read = PeerHello::from_value(&told.to_value(), &task).expect("understood");
+        assert_eq!(read, told);
+        let offer = read.gpus[0].memory.as_ref().expect("an offer");
+        assert_eq!(offer.decode_handle(), Some(handle));
+        let word = PeerReport { wrong: vec![(0, 1, "bad".to_owned())], ..PeerReport::default() };
+        assert_eq!(PeerReport::from_value(&word.to_value()), Ok(word));
+        assert_eq!(PeerReport::from_value(&Value::Null), Err("what it says cannot be understood".to_owned()));
+    }
+
+    #[test]
+    fn who_measures_something_else_takes_no_part() {
+        let mine = task();
+        let other = CopyTask { buffer_bytes: 1 << 19, ..mine.clone() };
+        let offer = FabricMemoryOffer::new([0; FABRIC_HANDLE_BYTES], 4 << 20, 2 << 20);
+        let why = PeerHello::from_value(&hello(&other, offer).to_value(), &mine).expect_err("another size");
+        assert_eq!(why, "it was asked for another measurement");
+        let small = FabricMemoryOffer::new([0; FABRIC_HANDLE_BYTES], 1 << 20, 1 << 20);
+        let why = PeerHello::from_value(&hello(&mine, small).to_value(), &mine).expect_err("too small");
+        assert_eq!(why, "its memory is smaller than what is copied");
+        let endless = FabricMemoryOffer::new([0; FABRIC_HANDLE_BYTES], 1, usize::MAX);
+        assert!(PeerHello::from_value(&hello(&mine, endless).to_value(), &mine).is_err());
+        for value in [Value::Null, Value::from(3), serde_json::json!({"language": 2})] {
+            let why = PeerHello::from_value(&value, &mine).expect_err("another language");
+            assert_eq!(why, "it runs another version of fabricgate");
+        }
+        let value = serde_json::json!({"language": 1, "gpus": "many"});
+        assert!(PeerHello::from_value(&value, &mine).is_err());
+    }
+}

@@ -1,0 +1,284 @@
+//! Who takes part in a measurement across nodes: members, their GPUs by rank,
+//! and who of them is left.
+//!
+//! Pure. Everybody gets the same shares of an exchange, so everybody who
+//! remembers them here knows the same of who is left, and plans the same
+//! rounds.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::super::task::CopyTask;
+use super::pairs::GpuFlow;
+use super::handshake::PeerHello;
+use super::handshake::PeerHelloGpu;
+use super::handshake::PeerReport;
+use model::exchange::ExchangeReply;
+use model::exchange::ExchangeShare;
+use model::probe_report::ProbedRank;
+
+/// Everybody, as the first exchange left them.
+#[derive(Clone, Debug)]
+pub(super) struct ProbeMembership {
+    /// Which member this process is.
+    pub(super) me: usize,
+    /// What members are called.
+    names: Vec<String>,
+    /// Members that are gone, and why.
+    gone: BTreeMap<usize, String>,
+    /// All GPUs.
+    pub(super) ranks: Vec<ProbedRank>,
+    /// Which member a rank belongs to, and its memory.
+    gpus: Vec<(usize, PeerHelloGpu)>,
+    /// Ranks that cannot be measured, and why.
+    lost: BTreeMap<u32, String>,
+    /// Which rank cannot reach the memory of which.
+    unreachable: BTreeSet<(u32, u32)>,
+}
+
+/// What an exchange brought.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct MembershipUpdate {
+    /// What those said who are left, by member.
+    pub(super) reports: BTreeMap<usize, PeerReport>,
+    /// Who is gone since, and why.
+    pub(super) gone: Vec<(usize, String)>,
+    /// Ranks of others that were lost since, and why.
+    pub(super) lost: Vec<(u32, String)>,
+}
+
+impl ProbeMembership {
+    /// From the first exchange.
+    pub(super) fn from_answer(answer: &ExchangeReply, task: &CopyTask) -> Self {
+        let names = answer.shares.iter().map(|share| share.member.clone()).collect();
+        let mut party = Self {
+            me: answer.me,
+            names,
+            gone: BTreeMap::new(),
+            ranks: Vec::new(),
+            gpus: Vec::new(),
+            lost: BTreeMap::new(),
+            unreachable: BTreeSet::new(),
+        };
+        for (member, share) in answer.shares.iter().enumerate() {
+            let said = share_value(share).and_then(|value| PeerHello::from_value(value, task));
+            match said {
+                Ok(hello) => hello.gpus.into_iter().for_each(|gpu| party.add_gpu(member, gpu)),
+                Err(why) => {
+                    party.gone.insert(member, why);
+                }
+            }
+        }
+        party
+    }
+
+    fn add_gpu(&mut self, member: usize, gpu: PeerHelloGpu) {
+        let rank = u32::try_from(self.ranks.len()).expect("an exchange holds fewer GPUs");
+        if let Err(why) = &gpu.memory {
+            self.lost.insert(rank, why.clone());
+        }
+        self.ranks.push(ProbedRank {
+            rank,
+            node: self.names[member].clone(),
+            gpu: gpu.gpu,
+            bus_id: gpu.bus_id.clone(),
+            name: gpu.name.clone(),
+        });
+        self.gpus.push((member, gpu));
+    }
+
+    /// Remembers what an exchange brought.
+    pub(super) fn apply_answer(&mut self, answer: &ExchangeReply) -> MembershipUpdate {
+        let mut news = MembershipUpdate::default();
+        for (member, share) in answer.shares.iter().enumerate() {
+            if self.gone.contains_key(&member) {
+                continue;
+            }
+            match share_value(share).and_then(PeerReport::from_value) {
+                Ok(word) => {
+                    self.apply_report(member, &word, &mut news.lost);
+                    news.reports.insert(member, word);
+                }
+                Err(why) => {
+                    self.gone.insert(member, why.clone());
+                    news.gone.push((member, why));
+                }
+            }
+        }
+        news
+    }
+
+    fn apply_report(&mut self, member: usize, word: &PeerReport, news: &mut Vec<(u32, String)>) {
+        for (rank, why) in &word.lost {
+            // Nobody speaks for the GPUs of others.
+            if self.member_of(*rank) == Some(member) && !self.lost.contains_key(rank) {
+                self.lost.insert(*rank, why.clone());
+                news.extend((member != self.me).then(|| (*rank, why.clone())));
+            }
+        }
+        let own = word.unreached.iter().filter(|(by, _)| self.member_of(*by) == Some(member));
+        let own: Vec<(u32, u32)> = own.copied().collect();
+        self.unreachable.extend(own);
+    }
+
+    /// What a member is called.
+    pub(super) fn member_name(&self, member: usize) -> &str {
+        self.names.get(member).map_or("?", String::as_str)
+    }
+
+    /// Members that were gone from the beginning, or since, and why.
+    pub(super) fn gone_members(&self) -> &BTreeMap<usize, String> {
+        &self.gone
+    }
+
+    /// The member that a rank belongs to.
+    pub(super) fn member_of(&self, rank: u32) -> Option<usize> {
+        self.gpus.get(usize::try_from(rank).ok()?).map(|(member, _)| *member)
+    }
+
+    /// Whether a rank is a GPU of this process.
+    pub(super) fn is_local(&self, rank: u32) -> bool {
+        self.member_of(rank) == Some(self.me)
+    }
+
+    /// What a rank said of itself.
+    pub(super) fn gpu_of(&self, rank: u32) -> Option<&PeerHelloGpu> {
+        self.gpus.get(usize::try_from(rank).ok()?).map(|(_, gpu)| gpu)
+    }
+
+    /// The GPUs of this process.
+    pub(super) fn local_ranks(&self) -> impl Iterator<Item = &ProbedRank> {
+        self.ranks.iter().filter(|rank| self.is_local(rank.rank))
+    }
+
+    /// A rank for people: node and GPU.
+    pub(super) fn rank_label(&self, rank: u32) -> String {
+        let known = self.ranks.get(usize::try_from(rank).unwrap_or(usize::MAX));
+        known.map_or_else(|| format!("rank {rank}"), |it| format!("{}:{}", it.node, it.gpu))
+    }
+
+    /// Whether a rank can be measured.
+    pub(super) fn is_active(&self, rank: u32) -> bool {
+        let member = self.member_of(rank);
+        member.is_some_and(|it| !self.gone.contains_key(&it)) && !self.lost.contains_key(&rank)
+    }
+
+    /// Whether a copy can be measured.
+    pub(super) fn can_copy(&self, flow: &GpuFlow) -> bool {
+        self.is_active(flow.from)
+            && self.is_active(flow.to)
+            && !self.unreachable.contains(&(flow.issuer, flow.passive_rank()))
+    }
+}
+
+/// What somebody gave, or why there is nothing.
+fn share_value(share: &ExchangeShare) -> Result<&serde_json::Value, String> {
+    match (&share.gone, &share.value) {
+        (Some(why), _) => Err(why.clone()),
+        (None, Some(value)) => Ok(value),
+        (None, None) => Err("it gave nothing".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::pairs::CrossNodeTest;
+    use super::super::pairs::plan_rounds;
+    use super::super::handshake::FabricMemoryOffer;
+    use super::super::handshake::tests::task;
+    use super::*;
+
+    fn share(member: &str, value: Value) -> ExchangeShare {
+        ExchangeShare { member: member.to_owned(), value: Some(value), gone: None }
+    }
+
+    fn gone(member: &str, why: &str) -> ExchangeShare {
+        ExchangeShare { member: member.to_owned(), value: None, gone: Some(why.to_owned()) }
+    }
+
+    fn hello(gpus: &[(u32, bool)]) -> Value {
+        let gpu = |(gpu, good): &(u32, bool)| PeerHelloGpu {
+            gpu: *gpu,
+            bus_id: Some(format!("0000:{gpu:02x}:00.0")),
+            name: None,
+            memory: if *good {
+                Ok(FabricMemoryOffer::new([0; 64], 4 << 20, 2 << 20))
+            } else {
+                Err("cuMemCreate: CUDA_ERROR_NOT_PERMITTED (800)".to_owned())
+            },
+        };
+        PeerHello::new(&task(), gpus.iter().map(gpu).collect()).to_value()
+    }
+
+    fn answer(number: u64, shares: Vec<ExchangeShare>) -> ExchangeReply {
+        ExchangeReply { number, me: 0, shares, waited_s: 0.0 }
+    }
+
+    fn party() -> ProbeMembership {
+        let shares = vec![
+            share("n0", hello(&[(0, true), (1, true)])),
+            gone("n1", "killed"),
+            share("n2", hello(&[(0, true), (1, false)])),
+            share("n3", Value::from("nonsense")),
+        ];
+        ProbeMembership::from_answer(&answer(0, shares), &task())
+    }
+
+    #[test]
+    fn ranks_are_counted_over_those_who_are_there() {
+        let party = party();
+        let places: Vec<String> = (0..4).map(|rank| party.rank_label(rank)).collect();
+        assert_eq!(places, ["n0:0", "n0:1", "n2:0", "n2:1"]);
+        assert_eq!(party.gone_members().keys().copied().collect::<Vec<_>>(), [1, 3]);
+        assert_eq!(party.local_ranks().map(|rank| rank.rank).collect::<Vec<_>>(), [0, 1]);
+        assert!(party.is_active(2) && !party.is_active(3) && !party.is_active(9));
+    }
+
+    #[test]
+    fn what_others_tell_leaves_out_their_pairs_and_no_others() {
+        let mut party = party();
+        let across = task().across.expect("across");
+        let of = |rank: u32| if rank < 2 { 0 } else { 2 };
+        let all = plan_rounds(CrossNodeTest::Bisect, across, &party.ranks, of).concat();
+        let left = |party: &ProbeMembership| -> Vec<(u32, u32)> {
+            all.iter().filter(|flow| party.can_copy(flow)).map(|flow| (flow.from, flow.to)).collect()
+        };
+        assert_eq!(left(&party), [(0, 2), (2, 0)], "rank 3 has no memory");
+        let word = |word: PeerReport| {
+            answer(
+                1,
+                vec![
+                    share("n0", PeerReport::default().to_value()),
+                    gone("n1", "killed"),
+                    share("n2", word.to_value()),
+                    share("n3", PeerReport::default().to_value()),
+                ],
+            )
+        };
+        // Rank 2 cannot reach rank 0; rank 0 reaches rank 2. Nobody speaks for others.
+        let told = PeerReport { unreached: vec![(2, 0), (0, 2)], ..PeerReport::default() };
+        let news = party.apply_answer(&word(told));
+        assert_eq!(left(&party), [(0, 2)]);
+        assert!(news.gone.is_empty() && news.reports.contains_key(&2));
+        let lost = BTreeMap::from([(2, "Xid 79".to_owned()), (0, "a lie".to_owned())]);
+        let told = PeerReport { lost, ..PeerReport::default() };
+        let news = party.apply_answer(&word(told.clone()));
+        assert_eq!(news.lost, [(2, "Xid 79".to_owned())]);
+        assert!(left(&party).is_empty() && party.is_active(0));
+        assert!(party.apply_answer(&word(told)).lost.is_empty(), "told once");
+    }
+
+    #[test]
+    fn who_leaves_is_told_once_with_the_reason() {
+        let mut party = party();
+        let shares = [share("n0", PeerReport::default().to_value()), gone("n2", "no")];
+        let mut all = vec![shares[0].clone(), gone("n1", "killed"), gone("n2", "timed out")];
+        all.push(gone("n3", "x"));
+        let news = party.apply_answer(&answer(1, all.clone()));
+        assert_eq!(news.gone, [(2, "timed out".to_owned())]);
+        assert!(party.apply_answer(&answer(2, all)).gone.is_empty());
+        assert!(!party.is_active(2));
+    }
+}

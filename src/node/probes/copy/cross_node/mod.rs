@@ -1,0 +1,421 @@
+//! Copies between GPUs of several nodes of one NVLink domain, over memory that
+//! is shared by fabric handles.
+//!
+//! One process per node with all its GPUs. The order is NVIDIA's for shared
+//! memory: create, export, tell, import, map, copy, unmap everywhere, wait for
+//! all, release. Everything is told through exchanges, in which all processes
+//! stay in step: whatever one of them decides follows from what all were
+//! answered (`party`), so that nobody needs a leader. Who is gone costs its own
+//! pairs and no others.
+//!
+//! A round, each line an exchange that all wait for:
+//!
+//! 1. warm up, and tell when the last window will close (`window`);
+//! 2. stamp sources and clear destinations; two exchanges, the second to time how
+//!    far apart all begin to copy;
+//! 3. copy, and tell when copies ran; a bisection whose windows were not covered
+//!    by the copies of all others is repeated;
+//! 4. compare what arrived, and tell. Who copied says the number.
+//!
+//! Never run on hardware with more than one node.
+
+pub(crate) mod data;
+mod peer_memory;
+mod pairs;
+mod membership;
+mod batch;
+mod round;
+mod handshake;
+mod window;
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::time::Instant;
+
+use super::devices::OpenGpu;
+use super::task::CrossNodePairs;
+use super::task::CopyTask;
+use super::error_class;
+use crate::ffi::cuda::CudaLibrary;
+use crate::probes::fabric::imex_channel;
+use crate::probes::protocol::ProbeAbort;
+use crate::probes::protocol::ProbeMessage;
+use crate::probes::protocol::ProbeEmitter;
+use crate::probes::protocol::ProbeMatrixShape;
+use peer_memory::PeerMemory;
+use peer_memory::UnreachableMemory;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::ProbeProblem;
+use pairs::GpuFlow;
+use pairs::CrossNodeTest;
+use membership::MembershipUpdate;
+use membership::ProbeMembership;
+use handshake::PeerHello;
+use handshake::PeerReport;
+
+/// How long others are waited for at first, in seconds: eight GPUs without the
+/// persistence daemon take half a minute to open.
+const HELLO_S: f64 = 180.0;
+
+/// How long others are waited for at any later exchange, in seconds.
+const STEP_S: f64 = 120.0;
+
+/// Exchanges that are timed before the first round.
+const SKEW_EXCHANGES: u32 = 3;
+
+/// A sweep over several nodes.
+struct CrossNodeSweep<'s, 'c, 'm> {
+    task: &'s CopyTask,
+    across: CrossNodePairs,
+    bytes: usize,
+    emitter: &'s mut ProbeEmitter<'m>,
+    membership: ProbeMembership,
+    memory: PeerMemory<'c>,
+    /// Ranks of this process that were lost, and why.
+    lost: BTreeMap<u32, String>,
+    /// How long the last exchange took, in milliseconds.
+    last_exchange_ms: f64,
+    /// How far apart nodes may begin, as all agreed, in milliseconds.
+    skew_ms: f64,
+    /// A copy never ended: what it uses must not be given back.
+    is_stuck: bool,
+    /// Nothing is missing so far.
+    is_complete: bool,
+}
+
+/// Measures, and says what comes of it. An error is that nobody listens.
+pub(super) fn measure(task: &CopyTask, across: CrossNodePairs, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
+    match run_sweep(task, across, mouth) {
+        Ok(true) => mouth.emit(&ProbeMessage::End),
+        Ok(false) => Ok(()),
+        Err(ProbeAbort::OutputClosed(error)) => Err(error),
+        Err(ProbeAbort::ExchangeFailed(error)) => {
+            let what = format!("the exchange with the other nodes ended: {error}");
+            mouth.emit(&ProbeMessage::Problem(ProbeProblem::new(OutputProblemKind::Error, "left-alone", what)))
+        }
+    }
+}
+
+fn run_sweep(task: &CopyTask, across: CrossNodePairs, mouth: &mut ProbeEmitter<'_>) -> Result<bool, ProbeAbort> {
+    mouth.announce_step("loading the driver's library");
+    let loaded = CudaLibrary::load(task.cuda.as_deref());
+    // It is never unloaded: a copy that never ended may still be under way.
+    let cuda = match loaded.map(ManuallyDrop::new) {
+        Ok(cuda) => cuda,
+        Err(error) => {
+            let problem = error_class::classify_load_error(&error);
+            let why = problem.detail.clone();
+            mouth.emit(&ProbeMessage::Problem(problem))?;
+            return send_refusal(task, &why, mouth);
+        }
+    };
+    let Some((gpus, failed)) = super::open_gpus(&cuda, &task.root, &task.gpus, mouth)? else {
+        return send_refusal(task, "none of its GPUs can be used: see its own problems", mouth);
+    };
+    let (bytes, problem) = copy_bytes(task);
+    if let Some(problem) = problem {
+        let why = problem.detail.clone();
+        mouth.emit(&ProbeMessage::Problem(problem))?;
+        return send_refusal(task, &why, mouth);
+    }
+    let mut sweep = CrossNodeSweep::start(&cuda, task, (across, bytes), (gpus, failed), mouth)?;
+    let result = sweep.run_tests();
+    let CrossNodeSweep { memory: hall, is_stuck: stuck, .. } = sweep;
+    if stuck {
+        let _never = ManuallyDrop::new(hall);
+    }
+    result
+}
+
+/// Tells the others that nothing can be measured here, so that they do not wait.
+fn send_refusal(task: &CopyTask, why: &str, mouth: &mut ProbeEmitter<'_>) -> Result<bool, ProbeAbort> {
+    mouth.exchange(PeerHello::new_refusal(task, why).to_value(), HELLO_S)?;
+    Ok(false)
+}
+
+/// The longest that anybody told an exchange took, in milliseconds.
+fn slowest_exchange_ms(news: &MembershipUpdate) -> f64 {
+    news.reports.values().filter_map(|word| word.exchange_ms).fold(0.0, f64::max)
+}
+
+/// Bytes of a copy, in whole words.
+fn copy_bytes(task: &CopyTask) -> (usize, Option<ProbeProblem>) {
+    let whole = usize::try_from(task.buffer_bytes).unwrap_or(0) / WORD * WORD;
+    let tells = || {
+        let what = format!("{} bytes cannot be copied", task.buffer_bytes);
+        ProbeProblem::new(OutputProblemKind::Error, "no-size", what)
+    };
+    (whole, (whole == 0).then(tells))
+}
+
+/// Data is compared in words.
+const WORD: usize = super::pattern::WORD;
+
+impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
+    /// Shares the memory of all GPUs, and meets the others.
+    fn start(
+        cuda: &'c CudaLibrary,
+        task: &'s CopyTask,
+        (across, bytes): (CrossNodePairs, usize),
+        (gpus, failed): (Vec<OpenGpu<'c>>, bool),
+        mouth: &'s mut ProbeEmitter<'m>,
+    ) -> Result<Self, ProbeAbort> {
+        let channels = imex_channel::read_channels(&task.root);
+        let (hall, hello, problems) = PeerMemory::open(cuda, gpus, bytes, channels, mouth);
+        let whole = problems.is_empty() && !failed;
+        for problem in problems {
+            mouth.emit(&ProbeMessage::Problem(problem))?;
+        }
+        mouth.announce_step("waiting for the other nodes");
+        let answer = mouth.exchange(PeerHello::new(task, hello).to_value(), HELLO_S)?;
+        let party = ProbeMembership::from_answer(&answer, task);
+        let mut sweep = Self {
+            task,
+            across,
+            bytes,
+            emitter: mouth,
+            membership: party,
+            memory: hall,
+            lost: BTreeMap::new(),
+            last_exchange_ms: 0.0,
+            skew_ms: window::plan_skew(0.0),
+            is_stuck: false,
+            is_complete: whole,
+        };
+        sweep.emit_ranks()?;
+        Ok(sweep)
+    }
+
+    /// Says who is there, and who is not.
+    fn emit_ranks(&mut self) -> Result<(), ProbeAbort> {
+        self.memory.assign_ranks(&self.membership);
+        for rank in &self.membership.ranks {
+            self.emitter.emit(&ProbeMessage::Rank(rank.clone()))?;
+        }
+        let gone: Vec<(usize, String)> =
+            self.membership.gone_members().iter().map(|(member, why)| (*member, why.clone())).collect();
+        for (member, why) in gone {
+            self.emit_gone(member, &why)?;
+        }
+        let others = self.membership.ranks.iter().filter(|rank| !self.membership.is_local(rank.rank));
+        let lost = others.filter_map(|rank| {
+            let why = self.membership.gpu_of(rank.rank)?.memory.as_ref().err()?;
+            Some((rank.rank, why.clone()))
+        });
+        let lost: Vec<(u32, String)> = lost.collect();
+        for (rank, why) in lost {
+            self.emit_lost(rank, &why)?;
+        }
+        Ok(())
+    }
+
+    fn run_tests(&mut self) -> Result<bool, ProbeAbort> {
+        let mut tests = Vec::new();
+        for testcase in &self.task.tests {
+            match CrossNodeTest::from_testcase(testcase) {
+                Some(kind) => tests.push((testcase.clone(), kind)),
+                None => {
+                    let what = format!("{testcase} is no test that runs across nodes");
+                    let problem = ProbeProblem::new(OutputProblemKind::Error, "unknown-test", what);
+                    self.emit_problem(problem)?;
+                }
+            }
+        }
+        if self.across == CrossNodePairs::Lane {
+            self.emit_unpaired()?;
+        }
+        let rounds: Vec<Vec<Vec<GpuFlow>>> =
+            tests.iter().map(|(_, kind)| self.plan_rounds(*kind)).collect();
+        let flows: BTreeSet<GpuFlow> = rounds.iter().flatten().flatten().copied().collect();
+        self.import_memory(&flows)?;
+        self.fill_sources()?;
+        self.agree_on_skew()?;
+        for ((testcase, kind), rounds) in tests.iter().zip(&rounds) {
+            self.run_test(testcase, *kind, rounds)?;
+        }
+        self.finish()?;
+        Ok(self.is_complete)
+    }
+
+    fn plan_rounds(&self, kind: CrossNodeTest) -> Vec<Vec<GpuFlow>> {
+        let of = |rank| self.membership.member_of(rank).expect("a rank belongs to a member");
+        pairs::plan_rounds(kind, self.across, &self.membership.ranks, of)
+    }
+
+    /// Imports what is needed, and tells what cannot be had.
+    fn import_memory(&mut self, flows: &BTreeSet<GpuFlow>) -> Result<(), ProbeAbort> {
+        let unreached = self.memory.import_peers(flows, &self.membership, self.emitter);
+        let pairs = unreached.iter().map(|it| (it.importer, it.owner)).collect();
+        for problem in self.summarize_unreachable(&unreached) {
+            self.emit_problem(problem)?;
+        }
+        self.exchange_reports("memory was imported", PeerReport { unreached: pairs, ..PeerReport::default() })?;
+        Ok(())
+    }
+
+    /// Agrees on how far apart nodes may begin.
+    fn agree_on_skew(&mut self) -> Result<(), ProbeAbort> {
+        self.exchange_reports("memory was filled", PeerReport::default())?;
+        let mut exchange_ms: f64 = 0.0;
+        for _ in 0..SKEW_EXCHANGES {
+            self.exchange_reports("exchanges are timed", PeerReport::default())?;
+            exchange_ms = exchange_ms.max(self.last_exchange_ms);
+        }
+        let word = PeerReport { exchange_ms: Some(exchange_ms), ..PeerReport::default() };
+        let news = self.exchange_reports("exchanges were timed", word)?;
+        self.skew_ms = window::plan_skew(slowest_exchange_ms(&news));
+        Ok(())
+    }
+
+    /// One problem for each other node and class, not one for each pair.
+    fn summarize_unreachable(&self, unreached: &[UnreachableMemory]) -> Vec<ProbeProblem> {
+        let mut groups: BTreeMap<(Option<usize>, String), Vec<&UnreachableMemory>> = BTreeMap::new();
+        for one in unreached {
+            let key = (self.membership.member_of(one.owner), one.problem.class.clone());
+            groups.entry(key).or_default().push(one);
+        }
+        let problem = |((member, _), group): (&(Option<usize>, String), &Vec<&UnreachableMemory>)| {
+            let mut problem = group[0].problem.clone();
+            if let Some(more) = group.len().checked_sub(1).filter(|more| 0 < *more) {
+                problem.detail = format!("{}; {more} more pairs likewise", problem.detail);
+            }
+            problem.node = member.map(|it| self.membership.member_name(it).to_owned());
+            problem
+        };
+        groups.iter().map(problem).collect()
+    }
+
+    /// Fills what is copied from.
+    fn fill_sources(&mut self) -> Result<(), ProbeAbort> {
+        let mine: Vec<u32> = self.membership.local_ranks().map(|rank| rank.rank).collect();
+        for rank in mine {
+            if !self.membership.is_active(rank) {
+                continue;
+            }
+            let doing = format!("filling the memory of {}", self.membership.rank_label(rank));
+            self.emitter.announce_step(&doing);
+            let pattern = data::new_pattern(&self.membership.rank_label(rank), "", self.bytes);
+            let filled = self.memory.fill(rank, &pattern);
+            let checked = filled.and_then(|()| self.memory.check_source(rank, &pattern));
+            match checked {
+                Ok(None) => {}
+                Ok(Some(difference)) => {
+                    let how = round::describe_difference(&difference, &pattern);
+                    let what = format!(
+                        "{} does not hold what the host wrote there, before any copy: {how}",
+                        self.membership.rank_label(rank)
+                    );
+                    self.lost.insert(rank, what.clone());
+                    self.emit_spoiled(None, rank, what)?;
+                }
+                Err(error) => self.drop_rank(rank, &error, &doing)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn run_test(&mut self, testcase: &str, kind: CrossNodeTest, rounds: &[Vec<GpuFlow>]) -> Result<(), ProbeAbort> {
+        let mine: Vec<String> = self.membership.local_ranks().map(|rank| rank.rank.to_string()).collect();
+        let (rows, cols) = match kind {
+            CrossNodeTest::Write | CrossNodeTest::Read => {
+                let all = self.membership.ranks.iter().map(|rank| rank.rank.to_string());
+                (mine, all.collect())
+            }
+            CrossNodeTest::Bisect => {
+                let flows = rounds.iter().flatten().filter(|it| self.membership.is_local(it.issuer));
+                (flows.map(|flow| flow.labels(kind).0).collect(), vec!["0".to_owned()])
+            }
+        };
+        let (testcase, unit) = (testcase.to_owned(), "GB/s".to_owned());
+        self.emitter.emit(&ProbeMessage::Test(ProbeMatrixShape { testcase: testcase.clone(), unit, rows, cols }))?;
+        for reading in 0..self.task.readings {
+            for (nth, flows) in rounds.iter().enumerate() {
+                let name =
+                    format!("{testcase}, reading {reading}, round {} of {}", nth + 1, rounds.len());
+                self.run_round(&round::CopyRound { testcase: &testcase, kind, reading, flows, name })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Unmaps everywhere, then releases.
+    fn finish(&mut self) -> Result<(), ProbeAbort> {
+        if !self.is_stuck {
+            self.emitter.announce_step("giving back the memory of others");
+            self.memory.release_imports();
+        }
+        self.exchange_reports("memory of others was given back", PeerReport::default())?;
+        self.emitter.announce_step("giving back memory");
+        Ok(())
+    }
+
+    /// Tells the others something and hears what they tell.
+    fn exchange_reports(&mut self, what: &str, word: PeerReport) -> Result<MembershipUpdate, ProbeAbort> {
+        self.emitter.announce_step(&format!("waiting for the other nodes: {what}"));
+        let word = PeerReport { lost: self.lost.clone(), ..word };
+        let asked = Instant::now();
+        let answer = self.emitter.exchange(word.to_value(), STEP_S)?;
+        self.last_exchange_ms = asked.elapsed().as_secs_f64() * 1e3;
+        let news = self.membership.apply_answer(&answer);
+        for (member, why) in &news.gone {
+            self.emit_gone(*member, why)?;
+        }
+        for (rank, why) in &news.lost {
+            self.emit_lost(*rank, why)?;
+        }
+        Ok(news)
+    }
+
+    fn emit_problem(&mut self, problem: ProbeProblem) -> Result<(), ProbeAbort> {
+        self.is_complete = false;
+        Ok(self.emitter.emit(&ProbeMessage::Problem(problem))?)
+    }
+
+    fn emit_gone(&mut self, member: usize, why: &str) -> Result<(), ProbeAbort> {
+        let name = self.membership.member_name(member).to_owned();
+        let what = format!("{name} takes no part any more, so its pairs are not measured: {why}");
+        let mut problem = ProbeProblem::new(OutputProblemKind::Error, "peer-gone", what);
+        problem.node = Some(name);
+        self.emit_problem(problem)
+    }
+
+    fn emit_lost(&mut self, rank: u32, why: &str) -> Result<(), ProbeAbort> {
+        let place = self.membership.rank_label(rank);
+        let what = format!("{place} takes no part, so its pairs are not measured: {why}");
+        let mut problem = ProbeProblem::new(OutputProblemKind::Error, "peer-lost", what);
+        let known = self.membership.ranks.iter().find(|it| it.rank == rank);
+        (problem.node, problem.gpu) = known.map(|it| (it.node.clone(), it.gpu)).unzip();
+        self.emit_problem(problem)
+    }
+
+    fn emit_unpaired(&mut self) -> Result<(), ProbeAbort> {
+        let of = |rank| self.membership.member_of(rank).expect("a rank belongs to a member");
+        let alone = pairs::unpaired_gpus(&self.membership.ranks, of);
+        let alone: Vec<u32> = alone.iter().map(|it| it.rank).collect();
+        for rank in alone {
+            if !self.membership.is_local(rank) {
+                continue;
+            }
+            let place = self.membership.rank_label(rank);
+            let what = format!("no other node has a GPU of the number of {place} to copy with");
+            let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-counterpart", what);
+            problem.gpu = self.membership.local_ranks().find(|it| it.rank == rank).map(|it| it.gpu);
+            self.emit_problem(problem)?;
+        }
+        Ok(())
+    }
+
+    /// A rank of this process cannot be measured any more.
+    fn drop_rank(
+        &mut self,
+        rank: u32,
+        error: &crate::ffi::cuda::CudaCallError,
+        doing: &str,
+    ) -> Result<(), ProbeAbort> {
+        let problem = self.memory.problem(rank, error, doing);
+        self.lost.entry(rank).or_insert_with(|| problem.detail.clone());
+        self.emit_problem(problem)
+    }
+}

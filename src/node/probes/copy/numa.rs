@@ -1,0 +1,127 @@
+//! Host memory near a GPU: which NUMA node its PCI slot belongs to, and a thread
+//! that is moved there while memory is taken.
+//!
+//! Linux gives memory where the thread runs that asks for it. Where the system
+//! does not tell, or does not let the thread move, memory is taken anywhere.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use rustix::thread::CpuSet;
+use rustix::thread::sched_getaffinity;
+use rustix::thread::sched_setaffinity;
+
+/// The processors next to a GPU.
+#[derive(Clone, Debug)]
+pub(crate) struct NumaCpus {
+    /// Their NUMA node.
+    pub(crate) node: u32,
+    cpus: Vec<usize>,
+}
+
+/// What is near the GPU at this PCI address, by what is below `root/sys`.
+pub(crate) fn find_numa_cpus(root: &Path, bus_id: &str) -> Option<NumaCpus> {
+    let read = |path: String| fs::read_to_string(root.join("sys").join(path)).ok();
+    // A negative number says that the firmware names no node.
+    let node: u32 = read(format!("bus/pci/devices/{bus_id}/numa_node"))?.trim().parse().ok()?;
+    let cpus = parse_cpu_list(&read(format!("devices/system/node/node{node}/cpulist"))?)?;
+    // A node of GPU memory has no processors.
+    (!cpus.is_empty()).then_some(NumaCpus { node, cpus })
+}
+
+/// The numbers of a list such as `0-3,8`.
+fn parse_cpu_list(text: &str) -> Option<Vec<usize>> {
+    let mut numbers = Vec::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        // The kernel's mask as we know it ends there; the rest is of no use.
+        numbers.extend((first..=last).take_while(|cpu| *cpu < CpuSet::MAX_CPU));
+    }
+    Some(numbers)
+}
+
+/// While it lives, this thread runs near a GPU.
+#[derive(Debug)]
+pub(crate) struct NumaPin {
+    before: CpuSet,
+}
+
+impl NumaCpus {
+    /// Moves this thread there.
+    pub(crate) fn pin_thread(&self) -> io::Result<NumaPin> {
+        let before = sched_getaffinity(None)?;
+        let mut wanted = CpuSet::new();
+        for cpu in self.cpus.iter().filter(|cpu| before.is_set(**cpu)) {
+            wanted.set(*cpu);
+        }
+        sched_setaffinity(None, &wanted)?;
+        Ok(NumaPin { before })
+    }
+}
+
+impl Drop for NumaPin {
+    fn drop(&mut self) {
+        // It was allowed before; if no more, the thread stays where it is.
+        let _ = sched_setaffinity(None, &self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tree(node: &str, cpus: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| {
+            let path = root.path().join("sys").join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        write("bus/pci/devices/0000:3b:00.0/numa_node", &format!("{node}\n"));
+        write("devices/system/node/node1/cpulist", &format!("{cpus}\n"));
+        root
+    }
+
+    #[test]
+    fn the_slot_tells_the_node_and_the_node_its_processors() {
+        let root = tree("1", "4-6,12");
+        let found = find_numa_cpus(root.path(), "0000:3b:00.0").expect("a node");
+        assert_eq!((found.node, found.cpus), (1, vec![4, 5, 6, 12]));
+    }
+
+    #[test]
+    fn what_the_system_does_not_tell_is_not_made_up() {
+        assert!(find_numa_cpus(tree("-1", "0-3").path(), "0000:3b:00.0").is_none());
+        assert!(find_numa_cpus(tree("1", "").path(), "0000:3b:00.0").is_none());
+        assert!(find_numa_cpus(tree("1", "a-b").path(), "0000:3b:00.0").is_none());
+        assert!(find_numa_cpus(tree("1", "0-3").path(), "0000:5e:00.0").is_none());
+        assert!(find_numa_cpus(tree("7", "0-3").path(), "0000:3b:00.0").is_none());
+    }
+
+    #[test]
+    fn a_list_far_beyond_any_machine_ends() {
+        let cpus = parse_cpu_list("0-18446744073709551614").expect("a list");
+        assert_eq!(cpus.len(), CpuSet::MAX_CPU);
+    }
+
+    #[test]
+    fn the_thread_comes_back() {
+        // In a thread of its own: where this moves to ends with it.
+        let (before, there, after) = std::thread::spawn(|| {
+            let before = sched_getaffinity(None).expect("known");
+            let first = (0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).expect("one");
+            let near = NumaCpus { node: 0, cpus: vec![first] };
+            let moved = near.pin_thread().expect("moved");
+            let there = sched_getaffinity(None).expect("known").count();
+            drop(moved);
+            (before.count(), there, sched_getaffinity(None).expect("known").count())
+        })
+        .join()
+        .expect("it ends");
+        assert_eq!((there, after), (1, before));
+        let nowhere = NumaCpus { node: 0, cpus: Vec::new() };
+        assert!(nowhere.pin_thread().is_err());
+    }
+}

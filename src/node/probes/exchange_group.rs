@@ -1,0 +1,389 @@
+//! Exchanges between the processes of one probe: who asked, who is gone, and
+//! what everybody is answered once all who are left have asked.
+//!
+//! Pure: it reads no clock, starts and ends nothing. Whoever owns the processes
+//! tells it what they said and passes the answers on, and ends those whom it
+//! calls gone. What somebody says wrongly costs only himself his place.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use model::exchange::ExchangeReply;
+use model::exchange::ExchangeRequest;
+use model::exchange::ExchangeShare;
+use model::worker_protocol::LONGEST_LINE;
+
+/// Bytes of JSON that one member may give to an exchange. A memory handle has
+/// 64 bytes, NCCL's unique id 128; a list of some hundred of them fits.
+pub const LARGEST_SHARE: usize = 256 << 10;
+
+/// The longest that anybody is waited for. A process that says more means
+/// "for ever", and its owner's own limit ends it before.
+const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
+
+/// Characters of a reason that are passed on, where members are few.
+const MAX_REASON_CHARS: usize = 300;
+
+/// The exchanges of one group of processes.
+#[derive(Clone, Debug)]
+pub struct ExchangeGroup {
+    members: Vec<ExchangeMember>,
+    /// The exchange that is going on, from 0.
+    number: u64,
+    /// The latest moment that anybody told of.
+    last_event: Duration,
+}
+
+#[derive(Clone, Debug)]
+struct ExchangeMember {
+    name: String,
+    /// Why it takes part no longer.
+    gone: Option<String>,
+    pending: Option<PendingAsk>,
+}
+
+/// What somebody who waits has given.
+#[derive(Clone, Debug)]
+struct PendingAsk {
+    value: Value,
+    asked_at: Duration,
+    deadline: Duration,
+}
+
+/// What becomes of those who let others wait for too long.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExchangeTimeout {
+    /// Who is gone now. Their processes are to be ended.
+    pub gone: Vec<usize>,
+    /// What the others are answered.
+    pub answers: Vec<(usize, ExchangeReply)>,
+}
+
+impl ExchangeGroup {
+    /// A board for members of these names. Everybody is known by the place in
+    /// this list.
+    pub fn new(members: Vec<String>) -> Self {
+        let member = |name| ExchangeMember { name, gone: None, pending: None };
+        let members = members.into_iter().map(member).collect();
+        Self { members, number: 0, last_event: Duration::ZERO }
+    }
+
+    /// Bytes of JSON that a member of this board may give: what all give
+    /// together must fit into one line.
+    pub fn largest_share(&self) -> usize {
+        LARGEST_SHARE.min(LONGEST_LINE / 4 * 3 / self.members.len().max(1))
+    }
+
+    /// Somebody asks; whoever is answered by that. Somebody who asks wrongly is
+    /// gone, see [`Board::gone`]; somebody who is gone is not heard.
+    pub fn ask(&mut self, member: usize, ask: ExchangeRequest, now: Duration) -> Vec<(usize, ExchangeReply)> {
+        self.last_event = self.last_event.max(now);
+        let (number, largest) = (self.number, self.largest_share());
+        let Some(who) = self.members.get_mut(member).filter(|it| it.gone.is_none()) else {
+            return Vec::new();
+        };
+        let bytes = json_bytes(&ask.value);
+        let wrong = if who.pending.is_some() {
+            Some(format!("asked for exchange {} while it waited for {number}", ask.number))
+        } else if ask.number != number {
+            Some(format!("asked for exchange {}, and {number} is the next", ask.number))
+        } else if largest < bytes {
+            Some(format!("gave {bytes} bytes to exchange {number}, and {largest} are allowed"))
+        } else {
+            None
+        };
+        if let Some(why) = wrong {
+            return self.remove(member, &why);
+        }
+        let until = now.saturating_add(wait_limit(ask.within_s));
+        who.pending = Some(PendingAsk { value: ask.value, asked_at: now, deadline: until });
+        self.complete_exchange()
+    }
+
+    /// Somebody takes part no longer; whoever is answered by that. What he gave
+    /// to an exchange that is not over yet is gone with him.
+    pub fn remove(&mut self, member: usize, why: &str) -> Vec<(usize, ExchangeReply)> {
+        // Those of all must fit into the line as well.
+        let longest = MAX_REASON_CHARS.min(LONGEST_LINE / 8 / self.members.len().max(1));
+        let Some(who) = self.members.get_mut(member).filter(|it| it.gone.is_none()) else {
+            return Vec::new();
+        };
+        who.gone = Some(why.chars().take(longest).collect());
+        who.pending = None;
+        self.complete_exchange()
+    }
+
+    /// When the first of those who wait has waited long enough.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        self.pending_asks().map(|asked| asked.deadline).min()
+    }
+
+    /// Whoever lets somebody wait who has waited long enough is gone, and the
+    /// others are answered. Before [`Board::due`] nothing happens.
+    pub fn expire(&mut self, now: Duration) -> ExchangeTimeout {
+        self.last_event = self.last_event.max(now);
+        if self.next_deadline().is_none_or(|due| now < due) {
+            return ExchangeTimeout::default();
+        }
+        let first = self.pending_asks().map(|asked| asked.asked_at).min().unwrap_or(now);
+        let waited = now.saturating_sub(first).as_secs_f64();
+        let why = format!("did not come to exchange {} within {waited:.1} s", self.number);
+        let missing = |member: &ExchangeMember| member.gone.is_none() && member.pending.is_none();
+        let gone: Vec<usize> =
+            (0..self.members.len()).filter(|at| missing(&self.members[*at])).collect();
+        for at in &gone {
+            self.members[*at].gone = Some(why.clone());
+        }
+        ExchangeTimeout { gone, answers: self.complete_exchange() }
+    }
+
+    /// Why this member takes part no longer.
+    pub fn gone_reason(&self, member: usize) -> Option<&str> {
+        self.members.get(member).and_then(|it| it.gone.as_deref())
+    }
+
+    /// How many still take part.
+    pub fn present_count(&self) -> usize {
+        self.members.iter().filter(|it| it.gone.is_none()).count()
+    }
+
+    fn pending_asks(&self) -> impl Iterator<Item = &PendingAsk> {
+        self.members.iter().filter_map(|member| member.pending.as_ref())
+    }
+
+    /// Ends the exchange if everybody who is left has asked.
+    fn complete_exchange(&mut self) -> Vec<(usize, ExchangeReply)> {
+        let Some(first) = self.pending_asks().map(|asked| asked.asked_at).min() else { return Vec::new() };
+        if self.members.iter().any(|it| it.gone.is_none() && it.pending.is_none()) {
+            return Vec::new();
+        }
+        let number = self.number;
+        self.number += 1;
+        let waited_s = self.last_event.saturating_sub(first).as_secs_f64();
+        let take = |member: &mut ExchangeMember| ExchangeShare {
+            member: member.name.clone(),
+            value: member.pending.take().map(|asked| asked.value),
+            gone: member.gone.clone(),
+        };
+        let shares: Vec<ExchangeShare> = self.members.iter_mut().map(take).collect();
+        let present = (0..self.members.len()).filter(|at| self.members[*at].gone.is_none());
+        present.map(|me| (me, ExchangeReply { number, me, shares: shares.clone(), waited_s })).collect()
+    }
+}
+
+/// Bytes of a value as JSON.
+fn json_bytes(value: &Value) -> usize {
+    struct ByteCounter(usize);
+    impl std::io::Write for ByteCounter {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = ByteCounter(0);
+    serde_json::to_writer(&mut count, value).expect("counting never fails");
+    count.0
+}
+
+/// How long somebody waits who says this many seconds.
+fn wait_limit(seconds: f64) -> Duration {
+    let longest = LONGEST_WAIT.as_secs_f64();
+    // The larger of a number and no number is the number.
+    Duration::from_secs_f64(seconds.max(0.0).min(longest))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn board(members: usize) -> ExchangeGroup {
+        ExchangeGroup::new((0..members).map(|at| format!("n{at}")).collect())
+    }
+
+    fn ask(number: u64, value: impl Into<Value>, within_s: f64) -> ExchangeRequest {
+        ExchangeRequest { number, value: value.into(), within_s }
+    }
+
+    #[test]
+    fn everybody_is_answered_when_the_last_has_asked() {
+        let mut board = board(3);
+        assert_eq!(board.ask(2, ask(0, "c", 5.0), SECOND), []);
+        assert_eq!(board.next_deadline(), Some(SECOND * 6));
+        assert_eq!(board.ask(0, ask(0, "a", 2.0), SECOND * 2), []);
+        assert_eq!(board.next_deadline(), Some(SECOND * 4), "whoever has waited long enough first");
+        let answers = board.ask(1, ask(0, "b", 5.0), SECOND * 3);
+        let who: Vec<usize> = answers.iter().map(|(who, _)| *who).collect();
+        assert_eq!(who, [0, 1, 2]);
+        for (who, answer) in &answers {
+            assert_eq!((answer.me, answer.number), (*who, 0));
+            assert!((answer.waited_s - 2.0).abs() < 1e-9, "{}", answer.waited_s);
+            let given: Vec<_> = answer.shares.iter().map(|share| share.value.clone()).collect();
+            assert_eq!(given, ["a", "b", "c"].map(|it| Some(Value::from(it))));
+        }
+        assert_eq!(board.next_deadline(), None);
+        assert_eq!(board.ask(0, ask(1, Value::Null, 5.0), SECOND * 4), []);
+        assert!(board.gone_reason(0).is_none() && board.present_count() == 3);
+    }
+
+    #[test]
+    fn who_leaves_is_named_with_the_reason_and_the_others_go_on() {
+        let mut board = board(3);
+        board.ask(0, ask(0, 1, 5.0), SECOND);
+        board.ask(1, ask(0, 2, 5.0), SECOND);
+        assert_eq!(board.remove(1, "killed"), [], "the third is waited for");
+        let answers = board.ask(2, ask(0, 3, 5.0), SECOND);
+        assert_eq!(answers.len(), 2);
+        let share = &answers[0].1.shares[1];
+        assert_eq!((share.value.clone(), share.gone.as_deref()), (None, Some("killed")));
+        assert_eq!(board.ask(1, ask(1, 2, 5.0), SECOND), [], "nobody hears it any more");
+        assert_eq!(board.remove(1, "again"), []);
+        assert_eq!(board.gone_reason(1), Some("killed"));
+        board.ask(0, ask(1, 1, 5.0), SECOND);
+        let answers = board.remove(2, "left");
+        assert_eq!(answers.len(), 1, "the last alone has nobody to wait for");
+        assert_eq!(answers[0].1.shares[2].gone.as_deref(), Some("left"));
+    }
+
+    #[test]
+    fn who_does_not_come_in_time_is_gone_and_those_who_wait_go_on() {
+        let mut board = board(3);
+        assert_eq!(board.expire(SECOND * 100), ExchangeTimeout::default(), "nobody waits");
+        board.ask(0, ask(0, 1, 5.0), SECOND);
+        board.ask(2, ask(0, 1, 50.0), SECOND * 2);
+        assert_eq!(board.expire(SECOND * 5), ExchangeTimeout::default());
+        let late = board.expire(SECOND * 6);
+        assert_eq!(late.gone, [1]);
+        assert_eq!(late.answers.len(), 2);
+        let why = late.answers[0].1.shares[1].gone.as_deref();
+        assert_eq!(why, Some("did not come to exchange 0 within 5.0 s"));
+    }
+
+    #[test]
+    fn who_asks_wrongly_is_gone_and_nobody_else() {
+        let large = "x".repeat(LARGEST_SHARE);
+        for (wrong, says) in [
+            (ask(7, 1, 5.0), "asked for exchange 7, and 0 is the next"),
+            (ask(0, large, 5.0), "gave 262146 bytes to exchange 0, and 262144 are allowed"),
+        ] {
+            let mut board = board(2);
+            board.ask(0, ask(0, 1, 5.0), SECOND);
+            let answers = board.ask(1, wrong, SECOND);
+            assert_eq!(board.gone_reason(1), Some(says));
+            assert_eq!(answers.len(), 1);
+        }
+        let mut board = board(2);
+        board.ask(0, ask(0, 1, 5.0), SECOND);
+        board.ask(0, ask(1, 1, 5.0), SECOND);
+        assert_eq!(board.gone_reason(0), Some("asked for exchange 1 while it waited for 0"));
+        assert_eq!(board.ask(1, ask(0, 1, f64::NAN), SECOND).len(), 1);
+        assert_eq!(board.ask(9, ask(1, 1, 5.0), SECOND), []);
+        assert_eq!(ExchangeGroup::new(Vec::new()).expire(SECOND), ExchangeTimeout::default());
+    }
+
+    #[test]
+    fn what_all_give_together_fits_into_a_line() {
+        for members in [1, 2, 18, 144] {
+            let mut board = board(members);
+            let value = "x".repeat(board.largest_share() - 2);
+            let mut answers = Vec::new();
+            for at in 0..members {
+                answers = board.ask(at, ask(0, value.as_str(), 5.0), SECOND);
+            }
+            let (_, answer) = answers.pop().expect("the last has asked");
+            let line = serde_json::to_vec(&answer).expect("plain data");
+            assert!(line.len() + 100 < LONGEST_LINE, "{members} members: {}", line.len());
+        }
+    }
+
+    #[test]
+    fn the_reasons_of_many_fit_into_a_line_too() {
+        let members = 1_000;
+        let mut board = board(members);
+        let why = "\u{1F622}".repeat(400);
+        for at in 1..members {
+            board.remove(at, &why);
+        }
+        let answers = board.ask(0, ask(0, 1, 5.0), SECOND);
+        let line = serde_json::to_vec(&answers[0].1).expect("plain data");
+        assert!(line.len() + 100 < LONGEST_LINE, "{}", line.len());
+    }
+
+    /// Something that happens to a board.
+    #[derive(Clone, Debug)]
+    enum ExchangeEvent {
+        /// Asks for the exchange this far from the next.
+        Asks {
+            who: usize,
+            off: u64,
+            value: u64,
+            within_s: f64,
+        },
+        Leaves(usize),
+        Passes(u64),
+        /// The owner looks at the clock.
+        Looks,
+    }
+
+    fn event() -> impl Strategy<Value = ExchangeEvent> {
+        let asks = (0..5usize, prop_oneof![9 => Just(0u64), 1 => 1..3u64], 0..9u64, 0.0..9.0f64);
+        prop_oneof![
+            8 => asks.prop_map(|(who, off, value, within_s)| ExchangeEvent::Asks { who, off, value, within_s }),
+            1 => (0..5usize).prop_map(ExchangeEvent::Leaves),
+            2 => (0..4000u64).prop_map(ExchangeEvent::Passes),
+            2 => Just(ExchangeEvent::Looks),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_happens_all_who_are_left_get_the_same_and_nobody_waits_for_ever(
+            members in 1..5usize,
+            events in proptest::collection::vec(event(), 0..60),
+        ) {
+            let mut board = board(members);
+            let (mut now, mut next) = (Duration::ZERO, 0);
+            for event in events {
+                let answers = match event {
+                    ExchangeEvent::Asks { who, off, value, within_s } => {
+                        board.ask(who, ask(next + off, value, within_s), now)
+                    }
+                    ExchangeEvent::Leaves(who) => board.remove(who, "left"),
+                    ExchangeEvent::Passes(ms) => {
+                        now += Duration::from_millis(ms);
+                        Vec::new()
+                    }
+                    ExchangeEvent::Looks => board.expire(now).answers,
+                };
+                let present: Vec<usize> = (0..members).filter(|it| board.gone_reason(*it).is_none()).collect();
+                if let Some((_, first)) = answers.first() {
+                    let who: Vec<usize> = answers.iter().map(|(who, _)| *who).collect();
+                    prop_assert_eq!(&who, &present, "all who are left are answered at once");
+                    prop_assert_eq!(first.number, next);
+                    for (who, answer) in &answers {
+                        prop_assert_eq!(answer.me, *who);
+                        prop_assert_eq!(&answer.shares, &first.shares);
+                    }
+                    for (at, share) in first.shares.iter().enumerate() {
+                        prop_assert_eq!(share.value.is_some(), present.contains(&at));
+                        prop_assert_eq!(share.gone.is_none(), present.contains(&at));
+                    }
+                    next += 1;
+                }
+            }
+            // Whoever waits is answered at the latest when he wanted to be.
+            if let Some(due) = board.next_deadline() {
+                let late = board.expire(due);
+                prop_assert!(!late.gone.is_empty() && !late.answers.is_empty());
+                prop_assert_eq!(board.next_deadline(), None);
+            }
+        }
+    }
+}

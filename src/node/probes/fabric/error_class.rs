@@ -1,0 +1,225 @@
+//! What an error means where memory is shared over the fabric: its class, and
+//! a sentence that says what to do. Pure.
+//!
+//! The same number means something else at another step: what `cuMemCreate` is
+//! not permitted is a channel that this process lacks, what an import is not
+//! permitted is a channel that the other one has. Where the step does not
+//! matter, `probe::copy` knows the error. No error is of the kind `corrupt`.
+
+use super::imex_channel::ImexChannels;
+use super::imex_channel::DEVICE;
+use crate::ffi::cuda::CudaCallError;
+use crate::ffi::cuda::code;
+use crate::probes::copy::error_class;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::ProbeProblem;
+
+/// What was being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FabricCallStep {
+    /// Making memory that can be shared, or asking in what sizes.
+    Create,
+    /// Getting a handle of it.
+    Export,
+    /// Importing memory of this very process.
+    ImportOwn,
+    /// Importing memory of another process.
+    ImportPeer,
+    /// Putting it behind addresses.
+    Map,
+    /// Anything else.
+    Other,
+}
+
+/// What this error means, while something was done of which a person would say
+/// "while `doing`".
+pub(crate) fn classify_error(
+    error: &CudaCallError,
+    step: FabricCallStep,
+    doing: &str,
+    channels: &ImexChannels,
+) -> ProbeProblem {
+    let Some((class, meaning)) = explain_error(error, step, channels) else {
+        return error_class::classify_error(error, error_class::CopyCallStep::Copy, doing);
+    };
+    let detail = format!("{meaning} ({error}, while {doing})");
+    let mut problem = ProbeProblem::new(OutputProblemKind::Error, class, detail);
+    problem.code = Some(match error {
+        CudaCallError::Failed { name, .. } => name.clone(),
+        CudaCallError::Missing { call } => (*call).to_owned(),
+    });
+    problem
+}
+
+/// The class, and what it means; nothing where the step does not matter.
+fn explain_error(error: &CudaCallError, step: FabricCallStep, channels: &ImexChannels) -> Option<(&'static str, String)> {
+    let Some(code) = error.code() else {
+        // CUDA 12.3 brought fabric handles (NCCL's guard when it is compiled).
+        let text = "the driver is too old for memory that is shared over the fabric: R550 is the \
+                    floor, R570 on GB200";
+        return (step != FabricCallStep::Other).then(|| ("driver-too-old", text.to_owned()));
+    };
+    let own = matches!(step, FabricCallStep::Create | FabricCallStep::Export | FabricCallStep::ImportOwn);
+    match (code, step) {
+        // A driver without fabric handles refuses the kind of handle as a value.
+        (code::INVALID_VALUE, FabricCallStep::Create) => Some((
+            "no-fabric-handles",
+            "the driver knows no such memory: it is older than R550 (R570 on GB200), or the GPU is \
+             on no NVLink fabric"
+                .to_owned(),
+        )),
+        (code::NOT_SUPPORTED, FabricCallStep::Create | FabricCallStep::Export) => Some((
+            "no-fabric-handles",
+            "this GPU or its driver cannot share memory over the fabric: it is on no NVLink \
+             fabric that is up, or the driver is older than R550 (R570 on GB200)"
+                .to_owned(),
+        )),
+        (code::NOT_PERMITTED, _) if own => Some(explain_not_permitted(channels)),
+        (code::NOT_PERMITTED, FabricCallStep::ImportPeer) => Some((
+            "other-imex-channel",
+            format!(
+                "the two processes have no IMEX channel in common: both need the same \
+                 /dev/{DEVICE}/channelN (this one can open {})",
+                channel_list(channels)
+            ),
+        )),
+        (code::INVALID_HANDLE | code::INVALID_VALUE | code::NOT_SUPPORTED, FabricCallStep::ImportPeer) => Some((
+            "other-fabric",
+            "the memory cannot be reached from here: its GPU is in another NVLink clique, or its \
+             node in another IMEX domain (compare `fabricgate node facts`, and `nvidia-imex-ctl \
+             -N` on both)"
+                .to_owned(),
+        )),
+        (code::TIMEOUT | code::NOT_READY | code::SYSTEM_NOT_READY, FabricCallStep::ImportPeer) => Some((
+            "imex-peer-missing",
+            "IMEX did not answer in time: its daemon does not run on this node or on the other, \
+             or they do not reach each other (`nvidia-imex-ctl -N`)"
+                .to_owned(),
+        )),
+        (code::INVALID_HANDLE | code::TIMEOUT, _) if own => Some((
+            "imex-not-running",
+            "this process cannot import what it made itself: the IMEX daemon of this node does \
+             not answer (`systemctl status nvidia-imex`)"
+                .to_owned(),
+        )),
+        (code::SYSTEM_NOT_READY, _) => Some((
+            "fabric-not-ready",
+            "the NVLink fabric is not up on this node: nvidia-fabricmanager must run, and the \
+             GPU's fabric state must be Completed (`nvidia-smi -q`)"
+                .to_owned(),
+        )),
+        _ => None,
+    }
+}
+
+/// Why a process may not share memory over the fabric.
+fn explain_not_permitted(channels: &ImexChannels) -> (&'static str, String) {
+    if !channels.open.is_empty() {
+        let text = format!(
+            "the driver does not permit shared memory although this process can open {}: IMEX is \
+             not up on this node, or the fabric is not (`nvidia-imex-ctl -N`, `nvidia-smi -q`)",
+            channel_list(channels)
+        );
+        return ("imex-channel-refused", text);
+    }
+    if let Some((name, why)) = channels.closed.first() {
+        let text = format!(
+            "this process may not open /dev/{DEVICE}/{name} ({why}): give its user or its \
+             container the right to"
+        );
+        return ("imex-channel-denied", text);
+    }
+    match channels.registered {
+        Some(false) => (
+            "no-imex",
+            format!(
+                "the driver offers no IMEX channels: {DEVICE} is not in /proc/devices, so that \
+                 this is no node of a multi-node NVLink system, or its driver was loaded without \
+                 support for it"
+            ),
+        ),
+        _ => (
+            "no-imex-channel",
+            format!(
+                "there is no /dev/{DEVICE}/channel0 here: on a host load the driver with \
+                 NVreg_CreateImexChannel0=1 or make the node with mknod (the major number is in \
+                 /proc/devices), to a container give it as a device (in Kubernetes by a \
+                 ComputeDomain)"
+            ),
+        ),
+    }
+}
+
+fn channel_list(channels: &ImexChannels) -> String {
+    if channels.open.is_empty() { "none".to_owned() } else { channels.open.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(code: i32) -> CudaCallError {
+        CudaCallError::Failed { call: "cuMemSomething", code, name: code::result_name(code) }
+    }
+
+    fn class(code: i32, step: FabricCallStep, channels: &ImexChannels) -> String {
+        classify_error(&failed(code), step, "trying", channels).class
+    }
+
+    fn open() -> ImexChannels {
+        let open = vec!["channel0".to_owned()];
+        ImexChannels { registered: Some(true), open, ..ImexChannels::default() }
+    }
+
+    #[test]
+    fn what_is_not_permitted_is_told_apart_by_what_is_there() {
+        let none = ImexChannels { registered: Some(true), ..ImexChannels::default() };
+        let unregistered = ImexChannels { registered: Some(false), ..ImexChannels::default() };
+        let closed = vec![("channel0".to_owned(), "Permission denied".to_owned())];
+        let denied = ImexChannels { registered: Some(true), closed, ..ImexChannels::default() };
+        for step in [FabricCallStep::Create, FabricCallStep::Export, FabricCallStep::ImportOwn] {
+            assert_eq!(class(800, step, &none), "no-imex-channel");
+            assert_eq!(class(800, step, &ImexChannels::default()), "no-imex-channel");
+            assert_eq!(class(800, step, &unregistered), "no-imex");
+            assert_eq!(class(800, step, &denied), "imex-channel-denied");
+            assert_eq!(class(800, step, &open()), "imex-channel-refused");
+        }
+        assert_eq!(class(800, FabricCallStep::ImportPeer, &open()), "other-imex-channel");
+        let said = classify_error(&failed(800), FabricCallStep::Create, "making 2 MiB on GPU 0", &denied);
+        assert!(said.detail.contains("nvidia-caps-imex-channels/channel0 (Permission denied)"));
+        assert!(said.detail.contains("(cuMemSomething: CUDA_ERROR_NOT_PERMITTED (800), while"));
+        assert_eq!(said.code.as_deref(), Some("CUDA_ERROR_NOT_PERMITTED"));
+    }
+
+    #[test]
+    fn the_same_number_means_something_else_at_another_step() {
+        assert_eq!(class(400, FabricCallStep::ImportPeer, &open()), "other-fabric");
+        assert_eq!(class(400, FabricCallStep::ImportOwn, &open()), "imex-not-running");
+        assert_eq!(class(909, FabricCallStep::ImportPeer, &open()), "imex-peer-missing");
+        assert_eq!(class(801, FabricCallStep::Create, &open()), "no-fabric-handles");
+        assert_eq!(class(1, FabricCallStep::Create, &open()), "no-fabric-handles");
+        assert_eq!(class(802, FabricCallStep::Create, &open()), "fabric-not-ready");
+        assert_eq!(class(2, FabricCallStep::Create, &open()), "no-memory");
+        assert_eq!(class(719, FabricCallStep::Other, &open()), "gpu-lost");
+    }
+
+    #[test]
+    fn a_missing_call_is_an_old_driver_with_its_floor() {
+        let missing = CudaCallError::Missing { call: "cuMemExportToShareableHandle" };
+        let said = classify_error(&missing, FabricCallStep::Export, "exporting", &open());
+        assert_eq!(said.class.as_str(), "driver-too-old");
+        assert!(said.detail.contains("R550") && said.detail.contains("R570"));
+    }
+
+    #[test]
+    fn no_error_speaks_against_a_gpu() {
+        let steps =
+            [FabricCallStep::Create, FabricCallStep::Export, FabricCallStep::ImportOwn, FabricCallStep::ImportPeer, FabricCallStep::Map, FabricCallStep::Other];
+        for code in 1..1000 {
+            for step in steps {
+                let said = classify_error(&failed(code), step, "trying", &open());
+                assert_eq!(said.kind, OutputProblemKind::Error);
+            }
+        }
+    }
+}

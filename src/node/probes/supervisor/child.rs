@@ -1,0 +1,252 @@
+//! One child process and its place at the table.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio::time::timeout;
+
+use super::ProbeChildSpec;
+use super::SupervisorSpec;
+use super::child_output::ChildExitReason;
+use super::child_output::ChildOutput;
+use super::child_output::ChildLineKind;
+use super::child_output::clean;
+use super::stderr_tail::StderrTail;
+use crate::exec::guard;
+use crate::exec::session::SessionInput;
+use crate::exec::session::SessionOutput;
+use crate::exec::session::SessionProcess;
+use crate::exec::session::ProcessSession;
+use model::raw_result::ProcessEnding;
+
+/// How long a child may take to read an answer.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long its output may stay open after it has ended, and how long it may
+/// live on after it was killed: one that hangs inside the kernel cannot be
+/// ended by anybody.
+const EXIT_GRACE: Duration = Duration::from_secs(2);
+
+/// What a child's listener tells.
+#[derive(Debug)]
+pub(super) enum ChildEvent {
+    /// A line of the child at this place.
+    Line(usize, Vec<u8>),
+    /// There will be no more, and why that is not the end of the child.
+    Closed(usize, Option<String>),
+}
+
+/// A child.
+#[derive(Debug)]
+pub(super) struct ProbeChild {
+    output: ChildOutput,
+    input: Option<SessionInput>,
+    process: Option<SessionProcess>,
+    stderr: Arc<Mutex<StderrTail>>,
+    /// Pieces of noise that were heard of.
+    stderr_chunks: u64,
+    /// It waits for the answer to an exchange.
+    pub(super) is_waiting: bool,
+    /// When it last gave a sign of life.
+    last_activity: Instant,
+    /// Nothing more will come out of it.
+    is_closed: bool,
+    /// Why it is ended, and since when.
+    killed: Option<(ChildExitReason, Instant)>,
+    /// How it ended, and when that was seen.
+    ended: Option<(ProcessEnding, Instant)>,
+}
+
+impl ProbeChild {
+    /// Starts the child at this place.
+    pub(super) fn spawn(work: &SupervisorSpec, part: &ProbeChildSpec, at: usize, say: &mpsc::Sender<ChildEvent>) -> Self {
+        let mut seat = Self {
+            output: ChildOutput::new(&part.name, part.gpu),
+            input: None,
+            process: None,
+            stderr: Arc::default(),
+            stderr_chunks: 0,
+            is_waiting: false,
+            last_activity: Instant::now(),
+            is_closed: false,
+            killed: None,
+            ended: None,
+        };
+        let mut argv = vec![work.executable.display().to_string()];
+        argv.extend_from_slice(&part.args);
+        let (ear, noises) = mpsc::channel(16);
+        let argv = guard::guarded_command(&work.executable, &argv);
+        match ProcessSession::start_with_stderr(&argv, &part.env, Some(ear)) {
+            Err(error) => seat.output.exit = Some(ChildExitReason::NotStarted(error.to_string())),
+            Ok(ProcessSession { input, output, process }) => {
+                tokio::spawn(read_stdout(output, at, say.clone()));
+                tokio::spawn(read_stderr(noises, Arc::clone(&seat.stderr)));
+                seat.input = Some(input);
+                seat.process = Some(process);
+            }
+        }
+        seat
+    }
+
+    /// The number of its process.
+    pub(super) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().and_then(SessionProcess::pid)
+    }
+
+    /// Whether it has not left yet.
+    pub(super) fn is_open(&self) -> bool {
+        self.output.exit.is_none()
+    }
+
+    /// Why it takes part no longer, for the others.
+    pub(super) fn exit_text(&self) -> Option<String> {
+        let fate = self.output.exit.as_ref().or(self.killed.as_ref().map(|(fate, _)| fate))?;
+        // What a child says of itself is the better reason.
+        let own = self.output.problems().last().map(|problem| problem.detail.clone());
+        let reason = match fate {
+            ChildExitReason::Success => own,
+            _ => self.output.problem_for(fate).map(|problem| problem.detail),
+        };
+        Some(clean(&reason.unwrap_or_else(|| "its process has ended".to_owned())))
+    }
+
+    /// Takes a line.
+    pub(super) fn push_line<'l>(&mut self, line: &'l [u8]) -> ChildLineKind<'l> {
+        self.last_activity = Instant::now();
+        self.output.push_line(line)
+    }
+
+    /// Nothing more will come.
+    pub(super) fn mark_closed(&mut self, why: Option<String>) {
+        self.is_closed = true;
+        if let Some(why) = why {
+            self.kill(ChildExitReason::ProtocolViolation(why));
+        }
+    }
+
+    /// Hears what it says it is about to do, where that is new.
+    pub(super) fn poll_step(&mut self) -> Option<&str> {
+        let noise = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        if noise.chunks == self.stderr_chunks {
+            return None;
+        }
+        self.stderr_chunks = noise.chunks;
+        self.last_activity = Instant::now();
+        if noise.current_step == self.output.current_step {
+            return None;
+        }
+        self.output.current_step.clone_from(&noise.current_step);
+        self.output.current_step.as_deref()
+    }
+
+    /// Ends it if it hangs.
+    pub(super) fn check_silence(&mut self, most: Duration) {
+        let silent = self.last_activity.elapsed();
+        if !self.is_waiting && most < silent {
+            self.kill(ChildExitReason::Hung(silent.as_secs_f64()));
+        }
+    }
+
+    /// Ends it, for this reason.
+    pub(super) fn kill(&mut self, fate: ChildExitReason) {
+        if self.output.exit.is_some() || self.killed.is_some() || self.ended.is_some() {
+            return;
+        }
+        if let Some(process) = &self.process {
+            process.kill();
+        }
+        self.killed = Some((fate, Instant::now()));
+    }
+
+    /// Closes its input.
+    pub(super) fn close_input(&mut self) {
+        self.input = None;
+        self.is_waiting = false;
+        self.last_activity = Instant::now();
+    }
+
+    /// Answers it.
+    pub(super) async fn send_answer(&mut self, line: &[u8]) {
+        self.is_waiting = false;
+        self.last_activity = Instant::now();
+        let Some(input) = &mut self.input else { return };
+        match timeout(READ_TIMEOUT, input.send(line)).await {
+            // One that has ended is found out when its output closes.
+            Ok(_) => {}
+            Err(_) => self.kill(ChildExitReason::ProtocolViolation("it does not read what it asked for".to_owned())),
+        }
+    }
+
+    /// Sees whether it has ended, and what that means.
+    pub(super) async fn poll_exit(&mut self) {
+        if self.output.exit.is_some() {
+            return;
+        }
+        let Some(process) = &mut self.process else { return };
+        if self.ended.is_none()
+            && let Ok(ending) = timeout(Duration::ZERO, process.wait()).await
+        {
+            self.ended = Some((ending, Instant::now()));
+        }
+        let is_over = match (&self.ended, &self.killed) {
+            (Some((_, since)), _) => self.is_closed || EXIT_GRACE < since.elapsed(),
+            (None, Some((_, since))) => EXIT_GRACE < since.elapsed(),
+            (None, None) => false,
+        };
+        if !is_over {
+            return;
+        }
+        if self.ended.is_some() {
+            // Also takes its last words.
+            process.end(Duration::ZERO).await;
+        }
+        let _ = self.poll_step();
+        {
+            let mut noise = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+            noise.close();
+            self.output.nccl_lines = std::mem::take(&mut noise.nccl_lines);
+            self.output.stderr_tail = std::mem::take(&mut noise.tail).into();
+        }
+        let killed = self.killed.take().map(|(fate, _)| fate);
+        let ending = self.ended.as_ref().map(|(ending, _)| ending);
+        self.output.exit = Some(match (killed, ending) {
+            (Some(fate), _) => fate,
+            (None, Some(ProcessEnding::Exited { code: 0 })) => ChildExitReason::Success,
+            (None, Some(ProcessEnding::Exited { code })) => ChildExitReason::Failed(*code),
+            (None, Some(ProcessEnding::Signalled { signal })) => ChildExitReason::Signaled(*signal),
+            (None, other) => ChildExitReason::NotStarted(format!("it ended strangely: {other:?}")),
+        });
+        self.process = None;
+    }
+
+    /// What was heard of it.
+    pub(super) fn into_output(self) -> ChildOutput {
+        self.output
+    }
+}
+
+/// Keeps what a child says on its standard error.
+async fn read_stderr(mut noises: mpsc::Receiver<Vec<u8>>, noise: Arc<Mutex<StderrTail>>) {
+    while let Some(piece) = noises.recv().await {
+        noise.lock().unwrap_or_else(PoisonError::into_inner).push(&piece);
+    }
+}
+
+/// Passes on what a child says.
+async fn read_stdout(mut output: SessionOutput, at: usize, say: mpsc::Sender<ChildEvent>) {
+    loop {
+        let event = match output.next_line().await {
+            Ok(Some(line)) => ChildEvent::Line(at, line),
+            Ok(None) => ChildEvent::Closed(at, None),
+            Err(error) => ChildEvent::Closed(at, Some(format!("what it says cannot be read: {error}"))),
+        };
+        let last = matches!(event, ChildEvent::Closed(..));
+        if say.send(event).await.is_err() || last {
+            return;
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! What the ranks of a node said, as one document.
+//!
+//! Pure. What several ranks say alike is said once.
+
+use std::collections::BTreeMap;
+
+use super::SupervisorOutput;
+use super::copy_document::exit_problems;
+use super::copy_document::is_complete;
+use crate::probes::collective::nccl_path;
+use crate::probes::collective::nccl_path::NcclPath;
+use crate::probes::protocol::ProbeMessage;
+use model::collective::COLLECTIVE_FORMAT;
+use model::collective::CollectiveDocument;
+use model::collective::CollectivePoint;
+use model::collective::CollectiveTest;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::ProbeProblem;
+use model::probe_report::ProbedRank;
+
+/// The type that is measured, as nccl-tests calls it.
+const DATATYPE: &str = "float";
+
+/// What the ranks were asked for.
+#[derive(Clone, Debug, Default)]
+pub struct CollectiveProbeRequest {
+    /// What the node is called.
+    pub node: String,
+    /// The tests.
+    pub tests: Vec<String>,
+    /// The path that must be taken.
+    pub path: Option<NcclPath>,
+    /// Variables that were set for NCCL.
+    pub environment: BTreeMap<String, String>,
+}
+
+impl CollectiveProbeRequest {
+    /// A document in which nothing is said yet.
+    pub fn empty_document(&self) -> CollectiveDocument {
+        CollectiveDocument {
+            format: COLLECTIVE_FORMAT.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            node: self.node.clone(),
+            cuda: None,
+            nccl: None,
+            library: None,
+            ranks: Vec::new(),
+            transports: Vec::new(),
+            algorithms: Vec::new(),
+            asserted: self.path.map(|path| path.name().to_owned()),
+            environment: self.environment.clone(),
+            tests: Vec::new(),
+            around: None,
+            problems: Vec::new(),
+            complete: false,
+        }
+    }
+}
+
+/// The document.
+pub fn build_document(asked: &CollectiveProbeRequest, attended: &SupervisorOutput) -> CollectiveDocument {
+    let mut document = asked.empty_document();
+    let mut ranks: BTreeMap<u32, ProbedRank> = BTreeMap::new();
+    let mut points = CollectiveTestList::default();
+    for line in attended.children.iter().flat_map(|heard| &heard.messages) {
+        match line {
+            ProbeMessage::Driver { cuda } => document.cuda = Some(cuda.clone()),
+            ProbeMessage::Nccl { version, library } => {
+                document.nccl.get_or_insert_with(|| version.clone());
+                document.library.get_or_insert_with(|| library.clone());
+            }
+            ProbeMessage::Rank(rank) => {
+                ranks.entry(rank.rank).or_insert_with(|| rank.clone());
+            }
+            ProbeMessage::Point { testcase, reading, point, .. } => points.add_point(testcase, *reading, point),
+            ProbeMessage::Problem(problem) => {
+                if !document.problems.contains(problem) {
+                    document.problems.push(problem.clone());
+                }
+            }
+            ProbeMessage::Gpu(_) | ProbeMessage::Test(_) | ProbeMessage::Cell(_) | ProbeMessage::Note { .. } | ProbeMessage::End => {}
+        }
+    }
+    document.ranks = ranks.into_values().collect();
+    document.tests = points.0;
+    document.problems = merge_common_problems(&document.problems, attended.children.len());
+    document.problems.extend(exit_problems(attended));
+    let chatter = attended.children.iter().flat_map(|heard| &heard.nccl_lines);
+    let said = nccl_path::parse_log(&chatter.map(String::as_str).collect::<Vec<_>>().join("\n"));
+    document.transports = said.transports.iter().cloned().collect();
+    document.algorithms = said.algorithms.clone().into_iter().collect();
+    if let Some(expected) = asked.path.filter(|_| 1 < document.ranks.len()) {
+        let mut nodes: Vec<&str> = document.ranks.iter().map(|it| it.node.as_str()).collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        // Who was never connected has no path that could be another one.
+        if !document.tests.is_empty() || !said.transports.is_empty() {
+            document.problems.extend(nccl_path::check_path(expected, &said, nodes.len()));
+        }
+    }
+    document.problems.extend(nccl_warnings(&document, &said.warnings));
+    document.complete = is_complete(attended, &document.problems)
+        && (has_remote_numbers(&document) || asked.tests.iter().all(|name| has_test(&document, name)));
+    document
+}
+
+/// What all GPUs lack alike, such as a library, said once for all.
+fn merge_common_problems(problems: &[ProbeProblem], all: usize) -> Vec<ProbeProblem> {
+    let without_gpu = |problem: &ProbeProblem| {
+        let start = format!("GPU {}: ", problem.gpu?);
+        let detail = problem.detail.strip_prefix(&start)?.to_owned();
+        Some(ProbeProblem { gpu: None, detail, ..problem.clone() })
+    };
+    let mut told: Vec<ProbeProblem> = Vec::new();
+    for problem in problems {
+        let common = without_gpu(problem).filter(|common| {
+            let same = |it: &&ProbeProblem| without_gpu(it).as_ref() == Some(common);
+            1 < all && problems.iter().filter(same).count() == all
+        });
+        let problem = common.unwrap_or_else(|| problem.clone());
+        if !told.contains(&problem) {
+            told.push(problem);
+        }
+    }
+    told
+}
+
+/// Whether the numbers are in the document of another node: that of the first
+/// rank.
+fn has_remote_numbers(document: &CollectiveDocument) -> bool {
+    document.ranks.first().is_some_and(|first| first.node != document.node)
+}
+
+fn has_test(document: &CollectiveDocument, name: &str) -> bool {
+    document.tests.iter().any(|test| test.testcase == name)
+        || document.problems.iter().any(|it| it.testcase.as_deref() == Some(name))
+}
+
+/// NCCL's own warnings, where something failed: they name the cause that its
+/// error codes do not.
+fn nccl_warnings(document: &CollectiveDocument, warnings: &[String]) -> Vec<ProbeProblem> {
+    let failed = document.problems.iter().any(|problem| problem.kind == OutputProblemKind::Error);
+    let told = |text: &String| {
+        let detail = format!("NCCL warned: {text}");
+        ProbeProblem::new(OutputProblemKind::Error, "nccl-warning", detail)
+    };
+    warnings.iter().filter(|_| failed).map(told).collect()
+}
+
+/// Tests in the order they were measured.
+#[derive(Default)]
+struct CollectiveTestList(Vec<CollectiveTest>);
+
+impl CollectiveTestList {
+    fn add_point(&mut self, testcase: &str, reading: u32, point: &CollectivePoint) {
+        let is_it =
+            |test: &&mut CollectiveTest| test.testcase == testcase && test.reading == reading;
+        match self.0.iter_mut().find(is_it) {
+            // A size that is there already was said by another rank.
+            Some(test) if test.points.iter().any(|it| it.bytes == point.bytes) => {}
+            Some(test) => test.points.push(point.clone()),
+            None => self.0.push(CollectiveTest {
+                testcase: testcase.to_owned(),
+                reading,
+                datatype: DATATYPE.to_owned(),
+                points: vec![point.clone()],
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::child_output::ChildExitReason;
+    use super::super::child_output::ChildOutput;
+    use super::*;
+
+    fn asked() -> CollectiveProbeRequest {
+        CollectiveProbeRequest {
+            node: "n1".to_owned(),
+            tests: vec!["all_reduce_perf".to_owned()],
+            ..CollectiveProbeRequest::default()
+        }
+    }
+
+    fn rank(rank: u32, node: &str) -> ProbeMessage {
+        ProbeMessage::Rank(ProbedRank { rank, node: node.to_owned(), gpu: rank, ..ProbedRank::default() })
+    }
+
+    fn point(reading: u32, bytes: u64) -> ProbeMessage {
+        ProbeMessage::Point {
+            testcase: "all_reduce_perf".to_owned(),
+            reading,
+            rank: 0,
+            point: CollectivePoint {
+                bytes,
+                iterations: 20,
+                time_us: 10.0,
+                slowest_us: 11.0,
+                algbw: 100.0,
+                busbw: 175.0,
+                wrong: Some(0),
+                checked: 8,
+            },
+        }
+    }
+
+    fn child_output(gpu: u32, lines: Vec<ProbeMessage>, fate: ChildExitReason) -> ChildOutput {
+        let lines = [rank(0, "n1"), rank(1, "n1")].into_iter().chain(lines).collect();
+        ChildOutput { messages: lines, exit: Some(fate), ..ChildOutput::new(&format!("GPU {gpu}"), Some(gpu)) }
+    }
+
+    fn two(first: ChildOutput, second: ChildOutput) -> SupervisorOutput {
+        SupervisorOutput { children: vec![first, second], ..SupervisorOutput::default() }
+    }
+
+    #[test]
+    fn the_ranks_of_a_node_make_one_document() {
+        let nccl = |library: &str| ProbeMessage::Nccl { version: "2.28.3".into(), library: library.into() };
+        let points = [point(0, 1024), point(0, 2048), point(1, 1024)];
+        let first = [nccl("a")].into_iter().chain(points).chain([ProbeMessage::End]).collect();
+        let mut attended = two(
+            child_output(0, first, ChildExitReason::Success),
+            child_output(1, vec![nccl("b"), point(0, 1024), ProbeMessage::End], ChildExitReason::Success),
+        );
+        attended.children[1].nccl_lines =
+            vec!["n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM".to_owned()];
+        let got = build_document(&asked(), &attended);
+        assert!(got.complete, "{:?}", got.problems);
+        assert_eq!((got.ranks.len(), got.tests.len()), (2, 2));
+        assert_eq!(got.tests[0].points.len(), 2);
+        assert_eq!((got.nccl.as_deref(), got.library.as_deref()), (Some("2.28.3"), Some("a")));
+        assert_eq!(got.transports, ["P2P/CUMEM"]);
+        let wanted = CollectiveProbeRequest { path: Some(NcclPath::Nvls), ..asked() };
+        let other = build_document(&wanted, &attended);
+        assert_eq!(other.problems[0].class.as_str(), "another-path");
+        assert!(!other.complete);
+    }
+
+    #[test]
+    fn a_rank_that_died_is_named_and_the_numbers_until_then_stay() {
+        let dead = child_output(1, Vec::new(), ChildExitReason::Signaled(11));
+        let got = build_document(&asked(), &two(child_output(0, vec![point(0, 1024)], ChildExitReason::Success), dead));
+        assert!(!got.complete);
+        assert_eq!(got.tests[0].points.len(), 1);
+        let died = got.problems.iter().find(|it| it.class.as_str() == "child-died").expect("named");
+        assert_eq!(died.gpu, Some(1));
+        assert!(died.detail.starts_with("GPU 1 was ended by SIGSEGV"), "{}", died.detail);
+    }
+
+    #[test]
+    fn what_all_gpus_lack_is_said_once() {
+        let lacks = |gpu: u32, what: &str| {
+            let detail = format!("GPU {gpu}: {what}");
+            let problem = ProbeProblem::new(OutputProblemKind::Error, "no-nccl", detail);
+            ProbeMessage::Problem(ProbeProblem { gpu: Some(gpu), ..problem })
+        };
+        let of = |gpu: u32, what: &str| child_output(gpu, vec![lacks(gpu, what)], ChildExitReason::Success);
+        let got = build_document(&asked(), &two(of(0, "no NCCL"), of(1, "no NCCL")));
+        let said: Vec<_> = got.problems.iter().map(|it| (it.gpu, it.detail.as_str())).collect();
+        assert_eq!(said, [(None, "no NCCL")]);
+        let got = build_document(&asked(), &two(of(0, "no NCCL"), of(1, "old NCCL")));
+        assert_eq!(got.problems.len(), 2);
+    }
+
+    #[test]
+    fn the_numbers_of_another_node_are_not_missing_here() {
+        let ranks = |node: &str| vec![rank(0, "n0"), rank(1, node), ProbeMessage::End];
+        let heard = ChildOutput { messages: ranks("n1"), exit: Some(ChildExitReason::Success), ..ChildOutput::new("", None) };
+        let attended = SupervisorOutput { children: vec![heard.clone()], ..SupervisorOutput::default() };
+        assert!(build_document(&asked(), &attended).complete);
+        let own = ChildOutput { messages: vec![rank(0, "n1"), ProbeMessage::End], ..heard };
+        let attended = SupervisorOutput { children: vec![own], ..SupervisorOutput::default() };
+        assert!(!build_document(&asked(), &attended).complete);
+    }
+
+    #[test]
+    fn warnings_are_told_where_something_failed() {
+        let warning = "x.cc:1 NCCL WARN Cuda failure 'out of memory'".to_owned();
+        let mut fine = two(
+            child_output(0, vec![point(0, 8), ProbeMessage::End], ChildExitReason::Success),
+            child_output(1, vec![ProbeMessage::End], ChildExitReason::Success),
+        );
+        fine.children[0].nccl_lines = vec![warning];
+        assert!(build_document(&asked(), &fine).complete);
+        fine.children[1].exit = Some(ChildExitReason::Signaled(9));
+        let problems = build_document(&asked(), &fine).problems;
+        assert_eq!(problems.last().expect("a warning").class, "nccl-warning");
+    }
+}

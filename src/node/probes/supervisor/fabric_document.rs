@@ -1,0 +1,107 @@
+//! What the two processes of a fabric probe said, as one document.
+//!
+//! Pure. Both do the same and try each other's memory: where they saw the same
+//! it is said once.
+
+use super::SupervisorOutput;
+use super::copy_document::exit_problems;
+use super::copy_document::is_complete;
+use crate::probes::fabric::task::FabricTask;
+use crate::probes::protocol::ProbeMessage;
+use model::fabric_probe::FABRIC_PROBE_FORMAT;
+use model::fabric_probe::FabricProbeDocument;
+use model::fabric_probe::FabricStep;
+
+/// The document.
+pub fn build_document(task: &FabricTask, attended: &SupervisorOutput) -> FabricProbeDocument {
+    let mut document = FabricProbeDocument {
+        format: FABRIC_PROBE_FORMAT.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        node: task.node.clone(),
+        cuda: None,
+        bytes: task.bytes,
+        gpus: Vec::new(),
+        steps: Vec::new(),
+        problems: Vec::new(),
+        complete: false,
+    };
+    for line in attended.children.iter().flat_map(|heard| &heard.messages) {
+        match line {
+            ProbeMessage::Driver { cuda } => document.cuda = Some(cuda.clone()),
+            ProbeMessage::Gpu(gpu) => {
+                if !document.gpus.iter().any(|it| it.index == gpu.index) {
+                    document.gpus.push(gpu.clone());
+                }
+            }
+            ProbeMessage::Note { name, value } => add_step(&mut document.steps, name, value),
+            ProbeMessage::Problem(problem) => {
+                if !document.problems.contains(problem) {
+                    document.problems.push(problem.clone());
+                }
+            }
+            ProbeMessage::Nccl { .. }
+            | ProbeMessage::Rank(_)
+            | ProbeMessage::Test(_)
+            | ProbeMessage::Cell(_)
+            | ProbeMessage::Point { .. }
+            | ProbeMessage::End => {}
+        }
+    }
+    document.problems.extend(exit_problems(attended));
+    document.complete = is_complete(attended, &document.problems);
+    document
+}
+
+/// Takes a note. `gpu3 fabric-create` is a step of GPU 3.
+fn add_step(steps: &mut Vec<FabricStep>, name: &str, said: &str) {
+    let of_gpu = name.split_once(' ').and_then(|(gpu, step)| {
+        let gpu = gpu.strip_prefix("gpu")?.parse().ok()?;
+        Some((Some(gpu), step))
+    });
+    let (gpu, step) = of_gpu.unwrap_or((None, name));
+    match steps.iter_mut().find(|it| it.step == step && it.gpu == gpu) {
+        None => steps.push(FabricStep { step: step.to_owned(), gpu, said: said.to_owned() }),
+        Some(known) if known.said == said => {}
+        Some(known) => known.said = format!("{}; the other process: {said}", known.said),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::super::child_output::ChildExitReason;
+    use super::super::child_output::ChildOutput;
+    use super::*;
+
+    fn note(name: &str, value: &str) -> ProbeMessage {
+        ProbeMessage::Note { name: name.to_owned(), value: value.to_owned() }
+    }
+
+    #[test]
+    fn what_both_saw_is_said_once_and_what_differs_twice() {
+        let task =
+            FabricTask { cuda: None, root: PathBuf::from("/"), node: "n1".to_owned(), bytes: 1 << 21 };
+        let part = |open: &str| {
+            let lines = vec![
+                note("imex-channels", "channel0"),
+                note("gpu0 ipc-create", "ok"),
+                note("gpu0 ipc-open", open),
+                ProbeMessage::End,
+            ];
+            ChildOutput { messages: lines, exit: Some(ChildExitReason::Success), ..ChildOutput::new("", None) }
+        };
+        let parts = vec![part("ok"), part("cuIpcOpenMemHandle: not permitted (800)")];
+        let got = build_document(&task, &SupervisorOutput { children: parts, ..SupervisorOutput::default() });
+        let said: Vec<_> =
+            got.steps.iter().map(|it| (it.step.as_str(), it.gpu, it.said.as_str())).collect();
+        let both = "ok; the other process: cuIpcOpenMemHandle: not permitted (800)";
+        let expected = [
+            ("imex-channels", None, "channel0"),
+            ("ipc-create", Some(0), "ok"),
+            ("ipc-open", Some(0), both),
+        ];
+        assert_eq!(said, expected);
+        assert!(got.complete);
+    }
+}

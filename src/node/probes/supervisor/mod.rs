@@ -1,0 +1,400 @@
+//! The attendant of our own GPU probes: starts the processes that make the GPU
+//! calls, bounds them, carries their exchanges, and keeps what they said until
+//! whatever happened to them.
+//!
+//! It makes no GPU call itself, so that nothing a driver does can stop it from
+//! answering in time. What numbers should be it does not know.
+
+pub mod collective_document;
+pub mod copy_document;
+pub mod fabric_document;
+pub mod child_output;
+mod stderr_tail;
+mod sampler;
+mod child;
+pub mod multi_node;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio::time::MissedTickBehavior;
+use tokio::time::interval;
+use tokio::time::sleep_until;
+
+use crate::probes::exchange_group::ExchangeGroup;
+use child_output::ChildExitReason;
+use child_output::ChildOutput;
+use child_output::ChildLineKind;
+use model::exchange::ExchangeReply;
+use model::exchange::ExchangeRequest;
+use model::exchange::EXCHANGE_PREFIX;
+use sampler::GpuSampler;
+pub use sampler::SamplerOutput;
+pub use sampler::SamplerSpec;
+use child::ChildEvent;
+use child::ProbeChild;
+use multi_node::MultiNodeShares;
+
+/// How often children are looked at.
+const POLL: Duration = Duration::from_millis(100);
+
+/// How much longer than whoever waits longest the others may take to answer:
+/// their own bound ends the waiting, and the answer travels.
+const ANSWER_MARGIN: Duration = Duration::from_secs(15);
+
+/// Why there is no answer where nobody is left to give one.
+const PARENT_GONE: &str = "whoever started the probe is gone";
+
+/// A process to start.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeChildSpec {
+    /// What people call it; empty where it is the only one.
+    pub name: String,
+    /// The GPU that it is about, where it is about one.
+    pub gpu: Option<u32>,
+    /// What this program is told.
+    pub args: Vec<String>,
+    /// Variables besides those that are inherited.
+    pub env: BTreeMap<String, String>,
+}
+
+/// What is attended.
+#[derive(Clone, Debug)]
+pub struct SupervisorSpec {
+    /// This program's own executable.
+    pub executable: PathBuf,
+    /// What the node is called.
+    pub node: String,
+    /// The processes.
+    pub children: Vec<ProbeChildSpec>,
+    /// How GPUs are watched meanwhile.
+    pub sampler: Option<SamplerSpec>,
+    /// How long all of it may take.
+    pub time_limit: Duration,
+    /// How long a process may say nothing while it waits for nobody.
+    pub max_silence: Duration,
+    /// Whether nodes exchange lists, one value per process (else one value: there
+    /// is one process).
+    pub exchanges_lists: bool,
+}
+
+/// With whom processes exchange.
+pub enum ExchangePeers<'o> {
+    /// With each other.
+    LocalOnly,
+    /// With those of other nodes, through whoever started us.
+    Upstream {
+        /// Its lines.
+        lines: mpsc::Receiver<Vec<u8>>,
+        /// Says it a line.
+        say: &'o mut dyn FnMut(&str) -> io::Result<()>,
+    },
+}
+
+impl std::fmt::Debug for ExchangePeers<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::LocalOnly => "Nobody",
+            Self::Upstream { .. } => "Above",
+        })
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct SupervisorOutput {
+    /// The processes, in the order they were given.
+    pub children: Vec<ChildOutput>,
+    /// Their numbers.
+    pub pids: Vec<u32>,
+    /// What was watched meanwhile.
+    pub sampled: Option<SamplerOutput>,
+    /// How it was ended from outside.
+    pub interrupted: Option<&'static str>,
+    /// Why the others could not be heard.
+    pub exchange_failure: Option<String>,
+}
+
+/// Runs the processes to their end. `stop` ends them early and says how. Must be
+/// called inside a runtime, on a thread that lives as long as we do: what is
+/// started dies with it. `told` hears what a process is about to do.
+pub async fn supervise<'a>(
+    work: &'a SupervisorSpec,
+    others: ExchangePeers<'a>,
+    mut stop: watch::Receiver<Option<&'static str>>,
+    told: &mut dyn FnMut(usize, &str),
+) -> SupervisorOutput {
+    let begun = Instant::now();
+    let sampler = match &work.sampler {
+        None => None,
+        Some(watching) => Some(tokio::select! {
+            sampler = GpuSampler::start(&work.executable, watching) => sampler,
+            _ = wait_for_stop(&mut stop) => Err("it was ended before".to_owned()),
+        }),
+    };
+    let (say, events) = mpsc::channel(64);
+    let seats: Vec<ProbeChild> =
+        work.children.iter().enumerate().map(|(at, part)| ProbeChild::spawn(work, part, at, &say)).collect();
+    drop(say);
+    let numbers = seats.iter().filter_map(ProbeChild::pid).collect();
+    let mut table = ProbeSupervisor {
+        exchanges: ExchangeGroup::new(vec![work.node.clone(); seats.len()]),
+        children: seats,
+        peers: others,
+        lists: MultiNodeShares::default(),
+        upstream_ask: None,
+        within_s: 0.0,
+        started: begun,
+        spec: work,
+        interrupted: None,
+        upstream_closed: false,
+        exchange_failure: None,
+    };
+    table.remove_ended_children().await;
+    table.run_to_end(events, &mut stop, told).await;
+    let hurry = table.interrupted.is_some();
+    let watched = match sampler {
+        None => None,
+        Some(Ok(sampler)) => Some(sampler.conclude(hurry).await),
+        Some(Err(why)) => Some(SamplerOutput { failure: Some(why), ..SamplerOutput::default() }),
+    };
+    let ProbeSupervisor { children: seats, interrupted, exchange_failure: deaf, .. } = table;
+    let parts = seats.into_iter().map(ProbeChild::into_output).collect();
+    SupervisorOutput { children: parts, pids: numbers, sampled: watched, interrupted, exchange_failure: deaf }
+}
+
+/// What our node asked the others.
+struct UpstreamAsk {
+    /// Who waits for it here, with the shares of our children.
+    waiting: Vec<usize>,
+    number: u64,
+    deadline: Instant,
+}
+
+/// Everybody who takes part.
+struct ProbeSupervisor<'t> {
+    exchanges: ExchangeGroup,
+    children: Vec<ProbeChild>,
+    peers: ExchangePeers<'t>,
+    lists: MultiNodeShares,
+    upstream_ask: Option<UpstreamAsk>,
+    /// The longest that anybody waits in the exchange that is going on.
+    within_s: f64,
+    started: Instant,
+    spec: &'t SupervisorSpec,
+    interrupted: Option<&'static str>,
+    /// Nobody is there who would answer.
+    upstream_closed: bool,
+    /// Why exchanges came to nothing.
+    exchange_failure: Option<String>,
+}
+
+impl ProbeSupervisor<'_> {
+    fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Goes on until nobody is left.
+    async fn run_to_end(
+        &mut self,
+        mut events: mpsc::Receiver<ChildEvent>,
+        stop: &mut watch::Receiver<Option<&'static str>>,
+        told: &mut dyn FnMut(usize, &str),
+    ) {
+        let deadline = self.started + self.spec.time_limit;
+        let mut glance = interval(POLL);
+        glance.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_over = false;
+        while self.children.iter().any(ProbeChild::is_open) {
+            tokio::select! {
+                event = events.recv() => match event {
+                    Some(ChildEvent::Line(at, line)) => {
+                        self.handle_child_line(at, &line).await;
+                        continue;
+                    }
+                    Some(ChildEvent::Closed(at, why)) => self.children[at].mark_closed(why),
+                    None => { glance.tick().await; }
+                },
+                how = wait_for_stop(stop), if self.interrupted.is_none() => {
+                    self.interrupted = Some(how);
+                    self.end_all(&ChildExitReason::Interrupted(how));
+                }
+                line = next_upstream_line(&mut self.peers), if !self.upstream_closed => {
+                    self.handle_upstream_line(line).await;
+                }
+                () = sleep_until(deadline), if !is_over => {
+                    is_over = true;
+                    self.end_all(&ChildExitReason::TimedOut(self.spec.time_limit.as_secs_f64()));
+                }
+                _ = glance.tick() => {}
+            }
+            self.poll_children(told).await;
+        }
+    }
+
+    fn end_all(&mut self, fate: &ChildExitReason) {
+        for seat in &mut self.children {
+            seat.kill(fate.clone());
+        }
+    }
+
+    /// Takes a line of a child.
+    async fn handle_child_line(&mut self, at: usize, line: &[u8]) {
+        let seat = &mut self.children[at];
+        match seat.push_line(line) {
+            ChildLineKind::Consumed => {}
+            ChildLineKind::Overflow => seat.kill(ChildExitReason::ProtocolViolation("there is no end to what it says".to_owned())),
+            ChildLineKind::ExchangeAsk(ask) => match serde_json::from_slice::<ExchangeRequest>(ask) {
+                Err(error) => {
+                    seat.kill(ChildExitReason::ProtocolViolation(format!("its exchange cannot be understood: {error}")));
+                }
+                Ok(ask) => {
+                    seat.is_waiting = true;
+                    self.within_s = self.within_s.max(ask.within_s);
+                    let answers = self.exchanges.ask(at, ask, self.elapsed());
+                    if let Some(why) = self.exchanges.gone_reason(at) {
+                        let why = why.to_owned();
+                        self.children[at].kill(ChildExitReason::ProtocolViolation(why));
+                    }
+                    self.deliver_answers(answers).await;
+                }
+            },
+        }
+    }
+
+    /// All of our children have given: ask the others, or answer.
+    async fn deliver_answers(&mut self, answers: Vec<(usize, ExchangeReply)>) {
+        let Some((_, first)) = answers.first() else { return };
+        let within_s = std::mem::take(&mut self.within_s);
+        let number = first.number;
+        if let ExchangePeers::LocalOnly = self.peers {
+            for (at, answer) in answers {
+                self.send_answer(at, &answer).await;
+            }
+            return;
+        }
+        if self.upstream_closed {
+            return self.fail_exchanges(PARENT_GONE);
+        }
+        let value = match self.spec.exchanges_lists {
+            true => multi_node::merge_shares(&first.shares),
+            false => first.shares.first().and_then(|it| it.value.clone()).unwrap_or_default(),
+        };
+        let ask = ExchangeRequest { number, value, within_s };
+        let line = serde_json::to_string(&ask).expect("values are plain data");
+        let waiting = answers.into_iter().map(|(at, _)| at).collect();
+        let patience = Duration::try_from_secs_f64(within_s).unwrap_or(self.spec.time_limit);
+        let until = Instant::now() + patience.min(self.spec.time_limit) + ANSWER_MARGIN;
+        self.upstream_ask = Some(UpstreamAsk { waiting, number, deadline: until });
+        if let ExchangePeers::Upstream { say, .. } = &mut self.peers
+            && say(&format!("{EXCHANGE_PREFIX}{line}")).is_err()
+        {
+            self.fail_exchanges("whoever started the probe does not listen any more");
+        }
+    }
+
+    /// Takes a line of whoever started us.
+    async fn handle_upstream_line(&mut self, line: Option<Vec<u8>>) {
+        let Some(line) = line else {
+            self.upstream_closed = true;
+            // Nobody may have anything left to ask.
+            if self.upstream_ask.is_some() {
+                self.fail_exchanges(PARENT_GONE);
+            }
+            return;
+        };
+        if line.trim_ascii().is_empty() {
+            return;
+        }
+        let answer: ExchangeReply = match serde_json::from_slice(&line) {
+            Ok(answer) => answer,
+            Err(error) => {
+                return self.fail_exchanges(&format!("an answer cannot be understood: {error}"));
+            }
+        };
+        let Some(asked) = self.upstream_ask.take_if(|asked| asked.number == answer.number) else {
+            return self.fail_exchanges(&format!("an answer to exchange {} came unasked", answer.number));
+        };
+        for at in asked.waiting {
+            let own = match self.spec.exchanges_lists {
+                true => self.lists.flatten(&answer, at),
+                false => answer.clone(),
+            };
+            self.send_answer(at, &own).await;
+        }
+    }
+
+    /// Nobody will answer any more: whoever waits is told so by the end of its
+    /// input.
+    fn fail_exchanges(&mut self, why: &str) {
+        self.exchange_failure.get_or_insert_with(|| why.to_owned());
+        self.upstream_closed = true;
+        self.upstream_ask = None;
+        for seat in &mut self.children {
+            seat.close_input();
+        }
+    }
+
+    async fn send_answer(&mut self, at: usize, answer: &ExchangeReply) {
+        let line = serde_json::to_vec(answer).expect("values are plain data");
+        self.children[at].send_answer(&line).await;
+    }
+
+    /// Looks after everybody: who hangs, who is late, who has ended.
+    async fn poll_children(&mut self, told: &mut dyn FnMut(usize, &str)) {
+        for (at, seat) in self.children.iter_mut().enumerate() {
+            if let Some(doing) = seat.poll_step() {
+                told(at, doing);
+            }
+            seat.check_silence(self.spec.max_silence);
+            seat.poll_exit().await;
+        }
+        self.remove_ended_children().await;
+        let late = self.exchanges.expire(self.elapsed());
+        for at in late.gone {
+            let why = self.exchanges.gone_reason(at).unwrap_or("it was late").to_owned();
+            self.children[at].kill(ChildExitReason::Excluded(why));
+        }
+        self.deliver_answers(late.answers).await;
+        if self.upstream_ask.as_ref().is_some_and(|asked| asked.deadline <= Instant::now()) {
+            self.fail_exchanges("the other nodes gave no answer");
+        }
+    }
+
+    /// Tells the others of those whose fate is known.
+    async fn remove_ended_children(&mut self) {
+        for at in 0..self.children.len() {
+            // Looked at ten times a second, long after somebody has left.
+            if self.exchanges.gone_reason(at).is_some() {
+                continue;
+            }
+            let Some(why) = self.children[at].exit_text() else { continue };
+            let answers = self.exchanges.remove(at, &why);
+            self.deliver_answers(answers).await;
+        }
+    }
+}
+
+/// How it is ended from outside; for ever nothing where nobody can.
+async fn wait_for_stop(stop: &mut watch::Receiver<Option<&'static str>>) -> &'static str {
+    match stop.wait_for(Option::is_some).await {
+        Ok(how) => how.unwrap_or("ended"),
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// The next line of whoever started us; for ever none where nobody did.
+async fn next_upstream_line(others: &mut ExchangePeers<'_>) -> Option<Vec<u8>> {
+    match others {
+        ExchangePeers::LocalOnly => std::future::pending().await,
+        ExchangePeers::Upstream { lines, .. } => lines.recv().await,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,132 @@
+//! What a child says on its standard error: what it is about to do, what a
+//! library has to say, and what it died with.
+//!
+//! Pure. Bounded, whatever comes.
+
+use std::collections::BTreeSet;
+use std::collections::VecDeque;
+
+use super::child_output::clean;
+use crate::probes::protocol::STEP_PREFIX;
+
+/// What lines of NCCL have in them, of which there is one per operation.
+const NCCL_MARKER: &str = " NCCL ";
+/// Those of them that are no complaint.
+const NCCL_INFO_MARKER: &str = " NCCL INFO ";
+
+/// Different lines of a library that are kept.
+const MAX_NCCL_LINES: usize = 16_384;
+
+/// Other lines that are kept: the last.
+const MAX_TAIL_LINES: usize = 24;
+
+/// Bytes of a line that are looked at.
+const MAX_LINE_BYTES: usize = 4_096;
+
+/// What was heard.
+#[derive(Clone, Debug, Default)]
+pub(super) struct StderrTail {
+    /// Pieces that came, so that silence can be told.
+    pub(super) chunks: u64,
+    /// What it is about to do.
+    pub(super) current_step: Option<String>,
+    /// Lines of NCCL, each once, in the order they first came.
+    pub(super) nccl_lines: Vec<String>,
+    /// The last lines of everybody else.
+    pub(super) tail: VecDeque<String>,
+    seen: BTreeSet<String>,
+    line: Vec<u8>,
+    /// The rest of this line is not looked at.
+    is_truncated: bool,
+}
+
+impl StderrTail {
+    /// Takes a piece.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.chunks += 1;
+        for byte in bytes {
+            if *byte == b'\n' {
+                self.end_line();
+            } else if self.line.len() < MAX_LINE_BYTES {
+                self.line.push(*byte);
+            } else {
+                self.is_truncated = true;
+            }
+        }
+    }
+
+    /// Nothing more will come.
+    pub(super) fn close(&mut self) {
+        // A plan that was not told to its end was not begun.
+        if !self.line.starts_with(STEP_PREFIX.as_bytes()) {
+            self.end_line();
+        }
+    }
+
+    fn end_line(&mut self) {
+        let line = String::from_utf8_lossy(&self.line).into_owned();
+        self.line.clear();
+        let is_cut = std::mem::take(&mut self.is_truncated);
+        if let Some(doing) = line.strip_prefix(STEP_PREFIX) {
+            self.current_step = Some(clean(doing));
+            return;
+        }
+        if line.contains(NCCL_MARKER) && !is_cut {
+            if self.seen.len() < MAX_NCCL_LINES && self.seen.insert(line.clone()) {
+                self.nccl_lines.push(line.clone());
+            }
+            if line.contains(NCCL_INFO_MARKER) {
+                return;
+            }
+        }
+        let line = clean(&line);
+        if !line.is_empty() {
+            self.tail.push_back(line);
+            if MAX_TAIL_LINES < self.tail.len() {
+                self.tail.pop_front();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tail_of(text: &str) -> StderrTail {
+        let mut noise = StderrTail::default();
+        for piece in text.as_bytes().chunks(7) {
+            noise.push(piece);
+        }
+        noise.close();
+        noise
+    }
+
+    #[test]
+    fn plans_and_chatter_and_last_words_are_told_apart() {
+        let said = "next: cuInit\nn1:1:2 [0] NCCL INFO Channel 00 via P2P\nnext: x\n\
+            n1:1:2 [0] NCCL INFO Channel 00 via P2P\nx.cc:1 NCCL WARN odd\nterminate:\u{7}\n";
+        let noise = tail_of(said);
+        assert_eq!(noise.current_step.as_deref(), Some("x"));
+        assert_eq!(noise.nccl_lines.len(), 2);
+        assert_eq!(noise.tail, ["x.cc:1 NCCL WARN odd", "terminate:"]);
+    }
+
+    #[test]
+    fn a_plan_that_is_cut_off_is_none() {
+        let noise = tail_of("next: first\nnext: sec");
+        assert_eq!(noise.current_step.as_deref(), Some("first"));
+        assert_eq!(tail_of("last words").tail, ["last words"]);
+    }
+
+    #[test]
+    fn a_flood_is_bounded() {
+        let mut noise = StderrTail::default();
+        noise.push(&vec![b'x'; 1 << 20]);
+        for number in 0..100_000 {
+            noise.push(format!("a: NCCL INFO {number}\nword {number}\n").as_bytes());
+        }
+        assert_eq!((noise.nccl_lines.len(), noise.tail.len()), (MAX_NCCL_LINES, MAX_TAIL_LINES));
+        assert_eq!(noise.tail.back().map(String::as_str), Some("word 99999"));
+    }
+}

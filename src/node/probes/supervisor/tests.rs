@@ -1,0 +1,264 @@
+//! The attendant with shells in the place of probes.
+
+use std::path::Path;
+
+use serde_json::Value;
+use serde_json::json;
+
+use super::*;
+use model::exchange::ExchangeShare;
+
+fn now<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(work)
+}
+
+/// Stands for this program: as a guard it becomes what it guards, else it runs
+/// its first word as a script. Nothing that is written here and now, since what
+/// somebody else's process may have open for writing cannot be executed.
+fn program() -> PathBuf {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/gpu/program.sh")
+}
+
+fn work(scripts: &[&str]) -> SupervisorSpec {
+    let part = |(at, script): (usize, &&str)| ProbeChildSpec {
+        name: format!("part {at}"),
+        args: vec![(*script).to_owned()],
+        ..ProbeChildSpec::default()
+    };
+    SupervisorSpec {
+        executable: program(),
+        node: "n1".to_owned(),
+        children: scripts.iter().enumerate().map(part).collect(),
+        sampler: None,
+        time_limit: Duration::from_secs(60),
+        max_silence: Duration::from_secs(60),
+        exchanges_lists: true,
+    }
+}
+
+/// Runs these scripts by themselves.
+fn alone(scripts: &[&str], change: impl FnOnce(&mut SupervisorSpec)) -> SupervisorOutput {
+    let mut work = work(scripts);
+    change(&mut work);
+    let (_keep, stop) = watch::channel(None);
+    now(supervise(&work, ExchangePeers::LocalOnly, stop, &mut |_, _| {}))
+}
+
+const END: &str = r#"echo '{"type":"end"}'"#;
+
+/// A script that asks for the exchange of this number and prints the answer in
+/// a note.
+fn asks(number: u64, value: &str, within_s: f64) -> String {
+    format!(
+        "echo 'exchange {{\"number\":{number},\"value\":{value},\"within_s\":{within_s}}}'; \
+         read -r answer || exit 3; echo \"answered $answer\";"
+    )
+}
+
+/// The answers that a part printed.
+fn answers(heard: &ChildOutput) -> Vec<ExchangeReply> {
+    let said = heard.unparsed.iter().filter_map(|line| line.strip_prefix("answered "));
+    said.map(|line| serde_json::from_str(line).expect("an answer")).collect()
+}
+
+#[test]
+fn what_a_process_says_is_kept_and_how_it_ended_is_known() {
+    let script = format!("echo next: one >&2; echo {{broken; {END}");
+    let got = alone(&[&script, "echo next: two >&2; echo oops >&2; exit 7"], |_| {});
+    assert!(got.children[0].is_complete(), "{got:?}");
+    assert_eq!(got.children[0].unparsed, ["{broken"]);
+    assert_eq!(got.children[1].exit, Some(ChildExitReason::Failed(7)));
+    let problem = got.children[1].exit_problem().expect("it failed");
+    assert_eq!(problem.detail, "part 1 failed with exit code 7 in: two; it said last: oops");
+    assert_eq!(got.pids.len(), 2);
+}
+
+#[test]
+fn a_process_that_dies_is_named_with_what_it_did() {
+    let got = alone(&["echo next: cuMemAlloc >&2; kill -ABRT $$"], |_| {});
+    assert_eq!(got.children[0].exit, Some(ChildExitReason::Signaled(6)));
+    let problem = got.children[0].exit_problem().expect("it died");
+    assert_eq!(
+        (problem.class.as_str(), problem.detail.as_str()),
+        ("child-died", "part 0 was ended by SIGABRT (6) in: cuMemAlloc")
+    );
+}
+
+#[test]
+fn a_process_that_says_nothing_any_more_is_ended_and_the_call_is_named() {
+    let script = format!("{END}; echo next: cuCtxEnablePeerAccess GPU 2 to 3 >&2; sleep 60 & wait");
+    let got = alone(&[&script], |work| work.max_silence = Duration::from_millis(700));
+    let heard = &got.children[0];
+    assert!(matches!(heard.exit, Some(ChildExitReason::Hung(_))), "{heard:?}");
+    assert_eq!(heard.messages, [crate::probes::protocol::ProbeMessage::End], "what it said is kept");
+    assert!(!heard.is_complete());
+    let detail = heard.exit_problem().expect("it hung").detail;
+    assert!(detail.contains("in: cuCtxEnablePeerAccess GPU 2 to 3: the call hangs"), "{detail}");
+}
+
+#[test]
+fn the_limit_ends_everybody() {
+    let flood = "while :; do echo next: more >&2; sleep 0.05; done";
+    let got = alone(&[flood, flood], |work| work.time_limit = Duration::from_millis(600));
+    for heard in &got.children {
+        assert_eq!(heard.exit, Some(ChildExitReason::TimedOut(0.6)));
+    }
+}
+
+#[test]
+fn processes_by_themselves_exchange_with_each_other() {
+    let (a, b) = (asks(0, "7", 30.0), asks(0, "{\"x\":1}", 30.0));
+    let got = alone(&[&format!("{a}{END}"), &format!("{b}{END}")], |_| {});
+    assert!(got.children.iter().all(ChildOutput::is_complete), "{got:?}");
+    let second = &answers(&got.children[1])[0];
+    assert_eq!((second.number, second.me), (0, 1));
+    assert_eq!(second.shares[0].value, Some(json!(7)));
+    assert_eq!(second.shares[1].value, Some(json!({"x": 1})));
+}
+
+#[test]
+fn the_others_go_on_without_one_that_died_and_are_told_why() {
+    let a = format!("{}{}{END}", asks(0, "1", 30.0), asks(1, "2", 30.0));
+    let b = format!("{}echo gone >&2; exit 9", asks(0, "3", 30.0));
+    let got = alone(&[&a, &b], |_| {});
+    let answer = &answers(&got.children[0])[1];
+    assert_eq!(answer.shares[1].value, None);
+    let why = answer.shares[1].gone.as_deref().expect("a reason");
+    assert_eq!(why, "part 1 failed with exit code 9; it said last: gone");
+    assert!(got.children[0].is_complete());
+}
+
+#[test]
+fn one_that_comes_too_late_is_ended_and_the_others_are_answered() {
+    let a = format!("{}{END}", asks(0, "1", 0.4));
+    let got = alone(&[&a, "echo next: slow >&2; sleep 60"], |_| {});
+    assert!(got.children[0].is_complete(), "{got:?}");
+    assert!(matches!(got.children[1].exit, Some(ChildExitReason::Excluded(_))), "{:?}", got.children[1].exit);
+    let detail = got.children[1].exit_problem().expect("it was late").detail;
+    assert!(detail.contains("did not come to exchange 0") && detail.contains("in: slow"));
+}
+
+#[test]
+fn who_waits_for_the_others_is_not_silent() {
+    let a = format!("{}{END}", asks(0, "1", 30.0));
+    let b = format!("for i in 1 2 3 4 5 6 7 8; do echo next: $i >&2; sleep 0.2; done; {a}");
+    let got = alone(&[&a, &b], |work| work.max_silence = Duration::from_millis(900));
+    assert!(got.children.iter().all(ChildOutput::is_complete), "{got:?}");
+}
+
+/// Runs these scripts with others, who answer with what `reply` makes of an ask.
+fn among_others(
+    scripts: &[&str],
+    mut reply: impl FnMut(ExchangeRequest) -> Option<ExchangeReply>,
+    change: impl FnOnce(&mut SupervisorSpec),
+) -> SupervisorOutput {
+    let mut work = work(scripts);
+    change(&mut work);
+    let (_keep, stop) = watch::channel(None);
+    let (tell, lines) = mpsc::channel(16);
+    let mut say = |line: &str| {
+        let ask = line.strip_prefix(EXCHANGE_PREFIX).expect("an ask");
+        let ask = serde_json::from_str(ask).expect("an ask");
+        if let Some(answer) = reply(ask) {
+            let line = serde_json::to_vec(&answer).expect("plain data");
+            tell.try_send(line).expect("room");
+        }
+        Ok(())
+    };
+    now(supervise(&work, ExchangePeers::Upstream { lines, say: &mut say }, stop, &mut |_, _| {}))
+}
+
+#[test]
+fn the_children_of_all_nodes_are_one_list() {
+    let (a, b) = (asks(0, "1", 5.0), asks(0, "2", 8.0));
+    let reply = |ask: ExchangeRequest| {
+        assert!(7.9 < ask.within_s, "the longest that anybody waits");
+        let of = |member: &str, value| ExchangeShare { member: member.to_owned(), value, gone: None };
+        let other = multi_node::merge_shares(&[of("n0", Some(json!(0)))]);
+        let shares = vec![of("n0", Some(other)), of("n1", Some(ask.value))];
+        Some(ExchangeReply { number: ask.number, me: 1, shares, waited_s: 0.0 })
+    };
+    let got = among_others(&[&format!("{a}{END}"), &format!("{b}{END}")], reply, |_| {});
+    let answer = &answers(&got.children[1])[0];
+    assert_eq!(answer.me, 2);
+    let values: Vec<Option<Value>> = answer.shares.iter().map(|it| it.value.clone()).collect();
+    assert_eq!(values, [Some(json!(0)), Some(json!(1)), Some(json!(2))]);
+}
+
+#[test]
+fn a_single_process_gives_its_own_value_and_gets_the_answer_as_it_is() {
+    let reply = |ask: ExchangeRequest| {
+        assert_eq!(ask.value, json!("mine"));
+        let share = ExchangeShare { member: "n1".to_owned(), value: Some(ask.value), gone: None };
+        Some(ExchangeReply { number: ask.number, me: 0, shares: vec![share], waited_s: 0.1 })
+    };
+    let script = format!("{}{END}", asks(0, "\"mine\"", 5.0));
+    let got = among_others(&[&script], reply, |work| work.exchanges_lists = false);
+    assert_eq!(answers(&got.children[0])[0].shares[0].value, Some(json!("mine")));
+    assert!(got.children[0].is_complete() && got.exchange_failure.is_none());
+}
+
+#[test]
+fn where_nobody_answers_any_more_the_processes_are_told() {
+    let script = format!("{}{END}", asks(0, "1", 5.0));
+    let wrong = |ask: ExchangeRequest| {
+        Some(ExchangeReply { number: ask.number + 1, me: 0, shares: Vec::new(), waited_s: 0.0 })
+    };
+    let got = among_others(&[&script], wrong, |_| {});
+    assert_eq!(got.children[0].exit, Some(ChildExitReason::Failed(3)), "its input ended");
+    assert_eq!(got.exchange_failure.as_deref(), Some("an answer to exchange 1 came unasked"));
+}
+
+#[test]
+fn that_nobody_answers_any_more_matters_only_to_who_asks() {
+    let alone = |script: &str| {
+        let (_, lines) = mpsc::channel(1);
+        let mut say = |_: &str| panic!("nobody is there");
+        let work = work(&[script]);
+        let (_keep, stop) = watch::channel(None);
+        now(supervise(&work, ExchangePeers::Upstream { lines, say: &mut say }, stop, &mut |_, _| {}))
+    };
+    let silent = alone(&format!("sleep 0.3; {END}"));
+    assert!(silent.children[0].is_complete() && silent.exchange_failure.is_none(), "{silent:?}");
+    let asking = alone(&format!("sleep 0.3; {}{END}", asks(0, "1", 5.0)));
+    assert_eq!(asking.children[0].exit, Some(ChildExitReason::Failed(3)));
+    assert_eq!(asking.exchange_failure.as_deref(), Some(PARENT_GONE));
+}
+
+#[test]
+fn an_interruption_ends_everybody_and_keeps_what_was_said() {
+    let script = format!("{END}; echo next: begun >&2; trap '' TERM INT; sleep 60 & wait");
+    let work = work(&[&script]);
+    let (ends, stop) = watch::channel(None);
+    let mut told = |_: usize, doing: &str| {
+        assert_eq!(doing, "begun");
+        ends.send(Some("interrupted")).expect("heard");
+    };
+    let got = now(supervise(&work, ExchangePeers::LocalOnly, stop, &mut told));
+    assert_eq!(got.interrupted, Some("interrupted"));
+    assert_eq!(got.children[0].exit, Some(ChildExitReason::Interrupted("interrupted")));
+    assert_eq!(got.children[0].messages.len(), 1);
+}
+
+#[test]
+fn what_is_not_there_is_not_started() {
+    let got = alone(&["true"], |work| work.executable = PathBuf::from("/no/such/program"));
+    assert_eq!(got.children[0].exit_problem().expect("not started").class, "not-started");
+}
+
+#[test]
+fn the_watching_process_begins_before_and_ends_after_and_hangs_for_nobody() {
+    let watched = |script: &str| {
+        let got = alone(&[END], |work| {
+            let words = vec![script.to_owned()];
+            work.sampler = Some(SamplerSpec { args: words, has_begun: |line| line == "begun" });
+        });
+        assert!(got.children[0].is_complete());
+        got.sampled.expect("it was watched")
+    };
+    let fine = watched("echo begun; cat; echo after");
+    assert_eq!((fine.text.as_str(), fine.failure), ("begun\nafter\n", None));
+    let dead = watched("echo before; exit 1");
+    assert_eq!(dead.text, "before\n");
+}

@@ -1,0 +1,163 @@
+//! Cabling as CSV: a header, then one cable (or one node) a line.
+//!
+//! Only the shape is read here; what the lines say is held against each other
+//! by `entries`.
+
+use csv::ReaderBuilder;
+use csv::StringRecord;
+use csv::Trim;
+
+use super::builder::CablingBuilder;
+use super::builder::CablingEntry;
+use crate::claims::reader_util::first_line;
+use crate::claims::reader_util::sanitize_text;
+use crate::claims::reader_util::quote_text;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+
+/// The columns, in the order they are documented in.
+const COLUMNS: [&str; 7] = ["node", "rack", "slot", "rail", "device", "leaf", "port"];
+
+/// The first line that is neither empty nor a comment.
+fn header_line(text: &str) -> &str {
+    let mut lines = text.lines().map(str::trim);
+    lines.find(|line| !line.is_empty() && !line.starts_with('#')).unwrap_or_default()
+}
+
+/// The separator of a header: spreadsheets of many countries write semicolons,
+/// and what is copied out of one has tabs.
+fn detect_separator(header: &str) -> u8 {
+    let count = |c: char| header.matches(c).count();
+    [';', '\t'].into_iter().find(|c| count(',') < count(*c)).map_or(b',', |c| c as u8)
+}
+
+/// Whether the first line is a header of ours.
+pub(super) fn recognises(text: &str) -> bool {
+    let header = header_line(text);
+    let separator = char::from(detect_separator(header));
+    let names: Vec<String> = header
+        .split(separator)
+        .map(|name| name.trim().trim_matches('"').trim().to_ascii_lowercase())
+        .collect();
+    let known = COLUMNS.iter().filter(|column| names.iter().any(|name| name == *column)).count();
+    names.iter().any(|name| name == COLUMNS[0]) && 2 <= known
+}
+
+/// Which column of the file is which of ours.
+struct CablingColumns([Option<usize>; COLUMNS.len()]);
+
+impl CablingColumns {
+    fn from_header(header: &StringRecord, line: usize, entries: &mut CablingBuilder<'_>) -> Self {
+        let mut columns = [None; COLUMNS.len()];
+        let mut unread = Vec::new();
+        for (at, name) in header.iter().enumerate() {
+            match COLUMNS.iter().position(|column| column.eq_ignore_ascii_case(name)) {
+                Some(known) if columns[known].is_none() => columns[known] = Some(at),
+                Some(known) => {
+                    let message = format!("column {} is there twice", COLUMNS[known]);
+                    entries.push_problem(SourceProblemKind::Contradictory, line, message);
+                }
+                None if name.is_empty() => unread.push("(no name)".to_owned()),
+                None => unread.push(sanitize_text(name)),
+            }
+        }
+        if !unread.is_empty() {
+            entries.push_note(format!("columns that are not read: {}", unread.join(", ")));
+        }
+        if columns[0].is_none() || columns.iter().flatten().count() < 2 {
+            let message = format!(
+                "no header, expected column node and at least one other of {}",
+                COLUMNS[1..].join(", ")
+            );
+            entries.push_problem(SourceProblemKind::Malformed, line, message);
+        }
+        Self(columns)
+    }
+
+    /// The entry of a line, with what stands in our columns.
+    fn parse_entry(&self, record: &StringRecord, line: usize) -> CablingEntry {
+        let cell = |column: usize| {
+            let cell = self.0[column].and_then(|at| record.get(at)).unwrap_or_default();
+            Some(sanitize_text(cell)).filter(|cell| !cell.is_empty())
+        };
+        // A host list may be longer than what is shown of a text.
+        let nodes = self.0[0].and_then(|at| record.get(at)).unwrap_or_default();
+        CablingEntry {
+            line,
+            nodes: nodes.to_owned(),
+            rack: cell(1),
+            slot: cell(2),
+            rail: cell(3),
+            device: cell(4),
+            leaf: cell(5),
+            port: cell(6),
+        }
+    }
+}
+
+/// Reads the table.
+pub(super) fn read(said: &mut SourceReport, text: &str) {
+    let separator = detect_separator(header_line(text));
+    // One kind of line end, and one behind the last line, so that the line of a
+    // record is the reader's own line, less what the record spans.
+    let mut text = text.replace("\r\n", "\n").replace('\r', "\n");
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    let mut entries = CablingBuilder::new(said);
+    let mut reader = ReaderBuilder::new()
+        .delimiter(separator)
+        .comment(Some(b'#'))
+        .flexible(true)
+        .has_headers(false)
+        .trim(Trim::All)
+        .from_reader(text.as_bytes());
+    let mut columns: Option<(CablingColumns, usize)> = None;
+    let mut record = StringRecord::new();
+    loop {
+        match reader.read_record(&mut record) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error) => {
+                let line = error.position().map_or(0, csv::Position::line);
+                let line = usize::try_from(line).unwrap_or_default();
+                entries.push_problem(SourceProblemKind::Malformed, line, first_line(&error));
+                continue;
+            }
+        }
+        let after = usize::try_from(reader.position().line()).unwrap_or_default();
+        let spans: usize = record.iter().map(|cell| cell.matches('\n').count()).sum();
+        let line = after.saturating_sub(1 + spans).max(1);
+        let Some((columns, width)) = &columns else {
+            let read = CablingColumns::from_header(&record, line, &mut entries);
+            if read.0[0].is_none() {
+                break;
+            }
+            columns = Some((read, record.len()));
+            continue;
+        };
+        if record.iter().all(str::is_empty) {
+            continue;
+        }
+        if *width < record.len() && record.iter().skip(*width).any(|cell| !cell.is_empty()) {
+            let message = format!(
+                "{} cells, expected {width} as in the header; a host list with a comma needs quotes",
+                record.len()
+            );
+            entries.push_problem(SourceProblemKind::Malformed, line, message);
+            continue;
+        }
+        let entry = columns.parse_entry(&record, line);
+        if entry.nodes.is_empty() {
+            let rest = record.iter().collect::<Vec<_>>().join(" ");
+            let message = format!("column node: empty beside {}, expected a node", quote_text(&rest));
+            entries.push_problem(SourceProblemKind::Malformed, line, message);
+            continue;
+        }
+        entries.add_entry(&entry);
+    }
+    if columns.is_none() && text.trim().is_empty() {
+        entries.push_problem(SourceProblemKind::Malformed, 1, "empty, expected a header with column node");
+    }
+    entries.finish();
+}

@@ -1,0 +1,284 @@
+//! Marks that other tools leave on nodes: taints, conditions, labels and
+//! annotations; who asks to be left alone, and who is at work there.
+//!
+//! Sources: Kubernetes' well-known taints; NVIDIA NVSentinel (`common` constants
+//! of fault-quarantine); medik8s; IBM Autopilot (label values of its daemon);
+//! the DRA driver's ComputeDomain label; HAMi's score table.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::topology_labels::NodeMetadata;
+use super::objects::KubernetesObject;
+use super::objects::list_at;
+use super::objects::text_at;
+use crate::claims::reader_util::sanitize_text;
+use model::source_report::NodeReport;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceProblem;
+
+/// Labels with which people ask that a node be left alone.
+const OPT_OUT_LABELS: &[(&str, &str)] = &[
+    ("nvsentinel.dgxc.nvidia.com/managed", "false"),
+    ("k8saas.nvidia.com/ManagedByNVSentinel", "false"),
+    ("remediation.medik8s.io/exclude-from-remediation", "true"),
+];
+
+/// The label of the ComputeDomain that owns a node: its UID.
+const COMPUTE_DOMAIN: &str = "resource.nvidia.com/computeDomain";
+
+/// Autopilot's word about the GPUs.
+const AUTOPILOT_LABEL: &str = "autopilot.ibm.com/gpuhealth";
+
+/// What NVSentinel is doing with a node.
+const NVSENTINEL_LABEL: &str = "dgxc.nvidia.com/nvsentinel-state";
+
+/// Other labels that are kept, by their beginning.
+const KEPT_LABELS: &[&str] = &[
+    "autopilot.ibm.com/",
+    "dgxc.nvidia.com/nvsentinel-",
+    "k8saas.nvidia.com/",
+    "nvsentinel.dgxc.nvidia.com/",
+    "nvidia.com/gpu-driver-upgrade-state",
+    "oci.oraclecloud.com/host.fault.",
+    "oci.oraclecloud.com/host.health",
+    "oci.oraclecloud.com/host.gpu_memory_cluster_id",
+    "oci.oraclecloud.com/host.maintenance.",
+    "oci.oraclecloud.com/rdma.host_id",
+    "remediation.medik8s.io/",
+    "resource.nvidia.com/computeDomain",
+    "sagemaker.amazonaws.com/node-health-status",
+    "cloud.google.com/gce-topology-host",
+    "node.kubernetes.io/instance-type",
+    "fabricgate.io/",
+];
+
+/// Annotations that are kept, by their beginning.
+const KEPT_ANNOTATIONS: &[&str] = &[
+    "fabricgate.io/",
+    "nodeset.slinky.slurm.net/node-cordon-reason",
+    "quarantineHealthEvent",
+    "quarantinedNode",
+    "latestFaultRemediationState",
+    "remediation.medik8s.io/",
+    "topograph.run/cluster-id",
+];
+
+/// The domain of Slinky's keys.
+const SLINKY_DOMAIN: &str = "slinky.slurm.net";
+
+/// HAMi's table of scores between GPUs.
+const HAMI_SCORES: &str = "hami.io/node-nvidia-score";
+
+/// Conditions that every node has: worth a word only when they are not as here.
+const HEALTHY_CONDITIONS: &[(&str, &str)] = &[
+    ("Ready", "True"),
+    ("MemoryPressure", "False"),
+    ("DiskPressure", "False"),
+    ("PIDPressure", "False"),
+    ("NetworkUnavailable", "False"),
+];
+
+/// Reads the marks of one node.
+pub(super) fn read(
+    labels: &BTreeMap<String, String>,
+    annotations: &BTreeMap<String, String>,
+    object: &KubernetesObject,
+    said: &mut NodeReport,
+) {
+    for (label, value) in labels {
+        if KEPT_LABELS.iter().any(|known| label.starts_with(known)) {
+            said.marks.insert(format!("label {label}"), sanitize_text(value));
+        }
+    }
+    for (annotation, value) in annotations {
+        if KEPT_ANNOTATIONS.iter().any(|known| annotation.starts_with(known)) {
+            said.marks.insert(format!("annotation {annotation}"), sanitize_text(value));
+        }
+    }
+    said.opt_out.extend(opt_outs(labels));
+    // Both probe or repair the node at this moment; one more would disturb.
+    if let Some(told) = active_tester(labels) {
+        said.opt_out.push(told);
+        said.busy = Some(true);
+    }
+    said.opt_out.extend(active_repairer(labels));
+    // Its IMEX domain holds the node for a workload, and there can be only one.
+    if compute_domain_uid(labels).is_some() {
+        said.busy = Some(true);
+    }
+    read_taints(object, said);
+    read_conditions(object, said);
+}
+
+/// The labels with which people ask that this node be left alone.
+pub(super) fn opt_outs(labels: &BTreeMap<String, String>) -> Vec<String> {
+    let asks =
+        |(label, value): &(&String, &String)| OPT_OUT_LABELS.contains(&(label.as_str(), value.as_str()));
+    let told = |(label, value)| format!("label {label}={value}");
+    labels.iter().filter(asks).map(told).collect()
+}
+
+/// Who tests the GPUs of this node now.
+pub(super) fn active_tester(labels: &BTreeMap<String, String>) -> Option<String> {
+    let word = labels.get(AUTOPILOT_LABEL).filter(|word| *word == "TESTING")?;
+    Some(format!("Autopilot tests it: label {AUTOPILOT_LABEL}={word}"))
+}
+
+/// Who repairs this node now.
+pub(super) fn active_repairer(labels: &BTreeMap<String, String>) -> Option<String> {
+    let state = labels.get(NVSENTINEL_LABEL).filter(|state| !state.is_empty())?;
+    Some(format!("NVSentinel is at work: label {NVSENTINEL_LABEL}={}", sanitize_text(state)))
+}
+
+/// The ComputeDomain that holds this node, by its UID.
+pub(super) fn compute_domain_uid(labels: &BTreeMap<String, String>) -> Option<&str> {
+    labels.get(COMPUTE_DOMAIN).map(String::as_str).filter(|uid| !uid.is_empty())
+}
+
+fn read_taints(object: &KubernetesObject, said: &mut NodeReport) {
+    for taint in list_at(&object.map, &["spec", "taints"]).iter().filter_map(Value::as_object) {
+        let Some(key) = text_at(taint, &["key"]).filter(|key| !key.is_empty()) else { continue };
+        let effect = text_at(taint, &["effect"]).unwrap_or_default();
+        let value = text_at(taint, &["value"]).filter(|value| !value.is_empty());
+        let text = value.map_or_else(|| effect.to_owned(), |value| format!("{value}:{effect}"));
+        // One key may stand with several effects.
+        let mark = said.marks.entry(format!("taint {}", sanitize_text(key))).or_default();
+        if !mark.is_empty() {
+            mark.push_str(", ");
+        }
+        mark.push_str(&sanitize_text(&text));
+    }
+}
+
+fn read_conditions(object: &KubernetesObject, said: &mut NodeReport) {
+    let conditions = list_at(&object.map, &["status", "conditions"]);
+    for condition in conditions.iter().filter_map(Value::as_object) {
+        let Some(kind) = text_at(condition, &["type"]).filter(|kind| !kind.is_empty()) else {
+            continue;
+        };
+        let status = text_at(condition, &["status"]).unwrap_or("Unknown");
+        if HEALTHY_CONDITIONS.contains(&(kind, status)) {
+            continue;
+        }
+        let reason = text_at(condition, &["reason"]).filter(|reason| !reason.is_empty());
+        let text =
+            reason.map_or_else(|| status.to_owned(), |reason| format!("{status} ({reason})"));
+        said.marks.insert(format!("condition {}", sanitize_text(kind)), sanitize_text(&text));
+    }
+}
+
+/// Whether Slinky runs Slurm's daemon on a node, or is told how to: its prefixes
+/// on labels and annotations (`api/v1beta1/well_known.go` of slurm-operator). A
+/// node without them may have a daemon too, which its pod tells
+/// ([`OnNode::slinky`](super::pods::OnNode::slinky)).
+pub fn is_slinky_node(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> bool {
+    labels.keys().chain(annotations.keys()).any(|key| is_slinky_key(key))
+}
+
+/// Whether a key is Slinky's: `nodeset.slinky.slurm.net/...` and its like.
+pub fn is_slinky_key(key: &str) -> bool {
+    let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
+    prefix == SLINKY_DOMAIN || prefix.strip_suffix(SLINKY_DOMAIN).is_some_and(|rest| rest.ends_with('.'))
+}
+
+/// What HAMi's score says about NVLinks, as a mark: 100 for each link, and less
+/// than 100 for the way over PCIe.
+pub(super) fn read_pair_scores(
+    labelled: &NodeMetadata,
+    place: &str,
+    said: &mut NodeReport,
+    problems: &mut Vec<SourceProblem>,
+) {
+    let Some(text) = labelled.annotations.get(HAMI_SCORES) else { return };
+    match summarise_links(text) {
+        Ok(words) => drop(said.marks.insert(format!("annotation {HAMI_SCORES}"), sanitize_text(&words))),
+        Err(message) => problems.push(SourceProblem {
+            kind: SourceProblemKind::Malformed,
+            at: Some(format!("{place}: annotation {HAMI_SCORES}")),
+            message,
+        }),
+    }
+}
+
+/// How many NVLinks every pair has, the pairs that differ from most by name.
+fn summarise_links(text: &str) -> Result<String, String> {
+    let expected = "expected [{\"uuid\": ..., \"score\": {PEER: NUMBER}}]";
+    let table: Vec<Value> =
+        serde_json::from_str(text).map_err(|error| format!("{expected}: {error}"))?;
+    let mut directed: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for row in table.iter().filter_map(Value::as_object) {
+        let gpu = text_at(row, &["uuid"]).ok_or_else(|| format!("{expected}: no uuid"))?;
+        let scores = row.get("score").and_then(Value::as_object);
+        for (peer, score) in scores.ok_or_else(|| format!("{expected}: no score of {gpu}"))? {
+            let score = score.as_u64().ok_or_else(|| format!("{expected}: {score} to {peer}"))?;
+            if gpu != peer {
+                directed.insert((gpu, peer), score);
+            }
+        }
+    }
+    // A pair with one direction missing, or two that differ, is what HAMi
+    // scores with 0; the lower of both is what it would use.
+    let mut pairs: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for ((from, to), score) in directed {
+        let pair = (from.min(to), from.max(to));
+        let links = score / 100;
+        pairs.entry(pair).and_modify(|known| *known = links.min(*known)).or_insert(links);
+    }
+    let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
+    for links in pairs.values() {
+        *counts.entry(*links).or_default() += 1;
+    }
+    let Some((&usual, &count)) = counts.iter().max_by_key(|(links, count)| (**count, **links))
+    else {
+        return Ok("no pairs".to_owned());
+    };
+    let mut words = format!("{usual} NVLinks between {count} of {} pairs", pairs.len());
+    for ((a, b), links) in pairs.iter().filter(|(_, links)| **links != usual) {
+        words.push_str(&format!("; {links} between {} and {}", sanitize_text(a), sanitize_text(b)));
+    }
+    Ok(words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_become_counts_of_links_and_name_the_odd_pair() {
+        let text = r#"[{"uuid":"GPU-0","score":{"GPU-1":1820,"GPU-2":1810}},
+            {"uuid":"GPU-1","score":{"GPU-0":1820,"GPU-2":1720}},
+            {"uuid":"GPU-2","score":{"GPU-0":1810,"GPU-1":1820}}]"#;
+        let words = summarise_links(text).expect("a table");
+        assert_eq!(words, "18 NVLinks between 2 of 3 pairs; 17 between GPU-1 and GPU-2");
+    }
+
+    #[test]
+    fn slinkys_keys_are_known_by_their_prefix() {
+        let keys = |key: &str| BTreeMap::from([(key.to_owned(), "x".to_owned())]);
+        let none = BTreeMap::new();
+        for key in ["nodeset.slinky.slurm.net/node-cordon-reason", "topology.slinky.slurm.net/spec"]
+        {
+            assert!(is_slinky_node(&none, &keys(key)), "{key}");
+        }
+        assert!(is_slinky_node(&keys("slinky.slurm.net/cluster"), &none));
+        for key in ["slinky.slurm.net", "notslinky.slurm.net/x", "example.com/slinky.slurm.net"] {
+            assert!(!is_slinky_node(&keys(key), &none), "{key}");
+        }
+    }
+
+    #[test]
+    fn scores_over_pcie_only_are_no_links() {
+        let text = r#"[{"uuid":"a","score":{"b":10}},{"uuid":"b","score":{"a":10}}]"#;
+        assert_eq!(summarise_links(text).expect("a table"), "0 NVLinks between 1 of 1 pairs");
+        assert_eq!(summarise_links("[]").expect("a table"), "no pairs");
+    }
+
+    #[test]
+    fn scores_that_are_none_are_said_to_be_so() {
+        for text in ["", "{}", r#"[{"score":{}}]"#, r#"[{"uuid":"a","score":{"b":"x"}}]"#] {
+            assert!(summarise_links(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! `iblinkinfo`: the ports of every switch and adapter of an InfiniBand fabric,
+//! with state and peer.
+//!
+//! The format is that of rdma-core's infiniband-diags. Peers are told by their
+//! description alone, so a name that two nodes have cannot be told apart.
+
+use std::collections::BTreeMap;
+
+use super::node_description;
+use super::ib_fabric::IbAdapterPort;
+use super::ib_fabric::IbFabric;
+use crate::claims::reader_util::push_problem;
+use crate::claims::reader_util::normalise_guid;
+use crate::claims::reader_util::sanitize_text;
+use crate::claims::reader_util::quote_text;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+
+/// Whether a text looks like one.
+pub(super) fn recognises(text: &str) -> bool {
+    text.lines().any(|line| line.contains("==(") && line.contains(")==>"))
+}
+
+/// `Switch: 0x<guid> <name>:` or `CA: <host> <device>:`
+fn parse_heading(line: &str) -> Option<(bool, &str)> {
+    let inside = |kind: &str| line.strip_prefix(kind)?.strip_suffix(':').map(str::trim);
+    if let Some(rest) = inside("Switch: ") {
+        let (number, name) = rest.split_once(' ')?;
+        return Some((true, name.trim())).filter(|_| normalise_guid(number).is_some());
+    }
+    inside("CA: ").map(|name| (false, name))
+}
+
+/// A port and its peer.
+struct IblinkPort<'t> {
+    guid: Option<String>,
+    port: u32,
+    state: String,
+    rate: Option<u64>,
+    peer: Option<(u32, &'t str)>,
+}
+
+/// `[0x<guid>] <lid> <port>[<ext>] ==( 4X 106.25 Gbps Active/ LinkUp)==> <lid> <port>[ ] "<peer>" ...`
+fn parse_port(line: &str) -> Option<IblinkPort<'_>> {
+    let (left, rest) = line.split_once("==(")?;
+    let (middle, right) = rest.split_once(")==>")?;
+    let own = left.split_whitespace().next().filter(|w| w.starts_with("0x")).and_then(normalise_guid);
+    let (number, _) = left.split_once('[')?;
+    let number = number.split_whitespace().last()?.parse().ok()?;
+    let (before, _) = middle.split_once('/')?;
+    let state = sanitize_text(before.split_whitespace().last()?).to_ascii_lowercase();
+    if state.is_empty() {
+        return None;
+    }
+    let mut words = before.split_whitespace();
+    let width = words.next().and_then(|w| node_description::parse_width(w.strip_suffix('X')?));
+    let speed = words.next().and_then(|w| w.parse::<f64>().ok());
+    let rate = width.zip(speed.and_then(lane_rate)).map(|(width, lane)| width * lane);
+    let peer = (|| {
+        let (number, rest) = right.split_once('[')?;
+        let number = number.split_whitespace().last()?.parse().ok()?;
+        let first = rest.find('"')?;
+        let last = rest.rfind('"').filter(|last| first + 1 < *last)?;
+        Some((number, &rest[first + 1..last]))
+    })();
+    Some(IblinkPort { guid: own, port: number, state, rate, peer })
+}
+
+/// The data rate in Mbit/s of a lane that is signalled at this many Gbit/s: the
+/// tool prints 25.78125 for EDR and 106.25 for NDR, code and all.
+fn lane_rate(gbps: f64) -> Option<u64> {
+    const LANES: [(f64, u64); 8] = [
+        (2.5, 2_500),
+        (5.0, 5_000),
+        (10.0, 10_000),
+        (14.0625, 14_062),
+        (25.78125, 25_000),
+        (53.125, 50_000),
+        (106.25, 100_000),
+        (212.5, 200_000),
+    ];
+    LANES.iter().find(|(signalled, _)| (signalled - gbps).abs() < 0.001).map(|(_, data)| *data)
+}
+
+/// Reads the fabric.
+pub(super) fn read(said: &mut SourceReport, text: &str) {
+    let mut web = IbFabric::default();
+    let mut numbers: BTreeMap<&str, &str> = BTreeMap::new();
+    let lines = || text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
+    let place = |said: &SourceReport, line: usize| format!("{}:{line}", said.source.place);
+    // Switches first: only their headings tell a switch from an adapter.
+    for (at, line) in lines() {
+        let Some((true, name)) = parse_heading(line) else { continue };
+        web.add_switch(name, name, at);
+        let number = line.split_whitespace().nth(1).unwrap_or_default();
+        if let Some(other) = numbers.insert(name, number)
+            && other != number
+        {
+            let message = format!(
+                "switches {other} and {number} are both called {}: their cables cannot be told \
+                 apart here, ibnetdiscover can",
+                quote_text(name)
+            );
+            push_problem(said, SourceProblemKind::Contradictory, place(said, at), message);
+        }
+    }
+    let mut current: Option<(bool, &str)> = None;
+    for (at, line) in lines() {
+        if !line.contains("==(") {
+            current = parse_heading(line).or(current.filter(|_| line.is_empty()));
+            continue;
+        }
+        let Some(port) = parse_port(line) else {
+            let message = format!("{}: expected a port and its peer", quote_text(line));
+            push_problem(said, SourceProblemKind::Malformed, place(said, at), message);
+            continue;
+        };
+        let Some((is_switch, name)) = current else {
+            // One line a port (-l) does not say what a switch is.
+            let message =
+                "a port before any \"Switch:\" or \"CA:\", expected iblinkinfo without -l";
+            push_problem(said, SourceProblemKind::Unsupported, place(said, at), message);
+            if numbers.is_empty() {
+                return;
+            }
+            continue;
+        };
+        let end = |id: String, number: u32, name: &str| IbAdapterPort {
+            id,
+            port: number,
+            description: name.to_owned(),
+            rate: port.rate,
+            state: Some(port.state.clone()),
+            line: at,
+            ..IbAdapterPort::default()
+        };
+        match (is_switch, port.peer) {
+            (true, Some((number, peer))) if !numbers.contains_key(peer) => {
+                let id = adapter_id(peer, name, port.port);
+                web.add_cable(said, name, port.port, end(id, number, peer));
+            }
+            (true, Some((_, peer))) => web.add_trunk(name, peer),
+            (true, None) => {}
+            (false, Some((number, peer))) if numbers.contains_key(peer) => {
+                let id = adapter_id(name, peer, number);
+                let own = IbAdapterPort { guid: port.guid.clone(), ..end(id, port.port, name) };
+                web.add_cable(said, peer, number, own);
+            }
+            (false, _) => {
+                let end = end(name.to_owned(), port.port, name);
+                web.add_adapter(IbAdapterPort { guid: port.guid.clone(), ..end });
+            }
+        }
+    }
+    web.add_to_report(said);
+}
+
+/// What tells an adapter from others: a description that names a host. Aggregation nodes, and
+/// adapters that nobody named, share theirs, and are told by the port they are cabled to.
+fn adapter_id(name: &str, switch: &str, port: u32) -> String {
+    match node_description::parse_adapter_owner(name) {
+        node_description::AdapterOwner::Host(..) => name.to_owned(),
+        _ => format!("{name} at port {port} of {switch}"),
+    }
+}

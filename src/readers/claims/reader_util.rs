@@ -1,0 +1,201 @@
+//! What readers of other people's texts share: how much of a text they take,
+//! how much they complain about it, and which of its words can be names.
+//!
+//! Nothing here knows a format.
+
+use model::gpu_facts::is_null_cluster_uuid;
+use model::id::NodeName;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+
+/// The longest text that is read. The longest are those of ibnetdiscover: a
+/// public one has 300 kB for 582 adapters, so this is for 130,000.
+pub(super) const MAX_TEXT_BYTES: usize = 64 << 20;
+
+/// The most problems kept of one source: beyond this nobody reads them, and a
+/// file of another kind must not become as many problems as it has lines.
+const MAX_PROBLEMS: usize = 200;
+
+/// The longest name of a node: that of a host in the DNS.
+const MAX_NODE_NAME: usize = 253;
+
+/// The longest stretch of other people's text in a message or a mark.
+const MAX_EXCERPT: usize = 200;
+
+/// Adds a problem, unless there are more than anybody reads.
+pub(super) fn push_problem(
+    said: &mut SourceReport,
+    kind: SourceProblemKind,
+    at: impl Into<Option<String>>,
+    message: impl Into<String>,
+) {
+    match said.problems.len() {
+        MAX_PROBLEMS => {
+            said.push_problem(SourceProblemKind::Incomplete, None, "further problems are left out");
+        }
+        more if MAX_PROBLEMS < more => {}
+        _ => said.push_problem(kind, at, message),
+    }
+}
+
+/// Adds a remark, unless there are more than anybody reads.
+pub(super) fn push_note(said: &mut SourceReport, note: impl Into<String>) {
+    match said.notes.len() {
+        MAX_PROBLEMS => said.notes.push("further remarks are left out".to_owned()),
+        more if MAX_PROBLEMS < more => {}
+        _ => said.notes.push(note.into()),
+    }
+}
+
+/// Cuts remarks that nobody would read to the end.
+pub(super) fn limit_notes(mut said: SourceReport) -> SourceReport {
+    if MAX_PROBLEMS < said.problems.len() {
+        let more = said.problems.len() - MAX_PROBLEMS;
+        said.problems.truncate(MAX_PROBLEMS);
+        said.push_problem(SourceProblemKind::Incomplete, None, format!("{more} more problems are not shown"));
+    }
+    if MAX_PROBLEMS < said.notes.len() {
+        let more = said.notes.len() - MAX_PROBLEMS;
+        said.notes.truncate(MAX_PROBLEMS);
+        said.notes.push(format!("{more} more remarks are not shown"));
+    }
+    said
+}
+
+/// Whether a text is short enough to be read; where it is not, it says so.
+pub(super) fn check_text_size(said: &mut SourceReport, text: &str) -> bool {
+    let fits = text.len() <= MAX_TEXT_BYTES;
+    if !fits {
+        let message = format!("{} bytes, expected at most {MAX_TEXT_BYTES}", text.len());
+        push_problem(said, SourceProblemKind::Unsupported, said.source.place.clone(), message);
+    }
+    fits
+}
+
+/// The node of this name, where the text can be one: it becomes a word of
+/// commands and a folder of a run.
+pub(super) fn parse_node_name(text: &str) -> Option<NodeName> {
+    let is_name = text.len() <= MAX_NODE_NAME
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
+    is_name.then(|| NodeName::from(text))
+}
+
+/// The node whose folder a file lies in: `.../nodes/NODE/FILE`, the layout of
+/// recorded outputs.
+pub(super) fn node_from_path(place: &str) -> Option<NodeName> {
+    let mut path = place.rsplit('/').skip(1);
+    let node = path.next()?;
+    (path.next()? == "nodes").then(|| parse_node_name(node)).flatten()
+}
+
+/// Other people's text, fit to be kept and shown: without control characters,
+/// with single blanks, and not longer than anybody reads.
+pub(super) fn sanitize_text(text: &str) -> String {
+    let mut kept = String::new();
+    let mut gap = false;
+    for c in text.chars() {
+        if c.is_whitespace() {
+            gap = !kept.is_empty();
+        } else if !c.is_control() {
+            // Cut here: nobody looks at the rest of a long text.
+            if MAX_EXCERPT <= kept.len() {
+                kept.push('…');
+                return kept;
+            }
+            if std::mem::take(&mut gap) {
+                kept.push(' ');
+            }
+            kept.push(c);
+        }
+    }
+    kept
+}
+
+/// The same in quotes, for messages.
+pub(super) fn quote_text(text: &str) -> String {
+    format!("\"{}\"", sanitize_text(text))
+}
+
+/// The first line of what another reader complains about.
+pub(super) fn first_line(error: &impl std::fmt::Display) -> String {
+    sanitize_text(error.to_string().lines().next().unwrap_or_default())
+}
+
+/// A GUID as 16 hexadecimal digits in lower case: tools print the same one with
+/// and without `0x` and leading zeros.
+pub(super) fn normalise_guid(text: &str) -> Option<String> {
+    let digits = text.trim().trim_start_matches("0x");
+    let is_guid =
+        !digits.is_empty() && digits.len() <= 16 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+    is_guid.then(|| format!("{:0>16}", digits.to_ascii_lowercase()))
+}
+
+/// Whether this ClusterUUID is the one of a fabric that nobody configured.
+pub(super) fn is_zero_uuid(uuid: &str) -> bool {
+    !uuid.is_empty() && is_null_cluster_uuid(uuid)
+}
+
+/// Whether a name is one of an RDMA device (as opposed to a network device), by
+/// the names that Linux drivers and rdma-core give them.
+pub(super) fn is_rdma_device(name: &str) -> bool {
+    ["mlx4_", "mlx5_", "bnxt_re", "irdma", "efa_", "hfi1_", "rocep", "ionic_"]
+        .iter()
+        .any(|start| name.starts_with(start))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::source_report::SourceKind;
+
+    #[test]
+    fn the_folder_of_a_recorded_output_names_its_node() {
+        assert_eq!(node_from_path("run/nodes/n01/lldp.json"), Some("n01".into()));
+        assert_eq!(node_from_path("nodes/n01/lldp.json"), Some("n01".into()));
+        for other in ["lldp.json", "n01/lldp.json", "nodes/lldp.json", "nodes/../x", "", "nodes//x"]
+        {
+            assert_eq!(node_from_path(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn guids_are_the_same_however_they_are_printed() {
+        let same = Some("0ff08c4321664e96".to_owned());
+        for text in ["ff08c4321664e96", "0xff08c4321664e96", "0FF08C4321664E96"] {
+            assert_eq!(normalise_guid(text), same, "{text}");
+        }
+        for text in ["", "0x", "xyz", "11112222333344445", "ÿ"] {
+            assert_eq!(normalise_guid(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_text_of_another_kind_is_no_flood_of_problems() {
+        let mut said = SourceReport::new(SourceKind::Cabling, "x");
+        for _ in 0..10_000 {
+            push_problem(&mut said, SourceProblemKind::Malformed, None, "no");
+        }
+        assert_eq!(said.problems.len(), MAX_PROBLEMS + 1);
+        assert!(said.problems[MAX_PROBLEMS].message.contains("left out"));
+    }
+
+    #[test]
+    fn what_readers_found_without_end_is_cut() {
+        let mut said = SourceReport::new(SourceKind::SlurmNodes, "x");
+        for number in 0..1_000 {
+            said.push_problem(SourceProblemKind::Malformed, None, number.to_string());
+            said.notes.push(number.to_string());
+        }
+        let said = limit_notes(said);
+        assert_eq!((said.problems.len(), said.notes.len()), (MAX_PROBLEMS + 1, MAX_PROBLEMS + 1));
+        assert_eq!(said.problems[MAX_PROBLEMS].message, "800 more problems are not shown");
+    }
+
+    #[test]
+    fn what_is_kept_of_other_texts_is_short_and_can_be_shown() {
+        assert_eq!(sanitize_text(" a\u{1b}[31m\tb\u{0}\n \u{0} c "), "a[31m b c");
+        let long = sanitize_text(&"é".repeat(1_000_000));
+        assert!(long.len() < MAX_EXCERPT + 8 && long.ends_with('…'));
+    }
+}

@@ -1,0 +1,333 @@
+//! Who is missing and who is extra: nodes that only one side knows, and sizes
+//! that do not fit.
+//!
+//! Only a source that was read to its end can lack a node.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::context::ReconcileContext;
+use super::context::is_rack;
+use super::context::is_complete;
+use super::messages::count_of;
+use super::messages::new_disagreement;
+use super::messages::is_or_are;
+use super::messages::list_nodes;
+use model::disagreement::Disagreement;
+use model::disagreement::DisagreementSeverity;
+use model::disagreement_class::DisagreementClass;
+use model::id::NodeName;
+use model::source_report::ClaimBasis;
+use model::source_report::SourceFamily;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
+
+/// Lists of all nodes of a scheduler.
+const SCHEDULERS: [SourceKind; 3] =
+    [SourceKind::SlurmNodes, SourceKind::Sinfo, SourceKind::KubernetesNodes];
+
+/// The nodes of a scheduler, by its family; nothing where it could not be read
+/// to its end.
+fn scheduled_nodes<'s>(view: &ReconcileContext<'s>) -> BTreeMap<SourceFamily, (usize, BTreeSet<&'s NodeName>)> {
+    let mut families: BTreeMap<SourceFamily, (usize, BTreeSet<&NodeName>)> = BTreeMap::new();
+    let mut cut: BTreeSet<SourceFamily> = BTreeSet::new();
+    for (at, said) in view.sources(&SCHEDULERS).filter(|(_, said)| !said.nodes.is_empty()) {
+        let family = said.source.kind.family();
+        if !is_complete(said) {
+            cut.insert(family);
+        }
+        families.entry(family).or_insert((at, BTreeSet::new())).1.extend(said.nodes.keys());
+    }
+    families.retain(|family, _| !cut.contains(family));
+    families
+}
+
+/// `unknown-to-scheduler`: a topology names nodes that its scheduler lacks.
+pub(super) fn check_unknown_nodes(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    let scheduled = scheduled_nodes(view);
+    if scheduled.is_empty() {
+        return;
+    }
+    let everywhere: BTreeSet<&NodeName> =
+        scheduled.values().flat_map(|(_, nodes)| nodes.iter().copied()).collect();
+    for grouping in view.groupings {
+        if !matches!(grouping.kind, NodeGroupKind::Domain | NodeGroupKind::Imex | NodeGroupKind::Leaf) {
+            continue;
+        }
+        let family = grouping.source.family();
+        // A scheduler's map is held against its own nodes; a file against those
+        // of any scheduler.
+        let (witness, known) = match scheduled.get(&family) {
+            Some((at, nodes)) => (*at, nodes),
+            None if matches!(family, SourceFamily::File | SourceFamily::Cabling | SourceFamily::Frameworks) => {
+                let first = scheduled.values().next().map_or(0, |(at, _)| *at);
+                (first, &everywhere)
+            }
+            None => continue,
+        };
+        let mut unknown: BTreeMap<usize, Vec<&NodeName>> = BTreeMap::new();
+        for (node, set) in grouping.set_by_node.iter().filter(|(node, _)| !known.contains(*node)) {
+            unknown.entry(*set).or_default().push(node);
+        }
+        let Some((first, _)) = unknown.first_key_value() else { continue };
+        // A list of less than half of them was never meant to hold all.
+        let unlisted: usize = unknown.values().map(Vec::len).sum();
+        if grouping.set_by_node.len() <= 2 * unlisted {
+            continue;
+        }
+        let nodes: Vec<&NodeName> = unknown.values().flatten().copied().collect();
+        let source = &view.reports[witness].source;
+        let names = list_nodes(nodes.iter().copied());
+        let summary = format!(
+            "{} names {names}, and {} {} no such node{}",
+            grouping.source.label(),
+            source.kind.label(),
+            if source.kind == SourceKind::Sinfo { "knows" } else { "know" },
+            if nodes.len() == 1 { "" } else { "s" }
+        );
+        let says = format!("{names} in {} {}", grouping.noun(), grouping.sets[*first].name);
+        let lacks = format!("{}, {names} not among them", count_of(known.len(), "node"));
+        let told = new_disagreement(DisagreementClass::UnknownToScheduler, DisagreementSeverity::Doubt, summary)
+            .with_nodes(nodes.iter().copied())
+            .with_side(grouping.to_side(view.reports, *first, says))
+            .with_side(view.source_side(witness, None, ClaimBasis::Asserted, lacks))
+            .with_remedy("correct a misspelt name, or add the nodes; Slurm hides nodes in state FUTURE");
+        let domain = nodes.first().and_then(|node| view.domain_of(node));
+        found.push(domain.into_iter().fold(told, Disagreement::in_domain));
+    }
+}
+
+/// `in-no-domain`: a scheduler's GPU nodes that no claim places. Where nobody
+/// claims any domain, `no-domain-claimed`.
+pub(super) fn check_unplaced_nodes(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    if view.placement.origin.iter().any(Option::is_none) {
+        found.push(describe_no_domain_claimed(view));
+        return;
+    }
+    if view.placement.domains.is_empty() {
+        return;
+    }
+    let servers = server_nodes(view);
+    for (at, said) in view.sources(&SCHEDULERS) {
+        // Where some nodes are said to have GPUs or a fabric, the others have none.
+        let mut all = said.nodes.values();
+        let counted = all.any(|node| node.gpus.is_some() || !node.fabric.is_empty());
+        let has_gpus = |said: &SourceReport, node: &NodeName| {
+            let gpus = said.nodes.get(node).and_then(|node| node.gpus);
+            gpus.map_or(!counted, |gpus| 0 < gpus)
+        };
+        let nodes: Vec<&NodeName> = said
+            .nodes
+            .keys()
+            .filter(|node| view.placement.domain_of(node).is_none() && has_gpus(said, node))
+            .collect();
+        if nodes.is_empty() {
+            continue;
+        }
+        let (servers, others): (Vec<&NodeName>, Vec<&NodeName>) =
+            nodes.into_iter().partition(|node| servers.contains(node));
+        for (nodes, is_server) in [(others, false), (servers, true)] {
+            if !nodes.is_empty() {
+                found.push(describe_unplaced_nodes(view, at, &nodes, is_server));
+            }
+        }
+    }
+}
+
+/// Nodes whose platform has no NVLink between nodes and is in no claimed domain:
+/// blocks of racks leave servers out for good reason.
+fn server_nodes<'s>(view: &ReconcileContext<'s>) -> BTreeSet<&'s NodeName> {
+    let claimed: BTreeSet<&str> =
+        view.placement.domains.iter().filter_map(|d| d.platform.as_deref()).collect();
+    let mut of: BTreeMap<&NodeName, bool> = BTreeMap::new();
+    for (_, node, said) in view.node_reports() {
+        let platform =
+            said.product.as_deref().and_then(|name| (view.rules.platform_of)(name, said.gpus));
+        if let Some(platform) = platform {
+            let is_server = !is_rack(&platform) && !claimed.contains(platform.as_str());
+            *of.entry(node).or_insert(true) &= is_server;
+        }
+    }
+    of.into_iter().filter(|(_, is_server)| *is_server).map(|(node, _)| node).collect()
+}
+
+fn describe_unplaced_nodes(view: &ReconcileContext<'_>, source: usize, nodes: &[&NodeName], is_server: bool) -> Disagreement {
+    let names = list_nodes(nodes.iter().copied());
+    let listing = format!(
+        "{names} {} among the {} and in no claimed domain",
+        is_or_are(nodes.len()),
+        view.reports[source].source.kind.label()
+    );
+    let (severity, why, remedy) = if is_server {
+        (
+            DisagreementSeverity::Note,
+            "servers without NVLink between them, which are not measured with these domains",
+            "to measure them too, name each as a domain in a claims file",
+        )
+    } else {
+        (
+            DisagreementSeverity::Doubt,
+            "nothing across nodes is measured there",
+            "add them to their block or domain, or leave them out on purpose with a claims file",
+        )
+    };
+    let told = new_disagreement(DisagreementClass::InNoDomain, severity, format!("{listing}: {why}"))
+        .with_nodes(nodes.iter().copied())
+        .with_side(view.source_side(source, None, ClaimBasis::Asserted, format!("lists {names}")))
+        .with_remedy(remedy);
+    let without = format!("{} without them", count_of(view.placement.domains.len(), "domain"));
+    view.claim_side(0, without).into_iter().fold(told, Disagreement::with_side)
+}
+
+fn describe_no_domain_claimed(view: &ReconcileContext<'_>) -> Disagreement {
+    let domains = &view.placement.domains;
+    let racks = domains.iter().filter(|d| d.platform.as_deref().is_some_and(is_rack)).count();
+    let severity = if racks == 0 { DisagreementSeverity::Note } else { DisagreementSeverity::Doubt };
+    let more = if racks == 0 {
+        ""
+    } else {
+        ", though their platform has NVLink between nodes: what runs across nodes is not measured"
+    };
+    let summary = format!(
+        "no source claims a domain: each of {} is measured for itself{more}",
+        count_of(domains.len(), "node")
+    );
+    let told = new_disagreement(DisagreementClass::NoDomainClaimed, severity, summary)
+        .with_remedy("claim domains in a topology file, by the clique label or in claims.toml");
+    let mut told =
+        if racks == 0 { told } else { told.with_nodes(domains.iter().flat_map(|d| &d.nodes)) };
+    for (at, said) in view.sources(&SCHEDULERS) {
+        told = told.with_side(view.source_side(
+            at,
+            None,
+            ClaimBasis::Asserted,
+            format!("{} and no domain", count_of(said.nodes.len(), "node")),
+        ));
+    }
+    told
+}
+
+/// `node-missing`: another grouping has most of a domain and lacks some of it.
+pub(super) fn check_missing_nodes(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    for (at, grouping) in view.groupings.iter().enumerate() {
+        let whole = grouping
+            .sets
+            .iter()
+            .flat_map(|set| &set.groups)
+            .all(|(source, _)| is_complete(&view.reports[*source]));
+        // A job has some nodes, and labels that are missing are told apart.
+        let partial = matches!(grouping.source.family(), SourceFamily::Frameworks | SourceFamily::Nodes);
+        // An override names single nodes.
+        let single = grouping.source == SourceKind::SlurmNodes;
+        if grouping.kind != NodeGroupKind::Domain || grouping.cliques || partial || single || !whole {
+            continue;
+        }
+        for (domain, claimed) in view.placement.domains.iter().enumerate() {
+            let Some((origin, _)) = view.placement.origin[domain] else { continue };
+            let same = super::grouping_conflicts::is_slurm_topology(grouping.source)
+                && super::grouping_conflicts::is_slurm_topology(view.groupings[origin].source);
+            if origin == at || same {
+                continue;
+            }
+            let (there, missing): (Vec<&NodeName>, Vec<&NodeName>) =
+                claimed.nodes.iter().partition(|node| grouping.set_by_node.contains_key(node));
+            if missing.is_empty() || there.len() <= missing.len() {
+                continue;
+            }
+            let names = list_nodes(missing.iter().copied());
+            let (noun, who) = (grouping.noun(), grouping.source.label());
+            let domain_name = &claimed.name;
+            let summary = format!(
+                "{names} {} claimed in {domain_name}, and {who} has {} in no {noun}, unlike {} others of \
+                 {domain_name}",
+                is_or_are(missing.len()),
+                if missing.len() == 1 { "it" } else { "them" },
+                there.len()
+            );
+            let set = grouping.set_by_node[there[0]];
+            let says = format!("{} in {noun} {}", list_nodes(there), grouping.sets[set].name);
+            let told = new_disagreement(DisagreementClass::NodeMissing, DisagreementSeverity::Doubt, summary)
+                .in_domain(&claimed.name)
+                .with_nodes(missing)
+                .with_side(grouping.to_side(view.reports, set, says))
+                .with_remedy("add the node there, or take it out of the claim");
+            let claim = view.claim_side(domain, format!("{names} in {}", claimed.name));
+            found.push(claim.into_iter().fold(told, Disagreement::with_side));
+        }
+    }
+}
+
+/// `node-extra`: a later source has more nodes in a domain than its claim.
+pub(super) fn check_extra_nodes(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    for (domain, claimed) in view.placement.domains.iter().enumerate() {
+        let Some((origin, set)) = view.placement.origin[domain] else { continue };
+        let grouping = &view.groupings[origin];
+        let Some((home, others)) = view.home_domain(domain) else { continue };
+        let names = list_nodes(&claimed.nodes);
+        let summary = format!(
+            "{} has {names} in one {} with {others} nodes of {}, whose claim does not name {}",
+            grouping.source.label(),
+            grouping.noun(),
+            view.domain_name(home),
+            if claimed.nodes.len() == 1 { "it" } else { "them" }
+        );
+        let says = format!("{names} in {} {}", grouping.noun(), grouping.sets[set].name);
+        let told = new_disagreement(DisagreementClass::NodeExtra, DisagreementSeverity::Doubt, summary)
+            .in_domain(view.domain_name(home))
+            .with_nodes(&claimed.nodes)
+            .with_side(grouping.to_side(view.reports, set, says))
+            .with_remedy("add the nodes to the claim, or correct the other source");
+        let size = count_of(view.placement.domains[home].nodes.len(), "node");
+        let claim = view.claim_side(home, format!("{size} are {}", view.domain_name(home)));
+        found.push(claim.into_iter().fold(told, Disagreement::with_side));
+    }
+}
+
+/// `domain-size`: a group has another number of nodes than it says.
+pub(super) fn check_domain_sizes(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+    for grouping in view.groupings {
+        // What a ComputeDomain asks for is told in `imex`.
+        if !matches!(grouping.kind, NodeGroupKind::Domain | NodeGroupKind::Leaf | NodeGroupKind::Rack) {
+            continue;
+        }
+        let mut wrong: BTreeMap<(u32, bool), Vec<usize>> = BTreeMap::new();
+        for (at, set) in grouping.sets.iter().enumerate() {
+            let Some(size) = set.groups.iter().find_map(|(_, group)| group.size) else { continue };
+            let counted = set.named_nodes().len();
+            let fewer = counted < size as usize;
+            // Slurm's block size is what it schedules by; more are spare, and
+            // an empty block is a place kept free.
+            let fits = if grouping.scheme == "block" { !fewer } else { counted == size as usize };
+            if 0 < size && 0 < counted && !fits {
+                wrong.entry((size, fewer)).or_default().push(at);
+            }
+        }
+        for ((size, fewer), sets) in wrong {
+            let few = sets.iter().take(3).map(|at| {
+                let set = &grouping.sets[*at];
+                format!("{} ({})", set.name, set.named_nodes().len())
+            });
+            let few: Vec<String> = few.collect();
+            let more = if sets.len() <= few.len() { "" } else { " and others" };
+            let summary = format!(
+                "{} of {} should have {size} nodes and {} {}: {}{more}",
+                count_of(sets.len(), grouping.noun()),
+                grouping.source.label(),
+                if sets.len() == 1 { "has" } else { "have" },
+                if fewer { "fewer" } else { "more" },
+                few.join(", ")
+            );
+            let says = format!("size {size}, {} named", grouping.sets[sets[0]].named_nodes().len());
+            let told = new_disagreement(DisagreementClass::DomainSize, DisagreementSeverity::Doubt, summary)
+                .with_side(grouping.to_side(view.reports, sets[0], says))
+                .with_remedy(if fewer {
+                    "look for nodes that were left out"
+                } else {
+                    "correct the size or the list"
+                });
+            let one = grouping.sets[sets[0]].nodes.first().and_then(|node| view.domain_of(node));
+            found.push(one.into_iter().fold(told, Disagreement::in_domain));
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What sources say, brought to one form before it is weighed.
+//!
+//! Sources tell a clique as a group, as the identity of a node, or as both;
+//! here each becomes both. Nothing is dropped and nothing is judged.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+
+use super::identity;
+use model::id::NodeName;
+use model::source_report::ClaimBasis;
+use model::source_report::FabricReport;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceReport;
+use model::source_report::SourceKind;
+
+/// The scheme of groups that are cliques.
+pub(super) const CLIQUE_SCHEME: &str = "clique";
+/// The scheme of leaves that are read off the cables of single nodes.
+const CABLE_LEAF_SCHEME: &str = "leaf";
+
+/// Brings all sources to one form.
+pub(super) fn normalise_reports(said: &mut [SourceReport]) {
+    let yaml =
+        said.iter().any(|s| s.source.kind == SourceKind::SlurmTopologyYaml && !s.groups.is_empty());
+    for source in said {
+        // With a topology.yaml, Slurm does not read topology.conf
+        // (topology.yaml(5)).
+        if yaml && source.source.kind == SourceKind::SlurmTopologyConf && !source.groups.is_empty()
+        {
+            source.groups.iter_mut().for_each(|group| group.in_force = false);
+            let note = "there is a topology.yaml too: Slurm does not read this file";
+            source.notes.push(note.to_owned());
+        }
+        lowercase_identities(source);
+        add_identities(source);
+        add_cliques(source);
+        add_leaves(source);
+    }
+}
+
+/// Whether this group is a clique, whatever its source calls it.
+pub(super) fn is_clique(group: &NodeGroup) -> bool {
+    group.kind == NodeGroupKind::Domain
+        && group.scheme.contains(CLIQUE_SCHEME)
+        && identity::parse_clique(&group.name).is_some()
+}
+
+fn lowercase_identities(said: &mut SourceReport) {
+    for fabric in said.nodes.values_mut().flat_map(|node| &mut node.fabric) {
+        if let Some(uuid) = &mut fabric.cluster_uuid {
+            uuid.make_ascii_lowercase();
+        }
+        // A node's own driver reports; whoever else names an identity has it
+        // from somewhere.
+        let reports = said.source.kind == SourceKind::NodeFacts;
+        let basis = if reports { ClaimBasis::Reported } else { ClaimBasis::Asserted };
+        fabric.basis.get_or_insert(basis);
+    }
+    for group in said.groups.iter_mut().filter(|group| is_clique(group)) {
+        group.name.make_ascii_lowercase();
+    }
+}
+
+/// Members of clique groups have that identity.
+fn add_identities(said: &mut SourceReport) {
+    for group in said.groups.iter().filter(|group| group.in_force && is_clique(group)) {
+        let Some((uuid, id)) = identity::parse_clique(&group.name) else { continue };
+        for node in &group.nodes {
+            let fabric = &mut said.nodes.entry(node.clone()).or_default().fabric;
+            if fabric.is_empty() {
+                fabric.push(FabricReport {
+                    cluster_uuid: Some(uuid.to_owned()),
+                    clique_id: Some(id.to_owned()),
+                    basis: Some(group.basis.clone()),
+                    at: group.at.clone(),
+                    ..FabricReport::default()
+                });
+            }
+        }
+    }
+}
+
+/// Nodes whose GPUs all have one identity are in that clique.
+fn add_cliques(said: &mut SourceReport) {
+    if said.groups.iter().any(is_clique) {
+        return;
+    }
+    let mut cliques: BTreeMap<String, (Vec<NodeName>, &FabricReport)> = BTreeMap::new();
+    for (node, said) in &said.nodes {
+        let shown: Option<BTreeSet<String>> = said.fabric.iter().map(identity::usable_clique).collect();
+        let Some(only) = shown.filter(|cliques| cliques.len() == 1) else { continue };
+        for clique in only {
+            cliques.entry(clique).or_insert((Vec::new(), &said.fabric[0])).0.push(node.clone());
+        }
+    }
+    let groups: Vec<NodeGroup> = cliques
+        .into_iter()
+        .map(|(name, (nodes, first))| NodeGroup {
+            basis: first.basis.clone().unwrap_or(ClaimBasis::Asserted),
+            at: first.at.clone(),
+            ..NodeGroup::new(NodeGroupKind::Domain, CLIQUE_SCHEME, name, nodes)
+        })
+        .collect();
+    said.groups.extend(groups);
+}
+
+/// Leaves that only the cables of single nodes tell.
+fn add_leaves(said: &mut SourceReport) {
+    let tells = matches!(said.source.kind, SourceKind::Cabling | SourceKind::Neighbours);
+    if !tells || said.groups.iter().any(|group| group.kind == NodeGroupKind::Leaf) {
+        return;
+    }
+    let mut leaves: BTreeMap<(&str, Option<&str>), Vec<NodeName>> = BTreeMap::new();
+    for (node, said) in &said.nodes {
+        for nic in &said.nics {
+            let Some(leaf) = nic.leaf.as_deref() else { continue };
+            let rail = nic.rail.as_deref().or(nic.device.as_deref());
+            let nodes = leaves.entry((leaf, rail)).or_default();
+            if nodes.last() != Some(node) {
+                nodes.push(node.clone());
+            }
+        }
+    }
+    let basis = match said.source.kind {
+        SourceKind::Cabling => ClaimBasis::Asserted,
+        _ => ClaimBasis::Reported,
+    };
+    let groups: Vec<NodeGroup> = leaves
+        .into_iter()
+        .map(|((leaf, rail), nodes)| NodeGroup {
+            rail: rail.map(str::to_owned),
+            basis: basis.clone(),
+            ..NodeGroup::new(NodeGroupKind::Leaf, CABLE_LEAF_SCHEME, leaf, nodes)
+        })
+        .collect();
+    said.groups.extend(groups);
+}

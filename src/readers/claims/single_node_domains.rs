@@ -1,0 +1,66 @@
+//! Domains of one node each, where NVLink ends at the node.
+//!
+//! A person names the nodes of a cluster in one line, and a scheduler's leaf is no
+//! NVLink domain either: what is measured of such nodes is each of them.
+
+use std::collections::BTreeSet;
+
+use model::claims::ClaimedDomain;
+use model::id::DomainName;
+
+/// One domain for each node of this one, called as the node is; where that name is
+/// taken, `DOMAIN.NODE`.
+pub(super) fn split_domain(
+    domain: &ClaimedDomain,
+    is_taken: impl Fn(&DomainName) -> bool,
+) -> Vec<ClaimedDomain> {
+    let one = |node| {
+        let name = DomainName::from(model::id::NodeName::as_str(node));
+        let name = match is_taken(&name) {
+            true => DomainName::from(format!("{}.{node}", domain.name)),
+            false => name,
+        };
+        ClaimedDomain { name, nodes: vec![node.clone()], ..domain.clone() }
+    };
+    domain.nodes.iter().map(one).collect()
+}
+
+/// Takes every domain of several nodes apart whose platform ends at the node.
+/// `ends_at_node` is asked with the platform that the domain claims.
+pub fn split_domains(
+    domains: Vec<ClaimedDomain>,
+    ends_at_node: impl Fn(Option<&str>) -> bool,
+) -> Vec<ClaimedDomain> {
+    let is_split = |d: &ClaimedDomain| 1 < d.nodes.len() && ends_at_node(d.platform.as_deref());
+    let kept: BTreeSet<DomainName> =
+        domains.iter().filter(|d| !is_split(d)).map(|d| d.name.clone()).collect();
+    let split = domains.into_iter().flat_map(|domain| match is_split(&domain) {
+        true => split_domain(&domain, |name| kept.contains(name)),
+        false => vec![domain],
+    });
+    split.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claims::claims_file;
+
+    #[test]
+    fn domains_are_taken_apart_where_nvlink_ends_at_the_node_and_keep_what_they_say() {
+        let text = "[[domain]]\nname = \"pod\"\nnodes = \"h[1-3]\"\nplatform = \"hgx-h100\"\nnic = \"nic-ndr-400\"\n\
+            [[domain]]\nname = \"h2\"\nnodes = \"n[1-2]\"\nplatform = \"gb200-nvl72\"\n\
+            [[domain]]\nname = \"unsaid\"\nnodes = \"m[1-2]\"\n\
+            [[domain]]\nname = \"box\"\nnodes = \"b1\"\nplatform = \"hgx-h100\"\n";
+        let claims = claims_file::parse("c", text).expect("good");
+        let shown = |domains: &[ClaimedDomain]| {
+            let of = |d: &ClaimedDomain| format!("{}:{}", d.name, d.nodes.len());
+            domains.iter().map(of).collect::<Vec<_>>().join(" ")
+        };
+        let split = split_domains(claims.domains.clone(), |platform| platform == Some("hgx-h100"));
+        assert_eq!(shown(&split), "h1:1 pod.h2:1 h3:1 h2:2 unsaid:2 box:1");
+        assert!(split[..3].iter().all(|d| d.nic.as_deref() == Some("nic-ndr-400")));
+        let none = super::split_domains(claims.domains.clone(), |_| false);
+        assert_eq!(none, claims.domains);
+    }
+}

@@ -1,0 +1,141 @@
+//! What real Slurm daemons answered (`tests/recorded/slurm`), read by every
+//! reader: one knows it and no other does.
+
+use std::fs;
+use std::path::Path;
+
+use super::*;
+use model::hostlist;
+use model::id::NodeName;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+
+fn recorded(name: &str) -> String {
+    let folder =
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/recorded/slurm");
+    fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// What the one reader that knows it says, and which that is.
+fn read(name: &str) -> (&'static str, SourceReport) {
+    let text = recorded(name);
+    let mut nothing = |file: &str| Err(format!("{file} is not here"));
+    let mut found = Vec::new();
+    if topology_yaml::recognises(&text) {
+        found.push(("topology.yaml", topology_yaml::read(name, &text)));
+    }
+    if topology_conf::recognises(&text) {
+        found.push(("topology.conf", topology_conf::read(name, &text, &mut nothing)));
+    }
+    if show_topology::recognises(&text) {
+        found.push(("topology", show_topology::read(name, &text)));
+    }
+    if nodes::recognises(&text) {
+        found.push(("nodes", nodes::read(name, &text)));
+    }
+    if partitions::recognises(&text) {
+        found.push(("partitions", partitions::read(name, &text)));
+    }
+    if config::recognises(&text) {
+        found.push(("config", config::read(name, &text)));
+    }
+    if sinfo::recognises(&text) {
+        found.push(("sinfo", sinfo::read(name, &text)));
+    }
+    assert_eq!(
+        found.len(),
+        1,
+        "{name}: {:?}",
+        found.iter().map(|(who, _)| who).collect::<Vec<_>>()
+    );
+    found.remove(0)
+}
+
+fn domains(said: &SourceReport) -> Vec<String> {
+    let line = |g: &NodeGroup| {
+        let nodes = hostlist::fold(g.nodes.iter().map(NodeName::as_str));
+        format!("{} {nodes} of {:?}", g.name, g.size)
+    };
+    said.groups.iter().filter(|g| g.kind == NodeGroupKind::Domain && g.in_force).map(line).collect()
+}
+
+const WHOLE: [&str; 2] =
+    ["block01 node[0001-0018] of Some(18)", "block02 node[0019-0036] of Some(18)"];
+
+#[test]
+fn files_and_controllers_of_both_versions_tell_the_same_blocks() {
+    for (name, reader) in [
+        ("26.05-topology.yaml", "topology.yaml"),
+        ("26.05-scontrol-show-topoconf.yaml", "topology.yaml"),
+        ("24.11-topology.conf", "topology.conf"),
+        ("24.11-scontrol-show-topology.txt", "topology"),
+    ] {
+        let (who, said) = read(name);
+        assert_eq!(who, reader, "{name}");
+        assert_eq!(domains(&said), WHOLE, "{name}");
+        assert!(said.problems.is_empty(), "{name}: {:?}", said.problems);
+    }
+}
+
+#[test]
+fn a_node_that_was_moved_shows_in_the_topology_in_force() {
+    let (_, said) = read("26.05-scontrol-show-topology-after-override.txt");
+    assert_eq!(
+        domains(&said),
+        ["block01 node[0001-0017] of Some(18)", "block02 node[0018-0036] of Some(18)"]
+    );
+}
+
+#[test]
+fn drained_and_draining_are_told_apart() {
+    let (who, said) = read("26.05-nodes-drained-and-draining.json");
+    assert_eq!(who, "nodes");
+    let [(_, drained), (_, draining)] = said.nodes.iter().collect::<Vec<_>>()[..] else {
+        panic!("{said:?}")
+    };
+    assert_eq!((drained.state.join("+").as_str(), drained.busy), ("IDLE+DRAIN", Some(false)));
+    assert_eq!((draining.state.join("+").as_str(), draining.busy), ("MIXED+DRAIN", Some(true)));
+    assert_eq!(draining.reason.as_deref(), Some("hw ticket 4711: swap PSU"));
+    assert_eq!(drained.gpus, Some(4));
+    assert!(drained.aliases.is_empty(), "one host runs them all: {:?}", drained.aliases);
+    assert_eq!(said.settings["SLURM_VERSION"], "26.05.5");
+}
+
+#[test]
+fn text_and_json_of_one_version_say_the_same_of_nodes() {
+    let (_, text) = read("24.11-scontrol-show-node-2.txt");
+    let (_, json) = read("24.11-scontrol-show-node-2.json");
+    assert_eq!(text.nodes, json.nodes);
+    assert_eq!(text.nodes.len(), 2);
+}
+
+#[test]
+fn a_reason_of_two_lines_is_whole_in_both_forms_of_text() {
+    for name in ["26.05-node-reason-newline.txt", "26.05-node-reason-newline-oneliner.txt"] {
+        let (_, said) = read(name);
+        let node = &said.nodes[&NodeName::from("node0002")];
+        let reason = "gate: line one\nline two with \"quotes\" and = signs";
+        assert_eq!(node.reason.as_deref(), Some(reason), "{name}");
+        assert_eq!(node.marks["reason by"], "root");
+    }
+}
+
+#[test]
+fn an_error_under_status_200_is_a_problem() {
+    let (who, said) = read("26.05-slurmrestd-v0.0.45-node-nosuch-http200.json");
+    assert_eq!((who, said.nodes.len()), ("nodes", 0));
+    assert_eq!(said.problems[0].kind, SourceProblemKind::Incomplete);
+}
+
+#[test]
+fn tables_of_sinfo_are_read_and_a_torn_one_says_so() {
+    let (who, said) = read("26.05-sinfo-blocked.txt");
+    assert_eq!((who, said.nodes.len()), ("sinfo", 36));
+    assert_eq!(said.nodes[&NodeName::from("node0023")].state, ["BLOCKED"]);
+    assert_eq!(said.nodes[&NodeName::from("node0019")].busy, Some(true));
+    let (_, said) = read("26.05-sinfo-R-appended.txt");
+    assert_eq!(said.problems.len(), 1);
+    assert_eq!(said.nodes.len(), 3);
+}

@@ -1,0 +1,419 @@
+//! Switches of one tree, whatever text they were read from: checked, and made
+//! groups, leaves below and switches above.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::collections::HashMap;
+use std::collections::HashSet;
+
+use super::host_list_budget::fold_nodes;
+use super::host_list_budget::list_some;
+use model::id::NodeName;
+use model::source_report::NodeGroup;
+use model::source_report::NodeGroupKind;
+use model::source_report::SourceProblemKind;
+use model::source_report::SourceReport;
+
+/// Most nodes that are listed again for the switches above leaves. A tree of
+/// 100,000 nodes that is 20 levels deep (Slurm's own limit) stays below.
+const MAX_REPEATED_NODES: usize = 2_000_000;
+
+/// One switch, as written.
+#[derive(Debug)]
+pub(super) struct SlurmSwitch {
+    pub(super) name: String,
+    /// Nodes right at it. `None` where its list cannot be read.
+    pub(super) nodes: Option<Vec<NodeName>>,
+    /// Switches right below it. `None` where its list cannot be read.
+    pub(super) below: Option<Vec<String>>,
+    pub(super) at: String,
+}
+
+impl SlurmSwitch {
+    fn is_leaf(&self) -> bool {
+        self.below.as_ref().is_some_and(Vec::is_empty)
+    }
+}
+
+/// What the switches of one tree share.
+#[derive(Debug)]
+pub(super) struct SlurmSwitchTree<'t> {
+    pub(super) topology: Option<&'t str>,
+    pub(super) in_force: bool,
+}
+
+/// The switches by number, and who is above whom.
+struct SwitchLinks {
+    below: Vec<Vec<usize>>,
+    above: Vec<Vec<usize>>,
+}
+
+impl SlurmSwitchTree<'_> {
+    fn note_prefix(&self) -> String {
+        self.topology.map_or_else(String::new, |name| format!("topology {name}: "))
+    }
+
+    /// Puts the groups of these switches, and remarks on them, into `said`.
+    pub(super) fn add_to_report(&self, said: &mut SourceReport, switches: Vec<SlurmSwitch>) {
+        let begin = self.note_prefix();
+        let mut names = HashSet::new();
+        let mut kept: Vec<SlurmSwitch> = Vec::new();
+        for switch in switches {
+            if names.insert(switch.name.clone()) {
+                kept.push(switch);
+            } else {
+                let message = format!(
+                    "{begin}switch {} is defined twice; Slurm refuses that, the first is used",
+                    switch.name
+                );
+                said.push_problem(SourceProblemKind::Contradictory, switch.at, message);
+            }
+        }
+        if kept.is_empty() {
+            said.push_problem(SourceProblemKind::Incomplete, None, format!("{begin}no switch is defined"));
+            return;
+        }
+        let links = self.resolve_links(said, &kept);
+        let order = self.order_upwards(said, &kept, &links);
+        self.note_separate_parts(said, &kept, &links);
+        self.note_nodes_at_two_leaves(said, &kept);
+        let all = self.nodes_below(said, &kept, &links, &order);
+        for (index, switch) in kept.iter().enumerate() {
+            let (kind, nodes) = if switch.is_leaf() {
+                let Some(nodes) = &switch.nodes else { continue };
+                (NodeGroupKind::Leaf, nodes.clone())
+            } else {
+                let Some(nodes) = all.get(index).and_then(Option::as_ref) else { continue };
+                (NodeGroupKind::Switch, nodes.clone())
+            };
+            let mut group = NodeGroup::new(kind, "switch", switch.name.clone(), nodes);
+            group.topology = self.topology.map(str::to_owned);
+            group.in_force = self.in_force;
+            group.above = links.above[index].iter().map(|up| kept[*up].name.clone()).collect();
+            group.at = Some(switch.at.clone());
+            said.groups.push(group);
+        }
+    }
+
+    /// Who is right above and below whom; switches that are not there.
+    fn resolve_links(&self, said: &mut SourceReport, switches: &[SlurmSwitch]) -> SwitchLinks {
+        let index: HashMap<&str, usize> =
+            switches.iter().enumerate().map(|(index, s)| (s.name.as_str(), index)).collect();
+        let mut links = SwitchLinks {
+            below: vec![Vec::new(); switches.len()],
+            above: vec![Vec::new(); switches.len()],
+        };
+        for (up, switch) in switches.iter().enumerate() {
+            let mut unknown = Vec::new();
+            for name in switch.below.iter().flatten() {
+                match index.get(name.as_str()) {
+                    Some(down) => {
+                        links.below[up].push(*down);
+                        links.above[*down].push(up);
+                    }
+                    None => unknown.push(name.as_str()),
+                }
+            }
+            if !unknown.is_empty() {
+                let message = format!(
+                    "{}switch {} is above switches that are not defined: {}",
+                    self.note_prefix(),
+                    switch.name,
+                    list_some(unknown)
+                );
+                said.push_problem(SourceProblemKind::Contradictory, switch.at.clone(), message);
+            }
+        }
+        links
+    }
+
+    /// All switches, those below before those above. A link that would close a
+    /// circle is named and left out of account.
+    fn order_upwards(&self, said: &mut SourceReport, switches: &[SlurmSwitch], links: &SwitchLinks) -> Vec<usize> {
+        #[derive(Clone, Copy, PartialEq)]
+        enum SwitchVisit {
+            No,
+            Open,
+            Done,
+        }
+        let mut circles = 0usize;
+        let mut seen = vec![SwitchVisit::No; switches.len()];
+        let mut order = Vec::with_capacity(switches.len());
+        for start in 0..switches.len() {
+            if seen[start] != SwitchVisit::No {
+                continue;
+            }
+            seen[start] = SwitchVisit::Open;
+            let mut path = vec![(start, 0)];
+            while let Some((at, next)) = path.last_mut() {
+                let Some(down) = links.below[*at].get(*next).copied() else {
+                    seen[*at] = SwitchVisit::Done;
+                    order.push(*at);
+                    path.pop();
+                    continue;
+                };
+                *next += 1;
+                match seen[down] {
+                    SwitchVisit::Done => {}
+                    SwitchVisit::No => {
+                        seen[down] = SwitchVisit::Open;
+                        path.push((down, 0));
+                    }
+                    SwitchVisit::Open if 0 < circles => circles += 1,
+                    SwitchVisit::Open => {
+                        circles = 1;
+                        let from = path.iter().position(|(at, _)| *at == down).unwrap_or(0);
+                        let mut circle: Vec<&str> = path[from..]
+                            .iter()
+                            .map(|(at, _)| switches[*at].name.as_str())
+                            .collect();
+                        circle.push(&switches[down].name);
+                        let message = format!(
+                            "{}switches are above each other in a circle: {}",
+                            self.note_prefix(),
+                            list_some(circle)
+                        );
+                        let at = switches[down].at.clone();
+                        said.push_problem(SourceProblemKind::Contradictory, at, message);
+                    }
+                }
+            }
+        }
+        if 1 < circles {
+            said.notes.push(format!("{}{circles} links close a circle", self.note_prefix()));
+        }
+        order
+    }
+
+    /// Whether one root joins everything.
+    fn note_separate_parts(&self, said: &mut SourceReport, switches: &[SlurmSwitch], links: &SwitchLinks) {
+        let mut part = vec![usize::MAX; switches.len()];
+        let mut parts: Vec<usize> = Vec::new();
+        for start in 0..switches.len() {
+            if part[start] != usize::MAX {
+                continue;
+            }
+            parts.push(start);
+            let mut waiting = vec![start];
+            while let Some(at) = waiting.pop() {
+                if part[at] != usize::MAX {
+                    continue;
+                }
+                part[at] = parts.len() - 1;
+                waiting.extend(&links.below[at]);
+                waiting.extend(&links.above[at]);
+            }
+        }
+        let roots: Vec<usize> =
+            (0..switches.len()).filter(|index| links.above[*index].is_empty()).collect();
+        let name = |index: &usize| switches[*index].name.as_str();
+        if 1 < parts.len() {
+            let tops: BTreeMap<usize, &str> =
+                roots.iter().rev().map(|root| (part[*root], name(root))).collect();
+            said.notes.push(format!(
+                "{}{} parts that no switch joins, with {} at their tops",
+                self.note_prefix(),
+                parts.len(),
+                list_some(tops.into_values())
+            ));
+        } else if 1 < roots.len() {
+            said.notes.push(format!(
+                "{}{} switches at the top, side by side: {}",
+                self.note_prefix(),
+                roots.len(),
+                list_some(roots.iter().map(name))
+            ));
+        }
+    }
+
+    /// Nodes at two leaves: Slurm accepts that (and only logs it), for nodes
+    /// with several ports.
+    fn note_nodes_at_two_leaves(&self, said: &mut SourceReport, switches: &[SlurmSwitch]) {
+        let mut owners: HashMap<&NodeName, usize> = HashMap::new();
+        let mut shared: BTreeMap<(usize, usize), Vec<&NodeName>> = BTreeMap::new();
+        for (index, leaf) in switches.iter().enumerate().filter(|(_, s)| s.is_leaf()) {
+            for node in leaf.nodes.iter().flatten() {
+                match owners.get(node) {
+                    Some(first) => shared.entry((*first, index)).or_default().push(node),
+                    None => {
+                        owners.insert(node, index);
+                    }
+                }
+            }
+        }
+        for ((first, second), nodes) in shared {
+            said.notes.push(format!(
+                "{}{} at two leaves, {} and {} ({})",
+                self.note_prefix(),
+                fold_nodes(nodes),
+                switches[first].name,
+                switches[second].name,
+                switches[second].at
+            ));
+        }
+    }
+
+    /// All nodes below each switch that is above others; `None` for leaves,
+    /// and where it cannot be told.
+    fn nodes_below(
+        &self,
+        said: &mut SourceReport,
+        switches: &[SlurmSwitch],
+        links: &SwitchLinks,
+        order: &[usize],
+    ) -> Vec<Option<Vec<NodeName>>> {
+        let mut all: Vec<Option<Vec<NodeName>>> = vec![None; switches.len()];
+        let mut left = MAX_REPEATED_NODES;
+        for index in order {
+            let switch = &switches[*index];
+            if switch.is_leaf() || switch.below.is_none() {
+                continue;
+            }
+            let lists = || {
+                let own = switch.nodes.as_deref().unwrap_or_default();
+                let below = links.below[*index].iter().filter_map(|down| {
+                    if switches[*down].is_leaf() {
+                        switches[*down].nodes.as_deref()
+                    } else {
+                        all[*down].as_deref()
+                    }
+                });
+                std::iter::once(own).chain(below)
+            };
+            let count = lists().map(<[NodeName]>::len).sum::<usize>() + links.below[*index].len();
+            if left < count {
+                let message = format!(
+                    "{}the switches above leaves list more than {MAX_REPEATED_NODES} nodes; those \
+                     from {} on are left out",
+                    self.note_prefix(),
+                    switch.name
+                );
+                said.push_problem(SourceProblemKind::Unsupported, switch.at.clone(), message);
+                break;
+            }
+            left -= count;
+            let mut seen: BTreeSet<&NodeName> = BTreeSet::new();
+            let nodes = lists().flatten().filter(|node| seen.insert(node)).cloned().collect();
+            all[*index] = Some(nodes);
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::hostlist;
+    use model::source_report::SourceKind;
+
+    fn names(list: &str) -> Vec<String> {
+        if list.is_empty() { Vec::new() } else { hostlist::expand(list).expect("good") }
+    }
+
+    fn switch(name: &str, nodes: &str, below: &str) -> SlurmSwitch {
+        SlurmSwitch {
+            name: name.to_owned(),
+            nodes: Some(names(nodes).into_iter().map(NodeName::from).collect()),
+            below: Some(names(below)),
+            at: format!("f:{name}"),
+        }
+    }
+
+    fn say(switches: Vec<SlurmSwitch>) -> SourceReport {
+        let mut said = SourceReport::new(SourceKind::SlurmTopologyConf, "f");
+        SlurmSwitchTree { topology: None, in_force: true }.add_to_report(&mut said, switches);
+        said
+    }
+
+    fn group_lines(said: &SourceReport) -> Vec<String> {
+        let list = |g: &NodeGroup| hostlist::fold(g.nodes.iter().map(NodeName::as_str));
+        let line =
+            |g: &NodeGroup| format!("{:?} {} {} ^{}", g.kind, g.name, list(g), g.above.join("+"));
+        said.groups.iter().map(line).collect()
+    }
+
+    #[test]
+    fn switches_above_hold_what_is_below_them() {
+        let said = say(vec![
+            switch("root", "", "mid,c"),
+            switch("mid", "", "a,b"),
+            switch("a", "n[1-2]", ""),
+            switch("b", "n[3-4]", ""),
+            switch("c", "n5", ""),
+        ]);
+        assert_eq!(
+            group_lines(&said),
+            [
+                "Switch root n[1-5] ^",
+                "Switch mid n[1-4] ^root",
+                "Leaf a n[1-2] ^mid",
+                "Leaf b n[3-4] ^mid",
+                "Leaf c n5 ^root",
+            ]
+        );
+        assert!(said.problems.is_empty() && said.notes.is_empty(), "{said:?}");
+    }
+
+    #[test]
+    fn two_spines_over_the_same_leaves_are_one_fabric() {
+        let said = say(vec![
+            switch("a", "n1", ""),
+            switch("b", "n2", ""),
+            switch("x", "", "a,b"),
+            switch("y", "", "a,b"),
+        ]);
+        assert_eq!(said.groups[0].above, ["x", "y"]);
+        assert_eq!(said.notes, ["2 switches at the top, side by side: x, y"]);
+    }
+
+    #[test]
+    fn parts_that_nothing_joins_are_named_by_their_tops() {
+        let said = say(vec![
+            switch("x", "", "a,b"),
+            switch("a", "n1", ""),
+            switch("b", "n2", ""),
+            switch("alone", "n3", ""),
+        ]);
+        assert_eq!(said.notes, ["2 parts that no switch joins, with x, alone at their tops"]);
+        assert!(said.problems.is_empty());
+    }
+
+    #[test]
+    fn a_circle_is_named_and_what_is_below_it_stays() {
+        let said = say(vec![switch("x", "", "y"), switch("y", "", "x,a"), switch("a", "n1", "")]);
+        assert_eq!(said.problems[0].message, "switches are above each other in a circle: x, y, x");
+        assert_eq!(group_lines(&said), ["Switch x n1 ^y", "Switch y n1 ^x", "Leaf a n1 ^y"]);
+        assert_eq!(say(vec![switch("x", "", "x")]).problems.len(), 1);
+    }
+
+    #[test]
+    fn unknown_and_doubled_switches_are_contradictions() {
+        let said =
+            say(vec![switch("x", "", "a,gone"), switch("a", "n1", ""), switch("a", "n2", "")]);
+        let messages: Vec<&str> = said.problems.iter().map(|p| p.message.as_str()).collect();
+        assert!(messages[0].starts_with("switch a is defined twice"), "{messages:?}");
+        assert_eq!(messages[1], "switch x is above switches that are not defined: gone");
+        assert_eq!(group_lines(&said), ["Switch x n1 ^", "Leaf a n1 ^x"]);
+    }
+
+    #[test]
+    fn a_node_at_two_leaves_is_worth_a_remark() {
+        let said = say(vec![switch("a", "n[1-3]", ""), switch("b", "n[3-4]", "")]);
+        assert!(said.notes.contains(&"n3 at two leaves, a and b (f:b)".to_owned()));
+        assert!(said.problems.is_empty());
+    }
+
+    #[test]
+    fn a_deep_chain_and_a_dense_mesh_end() {
+        let chain: Vec<SlurmSwitch> = (0..3000)
+            .map(|n| switch(&format!("s{n}"), "", &format!("s{}", n + 1)))
+            .chain([switch("s3000", "n[1-2000]", "")])
+            .collect();
+        let said = say(chain);
+        assert_eq!(said.problems.len(), 1, "{:?}", said.problems);
+        assert_eq!(said.problems[0].kind, SourceProblemKind::Unsupported);
+        let mesh: Vec<SlurmSwitch> =
+            (0..300).map(|n| switch(&format!("s{n}"), "", "s[0-299]")).collect();
+        assert!(!say(mesh).problems.is_empty());
+    }
+}

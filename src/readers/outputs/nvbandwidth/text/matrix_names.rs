@@ -1,0 +1,111 @@
+//! What a matrix is of where the tool did not say so beside it: its title, its sum, and
+//! what stands around them.
+
+use super::super::table::NvbandwidthTable;
+use super::super::testcases;
+use super::super::testcases::TestcaseEvent;
+use super::NvbandwidthTextReader;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+
+impl<'a> NvbandwidthTextReader<'a> {
+    /// What a table of this test is called when its sum is missing.
+    pub(super) fn name_by_title(&self, table: &NvbandwidthTable<'a>, name: String) -> Option<String> {
+        if !testcases::has_parts(&name) {
+            return Some(name);
+        }
+        match table.title().and_then(|title| testcases::part_for_title(&name, title)) {
+            Some(part) => Some(name + part),
+            // Before v0.6 there is one matrix, and its title says no part; since
+            // then there are three.
+            None => {
+                let is_one = match self.run.minor {
+                    Some(minor) => minor < 6,
+                    None => table.title().is_some_and(|title| title.contains("(column) bandwidth")),
+                };
+                is_one.then_some(name)
+            }
+        }
+    }
+
+    /// Which test a table with this sum belongs to, and what of the sum can be
+    /// kept.
+    pub(super) fn name_by_sum(
+        &mut self,
+        table: &NvbandwidthTable<'a>,
+        running: Option<String>,
+        key: &str,
+        sum: Option<f64>,
+        line: u32,
+    ) -> (Option<String>, Option<f64>) {
+        let fits = running.as_deref().is_some_and(|name| {
+            key.strip_prefix(name).is_some_and(|part| part.is_empty() || part.starts_with('_'))
+        });
+        let is_damaged_name = self.test.as_ref().is_some_and(|t| !t.is_settled && t.name.is_none());
+        if fits || is_damaged_name {
+            let base = running.as_deref().unwrap_or(key);
+            // Since v0.6 a bidirectional test goes on until its total.
+            let goes_on = testcases::has_parts(base)
+                && ["_read1", "_read2", "_write1", "_write2"].iter().any(|p| key.ends_with(p));
+            if !goes_on && let Some(test) = &mut self.test {
+                test.is_settled = true;
+            }
+            let titled = table.title().and_then(|title| testcases::part_for_title(base, title));
+            if titled.is_some_and(|part| key != base && !key.ends_with(part)) {
+                // The end of one part under the beginning of another.
+                let detail = "these cells stand under the title of another part of the test";
+                self.note_truncation(Some(key), line, detail);
+                return (None, None);
+            }
+            return (Some(key.to_owned()), sum);
+        }
+        // Of a name that is known and one that is not, the latter is damaged.
+        if let Some(name) = running.clone().filter(|name| testcases::is_listed(name))
+            && !testcases::is_listed(key)
+        {
+            let detail = format!("the sum is called {key}");
+            let problem = OutputProblem::new(OutputProblemKind::Unrecognised, detail);
+            self.parsed.problems.push(problem.in_test(Some(&name)).at_line(line));
+            self.run.is_broken = true;
+            if let Some(test) = &mut self.test {
+                test.is_reported = true;
+            }
+            return (self.name_by_title(table, name), sum);
+        }
+        let detail = "the line that announces this test is missing";
+        self.note_truncation(Some(key), line, detail);
+        match running {
+            // Lines are missing between the announcement of one test and the
+            // sum of another. Only the sum can say whose cells these are.
+            Some(running) if !sum.is_some_and(|sum| table.adds_up_to(sum)) => {
+                let detail = format!("cells between the start of {running} and the sum of {key}");
+                let problem = OutputProblem::new(OutputProblemKind::Inconsistent, detail);
+                self.parsed.problems.push(problem.in_test(Some(&running)).at_line(table.line));
+                self.close_test(Some(&running));
+                (None, None)
+            }
+            Some(running) => {
+                self.close_test(Some(&running));
+                self.run.events.push(TestcaseEvent::Ran(Some(key.to_owned())));
+                (Some(key.to_owned()), sum)
+            }
+            None => {
+                self.run.events.push(TestcaseEvent::Ran(Some(key.to_owned())));
+                (Some(key.to_owned()), sum)
+            }
+        }
+    }
+
+    /// Gives the nameless waived tests of this run their names, where those
+    /// can be told.
+    pub(super) fn name_waived(&mut self) {
+        let names = testcases::name_waived(
+            self.run.minor.unwrap_or(0),
+            self.run.is_multinode,
+            &self.run.events,
+        );
+        for (at, name) in self.run.waived.drain(..).zip(names) {
+            self.parsed.problems[at].testcase = name.map(str::to_owned);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Errors that a tool printed on standard error.
+//!
+//! Tools end with results on one stream and the reason why they stopped on the
+//! other. Only problems are taken from standard error, by the parser of the same
+//! tool; a number there is none of its results.
+
+use super::ParserInput;
+use super::PARSERS;
+use super::ToolParser;
+use super::text;
+use model::parse_output::ParseOutput;
+use model::parse_output::OutputProblem;
+use model::parse_output::OutputProblemKind;
+use model::parse_output::Tool;
+
+/// Adds what standard error says is wrong to what standard output says.
+pub(super) fn add_stderr_problems(parsed: &mut ParseOutput, stderr: &[u8], is_wanted: impl Fn(Tool) -> bool) {
+    let text = text::decode(stderr);
+    let input = ParserInput::new(&text);
+    let Some(parser) = choose_parser(parsed, &input, is_wanted) else { return };
+    let running = unfinished_test(parsed);
+    let said = (parser.parse)(&input);
+    let is_error = |p: &OutputProblem| matches!(p.kind, OutputProblemKind::Error | OutputProblemKind::Corrupt);
+    // A whole output outweighs what other programs print beside it.
+    let counts =
+        |p: &OutputProblem| !parsed.complete || p.kind == OutputProblemKind::Corrupt || p.code.is_some();
+    let is_known = |p: &OutputProblem| {
+        parsed.problems.iter().any(|known| (known.kind, &known.detail) == (p.kind, &p.detail))
+    };
+    let found: Vec<OutputProblem> = said
+        .problems
+        .into_iter()
+        .filter(|problem| is_error(problem) && counts(problem) && !is_known(problem))
+        .map(|problem| {
+            let testcase = problem.testcase.or_else(|| running.clone());
+            // Lines are those of the output that is kept, which is the other one.
+            OutputProblem { testcase, line: None, ..problem }
+        })
+        .collect();
+    if found.is_empty() {
+        return;
+    }
+    parsed.tool = parsed.tool.or(Some(parser.tool));
+    parsed.complete = false;
+    parsed.problems.extend(found);
+}
+
+/// The parser of the tool that printed the output; where that says nothing, of the
+/// one that the errors are most like.
+fn choose_parser(
+    parsed: &ParseOutput,
+    input: &ParserInput<'_>,
+    is_wanted: impl Fn(Tool) -> bool,
+) -> Option<&'static ToolParser> {
+    match parsed.tool {
+        // Documents of our own tell their errors themselves.
+        Some(Tool::FabricgateTcp | Tool::FabricgateCopy | Tool::FabricgateCollective) => None,
+        Some(tool) => PARSERS.iter().find(|parser| parser.tool == tool),
+        None => {
+            let wanted = PARSERS.iter().rev().filter(|parser| is_wanted(parser.tool));
+            let sure = wanted.map(|parser| ((parser.recognises)(input), parser));
+            let (sure, best) = sure.max_by_key(|(sure, _)| *sure)?;
+            (0 < sure).then_some(best)
+        }
+    }
+}
+
+/// The test that had begun and has no end.
+fn unfinished_test(parsed: &ParseOutput) -> Option<String> {
+    let cut = parsed.problems.iter().rev().find(|p| p.kind == OutputProblemKind::Truncated);
+    cut.and_then(|problem| problem.testcase.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::outputs::parse_output;
+    use crate::outputs::parse_streams;
+    use model::parse_output::OutputProblem;
+    use model::parse_output::OutputProblemKind;
+    use model::parse_output::Tool;
+
+    const HEAD: &str = "nvbandwidth Version: v0.8\nBuilt from Git version: v0.8\n\n\
+        Running host_to_device_memcpy_ce.\nmemcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n\
+        \x20          0         1\n 0     51.25     52.50\n\nSUM host_to_device_memcpy_ce 103.75\n\n";
+
+    fn begun() -> String {
+        format!("{HEAD}Running device_to_device_memcpy_read_ce.\n")
+    }
+
+    fn ecc(place: &str) -> String {
+        format!(
+            "[CUDA_ERROR_ECC_UNCORRECTABLE] uncorrectable ECC error encountered in expression \
+             cuMemcpyAsync(a){place} in run() : /src/memcpy.cpp:77\n"
+        )
+    }
+
+    /// What tools print on standard error where they fail, and what of it must be known.
+    fn failures() -> Vec<(String, String, Tool, OutputProblemKind, Option<&'static str>)> {
+        let error = OutputProblemKind::Error;
+        let code = Some("CUDA_ERROR_ECC_UNCORRECTABLE");
+        let nvbandwidth =
+            |stderr: String, kind, code| (begun(), stderr, Tool::Nvbandwidth, kind, code);
+        let other = |stdout: &str, stderr: &str, tool, code| {
+            (stdout.to_owned(), stderr.to_owned(), tool, error, code)
+        };
+        vec![
+            nvbandwidth(ecc(""), error, code),
+            nvbandwidth(
+                "ASSERT in expression h_errorFlag == 0 in check() : a.cpp:5\n".to_owned(),
+                OutputProblemKind::Corrupt,
+                None,
+            ),
+            other(
+                "# nThread 1 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 1 \
+                 iters: 1 agg iters: 1 validate: 1 graph: 0\n",
+                "n7: Test CUDA failure common.cu:9 'uncorrectable ECC error encountered'\n",
+                Tool::NcclTests,
+                Some("cudaErrorECCUncorrectable"),
+            ),
+            other("", "Couldn't connect to n2:18515\n", Tool::Perftest, None),
+            other(
+                " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n",
+                "Completion with error at client\nFailed status 12: wr_id 0 syndrom 0x81\n",
+                Tool::Perftest,
+                Some("IBV_WC_RETRY_EXC_ERR"),
+            ),
+            other("", "iperf3: error - unable to connect to server\n", Tool::Iperf3, None),
+            other(
+                "[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]\n",
+                "Cuda failure p2p.cu:5: 'unspecified launch failure'\n",
+                Tool::P2pBandwidthLatencyTest,
+                None,
+            ),
+        ]
+    }
+
+    #[test]
+    fn errors_on_standard_error_are_problems_of_the_tool_that_ran() {
+        for (stdout, stderr, tool, kind, code) in failures() {
+            let parsed = parse_streams(stdout.as_bytes(), stderr.as_bytes());
+            assert_eq!(parsed.tool, Some(tool), "{stderr}");
+            let is_it =
+                |p: &OutputProblem| p.kind == kind && (code.is_none() || p.code.as_deref() == code);
+            assert!(parsed.problems.iter().any(is_it), "{stderr}: {:?}", parsed.problems);
+            assert!(!parsed.complete && !parsed.is_sound(), "{stderr}");
+        }
+    }
+
+    #[test]
+    fn errors_in_a_result_of_ansible_are_those_of_the_tool_and_add_no_number() {
+        let list = |text: &str| {
+            let lines: Vec<String> =
+                text.lines().map(|l| format!("        {}", serde_json::json!(l))).collect();
+            format!("[\n{}\n    ]", lines.join(",\n"))
+        };
+        for (stdout, stderr, tool, kind, code) in failures() {
+            // The module says of itself what a tool's empty output does not.
+            if stdout.is_empty() {
+                continue;
+            }
+            let text = format!(
+                "n7 | FAILED! => {{\n    \"changed\": true,\n    \"rc\": 1,\n    \"stderr\": {},\n    \
+                 \"stderr_lines\": {},\n    \"stdout\": {},\n    \"stdout_lines\": {}\n}}\n",
+                serde_json::json!(stderr),
+                list(&stderr),
+                serde_json::json!(stdout),
+                list(&stdout)
+            );
+            let parsed = parse_output(text.as_bytes());
+            assert_eq!(parsed.tool, Some(tool), "{text}");
+            let is_it =
+                |p: &OutputProblem| p.kind == kind && (code.is_none() || p.code.as_deref() == code);
+            assert!(parsed.problems.iter().any(is_it), "{text}: {:?}", parsed.problems);
+            let apart = parse_streams(stdout.as_bytes(), stderr.as_bytes());
+            assert_eq!(parsed.measurements, apart.measurements, "{text}");
+            assert!(!parsed.complete, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_error_belongs_to_the_test_that_was_running_and_names_its_node() {
+        let parsed = parse_streams(begun().as_bytes(), ecc(" on n2, rank = 5").as_bytes());
+        let error = parsed.problems.iter().find(|p| p.kind == OutputProblemKind::Error).expect("one");
+        assert_eq!(error.testcase.as_deref(), Some("device_to_device_memcpy_read_ce"));
+        assert_eq!((error.host.as_deref(), error.rank), (Some("n2"), Some(5)));
+        // The same as where both streams are one file.
+        let one = parse_output(format!("{}{}", begun(), ecc(" on n2, rank = 5")).as_bytes());
+        let without_lines = |problems: &[OutputProblem]| -> Vec<OutputProblem> {
+            let mut all: Vec<OutputProblem> =
+                problems.iter().map(|p| OutputProblem { line: None, ..p.clone() }).collect();
+            all.sort_by(|a, b| (a.kind, &a.detail).cmp(&(b.kind, &b.detail)));
+            all
+        };
+        assert_eq!(without_lines(&parsed.problems), without_lines(&one.problems));
+        assert_eq!(parsed.measurements, one.measurements);
+    }
+
+    #[test]
+    fn no_number_comes_from_standard_error_whatever_stands_there() {
+        for (stdout, _, _, _, _) in failures() {
+            let noise = format!("{HEAD}GPU 0: x (UUID: GPU-1)\n\t Link 0: 25 GB/s\n");
+            let alone = parse_output(stdout.as_bytes());
+            let with = parse_streams(stdout.as_bytes(), noise.as_bytes());
+            assert_eq!((&with.measurements, &with.facts), (&alone.measurements, &alone.facts));
+        }
+    }
+
+    #[test]
+    fn a_whole_output_is_not_broken_by_what_others_print_beside_it() {
+        let noise = "srun: error: Unable to restore the terminal\nFailed to get D-Bus connection\n";
+        let whole = parse_output(HEAD.replace("v0.8", "v0.4").as_bytes());
+        assert!(whole.complete, "{:?}", whole.problems);
+        let with = parse_streams(HEAD.replace("v0.8", "v0.4").as_bytes(), noise.as_bytes());
+        assert_eq!(with, whole);
+        let broken = parse_streams(HEAD.replace("v0.8", "v0.4").as_bytes(), ecc("").as_bytes());
+        assert!(broken.has_problem(OutputProblemKind::Error) && !broken.complete);
+    }
+}

@@ -1,0 +1,99 @@
+//! Lines that came as strings of JSON: results of Ansible, logs of container engines.
+//!
+//! Each string is put back as the line it was, in its place, so that lines keep their
+//! numbers. What stands around it is left alone.
+
+use serde_json::Value;
+
+/// How Ansible calls a list of lines.
+const LISTS: [&str; 3] = ["\"stdout_lines\": [", "\"stderr_lines\": [", "\"msg\": ["];
+
+/// How Ansible calls the same lines in one string.
+const WHOLE: [&str; 2] = ["\"stdout\": \"", "\"stderr\": \""];
+
+/// The text with such strings as plain lines.
+pub(super) fn unquote(text: String) -> String {
+    if LISTS.iter().any(|list| text.contains(list)) {
+        return unquote_lists(&text);
+    }
+    if text.trim_start().starts_with("{\"log\":") {
+        return unquote_logs(&text);
+    }
+    text
+}
+
+/// `"stdout_lines": [` or `"stderr_lines": [`, one string a line, `]`.
+fn unquote_lists(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut inside = false;
+    for line in text.split_inclusive('\n') {
+        let bare = line.trim();
+        if inside {
+            let string = bare.strip_suffix(',').unwrap_or(bare);
+            match serde_json::from_str::<String>(string) {
+                Ok(said) => push_lines(&mut out, &said),
+                Err(_) => {
+                    inside = !bare.starts_with(']');
+                    out.push('\n');
+                }
+            }
+        } else if LISTS.iter().any(|list| bare.ends_with(list)) {
+            inside = true;
+            out.push('\n');
+        } else if WHOLE.iter().any(|whole| bare.starts_with(whole)) {
+            // The same once more.
+            out.push('\n');
+        } else {
+            out.push_str(line);
+        }
+    }
+    out
+}
+
+/// `{"log":"...\n","stream":"stdout","time":"..."}`, one object a line.
+fn unquote_logs(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        match serde_json::from_str::<Value>(line.trim()) {
+            Ok(record) if record["log"].is_string() => {
+                let said = record["log"].as_str().unwrap_or_default();
+                push_lines(&mut out, said);
+            }
+            _ => out.push_str(line),
+        }
+    }
+    out
+}
+
+/// One line, whatever line ends the string has.
+fn push_lines(out: &mut String, said: &str) {
+    let said = said.strip_suffix('\n').unwrap_or(said);
+    out.push_str(&super::normalise(said).replace('\n', " "));
+    out.push('\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::outputs::text::decode;
+
+    #[test]
+    fn strings_are_the_lines_they_were_and_keep_their_numbers() {
+        let ansible = "n1 | SUCCESS => {\n    \"stdout\": \"a\\n\\tb\",\n    \"stdout_lines\": [\n\
+                       \x20       \"a\",\n        \"\\tb \\\"c\\\"\"\n    ]\n}\n";
+        assert_eq!(decode(ansible.as_bytes()), "n1 | SUCCESS => {\n\n\na\n\tb \"c\"\n\n}\n");
+        let both = "n1 | FAILED! => {\n    \"stderr\": \"x\\ny\",\n    \"stderr_lines\": [\n        \"x\",\n\
+                    \x20       \"y\"\n    ],\n    \"stdout\": \"\",\n    \"stdout_lines\": []\n}\n";
+        let undone = "n1 | FAILED! => {\n\n\nx\ny\n\n\n    \"stdout_lines\": []\n}\n";
+        assert_eq!(decode(both.as_bytes()), undone);
+        let docker =
+            "{\"log\":\"a\\n\",\"stream\":\"stdout\",\"time\":\"t\"}\n{\"log\":\"\\tb\\n\"}\n";
+        assert_eq!(decode(docker.as_bytes()), "a\n\tb\n");
+    }
+
+    #[test]
+    fn other_documents_stay_as_they_are() {
+        for text in ["{\"logs\": [\n\"a\"]}\n", "[\n \"a\",\n]\n", "{\"log\": cut\n"] {
+            assert_eq!(decode(text.as_bytes()), text);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What our own NCCL probe says on a simulated node.
+//!
+//! The first node's document has the numbers, as the real one's does; a run
+//! that fails says so on all.
+
+use std::collections::BTreeMap;
+
+use super::NativeProbeSite;
+use crate::invocation::ToolInvocation;
+use crate::collective::SimCollective;
+use crate::collective::SimCollectiveTransport;
+use crate::fabric::GpuIndex;
+use model::collective::COLLECTIVE_FORMAT;
+use model::collective::CollectiveDocument;
+use model::collective::CollectivePoint;
+use model::collective::CollectiveTest;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::ProbeProblem;
+
+/// Sizes beyond this many are no sweep.
+const MOST_SIZES: usize = 100;
+
+/// What the probe is asked.
+#[derive(Clone, Debug)]
+pub struct SimCollectiveRequest<'a> {
+    /// The tests, by nccl-tests' names.
+    pub tests: &'a [String],
+    /// Numbers taken of each size.
+    pub readings: u32,
+    /// The smallest and the largest message, in bytes.
+    pub bytes: [u64; 2],
+    /// From one size to the next.
+    pub factor: u64,
+    /// Operations that one number is taken over.
+    pub iterations: u32,
+    /// The path that must be taken, as transports are called.
+    pub asserted: Option<&'a str>,
+}
+
+/// The document of this node.
+pub fn build_document(place: &NativeProbeSite<'_>, asked: &SimCollectiveRequest<'_>) -> CollectiveDocument {
+    let gpus = place.all_gpus();
+    let mut document = CollectiveDocument {
+        format: COLLECTIVE_FORMAT.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        node: place.node.to_owned(),
+        cuda: place.cuda_version(),
+        nccl: Some("2.28.3".to_owned()),
+        library: Some("libnccl.so.2".to_owned()),
+        ranks: place.probed_ranks(),
+        transports: Vec::new(),
+        algorithms: Vec::new(),
+        asserted: asked.asserted.map(path_name),
+        environment: nccl_variables(place),
+        tests: Vec::new(),
+        around: Some(place.driver_telemetry()),
+        problems: Vec::new(),
+        complete: true,
+    };
+    if gpus.is_empty() {
+        let what = "the driver shows no GPU";
+        document.problems.push(ProbeProblem::new(OutputProblemKind::Error, "no-device", what));
+    } else {
+        place.with_invocation(0, |bench| fill_paths(bench, &gpus, asked, &mut document));
+        for name in asked.tests {
+            run_test(place, name, &gpus, asked, &mut document);
+        }
+    }
+    let lacks = |it: &ProbeProblem| !matches!(it.kind, OutputProblemKind::Waived | OutputProblemKind::Corrupt);
+    document.complete = !document.problems.iter().any(lacks);
+    document
+}
+
+/// How the probe calls the path of a transport.
+fn path_name(transport: &str) -> String {
+    let name = transport.strip_prefix("NET/").unwrap_or(transport);
+    name.split('/').next().unwrap_or(name).to_ascii_lowercase()
+}
+
+fn nccl_variables(place: &NativeProbeSite<'_>) -> BTreeMap<String, String> {
+    let own = place.environment.iter().filter(|(name, _)| name.starts_with("NCCL_"));
+    own.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// What NCCL says that it uses.
+fn fill_paths(
+    bench: &ToolInvocation<'_>,
+    gpus: &[GpuIndex],
+    asked: &SimCollectiveRequest<'_>,
+    document: &mut CollectiveDocument,
+) {
+    let several = 1 < bench.node_names(gpus).len();
+    let names: &[&str] = match (bench.transport(gpus), several) {
+        (SimCollectiveTransport::NvLink, true) => &["MNNVL", "P2P/MNNVL"],
+        (SimCollectiveTransport::NvLink, false) => &["P2P/CUMEM"],
+        (SimCollectiveTransport::Pcie, _) => &["SHM"],
+        (SimCollectiveTransport::Nic, _) => &["NET/IB"],
+        (SimCollectiveTransport::Socket, _) => &["NET/Socket"],
+    };
+    document.transports = names.iter().map(|name| (*name).to_owned()).collect();
+    if bench.can_reduce(gpus) {
+        document.transports.insert(0, "NVLS".to_owned());
+    }
+    for name in asked.tests {
+        let switch = bench.uses_switch_reduction(gpus);
+        let algorithm = match SimCollective::from_program(name) {
+            Some(SimCollective::AllReduce | SimCollective::AllGather | SimCollective::ReduceScatter) => {
+                Some(if switch { "NVLS" } else { "RING" })
+            }
+            Some(SimCollective::Broadcast | SimCollective::Reduce) => Some("RING"),
+            Some(SimCollective::AllToAll | SimCollective::SendRecv) | None => None,
+        };
+        document.algorithms.extend(algorithm.map(|it| (name.clone(), it.to_owned())));
+    }
+    let taken = |path: &str| document.transports.iter().any(|t| t.eq_ignore_ascii_case(path));
+    if let Some(path) = asked.asserted.filter(|path| !taken(path)) {
+        let what =
+            format!("{path} was asked for, and NCCL names {}", document.transports.join(", "));
+        document.problems.push(ProbeProblem::new(OutputProblemKind::Error, "another-path", what));
+    }
+}
+
+fn run_test(
+    place: &NativeProbeSite<'_>,
+    name: &str,
+    gpus: &[GpuIndex],
+    asked: &SimCollectiveRequest<'_>,
+    document: &mut CollectiveDocument,
+) {
+    let problem = |kind, class: &str, what: &str| ProbeProblem {
+        testcase: Some(name.to_owned()),
+        ..ProbeProblem::new(kind, class, what)
+    };
+    let Some(collective) = SimCollective::from_program(name) else {
+        let what = format!("there is no test {name}");
+        document.problems.push(problem(OutputProblemKind::Error, "unknown-test", &what));
+        return;
+    };
+    if let Some((node, what)) = place.with_invocation(0, |bench| bench.collective_failure(gpus)) {
+        let told = problem(OutputProblemKind::Error, "nccl-error", &what);
+        document.problems.push(ProbeProblem { node: Some(node), ..told });
+        return;
+    }
+    let first = place.is_here(gpus[0]);
+    let wrong = |gpu: &&GpuIndex| place.fabric.gpus[**gpu].corrupt && place.is_here(**gpu);
+    for gpu in gpus.iter().filter(wrong) {
+        let what = "elements are not what the operation makes of the input";
+        let told = problem(OutputProblemKind::Corrupt, "wrong-data", what);
+        document.problems.push(ProbeProblem { gpu: Some(place.fabric.cuda_index(*gpu)), ..told });
+    }
+    if !first {
+        return;
+    }
+    for reading in 0..asked.readings {
+        let points = place.with_invocation(reading, |bench| {
+            let bus = bench.bus_bandwidth(collective, gpus);
+            // Where every rank's part comes to nothing there is nothing to time.
+            let sizes = sweep_sizes(asked).into_iter();
+            sizes
+                .filter(|bytes| 0 < collective.message_counts(*bytes, gpus.len()).0)
+                .map(|bytes| measure_point(bench, name, collective, gpus, bytes, bus, asked.iterations))
+                .collect()
+        });
+        let (testcase, datatype) = (name.to_owned(), "float".to_owned());
+        document.tests.push(CollectiveTest { testcase, reading, datatype, points });
+    }
+}
+
+fn measure_point(
+    bench: &ToolInvocation<'_>,
+    name: &str,
+    collective: SimCollective,
+    gpus: &[GpuIndex],
+    bytes: u64,
+    bus: f64,
+    iterations: u32,
+) -> CollectivePoint {
+    let row = bench.collective_row(name, collective, gpus, bytes, bus);
+    let half = row.halves[0];
+    // One rank sends nothing over any link.
+    let busbw = if gpus.len() < 2 { 0.0 } else { half.busbw };
+    CollectivePoint {
+        bytes: row.bytes,
+        iterations,
+        time_us: half.time,
+        slowest_us: half.time * 1.01,
+        algbw: half.algbw,
+        busbw,
+        wrong: half.wrong,
+        checked: row.count * gpus.len() as u64,
+    }
+}
+
+fn sweep_sizes(asked: &SimCollectiveRequest<'_>) -> Vec<u64> {
+    let [least, most] = asked.bytes;
+    let next = |size: &u64| size.checked_mul(asked.factor.max(2));
+    let all = std::iter::successors(Some(least.max(4)), next);
+    all.take_while(|size| *size <= most).take(MOST_SIZES).collect()
+}

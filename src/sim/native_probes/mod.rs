@@ -1,0 +1,161 @@
+//! What our own GPU probes say on simulated nodes.
+//!
+//! One document per node, made from the same physics and with the same faults
+//! as the answers of nvbandwidth and nccl-tests, so that a sweep without any
+//! tool can be held against one with them. No child process, no exchange: each
+//! node's process knows the whole fabric and tells its own part.
+
+pub mod collective;
+pub mod copy;
+
+use std::collections::BTreeMap;
+
+use super::invocation::ToolInvocation;
+use super::fabric::SimFabric;
+use super::fabric::GpuIndex;
+use super::mpirun::MpiEnvironment;
+use super::mpirun::MpiHost;
+use super::mpirun::MpiJob;
+use super::render;
+use super::scenario::Scenario;
+use model::probe_report::DriverTelemetry;
+use model::probe_report::GpuTelemetry;
+use model::probe_report::GpuTelemetrySample;
+use model::probe_report::ProbedGpu;
+use model::probe_report::ProbedRank;
+
+#[cfg(test)]
+mod tests;
+
+/// Where a probe runs, and with whom.
+#[derive(Debug)]
+pub struct NativeProbeSite<'a> {
+    /// The scenario.
+    pub scenario: &'a Scenario,
+    /// Its fabric.
+    pub fabric: &'a SimFabric,
+    /// The node.
+    pub node: &'a str,
+    /// All nodes that take part, in order; none where it is alone.
+    pub nodes: &'a [String],
+    /// The GPUs of each node; all when empty.
+    pub gpus: &'a [u32],
+    /// What NCCL and CUDA are steered with.
+    pub environment: MpiEnvironment,
+    /// The noise of a reading.
+    pub noise: fn(u32) -> u32,
+    /// How many runs of the same step came before this one.
+    pub prior_runs: u32,
+}
+
+impl NativeProbeSite<'_> {
+    /// A bench for one reading: on this node alone or with all others.
+    fn with_invocation<T>(&self, reading: u32, ask: impl FnOnce(&ToolInvocation<'_>) -> T) -> T {
+        let hosts = self
+            .nodes
+            .iter()
+            .map(|name| MpiHost { name: name.clone(), ranks: self.fabric.gpus_of([name]).len() });
+        let job = MpiJob { hosts: hosts.collect(), environment: self.environment.clone() };
+        ask(&ToolInvocation {
+            scenario: self.scenario,
+            fabric: self.fabric,
+            scope: self.scope(),
+            spans_domain: !self.nodes.is_empty(),
+            seed: self.scenario.seed,
+            reading: (self.noise)(reading),
+            prior_readings: self.prior_runs + reading,
+            job: Some(&job),
+        })
+    }
+
+    /// What faults call this run by: its claimed domain, as under mpirun, else the node.
+    fn scope(&self) -> &str {
+        let claim = self.fabric.claim_of(self.nodes.iter().map(String::as_str));
+        claim.map_or(self.node, |claim| claim.name.as_str())
+    }
+
+    /// The GPUs that take part, of all nodes.
+    fn all_gpus(&self) -> Vec<GpuIndex> {
+        let own = [self.node.to_owned()];
+        let nodes = if self.nodes.is_empty() { &own[..] } else { self.nodes };
+        let all = self.fabric.gpus_of(nodes);
+        let is_asked =
+            |gpu: &GpuIndex| self.gpus.is_empty() || self.gpus.contains(&self.fabric.cuda_index(*gpu));
+        all.into_iter().filter(is_asked).collect()
+    }
+
+    fn is_here(&self, gpu: GpuIndex) -> bool {
+        self.fabric.node_of(gpu).name == self.node
+    }
+
+    /// The GPUs of this node as the probe lists them.
+    fn probed_gpus(&self) -> Vec<ProbedGpu> {
+        let own = self.all_gpus().into_iter().filter(|gpu| self.is_here(*gpu));
+        own.map(|gpu| ProbedGpu {
+            index: self.fabric.cuda_index(gpu),
+            name: Some(self.fabric.node_of(gpu).hardware.product.to_owned()),
+            uuid: Some(render::gpu_uuid(self.fabric, gpu)),
+            bus_id: Some(self.bus_id(gpu)),
+            numa_node: None,
+            memory_bytes: None,
+        })
+        .collect()
+    }
+
+    /// The GPUs of all nodes.
+    fn probed_ranks(&self) -> Vec<ProbedRank> {
+        let all = self.all_gpus().into_iter();
+        (0..)
+            .zip(all)
+            .map(|(rank, gpu)| ProbedRank {
+                rank,
+                node: self.fabric.node_of(gpu).name.clone(),
+                gpu: self.fabric.cuda_index(gpu),
+                bus_id: Some(self.bus_id(gpu)),
+                name: Some(self.fabric.node_of(gpu).hardware.product.to_owned()),
+            })
+            .collect()
+    }
+
+    /// The address as the kernel writes it: four digits of domain, a function.
+    fn bus_id(&self, gpu: GpuIndex) -> String {
+        let printed = self.fabric.node_of(gpu).hardware.bus_id(self.fabric.gpus[gpu].slot);
+        format!("{}.0", printed.strip_prefix("0000").unwrap_or(printed))
+    }
+
+    /// CUDA version of the driver.
+    fn cuda_version(&self) -> Option<String> {
+        let node = self.fabric.node(self.node).ok()?;
+        let cuda = self.fabric.nodes[node].hardware.cuda;
+        Some(format!("{}.{}", cuda / 1000, cuda % 1000 / 10))
+    }
+
+    /// What the driver says around: a host link that lost a generation shows it
+    /// under load.
+    fn driver_telemetry(&self) -> DriverTelemetry {
+        let own = self.all_gpus().into_iter().filter(|gpu| self.is_here(*gpu));
+        let state = |gpu: GpuIndex, busy: bool| {
+            let [to, from] = self.fabric.gpus[gpu].host;
+            // Half the rate is a generation less, a quarter two.
+            let lost = if to.min(from) < 0.3 { 2 } else { u32::from(to.min(from) < 0.6) };
+            GpuTelemetrySample {
+                sm_mhz: Some(if busy { 1_980 } else { 345 }),
+                temperature_c: Some(if busy { 48 } else { 31 }),
+                pcie_generation: Some(if busy { 5 - lost } else { 1 }),
+                pcie_width: Some(16),
+                ..GpuTelemetrySample::default()
+            }
+        };
+        let gpus = own.map(|gpu| GpuTelemetry {
+            index: self.fabric.cuda_index(gpu),
+            uuid: Some(render::gpu_uuid(self.fabric, gpu)),
+            before: Some(state(gpu, false)),
+            under_load: Some(state(gpu, true)),
+            after: Some(state(gpu, false)),
+            link_errors: BTreeMap::new(),
+            pcie_replays: Some(0),
+            others: Vec::new(),
+        });
+        DriverTelemetry { samples: 20, gpus: gpus.collect(), missing: Vec::new() }
+    }
+}

@@ -1,0 +1,110 @@
+//! Where the parts of a scenario stand in its file, so that what makes no sense
+//! is named by its line as a mistake of syntax is.
+//!
+//! Knows places and nothing of what a scenario means.
+
+use std::collections::BTreeMap;
+
+use toml::de::DeTable;
+use toml::de::DeValue;
+
+use model::text_error::LineIndex;
+
+/// Lines by path: `readings`, `noise/sigma`, `fault/0`, `fault/0/share`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScenarioSourceMap(BTreeMap<String, usize>);
+
+impl ScenarioSourceMap {
+    /// The lines of this text; none where it is no TOML.
+    pub(super) fn from_toml(text: &str) -> Self {
+        let mut lines = Self::default();
+        if let Ok(table) = DeTable::parse(text) {
+            lines.add_table("", table.get_ref(), &LineIndex::new(text));
+        }
+        lines
+    }
+
+    fn add_table(&mut self, path: &str, table: &DeTable<'_>, ends: &LineIndex) {
+        for (key, value) in table {
+            let below = join_path(path, key.get_ref());
+            self.0.insert(below.clone(), ends.line_at(key.span().start));
+            self.add_value(&below, value.get_ref(), ends);
+        }
+    }
+
+    fn add_value(&mut self, path: &str, value: &DeValue<'_>, ends: &LineIndex) {
+        match value {
+            DeValue::Table(table) => self.add_table(path, table, ends),
+            DeValue::Array(items) => {
+                for (number, item) in items.iter().enumerate() {
+                    let below = join_path(path, &number.to_string());
+                    self.0.insert(below.clone(), ends.line_at(item.span().start));
+                    self.add_value(&below, item.get_ref(), ends);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A complaint about a part, after its line. One that begins with a key (`share = 2`,
+    /// `noise.sigma: ...`) has the line of that key, where the part has it.
+    pub(super) fn error_at(&self, part: &str, why: &str) -> String {
+        self.error_at_key(part, &leading_key(why), why)
+    }
+
+    /// The same of a part that is called by a name: `fault 3`.
+    pub(super) fn error_at_named(&self, part: &str, name: &str, why: &str) -> String {
+        self.error_at_key(part, &leading_key(why), &format!("{name}: {why}"))
+    }
+
+    /// A complaint after the line of this key of a part, or of the part where it lacks the key.
+    pub(super) fn error_at_key(&self, part: &str, key: &str, why: &str) -> String {
+        match self.0.get(&join_path(part, key)).or_else(|| self.0.get(part)) {
+            Some(line) => format!("line {line}: {why}"),
+            None => why.to_owned(),
+        }
+    }
+
+    /// The same part is known by another path as well.
+    pub(super) fn add_alias(&mut self, part: &str, path: String) {
+        if let Some(line) = self.0.get(part) {
+            self.0.insert(path, *line);
+        }
+    }
+}
+
+/// The key that a complaint begins with, as a path.
+fn leading_key(why: &str) -> String {
+    let is_key = |c: char| c.is_ascii_lowercase() || matches!(c, '_' | '.');
+    why.split(|c| !is_key(c)).next().unwrap_or_default().replace('.', "/")
+}
+
+fn join_path(path: &str, name: &str) -> String {
+    match path {
+        "" => name.to_owned(),
+        path => format!("{path}/{name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_complaint_has_the_line_of_its_key_or_of_its_part() {
+        let text = "title = \"t\"\nreadings = 0\n[noise]\nsigma = 2\n\n[[fault]]\nkind = \"a\"\n\
+                    [[fault]]\nkind = \"b\"\nshare = 2\n[[later]]\nfault = { kind = \"c\" }\n";
+        let lines = ScenarioSourceMap::from_toml(text);
+        let says = |part: &str, why: &str, told: &str| assert_eq!(lines.error_at(part, why), told);
+        says("", "readings = 0: too few", "line 2: readings = 0: too few");
+        says("", "noise.sigma: too much", "line 4: noise.sigma: too much");
+        says("noise", "depth: what", "line 3: depth: what");
+        says("fault/0", "no GPU `x`", "line 6: no GPU `x`");
+        says("fault/1", "share = 2: no", "line 10: share = 2: no");
+        says("later/0/fault", "no node `x`", "line 12: no node `x`");
+        assert_eq!(lines.error_at_named("fault/1", "fault 2", "share"), "line 10: fault 2: share");
+        // What no file says, as a study adds it.
+        says("fault/2", "no node `x`", "no node `x`");
+        assert_eq!(ScenarioSourceMap::from_toml("= no toml").error_at("fault/0", "why"), "why");
+    }
+}

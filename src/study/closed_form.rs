@@ -1,0 +1,161 @@
+//! Wrong convictions that are too rare to be counted: computed.
+//!
+//! From the noise of the study (normal, and dips) and the judge's rules, for
+//! racks of 18 nodes of 4 GPUs. Each is an upper bound as far as readings and
+//! the two looks are independent: paths that are read more often than assumed
+//! here are acquitted more often. A lasting cause, such as a hot rack, is no
+//! noise and not in these numbers.
+
+use statrs::distribution::ContinuousCDF;
+use statrs::distribution::Normal;
+
+use super::world::DIPS;
+use engine::judge::sequential_test;
+use engine::judge::sequential_test::SequentialDecision;
+use model::stats;
+
+/// Racks of 72 GPUs in 7,200, and days of a year.
+const SWEEPS: f64 = 100.0 * 365.0;
+
+/// Nodes that a GPU meets: in the fast stage, and in the second look.
+const PARTNERS: [u32; 2] = [17, 3];
+
+/// GPUs of a rack.
+const GPUS: usize = 72;
+
+/// The judge's rules for ends and pairs (`judge::peel`): effects that count,
+/// standard errors of a median, the chance of any low pair, and how far apart
+/// three low readings may be.
+const MIN_EFFECT: f64 = 0.028;
+const SIGNIFICANCE_Z: f64 = 5.0;
+const FAMILY_ERROR: f64 = 1e-3;
+const AGREEMENT: [f64; 2] = [0.006, 5.0];
+
+/// Readings of a pair at most.
+const MOST_READINGS: f64 = 5.0;
+
+/// Expected numbers at one noise level.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ClosedFormOdds {
+    /// GPUs that are convicted a year.
+    pub convicted_gpus: f64,
+    /// Pairs of GPUs that are convicted a year, or one of their ends for them.
+    pub convicted_pairs: f64,
+    /// Pairs that are suspected in one sweep, before the second look.
+    pub suspected_pairs: f64,
+}
+
+impl ClosedFormOdds {
+    /// At this relative standard deviation of a reading.
+    pub fn from_sigma(sigma: f64) -> Self {
+        let looks = PARTNERS.map(|partners| {
+            let error = stats::median_error(sigma, partners as usize);
+            stats::median_chance(low_reading_chance(sigma, MIN_EFFECT.max(SIGNIFICANCE_Z * error)), partners)
+        });
+        let ends = 2.0 * GPUS as f64;
+        let cells = GPUS * PARTNERS[0] as usize;
+        let line = MIN_EFFECT.max(stats::family_z(cells, FAMILY_ERROR) * sigma);
+        let dip = low_reading_chance(sigma, line);
+        // Low in all readings: the sequential test takes three of either
+        // direction, and they agree; or more, as far apart as they are.
+        let (three, more) = (dip.powi(3) * dip_agreement_chance(sigma), dip.powi(4));
+        let suspected_pairs = cells as f64 * (three + more);
+        // The same pair again, or what one of its ends shows with others.
+        let again = 2.0 * (three + more) + 4.0 * repeated_end_chance(sigma);
+        Self {
+            convicted_gpus: SWEEPS * ends * looks[0] * looks[1],
+            convicted_pairs: SWEEPS * suspected_pairs * again,
+            suspected_pairs,
+        }
+    }
+}
+
+/// Chance that a healthy reading is this much low.
+fn low_reading_chance(sigma: f64, line: f64) -> f64 {
+    let (rate, _) = DIPS;
+    let noise = if sigma <= 0.0 { 0.0 } else { Normal::standard().cdf(-line / sigma) };
+    // Every dip counts; the shallowest ones would not.
+    (noise + rate).min(1.0)
+}
+
+/// Chance that one direction of a healthy end is low with two of the three
+/// partners of the second look. A low reading does not decide: two of at most
+/// five must be low for the middle of them to be.
+fn repeated_end_chance(sigma: f64) -> f64 {
+    let partners = PARTNERS[1];
+    let line = MIN_EFFECT.max(SIGNIFICANCE_Z * stats::median_error(sigma, partners as usize));
+    let one = low_reading_chance(sigma, line);
+    let is_read_again = sequential_test::decide_path(&[1.0 - line], sigma) == SequentialDecision::Undecided;
+    let pairs = MOST_READINGS * (MOST_READINGS - 1.0) / 2.0;
+    let cell = if is_read_again { (pairs * one.powi(2)).min(one) } else { one };
+    stats::median_chance(cell, partners)
+}
+
+/// Chance that three dips are as deep as each other within their noise: the
+/// range of three uniform values.
+fn dip_agreement_chance(sigma: f64) -> f64 {
+    let (_, [least, most]) = DIPS;
+    let near = (AGREEMENT[0].max(AGREEMENT[1] * sigma) / (most - least)).min(1.0);
+    3.0 * near.powi(2) - 2.0 * near.powi(3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_noise_makes_more_wrong_convictions() {
+        let odds = [0.001, 0.003, 0.01, 0.02, 0.03].map(ClosedFormOdds::from_sigma);
+        for two in odds.windows(2) {
+            assert!(two[0].convicted_gpus < two[1].convicted_gpus * (1.0 + 1e-9), "{two:?}");
+            assert!(two[0].convicted_pairs < two[1].convicted_pairs, "{two:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_convictions_stay_within_what_was_aimed_at() {
+        for sigma in [0.001, 0.003, 0.01] {
+            let odds = ClosedFormOdds::from_sigma(sigma);
+            assert!(odds.convicted_gpus + odds.convicted_pairs < 1e-6, "{sigma}: {odds:?}");
+        }
+    }
+
+    #[test]
+    fn three_dips_agree_as_often_as_computed() {
+        let mut dice = 1_u64;
+        let mut next = || {
+            // Knuth's linear congruential generator (MMIX).
+            dice = dice
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (dice >> 11) as f64 / (1_u64 << 53) as f64
+        };
+        let (_, [least, most]) = DIPS;
+        let mut agreed = 0;
+        for _ in 0..200_000 {
+            let three = [next(), next(), next()].map(|share| least + (most - least) * share);
+            let high = three.iter().copied().fold(f64::MIN, f64::max);
+            let low = three.iter().copied().fold(f64::MAX, f64::min);
+            agreed += u32::from(high - low <= 5.0 * 0.01);
+        }
+        let counted = f64::from(agreed) / 200_000.0;
+        assert!((counted / dip_agreement_chance(0.01) - 1.0).abs() < 0.05, "{counted} {}", dip_agreement_chance(0.01));
+    }
+
+    #[test]
+    fn the_odds_are_those_of_simulated_medians() {
+        // At a noise where it can be counted: the median of 17 healthy readings
+        // is under a line of one standard deviation.
+        let mut low_ones = 0;
+        let noise = sim::noise::SimNoise { sigma: 0.03, dip_rate: DIPS.0, dip_depth: DIPS.1 };
+        let key = sim::noise::NoiseKey::from_seed(5);
+        for sweep in 0..40_000 {
+            let mut all: Vec<f64> =
+                (0..17).map(|at| noise.factor(key.with_part(sweep).with_part(at))).collect();
+            low_ones += u32::from(stats::median(&mut all).expect("values") < 0.985);
+        }
+        let computed = stats::median_chance(low_reading_chance(0.03, 0.015), 17);
+        let counted = f64::from(low_ones) / 40_000.0;
+        assert!((counted / computed - 1.0).abs() < 0.1, "{counted} {computed}");
+    }
+}
