@@ -33,10 +33,10 @@ pub struct SourcesSection {
     #[schemars(with = "Option<Vec<Family>>")]
     order: Option<Spanned<Vec<SourceFamily>>>,
     /// GPUs that every node must have. Without it, nobody is held to a number.
-    #[serde(deserialize_with = "limits::gpus")]
+    #[serde(deserialize_with = "limits::deserialize_gpus")]
     gpus_per_node: Option<u32>,
     /// NICs of the compute network that every node must have. Without it, likewise.
-    #[serde(deserialize_with = "limits::nics")]
+    #[serde(deserialize_with = "limits::deserialize_nics")]
     nics_per_node: Option<u32>,
     /// Seconds that one question may take, 0.1 to 3600. Default: 15.
     #[schemars(with = "Option<f64>")]

@@ -144,7 +144,7 @@ pub struct Certificate {
     pub expires_unix: i64,
     /// What makes it void, as was configured when it was issued; absent where
     /// everything does.
-    #[serde(default, skip_serializing_if = "VoidOn::is_all")]
+    #[serde(default, skip_serializing_if = "VoidPolicy::is_all")]
     pub void_on: VoidPolicy,
     /// It was declared void before its time. The rest stays: what a node once
     /// delivered is worth knowing.

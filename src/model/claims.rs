@@ -116,7 +116,7 @@ pub struct ClaimedDomain {
     /// The platform, a name in `thresholds/`.
     pub platform: Option<String>,
     /// GPUs each node must show.
-    #[serde(default, deserialize_with = "limits::gpus")]
+    #[serde(default, deserialize_with = "limits::deserialize_gpus")]
     pub gpus_per_node: Option<u32>,
     /// The class of the scale-out NICs, a name in `thresholds/`.
     pub nic: Option<String>,

@@ -15,7 +15,7 @@ macro_rules! classes {
         pub enum DisagreementClass {
             $(#[doc = $name] $variant,)*
             /// A class of another version: claims are read from folders that one wrote.
-            Other(Unlisted),
+            Other(UnlistedDisagreementClass),
         }
 
         impl DisagreementClass {
@@ -26,7 +26,7 @@ macro_rules! classes {
             pub fn in_findings(&self) -> &str {
                 match self {
                     $(Self::$variant => concat!("claim-", $name),)*
-                    Self::Other(Unlisted(name)) => name,
+                    Self::Other(UnlistedDisagreementClass(name)) => name,
                 }
             }
 
@@ -34,7 +34,7 @@ macro_rules! classes {
             pub fn from_name(name: &str) -> Self {
                 match name {
                     $($name => Self::$variant,)*
-                    _ => Self::Other(Unlisted(format!("{PREFIX}{name}").into())),
+                    _ => Self::Other(UnlistedDisagreementClass(format!("{PREFIX}{name}").into())),
                 }
             }
         }

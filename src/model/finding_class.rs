@@ -18,7 +18,7 @@ macro_rules! classes {
             /// A class of another version. Verdicts, journals and certificates outlive the
             /// version that wrote them: a class that is not listed here is kept as it was
             /// read, and counts by the outcome of its finding alone.
-            Other(Unlisted),
+            Other(UnlistedFindingClass),
         }
 
         impl FindingClass {
@@ -31,7 +31,7 @@ macro_rules! classes {
                 match self {
                     $(Self::$variant => $name,)*
                     Self::Claim(class) => class.in_findings(),
-                    Self::Other(Unlisted(name)) => name,
+                    Self::Other(UnlistedFindingClass(name)) => name,
                 }
             }
 
@@ -39,9 +39,9 @@ macro_rules! classes {
             pub fn from_name(name: &str) -> Self {
                 match name {
                     $($name => Self::$variant,)*
-                    _ => match DisagreementClass::from_finding(name) {
+                    _ => match DisagreementClass::from_finding_name(name) {
                         Some(class) => Self::Claim(class),
-                        None => Self::Other(Unlisted(name.into())),
+                        None => Self::Other(UnlistedFindingClass(name.into())),
                     },
                 }
             }

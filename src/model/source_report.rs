@@ -263,7 +263,7 @@ pub struct NodeGroup {
     pub topology: Option<String>,
     /// Whether it is in force: the topology that is not the cluster's default
     /// is only an alternative.
-    #[serde(default = "yes", skip_serializing_if = "is_yes")]
+    #[serde(default = "default_in_force", skip_serializing_if = "is_in_force")]
     pub in_force: bool,
     /// Its nodes, in the order of the source. None is possible: an empty block.
     pub nodes: Vec<NodeName>,
@@ -271,7 +271,7 @@ pub struct NodeGroup {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "limits::members"
+        deserialize_with = "limits::deserialize_members"
     )]
     pub size: Option<u32>,
     /// The switches (or levels) right above it.
@@ -284,7 +284,7 @@ pub struct NodeGroup {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
     /// GPUs each of its nodes must show.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "limits::gpus")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "limits::deserialize_gpus")]
     pub gpus_per_node: Option<u32>,
     /// The class of its nodes' NICs, a name in `thresholds/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -360,7 +360,7 @@ pub enum ClaimBasis {
 #[serde(default)]
 pub struct NodeReport {
     /// How many GPUs it has.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "limits::gpus")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "limits::deserialize_gpus")]
     pub gpus: Option<u32>,
     /// Their product, as the source spells it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -483,7 +483,7 @@ pub struct JobAssumption {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        deserialize_with = "limits::members"
+        deserialize_with = "limits::deserialize_members"
     )]
     pub ranks_per_domain: Option<u32>,
     /// Whether it takes multi-node NVLink for usable.

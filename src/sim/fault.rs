@@ -15,7 +15,7 @@ pub enum SimFault {
         /// Which GPU.
         gpu: String,
         /// How many links.
-        #[serde(default = "one")]
+        #[serde(default = "default_count")]
         count: u32,
         /// The first one lost; the following ones go with it.
         #[serde(default)]
@@ -44,7 +44,7 @@ pub enum SimFault {
         /// The domain, as it really is.
         domain: String,
         /// How many planes.
-        #[serde(default = "one")]
+        #[serde(default = "default_count")]
         count: u32,
         /// The first one.
         #[serde(default)]
@@ -55,7 +55,7 @@ pub enum SimFault {
         /// Which node.
         node: String,
         /// How many planes.
-        #[serde(default = "one")]
+        #[serde(default = "default_count")]
         count: u32,
         /// The first one.
         #[serde(default)]
@@ -108,7 +108,7 @@ pub enum SimFault {
         /// In which test; the first that runs when absent.
         testcase: Option<String>,
         /// Name of the error.
-        #[serde(default = "ecc")]
+        #[serde(default = "default_error")]
         error: String,
     },
     /// The output of a tool ends early.
@@ -118,7 +118,7 @@ pub enum SimFault {
         /// The tool, by the name of its recording: `nvbandwidth`, `all_reduce_perf`.
         tool: String,
         /// What is left of the output.
-        #[serde(default = "half")]
+        #[serde(default = "default_share")]
         share: f64,
     },
     /// A tool waives these tests on a node.
@@ -183,7 +183,7 @@ pub enum SimFault {
         /// Share of readings that dip.
         rate: f64,
         /// Smallest and largest dip.
-        #[serde(default = "depth")]
+        #[serde(default = "default_depth")]
         depth: [f64; 2],
     },
     /// A GPU gets slower from one reading to the next, as it heats up.
@@ -233,7 +233,7 @@ pub enum SimFault {
         /// Which node.
         node: String,
         /// The program, as nvidia-smi shows it.
-        #[serde(default = "python")]
+        #[serde(default = "default_program")]
         process: String,
     },
     /// A node cannot be reached.

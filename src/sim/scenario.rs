@@ -33,10 +33,10 @@ pub struct Scenario {
     /// What it shows, in one line.
     pub title: String,
     /// Seed of all noise.
-    #[serde(default = "first_seed")]
+    #[serde(default = "default_seed")]
     pub seed: u64,
     /// How often every measuring tool is run.
-    #[serde(default = "once")]
+    #[serde(default = "default_readings")]
     pub readings: u32,
     /// How readings scatter.
     #[serde(default)]

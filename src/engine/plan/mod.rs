@@ -84,10 +84,10 @@ pub struct PlanStep {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane: Option<u32>,
     /// Readings that are always taken.
-    #[serde(deserialize_with = "limits::readings")]
+    #[serde(deserialize_with = "limits::deserialize_readings")]
     pub readings: u32,
     /// Readings that are taken while the ones before do not decide.
-    #[serde(deserialize_with = "limits::readings")]
+    #[serde(deserialize_with = "limits::deserialize_readings")]
     pub most_readings: u32,
     /// Whose output it must print.
     pub parser: Tool,
@@ -128,7 +128,7 @@ pub struct PlanRound {
     /// What it is, for people: `node rounds of block01, lane 0`.
     pub what: String,
     /// Its steps.
-    #[serde(deserialize_with = "command::shared")]
+    #[serde(deserialize_with = "command::deserialize_steps")]
     pub steps: Vec<PlanStep>,
 }
 

@@ -127,7 +127,7 @@ pub struct Policy {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate_days_burn_in: Option<u32>,
     /// What makes a certificate void before its end, beside other GPUs, which always do.
-    #[serde(skip_serializing_if = "VoidOn::is_all")]
+    #[serde(skip_serializing_if = "VoidPolicy::is_all")]
     pub certificate_void: VoidPolicy,
     /// Whose nodes of Kubernetes are that Slurm's daemon runs on.
     pub slinky: SlinkyOwner,

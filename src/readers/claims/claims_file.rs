@@ -47,7 +47,7 @@ struct ClaimsFileDomain {
     /// Each node is a domain of its own, called as the node is.
     per_node: Option<Spanned<bool>>,
     platform: Option<String>,
-    #[serde(default, deserialize_with = "limits::gpus")]
+    #[serde(default, deserialize_with = "limits::deserialize_gpus")]
     gpus_per_node: Option<u32>,
     nic: Option<String>,
 }
